@@ -1,0 +1,84 @@
+//! Benchmarks of burn-fp8, each against a reference that is measured in the same run.
+//!
+//! `cargo run --release -p burn-fp8-bench`; `--help` lists the options. A ratio is the speed of the function over the speed of its
+//! reference; absolute times depend on the machine, ratios hardly.
+
+mod harness;
+mod peers;
+mod reference;
+mod slices;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use harness::{Options, Row};
+
+/// Measures burn-fp8 and prints a table. Fails if a ratio is below its target.
+#[derive(Parser)]
+struct Arguments {
+    /// Write the rows to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Run one group only.
+    #[arg(long, value_name = "GROUP", value_parser = GROUPS.map(|(name, _)| name))]
+    only: Option<String>,
+    /// Thread counts.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// Elements per slice.
+    #[arg(long, default_value_t = 16 << 20)]
+    elements: usize,
+    /// Interleaved repetitions, of which medians are reported.
+    #[arg(long, default_value_t = 21)]
+    repetitions: usize,
+    /// Also measure JAX, PyTorch and ml_dtypes, as far as the Python of `--python` has them.
+    #[arg(long)]
+    peers: bool,
+    /// The Python that runs the peers.
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
+}
+
+/// A group of benchmarks: its name and what measures it.
+type Group = (&'static str, fn(&Options) -> Vec<Row>);
+
+const GROUPS: [Group; 1] = [(slices::GROUP, slices::run)];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let options = Options {
+        threads: arguments.threads,
+        elements: arguments.elements,
+        repetitions: arguments.repetitions.max(1),
+    };
+    let mut rows = Vec::new();
+    for (name, run) in GROUPS {
+        if arguments.only.as_deref().is_none_or(|only| only == name) {
+            rows.extend(run(&options));
+        }
+    }
+    if arguments.peers {
+        match peers::run(&options, &arguments.python) {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("{}", harness::table(&rows));
+    if let Some(path) = arguments.json {
+        let json = serde_json::to_string_pretty(&rows).expect("rows are plain data");
+        if let Err(error) = std::fs::write(&path, json + "\n") {
+            eprintln!("cannot write {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    let missed = rows.iter().filter(|row| row.misses_target()).count();
+    if missed > 0 {
+        eprintln!("{missed} of {} rows are below their target", rows.len());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

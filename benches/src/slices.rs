@@ -1,0 +1,160 @@
+//! The slice functions of the core against memory copies and sums at the same number of threads.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+
+use burn_fp8_core::slice::{Source, parallel};
+use burn_fp8_core::{Fp8Format, Overflow};
+use half::{bf16, f16};
+
+use crate::harness::{Options, Row, Side, compare, median, seconds};
+use crate::reference;
+
+/// The name of this group.
+pub const GROUP: &str = "slices";
+
+const FORMAT: Fp8Format = Fp8Format::E4M3;
+const OVERFLOW: Overflow = Overflow::SaturateFinite;
+/// No power of two, so that the division is one.
+const SCALE: f32 = 0.013;
+
+/// Slices of all the types involved, written once so that their pages exist.
+struct Buffers {
+    x: Vec<f32>,
+    y: Vec<f32>,
+    z: Vec<f32>,
+    brains: Vec<bf16>,
+    halves: Vec<f16>,
+    codes: Vec<u8>,
+}
+
+impl Buffers {
+    fn new(elements: usize) -> Self {
+        let x: Vec<f32> = (0..elements).map(value).collect();
+        Self {
+            y: vec![1.0; elements],
+            z: vec![1.0; elements],
+            brains: x.iter().map(|x| bf16::from_f32(*x)).collect(),
+            halves: x.iter().map(|x| f16::from_f32(*x)).collect(),
+            codes: vec![0x55; elements],
+            x,
+        }
+    }
+}
+
+/// The i-th of the numbers that are quantized: spread over 8 binades below `max × scale`, so that FP8 subnormals occur.
+fn value(i: usize) -> f32 {
+    let mixed = (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    let uniform = mixed as f32 / 2f32.powi(32) - 0.5;
+    uniform * uniform * uniform * 8.0 * FORMAT.max() * SCALE
+}
+
+/// A function and the bytes that it reads and writes per element.
+#[derive(Clone, Copy)]
+struct Function {
+    name: &'static str,
+    bytes: usize,
+    run: fn(&mut Buffers),
+}
+
+const fn function(name: &'static str, bytes: usize, run: fn(&mut Buffers)) -> Function {
+    Function { name, bytes, run }
+}
+
+const MEMCPY: Function = function("memcpy", 8, |b| reference::copy(&b.x, &mut b.y));
+const TRIAD: Function = function("triad", 12, |b| reference::triad(&b.x, SCALE, &b.z, &mut b.y));
+const SUM: Function = function("sum", 4, |b| {
+    black_box(reference::sum(&b.x));
+});
+const FLOAT8: Function = function("float8 qdq, scalar", 8, |b| {
+    reference::float8_quantize_dequantize(&b.x, SCALE, &mut b.y);
+});
+
+/// Each function, what it is measured against, and the least ratio of their speeds in bytes a second.
+const BENCHMARKS: [(Function, Function, Option<f64>); 13] = [
+    (QUANTIZE_DEQUANTIZE, TRIAD, Some(0.6)),
+    (function("encode", 5, |b| encode(FORMAT, &b.x, &mut b.codes)), MEMCPY, Some(0.5)),
+    (function("decode", 5, |b| decode(FORMAT, &b.codes, &mut b.y)), MEMCPY, Some(0.5)),
+    (function("amax", 4, |b| amax(&b.x)), SUM, Some(0.8)),
+    (function("encode E5M2", 5, |b| encode(Fp8Format::E5M2, &b.x, &mut b.codes)), MEMCPY, None),
+    (function("decode E5M2", 5, |b| decode(Fp8Format::E5M2, &b.codes, &mut b.y)), MEMCPY, None),
+    (function("encode bf16", 3, |b| encode(FORMAT, &b.brains, &mut b.codes)), MEMCPY, None),
+    (function("encode f16", 3, |b| encode(FORMAT, &b.halves, &mut b.codes)), MEMCPY, None),
+    (function("amax bf16", 2, |b| amax(&b.brains)), SUM, None),
+    (ENCODE_AND_ROUND, TRIAD, None),
+    (IN_PLACE, TRIAD, None),
+    (SCALE_IN_PLACE, TRIAD, None),
+    (QUANTIZE_DEQUANTIZE, FLOAT8, None),
+];
+
+const QUANTIZE_DEQUANTIZE: Function = function("quantize_dequantize", 8, |b| {
+    parallel::quantize_dequantize(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.y);
+});
+const ENCODE_AND_ROUND: Function = function("encode_and_round", 9, |b| {
+    parallel::encode_and_round(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.codes, &mut b.y);
+});
+// After the first run every element is a number of the format: the time does not depend on the values.
+const IN_PLACE: Function = function("quantize_dequantize_in_place", 8, |b| {
+    parallel::quantize_dequantize_in_place(&mut b.z, SCALE, FORMAT, OVERFLOW);
+});
+// The factor is 1 lest repetitions run into f32 subnormals; the multiplication cannot know.
+const SCALE_IN_PLACE: Function = function("scale_in_place", 8, |b| {
+    parallel::scale_in_place(&mut b.z, black_box(1.0));
+});
+
+fn encode<S: Source>(format: Fp8Format, x: &[S], codes: &mut [u8]) {
+    parallel::encode(x, SCALE, format, OVERFLOW, codes);
+}
+
+fn decode(format: Fp8Format, codes: &[u8], x: &mut [f32]) {
+    parallel::decode(codes, SCALE, format, x);
+}
+
+fn amax<S: Source>(x: &[S]) {
+    black_box(parallel::amax(x));
+}
+
+/// Measures every slice function at every number of threads.
+pub fn run(options: &Options) -> Vec<Row> {
+    let buffers = RefCell::new(Buffers::new(options.elements));
+    let mut rows = Vec::new();
+    for &threads in &options.threads {
+        let pool = pool(threads);
+        for (subject, reference, target) in BENCHMARKS {
+            let side = |function: Function, run| Side {
+                name: function.name,
+                bytes: function.bytes * options.elements,
+                run,
+            };
+            let on_pool = |function: Function| {
+                let (buffers, pool) = (&buffers, &pool);
+                move || {
+                    let mut buffers = buffers.borrow_mut();
+                    let buffers = &mut *buffers;
+                    pool.install(|| (function.run)(buffers));
+                }
+            };
+            rows.push(compare(
+                (GROUP, threads, target),
+                side(subject, &mut on_pool(subject)),
+                side(reference, &mut on_pool(reference)),
+                options.repetitions,
+            ));
+        }
+    }
+    rows
+}
+
+/// The median time in seconds of `quantize_dequantize`, and its bytes per run: what the peers are measured against.
+pub fn quantize_dequantize_seconds(options: &Options, threads: usize) -> (f64, usize) {
+    let mut buffers = Buffers::new(options.elements);
+    let pool = pool(threads);
+    let mut once = || pool.install(|| (QUANTIZE_DEQUANTIZE.run)(&mut buffers));
+    once();
+    let mut times: Vec<f64> = (0..options.repetitions).map(|_| seconds(&mut once)).collect();
+    (median(&mut times), QUANTIZE_DEQUANTIZE.bytes * options.elements)
+}
+
+fn pool(threads: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started")
+}

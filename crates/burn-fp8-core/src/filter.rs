@@ -1,0 +1,156 @@
+//! Which products run in FP8.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Gemm, ProductKind};
+
+/// Chooses, by shape alone, the products that run in FP8.
+///
+/// The default takes products whose three dimensions M, N and K are all at least 16 and of which one operand is a plain
+/// matrix: linear layers and 2-D products; not attention scores, not products of a matrix and a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// The smallest M taken.
+    pub min_m: usize,
+    /// The smallest N taken.
+    pub min_n: usize,
+    /// The smallest K taken.
+    pub min_k: usize,
+    /// Whether products of two batches of matrices are taken, such as attention scores.
+    pub batched: bool,
+    /// Whether plain matrix products are taken, besides linear layers.
+    pub matmul: bool,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: true }
+    }
+}
+
+impl Filter {
+    /// Takes every product that is not empty, batched ones too.
+    pub const fn every_matmul() -> Self {
+        Self { min_m: 1, min_n: 1, min_k: 1, batched: true, matmul: true }
+    }
+
+    /// Takes linear layers whose dimensions are at least 16 and leaves plain matrix products alone.
+    pub const fn linear_only() -> Self {
+        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: false }
+    }
+
+    /// The same filter with other smallest dimensions M, N and K.
+    pub const fn with_min_sizes(self, m: usize, n: usize, k: usize) -> Self {
+        Self { min_m: m, min_n: n, min_k: k, ..self }
+    }
+
+    /// The same filter, taking products of two batches of matrices or not.
+    pub const fn with_batched(self, batched: bool) -> Self {
+        Self { batched, ..self }
+    }
+
+    /// Whether a product is taken, else why not.
+    ///
+    /// # Errors
+    /// The first rule that the product breaks.
+    pub fn check(&self, kind: ProductKind, gemm: Gemm) -> Result<(), Rejection> {
+        if kind != ProductKind::Linear && !self.matmul {
+            return Err(Rejection::LinearOnly);
+        }
+        if !gemm.plain_operand && !self.batched {
+            return Err(Rejection::Batched);
+        }
+        if gemm.batch == 0 {
+            return Err(Rejection::Empty);
+        }
+        // An empty product has nothing to quantize, whatever the minimum.
+        for (dimension, size, minimum) in
+            [('M', gemm.m, self.min_m), ('N', gemm.n, self.min_n), ('K', gemm.k, self.min_k)]
+        {
+            if size == 0 {
+                return Err(Rejection::Empty);
+            }
+            if size < minimum {
+                return Err(Rejection::TooSmall { dimension, size, minimum });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rule of a [`Filter`] that keeps a product out of FP8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The product has no elements.
+    Empty,
+    /// A dimension is below the filter's minimum.
+    TooSmall {
+        /// `'M'`, `'N'` or `'K'`.
+        dimension: char,
+        /// Its size.
+        size: usize,
+        /// The filter's minimum.
+        minimum: usize,
+    },
+    /// Both operands are batches of matrices.
+    Batched,
+    /// The filter takes linear layers only.
+    LinearOnly,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "empty"),
+            Self::TooSmall { dimension, size, minimum } => {
+                write!(f, "{dimension} = {size} < {minimum}")
+            }
+            Self::Batched => write!(f, "batched"),
+            Self::LinearOnly => write!(f, "not a linear layer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gemm(m: usize, n: usize, k: usize) -> Gemm {
+        Gemm { batch: 1, m, n, k, plain_operand: true }
+    }
+
+    #[test]
+    fn default_takes_dimensions_from_sixteen_on() {
+        let check = |m, n, k| Filter::default().check(ProductKind::Matmul, gemm(m, n, k));
+        assert_eq!(check(16, 16, 16), Ok(()));
+        assert_eq!(check(17, 16, 17), Ok(()));
+        for (m, n, k, dimension) in [(15, 16, 16, 'M'), (16, 15, 16, 'N'), (16, 16, 15, 'K')] {
+            let expected = Rejection::TooSmall { dimension, size: 15, minimum: 16 };
+            assert_eq!(check(m, n, k), Err(expected));
+        }
+    }
+
+    #[test]
+    fn empty_products_are_never_taken() {
+        for g in [gemm(0, 1, 1), gemm(1, 0, 1), gemm(1, 1, 0), Gemm { batch: 0, ..gemm(1, 1, 1) }] {
+            let filter = Filter::every_matmul().with_min_sizes(0, 0, 0);
+            assert_eq!(filter.check(ProductKind::Linear, g), Err(Rejection::Empty));
+        }
+    }
+
+    #[test]
+    fn batched_and_plain_products_are_told_apart() {
+        let batched = Gemm { batch: 4, plain_operand: false, ..gemm(32, 32, 32) };
+        assert_eq!(Filter::default().check(ProductKind::Matmul, batched), Err(Rejection::Batched));
+        assert_eq!(Filter::every_matmul().check(ProductKind::Matmul, batched), Ok(()));
+        let plain = gemm(32, 32, 32);
+        assert_eq!(
+            Filter::linear_only().check(ProductKind::Matmul, plain),
+            Err(Rejection::LinearOnly)
+        );
+        assert_eq!(Filter::linear_only().check(ProductKind::Linear, plain), Ok(()));
+    }
+}

@@ -1,0 +1,123 @@
+//! One element: the arithmetic that scalar and slice conversions share.
+//!
+//! Free of branches and always inlined: in a loop that is compiled for a vector instruction set, LLVM turns it into vector code.
+
+use half::{bf16, f16};
+
+use crate::{Fp8Format, Overflow};
+
+const SIGN: u32 = 0x8000_0000;
+const INFINITY: u32 = 0x7F80_0000;
+const QUIET_NAN: u32 = 0x7FC0_0000;
+const MANTISSA_BITS: u32 = 23;
+
+/// A number of an FP8 format, in two forms. Whichever is not asked for costs nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Quantized {
+    value: u32,
+    code: u32,
+    sign: u32,
+}
+
+impl Quantized {
+    /// The code.
+    #[inline(always)]
+    pub(crate) fn code(self) -> u8 {
+        (self.code | (self.sign >> 24)) as u8
+    }
+
+    /// The number that the code stands for.
+    #[inline(always)]
+    pub(crate) fn value(self) -> f32 {
+        f32::from_bits(self.value | self.sign)
+    }
+}
+
+/// `x / scale`, rounded to nearest, ties to even.
+///
+/// The rounding: let `e` be the exponent of the magnitude `a`, or that of the smallest normal number if that is larger; FP8
+/// numbers around `a` are then multiples of `2^(e - m)`, with `m` mantissa bits. `2^(e - m + 23)` has that as the distance between
+/// its f32 neighbours, so adding it makes the adder of the CPU round to such a multiple, and the low bits of the sum are
+/// its integer multiplier. Subtracting it again is exact. Rust never fuses or reorders these operations; GPU compilers may.
+#[inline(always)]
+pub(crate) fn quantize(x: f32, scale: f32, format: Fp8Format, overflow: Overflow) -> Quantized {
+    let m = format.mantissa_bits();
+    let max = format.max().to_bits();
+    let limit = match overflow {
+        Overflow::Saturate | Overflow::SaturateFinite => max,
+        // Large enough to be seen as overflow after rounding, small enough for the sum below.
+        Overflow::NonSaturating => (2.0 * format.max()).to_bits(),
+    };
+
+    let quotient = (x / scale).to_bits();
+    let sign = quotient & SIGN;
+    let magnitude = quotient & !SIGN;
+    // The order of non-negative floats is that of their bits, and NaN comes after infinity.
+    let is_nan = magnitude > INFINITY;
+    let clipped = magnitude.min(limit);
+    let exponent = (clipped & INFINITY).max(format.min_positive_normal().to_bits());
+    let magic = exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS);
+    let sum = f32::from_bits(clipped) + f32::from_bits(magic);
+    let rounded = (sum - f32::from_bits(magic)).to_bits();
+    // Multiplier plus (e + bias - 1) << m: the implicit leading one of a normal number carries into the exponent field.
+    let code = (sum.to_bits().wrapping_sub(magic))
+        .wrapping_add(exponent >> (MANTISSA_BITS - m))
+        .wrapping_sub((128 - format.exponent_bias()) << m);
+
+    let is_infinite = match overflow {
+        Overflow::Saturate => false,
+        // The input, not the quotient: a finite input over a small scale is finite, whatever f32 makes of it.
+        Overflow::SaturateFinite => x.to_bits() & !SIGN == INFINITY,
+        Overflow::NonSaturating => rounded > max,
+    };
+    let (infinite_code, infinite_value, nan_code) = match format {
+        Fp8Format::E4M3 => (0x7F, QUIET_NAN, 0x7F),
+        Fp8Format::E5M2 => (0x7C, INFINITY, 0x7E),
+    };
+    let (value, code) = if is_infinite { (infinite_value, infinite_code) } else { (rounded, code) };
+    let (value, code) = if is_nan { (QUIET_NAN, nan_code) } else { (value, code) };
+    Quantized { value, code, sign }
+}
+
+/// The number that `code` stands for.
+#[inline(always)]
+pub(crate) fn decode(code: u8, format: Fp8Format) -> f32 {
+    let code = u32::from(code);
+    let magnitude = code & 0x7F;
+    let finite = widen(magnitude, format.mantissa_bits(), format.exponent_bias());
+    let bits = match format {
+        Fp8Format::E4M3 if magnitude == 0x7F => QUIET_NAN,
+        Fp8Format::E5M2 if magnitude > 0x7C => QUIET_NAN,
+        Fp8Format::E5M2 if magnitude == 0x7C => INFINITY,
+        _ => finite,
+    };
+    f32::from_bits(bits | ((code & 0x80) << 24))
+}
+
+/// An f16 as f32, exactly. NaN stays NaN.
+#[inline(always)]
+pub(crate) fn f16_to_f32(x: f16) -> f32 {
+    let bits = u32::from(x.to_bits());
+    let magnitude = bits & 0x7FFF;
+    let finite = widen(magnitude, 10, 15);
+    let magnitude = if magnitude >= 0x7C00 { finite | INFINITY } else { finite };
+    f32::from_bits(magnitude | ((bits & 0x8000) << 16))
+}
+
+/// A bf16 as f32, exactly: its upper half.
+#[inline(always)]
+pub(crate) fn bf16_to_f32(x: bf16) -> f32 {
+    f32::from_bits(u32::from(x.to_bits()) << 16)
+}
+
+/// The f32 bits of a magnitude given as exponent and `m` mantissa bits, the highest exponent taken as finite.
+///
+/// Subnormals avoid f32 subnormals, which are slow on many CPUs: put in the mantissa of the power of two whose last bit has their
+/// unit, `2^(1 - bias - m)`, they are read off by subtracting that power.
+#[inline(always)]
+fn widen(magnitude: u32, m: u32, bias: u32) -> u32 {
+    let normal = (magnitude << (MANTISSA_BITS - m)) + ((127 - bias) << MANTISSA_BITS);
+    let magic = (127 + MANTISSA_BITS + 1 - bias - m) << MANTISSA_BITS;
+    let subnormal = (f32::from_bits(magic | magnitude) - f32::from_bits(magic)).to_bits();
+    if magnitude < (1 << m) { subnormal } else { normal }
+}

@@ -1,0 +1,136 @@
+//! FP8 conversions over slices, with a scale: `x ≈ code × scale`.
+//!
+//! The functions here run on the calling thread; [`parallel`] has the same ones on rayon's current pool, with the same results
+//! bit for bit. Loops are compiled for the vector instruction sets of the target and chosen when they run (AVX-512, AVX2, NEON).
+//!
+//! A code is the saturating round-to-nearest-even of `x / scale`, a true f32 division, not a product with the reciprocal, which
+//! may be one code apart. A scale is positive and finite; from 2^-126 up the results are those of exact arithmetic followed by
+//! the roundings named. NaN elements give NaN, and zeros and underflowing values keep their sign.
+//!
+//! Every function panics, naming both lengths, where its slices differ in length.
+
+pub(crate) mod element;
+#[cfg(feature = "rayon")]
+pub mod parallel;
+mod pass;
+mod source;
+
+use pass::{Code, Dequantized, Quantize, Value};
+pub use source::Source;
+
+use crate::{Fp8Format, Overflow};
+
+/// The largest magnitude of a slice, and whether anything in it is not a number of finite size.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Amax {
+    /// The largest `|x|` over finite elements; 0 if there are none.
+    pub value: f32,
+    /// Whether there are infinite or NaN elements.
+    pub non_finite: bool,
+}
+
+impl Amax {
+    /// The amax of two slices taken together.
+    pub fn union(self, other: Self) -> Self {
+        Self { value: self.value.max(other.value), non_finite: self.non_finite | other.non_finite }
+    }
+}
+
+/// The largest finite magnitude of `x`.
+pub fn amax<S: Source>(x: &[S]) -> Amax {
+    pass::amax(x)
+}
+
+/// The codes of `x / scale`.
+///
+/// # Panics
+/// If `x` and `codes` differ in length.
+pub fn encode<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+) {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    pass::run(Quantize { x, scale, y: codes, form: Code }, format, overflow);
+}
+
+/// The numbers that codes stand for, times `scale`: the product is rounded once, to f32.
+///
+/// # Panics
+/// If `codes` and `x` differ in length.
+pub fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
+    same_length(("codes", codes.len()), ("x", x.len()));
+    pass::run(pass::Decode { codes, scale, x }, format, Overflow::Saturate);
+}
+
+/// The numbers that the codes of `x / scale` stand for, not multiplied by `scale`: the operands of an emulated product.
+///
+/// # Panics
+/// If `x` and `values` differ in length.
+pub fn round<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    values: &mut [f32],
+) {
+    same_length(("x", x.len()), ("values", values.len()));
+    pass::run(Quantize { x, scale, y: values, form: Value }, format, overflow);
+}
+
+/// [`encode`] and [`round`] in one read of `x`.
+///
+/// # Panics
+/// If `x`, `codes` and `values` differ in length.
+pub fn encode_and_round<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+    values: &mut [f32],
+) {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    same_length(("x", x.len()), ("values", values.len()));
+    pass::run(pass::QuantizeTwice { x, scale, codes, values }, format, overflow);
+}
+
+/// [`encode`] and [`decode`] without the codes in between.
+///
+/// # Panics
+/// If `x` and `y` differ in length.
+pub fn quantize_dequantize(
+    x: &[f32],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    y: &mut [f32],
+) {
+    same_length(("x", x.len()), ("y", y.len()));
+    pass::run(Quantize { x, scale, y, form: Dequantized }, format, overflow);
+}
+
+/// [`quantize_dequantize`] in place.
+pub fn quantize_dequantize_in_place(
+    x: &mut [f32],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+) {
+    pass::run(pass::QuantizeInPlace { x, scale }, format, overflow);
+}
+
+/// Multiplies every element by `factor`: the epilogue of an emulated product.
+pub fn scale_in_place(x: &mut [f32], factor: f32) {
+    pass::scale_in_place(x, factor);
+}
+
+#[track_caller]
+fn same_length((a, a_len): (&str, usize), (b, b_len): (&str, usize)) {
+    assert!(
+        a_len == b_len,
+        "{a} has {a_len} elements and {b} has {b_len}; they must have the same number"
+    );
+}

@@ -1,0 +1,135 @@
+//! The functions of [`slice`](super) on rayon's current pool.
+//!
+//! Inside `ThreadPool::install` that is the pool installed, elsewhere the global one. Results are bit for bit those of the
+//! functions of the same name in [`slice`](super); short slices are handled on the calling thread.
+
+use rayon::prelude::*;
+
+use super::{Amax, Source, same_length};
+use crate::{Fp8Format, Overflow};
+
+/// Elements per task: some ten microseconds of work, a hundred times what rayon spends on a task.
+const TASK: usize = 1 << 16;
+
+/// Whether there are enough elements for two tasks, and threads to take them.
+fn worthwhile(elements: usize) -> bool {
+    elements > TASK && rayon::current_num_threads() > 1
+}
+
+/// [`slice::amax`](super::amax), in parallel.
+pub fn amax<S: Source>(x: &[S]) -> Amax {
+    if !worthwhile(x.len()) {
+        return super::amax(x);
+    }
+    x.par_chunks(TASK).map(super::amax).reduce(Amax::default, Amax::union)
+}
+
+/// [`slice::encode`](super::encode), in parallel.
+///
+/// # Panics
+/// If `x` and `codes` differ in length.
+pub fn encode<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+) {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    pairs(x, codes, |x, codes| super::encode(x, scale, format, overflow, codes));
+}
+
+/// [`slice::decode`](super::decode), in parallel.
+///
+/// # Panics
+/// If `codes` and `x` differ in length.
+pub fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
+    same_length(("codes", codes.len()), ("x", x.len()));
+    pairs(codes, x, |codes, x| super::decode(codes, scale, format, x));
+}
+
+/// [`slice::round`](super::round), in parallel.
+///
+/// # Panics
+/// If `x` and `values` differ in length.
+pub fn round<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    values: &mut [f32],
+) {
+    same_length(("x", x.len()), ("values", values.len()));
+    pairs(x, values, |x, values| super::round(x, scale, format, overflow, values));
+}
+
+/// [`slice::encode_and_round`](super::encode_and_round), in parallel.
+///
+/// # Panics
+/// If `x`, `codes` and `values` differ in length.
+pub fn encode_and_round<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+    values: &mut [f32],
+) {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    same_length(("x", x.len()), ("values", values.len()));
+    if !worthwhile(x.len()) {
+        return super::encode_and_round(x, scale, format, overflow, codes, values);
+    }
+    let outputs = codes.par_chunks_mut(TASK).zip(values.par_chunks_mut(TASK));
+    x.par_chunks(TASK).zip(outputs).for_each(|(x, (codes, values))| {
+        super::encode_and_round(x, scale, format, overflow, codes, values)
+    });
+}
+
+/// [`slice::quantize_dequantize`](super::quantize_dequantize), in parallel.
+///
+/// # Panics
+/// If `x` and `y` differ in length.
+pub fn quantize_dequantize(
+    x: &[f32],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    y: &mut [f32],
+) {
+    same_length(("x", x.len()), ("y", y.len()));
+    pairs(x, y, |x, y| super::quantize_dequantize(x, scale, format, overflow, y));
+}
+
+/// [`slice::quantize_dequantize_in_place`](super::quantize_dequantize_in_place), in parallel.
+pub fn quantize_dequantize_in_place(
+    x: &mut [f32],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+) {
+    chunks(x, |x| super::quantize_dequantize_in_place(x, scale, format, overflow));
+}
+
+/// [`slice::scale_in_place`](super::scale_in_place), in parallel.
+pub fn scale_in_place(x: &mut [f32], factor: f32) {
+    chunks(x, |x| super::scale_in_place(x, factor));
+}
+
+/// Runs `work` on corresponding pieces of two slices of the same length.
+fn pairs<S: Sync, T: Send>(x: &[S], y: &mut [T], work: impl Fn(&[S], &mut [T]) + Sync) {
+    if worthwhile(x.len()) {
+        x.par_chunks(TASK).zip(y.par_chunks_mut(TASK)).for_each(|(x, y)| work(x, y));
+    } else {
+        work(x, y);
+    }
+}
+
+/// Runs `work` on pieces of a slice.
+fn chunks(x: &mut [f32], work: impl Fn(&mut [f32]) + Sync + Send) {
+    if worthwhile(x.len()) {
+        x.par_chunks_mut(TASK).for_each(work);
+    } else {
+        work(x);
+    }
+}

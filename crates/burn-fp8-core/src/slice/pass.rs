@@ -1,0 +1,198 @@
+//! One pass over slices, compiled for each vector instruction set.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::element::{self, Quantized};
+use super::{Amax, Source};
+use crate::{Fp8Format, Overflow};
+
+/// A loop that is compiled once per format and treatment of overflow.
+///
+/// `run` must be `#[inline(always)]`: the caller passes literals, and only inlined code sees them as constants. The same
+/// holds for `with_simd` below, which pulp calls from a function compiled for AVX-512, AVX2 or NEON.
+pub(super) trait Pass {
+    fn run(self, format: Fp8Format, overflow: Overflow);
+}
+
+/// Runs `pass` with the widest vectors that this CPU has.
+pub(super) fn run<P: Pass>(pass: P, format: Fp8Format, overflow: Overflow) {
+    Arch::new().dispatch(Specialized { pass, format, overflow });
+}
+
+struct Specialized<P> {
+    pass: P,
+    format: Fp8Format,
+    overflow: Overflow,
+}
+
+impl<P: Pass> WithSimd for Specialized<P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        use Fp8Format::{E4M3, E5M2};
+        use Overflow::{NonSaturating, Saturate, SaturateFinite};
+        match (self.format, self.overflow) {
+            (E4M3, Saturate) => self.pass.run(E4M3, Saturate),
+            (E4M3, SaturateFinite) => self.pass.run(E4M3, SaturateFinite),
+            (E4M3, NonSaturating) => self.pass.run(E4M3, NonSaturating),
+            (E5M2, Saturate) => self.pass.run(E5M2, Saturate),
+            (E5M2, SaturateFinite) => self.pass.run(E5M2, SaturateFinite),
+            (E5M2, NonSaturating) => self.pass.run(E5M2, NonSaturating),
+        }
+    }
+}
+
+/// What is kept of a quantized element, given the scale.
+pub(super) trait Form<T>: Copy {
+    fn of(self, quantized: Quantized, scale: f32) -> T;
+}
+
+/// The code.
+#[derive(Clone, Copy)]
+pub(super) struct Code;
+
+impl Form<u8> for Code {
+    #[inline(always)]
+    fn of(self, quantized: Quantized, _: f32) -> u8 {
+        quantized.code()
+    }
+}
+
+/// The number that the code stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Value;
+
+impl Form<f32> for Value {
+    #[inline(always)]
+    fn of(self, quantized: Quantized, _: f32) -> f32 {
+        quantized.value()
+    }
+}
+
+/// That number times the scale.
+#[derive(Clone, Copy)]
+pub(super) struct Dequantized;
+
+impl Form<f32> for Dequantized {
+    #[inline(always)]
+    fn of(self, quantized: Quantized, scale: f32) -> f32 {
+        quantized.value() * scale
+    }
+}
+
+/// From one slice to another.
+pub(super) struct Quantize<'a, S, T, F> {
+    pub x: &'a [S],
+    pub scale: f32,
+    pub y: &'a mut [T],
+    pub form: F,
+}
+
+impl<S: Source, T, F: Form<T>> Pass for Quantize<'_, S, T, F> {
+    #[inline(always)]
+    fn run(self, format: Fp8Format, overflow: Overflow) {
+        for (x, y) in self.x.iter().zip(self.y) {
+            let quantized = element::quantize(x.to_f32(), self.scale, format, overflow);
+            *y = self.form.of(quantized, self.scale);
+        }
+    }
+}
+
+/// From one slice to codes and values.
+pub(super) struct QuantizeTwice<'a, S> {
+    pub x: &'a [S],
+    pub scale: f32,
+    pub codes: &'a mut [u8],
+    pub values: &'a mut [f32],
+}
+
+impl<S: Source> Pass for QuantizeTwice<'_, S> {
+    #[inline(always)]
+    fn run(self, format: Fp8Format, overflow: Overflow) {
+        for ((x, code), value) in self.x.iter().zip(self.codes).zip(self.values) {
+            let quantized = element::quantize(x.to_f32(), self.scale, format, overflow);
+            *code = quantized.code();
+            *value = quantized.value();
+        }
+    }
+}
+
+/// Quantize and dequantize in place.
+pub(super) struct QuantizeInPlace<'a> {
+    pub x: &'a mut [f32],
+    pub scale: f32,
+}
+
+impl Pass for QuantizeInPlace<'_> {
+    #[inline(always)]
+    fn run(self, format: Fp8Format, overflow: Overflow) {
+        for x in self.x {
+            *x = element::quantize(*x, self.scale, format, overflow).value() * self.scale;
+        }
+    }
+}
+
+/// From codes to values times a scale.
+pub(super) struct Decode<'a> {
+    pub codes: &'a [u8],
+    pub scale: f32,
+    pub x: &'a mut [f32],
+}
+
+impl Pass for Decode<'_> {
+    #[inline(always)]
+    fn run(self, format: Fp8Format, _: Overflow) {
+        for (code, x) in self.codes.iter().zip(self.x) {
+            *x = element::decode(*code, format) * self.scale;
+        }
+    }
+}
+
+/// The largest finite magnitude of a slice.
+pub(super) fn amax<S: Source>(x: &[S]) -> Amax {
+    Arch::new().dispatch(FindAmax { x })
+}
+
+struct FindAmax<'a, S> {
+    x: &'a [S],
+}
+
+impl<S: Source> WithSimd for FindAmax<'_, S> {
+    type Output = Amax;
+
+    #[inline(always)]
+    fn with_simd<A: Simd>(self, _: A) -> Amax {
+        // On bits, whose order is that of the magnitudes: an integer maximum may be reordered, so it vectorizes.
+        let (mut finite, mut any) = (0, 0);
+        for x in self.x {
+            let magnitude = x.to_f32().to_bits() & 0x7FFF_FFFF;
+            any = magnitude.max(any);
+            finite = (if magnitude < INFINITY { magnitude } else { 0 }).max(finite);
+        }
+        Amax { value: f32::from_bits(finite), non_finite: any >= INFINITY }
+    }
+}
+
+const INFINITY: u32 = f32::INFINITY.to_bits();
+
+/// Multiplies a slice by a factor.
+pub(super) fn scale_in_place(x: &mut [f32], factor: f32) {
+    Arch::new().dispatch(ScaleInPlace { x, factor });
+}
+
+struct ScaleInPlace<'a> {
+    x: &'a mut [f32],
+    factor: f32,
+}
+
+impl WithSimd for ScaleInPlace<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for x in self.x {
+            *x *= self.factor;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Structs over a backend, carried from `Fp8Backend<B>` to `B` and back.
+//!
+//! `FloatTensor<Fp8Backend<B>>` and `FloatTensor<B>` are one type, so most arguments need nothing. A struct such as
+//! `TensorPrimitive<B>` is a new type for every `B`, though its fields are the same: its fields move, nothing is copied.
+
+use burn::tensor::backend::{Backend, BackendTypes};
+use burn::tensor::ops::{
+    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
+};
+use burn::tensor::quantization::QuantizationParametersPrimitive;
+use burn::tensor::{TensorPrimitive, TransactionPrimitive};
+
+/// Turns a struct over one backend into the same struct over another one with the same tensor types.
+pub(crate) trait Rewrap<Target> {
+    /// The same fields, as a struct over the other backend.
+    fn rewrap(self) -> Target;
+}
+
+/// A backend whose tensors are those of `A`.
+pub(crate) trait SameTensors<A: BackendTypes>:
+    Backend<
+        FloatTensorPrimitive = A::FloatTensorPrimitive,
+        IntTensorPrimitive = A::IntTensorPrimitive,
+        BoolTensorPrimitive = A::BoolTensorPrimitive,
+        QuantizedTensorPrimitive = A::QuantizedTensorPrimitive,
+    >
+{
+}
+
+impl<A, B> SameTensors<A> for B
+where
+    A: BackendTypes,
+    B: Backend<
+            FloatTensorPrimitive = A::FloatTensorPrimitive,
+            IntTensorPrimitive = A::IntTensorPrimitive,
+            BoolTensorPrimitive = A::BoolTensorPrimitive,
+            QuantizedTensorPrimitive = A::QuantizedTensorPrimitive,
+        >,
+{
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<TensorPrimitive<B>> for TensorPrimitive<A> {
+    fn rewrap(self) -> TensorPrimitive<B> {
+        match self {
+            Self::Float(tensor) => TensorPrimitive::Float(tensor),
+            Self::QFloat(tensor) => TensorPrimitive::QFloat(tensor),
+        }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<TransactionPrimitive<B>> for TransactionPrimitive<A> {
+    fn rewrap(self) -> TransactionPrimitive<B> {
+        // The private field `orders` starts empty in the copy. Nothing is lost: `TransactionPrimitive::execute_async` takes
+        // the orders out before it calls `tr_execute`, the only method that a transaction is passed to.
+        TransactionPrimitive::new(self.read_floats, self.read_qfloats, self.read_ints, self.read_bools)
+    }
+}
+
+/// `Rewrap` for structs whose fields are all public.
+macro_rules! rewrap_fields {
+    ($($name:ident { $($field:ident),+ })+) => {$(
+        impl<A: Backend, B: SameTensors<A>> Rewrap<$name<B>> for $name<A> {
+            fn rewrap(self) -> $name<B> {
+                let Self { $($field),+ } = self;
+                $name { $($field),+ }
+            }
+        }
+    )+};
+}
+
+rewrap_fields! {
+    QuantizationParametersPrimitive { scales }
+    DeformConv2dBackward { x_grad, offset_grad, weight_grad, mask_grad, bias_grad }
+    MaxPool1dBackward { x_grad }
+    MaxPool1dWithIndices { output, indices }
+    MaxPool2dBackward { x_grad }
+    MaxPool2dWithIndices { output, indices }
+}
+
+#[cfg(feature = "distributed")]
+mod distributed {
+    use burn::tensor::backend::Backend;
+    use burn::tensor::backend::distributed::{CollectiveTensor, DistributedBackend, TensorRef};
+
+    use super::{Rewrap, SameTensors};
+
+    impl<A: Backend, B: SameTensors<A>> Rewrap<TensorRef<B>> for TensorRef<A> {
+        fn rewrap(self) -> TensorRef<B> {
+            TensorRef(self.0)
+        }
+    }
+
+    impl<A: DistributedBackend, B: SameTensors<A> + DistributedBackend> Rewrap<CollectiveTensor<B>>
+        for CollectiveTensor<A>
+    {
+        #[allow(unsafe_code)]
+        fn rewrap(self) -> CollectiveTensor<B> {
+            // SAFETY: nothing reads the tensor here; it goes straight into a `CollectiveTensor` again, so whoever wants it
+            // still has to resolve it, and `Fp8Backend::sync_collective` is that of the wrapped backend.
+            CollectiveTensor::new(unsafe { self.assume_resolved() })
+        }
+    }
+}

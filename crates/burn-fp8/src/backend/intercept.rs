@@ -1,0 +1,115 @@
+//! The operations that are not forwarded as they are: each asks the configuration, then runs in FP8 or on `B`.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::attention::attention_fallback;
+use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
+use burn::tensor::{Shape, TensorMetadata};
+use burn_fp8_core::{Gemm, GemmRole, ProductKind, Rejection};
+
+use crate::matmul::{Product, linear_gemm, record_high_precision};
+use crate::report::HighPrecision;
+use crate::{Fp8Backend, Fp8Config, Fp8Matmul};
+
+pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
+    format!("fp8<{}>", B::name(device))
+}
+
+pub(super) fn float_matmul<B: Fp8Matmul>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let product = Gemm::from_shapes(&dims(&lhs), &dims(&rhs)).and_then(|gemm| {
+        Product::plan::<B>(ProductKind::Matmul, GemmRole::Output, gemm, [&lhs, &rhs])
+    });
+    match product {
+        Some(product) => B::fp8_matmul(lhs, rhs, product),
+        None => B::float_matmul(lhs, rhs),
+    }
+}
+
+pub(super) fn linear<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    let product = linear_gemm(&x.shape(), &weight.shape())
+        .and_then(|gemm| plan_linear::<B>(GemmRole::Output, gemm, [&x, &weight]));
+    match product {
+        Some(product) => B::fp8_linear(x, weight, bias, product),
+        None => B::linear(x, weight, bias),
+    }
+}
+
+pub(super) fn linear_x_backward<B: Fp8Matmul>(
+    weight: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    // The forward product has the columns of the weight for N, and its rows for K.
+    let transposed = Shape::new([weight.shape()[1], weight.shape()[0]]);
+    let product = linear_gemm(&output_grad.shape(), &transposed).and_then(|gemm| {
+        let forward = Gemm { n: gemm.k, k: gemm.n, ..gemm };
+        plan_linear::<B>(GemmRole::GradInput, forward, [&output_grad, &weight])
+    });
+    match product {
+        Some(product) => B::fp8_linear_x_backward(weight, output_grad, product),
+        None => B::linear_x_backward(weight, output_grad),
+    }
+}
+
+pub(super) fn linear_weight_backward<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let (x_dims, grad_dims) = (dims(&x), dims(&output_grad));
+    let last = x_dims.len() - 1;
+    let product = (x_dims[..last] == grad_dims[..last]).then_some(()).and_then(|()| {
+        let m = x_dims[..last].iter().product();
+        let forward = Gemm { batch: 1, m, n: grad_dims[last], k: x_dims[last], plain_operand: true };
+        plan_linear::<B>(GemmRole::GradWeight, forward, [&x, &output_grad])
+    });
+    match product {
+        Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
+        None => B::linear_weight_backward(x, output_grad),
+    }
+}
+
+/// Attention keeps the fused kernels of `B` unless FP8 is to take its batched products.
+pub(super) fn attention<B: Fp8Matmul>(
+    query: FloatTensor<B>,
+    key: FloatTensor<B>,
+    value: FloatTensor<B>,
+    mask: Option<BoolTensor<B>>,
+    attn_bias: Option<FloatTensor<B>>,
+    options: AttentionModuleOptions,
+) -> FloatTensor<B> {
+    let config = Fp8Config::current();
+    if config.enabled && config.filter.batched && config.filter.matmul {
+        return attention_fallback::<Fp8Backend<B>>(query, key, value, mask, attn_bias, options);
+    }
+    let reason = match (config.enabled, config.filter.matmul) {
+        (false, _) => HighPrecision::Off,
+        (true, false) => HighPrecision::Filter(Rejection::LinearOnly),
+        (true, true) => HighPrecision::Filter(Rejection::Batched),
+    };
+    if let [batch, heads, queries, width] = *dims(&query)
+        && let [.., keys, value_width] = *dims(&value)
+    {
+        let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
+        for gemm in [gemm(keys, width), gemm(value_width, keys)] {
+            record_high_precision(ProductKind::Attention, GemmRole::Output, gemm, reason);
+        }
+    }
+    B::attention(query, key, value, mask, attn_bias, options)
+}
+
+fn plan_linear<B: Fp8Matmul>(
+    role: GemmRole,
+    forward: Gemm,
+    operands: [&FloatTensor<B>; 2],
+) -> Option<Product> {
+    Product::plan::<B>(ProductKind::Linear, role, forward, operands)
+}
+
+fn dims(tensor: &impl TensorMetadata) -> Vec<usize> {
+    tensor.shape().iter().copied().collect()
+}

@@ -1,0 +1,41 @@
+//! The backend decorator.
+//!
+//! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `intercept` holds the few that may run
+//! in FP8.
+
+mod convert;
+mod delegate;
+mod intercept;
+
+use core::marker::PhantomData;
+
+/// A backend that runs the matrix products of `B` in FP8, and everything else on `B`.
+///
+/// Tensors, devices and element types are those of `B`. What runs in FP8 is told by [`Fp8Config`](crate::Fp8Config).
+///
+/// | type | what it does |
+/// |---|---|
+/// | `Fp8Backend<Autodiff<B>>` | The documented order. Sees every product with its role, quantizes each operand once a pass, saves codes for the backward pass, routes output gradients to E5M2. |
+/// | `Autodiff<Fp8Backend<B>>` | Works, with less: linear layers are routed alike; the gradients of a plain `matmul` use E4M3, since Burn's Autodiff does not tell which operand is a gradient; operands are saved in high precision; the backward products use the configuration ambient at `backward` and are filtered one by one. |
+/// | `Fp8Backend<B>` | Inference. |
+///
+/// Products of integer-quantized tensors (`q_matmul`) are forwarded to `B` as they are: their operands have been quantized
+/// once already. Attention keeps the fused kernels of `B` unless the filter takes batched products.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::tensor::Tensor;
+/// use burn_fp8::Fp8Backend;
+///
+/// type B = Fp8Backend<Autodiff<Flex>>;
+///
+/// let device = Default::default();
+/// let x = Tensor::<B, 2>::ones([32, 64], &device);
+/// let weight = Tensor::<B, 2>::full([64, 16], 0.5, &device).require_grad();
+/// let grads = x.matmul(weight.clone()).sum().backward();
+/// assert_eq!(weight.grad(&grads).unwrap().dims(), [64, 16]);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fp8Backend<B> {
+    backend: PhantomData<B>,
+}

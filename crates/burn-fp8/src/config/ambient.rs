@@ -1,0 +1,138 @@
+//! The configuration that a product finds when it runs: the innermost scope of its thread, else the default.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+
+use super::Fp8Config;
+
+/// What a predicate of [`Fp8Config::scope_where`] sees of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductInfo {
+    /// The operation of the model that the product comes from.
+    pub kind: ProductKind,
+    /// The role of the product. With `Fp8Backend<Autodiff<B>>` always [`GemmRole::Output`]: the forward product decides
+    /// for its gradients.
+    pub role: GemmRole,
+    /// The shape of the product.
+    pub gemm: Gemm,
+}
+
+type Predicate = dyn Fn(&ProductInfo) -> bool + Send + Sync;
+
+/// A configuration with the predicate of its scope.
+#[derive(Clone)]
+pub(crate) struct Ambient {
+    pub(crate) config: Fp8Config,
+    predicate: Option<Arc<Predicate>>,
+}
+
+impl Ambient {
+    /// Whether the scope's predicate takes the product.
+    pub(crate) fn takes(&self, product: &ProductInfo) -> bool {
+        self.predicate.as_ref().is_none_or(|predicate| predicate(product))
+    }
+}
+
+impl Ambient {
+    fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>) -> Self {
+        if let Err(error) = config.recipe.validate() {
+            panic!("this Fp8Config cannot be used: {error}");
+        }
+        Self { config, predicate }
+    }
+}
+
+impl From<Fp8Config> for Ambient {
+    fn from(config: Fp8Config) -> Self {
+        Self::new(config, None)
+    }
+}
+
+impl fmt::Debug for Ambient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ambient")
+            .field("config", &self.config)
+            .field("predicate", &self.predicate.is_some())
+            .finish()
+    }
+}
+
+static DEFAULT: LazyLock<RwLock<Arc<Ambient>>> =
+    LazyLock::new(|| RwLock::new(Arc::new(Fp8Config::default().into())));
+
+thread_local! {
+    static SCOPES: RefCell<Vec<Arc<Ambient>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The configuration of the innermost scope of this thread, else the process-wide default.
+pub(crate) fn current() -> Arc<Ambient> {
+    SCOPES.with_borrow(|scopes| scopes.last().cloned()).unwrap_or_else(|| {
+        // The lock guards one assignment of an Arc: a panicking holder leaves nothing half done.
+        DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone()
+    })
+}
+
+/// Leaves a scope when dropped, so also when the scope's closure panics.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        SCOPES.with_borrow_mut(|scopes| {
+            scopes.pop();
+        });
+    }
+}
+
+fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
+    SCOPES.with_borrow_mut(|scopes| scopes.push(Arc::new(ambient)));
+    let _leave = Leave;
+    f()
+}
+
+impl Fp8Config {
+    /// The configuration that a product on this thread would use now.
+    pub fn current() -> Self {
+        current().config
+    }
+
+    /// Makes this the configuration of every thread that is not inside a scope, until it is set anew.
+    ///
+    /// # Panics
+    /// Where the recipe's margin is out of range.
+    pub fn set_default(self) {
+        *DEFAULT.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(self.into());
+    }
+
+    /// Runs `f` with this configuration on this thread and returns its result.
+    ///
+    /// Scopes nest; the innermost one holds. A scope ends when `f` returns or panics. Threads started inside use the
+    /// default. The backward pass of a product uses the configuration of its forward pass, wherever `backward` is called.
+    ///
+    /// # Panics
+    /// Where the recipe's margin is out of range.
+    pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
+        enter((*self).into(), f)
+    }
+
+    /// As [`scope`](Self::scope), and a product runs in FP8 only where `predicate` takes it as well as the filter.
+    ///
+    /// The predicate is asked once per forward product and decides for its gradients too. It is not part of the
+    /// configuration and never saved.
+    pub fn scope_where<R>(
+        &self,
+        predicate: impl Fn(&ProductInfo) -> bool + Send + Sync + 'static,
+        f: impl FnOnce() -> R,
+    ) -> R {
+        enter(Ambient::new(*self, Some(Arc::new(predicate))), f)
+    }
+}
+
+/// Runs `f` with FP8 switched off on this thread and returns its result.
+///
+/// A scope entered inside `f` holds again: the innermost one decides.
+pub fn high_precision<R>(f: impl FnOnce() -> R) -> R {
+    enter(Fp8Config { enabled: false, ..Fp8Config::current() }.into(), f)
+}

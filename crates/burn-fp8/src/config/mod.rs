@@ -1,0 +1,172 @@
+//! What runs in FP8, and how: the configuration, its default and its scopes.
+
+mod ambient;
+
+use std::fs;
+use std::path::Path;
+
+use burn::config::Config;
+use burn::tensor::backend::Backend;
+use burn_fp8_core::{Filter, Recipe};
+use serde::{Deserialize, Serialize};
+
+pub use ambient::{ProductInfo, high_precision};
+pub(crate) use ambient::{Ambient, current};
+
+use crate::{Fp8Error, Fp8Matmul};
+
+/// The largest configuration file read, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// How the products that the filter takes are run.
+///
+/// It never decides *which* products run in FP8: what a laptop emulates is what the GPU runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Execution {
+    /// Natively where the device can, else fake-quantized.
+    #[default]
+    Auto,
+    /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do.
+    FakeQuantized,
+    /// Natively; a panic that says why where the device cannot.
+    Native,
+}
+
+/// What runs in FP8, and how.
+///
+/// The default runs linear layers and 2-D products with dimensions of at least 16 in FP8, with current scaling.
+///
+/// A product uses the configuration of the innermost scope on its thread ([`scope`](Self::scope)), else the process-wide
+/// default ([`set_default`](Self::set_default)). Scopes do not cross threads.
+///
+/// ```
+/// use burn_fp8::{Filter, Fp8Config, Recipe};
+///
+/// let config = Fp8Config::default()
+///     .with_recipe(Recipe::current().with_power_of_two(true))
+///     .with_filter(Filter::linear_only());
+/// let json = config.to_json();
+/// assert_eq!(Fp8Config::from_json(&json)?, config);
+/// // Missing fields take their defaults; unknown ones are an error that names them.
+/// assert_eq!(Fp8Config::from_json("{}")?, Fp8Config::default());
+/// let error = Fp8Config::from_json(r#"{"recipes": {}}"#).unwrap_err().to_string();
+/// assert!(error.contains("unknown field `recipes`"));
+/// # Ok::<(), burn_fp8::Fp8Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fp8Config {
+    /// Whether anything runs in FP8 at all.
+    pub enabled: bool,
+    /// How scales are chosen.
+    pub recipe: Recipe,
+    /// Which products run in FP8.
+    pub filter: Filter,
+    /// How they are run.
+    pub execution: Execution,
+}
+
+impl Default for Fp8Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            recipe: Recipe::default(),
+            filter: Filter::default(),
+            execution: Execution::default(),
+        }
+    }
+}
+
+/// Burn's [`Config`], so that an `Fp8Config` can be a field of a training configuration.
+impl Config for Fp8Config {}
+
+impl Fp8Config {
+    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`.
+    pub fn off() -> Self {
+        Self { enabled: false, ..Self::default() }
+    }
+
+    /// The same configuration with another recipe.
+    pub fn with_recipe(self, recipe: Recipe) -> Self {
+        Self { recipe, ..self }
+    }
+
+    /// The same configuration with another filter.
+    pub fn with_filter(self, filter: Filter) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// The same configuration with another execution.
+    pub fn with_execution(self, execution: Execution) -> Self {
+        Self { execution, ..self }
+    }
+
+    /// Checks that products can run as this configuration says, on this backend and device.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
+    /// asked for and the device has none.
+    pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<(), Fp8Error> {
+        self.validate()?;
+        match self.execution {
+            Execution::Native if self.enabled => {
+                B::fp8_native(device).map_err(|reason| Fp8Error::NativeUnavailable {
+                    backend: <B as Backend>::name(device),
+                    reason,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Fp8Error> {
+        self.recipe.validate().map_err(|error| Fp8Error::InvalidConfig(error.to_string()))
+    }
+
+    /// The configuration as indented JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers, booleans and names always serialize")
+    }
+
+    /// Reads a configuration from JSON. Missing fields take their defaults.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidConfig`], with line and column, for malformed JSON, unknown fields and values out of range.
+    pub fn from_json(json: &str) -> Result<Self, Fp8Error> {
+        serde_json::from_str(json).map_err(|error| Fp8Error::InvalidConfig(error.to_string()))
+    }
+
+    /// Writes the configuration to a JSON file.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Io`] where the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
+        let path = path.as_ref();
+        fs::write(path, self.to_json() + "\n").map_err(|source| Fp8Error::Io {
+            action: "write",
+            path: path.into(),
+            source,
+        })
+    }
+
+    /// Reads a configuration from a JSON file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json), and [`Fp8Error::Io`], [`Fp8Error::TooLarge`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
+        let path = path.as_ref();
+        let io = |source| Fp8Error::Io { action: "read", path: path.into(), source };
+        let bytes = fs::metadata(path).map_err(io)?.len();
+        if bytes > MAX_FILE_BYTES {
+            return Err(Fp8Error::TooLarge { path: path.into(), bytes, limit: MAX_FILE_BYTES });
+        }
+        let json = fs::read_to_string(path).map_err(io)?;
+        Self::from_json(&json).map_err(|error| match error {
+            Fp8Error::InvalidConfig(reason) => {
+                Fp8Error::InvalidConfig(format!("{}: {reason}", path.display()))
+            }
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! What can go wrong before a product runs.
+
+use std::path::PathBuf;
+
+/// An error of burn-fp8. Each says what is wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fp8Error {
+    /// A file could not be read or written.
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    Io {
+        /// What was tried: "read" or "write".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason that the operating system gives.
+        source: std::io::Error,
+    },
+    /// A file is larger than anything that could be meant.
+    #[error("{path} has {bytes} bytes; a configuration has at most {limit}", path = path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A configuration is not valid JSON, has an unknown field, or a value out of range.
+    #[error("invalid FP8 configuration: {0}")]
+    InvalidConfig(String),
+    /// [`Execution::Native`](crate::Execution::Native) was asked for where products cannot run natively.
+    #[error(
+        "Execution::Native: backend `{backend}` cannot run FP8 products natively ({reason}); \
+         use Execution::Auto or Execution::FakeQuantized"
+    )]
+    NativeUnavailable {
+        /// The name of the backend.
+        backend: String,
+        /// Why it cannot.
+        reason: String,
+    },
+}

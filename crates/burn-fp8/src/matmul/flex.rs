@@ -1,0 +1,133 @@
+//! Flex: quantization over its memory, one byte an element for saved codes.
+
+use burn::backend::Flex;
+use burn::tensor::{Bytes, DType, bf16, f16};
+use burn_flex::{FlexTensor, Layout};
+use burn_fp8_core::slice::{self, Amax, Source, parallel};
+use burn_fp8_core::{Fp8Format, Overflow, scale};
+
+use super::{Codes, Fp8Matmul, Quantize, Quantized, portable};
+use crate::Scale;
+
+/// From this many elements on, a pass over a tensor is worth the other threads.
+const PARALLEL_FROM: usize = 1 << 15;
+
+impl Fp8Matmul for Flex {
+    fn fp8_quantize(tensor: FlexTensor, request: Quantize) -> Quantized<Self> {
+        let (tensor, layout) = dense(tensor);
+        match tensor.dtype() {
+            DType::F32 => quantize(elements::<f32>(&tensor, &layout), &layout, request),
+            DType::F16 => quantize(elements::<f16>(&tensor, &layout), &layout, request),
+            DType::BF16 => quantize(elements::<bf16>(&tensor, &layout), &layout, request),
+            _ => portable::quantize::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_values(codes: Codes<Self>) -> FlexTensor {
+        match codes {
+            Codes::Bytes(codes, format) => {
+                let mut values = vec![0f32; codes.layout().num_elements()];
+                decode(codes.bytes(), format, &mut values);
+                FlexTensor::new(Bytes::from_elems(values), codes.layout().clone(), DType::F32)
+            }
+            Codes::Values(values) => values,
+        }
+    }
+
+    fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scale<Self>, rhs: &Scale<Self>) -> FlexTensor {
+        if let (Scale::Host(lhs), Scale::Host(rhs)) = (lhs, rhs)
+            && let Some(values) = tensor.try_storage_mut::<f32>()
+        {
+            let factor = scale::of_product(*lhs, *rhs);
+            match values.len() >= PARALLEL_FROM {
+                true => parallel::scale_in_place(values, factor),
+                false => slice::scale_in_place(values, factor),
+            }
+            return tensor;
+        }
+        portable::rescale::<Self>(tensor, lhs, rhs)
+    }
+}
+
+/// The tensor with the layout that its copy will have: its own, moved to the start of the memory, where its elements fill a
+/// range of the memory in any order of dimensions; else a contiguous copy.
+fn dense(tensor: FlexTensor) -> (FlexTensor, Layout) {
+    let tensor = match is_dense(tensor.layout()) {
+        true => tensor,
+        false => tensor.to_contiguous(),
+    };
+    let layout = tensor.layout();
+    let layout = Layout::new(layout.shape().clone(), layout.strides().to_vec(), 0);
+    (tensor, layout)
+}
+
+/// Whether the elements fill a range of the memory without gaps or repetitions: a permutation of a contiguous layout.
+fn is_dense(layout: &Layout) -> bool {
+    let mut dims: Vec<_> = layout
+        .shape()
+        .iter()
+        .zip(layout.strides())
+        .filter(|(size, _)| **size != 1)
+        .map(|(size, stride)| (*stride, *size))
+        .collect();
+    dims.sort_unstable();
+    let mut expected = 1;
+    dims.iter().all(|&(stride, size)| {
+        let fits = stride == expected;
+        expected *= size as isize;
+        fits
+    })
+}
+
+fn elements<'a, E: burn::tensor::Element + bytemuck::Pod>(
+    tensor: &'a FlexTensor,
+    layout: &Layout,
+) -> &'a [E] {
+    let start = tensor.layout().start_offset();
+    &tensor.storage::<E>()[start..start + layout.num_elements()]
+}
+
+fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize) -> Quantized<Flex> {
+    let Quantize { format, recipe, save } = request;
+    let scale = scale::from_amax(amax(x).value, format, recipe);
+    let mut values = vec![0f32; x.len()];
+    let codes = save.then(|| {
+        let mut codes = vec![0u8; x.len()];
+        let overflow = Overflow::SaturateFinite;
+        match x.len() >= PARALLEL_FROM {
+            true => {
+                parallel::encode_and_round(x, scale, format, overflow, &mut codes, &mut values)
+            }
+            false => slice::encode_and_round(x, scale, format, overflow, &mut codes, &mut values),
+        }
+        let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
+        Codes::Bytes(codes, format)
+    });
+    if codes.is_none() {
+        let overflow = Overflow::SaturateFinite;
+        match x.len() >= PARALLEL_FROM {
+            true => parallel::round(x, scale, format, overflow, &mut values),
+            false => slice::round(x, scale, format, overflow, &mut values),
+        }
+    }
+    Quantized {
+        values: FlexTensor::new(Bytes::from_elems(values), layout.clone(), DType::F32),
+        codes,
+        scale: Scale::Host(scale),
+        format,
+    }
+}
+
+fn amax<S: Source>(x: &[S]) -> Amax {
+    match x.len() >= PARALLEL_FROM {
+        true => parallel::amax(x),
+        false => slice::amax(x),
+    }
+}
+
+fn decode(codes: &[u8], format: Fp8Format, values: &mut [f32]) {
+    match codes.len() >= PARALLEL_FROM {
+        true => parallel::decode(codes, 1.0, format, values),
+        false => slice::decode(codes, 1.0, format, values),
+    }
+}

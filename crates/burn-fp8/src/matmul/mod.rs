@@ -1,0 +1,110 @@
+//! How FP8 products run.
+//!
+//! ```text
+//! intercept → Product::plan (FP8 or not?) → Fp8Matmul::fp8_matmul / fp8_linear
+//!                 Autodiff<B>: autodiff (quantizes once, saves codes, registers the backward step)
+//!                 any other B: emulated (quantize → multiply codes → apply both scales)
+//!                                  Fp8Matmul::fp8_quantize: portable tensor operations, or slices on Flex
+//! ```
+
+mod autodiff;
+mod backends;
+mod emulated;
+#[cfg(feature = "flex")]
+mod flex;
+mod operand;
+mod portable;
+mod product;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+
+pub use operand::{Codes, Quantize, Quantized, SavedOperand};
+pub use product::Product;
+pub(crate) use product::{linear_gemm, record_high_precision};
+
+use crate::Scale;
+
+/// A backend whose matrix products [`Fp8Backend`](crate::Fp8Backend) can run in FP8.
+///
+/// Implemented for Burn's backends behind the features of their names, and for `Autodiff` of each. The owner of another
+/// backend opts in with one line, and products are emulated with portable tensor operations:
+///
+/// ```ignore
+/// impl burn_fp8::Fp8Matmul for MyBackend {}
+/// ```
+///
+/// A backend with something faster overrides how tensors are quantized. Every override must give the same codes and
+/// scales, bit for bit.
+pub trait Fp8Matmul: Backend {
+    /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
+        portable::quantize::<Self>(tensor, request)
+    }
+
+    /// The values of saved codes, without their scale: an f32 tensor of the shape that was quantized.
+    fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
+        portable::values::<Self>(codes)
+    }
+
+    /// Multiplies an f32 tensor, a product of codes, by both scales.
+    ///
+    /// The scales are multiplied with each other first, in f32, and kept finite.
+    fn fp8_rescale(
+        tensor: FloatTensor<Self>,
+        lhs: &Scale<Self>,
+        rhs: &Scale<Self>,
+    ) -> FloatTensor<Self> {
+        portable::rescale::<Self>(tensor, lhs, rhs)
+    }
+
+    /// Whether this device runs FP8 products natively.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn fp8_native(device: &Self::Device) -> Result<(), String> {
+        let _ = device;
+        Err("burn-fp8 has no native path for this backend".into())
+    }
+
+    /// Runs `lhs` `[…, M, K]` times `rhs` `[…, K, N]` in FP8. The result has the type of `lhs`.
+    #[doc(hidden)]
+    fn fp8_matmul(
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        emulated::matmul::<Self>(lhs, rhs, &product)
+    }
+
+    /// Runs `x` `[…, K]` times `weight` `[K, N]` in FP8 and adds `bias` `[N]`.
+    #[doc(hidden)]
+    fn fp8_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        emulated::linear::<Self>(x, weight, bias, &product)
+    }
+
+    /// Runs `output_grad` `[…, N]` times `weight` `[K, N]` transposed in FP8.
+    #[doc(hidden)]
+    fn fp8_linear_x_backward(
+        weight: FloatTensor<Self>,
+        output_grad: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        emulated::linear_x_backward::<Self>(weight, output_grad, &product)
+    }
+
+    /// Runs `x` `[…, K]` transposed times `output_grad` `[…, N]` in FP8, as one product over all leading dimensions.
+    #[doc(hidden)]
+    fn fp8_linear_weight_backward(
+        x: FloatTensor<Self>,
+        output_grad: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        emulated::linear_weight_backward::<Self>(x, output_grad, &product)
+    }
+}

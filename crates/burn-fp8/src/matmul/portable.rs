@@ -1,0 +1,133 @@
+//! Quantization in tensor operations, for backends that have nothing faster.
+//!
+//! Bit-equal to [`burn_fp8_core::slice`] where division and the comparisons used here are IEEE's.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{BoolTensor, FloatTensor};
+use burn::tensor::{BoolDType, DType, FloatDType, Shape, TensorMetadata};
+use burn_fp8_core::{Fp8Format, scale};
+
+use super::{Codes, Quantize, Quantized};
+use crate::Scale;
+use crate::scaling::device;
+
+pub(crate) fn quantize<B: Backend>(tensor: FloatTensor<B>, request: Quantize) -> Quantized<B> {
+    let tensor = match tensor.dtype() {
+        DType::F32 => tensor,
+        _ => B::float_cast(tensor, FloatDType::F32),
+    };
+    let scale = device::current::<B>(tensor.clone(), request.format, request.recipe);
+    let divisor = B::float_reshape(scale.clone(), Shape::from(vec![1; tensor.rank()]));
+    let values = round::<B>(B::float_div(tensor, divisor), request.format);
+    Quantized {
+        codes: request.save.then(|| Codes::Values(values.clone())),
+        values,
+        scale: Scale::Device(scale),
+        format: request.format,
+    }
+}
+
+pub(crate) fn values<B: Backend>(codes: Codes<B>) -> FloatTensor<B> {
+    match codes {
+        Codes::Values(values) => values,
+        Codes::Bytes(..) => unreachable!("a backend that saves bytes decodes them itself"),
+    }
+}
+
+pub(crate) fn rescale<B: Backend>(
+    tensor: FloatTensor<B>,
+    lhs: &Scale<B>,
+    rhs: &Scale<B>,
+) -> FloatTensor<B> {
+    match (lhs, rhs) {
+        (Scale::Host(lhs), Scale::Host(rhs)) => {
+            B::float_mul_scalar(tensor, scale::of_product(*lhs, *rhs).into())
+        }
+        (Scale::Device(lhs), Scale::Device(rhs)) => {
+            let factor = B::float_mul(lhs.clone(), rhs.clone());
+            let factor = B::float_clamp_max(factor, scale::MAX_SCALE.into());
+            let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
+            B::float_mul(tensor, factor)
+        }
+        (Scale::Device(device), Scale::Host(host)) | (Scale::Host(host), Scale::Device(device)) => {
+            let factor = B::float_mul_scalar(device.clone(), (*host).into());
+            let factor = B::float_clamp_max(factor, scale::MAX_SCALE.into());
+            let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
+            B::float_mul(tensor, factor)
+        }
+    }
+}
+
+/// Rounds an f32 tensor to the values of a format: to nearest, ties to even; finite values saturate, NaN stays, an infinity
+/// becomes NaN in E4M3 and stays in E5M2. Zeros keep their sign.
+///
+/// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent. It is found by
+/// comparing with each power of two of the format, and dividing by it is exact. Rounding uses `floor` and comparisons only:
+/// what `round` does with ties differs between backends, and the usual trick of adding and subtracting a large number does
+/// not survive compilers that rearrange floats.
+fn round<B: Backend>(x: FloatTensor<B>, format: Fp8Format) -> FloatTensor<B> {
+    let device = B::float_device(&x);
+    let bool_dtype = burn::tensor::get_device_settings::<B>(&device).bool_dtype;
+    let magnitude = B::float_abs(x.clone());
+    let clipped = B::float_clamp_max(magnitude.clone(), format.max().into());
+    let (quanta, inverse) = quantum::<B>(&clipped, format, bool_dtype);
+
+    let steps = B::float_mul(clipped, inverse);
+    let floor = B::float_floor(steps.clone());
+    let fraction = B::float_sub(steps, floor.clone());
+    let half_floor = B::float_mul_scalar(floor.clone(), 0.5f32.into());
+    let odd = B::float_not_equal(half_floor.clone(), B::float_floor(half_floor), bool_dtype);
+    let above = B::float_greater_elem(fraction.clone(), 0.5f32.into(), bool_dtype);
+    let tie = B::float_equal_elem(fraction, 0.5f32.into(), bool_dtype);
+    let up = B::bool_or(above, B::bool_and(tie, odd));
+    let next = B::float_add_scalar(floor.clone(), 1f32.into());
+    let rounded = B::float_mul(B::float_mask_where(floor, up, next), quanta);
+
+    let negative = B::float_lower_elem(x.clone(), 0f32.into(), bool_dtype);
+    let negated = B::float_neg(rounded.clone());
+    let signed = B::float_mask_where(rounded, negative, negated);
+    keep_special::<B>(signed, x, magnitude, format, bool_dtype)
+}
+
+/// The quantum of every magnitude, and its inverse.
+fn quantum<B: Backend>(
+    magnitude: &FloatTensor<B>,
+    format: Fp8Format,
+    bool_dtype: BoolDType,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let device = B::float_device(magnitude);
+    let smallest = format.min_positive_subnormal();
+    let full = |value: f32| B::float_full(magnitude.shape(), value.into(), &device, FloatDType::F32);
+    let (mut quanta, mut inverse) = (full(smallest), full(1.0 / smallest));
+    // From the second normal exponent on, each one doubles the quantum.
+    let mut power = format.min_positive_normal() * 2.0;
+    let mut quantum = smallest * 2.0;
+    while power <= format.max() {
+        let reached = B::float_greater_equal_elem(magnitude.clone(), power.into(), bool_dtype);
+        quanta = B::float_mask_fill(quanta, reached.clone(), quantum.into());
+        inverse = B::float_mask_fill(inverse, reached, (1.0 / quantum).into());
+        power *= 2.0;
+        quantum *= 2.0;
+    }
+    (quanta, inverse)
+}
+
+/// Puts back what rounding loses: the sign of zero, NaN, and infinities as the format has them.
+fn keep_special<B: Backend>(
+    rounded: FloatTensor<B>,
+    x: FloatTensor<B>,
+    magnitude: FloatTensor<B>,
+    format: Fp8Format,
+    bool_dtype: BoolDType,
+) -> FloatTensor<B> {
+    let finite: BoolTensor<B> =
+        B::float_lower_equal_elem(magnitude, f32::MAX.into(), bool_dtype);
+    let special = match format {
+        // inf - inf and NaN - NaN are NaN.
+        Fp8Format::E4M3 => B::float_sub(x.clone(), x.clone()),
+        Fp8Format::E5M2 => x.clone(),
+    };
+    let rounded = B::float_mask_where(rounded, B::bool_not(finite), special);
+    let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
+    B::float_mask_where(rounded, zero, x)
+}

@@ -1,0 +1,128 @@
+//! The decision whether a product runs in FP8, taken once.
+
+use std::sync::Arc;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+
+use super::{Fp8Matmul, Quantize};
+use crate::config::{self, Ambient, Execution, ProductInfo};
+use crate::report::{self, HighPrecision, Pending, Ran};
+use crate::{Fp8Error, Scale};
+
+/// A product that runs in FP8, with the configuration that was ambient when that was decided.
+#[derive(Clone, Debug)]
+pub struct Product {
+    ambient: Arc<Ambient>,
+    kind: ProductKind,
+    /// The shape of the forward product.
+    forward: Gemm,
+}
+
+impl Product {
+    /// Decides whether a product of tensors of these shapes and types runs in FP8, and records it in the trace if not.
+    ///
+    /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to.
+    pub(crate) fn plan<B: Fp8Matmul>(
+        kind: ProductKind,
+        role: GemmRole,
+        forward: Gemm,
+        operands: [&B::FloatTensorPrimitive; 2],
+    ) -> Option<Self> {
+        let ambient = config::current();
+        let gemm = forward.for_role(role);
+        match check(&ambient, &ProductInfo { kind, role, gemm }, operands.map(TensorMetadata::dtype)) {
+            Ok(()) => {
+                require_execution::<B>(ambient.config.execution, operands[0]);
+                Some(Self { ambient, kind, forward })
+            }
+            Err(reason) => {
+                record_high_precision(kind, role, gemm, reason);
+                None
+            }
+        }
+    }
+
+    /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.forward.batch == 1 && self.forward.plain_operand
+    }
+
+    /// How an operand of the given format is quantized.
+    pub(crate) fn quantize(&self, format: Fp8Format, save: bool) -> Quantize {
+        Quantize { format, recipe: self.ambient.config.recipe, save }
+    }
+
+    /// Records a product of this kind that ran emulated.
+    pub(crate) fn record<B: Backend>(
+        &self,
+        role: GemmRole,
+        operands: [(Fp8Format, &Scale<B>); 2],
+    ) {
+        report::record(|| Pending {
+            kind: self.kind,
+            role,
+            gemm: self.forward.for_role(role),
+            operands: Some(operands.map(|(format, scale)| {
+                let scale = scale.clone();
+                (format, Box::new(move || scale.read()) as Box<dyn FnOnce() -> f32>)
+            })),
+            ran: Ran::FakeQuantized,
+        });
+    }
+}
+
+fn check(ambient: &Ambient, product: &ProductInfo, dtypes: [DType; 2]) -> Result<(), HighPrecision> {
+    if !ambient.config.enabled {
+        return Err(HighPrecision::Off);
+    }
+    ambient.config.filter.check(product.kind, product.gemm).map_err(HighPrecision::Filter)?;
+    for dtype in dtypes {
+        // Types that differ are left to the backend as well: it has an answer or an error of its own.
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32) || dtype != dtypes[0] {
+            return Err(HighPrecision::Dtype(dtype));
+        }
+    }
+    if !ambient.takes(product) {
+        return Err(HighPrecision::Predicate);
+    }
+    Ok(())
+}
+
+fn require_execution<B: Fp8Matmul>(execution: Execution, operand: &B::FloatTensorPrimitive) {
+    if execution == Execution::Native {
+        let device = B::float_device(operand);
+        if let Err(reason) = B::fp8_native(&device) {
+            panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(&device), reason });
+        }
+    }
+}
+
+/// Records products that the backend runs by itself.
+pub(crate) fn record_high_precision(
+    kind: ProductKind,
+    role: GemmRole,
+    gemm: Gemm,
+    reason: HighPrecision,
+) {
+    report::record(|| Pending {
+        kind,
+        role,
+        gemm,
+        operands: None,
+        ran: Ran::HighPrecision(reason),
+    });
+}
+
+/// The GEMM of a linear layer: `x` `[…, K]` times `weight` `[K, N]`, both of at least two dimensions.
+///
+/// `None` where the shapes do not fit; the backend reports that in its own words.
+pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
+    let rank = x.num_dims();
+    if rank < 2 || weight.num_dims() != 2 || x[rank - 1] != weight[0] {
+        return None;
+    }
+    let m = x.num_elements().checked_div(x[rank - 1]).unwrap_or(0);
+    Some(Gemm { batch: 1, m, n: weight[1], k: weight[0], plain_operand: true })
+}

@@ -1,0 +1,82 @@
+//! What is known of one product.
+
+use core::fmt;
+
+use burn::tensor::DType;
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind, Rejection};
+
+/// One matrix product, as it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductReport {
+    /// The operation of the model that it comes from.
+    pub kind: ProductKind,
+    /// Its role in training.
+    pub role: GemmRole,
+    /// Its shape.
+    pub gemm: Gemm,
+    /// The format and scale of the left operand; `None` in high precision.
+    pub lhs: Option<OperandReport>,
+    /// The format and scale of the right operand; `None` in high precision.
+    pub rhs: Option<OperandReport>,
+    /// What ran it.
+    pub ran: Ran,
+}
+
+/// How an operand was quantized.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OperandReport {
+    /// Its format.
+    pub format: Fp8Format,
+    /// Its scale, the dequantization multiplier.
+    pub scale: f32,
+}
+
+impl fmt::Display for OperandReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} × {:.3e}", self.format, self.scale)
+    }
+}
+
+/// What ran a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ran {
+    /// Emulated FP8: the decoded codes were multiplied in f32.
+    FakeQuantized,
+    /// Not in FP8, and why.
+    HighPrecision(HighPrecision),
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FakeQuantized => write!(f, "fake-quantized"),
+            Self::HighPrecision(reason) => write!(f, "high precision: {reason}"),
+        }
+    }
+}
+
+/// Why a product did not run in FP8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HighPrecision {
+    /// FP8 is off here: [`Fp8Config::off`](crate::Fp8Config::off) or [`high_precision`](crate::high_precision).
+    Off,
+    /// The filter leaves it out.
+    Filter(Rejection),
+    /// The predicate of [`Fp8Config::scope_where`](crate::Fp8Config::scope_where) leaves it out.
+    Predicate,
+    /// FP8 would take too much from tensors of this type, or the type is no float.
+    Dtype(DType),
+}
+
+impl fmt::Display for HighPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => write!(f, "FP8 is off"),
+            Self::Filter(rejection) => write!(f, "{rejection}"),
+            Self::Predicate => write!(f, "left out by the scope's predicate"),
+            Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
+        }
+    }
+}

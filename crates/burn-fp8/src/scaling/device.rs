@@ -1,0 +1,72 @@
+//! Current scaling in tensor operations, without reading anything back.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, Shape, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Recipe, scale};
+
+/// The scale of a non-empty f32 tensor, as [`scale::from_amax`] of the largest finite magnitude. Shape `[1]`.
+pub(crate) fn current<B: Backend>(
+    tensor: FloatTensor<B>,
+    format: Fp8Format,
+    recipe: Recipe,
+) -> FloatTensor<B> {
+    from_amax::<B>(amax::<B>(tensor), format, recipe)
+}
+
+/// The largest magnitude among the finite elements of an f32 tensor, 0 where there are none. Shape `[1]`.
+fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let elements = tensor.shape().num_elements();
+    let magnitude = B::float_reshape(B::float_abs(tensor), Shape::new([elements]));
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&magnitude));
+    // The comparison is false for infinities and for NaN.
+    let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
+    let non_finite = B::bool_not(finite);
+    B::float_max(B::float_mask_fill(magnitude, non_finite, 0f32.into()))
+}
+
+fn from_amax<B: Backend>(amax: FloatTensor<B>, format: Fp8Format, recipe: Recipe) -> FloatTensor<B> {
+    let device = B::float_device(&amax);
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let zero = B::float_equal_elem(amax.clone(), 0f32.into(), settings.bool_dtype);
+    // A tensor divisor: some backends turn a division by a constant into a product with its reciprocal.
+    let max = B::float_full(Shape::new([1]), format.max().into(), &device, FloatDType::F32);
+    let mut scale = B::float_div(amax, max);
+    scale = B::float_mul_scalar(scale, 2f32.powi(recipe.margin).into());
+    if recipe.power_of_two {
+        scale = round_up_to_power_of_two::<B>(scale);
+    }
+    let scale = B::float_clamp(scale, scale::MIN_SCALE.into(), scale::MAX_SCALE.into());
+    B::float_mask_fill(scale, zero, 1f32.into())
+}
+
+/// The smallest power of two that is at least `x`, at least 2^-126. Shape `[1]`.
+///
+/// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the
+/// power looked for, doubled where something above 1 remains.
+fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let device = B::float_device(&x);
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let power = |exponent: i32| f32::from_bits(((exponent + 127) as u32) << 23);
+    let x = B::float_clamp_min(x, scale::MIN_SCALE.into());
+    // In two steps, since 2^126 · 2^127 would overflow: the rest lies in [1, 2^254) only as a pair.
+    let big = B::float_greater_equal_elem(x.clone(), 1f32.into(), settings.bool_dtype);
+    let small = B::bool_not(big);
+    let mut rest = B::float_mask_where(
+        x.clone(),
+        small.clone(),
+        B::float_mul_scalar(x.clone(), power(126).into()),
+    );
+    let ones = B::float_ones(Shape::new([1]), &device, FloatDType::F32);
+    let mut result = B::float_mask_fill(ones, small, power(-126).into());
+    for step in [64, 32, 16, 8, 4, 2, 1] {
+        let above = B::float_greater_equal_elem(rest.clone(), power(step).into(), settings.bool_dtype);
+        let lowered = B::float_mul_scalar(rest.clone(), power(-step).into());
+        let raised = B::float_mul_scalar(result.clone(), power(step).into());
+        rest = B::float_mask_where(rest, above.clone(), lowered);
+        result = B::float_mask_where(result, above, raised);
+    }
+    let more = B::float_greater_elem(rest, 1f32.into(), settings.bool_dtype);
+    let doubled = B::float_mul_scalar(result.clone(), 2f32.into());
+    B::float_mask_where(result, more, doubled)
+}

@@ -1,0 +1,73 @@
+//! The model, written once for every backend, and the FP8 products it should run.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, TensorData};
+use burn_fp8::{Fp8Config, Gemm, ProductKind, Rejection};
+
+use crate::data::{CLASSES, PIXELS, Samples};
+
+/// The width of the hidden layers: a multiple of 16, and wide enough for FP8 to apply.
+const HIDDEN: usize = 128;
+/// Inputs and outputs of each layer.
+const LAYERS: [(usize, usize); 3] = [(PIXELS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, CLASSES)];
+
+/// Three linear layers with ReLU between them.
+#[derive(Module, Debug)]
+pub struct Classifier<B: Backend> {
+    layers: Vec<Linear<B>>,
+}
+
+impl<B: Backend> Classifier<B> {
+    /// A model with weights drawn from the backend's random numbers.
+    pub fn new(device: &B::Device) -> Self {
+        let layers =
+            LAYERS.map(|(inputs, outputs)| LinearConfig::new(inputs, outputs).init(device));
+        let model = Self { layers: layers.into() };
+        // Burn draws weights when they are first used; drawn now, they depend on nothing but the seed.
+        model.num_params();
+        model
+    }
+
+    /// From images `[N, 64]` to the logits of the digits `[N, 10]`.
+    pub fn forward(&self, images: Tensor<B, 2>) -> Tensor<B, 2> {
+        let (output, hidden) = self.layers.split_last().expect("a model has three layers");
+        output.forward(hidden.iter().fold(images, |x, layer| relu(layer.forward(x))))
+    }
+}
+
+/// The images as a tensor `[N, 64]`.
+pub fn images<B: Backend>(samples: &Samples, device: &B::Device) -> Tensor<B, 2> {
+    Tensor::from_data(TensorData::new(samples.pixels.clone(), [samples.len(), PIXELS]), device)
+}
+
+/// What a training step runs of one layer in FP8.
+pub struct LayerProducts {
+    /// Inputs of the layer.
+    pub inputs: usize,
+    /// Outputs of the layer.
+    pub outputs: usize,
+    /// The number of products in FP8.
+    pub products: usize,
+    /// Why it is 0, where the filter is the reason.
+    pub rejection: Option<Rejection>,
+}
+
+/// What a training step with this many images should run in FP8: reckoned from the shapes, not from what ran.
+pub fn expected_products(config: &Fp8Config, images: usize) -> Vec<LayerProducts> {
+    let layer = |(index, (inputs, outputs))| {
+        let gemm = Gemm { batch: 1, m: images, n: outputs, k: inputs, plain_operand: true };
+        let rejection = config.filter.check(ProductKind::Linear, gemm).err();
+        let products = match (config.enabled && rejection.is_none(), index) {
+            (false, _) => 0,
+            // output and grad_weight: nobody needs the gradient of the images.
+            (true, 0) => 2,
+            // output, grad_input and grad_weight.
+            (true, _) => 3,
+        };
+        LayerProducts { inputs, outputs, products, rejection }
+    };
+    LAYERS.into_iter().enumerate().map(layer).collect()
+}

@@ -1,0 +1,138 @@
+//! What the program prints: the trace of a step, the table, or JSON.
+
+use std::fmt::Write;
+
+use burn_fp8::Report;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::args::Args;
+use crate::model::LayerProducts;
+use crate::train::Outcome;
+
+/// A row of the table.
+#[derive(Serialize)]
+pub struct Run {
+    /// `f32` or `fp8-current`.
+    pub recipe: &'static str,
+    /// The seed of weights and order.
+    pub seed: u64,
+    /// The share of the test images that the model gets right, from 0 to 1.
+    pub test_accuracy: f64,
+    /// The mean training loss of the last epoch.
+    pub train_loss: f32,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// The matrix products of a training step that ran in FP8.
+    pub fp8_products_per_step: usize,
+    /// The mean training loss of each epoch, for the picture.
+    #[serde(skip)]
+    pub losses: Vec<f32>,
+}
+
+impl Run {
+    /// The row of this outcome.
+    pub fn new(recipe: &'static str, seed: u64, outcome: &Outcome) -> Self {
+        Self {
+            recipe,
+            seed,
+            test_accuracy: outcome.test_accuracy,
+            train_loss: outcome.losses.last().copied().unwrap_or(f32::NAN),
+            seconds: outcome.seconds,
+            fp8_products_per_step: outcome.first_step.fp8().count(),
+            losses: outcome.losses.clone(),
+        }
+    }
+}
+
+/// The recipes of the runs, in the order in which they first ran.
+pub fn recipes(runs: &[Run]) -> Vec<&'static str> {
+    let mut recipes = Vec::new();
+    for run in runs {
+        if !recipes.contains(&run.recipe) {
+            recipes.push(run.recipe);
+        }
+    }
+    recipes
+}
+
+/// The trace of a step, and why it holds as many FP8 products as it does.
+pub fn first_step(trace: &Report, expected: &[LayerProducts]) -> String {
+    let mut text = format!("The matrix products of the first FP8 training step:\n\n{trace}\n\n");
+    for (index, layer) in expected.iter().enumerate() {
+        let LayerProducts { inputs, outputs, products, rejection } = layer;
+        let why = match (products, rejection) {
+            (0, Some(rejection)) => {
+                format!(
+                    "left in high precision by the filter ({rejection}); its gradients are Autodiff's own and not traced"
+                )
+            }
+            (0, None) => "FP8 is off".into(),
+            (2, _) => {
+                "output and grad_weight; the pixels need no gradient, so there is no grad_input"
+                    .into()
+            }
+            _ => "output, grad_input and grad_weight".into(),
+        };
+        let _ =
+            writeln!(text, "layer {} ({inputs}→{outputs}): {products} in FP8: {why}", index + 1);
+    }
+    text.push('\n');
+    text
+}
+
+/// The table of all runs; with several seeds, also the mean accuracy of each recipe.
+pub fn table(runs: &[Run]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "recipe",
+        "seed",
+        "train loss",
+        "test accuracy",
+        "seconds",
+        "FP8 products a step",
+    ]);
+    for run in runs {
+        table.add_row([
+            run.recipe.into(),
+            run.seed.to_string(),
+            format!("{:.5}", run.train_loss),
+            format!("{:.2}%", 100.0 * run.test_accuracy),
+            format!("{:.2}", run.seconds),
+            run.fp8_products_per_step.to_string(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = format!("{table}\n");
+    let recipes = recipes(runs);
+    let seeds = runs.len() / recipes.len().max(1);
+    if seeds > 1 {
+        let means = recipes.iter().map(|recipe| {
+            let of_recipe = runs.iter().filter(|run| run.recipe == *recipe);
+            let mean = of_recipe.map(|run| run.test_accuracy).sum::<f64>() / seeds as f64;
+            format!("{recipe} {:.2}%", 100.0 * mean)
+        });
+        let _ = writeln!(
+            text,
+            "\nmean test accuracy of {seeds} seeds: {}",
+            means.collect::<Vec<_>>().join(", ")
+        );
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    backend: &'static str,
+    epochs: u32,
+    runs: &'a [Run],
+}
+
+/// All runs as one JSON object on one line. A loss that is no number is `null`.
+pub fn json(args: &Args, runs: &[Run]) -> String {
+    let json = Json { backend: args.backend.as_str(), epochs: args.epochs, runs };
+    serde_json::to_string(&json).expect("numbers and names always serialize") + "\n"
+}

@@ -1,0 +1,134 @@
+//! Tests of the generator, against burn's sources and against signatures it must refuse.
+
+use syn::{ItemTrait, TraitItemFn, parse_quote};
+
+use super::{
+    burn_backend, file, generate,
+    method::forward,
+    traits::{self, INTERCEPTED, Spec, TRAITS},
+};
+use crate::repository;
+
+fn spec(name: &str) -> &'static Spec {
+    TRAITS.iter().find(|spec| spec.name == name).unwrap()
+}
+
+/// `forward` on a method of `FloatTensorOps`, or the error with all its causes.
+fn forwarded(method: &TraitItemFn) -> Result<String, String> {
+    forward(spec("FloatTensorOps"), method)
+        .map(|method| method.text)
+        .map_err(|error| format!("{error:#}"))
+}
+
+/// Names of the methods in generated source text.
+fn names(text: &str) -> Vec<String> {
+    let file = syn::parse_file(text).unwrap();
+    let items = file.items.iter().filter_map(|item| match item {
+        syn::Item::Impl(item) => Some(&item.items),
+        _ => None,
+    });
+    items
+        .flatten()
+        .filter_map(|item| match item {
+            syn::ImplItem::Fn(method) => Some(method.sig.ident.to_string()),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn every_method_of_every_trait_is_forwarded_provided_ones_too() {
+    let (source, version) = burn_backend(&repository::root()).unwrap();
+    let generated = generate(&source, &version).unwrap();
+    let mut provided = 0;
+    for spec in TRAITS {
+        let item = traits::read(&source, spec).unwrap();
+        let expected: Vec<_> =
+            file::methods(&item).map(|method| method.sig.ident.to_string()).collect();
+        let delegation = &generated[&format!("{}.rs", spec.module)];
+        assert_eq!(names(&delegation.text), expected, "{}", spec.name);
+        assert_eq!(delegation.methods, expected.len(), "{}", spec.name);
+        provided += file::methods(&item).filter(|method| method.default.is_some()).count();
+    }
+    assert!(provided > 200, "only {provided} provided methods: the traits were not read whole");
+}
+
+#[test]
+fn intercepted_methods_go_to_the_hook_and_no_others() {
+    let (source, version) = burn_backend(&repository::root()).unwrap();
+    let generated = generate(&source, &version).unwrap();
+    let calls: usize =
+        generated.values().map(|file| file.text.matches("intercept::").count()).sum();
+    let imports: usize =
+        generated.values().map(|file| file.text.matches("backend::intercept").count()).sum();
+    assert_eq!(calls - imports, INTERCEPTED.len());
+    let float = &generated["float.rs"].text;
+    assert!(float.contains("intercept::float_matmul::<B>(lhs, rhs)"));
+}
+
+#[test]
+fn cfg_attributes_reach_the_method_and_its_imports() {
+    let method: TraitItemFn = parse_quote! {
+        /// Documentation is dropped.
+        #[cfg(feature = "distributed")]
+        fn float_mark(tensor: FloatTensor<B>, _id: DistributedParamId) -> FloatTensor<B> { tensor }
+    };
+    let method = forward(spec("FloatTensorOps"), &method).unwrap();
+    assert!(method.text.starts_with("# [cfg (feature = \"distributed\")]"), "{}", method.text);
+    assert!(method.text.contains("float_mark(tensor, id)"), "{}", method.text);
+    let import = &method.imports["burn::tensor::backend::distributed::DistributedParamId"];
+    assert!(import.as_deref().is_some_and(|cfg| cfg.contains("distributed")));
+}
+
+#[test]
+fn structs_over_the_backend_are_rewrapped_both_ways() {
+    let method: TraitItemFn = parse_quote! {
+        fn q_add(lhs: TensorPrimitive<B>, rhs: TensorPrimitive<B>) -> TensorPrimitive<B> { lhs }
+    };
+    let text = forwarded(&method).unwrap();
+    assert!(text.contains("q_add(lhs.rewrap(), rhs.rewrap()).rewrap()"), "{text}");
+    assert!(!text.contains("TensorPrimitive < B >"), "{text}");
+}
+
+#[test]
+fn unknown_types_are_refused() {
+    let error = forwarded(
+        &parse_quote! { fn f(tensor: FloatTensor<B>, how: NewOptions) -> FloatTensor<B>; },
+    );
+    let error = error.unwrap_err();
+    assert!(
+        error.contains("FloatTensorOps::f") && error.contains("unknown type `NewOptions`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn nested_structs_over_the_backend_are_refused() {
+    let methods: [TraitItemFn; 4] = [
+        parse_quote! { fn f(tensors: Vec<TensorPrimitive<B>>); },
+        parse_quote! { fn f(tensor: &mut TensorPrimitive<B>); },
+        parse_quote! { fn f() -> impl Future<Output = TensorPrimitive<B>>; },
+        parse_quote! { fn f() -> &TensorPrimitive<B>; },
+    ];
+    for method in methods {
+        assert!(forwarded(&method).is_err());
+    }
+}
+
+#[test]
+fn unknown_attributes_and_receivers_are_refused() {
+    assert!(forwarded(&parse_quote! { #[deprecated] fn f(); }).unwrap_err().contains("deprecated"));
+    assert!(forwarded(&parse_quote! { fn f(&self); }).unwrap_err().contains("self"));
+    assert!(
+        forwarded(&parse_quote! { fn f([a, b]: [usize; 2]); }).unwrap_err().contains("not a name")
+    );
+}
+
+#[test]
+fn a_new_supertrait_of_backend_is_refused() {
+    let known: ItemTrait = parse_quote! { trait Backend: FloatTensorOps<Self> + Clone + core::fmt::Debug + 'static {} };
+    traits::check_supertraits(&known).unwrap();
+    let unknown: ItemTrait =
+        parse_quote! { trait Backend: FloatTensorOps<Self> + SparseOps<Self> {} };
+    assert!(traits::check_supertraits(&unknown).unwrap_err().to_string().contains("SparseOps"));
+}

@@ -1,0 +1,95 @@
+//! What the generator knows about the types that occur in the backend traits' signatures.
+
+/// Types that are the same for `Fp8Backend<B>` and for `B`, with the module that `burn` exports them from.
+///
+/// `FloatTensor<B>` and its like belong here: they are aliases of associated types, which the decorator shares with `B`.
+const SHARED: &[(&str, &[&str])] = &[
+    ("core::future", &["Future"]),
+    ("core::ops", &["Range"]),
+    (
+        "burn::tensor",
+        &[
+            "BoolDType",
+            "DType",
+            "Distribution",
+            "FloatDType",
+            "IndexingUpdateOp",
+            "IntDType",
+            "Scalar",
+            "Shape",
+            "Slice",
+            "TensorData",
+        ],
+    ),
+    ("burn::tensor::quantization", &["QuantScheme"]),
+    (
+        "burn::tensor::ops",
+        &[
+            "AttentionModuleOptions",
+            "BoolTensor",
+            "ConvOptions",
+            "ConvTransposeOptions",
+            "DeformConvOptions",
+            "Device",
+            "FloatTensor",
+            "GridSampleOptions",
+            "IntTensor",
+            "InterpolateMode",
+            "InterpolateOptions",
+            "PadMode",
+            "QuantizedTensor",
+            "TransactionPrimitiveData",
+            "UnfoldOptions",
+        ],
+    ),
+    ("burn::tensor::backend", &["DTypeUsageSet", "DeviceId", "ExecutionError"]),
+    (
+        "burn::tensor::backend::distributed",
+        &["DistributedConfig", "DistributedParamId", "DistributedParams", "ReduceOperation"],
+    ),
+];
+
+/// Types that have the backend as a parameter of their own and are no alias: `backend/convert.rs` rewraps them.
+const WRAPPED: &[(&str, &[&str])] = &[
+    ("burn::tensor", &["TensorPrimitive", "TransactionPrimitive"]),
+    ("burn::tensor::quantization", &["QuantizationParametersPrimitive"]),
+    (
+        "burn::tensor::ops",
+        &[
+            "DeformConv2dBackward",
+            "MaxPool1dBackward",
+            "MaxPool1dWithIndices",
+            "MaxPool2dBackward",
+            "MaxPool2dWithIndices",
+        ],
+    ),
+    ("burn::tensor::backend::distributed", &["CollectiveTensor", "TensorRef"]),
+];
+
+/// Names of the prelude that a signature may use.
+const PRELUDE: &[&str] = &[
+    "Fn", "Iterator", "Option", "Result", "Send", "String", "Vec", "bool", "f32", "f64", "i64",
+    "u16", "u64", "usize",
+];
+
+/// How a type gets from the decorator's signature to that of the wrapped backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In scope everywhere, the same for both backends.
+    Prelude,
+    /// The same for both backends, imported from this module.
+    Shared(&'static str),
+    /// A struct over the backend, imported from this module, rewrapped on the way.
+    Wrapped(&'static str),
+}
+
+/// Looks a type's name up. `None`: the generator does not know the type.
+pub fn kind(name: &str) -> Option<Kind> {
+    let module_of = |table: &'static [(&'static str, &'static [&'static str])]| {
+        table.iter().find(|(_, names)| names.contains(&name)).map(|(module, _)| *module)
+    };
+    if PRELUDE.contains(&name) {
+        return Some(Kind::Prelude);
+    }
+    module_of(SHARED).map(Kind::Shared).or_else(|| module_of(WRAPPED).map(Kind::Wrapped))
+}

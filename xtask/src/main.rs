@@ -1,0 +1,95 @@
+//! Tasks of this repository: `cargo xtask --help`.
+
+mod delegate;
+mod licences;
+mod repository;
+mod steps;
+mod suite;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use delegate::Mode;
+use steps::Steps;
+use suite::Scope;
+
+/// Tasks of the burn-fp8 repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run everything that has to pass before a commit
+    ///
+    /// In this order, stopping at the first failure: formatting, clippy, delegation, licences, tests, doctests, and type
+    /// checks of the backends that cannot run here.
+    Test {
+        /// Leave out the wgpu backend and the type checks of the other backends
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Generate `Fp8Backend`'s delegation from the sources of burn-backend
+    ///
+    /// Writes crates/burn-fp8/src/backend/delegate/. Run it after a change of burn's version or of the generator.
+    Delegate {
+        /// Write nothing; fail and name the file if one differs from what would be written
+        #[arg(long)]
+        check: bool,
+    },
+    /// Check the licences of all dependencies against the list in xtask/src/licences.rs
+    Licences,
+    /// Run the exhaustive tests of the number formats in release mode (minutes)
+    Exhaustive,
+    /// Run the benchmarks in release mode; arguments go to the benchmark program
+    Bench {
+        /// For example `--help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut steps = Steps::new();
+    let result = run(Arguments::parse().task, &mut steps);
+    steps.print_summary();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nxtask failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task, steps: &mut Steps) -> anyhow::Result<()> {
+    match task {
+        Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),
+        Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),
+        Task::Delegate { check: false } => steps.step("delegation", || delegate::run(Mode::Write)),
+        Task::Licences => steps.step("licences", licences::run),
+        Task::Exhaustive => steps.cargo(
+            "exhaustive tests",
+            &[
+                "test",
+                "--release",
+                "-p",
+                "burn-fp8-core",
+                "--test",
+                "exhaustive",
+                "--",
+                "--ignored",
+                "--nocapture",
+            ],
+        ),
+        Task::Bench { arguments } => {
+            let mut command = vec!["run", "--release", "-p", "burn-fp8-bench", "--"];
+            command.extend(arguments.iter().map(String::as_str));
+            steps.cargo("benchmarks", &command)
+        }
+    }
+}

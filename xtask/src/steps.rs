@@ -1,0 +1,84 @@
+//! Runs the steps of a task one after the other and keeps the time of each.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::repository;
+
+/// The steps that have run so far.
+pub struct Steps {
+    done: Vec<Step>,
+}
+
+struct Step {
+    title: String,
+    time: Duration,
+    passed: bool,
+}
+
+impl Steps {
+    /// No step has run.
+    pub fn new() -> Self {
+        Self { done: Vec::new() }
+    }
+
+    /// Runs cargo in the repository's root. Fails, naming step and command, if cargo does.
+    pub fn cargo(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
+        let command = format!("cargo {}", arguments.join(" "));
+        self.timed(title, &command, || {
+            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+            let status = Command::new(&cargo)
+                .args(arguments)
+                .current_dir(repository::root())
+                .status()
+                .with_context(|| format!("cannot start {cargo}"))?;
+            ensure!(status.success(), "`{command}` ended with {status}");
+            Ok(())
+        })
+    }
+
+    /// Runs a step of xtask's own. Fails, naming the step, if it does.
+    pub fn step(&mut self, title: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.timed(title, "(in xtask)", action)
+    }
+
+    fn timed(
+        &mut self,
+        title: &str,
+        command: &str,
+        action: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        println!("\n=== {title}: {command}");
+        let start = Instant::now();
+        let result = action();
+        let time = start.elapsed();
+        let passed = result.is_ok();
+        println!("=== {title}: {} in {:.1} s", verdict(passed), time.as_secs_f64());
+        self.done.push(Step { title: title.to_string(), time, passed });
+        result.with_context(|| format!("step \"{title}\""))
+    }
+
+    /// One line for each step, and their sum.
+    pub fn print_summary(&self) {
+        let total: Duration = self.done.iter().map(|step| step.time).sum();
+        println!("\n{:<34} {:>6} {:>9}", "step", "result", "seconds");
+        for step in &self.done {
+            println!(
+                "{:<34} {:>6} {:>9.1}",
+                step.title,
+                verdict(step.passed),
+                step.time.as_secs_f64()
+            );
+        }
+        let passed = self.done.iter().all(|step| step.passed);
+        println!("{:<34} {:>6} {:>9.1}", "all", verdict(passed), total.as_secs_f64());
+    }
+}
+
+fn verdict(passed: bool) -> &'static str {
+    if passed { "ok" } else { "FAILED" }
+}
