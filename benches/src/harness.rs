@@ -51,7 +51,8 @@ pub struct Side<'a> {
     /// What it is called.
     pub name: &'a str,
     /// Bytes that one run reads and writes, as the algorithm needs them: without cache lines fetched only to be overwritten.
-    pub bytes: usize,
+    /// `None` on both sides where runs are the measure.
+    pub bytes: Option<usize>,
     /// One run.
     pub run: &'a mut dyn FnMut(),
 }
@@ -70,8 +71,8 @@ pub fn compare(
     for _ in 0..repetitions {
         let time = seconds(subject.run);
         let reference_time = seconds(reference.run);
-        let speed = subject.bytes as f64 / time;
-        ratios.push(speed / (reference.bytes as f64 / reference_time));
+        let work = |side: &Side<'_>| side.bytes.map_or(1.0, |bytes| bytes as f64);
+        ratios.push(work(&subject) / time / (work(&reference) / reference_time));
         times.push(time);
         reference_times.push(reference_time);
     }
@@ -81,7 +82,7 @@ pub fn compare(
         name: subject.name.to_owned(),
         threads,
         milliseconds: time * 1e3,
-        gigabytes_per_second: Some(subject.bytes as f64 / time / 1e9),
+        gigabytes_per_second: subject.bytes.map(|bytes| bytes as f64 / time / 1e9),
         reference: reference.name.to_owned(),
         reference_milliseconds: median(&mut reference_times) * 1e3,
         ratio: median(&mut ratios),

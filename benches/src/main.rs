@@ -4,6 +4,7 @@
 //! reference; absolute times depend on the machine, ratios hardly.
 
 mod harness;
+mod mlp;
 mod peers;
 mod reference;
 mod slices;
@@ -43,7 +44,7 @@ struct Arguments {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 1] = [(slices::GROUP, slices::run)];
+const GROUPS: [Group; 2] = [(slices::GROUP, slices::run), (mlp::GROUP, mlp::run)];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

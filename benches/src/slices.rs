@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Vec<Row> {
         for (subject, reference, target) in BENCHMARKS {
             let side = |function: Function, run| Side {
                 name: function.name,
-                bytes: function.bytes * options.elements,
+                bytes: Some(function.bytes * options.elements),
                 run,
             };
             let on_pool = |function: Function| {

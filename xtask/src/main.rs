@@ -26,10 +26,10 @@ struct Arguments {
 enum Task {
     /// Run everything that has to pass before a commit
     ///
-    /// In this order, stopping at the first failure: formatting, clippy, delegation, licences, tests, doctests, and type
-    /// checks of the backends that cannot run here.
+    /// In this order, stopping at the first failure: formatting, clippy (over every backend, which is also their type
+    /// check), delegation, licences, tests, doctests.
     Test {
-        /// Leave out the wgpu backend and the type checks of the other backends
+        /// Only the backends flex and ndarray
         #[arg(long)]
         quick: bool,
     },

@@ -11,7 +11,7 @@ use crate::steps::Steps;
 pub enum Scope {
     /// Everything.
     Full,
-    /// Without wgpu and without the type checks: for the minutes between two edits.
+    /// Without wgpu and without the backends that are only checked: for the minutes between two edits.
     Quick,
 }
 
@@ -19,52 +19,46 @@ pub enum Scope {
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
 
-/// Backends that need a vendor's library or a server to run, so only their types are checked.
+/// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.
 ///
-/// Few invocations: each set of features compiles its own copy of burn.
-const TYPE_CHECKS: &[(&str, &[&str])] = &[
-    ("types: no backend", &["-p", "burn-fp8", "--no-default-features"]),
-    // LibTorch's bindings pass `cargo check` without the library if xtask's feature asks for their documentation mode.
-    (
-        "types: all backends, fusion",
-        &[
-            "-p",
-            "burn-fp8",
-            "-p",
-            "xtask",
-            "--features",
-            "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-fp8/candle,burn-fp8/rocm,burn-fp8/cuda,\
-             burn-fp8/router,burn-fp8/remote,burn-fp8/fusion,burn-fp8/tch,xtask/libtorch-check",
-        ],
-    ),
-    // Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.
-    (
-        "types: cuda, fusion, distributed",
-        &["-p", "burn-fp8", "--no-default-features", "--features", "cuda,fusion,distributed"],
-    ),
-];
+/// LibTorch's bindings pass without the library because xtask's feature asks for their documentation mode.
+const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-fp8/candle,burn-fp8/rocm,burn-fp8/cuda,\
+    burn-fp8/router,burn-fp8/remote,burn-fp8/fusion,burn-fp8/tch,xtask/libtorch-check";
+
+/// Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.
+const DISTRIBUTED: &str = "cuda,fusion,distributed";
 
 /// Runs the suite and stops at the first failure.
 pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
-    let features = match scope {
-        Scope::Full => TESTED,
-        Scope::Quick => TESTED_QUICK,
-    };
     steps.cargo("formatting", &["fmt", "--all", "--check"])?;
-    steps.cargo(
-        "clippy",
-        &["clippy", "--workspace", "--all-targets", "--features", features, "--", "-D", "warnings"],
-    )?;
-    steps.step("delegation", || delegate::run(Mode::Check))?;
-    steps.step("licences", licences::run)?;
-    steps.cargo("tests", &["test", "--workspace", "--all-targets", "--features", features])?;
-    steps.cargo("doctests", &["test", "--workspace", "--doc", "--features", features])?;
-    if scope == Scope::Full {
-        for (title, arguments) in TYPE_CHECKS {
-            let mut command = vec!["check"];
-            command.extend(*arguments);
-            steps.cargo(title, &command)?;
+    match scope {
+        Scope::Quick => {
+            clippy(steps, "clippy", &["--workspace", "--all-targets", "--features", TESTED_QUICK])?
+        }
+        // Few invocations: each set of features compiles its own copy of burn.
+        Scope::Full => {
+            clippy(
+                steps,
+                "clippy: all backends",
+                &["--workspace", "--all-targets", "--features", ALL_BACKENDS],
+            )?;
+            clippy(steps, "clippy: no backend", &["-p", "burn-fp8", "--no-default-features"])?;
+            let distributed =
+                ["-p", "burn-fp8", "--no-default-features", "--features", DISTRIBUTED];
+            clippy(steps, "clippy: distributed", &distributed)?;
         }
     }
-    Ok(())
+    steps.step("delegation", || delegate::run(Mode::Check))?;
+    steps.step("licences", licences::run)?;
+
+    let features = match scope {
+        Scope::Quick => TESTED_QUICK,
+        Scope::Full => TESTED,
+    };
+    steps.cargo("tests", &["test", "--workspace", "--all-targets", "--features", features])?;
+    steps.cargo("doctests", &["test", "--workspace", "--doc", "--features", features])
+}
+
+fn clippy(steps: &mut Steps, title: &str, selection: &[&str]) -> Result<()> {
+    steps.cargo(title, &[&["clippy"], selection, &["--", "-D", "warnings"]].concat())
 }

@@ -171,6 +171,20 @@ fn amax_finds_its_element_at_every_place() {
 }
 
 #[test]
+fn amax_of_long_slices_has_both_parts() {
+    let mut x = spread(10_001, 3);
+    for (at, non_finite) in [(0, f32::NAN), (5000, f32::INFINITY), (10_000, f32::NEG_INFINITY)] {
+        x[9_999] = -77.0;
+        x[at] = non_finite;
+        assert_eq!(slice::amax(&x), Amax { value: 77.0, non_finite: true });
+        x[at] = 0.5;
+    }
+    x[4_500] = f32::NAN;
+    x[4_501] = 99.0;
+    assert_eq!(slice::amax(&x), Amax { value: 99.0, non_finite: true });
+}
+
+#[test]
 fn amax_of_halves_is_that_of_their_values() {
     let halves = [1.5, -65504.0, f32::INFINITY, 6e-8].map(f16::from_f32);
     assert_eq!(slice::amax(&halves), Amax { value: 65504.0, non_finite: true });

@@ -39,9 +39,14 @@ pub fn run(mode: Mode) -> Result<()> {
     let generated = generate(&source, &version)?;
     let folder = root.join(FOLDER);
 
-    for (name, delegation) in &generated {
-        println!("  {:<16} {:>3} methods", name, delegation.methods);
+    for (name, delegation) in generated.iter().filter(|(_, delegation)| delegation.methods > 0) {
+        println!("  {name:<16} {:>3} methods", delegation.methods);
     }
+    println!(
+        "  {:<16} {:>3} methods",
+        "all",
+        generated.values().map(|delegation| delegation.methods).sum::<usize>()
+    );
     for (name, delegation) in &generated {
         let path = folder.join(name);
         let present = fs::read_to_string(&path).unwrap_or_default();

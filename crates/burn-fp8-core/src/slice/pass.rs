@@ -163,15 +163,30 @@ impl<S: Source> WithSimd for FindAmax<'_, S> {
 
     #[inline(always)]
     fn with_simd<A: Simd>(self, _: A) -> Amax {
-        // On bits, whose order is that of the magnitudes: an integer maximum may be reordered, so it vectorizes.
-        let (mut finite, mut any) = (0, 0);
-        for x in self.x {
-            let magnitude = x.to_f32().to_bits() & 0x7FFF_FFFF;
-            any = magnitude.max(any);
-            finite = (if magnitude < INFINITY { magnitude } else { 0 }).max(finite);
+        // On bits, whose order is that of the magnitudes: an integer maximum may be reordered, so it vectorizes. Two
+        // instructions per vector keep up with memory; only blocks that hold something else than finite numbers are
+        // looked at again, while they are in the first-level cache.
+        let mut amax = Amax::default();
+        for block in self.x.chunks(BLOCK) {
+            let mut largest = block.iter().map(|x| magnitude(*x)).fold(0, u32::max);
+            if largest >= INFINITY {
+                amax.non_finite = true;
+                let finite = |m| if m < INFINITY { m } else { 0 };
+                largest = block.iter().map(|x| finite(magnitude(*x))).fold(0, u32::max);
+            }
+            amax.value = amax.value.max(f32::from_bits(largest));
         }
-        Amax { value: f32::from_bits(finite), non_finite: any >= INFINITY }
+        amax
     }
+}
+
+/// Elements whose maximum is taken at once: 16 KiB of f32.
+const BLOCK: usize = 4096;
+
+/// The bits of `|x|`.
+#[inline(always)]
+fn magnitude<S: Source>(x: S) -> u32 {
+    x.to_f32().to_bits() & 0x7FFF_FFFF
 }
 
 const INFINITY: u32 = f32::INFINITY.to_bits();

@@ -5,7 +5,8 @@
 
 use burn::tensor::backend::{Backend, BackendTypes};
 use burn::tensor::ops::{
-    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices,
+    DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
+    MaxPool2dWithIndices,
 };
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use burn::tensor::{TensorPrimitive, TransactionPrimitive};
@@ -52,7 +53,12 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<TransactionPrimitive<B>> for Transact
     fn rewrap(self) -> TransactionPrimitive<B> {
         // The private field `orders` starts empty in the copy. Nothing is lost: `TransactionPrimitive::execute_async` takes
         // the orders out before it calls `tr_execute`, the only method that a transaction is passed to.
-        TransactionPrimitive::new(self.read_floats, self.read_qfloats, self.read_ints, self.read_bools)
+        TransactionPrimitive::new(
+            self.read_floats,
+            self.read_qfloats,
+            self.read_ints,
+            self.read_bools,
+        )
     }
 }
 

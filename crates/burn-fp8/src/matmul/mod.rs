@@ -30,7 +30,7 @@ use crate::Scale;
 /// Implemented for Burn's backends behind the features of their names, and for `Autodiff` of each. The owner of another
 /// backend opts in with one line, and products are emulated with portable tensor operations:
 ///
-/// ```ignore
+/// ```text
 /// impl burn_fp8::Fp8Matmul for MyBackend {}
 /// ```
 ///

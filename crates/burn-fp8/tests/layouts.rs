@@ -1,0 +1,161 @@
+//! Batches, broadcasting, views and element types.
+
+mod common;
+
+use burn::backend::{Autodiff, Flex};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::{Fp8Backend, HighPrecision, trace};
+use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
+
+const TOLERANCE: f32 = 1e-5;
+
+fn f32s(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|value| *value as f32).collect()
+}
+
+/// `[2, 1, 3, 5] · [1, 4, 5, 2]`, with its gradients for an output gradient `dy`, in f64.
+fn check_broadcast<B: AutodiffBackend>() {
+    let (b0, b1, m, k, n) = (2, 4, 3, 5, 2);
+    let mut random = Random(3);
+    let (x, w) = (random.spread(b0 * m * k), random.spread(b1 * k * n));
+    let dy = random.spread(b0 * b1 * m * n);
+    let left = tensor::<B, 4>(&x, [b0, 1, m, k]).require_grad();
+    let right = tensor::<B, 4>(&w, [1, b1, k, n]).require_grad();
+    let (y, grads) = every_matmul().scope(|| {
+        let y = left.clone().matmul(right.clone());
+        let grads = (y.clone() * tensor(&dy, [b0, b1, m, n])).sum().backward();
+        (y, grads)
+    });
+
+    let (qx, qw) = (reference::quantize_dequantize(&x, E4M3), reference::quantize_dequantize(&w, E4M3));
+    let qdy = reference::quantize_dequantize(&dy, E5M2);
+    let (mut expected_y, mut dx, mut dw) = (vec![], vec![0.0; qx.len()], vec![0.0; qw.len()]);
+    for i in 0..b0 {
+        for j in 0..b1 {
+            let (x, w) = (&qx[i * m * k..][..m * k], &qw[j * k * n..][..k * n]);
+            let dy = &qdy[(i * b1 + j) * m * n..][..m * n];
+            expected_y.extend(reference::matmul(x, w, [m, k, n]).0);
+            let grad = reference::matmul(dy, &reference::transpose(w, [k, n]), [m, n, k]).0;
+            dx[i * m * k..][..m * k].iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
+            let grad = reference::matmul(&reference::transpose(x, [m, k]), dy, [k, m, n]).0;
+            dw[j * k * n..][..k * n].iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
+        }
+    }
+    assert_close(&values(y), &f32s(&expected_y), TOLERANCE, "y");
+    assert_close(&values(left.grad(&grads).unwrap()), &f32s(&dx), TOLERANCE, "dx");
+    assert_close(&values(right.grad(&grads).unwrap()), &f32s(&dw), TOLERANCE, "dw");
+}
+
+#[test]
+fn batch_dimensions_broadcast() {
+    check_broadcast::<Outer<Flex>>();
+    #[cfg(feature = "ndarray")]
+    check_broadcast::<Outer<burn::backend::NdArray>>();
+}
+
+/// A plain left operand times a batch keeps the batch; its gradient sums over it.
+#[test]
+fn a_plain_left_operand_broadcasts_over_a_batch() {
+    type B = Outer<Flex>;
+    let (batch, m, k, n) = (3, 4, 5, 6);
+    let mut random = Random(9);
+    let (a, x) = (random.spread(m * k), random.spread(batch * k * n));
+    let left = tensor::<B, 3>(&a, [1, m, k]).require_grad();
+    let right = tensor::<B, 3>(&x, [batch, k, n]);
+    let grads = every_matmul().scope(|| left.clone().matmul(right).sum().backward());
+    let qx = reference::quantize_dequantize(&x, E4M3);
+    let ones = vec![1.0; m * n];
+    let mut expected = vec![0.0; m * k];
+    for x in qx.chunks(k * n) {
+        let grad = reference::matmul(&ones, &reference::transpose(x, [k, n]), [m, n, k]).0;
+        expected.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
+    }
+    assert_close(&values(left.grad(&grads).unwrap()), &f32s(&expected), TOLERANCE, "da");
+}
+
+/// The same values as transposed, sliced, flipped and expanded views give the same product as contiguous ones, up to the
+/// order in which the backend sums.
+fn check_views<B: Backend>() {
+    let mut random = Random(5);
+    let (m, k, n) = (6, 10, 8);
+    let x = tensor::<B, 2>(&random.spread(m * k), [m, k]);
+    let w = tensor::<B, 2>(&random.spread(k * n), [k, n]);
+    let contiguous = |tensor: &Tensor<B, 2>| {
+        Tensor::<B, 2>::from_data(tensor.to_data(), &Default::default())
+    };
+    let views = [
+        ("transposed", tensor::<B, 2>(&random.spread(m * k), [k, m]).transpose()),
+        ("sliced", tensor::<B, 2>(&random.spread(4 * m * k), [2 * m, 2 * k]).slice([3..3 + m, 5..5 + k])),
+        ("flipped", x.clone().flip([0, 1])),
+        ("row slice", tensor::<B, 2>(&random.spread(2 * m * k), [2 * m, k]).slice([2..2 + m])),
+        ("expanded", tensor::<B, 2>(&random.spread(k), [1, k]).expand([m, k])),
+    ];
+    for (what, view) in views {
+        let (from_view, from_copy) = every_matmul().scope(|| {
+            (view.clone().matmul(w.clone()), contiguous(&view).matmul(w.clone()))
+        });
+        assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
+        let weight = view.clone().transpose();
+        let (from_view, from_copy) = every_matmul().scope(|| {
+            (x.clone().matmul(weight.clone()), x.clone().matmul(contiguous(&weight)))
+        });
+        assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
+    }
+}
+
+#[test]
+fn views_give_what_copies_give() {
+    check_views::<Fp8Backend<Flex>>();
+    check_views::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    check_views::<Fp8Backend<burn::backend::NdArray>>();
+}
+
+fn half_step<B: AutodiffBackend>(dtype: FloatDType) -> [Vec<f32>; 3] {
+    let mut random = Random(11);
+    let x = tensor::<B, 2>(&random.spread(5 * 9), [5, 9]).cast(dtype).require_grad();
+    let w = tensor::<B, 2>(&random.spread(9 * 4), [9, 4]).cast(dtype).require_grad();
+    let (y, grads) = every_matmul().scope(|| {
+        let y = x.clone().matmul(w.clone());
+        (y.clone(), y.sum().backward())
+    });
+    let (dx, dw) = (x.grad(&grads).unwrap(), w.grad(&grads).unwrap());
+    assert_eq!([y.dtype(), dx.dtype(), dw.dtype()], [DType::from(dtype); 3]);
+    // Against f64 on the rounded inputs: only the result is rounded to the type.
+    let (xs, ws) = (values(x), values(w));
+    let (qx, qw) = (reference::quantize_dequantize(&xs, E4M3), reference::quantize_dequantize(&ws, E4M3));
+    let ones = reference::quantize_dequantize(&[1.0; 20], E5M2);
+    let expected = [
+        reference::matmul(&qx, &qw, [5, 9, 4]).0,
+        reference::matmul(&ones, &reference::transpose(&qw, [9, 4]), [5, 4, 9]).0,
+        reference::matmul(&reference::transpose(&qx, [5, 9]), &ones, [9, 5, 4]).0,
+    ];
+    let actual = [values(y), values(dx), values(dw)];
+    let epsilon = if dtype == FloatDType::BF16 { 2f32.powi(-8) } else { 2f32.powi(-11) };
+    for ((actual, expected), what) in actual.iter().zip(&expected).zip(["y", "dx", "dw"]) {
+        assert_close(actual, &f32s(expected), epsilon, what);
+    }
+    actual
+}
+
+#[test]
+fn half_precision_tensors_keep_their_type() {
+    half_step::<Outer<Flex>>(FloatDType::BF16);
+    half_step::<Outer<Flex>>(FloatDType::F16);
+    half_step::<Inner<Flex>>(FloatDType::BF16);
+}
+
+#[test]
+fn f64_tensors_are_left_alone_and_reported() {
+    type B = Outer<Flex>;
+    let mut random = Random(1);
+    let x = tensor::<B, 2>(&random.spread(32 * 32), [32, 32]).cast(FloatDType::F64);
+    let (y, report) = trace(|| x.clone().matmul(x.clone()));
+    assert_eq!(y.dtype(), DType::F64);
+    let plain = Tensor::<Autodiff<Flex>, 2>::from_data(x.to_data(), (&Default::default(), DType::F64));
+    assert_eq!(y.to_data(), plain.clone().matmul(plain).to_data());
+    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
+    assert_eq!(reasons, [HighPrecision::Dtype(DType::F64)]);
+}

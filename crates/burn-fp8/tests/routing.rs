@@ -1,0 +1,202 @@
+//! Which format each operand of each product uses, in both orders, and that gradients follow the explicit formula.
+
+mod common;
+
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
+use burn::backend::{Autodiff, Flex};
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Distribution, Tensor};
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::{Fp8Backend, Fp8Format, GemmRole, ProductKind, ProductReport, Ran, trace};
+use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
+
+/// A product of f32 sums, in another order than the f64 reference.
+const TOLERANCE: f32 = 1e-5;
+
+fn formats(product: &ProductReport) -> (GemmRole, Fp8Format, Fp8Format) {
+    assert_eq!(product.ran, Ran::FakeQuantized);
+    let format = |operand: Option<burn_fp8::OperandReport>| operand.expect("in FP8").format;
+    (product.role, format(product.lhs), format(product.rhs))
+}
+
+const NAMED: [(GemmRole, Fp8Format, Fp8Format); 3] = [
+    (GemmRole::Output, E4M3, E4M3),
+    (GemmRole::GradInput, E5M2, E4M3),
+    (GemmRole::GradWeight, E4M3, E5M2),
+];
+
+fn linear_step<B: AutodiffBackend>(x_dims: [usize; 3]) -> Vec<ProductReport> {
+    let device = Default::default();
+    let x = Tensor::<B, 3>::random(x_dims, Distribution::Default, &device).require_grad();
+    let linear = burn::nn::LinearConfig::new(x_dims[2], 24).init::<B>(&device);
+    trace(|| linear.forward(x).sum().backward()).1.products
+}
+
+#[test]
+fn linear_layers_are_routed_in_both_orders() {
+    for products in [linear_step::<Outer<Flex>>([4, 8, 32]), linear_step::<Inner<Flex>>([4, 8, 32])] {
+        assert_eq!(products.iter().map(formats).collect::<Vec<_>>(), NAMED);
+        for (product, [m, n, k]) in products.iter().zip([[32, 24, 32], [32, 32, 24], [32, 24, 32]]) {
+            assert_eq!(product.kind, ProductKind::Linear);
+            let gemm = product.gemm;
+            assert_eq!([gemm.batch, gemm.m, gemm.n, gemm.k], [1, m, n, k], "{}", product.role);
+        }
+    }
+}
+
+fn matmul_step<B: AutodiffBackend>() -> Vec<ProductReport> {
+    let device = Default::default();
+    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device).require_grad();
+    let w = Tensor::<B, 2>::random([32, 24], Distribution::Default, &device).require_grad();
+    trace(|| x.matmul(w).sum().backward()).1.products
+}
+
+#[test]
+fn matmul_gradients_are_named_in_the_outer_order_only() {
+    let outer = matmul_step::<Outer<Flex>>();
+    assert_eq!(outer.iter().map(formats).collect::<Vec<_>>(), NAMED);
+    // Burn's Autodiff multiplies gradients like any other tensors.
+    let inner = matmul_step::<Inner<Flex>>();
+    assert_eq!(inner.iter().map(formats).collect::<Vec<_>>(), [(GemmRole::Output, E4M3, E4M3); 3]);
+}
+
+#[test]
+fn a_balanced_checkpoint_quantizes_once() {
+    type Balanced = Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>;
+    let products = linear_step::<Balanced>([4, 8, 32]);
+    assert_eq!(products.iter().map(formats).collect::<Vec<_>>(), NAMED);
+    let inner = linear_step::<Autodiff<Fp8Backend<Flex>, BalancedCheckpointing>>([4, 8, 32]);
+    assert_eq!(inner.iter().map(formats).collect::<Vec<_>>(), NAMED);
+}
+
+/// The gradients of `sum(linear(x) · dy)` by the formula of the golden file, in f64.
+struct Expected {
+    y: Vec<f32>,
+    dx: Vec<f32>,
+    dw: Vec<f32>,
+    db: Vec<f32>,
+}
+
+fn expected(x: &[f32], w: &[f32], b: &[f32], dy: &[f32], [m, k, n]: [usize; 3]) -> Expected {
+    let (qx, qw) = (reference::quantize_dequantize(x, E4M3), reference::quantize_dequantize(w, E4M3));
+    let qdy = reference::quantize_dequantize(dy, E5M2);
+    let f32s = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<_>>();
+    let y = reference::matmul(&qx, &qw, [m, k, n]).0;
+    let y = y.iter().enumerate().map(|(i, y)| y + f64::from(b[i % n])).collect();
+    let dx = reference::matmul(&qdy, &reference::transpose(&qw, [k, n]), [m, n, k]).0;
+    let dw = reference::matmul(&reference::transpose(&qx, [m, k]), &qdy, [k, m, n]).0;
+    let db = (0..n).map(|col| (0..m).map(|row| f64::from(dy[row * n + col])).sum()).collect();
+    Expected { y: f32s(y), dx: f32s(dx), dw: f32s(dw), db: f32s(db) }
+}
+
+/// Runs a linear layer on `x` of any rank in both orders and compares with the formula.
+fn check_linear<B: AutodiffBackend, const D: usize>(lead: [usize; D]) {
+    let (k, n) = (13, 7);
+    let m = lead[..D - 1].iter().product();
+    let mut random = Random(D as u64);
+    let (x, w) = (random.spread(m * k), random.spread(k * n));
+    let (b, dy) = (random.spread(n), random.spread(m * n));
+    let mut dims = lead;
+    dims[D - 1] = k;
+    let mut out_dims = lead;
+    out_dims[D - 1] = n;
+    let input = tensor::<B, D>(&x, dims).require_grad();
+    let linear = Linear::<B> {
+        weight: Param::from_tensor(tensor(&w, [k, n])),
+        bias: Some(Param::from_tensor(tensor(&b, [n]))),
+    };
+    let (y, grads) = every_matmul().scope(|| {
+        let y = linear.forward(input.clone());
+        let grads = (y.clone() * tensor(&dy, out_dims)).sum().backward();
+        (y, grads)
+    });
+    let expected = expected(&x, &w, &b, &dy, [m, k, n]);
+    let bias = linear.bias.as_ref().expect("made with a bias");
+    assert_close(&values(y), &expected.y, TOLERANCE, "y");
+    assert_close(&values(input.grad(&grads).unwrap()), &expected.dx, TOLERANCE, "dx");
+    assert_close(&values(linear.weight.grad(&grads).unwrap()), &expected.dw, TOLERANCE, "dw");
+    assert_close(&values(bias.grad(&grads).unwrap()), &expected.db, TOLERANCE, "db");
+}
+
+#[test]
+fn linear_gradients_follow_the_formula_for_every_rank() {
+    check_linear::<Outer<Flex>, 2>([5, 0]);
+    check_linear::<Outer<Flex>, 3>([2, 5, 0]);
+    check_linear::<Outer<Flex>, 4>([2, 3, 5, 0]);
+    check_linear::<Inner<Flex>, 2>([5, 0]);
+    check_linear::<Inner<Flex>, 3>([2, 5, 0]);
+    check_linear::<Inner<Flex>, 4>([2, 3, 5, 0]);
+}
+
+#[cfg(feature = "ndarray")]
+#[test]
+fn linear_gradients_follow_the_formula_on_ndarray() {
+    use burn::backend::NdArray;
+    check_linear::<Outer<NdArray>, 3>([2, 5, 0]);
+    check_linear::<Inner<NdArray>, 4>([2, 3, 5, 0]);
+}
+
+#[test]
+fn a_weight_used_twice_sums_its_gradients() {
+    type B = Outer<Flex>;
+    let mut random = Random(7);
+    let (m, k) = (6, 5);
+    let (x, w, dy) = (random.spread(m * k), random.spread(k * k), random.spread(m * k));
+    let weight = tensor::<B, 2>(&w, [k, k]).require_grad();
+    let (first, second) = (tensor::<B, 2>(&x, [m, k]), tensor::<B, 2>(&dy, [m, k]));
+    let grads = every_matmul().scope(|| {
+        let product = first.clone().matmul(weight.clone()) + second.clone().matmul(weight.clone());
+        product.sum().backward()
+    });
+    let ones = vec![1.0; m * k];
+    let a = expected(&x, &w, &vec![0.0; k], &ones, [m, k, k]).dw;
+    let b = expected(&dy, &w, &vec![0.0; k], &ones, [m, k, k]).dw;
+    let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    assert_close(&values(weight.grad(&grads).unwrap()), &sum, TOLERANCE, "dw");
+}
+
+/// The roles that run where one operand is frozen.
+fn roles_with_frozen<B: AutodiffBackend>(freeze_input: bool) -> Vec<GemmRole> {
+    let device: <B as burn::tensor::backend::BackendTypes>::Device = Default::default();
+    let track = |tensor: Tensor<B, 2>, frozen: bool| if frozen { tensor } else { tensor.require_grad() };
+    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
+    let w = Tensor::<B, 2>::random([32, 24], Distribution::Default, &device);
+    let (x, w) = (track(x, freeze_input), track(w, !freeze_input));
+    let linear = |x: Tensor<B, 2>, w: Tensor<B, 2>| burn::tensor::module::linear(x, w, None);
+    let (grads, report) = trace(|| linear(x.clone(), w.clone()).sum().backward());
+    assert_eq!(x.grad(&grads).is_none(), freeze_input);
+    assert_eq!(w.grad(&grads).is_none(), !freeze_input);
+    report.products.iter().map(|product| product.role).collect()
+}
+
+#[test]
+fn frozen_operands_cost_no_gradient() {
+    let input_frozen = [GemmRole::Output, GemmRole::GradWeight];
+    let weight_frozen = [GemmRole::Output, GemmRole::GradInput];
+    assert_eq!(roles_with_frozen::<Outer<Flex>>(true), input_frozen);
+    assert_eq!(roles_with_frozen::<Outer<Flex>>(false), weight_frozen);
+    assert_eq!(roles_with_frozen::<Inner<Flex>>(true), input_frozen);
+    assert_eq!(roles_with_frozen::<Inner<Flex>>(false), weight_frozen);
+}
+
+#[test]
+fn nothing_tracked_saves_nothing_and_runs_the_forward_product_alone() {
+    type B = Outer<Flex>;
+    let x = Tensor::<B, 2>::ones([16, 16], &Default::default());
+    let (y, report) = trace(|| x.clone().matmul(x));
+    assert!(!y.is_require_grad());
+    assert_eq!(report.products.len(), 1);
+}
+
+#[test]
+fn the_inner_backend_runs_in_fp8_as_well() {
+    fn inner_of<B: AutodiffBackend>() -> usize {
+        let x = Tensor::<B::InnerBackend, 2>::ones([16, 16], &Default::default());
+        trace(|| x.clone().matmul(x)).1.fp8().count()
+    }
+    assert_eq!(inner_of::<Outer<Flex>>(), 1);
+    assert_eq!(inner_of::<Inner<Flex>>(), 1);
+    assert_eq!(Fp8Backend::<Autodiff<Flex>>::name(&Default::default()), "fp8<autodiff<flex>>");
+}

@@ -1,0 +1,134 @@
+//! The program does what it is for: it trains in FP8 as well as in f32.
+
+mod common;
+
+use std::fs;
+
+use common::{csv, digits, directory, file, gzip, json, rows};
+use serde_json::Value;
+
+fn runs<'a>(report: &'a Value, recipe: &str) -> Vec<&'a Value> {
+    let runs = report["runs"].as_array().expect("a list of runs");
+    runs.iter().filter(|run| run["recipe"] == recipe).collect()
+}
+
+fn number(run: &Value, field: &str) -> f64 {
+    run[field].as_f64().unwrap_or_else(|| panic!("{field} is a number in {run}"))
+}
+
+fn accuracies(report: &Value, recipe: &str) -> Vec<f64> {
+    runs(report, recipe).into_iter().map(|run| number(run, "test_accuracy")).collect()
+}
+
+#[test]
+fn fp8_is_as_accurate_as_f32() {
+    let report = json("accuracy", &["--seed", "1,2,3"]);
+    let (f32, fp8) = (accuracies(&report, "f32"), accuracies(&report, "fp8-current"));
+    println!("test accuracy with the seeds 1, 2, 3: f32 {f32:.4?}, fp8-current {fp8:.4?}");
+    assert_eq!((f32.len(), fp8.len()), (3, 3));
+    assert!(f32.iter().all(|&accuracy| accuracy >= 0.95), "f32: {f32:?}");
+    let mean = |accuracies: &[f64]| accuracies.iter().sum::<f64>() / 3.0;
+    assert!((mean(&f32) - mean(&fp8)).abs() <= 0.01, "f32 {f32:?}, FP8 {fp8:?}");
+}
+
+#[test]
+fn json_holds_every_run() {
+    let report = json("json", &["--seed", "7", "--seed", "8", "--epochs", "1"]);
+    assert_eq!(report["runs"].as_array().map(Vec::len), Some(4));
+    for (recipe, products) in [("f32", 0), ("fp8-current", 5)] {
+        let seeds: Vec<_> = runs(&report, recipe).iter().map(|run| run["seed"].as_u64()).collect();
+        assert_eq!(seeds, [Some(7), Some(8)]);
+        for run in runs(&report, recipe) {
+            assert!((0.0..=1.0).contains(&number(run, "test_accuracy")));
+            assert!(number(run, "train_loss") > 0.0);
+            assert!(number(run, "seconds") > 0.0);
+            // Two of layer 1, whose input needs no gradient, three of layer 2, none of layer 3 with its ten outputs.
+            assert_eq!(run["fp8_products_per_step"], products);
+            assert_eq!(run.as_object().map(|fields| fields.len()), Some(6));
+        }
+    }
+    let svg = fs::read_to_string(directory("json").join("loss.svg")).expect("the picture is written");
+    assert!(svg.starts_with("<svg") && svg.contains("fp8-current, 2 seeds"));
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let losses = |test, seed| {
+        let report = json(test, &["--epochs", "1", "--seed", seed]);
+        ["f32", "fp8-current"].map(|recipe| number(runs(&report, recipe)[0], "train_loss").to_bits())
+    };
+    let first = losses("equal_1", "5");
+    assert_eq!(first, losses("equal_2", "5"));
+    assert_ne!(first, losses("equal_3", "6"));
+    assert_ne!(first[0], first[1], "FP8 is not f32");
+}
+
+#[test]
+fn without_json_trace_and_table_are_printed() {
+    let output = digits("table", &["--epochs", "1"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    for words in [
+        "grad_weight",
+        "E5M2",
+        "high precision: N = 10 < 16",
+        "5 of 6 products in FP8",
+        "| recipe",
+        "| f32",
+        "| fp8-current",
+        "FP8 products a step",
+        "loss.svg",
+    ] {
+        assert!(stdout.contains(words), "`{words}` is missing in:\n{stdout}");
+    }
+}
+
+#[test]
+fn config_decides_what_runs_in_fp8() {
+    let products = |test: &str, config: &str| {
+        let path = file(test, "config.json", config.as_bytes());
+        let report = json(test, &["--epochs", "1", "--config", &path]);
+        let run = runs(&report, "fp8-current")[0].clone();
+        (run["fp8_products_per_step"].as_u64(), number(&run, "train_loss").to_bits())
+    };
+    let (every, _) = products("config_every", r#"{"filter": {"min_n": 1}}"#);
+    assert_eq!(every, Some(8));
+    let (default, scaled) = products("config_power", r#"{"recipe": {"power_of_two": true}}"#);
+    assert_eq!(default, Some(5));
+    assert_ne!(scaled, products("config_default", "{}").1);
+    let (none, off) = products("config_off", r#"{"enabled": false}"#);
+    assert_eq!(none, Some(0));
+    // With FP8 off the decorated backend is the plain one, bit for bit.
+    let report = json("config_f32", &["--epochs", "1"]);
+    assert_eq!(off, number(runs(&report, "f32")[0], "train_loss").to_bits());
+}
+
+#[test]
+fn ndarray_trains_as_well() {
+    let report = json("ndarray", &["--backend", "ndarray", "--epochs", "3"]);
+    assert_eq!(report["backend"], "ndarray");
+    assert_eq!(runs(&report, "fp8-current")[0]["fp8_products_per_step"], 5);
+    for recipe in ["f32", "fp8-current"] {
+        let accuracy = accuracies(&report, recipe)[0];
+        assert!(accuracy > 0.85, "{recipe}: {accuracy}");
+    }
+}
+
+#[test]
+fn tiny_data_trains_without_fp8() {
+    // One image a step: M is below the filter's 16.
+    let path = file("tiny", "tiny.csv.gz", &gzip(&csv(&rows())));
+    let report = json("tiny", &["--data", &path, "--epochs", "2"]);
+    assert_eq!(runs(&report, "fp8-current")[0]["fp8_products_per_step"], 0);
+}
+
+#[test]
+fn a_run_that_diverges_is_reported() {
+    // Scales 2^64 too large flush every operand to zero, 2^64 too small ones saturate.
+    for (test, margin) in [("diverge_up", 64), ("diverge_down", -64)] {
+        let config = format!(r#"{{"recipe": {{"margin": {margin}}}}}"#);
+        let path = file(test, "config.json", config.as_bytes());
+        let report = json(test, &["--epochs", "1", "--config", &path]);
+        assert_eq!(runs(&report, "fp8-current").len(), 1);
+    }
+}
