@@ -5,6 +5,7 @@
 
 mod harness;
 mod mlp;
+mod overhead;
 mod peers;
 mod reference;
 mod slices;
@@ -44,7 +45,8 @@ struct Arguments {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 2] = [(slices::GROUP, slices::run), (mlp::GROUP, mlp::run)];
+const GROUPS: [Group; 3] =
+    [(slices::GROUP, slices::run), (mlp::GROUP, mlp::run), (overhead::GROUP, overhead::run)];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -1,7 +1,7 @@
 //! FP8 numerics that need neither Burn nor a GPU.
 //!
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
-//! - [`slice`]: the same over slices, with a scale, on one thread or several.
+//! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several.
 //! - [`Recipe`], [`scale`]: how a scale is derived from an amax.
 //! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
 //!
@@ -15,6 +15,6 @@ pub mod scale;
 pub mod slice;
 
 pub use filter::{Filter, Rejection};
-pub use format::{FormatInfo, Fp8Format, Overflow};
+pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gemm::{Gemm, GemmRole, ProductKind};
 pub use recipe::{Recipe, RecipeError, Scaling};

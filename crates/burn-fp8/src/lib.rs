@@ -1,4 +1,19 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
+//!
+//! ```
+//! use burn::backend::{Autodiff, Flex};
+//! use burn_fp8::Fp8Backend;
+//!
+//! // Was: type B = Autodiff<Flex>;
+//! type B = Fp8Backend<Autodiff<Flex>>;
+//! ```
+//!
+//! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
+//!   default or for a scope.
+//! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
+//! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
+//!
+//! Numbers and rules that need no Burn are in `burn-fp8-core`.
 
 mod backend;
 mod config;
@@ -8,9 +23,15 @@ mod report;
 mod scaling;
 
 pub use backend::Fp8Backend;
-pub use burn_fp8_core::{Filter, Fp8Format, Gemm, GemmRole, ProductKind, Recipe, Rejection, Scaling};
+pub use burn_fp8_core::{
+    Filter, Fp8Format, Gemm, GemmRole, ProductKind, Recipe, Rejection, Scaling,
+};
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, SavedOperand};
 pub use report::{HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaling::Scale;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

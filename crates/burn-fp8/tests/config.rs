@@ -75,10 +75,7 @@ fn attention_stays_on_the_backend_unless_batches_are_taken() {
     let attention = || {
         let x = Tensor::<B, 4>::ones([2, 3, 16, 32], &device);
         let options = Default::default();
-        trace(|| {
-            burn::tensor::module::attention(x.clone(), x.clone(), x, None, None, options)
-        })
-        .1
+        trace(|| burn::tensor::module::attention(x.clone(), x.clone(), x, None, None, options)).1
     };
     let report = attention();
     let batched = HighPrecision::Filter(Rejection::Batched);
@@ -109,7 +106,8 @@ fn scopes_nest_and_the_innermost_holds() {
 #[test]
 fn a_panic_leaves_the_scope() {
     Fp8Config::default().scope(|| {
-        let panicked = catch_unwind(AssertUnwindSafe(|| Fp8Config::off().scope(|| panic!("inside"))));
+        let panicked =
+            catch_unwind(AssertUnwindSafe(|| Fp8Config::off().scope(|| panic!("inside"))));
         assert!(panicked.is_err());
         assert!(in_fp8());
     });
@@ -185,10 +183,8 @@ fn the_backward_pass_uses_the_configuration_of_its_forward_pass() {
     let y = margin.scope(|| x.clone().matmul(x.clone()));
     let report = Fp8Config::off().scope(|| trace(|| y.sum().backward()).1);
     let scales: Vec<_> = report.products.iter().map(|p| (p.role, p.lhs.unwrap().scale)).collect();
-    let expected = [
-        (GemmRole::GradInput, 1.0 / 57344.0 * 4.0),
-        (GemmRole::GradWeight, 3.0 / 448.0 * 4.0),
-    ];
+    let expected =
+        [(GemmRole::GradInput, 1.0 / 57344.0 * 4.0), (GemmRole::GradWeight, 3.0 / 448.0 * 4.0)];
     assert_eq!(scales, expected);
     // And the other way round: off in the forward pass is off in the backward pass.
     let y = high_precision(|| x.clone().matmul(x.clone()));
@@ -271,7 +267,8 @@ fn files_round_trip_and_bad_ones_are_named() {
 fn the_report_prints_as_a_table() {
     let report = trace(|| (product::<B>(16, 32, 64), product::<B>(2, 2, 2))).1;
     let text = report.to_string();
-    for expected in ["matmul", "output", "1 × 16×64×32", "E4M3", "fake-quantized", "M = 2 < 16"] {
+    for expected in ["matmul", "output", "1 × 16×64×32", "E4M3", "fake-quantized", "M = 2 < 16"]
+    {
         assert!(text.contains(expected), "{text}");
     }
     assert!(text.ends_with("1 of 2 products in FP8"), "{text}");

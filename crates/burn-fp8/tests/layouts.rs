@@ -29,7 +29,8 @@ fn check_broadcast<B: AutodiffBackend>() {
         (y, grads)
     });
 
-    let (qx, qw) = (reference::quantize_dequantize(&x, E4M3), reference::quantize_dequantize(&w, E4M3));
+    let (qx, qw) =
+        (reference::quantize_dequantize(&x, E4M3), reference::quantize_dequantize(&w, E4M3));
     let qdy = reference::quantize_dequantize(&dy, E5M2);
     let (mut expected_y, mut dx, mut dw) = (vec![], vec![0.0; qx.len()], vec![0.0; qw.len()]);
     for i in 0..b0 {
@@ -82,25 +83,25 @@ fn check_views<B: Backend>() {
     let (m, k, n) = (6, 10, 8);
     let x = tensor::<B, 2>(&random.spread(m * k), [m, k]);
     let w = tensor::<B, 2>(&random.spread(k * n), [k, n]);
-    let contiguous = |tensor: &Tensor<B, 2>| {
-        Tensor::<B, 2>::from_data(tensor.to_data(), &Default::default())
-    };
+    let contiguous =
+        |tensor: &Tensor<B, 2>| Tensor::<B, 2>::from_data(tensor.to_data(), &Default::default());
     let views = [
         ("transposed", tensor::<B, 2>(&random.spread(m * k), [k, m]).transpose()),
-        ("sliced", tensor::<B, 2>(&random.spread(4 * m * k), [2 * m, 2 * k]).slice([3..3 + m, 5..5 + k])),
+        (
+            "sliced",
+            tensor::<B, 2>(&random.spread(4 * m * k), [2 * m, 2 * k]).slice([3..3 + m, 5..5 + k]),
+        ),
         ("flipped", x.clone().flip([0, 1])),
         ("row slice", tensor::<B, 2>(&random.spread(2 * m * k), [2 * m, k]).slice([2..2 + m])),
         ("expanded", tensor::<B, 2>(&random.spread(k), [1, k]).expand([m, k])),
     ];
     for (what, view) in views {
-        let (from_view, from_copy) = every_matmul().scope(|| {
-            (view.clone().matmul(w.clone()), contiguous(&view).matmul(w.clone()))
-        });
+        let (from_view, from_copy) = every_matmul()
+            .scope(|| (view.clone().matmul(w.clone()), contiguous(&view).matmul(w.clone())));
         assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
         let weight = view.clone().transpose();
-        let (from_view, from_copy) = every_matmul().scope(|| {
-            (x.clone().matmul(weight.clone()), x.clone().matmul(contiguous(&weight)))
-        });
+        let (from_view, from_copy) = every_matmul()
+            .scope(|| (x.clone().matmul(weight.clone()), x.clone().matmul(contiguous(&weight))));
         assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
     }
 }
@@ -125,7 +126,8 @@ fn half_step<B: AutodiffBackend>(dtype: FloatDType) -> [Vec<f32>; 3] {
     assert_eq!([y.dtype(), dx.dtype(), dw.dtype()], [DType::from(dtype); 3]);
     // Against f64 on the rounded inputs: only the result is rounded to the type.
     let (xs, ws) = (values(x), values(w));
-    let (qx, qw) = (reference::quantize_dequantize(&xs, E4M3), reference::quantize_dequantize(&ws, E4M3));
+    let (qx, qw) =
+        (reference::quantize_dequantize(&xs, E4M3), reference::quantize_dequantize(&ws, E4M3));
     let ones = reference::quantize_dequantize(&[1.0; 20], E5M2);
     let expected = [
         reference::matmul(&qx, &qw, [5, 9, 4]).0,
@@ -154,8 +156,28 @@ fn f64_tensors_are_left_alone_and_reported() {
     let x = tensor::<B, 2>(&random.spread(32 * 32), [32, 32]).cast(FloatDType::F64);
     let (y, report) = trace(|| x.clone().matmul(x.clone()));
     assert_eq!(y.dtype(), DType::F64);
-    let plain = Tensor::<Autodiff<Flex>, 2>::from_data(x.to_data(), (&Default::default(), DType::F64));
+    let plain =
+        Tensor::<Autodiff<Flex>, 2>::from_data(x.to_data(), (&Default::default(), DType::F64));
     assert_eq!(y.to_data(), plain.clone().matmul(plain).to_data());
     let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
     assert_eq!(reasons, [HighPrecision::Dtype(DType::F64)]);
+}
+
+#[test]
+fn flex_saves_one_byte_an_element() {
+    use burn::tensor::TensorPrimitive;
+    use burn_fp8::{Codes, Fp8Matmul, Quantize, Recipe};
+    let view = tensor::<Flex, 2>(&Random(2).spread(12), [3, 4]).transpose();
+    let TensorPrimitive::Float(view) = view.into_primitive() else {
+        unreachable!("made of floats")
+    };
+    for format in [E4M3, E5M2] {
+        let request = Quantize { format, recipe: Recipe::current(), save: true };
+        let Some(Codes::Bytes(codes, _)) = Flex::fp8_quantize(view.clone(), request).codes else {
+            panic!("Flex holds bytes");
+        };
+        assert_eq!((codes.dtype(), codes.bytes().len()), (DType::U8, 12));
+        let not_saved = Flex::fp8_quantize(view.clone(), Quantize { save: false, ..request });
+        assert!(not_saved.codes.is_none());
+    }
 }

@@ -9,7 +9,8 @@ use burn::nn;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::quantization::{QuantLevel, QuantScheme, QuantStore, QuantValue};
 use burn::tensor::{
-    Bool, Distribution, Int, IndexingUpdateOp, Tensor, TensorData, Transaction, activation, module, ops,
+    Bool, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, Transaction, activation, module,
+    ops,
 };
 use burn_fp8::{Fp8Backend, Fp8Config, trace};
 use common::{Inner, Outer, Random, tensor};
@@ -52,7 +53,10 @@ fn float_ops<B: AutodiffBackend>(out: &mut Results) {
     push("cat", Tensor::cat(vec![x.clone(), x.clone()], 1));
     push("repeat", x.clone().repeat_dim(0, 2));
     push("slice", x.clone().slice([0..2, 1..3, 2..5]));
-    push("slice_assign", x.clone().slice_assign([0..1, 0..4, 0..5], y.clone().slice([0..1]).expand([1, 4, 5])));
+    push(
+        "slice_assign",
+        x.clone().slice_assign([0..1, 0..4, 0..5], y.clone().slice([0..1]).expand([1, 4, 5])),
+    );
     push("unfold", x.clone().expand([3, 4, 5]).unfold::<4, _>(2, 2, 1).sum_dim(3).squeeze_dim(3));
     out.push(("matmul", square.clone().matmul(square.clone().transpose()).into_data()));
     out.push(("argmax", x.clone().argmax(2).into_data()));

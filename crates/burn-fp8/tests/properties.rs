@@ -44,9 +44,8 @@ fn matrix(rows: usize, cols: usize) -> impl Strategy<Value = Matrix> {
 }
 
 fn case() -> impl Strategy<Value = ([usize; 3], Matrix, Matrix)> {
-    [1usize..24, 1usize..40, 1usize..24].prop_flat_map(|[m, k, n]| {
-        (Just([m, k, n]), matrix(m, k), matrix(k, n))
-    })
+    [1usize..24, 1usize..40, 1usize..24]
+        .prop_flat_map(|[m, k, n]| (Just([m, k, n]), matrix(m, k), matrix(k, n)))
 }
 
 fn check<B: Backend>(shape: [usize; 3], lhs: &Matrix, rhs: &Matrix) -> Result<(), TestCaseError> {
@@ -63,7 +62,10 @@ fn check<B: Backend>(shape: [usize; 3], lhs: &Matrix, rhs: &Matrix) -> Result<()
     for ((actual, expected), magnitude) in product.iter().zip(&expected).zip(&magnitude) {
         let error = (f64::from(*actual) - expected).abs();
         let allowed = bound * magnitude + f64::from(f32::MIN_POSITIVE);
-        prop_assert!(error <= allowed, "{actual:e} instead of {expected:e}: {error:e} > {allowed:e}");
+        prop_assert!(
+            error <= allowed,
+            "{actual:e} instead of {expected:e}: {error:e} > {allowed:e}"
+        );
     }
     Ok(())
 }

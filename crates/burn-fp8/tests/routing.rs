@@ -36,9 +36,11 @@ fn linear_step<B: AutodiffBackend>(x_dims: [usize; 3]) -> Vec<ProductReport> {
 
 #[test]
 fn linear_layers_are_routed_in_both_orders() {
-    for products in [linear_step::<Outer<Flex>>([4, 8, 32]), linear_step::<Inner<Flex>>([4, 8, 32])] {
+    for products in [linear_step::<Outer<Flex>>([4, 8, 32]), linear_step::<Inner<Flex>>([4, 8, 32])]
+    {
         assert_eq!(products.iter().map(formats).collect::<Vec<_>>(), NAMED);
-        for (product, [m, n, k]) in products.iter().zip([[32, 24, 32], [32, 32, 24], [32, 24, 32]]) {
+        for (product, [m, n, k]) in products.iter().zip([[32, 24, 32], [32, 32, 24], [32, 24, 32]])
+        {
             assert_eq!(product.kind, ProductKind::Linear);
             let gemm = product.gemm;
             assert_eq!([gemm.batch, gemm.m, gemm.n, gemm.k], [1, m, n, k], "{}", product.role);
@@ -80,7 +82,8 @@ struct Expected {
 }
 
 fn expected(x: &[f32], w: &[f32], b: &[f32], dy: &[f32], [m, k, n]: [usize; 3]) -> Expected {
-    let (qx, qw) = (reference::quantize_dequantize(x, E4M3), reference::quantize_dequantize(w, E4M3));
+    let (qx, qw) =
+        (reference::quantize_dequantize(x, E4M3), reference::quantize_dequantize(w, E4M3));
     let qdy = reference::quantize_dequantize(dy, E5M2);
     let f32s = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<_>>();
     let y = reference::matmul(&qx, &qw, [m, k, n]).0;
@@ -130,6 +133,12 @@ fn linear_gradients_follow_the_formula_for_every_rank() {
     check_linear::<Inner<Flex>, 4>([2, 3, 5, 0]);
 }
 
+#[test]
+fn linear_gradients_follow_the_formula_with_balanced_checkpoints() {
+    check_linear::<Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>, 3>([2, 5, 0]);
+    check_linear::<Autodiff<Fp8Backend<Flex>, BalancedCheckpointing>, 3>([2, 5, 0]);
+}
+
 #[cfg(feature = "ndarray")]
 #[test]
 fn linear_gradients_follow_the_formula_on_ndarray() {
@@ -160,7 +169,8 @@ fn a_weight_used_twice_sums_its_gradients() {
 /// The roles that run where one operand is frozen.
 fn roles_with_frozen<B: AutodiffBackend>(freeze_input: bool) -> Vec<GemmRole> {
     let device: <B as burn::tensor::backend::BackendTypes>::Device = Default::default();
-    let track = |tensor: Tensor<B, 2>, frozen: bool| if frozen { tensor } else { tensor.require_grad() };
+    let track =
+        |tensor: Tensor<B, 2>, frozen: bool| if frozen { tensor } else { tensor.require_grad() };
     let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
     let w = Tensor::<B, 2>::random([32, 24], Distribution::Default, &device);
     let (x, w) = (track(x, freeze_input), track(w, !freeze_input));

@@ -128,19 +128,24 @@ fn a_non_finite_element_shows_in_its_row_only() {
     type B = Fp8Backend<Flex>;
     let mut x = [1.0; 12];
     x[5] = f32::INFINITY;
-    let product = every_matmul().scope(|| {
-        tensor::<B, 2>(&x, [3, 4]).matmul(tensor(&[0.5; 8], [4, 2]))
-    });
+    let product =
+        every_matmul().scope(|| tensor::<B, 2>(&x, [3, 4]).matmul(tensor(&[0.5; 8], [4, 2])));
     let product = values(product);
     assert!(product[2].is_nan() && product[3].is_nan());
-    common::assert_close(&[product[0], product[1], product[4], product[5]], &[2.0; 4], 1e-6, "rest");
+    common::assert_close(
+        &[product[0], product[1], product[4], product[5]],
+        &[2.0; 4],
+        1e-6,
+        "rest",
+    );
 }
 
 #[test]
 fn huge_scales_do_not_turn_zeros_into_nan() {
     type B = Fp8Backend<Flex>;
     let product = every_matmul().scope(|| {
-        tensor::<B, 2>(&[0.0, 0.0, 1e36, 0.0], [2, 2]).matmul(tensor(&[0.0, 0.0, 0.0, 1e36], [2, 2]))
+        tensor::<B, 2>(&[0.0, 0.0, 1e36, 0.0], [2, 2])
+            .matmul(tensor(&[0.0, 0.0, 0.0, 1e36], [2, 2]))
     });
     assert_eq!(values(product), [0.0; 4]);
 }
@@ -148,7 +153,9 @@ fn huge_scales_do_not_turn_zeros_into_nan() {
 fn check_empty<B: Backend>() {
     let device = Default::default();
     let (product, report) = every_matmul().scope(|| {
-        trace(|| Tensor::<B, 2>::ones([0, 4], &device).matmul(Tensor::<B, 2>::ones([4, 3], &device)))
+        trace(|| {
+            Tensor::<B, 2>::ones([0, 4], &device).matmul(Tensor::<B, 2>::ones([4, 3], &device))
+        })
     });
     assert_eq!(product.dims(), [0, 3]);
     assert_eq!(report.fp8().count(), 0);
@@ -163,7 +170,8 @@ fn empty_products_run_on_the_backend() {
 #[test]
 fn one_element_is_exact() {
     type B = Fp8Backend<Flex>;
-    let product = every_matmul().scope(|| tensor::<B, 2>(&[3.0], [1, 1]).matmul(tensor(&[-5.0], [1, 1])));
+    let product =
+        every_matmul().scope(|| tensor::<B, 2>(&[3.0], [1, 1]).matmul(tensor(&[-5.0], [1, 1])));
     // 3 is 448 · (3/448) only up to the rounding of the scale.
     assert!((values(product)[0] + 15.0).abs() <= 15.0 * 4.0 * f32::EPSILON);
 }

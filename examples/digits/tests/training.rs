@@ -47,7 +47,8 @@ fn json_holds_every_run() {
             assert_eq!(run.as_object().map(|fields| fields.len()), Some(6));
         }
     }
-    let svg = fs::read_to_string(directory("json").join("loss.svg")).expect("the picture is written");
+    let svg =
+        fs::read_to_string(directory("json").join("loss.svg")).expect("the picture is written");
     assert!(svg.starts_with("<svg") && svg.contains("fp8-current, 2 seeds"));
 }
 
@@ -55,7 +56,8 @@ fn json_holds_every_run() {
 fn equal_seeds_give_equal_runs() {
     let losses = |test, seed| {
         let report = json(test, &["--epochs", "1", "--seed", seed]);
-        ["f32", "fp8-current"].map(|recipe| number(runs(&report, recipe)[0], "train_loss").to_bits())
+        ["f32", "fp8-current"]
+            .map(|recipe| number(runs(&report, recipe)[0], "train_loss").to_bits())
     };
     let first = losses("equal_1", "5");
     assert_eq!(first, losses("equal_2", "5"));

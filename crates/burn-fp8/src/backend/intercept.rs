@@ -64,7 +64,8 @@ pub(super) fn linear_weight_backward<B: Fp8Matmul>(
     let last = x_dims.len() - 1;
     let product = (x_dims[..last] == grad_dims[..last]).then_some(()).and_then(|()| {
         let m = x_dims[..last].iter().product();
-        let forward = Gemm { batch: 1, m, n: grad_dims[last], k: x_dims[last], plain_operand: true };
+        let forward =
+            Gemm { batch: 1, m, n: grad_dims[last], k: x_dims[last], plain_operand: true };
         plan_linear::<B>(GemmRole::GradWeight, forward, [&x, &output_grad])
     });
     match product {

@@ -10,8 +10,8 @@ use burn::tensor::backend::Backend;
 use burn_fp8_core::{Filter, Recipe};
 use serde::{Deserialize, Serialize};
 
-pub use ambient::{ProductInfo, high_precision};
 pub(crate) use ambient::{Ambient, current};
+pub use ambient::{ProductInfo, high_precision};
 
 use crate::{Fp8Error, Fp8Matmul};
 
@@ -110,12 +110,9 @@ impl Fp8Config {
     pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
         match self.execution {
-            Execution::Native if self.enabled => {
-                B::fp8_native(device).map_err(|reason| Fp8Error::NativeUnavailable {
-                    backend: <B as Backend>::name(device),
-                    reason,
-                })
-            }
+            Execution::Native if self.enabled => B::fp8_native(device).map_err(|reason| {
+                Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason }
+            }),
             _ => Ok(()),
         }
     }

@@ -76,8 +76,7 @@ pub(crate) fn backward<B: Fp8Matmul>(
     let output_grad = B::fp8_quantize(output_grad, product.quantize(format, false));
     let grad_lhs = rhs.map(|rhs| {
         let rhs = transpose(rhs.restore());
-        let grad =
-            multiply::<B>(GemmRole::GradInput, output_grad.clone(), rhs, dtype, product);
+        let grad = multiply::<B>(GemmRole::GradInput, output_grad.clone(), rhs, dtype, product);
         reduce::<B>(grad, lhs_shape)
     });
     let grad_rhs = lhs.map(|lhs| {

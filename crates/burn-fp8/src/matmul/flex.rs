@@ -3,14 +3,11 @@
 use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::slice::{self, Amax, Source, parallel};
-use burn_fp8_core::{Fp8Format, Overflow, scale};
+use burn_fp8_core::slice::{Source, parallel};
+use burn_fp8_core::{Overflow, scale};
 
 use super::{Codes, Fp8Matmul, Quantize, Quantized, portable};
 use crate::Scale;
-
-/// From this many elements on, a pass over a tensor is worth the other threads.
-const PARALLEL_FROM: usize = 1 << 15;
 
 impl Fp8Matmul for Flex {
     fn fp8_quantize(tensor: FlexTensor, request: Quantize) -> Quantized<Self> {
@@ -27,7 +24,7 @@ impl Fp8Matmul for Flex {
         match codes {
             Codes::Bytes(codes, format) => {
                 let mut values = vec![0f32; codes.layout().num_elements()];
-                decode(codes.bytes(), format, &mut values);
+                parallel::decode(codes.bytes(), 1.0, format, &mut values);
                 FlexTensor::new(Bytes::from_elems(values), codes.layout().clone(), DType::F32)
             }
             Codes::Values(values) => values,
@@ -38,11 +35,7 @@ impl Fp8Matmul for Flex {
         if let (Scale::Host(lhs), Scale::Host(rhs)) = (lhs, rhs)
             && let Some(values) = tensor.try_storage_mut::<f32>()
         {
-            let factor = scale::of_product(*lhs, *rhs);
-            match values.len() >= PARALLEL_FROM {
-                true => parallel::scale_in_place(values, factor),
-                false => slice::scale_in_place(values, factor),
-            }
+            parallel::scale_in_place(values, scale::of_product(*lhs, *rhs));
             return tensor;
         }
         portable::rescale::<Self>(tensor, lhs, rhs)
@@ -89,45 +82,18 @@ fn elements<'a, E: burn::tensor::Element + bytemuck::Pod>(
 
 fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize) -> Quantized<Flex> {
     let Quantize { format, recipe, save } = request;
-    let scale = scale::from_amax(amax(x).value, format, recipe);
+    let scale = scale::from_amax(parallel::amax(x).value, format, recipe);
+    let overflow = Overflow::SaturateFinite;
     let mut values = vec![0f32; x.len()];
-    let codes = save.then(|| {
+    let codes = if save {
         let mut codes = vec![0u8; x.len()];
-        let overflow = Overflow::SaturateFinite;
-        match x.len() >= PARALLEL_FROM {
-            true => {
-                parallel::encode_and_round(x, scale, format, overflow, &mut codes, &mut values)
-            }
-            false => slice::encode_and_round(x, scale, format, overflow, &mut codes, &mut values),
-        }
+        parallel::encode_and_round(x, scale, format, overflow, &mut codes, &mut values);
         let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
-        Codes::Bytes(codes, format)
-    });
-    if codes.is_none() {
-        let overflow = Overflow::SaturateFinite;
-        match x.len() >= PARALLEL_FROM {
-            true => parallel::round(x, scale, format, overflow, &mut values),
-            false => slice::round(x, scale, format, overflow, &mut values),
-        }
-    }
-    Quantized {
-        values: FlexTensor::new(Bytes::from_elems(values), layout.clone(), DType::F32),
-        codes,
-        scale: Scale::Host(scale),
-        format,
-    }
-}
-
-fn amax<S: Source>(x: &[S]) -> Amax {
-    match x.len() >= PARALLEL_FROM {
-        true => parallel::amax(x),
-        false => slice::amax(x),
-    }
-}
-
-fn decode(codes: &[u8], format: Fp8Format, values: &mut [f32]) {
-    match codes.len() >= PARALLEL_FROM {
-        true => parallel::decode(codes, 1.0, format, values),
-        false => slice::decode(codes, 1.0, format, values),
-    }
+        Some(Codes::Bytes(codes, format))
+    } else {
+        parallel::round(x, scale, format, overflow, &mut values);
+        None
+    };
+    let values = FlexTensor::new(Bytes::from_elems(values), layout.clone(), DType::F32);
+    Quantized { values, codes, scale: Scale::Host(scale), format }
 }

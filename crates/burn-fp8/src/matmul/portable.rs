@@ -3,7 +3,7 @@
 //! Bit-equal to [`burn_fp8_core::slice`] where division and the comparisons used here are IEEE's.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::{BoolTensor, FloatTensor};
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{BoolDType, DType, FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, scale};
 
@@ -18,7 +18,8 @@ pub(crate) fn quantize<B: Backend>(tensor: FloatTensor<B>, request: Quantize) ->
     };
     let scale = device::current::<B>(tensor.clone(), request.format, request.recipe);
     let divisor = B::float_reshape(scale.clone(), Shape::from(vec![1; tensor.rank()]));
-    let values = round::<B>(B::float_div(tensor, divisor), request.format);
+    let quotient = B::float_div(tensor.clone(), divisor);
+    let values = round::<B>(quotient, tensor, request.format);
     Quantized {
         codes: request.save.then(|| Codes::Values(values.clone())),
         values,
@@ -30,7 +31,10 @@ pub(crate) fn quantize<B: Backend>(tensor: FloatTensor<B>, request: Quantize) ->
 pub(crate) fn values<B: Backend>(codes: Codes<B>) -> FloatTensor<B> {
     match codes {
         Codes::Values(values) => values,
-        Codes::Bytes(..) => unreachable!("a backend that saves bytes decodes them itself"),
+        Codes::Bytes(..) => panic!(
+            "{} saves FP8 codes as bytes but does not decode them: override Fp8Matmul::fp8_values too",
+            core::any::type_name::<B>()
+        ),
     }
 }
 
@@ -58,18 +62,21 @@ pub(crate) fn rescale<B: Backend>(
     }
 }
 
-/// Rounds an f32 tensor to the values of a format: to nearest, ties to even; finite values saturate, NaN stays, an infinity
-/// becomes NaN in E4M3 and stays in E5M2. Zeros keep their sign.
+/// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even, saturating. Where the input is NaN the
+/// result is; where it is infinite the result is NaN in E4M3 and infinite in E5M2. Zeros keep their sign.
 ///
 /// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent. It is found by
 /// comparing with each power of two of the format, and dividing by it is exact. Rounding uses `floor` and comparisons only:
 /// what `round` does with ties differs between backends, and the usual trick of adding and subtracting a large number does
 /// not survive compilers that rearrange floats.
-fn round<B: Backend>(x: FloatTensor<B>, format: Fp8Format) -> FloatTensor<B> {
+fn round<B: Backend>(
+    x: FloatTensor<B>,
+    input: FloatTensor<B>,
+    format: Fp8Format,
+) -> FloatTensor<B> {
     let device = B::float_device(&x);
     let bool_dtype = burn::tensor::get_device_settings::<B>(&device).bool_dtype;
-    let magnitude = B::float_abs(x.clone());
-    let clipped = B::float_clamp_max(magnitude.clone(), format.max().into());
+    let clipped = B::float_clamp_max(B::float_abs(x.clone()), format.max().into());
     let (quanta, inverse) = quantum::<B>(&clipped, format, bool_dtype);
 
     let steps = B::float_mul(clipped, inverse);
@@ -86,7 +93,18 @@ fn round<B: Backend>(x: FloatTensor<B>, format: Fp8Format) -> FloatTensor<B> {
     let negative = B::float_lower_elem(x.clone(), 0f32.into(), bool_dtype);
     let negated = B::float_neg(rounded.clone());
     let signed = B::float_mask_where(rounded, negative, negated);
-    keep_special::<B>(signed, x, magnitude, format, bool_dtype)
+    let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
+    let signed = B::float_mask_where(signed, zero, x);
+
+    // The comparison is false for infinities and for NaN.
+    let finite =
+        B::float_lower_equal_elem(B::float_abs(input.clone()), f32::MAX.into(), bool_dtype);
+    let special = match format {
+        // inf - inf and NaN - NaN are NaN.
+        Fp8Format::E4M3 => B::float_sub(input.clone(), input),
+        Fp8Format::E5M2 => input,
+    };
+    B::float_mask_where(signed, B::bool_not(finite), special)
 }
 
 /// The quantum of every magnitude, and its inverse.
@@ -97,7 +115,8 @@ fn quantum<B: Backend>(
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let device = B::float_device(magnitude);
     let smallest = format.min_positive_subnormal();
-    let full = |value: f32| B::float_full(magnitude.shape(), value.into(), &device, FloatDType::F32);
+    let full =
+        |value: f32| B::float_full(magnitude.shape(), value.into(), &device, FloatDType::F32);
     let (mut quanta, mut inverse) = (full(smallest), full(1.0 / smallest));
     // From the second normal exponent on, each one doubles the quantum.
     let mut power = format.min_positive_normal() * 2.0;
@@ -110,24 +129,4 @@ fn quantum<B: Backend>(
         quantum *= 2.0;
     }
     (quanta, inverse)
-}
-
-/// Puts back what rounding loses: the sign of zero, NaN, and infinities as the format has them.
-fn keep_special<B: Backend>(
-    rounded: FloatTensor<B>,
-    x: FloatTensor<B>,
-    magnitude: FloatTensor<B>,
-    format: Fp8Format,
-    bool_dtype: BoolDType,
-) -> FloatTensor<B> {
-    let finite: BoolTensor<B> =
-        B::float_lower_equal_elem(magnitude, f32::MAX.into(), bool_dtype);
-    let special = match format {
-        // inf - inf and NaN - NaN are NaN.
-        Fp8Format::E4M3 => B::float_sub(x.clone(), x.clone()),
-        Fp8Format::E5M2 => x.clone(),
-    };
-    let rounded = B::float_mask_where(rounded, B::bool_not(finite), special);
-    let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
-    B::float_mask_where(rounded, zero, x)
 }

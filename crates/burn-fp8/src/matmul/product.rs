@@ -32,7 +32,11 @@ impl Product {
     ) -> Option<Self> {
         let ambient = config::current();
         let gemm = forward.for_role(role);
-        match check(&ambient, &ProductInfo { kind, role, gemm }, operands.map(TensorMetadata::dtype)) {
+        match check(
+            &ambient,
+            &ProductInfo { kind, role, gemm },
+            operands.map(TensorMetadata::dtype),
+        ) {
             Ok(()) => {
                 require_execution::<B>(ambient.config.execution, operands[0]);
                 Some(Self { ambient, kind, forward })
@@ -55,11 +59,7 @@ impl Product {
     }
 
     /// Records a product of this kind that ran emulated.
-    pub(crate) fn record<B: Backend>(
-        &self,
-        role: GemmRole,
-        operands: [(Fp8Format, &Scale<B>); 2],
-    ) {
+    pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [(Fp8Format, &Scale<B>); 2]) {
         report::record(|| Pending {
             kind: self.kind,
             role,
@@ -73,14 +73,20 @@ impl Product {
     }
 }
 
-fn check(ambient: &Ambient, product: &ProductInfo, dtypes: [DType; 2]) -> Result<(), HighPrecision> {
+fn check(
+    ambient: &Ambient,
+    product: &ProductInfo,
+    dtypes: [DType; 2],
+) -> Result<(), HighPrecision> {
     if !ambient.config.enabled {
         return Err(HighPrecision::Off);
     }
     ambient.config.filter.check(product.kind, product.gemm).map_err(HighPrecision::Filter)?;
     for dtype in dtypes {
         // Types that differ are left to the backend as well: it has an answer or an error of its own.
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32) || dtype != dtypes[0] {
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32)
+            || dtype != dtypes[0]
+        {
             return Err(HighPrecision::Dtype(dtype));
         }
     }

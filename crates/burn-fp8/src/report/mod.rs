@@ -4,5 +4,5 @@ mod product;
 mod trace;
 
 pub use product::{HighPrecision, OperandReport, ProductReport, Ran};
-pub use trace::{Report, trace};
 pub(crate) use trace::{Pending, record};
+pub use trace::{Report, trace};

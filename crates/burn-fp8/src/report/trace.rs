@@ -51,7 +51,10 @@ impl fmt::Display for Report {
             ]);
         }
         for column in [0, 3] {
-            table.column_mut(column).expect("seven columns").set_cell_alignment(CellAlignment::Right);
+            table
+                .column_mut(column)
+                .expect("seven columns")
+                .set_cell_alignment(CellAlignment::Right);
         }
         writeln!(f, "{}", table.trim_fmt())?;
         write!(f, "{} of {} products in FP8", self.fp8().count(), self.products.len())
@@ -73,7 +76,8 @@ pub(crate) struct Pending {
 impl Pending {
     fn resolve(self) -> ProductReport {
         let Self { kind, role, gemm, operands, ran } = self;
-        let resolve = |(format, read): (Fp8Format, ReadScale)| OperandReport { format, scale: read() };
+        let resolve =
+            |(format, read): (Fp8Format, ReadScale)| OperandReport { format, scale: read() };
         let (lhs, rhs) = match operands {
             Some([lhs, rhs]) => (Some(resolve(lhs)), Some(resolve(rhs))),
             None => (None, None),
@@ -145,7 +149,9 @@ pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
         })
         .collect();
     if DEPTH.get() > 1 {
-        ENTRIES.with_borrow_mut(|entries| entries.extend(products.iter().cloned().map(Entry::Resolved)));
+        ENTRIES.with_borrow_mut(|entries| {
+            entries.extend(products.iter().cloned().map(Entry::Resolved))
+        });
     }
     drop(leave);
     (result, Report { products })

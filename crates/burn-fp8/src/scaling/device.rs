@@ -25,7 +25,11 @@ fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     B::float_max(B::float_mask_fill(magnitude, non_finite, 0f32.into()))
 }
 
-fn from_amax<B: Backend>(amax: FloatTensor<B>, format: Fp8Format, recipe: Recipe) -> FloatTensor<B> {
+fn from_amax<B: Backend>(
+    amax: FloatTensor<B>,
+    format: Fp8Format,
+    recipe: Recipe,
+) -> FloatTensor<B> {
     let device = B::float_device(&amax);
     let settings = burn::tensor::get_device_settings::<B>(&device);
     let zero = B::float_equal_elem(amax.clone(), 0f32.into(), settings.bool_dtype);
@@ -60,7 +64,8 @@ fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let ones = B::float_ones(Shape::new([1]), &device, FloatDType::F32);
     let mut result = B::float_mask_fill(ones, small, power(-126).into());
     for step in [64, 32, 16, 8, 4, 2, 1] {
-        let above = B::float_greater_equal_elem(rest.clone(), power(step).into(), settings.bool_dtype);
+        let above =
+            B::float_greater_equal_elem(rest.clone(), power(step).into(), settings.bool_dtype);
         let lowered = B::float_mul_scalar(rest.clone(), power(-step).into());
         let raised = B::float_mul_scalar(result.clone(), power(step).into());
         rest = B::float_mask_where(rest, above.clone(), lowered);

@@ -21,10 +21,9 @@ impl<B: Backend> Scale<B> {
         match self {
             Self::Host(scale) => scale,
             Self::Device(tensor) => {
-                let data: TensorData =
-                    burn::tensor::try_read_sync(B::float_into_data(tensor))
-                        .expect("scales are read where blocking on the device is possible")
-                        .expect("a scale can be read from its device");
+                let data: TensorData = burn::tensor::try_read_sync(B::float_into_data(tensor))
+                    .expect("scales are read where blocking on the device is possible")
+                    .expect("a scale can be read from its device");
                 data.to_vec::<f32>().expect("scales are f32")[0]
             }
         }

@@ -17,7 +17,8 @@ pub struct Golden(Vec<u8>);
 
 impl Golden {
     pub fn load() -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/current_scaling.safetensors");
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/current_scaling.safetensors");
         Self(std::fs::read(path).expect("the golden file is committed"))
     }
 
@@ -56,7 +57,8 @@ pub fn codes_and_scales_are_exact<B: Fp8Matmul>() {
             [("x", Fp8Format::E4M3), ("w", Fp8Format::E4M3), ("dy", Fp8Format::E5M2)]
         {
             let (x, shape) = golden.f32(&format!("{case}/{name}"));
-            let TensorPrimitive::Float(x) = tensor::<B, 3>(&x, dims(&shape)).into_primitive() else {
+            let TensorPrimitive::Float(x) = tensor::<B, 3>(&x, dims(&shape)).into_primitive()
+            else {
                 unreachable!("made of floats");
             };
             let request = Quantize { format, recipe: Recipe::current(), save: true };

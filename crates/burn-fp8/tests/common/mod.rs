@@ -38,7 +38,10 @@ pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str
     let largest = expected.iter().fold(0f32, |max, value| max.max(value.abs()));
     for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
         let same = a == e || (a.is_nan() && e.is_nan());
-        assert!(same || (a - e).abs() <= tolerance * largest, "{what}[{index}]: {a} instead of {e}");
+        assert!(
+            same || (a - e).abs() <= tolerance * largest,
+            "{what}[{index}]: {a} instead of {e}"
+        );
     }
 }
 

@@ -11,7 +11,8 @@ pub fn magnitudes(format: Fp8Format) -> Vec<f64> {
     (0..0x80u32)
         .map(|code| {
             let exponent = (code >> mantissa_bits) as i32;
-            let mantissa = f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
+            let mantissa =
+                f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
             match exponent {
                 0 => mantissa * 2f64.powi(1 - bias),
                 _ => (1.0 + mantissa) * 2f64.powi(exponent - bias),

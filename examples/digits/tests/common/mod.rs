@@ -52,7 +52,9 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
 
 /// The header and one training and one test row, of fields that a test may replace.
 pub fn rows() -> Vec<Vec<String>> {
-    let header = ["label".into(), "split".into()].into_iter().chain((0..64).map(|pixel| format!("p{pixel}")));
+    let header = ["label".into(), "split".into()]
+        .into_iter()
+        .chain((0..64).map(|pixel| format!("p{pixel}")));
     let row = |label: &str, split: &str| {
         [label, split].into_iter().chain((0..64).map(|_| "7")).map(str::to_owned).collect()
     };
