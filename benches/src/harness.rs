@@ -129,7 +129,7 @@ pub fn table(rows: &[Row]) -> Table {
             right(format!("{:.2}", row.reference_milliseconds)),
             right(format!("{:.2}", row.ratio)),
             right(row.target.map_or_else(String::new, |target| {
-                format!("≥ {target} {}", if row.misses_target() { "MISSED" } else { "ok" })
+                format!("≥ {target:.2} {}", if row.misses_target() { "MISSED" } else { "ok" })
             })),
         ]);
     }

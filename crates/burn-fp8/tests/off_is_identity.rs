@@ -13,7 +13,7 @@ use burn::tensor::{
     ops,
 };
 use burn_fp8::{Fp8Backend, Fp8Config, trace};
-use common::{Inner, Outer, Random, tensor};
+use common::{Inner, Outer, Random, assert_close, tensor};
 
 /// Results by name.
 type Results = Vec<(&'static str, TensorData)>;
@@ -55,7 +55,7 @@ fn float_ops<B: AutodiffBackend>(out: &mut Results) {
     push("slice", x.clone().slice([0..2, 1..3, 2..5]));
     push(
         "slice_assign",
-        x.clone().slice_assign([0..1, 0..4, 0..5], y.clone().slice([0..1]).expand([1, 4, 5])),
+        x.clone().slice_assign([0..1, 0..4, 0..5], y.clone().narrow(0, 0, 1).expand([1, 4, 5])),
     );
     push("unfold", x.clone().expand([3, 4, 5]).unfold::<4, _>(2, 2, 1).sum_dim(3).squeeze_dim(3));
     out.push(("matmul", square.clone().matmul(square.clone().transpose()).into_data()));
@@ -195,7 +195,21 @@ fn sample<B: AutodiffBackend>() -> Results {
     out
 }
 
-fn check<Plain: AutodiffBackend, Outer: AutodiffBackend, Inner: AutodiffBackend>() {
+/// How gradients of the small network are compared.
+#[derive(PartialEq)]
+enum Gradients {
+    Exact,
+    /// NdArray without any decorator gives other last bits from one run to the next.
+    #[cfg(feature = "ndarray")]
+    Close,
+}
+
+fn check<Plain, Outer, Inner>(gradients: Gradients)
+where
+    Plain: AutodiffBackend,
+    Outer: AutodiffBackend,
+    Inner: AutodiffBackend,
+{
     let plain = sample::<Plain>();
     assert!(plain.len() > 70);
     for (order, (sampled, report)) in [
@@ -205,21 +219,27 @@ fn check<Plain: AutodiffBackend, Outer: AutodiffBackend, Inner: AutodiffBackend>
         assert_eq!(report.fp8().count(), 0);
         assert!(report.products.len() >= 7, "the products were seen: {report}");
         for ((name, expected), (_, actual)) in plain.iter().zip(&sampled) {
-            assert_eq!(actual, expected, "{name}, {order} order");
+            if name.ends_with(" grad") && gradients != Gradients::Exact {
+                let f32s = |data: &TensorData| data.to_vec::<f32>().expect("gradients are f32");
+                let what = format!("{name}, {order} order");
+                assert_close(&f32s(actual), &f32s(expected), 1e-6, &what);
+            } else {
+                assert_eq!(actual, expected, "{name}, {order} order");
+            }
         }
     }
 }
 
 #[test]
 fn on_flex() {
-    check::<Autodiff<Flex>, Outer<Flex>, Inner<Flex>>();
+    check::<Autodiff<Flex>, Outer<Flex>, Inner<Flex>>(Gradients::Exact);
 }
 
 #[cfg(feature = "ndarray")]
 #[test]
 fn on_ndarray() {
     use burn::backend::NdArray;
-    check::<Autodiff<NdArray>, Outer<NdArray>, Inner<NdArray>>();
+    check::<Autodiff<NdArray>, Outer<NdArray>, Inner<NdArray>>(Gradients::Close);
 }
 
 /// The sample is sensitive: with FP8 on, products differ.

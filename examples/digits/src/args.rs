@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 #[command(version)]
 pub struct Args {
     /// How often each run goes through the training images
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub epochs: u32,
 
     /// Seed of the initial weights and of the order of the images; several, separated by commas, train several times

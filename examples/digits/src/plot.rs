@@ -10,8 +10,9 @@ use plotters::prelude::*;
 use crate::report::{Run, recipes};
 
 const SIZE: (u32, u32) = (820, 460);
-/// Blue and vermilion of Okabe and Ito, told apart by colour-blind readers too.
-const COLOURS: [RGBColor; 2] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0)];
+/// Colours and widths of f32 and FP8: sky blue and vermilion of Okabe and Ito, told apart by colour-blind readers too. The
+/// first curve is wide because the second one covers it where FP8 changes nothing.
+const STROKES: [(RGBColor, u32); 2] = [(RGBColor(86, 180, 233), 7), (RGBColor(213, 94, 0), 2)];
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(225, 225, 225);
 
@@ -55,8 +56,9 @@ fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>
         .x_desc("epoch")
         .y_desc("mean cross-entropy of the epoch, log scale")
         .x_labels(epochs.min(11))
+        .y_labels(20)
         .x_label_formatter(&|epoch| format!("{epoch:.0}"))
-        .y_label_formatter(&|loss| format!("{loss}"))
+        .y_label_formatter(&loss_label)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
         .axis_style(INK)
@@ -64,23 +66,21 @@ fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>
         .axis_desc_style(text.clone())
         .draw()?;
 
-    for (recipe, colour) in recipes(runs).into_iter().zip(COLOURS) {
-        let of_recipe: Vec<_> = runs.iter().filter(|run| run.recipe == recipe).collect();
-        for (index, run) in of_recipe.iter().enumerate() {
-            let points = (1..).map(f64::from).zip(run.losses.iter().map(|&loss| f64::from(loss)));
-            // A diverged run has no logarithm to draw.
-            let points = points.filter(|(_, loss)| loss.is_finite() && *loss > 0.0);
-            let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            if index == 0 {
-                let label = match of_recipe.len() {
-                    1 => recipe.to_owned(),
-                    seeds => format!("{recipe}, {seeds} seeds"),
-                };
-                series.label(label).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3))
-                });
-            }
-        }
+    let seeds = runs.len() / recipes(runs).len().max(1);
+    for (recipe, (colour, width)) in recipes(runs).into_iter().zip(STROKES) {
+        let points = (1..).map(f64::from).zip(mean_losses(runs, recipe));
+        // A diverged run has no logarithm to draw.
+        let points = points.filter(|(_, loss)| drawable(*loss));
+        let label = match seeds {
+            1 => recipe.to_owned(),
+            seeds => format!("{recipe}, mean of {seeds} seeds"),
+        };
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(width)))?
+            .label(label)
+            .legend(move |(x, y)| {
+                PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(width))
+            });
     }
     chart
         .configure_series_labels()
@@ -95,12 +95,38 @@ fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>
     Ok(())
 }
 
+/// The label of a grid line: 1, 2 and 5 of each power of ten, and none for the lines between, which lie too close.
+fn loss_label(loss: &f64) -> String {
+    // The grid's lines are sums, with their rounding errors: 0.6000000000000001 is one of them.
+    let exponent = (loss.log10() + 1e-9).floor() as i32;
+    let digit = (loss / 10f64.powi(exponent)).round();
+    match digit {
+        1.0 | 2.0 | 5.0 => format!("{loss:.*}", (-exponent).max(0) as usize),
+        _ => String::new(),
+    }
+}
+
+/// The mean over the seeds of a recipe, for each epoch.
+fn mean_losses(runs: &[Run], recipe: &str) -> Vec<f64> {
+    let of_recipe: Vec<_> = runs.iter().filter(|run| run.recipe == recipe).collect();
+    let epochs = of_recipe.first().map_or(0, |run| run.losses.len());
+    let mean = |epoch| {
+        let total: f64 = of_recipe.iter().map(|run: &&Run| f64::from(run.losses[epoch])).sum();
+        total / of_recipe.len() as f64
+    };
+    (0..epochs).map(mean).collect()
+}
+
+fn drawable(loss: f64) -> bool {
+    loss.is_finite() && loss > 0.0
+}
+
 /// A range that holds every loss that can be drawn, never empty.
 fn loss_range(runs: &[Run]) -> Range<f64> {
-    let losses = runs.iter().flat_map(|run| &run.losses).map(|&loss| f64::from(loss));
-    let drawn = losses.filter(|loss| loss.is_finite() && *loss > 0.0);
-    let (low, high) =
-        drawn.fold((f64::INFINITY, 0.0f64), |(low, high), loss| (low.min(loss), high.max(loss)));
+    let losses = recipes(runs).into_iter().flat_map(|recipe| mean_losses(runs, recipe));
+    let (low, high) = losses
+        .filter(|&loss| drawable(loss))
+        .fold((f64::INFINITY, 0.0f64), |(low, high), loss| (low.min(loss), high.max(loss)));
     match low <= high {
         true => low / 1.2..high * 1.2,
         false => 0.1..1.0,

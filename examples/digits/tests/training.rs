@@ -49,7 +49,7 @@ fn json_holds_every_run() {
     }
     let svg =
         fs::read_to_string(directory("json").join("loss.svg")).expect("the picture is written");
-    assert!(svg.starts_with("<svg") && svg.contains("fp8-current, 2 seeds"));
+    assert!(svg.starts_with("<svg") && svg.contains("fp8-current, mean of 2 seeds"));
 }
 
 #[test]

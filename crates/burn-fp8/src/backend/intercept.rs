@@ -18,7 +18,7 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let product = Gemm::from_shapes(&dims(&lhs), &dims(&rhs)).and_then(|gemm| {
+    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape()).and_then(|gemm| {
         Product::plan::<B>(ProductKind::Matmul, GemmRole::Output, gemm, [&lhs, &rhs])
     });
     match product {
@@ -60,14 +60,16 @@ pub(super) fn linear_weight_backward<B: Fp8Matmul>(
     x: FloatTensor<B>,
     output_grad: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let (x_dims, grad_dims) = (dims(&x), dims(&output_grad));
+    let (x_dims, grad_dims) = (x.shape(), output_grad.shape());
     let last = x_dims.len() - 1;
-    let product = (x_dims[..last] == grad_dims[..last]).then_some(()).and_then(|()| {
+    let product = if x_dims[..last] == grad_dims[..last] {
         let m = x_dims[..last].iter().product();
         let forward =
             Gemm { batch: 1, m, n: grad_dims[last], k: x_dims[last], plain_operand: true };
         plan_linear::<B>(GemmRole::GradWeight, forward, [&x, &output_grad])
-    });
+    } else {
+        None
+    };
     match product {
         Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
         None => B::linear_weight_backward(x, output_grad),
@@ -92,8 +94,8 @@ pub(super) fn attention<B: Fp8Matmul>(
         (true, false) => HighPrecision::Filter(Rejection::LinearOnly),
         (true, true) => HighPrecision::Filter(Rejection::Batched),
     };
-    if let [batch, heads, queries, width] = *dims(&query)
-        && let [.., keys, value_width] = *dims(&value)
+    if let [batch, heads, queries, width] = *query.shape()
+        && let [.., keys, value_width] = *value.shape()
     {
         let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
         for gemm in [gemm(keys, width), gemm(value_width, keys)] {
@@ -109,8 +111,4 @@ fn plan_linear<B: Fp8Matmul>(
     operands: [&FloatTensor<B>; 2],
 ) -> Option<Product> {
     Product::plan::<B>(ProductKind::Linear, role, forward, operands)
-}
-
-fn dims(tensor: &impl TensorMetadata) -> Vec<usize> {
-    tensor.shape().iter().copied().collect()
 }

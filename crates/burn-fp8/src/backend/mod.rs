@@ -39,3 +39,23 @@ use core::marker::PhantomData;
 pub struct Fp8Backend<B> {
     backend: PhantomData<B>,
 }
+
+/// Both orders of decorators are backends with gradients, whatever features are on.
+#[cfg(any(feature = "flex", feature = "cuda"))]
+const _: fn() = || {
+    use burn::backend::Autodiff;
+    use burn::tensor::backend::AutodiffBackend;
+
+    fn has_gradients<B: AutodiffBackend>() {}
+
+    #[cfg(feature = "flex")]
+    {
+        has_gradients::<Fp8Backend<Autodiff<burn::backend::Flex>>>();
+        has_gradients::<Autodiff<Fp8Backend<burn::backend::Flex>>>();
+    }
+    #[cfg(feature = "cuda")]
+    {
+        has_gradients::<Fp8Backend<Autodiff<burn::backend::Cuda>>>();
+        has_gradients::<Autodiff<Fp8Backend<burn::backend::Cuda>>>();
+    }
+};

@@ -28,6 +28,7 @@ mod wgpu {
 }
 
 #[cfg(feature = "candle")]
+#[allow(deprecated, reason = "Burn deprecates its Candle backend, but 0.21 still has it")]
 mod candle {
     use burn::backend::Candle;
     use burn::backend::candle::{FloatCandleElement, IntCandleElement};

@@ -74,9 +74,8 @@ fn round<B: Backend>(
     input: FloatTensor<B>,
     format: Fp8Format,
 ) -> FloatTensor<B> {
-    let device = B::float_device(&x);
-    let bool_dtype = burn::tensor::get_device_settings::<B>(&device).bool_dtype;
-    let clipped = B::float_clamp_max(B::float_abs(x.clone()), format.max().into());
+    let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
+    let clipped = B::float_clamp_max(device::magnitude::<B>(x.clone()), format.max().into());
     let (quanta, inverse) = quantum::<B>(&clipped, format, bool_dtype);
 
     let steps = B::float_mul(clipped, inverse);
@@ -97,8 +96,11 @@ fn round<B: Backend>(
     let signed = B::float_mask_where(signed, zero, x);
 
     // The comparison is false for infinities and for NaN.
-    let finite =
-        B::float_lower_equal_elem(B::float_abs(input.clone()), f32::MAX.into(), bool_dtype);
+    let finite = B::float_lower_equal_elem(
+        device::magnitude::<B>(input.clone()),
+        f32::MAX.into(),
+        bool_dtype,
+    );
     let special = match format {
         // inf - inf and NaN - NaN are NaN.
         Fp8Format::E4M3 => B::float_sub(input.clone(), input),

@@ -14,10 +14,20 @@ pub(crate) fn current<B: Backend>(
     from_amax::<B>(amax::<B>(tensor), format, recipe)
 }
 
+/// The magnitudes of an f32 tensor; zeros keep their sign.
+///
+/// Not `float_abs`: that of NdArray 0.21 with its feature `simd` mixes up the elements of a transposed tensor.
+pub(crate) fn magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&tensor));
+    let negative = B::float_lower_elem(tensor.clone(), 0f32.into(), settings.bool_dtype);
+    let negated = B::float_neg(tensor.clone());
+    B::float_mask_where(tensor, negative, negated)
+}
+
 /// The largest magnitude among the finite elements of an f32 tensor, 0 where there are none. Shape `[1]`.
 fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let elements = tensor.shape().num_elements();
-    let magnitude = B::float_reshape(B::float_abs(tensor), Shape::new([elements]));
+    let magnitude = B::float_reshape(magnitude::<B>(tensor), Shape::new([elements]));
     let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&magnitude));
     // The comparison is false for infinities and for NaN.
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
