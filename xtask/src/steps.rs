@@ -7,8 +7,6 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::repository;
-
 /// The steps that have run so far.
 pub struct Steps {
     done: Vec<Step>,
@@ -26,14 +24,14 @@ impl Steps {
         Self { done: Vec::new() }
     }
 
-    /// Runs cargo in the repository's root. Fails, naming step and command, if cargo does.
+    /// Runs cargo in the folder that xtask was started in, which lies in the repository: a file that the arguments name is
+    /// the caller's. Fails, naming step and command, if cargo does.
     pub fn cargo(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
         let command = format!("cargo {}", arguments.join(" "));
         self.timed(title, &command, || {
             let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
             let status = Command::new(&cargo)
                 .args(arguments)
-                .current_dir(repository::root())
                 .status()
                 .with_context(|| format!("cannot start {cargo}"))?;
             ensure!(status.success(), "`{command}` ended with {status}");

@@ -16,7 +16,7 @@ pub enum Scope {
 }
 
 /// Backends whose tests run on any machine. wgpu runs on Mesa's lavapipe where there is no GPU.
-const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu";
+const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
 
 /// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.
@@ -55,10 +55,13 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         Scope::Quick => TESTED_QUICK,
         Scope::Full => TESTED,
     };
-    steps.cargo("tests", &["test", "--workspace", "--all-targets", "--features", features])?;
-    steps.cargo("doctests", &["test", "--workspace", "--doc", "--features", features])
+    steps.cargo(
+        "tests",
+        &["test", "--locked", "--workspace", "--all-targets", "--features", features],
+    )?;
+    steps.cargo("doctests", &["test", "--locked", "--workspace", "--doc", "--features", features])
 }
 
 fn clippy(steps: &mut Steps, title: &str, selection: &[&str]) -> Result<()> {
-    steps.cargo(title, &[&["clippy"], selection, &["--", "-D", "warnings"]].concat())
+    steps.cargo(title, &[&["clippy", "--locked"], selection, &["--", "-D", "warnings"]].concat())
 }

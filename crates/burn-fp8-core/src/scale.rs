@@ -25,11 +25,13 @@ pub fn from_amax(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     scale.clamp(MIN_SCALE, MAX_SCALE)
 }
 
-/// The factor that a GEMM of codes is multiplied by: both scales, their product kept finite.
+/// The two factors that a GEMM of codes is multiplied by, one after the other: the product of both scales, then 1; or, where that
+/// product is not a normal f32, each scale by itself.
 ///
-/// Without the clamp two huge scales would turn accumulators of zero into NaN.
-pub fn of_product(lhs: f32, rhs: f32) -> f32 {
-    (lhs * rhs).min(MAX_SCALE)
+/// A product that overflows would turn sums of zero into NaN, and one that underflows would lose results that f32 can hold.
+pub fn of_product(lhs: f32, rhs: f32) -> [f32; 2] {
+    let product = lhs * rhs;
+    if product.is_normal() { [product, 1.0] } else { [lhs, rhs] }
 }
 
 /// `2^exponent` for exponents in -126..=127.
@@ -94,8 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn products_of_huge_scales_stay_finite() {
-        assert_eq!(of_product(1e30, 1e30), f32::MAX);
-        assert_eq!(of_product(2.0, 3.0), 6.0);
+    fn extreme_scales_are_applied_one_after_the_other() {
+        assert_eq!(of_product(2.0, 3.0), [6.0, 1.0]);
+        assert_eq!(of_product(1e30, 1e-30), [1e30 * 1e-30, 1.0]);
+        assert_eq!(of_product(1e30, 1e20), [1e30, 1e20]);
+        assert_eq!(of_product(1e-23, 5e-24), [1e-23, 5e-24]);
     }
 }

@@ -7,22 +7,20 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Fp8Error {
     /// A file could not be read or written.
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error("cannot {action} {path}: {reason}", path = path.display())]
     Io {
         /// What was tried: "read" or "write".
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The reason that the operating system gives.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A file is larger than anything that could be meant.
-    #[error("{path} has {bytes} bytes; a configuration has at most {limit}", path = path.display())]
+    #[error("{path} is larger than {limit} bytes; no configuration is", path = path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size in bytes.
-        bytes: u64,
         /// The limit in bytes.
         limit: u64,
     },

@@ -34,6 +34,8 @@ fn in_fp8() -> bool {
 
 #[test]
 fn the_default_filter_starts_at_sixteen() {
+    // In a scope: another test of this file changes the process-wide default for a moment.
+    let ran = |m, k, n| Fp8Config::default().scope(|| ran(m, k, n));
     assert_eq!(ran(16, 16, 16), Ran::FakeQuantized);
     assert_eq!(ran(17, 17, 17), Ran::FakeQuantized);
     for (sizes, dimension) in [((15, 16, 16), 'M'), ((16, 15, 16), 'K'), ((16, 16, 15), 'N')] {
@@ -83,8 +85,14 @@ fn attention_stays_on_the_backend_unless_batches_are_taken() {
     assert!(report.high_precision().all(|(product, reason)| {
         product.kind == ProductKind::Attention && product.gemm.batch == 6 && reason == batched
     }));
-    let report = Fp8Config::default().with_filter(Filter::every_matmul()).scope(attention);
-    assert_eq!(report.fp8().count(), 2);
+    let every = Fp8Config::default().with_filter(Filter::every_matmul());
+    let report = every.scope(attention);
+    let kinds: Vec<_> = report.fp8().map(|product| (product.kind, product.gemm.n)).collect();
+    assert_eq!(kinds, [(ProductKind::Attention, 16), (ProductKind::Attention, 32)]);
+    // A predicate sees what the products are part of.
+    let report = every.scope_where(|product| product.kind != ProductKind::Attention, attention);
+    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
+    assert_eq!(reasons, [HighPrecision::Predicate; 2]);
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn scopes_stay_on_their_thread_and_the_default_is_for_all() {
         assert!(tiny());
         assert!(!thread::scope(|s| s.spawn(tiny).join().unwrap()), "scopes do not cross threads");
     });
-    // Other tests run meanwhile: the default may only get wider by products that they do not make.
+    // Other tests run meanwhile: the default only gets wider, by products that they do not make outside a scope.
     let wider = Fp8Config::default().with_filter(Filter::default().with_min_sizes(16, 16, 11));
     let eleven = || ran(16, 11, 16) == Ran::FakeQuantized;
     assert!(!eleven());

@@ -73,6 +73,41 @@ fn a_balanced_checkpoint_quantizes_once() {
     assert_eq!(inner.iter().map(formats).collect::<Vec<_>>(), NAMED);
 }
 
+/// The gradients of two linear layers with operations between them that a balanced checkpoint runs again, and the report.
+fn network<B: AutodiffBackend>() -> (Vec<f32>, Vec<ProductReport>) {
+    let mut random = Random(23);
+    let layer = |random: &mut Random| Linear::<B> {
+        weight: Param::from_tensor(tensor(&random.spread(32 * 32), [32, 32])),
+        bias: Some(Param::from_tensor(tensor(&random.spread(32), [32]))),
+    };
+    let (first, second) = (layer(&mut random), layer(&mut random));
+    let x = tensor::<B, 2>(&random.spread(16 * 32), [16, 32]).require_grad();
+    let (grads, report) = trace(|| {
+        let hidden = burn::tensor::activation::gelu(first.forward(x.clone() * 0.05 + 1.0));
+        let hidden = second.forward(hidden.clone().tanh() * 0.5 + hidden.sin());
+        hidden.clone().matmul(hidden.transpose()).powi_scalar(2).mean().backward()
+    });
+    let mut all = values(x.grad(&grads).unwrap());
+    for layer in [first, second] {
+        all.extend(values(layer.weight.grad(&grads).unwrap()));
+        all.extend(values(layer.bias.unwrap().grad(&grads).unwrap()));
+    }
+    assert!(all.iter().all(|grad| grad.is_finite()) && all.iter().any(|grad| *grad != 0.0));
+    (all, report.products)
+}
+
+#[test]
+fn recomputing_changes_neither_gradients_nor_products() {
+    let (expected, products) = network::<Fp8Backend<Autodiff<Flex>>>();
+    assert_eq!(products.len(), 9);
+    let balanced = network::<Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>>();
+    assert!(balanced == (expected, products), "gradients, shapes or scales differ");
+    let (expected, products) = network::<Autodiff<Fp8Backend<Flex>>>();
+    assert_eq!(products.len(), 9);
+    let balanced = network::<Autodiff<Fp8Backend<Flex>, BalancedCheckpointing>>();
+    assert!(balanced == (expected, products), "gradients, shapes or scales differ");
+}
+
 /// The gradients of `sum(linear(x) · dy)` by the formula of the golden file, in f64.
 struct Expected {
     y: Vec<f32>,
@@ -192,7 +227,32 @@ fn frozen_operands_cost_no_gradient() {
 }
 
 #[test]
-fn nothing_tracked_saves_nothing_and_runs_the_forward_product_alone() {
+fn a_bias_alone_costs_no_product() {
+    type B = Outer<Flex>;
+    let device = Default::default();
+    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
+    let w = Tensor::<B, 2>::random([32, 24], Distribution::Default, &device);
+    let b = Tensor::<B, 1>::zeros([24], &device).require_grad();
+    let linear = || burn::tensor::module::linear(x.clone(), w.clone(), Some(b.clone()));
+    let (grads, report) = trace(|| linear().sum().backward());
+    assert_eq!(report.products.len(), 1, "{report}");
+    assert_eq!(values(b.grad(&grads).unwrap()), [16.0; 24]);
+}
+
+#[test]
+fn a_product_with_itself_sums_both_gradients() {
+    type B = Outer<Flex>;
+    let (k, mut random) = (5, Random(29));
+    let x = random.spread(k * k);
+    let tracked = tensor::<B, 2>(&x, [k, k]).require_grad();
+    let grads = every_matmul().scope(|| tracked.clone().matmul(tracked.clone()).sum().backward());
+    let expected = expected(&x, &x, &vec![0.0; k], &vec![1.0; k * k], [k, k, k]);
+    let sum: Vec<f32> = expected.dx.iter().zip(&expected.dw).map(|(a, b)| a + b).collect();
+    assert_close(&values(tracked.grad(&grads).unwrap()), &sum, TOLERANCE, "dx");
+}
+
+#[test]
+fn nothing_tracked_runs_the_forward_product_alone() {
     type B = Outer<Flex>;
     let x = Tensor::<B, 2>::ones([16, 16], &Default::default());
     let (y, report) = trace(|| x.clone().matmul(x));

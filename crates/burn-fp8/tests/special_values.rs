@@ -5,62 +5,13 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::backend::{Autodiff, Flex};
+use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorPrimitive};
-use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Fp8Backend, Fp8Matmul, Quantize, Recipe, trace};
-use common::{bits, every_matmul, reference, tensor, values};
-
-fn quantize<B: Fp8Matmul>(x: &[f32], format: Fp8Format, recipe: Recipe) -> (Vec<f32>, f32) {
-    let TensorPrimitive::Float(x) = tensor::<B, 1>(x, [x.len()]).into_primitive() else {
-        unreachable!("made of floats");
-    };
-    let quantized = B::fp8_quantize(x, Quantize { format, recipe, save: true });
-    let values = values(Tensor::<B, 1>::from_primitive(TensorPrimitive::Float(quantized.values)));
-    let saved = B::fp8_values(quantized.codes.expect("asked for"));
-    let saved = common::values(Tensor::<B, 1>::from_primitive(TensorPrimitive::Float(saved)));
-    let non_nan = |values: &[f32]| {
-        values.iter().map(|v| if v.is_nan() { None } else { Some(v.to_bits()) }).collect::<Vec<_>>()
-    };
-    assert_eq!(non_nan(&values), non_nan(&saved), "saved codes hold the values");
-    (values, quantized.scale.read())
-}
-
-fn check_special<B: Fp8Matmul>() {
-    const INF: f32 = f32::INFINITY;
-    let current = Recipe::current();
-    for (format, max) in [(E4M3, 448.0f32), (E5M2, 57344.0)] {
-        // The scale comes from the finite elements; what is not finite stays visible.
-        let (values, scale) = quantize::<B>(&[1.0, f32::NAN, INF, -INF, -2.0], format, current);
-        assert_eq!(scale, 2.0 / max, "{format}");
-        assert_eq!(values[4], -max);
-        assert!(values[1].is_nan());
-        match format {
-            E4M3 => assert!(values[2].is_nan() && values[3].is_nan()),
-            E5M2 => assert_eq!(values[2..4], [INF, -INF]),
-        }
-        // Nothing finite, nothing but zeros: scale 1; zeros keep their sign.
-        assert_eq!(quantize::<B>(&[f32::NAN, INF], format, current).1, 1.0);
-        let (values, scale) = quantize::<B>(&[0.0, -0.0, 0.0], format, current);
-        assert_eq!((bits(&values), scale), (bits(&[0.0, -0.0, 0.0]), 1.0));
-        // Subnormal inputs, and an amax so small that the scale is clamped.
-        for x in [[1e-40f32, -1e-40, 3e-41, 1e-45], [f32::MIN_POSITIVE, 1e-39, -1e-38, 0.0]] {
-            let (values, scale) = quantize::<B>(&x, format, current);
-            assert_eq!(scale, f32::MIN_POSITIVE, "{format} {x:?}");
-            let expected = x.map(|x| reference::round(f64::from(x / scale), format) as f32);
-            assert_eq!(bits(&values), bits(&expected), "{format} {x:?}");
-        }
-        // One outlier: the rest falls to zero or near it, but with its sign.
-        let (values, scale) = quantize::<B>(&[1e30, 1.0, -1.0, 1e28], format, current);
-        assert_eq!(values[0], max);
-        assert_eq!(bits(&values[1..3]), bits(&[0.0, -0.0]));
-        assert_eq!(values[3], reference::round(f64::from(1e28f32 / scale), format) as f32);
-        // The largest number, with a margin that would take the scale past it.
-        let recipe = current.with_margin(64).with_power_of_two(true);
-        let (values, scale) = quantize::<B>(&[f32::MAX, -1.0], format, recipe);
-        assert!(scale.is_finite() && values.iter().all(|value| value.is_finite()));
-    }
-}
+use burn_fp8::{Fp8Backend, trace};
+#[cfg(feature = "ndarray")]
+use common::special::check_agreement;
+use common::special::{check_special, check_ties};
+use common::{every_matmul, tensor, values};
 
 #[test]
 fn special_values_on_flex() {
@@ -73,24 +24,6 @@ fn special_values_on_ndarray() {
     check_special::<burn::backend::NdArray>();
 }
 
-/// Every rounding decision of both formats: all midpoints between neighbours, the values beside them, and the values.
-fn check_ties<B: Fp8Matmul>() {
-    for format in [E4M3, E5M2] {
-        let magnitudes = reference::magnitudes(format);
-        let mut x: Vec<f32> = vec![];
-        for pair in magnitudes.windows(2) {
-            let middle = ((pair[0] + pair[1]) / 2.0) as f32;
-            let beside = [middle.next_down(), middle, middle.next_up(), pair[1] as f32];
-            x.extend(beside.iter().flat_map(|x| [*x, -x]));
-        }
-        let (values, scale) = quantize::<B>(&x, format, Recipe::current());
-        assert_eq!(scale, 1.0, "the largest value is the format's");
-        let expected: Vec<f32> =
-            x.iter().map(|x| reference::round(f64::from(*x), format) as f32).collect();
-        assert_eq!(bits(&values), bits(&expected), "{format}");
-    }
-}
-
 #[test]
 fn ties_go_to_even_everywhere() {
     check_ties::<Flex>();
@@ -101,26 +34,7 @@ fn ties_go_to_even_everywhere() {
 #[cfg(feature = "ndarray")]
 #[test]
 fn tensor_operations_and_slices_agree_bit_for_bit() {
-    use burn::backend::NdArray;
-    let mut random = common::Random(17);
-    for format in [E4M3, E5M2] {
-        for power_of_two in [false, true] {
-            for margin in [-3, 0, 5] {
-                let recipe = Recipe::current().with_margin(margin).with_power_of_two(power_of_two);
-                // Any bit pattern, so of any magnitude, some of them not finite.
-                let x: Vec<f32> = (0..4096).map(|_| f32::from_bits(random.bits() as u32)).collect();
-                for x in [x.clone(), x.iter().map(|x| x.clamp(-1.0, 1.0)).collect()] {
-                    let (flex, flex_scale) = quantize::<Flex>(&x, format, recipe);
-                    let (portable, scale) = quantize::<NdArray>(&x, format, recipe);
-                    assert_eq!(flex_scale.to_bits(), scale.to_bits(), "{format} {recipe:?}");
-                    for ((x, a), b) in x.iter().zip(&flex).zip(&portable) {
-                        let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-                        assert!(same, "{format} {recipe:?} {x:e}: {a} and {b}");
-                    }
-                }
-            }
-        }
-    }
+    check_agreement::<burn::backend::NdArray>();
 }
 
 #[test]
@@ -138,6 +52,57 @@ fn a_non_finite_element_shows_in_its_row_only() {
         1e-6,
         "rest",
     );
+}
+
+/// Scales whose product is no normal f32 lose nothing that f32 can hold.
+fn check_extreme_scales<B: Backend>() {
+    let (m, k) = (2, 1024);
+    for (scale, expected) in [(2e-21f32, 4e-42f64 * 1024.0), (1e-22, 1e-44 * 1024.0)] {
+        let product = every_matmul().scope(|| {
+            tensor::<B, 2>(&vec![scale; m * k], [m, k]).matmul(tensor(&vec![scale; m * k], [k, m]))
+        });
+        for value in values(product) {
+            let error = (f64::from(value) - expected).abs();
+            assert!(error <= expected * 1e-6 + 2e-45, "{scale:e}: {value:e}, not {expected:e}");
+        }
+    }
+    // Here the sum of code products is 0 or 448², and the true product is 1e72 or 0.
+    let product = every_matmul().scope(|| {
+        tensor::<B, 2>(&[1e36, 0.0, 0.0, 0.0], [2, 2])
+            .matmul(tensor(&[1e36, 0.0, 0.0, 0.0], [2, 2]))
+    });
+    assert_eq!(values(product), [f32::INFINITY, 0.0, 0.0, 0.0]);
+    // One huge, one tiny.
+    let product = every_matmul().scope(|| {
+        tensor::<B, 2>(&vec![1e37; m * k], [m, k]).matmul(tensor(&vec![1e-30; m * k], [k, m]))
+    });
+    common::assert_close(&values(product), &[1.024e10; 4], 1e-5, "huge times tiny");
+}
+
+#[test]
+fn extreme_scales_lose_nothing() {
+    check_extreme_scales::<Fp8Backend<Flex>>();
+    #[cfg(feature = "ndarray")]
+    check_extreme_scales::<Fp8Backend<burn::backend::NdArray>>();
+}
+
+/// An infinite output gradient stays infinite or NaN where it reaches, and nowhere else.
+#[test]
+fn a_non_finite_output_gradient_stays_visible() {
+    type B = Fp8Backend<Autodiff<Flex>>;
+    let x = tensor::<B, 2>(&[1.0; 12], [3, 4]).require_grad();
+    let w = tensor::<B, 2>(&[0.5; 8], [4, 2]).require_grad();
+    let dy = tensor::<B, 2>(&[1.0, 1.0, f32::INFINITY, 1.0, 1.0, 1.0], [3, 2]);
+    let grads = every_matmul().scope(|| (x.clone().matmul(w.clone()) * dy).sum().backward());
+    let dx = values(x.grad(&grads).unwrap());
+    assert!(dx[4..8].iter().all(|dx| *dx == f32::INFINITY), "{dx:?}");
+    common::assert_close(&dx[..4], &[1.0; 4], 1e-6, "first row of dx");
+    common::assert_close(&dx[8..], &[1.0; 4], 1e-6, "last row of dx");
+    let dw = values(w.grad(&grads).unwrap());
+    for row in dw.chunks(2) {
+        assert_eq!(row[0], f32::INFINITY);
+        common::assert_close(&row[1..], &[3.0], 1e-6, "second column of dw");
+    }
 }
 
 #[test]
@@ -168,7 +133,7 @@ fn empty_products_run_on_the_backend() {
 }
 
 #[test]
-fn one_element_is_exact() {
+fn one_element_is_exact_up_to_the_rounding_of_the_scales() {
     type B = Fp8Backend<Flex>;
     let product =
         every_matmul().scope(|| tensor::<B, 2>(&[3.0], [1, 1]).matmul(tensor(&[-5.0], [1, 1])));

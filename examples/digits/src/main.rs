@@ -29,20 +29,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // File names and fields may hold line breaks: an error stays one line.
-            let message: String =
-                format!("error: {error:#}").split_inclusive(char::is_control).map(escape).collect();
-            eprintln!("{message}");
+            eprintln!("{}", format!("error: {error:#}").replace(char::is_control, " "));
             ExitCode::from(2)
         }
-    }
-}
-
-fn escape(part: &str) -> String {
-    match part.chars().next_back() {
-        Some(last) if last.is_control() => {
-            format!("{}{}", &part[..part.len() - last.len_utf8()], last.escape_default())
-        }
-        _ => part.into(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use common::{csv, digits, directory, file, gzip, json, rows};
 use serde_json::Value;
@@ -83,6 +84,17 @@ fn without_json_trace_and_table_are_printed() {
     ] {
         assert!(stdout.contains(words), "`{words}` is missing in:\n{stdout}");
     }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_digits"));
+    command.args(["--epochs", "1", "--out"]).arg(directory("pipe"));
+    let mut program =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(program.stdout.take());
+    let output = program.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty());
 }
 
 #[test]

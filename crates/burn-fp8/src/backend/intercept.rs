@@ -1,14 +1,15 @@
 //! The operations that are not forwarded as they are: each asks the configuration, then runs in FP8 or on `B`.
 
+use std::cell::Cell;
+
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::attention::attention_fallback;
 use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
 use burn::tensor::{Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, ProductKind, Rejection};
+use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use crate::matmul::{Product, linear_gemm, record_high_precision};
-use crate::report::HighPrecision;
-use crate::{Fp8Backend, Fp8Config, Fp8Matmul};
+use crate::{Fp8Backend, Fp8Matmul};
 
 pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
@@ -18,9 +19,8 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape()).and_then(|gemm| {
-        Product::plan::<B>(ProductKind::Matmul, GemmRole::Output, gemm, [&lhs, &rhs])
-    });
+    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape())
+        .and_then(|gemm| Product::plan::<B>(KIND.get(), GemmRole::Output, gemm, [&lhs, &rhs]));
     match product {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
         None => B::float_matmul(lhs, rhs),
@@ -76,7 +76,12 @@ pub(super) fn linear_weight_backward<B: Fp8Matmul>(
     }
 }
 
-/// Attention keeps the fused kernels of `B` unless FP8 is to take its batched products.
+thread_local! {
+    /// What plain products are part of, on this thread.
+    static KIND: Cell<ProductKind> = const { Cell::new(ProductKind::Matmul) };
+}
+
+/// Attention keeps the fused kernels of `B` unless one of its two products runs in FP8.
 pub(super) fn attention<B: Fp8Matmul>(
     query: FloatTensor<B>,
     key: FloatTensor<B>,
@@ -85,24 +90,46 @@ pub(super) fn attention<B: Fp8Matmul>(
     attn_bias: Option<FloatTensor<B>>,
     options: AttentionModuleOptions,
 ) -> FloatTensor<B> {
-    let config = Fp8Config::current();
-    if config.enabled && config.filter.batched && config.filter.matmul {
-        return attention_fallback::<Fp8Backend<B>>(query, key, value, mask, attn_bias, options);
-    }
-    let reason = match (config.enabled, config.filter.matmul) {
-        (false, _) => HighPrecision::Off,
-        (true, false) => HighPrecision::Filter(Rejection::LinearOnly),
-        (true, true) => HighPrecision::Filter(Rejection::Batched),
-    };
     if let [batch, heads, queries, width] = *query.shape()
         && let [.., keys, value_width] = *value.shape()
     {
-        let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
-        for gemm in [gemm(keys, width), gemm(value_width, keys)] {
-            record_high_precision(ProductKind::Attention, GemmRole::Output, gemm, reason);
+        let kind = ProductKind::Attention;
+        let plain_operand = batch * heads == 1;
+        let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand };
+        let products = [
+            (gemm(keys, width), [query.dtype(), key.dtype()]),
+            (gemm(value_width, keys), [query.dtype(), value.dtype()]),
+        ];
+        let decisions = products.map(|(gemm, dtypes)| Product::would_run(kind, gemm, dtypes));
+        if decisions.iter().any(Result::is_ok) {
+            let _attention = Part::of(kind);
+            return attention_fallback::<Fp8Backend<B>>(
+                query, key, value, mask, attn_bias, options,
+            );
+        }
+        for ((gemm, _), decision) in products.iter().zip(decisions) {
+            if let Err(reason) = decision {
+                record_high_precision(kind, GemmRole::Output, *gemm, reason);
+            }
         }
     }
     B::attention(query, key, value, mask, attn_bias, options)
+}
+
+/// While it lives, plain products on this thread count as parts of something larger.
+struct Part;
+
+impl Part {
+    fn of(kind: ProductKind) -> Self {
+        KIND.set(kind);
+        Self
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        KIND.set(ProductKind::Matmul);
+    }
 }
 
 fn plan_linear<B: Fp8Matmul>(

@@ -3,6 +3,7 @@
 mod ambient;
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use burn::config::Config;
@@ -117,7 +118,11 @@ impl Fp8Config {
         }
     }
 
-    fn validate(&self) -> Result<(), Fp8Error> {
+    /// Checks what does not depend on a device. What was read from JSON is valid.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidConfig`] for a recipe out of range.
+    pub fn validate(&self) -> Result<(), Fp8Error> {
         self.recipe.validate().map_err(|error| Fp8Error::InvalidConfig(error.to_string()))
     }
 
@@ -140,10 +145,10 @@ impl Fp8Config {
     /// [`Fp8Error::Io`] where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
         let path = path.as_ref();
-        fs::write(path, self.to_json() + "\n").map_err(|source| Fp8Error::Io {
+        fs::write(path, self.to_json() + "\n").map_err(|reason| Fp8Error::Io {
             action: "write",
             path: path.into(),
-            source,
+            reason,
         })
     }
 
@@ -153,12 +158,14 @@ impl Fp8Config {
     /// As [`from_json`](Self::from_json), and [`Fp8Error::Io`], [`Fp8Error::TooLarge`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
-        let io = |source| Fp8Error::Io { action: "read", path: path.into(), source };
-        let bytes = fs::metadata(path).map_err(io)?.len();
-        if bytes > MAX_FILE_BYTES {
-            return Err(Fp8Error::TooLarge { path: path.into(), bytes, limit: MAX_FILE_BYTES });
+        let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
+        // Bounded while reading: devices and pipes do not tell their size.
+        let mut json = String::new();
+        let file = fs::File::open(path).map_err(io)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut json).map_err(io)?;
+        if json.len() as u64 > MAX_FILE_BYTES {
+            return Err(Fp8Error::TooLarge { path: path.into(), limit: MAX_FILE_BYTES });
         }
-        let json = fs::read_to_string(path).map_err(io)?;
         Self::from_json(&json).map_err(|error| match error {
             Fp8Error::InvalidConfig(reason) => {
                 Fp8Error::InvalidConfig(format!("{}: {reason}", path.display()))

@@ -8,9 +8,37 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Shape, TensorMetadata};
 
-use super::{Fp8Matmul, Product, SavedOperand, emulated};
+use super::{Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, emulated};
+use crate::Scale;
+
+/// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
+type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
 impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
+    // Quantized tensors are constants of the graph: those of `B`, untracked.
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
+        let Quantized { values, codes, scale, format } = B::fp8_quantize(tensor.primitive, request);
+        Quantized {
+            values: AutodiffTensor::<B, C>::new(values),
+            codes: codes.map(|codes| match codes {
+                Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
+                Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
+            }),
+            scale: match scale {
+                Scale::Host(scale) => Scale::Host(scale),
+                Scale::Device(scale) => Scale::Device(AutodiffTensor::<B, C>::new(scale)),
+            },
+            format,
+        }
+    }
+
+    fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
+        AutodiffTensor::<B, C>::new(B::fp8_values(match codes {
+            Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
+            Codes::Values(values) => Codes::Values(values.primitive),
+        }))
+    }
+
     fn fp8_native(device: &Self::Device) -> Result<(), String> {
         B::fp8_native(device)
     }
@@ -106,9 +134,7 @@ fn tracked<B: Fp8Matmul, C: CheckpointStrategy, const N: usize>(
     let nodes: Vec<_> = nodes.into_iter().flatten().collect();
     let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
 
-    let rank = lhs.primitive.rank();
-    let rhs = emulated::unsqueeze::<B>(rhs.primitive, rank);
-    let (output, operands) = emulated::forward::<B>(lhs.primitive, rhs, &product, save);
+    let (output, operands) = emulated::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
     let output = emulated::add_bias::<B>(output, bias.map(|bias| bias.primitive));
 
     match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {

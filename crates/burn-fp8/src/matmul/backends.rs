@@ -18,22 +18,42 @@ mod ndarray {
     }
 }
 
-/// Wgpu, Vulkan, Metal and WebGpu are one type, with or without Fusion.
-#[cfg(feature = "wgpu")]
-mod wgpu {
-    use burn::backend::Wgpu;
-    use burn::backend::wgpu::{BoolElement, FloatElement, IntElement};
+/// CUDA, ROCm, and Wgpu with its variants Vulkan, Metal and WebGpu.
+#[cfg(feature = "cubecl")]
+mod cubecl {
+    use burn::tensor::backend::DeviceOps;
+    use burn_cubecl::cubecl::server::ComputeServer;
+    use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-    impl<F: FloatElement, I: IntElement, B: BoolElement> crate::Fp8Matmul for Wgpu<F, I, B> {}
+    impl<R, F, I, B> crate::Fp8Matmul for CubeBackend<R, F, I, B>
+    where
+        R: CubeRuntime,
+        R::Server: ComputeServer,
+        R::Device: DeviceOps,
+        F: FloatElement,
+        I: IntElement,
+        B: BoolElement,
+    {
+    }
+}
+
+/// What those are with Burn's feature `fusion`, which is on by default there.
+#[cfg(feature = "fusion")]
+mod fusion {
+    use burn_fusion::{Fusion, FusionBackend};
+
+    impl<B: FusionBackend + crate::Fp8Matmul> crate::Fp8Matmul for Fusion<B> {}
 }
 
 #[cfg(feature = "candle")]
 #[allow(deprecated, reason = "Burn deprecates its Candle backend, but 0.21 still has it")]
 mod candle {
     use burn::backend::Candle;
-    use burn::backend::candle::{FloatCandleElement, IntCandleElement};
+    use burn::backend::candle::IntCandleElement;
 
-    impl<F: FloatCandleElement, I: IntCandleElement> crate::Fp8Matmul for Candle<F, I> {}
+    // Not for other element types: Candle rounds the constants of an operation on an f32 tensor to the default one.
+    impl<I: IntCandleElement> crate::Fp8Matmul for Candle<f32, I> {}
+    impl<I: IntCandleElement> crate::Fp8Matmul for Candle<f64, I> {}
 }
 
 #[cfg(feature = "tch")]
@@ -42,22 +62,6 @@ mod tch {
     use burn::backend::libtorch::TchElement;
 
     impl<E: TchElement> crate::Fp8Matmul for LibTorch<E> {}
-}
-
-#[cfg(feature = "cuda")]
-mod cuda {
-    use burn::backend::Cuda;
-    use burn_cubecl::{FloatElement, IntElement};
-
-    impl<F: FloatElement, I: IntElement> crate::Fp8Matmul for Cuda<F, I> {}
-}
-
-#[cfg(feature = "rocm")]
-mod rocm {
-    use burn::backend::Rocm;
-    use burn_cubecl::{BoolElement, FloatElement, IntElement};
-
-    impl<F: FloatElement, I: IntElement, B: BoolElement> crate::Fp8Matmul for Rocm<F, I, B> {}
 }
 
 /// Router and Remote: products are emulated on the backend at the other end.

@@ -23,11 +23,14 @@ pub(crate) fn linear<B: Fp8Matmul>(
     bias: Option<FloatTensor<B>>,
     product: &Product,
 ) -> FloatTensor<B> {
-    let weight = unsqueeze::<B>(weight, x.rank());
     add_bias::<B>(matmul::<B>(x, weight, product), bias)
 }
 
-/// A product of the forward pass. Keeps the operands that `save` asks for.
+/// A product of the forward pass: operands of the same rank, or any left operand and a matrix. Keeps the operands that
+/// `save` asks for.
+///
+/// Operands are quantized in the layout they have and joined to matrices afterwards: quantizing takes any layout without a copy,
+/// joining dimensions does not.
 pub(crate) fn forward<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
@@ -37,14 +40,11 @@ pub(crate) fn forward<B: Fp8Matmul>(
     let dtype = lhs.dtype();
     let mut shape = lhs.shape();
     let columns = rhs.shape()[rhs.rank() - 1];
-    let (lhs, rhs) = match product.is_flat() {
-        true => (matrix::<B>(lhs), matrix::<B>(rhs)),
-        false => (lhs, rhs),
-    };
     let (lhs_format, rhs_format) = GemmRole::Output.formats();
     let mut lhs = B::fp8_quantize(lhs, product.quantize(lhs_format, save[0]));
     let mut rhs = B::fp8_quantize(rhs, product.quantize(rhs_format, save[1]));
     let saved = [lhs.save(), rhs.save()];
+    let (lhs, rhs) = (product.join(lhs), product.join(rhs));
     let mut output = multiply::<B>(GemmRole::Output, lhs, rhs, dtype, product);
     if product.is_flat() {
         let last = shape.num_dims() - 1;
@@ -68,19 +68,15 @@ pub(crate) fn backward<B: Fp8Matmul>(
         return [None, None];
     }
     let dtype = output_grad.dtype();
-    let output_grad = match product.is_flat() {
-        true => matrix::<B>(output_grad),
-        false => output_grad,
-    };
     let (format, _) = GemmRole::GradInput.formats();
-    let output_grad = B::fp8_quantize(output_grad, product.quantize(format, false));
+    let output_grad = product.join(B::fp8_quantize(output_grad, product.quantize(format, false)));
     let grad_lhs = rhs.map(|rhs| {
-        let rhs = transpose(rhs.restore());
+        let rhs = transpose(product.join(rhs.restore()));
         let grad = multiply::<B>(GemmRole::GradInput, output_grad.clone(), rhs, dtype, product);
         reduce::<B>(grad, lhs_shape)
     });
     let grad_rhs = lhs.map(|lhs| {
-        let lhs = transpose(lhs.restore());
+        let lhs = transpose(product.join(lhs.restore()));
         let grad = multiply::<B>(GemmRole::GradWeight, lhs, output_grad, dtype, product);
         reduce::<B>(grad, rhs_shape)
     });
@@ -98,7 +94,7 @@ pub(crate) fn linear_x_backward<B: Fp8Matmul>(
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[0];
     let (grad_format, weight_format) = GemmRole::GradInput.formats();
-    let grad = B::fp8_quantize(matrix::<B>(output_grad), product.quantize(grad_format, false));
+    let grad = matrix(B::fp8_quantize(output_grad, product.quantize(grad_format, false)));
     let weight = transpose(B::fp8_quantize(weight, product.quantize(weight_format, false)));
     let grad = multiply::<B>(GemmRole::GradInput, grad, weight, dtype, product);
     reshape::<B>(grad, shape)
@@ -112,8 +108,8 @@ pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
 ) -> FloatTensor<B> {
     let dtype = output_grad.dtype();
     let (x_format, grad_format) = GemmRole::GradWeight.formats();
-    let x = transpose(B::fp8_quantize(matrix::<B>(x), product.quantize(x_format, false)));
-    let grad = B::fp8_quantize(matrix::<B>(output_grad), product.quantize(grad_format, false));
+    let x = transpose(matrix(B::fp8_quantize(x, product.quantize(x_format, false))));
+    let grad = matrix(B::fp8_quantize(output_grad, product.quantize(grad_format, false)));
     multiply::<B>(GemmRole::GradWeight, x, grad, dtype, product)
 }
 
@@ -132,7 +128,7 @@ pub(crate) fn add_bias<B: Backend>(
 }
 
 /// Prepends dimensions of size 1 until the tensor has `rank` dimensions.
-pub(crate) fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> {
+fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> {
     let shape = tensor.shape();
     let mut dims = vec![1; rank.saturating_sub(shape.num_dims())];
     dims.extend(shape.iter());
@@ -159,12 +155,22 @@ fn transpose<B: Backend>(operand: Quantized<B>) -> Quantized<B> {
     Quantized { values: B::float_transpose(operand.values), ..operand }
 }
 
+impl Product {
+    /// The operand as the product multiplies it: as a matrix where leading dimensions join M.
+    fn join<B: Backend>(&self, operand: Quantized<B>) -> Quantized<B> {
+        match self.is_flat() {
+            true => matrix(operand),
+            false => operand,
+        }
+    }
+}
+
 /// Joins all dimensions but the last.
-fn matrix<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let shape = tensor.shape();
+fn matrix<B: Backend>(operand: Quantized<B>) -> Quantized<B> {
+    let shape = operand.values.shape();
     let columns = shape[shape.num_dims() - 1];
     let rows = shape.num_elements() / columns;
-    reshape::<B>(tensor, Shape::new([rows, columns]))
+    Quantized { values: reshape::<B>(operand.values, Shape::new([rows, columns])), ..operand }
 }
 
 fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {

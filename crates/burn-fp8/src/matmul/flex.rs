@@ -35,7 +35,10 @@ impl Fp8Matmul for Flex {
         if let (Scale::Host(lhs), Scale::Host(rhs)) = (lhs, rhs)
             && let Some(values) = tensor.try_storage_mut::<f32>()
         {
-            parallel::scale_in_place(values, scale::of_product(*lhs, *rhs));
+            for factor in scale::of_product(*lhs, *rhs).into_iter().filter(|factor| *factor != 1.0)
+            {
+                parallel::scale_in_place(values, factor);
+            }
             return tensor;
         }
         portable::rescale::<Self>(tensor, lhs, rhs)

@@ -5,7 +5,7 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{BoolDType, DType, FloatDType, Shape, TensorMetadata};
-use burn_fp8_core::{Fp8Format, scale};
+use burn_fp8_core::Fp8Format;
 
 use super::{Codes, Quantize, Quantized};
 use crate::Scale;
@@ -43,30 +43,24 @@ pub(crate) fn rescale<B: Backend>(
     lhs: &Scale<B>,
     rhs: &Scale<B>,
 ) -> FloatTensor<B> {
-    match (lhs, rhs) {
-        (Scale::Host(lhs), Scale::Host(rhs)) => {
-            B::float_mul_scalar(tensor, scale::of_product(*lhs, *rhs).into())
+    let device = B::float_device(&tensor);
+    let [lhs, rhs] = [lhs, rhs].map(|scale| match scale {
+        Scale::Host(scale) => {
+            B::float_full(Shape::new([1]), (*scale).into(), &device, FloatDType::F32)
         }
-        (Scale::Device(lhs), Scale::Device(rhs)) => {
-            let factor = B::float_mul(lhs.clone(), rhs.clone());
-            let factor = B::float_clamp_max(factor, scale::MAX_SCALE.into());
-            let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
-            B::float_mul(tensor, factor)
-        }
-        (Scale::Device(device), Scale::Host(host)) | (Scale::Host(host), Scale::Device(device)) => {
-            let factor = B::float_mul_scalar(device.clone(), (*host).into());
-            let factor = B::float_clamp_max(factor, scale::MAX_SCALE.into());
-            let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
-            B::float_mul(tensor, factor)
-        }
-    }
+        Scale::Device(scale) => scale.clone(),
+    });
+    device::of_product::<B>(lhs, rhs).into_iter().fold(tensor, |tensor, factor| {
+        let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
+        B::float_mul(tensor, factor)
+    })
 }
 
 /// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even, saturating. Where the input is NaN the
 /// result is; where it is infinite the result is NaN in E4M3 and infinite in E5M2. Zeros keep their sign.
 ///
-/// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent. It is found by
-/// comparing with each power of two of the format, and dividing by it is exact. Rounding uses `floor` and comparisons only:
+/// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent, so dividing by it is
+/// exact. Rounding uses `floor` and comparisons only:
 /// what `round` does with ties differs between backends, and the usual trick of adding and subtracting a large number does
 /// not survive compilers that rearrange floats.
 fn round<B: Backend>(
@@ -76,9 +70,7 @@ fn round<B: Backend>(
 ) -> FloatTensor<B> {
     let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
     let clipped = B::float_clamp_max(device::magnitude::<B>(x.clone()), format.max().into());
-    let (quanta, inverse) = quantum::<B>(&clipped, format, bool_dtype);
-
-    let steps = B::float_mul(clipped, inverse);
+    let (steps, quanta) = in_quanta::<B>(clipped, format, bool_dtype);
     let floor = B::float_floor(steps.clone());
     let fraction = B::float_sub(steps, floor.clone());
     let half_floor = B::float_mul_scalar(floor.clone(), 0.5f32.into());
@@ -101,34 +93,38 @@ fn round<B: Backend>(
         f32::MAX.into(),
         bool_dtype,
     );
-    let special = match format {
-        // inf - inf and NaN - NaN are NaN.
-        Fp8Format::E4M3 => B::float_sub(input.clone(), input),
-        Fp8Format::E5M2 => input,
-    };
-    B::float_mask_where(signed, B::bool_not(finite), special)
+    let non_finite = B::bool_not(finite);
+    match format {
+        Fp8Format::E4M3 => B::float_mask_fill(signed, non_finite, f32::NAN.into()),
+        Fp8Format::E5M2 => B::float_mask_where(signed, non_finite, input),
+    }
 }
 
-/// The quantum of every magnitude, and its inverse.
-fn quantum<B: Backend>(
-    magnitude: &FloatTensor<B>,
+/// Every magnitude in units of its quantum, and the quantum. All operations are exact.
+///
+/// Divides by powers of two, in descending steps, until what is left lies in [1, 2): the mantissa. Subnormals have the quantum of the
+/// smallest normal numbers.
+fn in_quanta<B: Backend>(
+    magnitude: FloatTensor<B>,
     format: Fp8Format,
     bool_dtype: BoolDType,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
-    let device = B::float_device(magnitude);
+    let device = B::float_device(&magnitude);
+    let normal = format.min_positive_normal();
     let smallest = format.min_positive_subnormal();
-    let full =
-        |value: f32| B::float_full(magnitude.shape(), value.into(), &device, FloatDType::F32);
-    let (mut quanta, mut inverse) = (full(smallest), full(1.0 / smallest));
-    // From the second normal exponent on, each one doubles the quantum.
-    let mut power = format.min_positive_normal() * 2.0;
-    let mut quantum = smallest * 2.0;
-    while power <= format.max() {
-        let reached = B::float_greater_equal_elem(magnitude.clone(), power.into(), bool_dtype);
-        quanta = B::float_mask_fill(quanta, reached.clone(), quantum.into());
-        inverse = B::float_mask_fill(inverse, reached, (1.0 / quantum).into());
-        power *= 2.0;
-        quantum *= 2.0;
+    let subnormal = B::float_lower_elem(magnitude.clone(), normal.into(), bool_dtype);
+    let in_smallest = B::float_mul_scalar(magnitude.clone(), (1.0 / smallest).into());
+
+    let mut mantissa = B::float_mul_scalar(magnitude.clone(), (1.0 / normal).into());
+    let mut quanta = B::float_full(magnitude.shape(), smallest.into(), &device, FloatDType::F32);
+    // Exponents span less than 2^exponent_bits; the largest step is half of that.
+    for step in (0..format.exponent_bits()).rev().map(|bit| 2f32.powi(1 << bit)) {
+        let above = B::float_greater_equal_elem(mantissa.clone(), step.into(), bool_dtype);
+        let lowered = B::float_mul_scalar(mantissa.clone(), (1.0 / step).into());
+        let raised = B::float_mul_scalar(quanta.clone(), step.into());
+        mantissa = B::float_mask_where(mantissa, above.clone(), lowered);
+        quanta = B::float_mask_where(quanta, above, raised);
     }
-    (quanta, inverse)
+    let steps = B::float_mul_scalar(mantissa, (1.0 / format.epsilon()).into());
+    (B::float_mask_where(steps, subnormal, in_smallest), quanta)
 }

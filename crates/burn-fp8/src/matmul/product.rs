@@ -21,6 +21,15 @@ pub struct Product {
 }
 
 impl Product {
+    /// Whether a product would run in FP8, else why not. Records nothing.
+    pub(crate) fn would_run(
+        kind: ProductKind,
+        gemm: Gemm,
+        dtypes: [DType; 2],
+    ) -> Result<(), HighPrecision> {
+        check(&config::current(), &ProductInfo { kind, role: GemmRole::Output, gemm }, dtypes)
+    }
+
     /// Decides whether a product of tensors of these shapes and types runs in FP8, and records it in the trace if not.
     ///
     /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to.
@@ -82,13 +91,13 @@ fn check(
         return Err(HighPrecision::Off);
     }
     ambient.config.filter.check(product.kind, product.gemm).map_err(HighPrecision::Filter)?;
-    for dtype in dtypes {
-        // Types that differ are left to the backend as well: it has an answer or an error of its own.
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32)
-            || dtype != dtypes[0]
-        {
-            return Err(HighPrecision::Dtype(dtype));
-        }
+    let [lhs, rhs] = dtypes;
+    if lhs != rhs {
+        // The backend has an answer, or an error of its own.
+        return Err(HighPrecision::MixedDtypes(lhs, rhs));
+    }
+    if !matches!(lhs, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32) {
+        return Err(HighPrecision::Dtype(lhs));
     }
     if !ambient.takes(product) {
         return Err(HighPrecision::Predicate);

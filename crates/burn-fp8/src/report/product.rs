@@ -33,7 +33,7 @@ pub struct OperandReport {
 
 impl fmt::Display for OperandReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} × {:.3e}", self.format, self.scale)
+        write!(f, "{} scale {:.3e}", self.format, self.scale)
     }
 }
 
@@ -66,8 +66,10 @@ pub enum HighPrecision {
     Filter(Rejection),
     /// The predicate of [`Fp8Config::scope_where`](crate::Fp8Config::scope_where) leaves it out.
     Predicate,
-    /// FP8 would take too much from tensors of this type, or the type is no float.
+    /// Tensors of this type are left alone: f64, or no float.
     Dtype(DType),
+    /// The operands are of different types.
+    MixedDtypes(DType, DType),
 }
 
 impl fmt::Display for HighPrecision {
@@ -77,6 +79,7 @@ impl fmt::Display for HighPrecision {
             Self::Filter(rejection) => write!(f, "{rejection}"),
             Self::Predicate => write!(f, "left out by the scope's predicate"),
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
+            Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
         }
     }
 }

@@ -54,6 +54,21 @@ fn from_amax<B: Backend>(
     B::float_mask_fill(scale, zero, 1f32.into())
 }
 
+/// The two factors of [`scale::of_product`]. Shapes `[1]`.
+pub(crate) fn of_product<B: Backend>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+) -> [FloatTensor<B>; 2] {
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&lhs));
+    let product = B::float_mul(lhs.clone(), rhs.clone());
+    let small = B::float_lower_elem(product.clone(), f32::MIN_POSITIVE.into(), settings.bool_dtype);
+    let finite = B::float_lower_equal_elem(product.clone(), f32::MAX.into(), settings.bool_dtype);
+    let not_normal = B::bool_or(small, B::bool_not(finite));
+    let first = B::float_mask_where(product, not_normal.clone(), lhs);
+    let normal = B::bool_not(not_normal);
+    [first, B::float_mask_fill(rhs, normal, 1f32.into())]
+}
+
 /// The smallest power of two that is at least `x`, at least 2^-126. Shape `[1]`.
 ///
 /// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the

@@ -3,6 +3,7 @@
 
 pub mod golden;
 pub mod reference;
+pub mod special;
 
 use burn::backend::Autodiff;
 use burn::tensor::backend::Backend;
