@@ -1,5 +1,7 @@
 //! Flex: quantization over its memory, one byte an element for saved codes.
 
+mod scratch;
+
 use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
@@ -22,11 +24,9 @@ impl Fp8Matmul for Flex {
 
     fn fp8_values(codes: Codes<Self>) -> FlexTensor {
         match codes {
-            Codes::Bytes(codes, format) => {
-                let mut values = vec![0f32; codes.layout().num_elements()];
-                parallel::decode(codes.bytes(), 1.0, format, &mut values);
-                FlexTensor::new(Bytes::from_elems(values), codes.layout().clone(), DType::F32)
-            }
+            Codes::Bytes(codes, format) => scratch::tensor(codes.layout().clone(), |values| {
+                parallel::decode(codes.bytes(), 1.0, format, values);
+            }),
             Codes::Values(values) => values,
         }
     }
@@ -87,16 +87,14 @@ fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize) -> Quantized
     let Quantize { format, recipe, save } = request;
     let scale = scale::from_amax(parallel::amax(x).value, format, recipe);
     let overflow = Overflow::SaturateFinite;
-    let mut values = vec![0f32; x.len()];
-    let codes = if save {
-        let mut codes = vec![0u8; x.len()];
-        parallel::encode_and_round(x, scale, format, overflow, &mut codes, &mut values);
+    let mut codes = vec![0u8; if save { x.len() } else { 0 }];
+    let values = scratch::tensor(layout.clone(), |values| match save {
+        true => parallel::encode_and_round(x, scale, format, overflow, &mut codes, values),
+        false => parallel::round(x, scale, format, overflow, values),
+    });
+    let codes = save.then(|| {
         let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
-        Some(Codes::Bytes(codes, format))
-    } else {
-        parallel::round(x, scale, format, overflow, &mut values);
-        None
-    };
-    let values = FlexTensor::new(Bytes::from_elems(values), layout.clone(), DType::F32);
+        Codes::Bytes(codes, format)
+    });
     Quantized { values, codes, scale: Scale::Host(scale), format }
 }
