@@ -42,6 +42,9 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
                 "clippy: all backends",
                 &["--workspace", "--all-targets", "--features", ALL_BACKENDS],
             )?;
+            let documentation =
+                ["doc", "--locked", "--workspace", "--no-deps", "--features", ALL_BACKENDS];
+            steps.cargo("documentation", &documentation)?;
             clippy(steps, "clippy: no backend", &["-p", "burn-fp8", "--no-default-features"])?;
             let distributed =
                 ["-p", "burn-fp8", "--no-default-features", "--features", DISTRIBUTED];

@@ -191,3 +191,39 @@ fn reduce<B: Backend>(mut grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> 
     }
     reshape::<B>(grad, shape)
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::backend::Flex;
+    use burn::tensor::{DType, Distribution, Tensor, TensorMetadata};
+    use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+
+    use super::*;
+    use crate::matmul::Codes;
+
+    /// What a backward step keeps of its operands: those asked for, one byte an element.
+    #[test]
+    fn saved_operands_take_one_byte_an_element() {
+        let random = |shape: [usize; 3]| {
+            let tensor =
+                Tensor::<Flex, 3>::random(shape, Distribution::Default, &Default::default());
+            tensor.into_primitive().tensor()
+        };
+        let (x, w) = (random([2, 16, 32]), random([1, 32, 24]));
+        let gemm = Gemm::from_shapes(&x.shape(), &w.shape()).expect("the shapes multiply");
+        let product = Product::plan::<Flex>(ProductKind::Matmul, GemmRole::Output, gemm, [&x, &w])
+            .expect("large enough");
+        for save in [[true, false], [false, true], [true, true], [false, false]] {
+            let (output, saved) = forward::<Flex>(x.clone(), w.clone(), &product, save);
+            assert_eq!(output.shape(), Shape::new([2, 16, 24]));
+            for (saved, (save, elements)) in saved.iter().zip(save.iter().zip([1024, 768])) {
+                assert_eq!(saved.is_some(), *save);
+                let Some(saved) = saved else { continue };
+                let Codes::Bytes(codes, Fp8Format::E4M3) = &saved.codes else {
+                    panic!("Flex holds bytes");
+                };
+                assert_eq!((codes.dtype(), codes.bytes().len()), (DType::U8, elements));
+            }
+        }
+    }
+}
