@@ -16,7 +16,7 @@ pub enum Scope {
 }
 
 /// Backends whose tests run on any machine. wgpu runs on Mesa's lavapipe where there is no GPU.
-const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion";
+const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion,burn-fp8/router";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
 
 /// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.

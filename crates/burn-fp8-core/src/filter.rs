@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn gemm(m: usize, n: usize, k: usize) -> Gemm {
-        Gemm { batch: 1, m, n, k, plain_operand: true }
+        Gemm::matrix(m, n, k)
     }
 
     #[test]

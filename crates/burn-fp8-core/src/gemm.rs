@@ -86,6 +86,11 @@ pub struct Gemm {
 }
 
 impl Gemm {
+    /// One product of an M×K by a K×N matrix.
+    pub const fn matrix(m: usize, n: usize, k: usize) -> Self {
+        Self { batch: 1, m, n, k, plain_operand: true }
+    }
+
     /// The GEMM that a product of tensors of the shapes `lhs` `[…, M, K]` and `rhs` `[…, K, N]` runs as.
     ///
     /// Where the right operand is a plain matrix, the leading dimensions of the left one join M. Otherwise the
@@ -111,7 +116,7 @@ impl Gemm {
             };
         }
         Some(if rhs_lead.iter().all(is_one) {
-            Self { batch: 1, m: batch * m, n, k, plain_operand: true }
+            Self::matrix(batch * m, n, k)
         } else {
             Self { batch, m, n, k, plain_operand: lhs_lead.iter().all(is_one) }
         })

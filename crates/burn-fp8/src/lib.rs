@@ -13,7 +13,7 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
-//! Numbers and rules that need no Burn are in `burn-fp8-core`.
+//! Numbers and rules that need no Burn are in [`core`], the crate `burn-fp8-core`.
 
 mod backend;
 mod config;
@@ -23,6 +23,7 @@ mod report;
 mod scaling;
 
 pub use backend::Fp8Backend;
+pub use burn_fp8_core as core;
 pub use burn_fp8_core::{
     Filter, Fp8Format, Gemm, GemmRole, ProductKind, Recipe, Rejection, Scaling,
 };

@@ -147,6 +147,7 @@ fn half_precision_tensors_keep_their_type() {
     half_step::<Outer<Flex>>(FloatDType::BF16);
     half_step::<Outer<Flex>>(FloatDType::F16);
     half_step::<Inner<Flex>>(FloatDType::BF16);
+    half_step::<Inner<Flex>>(FloatDType::F16);
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub struct LayerProducts {
 /// What a training step with this many images should run in FP8: reckoned from the shapes, not from what ran.
 pub fn expected_products(config: &Fp8Config, images: usize) -> Vec<LayerProducts> {
     let layer = |(index, (inputs, outputs))| {
-        let gemm = Gemm { batch: 1, m: images, n: outputs, k: inputs, plain_operand: true };
+        let gemm = Gemm::matrix(images, outputs, inputs);
         let rejection =
             config.enabled.then(|| config.filter.check(ProductKind::Linear, gemm).err()).flatten();
         let products = match (config.enabled && rejection.is_none(), index) {

@@ -64,8 +64,7 @@ pub(super) fn linear_weight_backward<B: Fp8Matmul>(
     let last = x_dims.len() - 1;
     let product = if x_dims[..last] == grad_dims[..last] {
         let m = x_dims[..last].iter().product();
-        let forward =
-            Gemm { batch: 1, m, n: grad_dims[last], k: x_dims[last], plain_operand: true };
+        let forward = Gemm::matrix(m, grad_dims[last], x_dims[last]);
         plan_linear::<B>(GemmRole::GradWeight, forward, [&x, &output_grad])
     } else {
         None

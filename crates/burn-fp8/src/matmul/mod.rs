@@ -34,8 +34,8 @@ use crate::Scale;
 /// impl burn_fp8::Fp8Matmul for MyBackend {}
 /// ```
 ///
-/// A backend with something faster overrides how tensors are quantized. Every override must give the same codes and
-/// scales, bit for bit.
+/// A backend with something faster overrides how tensors are quantized, perhaps with the slice functions of
+/// [`burn_fp8::core::slice`](mod@burn_fp8_core::slice). Every override must give the same codes and scales, bit for bit.
 pub trait Fp8Matmul: Backend {
     /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {

@@ -139,5 +139,5 @@ pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
         return None;
     }
     let m = x.num_elements().checked_div(x[rank - 1]).unwrap_or(0);
-    Some(Gemm { batch: 1, m, n: weight[1], k: weight[0], plain_operand: true })
+    Some(Gemm::matrix(m, weight[1], weight[0]))
 }
