@@ -46,6 +46,7 @@ enum Task {
     /// Run the exhaustive tests of the number formats in release mode (minutes)
     Exhaustive,
     /// Run the benchmarks in release mode; arguments go to the benchmark program
+    #[command(disable_help_flag = true)]
     Bench {
         /// For example `--help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -14,7 +14,8 @@ pub struct Recipe {
     /// Headroom in powers of two: the scale is multiplied by `2^margin`. Between -64 and 64.
     #[serde(deserialize_with = "valid_margin")]
     pub margin: i32,
-    /// Whether scales are rounded up to a power of two, so that scaling itself loses nothing and nothing saturates.
+    /// Whether scales are rounded up to a power of two, so that scaling itself loses nothing and, with a margin of at least 0,
+    /// nothing saturates.
     pub power_of_two: bool,
 }
 

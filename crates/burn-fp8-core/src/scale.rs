@@ -1,7 +1,7 @@
 //! From an amax to a scale.
 //!
 //! `scale = (amax / max) × 2^margin`, rounded up to a power of two if the recipe says so, then clamped to
-//! [`MIN_SCALE`], [`MAX_SCALE`]; 1 where amax is 0. All in f32. TransformerEngine and torchao store the reciprocal; here a
+//! [`MIN_SCALE`] and [`largest`]; 1 where amax is 0. All in f32. TransformerEngine and torchao store the reciprocal; here a
 //! scale is always the dequantization multiplier, `x ≈ code × scale`.
 
 use crate::{Fp8Format, Recipe};
@@ -22,7 +22,12 @@ pub fn from_amax(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     }
     let scale = amax / format.max() * power_of_two(recipe.margin);
     let scale = if recipe.power_of_two { round_up_to_power_of_two(scale) } else { scale };
-    scale.clamp(MIN_SCALE, MAX_SCALE)
+    scale.clamp(MIN_SCALE, largest(recipe))
+}
+
+/// The largest scale of a recipe: [`MAX_SCALE`], or the largest power of two.
+pub fn largest(recipe: Recipe) -> f32 {
+    if recipe.power_of_two { power_of_two(127) } else { MAX_SCALE }
 }
 
 /// The two factors that a GEMM of codes is multiplied by, one after the other: the product of both scales, then 1; or, where that
@@ -74,6 +79,8 @@ mod tests {
                     for amax in [f32::from_bits(1), 1e-40, 1.0, f32::MAX] {
                         let scale = from_amax(amax, format, recipe);
                         assert!(scale.is_normal() && scale > 0.0, "{format} {recipe:?} {amax}");
+                        let is_power = scale.to_bits() & 0x7f_ffff == 0;
+                        assert!(is_power || !power_of_two, "{format} {recipe:?} {amax}");
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
 //!
+//! This version emulates FP8 on every backend, code for code; nothing runs natively yet.
+//!
 //! ```
 //! use burn::backend::{Autodiff, Flex};
 //! use burn_fp8::Fp8Backend;
@@ -13,7 +15,7 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
-//! Numbers and rules that need no Burn are in [`core`], the crate `burn-fp8-core`.
+//! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
 
 mod backend;
 mod config;
@@ -23,13 +25,13 @@ mod report;
 mod scaling;
 
 pub use backend::Fp8Backend;
-pub use burn_fp8_core as core;
+pub use burn_fp8_core;
 pub use burn_fp8_core::{
     Filter, Fp8Format, Gemm, GemmRole, ProductKind, Recipe, Rejection, Scaling,
 };
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
 pub use error::Fp8Error;
-pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, SavedOperand};
+pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized};
 pub use report::{HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaling::Scale;
 

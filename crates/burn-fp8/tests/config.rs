@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use burn::backend::{Autodiff, Flex};
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, module};
 use burn_fp8::{
     Execution, Filter, Fp8Backend, Fp8Config, Fp8Error, GemmRole, HighPrecision, ProductKind, Ran,
     Recipe, Rejection, high_precision, trace,
@@ -85,7 +85,15 @@ fn attention_stays_on_the_backend_unless_batches_are_taken() {
     assert!(report.high_precision().all(|(product, reason)| {
         product.kind == ProductKind::Attention && product.gemm.batch == 6 && reason == batched
     }));
+    // One pair of matrices is a batch as well.
+    let single = || {
+        let x = Tensor::<B, 4>::ones([1, 1, 16, 32], &device);
+        let options = Default::default();
+        trace(|| module::attention(x.clone(), x.clone(), x, None, None, options)).1
+    };
+    assert_eq!(single().fp8().count(), 0);
     let every = Fp8Config::default().with_filter(Filter::every_matmul());
+    assert_eq!(every.scope(single).fp8().count(), 2);
     let report = every.scope(attention);
     let kinds: Vec<_> = report.fp8().map(|product| (product.kind, product.gemm.n)).collect();
     assert_eq!(kinds, [(ProductKind::Attention, 16), (ProductKind::Attention, 32)]);
@@ -265,8 +273,11 @@ fn files_round_trip_and_bad_ones_are_named() {
         let error = Fp8Config::load(&path).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains(&name), "{error}");
     }
-    std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
+    std::fs::write(&path, "é".repeat(1 << 20)).unwrap();
     assert!(matches!(Fp8Config::load(&path), Err(Fp8Error::TooLarge { .. })));
+    std::fs::write(&path, [b'{', 0xff]).unwrap();
+    let error = Fp8Config::load(&path).unwrap_err().to_string();
+    assert!(error.contains("not UTF-8") && error.contains(&name), "{error}");
     let missing = Fp8Config::load(folder.path().join("missing.json")).unwrap_err().to_string();
     assert!(missing.contains("cannot read") && missing.contains("missing.json"), "{missing}");
 }

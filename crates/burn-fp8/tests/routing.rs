@@ -270,3 +270,15 @@ fn the_inner_backend_runs_in_fp8_as_well() {
     assert_eq!(inner_of::<Inner<Flex>>(), 1);
     assert_eq!(Fp8Backend::<Autodiff<Flex>>::name(&Default::default()), "fp8<autodiff<flex>>");
 }
+
+#[test]
+#[should_panic(expected = "FP8 products have no second derivative")]
+fn second_derivatives_are_refused_rather_than_lost() {
+    type Twice = Fp8Backend<Autodiff<Autodiff<Flex>>>;
+    let device = Default::default();
+    let x = Tensor::<Autodiff<Flex>, 2>::ones([16, 16], &device).require_grad();
+    let x = Tensor::<Twice, 2>::from_primitive(burn::tensor::TensorPrimitive::Float(
+        <Autodiff<Autodiff<Flex>> as AutodiffBackend>::from_inner(x.into_primitive().tensor()),
+    ));
+    let _ = x.clone().require_grad().matmul(x);
+}

@@ -19,8 +19,11 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape())
-        .and_then(|gemm| Product::plan::<B>(KIND.get(), GemmRole::Output, gemm, [&lhs, &rhs]));
+    let kind = KIND.get();
+    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape()).and_then(|mut gemm| {
+        gemm.plain_operand &= kind != ProductKind::Attention;
+        Product::plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs])
+    });
     match product {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
         None => B::float_matmul(lhs, rhs),
@@ -93,8 +96,8 @@ pub(super) fn attention<B: Fp8Matmul>(
         && let [.., keys, value_width] = *value.shape()
     {
         let kind = ProductKind::Attention;
-        let plain_operand = batch * heads == 1;
-        let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand };
+        // A batch by nature, also where it holds one pair of matrices: batch size and heads must not decide the precision.
+        let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
         let products = [
             (gemm(keys, width), [query.dtype(), key.dtype()]),
             (gemm(value_width, keys), [query.dtype(), value.dtype()]),

@@ -109,7 +109,8 @@ impl Fp8Config {
     /// Runs `f` with this configuration on this thread and returns its result.
     ///
     /// Scopes nest; the innermost one holds. A scope ends when `f` returns or panics. Threads started inside use the
-    /// default. The backward pass of a product uses the configuration of its forward pass, wherever `backward` is called.
+    /// default. With `Fp8Backend<Autodiff<B>>` the backward pass of a product uses the configuration of its forward pass,
+    /// wherever `backward` is called.
     ///
     /// # Panics
     /// Where the recipe's margin is out of range.
@@ -119,8 +120,9 @@ impl Fp8Config {
 
     /// As [`scope`](Self::scope), and a product runs in FP8 only where `predicate` takes it as well as the filter.
     ///
-    /// The predicate is asked once per forward product and decides for its gradients too. It is not part of the
-    /// configuration and never saved.
+    /// With `Fp8Backend<Autodiff<B>>` the predicate is asked for each forward product and decides for its gradients too; with
+    /// `Autodiff<Fp8Backend<B>>` it is asked for each product that runs inside the scope. It may be asked twice for one
+    /// product, and must answer alike. It is not part of the configuration and never saved.
     pub fn scope_where<R>(
         &self,
         predicate: impl Fn(&ProductInfo) -> bool + Send + Sync + 'static,

@@ -25,12 +25,12 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Execution {
-    /// Natively where the device can, else fake-quantized.
+    /// Natively where the device can, else fake-quantized. In this version always fake-quantized.
     #[default]
     Auto,
     /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do.
     FakeQuantized,
-    /// Natively; a panic that says why where the device cannot.
+    /// Natively; an error of [`Fp8Config::check`], or a panic, that says why where the device cannot. In this version no device can.
     Native,
 }
 
@@ -160,12 +160,15 @@ impl Fp8Config {
         let path = path.as_ref();
         let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
         // Bounded while reading: devices and pipes do not tell their size.
-        let mut json = String::new();
+        let mut bytes = Vec::new();
         let file = fs::File::open(path).map_err(io)?;
-        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut json).map_err(io)?;
-        if json.len() as u64 > MAX_FILE_BYTES {
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(Fp8Error::TooLarge { path: path.into(), limit: MAX_FILE_BYTES });
         }
+        let json = String::from_utf8(bytes).map_err(|error| {
+            Fp8Error::InvalidConfig(format!("{}: not UTF-8 text: {error}", path.display()))
+        })?;
         Self::from_json(&json).map_err(|error| match error {
             Fp8Error::InvalidConfig(reason) => {
                 Fp8Error::InvalidConfig(format!("{}: {reason}", path.display()))

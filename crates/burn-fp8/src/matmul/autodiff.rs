@@ -15,8 +15,13 @@ use crate::Scale;
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
 impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
-    // Quantized tensors are constants of the graph: those of `B`, untracked.
+    // Quantized tensors are constants of the graph: those of `B`, untracked. Products quantize on `B`; only
+    // `Autodiff<Autodiff<B>>` comes here with tracked tensors.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
+        assert!(
+            !tensor.is_tracked(),
+            "FP8 products have no second derivative: run this part in burn_fp8::high_precision"
+        );
         let Quantized { values, codes, scale, format } = B::fp8_quantize(tensor.primitive, request);
         Quantized {
             values: AutodiffTensor::<B, C>::new(values),

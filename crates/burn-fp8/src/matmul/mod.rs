@@ -19,7 +19,8 @@ mod product;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub use operand::{Codes, Quantize, Quantized, SavedOperand};
+pub(crate) use operand::SavedOperand;
+pub use operand::{Codes, Quantize, Quantized};
 pub use product::Product;
 pub(crate) use product::{linear_gemm, record_high_precision};
 
@@ -35,7 +36,8 @@ use crate::Scale;
 /// ```
 ///
 /// A backend with something faster overrides how tensors are quantized, perhaps with the slice functions of
-/// [`burn_fp8::core::slice`](mod@burn_fp8_core::slice). Every override must give the same codes and scales, bit for bit.
+/// [`burn_fp8_core::slice`](mod@burn_fp8_core::slice). Every override must give the same codes and scales, bit for
+/// bit; sign and payload of NaN are free.
 pub trait Fp8Matmul: Backend {
     /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
@@ -58,10 +60,11 @@ pub trait Fp8Matmul: Backend {
         portable::rescale::<Self>(tensor, lhs, rhs)
     }
 
-    /// Whether this device runs FP8 products natively.
+    /// Whether this device runs FP8 products natively. None does yet.
     ///
     /// # Errors
     /// Why it does not.
+    #[doc(hidden)]
     fn fp8_native(device: &Self::Device) -> Result<(), String> {
         let _ = device;
         Err("burn-fp8 has no native path for this backend".into())

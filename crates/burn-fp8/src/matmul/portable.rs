@@ -1,6 +1,6 @@
 //! Quantization in tensor operations, for backends that have nothing faster.
 //!
-//! Bit-equal to [`burn_fp8_core::slice`] where division and the comparisons used here are IEEE's.
+//! Bit-equal to [`burn_fp8_core::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;

@@ -50,7 +50,7 @@ fn from_amax<B: Backend>(
     if recipe.power_of_two {
         scale = round_up_to_power_of_two::<B>(scale);
     }
-    let scale = B::float_clamp(scale, scale::MIN_SCALE.into(), scale::MAX_SCALE.into());
+    let scale = B::float_clamp(scale, scale::MIN_SCALE.into(), scale::largest(recipe).into());
     B::float_mask_fill(scale, zero, 1f32.into())
 }
 
