@@ -60,4 +60,9 @@ mod fusion {
     fn special_values() {
         special::check_special::<Wgpu>();
     }
+
+    #[test]
+    fn tensor_operations_and_slices_agree_bit_for_bit() {
+        special::check_agreement::<Wgpu>();
+    }
 }
