@@ -2,7 +2,7 @@
 //!
 //! A product `output = input · weight` of the forward pass brings two more in the backward pass:
 //!
-//! | role          | product               | formats       |
+//! | role          | product               | usual formats |
 //! |---------------|-----------------------|---------------|
 //! | `output`      | input · weight        | E4M3 × E4M3   |
 //! | `grad_input`  | output_grad · weightᵀ | E5M2 × E4M3   |
@@ -11,8 +11,6 @@
 //! The left operand of a plain matrix product plays the input, the right one the weight.
 
 use core::fmt;
-
-use crate::Fp8Format;
 
 /// The role of a matrix product in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,14 +26,42 @@ pub enum GemmRole {
 impl GemmRole {
     /// The three roles, in the order in which a training step runs them.
     pub const ALL: [GemmRole; 3] = [Self::Output, Self::GradInput, Self::GradWeight];
+}
 
-    /// The formats of the left and the right operand: E5M2 for the output gradient, E4M3 for the rest.
-    pub const fn formats(self) -> (Fp8Format, Fp8Format) {
+/// A tensor that the products of training multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// The left operand of the forward product.
+    Input,
+    /// The right operand of the forward product.
+    Weight,
+    /// The gradient of the output.
+    OutputGrad,
+}
+
+impl Operand {
+    /// The three operands.
+    pub const ALL: [Operand; 3] = [Self::Input, Self::Weight, Self::OutputGrad];
+}
+
+impl GemmRole {
+    /// The left and the right operand.
+    pub const fn operands(self) -> [Operand; 2] {
         match self {
-            Self::Output => (Fp8Format::E4M3, Fp8Format::E4M3),
-            Self::GradInput => (Fp8Format::E5M2, Fp8Format::E4M3),
-            Self::GradWeight => (Fp8Format::E4M3, Fp8Format::E5M2),
+            Self::Output => [Operand::Input, Operand::Weight],
+            Self::GradInput => [Operand::OutputGrad, Operand::Weight],
+            Self::GradWeight => [Operand::Input, Operand::OutputGrad],
         }
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Input => "input",
+            Self::Weight => "weight",
+            Self::OutputGrad => "output_grad",
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
 //! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several.
-//! - [`Recipe`], [`scale`]: how a scale is derived from an amax.
+//! - [`Recipe`], [`AmaxHistory`], [`scale`]: how a scale is derived from an amax.
 //! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
@@ -10,11 +10,13 @@
 mod filter;
 mod format;
 mod gemm;
+mod history;
 mod recipe;
 pub mod scale;
 pub mod slice;
 
 pub use filter::{Filter, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
-pub use gemm::{Gemm, GemmRole, ProductKind};
-pub use recipe::{Recipe, RecipeError, Scaling};
+pub use gemm::{Gemm, GemmRole, Operand, ProductKind};
+pub use history::AmaxHistory;
+pub use recipe::{AmaxChoice, Delayed, Formats, Precision, Products, Recipe, RecipeError, Scaling};

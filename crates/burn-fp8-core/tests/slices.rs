@@ -143,8 +143,14 @@ fn scaling_in_place_multiplies_every_element() {
 #[test]
 fn amax_is_taken_over_finite_elements() {
     let check = |x: &[f32], value, non_finite| {
-        assert_eq!(slice::amax(x), Amax { value, non_finite }, "{x:?}");
-        assert_eq!(parallel::amax(x), Amax { value, non_finite }, "{x:?}");
+        let nan = x.iter().any(|x| x.is_nan());
+        assert_eq!(slice::amax(x), Amax { value, non_finite, nan }, "{x:?}");
+        assert_eq!(parallel::amax(x), Amax { value, non_finite, nan }, "{x:?}");
+        // As numpy's max(abs(x)): NaN wins, then infinity.
+        let all = slice::amax(x).with_non_finite();
+        assert_eq!(all.is_nan(), nan, "{x:?}");
+        assert_eq!(all.is_infinite(), non_finite && !nan, "{x:?}");
+        assert!(non_finite || all == value, "{x:?}");
     };
     check(&[], 0.0, false);
     check(&[-0.0, 0.0], 0.0, false);
@@ -162,7 +168,7 @@ fn amax_finds_its_element_at_every_place() {
         for at in 0..len {
             let mut x = spread(len, 3);
             x[at] = -77.0;
-            assert_eq!(slice::amax(&x), Amax { value: 77.0, non_finite: false });
+            assert_eq!(slice::amax(&x), Amax { value: 77.0, ..Amax::default() });
             x[at] = f32::NAN;
             assert!(slice::amax(&x).non_finite);
             assert!(slice::amax(&x).value <= 8.0);
@@ -176,19 +182,20 @@ fn amax_of_long_slices_has_both_parts() {
     for (at, non_finite) in [(0, f32::NAN), (5000, f32::INFINITY), (10_000, f32::NEG_INFINITY)] {
         x[9_999] = -77.0;
         x[at] = non_finite;
-        assert_eq!(slice::amax(&x), Amax { value: 77.0, non_finite: true });
+        let nan = non_finite.is_nan();
+        assert_eq!(slice::amax(&x), Amax { value: 77.0, non_finite: true, nan });
         x[at] = 0.5;
     }
     x[4_500] = f32::NAN;
     x[4_501] = 99.0;
-    assert_eq!(slice::amax(&x), Amax { value: 99.0, non_finite: true });
+    assert_eq!(slice::amax(&x), Amax { value: 99.0, non_finite: true, nan: true });
 }
 
 #[test]
 fn amax_of_halves_is_that_of_their_values() {
     let halves = [1.5, -65504.0, f32::INFINITY, 6e-8].map(f16::from_f32);
-    assert_eq!(slice::amax(&halves), Amax { value: 65504.0, non_finite: true });
-    assert_eq!(slice::amax(&halves[3..]), Amax { value: 2f32.powi(-24), non_finite: false });
+    assert_eq!(slice::amax(&halves), Amax { value: 65504.0, non_finite: true, nan: false });
+    assert_eq!(slice::amax(&halves[3..]), Amax { value: 2f32.powi(-24), ..Amax::default() });
     let brains = [1.5, -3e38, 1e-40].map(bf16::from_f32);
     assert_eq!(slice::amax(&brains).value, -brains[1].to_f32());
 }

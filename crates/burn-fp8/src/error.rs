@@ -17,7 +17,7 @@ pub enum Fp8Error {
         reason: std::io::Error,
     },
     /// A file is larger than anything that could be meant.
-    #[error("{path} is larger than {limit} bytes; no configuration is", path = path.display())]
+    #[error("{path} is larger than {limit} bytes, more than any file of its kind", path = path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -27,6 +27,14 @@ pub enum Fp8Error {
     /// A configuration is not valid JSON, has an unknown field, or a value out of range.
     #[error("invalid FP8 configuration: {0}")]
     InvalidConfig(String),
+    /// A file of FP8 state or weights is damaged, or something else.
+    #[error("{path}: {reason}; nothing was loaded", path = path.display())]
+    InvalidState {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// [`Execution::Native`](crate::Execution::Native) was asked for where products cannot run natively.
     #[error(
         "Execution::Native: backend `{backend}` cannot run FP8 products natively ({reason}); \

@@ -20,6 +20,7 @@
 mod backend;
 mod config;
 mod error;
+mod file;
 mod matmul;
 mod report;
 mod scaling;
@@ -27,13 +28,15 @@ mod scaling;
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    Filter, Fp8Format, Gemm, GemmRole, ProductKind, Recipe, Rejection, Scaling,
+    AmaxChoice, AmaxHistory, Filter, Formats, Fp8Format, Gemm, GemmRole, Operand, Overflow,
+    Precision, ProductKind, Recipe, Rejection, Scaling,
 };
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
 pub use error::Fp8Error;
-pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized};
+pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 pub use report::{HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
-pub use scaling::Scale;
+pub use scaling::Scalar;
+pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

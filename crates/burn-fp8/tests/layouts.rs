@@ -167,14 +167,16 @@ fn f64_tensors_are_left_alone_and_reported() {
 #[test]
 fn flex_saves_one_byte_an_element() {
     use burn::tensor::TensorPrimitive;
-    use burn_fp8::{Codes, Fp8Matmul, Quantize, Recipe};
+    use burn_fp8::{Codes, Fp8Matmul, Quantize, Recipe, ScaleRule};
     let view = tensor::<Flex, 2>(&Random(2).spread(12), [3, 4]).transpose();
     let TensorPrimitive::Float(view) = view.into_primitive() else {
         unreachable!("made of floats")
     };
     for format in [E4M3, E5M2] {
-        let request = Quantize { format, recipe: Recipe::current(), save: true };
-        let Some(Codes::Bytes(codes, _)) = Flex::fp8_quantize(view.clone(), request).codes else {
+        let scale = ScaleRule::Current(Recipe::current());
+        let request = Quantize { format, scale, save: true };
+        let quantized = Flex::fp8_quantize(view.clone(), request.clone());
+        let Some(Codes::Bytes(codes, _)) = quantized.codes else {
             panic!("Flex holds bytes");
         };
         assert_eq!((codes.dtype(), codes.bytes().len()), (DType::U8, 12));

@@ -95,6 +95,7 @@ pub const INTERCEPTED: &[(&str, &str)] = &[
     ("ModuleOps", "linear_weight_backward"),
     ("ModuleOps", "attention"),
     ("Backend", "name"),
+    ("AutodiffBackend", "backward"),
 ];
 
 /// Whether `method` of `trait_name` is handed to `backend/intercept.rs`.

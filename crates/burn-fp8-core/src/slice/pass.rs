@@ -171,6 +171,7 @@ impl<S: Source> WithSimd for FindAmax<'_, S> {
             let mut largest = block.iter().map(|x| magnitude(*x)).fold(0, u32::max);
             if largest >= INFINITY {
                 amax.non_finite = true;
+                amax.nan |= largest > INFINITY;
                 let finite = |m| if m < INFINITY { m } else { 0 };
                 largest = block.iter().map(|x| finite(magnitude(*x))).fold(0, u32::max);
             }

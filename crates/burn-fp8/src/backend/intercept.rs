@@ -2,17 +2,23 @@
 
 use std::cell::Cell;
 
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::attention::attention_fallback;
 use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
 use burn::tensor::{Shape, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use crate::matmul::{Product, linear_gemm, record_high_precision};
+use crate::scaling::delayed;
 use crate::{Fp8Backend, Fp8Matmul};
 
 pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
+}
+
+/// A backward pass ends the step of delayed scaling that it belongs to.
+pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
+    delayed::backward(|| B::backward(tensor))
 }
 
 pub(super) fn float_matmul<B: Fp8Matmul>(

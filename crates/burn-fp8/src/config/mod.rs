@@ -2,8 +2,6 @@
 
 mod ambient;
 
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 
 use burn::config::Config;
@@ -14,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use ambient::{Ambient, current};
 pub use ambient::{ProductInfo, high_precision};
 
-use crate::{Fp8Error, Fp8Matmul};
+use crate::{Fp8Error, Fp8Matmul, file};
 
 /// The largest configuration file read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -144,12 +142,7 @@ impl Fp8Config {
     /// # Errors
     /// [`Fp8Error::Io`] where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
-        let path = path.as_ref();
-        fs::write(path, self.to_json() + "\n").map_err(|reason| Fp8Error::Io {
-            action: "write",
-            path: path.into(),
-            reason,
-        })
+        file::write(path.as_ref(), (self.to_json() + "\n").as_bytes())
     }
 
     /// Reads a configuration from a JSON file of at most 1 MiB.
@@ -158,14 +151,7 @@ impl Fp8Config {
     /// As [`from_json`](Self::from_json), and [`Fp8Error::Io`], [`Fp8Error::TooLarge`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
-        let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
-        // Bounded while reading: devices and pipes do not tell their size.
-        let mut bytes = Vec::new();
-        let file = fs::File::open(path).map_err(io)?;
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(Fp8Error::TooLarge { path: path.into(), limit: MAX_FILE_BYTES });
-        }
+        let bytes = file::read(path, MAX_FILE_BYTES)?;
         let json = String::from_utf8(bytes).map_err(|error| {
             Fp8Error::InvalidConfig(format!("{}: not UTF-8 text: {error}", path.display()))
         })?;

@@ -8,8 +8,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Shape, TensorMetadata};
 
-use super::{Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, emulated};
-use crate::Scale;
+use super::{Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, ScaleRule, emulated};
+use crate::Scalar;
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -17,22 +17,28 @@ type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
     // Quantized tensors are constants of the graph: those of `B`, untracked. Products quantize on `B`; only
     // `Autodiff<Autodiff<B>>` comes here with tracked tensors.
-    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         assert!(
             !tensor.is_tracked(),
             "FP8 products have no second derivative: run this part in burn_fp8::high_precision"
         );
-        let Quantized { values, codes, scale, format } = B::fp8_quantize(tensor.primitive, request);
+        let Quantize { format, scale, save } = request;
+        let scale = match scale {
+            ScaleRule::Current(recipe) => ScaleRule::Current(recipe),
+            ScaleRule::Delayed(amax, recipe) => ScaleRule::Delayed(inner(amax), recipe),
+            ScaleRule::Given(scale, overflow) => ScaleRule::Given(inner(scale), overflow),
+        };
+        let request = Quantize { format, scale, save };
+        let Quantized { values, codes, scale, amax, format } =
+            B::fp8_quantize(tensor.primitive, request);
         Quantized {
             values: AutodiffTensor::<B, C>::new(values),
             codes: codes.map(|codes| match codes {
                 Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
                 Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
             }),
-            scale: match scale {
-                Scale::Host(scale) => Scale::Host(scale),
-                Scale::Device(scale) => Scale::Device(AutodiffTensor::<B, C>::new(scale)),
-            },
+            scale: constant(scale),
+            amax: amax.map(constant),
             format,
         }
     }
@@ -86,6 +92,20 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
     }
 }
 
+fn inner<B: Fp8Matmul, C: CheckpointStrategy>(scalar: Scalar<Autodiff<B, C>>) -> Scalar<B> {
+    match scalar {
+        Scalar::Host(value) => Scalar::Host(value),
+        Scalar::Device(tensor) => Scalar::Device(tensor.primitive),
+    }
+}
+
+fn constant<B: Fp8Matmul, C: CheckpointStrategy>(scalar: Scalar<B>) -> Scalar<Autodiff<B, C>> {
+    match scalar {
+        Scalar::Host(value) => Scalar::Host(value),
+        Scalar::Device(tensor) => Scalar::Device(AutodiffTensor::<B, C>::new(tensor)),
+    }
+}
+
 /// The backward step of a product: straight through the quantization of its operands.
 ///
 /// Holds the operands as codes, not as nodes of the graph: a gradient checkpoint never runs the quantization again.
@@ -95,6 +115,7 @@ struct Fp8Step;
 #[derive(Clone, Debug)]
 struct Saved<B: Fp8Matmul> {
     operands: [Option<SavedOperand<B>>; 2],
+    amaxes: [Option<Scalar<B>>; 2],
     shapes: [Shape; 2],
     product: Product,
 }
@@ -109,11 +130,14 @@ impl<B: Fp8Matmul, const N: usize> Backward<B, N> for Fp8Step {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let Saved { operands, shapes, product } = ops.state;
+        let Saved { operands, amaxes, shapes, product } = ops.state;
         let output_grad = grads.consume::<B>(&ops.node);
         let [lhs, rhs, bias] = [0, 1, 2].map(|parent| ops.parents.get(parent).cloned().flatten());
         let bias_grad = bias.map(|node| (node, B::linear_bias_backward(output_grad.clone())));
-        let [grad_lhs, grad_rhs] = emulated::backward::<B>(output_grad, operands, shapes, &product);
+        let [lhs_amax, rhs_amax] = amaxes;
+        let emulated::Gradients { operands: [grad_lhs, grad_rhs], amax } =
+            emulated::backward::<B>(output_grad, operands, shapes, &product);
+        product.deposit::<B>([lhs_amax, rhs_amax, amax]);
         for (node, grad) in [(lhs, grad_lhs), (rhs, grad_rhs)] {
             if let (Some(node), Some(grad)) = (node, grad) {
                 grads.register::<B>(node.id, grad);
@@ -129,21 +153,25 @@ fn tracked<B: Fp8Matmul, C: CheckpointStrategy, const N: usize>(
     lhs: FloatTensor<Autodiff<B, C>>,
     rhs: FloatTensor<Autodiff<B, C>>,
     bias: impl IntoIterator<Item = FloatTensor<Autodiff<B, C>>>,
-    product: Product,
+    mut product: Product,
 ) -> FloatTensor<Autodiff<B, C>> {
     let shapes = [lhs.shape(), rhs.shape()];
     // An operand is needed only for the gradient of the other one.
     let save = [rhs.is_tracked(), lhs.is_tracked()];
     let bias = bias.into_iter().next();
+    if save.contains(&true) {
+        product.take_site();
+    }
     let nodes = [Some(lhs.node), Some(rhs.node), bias.as_ref().map(|bias| bias.node.clone())];
     let nodes: Vec<_> = nodes.into_iter().flatten().collect();
     let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
 
-    let (output, operands) = emulated::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
+    let emulated::Forward { output, saved: operands, amaxes } =
+        emulated::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
     let output = emulated::add_bias::<B>(output, bias.map(|bias| bias.primitive));
 
     match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish(Saved { operands, shapes, product }, output),
+        OpsKind::Tracked(prep) => prep.finish(Saved { operands, amaxes, shapes, product }, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
     }
 }

@@ -3,9 +3,11 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::GemmRole;
+use burn_fp8_core::{GemmRole, Operand};
 
-use super::{Fp8Matmul, Product, Quantized, SavedOperand};
+use super::operand::Measured;
+use super::{Fp8Matmul, Product, SavedOperand};
+use crate::Scalar;
 
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
 pub(crate) fn matmul<B: Fp8Matmul>(
@@ -13,7 +15,7 @@ pub(crate) fn matmul<B: Fp8Matmul>(
     rhs: FloatTensor<B>,
     product: &Product,
 ) -> FloatTensor<B> {
-    forward::<B>(lhs, rhs, product, [false, false]).0
+    forward::<B>(lhs, rhs, product, [false, false]).output
 }
 
 /// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`.
@@ -26,6 +28,15 @@ pub(crate) fn linear<B: Fp8Matmul>(
     add_bias::<B>(matmul::<B>(x, weight, product), bias)
 }
 
+/// A product of the forward pass, and what its backward pass needs.
+pub(crate) struct Forward<B: Fp8Matmul> {
+    pub(crate) output: FloatTensor<B>,
+    /// The operands that were asked for.
+    pub(crate) saved: [Option<SavedOperand<B>>; 2],
+    /// The amaxes of the operands that were quantized.
+    pub(crate) amaxes: [Option<Scalar<B>>; 2],
+}
+
 /// A product of the forward pass: operands of the same rank, or any left operand and a matrix. Keeps the operands that
 /// `save` asks for.
 ///
@@ -36,22 +47,58 @@ pub(crate) fn forward<B: Fp8Matmul>(
     rhs: FloatTensor<B>,
     product: &Product,
     save: [bool; 2],
-) -> (FloatTensor<B>, [Option<SavedOperand<B>>; 2]) {
+) -> Forward<B> {
     let dtype = lhs.dtype();
     let mut shape = lhs.shape();
-    let columns = rhs.shape()[rhs.rank() - 1];
-    let (lhs_format, rhs_format) = GemmRole::Output.formats();
-    let mut lhs = B::fp8_quantize(lhs, product.quantize(lhs_format, save[0]));
-    let mut rhs = B::fp8_quantize(rhs, product.quantize(rhs_format, save[1]));
-    let saved = [lhs.save(), rhs.save()];
-    let (lhs, rhs) = (product.join(lhs), product.join(rhs));
-    let mut output = multiply::<B>(GemmRole::Output, lhs, rhs, dtype, product);
-    if product.is_flat() {
-        let last = shape.num_dims() - 1;
-        shape[last] = columns;
-        output = reshape::<B>(output, shape);
-    }
-    (output, saved)
+    let last = shape.num_dims() - 1;
+    shape[last] = rhs.shape()[rhs.rank() - 1];
+
+    let in_fp8 = |role| product.recipe().products.in_fp8(role);
+    // The left operand is multiplied again for the gradient of the right one, and the other way round.
+    let again = [in_fp8(GemmRole::GradWeight), in_fp8(GemmRole::GradInput)];
+    let prepare = |tensor: &FloatTensor<B>, index: usize| {
+        let codes = save[index] && again[index];
+        let needed = codes || in_fp8(GemmRole::Output);
+        let mut operand = needed.then(|| {
+            let operand = GemmRole::Output.operands()[index];
+            Measured::quantize(tensor, product.quantize::<B>(operand, codes, tensor))
+        });
+        let saved = match (save[index], again[index]) {
+            (false, _) => None,
+            (true, true) => operand.as_mut().and_then(Measured::save),
+            (true, false) => Some(SavedOperand::High(tensor.clone())),
+        };
+        (operand, saved)
+    };
+    let (lhs_fp8, lhs_saved) = prepare(&lhs, 0);
+    let (rhs_fp8, rhs_saved) = prepare(&rhs, 1);
+    let amax =
+        |operand: &Option<Measured<B>>| operand.as_ref().and_then(|o| o.quantized.amax.clone());
+    let amaxes = [amax(&lhs_fp8), amax(&rhs_fp8)];
+
+    let output = match (lhs_fp8, rhs_fp8) {
+        (Some(lhs), Some(rhs)) if in_fp8(GemmRole::Output) => {
+            let (lhs, rhs) = (product.join(lhs), product.join(rhs));
+            multiply::<B>(GemmRole::Output, lhs, rhs, dtype, product)
+        }
+        _ => {
+            let (lhs, rhs) = (product.join_tensor::<B>(lhs), product.join_tensor::<B>(rhs));
+            multiply_high::<B>(GemmRole::Output, lhs, rhs, product)
+        }
+    };
+    let output = match product.is_flat() {
+        true => reshape::<B>(output, shape),
+        false => output,
+    };
+    Forward { output, saved: [lhs_saved, rhs_saved], amaxes }
+}
+
+/// The gradients of a product.
+pub(crate) struct Gradients<B: Fp8Matmul> {
+    /// Those of the operands, of their shapes, where the counterpart was saved.
+    pub(crate) operands: [Option<FloatTensor<B>>; 2],
+    /// The amax of the output gradient, where it was quantized.
+    pub(crate) amax: Option<Scalar<B>>,
 }
 
 /// The gradients of the operands of a forward product, of the shapes of those operands.
@@ -63,24 +110,48 @@ pub(crate) fn backward<B: Fp8Matmul>(
     [lhs, rhs]: [Option<SavedOperand<B>>; 2],
     [lhs_shape, rhs_shape]: [Shape; 2],
     product: &Product,
-) -> [Option<FloatTensor<B>>; 2] {
-    if lhs.is_none() && rhs.is_none() {
-        return [None, None];
-    }
+) -> Gradients<B> {
     let dtype = output_grad.dtype();
-    let (format, _) = GemmRole::GradInput.formats();
-    let output_grad = product.join(B::fp8_quantize(output_grad, product.quantize(format, false)));
+    let is_fp8 = |saved: &Option<SavedOperand<B>>| matches!(saved, Some(SavedOperand::Fp8(_)));
+    let quantized = (is_fp8(&lhs) || is_fp8(&rhs)).then(|| {
+        let request = product.quantize::<B>(Operand::OutputGrad, false, &output_grad);
+        product.join(Measured::quantize(&output_grad, request))
+    });
+    let amax = quantized.as_ref().and_then(|grad| grad.quantized.amax.clone());
+    let is_high = |saved: &Option<SavedOperand<B>>| matches!(saved, Some(SavedOperand::High(_)));
+    let high = (is_high(&lhs) || is_high(&rhs)).then(|| product.join_tensor::<B>(output_grad));
+
+    let high_grad = || high.clone().expect("kept where an operand is in high precision");
+    let fp8_grad = || quantized.clone().expect("quantized where an operand is in FP8");
     let grad_lhs = rhs.map(|rhs| {
-        let rhs = transpose(product.join(rhs.restore()));
-        let grad = multiply::<B>(GemmRole::GradInput, output_grad.clone(), rhs, dtype, product);
+        let role = GemmRole::GradInput;
+        let grad = match rhs {
+            SavedOperand::Fp8(rhs) => {
+                let rhs = transpose(product.join(rhs.restore()));
+                multiply::<B>(role, fp8_grad(), rhs, dtype, product)
+            }
+            SavedOperand::High(rhs) => {
+                let rhs = B::float_transpose(product.join_tensor::<B>(rhs));
+                multiply_high::<B>(role, high_grad(), rhs, product)
+            }
+        };
         reduce::<B>(grad, lhs_shape)
     });
     let grad_rhs = lhs.map(|lhs| {
-        let lhs = transpose(product.join(lhs.restore()));
-        let grad = multiply::<B>(GemmRole::GradWeight, lhs, output_grad, dtype, product);
+        let role = GemmRole::GradWeight;
+        let grad = match lhs {
+            SavedOperand::Fp8(lhs) => {
+                let lhs = transpose(product.join(lhs.restore()));
+                multiply::<B>(role, lhs, fp8_grad(), dtype, product)
+            }
+            SavedOperand::High(lhs) => {
+                let lhs = B::float_transpose(product.join_tensor::<B>(lhs));
+                multiply_high::<B>(role, lhs, high_grad(), product)
+            }
+        };
         reduce::<B>(grad, rhs_shape)
     });
-    [grad_lhs, grad_rhs]
+    Gradients { operands: [grad_lhs, grad_rhs], amax }
 }
 
 /// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
@@ -93,9 +164,10 @@ pub(crate) fn linear_x_backward<B: Fp8Matmul>(
     let mut shape = output_grad.shape();
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[0];
-    let (grad_format, weight_format) = GemmRole::GradInput.formats();
-    let grad = matrix(B::fp8_quantize(output_grad, product.quantize(grad_format, false)));
-    let weight = transpose(B::fp8_quantize(weight, product.quantize(weight_format, false)));
+    let request = product.quantize::<B>(Operand::OutputGrad, false, &output_grad);
+    let grad = matrix(Measured::quantize(&output_grad, request));
+    let request = product.quantize::<B>(Operand::Weight, false, &weight);
+    let weight = transpose(Measured::quantize(&weight, request));
     let grad = multiply::<B>(GemmRole::GradInput, grad, weight, dtype, product);
     reshape::<B>(grad, shape)
 }
@@ -107,9 +179,10 @@ pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
     product: &Product,
 ) -> FloatTensor<B> {
     let dtype = output_grad.dtype();
-    let (x_format, grad_format) = GemmRole::GradWeight.formats();
-    let x = transpose(matrix(B::fp8_quantize(x, product.quantize(x_format, false))));
-    let grad = matrix(B::fp8_quantize(output_grad, product.quantize(grad_format, false)));
+    let request = product.quantize::<B>(Operand::Input, false, &x);
+    let x = transpose(matrix(Measured::quantize(&x, request)));
+    let request = product.quantize::<B>(Operand::OutputGrad, false, &output_grad);
+    let grad = matrix(Measured::quantize(&output_grad, request));
     multiply::<B>(GemmRole::GradWeight, x, grad, dtype, product)
 }
 
@@ -137,12 +210,13 @@ fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> 
 
 fn multiply<B: Fp8Matmul>(
     role: GemmRole,
-    lhs: Quantized<B>,
-    rhs: Quantized<B>,
+    lhs: Measured<B>,
+    rhs: Measured<B>,
     dtype: DType,
     product: &Product,
 ) -> FloatTensor<B> {
-    product.record(role, [(lhs.format, &lhs.scale), (rhs.format, &rhs.scale)]);
+    product.record(role, [&lhs, &rhs]);
+    let (lhs, rhs) = (lhs.quantized, rhs.quantized);
     let output = B::float_matmul(lhs.values, rhs.values);
     let output = B::fp8_rescale(output, &lhs.scale, &rhs.scale);
     match dtype {
@@ -151,29 +225,48 @@ fn multiply<B: Fp8Matmul>(
     }
 }
 
-fn transpose<B: Backend>(operand: Quantized<B>) -> Quantized<B> {
-    Quantized { values: B::float_transpose(operand.values), ..operand }
+/// A product that the recipe keeps in high precision.
+fn multiply_high<B: Fp8Matmul>(
+    role: GemmRole,
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+    product: &Product,
+) -> FloatTensor<B> {
+    product.record_high_precision(role);
+    B::float_matmul(lhs, rhs)
+}
+
+fn transpose<B: Backend>(operand: Measured<B>) -> Measured<B> {
+    operand.map(B::float_transpose)
 }
 
 impl Product {
     /// The operand as the product multiplies it: as a matrix where leading dimensions join M.
-    fn join<B: Backend>(&self, operand: Quantized<B>) -> Quantized<B> {
+    fn join<B: Backend>(&self, operand: Measured<B>) -> Measured<B> {
+        operand.map(|values| self.join_tensor::<B>(values))
+    }
+
+    fn join_tensor<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
         match self.is_flat() {
-            true => matrix(operand),
-            false => operand,
+            true => join::<B>(tensor),
+            false => tensor,
         }
     }
 }
 
-/// Joins all dimensions but the last.
-fn matrix<B: Backend>(operand: Quantized<B>) -> Quantized<B> {
-    let shape = operand.values.shape();
-    let columns = shape[shape.num_dims() - 1];
-    let rows = shape.num_elements() / columns;
-    Quantized { values: reshape::<B>(operand.values, Shape::new([rows, columns])), ..operand }
+fn matrix<B: Backend>(operand: Measured<B>) -> Measured<B> {
+    operand.map(join::<B>)
 }
 
-fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+/// Joins all dimensions but the last.
+pub(crate) fn join<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let columns = shape[shape.num_dims() - 1];
+    let rows = shape.num_elements() / columns;
+    reshape::<B>(tensor, Shape::new([rows, columns]))
+}
+
+pub(crate) fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
     match tensor.shape() == shape {
         true => tensor,
         false => B::float_reshape(tensor, shape),
@@ -200,6 +293,7 @@ mod tests {
 
     use super::*;
     use crate::matmul::Codes;
+    use crate::matmul::operand::SavedCodes;
 
     /// What a backward step keeps of its operands: those asked for, one byte an element.
     #[test]
@@ -214,12 +308,16 @@ mod tests {
         let product = Product::plan::<Flex>(ProductKind::Matmul, GemmRole::Output, gemm, [&x, &w])
             .expect("large enough");
         for save in [[true, false], [false, true], [true, true], [false, false]] {
-            let (output, saved) = forward::<Flex>(x.clone(), w.clone(), &product, save);
+            let Forward { output, saved, .. } =
+                forward::<Flex>(x.clone(), w.clone(), &product, save);
             assert_eq!(output.shape(), Shape::new([2, 16, 24]));
             for (saved, (save, elements)) in saved.iter().zip(save.iter().zip([1024, 768])) {
                 assert_eq!(saved.is_some(), *save);
                 let Some(saved) = saved else { continue };
-                let Codes::Bytes(codes, Fp8Format::E4M3) = &saved.codes else {
+                let SavedOperand::Fp8(SavedCodes { codes, .. }) = saved else {
+                    panic!("in FP8");
+                };
+                let Codes::Bytes(codes, Fp8Format::E4M3) = codes else {
                     panic!("Flex holds bytes");
                 };
                 assert_eq!((codes.dtype(), codes.bytes().len()), (DType::U8, elements));

@@ -19,12 +19,12 @@ mod product;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub(crate) use operand::SavedOperand;
-pub use operand::{Codes, Quantize, Quantized};
+pub use operand::{Codes, Quantize, Quantized, ScaleRule};
+pub(crate) use operand::{Measured, SavedOperand};
 pub use product::Product;
 pub(crate) use product::{linear_gemm, record_high_precision};
 
-use crate::Scale;
+use crate::Scalar;
 
 /// A backend whose matrix products [`Fp8Backend`](crate::Fp8Backend) can run in FP8.
 ///
@@ -40,7 +40,7 @@ use crate::Scale;
 /// bit; sign and payload of NaN are free.
 pub trait Fp8Matmul: Backend {
     /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
-    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize) -> Quantized<Self> {
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         portable::quantize::<Self>(tensor, request)
     }
 
@@ -54,8 +54,8 @@ pub trait Fp8Matmul: Backend {
     /// The scales are multiplied with each other first, in f32, and kept finite.
     fn fp8_rescale(
         tensor: FloatTensor<Self>,
-        lhs: &Scale<Self>,
-        rhs: &Scale<Self>,
+        lhs: &Scalar<Self>,
+        rhs: &Scalar<Self>,
     ) -> FloatTensor<Self> {
         portable::rescale::<Self>(tensor, lhs, rhs)
     }

@@ -2,20 +2,31 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn_fp8_core::{Fp8Format, Recipe};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 
-use super::Fp8Matmul;
-use crate::Scale;
+use super::{Fp8Matmul, portable};
+use crate::{Scalar, report};
 
 /// What to quantize a tensor to, and what to keep of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quantize {
+#[derive(Clone, Debug)]
+pub struct Quantize<B: Backend> {
     /// The format of the codes.
     pub format: Fp8Format,
     /// How the scale is chosen.
-    pub recipe: Recipe,
+    pub scale: ScaleRule<B>,
     /// Whether the codes will be needed again, in the backward pass.
     pub save: bool,
+}
+
+/// How the scale of a tensor is chosen.
+#[derive(Clone, Debug)]
+pub enum ScaleRule<B: Backend> {
+    /// From the amax of the tensor. Finite values saturate, the others stay visible: [`Overflow::SaturateFinite`].
+    Current(Recipe),
+    /// From this amax, of earlier steps; from that of the tensor where it is 0. Overflow as for `Current`.
+    Delayed(Scalar<B>, Recipe),
+    /// This scale, positive and finite, and this treatment of overflow.
+    Given(Scalar<B>, Overflow),
 }
 
 /// A quantized tensor, ready to be multiplied.
@@ -26,7 +37,9 @@ pub struct Quantized<B: Backend> {
     /// The codes, where they were asked for.
     pub codes: Option<Codes<B>>,
     /// The scale: `x ≈ values × scale`.
-    pub scale: Scale<B>,
+    pub scale: Scalar<B>,
+    /// The largest finite magnitude of the tensor, 0 if there are none; not where the scale was given.
+    pub amax: Option<Scalar<B>>,
     /// The format of the codes.
     pub format: Fp8Format,
 }
@@ -40,29 +53,69 @@ pub enum Codes<B: Backend> {
     Values(FloatTensor<B>),
 }
 
-/// An operand kept for the backward pass.
+/// A quantized tensor on its way into a product.
 #[derive(Clone, Debug)]
-pub struct SavedOperand<B: Backend> {
-    /// Its codes.
-    pub codes: Codes<B>,
-    /// Their scale.
-    pub scale: Scale<B>,
-    /// Their format.
-    pub format: Fp8Format,
+pub(crate) struct Measured<B: Backend> {
+    pub(crate) quantized: Quantized<B>,
+    /// How many finite elements were beyond the largest number. Counted while a trace runs.
+    pub(crate) saturated: Option<IntTensor<B>>,
 }
 
-impl<B: Fp8Matmul> Quantized<B> {
+/// An operand kept for the backward pass.
+#[derive(Clone, Debug)]
+pub(crate) enum SavedOperand<B: Backend> {
+    /// In FP8.
+    Fp8(SavedCodes<B>),
+    /// As it came, for a product in high precision.
+    High(FloatTensor<B>),
+}
+
+/// The codes of an operand.
+#[derive(Clone, Debug)]
+pub(crate) struct SavedCodes<B: Backend> {
+    pub(crate) codes: Codes<B>,
+    pub(crate) scale: Scalar<B>,
+    pub(crate) format: Fp8Format,
+    pub(crate) saturated: Option<IntTensor<B>>,
+}
+
+impl<B: Fp8Matmul> Measured<B> {
+    pub(crate) fn quantize(tensor: &FloatTensor<B>, request: Quantize<B>) -> Self {
+        let quantized = B::fp8_quantize(tensor.clone(), request);
+        let saturated = report::is_tracing()
+            .then(|| portable::count_saturated::<B>(tensor.clone(), &quantized));
+        Self { quantized, saturated }
+    }
+
     /// Takes the codes out, to be kept.
     pub(crate) fn save(&mut self) -> Option<SavedOperand<B>> {
-        let codes = self.codes.take()?;
-        Some(SavedOperand { codes, scale: self.scale.clone(), format: self.format })
+        let codes = self.quantized.codes.take()?;
+        let scale = self.quantized.scale.clone();
+        let format = self.quantized.format;
+        Some(SavedOperand::Fp8(SavedCodes {
+            codes,
+            scale,
+            format,
+            saturated: self.saturated.clone(),
+        }))
     }
 }
 
-impl<B: Fp8Matmul> SavedOperand<B> {
+impl<B: Backend> Measured<B> {
+    /// The same operand with its values in another layout or shape.
+    pub(crate) fn map(self, f: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> Self {
+        let Self { quantized, saturated } = self;
+        let values = f(quantized.values);
+        Self { quantized: Quantized { values, ..quantized }, saturated }
+    }
+}
+
+impl<B: Fp8Matmul> SavedCodes<B> {
     /// Decodes the operand, to be multiplied again.
-    pub(crate) fn restore(self) -> Quantized<B> {
-        let Self { codes, scale, format } = self;
-        Quantized { values: B::fp8_values(codes), codes: None, scale, format }
+    pub(crate) fn restore(self) -> Measured<B> {
+        let Self { codes, scale, format, saturated } = self;
+        let values = B::fp8_values(codes);
+        let quantized = Quantized { values, codes: None, scale, amax: None, format };
+        Measured { quantized, saturated }
     }
 }

@@ -3,28 +3,89 @@
 //! Bit-equal to [`burn_fp8_core::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
+use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{BoolDType, DType, FloatDType, Shape, TensorMetadata};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Overflow, scale};
 
-use super::{Codes, Quantize, Quantized};
-use crate::Scale;
+use super::{Codes, Quantize, Quantized, ScaleRule};
+use crate::Scalar;
 use crate::scaling::device;
 
-pub(crate) fn quantize<B: Backend>(tensor: FloatTensor<B>, request: Quantize) -> Quantized<B> {
+pub(crate) fn quantize<B: Backend>(tensor: FloatTensor<B>, request: Quantize<B>) -> Quantized<B> {
     let tensor = match tensor.dtype() {
         DType::F32 => tensor,
         _ => B::float_cast(tensor, FloatDType::F32),
     };
-    let scale = device::current::<B>(tensor.clone(), request.format, request.recipe);
-    let divisor = B::float_reshape(scale.clone(), Shape::from(vec![1; tensor.rank()]));
+    let Quantize { format, scale, save } = request;
+    let (scale, amax, overflow) = choose_scale::<B>(&tensor, format, scale);
+    let divisor = B::float_reshape(
+        on_device::<B>(&scale, &B::float_device(&tensor)),
+        Shape::from(vec![1; tensor.rank()]),
+    );
     let quotient = B::float_div(tensor.clone(), divisor);
-    let values = round::<B>(quotient, tensor, request.format);
+    let values = match overflow {
+        Overflow::Saturate => round::<B>(quotient.clone(), quotient, format, Infinite::Saturates),
+        _ => round::<B>(quotient, tensor, format, Infinite::StaysVisible),
+    };
     Quantized {
-        codes: request.save.then(|| Codes::Values(values.clone())),
+        codes: save.then(|| Codes::Values(values.clone())),
         values,
-        scale: Scale::Device(scale),
-        format: request.format,
+        scale,
+        amax: amax.map(Scalar::Device),
+        format,
+    }
+}
+
+/// The scale of an f32 tensor, its amax where that was measured, and the treatment of overflow.
+fn choose_scale<B: Backend>(
+    tensor: &FloatTensor<B>,
+    format: Fp8Format,
+    rule: ScaleRule<B>,
+) -> (Scalar<B>, Option<FloatTensor<B>>, Overflow) {
+    let (from, recipe) = match rule {
+        ScaleRule::Given(scale, overflow) => return (scale, None, overflow),
+        ScaleRule::Current(recipe) => (None, recipe),
+        ScaleRule::Delayed(Scalar::Host(0.0), recipe) => (None, recipe),
+        ScaleRule::Delayed(amax, recipe) => (Some(amax), recipe),
+    };
+    let amax = device::amax::<B>(tensor.clone());
+    let scale = match from {
+        Some(Scalar::Host(amax)) => Scalar::Host(scale::from_amax(amax, format, recipe)),
+        Some(Scalar::Device(from)) => {
+            let from = device::first_non_zero::<B>(from, amax.clone());
+            Scalar::Device(device::from_amax::<B>(from, format, recipe))
+        }
+        None => Scalar::Device(device::from_amax::<B>(amax.clone(), format, recipe)),
+    };
+    (scale, Some(amax), Overflow::SaturateFinite)
+}
+
+/// How many finite elements of a tensor, divided by the scale, are beyond the largest number of the format. Shape `[1]`.
+pub(crate) fn count_saturated<B: Backend>(
+    tensor: FloatTensor<B>,
+    quantized: &Quantized<B>,
+) -> IntTensor<B> {
+    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let device = B::float_device(&tensor);
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let scale = on_device::<B>(&quantized.scale, &device);
+    let divisor = B::float_reshape(scale, Shape::from(vec![1; tensor.rank()]));
+    let magnitude = device::magnitude::<B>(tensor);
+    let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
+    let quotient = B::float_div(magnitude, divisor);
+    let max = quantized.format.max().into();
+    let beyond = B::float_greater_elem(quotient, max, settings.bool_dtype);
+    let saturated = B::bool_and(beyond, finite);
+    B::int_sum(B::bool_into_int(saturated, settings.int_dtype))
+}
+
+/// A number as a tensor of shape `[1]`.
+pub(crate) fn on_device<B: Backend>(scalar: &Scalar<B>, device: &B::Device) -> FloatTensor<B> {
+    match scalar {
+        Scalar::Host(value) => {
+            B::float_full(Shape::new([1]), (*value).into(), device, FloatDType::F32)
+        }
+        Scalar::Device(tensor) => tensor.clone(),
     }
 }
 
@@ -40,24 +101,28 @@ pub(crate) fn values<B: Backend>(codes: Codes<B>) -> FloatTensor<B> {
 
 pub(crate) fn rescale<B: Backend>(
     tensor: FloatTensor<B>,
-    lhs: &Scale<B>,
-    rhs: &Scale<B>,
+    lhs: &Scalar<B>,
+    rhs: &Scalar<B>,
 ) -> FloatTensor<B> {
     let device = B::float_device(&tensor);
-    let [lhs, rhs] = [lhs, rhs].map(|scale| match scale {
-        Scale::Host(scale) => {
-            B::float_full(Shape::new([1]), (*scale).into(), &device, FloatDType::F32)
-        }
-        Scale::Device(scale) => scale.clone(),
-    });
+    let [lhs, rhs] = [lhs, rhs].map(|scale| on_device::<B>(scale, &device));
     device::of_product::<B>(lhs, rhs).into_iter().fold(tensor, |tensor, factor| {
         let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
         B::float_mul(tensor, factor)
     })
 }
 
+/// What becomes of an infinite input.
+#[derive(Clone, Copy, PartialEq)]
+enum Infinite {
+    /// The largest number.
+    Saturates,
+    /// NaN in E4M3, infinite in E5M2.
+    StaysVisible,
+}
+
 /// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even, saturating. Where the input is NaN the
-/// result is; where it is infinite the result is NaN in E4M3 and infinite in E5M2. Zeros keep their sign.
+/// result is. Zeros keep their sign.
 ///
 /// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent, so dividing by it is
 /// exact. Rounding uses `floor` and comparisons only:
@@ -67,6 +132,7 @@ fn round<B: Backend>(
     x: FloatTensor<B>,
     input: FloatTensor<B>,
     format: Fp8Format,
+    infinite: Infinite,
 ) -> FloatTensor<B> {
     let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
     let clipped = B::float_clamp_max(device::magnitude::<B>(x.clone()), format.max().into());
@@ -87,13 +153,14 @@ fn round<B: Backend>(
     let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
     let signed = B::float_mask_where(signed, zero, x);
 
-    // The comparison is false for infinities and for NaN.
-    let finite = B::float_lower_equal_elem(
-        device::magnitude::<B>(input.clone()),
-        f32::MAX.into(),
-        bool_dtype,
-    );
-    let non_finite = B::bool_not(finite);
+    // The comparison is false for NaN, and for infinities where they are excluded.
+    let largest = match infinite {
+        Infinite::Saturates => f32::INFINITY,
+        Infinite::StaysVisible => f32::MAX,
+    };
+    let magnitude = device::magnitude::<B>(input.clone());
+    let kept = B::float_lower_equal_elem(magnitude, largest.into(), bool_dtype);
+    let non_finite = B::bool_not(kept);
     match format {
         Fp8Format::E4M3 => B::float_mask_fill(signed, non_finite, f32::NAN.into()),
         Fp8Format::E5M2 => B::float_mask_where(signed, non_finite, input),

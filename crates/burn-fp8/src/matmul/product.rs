@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
-use super::{Fp8Matmul, Quantize};
+use super::operand::Measured;
+use super::{Fp8Matmul, Quantize, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
-use crate::report::{self, HighPrecision, Pending, Ran};
-use crate::{Fp8Error, Scale};
+use crate::report::{self, HighPrecision, Pending, PendingOperand, Ran};
+use crate::scaling::delayed::{self, SiteUse};
+use crate::{Fp8Error, Scalar};
 
 /// A product that runs in FP8, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct Product {
     kind: ProductKind,
     /// The shape of the forward product.
     forward: Gemm,
+    /// Its place under delayed scaling.
+    site: Option<SiteUse>,
 }
 
 impl Product {
@@ -46,9 +51,14 @@ impl Product {
             &ProductInfo { kind, role, gemm },
             operands.map(TensorMetadata::dtype),
         ) {
+            // A gradient product that comes by itself, from Burn's Autodiff.
+            Ok(()) if role != GemmRole::Output && !ambient.config.recipe.products.in_fp8(role) => {
+                record_high_precision(kind, role, gemm, HighPrecision::Recipe);
+                None
+            }
             Ok(()) => {
                 require_execution::<B>(ambient.config.execution, operands[0]);
-                Some(Self { ambient, kind, forward })
+                Some(Self { ambient, kind, forward, site: None })
             }
             Err(reason) => {
                 record_high_precision(kind, role, gemm, reason);
@@ -62,23 +72,56 @@ impl Product {
         self.forward.batch == 1 && self.forward.plain_operand
     }
 
-    /// How an operand of the given format is quantized.
-    pub(crate) fn quantize(&self, format: Fp8Format, save: bool) -> Quantize {
-        Quantize { format, recipe: self.ambient.config.recipe, save }
+    /// The recipe.
+    pub(crate) fn recipe(&self) -> &Recipe {
+        &self.ambient.config.recipe
+    }
+
+    /// Gives the product, whose gradients are tracked, a place under delayed scaling, if that is the recipe.
+    pub(crate) fn take_site(&mut self) {
+        self.site = match self.recipe().scaling {
+            Scaling::Current => None,
+            Scaling::Delayed(_) => delayed::current().next_site(self.forward, *self.recipe()),
+        };
+    }
+
+    /// Hands the amaxes of the input, the weight and the output gradient over to the state of delayed scaling.
+    pub(crate) fn deposit<B: Fp8Matmul>(&self, amaxes: [Option<Scalar<B>>; 3]) {
+        if let Some(site) = &self.site {
+            site.deposit::<B>(amaxes);
+        }
+    }
+
+    /// How an operand is quantized.
+    pub(crate) fn quantize<B: Fp8Matmul>(
+        &self,
+        operand: Operand,
+        save: bool,
+        tensor: &FloatTensor<B>,
+    ) -> Quantize<B> {
+        let recipe = *self.recipe();
+        let scale = match &self.site {
+            Some(site) => site.rule::<B>(operand, recipe, &B::float_device(tensor)),
+            None => ScaleRule::Current(recipe),
+        };
+        Quantize { format: recipe.formats.of(operand), scale, save }
     }
 
     /// Records a product of this kind that ran emulated.
-    pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [(Fp8Format, &Scale<B>); 2]) {
+    pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [&Measured<B>; 2]) {
         report::record(|| Pending {
             kind: self.kind,
             role,
             gemm: self.forward.for_role(role),
-            operands: Some(operands.map(|(format, scale)| {
-                let scale = scale.clone();
-                (format, Box::new(move || scale.read()) as Box<dyn FnOnce() -> f32>)
-            })),
+            operands: Some(operands.map(PendingOperand::new)),
+            site: self.site.as_ref().map(SiteUse::site),
             ran: Ran::FakeQuantized,
         });
+    }
+
+    /// Records a product that the recipe keeps in high precision.
+    pub(crate) fn record_high_precision(&self, role: GemmRole) {
+        record_high_precision(self.kind, role, self.forward.for_role(role), HighPrecision::Recipe);
     }
 }
 
@@ -126,6 +169,7 @@ pub(crate) fn record_high_precision(
         role,
         gemm,
         operands: None,
+        site: None,
         ran: Ran::HighPrecision(reason),
     });
 }

@@ -5,6 +5,8 @@ use core::fmt;
 use burn::tensor::DType;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind, Rejection};
 
+use crate::Site;
+
 /// One matrix product, as it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProductReport {
@@ -18,6 +20,8 @@ pub struct ProductReport {
     pub lhs: Option<OperandReport>,
     /// The format and scale of the right operand; `None` in high precision.
     pub rhs: Option<OperandReport>,
+    /// Its place under delayed scaling; `None` under current scaling.
+    pub site: Option<Site>,
     /// What ran it.
     pub ran: Ran,
 }
@@ -29,11 +33,17 @@ pub struct OperandReport {
     pub format: Fp8Format,
     /// Its scale, the dequantization multiplier.
     pub scale: f32,
+    /// How many of its finite elements were larger than the largest number times the scale, and became that.
+    pub saturated: usize,
 }
 
 impl fmt::Display for OperandReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} scale {:.3e}", self.format, self.scale)
+        write!(f, "{} scale {:.3e}", self.format, self.scale)?;
+        match self.saturated {
+            0 => Ok(()),
+            saturated => write!(f, ", {saturated} saturated"),
+        }
     }
 }
 
@@ -66,6 +76,8 @@ pub enum HighPrecision {
     Filter(Rejection),
     /// The predicate of [`Fp8Config::scope_where`](crate::Fp8Config::scope_where) leaves it out.
     Predicate,
+    /// The recipe leaves this one of the three products out.
+    Recipe,
     /// Tensors of this type are left alone: f64, or no float.
     Dtype(DType),
     /// The operands are of different types.
@@ -78,6 +90,7 @@ impl fmt::Display for HighPrecision {
             Self::Off => write!(f, "FP8 is off"),
             Self::Filter(rejection) => write!(f, "{rejection}"),
             Self::Predicate => write!(f, "left out by the scope's predicate"),
+            Self::Recipe => write!(f, "left out by the recipe"),
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
         }

@@ -3,10 +3,14 @@
 use core::fmt;
 use std::cell::{Cell, RefCell};
 
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::IntTensor;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{HighPrecision, OperandReport, ProductReport, Ran};
+use crate::Site;
+use crate::matmul::Measured;
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,6 +39,10 @@ impl fmt::Display for Report {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header(["#", "operation", "role", "batch × M×N×K", "left", "right", "ran"]);
+        let ran = |product: &ProductReport| match product.site {
+            Some(site) => format!("{}, {site}", product.ran),
+            None => product.ran.to_string(),
+        };
         let operand = |operand: Option<OperandReport>| match operand {
             Some(operand) => operand.to_string(),
             None => "–".into(),
@@ -47,7 +55,7 @@ impl fmt::Display for Report {
                 product.gemm.to_string(),
                 operand(product.lhs),
                 operand(product.rhs),
-                product.ran.to_string(),
+                ran(product),
             ]);
         }
         for column in [0, 3] {
@@ -61,28 +69,54 @@ impl fmt::Display for Report {
     }
 }
 
-/// Reads a scale from where it lies, on the device perhaps.
-type ReadScale = Box<dyn FnOnce() -> f32>;
+/// An operand of which some numbers still lie on the device perhaps.
+pub(crate) struct PendingOperand {
+    format: Fp8Format,
+    scale: Box<dyn FnOnce() -> f32>,
+    saturated: Box<dyn FnOnce() -> usize>,
+}
+
+impl PendingOperand {
+    pub(crate) fn new<B: Backend>(operand: &Measured<B>) -> Self {
+        let scale = operand.quantized.scale.clone();
+        let saturated = operand.saturated.clone();
+        Self {
+            format: operand.quantized.format,
+            scale: Box::new(move || scale.read()),
+            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
+        }
+    }
+
+    fn resolve(self) -> OperandReport {
+        OperandReport { format: self.format, scale: (self.scale)(), saturated: (self.saturated)() }
+    }
+}
+
+fn read_count<B: Backend>(count: IntTensor<B>) -> usize {
+    let data = burn::tensor::try_read_sync(B::int_into_data(count))
+        .expect("counts are read where blocking on the device is possible")
+        .expect("a count can be read from its device");
+    data.iter::<i64>().next().map_or(0, |count| count as usize)
+}
 
 /// A product whose scales have not been read yet.
 pub(crate) struct Pending {
     pub(crate) kind: ProductKind,
     pub(crate) role: GemmRole,
     pub(crate) gemm: Gemm,
-    pub(crate) operands: Option<[(Fp8Format, ReadScale); 2]>,
+    pub(crate) operands: Option<[PendingOperand; 2]>,
+    pub(crate) site: Option<Site>,
     pub(crate) ran: Ran,
 }
 
 impl Pending {
     fn resolve(self) -> ProductReport {
-        let Self { kind, role, gemm, operands, ran } = self;
-        let resolve =
-            |(format, read): (Fp8Format, ReadScale)| OperandReport { format, scale: read() };
+        let Self { kind, role, gemm, operands, site, ran } = self;
         let (lhs, rhs) = match operands {
-            Some([lhs, rhs]) => (Some(resolve(lhs)), Some(resolve(rhs))),
+            Some([lhs, rhs]) => (Some(lhs.resolve()), Some(rhs.resolve())),
             None => (None, None),
         };
-        ProductReport { kind, role, gemm, lhs, rhs, ran }
+        ProductReport { kind, role, gemm, lhs, rhs, site, ran }
     }
 }
 
@@ -96,9 +130,14 @@ thread_local! {
     static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Whether a trace is running on this thread.
+pub(crate) fn is_tracing() -> bool {
+    DEPTH.get() > 0
+}
+
 /// Records a product where a trace is running; `pending` is called only then.
 pub(crate) fn record(pending: impl FnOnce() -> Pending) {
-    if DEPTH.get() > 0 {
+    if is_tracing() {
         let pending = pending();
         ENTRIES.with_borrow_mut(|entries| entries.push(Entry::Pending(pending)));
     }

@@ -1,18 +1,9 @@
-//! Current scaling in tensor operations, without reading anything back.
+//! Scales in tensor operations, without reading anything back.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Recipe, scale};
-
-/// The scale of a non-empty f32 tensor, as [`scale::from_amax`] of the largest finite magnitude. Shape `[1]`.
-pub(crate) fn current<B: Backend>(
-    tensor: FloatTensor<B>,
-    format: Fp8Format,
-    recipe: Recipe,
-) -> FloatTensor<B> {
-    from_amax::<B>(amax::<B>(tensor), format, recipe)
-}
 
 /// The magnitudes of an f32 tensor; zeros keep their sign.
 ///
@@ -25,7 +16,7 @@ pub(crate) fn magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 }
 
 /// The largest magnitude among the finite elements of an f32 tensor, 0 where there are none. Shape `[1]`.
-fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let elements = tensor.shape().num_elements();
     let magnitude = B::float_reshape(magnitude::<B>(tensor), Shape::new([elements]));
     let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&magnitude));
@@ -35,7 +26,8 @@ fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     B::float_max(B::float_mask_fill(magnitude, non_finite, 0f32.into()))
 }
 
-fn from_amax<B: Backend>(
+/// As [`scale::from_amax`]. Shape `[1]`.
+pub(crate) fn from_amax<B: Backend>(
     amax: FloatTensor<B>,
     format: Fp8Format,
     recipe: Recipe,
@@ -52,6 +44,16 @@ fn from_amax<B: Backend>(
     }
     let scale = B::float_clamp(scale, scale::MIN_SCALE.into(), scale::largest(recipe).into());
     B::float_mask_fill(scale, zero, 1f32.into())
+}
+
+/// The first of two amaxes, or the second where the first is 0. Shape `[1]`.
+pub(crate) fn first_non_zero<B: Backend>(
+    first: FloatTensor<B>,
+    second: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&first));
+    let zero = B::float_equal_elem(first.clone(), 0f32.into(), settings.bool_dtype);
+    B::float_mask_where(first, zero, second)
 }
 
 /// The two factors of [`scale::of_product`]. Shapes `[1]`.

@@ -5,7 +5,9 @@ use std::path::Path;
 use burn::backend::Autodiff;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use burn_fp8::{Fp8Backend, Fp8Format, Fp8Matmul, GemmRole, Quantize, Recipe, Report, trace};
+use burn_fp8::{
+    Fp8Backend, Fp8Format, Fp8Matmul, GemmRole, Quantize, Recipe, Report, ScaleRule, trace,
+};
 use safetensors::SafeTensors;
 
 use super::{Outer, assert_close, bits, every_matmul, tensor, values};
@@ -61,7 +63,8 @@ pub fn codes_and_scales_are_exact<B: Fp8Matmul>() {
             else {
                 unreachable!("made of floats");
             };
-            let request = Quantize { format, recipe: Recipe::current(), save: true };
+            let request =
+                Quantize { format, scale: ScaleRule::Current(Recipe::current()), save: true };
             let mut quantized = B::fp8_quantize(x, request);
             let scale = quantized.scale.read();
             let expected = golden.f32(&format!("{case}/{name}_scale")).0[0];

@@ -3,7 +3,7 @@
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Fp8Matmul, Quantize, Recipe};
+use burn_fp8::{Fp8Matmul, Quantize, Recipe, ScaleRule};
 
 use super::{Random, bits, reference, tensor};
 
@@ -11,7 +11,8 @@ fn quantize<B: Fp8Matmul>(x: &[f32], format: Fp8Format, recipe: Recipe) -> (Vec<
     let TensorPrimitive::Float(x) = tensor::<B, 1>(x, [x.len()]).into_primitive() else {
         unreachable!("made of floats");
     };
-    let quantized = B::fp8_quantize(x, Quantize { format, recipe, save: true });
+    let quantized =
+        B::fp8_quantize(x, Quantize { format, scale: ScaleRule::Current(recipe), save: true });
     let values =
         super::values(Tensor::<B, 1>::from_primitive(TensorPrimitive::Float(quantized.values)));
     let saved = B::fp8_values(quantized.codes.expect("asked for"));

@@ -5,7 +5,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::backend::distributed::{DistributedParamId, DistributedParams};
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor, QuantizedTensor};
 
-use crate::backend::Fp8Backend;
+use crate::backend::{Fp8Backend, intercept};
 use crate::matmul::Fp8Matmul;
 
 impl<B> AutodiffBackend for Fp8Backend<B>
@@ -17,7 +17,7 @@ where
     type Gradients = B::Gradients;
 
     fn backward(tensor: FloatTensor<Self>) -> Self::Gradients {
-        <B as AutodiffBackend>::backward(tensor)
+        intercept::backward::<B>(tensor)
     }
 
     fn grad(

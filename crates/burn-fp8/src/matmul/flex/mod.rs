@@ -6,13 +6,13 @@ use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
-use burn_fp8_core::{Overflow, scale};
+use burn_fp8_core::{Fp8Format, Overflow, scale};
 
-use super::{Codes, Fp8Matmul, Quantize, Quantized, portable};
-use crate::Scale;
+use super::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule, portable};
+use crate::Scalar;
 
 impl Fp8Matmul for Flex {
-    fn fp8_quantize(tensor: FlexTensor, request: Quantize) -> Quantized<Self> {
+    fn fp8_quantize(tensor: FlexTensor, request: Quantize<Self>) -> Quantized<Self> {
         let (tensor, layout) = dense(tensor);
         match tensor.dtype() {
             DType::F32 => quantize(elements::<f32>(&tensor, &layout), &layout, request),
@@ -31,8 +31,8 @@ impl Fp8Matmul for Flex {
         }
     }
 
-    fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scale<Self>, rhs: &Scale<Self>) -> FlexTensor {
-        if let (Scale::Host(lhs), Scale::Host(rhs)) = (lhs, rhs)
+    fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
+        if let (Scalar::Host(lhs), Scalar::Host(rhs)) = (lhs, rhs)
             && let Some(values) = tensor.try_storage_mut::<f32>()
         {
             for factor in scale::of_product(*lhs, *rhs).into_iter().filter(|factor| *factor != 1.0)
@@ -83,10 +83,9 @@ fn elements<'a, E: burn::tensor::Element + bytemuck::Pod>(
     &tensor.storage::<E>()[start..start + layout.num_elements()]
 }
 
-fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize) -> Quantized<Flex> {
-    let Quantize { format, recipe, save } = request;
-    let scale = scale::from_amax(parallel::amax(x).value, format, recipe);
-    let overflow = Overflow::SaturateFinite;
+fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize<Flex>) -> Quantized<Flex> {
+    let Quantize { format, scale, save } = request;
+    let (scale, amax, overflow) = choose_scale(x, format, scale);
     let mut codes = vec![0u8; if save { x.len() } else { 0 }];
     let values = scratch::tensor(layout.clone(), |values| match save {
         true => parallel::encode_and_round(x, scale, format, overflow, &mut codes, values),
@@ -96,5 +95,21 @@ fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize) -> Quantized
         let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
         Codes::Bytes(codes, format)
     });
-    Quantized { values, codes, scale: Scale::Host(scale), format }
+    Quantized { values, codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
+}
+
+/// The scale, the amax where it was measured, and the treatment of overflow.
+fn choose_scale<S: Source>(
+    x: &[S],
+    format: Fp8Format,
+    rule: ScaleRule<Flex>,
+) -> (f32, Option<f32>, Overflow) {
+    let (from, recipe) = match rule {
+        ScaleRule::Given(scale, overflow) => return (scale.read(), None, overflow),
+        ScaleRule::Current(recipe) => (0.0, recipe),
+        ScaleRule::Delayed(amax, recipe) => (amax.read(), recipe),
+    };
+    let amax = parallel::amax(x).value;
+    let from = if from == 0.0 { amax } else { from };
+    (scale::from_amax(from, format, recipe), Some(amax), Overflow::SaturateFinite)
 }

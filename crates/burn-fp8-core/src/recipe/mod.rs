@@ -1,0 +1,236 @@
+//! How scales are chosen, and which operands and products they are chosen for.
+
+mod operands;
+mod scaling;
+
+use core::fmt;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use operands::{Formats, Precision, Products};
+pub use scaling::{AmaxChoice, Delayed, Scaling};
+
+use crate::{Fp8Format, GemmRole};
+
+/// How matrix products run in FP8: where scales come from, their options, the format of each operand, and which of the three
+/// products of training run in FP8 at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recipe {
+    /// The scaling rule.
+    #[serde(deserialize_with = "valid_scaling")]
+    pub scaling: Scaling,
+    /// Headroom in powers of two: the scale is multiplied by `2^margin`. Between -64 and 64.
+    #[serde(deserialize_with = "valid_margin")]
+    pub margin: i32,
+    /// Whether scales are rounded up to a power of two, so that scaling itself loses nothing and, with current scaling and a
+    /// margin of at least 0, nothing saturates.
+    pub power_of_two: bool,
+    /// The formats of the operands.
+    #[serde(deserialize_with = "valid_formats")]
+    pub formats: Formats,
+    /// Which of the three products run in FP8.
+    pub products: Products,
+}
+
+fn valid<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+    recipe: impl FnOnce(T) -> Recipe,
+) -> Result<Recipe, D::Error> {
+    let recipe = recipe(T::deserialize(deserializer)?);
+    recipe.validate().map_err(D::Error::custom)?;
+    Ok(recipe)
+}
+
+fn valid_scaling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scaling, D::Error> {
+    Ok(valid(deserializer, |scaling| Recipe { scaling, ..Recipe::current() })?.scaling)
+}
+
+fn valid_margin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+    Ok(valid(deserializer, |margin| Recipe::current().with_margin(margin))?.margin)
+}
+
+fn valid_formats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Formats, D::Error> {
+    Ok(valid(deserializer, |formats| Recipe::current().with_formats(formats))?.formats)
+}
+
+impl Recipe {
+    /// The longest amax history.
+    pub const MAX_HISTORY_LENGTH: usize = 1 << 16;
+
+    /// Current scaling without margin: each tensor is measured just before it is quantized.
+    pub const fn current() -> Self {
+        Self {
+            scaling: Scaling::Current,
+            margin: 0,
+            power_of_two: false,
+            formats: Formats::HYBRID,
+            products: Products::ALL,
+        }
+    }
+
+    /// Delayed scaling without margin: the largest amax of the last 1024 steps.
+    ///
+    /// Needs `Fp8Backend<Autodiff<B>>`: a product has a history only where gradients are tracked. Validation and inference
+    /// use current scaling.
+    pub const fn delayed() -> Self {
+        Self { scaling: Scaling::Delayed(Delayed::DEFAULT), ..Self::current() }
+    }
+
+    /// The same recipe with delayed scaling over `history_length` steps, at most [`MAX_HISTORY_LENGTH`](Self::MAX_HISTORY_LENGTH).
+    pub const fn with_history_length(self, history_length: usize) -> Self {
+        let delayed = Delayed { history_length, ..self.delayed_or_default() };
+        Self { scaling: Scaling::Delayed(delayed), ..self }
+    }
+
+    /// The same recipe with delayed scaling that takes this amax of the history.
+    pub const fn with_amax_choice(self, amax_choice: AmaxChoice) -> Self {
+        let delayed = Delayed { amax_choice, ..self.delayed_or_default() };
+        Self { scaling: Scaling::Delayed(delayed), ..self }
+    }
+
+    const fn delayed_or_default(&self) -> Delayed {
+        match self.scaling {
+            Scaling::Current => Delayed::DEFAULT,
+            Scaling::Delayed(delayed) => delayed,
+        }
+    }
+
+    /// The same recipe with `margin` powers of two of headroom.
+    pub const fn with_margin(self, margin: i32) -> Self {
+        Self { margin, ..self }
+    }
+
+    /// The same recipe with scales rounded up to powers of two, or not.
+    pub const fn with_power_of_two(self, power_of_two: bool) -> Self {
+        Self { power_of_two, ..self }
+    }
+
+    /// The same recipe with other formats.
+    pub const fn with_formats(self, formats: Formats) -> Self {
+        Self { formats, ..self }
+    }
+
+    /// The same recipe with the product of the given role in FP8 or in high precision.
+    pub const fn with_precision(self, role: GemmRole, precision: Precision) -> Self {
+        Self { products: self.products.with(role, precision), ..self }
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`RecipeError::Margin`] where the margin is outside -64..=64; [`RecipeError::HistoryLength`] where the history is empty
+    /// or longer than [`MAX_HISTORY_LENGTH`](Self::MAX_HISTORY_LENGTH); [`RecipeError::Formats`] where a product would
+    /// multiply E5M2 by E5M2.
+    pub fn validate(&self) -> Result<(), RecipeError> {
+        if !(-64..=64).contains(&self.margin) {
+            return Err(RecipeError::Margin { margin: self.margin });
+        }
+        if let Scaling::Delayed(Delayed { history_length, .. }) = self.scaling
+            && !(1..=Self::MAX_HISTORY_LENGTH).contains(&history_length)
+        {
+            return Err(RecipeError::HistoryLength { history_length });
+        }
+        let is_e5m2 = |operand| self.formats.of(operand) == Fp8Format::E5M2;
+        let e5m2_twice = |role: &GemmRole| role.operands().into_iter().all(is_e5m2);
+        match GemmRole::ALL.into_iter().find(e5m2_twice) {
+            Some(role) => Err(RecipeError::Formats { role }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.scaling)?;
+        if self.margin != 0 {
+            write!(f, ", margin {}", self.margin)?;
+        }
+        if self.power_of_two {
+            write!(f, ", powers of two")?;
+        }
+        if self.formats != Formats::HYBRID {
+            write!(f, ", {}", self.formats)?;
+        }
+        for role in GemmRole::ALL {
+            if self.products.of(role) == Precision::High {
+                write!(f, ", {role} in high precision")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A recipe that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// The margin is out of range.
+    #[error("margin = {margin} is outside -64..=64; 0 is usual, each step doubles the scale")]
+    Margin {
+        /// The margin given.
+        margin: i32,
+    },
+    /// The amax history is empty or too long.
+    #[error(
+        "history_length = {history_length} is outside 1..={}; 1024 is usual",
+        Recipe::MAX_HISTORY_LENGTH
+    )]
+    HistoryLength {
+        /// The length given.
+        history_length: usize,
+    },
+    /// A product would multiply E5M2 by E5M2, which no hardware does.
+    #[error(
+        "formats: {role} would multiply E5M2 by E5M2, which FP8 hardware cannot; make one of its operands E4M3"
+    )]
+    Formats {
+        /// The product.
+        role: GemmRole,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_e5m2_operands_are_refused_everything_else_is_legal() {
+        use Fp8Format::{E4M3, E5M2};
+        for input in [E4M3, E5M2] {
+            for weight in [E4M3, E5M2] {
+                for output_grad in [E4M3, E5M2] {
+                    let formats = Formats { input, weight, output_grad };
+                    let e5m2 = [input, weight, output_grad].iter().filter(|f| **f == E5M2).count();
+                    let valid = Recipe::current().with_formats(formats).validate();
+                    assert_eq!(valid.is_ok(), e5m2 <= 1, "{formats}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn histories_have_a_length() {
+        for (length, valid) in [(0, false), (1, true), (1 << 16, true), ((1 << 16) + 1, false)] {
+            assert_eq!(Recipe::delayed().with_history_length(length).validate().is_ok(), valid);
+        }
+    }
+
+    #[test]
+    fn recipes_have_names() {
+        assert_eq!(Recipe::current().to_string(), "current scaling");
+        let recipe = Recipe::delayed()
+            .with_history_length(16)
+            .with_amax_choice(AmaxChoice::MostRecent)
+            .with_margin(1)
+            .with_power_of_two(true)
+            .with_formats(Formats::E4M3)
+            .with_precision(GemmRole::GradWeight, Precision::High);
+        assert_eq!(
+            recipe.to_string(),
+            "delayed scaling (most recent amax of 16), margin 1, powers of two, \
+             E4M3 × E4M3, gradients E4M3, grad_weight in high precision"
+        );
+    }
+}

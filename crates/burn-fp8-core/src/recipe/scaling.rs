@@ -1,0 +1,68 @@
+//! Where the amax of a scale comes from.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the amax of a scale comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// From the tensor that is about to be quantized.
+    #[default]
+    Current,
+    /// From the amax history of earlier steps.
+    Delayed(Delayed),
+}
+
+/// Delayed scaling: the options of the amax history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Delayed {
+    /// How many steps the history holds. Between 1 and [`MAX_HISTORY_LENGTH`](crate::Recipe::MAX_HISTORY_LENGTH).
+    pub history_length: usize,
+    /// Which amax of the history counts.
+    pub amax_choice: AmaxChoice,
+}
+
+impl Delayed {
+    /// The maximum of 1024 steps, as in Flax and TransformerEngine.
+    pub const DEFAULT: Self = Self { history_length: 1024, amax_choice: AmaxChoice::Maximum };
+}
+
+impl Default for Delayed {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Which amax of a history counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AmaxChoice {
+    /// The largest.
+    #[default]
+    Maximum,
+    /// That of the step before.
+    MostRecent,
+}
+
+impl fmt::Display for Scaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Current => write!(f, "current scaling"),
+            Self::Delayed(Delayed { history_length, amax_choice }) => {
+                write!(f, "delayed scaling ({amax_choice} of {history_length})")
+            }
+        }
+    }
+}
+
+impl fmt::Display for AmaxChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Maximum => "maximum amax",
+            Self::MostRecent => "most recent amax",
+        })
+    }
+}

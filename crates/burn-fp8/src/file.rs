@@ -1,0 +1,37 @@
+//! Files: read within limits, written whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::Fp8Error;
+
+/// Reads a file of at most `limit` bytes.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
+    let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
+    // Bounded while reading: devices and pipes do not tell their size.
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > limit {
+        return Err(Fp8Error::TooLarge { path: path.into(), limit });
+    }
+    Ok(bytes)
+}
+
+/// Writes a file beside its place and moves it there: what was there before is replaced by the whole file or stays.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Fp8Error> {
+    let io = |reason| Fp8Error::Io { action: "write", path: path.into(), reason };
+    let name = path.file_name().ok_or_else(|| {
+        io(std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no name of a file"))
+    })?;
+    let mut beside = name.to_os_string();
+    beside.push(format!(".{}.partial", std::process::id()));
+    let beside: PathBuf = path.with_file_name(beside);
+    let written = File::create(&beside)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&beside, path));
+    written.map_err(|reason| {
+        let _ = fs::remove_file(&beside);
+        io(reason)
+    })
+}
