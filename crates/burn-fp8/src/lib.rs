@@ -18,6 +18,7 @@
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
 
 mod backend;
+mod codes;
 mod config;
 mod error;
 mod file;
@@ -31,6 +32,7 @@ pub use burn_fp8_core::{
     AmaxChoice, AmaxHistory, Filter, Formats, Fp8Format, Gemm, GemmRole, Operand, Overflow,
     Precision, ProductKind, Recipe, Rejection, Scaling,
 };
+pub use codes::Fp8Codes;
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};

@@ -11,6 +11,9 @@ use burn::tensor::ops::{
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use burn::tensor::{TensorPrimitive, TransactionPrimitive};
 
+use crate::Scalar;
+use crate::matmul::{Codes, Quantize, Quantized, ScaleRule};
+
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
 pub(crate) trait Rewrap<Target> {
     /// The same fields, as a struct over the other backend.
@@ -81,6 +84,44 @@ rewrap_fields! {
     MaxPool1dWithIndices { output, indices }
     MaxPool2dBackward { x_grad }
     MaxPool2dWithIndices { output, indices }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<Scalar<B>> for Scalar<A> {
+    fn rewrap(self) -> Scalar<B> {
+        match self {
+            Self::Host(value) => Scalar::Host(value),
+            Self::Device(tensor) => Scalar::Device(tensor),
+        }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<Codes<B>> for Codes<A> {
+    fn rewrap(self) -> Codes<B> {
+        match self {
+            Self::Bytes(codes, format) => Codes::Bytes(codes, format),
+            Self::Values(values) => Codes::Values(values),
+        }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<Quantize<B>> for Quantize<A> {
+    fn rewrap(self) -> Quantize<B> {
+        let Self { format, scale, save } = self;
+        let scale = match scale {
+            ScaleRule::Current(recipe) => ScaleRule::Current(recipe),
+            ScaleRule::Delayed(amax, recipe) => ScaleRule::Delayed(amax.rewrap(), recipe),
+            ScaleRule::Given(scale, overflow) => ScaleRule::Given(scale.rewrap(), overflow),
+        };
+        Quantize { format, scale, save }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<Quantized<B>> for Quantized<A> {
+    fn rewrap(self) -> Quantized<B> {
+        let Self { values, codes, scale, amax, format } = self;
+        let (codes, amax) = (codes.map(Rewrap::rewrap), amax.map(Rewrap::rewrap));
+        Quantized { values, codes, scale: scale.rewrap(), amax, format }
+    }
 }
 
 #[cfg(feature = "distributed")]

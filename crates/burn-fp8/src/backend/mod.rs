@@ -5,6 +5,7 @@
 
 mod convert;
 mod delegate;
+mod fp8;
 mod intercept;
 
 use core::marker::PhantomData;

@@ -217,7 +217,7 @@ fn multiply<B: Fp8Matmul>(
 ) -> FloatTensor<B> {
     product.record(role, [&lhs, &rhs]);
     let (lhs, rhs) = (lhs.quantized, rhs.quantized);
-    let output = B::float_matmul(lhs.values, rhs.values);
+    let output = B::fp8_plain_matmul(lhs.values, rhs.values);
     let output = B::fp8_rescale(output, &lhs.scale, &rhs.scale);
     match dtype {
         DType::F32 => output,
@@ -233,7 +233,7 @@ fn multiply_high<B: Fp8Matmul>(
     product: &Product,
 ) -> FloatTensor<B> {
     product.record_high_precision(role);
-    B::float_matmul(lhs, rhs)
+    B::fp8_plain_matmul(lhs, rhs)
 }
 
 fn transpose<B: Backend>(operand: Measured<B>) -> Measured<B> {

@@ -60,6 +60,12 @@ pub trait Fp8Matmul: Backend {
         portable::rescale::<Self>(tensor, lhs, rhs)
     }
 
+    /// A product in high precision, past any decorator.
+    #[doc(hidden)]
+    fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(lhs, rhs)
+    }
+
     /// Whether this device runs FP8 products natively. None does yet.
     ///
     /// # Errors
