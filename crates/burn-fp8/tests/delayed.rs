@@ -711,3 +711,71 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
         }
     }
 }
+
+/// Micro-batches that share a weight give the bits of those that each hold a copy of it, which nothing can recognize; and a weight
+/// that changes in the middle of a step is quantized anew.
+fn shared_weights_are_exact<B: Fp8Matmul>()
+where
+    Outer<B>: AutodiffBackend,
+{
+    #[derive(Clone, Copy, PartialEq)]
+    enum Weight {
+        Shared,
+        Copied,
+        Changed,
+    }
+    let run = |kind: Weight| {
+        let state = DelayedState::new();
+        let mut results = vec![];
+        delayed(Recipe::delayed()).scope(|| {
+            for step in 0..3u64 {
+                let values_of_w = with_amax(step, K * N, 1.0 + step as f32);
+                let shared = tensor::<Outer<B>, 2>(&values_of_w, [K, N]).require_grad();
+                state.step(|| {
+                    for micro_batch in 0..3u64 {
+                        let w = match kind {
+                            Weight::Shared => shared.clone(),
+                            Weight::Copied => {
+                                tensor::<Outer<B>, 2>(&values_of_w, [K, N]).require_grad()
+                            }
+                            Weight::Changed => (shared.clone().detach()
+                                * (micro_batch as f32 + 1.0))
+                                .detach()
+                                .require_grad(),
+                        };
+                        let mut random = Random(10 * step + micro_batch);
+                        let x = tensor::<Outer<B>, 2>(&random.spread(M * K), [M, K]).require_grad();
+                        let y = x.clone().matmul(w.clone());
+                        let grads = y.clone().powf_scalar(2.0).sum().backward();
+                        results.push(bits(&values(y)));
+                        for tensor in [x, w] {
+                            results.push(bits(&values(tensor.grad(&grads).expect("tracked"))));
+                        }
+                    }
+                });
+            }
+        });
+        let site = state.export().sites.remove(0);
+        let histories = [site.input, site.weight, site.output_grad];
+        results.extend(histories.map(|history| bits(history.entries())));
+        results
+    };
+    let shared = run(Weight::Shared);
+    assert!(shared == run(Weight::Copied));
+    let changed = run(Weight::Changed);
+    // The first micro-batch of each step is the same, the others are not.
+    assert!(shared[0] == changed[0] && shared[3] != changed[3] && shared[6] != changed[6]);
+    let amaxes: Vec<_> = changed[changed.len() - 2].iter().map(|b| f32::from_bits(*b)).collect();
+    assert_eq!(amaxes[0], 9.0, "three times 3 in the last step");
+}
+
+#[test]
+fn shared_weights_are_exact_on_flex() {
+    shared_weights_are_exact::<Flex>();
+}
+
+#[cfg(feature = "ndarray")]
+#[test]
+fn shared_weights_are_exact_on_ndarray() {
+    shared_weights_are_exact::<burn::backend::NdArray>();
+}

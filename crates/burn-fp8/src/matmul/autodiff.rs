@@ -160,7 +160,8 @@ fn tracked<B: Fp8Matmul, C: CheckpointStrategy, const N: usize>(
     let save = [rhs.is_tracked(), lhs.is_tracked()];
     let bias = bias.into_iter().next();
     if save.contains(&true) {
-        product.take_site();
+        let is_leaf = rhs.node.order == 0 && rhs.is_tracked();
+        product.take_site(is_leaf.then_some(rhs.node.id.value));
     }
     let nodes = [Some(lhs.node), Some(rhs.node), bias.as_ref().map(|bias| bias.node.clone())];
     let nodes: Vec<_> = nodes.into_iter().flatten().collect();

@@ -59,13 +59,13 @@ pub(crate) fn forward<B: Fp8Matmul>(
     let prepare = |tensor: &FloatTensor<B>, index: usize| {
         let codes = save[index] && again[index];
         let needed = codes || in_fp8(GemmRole::Output);
-        let mut operand = needed.then(|| {
-            let operand = GemmRole::Output.operands()[index];
-            Measured::quantize(tensor, product.quantize::<B>(operand, codes, tensor))
+        let operand = needed.then(|| match GemmRole::Output.operands()[index] {
+            Operand::Weight => product.quantize_weight::<B>(tensor, codes),
+            operand => Measured::quantize(tensor, product.quantize::<B>(operand, codes, tensor)),
         });
         let saved = match (save[index], again[index]) {
             (false, _) => None,
-            (true, true) => operand.as_mut().and_then(Measured::save),
+            (true, true) => operand.as_ref().and_then(Measured::codes).map(SavedOperand::Fp8),
             (true, false) => Some(SavedOperand::High(tensor.clone())),
         };
         (operand, saved)
@@ -127,7 +127,7 @@ pub(crate) fn backward<B: Fp8Matmul>(
         let role = GemmRole::GradInput;
         let grad = match rhs {
             SavedOperand::Fp8(rhs) => {
-                let rhs = transpose(product.join(rhs.restore()));
+                let rhs = transpose(product.join(rhs.restore(None)));
                 multiply::<B>(role, fp8_grad(), rhs, dtype, product)
             }
             SavedOperand::High(rhs) => {
@@ -141,7 +141,7 @@ pub(crate) fn backward<B: Fp8Matmul>(
         let role = GemmRole::GradWeight;
         let grad = match lhs {
             SavedOperand::Fp8(lhs) => {
-                let lhs = transpose(product.join(lhs.restore()));
+                let lhs = transpose(product.join(lhs.restore(None)));
                 multiply::<B>(role, lhs, fp8_grad(), dtype, product)
             }
             SavedOperand::High(lhs) => {

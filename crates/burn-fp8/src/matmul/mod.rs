@@ -20,7 +20,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
-pub(crate) use operand::{Measured, SavedOperand};
+pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
 pub use product::Product;
 pub(crate) use product::{linear_gemm, record_high_precision};
 

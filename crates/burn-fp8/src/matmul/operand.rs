@@ -87,17 +87,14 @@ impl<B: Fp8Matmul> Measured<B> {
         Self { quantized, saturated }
     }
 
-    /// Takes the codes out, to be kept.
-    pub(crate) fn save(&mut self) -> Option<SavedOperand<B>> {
-        let codes = self.quantized.codes.take()?;
-        let scale = self.quantized.scale.clone();
-        let format = self.quantized.format;
-        Some(SavedOperand::Fp8(SavedCodes {
-            codes,
-            scale,
-            format,
+    /// The codes, to be kept, where they were asked for.
+    pub(crate) fn codes(&self) -> Option<SavedCodes<B>> {
+        Some(SavedCodes {
+            codes: self.quantized.codes.clone()?,
+            scale: self.quantized.scale.clone(),
+            format: self.quantized.format,
             saturated: self.saturated.clone(),
-        }))
+        })
     }
 }
 
@@ -112,10 +109,10 @@ impl<B: Backend> Measured<B> {
 
 impl<B: Fp8Matmul> SavedCodes<B> {
     /// Decodes the operand, to be multiplied again.
-    pub(crate) fn restore(self) -> Measured<B> {
+    pub(crate) fn restore(self, amax: Option<Scalar<B>>) -> Measured<B> {
         let Self { codes, scale, format, saturated } = self;
-        let values = B::fp8_values(codes);
-        let quantized = Quantized { values, codes: None, scale, amax: None, format };
+        let values = B::fp8_values(codes.clone());
+        let quantized = Quantized { values, codes: Some(codes), scale, amax, format };
         Measured { quantized, saturated }
     }
 }

@@ -11,7 +11,7 @@ use super::operand::Measured;
 use super::{Fp8Matmul, Quantize, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
 use crate::report::{self, HighPrecision, Pending, PendingOperand, Ran};
-use crate::scaling::delayed::{self, SiteUse};
+use crate::scaling::delayed::{self, QuantizedWeight, SiteUse};
 use crate::{Fp8Error, Scalar};
 
 /// A product that runs in FP8, with the configuration that was ambient when that was decided.
@@ -23,6 +23,8 @@ pub struct Product {
     forward: Gemm,
     /// Its place under delayed scaling.
     site: Option<SiteUse>,
+    /// The node of the graph that the weight is, where it is a parameter.
+    weight: Option<u64>,
 }
 
 impl Product {
@@ -58,7 +60,7 @@ impl Product {
             }
             Ok(()) => {
                 require_execution::<B>(ambient.config.execution, operands[0]);
-                Some(Self { ambient, kind, forward, site: None })
+                Some(Self { ambient, kind, forward, site: None, weight: None })
             }
             Err(reason) => {
                 record_high_precision(kind, role, gemm, reason);
@@ -78,7 +80,10 @@ impl Product {
     }
 
     /// Gives the product, whose gradients are tracked, a place under delayed scaling, if that is the recipe.
-    pub(crate) fn take_site(&mut self) {
+    ///
+    /// `weight` is the node of the graph that the right operand is, where that is a leaf.
+    pub(crate) fn take_site(&mut self, weight: Option<u64>) {
+        self.weight = weight;
         self.site = match self.recipe().scaling {
             Scaling::Current => None,
             Scaling::Delayed(_) => delayed::current().next_site(self.forward, *self.recipe()),
@@ -90,6 +95,31 @@ impl Product {
         if let Some(site) = &self.site {
             site.deposit::<B>(amaxes);
         }
+    }
+
+    /// Quantizes the weight, unless an earlier micro-batch of the step has done that.
+    pub(crate) fn quantize_weight<B: Fp8Matmul>(
+        &self,
+        tensor: &FloatTensor<B>,
+        save: bool,
+    ) -> Measured<B> {
+        let request = self.quantize::<B>(Operand::Weight, save, tensor);
+        let (Some(site), Some(node), true) = (&self.site, self.weight, save) else {
+            return Measured::quantize(tensor, request);
+        };
+        let format = request.format;
+        // A trace wants to know how much saturated; a weight quantized before it began does not tell.
+        if let Some(QuantizedWeight { codes, amax }) = site.cached_weight::<B>(node, format)
+            && codes.saturated.is_some() == report::is_tracing()
+        {
+            return codes.restore(amax);
+        }
+        let weight = Measured::quantize(tensor, request);
+        if let Some(codes) = weight.codes() {
+            let amax = weight.quantized.amax.clone();
+            site.cache_weight::<B>(node, format, QuantizedWeight { codes, amax });
+        }
+        weight
     }
 
     /// How an operand is quantized.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use record::{DelayedRecord, SiteRecord};
-pub(crate) use site::SiteUse;
+pub(crate) use site::{QuantizedWeight, SiteUse};
 pub use site::{Site, SiteStatus};
 pub(crate) use thread::{backward, current};
 
@@ -104,7 +104,7 @@ impl DelayedState {
     /// Runs `f` as one step, with this state on this thread, and returns its result.
     ///
     /// The passes inside (micro-batches) see the same histories; their amaxes are combined by maximum, and each history
-    /// receives one entry when `f` returns. If `f` panics, nothing is entered, and the next step finds its places unshifted.
+    /// receives one entry when `f` returns. A weight that they share is quantized once. If `f` panics, nothing is entered, and the next step finds its places unshifted.
     /// Steps of several threads that overlap end together. A step inside a step is part of it.
     pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         thread::restart(self);

@@ -1,13 +1,14 @@
 //! A site: the place of a product in a step, and the histories of its three operands.
 
+use core::any::Any;
 use core::fmt;
 
 use burn::tensor::ops::FloatTensor;
-use burn_fp8_core::{Delayed, Gemm, Operand, Recipe, Scaling};
+use burn_fp8_core::{Delayed, Fp8Format, Gemm, Operand, Recipe, Scaling};
 
 use super::slot::Slot;
 use super::{DelayedState, SiteRecord, thread};
-use crate::matmul::{Fp8Matmul, ScaleRule};
+use crate::matmul::{Fp8Matmul, SavedCodes, ScaleRule};
 use crate::scaling::Scalar;
 
 /// The place of a product under delayed scaling, as a report shows it.
@@ -47,17 +48,35 @@ pub(super) struct SiteState {
     /// A new one for every signature: amaxes of another one are dropped.
     epoch: u64,
     slots: [Slot; 3],
+    /// The weight of the running step, quantized, for its next micro-batch.
+    weight: Option<CachedWeight>,
+}
+
+/// A quantized weight. Its node names the tensor for good: whatever changes a parameter makes a new one.
+struct CachedWeight {
+    node: u64,
+    format: Fp8Format,
+    /// A [`QuantizedWeight`] of the backend, which a state does not have as a parameter.
+    quantized: Box<dyn Any + Send>,
+}
+
+/// What quantizing a weight gave.
+#[derive(Clone)]
+pub(crate) struct QuantizedWeight<B: Fp8Matmul> {
+    pub(crate) codes: SavedCodes<B>,
+    pub(crate) amax: Option<Scalar<B>>,
 }
 
 impl SiteState {
     fn new(k: usize, n: usize, epoch: u64, history_length: usize) -> Self {
-        Self { k, n, epoch, slots: core::array::from_fn(|_| Slot::new(history_length)) }
+        let slots = core::array::from_fn(|_| Slot::new(history_length));
+        Self { k, n, epoch, slots, weight: None }
     }
 
     pub(super) fn from_record(record: SiteRecord, epoch: u64) -> Self {
         let SiteRecord { k, n, input, weight, output_grad } = record;
         let slots = [input, weight, output_grad].map(Slot::from_history);
-        Self { k, n, epoch, slots }
+        Self { k, n, epoch, slots, weight: None }
     }
 
     pub(super) fn export(&self) -> SiteRecord {
@@ -67,10 +86,12 @@ impl SiteState {
 
     pub(super) fn commit(&mut self) {
         self.slots.iter_mut().for_each(Slot::commit);
+        self.weight = None;
     }
 
     pub(super) fn discard(&mut self) {
         self.slots.iter_mut().for_each(Slot::discard);
+        self.weight = None;
     }
 }
 
@@ -136,6 +157,38 @@ impl SiteUse {
         }
     }
 
+    /// The weight, if an earlier micro-batch of the running step has quantized this very tensor.
+    ///
+    /// Exact: within [`DelayedState::step`] no history changes, so the same tensor gets the same scale and the same codes.
+    pub(crate) fn cached_weight<B: Fp8Matmul>(
+        &self,
+        node: u64,
+        format: Fp8Format,
+    ) -> Option<QuantizedWeight<B>> {
+        let state = self.state.lock();
+        let site = state.sites.get(self.site.index).filter(|site| site.epoch == self.epoch)?;
+        let cached = site.weight.as_ref()?;
+        let same = state.open > 0 && (cached.node, cached.format) == (node, format);
+        cached.quantized.downcast_ref().filter(|_| same).cloned()
+    }
+
+    /// Keeps a quantized weight for the micro-batches to come, inside [`DelayedState::step`].
+    pub(crate) fn cache_weight<B: Fp8Matmul>(
+        &self,
+        node: u64,
+        format: Fp8Format,
+        weight: QuantizedWeight<B>,
+    ) {
+        let mut state = self.state.lock();
+        let in_step = state.open > 0 && self.step >= state.valid_from;
+        if let Some(site) = state.sites.get_mut(self.site.index)
+            && site.epoch == self.epoch
+            && in_step
+        {
+            site.weight = Some(CachedWeight { node, format, quantized: Box::new(weight) });
+        }
+    }
+
     /// Hands over the amaxes of the input, the weight and the output gradient, when the backward pass has come here.
     pub(crate) fn deposit<B: Fp8Matmul>(&self, amaxes: [Option<Scalar<B>>; 3]) {
         let mut state = self.state.lock();
@@ -159,4 +212,45 @@ impl SiteUse {
 /// The larger of two amaxes on the device. Shape `[1]`, no NaN.
 pub(super) fn larger<B: Fp8Matmul>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
     B::float_max(B::float_cat(vec![a, b], 0))
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::backend::Flex;
+    use burn_fp8_core::Overflow;
+
+    use super::*;
+    use crate::matmul::{Measured, Quantize};
+
+    fn weight(amax: f32) -> QuantizedWeight<Flex> {
+        let tensor = burn::tensor::Tensor::<Flex, 1>::from_floats([amax, 1.0], &Default::default());
+        let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::Saturate);
+        let request = Quantize { format: Fp8Format::E4M3, scale, save: true };
+        let quantized = Measured::quantize(&tensor.into_primitive().tensor(), request);
+        QuantizedWeight { codes: quantized.codes().expect("asked for"), amax: None }
+    }
+
+    /// A weight is found again under its node and format, inside its step, and nowhere else.
+    #[test]
+    fn weights_are_kept_for_their_step() {
+        let state = DelayedState::new();
+        let site = || {
+            super::thread::restart(&state);
+            state.next_site(Gemm::matrix(16, 16, 16), Recipe::delayed()).expect("delayed")
+        };
+        let found =
+            |site: &SiteUse, node, format| site.cached_weight::<Flex>(node, format).is_some();
+        let outside = site();
+        outside.cache_weight(7, Fp8Format::E4M3, weight(2.0));
+        assert!(!found(&outside, 7, Fp8Format::E4M3));
+        state.step(|| {
+            let first = site();
+            first.cache_weight(7, Fp8Format::E4M3, weight(2.0));
+            let again = site();
+            assert!(found(&again, 7, Fp8Format::E4M3));
+            assert!(!found(&again, 8, Fp8Format::E4M3));
+            assert!(!found(&again, 7, Fp8Format::E5M2));
+        });
+        state.step(|| assert!(!found(&site(), 7, Fp8Format::E4M3)));
+    }
 }
