@@ -4,7 +4,7 @@
 mod common;
 
 use burn::backend::{Flex, NdArray, Router};
-use common::{golden, special};
+use common::{delayed, golden, special};
 
 type Routed = Router<(Flex, NdArray)>;
 
@@ -21,4 +21,10 @@ fn products_and_gradients_match() {
 #[test]
 fn special_values() {
     special::check_special::<Routed>();
+}
+
+#[test]
+fn delayed_scales_come_from_earlier_steps() {
+    delayed::scales_come_from_earlier_steps::<Routed>();
+    delayed::state_stays_finite::<Routed>();
 }

@@ -5,7 +5,7 @@ mod common;
 
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;
-use common::{golden, special};
+use common::{delayed, golden, special};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -35,11 +35,17 @@ fn tensor_operations_and_slices_agree_bit_for_bit() {
     special::check_agreement::<Unfused>();
 }
 
+#[test]
+fn delayed_scales_come_from_earlier_steps() {
+    delayed::scales_come_from_earlier_steps::<Unfused>();
+    delayed::state_stays_finite::<Unfused>();
+}
+
 #[cfg(feature = "fusion")]
 mod fusion {
     use burn::backend::Wgpu;
 
-    use super::{golden, special};
+    use super::{delayed, golden, special};
 
     #[test]
     fn codes_and_scales_are_exact() {
@@ -64,5 +70,11 @@ mod fusion {
     #[test]
     fn tensor_operations_and_slices_agree_bit_for_bit() {
         special::check_agreement::<Wgpu>();
+    }
+
+    #[test]
+    fn delayed_scales_come_from_earlier_steps() {
+        delayed::scales_come_from_earlier_steps::<Wgpu>();
+        delayed::state_stays_finite::<Wgpu>();
     }
 }
