@@ -1,10 +1,11 @@
 //! Tensors of FP8 codes.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorPrimitive};
-use burn_fp8_core::Fp8Format;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, Overflow};
 
-use crate::matmul::{Codes, Fp8Matmul};
+use crate::Scalar;
+use crate::matmul::{Codes, Fp8Matmul, Quantize, ScaleRule};
 
 /// A tensor of FP8 numbers, without a scale, held as its backend can.
 #[derive(Clone, Debug)]
@@ -16,6 +17,25 @@ pub struct Fp8Codes<B: Backend, const D: usize> {
 impl<B: Fp8Matmul, const D: usize> Fp8Codes<B, D> {
     pub(crate) fn new(codes: Codes<B>, format: Fp8Format) -> Self {
         Self { codes, format }
+    }
+
+    /// A tensor of the numbers that `codes` stand for, one byte each, row by row.
+    ///
+    /// # Panics
+    /// Where there are not as many bytes as the shape has elements.
+    pub fn from_bytes(
+        codes: &[u8],
+        shape: [usize; D],
+        format: Fp8Format,
+        device: &B::Device,
+    ) -> Self {
+        let values: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
+        let values =
+            Tensor::<B, D>::from_data(TensorData::new(values, shape), (device, DType::F32));
+        let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::NonSaturating);
+        let request = Quantize { format, scale, save: true };
+        let quantized = B::fp8_quantize(values.into_primitive().tensor(), request);
+        Self::new(quantized.codes.expect("the codes were asked for"), format)
     }
 
     /// The format.

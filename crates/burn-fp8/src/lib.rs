@@ -23,6 +23,9 @@ mod config;
 mod error;
 mod file;
 mod matmul;
+pub mod nn;
+pub mod ops;
+pub mod optim;
 mod report;
 mod scaling;
 

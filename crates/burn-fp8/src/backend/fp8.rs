@@ -1,10 +1,12 @@
 //! What the FP8 layers need of a backend, for `Fp8Backend<B>`: it is what `B` does. Nothing is quantized twice.
 
+use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 
 use super::convert::Rewrap;
 use crate::matmul::{Codes, Fp8Matmul, Product, Quantize, Quantized};
-use crate::{Fp8Backend, Scalar};
+use crate::ops::{DotOptions, QdqOptions};
+use crate::{Fp8Backend, Fp8Format, Scalar};
 
 impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
@@ -62,5 +64,43 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         product: Product,
     ) -> FloatTensor<Self> {
         B::fp8_linear_weight_backward(x, output_grad, product)
+    }
+
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        B::fp8_amax(tensor)
+    }
+
+    fn fp8_quantize_dequantize(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        format: Fp8Format,
+        compute_dtype: FloatDType,
+    ) -> FloatTensor<Self> {
+        B::fp8_quantize_dequantize(x, scale, format, compute_dtype)
+    }
+
+    fn fp8_in_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_in_qdq(x, state, options)
+    }
+
+    fn fp8_out_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_out_qdq(x, state, options)
+    }
+
+    fn fp8_dot(
+        x: FloatTensor<Self>,
+        kernel: FloatTensor<Self>,
+        states: [[FloatTensor<Self>; 2]; 3],
+        options: DotOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_dot(x, kernel, states, options)
     }
 }

@@ -6,10 +6,11 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Shape, TensorMetadata};
+use burn::tensor::{FloatDType, Shape, TensorMetadata};
 
 use super::{Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, ScaleRule, emulated};
-use crate::Scalar;
+use crate::ops::{DotOptions, QdqOptions, steps};
+use crate::{Fp8Format, Scalar};
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -89,6 +90,44 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
         _product: Product,
     ) -> FloatTensor<Self> {
         <Self as burn::tensor::ops::ModuleOps<Self>>::linear_weight_backward(x, output_grad)
+    }
+
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        AutodiffTensor::<B, C>::new(B::fp8_amax(tensor.primitive))
+    }
+
+    fn fp8_quantize_dequantize(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        format: Fp8Format,
+        compute_dtype: FloatDType,
+    ) -> FloatTensor<Self> {
+        steps::quantize_dequantize::<B, C>(x, scale, format, compute_dtype)
+    }
+
+    fn fp8_in_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        steps::in_qdq::<B, C>(x, state, options)
+    }
+
+    fn fp8_out_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        steps::out_qdq::<B, C>(x, state, options)
+    }
+
+    fn fp8_dot(
+        x: FloatTensor<Self>,
+        kernel: FloatTensor<Self>,
+        states: [[FloatTensor<Self>; 2]; 3],
+        options: DotOptions,
+    ) -> FloatTensor<Self> {
+        steps::dot::<B, C>(x, kernel, states, options)
     }
 }
 

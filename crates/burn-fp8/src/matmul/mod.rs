@@ -16,15 +16,20 @@ mod operand;
 mod portable;
 mod product;
 
+use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
+pub(crate) use emulated::{join, reshape};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
+pub(crate) use portable::on_device;
 pub use product::Product;
 pub(crate) use product::{linear_gemm, record_high_precision};
 
-use crate::Scalar;
+use crate::ops::{DotOptions, QdqOptions, forward};
+use crate::scaling::device;
+use crate::{Fp8Format, Scalar};
 
 /// A backend whose matrix products [`Fp8Backend`](crate::Fp8Backend) can run in FP8.
 ///
@@ -115,5 +120,56 @@ pub trait Fp8Matmul: Backend {
         product: Product,
     ) -> FloatTensor<Self> {
         emulated::linear_weight_backward::<Self>(x, output_grad, &product)
+    }
+
+    /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
+    #[doc(hidden)]
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        device::amax_with_non_finite::<Self>(tensor)
+    }
+
+    /// [`ops::quantize_dequantize`](crate::ops::quantize_dequantize).
+    #[doc(hidden)]
+    fn fp8_quantize_dequantize(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        format: Fp8Format,
+        compute_dtype: FloatDType,
+    ) -> FloatTensor<Self> {
+        forward::quantize_dequantize::<Self>(x, scale, format, compute_dtype)
+    }
+
+    /// [`ops::in_qdq`](crate::ops::in_qdq); `state` is the scale and the amax history.
+    #[doc(hidden)]
+    fn fp8_in_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        forward::in_qdq::<Self>(x, state, options).0
+    }
+
+    /// [`ops::out_qdq`](crate::ops::out_qdq); `state` is the scale and the amax history.
+    #[doc(hidden)]
+    fn fp8_out_qdq(
+        x: FloatTensor<Self>,
+        state: [FloatTensor<Self>; 2],
+        options: QdqOptions,
+    ) -> FloatTensor<Self> {
+        let _ = (state, options);
+        x
+    }
+
+    /// The product of [`nn::Fp8DotGeneral`](crate::nn::Fp8DotGeneral): `x` `[…, K]` times `kernel` `[K, N]`, neither empty;
+    /// `states` are scale and amax history of input, kernel and output gradient.
+    #[doc(hidden)]
+    fn fp8_dot(
+        x: FloatTensor<Self>,
+        kernel: FloatTensor<Self>,
+        states: [[FloatTensor<Self>; 2]; 3],
+        options: DotOptions,
+    ) -> FloatTensor<Self> {
+        let [input, kernel_state, _] = states;
+        forward::dot::<Self>(x, kernel, [input, kernel_state], options, [false, false]).output
     }
 }

@@ -81,7 +81,11 @@ pub(crate) struct SavedCodes<B: Backend> {
 
 impl<B: Fp8Matmul> Measured<B> {
     pub(crate) fn quantize(tensor: &FloatTensor<B>, request: Quantize<B>) -> Self {
-        let quantized = B::fp8_quantize(tensor.clone(), request);
+        Self::new(tensor, B::fp8_quantize(tensor.clone(), request))
+    }
+
+    /// A tensor that has been quantized.
+    pub(crate) fn new(tensor: &FloatTensor<B>, quantized: Quantized<B>) -> Self {
         let saturated = report::is_tracing()
             .then(|| portable::count_saturated::<B>(tensor.clone(), &quantized));
         Self { quantized, saturated }

@@ -26,6 +26,26 @@ pub(crate) fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     B::float_max(B::float_mask_fill(magnitude, non_finite, 0f32.into()))
 }
 
+/// The largest magnitude as `max(abs(x))` of JAX and numpy has it: NaN where there is a NaN, else infinity where there is one; 0
+/// where there are no elements. f32, shape `[1]`.
+pub(crate) fn amax_with_non_finite<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let elements = tensor.shape().num_elements();
+    let device = B::float_device(&tensor);
+    if elements == 0 {
+        return B::float_zeros(Shape::new([1]), &device, FloatDType::F32);
+    }
+    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let magnitude = B::float_reshape(magnitude::<B>(tensor), Shape::new([elements]));
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    // The comparison is false for NaN only. A maximum over NaN is any backend's guess.
+    let bound = f32::INFINITY.into();
+    let nan = B::bool_not(B::float_lower_equal_elem(magnitude.clone(), bound, settings.bool_dtype));
+    let amax = B::float_max(B::float_mask_fill(magnitude, nan.clone(), 0f32.into()));
+    // Zeros may have kept their sign: -0 + 0 is 0.
+    let amax = B::float_add_scalar(amax, 0f32.into());
+    B::float_mask_fill(amax, B::bool_any(nan), f32::NAN.into())
+}
+
 /// As [`scale::from_amax`]. Shape `[1]`.
 pub(crate) fn from_amax<B: Backend>(
     amax: FloatTensor<B>,

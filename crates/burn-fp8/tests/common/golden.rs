@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::backend::Autodiff;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
 use burn_fp8::{
     Fp8Backend, Fp8Format, Fp8Matmul, GemmRole, Quantize, Recipe, Report, ScaleRule, trace,
 };
@@ -15,17 +15,58 @@ use super::{Outer, assert_close, bits, every_matmul, tensor, values};
 /// Relative to the largest magnitude of a result: f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
 
-pub struct Golden(Vec<u8>);
+pub struct Golden {
+    tensors: Vec<u8>,
+    sidecar: Vec<u8>,
+}
 
 impl Golden {
     pub fn load() -> Self {
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/current_scaling.safetensors");
-        Self(std::fs::read(path).expect("the golden file is committed"))
+        Self::open("current_scaling")
+    }
+
+    /// Reads a golden file and its sidecar.
+    pub fn open(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let read = |extension| {
+            std::fs::read(folder.join(format!("{name}.{extension}")))
+                .expect("the golden file is committed")
+        };
+        Self { tensors: read("safetensors"), sidecar: read("json") }
+    }
+
+    /// The cases that the sidecar lists.
+    pub fn cases(&self) -> Vec<serde_json::Value> {
+        let sidecar: serde_json::Value =
+            serde_json::from_slice(&self.sidecar).expect("the sidecar is JSON");
+        sidecar["cases"].as_array().expect("a list of cases").clone()
+    }
+
+    /// A tensor of its own type: f32, bf16, f16 or u8.
+    pub fn data(&self, name: &str) -> TensorData {
+        let file = SafeTensors::deserialize(&self.tensors).expect("the golden file is valid");
+        let view = file.tensor(name).unwrap_or_else(|_| panic!("golden {name} is missing"));
+        let dtype = match view.dtype() {
+            safetensors::Dtype::F32 => DType::F32,
+            safetensors::Dtype::BF16 => DType::BF16,
+            safetensors::Dtype::F16 => DType::F16,
+            safetensors::Dtype::U8 => DType::U8,
+            other => panic!("golden {name} is {other:?}"),
+        };
+        TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype)
+    }
+
+    /// Entry `index` of a tensor along its first dimension.
+    pub fn entry(&self, name: &str, index: usize) -> TensorData {
+        let data = self.data(name);
+        let shape = data.shape[1..].to_vec();
+        let size = shape.iter().product::<usize>() * data.dtype.size();
+        let bytes = data.as_bytes()[index * size..(index + 1) * size].to_vec();
+        TensorData::from_bytes_vec(bytes, shape, data.dtype)
     }
 
     fn bytes(&self, name: &str) -> (Vec<u8>, Vec<usize>) {
-        let file = SafeTensors::deserialize(&self.0).expect("the golden file is valid");
+        let file = SafeTensors::deserialize(&self.tensors).expect("the golden file is valid");
         let view = file.tensor(name).unwrap_or_else(|_| panic!("golden {name} is missing"));
         (view.data().to_vec(), view.shape().to_vec())
     }
@@ -147,5 +188,53 @@ where
     }
     for case in BATCHED {
         check(&golden, case, products::<Outer<B>, 3>(&golden, case));
+    }
+}
+
+/// A tensor of the golden data's own type.
+pub fn exact<B: burn::tensor::backend::Backend, const D: usize>(data: TensorData) -> Tensor<B, D> {
+    let dtype = data.dtype;
+    let mut shape = data.shape.to_vec();
+    while shape.len() < D {
+        shape.insert(0, 1);
+    }
+    let data = TensorData::from_bytes(data.bytes, shape, dtype);
+    Tensor::from_data(data, (&Default::default(), dtype))
+}
+
+/// Asserts that a tensor has the type, the number of elements and the bits of golden data; any NaN equals any NaN.
+#[track_caller]
+pub fn assert_same<B: burn::tensor::backend::Backend, const D: usize>(
+    actual: Tensor<B, D>,
+    expected: &TensorData,
+    what: &str,
+) {
+    assert_eq!(actual.dtype(), expected.dtype, "{what}: type");
+    // Widening keeps every number.
+    let [actual, expected] = [actual.into_data(), expected.clone()]
+        .map(|data| data.convert::<f32>().to_vec::<f32>().expect("converted to f32"));
+    assert_eq!(actual.len(), expected.len(), "{what}: elements");
+    for (index, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        let same = a.to_bits() == e.to_bits() || (a.is_nan() && e.is_nan());
+        assert!(same, "{what}[{index}]: {a:e} instead of {e:e}");
+    }
+}
+
+/// The format by its name in the sidecars.
+pub fn format(name: &serde_json::Value) -> Fp8Format {
+    match name.as_str() {
+        Some("e4m3fn") => Fp8Format::E4M3,
+        Some("e5m2") => Fp8Format::E5M2,
+        other => panic!("no format {other:?}"),
+    }
+}
+
+/// The float type by its name in the sidecars.
+pub fn dtype(name: &serde_json::Value) -> burn::tensor::FloatDType {
+    match name.as_str() {
+        Some("f32") => burn::tensor::FloatDType::F32,
+        Some("bf16") => burn::tensor::FloatDType::BF16,
+        Some("f16") => burn::tensor::FloatDType::F16,
+        other => panic!("no type {other:?}"),
     }
 }

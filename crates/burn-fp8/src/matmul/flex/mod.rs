@@ -3,13 +3,14 @@
 mod scratch;
 
 use burn::backend::Flex;
-use burn::tensor::{Bytes, DType, bf16, f16};
+use burn::tensor::{Bytes, DType, TensorData, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
 
 use super::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule, portable};
 use crate::Scalar;
+use crate::scaling::device;
 
 impl Fp8Matmul for Flex {
     fn fp8_quantize(tensor: FlexTensor, request: Quantize<Self>) -> Quantized<Self> {
@@ -32,16 +33,26 @@ impl Fp8Matmul for Flex {
     }
 
     fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
-        if let (Scalar::Host(lhs), Scalar::Host(rhs)) = (lhs, rhs)
-            && let Some(values) = tensor.try_storage_mut::<f32>()
-        {
-            for factor in scale::of_product(*lhs, *rhs).into_iter().filter(|factor| *factor != 1.0)
-            {
+        if let Some(values) = tensor.try_storage_mut::<f32>() {
+            // Reading a scale from a tensor costs nothing here.
+            let [a, b] = [lhs, rhs].map(|scale| scale.clone().read());
+            for factor in scale::of_product(a, b).into_iter().filter(|factor| *factor != 1.0) {
                 parallel::scale_in_place(values, factor);
             }
             return tensor;
         }
         portable::rescale::<Self>(tensor, lhs, rhs)
+    }
+
+    fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
+        let (tensor, layout) = dense(tensor);
+        let amax = match tensor.dtype() {
+            DType::F32 => parallel::amax(elements::<f32>(&tensor, &layout)),
+            DType::F16 => parallel::amax(elements::<f16>(&tensor, &layout)),
+            DType::BF16 => parallel::amax(elements::<bf16>(&tensor, &layout)),
+            _ => return device::amax_with_non_finite::<Self>(tensor),
+        };
+        FlexTensor::from_data(TensorData::new(vec![amax.with_non_finite()], [1]))
     }
 }
 

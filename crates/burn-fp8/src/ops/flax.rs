@@ -1,0 +1,152 @@
+//! The arithmetic of `fp8_ops`, on tensors that no gradient passes through.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
+
+use super::QdqOptions;
+use crate::matmul::{Quantize, Quantized, ScaleRule, reshape};
+use crate::{Fp8Matmul, Scalar};
+
+/// What is kept of a quantized tensor beside its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// The codes as well.
+    Codes,
+    /// Nothing.
+    Values,
+}
+
+/// Divides a non-empty tensor by a scale of one element, clips and rounds.
+pub(crate) fn quantize<B: Fp8Matmul>(
+    x: &FloatTensor<B>,
+    scale: FloatTensor<B>,
+    format: Fp8Format,
+    compute_dtype: FloatDType,
+    keep: Keep,
+) -> Quantized<B> {
+    let scale = reshape::<B>(scale, Shape::new([1]));
+    let divisor = rounded::<B>(scale.clone(), compute_dtype);
+    let request = |scale| Quantize {
+        format,
+        scale: ScaleRule::Given(scale, Overflow::Saturate),
+        save: keep == Keep::Codes,
+    };
+    let quantized = match promote(x.dtype(), compute_dtype) {
+        FloatDType::F32 => B::fp8_quantize(x.clone(), request(Scalar::Device(divisor))),
+        half => {
+            // An f32 quotient of two half-precision numbers has enough bits that rounding it again is harmless.
+            let divisor = reshape::<B>(divisor, Shape::from(vec![1; x.rank()]));
+            let quotient = B::float_div(B::float_cast(x.clone(), FloatDType::F32), divisor);
+            B::fp8_quantize(B::float_cast(quotient, half), request(Scalar::Host(1.0)))
+        }
+    };
+    Quantized { scale: Scalar::Device(scale), ..quantized }
+}
+
+/// The type that a tensor is divided in: bf16 and f16 only where both are.
+fn promote(x: DType, compute: FloatDType) -> FloatDType {
+    match (x, compute) {
+        (DType::BF16, FloatDType::BF16) => FloatDType::BF16,
+        (DType::F16, FloatDType::F16) => FloatDType::F16,
+        _ => FloatDType::F32,
+    }
+}
+
+/// An f32 tensor, its numbers rounded to `dtype`.
+fn rounded<B: Backend>(tensor: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+    match dtype {
+        FloatDType::BF16 | FloatDType::F16 => {
+            B::float_cast(B::float_cast(tensor, dtype), FloatDType::F32)
+        }
+        _ => tensor,
+    }
+}
+
+/// The values of codes, f32, times a scale of one element. The product of a value and a rounded scale is rounded once, to `dtype`.
+pub(crate) fn dequantize<B: Backend>(
+    values: FloatTensor<B>,
+    scale: FloatTensor<B>,
+    dtype: DType,
+) -> FloatTensor<B> {
+    let scale = rounded::<B>(scale, dtype.into());
+    let scale = reshape::<B>(scale, Shape::from(vec![1; values.rank()]));
+    cast::<B>(B::float_mul(values, scale), dtype)
+}
+
+pub(crate) fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    match tensor.dtype() == dtype {
+        true => tensor,
+        false => B::float_cast(tensor, dtype.into()),
+    }
+}
+
+/// [`ops::compute_scale`](super::compute_scale).
+pub(crate) fn compute_scale<B: Backend, const D: usize>(
+    amax: Tensor<B, D>,
+    scale: Tensor<B, D>,
+    format: Fp8Format,
+    margin: i32,
+) -> Tensor<B, D> {
+    // Divided by tensors: some backends turn a division by a constant into a product with its reciprocal.
+    let one = amax.ones_like();
+    let max = amax.full_like(format.max());
+    let power = amax.full_like(2f32.powi(margin));
+    let kept = one.clone() / scale;
+    let inverse = max / amax.clone() / power;
+    // Both comparisons are false for NaN.
+    let usable = amax.clone().greater_elem(0.0).bool_and(amax.lower_equal_elem(f32::MAX));
+    one / kept.mask_where(usable, inverse)
+}
+
+/// A history after a step with this amax.
+pub(crate) fn push<B: Backend>(amax: FloatTensor<B>, history: Tensor<B, 1>) -> Tensor<B, 1> {
+    let amax = vector::<B>(amax);
+    match history.dims() {
+        [0] => panic!("an amax history has at least one entry; this one has none"),
+        [1] => amax,
+        [2] => Tensor::cat(vec![amax, history.slice(0..1)], 0),
+        [steps] => {
+            let (oldest, rest) = (history.clone().slice(0..1), history.slice(2..steps));
+            Tensor::cat(vec![amax, rest, oldest], 0)
+        }
+    }
+}
+
+/// The scale `[1]` for `x`, chosen from the history as it was, and the history `[H]` with `x` in it.
+pub(crate) fn update<B: Fp8Matmul>(
+    x: &FloatTensor<B>,
+    [scale, history]: [FloatTensor<B>; 2],
+    options: QdqOptions,
+) -> [FloatTensor<B>; 2] {
+    let history = vector::<B>(history);
+    let amax = match options.amax_choice {
+        AmaxChoice::Maximum => vector::<B>(B::fp8_amax(primitive(history.clone()))),
+        AmaxChoice::MostRecent => history.clone().slice(0..1),
+    };
+    let scale = compute_scale(amax, vector::<B>(scale), options.format, options.margin);
+    [scale, push(B::fp8_amax(x.clone()), history)].map(primitive)
+}
+
+/// The elementwise maximum; NaN where either is NaN.
+pub(crate) fn maximum<B: Backend, const D: usize>(
+    a: Tensor<B, D>,
+    b: Tensor<B, D>,
+) -> Tensor<B, D> {
+    // The comparison with infinity is false for NaN only.
+    let nan = b.clone().lower_equal_elem(f32::INFINITY).bool_not();
+    let larger = a.clone().lower(b.clone());
+    a.mask_where(nan.bool_or(larger), b)
+}
+
+/// A tensor of any shape as a vector.
+pub(crate) fn vector<B: Backend>(tensor: FloatTensor<B>) -> Tensor<B, 1> {
+    let elements = tensor.shape().num_elements();
+    let tensor = reshape::<B>(tensor, Shape::new([elements]));
+    Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}

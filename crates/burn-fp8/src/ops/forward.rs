@@ -1,0 +1,32 @@
+//! What the operations do going forward, on a backend without gradients.
+
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, TensorMetadata};
+use burn_fp8_core::Fp8Format;
+
+use super::QdqOptions;
+pub(crate) use super::dot::forward as dot;
+use super::flax::{self, Keep};
+use crate::Fp8Matmul;
+
+pub(crate) fn quantize_dequantize<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    scale: FloatTensor<B>,
+    format: Fp8Format,
+    compute_dtype: FloatDType,
+) -> FloatTensor<B> {
+    let quantized = flax::quantize::<B>(&x, scale.clone(), format, compute_dtype, Keep::Values);
+    flax::dequantize::<B>(quantized.values, scale, x.dtype())
+}
+
+/// `x` quantized and dequantized with its new scale, and the new state.
+pub(crate) fn in_qdq<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    state: [FloatTensor<B>; 2],
+    options: QdqOptions,
+) -> (FloatTensor<B>, [FloatTensor<B>; 2]) {
+    let [scale, history] = flax::update::<B>(&x, state, options);
+    let compute_dtype = options.compute_dtype.unwrap_or_else(|| x.dtype().into());
+    let y = quantize_dequantize::<B>(x, scale.clone(), options.format, compute_dtype);
+    (y, [scale, history])
+}

@@ -1,0 +1,260 @@
+//! Quantization with delayed scaling, tensor by tensor: the operations of Flax's `fp8_ops`, by their names and to the bit.
+//!
+//! A stored scale is the dequantization multiplier, `x ≈ code × scale`. Its state is two f32 tensors: `scale` with one element,
+//! 1 at first, and `amax_history` with one entry for each step remembered, zeros at first. Index 0 of a history is the
+//! newest entry, index 1 the oldest.
+//!
+//! [`in_qdq`] and [`out_qdq`] quantize with a scale from the history *before* this step, and hand the new state out as the
+//! "gradients" of `scale` and `amax_history`: overwrite the state with them instead of stepping. Uses of one state in a graph
+//! combine by elementwise maximum, in whatever order the backward pass comes to them. A state must be a leaf of the graph: a
+//! tensor that requires a gradient, used as it is.
+//!
+//! ```
+//! use burn::backend::{Autodiff, Flex};
+//! use burn::tensor::Tensor;
+//! use burn_fp8::Fp8Format;
+//! use burn_fp8::ops::{QdqOptions, in_qdq};
+//!
+//! type B = Autodiff<Flex>;
+//! let device = Default::default();
+//! let scale = Tensor::<B, 1>::ones([1], &device).require_grad();
+//! let history = Tensor::<B, 1>::zeros([4], &device).require_grad();
+//! let options = QdqOptions::new(Fp8Format::E4M3);
+//!
+//! // Two uses, of 2 and of 3.
+//! let x = Tensor::<B, 1>::from_floats([2.0], &device);
+//! let y = Tensor::<B, 1>::from_floats([3.0], &device);
+//! let x = in_qdq(x, scale.clone(), history.clone(), options);
+//! let y = in_qdq(y, scale.clone(), history.clone(), options);
+//! let grads = (x + y).backward();
+//!
+//! // The new history has the larger one; the scale was chosen from the empty history.
+//! let history = history.grad(&grads).unwrap().into_data();
+//! assert_eq!(history.to_vec::<f32>().unwrap(), [3.0, 0.0, 0.0, 0.0]);
+//! let scale = scale.grad(&grads).unwrap().into_data();
+//! assert_eq!(scale.to_vec::<f32>().unwrap(), [1.0]);
+//! ```
+//!
+//! Source: `flax.linen.fp8_ops` of Flax 0.12.8. Unlike XLA on a CPU, nothing flushes subnormal numbers to zero.
+
+pub(crate) mod dot;
+pub(crate) mod flax;
+pub(crate) mod forward;
+pub(crate) mod state;
+pub(crate) mod steps;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
+use burn_fp8_core::{AmaxChoice, Fp8Format};
+
+pub use dot::{DotMode, DotOptions};
+
+use crate::{Fp8Codes, Fp8Matmul};
+
+/// How [`in_qdq`] and [`out_qdq`] quantize and update their state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QdqOptions {
+    /// The format of the codes: usually E4M3 in [`in_qdq`], E5M2 in [`out_qdq`].
+    pub format: Fp8Format,
+    /// The type that the scale is rounded to before the division; `None`: the type of the tensor. The division runs in the
+    /// promoted type of this and the tensor's.
+    pub compute_dtype: Option<FloatDType>,
+    /// The scale is multiplied by 2 to this power: room for values larger than those of the history. 0 in Flax's layers.
+    pub margin: i32,
+    /// Which amax of the history counts. The maximum in Flax.
+    pub amax_choice: AmaxChoice,
+}
+
+impl QdqOptions {
+    /// Flax's: no margin, the maximum of the history, computed in the type of the tensor.
+    pub fn new(format: Fp8Format) -> Self {
+        Self { format, compute_dtype: None, margin: 0, amax_choice: AmaxChoice::Maximum }
+    }
+
+    /// The same options with another compute type.
+    pub fn with_compute_dtype(self, dtype: FloatDType) -> Self {
+        Self { compute_dtype: Some(dtype), ..self }
+    }
+
+    /// The same options with another margin.
+    pub fn with_margin(self, margin: i32) -> Self {
+        Self { margin, ..self }
+    }
+
+    /// The same options with another choice of the amax.
+    pub fn with_amax_choice(self, amax_choice: AmaxChoice) -> Self {
+        Self { amax_choice, ..self }
+    }
+}
+
+/// The codes of `x / scale`: divided in the promoted type of `x` and `compute_dtype`, clipped to ±max, rounded to nearest even.
+///
+/// `x` has any shape, f32, f16 or bf16; f64 is taken as f32. `scale` `[1]` is f32 and rounded to `compute_dtype` first. Infinities
+/// become ±max, NaN stays NaN; a scale that is 0, infinite or NaN divides as IEEE has it. The codes are a constant of the graph.
+///
+/// # Panics
+/// Where `x` is empty, or `scale` is not f32.
+///
+/// Source: `fp8_ops.quantize`.
+pub fn quantize<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    format: Fp8Format,
+    scale: Tensor<B, 1>,
+    compute_dtype: FloatDType,
+) -> Fp8Codes<B, D> {
+    require_elements(&x);
+    require_f32(&scale, "scale");
+    let (x, scale) = (constant(x), constant(scale));
+    let quantized = flax::quantize::<B>(&x, scale, format, compute_dtype, flax::Keep::Codes);
+    Fp8Codes::new(quantized.codes.expect("the codes were asked for"), format)
+}
+
+/// The numbers that codes stand for, times `scale` `[1]` rounded to `dtype`: a tensor of type `dtype`, rounded once.
+///
+/// A constant of the graph.
+///
+/// # Panics
+/// Where `scale` is not f32.
+///
+/// Source: `fp8_ops.dequantize`.
+pub fn dequantize<B: Fp8Matmul, const D: usize>(
+    codes: &Fp8Codes<B, D>,
+    scale: Tensor<B, 1>,
+    dtype: FloatDType,
+) -> Tensor<B, D> {
+    require_f32(&scale, "scale");
+    let values = constant(codes.values());
+    float(flax::dequantize::<B>(values, constant(scale), dtype.into()))
+}
+
+/// [`quantize`] and [`dequantize`], to the type of `x`.
+///
+/// The gradient passes straight through to `x`; `scale` `[1]` receives none.
+///
+/// # Panics
+/// Where `x` is empty, or `scale` is not f32.
+///
+/// Source: `fp8_ops.qdq`.
+pub fn quantize_dequantize<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    format: Fp8Format,
+    scale: Tensor<B, 1>,
+    compute_dtype: FloatDType,
+) -> Tensor<B, D> {
+    require_elements(&x);
+    require_f32(&scale, "scale");
+    let x = x.into_primitive().tensor();
+    float(B::fp8_quantize_dequantize(x, constant(scale), format, compute_dtype))
+}
+
+/// The scale for an amax, elementwise: `1 / ((max / amax) / 2^margin)`.
+///
+/// Where `amax` is 0 or not finite the old `scale` is kept, as `1 / (1 / scale)`. Both tensors are f32 and of one shape, and so is the
+/// result, a constant of the graph. An amax so small that `max / amax` overflows gives scale 0.
+///
+/// # Panics
+/// Where the shapes differ, or a tensor is not f32.
+///
+/// Source: `fp8_ops.compute_scale`, after TransformerEngine's `update_fp8_metas`.
+pub fn compute_scale<B: Fp8Matmul, const D: usize>(
+    amax: Tensor<B, D>,
+    scale: Tensor<B, D>,
+    format: Fp8Format,
+    margin: i32,
+) -> Tensor<B, D> {
+    require_f32(&amax, "amax");
+    require_f32(&scale, "scale");
+    let (amax, scale) = (float(constant(amax)), float(constant(scale)));
+    flax::compute_scale(amax, scale, format, margin)
+}
+
+/// The history `[H]` after a step: rotated by one to the left, then index 0 overwritten by the largest magnitude of `x`.
+///
+/// NaN in `x` makes that NaN, else an infinity makes it infinite; an empty `x` has amax 0. A constant of the graph.
+///
+/// # Panics
+/// Where `amax_history` is empty or not f32.
+///
+/// Source: `fp8_ops.compute_amax_history`.
+pub fn compute_amax_history<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    amax_history: Tensor<B, 1>,
+) -> Tensor<B, 1> {
+    require_f32(&amax_history, "amax_history");
+    flax::push(B::fp8_amax(constant(x)), float(constant(amax_history)))
+}
+
+/// Quantizes and dequantizes `x`, an operand of a product, with a scale from its history.
+///
+/// Backward: the cotangent passes through to `x`. `scale` `[1]` and `amax_history` `[H]` receive their new values as gradients, the
+/// elementwise maximum over all uses in the graph, NaN if any is NaN; a use that the loss does not depend on leaves no trace.
+/// Untracked state works and receives nothing.
+///
+/// Amaxes that are not finite keep the scale as it is until they have left the history.
+///
+/// # Panics
+/// Where `x` is empty, the state is not f32, `scale` has not one element, `amax_history` has none, or the state is tracked but no leaf
+/// of the graph: its "gradient" would flow on as if it were one.
+///
+/// Source: `fp8_ops.in_qdq`.
+pub fn in_qdq<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    scale: Tensor<B, 1>,
+    amax_history: Tensor<B, 1>,
+    options: QdqOptions,
+) -> Tensor<B, D> {
+    require_elements(&x);
+    let state = state(scale, amax_history);
+    float(B::fp8_in_qdq(x.into_primitive().tensor(), state, options))
+}
+
+/// The identity; its backward pass quantizes and dequantizes the cotangent with a scale from its history.
+///
+/// Backward: `x` receives the quantized cotangent; `scale` `[1]` and `amax_history` `[H]` receive their new values as gradients, by
+/// the rules of [`in_qdq`].
+///
+/// # Panics
+/// As [`in_qdq`].
+///
+/// Source: `fp8_ops.out_qdq`.
+pub fn out_qdq<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    scale: Tensor<B, 1>,
+    amax_history: Tensor<B, 1>,
+    options: QdqOptions,
+) -> Tensor<B, D> {
+    require_elements(&x);
+    let state = state(scale, amax_history);
+    float(B::fp8_out_qdq(x.into_primitive().tensor(), state, options))
+}
+
+fn state<B: Backend>(scale: Tensor<B, 1>, amax_history: Tensor<B, 1>) -> [FloatTensor<B>; 2] {
+    require_f32(&scale, "scale");
+    require_f32(&amax_history, "amax_history");
+    let ([elements], [steps]) = (scale.dims(), amax_history.dims());
+    assert!(
+        elements == 1 && steps > 0,
+        "scale has shape [{elements}] and amax_history [{steps}]; they must be [1] and at least [1]"
+    );
+    [scale, amax_history].map(|tensor| tensor.into_primitive().tensor())
+}
+
+fn require_elements<B: Backend, const D: usize>(x: &Tensor<B, D>) {
+    let shape = x.shape();
+    assert!(shape.num_elements() > 0, "x has shape {shape:?}: there is nothing to quantize");
+}
+
+fn require_f32<B: Backend, const D: usize>(tensor: &Tensor<B, D>, name: &str) {
+    let dtype = tensor.dtype();
+    assert!(dtype == DType::F32, "{name} is {dtype:?}; scales and amaxes are f32: cast it first");
+}
+
+fn float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// The tensor, cut off from the graph.
+fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.detach().set_require_grad(false).into_primitive().tensor()
+}
