@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::backend::{Autodiff, Flex};
 use burn::module::Module;
@@ -21,7 +19,7 @@ use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
 use burn_fp8::optim::{Fp8GradientsAccumulator, Fp8Optimizer};
 use burn_fp8::{Fp8Format, Fp8Matmul};
 use common::golden::{Golden, assert_same, exact};
-use common::{Outer, values};
+use common::{Outer, panic_of, values};
 
 type B = Autodiff<Flex>;
 
@@ -156,15 +154,6 @@ fn untracked_state_works_and_receives_nothing() {
     let grads = y.backward();
     assert_eq!(values(x.grad(&grads).unwrap()), [1.0, 1.0]);
     assert!(scale.grad(&grads).is_none() && history.grad(&grads).is_none());
-}
-
-/// The message of a panic that must happen.
-fn panic_of<R>(f: impl FnOnce() -> R) -> String {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { panic!("it did not panic") };
-    match panic.downcast::<String>() {
-        Ok(message) => *message,
-        Err(panic) => panic.downcast::<&str>().expect("a message").to_string(),
-    }
 }
 
 #[test]
