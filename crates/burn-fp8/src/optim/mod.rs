@@ -1,1 +1,24 @@
-//! Optimizers.
+//! Training models with FP8 state in them.
+//!
+//! The state of the layers of [`nn`](crate::nn) is in the model as parameters whose gradients are their new values.
+//! [`Fp8Optimizer`] wraps an optimizer so that it overwrites them; [`Fp8GradientsAccumulator`] combines them over micro-batches, by their
+//! maximum.
+//!
+//! # What happens without them
+//! Whatever adds gradients up would add up scales and amaxes. It cannot do so unseen:
+//! - A plain optimizer that is handed the gradient of FP8 state panics: [`Fp8State`](crate::nn::Fp8State) notices when it is stepped.
+//! - Burn's `GradientsAccumulator`, and so Learner's accumulation, hand sums to the optimizer: [`Fp8Optimizer`] reads the
+//!   use-markers and panics.
+//! - `MultiGradientsParams` of several devices hold the gradients of each device apart: [`Fp8Optimizer::step_multi`](burn::optim::Optimizer::step_multi)
+//!   combines FP8 state by maximum.
+//! - Gradients *averaged* over devices by a collective operation have markers of 1 again, which nothing can notice: combine FP8 state
+//!   by `Max` there.
+
+mod accumulator;
+mod fp8;
+mod gradients;
+mod record;
+
+pub use accumulator::Fp8GradientsAccumulator;
+pub use fp8::Fp8Optimizer;
+pub use record::{Fp8OptimizerItem, Fp8OptimizerRecord};

@@ -6,6 +6,8 @@ pub mod golden;
 pub mod reference;
 pub mod special;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::backend::Autodiff;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
@@ -44,6 +46,16 @@ pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str
             same || (a - e).abs() <= tolerance * largest,
             "{what}[{index}]: {a} instead of {e}"
         );
+    }
+}
+
+/// The message of a panic that must happen.
+#[track_caller]
+pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { panic!("it did not panic") };
+    match panic.downcast::<String>() {
+        Ok(message) => *message,
+        Err(panic) => panic.downcast::<&str>().expect("a message").to_string(),
     }
 }
 

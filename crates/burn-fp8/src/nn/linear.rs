@@ -1,0 +1,135 @@
+//! A linear layer in FP8.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
+use burn::nn::{Linear, LinearConfig, LinearLayout, LinearRecord};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use super::{Fp8DotGeneral, Fp8DotGeneralConfig};
+use crate::Fp8Matmul;
+
+/// How to make an [`Fp8Linear`]: [`LinearConfig`] with the options of the product.
+#[derive(Config, Debug)]
+pub struct Fp8LinearConfig {
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The size of the output features.
+    pub d_output: usize,
+    /// Whether a bias is added.
+    #[config(default = true)]
+    pub bias: bool,
+    /// How weight and bias are initialized: that of [`LinearConfig`].
+    #[config(
+        default = "Initializer::KaimingUniform{gain: 1.0 / f64::sqrt(3.0), fan_out_only: false}"
+    )]
+    pub initializer: Initializer,
+    /// The layout in which the weight is stored.
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+    /// The options of the product.
+    #[config(default = "Fp8DotGeneralConfig::new()")]
+    pub dot: Fp8DotGeneralConfig,
+}
+
+impl Fp8LinearConfig {
+    /// A new layer: weight and bias as [`LinearConfig::init`] makes them, and state that has seen nothing.
+    ///
+    /// # Panics
+    /// As [`Fp8DotGeneralConfig::init`].
+    pub fn init<B: Backend>(&self, device: &B::Device) -> Fp8Linear<B> {
+        let Linear { weight, bias } = LinearConfig::new(self.d_input, self.d_output)
+            .with_bias(self.bias)
+            .with_initializer(self.initializer.clone())
+            .with_layout(self.layout)
+            .init(device);
+        Fp8Linear { weight, bias, dot: self.dot.init(device) }
+    }
+}
+
+/// A linear layer in FP8 with delayed scaling, in the place of [`nn::Linear`](Linear): `y = x · weight + bias`.
+///
+/// Input and weight are quantized to E4M3, the output gradient to E5M2, each with a scale from the amaxes of earlier steps. The bias is
+/// added outside, and the master weight stays as it is. Train it with [`Fp8Optimizer`](crate::optim::Fp8Optimizer).
+///
+/// # Records
+/// In formats with names (`NamedMpk`, JSON) a record of [`nn::Linear`](Linear) loads into this layer, in a whole model too, and the other way
+/// round; the state is then what it was. Otherwise see [`load_linear_record`](Self::load_linear_record) and the conversions.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Fp8Linear<B: Backend> {
+    /// The weight `[d_input, d_output]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// The bias `[d_output]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    /// The product and its state.
+    pub dot: Fp8DotGeneral<B>,
+}
+
+impl<B: Fp8Matmul> Fp8Linear<B> {
+    /// `input` `[…, d_input]` to `[…, d_output]`, in the type of the weight.
+    ///
+    /// Gradients and exceptions are those of [`Fp8DotGeneral::forward`].
+    ///
+    /// # Panics
+    /// As [`Fp8DotGeneral::forward`].
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let output = self.dot.forward(input, self.weight.val());
+        match &self.bias {
+            Some(bias) => output + bias.val().unsqueeze(),
+            None => output,
+        }
+    }
+}
+
+impl<B: Backend> Fp8Linear<B> {
+    /// The layer with weight and bias of a record of [`nn::Linear`](Linear); the state stays as it is.
+    ///
+    /// # Panics
+    /// Where one has a bias and the other has none, as [`nn::Linear`](Linear) does.
+    pub fn load_linear_record(self, record: LinearRecord<B>) -> Self {
+        let Self { weight, bias, dot } = self;
+        let Linear { weight, bias } = Linear { weight, bias }.load_record(record);
+        Self { weight, bias, dot }
+    }
+
+    /// The layer with the product, and the fresh state, of this configuration.
+    ///
+    /// # Panics
+    /// As [`Fp8DotGeneralConfig::init`].
+    pub fn from_linear(linear: Linear<B>, dot: &Fp8DotGeneralConfig) -> Self {
+        let Linear { weight, bias } = linear;
+        let dot = dot.init(&weight.lazy_device());
+        Self { weight, bias, dot }
+    }
+}
+
+/// The same parameters, with their ids, and a product of the default configuration whose state has seen nothing.
+impl<B: Backend> From<Linear<B>> for Fp8Linear<B> {
+    fn from(linear: Linear<B>) -> Self {
+        Self::from_linear(linear, &Fp8DotGeneralConfig::new())
+    }
+}
+
+/// The same parameters, with their ids; the state is dropped.
+impl<B: Backend> From<Fp8Linear<B>> for Linear<B> {
+    fn from(layer: Fp8Linear<B>) -> Self {
+        let Fp8Linear { weight, bias, dot: _ } = layer;
+        Self { weight, bias }
+    }
+}
+
+impl<B: Backend> ModuleDisplay for Fp8Linear<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_input, d_output] = self.weight.shape().dims();
+        content
+            .add("d_input", &d_input)
+            .add("d_output", &d_output)
+            .add("bias", &self.bias.is_some())
+            .optional()
+    }
+}

@@ -1,0 +1,97 @@
+//! An optimizer that overwrites FP8 state and steps the rest.
+
+use burn::module::AutodiffModule;
+use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
+use burn::tensor::backend::AutodiffBackend;
+
+use super::gradients::NewState;
+use super::record::Fp8OptimizerRecord;
+use crate::{DelayedState, high_precision};
+
+/// Wraps an optimizer: FP8 state of the model is overwritten with its gradient, its new value; everything else is stepped
+/// by the wrapped one.
+///
+/// The wrapped optimizer runs in high precision and never sees FP8 state, so it keeps nothing for it; its gradient clipping and the
+/// learning-rate schedulers work as ever. State whose layer did not take part in the step stays as it is. A model without FP8
+/// layers is stepped as by the wrapped optimizer alone, but in high precision under [`Fp8Backend`](crate::Fp8Backend) too.
+///
+/// # Panics
+/// [`step`](Optimizer::step) where new values of FP8 state were added up, as Burn's `GradientsAccumulator` does; see
+/// [`Fp8GradientsAccumulator`](super::Fp8GradientsAccumulator). One small read from the device a step finds that out.
+#[derive(Clone, Debug)]
+pub struct Fp8Optimizer<O> {
+    inner: O,
+    delayed: Option<DelayedState>,
+}
+
+impl<O> Fp8Optimizer<O> {
+    /// Wraps an optimizer.
+    pub fn new(optimizer: O) -> Self {
+        Self { inner: optimizer, delayed: None }
+    }
+
+    /// The same optimizer, whose record carries the state of the decorator's delayed scaling: checkpoints hold it, and loading one
+    /// restores it.
+    pub fn with_delayed_state(self, state: DelayedState) -> Self {
+        Self { delayed: Some(state), ..self }
+    }
+
+    /// The wrapped optimizer.
+    pub fn inner(&self) -> &O {
+        &self.inner
+    }
+
+    /// The wrapped optimizer.
+    pub fn into_inner(self) -> O {
+        self.inner
+    }
+
+    /// The state of delayed scaling that the record carries.
+    pub fn delayed_state(&self) -> Option<&DelayedState> {
+        self.delayed.as_ref()
+    }
+}
+
+impl<O, M, B> Optimizer<M, B> for Fp8Optimizer<O>
+where
+    O: Optimizer<M, B>,
+    M: AutodiffModule<B>,
+    B: AutodiffBackend,
+{
+    type Record = Fp8OptimizerRecord<O::Record>;
+
+    fn step(&mut self, lr: LearningRate, module: M, mut grads: GradientsParams) -> M {
+        let state = NewState::take::<B, M>(&module, &mut grads);
+        state.check();
+        let module = state.overwrite::<B, M>(module);
+        high_precision(|| self.inner.step(lr, module, grads))
+    }
+
+    fn step_multi(&mut self, lr: LearningRate, module: M, mut grads: MultiGradientsParams) -> M {
+        let states = grads.grads.iter_mut().map(|(grads, _)| {
+            let state = NewState::take::<B, M>(&module, grads);
+            state.check();
+            state
+        });
+        let module = match states.reduce(NewState::maximum) {
+            Some(state) => state.overwrite::<B, M>(module),
+            None => module,
+        };
+        high_precision(|| self.inner.step_multi(lr, module, grads))
+    }
+
+    fn to_record(&self) -> Self::Record {
+        Fp8OptimizerRecord {
+            optimizer: self.inner.to_record(),
+            delayed: self.delayed.as_ref().map(DelayedState::export),
+        }
+    }
+
+    fn load_record(self, record: Self::Record) -> Self {
+        let Self { inner, delayed } = self;
+        if let (Some(state), Some(record)) = (&delayed, record.delayed) {
+            state.import(record);
+        }
+        Self { inner: inner.load_record(record.optimizer), delayed }
+    }
+}
