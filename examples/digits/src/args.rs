@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 
-/// Trains a classifier of handwritten digits in f32 and in FP8, and compares them.
+use crate::recipe::RecipeName;
+
+/// Trains a classifier of handwritten digits in f32 and, three ways, in FP8, and compares them.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
@@ -23,11 +25,22 @@ pub struct Args {
     )]
     pub seeds: Vec<u64>,
 
-    /// The backend that both runs use
+    /// What to train with; several, separated by commas. f32 is always among them, to compare with
+    #[arg(
+        long = "recipe",
+        visible_alias = "recipes",
+        value_name = "RECIPE",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "f32,fp8-current,fp8-delayed,fp8-layers"
+    )]
+    recipes: Vec<RecipeName>,
+
+    /// The backend that all runs use
     #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
-    /// An Fp8Config as JSON for the FP8 run [default: current scaling, dimensions of at least 16]
+    /// An Fp8Config as JSON for the FP8 runs, whose scaling is that of their recipe [default: dimensions of at least 16]
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
 
@@ -35,13 +48,26 @@ pub struct Args {
     #[arg(long, value_name = "FILE.csv.gz")]
     pub data: Option<PathBuf>,
 
-    /// The directory that loss.svg is written to; made if it does not exist
+    /// The directory that loss.svg and scales.svg are written to; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     pub out: PathBuf,
 
     /// Print one JSON object instead of the trace and the table
     #[arg(long)]
     pub json: bool,
+}
+
+impl Args {
+    /// The recipes, f32 first, each once.
+    pub fn recipes(&self) -> Vec<RecipeName> {
+        let mut recipes = vec![RecipeName::F32];
+        for recipe in &self.recipes {
+            if !recipes.contains(recipe) {
+                recipes.push(*recipe);
+            }
+        }
+        recipes
+    }
 }
 
 /// A backend that runs on every machine.

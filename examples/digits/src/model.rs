@@ -5,36 +5,65 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::{Fp8Config, Gemm, ProductKind, Rejection};
+use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
+use burn_fp8::{Fp8Config, Fp8Matmul, Gemm, ProductKind, Rejection};
 
 use crate::data::{CLASSES, PIXELS, Samples};
 
 /// The width of the hidden layers: a multiple of 16, and wide enough for FP8 to apply.
 const HIDDEN: usize = 128;
 /// Inputs and outputs of each layer.
-const LAYERS: [(usize, usize); 3] = [(PIXELS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, CLASSES)];
+pub const LAYERS: [(usize, usize); 3] = [(PIXELS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, CLASSES)];
 
 /// Three linear layers with ReLU between them.
 #[derive(Module, Debug)]
 pub struct Classifier<B: Backend> {
-    layers: Vec<Linear<B>>,
+    layers: Vec<Layer<B>>,
 }
 
-impl<B: Backend> Classifier<B> {
+/// A linear layer, Burn's or that of burn-fp8.
+#[derive(Module, Debug)]
+enum Layer<B: Backend> {
+    Linear(Linear<B>),
+    Fp8(Fp8Linear<B>),
+}
+
+impl<B: Fp8Matmul> Classifier<B> {
     /// A model with weights drawn from the backend's random numbers.
     pub fn new(device: &B::Device) -> Self {
-        let layers =
-            LAYERS.map(|(inputs, outputs)| LinearConfig::new(inputs, outputs).init(device));
+        let layers = LAYERS.map(|(inputs, outputs)| {
+            Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
+        });
         let model = Self { layers: layers.into() };
         // Burn draws weights when they are first used; drawn now, they depend on nothing but the seed.
         model.num_params();
         model
     }
 
+    /// The same model with FP8 layers in place of those that `expected` says run in FP8.
+    pub fn with_fp8_layers(self, config: &Fp8DotGeneralConfig, expected: &[LayerProducts]) -> Self {
+        let layers = self.layers.into_iter().zip(expected).map(|(layer, expected)| match layer {
+            Layer::Linear(linear) if expected.products > 0 => {
+                Layer::Fp8(Fp8Linear::from_linear(linear, config))
+            }
+            layer => layer,
+        });
+        Self { layers: layers.collect() }
+    }
+
     /// From images `[N, 64]` to the logits of the digits `[N, 10]`.
     pub fn forward(&self, images: Tensor<B, 2>) -> Tensor<B, 2> {
         let (output, hidden) = self.layers.split_last().expect("a model has three layers");
         output.forward(hidden.iter().fold(images, |x, layer| relu(layer.forward(x))))
+    }
+}
+
+impl<B: Fp8Matmul> Layer<B> {
+    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        match self {
+            Self::Linear(layer) => layer.forward(x),
+            Self::Fp8(layer) => layer.forward(x),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The loss curves as a picture.
+//! The loss curves and the scales as pictures.
 
 use std::fs;
 use std::ops::Range;
@@ -7,12 +7,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
 
+use burn_fp8::Operand;
+
+use crate::model::LAYERS;
+use crate::recipe::RecipeName;
 use crate::report::{Run, recipes};
+use crate::scales::LayerScale;
 
 const SIZE: (u32, u32) = (820, 460);
-/// Colours and widths of f32 and FP8: sky blue and vermilion of Okabe and Ito, told apart by colour-blind readers too. The
-/// first curve is wide because the second one covers it where FP8 changes nothing.
-const STROKES: [(RGBColor, u32); 2] = [(RGBColor(86, 180, 233), 7), (RGBColor(213, 94, 0), 2)];
+/// Colours and widths: sky blue, vermilion, black and bluish green of Okabe and Ito, told apart by colour-blind readers too.
+/// f32 is drawn wide because the others cover it where FP8 changes nothing.
+const fn stroke(recipe: RecipeName) -> (RGBColor, u32) {
+    match recipe {
+        RecipeName::F32 => (RGBColor(86, 180, 233), 7),
+        RecipeName::Fp8Current => (RGBColor(213, 94, 0), 2),
+        RecipeName::Fp8Delayed => (RGBColor(0, 0, 0), 2),
+        RecipeName::Fp8Layers => (RGBColor(0, 158, 115), 2),
+    }
+}
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(225, 225, 225);
 
@@ -35,6 +47,110 @@ pub fn loss_curves(directory: &Path, runs: &[Run]) -> Result<PathBuf> {
     draw(&mut svg, runs).map_err(|error| anyhow!("cannot draw the loss curves: {error}"))?;
     fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+/// Draws the scales of the first seed's FP8 runs over time into `scales.svg` and returns its path.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn scales(directory: &Path, runs: &[Run]) -> Result<PathBuf> {
+    let path = directory.join("scales.svg");
+    let mut svg = String::new();
+    draw_scales(&mut svg, runs).map_err(|error| anyhow!("cannot draw the scales: {error}"))?;
+    fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+const SCALES_SIZE: (u32, u32) = (1080, 640);
+
+/// A row of panels for each layer, a column for each operand, a line for each recipe.
+fn draw_scales(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::with_string(svg, SCALES_SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let title = ("sans-serif", 20).into_font().color(&INK);
+    let area = area.titled("Scales at the end of each epoch (x ≈ code × scale)", title)?;
+    let seed = runs.first().map(|run| run.seed);
+    let of_seed = |run: &&Run| Some(run.seed) == seed && run.recipe != RecipeName::F32;
+    let runs: Vec<_> = runs.iter().filter(of_seed).collect();
+    let in_fp8 = |layer: usize| {
+        runs.iter().any(|run| run.scales.iter().flatten().any(|scale| scale.layer == layer))
+    };
+    let layers: Vec<_> = (0..LAYERS.len()).filter(|layer| in_fp8(*layer)).collect();
+    if layers.is_empty() {
+        let text = ("sans-serif", 16).into_font().color(&INK);
+        area.draw_text("No product ran in FP8.", &text, (30, 30))?;
+    }
+    for (row, layer) in area.split_evenly((layers.len().max(1), 1)).iter().zip(&layers) {
+        for (panel, operand) in row.split_evenly((1, 3)).iter().zip(Operand::ALL) {
+            draw_panel(panel, &runs, *layer, operand)?;
+        }
+    }
+    area.present()?;
+    Ok(())
+}
+
+fn draw_panel(
+    panel: &DrawingArea<SVGBackend, plotters::coord::Shift>,
+    runs: &[&Run],
+    layer: usize,
+    operand: Operand,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let line = |run: &Run| -> Vec<(f64, f64)> {
+        let of_epoch = |scales: &Vec<LayerScale>| {
+            let found = scales.iter().find(|s| s.layer == layer && s.operand == operand);
+            found.map(|found| f64::from(found.scale))
+        };
+        let epochs = run.scales.iter().enumerate();
+        epochs.filter_map(|(epoch, s)| Some(((epoch + 1) as f64, of_epoch(s)?))).collect()
+    };
+    let points: Vec<_> = runs.iter().flat_map(|run| line(run)).filter(|p| drawable(p.1)).collect();
+    let (low, high) =
+        points.iter().fold((f64::INFINITY, 0.0f64), |(low, high), p| (low.min(p.1), high.max(p.1)));
+    let range = if low <= high { low / 1.3..high * 1.3 } else { 0.1..1.0 };
+    let epochs = runs.iter().map(|run| run.scales.len()).max().unwrap_or(1).max(2);
+    let (inputs, outputs) = LAYERS[layer];
+    let caption = format!("layer {} ({inputs}→{outputs}), {operand}", layer + 1);
+    let text = ("sans-serif", 13).into_font().color(&INK);
+    let mut chart = ChartBuilder::on(panel)
+        .caption(caption, ("sans-serif", 15).into_font().color(&INK))
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(66)
+        .build_cartesian_2d(1.0..epochs as f64, range.log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("epoch")
+        .x_labels(epochs.min(7))
+        .y_labels(8)
+        .x_label_formatter(&|epoch| format!("{epoch:.0}"))
+        .y_label_formatter(&|scale| format!("{scale:.1e}"))
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .axis_style(INK)
+        .label_style(text.clone())
+        .axis_desc_style(text.clone())
+        .draw()?;
+    for run in runs {
+        let (colour, width) = stroke(run.recipe);
+        let points = line(run).into_iter().filter(|point| drawable(point.1));
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(width)))?
+            .label(run.recipe.as_str())
+            .legend(move |(x, y)| {
+                PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(width))
+            });
+    }
+    if layer == 0 && operand == Operand::Input {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::MiddleRight)
+            .background_style(WHITE.mix(0.8))
+            .border_style(GRID)
+            .legend_area_size(24)
+            .label_font(text)
+            .draw()?;
+    }
+    Ok(())
 }
 
 fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>> {
@@ -67,13 +183,14 @@ fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>
         .draw()?;
 
     let seeds = runs.len() / recipes(runs).len().max(1);
-    for (recipe, (colour, width)) in recipes(runs).into_iter().zip(STROKES) {
+    for recipe in recipes(runs) {
+        let (colour, width) = stroke(recipe);
         let points = (1..).map(f64::from).zip(mean_losses(runs, recipe));
         // A diverged run has no logarithm to draw.
         let points = points.filter(|(_, loss)| drawable(*loss));
         let label = match seeds {
-            1 => recipe.to_owned(),
-            seeds => format!("{recipe}, mean of {seeds} seeds"),
+            1 => recipe.as_str().to_owned(),
+            seeds => format!("{}, mean of {seeds} seeds", recipe.as_str()),
         };
         chart
             .draw_series(LineSeries::new(points, colour.stroke_width(width)))?
@@ -107,7 +224,7 @@ fn loss_label(loss: &f64) -> String {
 }
 
 /// The mean over the seeds of a recipe, for each epoch.
-fn mean_losses(runs: &[Run], recipe: &str) -> Vec<f64> {
+fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
     let of_recipe: Vec<_> = runs.iter().filter(|run| run.recipe == recipe).collect();
     let epochs = of_recipe.first().map_or(0, |run| run.losses.len());
     let mean = |epoch| {

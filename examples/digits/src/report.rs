@@ -8,13 +8,15 @@ use serde::Serialize;
 
 use crate::args::Args;
 use crate::model::LayerProducts;
+use crate::recipe::RecipeName;
+use crate::scales::LayerScale;
 use crate::train::Outcome;
 
 /// A row of the table.
 #[derive(Serialize)]
 pub struct Run {
-    /// `f32` or `fp8-current`.
-    pub recipe: &'static str,
+    /// What it trained with.
+    pub recipe: RecipeName,
     /// The seed of weights and order.
     pub seed: u64,
     /// The share of the test images that the model gets right, from 0 to 1.
@@ -28,11 +30,17 @@ pub struct Run {
     /// The mean training loss of each epoch, for the picture.
     #[serde(skip)]
     pub losses: Vec<f32>,
+    /// The scales of the last step of each epoch, for the picture.
+    #[serde(skip)]
+    pub scales: Vec<Vec<LayerScale>>,
+    /// The matrix products of the first step.
+    #[serde(skip)]
+    pub first_step: Report,
 }
 
 impl Run {
     /// The row of this outcome.
-    pub fn new(recipe: &'static str, seed: u64, outcome: &Outcome) -> Self {
+    pub fn new(recipe: RecipeName, seed: u64, outcome: Outcome) -> Self {
         Self {
             recipe,
             seed,
@@ -40,13 +48,15 @@ impl Run {
             train_loss: outcome.losses.last().copied().unwrap_or(f32::NAN),
             seconds: outcome.seconds,
             fp8_products_per_step: outcome.first_step.fp8().count(),
-            losses: outcome.losses.clone(),
+            losses: outcome.losses,
+            scales: outcome.scales,
+            first_step: outcome.first_step,
         }
     }
 }
 
 /// The recipes of the runs, in the order in which they first ran.
-pub fn recipes(runs: &[Run]) -> Vec<&'static str> {
+pub fn recipes(runs: &[Run]) -> Vec<RecipeName> {
     let mut recipes = Vec::new();
     for run in runs {
         if !recipes.contains(&run.recipe) {
@@ -57,8 +67,12 @@ pub fn recipes(runs: &[Run]) -> Vec<&'static str> {
 }
 
 /// The trace of a step, and why it holds as many FP8 products as it does.
-pub fn first_step(trace: &Report, expected: &[LayerProducts]) -> String {
-    let mut text = format!("The matrix products of the first FP8 training step:\n\n{trace}\n\n");
+pub fn first_step(run: &Run, expected: &[LayerProducts]) -> String {
+    let mut text = format!(
+        "The matrix products of the first training step of {}:\n\n{}\n\n",
+        run.recipe.as_str(),
+        run.first_step
+    );
     for (index, layer) in expected.iter().enumerate() {
         let LayerProducts { inputs, outputs, products, rejection } = layer;
         let why = match (products, rejection) {
@@ -95,7 +109,7 @@ pub fn table(runs: &[Run]) -> String {
     ]);
     for run in runs {
         table.add_row([
-            run.recipe.into(),
+            run.recipe.as_str().to_owned(),
             run.seed.to_string(),
             format!("{:.5}", run.train_loss),
             format!("{:.2}%", 100.0 * run.test_accuracy),
@@ -113,7 +127,7 @@ pub fn table(runs: &[Run]) -> String {
         let means = recipes.iter().map(|recipe| {
             let of_recipe = runs.iter().filter(|run| run.recipe == *recipe);
             let mean = of_recipe.map(|run| run.test_accuracy).sum::<f64>() / seeds as f64;
-            format!("{recipe} {:.2}%", 100.0 * mean)
+            format!("{} {:.2}%", recipe.as_str(), 100.0 * mean)
         });
         let _ = writeln!(
             text,

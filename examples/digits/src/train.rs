@@ -5,16 +5,19 @@ use std::time::Instant;
 use burn::module::AutodiffModule;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion, Int, Tensor, TensorData};
-use burn_fp8::Report;
+use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::optim::Fp8Optimizer;
+use burn_fp8::{Fp8Matmul, Report};
 use indicatif::ProgressBar;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 use crate::data::{Digits, Samples};
-use crate::model::{Classifier, images};
+use crate::model::{Classifier, LayerProducts, images};
+use crate::scales::{self, LayerScale};
 
 /// Images a step.
 pub const BATCH: usize = 64;
@@ -30,6 +33,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// The matrix products of the first step.
     pub first_step: Report,
+    /// The scales of the last step of each epoch.
+    pub scales: Vec<Vec<LayerScale>>,
 }
 
 /// Steps in an epoch.
@@ -37,28 +42,48 @@ pub fn steps(digits: &Digits) -> usize {
     digits.train.len().div_ceil(BATCH)
 }
 
+/// What a run trains, how long, and from which random numbers.
+pub struct Plan<'a> {
+    /// The images.
+    pub digits: &'a Digits,
+    /// How often it goes through them.
+    pub epochs: u32,
+    /// The seed of weights and order.
+    pub seed: u64,
+    /// Where to replace the linear layers, and by what.
+    pub fp8_layers: Option<(Fp8DotGeneralConfig, &'a [LayerProducts])>,
+}
+
 /// Trains a new model with Adam and tests it.
-pub fn train<B: AutodiffBackend>(
-    digits: &Digits,
-    epochs: u32,
-    seed: u64,
-    progress: &ProgressBar,
-) -> Outcome {
+///
+/// All recipes run this very loop. The optimizer is wrapped for the sake of the FP8 layers, whose scales are no weights; for
+/// every other model the wrapper is Adam itself.
+pub fn train<B>(plan: Plan, progress: &ProgressBar) -> Outcome
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let Plan { digits, epochs, seed, fp8_layers } = plan;
     let device = B::Device::default();
-    // Both runs of a seed start from the same weights and see the images in the same order.
+    // All runs of a seed start from the same weights and see the images in the same order.
     B::seed(&device, seed);
     let mut order_rng = StdRng::seed_from_u64(seed);
     let mut model = Classifier::<B>::new(&device);
-    let mut optimizer = AdamConfig::new().init();
+    if let Some((config, expected)) = fp8_layers {
+        model = model.with_fp8_layers(&config, expected);
+    }
+    let mut optimizer = Fp8Optimizer::new(AdamConfig::new().init());
     let mut order: Vec<_> = (0..digits.train.len()).collect();
     let mut losses = Vec::new();
+    let mut scales = Vec::new();
     let mut first_step = None;
 
     let start = Instant::now();
     for _ in 0..epochs {
         order.shuffle(&mut order_rng);
         let mut total = 0.0;
-        for indices in order.chunks(BATCH) {
+        let last = order.len().div_ceil(BATCH) - 1;
+        for (index, indices) in order.chunks(BATCH).enumerate() {
             let batch = digits.train.select(indices);
             let step = || {
                 let loss = loss(&model, &batch, &device);
@@ -67,13 +92,16 @@ pub fn train<B: AutodiffBackend>(
                     GradientsParams::from_grads(loss.backward(), &model),
                 )
             };
-            let (value, gradients) = match first_step {
-                None => {
+            let (value, gradients) = match first_step.is_none() || index == last {
+                true => {
                     let (result, report) = burn_fp8::trace(step);
-                    first_step = Some(report);
+                    if index == last {
+                        scales.push(scales::of_step(&report));
+                    }
+                    first_step.get_or_insert(report);
                     result
                 }
-                Some(_) => step(),
+                false => step(),
             };
             model = optimizer.step(LEARNING_RATE, model, gradients);
             total += value * batch.len() as f32;
@@ -88,17 +116,18 @@ pub fn train<B: AutodiffBackend>(
         test_accuracy: accuracy(&model.valid(), &digits.test, &device),
         seconds,
         first_step: first_step.unwrap_or_default(),
+        scales,
     }
 }
 
-fn loss<B: Backend>(model: &Classifier<B>, batch: &Samples, device: &B::Device) -> Tensor<B, 1> {
+fn loss<B: Fp8Matmul>(model: &Classifier<B>, batch: &Samples, device: &B::Device) -> Tensor<B, 1> {
     let labels = Tensor::<B, 1, Int>::from_data(TensorData::from(batch.labels.as_slice()), device);
     let cross_entropy = CrossEntropyLossConfig::new().init(device);
     cross_entropy.forward(model.forward(images(batch, device)), labels)
 }
 
 /// Uses the same products as training: in FP8 where the layers trained in FP8.
-fn accuracy<B: Backend>(model: &Classifier<B>, samples: &Samples, device: &B::Device) -> f64 {
+fn accuracy<B: Fp8Matmul>(model: &Classifier<B>, samples: &Samples, device: &B::Device) -> f64 {
     let answers = model.forward(images(samples, device)).argmax(1).into_data();
     let right = answers
         .iter::<i32>()

@@ -42,6 +42,7 @@ fn bad_flags() {
     fails("flags", &["--seed", "1,-2"], &["--seed", "-2"]);
     fails("flags", &["--backend", "abacus"], &["abacus", "flex, ndarray"]);
     fails("flags", &["--config"], &["--config"]);
+    fails("flags", &["--recipe", "fp4"], &["fp4", "f32, fp8-current, fp8-delayed, fp8-layers"]);
 }
 
 #[test]
@@ -143,6 +144,21 @@ fn malformed_configs() {
     bad_config("config", "{\"broken\\nname\": {}}", &["unknown field"]);
     bad_config("config", "{\"recipe\": {\"margin\": 65}}", &["margin", "65", "-64..=64"]);
     bad_config("config", "{\"filter\": {\"min_m\": -1}}", &["-1"]);
+    let history = |length| {
+        format!(
+            "{{\"recipe\": {{\"scaling\": {{\"delayed\": {{\"history_length\": {length}}}}}}}}}"
+        )
+    };
+    bad_config("config", &history("0"), &["history_length", "1..=65536"]);
+    bad_config("config", &history("70000"), &["history_length", "70000"]);
+    let formats = "{\"recipe\": {\"formats\": {\"input\": \"e5m2\"}}}";
+    bad_config("config", formats, &["grad_weight", "E5M2 by E5M2"]);
+}
+
+#[test]
+fn recipes_that_the_layers_cannot_follow() {
+    let path = file("layers", "e4m3.json", br#"{"recipe": {"formats": {"output_grad": "e4m3"}}}"#);
+    fails("layers", &["--config", &path], &["fp8-layers", "--recipe f32,fp8-current,fp8-delayed"]);
 }
 
 #[test]

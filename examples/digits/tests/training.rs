@@ -21,22 +21,28 @@ fn accuracies(report: &Value, recipe: &str) -> Vec<f64> {
     runs(report, recipe).into_iter().map(|run| number(run, "test_accuracy")).collect()
 }
 
+const FP8: [&str; 3] = ["fp8-current", "fp8-delayed", "fp8-layers"];
+
 #[test]
 fn fp8_is_as_accurate_as_f32() {
+    // 30 epochs of 23 steps.
     let report = json("accuracy", &["--seed", "1,2,3"]);
-    let (f32, fp8) = (accuracies(&report, "f32"), accuracies(&report, "fp8-current"));
-    println!("test accuracy with the seeds 1, 2, 3: f32 {f32:.4?}, fp8-current {fp8:.4?}");
-    assert_eq!((f32.len(), fp8.len()), (3, 3));
+    let f32 = accuracies(&report, "f32");
     assert!(f32.iter().all(|&accuracy| accuracy >= 0.95), "f32: {f32:?}");
     let mean = |accuracies: &[f64]| accuracies.iter().sum::<f64>() / 3.0;
-    assert!((mean(&f32) - mean(&fp8)).abs() <= 0.01, "f32 {f32:?}, FP8 {fp8:?}");
+    for recipe in FP8 {
+        let fp8 = accuracies(&report, recipe);
+        println!("test accuracy with the seeds 1, 2, 3: f32 {f32:.4?}, {recipe} {fp8:.4?}");
+        assert_eq!((f32.len(), fp8.len()), (3, 3));
+        assert!((mean(&f32) - mean(&fp8)).abs() <= 0.01, "f32 {f32:?}, {recipe} {fp8:?}");
+    }
 }
 
 #[test]
 fn json_holds_every_run() {
     let report = json("json", &["--seed", "7", "--seed", "8", "--epochs", "1"]);
-    assert_eq!(report["runs"].as_array().map(Vec::len), Some(4));
-    for (recipe, products) in [("f32", 0), ("fp8-current", 5)] {
+    assert_eq!(report["runs"].as_array().map(Vec::len), Some(8));
+    for recipe in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
         let seeds: Vec<_> = runs(&report, recipe).iter().map(|run| run["seed"].as_u64()).collect();
         assert_eq!(seeds, [Some(7), Some(8)]);
         for run in runs(&report, recipe) {
@@ -44,26 +50,50 @@ fn json_holds_every_run() {
             assert!(number(run, "train_loss") > 0.0);
             assert!(number(run, "seconds") > 0.0);
             // Two of layer 1, whose input needs no gradient, three of layer 2, none of layer 3 with its ten outputs.
+            let products = if recipe == "f32" { 0 } else { 5 };
             assert_eq!(run["fp8_products_per_step"], products);
             assert_eq!(run.as_object().map(|fields| fields.len()), Some(6));
         }
     }
     let svg =
-        fs::read_to_string(directory("json").join("loss.svg")).expect("the picture is written");
-    assert!(svg.starts_with("<svg") && svg.contains("fp8-current, mean of 2 seeds"));
+        |name| fs::read_to_string(directory("json").join(name)).expect("the picture is written");
+    let loss = svg("loss.svg");
+    assert!(loss.starts_with("<svg") && loss.contains("fp8-current, mean of 2 seeds"));
+    let scales = svg("scales.svg");
+    for words in FP8.iter().chain(&["layer 1 (64→128), input", "layer 2 (128→128), output_grad"])
+    {
+        assert!(scales.contains(words), "`{words}` is missing in scales.svg");
+    }
+}
+
+#[test]
+fn recipes_are_chosen_and_f32_is_always_there() {
+    for (test, chosen, expected) in [
+        ("recipe_one", "fp8-delayed", vec!["f32", "fp8-delayed"]),
+        ("recipe_two", "fp8-layers,f32,fp8-layers", vec!["f32", "fp8-layers"]),
+        ("recipe_f32", "f32", vec!["f32"]),
+    ] {
+        let report = json(test, &["--epochs", "1", "--recipe", chosen]);
+        let recipes: Vec<_> = report["runs"].as_array().expect("a list").iter().collect();
+        let recipes: Vec<_> =
+            recipes.iter().map(|run| run["recipe"].as_str().expect("a name")).collect();
+        assert_eq!(recipes, expected);
+    }
 }
 
 #[test]
 fn equal_seeds_give_equal_runs() {
     let losses = |test, seed| {
         let report = json(test, &["--epochs", "1", "--seed", seed]);
-        ["f32", "fp8-current"]
+        ["f32", "fp8-current", "fp8-delayed", "fp8-layers"]
             .map(|recipe| number(runs(&report, recipe)[0], "train_loss").to_bits())
     };
     let first = losses("equal_1", "5");
     assert_eq!(first, losses("equal_2", "5"));
     assert_ne!(first, losses("equal_3", "6"));
-    assert_ne!(first[0], first[1], "FP8 is not f32");
+    for (index, loss) in first.iter().enumerate() {
+        assert!(!first[..index].contains(loss), "two recipes are the same: {first:?}");
+    }
 }
 
 #[test]
@@ -79,8 +109,11 @@ fn without_json_trace_and_table_are_printed() {
         "| recipe",
         "| f32",
         "| fp8-current",
+        "| fp8-delayed",
+        "| fp8-layers",
         "FP8 products a step",
         "loss.svg",
+        "scales.svg",
     ] {
         assert!(stdout.contains(words), "`{words}` is missing in:\n{stdout}");
     }
@@ -101,9 +134,15 @@ fn a_reader_that_leaves_early_is_no_error() {
 fn config_decides_what_runs_in_fp8() {
     let products = |test: &str, config: &str| {
         let path = file(test, "config.json", config.as_bytes());
-        let report = json(test, &["--epochs", "1", "--config", &path]);
-        let run = runs(&report, "fp8-current")[0].clone();
-        (run["fp8_products_per_step"].as_u64(), number(&run, "train_loss").to_bits())
+        let report = json(
+            test,
+            &["--epochs", "1", "--config", &path, "--recipe", "fp8-current,fp8-delayed"],
+        );
+        let [current, delayed] =
+            ["fp8-current", "fp8-delayed"].map(|recipe| runs(&report, recipe)[0].clone());
+        let products = current["fp8_products_per_step"].as_u64();
+        assert_eq!(delayed["fp8_products_per_step"].as_u64(), products);
+        (products, number(&current, "train_loss").to_bits())
     };
     let (every, _) = products("config_every", r#"{"filter": {"min_n": 1}}"#);
     assert_eq!(every, Some(8));
@@ -118,11 +157,27 @@ fn config_decides_what_runs_in_fp8() {
 }
 
 #[test]
+fn the_config_of_delayed_scaling_reaches_layers_and_decorator() {
+    let losses = |test: &str, history: usize| {
+        let config = format!(
+            r#"{{"recipe": {{"scaling": {{"delayed": {{"history_length": {history}}}}}}}}}"#
+        );
+        let path = file(test, "config.json", config.as_bytes());
+        let report = json(test, &["--epochs", "2", "--config", &path]);
+        FP8.map(|recipe| number(runs(&report, recipe)[0], "train_loss").to_bits())
+    };
+    let (short, long) = (losses("history_1", 1), losses("history_64", 64));
+    assert_eq!(short[0], long[0], "current scaling knows no history");
+    assert_ne!(short[1], long[1]);
+    assert_ne!(short[2], long[2]);
+}
+
+#[test]
 fn ndarray_trains_as_well() {
     let report = json("ndarray", &["--backend", "ndarray", "--epochs", "3"]);
     assert_eq!(report["backend"], "ndarray");
     assert_eq!(runs(&report, "fp8-current")[0]["fp8_products_per_step"], 5);
-    for recipe in ["f32", "fp8-current"] {
+    for recipe in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
         let accuracy = accuracies(&report, recipe)[0];
         assert!(accuracy > 0.85, "{recipe}: {accuracy}");
     }

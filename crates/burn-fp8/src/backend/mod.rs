@@ -16,8 +16,8 @@ use core::marker::PhantomData;
 ///
 /// | type | what it does |
 /// |---|---|
-/// | `Fp8Backend<Autodiff<B>>` | The documented order. Sees every product with its role, quantizes each operand once a pass, saves codes for the backward pass, routes output gradients to E5M2. |
-/// | `Autodiff<Fp8Backend<B>>` | Works, with less: linear layers are routed alike; the gradients of a plain `matmul` use E4M3, since Burn's Autodiff does not tell which operand is a gradient; operands are saved in high precision; the backward products use the configuration ambient at `backward` and are filtered one by one. |
+/// | `Fp8Backend<Autodiff<B>>` | The documented order. Sees every product with its role, quantizes each operand once a pass, saves codes for the backward pass, routes output gradients to E5M2, knows delayed scaling. |
+/// | `Autodiff<Fp8Backend<B>>` | Works, with less: linear layers are routed alike; the gradients of a plain `matmul` use E4M3, since Burn's Autodiff does not tell which operand is a gradient; operands are saved in high precision; scaling is always current; the backward products use the configuration ambient at `backward` and are filtered one by one. |
 /// | `Fp8Backend<B>` | Inference. |
 ///
 /// Products of integer-quantized tensors (`q_matmul`) are forwarded to `B` as they are: their operands have been quantized

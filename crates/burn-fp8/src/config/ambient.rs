@@ -101,7 +101,7 @@ impl Fp8Config {
     /// Makes this the configuration of every thread that is not inside a scope, until it is set anew.
     ///
     /// # Panics
-    /// Where the recipe's margin is out of range.
+    /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn set_default(self) {
         *DEFAULT.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(self.into());
     }
@@ -113,7 +113,7 @@ impl Fp8Config {
     /// wherever `backward` is called.
     ///
     /// # Panics
-    /// Where the recipe's margin is out of range.
+    /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         enter((*self).into(), f)
     }

@@ -36,6 +36,9 @@ use site::SiteState;
 /// `Autodiff<Fp8Backend<B>>` use current scaling. So does a product whose history holds nothing but zeros, such as the first
 /// one at its place, and one that does not fit its place: that place starts anew, and the report says so.
 ///
+/// Places count the tracked products that run in FP8. Where a change of the configuration, or of the model, moves products to other
+/// places in the middle of a training, [`clear`](Self::clear) the state: K and N tell most strangers, not all.
+///
 /// Outside [`step`](Self::step), a tracked forward pass whose `backward` never runs counts as the beginning of the next one:
 /// its products would shift the places of those that follow. Run such passes on `model.valid()`, or steps in `step`.
 ///
@@ -120,6 +123,8 @@ impl DelayedState {
         let mut state = self.lock();
         state.sites.clear();
         state.give_up();
+        drop(state);
+        thread::restart(self);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

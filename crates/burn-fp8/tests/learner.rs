@@ -1,0 +1,307 @@
+//! Burn's `Learner`: checkpoints, gradient clipping, learning-rate schedules, accumulation, several devices.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::backend::{Autodiff, Flex};
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataset::InMemDataset;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::module::Module;
+use burn::nn::LinearConfig;
+use burn::nn::loss::{MseLoss, Reduction};
+use burn::optim::{AdamWConfig, Optimizer};
+use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
+use burn::tensor::activation::relu;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Tensor, TensorData};
+use burn::train::metric::{LossMetric, MetricDefinition};
+use burn::train::renderer::{
+    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining, ProgressType, TrainingProgress,
+};
+use burn::train::{
+    ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, RegressionOutput,
+    SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+};
+use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
+use burn_fp8::optim::Fp8Optimizer;
+use burn_fp8::{DelayedState, Fp8Config, Fp8Matmul, Recipe};
+use common::{Outer, Random, bits, values};
+
+const INPUTS: usize = 32;
+const HIDDEN: usize = 24;
+const TARGETS: usize = 16;
+const BATCH: usize = 16;
+const EPOCHS: usize = 4;
+
+#[derive(Module, Debug)]
+struct Model<B: Backend> {
+    first: Fp8Linear<B>,
+    second: Fp8Linear<B>,
+}
+
+impl<B: Fp8Matmul> Model<B> {
+    fn new(device: &B::Device) -> Self {
+        B::seed(device, 3);
+        let config = Fp8DotGeneralConfig::new().with_amax_history_length(4);
+        let layer = |inputs, outputs| {
+            let linear = LinearConfig::new(inputs, outputs).init::<B>(device);
+            // Drawn now, in this order.
+            linear.num_params();
+            Fp8Linear::from_linear(linear, &config)
+        };
+        Self { first: layer(INPUTS, HIDDEN), second: layer(HIDDEN, TARGETS) }
+    }
+
+    fn regression(&self, batch: Batch<B>) -> RegressionOutput<B> {
+        let output = self.second.forward(relu(self.first.forward(batch.x)));
+        let loss = MseLoss::new().forward(output.clone(), batch.y.clone(), Reduction::Mean);
+        RegressionOutput::new(loss, output, batch.y)
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        let mut all = vec![];
+        for layer in [&self.first, &self.second] {
+            all.extend(bits(&values(layer.weight.val())));
+            for state in [&layer.dot.input, &layer.dot.kernel, &layer.dot.output_grad] {
+                all.extend(bits(&values(state.scale.val())));
+                all.extend(bits(&values(state.amax_history.val())));
+            }
+        }
+        all
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Batch<B: Backend> {
+    x: Tensor<B, 2>,
+    y: Tensor<B, 2>,
+}
+
+#[derive(Clone)]
+struct Stack;
+
+type Sample = (Vec<f32>, Vec<f32>);
+
+impl<B: Backend> Batcher<B, Sample, Batch<B>> for Stack {
+    fn batch(&self, samples: Vec<Sample>, device: &B::Device) -> Batch<B> {
+        let count = samples.len();
+        let (x, y): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
+        let tensor = |rows: Vec<Vec<f32>>, width| {
+            Tensor::from_data(TensorData::new(rows.concat(), [count, width]), device)
+        };
+        Batch { x: tensor(x, INPUTS), y: tensor(y, TARGETS) }
+    }
+}
+
+impl<B> TrainStep for Model<B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    type Input = Batch<B>;
+    type Output = RegressionOutput<B>;
+
+    fn step(&self, batch: Batch<B>) -> TrainOutput<RegressionOutput<B>> {
+        let output = self.regression(batch);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl<B: Fp8Matmul> InferenceStep for Model<B> {
+    type Input = Batch<B>;
+    type Output = RegressionOutput<B>;
+
+    fn step(&self, batch: Batch<B>) -> RegressionOutput<B> {
+        self.regression(batch)
+    }
+}
+
+/// Shows nothing.
+struct Silent;
+
+impl MetricsRendererTraining for Silent {
+    fn update_train(&mut self, _: MetricState) {}
+    fn update_valid(&mut self, _: MetricState) {}
+    fn render_train(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
+    fn render_valid(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
+}
+
+impl MetricsRendererEvaluation for Silent {
+    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
+    fn render_test(&mut self, _: EvaluationProgress, _: Vec<ProgressType>) {}
+}
+
+impl MetricsRenderer for Silent {
+    fn manual_close(&mut self) {}
+    fn register_metric(&mut self, _: MetricDefinition) {}
+}
+
+fn loader<B: Backend>(seed: u64, samples: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
+    let mut random = Random(seed);
+    let sample = |_| (random.spread(INPUTS), random.spread(TARGETS));
+    let samples: Vec<Sample> = (0..samples).map(sample).collect();
+    DataLoaderBuilder::new(Stack).batch_size(BATCH).build(InMemDataset::new(samples))
+}
+
+/// How a run differs from the plain one.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    epochs: usize,
+    checkpoint: Option<usize>,
+    accumulation: Option<usize>,
+    devices: Option<(usize, MultiDeviceOptim)>,
+}
+
+fn train<B, O>(folder: &Path, optimizer: O, options: Options) -> Model<B::InnerBackend>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+    O: Optimizer<Model<B>, B> + 'static,
+{
+    let model = Model::<B>::new(&Default::default());
+    let scheduler = CosineAnnealingLrSchedulerConfig::new(0.02, 3 * EPOCHS).init();
+    let mut training = SupervisedTraining::new(
+        folder,
+        loader::<B>(1, 3 * BATCH),
+        loader::<B::InnerBackend>(2, BATCH),
+    )
+    .renderer(Silent)
+    .with_application_logger(None)
+    .metric_train_numeric(LossMetric::new())
+    .metric_valid_numeric(LossMetric::new())
+    .with_file_checkpointer(NamedMpkFileRecorder::<FullPrecisionSettings>::new())
+    .num_epochs(options.epochs);
+    if let Some(epoch) = options.checkpoint {
+        training = training.checkpoint(epoch);
+    }
+    if let Some(batches) = options.accumulation {
+        training = training.grads_accumulation(batches);
+    }
+    if let Some((devices, optim)) = options.devices {
+        let devices = vec![B::Device::default(); devices];
+        let strategy = ExecutionStrategy::multi(devices, optim);
+        training = training.with_training_strategy(TrainingStrategy::Default(strategy));
+    }
+    let scheduler = scheduler.expect("a valid schedule");
+    training.launch(Learner::new(model, optimizer, scheduler)).model
+}
+
+fn adamw<B>() -> burn::optim::adaptor::OptimizerAdaptor<burn::optim::AdamW, Model<B>, B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let clipping = GradientClippingConfig::Norm(0.5);
+    AdamWConfig::new().with_grad_clipping(Some(clipping)).init()
+}
+
+#[test]
+fn layers_train_and_resume_to_equal_bits() {
+    type B = Autodiff<Flex>;
+    let folder = || tempfile::tempdir().expect("a temporary folder");
+    let run = |folder: &Path, epochs, checkpoint| {
+        let options = Options { epochs, checkpoint, ..Options::default() };
+        train::<B, _>(folder, Fp8Optimizer::new(adamw()), options)
+    };
+    let whole = run(folder().path(), EPOCHS, None);
+    let interrupted = folder();
+    run(interrupted.path(), 2, None);
+    let resumed = run(interrupted.path(), EPOCHS, Some(2));
+    assert!(whole.bits() == resumed.bits(), "a resumed run ends elsewhere");
+    assert!(whole.bits() != run(folder().path(), 2, None).bits(), "two more epochs change nothing");
+    // Twelve steps: every entry of a history of four is of this run, and scales have left 1.
+    for state in [&whole.first.dot.input, &whole.second.dot.output_grad] {
+        assert!(values(state.amax_history.val()).iter().all(|amax| *amax > 0.0));
+        assert_ne!(values(state.scale.val()), [1.0]);
+    }
+}
+
+#[test]
+fn the_optimizers_record_carries_the_state_of_the_decorator() {
+    // FP8 layers bypass the decorator; with FP8 layers only, a delayed state has no sites. Here one product has one.
+    type B = Outer<Flex>;
+    let state = DelayedState::new();
+    let product = |amax: f32| {
+        let w = Tensor::<B, 2>::full([32, 16], amax, &Default::default()).require_grad();
+        let x = Tensor::<B, 2>::full([16, 32], amax, &Default::default());
+        x.matmul(w).sum().backward();
+    };
+    let config = Fp8Config::default().with_recipe(Recipe::delayed().with_history_length(3));
+    state.scope(|| config.scope(|| product(2.0)));
+    let optimizer = Fp8Optimizer::new(adamw::<B>()).with_delayed_state(state.clone());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let one = Options { epochs: 1, ..Options::default() };
+    train::<B, _>(folder.path(), optimizer, one);
+    let saved = state.export();
+    assert_eq!(saved.sites[0].input.entries(), [2.0, 0.0, 0.0]);
+
+    // Another process, as it were: what the checkpoint holds is there when training goes on.
+    let fresh = DelayedState::new();
+    let optimizer = Fp8Optimizer::new(adamw::<B>()).with_delayed_state(fresh.clone());
+    let resumed = Options { epochs: 2, checkpoint: Some(1), ..Options::default() };
+    train::<B, _>(folder.path(), optimizer, resumed);
+    assert_eq!(fresh.export(), saved);
+}
+
+/// The message of the panic that a training ends with.
+fn panic_of(run: impl FnOnce() + Send + 'static) -> String {
+    let payload = std::thread::spawn(run).join().expect_err("the training must not go on");
+    match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => (*payload.downcast::<&str>().expect("a message")).to_owned(),
+    }
+}
+
+#[test]
+fn accumulation_by_the_learner_is_stopped() {
+    type B = Autodiff<Flex>;
+    let message = panic_of(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = Options { epochs: 1, accumulation: Some(2), ..Options::default() };
+        train::<B, _>(folder.path(), Fp8Optimizer::new(adamw()), options);
+    });
+    assert!(message.contains("Fp8GradientsAccumulator"), "{message}");
+}
+
+#[test]
+fn accumulation_of_one_batch_is_no_accumulation() {
+    type B = Autodiff<Flex>;
+    let bits = [None, Some(1)].map(|accumulation| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = Options { epochs: 1, accumulation, ..Options::default() };
+        train::<B, _>(folder.path(), Fp8Optimizer::new(adamw()), options).bits()
+    });
+    assert!(bits[0] == bits[1]);
+}
+
+#[test]
+fn several_devices_that_add_gradients_are_stopped() {
+    type B = Autodiff<Flex>;
+    for optim in [MultiDeviceOptim::OptimMainDevice, MultiDeviceOptim::OptimSharded] {
+        let message = panic_of(move || {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            // Flex has one device; the Learner adds the gradients of its two workers all the same.
+            let devices = Some((2, optim));
+            let options = Options { epochs: 1, devices, ..Options::default() };
+            train::<B, _>(folder.path(), Fp8Optimizer::new(adamw()), options);
+        });
+        assert!(message.contains("Fp8GradientsAccumulator"), "{optim:?}: {message}");
+    }
+}
+
+#[test]
+fn a_plain_optimizer_is_stopped() {
+    type B = Autodiff<Flex>;
+    let message = panic_of(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = Options { epochs: 1, ..Options::default() };
+        train::<B, _>(folder.path(), adamw(), options);
+    });
+    assert!(message.contains("Fp8Optimizer"), "{message}");
+}

@@ -1,0 +1,81 @@
+//! What a run trains with: f32, or one of three ways to FP8.
+
+use anyhow::{Result, bail};
+use burn_fp8::burn_fp8_core::Delayed;
+use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::{Fp8Config, Recipe, Scaling};
+use clap::ValueEnum;
+use serde::{Serialize, Serializer};
+
+/// What a run trains with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecipeName {
+    /// No FP8
+    #[value(name = "f32")]
+    F32,
+    /// The backend decorated, each scale from the tensor itself
+    Fp8Current,
+    /// The backend decorated, each scale from the amaxes of earlier steps
+    Fp8Delayed,
+    /// The backend as it is, the linear layers replaced by Fp8Linear
+    Fp8Layers,
+}
+
+impl RecipeName {
+    /// The name that `--recipe` takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Fp8Current => "fp8-current",
+            Self::Fp8Delayed => "fp8-delayed",
+            Self::Fp8Layers => "fp8-layers",
+        }
+    }
+
+    /// The configuration of `--config` with the scaling of this recipe; its other options stay.
+    ///
+    /// # Errors
+    /// Where the layers cannot do what the configuration asks for.
+    pub fn config(self, config: Fp8Config) -> Result<Fp8Config> {
+        let recipe = config.recipe;
+        let delayed = match recipe.scaling {
+            Scaling::Current => Recipe::delayed().scaling,
+            given @ Scaling::Delayed(_) => given,
+        };
+        let scaling = match self {
+            Self::F32 => return Ok(Fp8Config::off()),
+            Self::Fp8Current => Scaling::Current,
+            Self::Fp8Delayed => delayed,
+            Self::Fp8Layers => {
+                let plain =
+                    Recipe { scaling: recipe.scaling, margin: recipe.margin, ..Recipe::current() };
+                if recipe != plain {
+                    bail!(
+                        "--config: FP8 layers scale as Flax does and know the margin and the amax history only; \
+                         leave fp8-layers out with --recipe f32,fp8-current,fp8-delayed"
+                    );
+                }
+                delayed
+            }
+        };
+        Ok(config.with_recipe(Recipe { scaling, ..recipe }))
+    }
+}
+
+/// The options of FP8 layers that a configuration of [`RecipeName::Fp8Layers`] amounts to.
+pub fn layers(config: &Fp8Config) -> Fp8DotGeneralConfig {
+    let delayed = match config.recipe.scaling {
+        Scaling::Delayed(delayed) => delayed,
+        Scaling::Current => Delayed::DEFAULT,
+    };
+    Fp8DotGeneralConfig::new()
+        .with_amax_history_length(delayed.history_length)
+        .with_amax_choice(delayed.amax_choice)
+        .with_margin(config.recipe.margin)
+}
+
+impl Serialize for RecipeName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

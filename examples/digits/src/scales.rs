@@ -1,0 +1,46 @@
+//! The scales of each layer, read off a trace.
+
+use burn_fp8::{GemmRole, Operand, ProductReport, Report};
+
+use crate::model::LAYERS;
+
+/// The scale of an operand of a layer in some step.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerScale {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Which of its tensors.
+    pub operand: Operand,
+    /// The scale.
+    pub scale: f32,
+}
+
+/// Every scale of the products of a step that ran in FP8.
+pub fn of_step(report: &Report) -> Vec<LayerScale> {
+    let mut scales = Vec::new();
+    for product in report.fp8() {
+        let Some(layer) = layer(product) else { continue };
+        let operands = match product.role {
+            GemmRole::Output => [Some(Operand::Input), Some(Operand::Weight)],
+            GemmRole::GradWeight => [None, Some(Operand::OutputGrad)],
+            // What it multiplies, the others do too.
+            GemmRole::GradInput => continue,
+        };
+        for (operand, report) in operands.into_iter().zip([product.lhs, product.rhs]) {
+            if let (Some(operand), Some(report)) = (operand, report) {
+                scales.push(LayerScale { layer, operand, scale: report.scale });
+            }
+        }
+    }
+    scales
+}
+
+/// The layer that a product belongs to: no two have the same inputs and outputs.
+fn layer(product: &ProductReport) -> Option<usize> {
+    let shape = match product.role {
+        GemmRole::Output => (product.gemm.k, product.gemm.n),
+        GemmRole::GradInput => (product.gemm.n, product.gemm.k),
+        GemmRole::GradWeight => (product.gemm.m, product.gemm.n),
+    };
+    LAYERS.iter().position(|layer| *layer == shape)
+}
