@@ -68,7 +68,7 @@ fn draw_scales(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error:
     let area = SVGBackend::with_string(svg, SCALES_SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let title = ("sans-serif", 20).into_font().color(&INK);
-    let area = area.titled("Scales at the end of each epoch (x ≈ code × scale)", title)?;
+    let area = area.titled("Scales in the last step of each epoch (x ≈ code × scale)", title)?;
     let seed = runs.first().map(|run| run.seed);
     let of_seed = |run: &&Run| Some(run.seed) == seed && run.recipe != RecipeName::F32;
     let runs: Vec<_> = runs.iter().filter(of_seed).collect();
@@ -98,15 +98,17 @@ fn draw_panel(
     let line = |run: &Run| -> Vec<(f64, f64)> {
         let of_epoch = |scales: &Vec<LayerScale>| {
             let found = scales.iter().find(|s| s.layer == layer && s.operand == operand);
-            found.map(|found| f64::from(found.scale))
+            found.map(|found| f64::from(found.scale).log2())
         };
         let epochs = run.scales.iter().enumerate();
         epochs.filter_map(|(epoch, s)| Some(((epoch + 1) as f64, of_epoch(s)?))).collect()
     };
-    let points: Vec<_> = runs.iter().flat_map(|run| line(run)).filter(|p| drawable(p.1)).collect();
-    let (low, high) =
-        points.iter().fold((f64::INFINITY, 0.0f64), |(low, high), p| (low.min(p.1), high.max(p.1)));
-    let range = if low <= high { low / 1.3..high * 1.3 } else { 0.1..1.0 };
+    let points: Vec<_> = runs.iter().flat_map(|run| line(run)).collect();
+    let (low, high) = points
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p.1), high.max(p.1)));
+    let range = if low <= high { (low - 0.5).floor()..(high + 0.5).ceil() } else { -1.0..1.0 };
+    let powers = (range.end - range.start) as usize;
     let epochs = runs.iter().map(|run| run.scales.len()).max().unwrap_or(1).max(2);
     let (inputs, outputs) = LAYERS[layer];
     let caption = format!("layer {} ({inputs}→{outputs}), {operand}", layer + 1);
@@ -116,14 +118,14 @@ fn draw_panel(
         .margin(10)
         .x_label_area_size(36)
         .y_label_area_size(66)
-        .build_cartesian_2d(1.0..epochs as f64, range.log_scale())?;
+        .build_cartesian_2d(1.0..epochs as f64, range)?;
     chart
         .configure_mesh()
         .x_desc("epoch")
         .x_labels(epochs.min(7))
-        .y_labels(8)
+        .y_labels((powers + 1).min(8))
         .x_label_formatter(&|epoch| format!("{epoch:.0}"))
-        .y_label_formatter(&|scale| format!("{scale:.1e}"))
+        .y_label_formatter(&power_of_two)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
         .axis_style(INK)
@@ -132,9 +134,8 @@ fn draw_panel(
         .draw()?;
     for run in runs {
         let (colour, width) = stroke(run.recipe);
-        let points = line(run).into_iter().filter(|point| drawable(point.1));
         chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(width)))?
+            .draw_series(LineSeries::new(line(run), colour.stroke_width(width)))?
             .label(run.recipe.as_str())
             .legend(move |(x, y)| {
                 PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(width))
@@ -143,7 +144,7 @@ fn draw_panel(
     if layer == 0 && operand == Operand::Input {
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleRight)
+            .position(SeriesLabelPosition::LowerRight)
             .background_style(WHITE.mix(0.8))
             .border_style(GRID)
             .legend_area_size(24)
@@ -151,6 +152,21 @@ fn draw_panel(
             .draw()?;
     }
     Ok(())
+}
+
+/// The label of a grid line of scales: `2⁻⁹`.
+fn power_of_two(exponent: &f64) -> String {
+    if exponent.fract() != 0.0 {
+        return String::new();
+    }
+    let digit = |character| match character {
+        '-' => '⁻',
+        '1' => '¹',
+        '2' => '²',
+        '3' => '³',
+        digit => char::from_u32('⁰' as u32 + digit as u32 - '0' as u32).unwrap_or(digit),
+    };
+    format!("2{}", format!("{exponent:.0}").chars().map(digit).collect::<String>())
 }
 
 fn draw(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error::Error>> {
