@@ -8,13 +8,13 @@
 //! use burn::backend::{Autodiff, Flex};
 //! use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 //! use burn::tensor::Tensor;
-//! use burn_fp8::nn::Fp8LinearConfig;
+//! use burn_fp8::nn::{Fp8Linear, Fp8LinearConfig};
 //! use burn_fp8::optim::Fp8Optimizer;
 //!
 //! type B = Autodiff<Flex>;
 //! let device = Default::default();
 //! let layer = Fp8LinearConfig::new(32, 16).init::<B>(&device);
-//! let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
+//! let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init::<B, Fp8Linear<B>>());
 //!
 //! let x = Tensor::ones([4, 32], &device);
 //! let grads = GradientsParams::from_grads(layer.forward(x).sum().backward(), &layer);
