@@ -8,15 +8,15 @@
 //! use burn::backend::{Autodiff, Flex};
 //! use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 //! use burn::tensor::Tensor;
-//! use burn_fp8::nn::{Fp8Linear, Fp8LinearConfig};
+//! use burn_fp8::nn::Fp8LinearConfig;
 //! use burn_fp8::optim::Fp8Optimizer;
 //!
 //! type B = Autodiff<Flex>;
 //! let device = Default::default();
 //! let layer = Fp8LinearConfig::new(32, 16).init::<B>(&device);
-//! let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init::<B, Fp8Linear<B>>());
+//! let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
 //!
-//! let x = Tensor::ones([4, 32], &device);
+//! let x = Tensor::<B, 2>::ones([4, 32], &device);
 //! let grads = GradientsParams::from_grads(layer.forward(x).sum().backward(), &layer);
 //! let layer = optimizer.step(0.1, layer, grads);
 //! assert_eq!(layer.dot.input.amax_history.val().into_data().to_vec::<f32>().unwrap()[0], 1.0);
