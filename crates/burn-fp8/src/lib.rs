@@ -13,6 +13,8 @@
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
 //!   default or for a scope.
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
+//! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
+//!   [`optim`] trains them, and [`ops`] has the operations that they consist of.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].

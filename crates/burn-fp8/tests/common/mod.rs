@@ -3,6 +3,7 @@
 
 pub mod delayed;
 pub mod golden;
+pub mod models;
 pub mod reference;
 pub mod special;
 
