@@ -17,7 +17,7 @@ const CONTAINER: &str = "Struct:Fp8State";
 
 /// The scale and the amax history of one operand of a layer: parameters whose gradients are their new values.
 ///
-/// A backward pass gives each of them a gradient of two rows: the new value, and a use-marker of ones.
+/// A backward pass gives each of them a gradient of two rows: the new value, and its square root.
 /// [`Fp8Optimizer`](crate::optim::Fp8Optimizer) overwrites the parameter with the first row. A plain optimizer would step it, which
 /// this module notices, and panics.
 ///

@@ -58,12 +58,13 @@ fn maximum<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
     reshape::<B>(flax::primitive(largest), shape)
 }
 
-/// A new value `[n]` with the use-marker of a layer's state: `[2, n]`, the value and a row of ones.
+/// A new value `[n]` of a layer's state with its square root: `[2, n]`.
 ///
-/// The maximum of markers is 1. A sum of them is not, which is how adding up new values is found out; and an optimizer that
-/// steps a parameter `[1, n]` with such a gradient makes it `[2, n]`, which is found out too.
-pub(crate) fn with_marker<B: Backend>(value: FloatTensor<B>) -> FloatTensor<B> {
+/// The root of a maximum is the maximum of the roots; that of a sum or a mean is not the sum or the mean of the roots. So whatever
+/// combines new values otherwise than it should is found out, unless it makes no difference: the mean of equal values. And an
+/// optimizer that steps a parameter `[1, n]` with such a gradient makes it `[2, n]`, which is found out too.
+pub(crate) fn with_root<B: Backend>(value: FloatTensor<B>) -> FloatTensor<B> {
     let value = flax::vector::<B>(value).unsqueeze::<2>();
-    let marker = value.ones_like();
-    flax::primitive(Tensor::cat(vec![value, marker], 0))
+    let root = value.clone().sqrt();
+    flax::primitive(Tensor::cat(vec![value, root], 0))
 }

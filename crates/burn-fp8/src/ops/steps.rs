@@ -9,7 +9,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
-use super::state::{register, require_leaf, with_marker};
+use super::state::{register, require_leaf, with_root};
 use super::{DotOptions, QdqOptions, dot, forward};
 use crate::Fp8Matmul;
 use crate::matmul::{SavedOperand, reshape};
@@ -153,7 +153,7 @@ impl<B: Fp8Matmul> Backward<B, 8> for Dot {
             dot::backward::<B>(grad, operands, shapes, output_grad, options);
         let [input, kernel] = states;
         for (first, state) in [2, 4, 6].into_iter().zip([input, kernel, state]) {
-            register::<B, _, 8>(grads, &ops, first, state.map(with_marker::<B>));
+            register::<B, _, 8>(grads, &ops, first, state.map(with_root::<B>));
         }
         for (node, grad) in ops.parents.iter().zip(operands) {
             if let (Some(node), Some(grad)) = (node, grad) {

@@ -11,7 +11,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use crate::nn::is_fp8_state;
 use crate::ops::flax;
 
-/// The gradient of one parameter of FP8 state: `[2, n]`, its new value and its use-marker.
+/// The gradient of one parameter of FP8 state: `[2, n]`, its new value and the square root of that.
 struct NewValue<B: Backend> {
     id: ParamId,
     /// The path of the parameter in the model.
@@ -50,10 +50,11 @@ impl<B: Backend> NewState<B> {
         self
     }
 
-    /// Checks by their markers that the new values were combined by maximum, reading all markers at once.
+    /// Checks by their roots that the new values were combined by maximum, reading the first entry of each at once: the scale,
+    /// and the newest amax.
     ///
     /// # Panics
-    /// Where one is the sum of several.
+    /// Where one is a sum or a mean of several, or was scaled.
     pub(super) fn check(&self) {
         for NewValue { name, rows, .. } in &self.values {
             let shape = rows.dims();
@@ -65,16 +66,17 @@ impl<B: Backend> NewState<B> {
         }
         let Some(first) = self.values.first() else { return };
         let device = first.rows.device();
-        let marker =
-            |value: &NewValue<B>| value.rows.clone().slice([1..2, 0..1]).to_device(&device);
-        let markers = Tensor::cat(self.values.iter().map(marker).collect(), 0);
-        let markers = markers.into_data().convert::<f32>().to_vec::<f32>().expect("f32 now");
-        for (value, marker) in self.values.iter().zip(markers) {
+        let entry = |value: &NewValue<B>| {
+            value.rows.clone().slice([0..2, 0..1]).reshape([2]).to_device(&device)
+        };
+        let entries = Tensor::cat(self.values.iter().map(entry).collect(), 0);
+        let entries = entries.into_data().convert::<f32>().to_vec::<f32>().expect("f32 now");
+        for (NewValue { name, .. }, entry) in self.values.iter().zip(entries.chunks_exact(2)) {
             assert!(
-                marker == 1.0,
-                "the new value of FP8 state `{}` was accumulated by adding (its use-marker is {marker} instead of 1): \
-                 new values combine by maximum; accumulate with burn_fp8::optim::Fp8GradientsAccumulator",
-                value.name
+                is_root(entry[1], entry[0]),
+                "the new value of FP8 state `{name}` was accumulated by adding or averaging (it is {}, and the square root that came                  with it {}): new values combine by maximum; accumulate with burn_fp8::optim::Fp8GradientsAccumulator",
+                entry[0],
+                entry[1]
             );
         }
     }
@@ -91,6 +93,12 @@ impl<B: Backend> NewState<B> {
         let values = self.values.into_iter().map(|value| (value.id, value.rows)).collect();
         module.map(&mut Overwrite::<B> { values })
     }
+}
+
+/// Whether `root` is the square root of `value` as a device computes it. That of NaN is NaN, that of infinity infinity.
+fn is_root(root: f32, value: f32) -> bool {
+    let exact = value.sqrt();
+    root == exact || (root.is_nan() && exact.is_nan()) || (root - exact).abs() <= 1e-5 * exact
 }
 
 struct Take<'a, A: AutodiffBackend> {
