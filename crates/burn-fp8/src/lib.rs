@@ -12,6 +12,7 @@
 //!
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
 //!   default or for a scope.
+//! - [`nn`]: layers that hold FP8.
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
@@ -23,6 +24,7 @@ mod config;
 mod error;
 mod file;
 mod matmul;
+pub mod nn;
 mod report;
 mod scaling;
 

@@ -3,7 +3,7 @@
 mod scratch;
 
 use burn::backend::Flex;
-use burn::tensor::{Bytes, DType, bf16, f16};
+use burn::tensor::{Bytes, DType, Shape, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
@@ -27,7 +27,23 @@ impl Fp8Matmul for Flex {
             Codes::Bytes(codes, format) => scratch::tensor(codes.layout().clone(), |values| {
                 parallel::decode(codes.bytes(), 1.0, format, values);
             }),
-            Codes::Values(values) => values,
+            codes => portable::values::<Self>(codes),
+        }
+    }
+
+    fn fp8_matmul_codes(x: FlexTensor, codes: Codes<Self>) -> FlexTensor {
+        let [m, k] = x.layout().shape().dims();
+        match &codes {
+            Codes::Bytes(bytes, format) if m <= FEW_ROWS && is_plain(bytes.layout()) => {
+                let n = bytes.layout().shape()[1];
+                let x = x.to_contiguous();
+                let mut y = vec![0.0; m * n];
+                let x = elements::<f32>(&x, x.layout());
+                parallel::matmul_codes(x, bytes.bytes(), [m, k, n], *format, &mut y);
+                let layout = Layout::contiguous(Shape::new([m, n]));
+                FlexTensor::new(Bytes::from_elems(y), layout, DType::F32)
+            }
+            _ => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
         }
     }
 
@@ -43,6 +59,15 @@ impl Fp8Matmul for Flex {
         }
         portable::rescale::<Self>(tensor, lhs, rhs)
     }
+}
+
+/// Up to so many rows, a product that decodes the weight on the way is faster than one with a decoded weight, and needs no room
+/// for that. Measured by the benchmark `serving`.
+const FEW_ROWS: usize = 32;
+
+/// Whether the elements lie row by row from the start of the memory.
+fn is_plain(layout: &Layout) -> bool {
+    layout.is_contiguous() && layout.start_offset() == 0
 }
 
 /// The tensor with the layout that its copy will have: its own, moved to the start of the memory, where its elements fill a
