@@ -14,6 +14,9 @@ const FEW_ROWS: usize = 8;
 /// Columns of a block of decoded codes: with [`ROWS`] rows 16 KiB of f32, which the first-level cache holds.
 const COLUMNS: usize = 64;
 
+/// Rows of `x` for which the codes are decoded once: the second-level cache holds their sums.
+const BATCH: usize = 64;
+
 /// Columns `first..first + width` of a row-major matrix of codes.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
@@ -42,8 +45,11 @@ pub(super) struct Product<'a> {
 }
 
 /// Adds the product to `y`. No dimension is 0. What is added to a column does not depend on the others.
-pub(super) fn run(product: Product<'_>) {
-    Arch::new().dispatch(product);
+pub(super) fn run(Product { x, depth, matrix, y }: Product<'_>) {
+    let arch = Arch::new();
+    for (x, y) in x.chunks(BATCH * depth).zip(y.chunks_mut(BATCH * matrix.width)) {
+        arch.dispatch(Product { x, depth, matrix, y });
+    }
 }
 
 impl WithSimd for Product<'_> {
