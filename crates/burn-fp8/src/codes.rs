@@ -63,7 +63,7 @@ impl<B: Backend, const D: usize> Fp8Codes<B, D> {
 
     /// The same codes on another device.
     pub fn to_device(self, device: &B::Device) -> Self {
-        Self { codes: self.codes.to_device(device), ..self }
+        Self { codes: self.codes.moved_to(device), ..self }
     }
 
     /// The codes, row by row, one byte each. Waits for the device.
@@ -163,7 +163,7 @@ impl<B: Backend> Codes<B> {
         }
     }
 
-    fn to_device(self, device: &B::Device) -> Self {
+    fn moved_to(self, device: &B::Device) -> Self {
         match self {
             Self::Bytes(codes, format) => Self::Bytes(B::int_to_device(codes, device), format),
             Self::Packed(words, shape, format) => {
@@ -205,13 +205,11 @@ fn read<B: Backend>(codes: IntTensor<B>) -> TensorData {
         .expect("codes can be read from their device")
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn::backend::Autodiff;
-    #[cfg(feature = "flex")]
-    use burn::backend::Flex;
     #[cfg(feature = "ndarray")]
     use burn::backend::NdArray;
+    use burn::backend::{Autodiff, Flex};
 
     use super::*;
     use crate::Fp8Backend;
@@ -261,7 +259,6 @@ mod tests {
         assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
     }
 
-    #[cfg(feature = "flex")]
     #[test]
     fn every_form_holds_every_code() {
         check_forms::<Flex>();

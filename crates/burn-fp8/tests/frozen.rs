@@ -379,7 +379,7 @@ fn recorders_keep_one_byte_an_element_and_check_what_they_read() {
     std::fs::write(&path, &bytes).expect("writable");
     let load = Recorder::<Flex>::load(&recorder, path, &Default::default());
     let loaded: Result<burn_fp8::nn::frozen::FrozenLinearRecord, _> = load;
-    let error = loaded.err().expect("refused").to_string();
+    let error = loaded.expect_err("refused").to_string();
     assert!(error.contains("input_scale is -2.5e-1"), "{error}");
 }
 
