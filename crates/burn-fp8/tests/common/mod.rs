@@ -1,6 +1,7 @@
 //! What the test files share.
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
+pub mod frozen;
 pub mod golden;
 pub mod reference;
 pub mod special;
