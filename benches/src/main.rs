@@ -8,6 +8,7 @@ mod mlp;
 mod overhead;
 mod peers;
 mod reference;
+mod serving;
 mod slices;
 
 use std::path::PathBuf;
@@ -45,8 +46,12 @@ struct Arguments {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 3] =
-    [(slices::GROUP, slices::run), (mlp::GROUP, mlp::run), (overhead::GROUP, overhead::run)];
+const GROUPS: [Group; 4] = [
+    (slices::GROUP, slices::run),
+    (mlp::GROUP, mlp::run),
+    (overhead::GROUP, overhead::run),
+    (serving::GROUP, serving::run),
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -1,41 +1,44 @@
-//! Tensors of FP8 codes.
+//! Tensors of FP8 codes, one byte an element.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use burn_fp8_core::{Fp8Format, Overflow};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::ops::IntTensor;
+use burn::tensor::{DType, Shape, Tensor, TensorData, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, Overflow, slice};
 
-use crate::Scalar;
-use crate::matmul::{Codes, Fp8Matmul, Quantize, ScaleRule};
+use crate::Fp8Error;
+use crate::matmul::{Codes, Fp8Matmul};
 
-/// A tensor of FP8 numbers, without a scale, held as its backend can.
+/// A tensor of FP8 numbers, without a scale.
+///
+/// [`from_bytes`](Self::from_bytes) makes it take one byte an element: as a tensor of u8 where the device has that type, else as
+/// i32 with four codes each. A device with neither holds the numbers in f32.
 #[derive(Clone, Debug)]
 pub struct Fp8Codes<B: Backend, const D: usize> {
     codes: Codes<B>,
     format: Fp8Format,
 }
 
-impl<B: Fp8Matmul, const D: usize> Fp8Codes<B, D> {
+impl<B: Backend, const D: usize> Fp8Codes<B, D> {
     pub(crate) fn new(codes: Codes<B>, format: Fp8Format) -> Self {
         Self { codes, format }
     }
 
-    /// A tensor of the numbers that `codes` stand for, one byte each, row by row.
+    /// Codes given row by row, one byte each.
     ///
-    /// # Panics
-    /// Where there are not as many bytes as the shape has elements.
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where there are more or fewer bytes than the shape has elements.
     pub fn from_bytes(
-        codes: &[u8],
+        bytes: Vec<u8>,
         shape: [usize; D],
         format: Fp8Format,
         device: &B::Device,
-    ) -> Self {
-        let values: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
-        let values =
-            Tensor::<B, D>::from_data(TensorData::new(values, shape), (device, DType::F32));
-        let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::NonSaturating);
-        let request = Quantize { format, scale, save: true };
-        let quantized = B::fp8_quantize(values.into_primitive().tensor(), request);
-        Self::new(quantized.codes.expect("the codes were asked for"), format)
+    ) -> Result<Self, Fp8Error> {
+        let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+        if elements != Some(bytes.len()) {
+            let reason = format!("{} bytes do not fill the shape {shape:?}", bytes.len());
+            return Err(Fp8Error::Invalid { what: "FP8 codes", reason });
+        }
+        Ok(Self::new(Codes::from_bytes(bytes, Shape::from(shape.to_vec()), format, device), format))
     }
 
     /// The format.
@@ -43,16 +46,231 @@ impl<B: Fp8Matmul, const D: usize> Fp8Codes<B, D> {
         self.format
     }
 
-    /// The numbers, in f32. A constant of the graph.
-    pub fn values(&self) -> Tensor<B, D> {
-        Tensor::from_primitive(TensorPrimitive::Float(B::fp8_values(self.codes.clone())))
+    /// The size of each dimension.
+    pub fn dims(&self) -> [usize; D] {
+        self.shape().dims()
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.codes.shape()
+    }
+
+    /// The device that holds the codes.
+    pub fn device(&self) -> B::Device {
+        self.codes.device()
+    }
+
+    /// The same codes on another device.
+    pub fn to_device(self, device: &B::Device) -> Self {
+        Self { codes: self.codes.moved_to(device), ..self }
     }
 
     /// The codes, row by row, one byte each. Waits for the device.
+    ///
+    /// A NaN that the backend holds as a number has the code that [`Fp8Format::encode`] gives it.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let values = self.values().into_data().to_vec::<f32>().expect("the values are f32");
-        let encode =
-            |value: &f32| self.format.encode(*value, burn_fp8_core::Overflow::NonSaturating);
-        values.iter().map(encode).collect()
+        self.codes.clone().into_bytes(self.format)
+    }
+
+    /// The bytes that the codes take on the device.
+    pub fn bytes_held(&self) -> usize {
+        self.codes.bytes_held()
+    }
+
+    pub(crate) fn codes(&self) -> &Codes<B> {
+        &self.codes
+    }
+}
+
+impl<B: Fp8Matmul, const D: usize> Fp8Codes<B, D> {
+    /// The numbers, in f32; NaN codes give NaN. A constant of the graph.
+    pub fn values(&self) -> Tensor<B, D> {
+        Tensor::from_primitive(TensorPrimitive::Float(B::fp8_values(self.codes.clone())))
+    }
+}
+
+impl<B: AutodiffBackend, const D: usize> Fp8Codes<B, D> {
+    /// The same codes without autodiff.
+    pub fn inner(self) -> Fp8Codes<B::InnerBackend, D> {
+        let codes = match self.codes {
+            Codes::Bytes(codes, format) => Codes::Bytes(B::int_inner(codes), format),
+            Codes::Packed(words, shape, format) => {
+                Codes::Packed(B::int_inner(words), shape, format)
+            }
+            Codes::Values(values) => Codes::Values(B::inner(values)),
+        };
+        Fp8Codes::new(codes, self.format)
+    }
+
+    /// Codes of the inner backend on this one.
+    pub fn from_inner(codes: Fp8Codes<B::InnerBackend, D>) -> Self {
+        let format = codes.format;
+        let codes = match codes.codes {
+            Codes::Bytes(codes, format) => Codes::Bytes(B::int_from_inner(codes), format),
+            Codes::Packed(words, shape, format) => {
+                Codes::Packed(B::int_from_inner(words), shape, format)
+            }
+            Codes::Values(values) => Codes::Values(B::from_inner(values)),
+        };
+        Self::new(codes, format)
+    }
+}
+
+impl<B: Backend> Codes<B> {
+    /// As small as the device can hold them.
+    fn from_bytes(bytes: Vec<u8>, shape: Shape, format: Fp8Format, device: &B::Device) -> Self {
+        if B::supports_dtype(device, DType::U8) {
+            let codes = B::int_from_data(TensorData::new(bytes, shape), device);
+            Self::Bytes(codes, format)
+        } else if B::supports_dtype(device, DType::I32) {
+            Self::pack(&bytes, shape, format, device)
+        } else {
+            let mut values = vec![0.0; bytes.len()];
+            slice::decode(&bytes, 1.0, format, &mut values);
+            Self::Values(B::float_from_data(TensorData::new(values, shape), device))
+        }
+    }
+
+    /// Four codes to an i32, the first in its lowest byte.
+    pub(crate) fn pack(bytes: &[u8], shape: Shape, format: Fp8Format, device: &B::Device) -> Self {
+        let word = |codes: &[u8]| {
+            let mut bytes = [0; 4];
+            bytes[..codes.len()].copy_from_slice(codes);
+            i32::from_le_bytes(bytes)
+        };
+        let mut words: Vec<_> = bytes.chunks(4).map(word).collect();
+        if words.is_empty() {
+            // Not every backend has tensors without elements.
+            words.push(0);
+        }
+        let len = words.len();
+        Self::Packed(B::int_from_data(TensorData::new(words, [len]), device), shape, format)
+    }
+
+    fn shape(&self) -> Shape {
+        match self {
+            Self::Bytes(codes, _) => codes.shape(),
+            Self::Packed(_, shape, _) => shape.clone(),
+            Self::Values(values) => values.shape(),
+        }
+    }
+
+    fn device(&self) -> B::Device {
+        match self {
+            Self::Bytes(codes, _) | Self::Packed(codes, ..) => B::int_device(codes),
+            Self::Values(values) => B::float_device(values),
+        }
+    }
+
+    fn moved_to(self, device: &B::Device) -> Self {
+        match self {
+            Self::Bytes(codes, format) => Self::Bytes(B::int_to_device(codes, device), format),
+            Self::Packed(words, shape, format) => {
+                Self::Packed(B::int_to_device(words, device), shape, format)
+            }
+            Self::Values(values) => Self::Values(B::float_to_device(values, device)),
+        }
+    }
+
+    fn bytes_held(&self) -> usize {
+        let (shape, dtype) = match self {
+            Self::Bytes(codes, _) | Self::Packed(codes, ..) => (codes.shape(), codes.dtype()),
+            Self::Values(values) => (values.shape(), values.dtype()),
+        };
+        shape.num_elements() * dtype.size()
+    }
+
+    fn into_bytes(self, format: Fp8Format) -> Vec<u8> {
+        match self {
+            Self::Bytes(codes, _) => read::<B>(codes).to_vec().expect("codes are u8"),
+            Self::Packed(words, shape, _) => {
+                let words: Vec<i32> = read::<B>(words).to_vec().expect("packed codes are i32");
+                let mut bytes: Vec<_> = words.into_iter().flat_map(i32::to_le_bytes).collect();
+                bytes.truncate(shape.num_elements());
+                bytes
+            }
+            Self::Values(values) => {
+                let values = crate::scaling::read::<B>(values);
+                let encode = |value: f32| format.encode(value, Overflow::NonSaturating);
+                values.into_iter().map(encode).collect()
+            }
+        }
+    }
+}
+
+fn read<B: Backend>(codes: IntTensor<B>) -> TensorData {
+    burn::tensor::try_read_sync(B::int_into_data(codes))
+        .expect("codes are read where blocking on the device is possible")
+        .expect("codes can be read from their device")
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    #[cfg(feature = "ndarray")]
+    use burn::backend::NdArray;
+    use burn::backend::{Autodiff, Flex};
+
+    use super::*;
+    use crate::Fp8Backend;
+
+    fn bits<const D: usize>(values: Tensor<impl Backend, D>) -> Vec<u32> {
+        let values: Vec<f32> = values.into_data().to_vec().expect("values are f32");
+        values.iter().map(|x| if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }).collect()
+    }
+
+    /// Every code, in every form that a backend may hold them in, is the number that the core decodes.
+    fn check_forms<B: Fp8Matmul>() {
+        let device = Default::default();
+        // Not a multiple of four, and more than one dimension.
+        let bytes: Vec<u8> = (0..=255).chain([0x38, 0xC0]).collect();
+        let shape = || Shape::new([2, 3, 43]);
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let mut values = vec![0.0; bytes.len()];
+            slice::decode(&bytes, 1.0, format, &mut values);
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values.clone(), shape()), &device);
+            let forms = [
+                (Codes::Bytes(as_u8, format), bytes.len()),
+                (Codes::pack(&bytes, shape(), format, &device), bytes.len().next_multiple_of(4)),
+                (Codes::Values(as_f32), 4 * bytes.len()),
+            ];
+            let expected: Vec<_> =
+                values.iter().map(|x| if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }).collect();
+            for (codes, held) in forms {
+                let is_values = matches!(codes, Codes::Values(_));
+                let codes = Fp8Codes::<B, 3>::new(codes, format).to_device(&device);
+                assert_eq!((codes.dims(), codes.bytes_held()), ([2, 3, 43], held));
+                assert_eq!(bits(codes.values()), expected, "{format}");
+                if !is_values {
+                    assert_eq!(codes.to_bytes(), bytes);
+                }
+            }
+            let held = Fp8Codes::<B, 3>::from_bytes(bytes.clone(), [2, 3, 43], format, &device)
+                .expect("they fill the shape");
+            assert_eq!((held.bytes_held(), held.to_bytes()), (bytes.len(), bytes.clone()));
+        }
+        for (bytes, shape) in [(vec![1; 5], [2, 3]), (vec![], [1, 1]), (vec![1], [usize::MAX, 3])] {
+            let error = Fp8Codes::<B, 2>::from_bytes(bytes, shape, Fp8Format::E4M3, &device);
+            assert!(error.unwrap_err().to_string().contains("do not fill the shape"));
+        }
+        let empty = Codes::<B>::pack(&[], Shape::new([0, 3]), Fp8Format::E4M3, &device);
+        let empty = Fp8Codes::<B, 2>::new(empty, Fp8Format::E4M3);
+        assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
+    }
+
+    #[test]
+    fn every_form_holds_every_code() {
+        check_forms::<Flex>();
+        check_forms::<Fp8Backend<Flex>>();
+        check_forms::<Autodiff<Flex>>();
+        check_forms::<Fp8Backend<Autodiff<Flex>>>();
+    }
+
+    #[cfg(feature = "ndarray")]
+    #[test]
+    fn every_form_holds_every_code_on_ndarray() {
+        check_forms::<NdArray>();
+        check_forms::<Fp8Backend<Autodiff<NdArray>>>();
     }
 }

@@ -24,6 +24,14 @@ pub enum Fp8Error {
         /// The limit in bytes.
         limit: u64,
     },
+    /// A value that something was to be made of cannot be used.
+    #[error("{what}: {reason}")]
+    Invalid {
+        /// What was to be made.
+        what: &'static str,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
     /// A configuration is not valid JSON, has an unknown field, or a value out of range.
     #[error("invalid FP8 configuration: {0}")]
     InvalidConfig(String),

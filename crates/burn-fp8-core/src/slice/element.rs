@@ -94,6 +94,18 @@ pub(crate) fn decode(code: u8, format: Fp8Format) -> f32 {
     f32::from_bits(bits | ((code & 0x80) << 24))
 }
 
+/// The number that `code` stands for, if that is finite, in half the instructions of [`decode`].
+///
+/// The bits of the code become the highest of an f32 with a smaller exponent, so that subnormals become subnormals; the
+/// multiplication that corrects the exponent is exact.
+#[inline(always)]
+pub(crate) fn decode_finite(code: u8, format: Fp8Format) -> f32 {
+    let shift = MANTISSA_BITS - format.mantissa_bits();
+    // The sign is extended on the way, and masked out of the bits where it does not belong.
+    let bits = (i32::from(code as i8) << shift) as u32 & (SIGN | (0x7F << shift));
+    f32::from_bits(bits) * f32::from_bits((254 - format.exponent_bias()) << MANTISSA_BITS)
+}
+
 /// An f16 as f32, exactly. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn f16_to_f32(x: f16) -> f32 {

@@ -13,6 +13,7 @@ pub(crate) mod element;
 #[cfg(feature = "rayon")]
 pub mod parallel;
 mod pass;
+mod product;
 mod source;
 
 use pass::{Code, Dequantized, Quantize, Value};
@@ -140,6 +141,43 @@ pub fn quantize_dequantize_in_place(
 /// Multiplies every element by `factor`: the epilogue of an emulated product.
 pub fn scale_in_place(x: &mut [f32], factor: f32) {
     pass::scale_in_place(x, factor);
+}
+
+/// The product of `x` `[M, K]` and the numbers that `codes` `[K, N]` stand for: `y` `[M, N]`, in f32, all row by row.
+///
+/// Codes are decoded in registers or in the first-level cache while they are multiplied: one row takes little longer than
+/// reading the codes, a quarter of the bytes of f32. Sums are taken in an order that depends on M and on the vector instructions,
+/// not on the values nor on the number of threads.
+///
+/// f32 subnormals occur on the way where codes are subnormal: no matter on AMD and ARM, slow on Intel if there are many.
+///
+/// # Panics
+/// If a slice has not the length that `[M, K, N]` give it.
+pub fn matmul_codes(
+    x: &[f32],
+    codes: &[u8],
+    [m, k, n]: [usize; 3],
+    format: Fp8Format,
+    y: &mut [f32],
+) {
+    check_product(x, codes, [m, k, n], y);
+    y.fill(0.0);
+    if m * k * n > 0 {
+        let matrix = product::Matrix { codes, columns: n, first: 0, width: n, format };
+        product::run(product::Product { x, depth: k, matrix, y });
+    }
+}
+
+#[track_caller]
+fn check_product(x: &[f32], codes: &[u8], [m, k, n]: [usize; 3], y: &[f32]) {
+    for (name, len, [rows, columns]) in
+        [("x", x.len(), [m, k]), ("codes", codes.len(), [k, n]), ("y", y.len(), [m, n])]
+    {
+        assert!(
+            rows.checked_mul(columns) == Some(len),
+            "{name} has {len} elements and {rows} rows of {columns}; they must fit"
+        );
+    }
 }
 
 #[track_caller]

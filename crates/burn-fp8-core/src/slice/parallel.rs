@@ -5,11 +5,15 @@
 
 use rayon::prelude::*;
 
+use super::product::{self, Matrix, Product};
 use super::{Amax, Source, same_length};
 use crate::{Fp8Format, Overflow};
 
 /// Elements per task: some ten microseconds of work, a hundred times what rayon spends on a task.
 const TASK: usize = 1 << 16;
+
+/// Multiplications that are worth waking other threads for.
+const PRODUCT: usize = 1 << 20;
 
 /// Whether there are enough elements for two tasks, and threads to take them.
 fn worthwhile(elements: usize) -> bool {
@@ -114,6 +118,41 @@ pub fn quantize_dequantize_in_place(
 /// [`slice::scale_in_place`](super::scale_in_place), in parallel.
 pub fn scale_in_place(x: &mut [f32], factor: f32) {
     chunks(x, |x| super::scale_in_place(x, factor));
+}
+
+/// [`slice::matmul_codes`](super::matmul_codes), in parallel: each thread takes some columns.
+///
+/// # Panics
+/// If a slice has not the length that `[M, K, N]` give it.
+pub fn matmul_codes(
+    x: &[f32],
+    codes: &[u8],
+    [m, k, n]: [usize; 3],
+    format: Fp8Format,
+    y: &mut [f32],
+) {
+    super::check_product(x, codes, [m, k, n], y);
+    // Whole cache lines of codes.
+    let columns = n.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
+    if columns >= n || m.saturating_mul(codes.len()) < PRODUCT {
+        return super::matmul_codes(x, codes, [m, k, n], format, y);
+    }
+    let pieces: Vec<_> = (0..n)
+        .into_par_iter()
+        .step_by(columns)
+        .map(|first| {
+            let width = columns.min(n - first);
+            let mut y = vec![0.0; m * width];
+            let matrix = Matrix { codes, columns: n, first, width, format };
+            product::run(Product { x, depth: k, matrix, y: &mut y });
+            (first, width, y)
+        })
+        .collect();
+    for (first, width, piece) in pieces {
+        for (piece, y) in piece.chunks(width).zip(y.chunks_mut(n)) {
+            y[first..first + width].copy_from_slice(piece);
+        }
+    }
 }
 
 /// Runs `work` on corresponding pieces of two slices of the same length.

@@ -99,6 +99,7 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<Codes<B>> for Codes<A> {
     fn rewrap(self) -> Codes<B> {
         match self {
             Self::Bytes(codes, format) => Codes::Bytes(codes, format),
+            Self::Packed(words, shape, format) => Codes::Packed(words, shape, format),
             Self::Values(values) => Codes::Values(values),
         }
     }

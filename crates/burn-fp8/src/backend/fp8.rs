@@ -33,6 +33,10 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         B::fp8_plain_matmul(lhs, rhs)
     }
 
+    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: Codes<Self>) -> FloatTensor<Self> {
+        B::fp8_matmul_codes(x, codes.rewrap())
+    }
+
     fn fp8_matmul(
         lhs: FloatTensor<Self>,
         rhs: FloatTensor<Self>,

@@ -21,7 +21,8 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         assert!(
             !tensor.is_tracked(),
-            "FP8 products have no second derivative: run this part in burn_fp8::high_precision"
+            "a tensor with a gradient cannot be quantized here: FP8 products have no second derivative, and frozen layers no \
+             derivative; run this part in burn_fp8::high_precision, or detach the tensor"
         );
         let Quantize { format, scale, save } = request;
         let scale = match scale {
@@ -36,6 +37,7 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
             values: AutodiffTensor::<B, C>::new(values),
             codes: codes.map(|codes| match codes {
                 Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
+                Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
                 Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
             }),
             scale: constant(scale),
@@ -45,10 +47,16 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
     }
 
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
-        AutodiffTensor::<B, C>::new(B::fp8_values(match codes {
-            Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
-            Codes::Values(values) => Codes::Values(values.primitive),
-        }))
+        AutodiffTensor::<B, C>::new(B::fp8_values(inner_codes(codes)))
+    }
+
+    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: Codes<Self>) -> FloatTensor<Self> {
+        match x.is_tracked() {
+            true => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
+            false => {
+                AutodiffTensor::<B, C>::new(B::fp8_matmul_codes(x.primitive, inner_codes(codes)))
+            }
+        }
     }
 
     fn fp8_native(device: &Self::Device) -> Result<(), String> {
@@ -128,6 +136,14 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
         options: DotOptions,
     ) -> FloatTensor<Self> {
         steps::dot::<B, C>(x, kernel, states, options)
+    }
+}
+
+fn inner_codes<B: Fp8Matmul, C: CheckpointStrategy>(codes: Codes<Autodiff<B, C>>) -> Codes<B> {
+    match codes {
+        Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
+        Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
+        Codes::Values(values) => Codes::Values(values.primitive),
     }
 }
 

@@ -20,12 +20,12 @@ use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub(crate) use emulated::{join, reshape};
+pub(crate) use emulated::{add_bias, join, reshape};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
 pub(crate) use portable::on_device;
 pub use product::Product;
-pub(crate) use product::{linear_gemm, record_high_precision};
+pub(crate) use product::{linear_gemm, record_high_precision, require_execution};
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;
@@ -69,6 +69,12 @@ pub trait Fp8Matmul: Backend {
     #[doc(hidden)]
     fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(lhs, rhs)
+    }
+
+    /// Multiplies `x` `[M, K]`, f32, by the values of codes `[K, N]`, in f32.
+    #[doc(hidden)]
+    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: Codes<Self>) -> FloatTensor<Self> {
+        Self::fp8_plain_matmul(x, Self::fp8_values(codes))
     }
 
     /// Whether this device runs FP8 products natively. None does yet.

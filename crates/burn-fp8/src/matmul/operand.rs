@@ -1,5 +1,6 @@
 //! Tensors in FP8, on their way into a product and saved for the backward pass.
 
+use burn::tensor::Shape;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
@@ -49,6 +50,9 @@ pub struct Quantized<B: Backend> {
 pub enum Codes<B: Backend> {
     /// One byte an element.
     Bytes(IntTensor<B>, Fp8Format),
+    /// Four codes in an i32, the first in its lowest byte, row by row; the last may have bytes to spare. With the shape of the
+    /// tensor.
+    Packed(IntTensor<B>, Shape, Fp8Format),
     /// The values of the codes, where the backend cannot hold bytes.
     Values(FloatTensor<B>),
 }

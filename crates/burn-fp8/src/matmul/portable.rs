@@ -4,7 +4,9 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{BoolDType, DType, FloatDType, Shape, TensorMetadata};
+use burn::tensor::{
+    BoolDType, DType, FloatDType, IntDType, Shape, Slice, TensorData, TensorMetadata,
+};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
 
 use super::{Codes, Quantize, Quantized, ScaleRule};
@@ -92,11 +94,39 @@ pub(crate) fn on_device<B: Backend>(scalar: &Scalar<B>, device: &B::Device) -> F
 pub(crate) fn values<B: Backend>(codes: Codes<B>) -> FloatTensor<B> {
     match codes {
         Codes::Values(values) => values,
-        Codes::Bytes(..) => panic!(
-            "{} saves FP8 codes as bytes but does not decode them: override Fp8Matmul::fp8_values too",
-            core::any::type_name::<B>()
-        ),
+        Codes::Bytes(codes, format) => {
+            let shape = codes.shape();
+            look_up::<B>(codes, shape, format)
+        }
+        Codes::Packed(words, shape, format) => {
+            let len = words.shape().num_elements();
+            let word = B::int_reshape(words, Shape::new([len, 1]));
+            let bytes = (0..4).map(|byte| {
+                let shifted = B::bitwise_right_shift_scalar(word.clone(), (8 * byte).into());
+                B::bitwise_and_scalar(shifted, 0xFF.into())
+            });
+            let codes = B::int_reshape(B::int_cat(bytes.collect(), 1), Shape::new([4 * len]));
+            let elements = shape.num_elements();
+            let codes = B::int_slice(codes, &[Slice::new(0, Some(elements as isize), 1)]);
+            look_up::<B>(codes, shape, format)
+        }
     }
+}
+
+/// The numbers of codes of any integer type.
+fn look_up<B: Backend>(codes: IntTensor<B>, shape: Shape, format: Fp8Format) -> FloatTensor<B> {
+    let device = B::int_device(&codes);
+    if shape.num_elements() == 0 {
+        return B::float_zeros(shape, &device, FloatDType::F32);
+    }
+    let indices = match B::supports_dtype(&device, DType::I32) {
+        true => IntDType::I32,
+        false => burn::tensor::get_device_settings::<B>(&device).int_dtype,
+    };
+    let codes = B::int_reshape(codes, Shape::new([shape.num_elements()]));
+    let table: Vec<f32> = (0..=u8::MAX).map(|code| format.decode(code)).collect();
+    let table = B::float_from_data(TensorData::new(table, [256]), &device);
+    B::float_reshape(B::float_select(table, 0, B::int_cast(codes, indices)), shape)
 }
 
 pub(crate) fn rescale<B: Backend>(

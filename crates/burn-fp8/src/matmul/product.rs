@@ -178,7 +178,11 @@ fn check(
     Ok(())
 }
 
-fn require_execution<B: Fp8Matmul>(execution: Execution, operand: &B::FloatTensorPrimitive) {
+/// Panics where products are to run natively and cannot.
+pub(crate) fn require_execution<B: Fp8Matmul>(
+    execution: Execution,
+    operand: &B::FloatTensorPrimitive,
+) {
     if execution == Execution::Native {
         let device = B::float_device(operand);
         if let Err(reason) = B::fp8_native(&device) {

@@ -8,10 +8,10 @@ use burn::module::{
 use burn::record::Record;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use burn_fp8_core::AmaxChoice;
+use burn_fp8_core::{AmaxChoice, Fp8Format};
 
 use super::{DotMode, Fp8State, Fp8StateRecord};
-use crate::ops::DotOptions;
+use crate::ops::{DotOptions, QdqOptions, flax};
 use crate::{Fp8Config, Fp8Matmul};
 
 const CONTAINER: &str = "Struct:Fp8DotGeneral";
@@ -114,6 +114,19 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
         let options =
             DotOptions { mode: self.mode, margin: self.margin, amax_choice: self.amax_choice };
         Tensor::from_primitive(TensorPrimitive::Float(B::fp8_dot(x, kernel, states, options)))
+    }
+}
+
+impl<B: Fp8Matmul> Fp8DotGeneral<B> {
+    /// The scale that the next input will be quantized with. Waits for the device.
+    pub fn input_scale(&self) -> f32 {
+        let [scale, history] = self.input.leaves();
+        let scale = flax::next_scale::<B>(scale, &flax::vector::<B>(history), self.input_qdq());
+        scale.into_data().convert::<f32>().to_vec::<f32>().expect("f32 now")[0]
+    }
+
+    fn input_qdq(&self) -> QdqOptions {
+        QdqOptions::new(Fp8Format::E4M3).with_margin(self.margin).with_amax_choice(self.amax_choice)
     }
 }
 

@@ -6,8 +6,8 @@ use burn::nn::{Linear, LinearConfig, LinearLayout, LinearRecord};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::{Fp8DotGeneral, Fp8DotGeneralConfig};
-use crate::Fp8Matmul;
+use super::{ActivationScale, Fp8DotGeneral, Fp8DotGeneralConfig, FrozenLinear};
+use crate::{Fp8Error, Fp8Matmul};
 
 /// How to make an [`Fp8Linear`]: [`LinearConfig`] with the options of the product.
 #[derive(Config, Debug)]
@@ -79,6 +79,40 @@ impl<B: Fp8Matmul> Fp8Linear<B> {
             Some(bias) => output + bias.val().unsqueeze(),
             None => output,
         }
+    }
+}
+
+impl<B: Fp8Matmul> Fp8Linear<B> {
+    /// The layer for inference: its weight in FP8 codes, and inputs quantized with the scale that training has come to, so that no
+    /// input is measured again. Larger inputs than the history has seen saturate.
+    ///
+    /// On an autodiff backend, freeze `model.valid()` to drop the graph too.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the layer has seen no input, so that there is no such scale, or where what it saw was not finite: use
+    /// [`freeze_with`](Self::freeze_with).
+    pub fn freeze(&self) -> Result<FrozenLinear<B>, Fp8Error> {
+        let seen = self.dot.input.amax_history.val().into_data().convert::<f32>();
+        let seen = seen.iter::<f32>().any(|amax| amax > 0.0);
+        if !seen {
+            return Err(Fp8Error::Invalid {
+                what: "Fp8Linear::freeze",
+                reason:
+                    "the layer has seen no input, so its input scale is unknown; use freeze_with: \
+                         ActivationScale::Current, or ActivationScale::calibrate with samples"
+                        .into(),
+            });
+        }
+        self.freeze_with(ActivationScale::Static(self.dot.input_scale()))
+    }
+
+    /// The layer for inference, its weight in FP8 codes, with inputs scaled like this.
+    ///
+    /// # Errors
+    /// As [`FrozenLinear::from_weight`].
+    pub fn freeze_with(&self, activation: ActivationScale) -> Result<FrozenLinear<B>, Fp8Error> {
+        let bias = self.bias.as_ref().map(|bias| bias.val());
+        FrozenLinear::from_weight(self.weight.val(), bias, activation)
     }
 }
 

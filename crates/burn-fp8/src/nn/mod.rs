@@ -27,10 +27,12 @@
 //! as it is. The product inside a layer goes past the decorator, so that nothing is quantized twice.
 
 mod dot_general;
+pub mod frozen;
 mod linear;
 mod state;
 
 pub use dot_general::{Fp8DotGeneral, Fp8DotGeneralConfig, Fp8DotGeneralRecord};
+pub use frozen::{ActivationScale, FrozenLinear};
 pub use linear::{Fp8Linear, Fp8LinearConfig, Fp8LinearRecord};
 pub(crate) use state::is_fp8_state;
 pub use state::{Fp8State, Fp8StateItem, Fp8StateRecord};

@@ -121,12 +121,21 @@ pub(crate) fn update<B: Fp8Matmul>(
     options: QdqOptions,
 ) -> [FloatTensor<B>; 2] {
     let history = vector::<B>(history);
+    let scale = next_scale::<B>(scale, &history, options);
+    [scale, push(B::fp8_amax(x.clone()), history)].map(primitive)
+}
+
+/// The scale `[1]` chosen from a history, given the one before.
+pub(crate) fn next_scale<B: Fp8Matmul>(
+    scale: FloatTensor<B>,
+    history: &Tensor<B, 1>,
+    options: QdqOptions,
+) -> Tensor<B, 1> {
     let amax = match options.amax_choice {
         AmaxChoice::Maximum => vector::<B>(B::fp8_amax(primitive(history.clone()))),
         AmaxChoice::MostRecent => history.clone().slice(0..1),
     };
-    let scale = compute_scale(amax, vector::<B>(scale), options.format, options.margin);
-    [scale, push(B::fp8_amax(x.clone()), history)].map(primitive)
+    compute_scale(amax, vector::<B>(scale), options.format, options.margin)
 }
 
 /// The elementwise maximum; NaN where either is NaN.

@@ -87,6 +87,11 @@ impl PendingOperand {
         }
     }
 
+    /// An operand that came as codes.
+    pub(crate) fn of_codes(format: Fp8Format, scale: f32) -> Self {
+        Self { format, scale: Box::new(move || scale), saturated: Box::new(|| 0) }
+    }
+
     fn resolve(self) -> OperandReport {
         OperandReport { format: self.format, scale: (self.scale)(), saturated: (self.saturated)() }
     }

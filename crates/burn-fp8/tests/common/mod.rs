@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
 pub mod delayed;
+pub mod frozen;
 pub mod golden;
 pub mod models;
 pub mod reference;

@@ -1,0 +1,140 @@
+//! Inference with a weight in FP8, against Burn's layer in f32 and against reading the weight.
+
+use std::hint::black_box;
+
+use burn::backend::Flex;
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::{Distribution, Tensor};
+use burn_fp8::Fp8Codes;
+use burn_fp8::nn::{ActivationScale, FrozenLinear};
+use burn_fp8_core::slice::parallel;
+
+use crate::harness::{Options, Row, Side, compare};
+
+/// The name of the group.
+pub const GROUP: &str = "serving";
+
+/// Inputs, outputs, and how many layers run one after the other: together more than any cache holds.
+const MODELS: [([usize; 2], usize); 2] = [([4096, 4096], 8), ([1024, 4096], 16)];
+
+const BATCHES: [usize; 4] = [1, 8, 64, 256];
+
+/// From this batch on the layers are no longer limited by memory, and one of them is enough.
+const COMPUTE_BOUND: usize = 64;
+
+struct Layers {
+    shape: [usize; 2],
+    frozen: Vec<FrozenLinear<Flex>>,
+    high: Vec<Linear<Flex>>,
+    /// As many bytes as the f32 layers have.
+    memory: Vec<f32>,
+}
+
+impl Layers {
+    fn new(shape @ [k, n]: [usize; 2], count: usize) -> Self {
+        let device = Default::default();
+        let normal = Distribution::Normal(0.0, 0.02);
+        let weight = Tensor::<Flex, 2>::random(shape, normal, &device);
+        let bias = Tensor::<Flex, 1>::random([n], normal, &device);
+        let activation = ActivationScale::Current;
+        let first = FrozenLinear::from_weight(weight.clone(), Some(bias.clone()), activation)
+            .expect("a good weight");
+        // Each layer in memory of its own.
+        let frozen = (0..count).map(|_| {
+            let codes = first.codes();
+            let codes = Fp8Codes::from_bytes(codes.to_bytes(), shape, codes.format(), &device);
+            let codes = codes.expect("they fill the shape");
+            FrozenLinear::from_parts(codes, first.weight_scale(), Some(bias.clone()), activation)
+                .expect("the parts fit")
+        });
+        let high = (0..count).map(|_| Linear {
+            weight: Param::from_data(weight.to_data(), &device),
+            bias: Some(Param::from_tensor(bias.clone())),
+        });
+        let (frozen, high) = (frozen.collect(), high.collect());
+        Self { shape, frozen, high, memory: vec![1.0; count * k * n] }
+    }
+
+    fn measure(&self, threads: usize, repetitions: usize) -> Vec<Row> {
+        let [k, n] = self.shape;
+        let mut rows = Vec::new();
+        for batch in BATCHES {
+            let layers = if batch < COMPUTE_BOUND { self.frozen.len() } else { 1 };
+            let normal = Distribution::Normal(0.0, 1.0);
+            let x = Tensor::<Flex, 2>::random([batch, k], normal, &Default::default());
+            let scale = ActivationScale::calibrate([x.clone()]).expect("normal numbers");
+            let (name, high_name) = self.names(batch, layers);
+            let mut high = || {
+                for layer in &self.high[..layers] {
+                    black_box(layer.forward(x.clone()));
+                }
+            };
+            for (kind, activation) in [("static", scale), ("current", ActivationScale::Current)] {
+                let frozen: Vec<_> = self.frozen[..layers]
+                    .iter()
+                    .map(|layer| layer.clone().with_activation(activation).expect("good"))
+                    .collect();
+                let mut run = || {
+                    for layer in &frozen {
+                        black_box(layer.forward(x.clone()));
+                    }
+                };
+                let name = format!("{name}, {kind}");
+                let subject = Side { name: &name, bytes: None, run: &mut run };
+                let reference = Side { name: &high_name, bytes: None, run: &mut high };
+                rows.push(compare((GROUP, threads, None), subject, reference, repetitions));
+                if batch == 1 && activation == scale {
+                    let bytes = layers * k * n;
+                    let subject = Side { name: &name, bytes: Some(bytes), run: &mut run };
+                    rows.push(self.against_memory(threads, subject, bytes, repetitions));
+                }
+            }
+            if batch == 1 {
+                let bytes = 4 * layers * k * n;
+                let subject = Side { name: &high_name, bytes: Some(bytes), run: &mut high };
+                rows.push(self.against_memory(threads, subject, bytes, repetitions));
+            }
+        }
+        rows
+    }
+
+    /// What the rows are called: with the megabytes that the layers hold.
+    fn names(&self, batch: usize, layers: usize) -> (String, String) {
+        let [k, n] = self.shape;
+        let megabytes = |bytes: usize| format!("{:.1} MB", (layers * bytes) as f64 / 1e6);
+        let layers = if layers == 1 { String::new() } else { format!("{layers} layers ") };
+        let frozen = megabytes(self.frozen[0].bytes());
+        let high = megabytes(4 * (k + 1) * n);
+        (format!("{layers}{k}×{n}, batch {batch}, {frozen}"), format!("nn::Linear f32, {high}"))
+    }
+
+    /// The floor: as many bytes read as the weights have.
+    fn against_memory(
+        &self,
+        threads: usize,
+        subject: Side<'_>,
+        bytes: usize,
+        repetitions: usize,
+    ) -> Row {
+        let mut read = || {
+            black_box(parallel::amax(&self.memory[..bytes / 4]));
+        };
+        let reference = Side { name: "reading the weights", bytes: Some(bytes), run: &mut read };
+        compare((GROUP, threads, None), subject, reference, repetitions)
+    }
+}
+
+/// Measures every shape and batch at each thread count.
+pub fn run(options: &Options) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (shape, count) in MODELS {
+        let layers = Layers::new(shape, count);
+        for threads in &options.threads {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
+            let pool = pool.expect("a pool of a few threads");
+            rows.extend(pool.install(|| layers.measure(*threads, options.repetitions)));
+        }
+    }
+    rows
+}

@@ -1,0 +1,188 @@
+//! The product with a matrix of codes, against f64 sums of the numbers of the specification.
+
+mod common;
+
+use burn_fp8_core::Fp8Format;
+use burn_fp8_core::slice::{decode, matmul_codes, parallel};
+use common::{FORMATS, comparable, magnitudes, spread};
+
+/// The number that a code stands for, by the specification.
+fn number(code: u8, format: Fp8Format) -> f64 {
+    let magnitudes = magnitudes(format);
+    let past = magnitudes.len() - 1;
+    let magnitude = match (usize::from(code & 0x7F), format) {
+        (0x7C, Fp8Format::E5M2) => f64::INFINITY,
+        (index, _) if index >= past => f64::NAN,
+        (index, _) => magnitudes[index],
+    };
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// Codes of every kind but infinite ones and NaN.
+fn finite_codes(len: usize, format: Fp8Format) -> Vec<u8> {
+    let first = magnitudes(format).len() as u64 - 1;
+    (0..len as u64)
+        .map(|i| {
+            let bits = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 17;
+            ((bits >> 8) % first) as u8 | (bits as u8 & 0x80)
+        })
+        .collect()
+}
+
+/// Asserts that `y` is the product up to the roundings of `K` f32 additions, in any order.
+#[track_caller]
+fn assert_product(x: &[f32], codes: &[u8], [m, k, n]: [usize; 3], format: Fp8Format, y: &[f32]) {
+    for i in 0..m {
+        for j in 0..n {
+            let terms = (0..k).map(|l| f64::from(x[i * k + l]) * number(codes[l * n + j], format));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+            let error = (f64::from(y[i * n + j]) - sum).abs();
+            let bound = size * (k + 1) as f64 * f64::from(f32::EPSILON) / 2.0;
+            assert!(error <= bound, "{m}×{k}×{n} {format} [{i}, {j}]: {} for {sum}", y[i * n + j]);
+        }
+    }
+}
+
+const SHAPES: [[usize; 3]; 14] = [
+    [1, 1, 1],
+    [1, 7, 3],
+    [1, 8, 16],
+    [1, 64, 64],
+    [1, 65, 130],
+    [1, 203, 77],
+    [2, 9, 65],
+    [3, 64, 128],
+    [4, 63, 63],
+    [5, 130, 66],
+    [6, 1, 200],
+    [7, 200, 1],
+    [8, 129, 97],
+    [17, 31, 33],
+];
+
+#[test]
+fn products_are_sums_of_the_numbers_of_the_specification() {
+    for format in FORMATS {
+        for shape @ [m, k, n] in SHAPES {
+            let (x, codes) = (spread(m * k, 8), finite_codes(k * n, format));
+            let mut y = vec![f32::NAN; m * n];
+            matmul_codes(&x, &codes, shape, format, &mut y);
+            assert_product(&x, &codes, shape, format, &y);
+        }
+    }
+}
+
+/// Products of integers that f32 holds are exact in any order: no term is left out or taken twice.
+#[test]
+fn products_of_small_integers_are_exact() {
+    for format in FORMATS {
+        for [m, k, n] in SHAPES {
+            let x: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
+            let codes: Vec<u8> = finite_codes(k * n, format)
+                .iter()
+                .map(|code| format.encode(f32::from(code % 7) - 3.0, Default::default()))
+                .collect();
+            let mut values = vec![0.0; k * n];
+            decode(&codes, 1.0, format, &mut values);
+            let mut y = vec![f32::NAN; m * n];
+            matmul_codes(&x, &codes, [m, k, n], format, &mut y);
+            for (index, y) in y.iter().enumerate() {
+                let (i, j) = (index / n, index % n);
+                let expected: f32 = (0..k).map(|l| x[i * k + l] * values[l * n + j]).sum();
+                assert_eq!(*y, expected, "{m}×{k}×{n} {format} [{i}, {j}]");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_code_is_decoded_as_elsewhere() {
+    let codes: Vec<u8> = (0..=255).collect();
+    for format in FORMATS {
+        let mut values = [0.0; 256];
+        decode(&codes, 1.0, format, &mut values);
+        for m in [1, 2, 5] {
+            let mut y = vec![0.0; m * 256];
+            matmul_codes(&vec![1.0; m], &codes, [m, 1, 256], format, &mut y);
+            for (index, y) in y.iter().enumerate() {
+                // 0 + −0 is 0.
+                let expected = values[index % 256] + 0.0;
+                assert_eq!(comparable(*y), comparable(expected), "{format} {:#x}", index % 256);
+            }
+        }
+    }
+}
+
+/// One NaN or infinite code shows in its column and nowhere else, whatever path the rest takes; so does a NaN in `x` in its row.
+#[test]
+fn what_is_not_finite_stays_visible() {
+    let format = Fp8Format::E4M3;
+    for [m, k, n] in [[1, 72, 100], [3, 72, 100], [8, 72, 100]] {
+        let (mut x, mut codes) = (spread(m * k, 4), finite_codes(k * n, format));
+        let mut clean = vec![0.0; m * n];
+        matmul_codes(&x, &codes, [m, k, n], format, &mut clean);
+        codes[40 * n + 70] = 0xFF;
+        let mut y = vec![0.0; m * n];
+        matmul_codes(&x, &codes, [m, k, n], format, &mut y);
+        for (index, (y, clean)) in y.iter().zip(&clean).enumerate() {
+            match index % n {
+                70 => assert!(y.is_nan()),
+                _ => assert_eq!(y.to_bits(), clean.to_bits(), "{index}"),
+            }
+        }
+        x[(m - 1) * k + 3] = f32::NAN;
+        matmul_codes(&x, &codes, [m, k, n], format, &mut y);
+        assert!(y[(m - 1) * n..].iter().all(|y| y.is_nan()));
+        assert!(y[..(m - 1) * n].iter().enumerate().all(|(i, y)| y.is_nan() == (i % n == 70)));
+    }
+}
+
+#[test]
+fn infinite_codes_and_values_multiply_as_ieee_says() {
+    let mut y = [0.0; 4];
+    // +inf, −inf, 0, 1 in E5M2.
+    let codes = [0x7C, 0xFC, 0x00, 0x3C];
+    matmul_codes(&[2.0], &codes, [1, 1, 4], Fp8Format::E5M2, &mut y);
+    assert_eq!(y, [f32::INFINITY, f32::NEG_INFINITY, 0.0, 2.0]);
+    matmul_codes(&[f32::INFINITY], &codes, [1, 1, 4], Fp8Format::E5M2, &mut y);
+    assert_eq!(y.map(f32::is_nan), [false, false, true, false]);
+}
+
+#[test]
+fn threads_change_nothing() {
+    let pool = rayon_pool(3);
+    for [m, k, n] in [[1, 600, 2000], [1, 2100, 517], [3, 999, 400], [8, 300, 1000]] {
+        let (x, mut codes) = (spread(m * k, 8), finite_codes(k * n, Fp8Format::E4M3));
+        for nan in [false, true] {
+            if nan {
+                codes[k * n / 2] = 0x7F;
+            }
+            let (mut one, mut three) = (vec![0.0; m * n], vec![1.0; m * n]);
+            matmul_codes(&x, &codes, [m, k, n], Fp8Format::E4M3, &mut one);
+            pool.install(|| {
+                parallel::matmul_codes(&x, &codes, [m, k, n], Fp8Format::E4M3, &mut three)
+            });
+            let bits = |y: &[f32]| y.iter().map(|y| comparable(*y)).collect::<Vec<_>>();
+            assert_eq!(bits(&one), bits(&three), "{m}×{k}×{n}");
+        }
+    }
+}
+
+fn rayon_pool(threads: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool of threads")
+}
+
+#[test]
+fn empty_products_are_zeros() {
+    let mut y = [1.0; 6];
+    matmul_codes(&[], &[], [2, 0, 3], Fp8Format::E4M3, &mut y);
+    assert_eq!(y, [0.0; 6]);
+    parallel::matmul_codes(&[], &[1, 2, 3], [0, 1, 3], Fp8Format::E4M3, &mut []);
+    parallel::matmul_codes(&[1.0], &[], [1, 1, 0], Fp8Format::E4M3, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "codes has 5 elements and 2 rows of 3; they must fit")]
+fn lengths_are_checked() {
+    matmul_codes(&[1.0, 2.0], &[0; 5], [1, 2, 3], Fp8Format::E4M3, &mut [0.0; 3]);
+}

@@ -1,0 +1,66 @@
+//! How the inputs of a frozen layer are scaled.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{FloatDType, Tensor};
+use burn_fp8_core::{Fp8Format, Recipe, scale};
+
+use crate::Fp8Error;
+use crate::scaling::{self, device};
+
+/// How the inputs of a frozen layer are scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ActivationScale {
+    /// By this scale, the dequantization multiplier: `x ≈ code × scale`. Finite values beyond 448 times the scale become
+    /// that; infinite ones and NaN become NaN.
+    Static(f32),
+    /// By the amax of each input, which takes one more read of it.
+    Current,
+}
+
+impl ActivationScale {
+    /// A static scale with which magnitudes up to `amax` do not saturate: `amax / 448`.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where `amax` is not finite or not positive.
+    pub fn calibrated(amax: f32) -> Result<Self, Fp8Error> {
+        if !(amax.is_finite() && amax > 0.0) {
+            let reason =
+                format!("the amax of the samples is {amax}; it must be finite and positive");
+            return Err(Fp8Error::Invalid { what: "calibrated activation scale", reason });
+        }
+        Ok(Self::Static(scale::from_amax(amax, Fp8Format::E4M3, Recipe::current())))
+    }
+
+    /// A static scale with which no finite element of the sample inputs saturates. Elements that are not finite are left out.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where there are no samples, or nothing in them but zeros and elements that are not finite.
+    pub fn calibrate<B: Backend, const D: usize>(
+        samples: impl IntoIterator<Item = Tensor<B, D>>,
+    ) -> Result<Self, Fp8Error> {
+        let mut amax = 0f32;
+        for sample in samples {
+            if sample.shape().num_elements() > 0 {
+                let sample = super::primitive(super::constant(sample).cast(FloatDType::F32));
+                amax = amax.max(scaling::read::<B>(device::amax::<B>(sample))[0]);
+            }
+        }
+        Self::calibrated(amax)
+    }
+
+    /// Whether the scale can be used, else why not.
+    pub(super) fn check(self) -> Result<(), String> {
+        match self {
+            Self::Static(scale) => check_scale("input_scale", scale),
+            Self::Current => Ok(()),
+        }
+    }
+}
+
+/// Whether a scale can be used, else why not.
+pub(super) fn check_scale(name: &str, scale: f32) -> Result<(), String> {
+    match scale.is_finite() && scale >= scale::MIN_SCALE {
+        true => Ok(()),
+        false => Err(format!("{name} is {scale:e}; it must be a finite number of at least 2^-126")),
+    }
+}

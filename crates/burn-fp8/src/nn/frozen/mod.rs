@@ -1,0 +1,246 @@
+//! Layers for inference, with weights held in FP8.
+//!
+//! ```
+//! use burn::backend::Flex;
+//! use burn::tensor::{Distribution, Tensor};
+//! use burn_fp8::nn::{ActivationScale, FrozenLinear};
+//!
+//! let device = Default::default();
+//! let weight = Tensor::<Flex, 2>::random([64, 32], Distribution::Default, &device);
+//! let x = Tensor::<Flex, 2>::random([1, 64], Distribution::Default, &device);
+//!
+//! let activation = ActivationScale::calibrate([x.clone()])?;
+//! let layer = FrozenLinear::from_weight(weight, None, activation)?;
+//! assert_eq!(layer.bytes(), 64 * 32);
+//! assert_eq!(layer.forward(x).dims(), [1, 32]);
+//! # Ok::<(), burn_fp8::Fp8Error>(())
+//! ```
+
+mod activation;
+mod file;
+mod module;
+mod record;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, FloatDType, Tensor, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Overflow, ProductKind, Recipe};
+
+pub use activation::ActivationScale;
+pub use file::{load_all, save_all};
+pub use record::FrozenLinearRecord;
+
+use crate::matmul::{
+    Fp8Matmul, Measured, Quantize, ScaleRule, add_bias, join, record_high_precision,
+    require_execution, reshape,
+};
+use crate::report::{self, HighPrecision, Pending, PendingOperand, Ran};
+use crate::{Fp8Codes, Fp8Error, Scalar, config};
+
+/// A linear layer for inference: the weight in E4M3, one byte an element, with one scale.
+///
+/// `forward` quantizes its input to E4M3, multiplies it with the codes of the weight, applies both scales and adds the bias: what
+/// a linear layer under [`Fp8Backend`](crate::Fp8Backend) with current scaling gives, without the work of quantizing the weight
+/// again each time. It appears once in a [`trace`](crate::trace), is not subject to the filter, and runs in high precision
+/// inside [`high_precision`](crate::high_precision): the input as it is, times the dequantized weight.
+///
+/// It has no trainable parameters: optimizers and mappers leave it as it is, visitors see a copy of the scale of the weight. (So
+/// Burn counts one parameter in an `Option<FrozenLinear<B>>`, though `num_params` of the layer counts weight and bias.) Its record
+/// holds the codes as bytes, whatever the precision settings of the recorder.
+#[derive(Clone, Debug)]
+pub struct FrozenLinear<B: Backend> {
+    /// `[d_input, d_output]`.
+    weight: Fp8Codes<B, 2>,
+    weight_scale: f32,
+    /// `[d_output]`, f32.
+    bias: Option<Tensor<B, 1>>,
+    activation: ActivationScale,
+}
+
+impl<B: Fp8Matmul> FrozenLinear<B> {
+    /// Quantizes a weight `[d_input, d_output]` with current scaling; `bias` is `[d_output]`. Gradients end here.
+    ///
+    /// Reads the weight from the device: its codes are put there again as small as the device can hold them.
+    ///
+    /// # Errors
+    /// As [`from_parts`](Self::from_parts).
+    pub fn from_weight(
+        weight: Tensor<B, 2>,
+        bias: Option<Tensor<B, 1>>,
+        activation: ActivationScale,
+    ) -> Result<Self, Fp8Error> {
+        let (shape, device) = (weight.dims(), weight.device());
+        check_shape(shape).map_err(invalid)?;
+        let format = Fp8Format::E4M3;
+        let request = Quantize { format, scale: ScaleRule::Current(Recipe::current()), save: true };
+        let weight = primitive(constant(weight).cast(FloatDType::F32));
+        let quantized = B::fp8_quantize(weight, request);
+        let scale = quantized.scale.read();
+        let codes = Fp8Codes::<B, 2>::new(quantized.codes.expect("asked for"), format);
+        let bytes = codes.to_bytes();
+        let weight = Fp8Codes::from_bytes(bytes, shape, format, &device)?;
+        Self::from_parts(weight, scale, bias, activation)
+    }
+
+    /// Applies the layer to `[…, d_input]`, f32, f16 or bf16; the output `[…, d_output]` has the type of `x`. Tensors of other
+    /// types are multiplied in high precision.
+    ///
+    /// # Panics
+    /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`](crate::Execution::Native) is asked for and not
+    /// available; where `x` has a gradient, unless in high precision.
+    pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        let [k, n] = self.weight.dims();
+        assert!(
+            x.dims().last() == Some(&k),
+            "a FrozenLinear of {k} inputs and {n} outputs takes […, {k}], not {:?}",
+            x.dims()
+        );
+        let dtype = x.dtype();
+        let mut shape = x.shape();
+        let m = shape.num_elements() / k;
+        shape[D - 1] = n;
+        let output = match m {
+            0 => B::float_zeros(shape.clone(), &x.device(), dtype.into()),
+            _ => self.multiply(primitive(x), Gemm::matrix(m, n, k)),
+        };
+        let bias = self.bias.clone().map(|bias| primitive(bias.cast(FloatDType::from(dtype))));
+        let output = add_bias::<B>(reshape::<B>(output, shape), bias);
+        Tensor::from_primitive(TensorPrimitive::Float(output))
+    }
+
+    /// `[M, N]`, of the type of `x`.
+    fn multiply(&self, x: FloatTensor<B>, gemm: Gemm) -> FloatTensor<B> {
+        let (kind, role, dtype) = (ProductKind::Linear, GemmRole::Output, x.dtype());
+        let ambient = config::current();
+        let in_fp8 = match dtype {
+            _ if !ambient.config.enabled => Err(HighPrecision::Off),
+            DType::F32 | DType::F16 | DType::BF16 | DType::Flex32 => Ok(()),
+            dtype => Err(HighPrecision::Dtype(dtype)),
+        };
+        if let Err(reason) = in_fp8 {
+            record_high_precision(kind, role, gemm, reason);
+            let weight = primitive(self.weight());
+            return B::fp8_plain_matmul(join::<B>(x), B::float_cast(weight, dtype.into()));
+        }
+        require_execution::<B>(ambient.config.execution, &x);
+
+        let scale = match self.activation {
+            ActivationScale::Static(scale) => {
+                ScaleRule::Given(Scalar::Host(scale), Overflow::SaturateFinite)
+            }
+            ActivationScale::Current => ScaleRule::Current(Recipe::current()),
+        };
+        let request = Quantize { format: Fp8Format::E4M3, scale, save: false };
+        let x = Measured::<B>::quantize(&x, request);
+        let weight_scale = self.weight_scale;
+        report::record(|| {
+            let weight = PendingOperand::of_codes(self.weight.format(), weight_scale);
+            let operands = Some([PendingOperand::new(&x), weight]);
+            Pending { kind, role, gemm, operands, site: None, ran: Ran::FakeQuantized }
+        });
+        let codes = self.weight.codes().clone();
+        let output = B::fp8_matmul_codes(join::<B>(x.quantized.values), codes);
+        let output = B::fp8_rescale(output, &x.quantized.scale, &Scalar::Host(self.weight_scale));
+        match dtype {
+            DType::F32 => output,
+            dtype => B::float_cast(output, dtype.into()),
+        }
+    }
+
+    /// The weight `[d_input, d_output]` that the codes and the scale stand for, in f32.
+    pub fn weight(&self) -> Tensor<B, 2> {
+        self.weight.values().mul_scalar(self.weight_scale)
+    }
+}
+
+impl<B: Backend> FrozenLinear<B> {
+    /// A layer of codes `[d_input, d_output]` in E4M3, `weight ≈ codes × weight_scale`, and a bias `[d_output]`, which is held in f32.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the codes are not E4M3 or there are none, the bias has another length than the weight has columns, or a scale
+    /// is not a finite number of at least 2^-126.
+    pub fn from_parts(
+        weight: Fp8Codes<B, 2>,
+        weight_scale: f32,
+        bias: Option<Tensor<B, 1>>,
+        activation: ActivationScale,
+    ) -> Result<Self, Fp8Error> {
+        if weight.format() != Fp8Format::E4M3 {
+            return Err(invalid(format!("the weight is {}; it must be E4M3", weight.format())));
+        }
+        check_shape(weight.dims())
+            .and_then(|()| activation::check_scale("weight_scale", weight_scale))
+            .and_then(|()| activation.check())
+            .map_err(invalid)?;
+        let [_, d_output] = weight.dims();
+        if let Some(bias) = &bias
+            && bias.dims() != [d_output]
+        {
+            let [len] = bias.dims();
+            return Err(invalid(format!("the bias has {len} elements for {d_output} outputs")));
+        }
+        let bias = bias.map(|bias| constant(bias).cast(FloatDType::F32));
+        Ok(Self { weight, weight_scale, bias, activation })
+    }
+
+    /// The codes of the weight, `[d_input, d_output]`.
+    pub fn codes(&self) -> &Fp8Codes<B, 2> {
+        &self.weight
+    }
+
+    /// The scale of the weight: `weight ≈ codes × weight_scale`.
+    pub fn weight_scale(&self) -> f32 {
+        self.weight_scale
+    }
+
+    /// The bias `[d_output]`, in f32.
+    pub fn bias(&self) -> Option<&Tensor<B, 1>> {
+        self.bias.as_ref()
+    }
+
+    /// How inputs are scaled.
+    pub fn activation(&self) -> ActivationScale {
+        self.activation
+    }
+
+    /// The same layer with another way of scaling its inputs.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where a static scale is not a finite number of at least 2^-126.
+    pub fn with_activation(self, activation: ActivationScale) -> Result<Self, Fp8Error> {
+        Self::from_parts(self.weight, self.weight_scale, self.bias, activation)
+    }
+
+    /// The bytes that the layer holds on its device: the codes of the weight and the bias.
+    pub fn bytes(&self) -> usize {
+        let bias = self.bias.as_ref();
+        let bias = bias.map_or(0, |bias| bias.shape().num_elements() * bias.dtype().size());
+        self.weight.bytes_held() + bias
+    }
+
+    /// `[d_input, d_output]`.
+    pub fn dims(&self) -> [usize; 2] {
+        self.weight.dims()
+    }
+}
+
+fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "frozen linear layer", reason }
+}
+
+/// Whether a weight can be of this shape, else why not.
+fn check_shape([d_input, d_output]: [usize; 2]) -> Result<(), String> {
+    match d_input > 0 && d_output > 0 {
+        true => Ok(()),
+        false => Err(format!("the weight [{d_input}, {d_output}] has no elements")),
+    }
+}
+
+/// A tensor without its graph, nor one of its own.
+fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+    tensor.detach().set_require_grad(false)
+}
+
+fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}
