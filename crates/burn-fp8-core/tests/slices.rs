@@ -132,12 +132,17 @@ fn threads_do_not_change_a_bit() {
 }
 
 #[test]
-fn scaling_in_place_multiplies_every_element() {
+fn scaling_multiplies_every_element() {
     let x = spread(101, 30);
     let mut y = x.clone();
     slice::scale_in_place(&mut y, 0.3);
     let expected: Vec<f32> = x.iter().map(|x| x * 0.3).collect();
     assert_eq!(y, expected);
+    for scale in [slice::scale, parallel::scale] {
+        let mut y = vec![0.0; x.len()];
+        scale(&x, 0.3, &mut y);
+        assert_eq!(y, expected);
+    }
 }
 
 #[test]

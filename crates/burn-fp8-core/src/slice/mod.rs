@@ -138,6 +138,15 @@ pub fn quantize_dequantize_in_place(
     pass::run(pass::QuantizeInPlace { x, scale }, format, overflow);
 }
 
+/// Every element times `factor`.
+///
+/// # Panics
+/// If `x` and `y` differ in length.
+pub fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
+    same_length(("x", x.len()), ("y", y.len()));
+    pass::scale(x, factor, y);
+}
+
 /// Multiplies every element by `factor`: the epilogue of an emulated product.
 pub fn scale_in_place(x: &mut [f32], factor: f32) {
     pass::scale_in_place(x, factor);

@@ -115,6 +115,15 @@ pub fn quantize_dequantize_in_place(
     chunks(x, |x| super::quantize_dequantize_in_place(x, scale, format, overflow));
 }
 
+/// [`slice::scale`](super::scale), in parallel.
+///
+/// # Panics
+/// If `x` and `y` differ in length.
+pub fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
+    same_length(("x", x.len()), ("y", y.len()));
+    pairs(x, y, |x, y| super::scale(x, factor, y));
+}
+
 /// [`slice::scale_in_place`](super::scale_in_place), in parallel.
 pub fn scale_in_place(x: &mut [f32], factor: f32) {
     chunks(x, |x| super::scale_in_place(x, factor));

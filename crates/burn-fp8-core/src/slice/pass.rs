@@ -192,6 +192,28 @@ fn magnitude<S: Source>(x: S) -> u32 {
 
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
+/// Multiplies a slice by a factor, into another one.
+pub(super) fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
+    Arch::new().dispatch(Scale { x, factor, y });
+}
+
+struct Scale<'a> {
+    x: &'a [f32],
+    factor: f32,
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (x, y) in self.x.iter().zip(self.y) {
+            *y = *x * self.factor;
+        }
+    }
+}
+
 /// Multiplies a slice by a factor.
 pub(super) fn scale_in_place(x: &mut [f32], factor: f32) {
     Arch::new().dispatch(ScaleInPlace { x, factor });

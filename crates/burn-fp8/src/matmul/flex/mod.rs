@@ -50,15 +50,27 @@ impl Fp8Matmul for Flex {
     }
 
     fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
+        if tensor.dtype() != DType::F32 {
+            return portable::rescale::<Self>(tensor, lhs, rhs);
+        }
+        // Reading a scale from a tensor costs nothing here.
+        let [lhs, rhs] = [lhs, rhs].map(|scale| scale.clone().read());
+        let [first, second] = scale::of_product(lhs, rhs);
         if let Some(values) = tensor.try_storage_mut::<f32>() {
-            // Reading a scale from a tensor costs nothing here.
-            let [a, b] = [lhs, rhs].map(|scale| scale.clone().read());
-            for factor in scale::of_product(a, b).into_iter().filter(|factor| *factor != 1.0) {
+            for factor in [first, second].into_iter().filter(|factor| *factor != 1.0) {
                 parallel::scale_in_place(values, factor);
             }
             return tensor;
         }
-        portable::rescale::<Self>(tensor, lhs, rhs)
+        // Shared, as decoded operands are with the memory kept for the next ones.
+        let (tensor, layout) = dense(tensor);
+        let x = elements::<f32>(&tensor, &layout);
+        scratch::tensor(layout.clone(), |values| {
+            parallel::scale(x, first, values);
+            if second != 1.0 {
+                parallel::scale_in_place(values, second);
+            }
+        })
     }
 
     fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
