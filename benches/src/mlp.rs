@@ -89,8 +89,11 @@ fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
     }
 }
 
+/// A recipe by name, and a training step with it.
+type NamedStep = (&'static str, Box<dyn FnMut()>);
+
 /// What the recipes have in common: the widths and the optimizer; what differs is the type and the scope of a step.
-fn recipes() -> [(&'static str, Box<dyn FnMut()>); 4] {
+fn recipes() -> [NamedStep; 4] {
     type Fp8 = Fp8Backend<Autodiff<Flex>>;
     let config = |recipe| Fp8Config::default().with_recipe(recipe);
     let current = config(Recipe::current());

@@ -23,6 +23,7 @@ pub struct Classifier<B: Backend> {
 
 /// A linear layer, Burn's or that of burn-fp8.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has three of them")]
 enum Layer<B: Backend> {
     Linear(Linear<B>),
     Fp8(Fp8Linear<B>),
