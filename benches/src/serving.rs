@@ -63,7 +63,7 @@ impl Layers {
             let layers = if batch < COMPUTE_BOUND { self.frozen.len() } else { 1 };
             let normal = Distribution::Normal(0.0, 1.0);
             let x = Tensor::<Flex, 2>::random([batch, k], normal, &Default::default());
-            let scale = ActivationScale::calibrate([x.clone()]).expect("normal numbers");
+            let scale = ActivationScale::from_samples([x.clone()]).expect("normal numbers");
             let (name, high_name) = self.names(batch, layers);
             let mut high = || {
                 for layer in &self.high[..layers] {

@@ -12,9 +12,10 @@
 //!
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
 //!   default or for a scope.
+//! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model.
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
-//!   [`optim`] trains them, and [`ops`] has the operations that they consist of.
+//!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
@@ -34,8 +35,8 @@ mod scaling;
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, AmaxHistory, Filter, Formats, Fp8Format, Gemm, GemmRole, Operand, Overflow,
-    Precision, ProductKind, Recipe, Rejection, Scaling,
+    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Operand,
+    Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection, Scaling,
 };
 pub use codes::Fp8Codes;
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};

@@ -292,3 +292,51 @@ fn the_report_prints_as_a_table() {
     }
     assert!(text.ends_with("1 of 2 products in FP8"), "{text}");
 }
+
+#[test]
+fn recipes_are_read_from_json() {
+    use burn_fp8::{AmaxChoice, Formats, Fp8Format, GemmRole, Precision};
+
+    let recipe =
+        |json: &str| Fp8Config::from_json(&format!(r#"{{"recipe": {json}}}"#)).map(|c| c.recipe);
+    for (json, expected) in [
+        (r#"{"scaling": "current"}"#, Recipe::current()),
+        (r#"{"scaling": "delayed"}"#, Recipe::delayed()),
+        (r#"{"scaling": {"delayed": {}}}"#, Recipe::delayed()),
+        (
+            r#"{"scaling": {"delayed": {"history_length": 16, "amax_choice": "most_recent"}}}"#,
+            Recipe::delayed().with_history_length(16).with_amax_choice(AmaxChoice::MostRecent),
+        ),
+        (r#"{"formats": {"output_grad": "e4m3"}}"#, Recipe::current().with_formats(Formats::E4M3)),
+        (
+            r#"{"products": {"grad_weight": "high"}}"#,
+            Recipe::current().with_precision(GemmRole::GradWeight, Precision::High),
+        ),
+    ] {
+        assert_eq!(recipe(json).expect(json), expected, "{json}");
+    }
+    let swapped =
+        Formats { input: Fp8Format::E5M2, output_grad: Fp8Format::E4M3, ..Formats::HYBRID };
+    for original in [
+        Recipe::current(),
+        Recipe::delayed().with_history_length(3).with_margin(-2).with_power_of_two(true),
+        Recipe::delayed().with_formats(swapped).with_precision(GemmRole::Output, Precision::High),
+    ] {
+        let config = Fp8Config::default().with_recipe(original);
+        assert_eq!(Fp8Config::from_json(&config.to_json()).expect("just written"), config);
+    }
+    for (json, words) in [
+        (r#"{"scaling": "delayd"}"#, "expected `current` or `delayed`"),
+        (r#"{"scaling": {"current": {}}}"#, "expected `delayed`"),
+        (r#"{"scaling": {}}"#, "\"delayed\""),
+        (r#"{"scaling": {"delayed": {}, "margin": 1}}"#, "unknown field `margin`"),
+        (r#"{"scaling": {"delayed": {"history": 1}}}"#, "unknown field `history`"),
+        (r#"{"scaling": {"delayed": {"history_length": 0}}}"#, "1..=65536"),
+        (r#"{"scaling": 3}"#, "\"current\", \"delayed\""),
+        (r#"{"formats": {"weight": "e5m2"}}"#, "grad_input would multiply E5M2 by E5M2"),
+        (r#"{"products": {"output": "fp4"}}"#, "unknown variant `fp4`"),
+    ] {
+        let error = recipe(json).expect_err(json).to_string();
+        assert!(error.contains(words), "{json}: {error}");
+    }
+}

@@ -214,7 +214,7 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
         )
     };
     let state_format = "burn-fp8 delayed state";
-    refuse(&safetensors(&header("a model", "1", "[]", ""), &[]), "it holds a `a model`");
+    refuse(&safetensors(&header("a model", "1", "[]", ""), &[]), "it holds `a model`");
     refuse(&safetensors(&header(state_format, "2", "[]", ""), &[]), "it has version 2");
     refuse(&safetensors(&header(state_format, "1", "[[1]]", ""), &[]), "`sites` of its metadata");
     refuse(

@@ -250,13 +250,13 @@ fn inputs_of_another_width_are_refused() {
 fn calibration_covers_every_sample() {
     let samples = [[1.0, -7.0, 0.5], [3.0, f32::NAN, f32::NEG_INFINITY]];
     let samples = samples.map(|sample| tensor::<Flex, 1>(&sample, [3]));
-    let scale = ActivationScale::calibrate(samples).expect("there are finite elements");
+    let scale = ActivationScale::from_samples(samples).expect("there are finite elements");
     assert_eq!(scale, Static(7.0 / 448.0));
-    assert_eq!(ActivationScale::calibrated(448.0).expect("finite"), Static(1.0));
+    assert_eq!(ActivationScale::from_amax(448.0).expect("finite"), Static(1.0));
     for amax in [0.0, -1.0, f32::INFINITY, f32::NAN] {
-        assert!(matches!(ActivationScale::calibrated(amax), Err(Fp8Error::Invalid { .. })));
+        assert!(matches!(ActivationScale::from_amax(amax), Err(Fp8Error::Invalid { .. })));
     }
-    let error = ActivationScale::calibrate(Vec::<Tensor<Flex, 2>>::new()).unwrap_err();
+    let error = ActivationScale::from_samples(Vec::<Tensor<Flex, 2>>::new()).unwrap_err();
     assert!(error.to_string().contains("amax of the samples is 0"), "{error}");
 }
 
@@ -313,6 +313,14 @@ fn a_trained_layer_freezes_with_the_scale_of_its_history() {
     assert!(error.contains("has seen no input") && error.contains("freeze_with"), "{error}");
     let current = layer.freeze_with(ActivationScale::Current).expect("needs no history");
     assert_eq!(current.activation(), ActivationScale::Current);
+
+    for poison in [f32::NAN, f32::INFINITY] {
+        let x = tensor::<B, 2>(&[[poison; 32], [1.0; 32]].concat(), [2, 32]);
+        let grads = GradientsParams::from_grads(layer.forward(x).sum().backward(), &layer);
+        let poisoned = Fp8Optimizer::new(SgdConfig::new().init()).step(0.0, layer.clone(), grads);
+        let error = poisoned.freeze().expect_err("the scale is a kept one").to_string();
+        assert!(error.contains("not finite") && error.contains("freeze_with"), "{error}");
+    }
 
     let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
     let mut random = Random(9);

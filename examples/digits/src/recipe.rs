@@ -1,9 +1,8 @@
 //! What a run trains with: f32, or one of three ways to FP8.
 
 use anyhow::{Result, bail};
-use burn_fp8::burn_fp8_core::Delayed;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::{Fp8Config, Recipe, Scaling};
+use burn_fp8::{Delayed, Fp8Config, Recipe, Scaling};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 

@@ -2,10 +2,13 @@
 
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Where the amax of a scale comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+///
+/// As JSON `"current"`, `"delayed"`, or `{"delayed": {"history_length": 16, "amax_choice": "most_recent"}}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
     /// From the tensor that is about to be quantized.
@@ -45,6 +48,47 @@ pub enum AmaxChoice {
     Maximum,
     /// That of the step before.
     MostRecent,
+}
+
+/// Not derived: `"delayed"` by itself stands for the default options.
+impl<'de> Deserialize<'de> for Scaling {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ScalingVisitor;
+
+        const NAMES: &[&str] = &["current", "delayed"];
+
+        impl<'de> Visitor<'de> for ScalingVisitor {
+            type Value = Scaling;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "\"current\", \"delayed\" or {{\"delayed\": {{…}}}}")
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Scaling, E> {
+                match name {
+                    "current" => Ok(Scaling::Current),
+                    "delayed" => Ok(Scaling::Delayed(Delayed::DEFAULT)),
+                    name => Err(E::unknown_variant(name, NAMES)),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scaling, A::Error> {
+                let name: Option<String> = map.next_key()?;
+                match name.as_deref() {
+                    Some("delayed") => {}
+                    Some(name) => return Err(A::Error::unknown_variant(name, &["delayed"])),
+                    None => return Err(A::Error::invalid_length(0, &self)),
+                }
+                let delayed = map.next_value()?;
+                match map.next_key::<String>()? {
+                    Some(name) => Err(A::Error::unknown_field(&name, &["delayed"])),
+                    None => Ok(Scaling::Delayed(delayed)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(ScalingVisitor)
+    }
 }
 
 impl fmt::Display for Scaling {

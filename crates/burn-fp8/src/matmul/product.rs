@@ -107,9 +107,9 @@ impl Product {
         let (Some(site), Some(node), true) = (&self.site, self.weight, save) else {
             return Measured::quantize(tensor, request);
         };
-        let format = request.format;
+        let recipe = *self.recipe();
         // A trace wants to know how much saturated; a weight quantized before it began does not tell.
-        if let Some(QuantizedWeight { codes, amax }) = site.cached_weight::<B>(node, format)
+        if let Some(QuantizedWeight { codes, amax }) = site.cached_weight::<B>(node, recipe)
             && codes.saturated.is_some() == report::is_tracing()
         {
             return codes.restore(amax);
@@ -117,7 +117,7 @@ impl Product {
         let weight = Measured::quantize(tensor, request);
         if let Some(codes) = weight.codes() {
             let amax = weight.quantized.amax.clone();
-            site.cache_weight::<B>(node, format, QuantizedWeight { codes, amax });
+            site.cache_weight::<B>(node, recipe, QuantizedWeight { codes, amax });
         }
         weight
     }

@@ -12,7 +12,7 @@ use burn_fp8_core::{AmaxChoice, Fp8Format};
 
 use super::{DotMode, Fp8State, Fp8StateRecord};
 use crate::ops::{DotOptions, QdqOptions, flax};
-use crate::{Fp8Config, Fp8Matmul};
+use crate::{Fp8Config, Fp8Matmul, Recipe};
 
 const CONTAINER: &str = "Struct:Fp8DotGeneral";
 
@@ -37,8 +37,12 @@ impl Fp8DotGeneralConfig {
     /// A product whose state has seen nothing.
     ///
     /// # Panics
-    /// Where the history would have no entry, or more than [`Recipe::MAX_HISTORY_LENGTH`](crate::Recipe::MAX_HISTORY_LENGTH).
+    /// Where the history would have no entry, or more than [`Recipe::MAX_HISTORY_LENGTH`], and where the margin
+    /// is outside -64..=64.
     pub fn init<B: Backend>(&self, device: &B::Device) -> Fp8DotGeneral<B> {
+        if let Err(error) = Recipe::current().with_margin(self.margin).validate() {
+            panic!("this Fp8DotGeneralConfig cannot be used: {error}");
+        }
         let state = || Fp8State::new(self.amax_history_length, device);
         Fp8DotGeneral {
             input: state(),

@@ -92,15 +92,22 @@ impl<B: Fp8Matmul> Fp8Linear<B> {
     /// [`Fp8Error::Invalid`] where the layer has seen no input, so that there is no such scale, or where what it saw was not finite: use
     /// [`freeze_with`](Self::freeze_with).
     pub fn freeze(&self) -> Result<FrozenLinear<B>, Fp8Error> {
-        let seen = self.dot.input.amax_history.val().into_data().convert::<f32>();
-        let seen = seen.iter::<f32>().any(|amax| amax > 0.0);
-        if !seen {
+        let history = self.dot.input.amax_history.val().into_data().convert::<f32>();
+        let history = history.to_vec::<f32>().expect("f32 now");
+        let problem = match history.iter().all(|amax| amax.is_finite()) {
+            false => Some(
+                "its input history holds values that are not finite, which keep the scale as it was",
+            ),
+            true if history.iter().all(|amax| *amax == 0.0) => Some("it has seen no input"),
+            true => None,
+        };
+        if let Some(problem) = problem {
             return Err(Fp8Error::Invalid {
                 what: "Fp8Linear::freeze",
-                reason:
-                    "the layer has seen no input, so its input scale is unknown; use freeze_with: \
-                         ActivationScale::Current, or ActivationScale::calibrate with samples"
-                        .into(),
+                reason: format!(
+                    "the layer has no input scale to keep: {problem}; use freeze_with: ActivationScale::Current, or \
+                     ActivationScale::from_samples"
+                ),
             });
         }
         self.freeze_with(ActivationScale::Static(self.dot.input_scale()))

@@ -102,7 +102,9 @@ fn map<B: Backend, M: ModuleMapper<B>>(
     assert!(
         shape == expected,
         "FP8 state was stepped by a plain optimizer: wrap the optimizer in burn_fp8::optim::Fp8Optimizer \
-         (`{name}` came back with shape {shape:?} instead of {expected:?})"
+         (`{name}` came back with shape {:?} instead of {:?})",
+        shape.as_slice(),
+        expected.as_slice()
     );
     match mapped.val().dtype() {
         DType::F32 => mapped,

@@ -154,7 +154,7 @@ pub fn quantize_dequantize<B: Fp8Matmul, const D: usize>(
 /// result, a constant of the graph. An amax so small that `max / amax` overflows gives scale 0.
 ///
 /// # Panics
-/// Where the shapes differ, or a tensor is not f32.
+/// Where the shapes differ, a tensor is not f32, or the margin is outside -64..=64.
 ///
 /// Source: `fp8_ops.compute_scale`, after TransformerEngine's `update_fp8_metas`.
 pub fn compute_scale<B: Fp8Matmul, const D: usize>(
@@ -165,6 +165,7 @@ pub fn compute_scale<B: Fp8Matmul, const D: usize>(
 ) -> Tensor<B, D> {
     require_f32(&amax, "amax");
     require_f32(&scale, "scale");
+    require_margin(margin);
     let (amax, scale) = (float(constant(amax)), float(constant(scale)));
     flax::compute_scale(amax, scale, format, margin)
 }
@@ -194,7 +195,7 @@ pub fn compute_amax_history<B: Fp8Matmul, const D: usize>(
 /// Amaxes that are not finite keep the scale as it is until they have left the history.
 ///
 /// # Panics
-/// Where `x` is empty, the state is not f32, `scale` has not one element, `amax_history` has none, or the state is tracked but no leaf
+/// Where `x` is empty, the margin is outside -64..=64, the state is not f32, `scale` has not one element, `amax_history` has none, or the state is tracked but no leaf
 /// of the graph: its "gradient" would flow on as if it were one.
 ///
 /// Source: `fp8_ops.in_qdq`.
@@ -205,6 +206,7 @@ pub fn in_qdq<B: Fp8Matmul, const D: usize>(
     options: QdqOptions,
 ) -> Tensor<B, D> {
     require_elements(&x);
+    require_margin(options.margin);
     let state = state(scale, amax_history);
     float(B::fp8_in_qdq(x.into_primitive().tensor(), state, options))
 }
@@ -225,6 +227,7 @@ pub fn out_qdq<B: Fp8Matmul, const D: usize>(
     options: QdqOptions,
 ) -> Tensor<B, D> {
     require_elements(&x);
+    require_margin(options.margin);
     let state = state(scale, amax_history);
     float(B::fp8_out_qdq(x.into_primitive().tensor(), state, options))
 }
@@ -243,6 +246,12 @@ fn state<B: Backend>(scale: Tensor<B, 1>, amax_history: Tensor<B, 1>) -> [FloatT
 fn require_elements<B: Backend, const D: usize>(x: &Tensor<B, D>) {
     let shape = x.shape();
     assert!(shape.num_elements() > 0, "x has shape {shape:?}: there is nothing to quantize");
+}
+
+fn require_margin(margin: i32) {
+    if let Err(error) = crate::Recipe::current().with_margin(margin).validate() {
+        panic!("{error}");
+    }
 }
 
 fn require_f32<B: Backend, const D: usize>(tensor: &Tensor<B, D>, name: &str) {

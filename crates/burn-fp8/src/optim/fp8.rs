@@ -15,6 +15,8 @@ use crate::{DelayedState, high_precision};
 /// learning-rate schedulers work as ever. State whose layer did not take part in the step stays as it is. A model without FP8
 /// layers is stepped as by the wrapped optimizer alone, but in high precision under [`Fp8Backend`](crate::Fp8Backend) too.
 ///
+/// A record of the plain optimizer is not one of this: load it into the plain optimizer first, then wrap that.
+///
 /// # Panics
 /// [`step`](Optimizer::step) where new values of FP8 state were added up, as Burn's `GradientsAccumulator` does; see
 /// [`Fp8GradientsAccumulator`](super::Fp8GradientsAccumulator). One small read from the device a step finds that out.
@@ -31,7 +33,7 @@ impl<O> Fp8Optimizer<O> {
     }
 
     /// The same optimizer, whose record carries the state of the decorator's delayed scaling: checkpoints hold it, and loading one
-    /// restores it.
+    /// restores it. Train inside [`state.scope`](DelayedState::scope) of the same handle: a thread's own state is another one.
     pub fn with_delayed_state(self, state: DelayedState) -> Self {
         Self { delayed: Some(state), ..self }
     }
@@ -89,9 +91,11 @@ where
 
     fn load_record(self, record: Self::Record) -> Self {
         let Self { inner, delayed } = self;
+        // Where this panics, the state of delayed scaling is what it was.
+        let inner = inner.load_record(record.optimizer);
         if let (Some(state), Some(record)) = (&delayed, record.delayed) {
             state.import(record);
         }
-        Self { inner: inner.load_record(record.optimizer), delayed }
+        Self { inner, delayed }
     }
 }

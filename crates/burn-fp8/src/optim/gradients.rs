@@ -74,7 +74,8 @@ impl<B: Backend> NewState<B> {
         for (NewValue { name, .. }, entry) in self.values.iter().zip(entries.chunks_exact(2)) {
             assert!(
                 is_root(entry[1], entry[0]),
-                "the new value of FP8 state `{name}` was accumulated by adding or averaging (it is {}, and the square root that came                  with it {}): new values combine by maximum; accumulate with burn_fp8::optim::Fp8GradientsAccumulator",
+                "FP8 state `{name}` was accumulated by adding or averaging: its new values combine by maximum, accumulate with \
+                 burn_fp8::optim::Fp8GradientsAccumulator (the new value is {}, the root that came with it {})",
                 entry[0],
                 entry[1]
             );

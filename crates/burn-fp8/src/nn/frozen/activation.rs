@@ -22,7 +22,7 @@ impl ActivationScale {
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where `amax` is not finite or not positive.
-    pub fn calibrated(amax: f32) -> Result<Self, Fp8Error> {
+    pub fn from_amax(amax: f32) -> Result<Self, Fp8Error> {
         if !(amax.is_finite() && amax > 0.0) {
             let reason =
                 format!("the amax of the samples is {amax}; it must be finite and positive");
@@ -35,7 +35,7 @@ impl ActivationScale {
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where there are no samples, or nothing in them but zeros and elements that are not finite.
-    pub fn calibrate<B: Backend, const D: usize>(
+    pub fn from_samples<B: Backend, const D: usize>(
         samples: impl IntoIterator<Item = Tensor<B, D>>,
     ) -> Result<Self, Fp8Error> {
         let mut amax = 0f32;
@@ -45,7 +45,7 @@ impl ActivationScale {
                 amax = amax.max(scaling::read::<B>(device::amax::<B>(sample))[0]);
             }
         }
-        Self::calibrated(amax)
+        Self::from_amax(amax)
     }
 
     /// Whether the scale can be used, else why not.

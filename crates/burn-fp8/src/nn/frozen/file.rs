@@ -83,7 +83,10 @@ impl<B: Backend> FrozenLinear<B> {
                 let reason = match names.is_empty() {
                     true => "it holds no layer".into(),
                     false => {
-                        format!("it holds the layers {}; read it with load_all", names.join(", "))
+                        format!(
+                            "it holds the layers {}; read it with burn_fp8::nn::frozen::load_all",
+                            names.join(", ")
+                        )
                     }
                 };
                 Err(Fp8Error::InvalidState { path: path.into(), reason })

@@ -9,7 +9,7 @@
 //! let weight = Tensor::<Flex, 2>::random([64, 32], Distribution::Default, &device);
 //! let x = Tensor::<Flex, 2>::random([1, 64], Distribution::Default, &device);
 //!
-//! let activation = ActivationScale::calibrate([x.clone()])?;
+//! let activation = ActivationScale::from_samples([x.clone()])?;
 //! let layer = FrozenLinear::from_weight(weight, None, activation)?;
 //! assert_eq!(layer.bytes(), 64 * 32);
 //! assert_eq!(layer.forward(x).dims(), [1, 32]);

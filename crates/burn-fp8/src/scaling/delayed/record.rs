@@ -157,7 +157,7 @@ impl DelayedRecord {
             (FORMAT, version) => {
                 return Err(format!("it has version {version}; this burn-fp8 reads {VERSION}"));
             }
-            (format, _) => return Err(format!("it holds a `{format}`, not a {FORMAT}")),
+            (format, _) => return Err(format!("it holds `{format}`, not a {FORMAT}")),
         }
         let shapes: Vec<[usize; 2]> = serde_json::from_str(entry("sites")?)
             .map_err(|error| format!("`sites` of its metadata: {error}"))?;

@@ -4,7 +4,7 @@ use core::any::Any;
 use core::fmt;
 
 use burn::tensor::ops::FloatTensor;
-use burn_fp8_core::{Delayed, Fp8Format, Gemm, Operand, Recipe, Scaling};
+use burn_fp8_core::{Delayed, Gemm, Operand, Recipe, Scaling};
 
 use super::slot::Slot;
 use super::{DelayedState, SiteRecord, thread};
@@ -55,7 +55,7 @@ pub(super) struct SiteState {
 /// A quantized weight. Its node names the tensor for good: whatever changes a parameter makes a new one.
 struct CachedWeight {
     node: u64,
-    format: Fp8Format,
+    recipe: Recipe,
     /// A [`QuantizedWeight`] of the backend, which a state does not have as a parameter.
     quantized: Box<dyn Any + Send>,
 }
@@ -159,16 +159,17 @@ impl SiteUse {
 
     /// The weight, if an earlier micro-batch of the running step has quantized this very tensor.
     ///
-    /// Exact: within [`DelayedState::step`] no history changes, so the same tensor gets the same scale and the same codes.
+    /// Exact: within [`DelayedState::step`] no history changes, so by the same recipe the same tensor gets the same scale and the
+    /// same codes.
     pub(crate) fn cached_weight<B: Fp8Matmul>(
         &self,
         node: u64,
-        format: Fp8Format,
+        recipe: Recipe,
     ) -> Option<QuantizedWeight<B>> {
         let state = self.state.lock();
         let site = state.sites.get(self.site.index).filter(|site| site.epoch == self.epoch)?;
         let cached = site.weight.as_ref()?;
-        let same = state.open > 0 && (cached.node, cached.format) == (node, format);
+        let same = state.open > 0 && (cached.node, cached.recipe) == (node, recipe);
         cached.quantized.downcast_ref().filter(|_| same).cloned()
     }
 
@@ -176,7 +177,7 @@ impl SiteUse {
     pub(crate) fn cache_weight<B: Fp8Matmul>(
         &self,
         node: u64,
-        format: Fp8Format,
+        recipe: Recipe,
         weight: QuantizedWeight<B>,
     ) {
         let mut state = self.state.lock();
@@ -185,7 +186,7 @@ impl SiteUse {
             && site.epoch == self.epoch
             && in_step
         {
-            site.weight = Some(CachedWeight { node, format, quantized: Box::new(weight) });
+            site.weight = Some(CachedWeight { node, recipe, quantized: Box::new(weight) });
         }
     }
 
@@ -217,7 +218,7 @@ pub(super) fn larger<B: Fp8Matmul>(a: FloatTensor<B>, b: FloatTensor<B>) -> Floa
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use burn::backend::Flex;
-    use burn_fp8_core::Overflow;
+    use burn_fp8_core::{Fp8Format, Overflow};
 
     use super::*;
     use crate::matmul::{Measured, Quantize};
@@ -230,7 +231,7 @@ mod tests {
         QuantizedWeight { codes: quantized.codes().expect("asked for"), amax: None }
     }
 
-    /// A weight is found again under its node and format, inside its step, and nowhere else.
+    /// A weight is found again under its node and recipe, inside its step, and nowhere else.
     #[test]
     fn weights_are_kept_for_their_step() {
         let state = DelayedState::new();
@@ -239,18 +240,19 @@ mod tests {
             state.next_site(Gemm::matrix(16, 16, 16), Recipe::delayed()).expect("delayed")
         };
         let found =
-            |site: &SiteUse, node, format| site.cached_weight::<Flex>(node, format).is_some();
+            |site: &SiteUse, node, recipe| site.cached_weight::<Flex>(node, recipe).is_some();
+        let (recipe, other) = (Recipe::delayed(), Recipe::delayed().with_margin(4));
         let outside = site();
-        outside.cache_weight(7, Fp8Format::E4M3, weight(2.0));
-        assert!(!found(&outside, 7, Fp8Format::E4M3));
+        outside.cache_weight(7, recipe, weight(2.0));
+        assert!(!found(&outside, 7, recipe));
         state.step(|| {
             let first = site();
-            first.cache_weight(7, Fp8Format::E4M3, weight(2.0));
+            first.cache_weight(7, recipe, weight(2.0));
             let again = site();
-            assert!(found(&again, 7, Fp8Format::E4M3));
-            assert!(!found(&again, 8, Fp8Format::E4M3));
-            assert!(!found(&again, 7, Fp8Format::E5M2));
+            assert!(found(&again, 7, recipe));
+            assert!(!found(&again, 8, recipe));
+            assert!(!found(&again, 7, other));
         });
-        state.step(|| assert!(!found(&site(), 7, Fp8Format::E4M3)));
+        state.step(|| assert!(!found(&site(), 7, recipe)));
     }
 }
