@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Fp8Error;
 
@@ -24,10 +25,13 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Fp8Error> {
     let name = path.file_name().ok_or_else(|| {
         io(std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no name of a file"))
     })?;
+    // A name of its own for every writer.
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let write = WRITES.fetch_add(1, Ordering::Relaxed);
     let mut beside = name.to_os_string();
-    beside.push(format!(".{}.partial", std::process::id()));
+    beside.push(format!(".{}-{write}.partial", std::process::id()));
     let beside: PathBuf = path.with_file_name(beside);
-    let written = File::create(&beside)
+    let written = File::create_new(&beside)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&beside, path));
     written.map_err(|reason| {

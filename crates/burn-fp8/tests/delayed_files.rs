@@ -144,14 +144,15 @@ fn a_resumed_run_ends_with_the_same_bits() {
 
 fn record() -> DelayedRecord {
     let history = |entries: &[f32]| AmaxHistory::from_entries(entries.to_vec()).expect("valid");
-    let site = |k, n, amax: f32| SiteRecord {
+    let site = |index, k, n, amax: f32| SiteRecord {
+        index,
         k,
         n,
         input: history(&[amax, 0.0, f32::MAX]),
         weight: history(&[1e-40, amax]),
         output_grad: history(&[f32::MIN_POSITIVE]),
     };
-    DelayedRecord { sites: vec![site(32, 48, 1.5), site(48, 16, 0.1)] }
+    DelayedRecord { sites: vec![site(0, 32, 48, 1.5), site(3, 48, 16, 0.1)] }
 }
 
 #[test]
@@ -216,12 +217,12 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
     let state_format = "burn-fp8 delayed state";
     refuse(&safetensors(&header("a model", "1", "[]", ""), &[]), "it holds `a model`");
     refuse(&safetensors(&header(state_format, "2", "[]", ""), &[]), "it has version 2");
-    refuse(&safetensors(&header(state_format, "1", "[[1]]", ""), &[]), "`sites` of its metadata");
+    refuse(&safetensors(&header(state_format, "1", "[[0,1]]", ""), &[]), "`sites` of its metadata");
     refuse(
-        &safetensors(&header(state_format, "1", "[[1,-2]]", ""), &[]),
+        &safetensors(&header(state_format, "1", "[[0,1,-2]]", ""), &[]),
         "`sites` of its metadata",
     );
-    refuse(&safetensors(&header(state_format, "1", "[[1,2]]", ""), &[]), "0 tensors for 1 sites");
+    refuse(&safetensors(&header(state_format, "1", "[[0,1,2]]", ""), &[]), "0 tensors for 1 sites");
     let tensors = |names: [&str; 3], dtype: &str, shape: &str| -> String {
         let entry = |(index, name): (usize, &str)| {
             let offsets = [index * 4, index * 4 + 4];
@@ -232,7 +233,7 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
     let names = ["site.0.input", "site.0.weight", "site.0.output_grad"];
     let with = |tensors: &str, data: [f32; 3]| {
         let data: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-        safetensors(&header(state_format, "1", "[[1,2]]", tensors), &data)
+        safetensors(&header(state_format, "1", "[[0,1,2]]", tensors), &data)
     };
     let misnamed = tensors(["site.0.input", "site.0.weight", "site.1.input"], "F32", "[1]");
     refuse(&with(&misnamed, [1.0; 3]), "it has no `site.0.output_grad`");
@@ -242,12 +243,31 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
         let bytes = with(&tensors(names, "F32", "[1]"), [1.0, bad, 1.0]);
         refuse(&bytes, "`site.0.weight` is empty, too long, or holds something");
     }
+    for sites in ["[[1,1,2],[0,1,2]]", "[[0,1,2],[0,1,2]]"] {
+        let six: String = ["site.0", "site.1"]
+            .iter()
+            .enumerate()
+            .flat_map(|(site, name)| {
+                ["input", "weight", "output_grad"].into_iter().enumerate().map(move |(i, part)| {
+                    let start = 12 * site + 4 * i;
+                    let offsets = [start, start + 4];
+                    format!(
+                        r#","{name}.{part}":{{"dtype":"F32","shape":[1],"data_offsets":{offsets:?}}}"#
+                    )
+                })
+            })
+            .collect();
+        let data = [1f32; 6].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let bytes = safetensors(&header(state_format, "1", sites, &six), &data);
+        refuse(&bytes, "is not in order");
+    }
     std::fs::write(&path, with(&tensors(names, "F32", "[1]"), [1.0; 3])).expect("written");
     state.load(&path).expect("the same, well-formed");
 
     let missing = state.load(folder.path().join("missing")).expect_err("no such file");
     assert!(matches!(missing, Fp8Error::Io { action: "read", .. }), "{missing}");
-    let json = r#"{"sites":[{"k":1,"n":2,"input":[-1.0],"weight":[1.0],"output_grad":[1.0]}]}"#;
+    let json =
+        r#"{"sites":[{"index":0,"k":1,"n":2,"input":[-1.0],"weight":[1.0],"output_grad":[1.0]}]}"#;
     let error = serde_json::from_str::<DelayedRecord>(json).expect_err("a negative amax");
     assert!(error.to_string().contains("no finite magnitude"), "{error}");
 }
@@ -271,7 +291,7 @@ fn a_failed_save_leaves_the_old_file() {
 fn loaded_states_are_used_from_the_first_product_on() {
     let state = DelayedState::new();
     state.import(DelayedRecord {
-        sites: vec![SiteRecord { k: 32, n: 16, ..record().sites.remove(1) }],
+        sites: vec![SiteRecord { index: 0, k: 32, n: 16, ..record().sites.remove(1) }],
     });
     Fp8Config::default().with_recipe(Recipe::delayed().with_history_length(3)).scope(|| {
         state.scope(|| {

@@ -12,8 +12,8 @@ use burn::data::dataset::InMemDataset;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::module::Module;
-use burn::nn::LinearConfig;
 use burn::nn::loss::{MseLoss, Reduction};
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, Optimizer};
 use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
 use burn::tensor::activation::relu;
@@ -41,12 +41,43 @@ const EPOCHS: usize = 4;
 
 #[derive(Module, Debug)]
 struct Model<B: Backend> {
-    first: Fp8Linear<B>,
-    second: Fp8Linear<B>,
+    first: Layer<B>,
+    second: Layer<B>,
+}
+
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has two of them")]
+enum Layer<B: Backend> {
+    Plain(Linear<B>),
+    Fp8(Fp8Linear<B>),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Layers {
+    #[default]
+    Fp8,
+    Plain,
+}
+
+impl<B: Fp8Matmul> Layer<B> {
+    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        match self {
+            Self::Plain(layer) => layer.forward(x),
+            Self::Fp8(layer) => layer.forward(x),
+        }
+    }
+
+    /// The FP8 layer that it is.
+    fn fp8(&self) -> &Fp8Linear<B> {
+        match self {
+            Self::Fp8(layer) => layer,
+            Self::Plain(_) => panic!("a plain layer"),
+        }
+    }
 }
 
 impl<B: Fp8Matmul> Model<B> {
-    fn new(device: &B::Device) -> Self {
+    fn new(device: &B::Device, layers: Layers) -> Self {
         // Flex draws random numbers from one generator for all threads: models that must be equal take turns.
         static RANDOM_NUMBERS: Mutex<()> = Mutex::new(());
         let _alone = RANDOM_NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +87,10 @@ impl<B: Fp8Matmul> Model<B> {
             let linear = LinearConfig::new(inputs, outputs).init::<B>(device);
             // Drawn now, in this order.
             linear.num_params();
-            Fp8Linear::from_linear(linear, &config)
+            match layers {
+                Layers::Plain => Layer::Plain(linear),
+                Layers::Fp8 => Layer::Fp8(Fp8Linear::from_linear(linear, &config)),
+            }
         };
         Self { first: layer(INPUTS, HIDDEN), second: layer(HIDDEN, TARGETS) }
     }
@@ -70,7 +104,12 @@ impl<B: Fp8Matmul> Model<B> {
     fn bits(&self) -> Vec<u32> {
         let mut all = vec![];
         for layer in [&self.first, &self.second] {
-            all.extend(bits(&values(layer.weight.val())));
+            let weight = match layer {
+                Layer::Plain(layer) => &layer.weight,
+                Layer::Fp8(layer) => &layer.weight,
+            };
+            all.extend(bits(&values(weight.val())));
+            let Layer::Fp8(layer) = layer else { continue };
             for state in [&layer.dot.input, &layer.dot.kernel, &layer.dot.output_grad] {
                 all.extend(bits(&values(state.scale.val())));
                 all.extend(bits(&values(state.amax_history.val())));
@@ -159,6 +198,7 @@ struct Options {
     checkpoint: Option<usize>,
     accumulation: Option<usize>,
     devices: Option<(usize, MultiDeviceOptim)>,
+    layers: Layers,
 }
 
 fn train<B, O>(folder: &Path, optimizer: O, options: Options) -> Model<B::InnerBackend>
@@ -167,7 +207,7 @@ where
     B::InnerBackend: Fp8Matmul,
     O: Optimizer<Model<B>, B> + 'static,
 {
-    let model = Model::<B>::new(&Default::default());
+    let model = Model::<B>::new(&Default::default(), options.layers);
     let scheduler = CosineAnnealingLrSchedulerConfig::new(0.02, 3 * EPOCHS).init();
     let mut training = SupervisedTraining::new(
         folder,
@@ -219,37 +259,41 @@ fn layers_train_and_resume_to_equal_bits() {
     assert!(whole.bits() == resumed.bits(), "a resumed run ends elsewhere");
     assert!(whole.bits() != run(folder().path(), 2, None).bits(), "two more epochs change nothing");
     // Twelve steps: every entry of a history of four is of this run, and scales have left 1.
-    for state in [&whole.first.dot.input, &whole.second.dot.output_grad] {
+    for state in [&whole.first.fp8().dot.input, &whole.second.fp8().dot.output_grad] {
         assert!(values(state.amax_history.val()).iter().all(|amax| *amax > 0.0));
         assert_ne!(values(state.scale.val()), [1.0]);
     }
 }
 
 #[test]
-fn the_optimizers_record_carries_the_state_of_the_decorator() {
-    // FP8 layers bypass the decorator; with FP8 layers only, a delayed state has no sites. Here one product has one.
+fn the_decorator_trains_and_resumes_to_equal_bits() {
     type B = Outer<Flex>;
-    let state = DelayedState::new();
-    let product = |amax: f32| {
-        let w = Tensor::<B, 2>::full([32, 16], amax, &Default::default()).require_grad();
-        let x = Tensor::<B, 2>::full([16, 32], amax, &Default::default());
-        x.matmul(w).sum().backward();
+    let folder = || tempfile::tempdir().expect("a temporary folder");
+    // The state is new each time, as in another process: what a checkpoint holds of it is in the optimizer's record.
+    let run = |folder: &Path, epochs, checkpoint, carried: bool| {
+        let state = DelayedState::new();
+        let mut optimizer = Fp8Optimizer::new(adamw::<B>());
+        if carried {
+            optimizer = optimizer.with_delayed_state(state.clone());
+        }
+        let options = Options { epochs, checkpoint, layers: Layers::Plain, ..Options::default() };
+        let config = Fp8Config::default().with_recipe(Recipe::delayed().with_history_length(4));
+        let model = state.scope(|| config.scope(|| train::<B, _>(folder, optimizer, options)));
+        (model.bits(), state.export())
     };
-    let config = Fp8Config::default().with_recipe(Recipe::delayed().with_history_length(3));
-    state.scope(|| config.scope(|| product(2.0)));
-    let optimizer = Fp8Optimizer::new(adamw::<B>()).with_delayed_state(state.clone());
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let one = Options { epochs: 1, ..Options::default() };
-    train::<B, _>(folder.path(), optimizer, one);
-    let saved = state.export();
-    assert_eq!(saved.sites[0].input.entries(), [2.0, 0.0, 0.0]);
-
-    // Another process, as it were: what the checkpoint holds is there when training goes on.
-    let fresh = DelayedState::new();
-    let optimizer = Fp8Optimizer::new(adamw::<B>()).with_delayed_state(fresh.clone());
-    let resumed = Options { epochs: 2, checkpoint: Some(1), ..Options::default() };
-    train::<B, _>(folder.path(), optimizer, resumed);
-    assert_eq!(fresh.export(), saved);
+    let (whole, whole_state) = run(folder().path(), EPOCHS, None, true);
+    assert_eq!(whole_state.sites.len(), 2);
+    assert!(whole_state.sites[0].input.entries().iter().all(|amax| *amax > 0.0), "twelve steps");
+    let interrupted = folder();
+    run(interrupted.path(), 2, None, true);
+    let (resumed, resumed_state) = run(interrupted.path(), EPOCHS, Some(2), true);
+    assert!(whole == resumed, "a resumed run ends elsewhere");
+    assert_eq!(whole_state, resumed_state);
+    // The record matters: without it the histories start anew.
+    let interrupted = folder();
+    run(interrupted.path(), 2, None, false);
+    let (forgetful, _) = run(interrupted.path(), EPOCHS, Some(2), false);
+    assert!(whole != forgetful, "the carried state has no influence");
 }
 
 /// The message of the panic that a training ends with.

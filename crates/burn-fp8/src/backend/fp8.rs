@@ -29,6 +29,10 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         B::fp8_native(device)
     }
 
+    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
+        B::fp8_is_tracked(tensors)
+    }
+
     fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_plain_matmul(lhs, rhs)
     }

@@ -115,6 +115,8 @@ pub(super) fn attention<B: Fp8Matmul>(
                 query, key, value, mask, attn_bias, options,
             );
         }
+        Product::skip_site::<B>([&query, &key]);
+        Product::skip_site::<B>([&query, &value]);
         for ((gemm, _), decision) in products.iter().zip(decisions) {
             if let Err(reason) = decision {
                 record_high_precision(kind, GemmRole::Output, *gemm, reason);

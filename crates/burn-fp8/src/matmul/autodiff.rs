@@ -59,6 +59,10 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
         }
     }
 
+    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
+        tensors.iter().any(|tensor| tensor.is_tracked())
+    }
+
     fn fp8_native(device: &Self::Device) -> Result<(), String> {
         B::fp8_native(device)
     }

@@ -65,6 +65,13 @@ pub trait Fp8Matmul: Backend {
         portable::rescale::<Self>(tensor, lhs, rhs)
     }
 
+    /// Whether gradients are tracked for one of two tensors.
+    #[doc(hidden)]
+    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
+        let _ = tensors;
+        false
+    }
+
     /// A product in high precision, past any decorator.
     #[doc(hidden)]
     fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -7,7 +7,8 @@
 //! [`in_qdq`] and [`out_qdq`] quantize with a scale from the history *before* this step, and hand the new state out as the
 //! "gradients" of `scale` and `amax_history`: overwrite the state with them instead of stepping. Uses of one state in a graph
 //! combine by elementwise maximum, in whatever order the backward pass comes to them. A state must be a leaf of the graph: a
-//! tensor that requires a gradient, used as it is.
+//! tensor that requires a gradient, used as it is, and used for nothing else: what arithmetic on it (a penalty over all parameters, say)
+//! adds to its gradient cannot be told from a new value. The layers of [`nn`](crate::nn) notice that.
 //!
 //! ```
 //! use burn::backend::{Autodiff, Flex};

@@ -61,7 +61,7 @@ fn maximum<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
 /// A new value `[n]` of a layer's state with its square root: `[2, n]`.
 ///
 /// The root of a maximum is the maximum of the roots; that of a sum or a mean is not the sum or the mean of the roots. So whatever
-/// combines new values otherwise than it should is found out, unless it makes no difference: the mean of equal values. And an
+/// combines new values otherwise than it should is found out, unless it makes hardly a difference: the mean of values that are nearly equal. And an
 /// optimizer that steps a parameter `[1, n]` with such a gradient makes it `[2, n]`, which is found out too.
 pub(crate) fn with_root<B: Backend>(value: FloatTensor<B>) -> FloatTensor<B> {
     let value = flax::vector::<B>(value).unsqueeze::<2>();

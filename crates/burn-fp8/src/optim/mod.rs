@@ -9,7 +9,7 @@
 //! - A plain optimizer that is handed the gradient of FP8 state panics: [`Fp8State`](crate::nn::Fp8State) notices when it is stepped.
 //! - Burn's `GradientsAccumulator`, and so Learner's accumulation, hand sums to the optimizer. New values travel with their square
 //!   roots, and the root of a sum is not the sum of the roots: [`Fp8Optimizer`] reads both and panics. The same holds for means,
-//!   as of a collective operation over devices, unless all their values are equal and the mean is the maximum.
+//!   as of a collective operation over devices, unless their values are so close that the mean is as good as the maximum.
 //! - `MultiGradientsParams` of several devices hold the gradients of each device apart: [`Fp8Optimizer::step_multi`](burn::optim::Optimizer::step_multi)
 //!   combines FP8 state by maximum.
 

@@ -4,13 +4,17 @@
 //! forward:  state.next_site()  → scales from the site's histories, amaxes measured on the way, kept in the graph
 //! backward: site.deposit()     → the amaxes of the products that the graph reached, combined by maximum
 //! end of the step: commit      → one entry in each history that received something
+//!
+//! Nothing that a step does is seen by others before it is committed: a step that is given up leaves no trace.
 //! ```
 
 mod record;
 mod site;
 mod slot;
+mod step;
 mod thread;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,27 +24,27 @@ pub(crate) use site::{QuantizedWeight, SiteUse};
 pub use site::{Site, SiteStatus};
 pub(crate) use thread::{backward, current};
 
-use site::SiteState;
+use site::{SiteState, Staged};
+use step::{Outcome, Step};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///
-/// Nothing of it is in the model: a product is recognized by its place, the n-th tracked product since the step began, with
-/// its K and N. A step begins when the one before has ended, and ends with the `backward` that reaches its products: every
-/// history reached then receives one new entry. Histories that were not reached stay as they are.
+/// Nothing of it is in the model: a product is recognized by its place, its *site*: it is the n-th tracked product since the pass
+/// began, with its K and N. A pass begins when the one before has ended, and ends with the `backward` that reaches its products:
+/// every history reached then receives one new entry. Histories that were not reached stay as they are.
 ///
 /// A handle; clones share the state. Each thread has one of its own by default. Several models on one thread, or one
 /// model on several threads, are told apart by [`scope`](Self::scope). Steps of several forward and backward passes, and
 /// steps that may fail half-way, belong in [`step`](Self::step).
 ///
-/// Only tracked products of `Fp8Backend<Autodiff<B>>` have histories. Validation (`model.valid()`), inference, and
+/// Only tracked products of `Fp8Backend<Autodiff<B>>` have sites. Validation (`model.valid()`), inference, and
 /// `Autodiff<Fp8Backend<B>>` use current scaling. So does a product whose history holds nothing but zeros, such as the first
-/// one at its place, and one that does not fit its place: that place starts anew, and the report says so.
+/// one at its site, and one that does not fit its site: the report says so, and the site starts anew with it. Products that
+/// the filter or [`high_precision`](crate::high_precision) keeps out of FP8 are counted all the same, so that a small last batch
+/// moves nothing.
 ///
-/// Places count the tracked products that run in FP8. Where a change of the configuration, or of the model, moves products to other
-/// places in the middle of a training, [`clear`](Self::clear) the state: K and N tell most strangers, not all.
-///
-/// Outside [`step`](Self::step), a tracked forward pass whose `backward` never runs counts as the beginning of the next one:
-/// its products would shift the places of those that follow. Run such passes on `model.valid()`, or steps in `step`.
+/// Outside of [`step`](Self::step), a tracked forward pass whose `backward` never runs counts as the beginning of the next one, whose
+/// products it shifts to other sites. Evaluate with `model.valid()`, or run each step in `step`.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};
@@ -73,14 +77,12 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The step that a pass beginning now belongs to.
-    step: u64,
-    /// Amaxes of earlier steps come from steps that were given up; they are dropped.
-    valid_from: u64,
-    /// How many calls of [`DelayedState::step`] are running.
-    open: usize,
-    sites: Vec<SiteState>,
-    /// Identifies a site for as long as its signature holds.
+    /// The calls of [`DelayedState::step`] that are running.
+    open: Vec<Arc<Step>>,
+    sites: BTreeMap<usize, SiteState>,
+    /// Sites of products that did not fit theirs, until their step is committed.
+    staged: Vec<Staged>,
+    /// Identifies what is at a site: amaxes for what was there before are dropped.
     epochs: u64,
 }
 
@@ -99,7 +101,8 @@ impl DelayedState {
 
     /// Runs `f` with this state on this thread and returns its result.
     ///
-    /// Scopes nest; the innermost one holds. `backward` may run outside: a product keeps the state that it found.
+    /// Scopes nest; the innermost one holds. `backward` may run outside, and on another thread: a product keeps the state that
+    /// it found.
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         thread::enter(self, f)
     }
@@ -107,81 +110,86 @@ impl DelayedState {
     /// Runs `f` as one step, with this state on this thread, and returns its result.
     ///
     /// The passes inside (micro-batches) see the same histories; their amaxes are combined by maximum, and each history
-    /// receives one entry when `f` returns. A weight that they share is quantized once. If `f` panics, nothing is entered, and the next step finds its places unshifted.
-    /// Steps of several threads that overlap end together. A step inside a step is part of it.
+    /// receives one entry when `f` returns. A weight that they share is quantized once. If `f` panics, nothing is entered, and
+    /// the next step finds its sites unshifted.
+    ///
+    /// Passes of other threads take part if they find this state in a [`scope`](Self::scope) while this is its only running step.
+    /// Steps of different threads that overlap are steps of their own. A step inside a step is part of it.
     pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
-        thread::restart(self);
-        self.lock().open += 1;
-        let open = OpenStep { state: self, completed: false };
+        if thread::running_step(self).is_some() {
+            return self.scope(f);
+        }
+        let step = Arc::new(Step::running());
+        self.lock().open.push(step.clone());
+        let running = RunningStep { state: self, step, outcome: Outcome::GivenUp };
+        thread::begin_step(self, &running.step);
         let result = self.scope(f);
-        open.complete();
+        running.complete();
         result
     }
 
-    /// Forgets everything.
+    /// Forgets everything. Amaxes of products that have run already are dropped.
     pub fn clear(&self) {
         let mut state = self.lock();
         state.sites.clear();
-        state.give_up();
-        drop(state);
-        thread::restart(self);
+        state.staged.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Whatever panics inside, the histories are those before or after an assignment.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Ends a backward pass that deposited something here.
-    fn backward_ended(&self) {
-        let mut state = self.lock();
-        if state.open == 0 {
-            state.commit();
-        }
-    }
-
-    /// Forgets what the current step has deposited.
-    fn give_up(&self) {
-        self.lock().give_up();
-    }
 }
 
 impl State {
-    fn commit(&mut self) {
-        self.sites.iter_mut().for_each(SiteState::commit);
-        self.step += 1;
-    }
-
-    fn give_up(&mut self) {
-        self.sites.iter_mut().for_each(SiteState::discard);
-        self.step += 1;
-        self.valid_from = self.step;
-    }
-}
-
-/// A running [`DelayedState::step`]; dropped before it is completed where its closure panics.
-struct OpenStep<'a> {
-    state: &'a DelayedState,
-    completed: bool,
-}
-
-impl OpenStep<'_> {
-    fn complete(mut self) {
-        self.completed = true;
-    }
-}
-
-impl Drop for OpenStep<'_> {
-    fn drop(&mut self) {
-        let mut state = self.state.lock();
-        state.open -= 1;
-        match self.completed {
-            true if state.open == 0 => state.commit(),
-            true => {}
-            false => state.give_up(),
+    /// Enters what a step has deposited.
+    fn commit(&mut self, step: u64) {
+        self.sites.values_mut().for_each(|site| site.commit(step));
+        let staged = self.staged.extract_if(.., |staged| staged.step == step);
+        for Staged { index, mut site, .. } in staged {
+            site.commit(step);
+            // Another step may have been faster; what fits stays.
+            let fits = self.sites.get(&index).is_some_and(|known| known.fits(&site));
+            if !fits {
+                self.sites.insert(index, site);
+            }
         }
-        drop(state);
-        thread::restart(self.state);
+    }
+
+    /// Forgets what a step has deposited.
+    fn discard(&mut self, step: u64) {
+        self.sites.values_mut().for_each(|site| site.discard(step));
+        self.staged.retain(|staged| staged.step != step);
+    }
+
+    fn end(&mut self, step: &Step, outcome: Outcome) {
+        match outcome {
+            Outcome::Completed => self.commit(step.id),
+            Outcome::GivenUp => self.discard(step.id),
+        }
+    }
+}
+
+/// A running [`DelayedState::step`]; given up where its closure panics.
+struct RunningStep<'a> {
+    state: &'a DelayedState,
+    step: Arc<Step>,
+    outcome: Outcome,
+}
+
+impl RunningStep<'_> {
+    fn complete(mut self) {
+        self.outcome = Outcome::Completed;
+    }
+}
+
+impl Drop for RunningStep<'_> {
+    fn drop(&mut self) {
+        thread::end_step(self.state);
+        let mut state = self.state.lock();
+        state.open.retain(|step| step.id != self.step.id);
+        self.step.end(self.outcome);
+        state.end(&self.step, self.outcome);
     }
 }
 
@@ -196,7 +204,6 @@ impl fmt::Debug for DelayedState {
         let state = self.lock();
         f.debug_struct("DelayedState")
             .field("id", &self.shared.id)
-            .field("step", &state.step)
             .field("sites", &state.sites.len())
             .finish()
     }

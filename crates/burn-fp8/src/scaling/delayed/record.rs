@@ -23,7 +23,7 @@ const MAX_SITES: usize = 1 << 20;
 const FORMAT: &str = "burn-fp8 delayed state";
 const VERSION: &str = "1";
 
-/// What a [`DelayedState`] holds: the histories of every site, in the order of their products in a step.
+/// What a [`DelayedState`] holds: the histories of every site, in the order of their products in a pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayedRecord {
@@ -35,6 +35,8 @@ pub struct DelayedRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteRecord {
+    /// How many tracked products come before it in a pass.
+    pub index: usize,
     /// The dimension that its forward product sums over.
     pub k: usize,
     /// The columns of its output.
@@ -59,23 +61,22 @@ impl SiteRecord {
 }
 
 impl DelayedState {
-    /// What the state holds now, without what the running step has deposited. Waits for the device where histories lie there.
+    /// What the state holds now, without what running steps have deposited. Waits for the device where histories lie there.
     pub fn export(&self) -> DelayedRecord {
-        DelayedRecord { sites: self.lock().sites.iter().map(SiteState::export).collect() }
+        let state = self.lock();
+        let sites = state.sites.iter().map(|(index, site)| site.export(*index));
+        DelayedRecord { sites: sites.collect() }
     }
 
-    /// Replaces what the state holds. A running step is given up.
+    /// Replaces what the state holds. Amaxes of products that have run already are dropped.
     pub fn import(&self, record: DelayedRecord) {
+        self.clear();
         let mut state = self.lock();
-        let mut sites = Vec::with_capacity(record.sites.len());
         for site in record.sites {
             state.epochs += 1;
-            sites.push(SiteState::from_record(site, state.epochs));
+            let epoch = state.epochs;
+            state.sites.insert(site.index, SiteState::from_record(site, epoch));
         }
-        state.sites = sites;
-        state.give_up();
-        drop(state);
-        super::thread::restart(self);
     }
 
     /// Writes the state to a safetensors file, whole or not at all.
@@ -120,18 +121,18 @@ impl DelayedRecord {
 
     fn to_bytes(&self) -> Vec<u8> {
         let mut tensors: Vec<(String, [usize; 1], Vec<u8>)> = vec![];
-        for (index, site) in self.sites.iter().enumerate() {
+        for site in &self.sites {
             for operand in Operand::ALL {
                 let entries = site.history(operand).entries();
                 let bytes = entries.iter().flat_map(|amax| amax.to_le_bytes()).collect();
-                tensors.push((name(index, operand), [entries.len()], bytes));
+                tensors.push((name(site.index, operand), [entries.len()], bytes));
             }
         }
         let views = tensors.iter().map(|(name, shape, bytes)| {
             let view = TensorView::new(Dtype::F32, shape.to_vec(), bytes);
             (name, view.expect("the bytes are those of the shape"))
         });
-        let shapes: Vec<_> = self.sites.iter().map(|site| [site.k, site.n]).collect();
+        let shapes: Vec<_> = self.sites.iter().map(|site| [site.index, site.k, site.n]).collect();
         let shapes = serde_json::to_string(&shapes).expect("integers always serialize");
         let metadata = HashMap::from([
             ("format".to_string(), FORMAT.to_string()),
@@ -159,7 +160,7 @@ impl DelayedRecord {
             }
             (format, _) => return Err(format!("it holds `{format}`, not a {FORMAT}")),
         }
-        let shapes: Vec<[usize; 2]> = serde_json::from_str(entry("sites")?)
+        let shapes: Vec<[usize; 3]> = serde_json::from_str(entry("sites")?)
             .map_err(|error| format!("`sites` of its metadata: {error}"))?;
         if shapes.len() > MAX_SITES {
             return Err(format!("it has {} sites; at most {MAX_SITES} are read", shapes.len()));
@@ -168,8 +169,12 @@ impl DelayedRecord {
             return Err(format!("{} tensors for {} sites", tensors.len(), shapes.len()));
         }
         let history = |index, operand| history(&tensors, &name(index, operand));
-        let sites = shapes.into_iter().enumerate().map(|(index, [k, n])| {
+        if !shapes.is_sorted_by(|a, b| a[0] < b[0]) {
+            return Err("`sites` of its metadata is not in order".into());
+        }
+        let sites = shapes.into_iter().map(|[index, k, n]| {
             Ok(SiteRecord {
+                index,
                 k,
                 n,
                 input: history(index, Operand::Input)?,

@@ -2,12 +2,15 @@
 
 use core::any::Any;
 use core::fmt;
+use std::sync::Arc;
 
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::{Delayed, Gemm, Operand, Recipe, Scaling};
 
 use super::slot::Slot;
-use super::{DelayedState, SiteRecord, thread};
+use super::step::Pass;
+use super::thread::Place;
+use super::{DelayedState, SiteRecord, State, thread};
 use crate::matmul::{Fp8Matmul, SavedCodes, ScaleRule};
 use crate::scaling::Scalar;
 
@@ -45,15 +48,24 @@ impl fmt::Display for Site {
 pub(super) struct SiteState {
     k: usize,
     n: usize,
-    /// A new one for every signature: amaxes of another one are dropped.
     epoch: u64,
     slots: [Slot; 3],
+    /// The length that the histories have after the next commit.
+    history_length: usize,
     /// The weight of the running step, quantized, for its next micro-batch.
     weight: Option<CachedWeight>,
 }
 
+/// What will be at a site once a step is committed.
+pub(super) struct Staged {
+    pub(super) step: u64,
+    pub(super) index: usize,
+    pub(super) site: SiteState,
+}
+
 /// A quantized weight. Its node names the tensor for good: whatever changes a parameter makes a new one.
 struct CachedWeight {
+    step: u64,
     node: u64,
     recipe: Recipe,
     /// A [`QuantizedWeight`] of the backend, which a state does not have as a parameter.
@@ -70,66 +82,126 @@ pub(crate) struct QuantizedWeight<B: Fp8Matmul> {
 impl SiteState {
     fn new(k: usize, n: usize, epoch: u64, history_length: usize) -> Self {
         let slots = core::array::from_fn(|_| Slot::new(history_length));
-        Self { k, n, epoch, slots, weight: None }
+        Self { k, n, epoch, slots, history_length, weight: None }
     }
 
     pub(super) fn from_record(record: SiteRecord, epoch: u64) -> Self {
-        let SiteRecord { k, n, input, weight, output_grad } = record;
+        let SiteRecord { index: _, k, n, input, weight, output_grad } = record;
+        let history_length = input.entries().len();
         let slots = [input, weight, output_grad].map(Slot::from_history);
-        Self { k, n, epoch, slots, weight: None }
+        Self { k, n, epoch, slots, history_length, weight: None }
     }
 
-    pub(super) fn export(&self) -> SiteRecord {
+    pub(super) fn export(&self, index: usize) -> SiteRecord {
         let [input, weight, output_grad] = core::array::from_fn(|i| self.slots[i].export());
-        SiteRecord { k: self.k, n: self.n, input, weight, output_grad }
+        SiteRecord { index, k: self.k, n: self.n, input, weight, output_grad }
     }
 
-    pub(super) fn commit(&mut self) {
-        self.slots.iter_mut().for_each(Slot::commit);
-        self.weight = None;
+    /// Whether both are of products of one K and N.
+    pub(super) fn fits(&self, other: &Self) -> bool {
+        (self.k, self.n) == (other.k, other.n)
     }
 
-    pub(super) fn discard(&mut self) {
-        self.slots.iter_mut().for_each(Slot::discard);
-        self.weight = None;
+    fn observe<B: Fp8Matmul>(
+        &mut self,
+        step: u64,
+        history_length: usize,
+        amaxes: [Option<Scalar<B>>; 3],
+    ) {
+        self.history_length = history_length;
+        for (slot, amax) in self.slots.iter_mut().zip(amaxes) {
+            if let Some(amax) = amax {
+                slot.observe::<B>(step, amax);
+            }
+        }
+    }
+
+    pub(super) fn commit(&mut self, step: u64) {
+        let mut changed = false;
+        for slot in &mut self.slots {
+            changed |= slot.commit(step, self.history_length);
+        }
+        // Another scale from now on, for whichever step.
+        if changed {
+            self.weight = None;
+        }
+        self.forget_weight(step);
+    }
+
+    pub(super) fn discard(&mut self, step: u64) {
+        self.slots.iter_mut().for_each(|slot| slot.discard(step));
+        self.forget_weight(step);
+    }
+
+    fn forget_weight(&mut self, step: u64) {
+        self.weight.take_if(|weight| weight.step == step);
     }
 }
 
 /// One product at a site, from its forward pass to its backward pass.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct SiteUse {
     state: DelayedState,
-    step: u64,
-    epoch: u64,
+    pass: Arc<Pass>,
     site: Site,
+    k: usize,
+    n: usize,
+    /// What was at the site, where the product fits it.
+    epoch: Option<u64>,
     delayed: Delayed,
+}
+
+impl fmt::Debug for SiteUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SiteUse").field("site", &self.site).finish_non_exhaustive()
+    }
 }
 
 impl DelayedState {
     /// The site of the tracked product that runs now. `None` unless the recipe is delayed.
     pub(crate) fn next_site(&self, gemm: Gemm, recipe: Recipe) -> Option<SiteUse> {
         let Scaling::Delayed(delayed) = recipe.scaling else { return None };
-        let mut state = self.lock();
-        let (step, index) = thread::advance(self.shared.id, state.step);
-        // Sites are taken in order, but what has been loaded or cleared meanwhile may be shorter.
-        let status = match state.sites.get(index) {
-            Some(site) if (site.k, site.n) == (gemm.k, gemm.n) => SiteStatus::Known,
-            Some(_) => SiteStatus::Mismatch,
-            None => SiteStatus::New,
+        let Gemm { k, n, .. } = gemm;
+        let state = self.lock();
+        let (pass, index) = thread::advance(self, &state, Place::Site);
+        let (status, epoch) = match state.sites.get(&index) {
+            Some(site) if (site.k, site.n) == (k, n) => (SiteStatus::Known, Some(site.epoch)),
+            Some(_) => (SiteStatus::Mismatch, None),
+            None => (SiteStatus::New, None),
         };
-        if status != SiteStatus::Known {
-            while state.sites.len() <= index {
-                state.epochs += 1;
-                let epoch = state.epochs;
-                state.sites.push(SiteState::new(gemm.k, gemm.n, epoch, delayed.history_length));
-            }
-            state.epochs += 1;
-            let epoch = state.epochs;
-            state.sites[index] = SiteState::new(gemm.k, gemm.n, epoch, delayed.history_length);
+        let site = Site { index, status };
+        Some(SiteUse { state: self.clone(), pass, site, k, n, epoch, delayed })
+    }
+
+    /// Counts a tracked product that is not in FP8, so that those after it keep their sites.
+    pub(crate) fn skip_site(&self, recipe: Recipe) {
+        if let Scaling::Delayed(_) = recipe.scaling {
+            let state = self.lock();
+            thread::advance(self, &state, Place::Skipped);
         }
-        let epoch = state.sites[index].epoch;
-        drop(state);
-        Some(SiteUse { state: self.clone(), step, epoch, site: Site { index, status }, delayed })
+    }
+}
+
+impl State {
+    fn known(&mut self, site: &SiteUse) -> Option<&mut SiteState> {
+        let epoch = site.epoch?;
+        self.sites.get_mut(&site.site.index).filter(|known| known.epoch == epoch)
+    }
+
+    /// What the step of this product stages for its site.
+    fn staged(&mut self, site: &SiteUse) -> &mut SiteState {
+        let (step, index) = (site.pass.step.id, site.site.index);
+        let found = self.staged.iter().position(|staged| {
+            let fits = (staged.site.k, staged.site.n) == (site.k, site.n);
+            (staged.step, staged.index) == (step, index) && fits
+        });
+        let found = found.unwrap_or_else(|| {
+            self.epochs += 1;
+            let new = SiteState::new(site.k, site.n, self.epochs, site.delayed.history_length);
+            self.staged.push(Staged { step, index, site: new });
+            self.staged.len() - 1
+        });
+        &mut self.staged[found].site
     }
 }
 
@@ -146,31 +218,29 @@ impl SiteUse {
         recipe: Recipe,
         device: &B::Device,
     ) -> ScaleRule<B> {
-        let mut state = self.state.lock();
-        match state.sites.get_mut(self.site.index) {
-            Some(site) if site.epoch == self.epoch => {
-                let slot = &mut site.slots[operand as usize];
-                slot.resize(self.delayed.history_length);
-                ScaleRule::Delayed(slot.amax::<B>(self.delayed.amax_choice, device), recipe)
+        match self.state.lock().known(self) {
+            Some(site) => {
+                let amax = site.slots[operand as usize].amax::<B>(self.delayed, device);
+                ScaleRule::Delayed(amax, recipe)
             }
-            _ => ScaleRule::Current(recipe),
+            None => ScaleRule::Current(recipe),
         }
     }
 
     /// The weight, if an earlier micro-batch of the running step has quantized this very tensor.
     ///
-    /// Exact: within [`DelayedState::step`] no history changes, so by the same recipe the same tensor gets the same scale and the
-    /// same codes.
+    /// Exact: it is forgotten when the history changes, so by the same recipe the same tensor gets the same scale and the same
+    /// codes.
     pub(crate) fn cached_weight<B: Fp8Matmul>(
         &self,
         node: u64,
         recipe: Recipe,
     ) -> Option<QuantizedWeight<B>> {
-        let state = self.state.lock();
-        let site = state.sites.get(self.site.index).filter(|site| site.epoch == self.epoch)?;
-        let cached = site.weight.as_ref()?;
-        let same = state.open > 0 && (cached.node, cached.recipe) == (node, recipe);
-        cached.quantized.downcast_ref().filter(|_| same).cloned()
+        let step = &self.pass.step;
+        let mut state = self.state.lock();
+        let cached = state.known(self)?.weight.as_ref()?;
+        let same = (cached.step, cached.node, cached.recipe) == (step.id, node, recipe);
+        cached.quantized.downcast_ref().filter(|_| same && step.is_running()).cloned()
     }
 
     /// Keeps a quantized weight for the micro-batches to come, inside [`DelayedState::step`].
@@ -181,32 +251,34 @@ impl SiteUse {
         weight: QuantizedWeight<B>,
     ) {
         let mut state = self.state.lock();
-        let in_step = state.open > 0 && self.step >= state.valid_from;
-        if let Some(site) = state.sites.get_mut(self.site.index)
-            && site.epoch == self.epoch
-            && in_step
+        let step = &self.pass.step;
+        if step.is_running()
+            && let Some(site) = state.known(self)
         {
-            site.weight = Some(CachedWeight { node, recipe, quantized: Box::new(weight) });
+            let quantized = Box::new(weight);
+            site.weight = Some(CachedWeight { step: step.id, node, recipe, quantized });
         }
     }
 
     /// Hands over the amaxes of the input, the weight and the output gradient, when the backward pass has come here.
     pub(crate) fn deposit<B: Fp8Matmul>(&self, amaxes: [Option<Scalar<B>>; 3]) {
+        self.pass.end();
+        let step = &self.pass.step;
         let mut state = self.state.lock();
-        if self.step < state.valid_from {
+        if step.is_given_up() {
             return;
         }
-        if let Some(site) = state.sites.get_mut(self.site.index)
-            && site.epoch == self.epoch
-        {
-            for (slot, amax) in site.slots.iter_mut().zip(amaxes) {
-                if let Some(amax) = amax {
-                    slot.observe::<B>(amax);
-                }
-            }
+        let length = self.delayed.history_length;
+        match (self.epoch, state.known(self)) {
+            (_, Some(site)) => site.observe::<B>(step.id, length, amaxes),
+            (None, None) => state.staged(self).observe::<B>(step.id, length, amaxes),
+            // Something else has come to the site since.
+            (Some(_), None) => {}
         }
-        drop(state);
-        thread::reached(&self.state);
+        // A step that has ended already takes late passes as steps of their own.
+        if !step.is_running() {
+            thread::reached(&self.state, step);
+        }
     }
 }
 
@@ -231,17 +303,23 @@ mod tests {
         QuantizedWeight { codes: quantized.codes().expect("asked for"), amax: None }
     }
 
-    /// A weight is found again under its node and recipe, inside its step, and nowhere else.
+    /// A weight is found again under its node and recipe, inside its step, as long as the history stays, and nowhere else.
     #[test]
     fn weights_are_kept_for_their_step() {
         let state = DelayedState::new();
+        let gemm = Gemm::matrix(16, 16, 16);
         let site = || {
-            super::thread::restart(&state);
-            state.next_site(Gemm::matrix(16, 16, 16), Recipe::delayed()).expect("delayed")
+            thread::restart(&state);
+            state.next_site(gemm, Recipe::delayed()).expect("delayed")
+        };
+        let deposit = || {
+            let amaxes = [(); 3].map(|()| Some(Scalar::<Flex>::Host(1.0)));
+            thread::backward(|| site().deposit(amaxes));
         };
         let found =
             |site: &SiteUse, node, recipe| site.cached_weight::<Flex>(node, recipe).is_some();
         let (recipe, other) = (Recipe::delayed(), Recipe::delayed().with_margin(4));
+        deposit();
         let outside = site();
         outside.cache_weight(7, recipe, weight(2.0));
         assert!(!found(&outside, 7, recipe));
@@ -252,6 +330,11 @@ mod tests {
             assert!(found(&again, 7, recipe));
             assert!(!found(&again, 8, recipe));
             assert!(!found(&again, 7, other));
+            // A step of another thread changes the history.
+            std::thread::scope(|scope| {
+                scope.spawn(|| state.step(deposit));
+            });
+            assert!(!found(&again, 7, recipe));
         });
         state.step(|| assert!(!found(&site(), 7, recipe)));
     }

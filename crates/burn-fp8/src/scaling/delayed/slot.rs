@@ -4,17 +4,17 @@ use std::any::Any;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Shape, Slice, TensorData, TensorMetadata};
-use burn_fp8_core::{AmaxChoice, AmaxHistory};
+use burn_fp8_core::{AmaxChoice, AmaxHistory, Delayed};
 
 use super::site::larger;
 use crate::matmul::Fp8Matmul;
 use crate::scaling::{Scalar, read};
 
-/// The history of an operand, and what the running step has observed of it.
+/// The history of an operand, and what steps have observed of it, by their ids.
 pub(super) enum Slot {
     Host {
         history: AmaxHistory,
-        pending: Option<f32>,
+        pending: Vec<(u64, f32)>,
     },
     /// Histories on a device are of the backend's type, which a state does not have as a parameter.
     Device(Box<dyn DeviceSlot>),
@@ -22,17 +22,17 @@ pub(super) enum Slot {
 
 /// A [`TensorSlot`] of any backend.
 pub(super) trait DeviceSlot: Any + Send {
-    fn commit(&mut self);
-    fn discard(&mut self);
+    fn commit(&mut self, step: u64, history_length: usize) -> bool;
+    fn discard(&mut self, step: u64);
     fn export(&self) -> AmaxHistory;
-    fn length(&self) -> usize;
+    fn pending(&self) -> Vec<(u64, f32)>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// A history in a tensor, f32, shape `[history length]`, in the order of [`AmaxHistory`].
 struct TensorSlot<B: Fp8Matmul> {
     history: FloatTensor<B>,
-    pending: Option<FloatTensor<B>>,
+    pending: Vec<(u64, FloatTensor<B>)>,
 }
 
 impl Slot {
@@ -41,7 +41,7 @@ impl Slot {
     }
 
     pub(super) fn from_history(history: AmaxHistory) -> Self {
-        Self::Host { history, pending: None }
+        Self::Host { history, pending: vec![] }
     }
 
     pub(super) fn export(&self) -> AmaxHistory {
@@ -51,85 +51,103 @@ impl Slot {
         }
     }
 
-    /// Makes room for `length` steps. Does nothing where that is the length.
-    pub(super) fn resize(&mut self, length: usize) {
-        let current = match self {
-            Self::Host { history, .. } => history.entries().len(),
-            Self::Device(slot) => slot.length(),
-        };
-        if current != length {
-            *self = Self::from_history(self.export().resized(length));
-        }
-    }
-
     /// The amax that counts.
-    pub(super) fn amax<B: Fp8Matmul>(
-        &mut self,
-        choice: AmaxChoice,
-        device: &B::Device,
-    ) -> Scalar<B> {
-        if let Self::Device(slot) = self {
-            if let Some(slot) = slot.as_any().downcast_ref::<TensorSlot<B>>() {
-                return Scalar::Device(slot.amax(choice, device));
-            }
-            // The model has moved to another backend.
-            *self = Self::from_history(slot.export());
-        }
+    pub(super) fn amax<B: Fp8Matmul>(&mut self, delayed: Delayed, device: &B::Device) -> Scalar<B> {
+        let Delayed { history_length, amax_choice } = delayed;
         match self {
-            Self::Host { history, .. } => Scalar::Host(history.amax(choice)),
-            Self::Device(_) => unreachable!("moved to the host"),
-        }
-    }
-
-    /// Takes in an amax of the running step.
-    pub(super) fn observe<B: Fp8Matmul>(&mut self, amax: Scalar<B>) {
-        match (&mut *self, amax) {
-            (Self::Host { pending, .. }, Scalar::Host(amax)) => {
-                *pending = Some(pending.map_or(amax, |other| other.max(amax)));
-            }
-            (Self::Device(slot), Scalar::Device(amax)) => {
-                if let Some(slot) = slot.as_any().downcast_mut::<TensorSlot<B>>() {
-                    slot.observe(amax);
-                } else {
-                    *self = Self::on_device::<B>(slot.export(), amax);
+            Self::Device(slot) => {
+                let tensors = slot.as_any().downcast_ref::<TensorSlot<B>>();
+                match tensors.filter(|slot| slot.length() == history_length) {
+                    Some(slot) => Scalar::Device(slot.amax(amax_choice, device)),
+                    // The model has moved to another backend, or remembers more or less than it did: until the next commit.
+                    None => Scalar::Host(slot.export().resized(history_length).amax(amax_choice)),
                 }
             }
-            (Self::Host { history, .. }, Scalar::Device(amax)) => {
-                *self = Self::on_device::<B>(history.clone(), amax);
+            Self::Host { history, .. } if history.entries().len() == history_length => {
+                Scalar::Host(history.amax(amax_choice))
             }
-            (Self::Device(slot), Scalar::Host(amax)) => {
-                *self = Self::Host { history: slot.export(), pending: Some(amax) };
+            Self::Host { history, .. } => {
+                Scalar::Host(history.resized(history_length).amax(amax_choice))
             }
         }
     }
 
-    fn on_device<B: Fp8Matmul>(history: AmaxHistory, amax: FloatTensor<B>) -> Self {
-        let entries = history.entries().to_vec();
-        let data = TensorData::new(entries, [history.entries().len()]);
-        let history = B::float_from_data(data, &B::float_device(&amax));
-        Self::Device(Box::new(TensorSlot::<B> { history, pending: Some(amax) }))
+    /// Takes in an amax of a step.
+    pub(super) fn observe<B: Fp8Matmul>(&mut self, step: u64, amax: Scalar<B>) {
+        match amax {
+            Scalar::Host(amax) => {
+                if let Self::Device(slot) = self {
+                    *self = Self::Host { history: slot.export(), pending: slot.pending() };
+                }
+                if let Self::Host { pending, .. } = self {
+                    match pending.iter_mut().find(|(id, _)| *id == step) {
+                        Some((_, other)) => *other = other.max(amax),
+                        None => pending.push((step, amax)),
+                    }
+                }
+            }
+            Scalar::Device(amax) => {
+                let device = B::float_device(&amax);
+                match self {
+                    Self::Device(slot) => {
+                        if !slot.as_any().is::<TensorSlot<B>>() {
+                            *self = Self::on_device::<B>(&slot.export(), &slot.pending(), &device);
+                        }
+                    }
+                    Self::Host { history, pending } => {
+                        *self = Self::on_device::<B>(history, pending, &device);
+                    }
+                }
+                if let Self::Device(slot) = self
+                    && let Some(slot) = slot.as_any().downcast_mut::<TensorSlot<B>>()
+                {
+                    slot.observe(step, amax);
+                }
+            }
+        }
     }
 
-    pub(super) fn commit(&mut self) {
+    fn on_device<B: Fp8Matmul>(
+        history: &AmaxHistory,
+        pending: &[(u64, f32)],
+        device: &B::Device,
+    ) -> Self {
+        let pending = pending.iter().map(|(step, amax)| (*step, upload::<B>(&[*amax], device)));
+        let history = upload::<B>(history.entries(), device);
+        Self::Device(Box::new(TensorSlot::<B> { history, pending: pending.collect() }))
+    }
+
+    /// Enters what a step has observed, into a history of this length. Whether there was anything.
+    pub(super) fn commit(&mut self, step: u64, history_length: usize) -> bool {
         match self {
             Self::Host { history, pending } => {
-                if let Some(amax) = pending.take() {
-                    history.push(amax);
+                let Some(index) = pending.iter().position(|(id, _)| *id == step) else {
+                    return false;
+                };
+                let (_, amax) = pending.swap_remove(index);
+                if history.entries().len() != history_length {
+                    *history = history.resized(history_length);
                 }
+                history.push(amax);
+                true
             }
-            Self::Device(slot) => slot.commit(),
+            Self::Device(slot) => slot.commit(step, history_length),
         }
     }
 
-    pub(super) fn discard(&mut self) {
+    pub(super) fn discard(&mut self, step: u64) {
         match self {
-            Self::Host { pending, .. } => *pending = None,
-            Self::Device(slot) => slot.discard(),
+            Self::Host { pending, .. } => pending.retain(|(id, _)| *id != step),
+            Self::Device(slot) => slot.discard(step),
         }
     }
 }
 
 impl<B: Fp8Matmul> TensorSlot<B> {
+    fn length(&self) -> usize {
+        self.history.shape().num_elements()
+    }
+
     fn amax(&self, choice: AmaxChoice, device: &B::Device) -> FloatTensor<B> {
         let amax = match choice {
             AmaxChoice::Maximum => B::float_max(self.history.clone()),
@@ -138,21 +156,28 @@ impl<B: Fp8Matmul> TensorSlot<B> {
         B::float_to_device(amax, device)
     }
 
-    fn observe(&mut self, amax: FloatTensor<B>) {
+    fn observe(&mut self, step: u64, amax: FloatTensor<B>) {
         let amax = B::float_to_device(amax, &B::float_device(&self.history));
-        self.pending = Some(match self.pending.take() {
-            Some(other) => larger::<B>(other, amax),
-            None => amax,
-        });
+        match self.pending.iter_mut().find(|(id, _)| *id == step) {
+            Some((_, other)) => *other = larger::<B>(other.clone(), amax),
+            None => self.pending.push((step, amax)),
+        }
     }
 }
 
 impl<B: Fp8Matmul> DeviceSlot for TensorSlot<B> {
-    fn commit(&mut self) {
-        let Some(amax) = self.pending.take() else { return };
+    fn commit(&mut self, step: u64, history_length: usize) -> bool {
+        let Some(index) = self.pending.iter().position(|(id, _)| *id == step) else {
+            return false;
+        };
+        let (_, amax) = self.pending.swap_remove(index);
+        if self.length() != history_length {
+            let resized = self.export().resized(history_length);
+            self.history = upload::<B>(resized.entries(), &B::float_device(&self.history));
+        }
         let length = self.length();
         let mut parts = vec![B::float_reshape(amax, Shape::new([1]))];
-        // Rotated by one to the left: what was second comes third; index 0 goes to the end.
+        // Rotated by one to the left: what was third comes second; index 0 goes to the end.
         if length > 2 {
             parts.push(slice::<B>(&self.history, 2, length));
         }
@@ -160,10 +185,11 @@ impl<B: Fp8Matmul> DeviceSlot for TensorSlot<B> {
             parts.push(slice::<B>(&self.history, 0, 1));
         }
         self.history = B::float_cat(parts, 0);
+        true
     }
 
-    fn discard(&mut self) {
-        self.pending = None;
+    fn discard(&mut self, step: u64) {
+        self.pending.retain(|(id, _)| *id != step);
     }
 
     fn export(&self) -> AmaxHistory {
@@ -171,13 +197,18 @@ impl<B: Fp8Matmul> DeviceSlot for TensorSlot<B> {
             .expect("amaxes are taken over finite elements")
     }
 
-    fn length(&self) -> usize {
-        self.history.shape().num_elements()
+    fn pending(&self) -> Vec<(u64, f32)> {
+        let read = |(step, amax): &(u64, FloatTensor<B>)| (*step, read::<B>(amax.clone())[0]);
+        self.pending.iter().map(read).collect()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+fn upload<B: Fp8Matmul>(values: &[f32], device: &B::Device) -> FloatTensor<B> {
+    B::float_from_data(TensorData::new(values.to_vec(), [values.len()]), device)
 }
 
 fn slice<B: Fp8Matmul>(tensor: &FloatTensor<B>, start: usize, end: usize) -> FloatTensor<B> {

@@ -1,26 +1,38 @@
-//! What a thread knows of states: the one installed, the place of the next product in each, and those that the running backward
-//! pass has reached.
+//! What a thread knows of states: the one installed, the running steps, the site of the next product in each state, and the steps
+//! that the running backward pass has reached.
 
 use std::cell::RefCell;
+use std::sync::{Arc, Weak};
 
-use super::DelayedState;
+use super::step::{Outcome, Pass, Step};
+use super::{DelayedState, Shared, State};
 
-/// The place of the next product of this thread.
-#[derive(Clone, Copy)]
+/// The site of the next product of this thread.
 struct Cursor {
-    state: u64,
-    step: u64,
+    state: Weak<Shared>,
+    pass: Arc<Pass>,
     next: usize,
+    /// Whether a product of the pass has a site, which tells when the pass ends.
+    has_site: bool,
 }
 
-/// Cursors kept per thread; that of the state used longest ago makes room.
-const MAX_CURSORS: usize = 256;
+/// What a tracked product is to delayed scaling.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Place {
+    Site,
+    /// Not in FP8, and counted.
+    Skipped,
+}
+
+/// So many cursors are kept before those of states that are gone are looked for.
+const SOME_CURSORS: usize = 64;
 
 thread_local! {
     static OWN: DelayedState = DelayedState::new();
     static SCOPES: RefCell<Vec<DelayedState>> = const { RefCell::new(Vec::new()) };
+    static STEPS: RefCell<Vec<(u64, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
     static CURSORS: RefCell<Vec<Cursor>> = const { RefCell::new(Vec::new()) };
-    static REACHED: RefCell<Vec<DelayedState>> = const { RefCell::new(Vec::new()) };
+    static REACHED: RefCell<Vec<(DelayedState, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The state of the innermost scope, else that of the thread.
@@ -45,60 +57,93 @@ pub(super) fn enter<R>(state: &DelayedState, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The step that the next product of this thread belongs to, and its place in it. `current` is the step of a pass that begins now.
-pub(super) fn advance(state: u64, current: u64) -> (u64, usize) {
-    CURSORS.with_borrow_mut(|cursors| {
-        let found = cursors.iter().position(|cursor| cursor.state == state);
-        let cursor = match found {
-            Some(index) => cursors.remove(index),
-            None => Cursor { state, step: current, next: 0 },
-        };
-        if cursors.len() == MAX_CURSORS {
-            cursors.remove(0);
-        }
-        cursors.push(Cursor { next: cursor.next + 1, ..cursor });
-        (cursor.step, cursor.next)
+/// The step of this state that runs on this thread.
+pub(super) fn running_step(state: &DelayedState) -> Option<Arc<Step>> {
+    STEPS.with_borrow(|steps| {
+        let found = steps.iter().find(|(id, _)| *id == state.shared.id);
+        found.map(|(_, step)| step.clone())
     })
+}
+
+/// Begins a step on this thread: its next product is the first one of a pass.
+pub(super) fn begin_step(state: &DelayedState, step: &Arc<Step>) {
+    STEPS.with_borrow_mut(|steps| steps.push((state.shared.id, step.clone())));
+    restart(state);
+}
+
+/// Ends the step of this state on this thread.
+pub(super) fn end_step(state: &DelayedState) {
+    STEPS.with_borrow_mut(|steps| steps.retain(|(id, _)| *id != state.shared.id));
+    restart(state);
 }
 
 /// Makes the next product of this thread the first one of a pass.
 pub(super) fn restart(state: &DelayedState) {
-    CURSORS.with_borrow_mut(|cursors| cursors.retain(|cursor| cursor.state != state.shared.id));
+    let shared = Arc::as_ptr(&state.shared);
+    CURSORS.with_borrow_mut(|cursors| cursors.retain(|cursor| cursor.state.as_ptr() != shared));
 }
 
-/// Notes that the running backward pass has reached a site of `state`.
-pub(super) fn reached(state: &DelayedState) {
+/// The pass that the next product of this thread belongs to, and how many came before it.
+pub(super) fn advance(state: &DelayedState, locked: &State, place: Place) -> (Arc<Pass>, usize) {
+    let has_site = place == Place::Site;
+    let begin = || {
+        let step = running_step(state).or_else(|| match &locked.open[..] {
+            [step] => Some(step.clone()),
+            _ => None,
+        });
+        Arc::new(Pass::of(step.unwrap_or_else(|| Arc::new(Step::of_one_pass()))))
+    };
+    let shared = Arc::as_ptr(&state.shared);
+    CURSORS.with_borrow_mut(|cursors| {
+        if let Some(cursor) = cursors.iter_mut().find(|cursor| cursor.state.as_ptr() == shared) {
+            if cursor.pass.is_over() {
+                (cursor.pass, cursor.next, cursor.has_site) = (begin(), 0, false);
+            }
+            cursor.has_site |= has_site;
+            cursor.next += 1;
+            return (cursor.pass.clone(), cursor.next - 1);
+        }
+        if cursors.len() >= SOME_CURSORS {
+            cursors.retain(|cursor| cursor.state.strong_count() > 0);
+        }
+        let pass = begin();
+        let shared = Arc::downgrade(&state.shared);
+        cursors.push(Cursor { state: shared, pass: pass.clone(), next: 1, has_site });
+        (pass, 0)
+    })
+}
+
+/// Notes that the running backward pass has deposited something that its end commits.
+pub(super) fn reached(state: &DelayedState, step: &Arc<Step>) {
     REACHED.with_borrow_mut(|reached| {
-        if !reached.iter().any(|other| other.shared.id == state.shared.id) {
-            reached.push(state.clone());
+        if !reached.iter().any(|(_, other)| other.id == step.id) {
+            reached.push((state.clone(), step.clone()));
         }
     });
 }
 
-/// Runs a backward pass and ends the steps of the states that it reaches; where it panics, they are given up.
+/// Runs a backward pass and ends the steps that it reaches and that consist of it alone; where it panics, they are given up.
 pub(crate) fn backward<R>(f: impl FnOnce() -> R) -> R {
-    let pass = Pass;
+    let mut running = RunningBackward { outcome: Outcome::GivenUp };
     let result = f();
-    for state in take_reached() {
-        state.backward_ended();
-        restart(&state);
-    }
-    drop(pass);
+    running.outcome = Outcome::Completed;
     result
 }
 
-fn take_reached() -> Vec<DelayedState> {
-    REACHED.with_borrow_mut(core::mem::take)
+struct RunningBackward {
+    outcome: Outcome,
 }
 
-/// A running backward pass. Finds reached states when dropped only where the pass has panicked.
-struct Pass;
-
-impl Drop for Pass {
+impl Drop for RunningBackward {
     fn drop(&mut self) {
-        for state in take_reached() {
-            state.give_up();
-            restart(&state);
+        for (state, step) in REACHED.with_borrow_mut(core::mem::take) {
+            state.lock().end(&step, self.outcome);
         }
+        CURSORS.with_borrow_mut(|cursors| match self.outcome {
+            // A pass of which nothing was in FP8 has no product that could tell that it is over.
+            Outcome::Completed => cursors.retain(|cursor| cursor.has_site),
+            // It may have panicked before it came to a product that would tell which pass this was.
+            Outcome::GivenUp => cursors.clear(),
+        });
     }
 }
