@@ -9,14 +9,33 @@ use crate::Fp8Error;
 
 /// Reads a file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
-    let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
     // Bounded while reading: devices and pipes do not tell their size.
-    let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
+    let bytes = read_up_to(path, limit + 1)?;
     if bytes.len() as u64 > limit {
         return Err(Fp8Error::TooLarge { path: path.into(), limit });
     }
     Ok(bytes)
+}
+
+/// Reads a safetensors file of at most `limit` bytes, unless its first bytes show that it is none: such files may be huge.
+pub(crate) fn read_safetensors(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
+    let head = read_up_to(path, 9)?;
+    let length = head.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let size = fs::metadata(path).map(|metadata| metadata.len()).unwrap_or(u64::MAX);
+    // The length of the header, then the header, a JSON object.
+    let fits = length.is_some_and(|length| length.saturating_add(8) <= size);
+    if !fits || head.get(8) != Some(&b'{') {
+        let reason = "not a complete safetensors file (no header at its start)".into();
+        return Err(Fp8Error::InvalidState { path: path.into(), reason });
+    }
+    read(path, limit)
+}
+
+fn read_up_to(path: &Path, bytes: u64) -> Result<Vec<u8>, Fp8Error> {
+    let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
+    let mut start = Vec::new();
+    File::open(path).map_err(io)?.take(bytes).read_to_end(&mut start).map_err(io)?;
+    Ok(start)
 }
 
 /// Writes a file beside its place and moves it there: what was there before is replaced by the whole file or stays.

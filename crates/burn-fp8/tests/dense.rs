@@ -86,6 +86,10 @@ fn run_all<B: AutodiffBackend + Fp8Matmul>() {
         ("Fp8DirectDotGeneralOp", DotMode::Direct),
     ];
     for (op, mode) in modes {
+        let cases = Golden::open(&format!("dense_{op}")).cases();
+        let names: Vec<_> =
+            cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
+        assert_eq!(names, ["h1024", "h4"], "every case runs");
         run::<B, 2>(op, mode, "h1024");
         run::<B, 3>(op, mode, "h4");
     }

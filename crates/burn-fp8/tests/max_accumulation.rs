@@ -79,6 +79,9 @@ fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) ->
         let expect = |what: &str| golden.data(&format!("{name}/max/{what}"));
         let new = |state: &Tensor<B, 1>| state.grad(&grads).expect("a new value");
         assert_same(new(&scale), &expect("scale"), &format!("{name} {order:?} {inputs:?} scale"));
+        // The golden file has, for contrast, what plain addition would give.
+        let sum = golden.data(&format!("{name}/sum/scale"));
+        assert_ne!(values(new(&scale)), sum.to_vec::<f32>().expect("f32"), "{name}: a sum");
         let what = format!("{name} {order:?} {inputs:?} history");
         assert_same(new(&history), &expect("amax_history"), &what);
         for (index, x) in xs.iter().enumerate() {

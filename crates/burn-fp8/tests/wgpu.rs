@@ -3,9 +3,15 @@
 
 mod common;
 
+use burn::backend::{Autodiff, Flex};
+use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn::tensor::backend::AutodiffBackend;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;
-use common::{delayed, golden, special};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8LinearConfig};
+use burn_fp8::optim::Fp8Optimizer;
+use common::{Random, delayed, golden, special, tensor, values};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -41,6 +47,42 @@ fn delayed_scales_come_from_earlier_steps() {
     delayed::state_stays_finite::<Unfused>();
 }
 
+/// FP8 layers, their state and its roots: a step of the same layer on Wgpu and on Flex leaves the same state.
+fn layers_leave_the_state_that_flex_leaves<B: Fp8Matmul>() {
+    fn train<B: AutodiffBackend + Fp8Matmul>(mode: DotMode) -> Vec<Vec<f32>> {
+        let dot = Fp8DotGeneralConfig::new().with_amax_history_length(3).with_mode(mode);
+        let mut layer = Fp8LinearConfig::new(32, 16).with_dot(dot).init::<B>(&Default::default());
+        let weight = Random(1).spread(32 * 16);
+        layer.weight = layer.weight.map(|_| tensor(&weight, [32, 16]).require_grad());
+        let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
+        for step in 0..5 {
+            let x = tensor::<B, 2>(&Random(10 + step).spread(8 * 32), [8, 32]);
+            let g = tensor::<B, 2>(&Random(20 + step).spread(8 * 16), [8, 16]);
+            let loss = (layer.forward(x) * g).sum();
+            let grads = GradientsParams::from_grads(loss.backward(), &layer);
+            // The weight stays, so that sums in another order change nothing.
+            layer = optimizer.step(0.0, layer, grads);
+        }
+        let states = [&layer.dot.input, &layer.dot.kernel, &layer.dot.output_grad];
+        states.iter().flat_map(|s| [&s.scale, &s.amax_history]).map(|p| values(p.val())).collect()
+    }
+    for mode in [DotMode::Direct, DotMode::QuantizeDequantize] {
+        let flex = train::<Autodiff<Flex>>(mode);
+        let other = train::<Autodiff<B>>(mode);
+        assert_eq!(flex.len(), other.len());
+        for (flex, other) in flex.iter().zip(&other) {
+            // Division on a GPU may be off by an ulp or two; on lavapipe it is not.
+            common::assert_close(other, flex, 3e-7, "state");
+        }
+        assert!(flex[0][0] != 1.0 && flex[1].iter().all(|amax| *amax > 0.0));
+    }
+}
+
+#[test]
+fn layers_train() {
+    layers_leave_the_state_that_flex_leaves::<Unfused>();
+}
+
 #[cfg(feature = "fusion")]
 mod fusion {
     use burn::backend::Wgpu;
@@ -70,6 +112,11 @@ mod fusion {
     #[test]
     fn tensor_operations_and_slices_agree_bit_for_bit() {
         special::check_agreement::<Wgpu>();
+    }
+
+    #[test]
+    fn layers_train() {
+        super::layers_leave_the_state_that_flex_leaves::<Wgpu>();
     }
 
     #[test]

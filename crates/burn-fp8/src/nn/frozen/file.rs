@@ -96,7 +96,7 @@ impl<B: Backend> FrozenLinear<B> {
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, FrozenLinearRecord>, Fp8Error> {
-    let bytes = file::read(path, MAX_FILE_BYTES)?;
+    let bytes = file::read_safetensors(path, MAX_FILE_BYTES)?;
     from_bytes(&bytes).map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
 }
 

@@ -114,7 +114,7 @@ impl DelayedRecord {
     /// wrong, where it is damaged or something else.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
-        let bytes = file::read(path, MAX_FILE_BYTES)?;
+        let bytes = file::read_safetensors(path, MAX_FILE_BYTES)?;
         Self::from_bytes(&bytes)
             .map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
     }
