@@ -23,7 +23,7 @@ pub struct Args {
         value_delimiter = ',',
         default_value = "1"
     )]
-    pub seeds: Vec<u64>,
+    seeds: Vec<u64>,
 
     /// What to train with; several, separated by commas. f32 is always among them, to compare with
     #[arg(
@@ -60,14 +60,24 @@ pub struct Args {
 impl Args {
     /// The recipes, f32 first, each once.
     pub fn recipes(&self) -> Vec<RecipeName> {
-        let mut recipes = vec![RecipeName::F32];
-        for recipe in &self.recipes {
-            if !recipes.contains(recipe) {
-                recipes.push(*recipe);
-            }
-        }
-        recipes
+        let f32_first = [RecipeName::F32].into_iter().chain(self.recipes.iter().copied());
+        once(f32_first)
     }
+
+    /// The seeds, each once.
+    pub fn seeds(&self) -> Vec<u64> {
+        once(self.seeds.iter().copied())
+    }
+}
+
+fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = vec![];
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
 }
 
 /// A backend that runs on every machine.

@@ -53,7 +53,7 @@ fn run(args: &Args) -> Result<()> {
 
 /// Trains with each seed and each recipe and reports them all.
 fn compare<B: Backend + Fp8Matmul>(args: &Args, config: &Fp8Config) -> Result<()> {
-    let recipes = args.recipes();
+    let (recipes, seeds) = (args.recipes(), args.seeds());
     let configs = recipes.iter().map(|recipe| recipe.config(*config));
     let configs = configs.collect::<Result<Vec<_>>>()?;
     config.check::<B>(&B::Device::default())?;
@@ -61,11 +61,11 @@ fn compare<B: Backend + Fp8Matmul>(args: &Args, config: &Fp8Config) -> Result<()
     plot::prepare(&args.out)?;
 
     let steps = train::steps(&digits) * args.epochs as usize;
-    let progress = progress_bar((steps * recipes.len() * args.seeds.len()) as u64)?;
+    let progress = progress_bar((steps * recipes.len() * seeds.len()) as u64)?;
     let images = digits.train.len().min(train::BATCH);
     let mut runs = Vec::new();
     let mut shown = false;
-    for &seed in &args.seeds {
+    for &seed in &seeds {
         for (&recipe, config) in recipes.iter().zip(&configs) {
             progress.set_message(format!("{}, seed {seed}", recipe.as_str()));
             let expected = model::expected_products(config, images);

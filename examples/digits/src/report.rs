@@ -76,6 +76,9 @@ pub fn first_step(run: &Run, expected: &[LayerProducts]) -> String {
     for (index, layer) in expected.iter().enumerate() {
         let LayerProducts { inputs, outputs, products, rejection } = layer;
         let why = match (products, rejection) {
+            (0, Some(rejection)) if run.recipe == RecipeName::Fp8Layers => {
+                format!("left an nn::Linear ({rejection}), whose products are not traced")
+            }
             (0, Some(rejection)) => {
                 format!(
                     "left in high precision by the filter ({rejection}); its gradients are Autodiff's own and not traced"
