@@ -6,7 +6,7 @@ use burn::backend::Flex;
 use burn::tensor::Tensor;
 use burn_fp8::{DelayedState, GemmRole, Recipe, Report, SiteRecord, trace};
 use common::delayed::{K, M, N, delayed, with_amax};
-use common::{Outer, tensor};
+use common::{Outer, Random, tensor};
 
 /// One product with its backward pass.
 fn step_of(m: usize, k: usize, n: usize, amax: f32) -> Report {
@@ -59,13 +59,18 @@ fn a_thread_goes_on_after_another_one_has_cleared_the_state() {
     let state = DelayedState::new();
     state.scope(|| {
         delayed(Recipe::delayed()).scope(|| {
-            step_of(M, K, N, 1.0);
-            let loss = loss_of(M, K, N);
-            std::thread::scope(|scope| {
-                scope.spawn(|| state.clear());
-            });
-            loss.backward();
-            assert_eq!(entries(&state), [], "what ran before is dropped");
+            // At a site that is known, then at a new one.
+            for known in [true, false] {
+                if known {
+                    step_of(M, K, N, 1.0);
+                }
+                let loss = loss_of(M, K, N);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| state.clear());
+                });
+                loss.backward();
+                assert_eq!(entries(&state), [], "what ran before is dropped");
+            }
             (0..10).for_each(|_| drop(step_of(M, K, N, 1.0)));
         })
     });
@@ -186,4 +191,33 @@ fn a_shorter_history_in_the_middle_of_a_step_loses_no_amax() {
         }
     });
     assert_eq!(state.export().sites[0].input.entries()[0], 5.0);
+}
+
+/// Attention that keeps the kernels of the backend counts as its two products, so that a sequence long enough for FP8, or not, moves
+/// nothing.
+#[test]
+fn attention_counts_whether_or_not_it_is_in_fp8() {
+    use burn::tensor::module::attention;
+    use burn_fp8::Filter;
+
+    let state = DelayedState::new();
+    let filter = Filter::default().with_batched(true);
+    delayed(Recipe::delayed()).with_filter(filter).scope(|| {
+        state.scope(|| {
+            for length in [32usize, 8, 32] {
+                let qkv = [1, 2, 3].map(|seed| {
+                    let values = Random(seed).spread(2 * 2 * length * 16);
+                    tensor::<Outer<Flex>, 4>(&values, [2, 2, length, 16]).require_grad()
+                });
+                let [query, key, value] = qkv;
+                let context = attention(query, key, value, None, None, Default::default());
+                let (_, report) = trace(|| (context.sum() + loss_of(M, K, N)).backward());
+                drop(report);
+            }
+        })
+    });
+    let sites = state.export().sites;
+    let layer = sites.iter().find(|site| (site.k, site.n) == (K, N)).expect("it was in FP8");
+    assert_eq!(layer.index, 2, "after scores and context");
+    assert_eq!(layer.input.entries().iter().filter(|amax| **amax > 0.0).count(), 3);
 }

@@ -115,8 +115,9 @@ pub(super) fn attention<B: Fp8Matmul>(
                 query, key, value, mask, attn_bias, options,
             );
         }
-        Product::skip_site::<B>([&query, &key]);
-        Product::skip_site::<B>([&query, &value]);
+        let scores = B::fp8_is_tracked([&query, &key]);
+        let context = scores || B::fp8_is_tracked([&value, &value]);
+        [scores, context].into_iter().filter(|tracked| *tracked).for_each(|_| Product::skip_site());
         for ((gemm, _), decision) in products.iter().zip(decisions) {
             if let Err(reason) = decision {
                 record_high_precision(kind, GemmRole::Output, *gemm, reason);

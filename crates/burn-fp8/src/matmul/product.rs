@@ -64,17 +64,17 @@ impl Product {
             }
             Err(reason) => {
                 record_high_precision(kind, role, gemm, reason);
-                Self::skip_site::<B>(operands);
+                if B::fp8_is_tracked(operands) {
+                    Self::skip_site();
+                }
                 None
             }
         }
     }
 
-    /// Counts a product that is not in FP8, where its gradients are tracked and scaling is delayed.
-    pub(crate) fn skip_site<B: Fp8Matmul>(operands: [&B::FloatTensorPrimitive; 2]) {
-        if B::fp8_is_tracked(operands) {
-            delayed::current().skip_site(config::current().config.recipe);
-        }
+    /// Counts a tracked product that is not in FP8, where scaling is delayed.
+    pub(crate) fn skip_site() {
+        delayed::current().skip_site(config::current().config.recipe);
     }
 
     /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.

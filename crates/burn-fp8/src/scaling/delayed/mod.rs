@@ -84,6 +84,8 @@ struct State {
     staged: Vec<Staged>,
     /// Identifies what is at a site: amaxes for what was there before are dropped.
     epochs: u64,
+    /// How often everything has been forgotten: amaxes from before are dropped.
+    generation: u64,
 }
 
 impl DelayedState {
@@ -133,6 +135,7 @@ impl DelayedState {
         let mut state = self.lock();
         state.sites.clear();
         state.staged.clear();
+        state.generation += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

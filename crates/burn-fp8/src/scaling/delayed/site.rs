@@ -148,6 +148,7 @@ pub(crate) struct SiteUse {
     n: usize,
     /// What was at the site, where the product fits it.
     epoch: Option<u64>,
+    generation: u64,
     delayed: Delayed,
 }
 
@@ -170,7 +171,8 @@ impl DelayedState {
             None => (SiteStatus::New, None),
         };
         let site = Site { index, status };
-        Some(SiteUse { state: self.clone(), pass, site, k, n, epoch, delayed })
+        let generation = state.generation;
+        Some(SiteUse { state: self.clone(), pass, site, k, n, epoch, generation, delayed })
     }
 
     /// Counts a tracked product that is not in FP8, so that those after it keep their sites.
@@ -265,7 +267,7 @@ impl SiteUse {
         self.pass.end();
         let step = &self.pass.step;
         let mut state = self.state.lock();
-        if step.is_given_up() {
+        if step.is_given_up() || self.generation != state.generation {
             return;
         }
         let length = self.delayed.history_length;
