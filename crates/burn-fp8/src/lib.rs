@@ -39,10 +39,10 @@ pub use burn_fp8_core::{
     Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection, Scaling,
 };
 pub use codes::Fp8Codes;
-pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
+pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, high_precision};
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
-pub use report::{HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
+pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaling::Scalar;
 pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
 

@@ -24,7 +24,7 @@ fn product<B: Backend>(m: usize, k: usize, n: usize) -> Tensor<B, 2> {
 fn ran(m: usize, k: usize, n: usize) -> Ran {
     let report = trace(|| product::<B>(m, k, n)).1;
     assert_eq!(report.products.len(), 1);
-    report.products[0].ran
+    report.products[0].ran.clone()
 }
 
 /// Whether a product that any filter takes runs in FP8 now.
@@ -61,7 +61,7 @@ fn batched_products_and_plain_ones_are_told_apart() {
     let device = Default::default();
     let batched = || {
         let x = Tensor::<B, 3>::ones([2, 16, 16], &device);
-        trace(|| x.clone().matmul(x)).1.products[0].ran
+        trace(|| x.clone().matmul(x)).1.products[0].ran.clone()
     };
     assert_eq!(batched(), Ran::HighPrecision(HighPrecision::Filter(Rejection::Batched)));
     let config = Fp8Config::default().with_filter(Filter::default().with_batched(true));

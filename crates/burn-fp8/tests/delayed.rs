@@ -256,12 +256,12 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
                 } else {
                     assert!(mixed[index] == expected[index], "{role} high: {other}");
                 }
-                let ran = report.products.iter().find(|p| p.role == other).expect("three").ran;
+                let product = report.products.iter().find(|p| p.role == other).expect("three");
                 let expected = match other == role {
                     true => Ran::HighPrecision(HighPrecision::Recipe),
                     false => Ran::FakeQuantized,
                 };
-                assert_eq!(ran, expected, "{report}");
+                assert_eq!(product.ran, expected, "{report}");
             }
         }
     }

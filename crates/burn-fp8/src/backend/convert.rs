@@ -12,7 +12,9 @@ use burn::tensor::quantization::QuantizationParametersPrimitive;
 use burn::tensor::{TensorPrimitive, TransactionPrimitive};
 
 use crate::Scalar;
-use crate::matmul::{Codes, Quantize, Quantized, ScaleRule};
+use crate::matmul::{
+    Codes, GemmOperand, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule,
+};
 
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
 pub(crate) trait Rewrap<Target> {
@@ -105,15 +107,42 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<Codes<B>> for Codes<A> {
     }
 }
 
+impl<A: Backend, B: SameTensors<A>> Rewrap<ScaleRule<B>> for ScaleRule<A> {
+    fn rewrap(self) -> ScaleRule<B> {
+        match self {
+            Self::Current(recipe) => ScaleRule::Current(recipe),
+            Self::Delayed(amax, recipe) => ScaleRule::Delayed(amax.rewrap(), recipe),
+            Self::Given(scale, overflow) => ScaleRule::Given(scale.rewrap(), overflow),
+        }
+    }
+}
+
 impl<A: Backend, B: SameTensors<A>> Rewrap<Quantize<B>> for Quantize<A> {
     fn rewrap(self) -> Quantize<B> {
         let Self { format, scale, save } = self;
-        let scale = match scale {
-            ScaleRule::Current(recipe) => ScaleRule::Current(recipe),
-            ScaleRule::Delayed(amax, recipe) => ScaleRule::Delayed(amax.rewrap(), recipe),
-            ScaleRule::Given(scale, overflow) => ScaleRule::Given(scale.rewrap(), overflow),
-        };
-        Quantize { format, scale, save }
+        Quantize { format, scale: scale.rewrap(), save }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<QuantizeMatrix<B>> for QuantizeMatrix<A> {
+    fn rewrap(self) -> QuantizeMatrix<B> {
+        let Self { format, scale, layouts } = self;
+        QuantizeMatrix { format, scale: scale.rewrap(), layouts }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<QuantizedMatrix<B>> for QuantizedMatrix<A> {
+    fn rewrap(self) -> QuantizedMatrix<B> {
+        let Self { rows, transposed, shape, scale, amax, format } = self;
+        let (scale, amax) = (scale.rewrap(), amax.map(Rewrap::rewrap));
+        QuantizedMatrix { rows, transposed, shape, scale, amax, format }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<GemmOperand<B>> for GemmOperand<A> {
+    fn rewrap(self) -> GemmOperand<B> {
+        let Self { words, rows, format, scale } = self;
+        GemmOperand { words, rows, format, scale: scale.rewrap() }
     }
 }
 

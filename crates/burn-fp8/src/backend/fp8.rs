@@ -4,9 +4,12 @@ use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 
 use super::convert::Rewrap;
-use crate::matmul::{Codes, Fp8Matmul, Product, Quantize, Quantized};
+use crate::matmul::{
+    Codes, Fp8Matmul, GemmOperand, GemmOptions, Product, Quantize, QuantizeMatrix, Quantized,
+    QuantizedMatrix,
+};
 use crate::ops::{DotOptions, QdqOptions};
-use crate::{Fp8Backend, Fp8Format, Scalar};
+use crate::{Capability, Fp8Backend, Fp8Format, Scalar};
 
 impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
@@ -17,6 +20,21 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         B::fp8_values(codes.rewrap())
     }
 
+    fn fp8_quantize_matrix(
+        tensor: FloatTensor<Self>,
+        request: QuantizeMatrix<Self>,
+    ) -> QuantizedMatrix<Self> {
+        B::fp8_quantize_matrix(tensor, request.rewrap()).rewrap()
+    }
+
+    fn fp8_gemm(
+        lhs: GemmOperand<Self>,
+        rhs: GemmOperand<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_gemm(lhs.rewrap(), rhs.rewrap(), options)
+    }
+
     fn fp8_rescale(
         tensor: FloatTensor<Self>,
         lhs: &Scalar<Self>,
@@ -25,8 +43,8 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         B::fp8_rescale(tensor, &lhs.clone().rewrap(), &rhs.clone().rewrap())
     }
 
-    fn fp8_native(device: &Self::Device) -> Result<(), String> {
-        B::fp8_native(device)
+    fn fp8_capability(device: &Self::Device) -> Capability {
+        B::fp8_capability(device)
     }
 
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {

@@ -10,6 +10,8 @@ mod intercept;
 
 use core::marker::PhantomData;
 
+use crate::{Capability, Fp8Matmul};
+
 /// A backend that runs the matrix products of `B` in FP8, and everything else on `B`.
 ///
 /// Tensors, devices and element types are those of `B`. What runs in FP8 is told by [`Fp8Config`](crate::Fp8Config).
@@ -39,6 +41,22 @@ use core::marker::PhantomData;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fp8Backend<B> {
     backend: PhantomData<B>,
+}
+
+impl<B: Fp8Matmul> Fp8Backend<B> {
+    /// What a device can do in FP8, and why it does not do more.
+    ///
+    /// ```
+    /// use burn::backend::Flex;
+    /// use burn_fp8::Fp8Backend;
+    ///
+    /// let capability = Fp8Backend::<Flex>::capability(&Default::default());
+    /// assert!(!capability.is_native());
+    /// println!("{capability}");
+    /// ```
+    pub fn capability(device: &B::Device) -> Capability {
+        B::fp8_capability(device)
+    }
 }
 
 /// Both orders of decorators are backends with gradients, whatever features are on.

@@ -1,6 +1,7 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
 mod ambient;
+mod capability;
 
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use ambient::{Ambient, current};
 pub use ambient::{ProductInfo, high_precision};
+pub use capability::{Capability, NativeDevice};
 
 use crate::{Fp8Error, Fp8Matmul, file};
 
@@ -23,12 +25,12 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Execution {
-    /// Natively where the device can, else fake-quantized. In this version always fake-quantized.
+    /// Natively where the device can, else fake-quantized.
     #[default]
     Auto,
     /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do.
     FakeQuantized,
-    /// Natively; an error of [`Fp8Config::check`], or a panic, that says why where the device cannot. In this version no device can.
+    /// Natively; an error of [`Fp8Config::check`], or a panic, that says why where the device or the product cannot.
     Native,
 }
 
@@ -109,9 +111,13 @@ impl Fp8Config {
     pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
         match self.execution {
-            Execution::Native if self.enabled => B::fp8_native(device).map_err(|reason| {
-                Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason }
-            }),
+            Execution::Native if self.enabled => match B::fp8_capability(device) {
+                Capability::Native(_) => Ok(()),
+                Capability::FakeQuantized { reason } => Err(Fp8Error::NativeUnavailable {
+                    backend: <B as Backend>::name(device),
+                    reason: reason.into_owned(),
+                }),
+            },
             _ => Ok(()),
         }
     }

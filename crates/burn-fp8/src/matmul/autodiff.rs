@@ -8,9 +8,11 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
 
-use super::{Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, ScaleRule, emulated};
+use super::{
+    Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, ScaleRule, emulated, run,
+};
 use crate::ops::{DotOptions, QdqOptions, steps};
-use crate::{Fp8Format, Scalar};
+use crate::{Capability, Fp8Format, Scalar};
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -63,8 +65,8 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
         tensors.iter().any(|tensor| tensor.is_tracked())
     }
 
-    fn fp8_native(device: &Self::Device) -> Result<(), String> {
-        B::fp8_native(device)
+    fn fp8_capability(device: &Self::Device) -> Capability {
+        B::fp8_capability(device)
     }
 
     fn fp8_matmul(
@@ -195,7 +197,7 @@ impl<B: Fp8Matmul, const N: usize> Backward<B, N> for Fp8Step {
         let bias_grad = bias.map(|node| (node, B::linear_bias_backward(output_grad.clone())));
         let [lhs_amax, rhs_amax] = amaxes;
         let emulated::Gradients { operands: [grad_lhs, grad_rhs], amax } =
-            emulated::backward::<B>(output_grad, operands, shapes, &product);
+            run::backward::<B>(output_grad, operands, shapes, &product);
         product.deposit::<B>([lhs_amax, rhs_amax, amax]);
         for (node, grad) in [(lhs, grad_lhs), (rhs, grad_rhs)] {
             if let (Some(node), Some(grad)) = (node, grad) {
@@ -227,7 +229,7 @@ fn tracked<B: Fp8Matmul, C: CheckpointStrategy, const N: usize>(
     let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
 
     let emulated::Forward { output, saved: operands, amaxes } =
-        emulated::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
+        run::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
     let output = emulated::add_bias::<B>(output, bias.map(|bias| bias.primitive));
 
     match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {

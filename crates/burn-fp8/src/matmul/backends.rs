@@ -37,14 +37,6 @@ mod cubecl {
     }
 }
 
-/// What those are with Burn's feature `fusion`, which is on by default there.
-#[cfg(feature = "fusion")]
-mod fusion {
-    use burn_fusion::{Fusion, FusionBackend};
-
-    impl<B: FusionBackend + crate::Fp8Matmul> crate::Fp8Matmul for Fusion<B> {}
-}
-
 #[cfg(feature = "candle")]
 #[allow(deprecated, reason = "Burn deprecates its Candle backend, but 0.21 still has it")]
 mod candle {

@@ -9,25 +9,6 @@ use super::operand::Measured;
 use super::{Fp8Matmul, Product, SavedOperand};
 use crate::Scalar;
 
-/// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
-pub(crate) fn matmul<B: Fp8Matmul>(
-    lhs: FloatTensor<B>,
-    rhs: FloatTensor<B>,
-    product: &Product,
-) -> FloatTensor<B> {
-    forward::<B>(lhs, rhs, product, [false, false]).output
-}
-
-/// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`.
-pub(crate) fn linear<B: Fp8Matmul>(
-    x: FloatTensor<B>,
-    weight: FloatTensor<B>,
-    bias: Option<FloatTensor<B>>,
-    product: &Product,
-) -> FloatTensor<B> {
-    add_bias::<B>(matmul::<B>(x, weight, product), bias)
-}
-
 /// A product of the forward pass, and what its backward pass needs.
 pub(crate) struct Forward<B: Fp8Matmul> {
     pub(crate) output: FloatTensor<B>,
@@ -130,8 +111,8 @@ pub(crate) fn backward<B: Fp8Matmul>(
                 let rhs = transpose(product.join(rhs.restore(None)));
                 multiply::<B>(role, fp8_grad(), rhs, dtype, product)
             }
-            SavedOperand::High(rhs) => {
-                let rhs = B::float_transpose(product.join_tensor::<B>(rhs));
+            other => {
+                let rhs = B::float_transpose(product.join_tensor::<B>(in_high_precision(other)));
                 multiply_high::<B>(role, high_grad(), rhs, product)
             }
         };
@@ -144,14 +125,22 @@ pub(crate) fn backward<B: Fp8Matmul>(
                 let lhs = transpose(product.join(lhs.restore(None)));
                 multiply::<B>(role, lhs, fp8_grad(), dtype, product)
             }
-            SavedOperand::High(lhs) => {
-                let lhs = B::float_transpose(product.join_tensor::<B>(lhs));
+            other => {
+                let lhs = B::float_transpose(product.join_tensor::<B>(in_high_precision(other)));
                 multiply_high::<B>(role, lhs, high_grad(), product)
             }
         };
         reduce::<B>(grad, rhs_shape)
     });
     Gradients { operands: [grad_lhs, grad_rhs], amax }
+}
+
+/// The tensor that a product keeps as it is. Panics where it holds codes.
+pub(crate) fn in_high_precision<B: Fp8Matmul>(saved: SavedOperand<B>) -> FloatTensor<B> {
+    match saved {
+        SavedOperand::High(tensor) => tensor,
+        _ => unreachable!("products find their operands as they saved them"),
+    }
 }
 
 /// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
@@ -226,7 +215,7 @@ fn multiply<B: Fp8Matmul>(
 }
 
 /// A product that the recipe keeps in high precision.
-fn multiply_high<B: Fp8Matmul>(
+pub(crate) fn multiply_high<B: Fp8Matmul>(
     role: GemmRole,
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
@@ -246,7 +235,7 @@ impl Product {
         operand.map(|values| self.join_tensor::<B>(values))
     }
 
-    fn join_tensor<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
+    pub(crate) fn join_tensor<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
         match self.is_flat() {
             true => join::<B>(tensor),
             false => tensor,
@@ -274,7 +263,7 @@ pub(crate) fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> Float
 }
 
 /// Sums a gradient over the dimensions along which its operand was broadcast, and gives it the operand's shape.
-fn reduce<B: Backend>(mut grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+pub(crate) fn reduce<B: Backend>(mut grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
     if grad.rank() == shape.num_dims() {
         for dim in 0..shape.num_dims() {
             if shape[dim] == 1 && grad.shape()[dim] != 1 {

@@ -3,7 +3,9 @@
 //! ```text
 //! intercept → Product::plan (FP8 or not?) → Fp8Matmul::fp8_matmul / fp8_linear
 //!                 Autodiff<B>: autodiff (quantizes once, saves codes, registers the backward step)
-//!                 any other B: emulated (quantize → multiply codes → apply both scales)
+//!                 any other B: run
+//!                     native (on tensor cores): Fp8Matmul::fp8_quantize_matrix, fp8_gemm
+//!                     emulated (quantize → multiply codes → apply both scales):
 //!                                  Fp8Matmul::fp8_quantize: portable tensor operations, or slices on Flex
 //! ```
 
@@ -12,24 +14,31 @@ mod backends;
 mod emulated;
 #[cfg(feature = "flex")]
 mod flex;
+#[cfg(feature = "fusion")]
+mod fusion;
+mod matrix;
+mod native;
 mod operand;
 mod portable;
 mod product;
+mod run;
 
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 pub(crate) use emulated::{add_bias, join, reshape};
+pub(crate) use matrix::{GemmNote, MeasuredOperand};
+pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
 pub(crate) use portable::on_device;
 pub use product::Product;
-pub(crate) use product::{linear_gemm, record_high_precision, require_execution};
+pub(crate) use product::{linear_gemm, record_high_precision, require_emulation};
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;
-use crate::{Fp8Format, Scalar};
+use crate::{Capability, Fp8Format, Scalar};
 
 /// A backend whose matrix products [`Fp8Backend`](crate::Fp8Backend) can run in FP8.
 ///
@@ -44,6 +53,10 @@ use crate::{Fp8Format, Scalar};
 /// [`burn_fp8_core::slice`](mod@burn_fp8_core::slice). Every override must give the same codes and scales, bit for
 /// bit; sign and payload of NaN are free.
 pub trait Fp8Matmul: Backend {
+    /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
+    #[doc(hidden)]
+    const FP8_KERNELS: bool = false;
+
     /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         portable::quantize::<Self>(tensor, request)
@@ -84,14 +97,32 @@ pub trait Fp8Matmul: Backend {
         Self::fp8_plain_matmul(x, Self::fp8_values(codes))
     }
 
-    /// Whether this device runs FP8 products natively. None does yet.
-    ///
-    /// # Errors
-    /// Why it does not.
+    /// What this device can do in FP8. Asked for each product: the answer must be at hand.
     #[doc(hidden)]
-    fn fp8_native(device: &Self::Device) -> Result<(), String> {
+    fn fp8_capability(device: &Self::Device) -> Capability {
         let _ = device;
-        Err("burn-fp8 has no native path for this backend".into())
+        Capability::FakeQuantized { reason: "burn-fp8 has no native path for this backend".into() }
+    }
+
+    /// Quantizes a non-empty tensor, seen as a matrix, for products on tensor cores.
+    #[doc(hidden)]
+    fn fp8_quantize_matrix(
+        tensor: FloatTensor<Self>,
+        request: QuantizeMatrix<Self>,
+    ) -> QuantizedMatrix<Self> {
+        let _ = request;
+        no_tensor_cores::<Self>(&Self::float_device(&tensor))
+    }
+
+    /// Multiplies `lhs` `[M, K]` by `rhs` `[N, K]` transposed, on tensor cores.
+    #[doc(hidden)]
+    fn fp8_gemm(
+        lhs: GemmOperand<Self>,
+        rhs: GemmOperand<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        let _ = (rhs, options);
+        no_tensor_cores::<Self>(&Self::int_device(&lhs.words))
     }
 
     /// Runs `lhs` `[…, M, K]` times `rhs` `[…, K, N]` in FP8. The result has the type of `lhs`.
@@ -101,7 +132,7 @@ pub trait Fp8Matmul: Backend {
         rhs: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        emulated::matmul::<Self>(lhs, rhs, &product)
+        run::matmul::<Self>(lhs, rhs, &product)
     }
 
     /// Runs `x` `[…, K]` times `weight` `[K, N]` in FP8 and adds `bias` `[N]`.
@@ -112,7 +143,7 @@ pub trait Fp8Matmul: Backend {
         bias: Option<FloatTensor<Self>>,
         product: Product,
     ) -> FloatTensor<Self> {
-        emulated::linear::<Self>(x, weight, bias, &product)
+        run::linear::<Self>(x, weight, bias, &product)
     }
 
     /// Runs `output_grad` `[…, N]` times `weight` `[K, N]` transposed in FP8.
@@ -122,7 +153,7 @@ pub trait Fp8Matmul: Backend {
         output_grad: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        emulated::linear_x_backward::<Self>(weight, output_grad, &product)
+        run::linear_x_backward::<Self>(weight, output_grad, &product)
     }
 
     /// Runs `x` `[…, K]` transposed times `output_grad` `[…, N]` in FP8, as one product over all leading dimensions.
@@ -132,7 +163,7 @@ pub trait Fp8Matmul: Backend {
         output_grad: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        emulated::linear_weight_backward::<Self>(x, output_grad, &product)
+        run::linear_weight_backward::<Self>(x, output_grad, &product)
     }
 
     /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
@@ -185,4 +216,8 @@ pub trait Fp8Matmul: Backend {
         let [input, kernel_state, _] = states;
         forward::dot::<Self>(x, kernel, [input, kernel_state], options, [false, false]).output
     }
+}
+
+fn no_tensor_cores<B: Fp8Matmul>(device: &B::Device) -> ! {
+    panic!("{} announces tensor cores for FP8, but has not implemented them", B::name(device))
 }

@@ -5,6 +5,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 
+use super::matrix::MeasuredOperand;
 use super::{Fp8Matmul, portable};
 use crate::{Scalar, report};
 
@@ -70,6 +71,8 @@ pub(crate) struct Measured<B: Backend> {
 pub(crate) enum SavedOperand<B: Backend> {
     /// In FP8.
     Fp8(SavedCodes<B>),
+    /// In FP8, laid out for the native product that needs it.
+    Matrix(MeasuredOperand<B>),
     /// As it came, for a product in high precision.
     High(FloatTensor<B>),
 }
@@ -91,7 +94,7 @@ impl<B: Fp8Matmul> Measured<B> {
     /// A tensor that has been quantized.
     pub(crate) fn new(tensor: &FloatTensor<B>, quantized: Quantized<B>) -> Self {
         let saturated = report::is_tracing()
-            .then(|| portable::count_saturated::<B>(tensor.clone(), &quantized));
+            .then(|| portable::count_saturated::<B>(tensor, &quantized.scale, quantized.format));
         Self { quantized, saturated }
     }
 

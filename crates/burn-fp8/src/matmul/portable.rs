@@ -64,18 +64,19 @@ fn choose_scale<B: Backend>(
 
 /// How many finite elements of a tensor, divided by the scale, are beyond the largest number of the format. Shape `[1]`.
 pub(crate) fn count_saturated<B: Backend>(
-    tensor: FloatTensor<B>,
-    quantized: &Quantized<B>,
+    tensor: &FloatTensor<B>,
+    scale: &Scalar<B>,
+    format: Fp8Format,
 ) -> IntTensor<B> {
-    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let tensor = B::float_cast(tensor.clone(), FloatDType::F32);
     let device = B::float_device(&tensor);
     let settings = burn::tensor::get_device_settings::<B>(&device);
-    let scale = on_device::<B>(&quantized.scale, &device);
+    let scale = on_device::<B>(scale, &device);
     let divisor = B::float_reshape(scale, Shape::from(vec![1; tensor.rank()]));
     let magnitude = device::magnitude::<B>(tensor);
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
     let quotient = B::float_div(magnitude, divisor);
-    let max = quantized.format.max().into();
+    let max = format.max().into();
     let beyond = B::float_greater_elem(quotient, max, settings.bool_dtype);
     let saturated = B::bool_and(beyond, finite);
     B::int_sum(B::bool_into_int(saturated, settings.int_dtype))

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
-use super::operand::Measured;
+use super::matrix::{GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand};
+use super::operand::{Measured, SavedCodes};
 use super::{Fp8Matmul, Quantize, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
-use crate::report::{self, HighPrecision, Pending, PendingOperand, Ran};
-use crate::scaling::delayed::{self, QuantizedWeight, SiteUse};
-use crate::{Fp8Error, Scalar};
+use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
+use crate::scaling::delayed::{self, SiteUse};
+use crate::{Capability, Fallback, Fp8Error, Scalar};
 
 /// A product that runs in FP8, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]
@@ -25,6 +26,25 @@ pub struct Product {
     site: Option<SiteUse>,
     /// The node of the graph that the weight is, where it is a parameter.
     weight: Option<u64>,
+    path: Path,
+}
+
+/// Where a product runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// On tensor cores.
+    Native,
+    /// Emulated, as asked for or as the device has nothing else.
+    FakeQuantized,
+    /// Emulated, on a device that runs other products natively.
+    Fallback(Fallback),
+}
+
+/// What quantizing a weight gave.
+#[derive(Clone)]
+struct QuantizedWeight<B: Fp8Matmul> {
+    codes: SavedCodes<B>,
+    amax: Option<Scalar<B>>,
 }
 
 impl Product {
@@ -59,8 +79,8 @@ impl Product {
                 None
             }
             Ok(()) => {
-                require_execution::<B>(ambient.config.execution, operands[0]);
-                Some(Self { ambient, kind, forward, site: None, weight: None })
+                let path = Path::choose::<B>(&ambient, forward, role, operands[0]);
+                Some(Self { ambient, kind, forward, site: None, weight: None, path })
             }
             Err(reason) => {
                 record_high_precision(kind, role, gemm, reason);
@@ -80,6 +100,22 @@ impl Product {
     /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.
     pub(crate) fn is_flat(&self) -> bool {
         self.forward.batch == 1 && self.forward.plain_operand
+    }
+
+    /// Where it runs.
+    pub(crate) fn path(&self) -> Path {
+        self.path
+    }
+
+    /// The same product, run elsewhere.
+    #[cfg(all(test, feature = "wgpu"))]
+    pub(crate) fn with_path(self, path: Path) -> Self {
+        Self { path, ..self }
+    }
+
+    /// The shape of one of the three products.
+    pub(crate) fn gemm(&self, role: GemmRole) -> Gemm {
+        self.forward.for_role(role)
     }
 
     /// The recipe.
@@ -117,7 +153,8 @@ impl Product {
         };
         let recipe = *self.recipe();
         // A trace wants to know how much saturated; a weight quantized before it began does not tell.
-        if let Some(QuantizedWeight { codes, amax }) = site.cached_weight::<B>(node, recipe)
+        if let Some(weight) = site.cached_weight(node, recipe)
+            && let QuantizedWeight::<B> { codes, amax } = weight
             && codes.saturated.is_some() == report::is_tracing()
         {
             return codes.restore(amax);
@@ -125,8 +162,30 @@ impl Product {
         let weight = Measured::quantize(tensor, request);
         if let Some(codes) = weight.codes() {
             let amax = weight.quantized.amax.clone();
-            site.cache_weight::<B>(node, recipe, QuantizedWeight { codes, amax });
+            site.cache_weight(node, recipe, QuantizedWeight { codes, amax });
         }
+        weight
+    }
+
+    /// Quantizes the weight for tensor cores, unless an earlier micro-batch of the step has done that.
+    pub(crate) fn quantize_weight_matrix<B: Fp8Matmul>(
+        &self,
+        tensor: &FloatTensor<B>,
+        layouts: Layouts,
+    ) -> MeasuredMatrix<B> {
+        let request = self.quantize_matrix::<B>(Operand::Weight, layouts, tensor);
+        let (Some(site), Some(node)) = (&self.site, self.weight) else {
+            return MeasuredMatrix::quantize(tensor, request);
+        };
+        let recipe = *self.recipe();
+        if let Some(weight) = site.cached_weight::<MeasuredMatrix<B>>(node, recipe)
+            && weight.has(layouts)
+            && weight.saturated.is_some() == report::is_tracing()
+        {
+            return weight;
+        }
+        let weight = MeasuredMatrix::quantize(tensor, request);
+        site.cache_weight(node, recipe, weight.clone());
         weight
     }
 
@@ -147,13 +206,39 @@ impl Product {
 
     /// Records a product of this kind that ran emulated.
     pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [&Measured<B>; 2]) {
+        let ran = match self.path {
+            Path::Fallback(reason) => Ran::Fallback(reason),
+            _ => Ran::FakeQuantized,
+        };
+        self.record_fp8(role, || operands.map(PendingOperand::new), PendingRan::Known(ran));
+    }
+
+    /// Records a product of this kind that runs natively.
+    pub(crate) fn record_native<B: Backend>(
+        &self,
+        role: GemmRole,
+        operands: [&MeasuredOperand<B>; 2],
+        options: &GemmOptions,
+    ) {
+        if let Some(note) = &options.note {
+            let operands = || operands.map(PendingOperand::of_matrix);
+            self.record_fp8(role, operands, PendingRan::Noted(note.clone()));
+        }
+    }
+
+    fn record_fp8(
+        &self,
+        role: GemmRole,
+        operands: impl FnOnce() -> [PendingOperand; 2],
+        ran: PendingRan,
+    ) {
         report::record(|| Pending {
             kind: self.kind,
             role,
-            gemm: self.forward.for_role(role),
-            operands: Some(operands.map(PendingOperand::new)),
+            gemm: self.gemm(role),
+            operands: Some(operands()),
             site: self.site.as_ref().map(SiteUse::site),
-            ran: Ran::FakeQuantized,
+            ran,
         });
     }
 
@@ -186,16 +271,67 @@ fn check(
     Ok(())
 }
 
-/// Panics where products are to run natively and cannot.
-pub(crate) fn require_execution<B: Fp8Matmul>(
+impl Path {
+    /// Where a product runs. Panics where it is to run natively and cannot.
+    fn choose<B: Fp8Matmul>(
+        ambient: &Ambient,
+        forward: Gemm,
+        role: GemmRole,
+        operand: &FloatTensor<B>,
+    ) -> Self {
+        let execution = ambient.config.execution;
+        if execution == Execution::FakeQuantized {
+            return Self::FakeQuantized;
+        }
+        let device = B::float_device(operand);
+        let reason = match B::fp8_capability(&device) {
+            Capability::FakeQuantized { reason } => Err(reason),
+            Capability::Native(_) => Ok(Fallback::of(forward, role, &ambient.config.recipe)),
+        };
+        match (reason, execution) {
+            (Ok(None), _) => Self::Native,
+            (Ok(Some(fallback)), Execution::Auto) => Self::Fallback(fallback),
+            (Err(_), Execution::Auto) => Self::FakeQuantized,
+            (Ok(Some(fallback)), _) => native_unavailable::<B>(&device, fallback.to_string()),
+            (Err(reason), _) => native_unavailable::<B>(&device, reason.into_owned()),
+        }
+    }
+}
+
+impl Fallback {
+    /// Why a product cannot run natively, if so; `role` is the first of those that it consists of.
+    fn of(forward: Gemm, role: GemmRole, recipe: &Recipe) -> Option<Self> {
+        if forward.batch != 1 || !forward.plain_operand {
+            return Some(Self::Batched);
+        }
+        let formats = |role: GemmRole| role.operands().map(|operand| recipe.formats.of(operand));
+        let both_e5m2 = |role| {
+            recipe.products.in_fp8(role) && formats(role) == [Fp8Format::E5M2, Fp8Format::E5M2]
+        };
+        let impossible = match role {
+            GemmRole::Output => GemmRole::ALL.into_iter().any(both_e5m2),
+            role => both_e5m2(role),
+        };
+        impossible.then_some(Self::BothE5M2)
+    }
+}
+
+fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: String) -> ! {
+    panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
+}
+
+/// Panics where products are to run natively: those of FP8 layers do not.
+pub(crate) fn require_emulation<B: Fp8Matmul>(
     execution: Execution,
     operand: &B::FloatTensorPrimitive,
 ) {
     if execution == Execution::Native {
         let device = B::float_device(operand);
-        if let Err(reason) = B::fp8_native(&device) {
-            panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(&device), reason });
-        }
+        let reason = match B::fp8_capability(&device) {
+            Capability::FakeQuantized { reason } => reason.into_owned(),
+            Capability::Native(_) => "the products of FP8 layers are always emulated".into(),
+        };
+        native_unavailable::<B>(&device, reason);
     }
 }
 
@@ -212,7 +348,7 @@ pub(crate) fn record_high_precision(
         gemm,
         operands: None,
         site: None,
-        ran: Ran::HighPrecision(reason),
+        ran: PendingRan::Known(Ran::HighPrecision(reason)),
     });
 }
 

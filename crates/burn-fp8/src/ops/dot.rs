@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::QdqOptions;
 use super::flax::{self, Keep};
-use crate::matmul::{Measured, Quantized, SavedOperand, join, reshape};
-use crate::report::{self, Pending, PendingOperand, Ran};
+use crate::matmul::{Measured, Quantized, SavedCodes, join, reshape};
+use crate::report::{self, Pending, PendingOperand, PendingRan, Ran};
 use crate::{Fp8Matmul, Scalar};
 
 /// How an FP8 layer multiplies.
@@ -45,7 +45,7 @@ impl DotOptions {
 pub(crate) struct Forward<B: Fp8Matmul> {
     pub(crate) output: FloatTensor<B>,
     /// The codes of the operands that were asked for.
-    pub(crate) saved: [Option<SavedOperand<B>>; 2],
+    pub(crate) saved: [Option<SavedCodes<B>>; 2],
     /// The new state of both operands: scale `[1]` and history `[H]`.
     pub(crate) states: [[FloatTensor<B>; 2]; 2],
 }
@@ -64,7 +64,7 @@ pub(crate) fn forward<B: Fp8Matmul>(
     let qdq = options.qdq(Fp8Format::E4M3, dtype);
     let (x, input_state) = quantize::<B>(x, input_state, qdq, keep[0]);
     let (kernel, kernel_state) = quantize::<B>(kernel, kernel_state, qdq, keep[1]);
-    let saved = [&x, &kernel].map(|operand| operand.codes().map(SavedOperand::Fp8));
+    let saved = [&x, &kernel].map(Measured::codes);
 
     let product = Product { options, dtype, forward: gemm(&shapes) };
     let output = product.multiply(GemmRole::Output, x.map(join::<B>), kernel);
@@ -85,7 +85,7 @@ pub(crate) struct Backward<B: Fp8Matmul> {
 /// The gradients of `x` and `kernel`, of the given shapes, from E5M2 codes of the output gradient.
 pub(crate) fn backward<B: Fp8Matmul>(
     output_grad: FloatTensor<B>,
-    [x, kernel]: [Option<SavedOperand<B>>; 2],
+    [x, kernel]: [Option<SavedCodes<B>>; 2],
     shapes: [Shape; 2],
     state: [FloatTensor<B>; 2],
     options: DotOptions,
@@ -97,25 +97,17 @@ pub(crate) fn backward<B: Fp8Matmul>(
     let product = Product { options, dtype, forward: gemm(&shapes) };
     let [x_shape, kernel_shape] = shapes;
 
-    let grad_x = kernel.and_then(restore).map(|kernel| {
-        let kernel = kernel.map(B::float_transpose);
+    let grad_x = kernel.map(|kernel| {
+        let kernel = kernel.restore(None).map(B::float_transpose);
         let grad = product.multiply(GemmRole::GradInput, grad.clone(), kernel);
         reshape::<B>(grad, x_shape)
     });
-    let grad_kernel = x.and_then(restore).map(|x| {
-        let x = x.map(join::<B>).map(B::float_transpose);
+    let grad_kernel = x.map(|x| {
+        let x = x.restore(None).map(join::<B>).map(B::float_transpose);
         let grad = product.multiply(GemmRole::GradWeight, x, grad);
         reshape::<B>(grad, kernel_shape)
     });
     Backward { operands: [grad_x, grad_kernel], state }
-}
-
-fn restore<B: Fp8Matmul>(saved: SavedOperand<B>) -> Option<Measured<B>> {
-    match saved {
-        SavedOperand::Fp8(codes) => Some(codes.restore(None)),
-        // The layers save codes only.
-        SavedOperand::High(_) => None,
-    }
 }
 
 /// Quantizes a tensor with its new scale, and updates its state.
@@ -156,7 +148,7 @@ impl Product {
             gemm: self.forward.for_role(role),
             operands: Some([&lhs, &rhs].map(PendingOperand::new)),
             site: None,
-            ran: Ran::FakeQuantized,
+            ran: PendingRan::Known(Ran::FakeQuantized),
         });
         let output = match self.options.mode {
             DotMode::Direct => {

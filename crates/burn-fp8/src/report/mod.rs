@@ -3,6 +3,6 @@
 mod product;
 mod trace;
 
-pub use product::{HighPrecision, OperandReport, ProductReport, Ran};
-pub(crate) use trace::{Pending, PendingOperand, is_tracing, record};
+pub use product::{Fallback, HighPrecision, OperandReport, ProductReport, Ran};
+pub(crate) use trace::{Pending, PendingOperand, PendingRan, is_tracing, record};
 pub use trace::{Report, trace};

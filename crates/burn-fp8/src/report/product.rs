@@ -48,11 +48,18 @@ impl fmt::Display for OperandReport {
 }
 
 /// What ran a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ran {
+    /// FP8 tensor cores.
+    Native {
+        /// What cuBLASLt chose.
+        algorithm: String,
+    },
     /// Emulated FP8: the decoded codes were multiplied in f32.
     FakeQuantized,
+    /// The same, on a device that runs other products natively.
+    Fallback(Fallback),
     /// Not in FP8, and why.
     HighPrecision(HighPrecision),
 }
@@ -60,9 +67,33 @@ pub enum Ran {
 impl fmt::Display for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Native { algorithm } => write!(f, "native: {algorithm}"),
             Self::FakeQuantized => write!(f, "fake-quantized"),
+            Self::Fallback(reason) => write!(f, "fake-quantized: {reason}"),
             Self::HighPrecision(reason) => write!(f, "high precision: {reason}"),
         }
+    }
+}
+
+/// Why a product was emulated on a device that runs FP8 natively.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// Neither operand is a plain matrix.
+    Batched,
+    /// Both operands are E5M2, which no tensor core multiplies.
+    BothE5M2,
+    /// cuBLASLt has no algorithm for this shape.
+    NoAlgorithm,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Batched => "batched products are not native",
+            Self::BothE5M2 => "no tensor core multiplies E5M2 by E5M2",
+            Self::NoAlgorithm => "cuBLASLt has no algorithm for this shape",
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::{HighPrecision, OperandReport, ProductReport, Ran};
 use crate::Site;
-use crate::matmul::Measured;
+use crate::matmul::{GemmNote, Measured, MeasuredOperand};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,6 +87,16 @@ impl PendingOperand {
         }
     }
 
+    /// An operand of a native product.
+    pub(crate) fn of_matrix<B: Backend>(measured: &MeasuredOperand<B>) -> Self {
+        let MeasuredOperand { operand, saturated } = measured.clone();
+        Self {
+            format: operand.format,
+            scale: Box::new(move || operand.scale.read()),
+            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
+        }
+    }
+
     /// An operand that came as codes.
     pub(crate) fn of_codes(format: Fp8Format, scale: f32) -> Self {
         Self { format, scale: Box::new(move || scale), saturated: Box::new(|| 0) }
@@ -111,7 +121,25 @@ pub(crate) struct Pending {
     pub(crate) gemm: Gemm,
     pub(crate) operands: Option<[PendingOperand; 2]>,
     pub(crate) site: Option<Site>,
-    pub(crate) ran: Ran,
+    pub(crate) ran: PendingRan,
+}
+
+/// What ran a product, as soon as it is known.
+pub(crate) enum PendingRan {
+    Known(Ran),
+    /// Noted when the device is given the product, before its scales can be read.
+    Noted(GemmNote),
+}
+
+impl PendingRan {
+    fn resolve(self) -> Ran {
+        match self {
+            Self::Known(ran) => ran,
+            Self::Noted(note) => {
+                note.get().cloned().unwrap_or(Ran::Native { algorithm: "not run yet".into() })
+            }
+        }
+    }
 }
 
 impl Pending {
@@ -121,7 +149,7 @@ impl Pending {
             Some([lhs, rhs]) => (Some(lhs.resolve()), Some(rhs.resolve())),
             None => (None, None),
         };
-        ProductReport { kind, role, gemm, lhs, rhs, site, ran }
+        ProductReport { kind, role, gemm, lhs, rhs, site, ran: ran.resolve() }
     }
 }
 

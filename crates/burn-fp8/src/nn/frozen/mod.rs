@@ -32,9 +32,9 @@ pub use record::FrozenLinearRecord;
 
 use crate::matmul::{
     Fp8Matmul, Measured, Quantize, ScaleRule, add_bias, join, record_high_precision,
-    require_execution, reshape,
+    require_emulation, reshape,
 };
-use crate::report::{self, HighPrecision, Pending, PendingOperand, Ran};
+use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
 use crate::{Fp8Codes, Fp8Error, Scalar, config};
 
 /// A linear layer for inference: the weight in E4M3, one byte an element, with one scale.
@@ -122,7 +122,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             let weight = primitive(self.weight());
             return B::fp8_plain_matmul(join::<B>(x), B::float_cast(weight, dtype.into()));
         }
-        require_execution::<B>(ambient.config.execution, &x);
+        require_emulation::<B>(ambient.config.execution, &x);
 
         let scale = match self.activation {
             ActivationScale::Static(scale) => {
@@ -136,7 +136,14 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         report::record(|| {
             let weight = PendingOperand::of_codes(self.weight.format(), weight_scale);
             let operands = Some([PendingOperand::new(&x), weight]);
-            Pending { kind, role, gemm, operands, site: None, ran: Ran::FakeQuantized }
+            Pending {
+                kind,
+                role,
+                gemm,
+                operands,
+                site: None,
+                ran: PendingRan::Known(Ran::FakeQuantized),
+            }
         });
         let codes = self.weight.codes().clone();
         let output = B::fp8_matmul_codes(join::<B>(x.quantized.values), codes);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use record::{DelayedRecord, SiteRecord};
-pub(crate) use site::{QuantizedWeight, SiteUse};
+pub(crate) use site::SiteUse;
 pub use site::{Site, SiteStatus};
 pub(crate) use thread::{backward, current};
 

@@ -1,0 +1,175 @@
+//! Matrices of FP8 codes as tensor cores take them: the dimension that is summed over contiguous, every dimension padded.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{DType, TensorMetadata};
+use burn_fp8_core::Fp8Format;
+
+use super::operand::ScaleRule;
+use super::{Fp8Matmul, portable};
+use crate::{Ran, Scalar, report};
+
+/// Rows and columns of codes are padded, with zeros, to multiples of this.
+pub const PADDING: usize = 16;
+
+/// In which layouts the codes of a matrix are wanted. Both are written in one pass over the tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layouts {
+    /// Row by row.
+    Rows,
+    /// The codes of the transposed matrix, row by row.
+    Transposed,
+    /// Both.
+    Both,
+}
+
+impl Layouts {
+    /// `None` where neither is wanted.
+    pub(crate) fn of(rows: bool, transposed: bool) -> Option<Self> {
+        match (rows, transposed) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::Rows),
+            (false, true) => Some(Self::Transposed),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether the codes are wanted row by row.
+    pub fn rows(self) -> bool {
+        self != Self::Transposed
+    }
+
+    /// Whether the codes of the transposed matrix are wanted.
+    pub fn transposed(self) -> bool {
+        self != Self::Rows
+    }
+}
+
+/// What to quantize a tensor `[…, C]` to, seen as a matrix `[R, C]` by joining its leading dimensions.
+#[derive(Clone, Debug)]
+pub struct QuantizeMatrix<B: Backend> {
+    /// The format of the codes.
+    pub format: Fp8Format,
+    /// How the scale is chosen.
+    pub scale: ScaleRule<B>,
+    /// The layouts wanted.
+    pub layouts: Layouts,
+}
+
+/// A tensor `[…, C]` quantized as a matrix `[R, C]`.
+///
+/// Codes are words of an i32 tensor, four in each, the first in its lowest byte: on every runtime the same bytes. R and C are padded to
+/// multiples of [`PADDING`], which gives R' and C'.
+#[derive(Clone, Debug)]
+pub struct QuantizedMatrix<B: Backend> {
+    /// The codes, `[R', C' / 4]`, where they were asked for.
+    pub rows: Option<IntTensor<B>>,
+    /// Those of the transposed matrix, `[C', R' / 4]`, where they were asked for.
+    pub transposed: Option<IntTensor<B>>,
+    /// `[R, C]`.
+    pub shape: [usize; 2],
+    /// The scale: `x ≈ code × scale`.
+    pub scale: Scalar<B>,
+    /// The largest finite magnitude of the tensor, 0 if there are none; not where the scale was given.
+    pub amax: Option<Scalar<B>>,
+    /// The format of the codes.
+    pub format: Fp8Format,
+}
+
+/// An operand of a GEMM `[M, K] · [N, K]ᵀ`: the codes of a matrix `[rows, K]`, row by row, padded.
+#[derive(Clone, Debug)]
+pub struct GemmOperand<B: Backend> {
+    /// `[rows', K' / 4]`, as in [`QuantizedMatrix`].
+    pub words: IntTensor<B>,
+    /// Its rows: M or N, without padding.
+    pub rows: usize,
+    /// The format of the codes.
+    pub format: Fp8Format,
+    /// Their scale.
+    pub scale: Scalar<B>,
+}
+
+/// How a GEMM of codes is run.
+#[derive(Clone, Debug)]
+pub struct GemmOptions {
+    /// The dimension that is summed over, without padding.
+    pub k: usize,
+    /// The type of the result.
+    pub dtype: DType,
+    /// Whether tensor cores may accumulate with fewer bits.
+    pub fast_accumulation: bool,
+    /// What the GEMM tells a trace.
+    pub note: Option<GemmNote>,
+}
+
+/// Filled when a GEMM runs, perhaps after the call that registers it has returned.
+pub type GemmNote = Arc<OnceLock<Ran>>;
+
+impl<B: Backend> QuantizedMatrix<B> {
+    /// The matrix as a factor whose columns are summed over.
+    fn by_rows(&self) -> Option<GemmOperand<B>> {
+        Some(self.operand(self.rows.clone()?, self.shape[0]))
+    }
+
+    /// The matrix as a factor whose rows are summed over.
+    fn by_columns(&self) -> Option<GemmOperand<B>> {
+        Some(self.operand(self.transposed.clone()?, self.shape[1]))
+    }
+
+    fn operand(&self, words: IntTensor<B>, rows: usize) -> GemmOperand<B> {
+        GemmOperand { words, rows, format: self.format, scale: self.scale.clone() }
+    }
+}
+
+/// A quantized matrix on its way into products.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredMatrix<B: Backend> {
+    pub(crate) matrix: QuantizedMatrix<B>,
+    /// How many finite elements were beyond the largest number. Counted while a trace runs.
+    pub(crate) saturated: Option<IntTensor<B>>,
+}
+
+/// An operand of a GEMM, and how much of it saturated.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredOperand<B: Backend> {
+    pub(crate) operand: GemmOperand<B>,
+    pub(crate) saturated: Option<IntTensor<B>>,
+}
+
+impl<B: Fp8Matmul> MeasuredMatrix<B> {
+    pub(crate) fn quantize(tensor: &FloatTensor<B>, request: QuantizeMatrix<B>) -> Self {
+        let matrix = B::fp8_quantize_matrix(tensor.clone(), request);
+        let saturated = report::is_tracing()
+            .then(|| portable::count_saturated::<B>(tensor, &matrix.scale, matrix.format));
+        Self { matrix, saturated }
+    }
+}
+
+impl<B: Backend> MeasuredMatrix<B> {
+    /// Whether it has the codes in these layouts.
+    pub(crate) fn has(&self, layouts: Layouts) -> bool {
+        (self.matrix.rows.is_some() || !layouts.rows())
+            && (self.matrix.transposed.is_some() || !layouts.transposed())
+    }
+
+    /// The matrix as a factor whose columns are summed over. Panics where its rows were not asked for.
+    pub(crate) fn by_rows(&self) -> MeasuredOperand<B> {
+        let operand = self.matrix.by_rows().expect("the rows were asked for");
+        MeasuredOperand { operand, saturated: self.saturated.clone() }
+    }
+
+    /// The matrix as a factor whose rows are summed over. Panics where its transpose was not asked for.
+    pub(crate) fn by_columns(&self) -> MeasuredOperand<B> {
+        let operand = self.matrix.by_columns().expect("the transpose was asked for");
+        MeasuredOperand { operand, saturated: self.saturated.clone() }
+    }
+}
+
+/// Rows and columns of a tensor `[…, C]` whose leading dimensions are joined.
+pub(crate) fn matrix_shape(tensor: &impl TensorMetadata) -> [usize; 2] {
+    let shape = tensor.shape();
+    let columns = shape[shape.num_dims() - 1];
+    [shape.num_elements() / columns, columns]
+}

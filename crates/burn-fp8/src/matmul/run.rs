@@ -1,0 +1,77 @@
+//! Where a product runs: natively or emulated, as it was decided when it was planned.
+
+use burn::tensor::Shape;
+use burn::tensor::ops::FloatTensor;
+
+use super::emulated::{self, Forward, Gradients, add_bias};
+use super::product::Path;
+use super::{Fp8Matmul, Product, SavedOperand, native};
+
+/// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
+pub(crate) fn matmul<B: Fp8Matmul>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+    product: &Product,
+) -> FloatTensor<B> {
+    forward::<B>(lhs, rhs, product, [false, false]).output
+}
+
+/// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`.
+pub(crate) fn linear<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+    product: &Product,
+) -> FloatTensor<B> {
+    add_bias::<B>(matmul::<B>(x, weight, product), bias)
+}
+
+/// A product of the forward pass, which keeps the operands that `save` asks for.
+pub(crate) fn forward<B: Fp8Matmul>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+    product: &Product,
+    save: [bool; 2],
+) -> Forward<B> {
+    match product.path() {
+        Path::Native => native::forward::<B>(lhs, rhs, product, save),
+        _ => emulated::forward::<B>(lhs, rhs, product, save),
+    }
+}
+
+/// The gradients of the operands of a forward product.
+pub(crate) fn backward<B: Fp8Matmul>(
+    output_grad: FloatTensor<B>,
+    saved: [Option<SavedOperand<B>>; 2],
+    shapes: [Shape; 2],
+    product: &Product,
+) -> Gradients<B> {
+    match product.path() {
+        Path::Native => native::backward::<B>(output_grad, saved, shapes, product),
+        _ => emulated::backward::<B>(output_grad, saved, shapes, product),
+    }
+}
+
+/// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
+pub(crate) fn linear_x_backward<B: Fp8Matmul>(
+    weight: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+    product: &Product,
+) -> FloatTensor<B> {
+    match product.path() {
+        Path::Native => native::linear_x_backward::<B>(weight, output_grad, product),
+        _ => emulated::linear_x_backward::<B>(weight, output_grad, product),
+    }
+}
+
+/// `x` `[…, K]` transposed times `output_grad` `[…, N]`, summed over the leading dimensions.
+pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+    product: &Product,
+) -> FloatTensor<B> {
+    match product.path() {
+        Path::Native => native::linear_weight_backward::<B>(x, output_grad, product),
+        _ => emulated::linear_weight_backward::<B>(x, output_grad, product),
+    }
+}
