@@ -140,7 +140,11 @@ pub(crate) struct MeasuredOperand<B: Backend> {
 
 impl<B: Fp8Matmul> MeasuredMatrix<B> {
     pub(crate) fn quantize(tensor: &FloatTensor<B>, request: QuantizeMatrix<B>) -> Self {
-        let matrix = B::fp8_quantize_matrix(tensor.clone(), request);
+        Self::new(tensor, B::fp8_quantize_matrix(tensor.clone(), request))
+    }
+
+    /// A tensor that has been quantized.
+    pub(crate) fn new(tensor: &FloatTensor<B>, matrix: QuantizedMatrix<B>) -> Self {
         let saturated = report::is_tracing()
             .then(|| portable::count_saturated::<B>(tensor, &matrix.scale, matrix.format));
         Self { matrix, saturated }

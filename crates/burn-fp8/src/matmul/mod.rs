@@ -28,13 +28,15 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 pub(crate) use emulated::{add_bias, join, reshape};
-pub(crate) use matrix::{GemmNote, MeasuredOperand};
+pub(crate) use matrix::{GemmNote, Layouts, MeasuredMatrix, MeasuredOperand};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
-pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
+pub(crate) use operand::{Measured, SavedOperand};
 pub(crate) use portable::on_device;
 pub use product::Product;
-pub(crate) use product::{linear_gemm, record_high_precision, require_emulation};
+pub(crate) use product::{
+    linear_gemm, native_unavailable, record_high_precision, require_emulation,
+};
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;

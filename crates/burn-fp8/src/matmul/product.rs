@@ -316,11 +316,11 @@ impl Fallback {
     }
 }
 
-fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: String) -> ! {
+pub(crate) fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: String) -> ! {
     panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
 }
 
-/// Panics where products are to run natively: those of FP8 layers do not.
+/// Panics where products are to run natively: those of frozen layers do not.
 pub(crate) fn require_emulation<B: Fp8Matmul>(
     execution: Execution,
     operand: &B::FloatTensorPrimitive,
@@ -329,7 +329,10 @@ pub(crate) fn require_emulation<B: Fp8Matmul>(
         let device = B::float_device(operand);
         let reason = match B::fp8_capability(&device) {
             Capability::FakeQuantized { reason } => reason.into_owned(),
-            Capability::Native(_) => "the products of FP8 layers are always emulated".into(),
+            Capability::Native(_) => {
+                "frozen layers are always emulated; scaled_matmul multiplies their codes natively"
+                    .into()
+            }
         };
         native_unavailable::<B>(&device, reason);
     }
