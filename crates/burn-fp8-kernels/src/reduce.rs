@@ -1,0 +1,37 @@
+//! The maximum over a cube.
+
+use cubecl::prelude::*;
+
+use crate::launch::CUBE;
+
+/// The largest value of all units of a cube, in all units. Every unit of the cube must come here.
+#[cube]
+pub(crate) fn cube_max(value: u32) -> u32 {
+    let size = CUBE as usize;
+    let mut values = SharedMemory::<u32>::new(comptime!(CUBE as usize));
+    let unit = UNIT_POS as usize;
+    values[unit] = value;
+    sync_cube();
+    let mut half = size / 2;
+    while half > 0 {
+        if unit < half {
+            values[unit] = max(values[unit], values[unit + half]);
+        }
+        sync_cube();
+        half /= 2;
+    }
+    values[0]
+}
+
+/// Raises `amax` to the largest value of all units of a cube. Every unit of the cube must come here.
+#[cube]
+pub(crate) fn raise(amax: &mut ComptimeOption<Array<Atomic<u32>>>, value: u32) {
+    #[comptime]
+    if let ComptimeOption::Some(amax) = amax {
+        let value = cube_max(value);
+        // Reading first spares most cubes a write to a place that all of them write to.
+        if UNIT_POS == 0 && value > amax[0].load() {
+            amax[0].fetch_max(value);
+        }
+    }
+}
