@@ -38,6 +38,20 @@ pub enum KernelError {
         /// The bytes of the buffer.
         held: u64,
     },
+    /// Fewer codes than asked for.
+    #[error("{len} codes take {} bytes in whole words, the buffer has {held}", len.next_multiple_of(4))]
+    Codes {
+        /// The codes asked for.
+        len: usize,
+        /// The bytes of the buffer.
+        held: u64,
+    },
+    /// A tensor of f32 is needed.
+    #[error("a product of values is f32, this tensor is {element}; cast it first")]
+    Element {
+        /// The type of its elements.
+        element: Element,
+    },
     /// A scalar on the device is not one f32.
     #[error("a scale or amax on the device takes 4 bytes, this buffer has {held}")]
     Scalar {

@@ -4,17 +4,23 @@
 
 mod amax;
 mod bits;
+mod dequantize;
 mod error;
 mod launch;
 mod layout;
+mod matrix;
 mod quantize;
 mod reduce;
+mod rescale;
 mod scale;
 mod strided;
 mod tensor;
 
 pub use amax::{NonFinite, amax};
+pub use dequantize::dequantize;
 pub use error::KernelError;
+pub use matrix::{Layouts, PADDING, QuantizedMatrix, quantize_matrix};
 pub use quantize::{Outputs, Quantized, quantize, quantize_dequantize};
+pub use rescale::rescale;
 pub use scale::ScaleRule;
 pub use tensor::{Element, Input, Scalar};

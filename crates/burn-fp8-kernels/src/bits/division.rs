@@ -58,13 +58,11 @@ pub(crate) fn divide(magnitude: Quad, divisor: &Divisor, #[comptime] division: D
     let x = Vector::<f32, Const<4>>::reinterpret(magnitude);
     let scale = Vector::<f32, Const<4>>::new(divisor.scale);
     if comptime!(division == Division::Reciprocal) {
-        let mut quotient = Quad::new(0u32);
         if divisor.in_range {
-            quotient = Quad::reinterpret(corrected(x, scale, divisor.reciprocal));
+            Quad::reinterpret(corrected(x, scale, divisor.reciprocal))
         } else {
-            quotient = Quad::reinterpret(x / scale);
+            Quad::reinterpret(x / scale)
         }
-        quotient
     } else {
         Quad::reinterpret(x / scale)
     }

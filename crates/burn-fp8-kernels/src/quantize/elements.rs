@@ -3,9 +3,10 @@
 use cubecl::prelude::*;
 
 use super::Job;
-use super::unit::{Unit, quantize_unit, scale_of, value_quads};
+use super::unit::{quantize_unit, scale_of, value_quads};
 use crate::Element;
 use crate::bits::{self, Quad};
+use crate::launch::CUBE;
 use crate::reduce::raise;
 use crate::strided::offset_of;
 
@@ -56,6 +57,7 @@ pub(super) fn quantize_elements<X: Size>(
         }
     }
     if comptime!(job.measure) {
-        raise(amax, quantized.amax);
+        let mut values = SharedMemory::<u32>::new(comptime!(CUBE as usize));
+        raise(amax, quantized.amax, &mut values);
     }
 }

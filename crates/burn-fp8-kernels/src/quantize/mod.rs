@@ -13,7 +13,7 @@ use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::Dims;
 use crate::scale::{Chosen, choose};
 use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
-pub(crate) use unit::Values;
+pub(crate) use unit::{Values, quantize_unit, scale_of};
 
 /// What [`quantize`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Job;
-use super::unit::{Unit, quantize_unit, scale_of, value_quads};
+use super::unit::{quantize_unit, scale_of, value_quads};
 use crate::amax::position;
 use crate::bits::{self, Quad};
 use crate::launch::CUBE;
@@ -79,6 +79,7 @@ pub(super) fn quantize_units<W: Size, X: Size>(
         }
     }
     if comptime!(job.measure) {
-        raise(amax, largest);
+        let mut values = SharedMemory::<u32>::new(comptime!(CUBE as usize));
+        raise(amax, largest, &mut values);
     }
 }
