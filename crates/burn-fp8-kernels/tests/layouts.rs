@@ -119,7 +119,8 @@ fn pad(codes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let [padded_rows, padded_columns] = [rows, columns].map(|size| size.next_multiple_of(16));
     let mut padded = vec![0; padded_rows * padded_columns];
     for row in 0..rows {
-        padded[row * padded_columns..][..columns].copy_from_slice(&codes[row * columns..][..columns]);
+        padded[row * padded_columns..][..columns]
+            .copy_from_slice(&codes[row * columns..][..columns]);
     }
     padded
 }
@@ -172,8 +173,8 @@ fn matrices_are_padded_and_transposed() {
             let expected = pad(&codes, rows, columns);
             let turned = pad(&transpose(&codes, rows, columns), columns, rows);
             for layouts in [Layouts::Rows, Layouts::Transposed, Layouts::Both] {
-                let matrix =
-                    quantize_matrix(&client, &held.input(), FORMAT, &given(), layouts).expect(&what);
+                let matrix = quantize_matrix(&client, &held.input(), FORMAT, &given(), layouts)
+                    .expect(&what);
                 assert_eq!(matrix.padded, [rows, columns].map(|size| size.next_multiple_of(16)));
                 assert_eq!(matrix.rows.is_some(), layouts != Layouts::Transposed);
                 assert_eq!(matrix.transposed.is_some(), layouts != Layouts::Rows);

@@ -78,11 +78,7 @@ pub(super) fn magic(mantissa_bits: u32, exponent_bits: u32, bias: u32) -> f32 {
 ///
 /// NaN and infinities become the largest number (or overflow, where that is wanted): [`repair`] does the rest.
 #[cube]
-pub(crate) fn encode(
-    magnitude: Quad,
-    divisor: &Divisor,
-    #[comptime] encoding: Encoding,
-) -> Quad {
+pub(crate) fn encode(magnitude: Quad, divisor: &Divisor, #[comptime] encoding: Encoding) -> Quad {
     let quotient = divide(magnitude, divisor, encoding.division);
     let clipped = min(quotient, Quad::new(comptime!(encoding.limit()).runtime()));
     let exponent = max(

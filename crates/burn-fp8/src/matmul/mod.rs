@@ -11,6 +11,8 @@
 
 mod autodiff;
 mod backends;
+#[cfg(feature = "cubecl")]
+mod cube;
 mod emulated;
 #[cfg(feature = "flex")]
 mod flex;

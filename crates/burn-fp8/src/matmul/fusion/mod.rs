@@ -13,6 +13,7 @@ use super::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
     QuantizedMatrix, ScaleRule, portable,
 };
+use crate::scaling::device;
 use crate::{Capability, Scalar};
 use op::register;
 use rule::{Number, Rule};
@@ -157,6 +158,16 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
             });
             let output = B::fp8_gemm(lhs, rhs, options.clone());
             handles.register_float_tensor::<B>(&ir.outputs[0].id, output);
+        }))
+    }
+
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !B::FP8_KERNELS {
+            return device::amax_with_non_finite::<Self>(tensor);
+        }
+        single(register("fp8_amax", vec![tensor], vec![one()], |ir, handles| {
+            let tensor = handles.get_float_tensor::<B>(&ir.inputs[0]);
+            handles.register_float_tensor::<B>(&ir.outputs[0].id, B::fp8_amax(tensor));
         }))
     }
 
