@@ -6,7 +6,7 @@ use burn::tensor::{DType, Shape, Tensor, TensorData, TensorMetadata, TensorPrimi
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 
 use crate::Fp8Error;
-use crate::matmul::{Codes, Fp8Matmul};
+use crate::matmul::{Codes, Fp8Matmul, portable};
 
 /// A tensor of FP8 numbers, without a scale.
 ///
@@ -34,7 +34,11 @@ impl<B: Backend, const D: usize> Fp8Codes<B, D> {
         device: &B::Device,
     ) -> Result<Self, Fp8Error> {
         let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-        if elements != Some(bytes.len()) {
+        // Where one size is 0, the others must still have strides.
+        let strides = shape.iter().try_fold(1isize, |product, size| {
+            product.checked_mul(isize::try_from(*size).ok()?.max(1))
+        });
+        if elements != Some(bytes.len()) || strides.is_none() {
             let reason = format!("{} bytes do not fill the shape {shape:?}", bytes.len());
             return Err(Fp8Error::Invalid { what: "FP8 codes", reason });
         }
@@ -161,6 +165,11 @@ impl<B: Backend> Codes<B> {
             Self::Bytes(codes, _) | Self::Packed(codes, ..) => B::int_device(codes),
             Self::Values(values) => B::float_device(values),
         }
+    }
+
+    /// The codes of the transpose, of a matrix.
+    pub(crate) fn transpose(self) -> Self {
+        portable::transpose::<B>(self)
     }
 
     fn moved_to(self, device: &B::Device) -> Self {

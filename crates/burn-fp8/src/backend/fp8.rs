@@ -4,7 +4,9 @@ use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 
 use super::convert::Rewrap;
-use crate::matmul::{Codes, Fp8Matmul, Product, Quantize, Quantized};
+use crate::matmul::{
+    Codes, Fp8Matmul, Product, Quantize, Quantized, ScaledOperand, ScaledProduct, ScaledRequest,
+};
 use crate::ops::{DotOptions, QdqOptions};
 use crate::{Fp8Backend, Fp8Format, Scalar};
 
@@ -72,6 +74,14 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         product: Product,
     ) -> FloatTensor<Self> {
         B::fp8_linear_weight_backward(x, output_grad, product)
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

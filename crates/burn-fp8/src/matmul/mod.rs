@@ -13,8 +13,9 @@ mod emulated;
 #[cfg(feature = "flex")]
 mod flex;
 mod operand;
-mod portable;
+pub(crate) mod portable;
 mod product;
+mod scaled;
 
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
@@ -26,6 +27,8 @@ pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
 pub(crate) use portable::on_device;
 pub use product::Product;
 pub(crate) use product::{linear_gemm, record_high_precision, require_execution};
+pub(crate) use scaled::emulated as emulated_scaled_matmul;
+pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;
@@ -133,6 +136,16 @@ pub trait Fp8Matmul: Backend {
         product: Product,
     ) -> FloatTensor<Self> {
         emulated::linear_weight_backward::<Self>(x, output_grad, &product)
+    }
+
+    /// [`scaled_matmul`](crate::scaled_matmul): `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both E5M2.
+    #[doc(hidden)]
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        scaled::emulated::<Self>(a, b_t, request)
     }
 
     /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
