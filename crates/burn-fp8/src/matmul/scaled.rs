@@ -28,7 +28,7 @@ pub struct ScaledOperand<B: Backend> {
 pub struct ScaledRequest<B: Backend> {
     /// The type of the result.
     pub output: OutputType<B>,
-    /// A bias `[N]`: BF16 or F16 as cuBLASLt wants it, or F32 where the device has not that type. Not tracked.
+    /// A bias `[N]`: BF16 or F16 as cuBLASLt wants it, or F32 where the device has not got that. Not tracked.
     pub bias: Option<FloatTensor<B>>,
     /// What is applied after the bias.
     pub activation: Activation,

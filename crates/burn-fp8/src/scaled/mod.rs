@@ -174,9 +174,8 @@ fn check<B: Fp8Matmul>(
             "amax comes with FP8 output only; with float output take it from the result: d.abs().max()".into()
         );
     }
-    match &options.bias {
-        Some(bias) => check_bias(bias, n, &options.output, &device)?,
-        None => {}
+    if let Some(bias) = &options.bias {
+        check_bias(bias, n, &options.output, &device)?;
     }
     Ok(Gemm::matrix(m, n, k))
 }
@@ -227,16 +226,15 @@ fn check_bias<B: Fp8Matmul>(
         OutputType::Float(_) => &[DType::BF16],
         OutputType::Fp8 { .. } => &[DType::BF16, DType::F16],
     };
-    let possible: Vec<_> =
-        allowed.iter().copied().filter(|dtype| B::supports_dtype(device, *dtype)).collect();
-    let is_fine = match possible.is_empty() {
-        true => dtype == DType::F32,
-        false => possible.contains(&dtype),
-    };
-    if !is_fine {
-        let possible = if possible.is_empty() { vec![DType::F32] } else { possible };
+    // F32 stands for a type that the device has not got.
+    let mut possible: Vec<_> = allowed
+        .iter()
+        .map(|dtype| if B::supports_dtype(device, *dtype) { *dtype } else { DType::F32 })
+        .collect();
+    possible.dedup();
+    if !possible.contains(&dtype) {
         return Err(format!(
-            "the bias is {dtype:?}; with this output it must be {possible:?}: use bias.cast(…)"
+            "the bias is {dtype:?}; with this output it must be of one of {possible:?}: use bias.cast(…)"
         ));
     }
     if bias.device() != *device {

@@ -17,7 +17,7 @@ use crate::matmul::OutputType;
 /// | amax                  | no      | with FP8 output                                                                                 |
 /// | fast accumulation     | no      | always                                                                                          |
 ///
-/// On a device without BF16 or F16, which is none with FP8 hardware, the bias is F32 and the output F32 or FP8.
+/// A device without BF16 or F16, which is none with FP8 hardware, has no such output, and F32 stands for that type in a bias.
 ///
 /// ```
 /// use burn::backend::Flex;

@@ -133,6 +133,7 @@ impl<B: Fp8Matmul> Case<B> {
             false => options,
         };
         let (output, report) = trace(|| scaled_matmul(&self.a, &self.b, &options));
+        let output = output.unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let [product] = &report.products[..] else { panic!("{}: {report}", self.name) };
         assert_eq!(
             (product.kind, product.role, product.gemm),
@@ -142,7 +143,7 @@ impl<B: Fp8Matmul> Case<B> {
             let operand = operand.expect("in FP8");
             assert_eq!((operand.format, operand.scale), (tensor.format(), tensor.read_scale()));
         }
-        output.unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        output
     }
 
     /// Float output in f32, bf16 included: on a device without bf16 rounded here, after it was refused there.
