@@ -268,6 +268,38 @@ mod tests {
         assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
     }
 
+    /// The transpose of a matrix of codes, in every form, of sizes that leave bytes of the last word to spare and that do not.
+    fn check_transposes<B: Fp8Matmul>() {
+        let (device, format) = (Default::default(), Fp8Format::E4M3);
+        for [rows, columns] in [[1, 1], [3, 5], [4, 6], [16, 3], [7, 32], [0, 3]] {
+            let bytes: Vec<u8> = (0..rows * columns).map(|code| (code * 37) as u8 & 0xF7).collect();
+            let expected: Vec<u8> = (0..columns)
+                .flat_map(|column| bytes.iter().skip(column).step_by(columns).copied())
+                .collect();
+            let shape = || Shape::new([rows, columns]);
+            let values = bytes.iter().map(|code| format.decode(*code)).collect::<Vec<_>>();
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values, shape()), &device);
+            for codes in [
+                Codes::Bytes(as_u8, format),
+                Codes::pack(&bytes, shape(), format, &device),
+                Codes::Values(as_f32),
+            ] {
+                let transposed = Fp8Codes::<B, 2>::new(codes.transpose(), format);
+                assert_eq!(transposed.dims(), [columns, rows]);
+                assert_eq!(transposed.to_bytes(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn transposes_move_every_code() {
+        check_transposes::<Flex>();
+        check_transposes::<Fp8Backend<Autodiff<Flex>>>();
+        #[cfg(feature = "ndarray")]
+        check_transposes::<NdArray>();
+    }
+
     #[test]
     fn every_form_holds_every_code() {
         check_forms::<Flex>();

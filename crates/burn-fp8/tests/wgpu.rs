@@ -93,6 +93,16 @@ fn scaled_products_equal_those_of_torch() {
     fused::products_of_torch::<Unfused>();
 }
 
+#[test]
+fn scaled_products_of_every_layout_are_the_same() {
+    fused::all_layouts_give_the_same_product::<Unfused>();
+}
+
+#[test]
+fn scaled_products_of_special_values() {
+    fused::special_values::<Unfused>();
+}
+
 #[cfg(feature = "fusion")]
 mod fusion {
     use burn::backend::Wgpu;

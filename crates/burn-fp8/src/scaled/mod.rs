@@ -242,7 +242,11 @@ fn check_bias<B: Fp8Matmul>(
     }
     let tracked = primitive(bias.clone());
     if B::fp8_is_tracked([&tracked, &tracked]) {
-        return Err("the bias has a gradient, which would end here: use bias.detach()".into());
+        return Err(
+            "the bias has a gradient, which would end here; take it from model.valid(), or use \
+             bias.detach().set_require_grad(false)"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ impl<B: Backend> ScaledMatmul<B> {
         Self { output, bias: None, activation, amax: false, fast_accumulation: false }
     }
 
-    /// Adds a bias `[N]` to each row. It must have no gradient: detach it, or take the model's `valid()`.
+    /// Adds a bias `[N]` to each row. It must have no gradient: take it from the model's `valid()`, or use `bias.detach().set_require_grad(false)`.
     pub fn with_bias(self, bias: Tensor<B, 1>) -> Self {
         Self { bias: Some(bias), ..self }
     }

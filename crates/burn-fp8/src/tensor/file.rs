@@ -44,9 +44,12 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
             };
             let codes = (dtype, tensor.dims().to_vec(), tensor.to_bytes());
             let scale = (Dtype::F32, vec![1], little_endian(&[scale]));
+            if name.is_empty() {
+                return Err(invalid("a tensor has no name".into()));
+            }
             for (key, entry) in [(name.to_owned(), codes), (scale_key(name), scale)] {
-                if name.is_empty() || entries.insert(key.clone(), entry).is_some() {
-                    return Err(invalid(format!("`{key}` is empty or there twice")));
+                if entries.insert(key.clone(), entry).is_some() {
+                    return Err(invalid(format!("two tensors of the file have the name `{key}`")));
                 }
             }
         }
@@ -141,7 +144,7 @@ fn tensor<B: Backend, const D: usize>(
     name: &str,
     device: &B::Device,
 ) -> Result<Fp8Tensor<B, D>, String> {
-    let view = file.tensor(name).map_err(|_| format!("it has no `{name}`"))?;
+    let view = file.tensor(name).map_err(|_| format!("it has no `{name}`{}", beside(file)))?;
     let format = match view.dtype() {
         Dtype::F8_E4M3 => Some(Fp8Format::E4M3),
         Dtype::F8_E5M2 => Some(Fp8Format::E5M2),
@@ -155,4 +158,17 @@ fn tensor<B: Backend, const D: usize>(
     crate::scaling::check_scale(&key, scale)?;
     Fp8Tensor::from_bytes(view.data().to_vec(), shape, format, scale, device)
         .map_err(|error| error.to_string())
+}
+
+/// Some of the names in a file, to find the right one by.
+fn beside(file: &SafeTensors) -> String {
+    const SHOWN: usize = 10;
+    let mut names = file.names();
+    names.sort_unstable();
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len() {
+        0 => ", nor any other tensor".into(),
+        len if len > SHOWN => format!("; it has {} and {} more", shown.join(", "), len - SHOWN),
+        _ => format!("; it has {}", shown.join(", ")),
+    }
 }

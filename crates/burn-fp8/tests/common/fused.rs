@@ -298,3 +298,111 @@ fn check_seen(file: &File, belongs: impl Fn(&str) -> bool) {
     assert!(!names.is_empty());
     assert_eq!(*file.seen.borrow(), names, "every tensor of the file is checked");
 }
+
+/// Rows, columns, each operand either way: the same bits.
+pub fn all_layouts_give_the_same_product<B: Fp8Matmul>() {
+    let device = Default::default();
+    // Not multiples of four, so that packed codes have bytes to spare.
+    for [m, n, k] in [[3, 5, 7], [1, 1, 1], [17, 2, 9], [16, 32, 48]] {
+        let mut random = super::Random(3);
+        let mut codes =
+            |len: usize| (0..len).map(|_| (random.bits() % 0x7B) as u8).collect::<Vec<_>>();
+        let (a, b_t) = (codes(m * k), codes(n * k));
+        let transposed = |codes: &[u8], [rows, columns]: [usize; 2]| -> Vec<u8> {
+            (0..columns)
+                .flat_map(|column| (0..rows).map(move |row| codes[row * columns + column]))
+                .collect()
+        };
+        let tensor = |codes: &[u8], shape, scale: f32| {
+            Fp8Tensor::<B, 2>::from_bytes(codes.to_vec(), shape, E4M3, scale, &device)
+                .expect("good")
+        };
+        let lhs =
+            [tensor(&a, [m, k], 0.5), tensor(&transposed(&a, [m, k]), [k, m], 0.5).transpose()];
+        let rhs = [
+            tensor(&b_t, [n, k], 0.25).transpose(),
+            tensor(&transposed(&b_t, [n, k]), [k, n], 0.25),
+        ];
+        for (tensor, shape, bytes) in
+            [(&lhs, [m, k], a.clone()), (&rhs, [k, n], transposed(&b_t, [n, k]))]
+                .map(|(t, s, b)| (t, s, b))
+        {
+            for tensor in tensor {
+                assert_eq!((tensor.dims(), tensor.to_bytes()), (shape, bytes.clone()));
+                assert_eq!(tensor.transpose().transpose().to_bytes(), bytes);
+            }
+            let [first, second] = tensor.each_ref().map(|tensor| values(tensor.dequantize()));
+            assert_eq!(first, second);
+        }
+        let product = |a: &Fp8Tensor<B, 2>, b: &Fp8Tensor<B, 2>| {
+            let options = ScaledMatmul::fp8(E4M3, 64.0).with_amax();
+            let output = scaled_matmul(a, b, &options).expect("good");
+            (values(output.amax.clone().expect("asked for")), output.into_fp8().to_bytes())
+        };
+        let expected = product(&lhs[0], &rhs[0]);
+        assert!(expected.0[0] > 0.0);
+        for a in &lhs {
+            for b in &rhs {
+                assert_eq!(product(a, b), expected, "{m}×{n}×{k}");
+            }
+        }
+    }
+}
+
+/// NaN, infinities and numbers beyond the largest one, in codes, sums, bias and activation.
+pub fn special_values<B: Fp8Matmul>() {
+    const INF: f32 = f32::INFINITY;
+    let device = Default::default();
+    let column = |codes: &[u8], format, scale: f32| {
+        Fp8Tensor::<B, 2>::from_bytes(codes.to_vec(), [codes.len(), 1], format, scale, &device)
+            .expect("good")
+    };
+    // The codes of 1, NaN, ∞, -∞, the largest number, and its negative.
+    let e5m2 = column(&[0x3C, 0x7E, 0x7C, 0xFC, 0x7B, 0xFB], E5M2, 1.0);
+    let one = column(&[0x38], E4M3, 1.0);
+    let run = |a: &Fp8Tensor<B, 2>, options: ScaledMatmul<B>| {
+        scaled_matmul(a, &one, &options).expect("good")
+    };
+    let same = |actual: &[f32], expected: &[f32]| {
+        let same = |(a, e): (&f32, &f32)| a == e || (a.is_nan() && e.is_nan());
+        assert!(
+            actual.len() == expected.len() && actual.iter().zip(expected).all(same),
+            "{actual:?}"
+        );
+    };
+    let float = |activation| {
+        values(run(&e5m2, ScaledMatmul::default().with_activation(activation)).into_float())
+    };
+    same(&float(Activation::None), &[1.0, f32::NAN, INF, -INF, 57344.0, -57344.0]);
+    same(&float(Activation::Relu), &[1.0, f32::NAN, INF, 0.0, 57344.0, 0.0]);
+    let gelu = float(Activation::Gelu);
+    assert!((gelu[0] - 0.841_192).abs() < 1e-6, "{gelu:?}");
+    same(&gelu[1..], &[f32::NAN, INF, f32::NAN, 57344.0, -0.0]);
+
+    // FP8 output clamps, infinities too; the amax tells what there was.
+    for (format, nan, max) in [(E4M3, 0x7F, 0x7E), (E5M2, 0x7E, 0x7B)] {
+        let output = run(&e5m2, ScaledMatmul::fp8(format, 1.0).with_amax());
+        same(&values(output.amax.clone().expect("asked for")), &[f32::NAN]);
+        let d = output.into_fp8().to_bytes();
+        assert!(format.is_nan(d[1]) && d[1] & 0x7F == nan, "{d:x?}");
+        assert_eq!([d[2], d[3]], [max, max | 0x80], "{d:x?}");
+    }
+    let finite = column(&[0x3C, 0x7B, 0xFB, 0x00, 0x80], E5M2, 1.0);
+    let output = run(&finite, ScaledMatmul::fp8(E4M3, 1.0).with_amax());
+    assert_eq!(values(output.amax.clone().expect("asked for")), [57344.0], "before clamping");
+    assert_eq!(output.into_fp8().to_bytes()[..4], [0x38, 0x7E, 0xFE, 0x00]);
+    let infinite = column(&[0x3C, 0xFC], E5M2, 1.0);
+    let output = run(&infinite, ScaledMatmul::fp8(E4M3, 1.0).with_amax());
+    assert_eq!(values(output.amax.expect("asked for")), [INF]);
+
+    // A sum beyond f32, by its scale.
+    let huge = column(&[0x7B], E5M2, f32::MAX / 2.0);
+    same(&values(run(&huge, ScaledMatmul::default()).into_float()), &[INF]);
+    assert_eq!(run(&huge, ScaledMatmul::fp8(E4M3, 2f32.powi(126))).into_fp8().to_bytes(), [0x7E]);
+
+    // Scales on the device are not looked at: one that is NaN gives NaN.
+    let nan = super::tensor::<B, 1>(&[f32::NAN], [1]);
+    let tensor = Fp8Tensor::<B, 2>::from_bytes(vec![0x38], [1, 1], E4M3, nan, &device);
+    let d = run(&tensor.expect("not looked at"), ScaledMatmul::default());
+    same(&values(d.into_float()), &[f32::NAN]);
+}
