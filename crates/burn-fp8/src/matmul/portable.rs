@@ -133,6 +133,14 @@ fn pack<B: Backend>(codes: IntTensor<B>) -> IntTensor<B> {
     let byte = |byte: isize| {
         let column = [Slice::full(), Slice::new(byte, Some(byte + 1), 1)];
         let codes = B::int_slice(codes.clone(), &column);
+        let codes = match byte {
+            // The highest byte has the sign of the word: some backends do not let a shift change it.
+            3 => {
+                let flipped = B::bitwise_xor_scalar(codes, 0x80.into());
+                B::int_sub_scalar(flipped, 0x80.into())
+            }
+            _ => codes,
+        };
         B::bitwise_left_shift_scalar(codes, (8 * byte as i32).into())
     };
     let packed = (1..4).fold(byte(0), |word, index| B::bitwise_or(word, byte(index)));
