@@ -305,8 +305,11 @@ pub fn all_layouts_give_the_same_product<B: Fp8Matmul>() {
     // Not multiples of four, so that packed codes have bytes to spare.
     for [m, n, k] in [[3, 5, 7], [1, 1, 1], [17, 2, 9], [16, 32, 48]] {
         let mut random = super::Random(3);
-        let mut codes =
-            |len: usize| (0..len).map(|_| (random.bits() % 0x7B) as u8).collect::<Vec<_>>();
+        let mut codes = |len: usize| {
+            (0..len)
+                .map(|_| (random.bits() % 0x7B) as u8 | (random.bits() as u8 & 0x80))
+                .collect::<Vec<_>>()
+        };
         let (a, b_t) = (codes(m * k), codes(n * k));
         let transposed = |codes: &[u8], [rows, columns]: [usize; 2]| -> Vec<u8> {
             (0..columns)
