@@ -6,7 +6,7 @@ use burn::tensor::{DType, Shape, Tensor, TensorData, TensorMetadata, TensorPrimi
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 
 use crate::Fp8Error;
-use crate::matmul::{Codes, Fp8Matmul};
+use crate::matmul::{Codes, Fp8Matmul, portable};
 
 /// A tensor of FP8 numbers, without a scale.
 ///
@@ -34,7 +34,11 @@ impl<B: Backend, const D: usize> Fp8Codes<B, D> {
         device: &B::Device,
     ) -> Result<Self, Fp8Error> {
         let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-        if elements != Some(bytes.len()) {
+        // Where one size is 0, the others must still have strides.
+        let strides = shape.iter().try_fold(1isize, |product, size| {
+            product.checked_mul(isize::try_from(*size).ok()?.max(1))
+        });
+        if elements != Some(bytes.len()) || strides.is_none() {
             let reason = format!("{} bytes do not fill the shape {shape:?}", bytes.len());
             return Err(Fp8Error::Invalid { what: "FP8 codes", reason });
         }
@@ -163,6 +167,11 @@ impl<B: Backend> Codes<B> {
         }
     }
 
+    /// The codes of the transpose, of a matrix.
+    pub(crate) fn transpose(self) -> Self {
+        portable::transpose::<B>(self)
+    }
+
     fn moved_to(self, device: &B::Device) -> Self {
         match self {
             Self::Bytes(codes, format) => Self::Bytes(B::int_to_device(codes, device), format),
@@ -257,6 +266,38 @@ mod tests {
         let empty = Codes::<B>::pack(&[], Shape::new([0, 3]), Fp8Format::E4M3, &device);
         let empty = Fp8Codes::<B, 2>::new(empty, Fp8Format::E4M3);
         assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
+    }
+
+    /// The transpose of a matrix of codes, in every form, of sizes that leave bytes of the last word to spare and that do not.
+    fn check_transposes<B: Fp8Matmul>() {
+        let (device, format) = (Default::default(), Fp8Format::E4M3);
+        for [rows, columns] in [[1, 1], [3, 5], [4, 6], [16, 3], [7, 32], [0, 3]] {
+            let bytes: Vec<u8> = (0..rows * columns).map(|code| (code * 37) as u8 & 0xF7).collect();
+            let expected: Vec<u8> = (0..columns)
+                .flat_map(|column| bytes.iter().skip(column).step_by(columns).copied())
+                .collect();
+            let shape = || Shape::new([rows, columns]);
+            let values = bytes.iter().map(|code| format.decode(*code)).collect::<Vec<_>>();
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values, shape()), &device);
+            for codes in [
+                Codes::Bytes(as_u8, format),
+                Codes::pack(&bytes, shape(), format, &device),
+                Codes::Values(as_f32),
+            ] {
+                let transposed = Fp8Codes::<B, 2>::new(codes.transpose(), format);
+                assert_eq!(transposed.dims(), [columns, rows]);
+                assert_eq!(transposed.to_bytes(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn transposes_move_every_code() {
+        check_transposes::<Flex>();
+        check_transposes::<Fp8Backend<Autodiff<Flex>>>();
+        #[cfg(feature = "ndarray")]
+        check_transposes::<NdArray>();
     }
 
     #[test]

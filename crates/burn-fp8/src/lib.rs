@@ -16,6 +16,8 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
+//! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two such tensors with
+//!   bias, activation, FP8 output and amax.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
@@ -30,7 +32,9 @@ pub mod nn;
 pub mod ops;
 pub mod optim;
 mod report;
+mod scaled;
 mod scaling;
+mod tensor;
 
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
@@ -43,8 +47,10 @@ pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, hi
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
+pub use scaled::{Activation, ScaledMatmul, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;
 pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
+pub use tensor::Fp8Tensor;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -4,6 +4,7 @@ use burn::tensor::{DType, Shape, Slice, TensorMetadata};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::matmul::matrix::note;
 use crate::matmul::{Codes, Fp8Matmul, GemmOperand, GemmOptions};
 #[cfg(feature = "cuda")]
 use crate::report::Fallback;
@@ -21,7 +22,7 @@ where
     #[cfg(feature = "cuda")]
     let ran = match super::cuda::gemm::<B, R>(&lhs, &rhs, &options) {
         Some(Ok((output, launch))) => {
-            note(&options, || Ran::Native { algorithm: super::cuda::describe(&launch) });
+            note(&options.note, || Ran::Native { algorithm: super::cuda::describe(&launch) });
             return output;
         }
         Some(Err(_)) => Ran::Fallback(Fallback::NoAlgorithm),
@@ -29,15 +30,8 @@ where
     };
     #[cfg(not(feature = "cuda"))]
     let ran = Ran::Native { algorithm: "decoded".into() };
-    note(&options, || ran);
+    note(&options.note, || ran);
     decoded::<B, R>(lhs, rhs, &options)
-}
-
-fn note(options: &GemmOptions, ran: impl FnOnce() -> Ran) {
-    if let Some(note) = &options.note {
-        // A stream that is replayed notes the same again.
-        let _ = note.set(ran());
-    }
 }
 
 /// The product of the decoded codes in f32, times both scales.

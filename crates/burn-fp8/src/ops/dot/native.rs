@@ -1,14 +1,14 @@
 //! The product of a layer on tensor cores: the three GEMMs of [`crate::matmul`]'s native products, with scales chosen as in Flax.
 
-use std::sync::{Arc, OnceLock};
-
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
 use super::{Backward, DotOptions, Forward, gemm};
 use crate::Fp8Matmul;
-use crate::matmul::{GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, SavedOperand, reshape};
+use crate::matmul::{
+    GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, SavedOperand, new_note, reshape,
+};
 use crate::ops::QdqOptions;
 use crate::ops::flax;
 use crate::report::{self, Pending, PendingOperand, PendingRan};
@@ -98,7 +98,7 @@ impl Product {
         rhs: MeasuredOperand<B>,
     ) -> FloatTensor<B> {
         let gemm = self.forward.for_role(role);
-        let note = report::is_tracing().then(|| Arc::new(OnceLock::new()));
+        let note = new_note();
         if let Some(note) = &note {
             report::record(|| Pending {
                 kind: ProductKind::Linear,
