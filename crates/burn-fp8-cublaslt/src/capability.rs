@@ -122,7 +122,7 @@ impl Capability {
     /// # Errors
     ///
     /// [`Unavailable`], naming what is missing and how to get it: a library, the device, FP8 tensor cores (sm_89), a
-    /// cuBLASLt that is new enough.
+    /// cuBLASLt that is new enough, a driver for it.
     pub fn probe(ordinal: u32) -> Result<Self, Unavailable> {
         let driver = library::driver()?;
         let count = driver.device_count()?;
@@ -151,8 +151,12 @@ impl Capability {
         if library < oldest {
             return Err(Unavailable::OldCublasLt { library, oldest, compute });
         }
-        let version = u32::try_from(driver.version()?).unwrap_or(0);
-        Ok(Self { compute, library, driver: DriverVersion::from_number(version) })
+        let driver = DriverVersion::from_number(u32::try_from(driver.version()?).unwrap_or(0));
+        // CUDA is compatible within a major version: a library of the next one cannot make a handle.
+        if library.major > driver.major {
+            return Err(Unavailable::OldDriver { library, driver });
+        }
+        Ok(Self { compute, library, driver })
     }
 }
 

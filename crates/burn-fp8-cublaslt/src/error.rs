@@ -1,6 +1,6 @@
 //! What can be missing, and what can fail.
 
-use crate::capability::{ComputeCapability, LibraryVersion};
+use crate::capability::{ComputeCapability, DriverVersion, LibraryVersion};
 use crate::plan::PlanError;
 use crate::problem::Shape;
 use crate::raw::driver::DriverError;
@@ -69,6 +69,14 @@ pub enum Unavailable {
         /// The device.
         compute: ComputeCapability,
     },
+    /// The driver is older than libcublasLt.
+    #[error("cuBLASLt {library} needs a driver for CUDA {}.0 and the driver supports {driver}; update the driver, or install cuBLASLt {}", library.major, driver.major)]
+    OldDriver {
+        /// The version of the library.
+        library: LibraryVersion,
+        /// What the driver supports.
+        driver: DriverVersion,
+    },
     /// The driver refused.
     #[error("the NVIDIA driver cannot be used: {0}")]
     Driver(#[from] DriverError),
@@ -77,12 +85,12 @@ pub enum Unavailable {
     CublasLt(#[from] LtError),
 }
 
-/// `a, b or c`.
+/// `a and 15 other names`.
 fn list(names: &[String]) -> String {
     match names {
         [] => "no file names".to_owned(),
         [name] => name.clone(),
-        [names @ .., last] => format!("{} or {last}", names.join(", ")),
+        [first, others @ ..] => format!("{first} and {} other names", others.len()),
     }
 }
 
@@ -134,6 +142,12 @@ pub enum Error {
         available: usize,
         /// What the most modest algorithm that was found needs.
         needed: usize,
+    },
+    /// The driver gave memory that cuBLASLt cannot use as a workspace.
+    #[error("the workspace at {pointer:#x} is not aligned to 256 bytes")]
+    Alignment {
+        /// Its address.
+        pointer: u64,
     },
     /// The driver failed.
     #[error(transparent)]

@@ -50,5 +50,11 @@ pub fn cublaslt() -> Result<&'static Lt, Unavailable> {
 
 /// The file names that cudarc looks for, in its order.
 fn candidates(names: &[&str]) -> Vec<String> {
-    names.iter().flat_map(|name| cudarc::get_lib_name_candidates(name)).collect()
+    let mut candidates: Vec<String> = Vec::new();
+    for candidate in names.iter().flat_map(|name| cudarc::get_lib_name_candidates(name)) {
+        if !candidates.contains(&candidate) {
+            candidates.push(candidate);
+        }
+    }
+    candidates
 }

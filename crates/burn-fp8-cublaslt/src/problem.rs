@@ -243,6 +243,16 @@ pub enum AuxKind {
     },
 }
 
+impl AuxKind {
+    pub(crate) const fn scaled(self) -> bool {
+        matches!(self, Self::GeluInput { scaled: true, .. })
+    }
+
+    pub(crate) const fn amax(self) -> bool {
+        matches!(self, Self::GeluInput { amax: true, .. })
+    }
+}
+
 /// How the tensor cores of Ada and Hopper accumulate; others ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Accumulation {

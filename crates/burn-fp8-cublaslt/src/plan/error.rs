@@ -56,7 +56,7 @@ pub enum Rule {
     ScaleBlockShape,
     /// Scales per row and per block are documented for a single product: their length is M and N.
     ScaleBatch,
-    /// A scale of C is documented with scales per tensor and per row.
+    /// A scale of C needs C, and is documented with scales per tensor and per row.
     ScaleC,
     /// Only D in FP8 is multiplied by a factor.
     ScaleD,
@@ -109,7 +109,7 @@ impl fmt::Display for Rule {
             Self::ScaleBlocks => "at most one operand may have scales per 128×128 block",
             Self::ScaleBlockShape => "scales per block need M and N to be multiples of 4",
             Self::ScaleBatch => "scales per row or per block are for a single product",
-            Self::ScaleC => "C can have a scale beside scales per tensor or per row",
+            Self::ScaleC => "a scale of C needs C, and scales of A and B per tensor or per row",
             Self::ScaleD => "only D in FP8 can be scaled",
             Self::AmaxD => "only D in FP8 can have an amax",
             Self::KMultiple => "K must be a multiple of 16",

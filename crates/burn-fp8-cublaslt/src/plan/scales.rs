@@ -24,6 +24,9 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
             "compute the amax in a kernel",
         ));
     }
+    if problem.scaled_c && problem.c.is_none() {
+        return Err(PlanError::new(Rule::ScaleC, "there is no C", "leave the scale out"));
+    }
     let name = match problem.scales {
         Scales::PerTensor => return Ok(()),
         Scales::PerRow => "per row",

@@ -137,6 +137,7 @@ macro_rules! call {
 /// A value that attributes hold: plain integers of the width that the header names.
 pub trait Attribute: Copy + Default {}
 impl Attribute for i8 {}
+impl Attribute for u16 {}
 impl Attribute for i32 {}
 impl Attribute for u32 {}
 impl Attribute for i64 {}
