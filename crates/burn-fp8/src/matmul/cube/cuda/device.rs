@@ -22,7 +22,7 @@ fn probe(index: usize) -> Capability {
     match burn_fp8_cublaslt::Capability::probe(ordinal) {
         Ok(found) => {
             let device = NativeDevice {
-                name: burn_fp8_cublaslt::device_name(ordinal).unwrap_or_else(|_| "unnamed".into()),
+                name: name(index).unwrap_or_else(|| "a device without a name".into()),
                 compute_capability: (found.compute.major, found.compute.minor),
                 driver: (found.driver.major, found.driver.minor),
                 cublaslt: found.library.to_string(),
@@ -31,6 +31,11 @@ fn probe(index: usize) -> Capability {
         }
         Err(unavailable) => Capability::FakeQuantized { reason: unavailable.to_string().into() },
     }
+}
+
+fn name(index: usize) -> Option<String> {
+    let driver = burn_fp8_cublaslt::library::driver().ok()?;
+    driver.device_name(driver.device(i32::try_from(index).ok()?).ok()?).ok()
 }
 
 static LIBRARIES: Mutex<Option<HashMap<usize, Arc<CublasLt>>>> = Mutex::new(None);
