@@ -59,7 +59,7 @@ pub(crate) fn divide(magnitude: Quad, divisor: &Divisor, #[comptime] division: D
     let scale = Vector::<f32, Const<4>>::new(divisor.scale);
     if comptime!(division == Division::Reciprocal) {
         if divisor.in_range {
-            Quad::reinterpret(corrected(x, scale, divisor.reciprocal))
+            Quad::reinterpret(corrected(x, divisor.scale, divisor.reciprocal))
         } else {
             Quad::reinterpret(x / scale)
         }
@@ -77,11 +77,11 @@ pub(crate) fn divide(magnitude: Quad, divisor: &Divisor, #[comptime] division: D
 #[cube]
 fn corrected(
     x: Vector<f32, Const<4>>,
-    scale: Vector<f32, Const<4>>,
+    scale: f32,
     reciprocal: f32,
 ) -> Vector<f32, Const<4>> {
     let r = Vector::<f32, Const<4>>::new(reciprocal);
-    let negative = -scale;
+    let negative = Vector::<f32, Const<4>>::new(-scale);
     let quotient = x * r;
     let quotient = fma(fma(negative, quotient, x), r, quotient);
     fma(fma(negative, quotient, x), r, quotient)
