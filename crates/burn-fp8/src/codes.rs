@@ -152,7 +152,7 @@ impl<B: Backend> Codes<B> {
         Self::Packed(B::int_from_data(TensorData::new(words, [len]), device), shape, format)
     }
 
-    fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> Shape {
         match self {
             Self::Bytes(codes, _) => codes.shape(),
             Self::Packed(_, shape, _) => shape.clone(),
@@ -160,7 +160,7 @@ impl<B: Backend> Codes<B> {
         }
     }
 
-    fn device(&self) -> B::Device {
+    pub(crate) fn device(&self) -> B::Device {
         match self {
             Self::Bytes(codes, _) | Self::Packed(codes, ..) => B::int_device(codes),
             Self::Values(values) => B::float_device(values),

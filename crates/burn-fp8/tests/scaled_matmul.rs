@@ -130,7 +130,10 @@ fn the_execution_holds_and_high_precision_does_not() {
     });
     assert_eq!(report.fp8().count(), 2, "{report}");
     for product in &report.products {
-        assert_eq!((product.kind, product.ran.clone()), (ProductKind::ScaledMatmul, Ran::FakeQuantized));
+        assert_eq!(
+            (product.kind, product.ran.clone()),
+            (ProductKind::ScaledMatmul, Ran::FakeQuantized)
+        );
     }
     assert!(report.to_string().contains("scaled_matmul"), "{report}");
 }

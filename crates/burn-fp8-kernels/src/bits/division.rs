@@ -75,11 +75,7 @@ pub(crate) fn divide(magnitude: Quad, divisor: &Divisor, #[comptime] division: D
 /// With a scale of at least 2^-80, whatever underflows has a quotient below 2^-18, whose code is zero in both formats, and stays
 /// there. (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.)
 #[cube]
-fn corrected(
-    x: Vector<f32, Const<4>>,
-    scale: f32,
-    reciprocal: f32,
-) -> Vector<f32, Const<4>> {
+fn corrected(x: Vector<f32, Const<4>>, scale: f32, reciprocal: f32) -> Vector<f32, Const<4>> {
     let r = Vector::<f32, Const<4>>::new(reciprocal);
     let negative = Vector::<f32, Const<4>>::new(-scale);
     let quotient = x * r;

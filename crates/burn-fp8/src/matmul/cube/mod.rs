@@ -19,7 +19,8 @@ use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 use super::matrix::{PADDING, matrix_shape};
 use super::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Layouts, Quantize, QuantizeMatrix, Quantized,
-    QuantizedMatrix, ScaleRule, portable,
+    QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
+    emulated_scaled_matmul, portable,
 };
 use crate::{Capability, Scalar};
 use tensor::{elements, number, output, rule, run, scalar, unwrap};
@@ -134,6 +135,18 @@ where
         options: GemmOptions,
     ) -> FloatTensor<Self> {
         gemm::gemm::<Self, R>(lhs, rhs, options)
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(product) = cuda::scaled_matmul::<Self, R>(&a, &b_t, &request) {
+            return product;
+        }
+        emulated_scaled_matmul::<Self>(a, b_t, request)
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

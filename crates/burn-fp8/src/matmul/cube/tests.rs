@@ -9,12 +9,15 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;
-use burn_fp8_core::{Filter, GemmRole, Precision, Products, Recipe};
+use burn_fp8_core::{Filter, Fp8Format, GemmRole, Precision, Products, Recipe};
 
 use super::capability::pretend_tensor_cores;
 use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
-use crate::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Ran, Report, trace};
+use crate::{
+    Activation, DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Fp8Tensor, Ran, Report,
+    ScaledMatmul, scaled_matmul, trace,
+};
 
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
 
@@ -227,6 +230,26 @@ fn special_values_stay_visible<B: Fp8Matmul>() {
     }
 }
 
+/// One product with everything fused into it, as the node of a stream that it is on tensor cores: as on Flex.
+fn scaled_products_are_those_of_flex<B: Fp8Matmul>() {
+    fn run<B: Fp8Matmul>() -> Vec<Vec<f32>> {
+        let (m, n, k) = (17, 18, 20);
+        let a = Fp8Tensor::<B, 2>::quantize(tensor(1, [m, k]), Fp8Format::E4M3);
+        let b = Fp8Tensor::<B, 2>::quantize(tensor(2, [n, k]), Fp8Format::E5M2).transpose();
+        let float = scaled_matmul(&a, &b, &ScaledMatmul::default()).expect("it is valid");
+        let scale = Tensor::<B, 1>::from_floats([2.0], &Default::default());
+        let options =
+            ScaledMatmul::fp8(Fp8Format::E5M2, scale).with_activation(Activation::Relu).with_amax();
+        let fp8 = scaled_matmul(&a, &b, &options).expect("it is valid");
+        let amax = fp8.amax.clone().expect("asked for");
+        vec![values(float.into_float()), values(fp8.into_fp8().dequantize()), values(amax)]
+    }
+    let _pretend = pretend_tensor_cores();
+    for (index, (actual, expected)) in run::<B>().iter().zip(&run::<Flex>()).enumerate() {
+        assert_close(actual, expected, &format!("result {index}"));
+    }
+}
+
 #[test]
 fn native_execution_needs_tensor_cores() {
     let capability = Fp8Backend::<Unfused>::capability(&WgpuDevice::default());
@@ -269,6 +292,11 @@ macro_rules! on {
         #[test]
         fn layers_multiply_natively() {
             super::layers_multiply_natively::<$backend>();
+        }
+
+        #[test]
+        fn scaled_products_are_those_of_flex() {
+            super::scaled_products_are_those_of_flex::<$backend>();
         }
 
         #[test]

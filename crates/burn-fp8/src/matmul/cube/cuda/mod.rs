@@ -2,6 +2,7 @@
 
 mod device;
 mod launch;
+mod scaled;
 
 use core::any::Any;
 
@@ -17,6 +18,7 @@ use burn_fp8_cublaslt::{Accumulation, DataType, Error, Launch, ScaledMatmul};
 
 pub(super) use device::capability;
 pub(super) use launch::{Call, describe, launch};
+pub(super) use scaled::scaled_matmul;
 
 use crate::Scalar;
 use crate::matmul::matrix::PADDING;
