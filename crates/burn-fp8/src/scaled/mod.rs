@@ -127,7 +127,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
     let float = |tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor));
     let d = match (values, output) {
         (ScaledValues::Codes(codes), OutputType::Fp8 { format, scale }) => {
-            ScaledMatrix::Fp8(Fp8Tensor::new(Fp8Codes::new(codes, format), scale))
+            ScaledMatrix::Fp8(Fp8Tensor::new(Fp8Codes::new(codes.compact(format), format), scale))
         }
         (ScaledValues::Float(tensor), OutputType::Float(_)) => ScaledMatrix::Float(float(tensor)),
         _ => unreachable!("a backend gives the type of output that it was asked for"),
