@@ -58,7 +58,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// let random = |shape| Tensor::<Flex, 2>::random(shape, Distribution::Default, &device);
 /// let a = Fp8Tensor::quantize(random([16, 32]), Fp8Format::E4M3);
 /// let weight = Fp8Tensor::quantize(random([64, 32]), Fp8Format::E4M3); // [N, K]
-/// let bias = Tensor::ones([64], &device).cast(FloatDType::BF16);
+/// let bias = Tensor::<Flex, 1>::ones([64], &device).cast(FloatDType::BF16);
 ///
 /// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmul::default())?.into_float();
 /// assert_eq!(y.dims(), [16, 64]);
