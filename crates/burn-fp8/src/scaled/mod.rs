@@ -138,7 +138,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
 
 /// The shape of the product, or why cuBLASLt has no such one.
 ///
-/// Source: the tables of FP8 types in NVIDIA's documentation of `cublasLtMatmul`, CUDA 13.0.
+/// By the table of FP8 types in NVIDIA's documentation of `cublasLtMatmul`.
 fn check<B: Fp8Matmul>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,
