@@ -167,6 +167,11 @@ impl<B: Backend> Codes<B> {
         }
     }
 
+    /// As small as the device can hold them without the host's help.
+    pub(crate) fn compact(self, format: Fp8Format) -> Self {
+        portable::compact::<B>(self, format)
+    }
+
     /// The codes of the transpose, of a matrix.
     pub(crate) fn transpose(self) -> Self {
         portable::transpose::<B>(self)
@@ -289,6 +294,37 @@ mod tests {
                 assert_eq!(transposed.dims(), [columns, rows]);
                 assert_eq!(transposed.to_bytes(), expected);
             }
+        }
+    }
+
+    /// Every number of both formats, compacted, has its own code again; NaN has one.
+    fn check_compact<B: Fp8Matmul>() {
+        let device = Default::default();
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let codes: Vec<u8> = (0..=255).collect();
+            let values: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
+            let values = B::float_from_data(TensorData::new(values, [2, 128]), &device);
+            let compact = Codes::<B>::Values(values).compact(format);
+            assert!(matches!(compact, Codes::Bytes(..)), "the device has u8");
+            let bytes = Fp8Codes::<B, 2>::new(compact, format).to_bytes();
+            for (code, byte) in codes.into_iter().zip(bytes) {
+                let expected = match format.is_nan(code) {
+                    true => format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F,
+                    false => code,
+                };
+                assert_eq!(byte & 0x7F, expected & 0x7F, "{format} {code:#x}");
+                assert!(format.is_nan(code) || byte == code, "{format} {code:#x}: {byte:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_compact_to_their_codes() {
+        check_compact::<Flex>();
+        #[cfg(feature = "ndarray")]
+        {
+            check_compact::<NdArray>();
+            check_compact::<Fp8Backend<Autodiff<NdArray>>>();
         }
     }
 

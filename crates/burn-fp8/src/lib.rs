@@ -16,8 +16,8 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
-//! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two such tensors with
-//!   bias, activation, FP8 output and amax.
+//! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
+//!   activation, FP8 output and amax, as [`ScaledMatmul`] says.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].

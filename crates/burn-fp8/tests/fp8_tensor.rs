@@ -8,7 +8,7 @@ use std::path::Path;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, Fp8Tensor};
+use burn_fp8::{Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, Fp8Tensor, ScaledMatmul, scaled_matmul};
 use common::{Random, reference, tensor, values};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -74,10 +74,19 @@ fn codes_and_scales_are_those_of_the_definition() {
 }
 
 #[test]
-fn flex_holds_one_byte_an_element() {
-    let x = tensor::<Flex, 2>(&Random(1).spread(30), [5, 6]);
-    assert_eq!(Fp8Tensor::quantize(x.clone(), E4M3).bytes_held(), 30);
-    assert_eq!(Fp8Tensor::quantize(x.transpose(), E4M3).bytes_held(), 30);
+fn devices_with_u8_hold_one_byte_an_element() {
+    fn check<B: Fp8Matmul>() {
+        let x = tensor::<B, 2>(&Random(1).spread(30), [5, 6]);
+        let q = Fp8Tensor::quantize(x.clone(), E4M3);
+        assert_eq!(q.bytes_held(), 30);
+        assert_eq!(Fp8Tensor::quantize(x.transpose(), E4M3).bytes_held(), 30);
+        let d = scaled_matmul(&q, &q.transpose(), &ScaledMatmul::fp8(E4M3, 1.0)).expect("good");
+        assert_eq!(d.into_fp8().bytes_held(), 25);
+    }
+    check::<Flex>();
+    check::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    check::<burn::backend::NdArray>();
 }
 
 #[test]

@@ -148,6 +148,50 @@ fn pack<B: Backend>(codes: IntTensor<B>) -> IntTensor<B> {
     B::int_reshape(packed, Shape::new([words]))
 }
 
+/// Codes of one byte each in place of values, where the device has u8. Nothing is read back.
+pub(crate) fn compact<B: Backend>(codes: Codes<B>, format: Fp8Format) -> Codes<B> {
+    match codes {
+        Codes::Values(values)
+            if B::supports_dtype(&B::float_device(&values), DType::U8)
+                && values.shape().num_elements() > 0 =>
+        {
+            Codes::Bytes(encode::<B>(values, format), format)
+        }
+        codes => codes,
+    }
+}
+
+/// The codes of numbers of a format, u8. NaN has the code that [`Fp8Format::encode`] gives it, without a sign.
+///
+/// Magnitudes ascend with their codes, so each bit of a code, from the highest one, is set where the magnitude is not below the number
+/// that the bits so far and this one stand for. NaN numbers are not: the comparison is false.
+fn encode<B: Backend>(values: FloatTensor<B>, format: Fp8Format) -> IntTensor<B> {
+    let (device, shape) = (B::float_device(&values), values.shape());
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let flat = Shape::new([shape.num_elements()]);
+    let values = B::float_reshape(values, flat.clone());
+    let magnitude = device::magnitude::<B>(values.clone());
+    let table: Vec<f32> = (0..0x80).map(|code| format.decode(code)).collect();
+    let table = B::float_from_data(TensorData::new(table, [0x80]), &device);
+    let mut codes = B::int_zeros(flat, &device, settings.int_dtype);
+    for bit in (0..7).rev().map(|bit| 1 << bit) {
+        let with_bit = B::int_add_scalar(codes.clone(), bit.into());
+        let bound = B::float_select(table.clone(), 0, with_bit.clone());
+        let set = B::float_greater_equal(magnitude.clone(), bound, settings.bool_dtype);
+        codes = B::int_mask_where(codes, set, with_bit);
+    }
+    let number = B::float_lower_equal_elem(magnitude, f32::INFINITY.into(), settings.bool_dtype);
+    let nan = format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F;
+    codes = B::int_mask_fill(codes, B::bool_not(number), i32::from(nan).into());
+    // A zero has its sign in its reciprocal.
+    let zero = B::float_equal_elem(values.clone(), 0f32.into(), settings.bool_dtype);
+    let signed = B::float_mask_where(values.clone(), zero, B::float_recip(values));
+    let negative = B::float_lower_elem(signed, 0f32.into(), settings.bool_dtype);
+    let negated = B::int_add_scalar(codes.clone(), 0x80.into());
+    let codes = B::int_mask_where(codes, negative, negated);
+    B::int_reshape(B::int_cast(codes, IntDType::U8), shape)
+}
+
 /// The codes of the transpose of a matrix.
 pub(crate) fn transpose<B: Backend>(codes: Codes<B>) -> Codes<B> {
     match codes {

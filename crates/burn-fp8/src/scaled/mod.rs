@@ -58,7 +58,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// let random = |shape| Tensor::<Flex, 2>::random(shape, Distribution::Default, &device);
 /// let a = Fp8Tensor::quantize(random([16, 32]), Fp8Format::E4M3);
 /// let weight = Fp8Tensor::quantize(random([64, 32]), Fp8Format::E4M3); // [N, K]
-/// let bias = Tensor::ones([64], &device).cast(FloatDType::BF16);
+/// let bias = Tensor::<Flex, 1>::ones([64], &device).cast(FloatDType::BF16);
 ///
 /// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmul::default())?.into_float();
 /// assert_eq!(y.dims(), [16, 64]);
@@ -131,7 +131,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
     let float = |tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor));
     let d = match (values, output) {
         (ScaledValues::Codes(codes), OutputType::Fp8 { format, scale }) => {
-            ScaledMatrix::Fp8(Fp8Tensor::new(Fp8Codes::new(codes, format), scale))
+            ScaledMatrix::Fp8(Fp8Tensor::new(Fp8Codes::new(codes.compact(format), format), scale))
         }
         (ScaledValues::Float(tensor), OutputType::Float(_)) => ScaledMatrix::Float(float(tensor)),
         _ => unreachable!("a backend gives the type of output that it was asked for"),
@@ -142,7 +142,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
 
 /// The shape of the product, or why cuBLASLt has no such one.
 ///
-/// Source: the tables of FP8 types in NVIDIA's documentation of `cublasLtMatmul`, CUDA 13.0.
+/// By the table of FP8 types in NVIDIA's documentation of `cublasLtMatmul`.
 fn check<B: Fp8Matmul>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,

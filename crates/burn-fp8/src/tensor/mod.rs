@@ -53,8 +53,8 @@ impl<B: Fp8Matmul, const D: usize> Fp8Tensor<B, D> {
     /// are all zero, or where there are none.
     ///
     /// Takes f32, f16, bf16; f64 is rounded to f32 first. NaN stays NaN. An infinite element becomes NaN in E4M3 and stays infinite
-    /// in E5M2. Nothing is read back from the device. The codes are held as the backend saves those of training: one byte an element on Flex, where
-    /// the backend has not got that in f32 ([`bytes_held`](Self::bytes_held) tells).
+    /// in E5M2. Nothing is read back from the device. The codes take one byte an element where the device has u8 or the backend packs them; else,
+    /// as on Wgpu, their values stay in f32 ([`bytes_held`](Self::bytes_held) tells, and codes made [from bytes](Self::from_bytes) take one byte there too).
     pub fn quantize(tensor: Tensor<B, D>, format: Fp8Format) -> Self {
         Self::quantize_by(tensor, format, ScaleRule::Current(Recipe::current()))
     }
@@ -91,8 +91,8 @@ impl<B: Fp8Matmul, const D: usize> Fp8Tensor<B, D> {
         };
         let request = Quantize { format, scale, save: true };
         let quantized = B::fp8_quantize(primitive(constant(tensor)), request);
-        let codes = Fp8Codes::new(quantized.codes.expect("asked for"), format);
-        Self::new(codes, quantized.scale)
+        let codes = quantized.codes.expect("asked for").compact(format);
+        Self::new(Fp8Codes::new(codes, format), quantized.scale)
     }
 
     /// The numbers that codes and scale stand for, in f32.
