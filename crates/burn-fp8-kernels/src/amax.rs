@@ -207,11 +207,7 @@ pub(crate) fn position(
     pitch: usize,
     #[comptime] pitched: bool,
 ) -> usize {
-    if comptime!(pitched) {
-        (unit / columns) * pitch + unit % columns
-    } else {
-        unit
-    }
+    if comptime!(pitched) { (unit / columns) * pitch + unit % columns } else { unit }
 }
 
 /// The largest of some magnitudes, or of those that are finite. The rare case costs a branch that is not taken.

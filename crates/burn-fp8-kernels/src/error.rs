@@ -59,13 +59,17 @@ pub enum KernelError {
         held: u64,
     },
     /// The buffer starts where words of 4 bytes cannot be read.
-    #[error("a buffer starts at byte {offset} of its allocation; make it contiguous: it must be a multiple of 4")]
+    #[error(
+        "a buffer starts at byte {offset} of its allocation; make it contiguous: it must be a multiple of 4"
+    )]
     Misaligned {
         /// Where it starts.
         offset: u64,
     },
     /// The runtime has no addresses of this size.
-    #[error("{elements} elements need {needed:?} addresses, which this device does not have; split the tensor")]
+    #[error(
+        "{elements} elements need {needed:?} addresses, which this device does not have; split the tensor"
+    )]
     TooLarge {
         /// The elements to be reached, gaps between them included.
         elements: u64,

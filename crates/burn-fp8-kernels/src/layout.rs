@@ -107,7 +107,9 @@ mod tests {
         assert_eq!(units(&[4, 16], &[20, 1], Element::Bf16, 0), None);
         assert!(units(&[4, 16], &[20, 1], Element::F32, 32).is_some_and(Units::is_pitched));
         assert_eq!(units(&[4, 16], &[16, 1], Element::F32, 4), None);
-        assert!(units(&[4, 16], &[16, 1], Element::F32, 0).is_some_and(|units| !units.is_pitched()));
+        assert!(
+            units(&[4, 16], &[16, 1], Element::F32, 0).is_some_and(|units| !units.is_pitched())
+        );
         assert_eq!(units(&[16, 4], &[1, 16], Element::F32, 0), None);
         assert_eq!(units(&[1], &[1], Element::F32, 0), None);
     }

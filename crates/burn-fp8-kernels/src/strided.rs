@@ -16,11 +16,7 @@ pub(crate) fn args<R: Runtime>(dims: &Dims) -> (SequenceArg<R, usize>, SequenceA
 
 /// The place of the element at `index` in row-major order.
 #[cube]
-pub(crate) fn offset_of(
-    index: usize,
-    sizes: &Sequence<usize>,
-    strides: &Sequence<usize>,
-) -> usize {
+pub(crate) fn offset_of(index: usize, sizes: &Sequence<usize>, strides: &Sequence<usize>) -> usize {
     let rank = sizes.len().comptime();
     let mut rest = index;
     let mut offset = 0usize.runtime();

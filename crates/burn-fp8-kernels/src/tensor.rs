@@ -87,7 +87,8 @@ impl Input<'_> {
         if shape.contains(&0) {
             return Err(KernelError::Empty { shape: shape.into() });
         }
-        let last = shape.iter().zip(strides).map(|(size, stride)| (*size as u64 - 1) * *stride as u64);
+        let last =
+            shape.iter().zip(strides).map(|(size, stride)| (*size as u64 - 1) * *stride as u64);
         let span = last.sum::<u64>() + 1;
         let (needed, held) = (span * element.size() as u64, handle.size_in_used());
         if needed > held {

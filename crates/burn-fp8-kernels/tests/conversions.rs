@@ -40,7 +40,10 @@ fn numbers(client: &Client, handle: &Handle, element: Element, len: usize) -> Ve
 fn assert_same(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!(comparable(*found) == comparable(*expected), "{what}: {i}: {found:e}, not {expected:e}");
+        assert!(
+            comparable(*found) == comparable(*expected),
+            "{what}: {i}: {found:e}, not {expected:e}"
+        );
     }
 }
 
@@ -61,8 +64,9 @@ fn every_code_is_decoded() {
                     let host = factor.map(Scalar::Host);
                     let device = factor.map(|factor| Scalar::Device(scalar(&client, factor)));
                     for scale in [host, device] {
-                        let values = dequantize(&client, &codes, len, format, scale.as_ref(), output)
-                            .expect("valid");
+                        let values =
+                            dequantize(&client, &codes, len, format, scale.as_ref(), output)
+                                .expect("valid");
                         assert_same(&numbers(&client, &values, output, len), &expected, &what);
                     }
                 }

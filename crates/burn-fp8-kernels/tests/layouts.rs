@@ -119,7 +119,8 @@ fn pad(codes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     let [padded_rows, padded_columns] = [rows, columns].map(|size| size.next_multiple_of(16));
     let mut padded = vec![0; padded_rows * padded_columns];
     for row in 0..rows {
-        padded[row * padded_columns..][..columns].copy_from_slice(&codes[row * columns..][..columns]);
+        padded[row * padded_columns..][..columns]
+            .copy_from_slice(&codes[row * columns..][..columns]);
     }
     padded
 }
@@ -172,8 +173,8 @@ fn matrices_are_padded_and_transposed() {
             let expected = pad(&codes, rows, columns);
             let turned = pad(&transpose(&codes, rows, columns), columns, rows);
             for layouts in [Layouts::Rows, Layouts::Transposed, Layouts::Both] {
-                let matrix =
-                    quantize_matrix(&client, &held.input(), FORMAT, &given(), layouts).expect(&what);
+                let matrix = quantize_matrix(&client, &held.input(), FORMAT, &given(), layouts)
+                    .expect(&what);
                 assert_eq!(matrix.padded, [rows, columns].map(|size| size.next_multiple_of(16)));
                 assert_eq!(matrix.rows.is_some(), layouts != Layouts::Transposed);
                 assert_eq!(matrix.transposed.is_some(), layouts != Layouts::Rows);
@@ -186,4 +187,41 @@ fn matrices_are_padded_and_transposed() {
             }
         }
     }
+}
+
+/// More cubes than fit into one dimension of a grid: 65535.
+#[test]
+fn large_grids() {
+    let client = client();
+    let (period, rows) = (1009, 66_600);
+    let view = View::strided(&[rows, period], &[0, 1]);
+    let (held, x) = {
+        let x = spread(period, 12, 1);
+        let (mut held, x) = Held::new(&client, &x, &[period], Element::F32);
+        (held.shape, held.strides) = (view.shape.clone(), view.strides.clone());
+        (held, x)
+    };
+    assert!(rows * period / 1024 > 65_535);
+    let (expected, _) = encode(&x);
+    let quantized =
+        quantize(&client, &held.input(), FORMAT, &given(), Outputs::Codes).expect("valid");
+    let codes = read(&client, &quantized.codes.expect("asked for"));
+    assert!(codes[..rows * period].chunks_exact(period).all(|row| row == expected));
+    let measured = amax(&client, &held.input(), NonFinite::Excluded).expect("valid");
+    assert_eq!(read_scalar(&client, &measured), slice::amax(&x).value);
+}
+
+/// A column of tiles.
+#[test]
+fn tall_matrices() {
+    let client = client();
+    let (rows, columns) = (100_003, 16);
+    let x = spread(rows * columns, 12, 4);
+    let (held, x) = Held::new(&client, &x, &[rows, columns], Element::Bf16);
+    let (codes, _) = encode(&x);
+    let matrix =
+        quantize_matrix(&client, &held.input(), FORMAT, &given(), Layouts::Both).expect("valid");
+    let turned = pad(&transpose(&codes, rows, columns), columns, rows);
+    assert!(read(&client, &matrix.rows.expect("asked for")) == pad(&codes, rows, columns));
+    assert!(read(&client, &matrix.transposed.expect("asked for")) == turned);
 }

@@ -8,7 +8,14 @@ use burn_fp8_kernels::{Element, Outputs, Scalar, ScaleRule, quantize};
 use common::values::{FORMATS, OVERFLOWS, SCALES, comparable};
 use common::{Client, Held, client, read, read_words, values};
 
-fn check(client: &Client, x: &[f32], element: Element, scale: f32, format: Fp8Format, overflow: Overflow) {
+fn check(
+    client: &Client,
+    x: &[f32],
+    element: Element,
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+) {
     let (held, x) = Held::new(client, x, &[x.len()], element);
     let rule = ScaleRule::Given { scale: Scalar::Host(scale), overflow };
     let quantized =
@@ -16,12 +23,25 @@ fn check(client: &Client, x: &[f32], element: Element, scale: f32, format: Fp8Fo
     let codes = read(client, &quantized.codes.expect("asked for"));
     let values = read_words(client, &quantized.values.expect("asked for"));
     let (mut expected, mut expected_values) = (vec![0; x.len()], vec![0.0; x.len()]);
-    slice::parallel::encode_and_round(&x, scale, format, overflow, &mut expected, &mut expected_values);
+    slice::parallel::encode_and_round(
+        &x,
+        scale,
+        format,
+        overflow,
+        &mut expected,
+        &mut expected_values,
+    );
     for i in 0..x.len() {
         assert!(
-            codes[i] == expected[i] && comparable(f32::from_bits(values[i])) == comparable(expected_values[i]),
+            codes[i] == expected[i]
+                && comparable(f32::from_bits(values[i])) == comparable(expected_values[i]),
             "{format} {overflow:?} {element} {:?} ({:#x}) / {scale:?}: code {:#x}, not {:#x}; value {:?}, not {:?}",
-            x[i], x[i].to_bits(), codes[i], expected[i], f32::from_bits(values[i]), expected_values[i]
+            x[i],
+            x[i].to_bits(),
+            codes[i],
+            expected[i],
+            f32::from_bits(values[i]),
+            expected_values[i]
         );
     }
     assert!(codes[x.len()..].iter().all(|code| *code == 0));

@@ -63,7 +63,8 @@ fn current_scales_come_from_the_tensor() {
         let x = [0.3 * amax, -amax, 0.7 * amax, 0.0, -0.0];
         let (held, x) = Held::new(&client, &x, &[x.len()], Element::F32);
         let rule = ScaleRule::Current(recipe);
-        let quantized = quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
+        let quantized =
+            quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
         check(&client, &x, &quantized, amax, format, recipe);
     }
 }
@@ -76,7 +77,8 @@ fn delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_way() 
         let x = spread(300 + i % 7, 20, i as u64);
         let (held, x) = Held::new(&client, &x, &[x.len()], ELEMENTS[i % 3]);
         let rule = ScaleRule::Delayed { from: scalar(&client, from), recipe };
-        let quantized = quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
+        let quantized =
+            quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
         let from = if from == 0.0 { slice::amax(&x).value } else { from };
         check(&client, &x, &quantized, from, format, recipe);
     }
@@ -93,8 +95,8 @@ fn a_zero_history_takes_the_amax_of_the_tensor() {
                 let (held, x) = Held::new(&client, &x, &[rows, columns], element);
                 let rule = ScaleRule::Delayed { from: scalar(&client, zero), recipe };
                 for format in FORMATS {
-                    let quantized =
-                        quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
+                    let quantized = quantize(&client, &held.input(), format, &rule, Outputs::Codes)
+                        .expect("valid");
                     check(&client, &x, &quantized, slice::amax(&x).value, format, recipe);
                 }
             }
@@ -137,7 +139,8 @@ fn nothing_but_zeros_or_nothing_finite_has_scale_one() {
         ] {
             let (held, x) = Held::new(&client, &x, &[3, 3], Element::F32);
             let quantized =
-                quantize(&client, &held.input(), Fp8Format::E4M3, &rule, Outputs::Codes).expect("valid");
+                quantize(&client, &held.input(), Fp8Format::E4M3, &rule, Outputs::Codes)
+                    .expect("valid");
             check(&client, &x, &quantized, 0.0, Fp8Format::E4M3, Recipe::current());
         }
     }
@@ -176,7 +179,8 @@ fn amaxes_exclude_or_propagate_what_is_not_finite() {
             for _ in 0..2 {
                 let excluded = amax(&client, &held.input(), NonFinite::Excluded).expect("valid");
                 assert_eq!(read_scalar(&client, &excluded).to_bits(), expected.value.to_bits());
-                let propagated = amax(&client, &held.input(), NonFinite::Propagated).expect("valid");
+                let propagated =
+                    amax(&client, &held.input(), NonFinite::Propagated).expect("valid");
                 let propagated = read_scalar(&client, &propagated).to_bits();
                 let expected = match expected.with_non_finite() {
                     amax if amax.is_nan() => 0x7FC0_0000,

@@ -17,9 +17,7 @@ pub(crate) fn decode(code: Quad, #[comptime] format: Fp8Format) -> Quad {
     let first_normal = Quad::new(comptime!(1u32 << m).runtime());
     let finite = select_many(code.less_than(first_normal), subnormal, normal);
     match format {
-        Fp8Format::E4M3 => {
-            select_many(code.equal(Quad::new(0x7F)), Quad::new(QUIET_NAN), finite)
-        }
+        Fp8Format::E4M3 => select_many(code.equal(Quad::new(0x7F)), Quad::new(QUIET_NAN), finite),
         Fp8Format::E5M2 => {
             let infinite = Quad::new(0x7C);
             let number = select_many(code.equal(infinite), Quad::new(INFINITY), finite);

@@ -14,9 +14,7 @@ pub(crate) use decoding::decode;
 pub(crate) use division::{Division, Divisor, divisor};
 pub(crate) use encoding::{Encoding, encode, repair};
 pub(crate) use narrowing::{finish, output_word};
-pub(crate) use units::{
-    Quad, code_signs, lane, largest, magnitudes, pack, read_element, signs,
-};
+pub(crate) use units::{Quad, code_signs, lane, largest, magnitudes, pack, read_element, signs};
 
 pub(crate) const SIGN: u32 = 0x8000_0000;
 pub(crate) const INFINITY: u32 = 0x7F80_0000;

@@ -28,7 +28,8 @@ pub(crate) fn narrow(bits: Quad, #[comptime] element: Element) -> Quad {
             let power = Vector::<f32, Const<4>>::reinterpret(exponent);
             let factor = Vector::<f32, Const<4>>::new(comptime!(magic(10, 5, 15)).runtime());
             let sum = power * factor + Vector::<f32, Const<4>>::reinterpret(clipped);
-            let rounded = (Quad::reinterpret(sum) + (exponent >> Quad::new(13))) & Quad::new(0x7FFF);
+            let rounded =
+                (Quad::reinterpret(sum) + (exponent >> Quad::new(13))) & Quad::new(0x7FFF);
             let is_nan = magnitude.greater_than(Quad::new(INFINITY));
             let half = select_many(is_nan, Quad::new(0x7E00), rounded);
             half | ((bits & Quad::new(SIGN)) >> Quad::new(16))
@@ -45,7 +46,8 @@ pub(crate) fn finish(
     #[comptime] scaled: bool,
 ) -> Quad {
     if comptime!(scaled) {
-        let product = Vector::<f32, Const<4>>::reinterpret(bits) * Vector::<f32, Const<4>>::new(scale);
+        let product =
+            Vector::<f32, Const<4>>::reinterpret(bits) * Vector::<f32, Const<4>>::new(scale);
         narrow(Quad::reinterpret(product), element)
     } else {
         narrow(bits, element)

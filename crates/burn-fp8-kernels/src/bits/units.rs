@@ -35,7 +35,8 @@ pub(crate) fn widen(half: Quad) -> Quad {
     let one_half = Quad::new(126 << 23);
     let sum = Vector::<f32, Const<4>>::reinterpret(one_half | half);
     let subnormal = sum - Vector::<f32, Const<4>>::reinterpret(one_half);
-    let finite = select_many(half.less_than(Quad::new(0x400)), Quad::reinterpret(subnormal), normal);
+    let finite =
+        select_many(half.less_than(Quad::new(0x400)), Quad::reinterpret(subnormal), normal);
     select_many(half.less_than(Quad::new(0x7C00)), finite, finite | Quad::new(INFINITY))
 }
 
@@ -104,11 +105,7 @@ pub(crate) fn pack(codes: &Sequence<Quad>, #[comptime] word: usize) -> u32 {
 
 /// The f32 bits, sign included, of the element at an index; for elements that do not lie side by side.
 #[cube]
-pub(crate) fn read_element(
-    words: &Array<u32>,
-    index: usize,
-    #[comptime] element: Element,
-) -> u32 {
+pub(crate) fn read_element(words: &Array<u32>, index: usize, #[comptime] element: Element) -> u32 {
     if comptime!(element == Element::F32) {
         words[index]
     } else {

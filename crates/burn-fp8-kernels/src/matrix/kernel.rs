@@ -45,8 +45,16 @@ pub(super) fn quantize_unit_tiles<W: Size>(
                 }
                 loaded.push(words);
             }
-            let found =
-                store_rows::<W>(&loaded, &tile, &divisor, codes, &mut turned, step, job.element, job);
+            let found = store_rows::<W>(
+                &loaded,
+                &tile,
+                &divisor,
+                codes,
+                &mut turned,
+                step,
+                job.element,
+                job,
+            );
             largest = max(largest, found);
         }
         store_columns(&tile, &turned, transposed);
@@ -100,7 +108,14 @@ pub(super) fn quantize_element_tiles(
                 loaded.push(words);
             }
             let found = store_rows::<Const<1>>(
-                &loaded, &tile, &divisor, codes, &mut turned, step, Element::F32, job,
+                &loaded,
+                &tile,
+                &divisor,
+                codes,
+                &mut turned,
+                step,
+                Element::F32,
+                job,
             );
             largest = max(largest, found);
         }

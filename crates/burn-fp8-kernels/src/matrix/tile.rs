@@ -102,9 +102,7 @@ pub(super) fn store_rows<W: Size>(
         largest = max(largest, quantized.amax);
         #[unroll]
         for word in 0..per_row {
-            words.push(
-                bits::pack(&quantized.codes, word) | bits::code_signs(quad, element, word),
-            );
+            words.push(bits::pack(&quantized.codes, word) | bits::code_signs(quad, element, word));
         }
     }
     #[comptime]

@@ -46,8 +46,7 @@ pub(super) fn quantize_elements<X: Size>(
         #[comptime]
         if let ComptimeOption::Some(values) = values {
             let of = comptime!(job.values.unwrap_or_default());
-            let quads =
-                value_quads(&quantized.codes, words, scale, Element::F32, job.encoding, of);
+            let quads = value_quads(&quantized.codes, words, scale, Element::F32, job.encoding, of);
             let mut stored = Vector::<u32, X>::empty();
             #[unroll]
             for word in 0..X::value() {

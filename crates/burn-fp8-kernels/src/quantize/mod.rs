@@ -185,11 +185,12 @@ fn launch<R: Runtime>(
 }
 
 /// A scale as arguments of a kernel.
-pub(crate) fn scale_args<R: Runtime>(
-    scale: &Scalar,
-) -> (ComptimeOptionArgs<Array<f32>, R>, f32) {
+pub(crate) fn scale_args<R: Runtime>(scale: &Scalar) -> (ComptimeOptionArgs<Array<f32>, R>, f32) {
     match scale {
         Scalar::Host(scale) => (ComptimeOptionArgs::None, *scale),
         Scalar::Device(handle) => (ComptimeOptionArgs::Some(array(handle)), 0.0),
     }
 }
+
+#[cfg(all(test, feature = "wgpu"))]
+mod tests;

@@ -31,8 +31,7 @@ impl Held {
     pub fn new(client: &Client, x: &[f32], shape: &[usize], element: Element) -> (Self, Vec<f32>) {
         let strides = contiguous(shape);
         let (bytes, x) = as_element(x, element);
-        let held =
-            Self { handle: upload(client, &bytes), shape: shape.into(), strides, element };
+        let held = Self { handle: upload(client, &bytes), shape: shape.into(), strides, element };
         (held, x)
     }
 

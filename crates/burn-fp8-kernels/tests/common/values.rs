@@ -1,7 +1,7 @@
 //! Inputs that reach every special case.
 
-use burn_fp8_kernels::Element;
 use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_kernels::Element;
 
 pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
 pub const OVERFLOWS: [Overflow; 3] =

@@ -120,7 +120,9 @@ fn find(toolkit: &Path, name: &str) -> Option<PathBuf> {
     let entries = folders.iter().filter_map(|folder| folder.read_dir().ok()).flatten();
     let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
     let mut paths: Vec<_> = paths
-        .filter(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
+        .filter(|path| {
+            path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name))
+        })
         .collect();
     paths.sort();
     paths.into_iter().next()

@@ -48,7 +48,10 @@ fn every_kernel_compiles_for_cuda() {
             panic!("CUDA_PATH is not set, and BURN_FP8_REQUIRE_NVRTC is 1")
         }
         None => {
-            eprintln!("SKIPPED: CUDA_PATH is not set, so NVRTC compiles none of {} kernels", kernels.len());
+            eprintln!(
+                "SKIPPED: CUDA_PATH is not set, so NVRTC compiles none of {} kernels",
+                kernels.len()
+            );
             return;
         }
     };

@@ -60,8 +60,7 @@ impl Kernel {
     }
 }
 
-static LAUNCHED: Mutex<Launched> =
-    Mutex::new(Launched { launches: 0, kernels: BTreeMap::new() });
+static LAUNCHED: Mutex<Launched> = Mutex::new(Launched { launches: 0, kernels: BTreeMap::new() });
 
 pub fn launched() -> MutexGuard<'static, Launched> {
     LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner)

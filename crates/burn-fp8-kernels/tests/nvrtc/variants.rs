@@ -55,7 +55,8 @@ impl Launcher<'_> {
         launches: usize,
         kernel: impl FnOnce(&Client, &Input<'_>),
     ) {
-        let last = layout.shape.iter().zip(&layout.strides).map(|(size, stride)| (size - 1) * stride);
+        let last =
+            layout.shape.iter().zip(&layout.strides).map(|(size, stride)| (size - 1) * stride);
         let elements = last.sum::<usize>() + 1;
         let handle = self.client.empty(elements * element.size());
         let Layout { shape, strides } = layout;
