@@ -80,7 +80,8 @@ impl Words {
 
 /// A buffer as an argument of u32 words or of vectors of them.
 pub(crate) fn array<R: Runtime>(handle: &Handle) -> ArrayArg<R> {
-    let words = handle.size_in_used() as usize / 4;
+    // The last word may be half a pair of elements; buffers are allocated in larger steps.
+    let words = handle.size_in_used().div_ceil(4) as usize;
     // SAFETY: The length is that of the buffer.
     #[allow(unsafe_code, reason = "CubeCL has no safe constructor")]
     unsafe {

@@ -188,3 +188,40 @@ fn matrices_are_padded_and_transposed() {
         }
     }
 }
+
+/// More cubes than fit into one dimension of a grid: 65535.
+#[test]
+fn large_grids() {
+    let client = client();
+    let (period, rows) = (1009, 66_600);
+    let view = View::strided(&[rows, period], &[0, 1]);
+    let (held, x) = {
+        let x = spread(period, 12, 1);
+        let (mut held, x) = Held::new(&client, &x, &[period], Element::F32);
+        (held.shape, held.strides) = (view.shape.clone(), view.strides.clone());
+        (held, x)
+    };
+    assert!(rows * period / 1024 > 65_535);
+    let (expected, _) = encode(&x);
+    let quantized =
+        quantize(&client, &held.input(), FORMAT, &given(), Outputs::Codes).expect("valid");
+    let codes = read(&client, &quantized.codes.expect("asked for"));
+    assert!(codes[..rows * period].chunks_exact(period).all(|row| row == expected));
+    let measured = amax(&client, &held.input(), NonFinite::Excluded).expect("valid");
+    assert_eq!(read_scalar(&client, &measured), slice::amax(&x).value);
+}
+
+/// A column of tiles.
+#[test]
+fn tall_matrices() {
+    let client = client();
+    let (rows, columns) = (100_003, 16);
+    let x = spread(rows * columns, 12, 4);
+    let (held, x) = Held::new(&client, &x, &[rows, columns], Element::Bf16);
+    let (codes, _) = encode(&x);
+    let matrix =
+        quantize_matrix(&client, &held.input(), FORMAT, &given(), Layouts::Both).expect("valid");
+    let turned = pad(&transpose(&codes, rows, columns), columns, rows);
+    assert!(read(&client, &matrix.rows.expect("asked for")) == pad(&codes, rows, columns));
+    assert!(read(&client, &matrix.transposed.expect("asked for")) == turned);
+}

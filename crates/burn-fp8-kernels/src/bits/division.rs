@@ -52,20 +52,34 @@ pub(crate) fn divisor(scale: f32, #[comptime] division: Division) -> Divisor {
     }
 }
 
-/// The bits of `magnitude / scale`. Infinity and NaN, and quotients that overflow, give something at or above infinity.
+/// The bits of `magnitude / scale`, clipped to `limit`, a float; infinity and NaN, and quotients that overflow, are clipped as well.
 #[cube]
-pub(crate) fn divide(magnitude: Quad, divisor: &Divisor, #[comptime] division: Division) -> Quad {
+pub(crate) fn divide(
+    magnitude: Quad,
+    divisor: &Divisor,
+    #[comptime] limit: f32,
+    #[comptime] division: Division,
+) -> Quad {
     let x = Vector::<f32, Const<4>>::reinterpret(magnitude);
-    let scale = Vector::<f32, Const<4>>::new(divisor.scale);
     if comptime!(division == Division::Reciprocal) {
         if divisor.in_range {
-            Quad::reinterpret(corrected(x, divisor.scale, divisor.reciprocal))
+            let quotient = corrected(x, divisor.scale, divisor.reciprocal);
+            let limit = Vector::<f32, Const<4>>::new(limit.runtime());
+            // CUDA's minimum is the other number where one is NaN, and takes the magnitude at no cost.
+            Quad::reinterpret(min(quotient.abs(), limit))
         } else {
-            Quad::reinterpret(x / scale)
+            divide_by(x, divisor.scale, limit)
         }
     } else {
-        Quad::reinterpret(x / scale)
+        divide_by(x, divisor.scale, limit)
     }
+}
+
+/// The operator. The order of non-negative floats is that of their bits, and NaN, whatever its sign, comes after infinity.
+#[cube]
+fn divide_by(x: Vector<f32, Const<4>>, scale: f32, #[comptime] limit: f32) -> Quad {
+    let quotient = Quad::reinterpret(x / Vector::<f32, Const<4>>::new(scale));
+    min(quotient, Quad::new(comptime!(limit.to_bits()).runtime()))
 }
 
 /// `x / scale` by Markstein's theorem: with the correctly rounded reciprocal `r`, and `q` within a unit in the last place of the
@@ -81,4 +95,79 @@ fn corrected(x: Vector<f32, Const<4>>, scale: f32, reciprocal: f32) -> Vector<f3
     let quotient = x * r;
     let quotient = fma(fma(negative, quotient, x), r, quotient);
     fma(fma(negative, quotient, x), r, quotient)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [`corrected`] on the host, whose fused multiply-adds have one rounding.
+    fn corrected_on_host(x: f32, scale: f32) -> f32 {
+        let r = 1.0 / scale;
+        let quotient = x * r;
+        let quotient = (-scale).mul_add(quotient, x).mul_add(r, quotient);
+        (-scale).mul_add(quotient, x).mul_add(r, quotient)
+    }
+
+    /// Equal quotients, or ones that are alike to every format: both overflow, or both are far below half the smallest number.
+    fn check(x: f32, scale: f32) {
+        let (exact, found) = (x / scale, corrected_on_host(x, scale));
+        let tiny = 2f32.powi(-18);
+        let same = if exact < tiny {
+            (0.0..=tiny).contains(&found) && found.is_sign_positive()
+        } else if exact > f32::MAX * 0.5 {
+            found.to_bits() > 1e30f32.to_bits()
+        } else {
+            found.to_bits() == exact.to_bits()
+        };
+        assert!(same, "{x:e} / {scale:e} = {exact:e}, not {found:e}");
+    }
+
+    fn random(state: &mut u64) -> u32 {
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as u32
+    }
+
+    #[test]
+    fn two_corrections_round_like_a_division() {
+        let mut state = 1;
+        // Mantissas at random, and those next to powers of two, with all exponents that there are for a scale.
+        let special = [0, 1, 2, 3, 0x40_0000, 0x7F_FFFD, 0x7F_FFFE, 0x7F_FFFF];
+        for exponent in (SMALLEST >> 23)..=(SMALLEST + RANGE) >> 23 {
+            for i in 0..3000 {
+                let mantissa = |n: usize, state: &mut u64| match special.get(n % 16) {
+                    Some(mantissa) => *mantissa,
+                    None => random(state) & 0x7F_FFFF,
+                };
+                let scale_mantissa = mantissa(i, &mut state);
+                let scale = f32::from_bits((exponent << 23) | scale_mantissa);
+                if scale.to_bits() - SMALLEST > RANGE {
+                    continue;
+                }
+                let x_mantissa = mantissa(i / 16, &mut state);
+                // Most quotients are in the range of the formats, the others anywhere.
+                let x_exponent = match i % 3 {
+                    0 => random(&mut state) % 255,
+                    _ => (exponent + random(&mut state) % 40).saturating_sub(20).min(254),
+                };
+                check(f32::from_bits((x_exponent << 23) | x_mantissa), scale);
+            }
+        }
+    }
+
+    #[test]
+    fn quotients_beside_the_middle_of_two_floats() {
+        // The hardest cases: x is the product, rounded, of a scale and a number halfway between two floats.
+        let mut state = 7;
+        for _ in 0..500_000 {
+            let scale = f32::from_bits((127 << 23) | (random(&mut state) & 0x7F_FFFF));
+            let middle = f64::from(f32::from_bits((127 << 23) | (random(&mut state) & 0x7F_FFFF)))
+                + 2f64.powi(-24);
+            let x = (middle * f64::from(scale)) as f32;
+            for x in [x.next_down(), x, x.next_up()] {
+                check(x, scale);
+            }
+        }
+    }
 }

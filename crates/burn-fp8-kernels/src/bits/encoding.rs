@@ -18,10 +18,10 @@ pub(crate) struct Encoding {
 
 impl Encoding {
     /// Where quotients are clipped: as in the core, the largest number or something that is seen as overflow after rounding.
-    fn limit(self) -> u32 {
+    fn limit(self) -> f32 {
         match self.overflow {
-            Overflow::Saturate | Overflow::SaturateFinite => self.format.max().to_bits(),
-            Overflow::NonSaturating => (2.0 * self.format.max()).to_bits(),
+            Overflow::Saturate | Overflow::SaturateFinite => self.format.max(),
+            Overflow::NonSaturating => 2.0 * self.format.max(),
         }
     }
 
@@ -79,8 +79,7 @@ pub(super) fn magic(mantissa_bits: u32, exponent_bits: u32, bias: u32) -> f32 {
 /// NaN and infinities become the largest number (or overflow, where that is wanted): [`repair`] does the rest.
 #[cube]
 pub(crate) fn encode(magnitude: Quad, divisor: &Divisor, #[comptime] encoding: Encoding) -> Quad {
-    let quotient = divide(magnitude, divisor, encoding.division);
-    let clipped = min(quotient, Quad::new(comptime!(encoding.limit()).runtime()));
+    let clipped = divide(magnitude, divisor, comptime!(encoding.limit()), encoding.division);
     let exponent = max(
         clipped & Quad::new(INFINITY),
         Quad::new(comptime!(encoding.smallest_normal()).runtime()),

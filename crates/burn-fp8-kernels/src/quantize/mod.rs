@@ -191,3 +191,6 @@ pub(crate) fn scale_args<R: Runtime>(scale: &Scalar) -> (ComptimeOptionArgs<Arra
         Scalar::Device(handle) => (ComptimeOptionArgs::Some(array(handle)), 0.0),
     }
 }
+
+#[cfg(all(test, feature = "wgpu"))]
+mod tests;

@@ -42,15 +42,22 @@ pub(crate) fn quantize_unit(
     let magnitudes = bits::magnitudes(words, element);
     let largest = bits::largest(&magnitudes);
     let broken = largest >= comptime!(encoding.first_broken()).runtime();
+    let quads = magnitudes.len().comptime();
+    let mut encoded = Array::<Quad>::new(quads);
+    #[unroll]
+    for i in 0..quads {
+        encoded[i] = bits::encode(*magnitudes.index(i), divisor, encoding);
+    }
+    if broken {
+        #[unroll]
+        for i in 0..quads {
+            encoded[i] = bits::repair(encoded[i], *magnitudes.index(i), encoding);
+        }
+    }
     let mut codes = Sequence::<Quad>::new();
     #[unroll]
-    for i in 0..magnitudes.len().comptime() {
-        let magnitude = *magnitudes.index(i);
-        let mut code = bits::encode(magnitude, divisor, encoding);
-        if broken {
-            code = bits::repair(code, magnitude, encoding);
-        }
-        codes.push(code);
+    for i in 0..quads {
+        codes.push(encoded[i]);
     }
     let mut amax = largest;
     if comptime!(measure) {
