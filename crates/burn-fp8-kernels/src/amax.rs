@@ -212,6 +212,7 @@ pub(crate) fn position(
 
 /// The largest of some magnitudes, or of those that are finite. The rare case costs a branch that is not taken.
 #[cube]
+#[allow(clippy::collapsible_if, reason = "the outer one is decided when the kernel is compiled")]
 fn counted(magnitudes: &Sequence<Quad>, #[comptime] non_finite: NonFinite) -> u32 {
     let mut largest = bits::largest(magnitudes);
     if comptime!(non_finite == NonFinite::Excluded) {
