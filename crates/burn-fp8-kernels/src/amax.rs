@@ -31,29 +31,34 @@ pub fn amax<R: Runtime>(
     input: &Input<'_>,
     non_finite: NonFinite,
 ) -> Result<Handle, KernelError> {
-    let partials = measure(client, input, non_finite, None)?;
-    Ok(scale::amax_of_partials(client, &partials))
+    let (partials, [amax]) = measure(client, input, non_finite, None)?;
+    Ok(scale::amax_of_partials(client, &partials, amax))
 }
 
 /// The maximum of every cube, as the bits of magnitudes: NaN is larger than infinity. One launch.
 ///
-/// Where `unless` is not zero, nothing is read nor written.
-pub(crate) fn measure<R: Runtime>(
+/// Where `unless` is not zero, nothing is read nor written. With `N` words for the kernel that comes next, which nothing was written
+/// to.
+pub(crate) fn measure<R: Runtime, const N: usize>(
     client: &ComputeClient<R>,
     input: &Input<'_>,
     non_finite: NonFinite,
     unless: Option<&Handle>,
-) -> Result<Words, KernelError> {
+) -> Result<(Words, [Words; N]), KernelError> {
     let span = input.check()?;
     let dims = Dims::in_memory_order(input.shape, input.strides);
     let offset = input.handle.offset_start.unwrap_or(0);
     let address = address_type(client, span.max(dims.elements() as u64))?;
-    let unless = || unless.map(array).into();
-    let partials;
-    match dims.as_units(input.element, offset) {
+    let unless = unless.map(array).into();
+    let units = dims.as_units(input.element, offset);
+    let steps = units.map_or_else(|| dims.elements(), Units::count);
+    let cubes = cubes(steps.div_ceil(UNROLLED * CUBE as usize));
+    let mut buffers = Words::several(client, &[[cubes].as_slice(), &[1; N]].concat()).into_iter();
+    let partials = buffers.next().expect("as many as were asked for");
+    let words = core::array::from_fn(|_| buffers.next().expect("as many as were asked for"));
+    match units {
         Some(units) => {
             let Units { columns, pitch, .. } = units;
-            partials = Words::new(client, cubes(units.count().div_ceil(UNROLLED * CUBE as usize)));
             // SAFETY: `Input::check` holds the tensor to its buffer; units beyond `units.count()` are skipped; there is a partial
             // for each cube, and cubes beyond are skipped.
             #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
@@ -64,7 +69,7 @@ pub(crate) fn measure<R: Runtime>(
                     cube_dim(),
                     address,
                     array(input.handle),
-                    unless(),
+                    unless,
                     partials.arg(),
                     units.count(),
                     columns,
@@ -78,7 +83,6 @@ pub(crate) fn measure<R: Runtime>(
         }
         None => {
             let elements = dims.elements();
-            partials = Words::new(client, cubes(elements.div_ceil(UNROLLED * CUBE as usize)));
             let (sizes, strides) = strided::args(&dims);
             // SAFETY: As above, for elements.
             #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
@@ -89,7 +93,7 @@ pub(crate) fn measure<R: Runtime>(
                     cube_dim(),
                     address,
                     array(input.handle),
-                    unless(),
+                    unless,
                     partials.arg(),
                     elements,
                     sizes,
@@ -101,7 +105,7 @@ pub(crate) fn measure<R: Runtime>(
             }
         }
     }
-    Ok(partials)
+    Ok((partials, words))
 }
 
 /// Loads in flight for each unit.
@@ -212,6 +216,7 @@ pub(crate) fn position(
 
 /// The largest of some magnitudes, or of those that are finite. The rare case costs a branch that is not taken.
 #[cube]
+#[allow(clippy::collapsible_if, reason = "the outer one is decided when the kernel is compiled")]
 fn counted(magnitudes: &Sequence<Quad>, #[comptime] non_finite: NonFinite) -> u32 {
     let mut largest = bits::largest(magnitudes);
     if comptime!(non_finite == NonFinite::Excluded) {

@@ -2,7 +2,7 @@
 
 use cubecl::ir::AddressType;
 use cubecl::prelude::*;
-use cubecl::server::Handle;
+use cubecl::server::{Handle, MemoryLayoutDescriptor, MemoryLayoutStrategy};
 
 use crate::KernelError;
 
@@ -52,6 +52,17 @@ pub(crate) struct Words {
 impl Words {
     pub(crate) fn new<R: Runtime>(client: &ComputeClient<R>, words: usize) -> Self {
         Self { handle: client.empty(words.next_multiple_of(4) * 4), words }
+    }
+
+    /// Several small buffers in one allocation.
+    pub(crate) fn several<R: Runtime>(client: &ComputeClient<R>, words: &[usize]) -> Vec<Self> {
+        let descriptor = |words: &usize| {
+            let bytes = words.next_multiple_of(4) * 4;
+            MemoryLayoutDescriptor::new(MemoryLayoutStrategy::Contiguous, [bytes].into(), 1)
+        };
+        let layouts = client.empty_tensors(words.iter().map(descriptor).collect());
+        let buffers = layouts.into_iter().zip(words);
+        buffers.map(|(layout, &words)| Self { handle: layout.memory, words }).collect()
     }
 
     /// For elements of `size` bytes.

@@ -44,7 +44,8 @@ impl Dims {
             [(rows, pitch), (columns, 1)] => (rows, pitch, columns),
             _ => return None,
         };
-        let aligned = offset % 16 == 0 && [pitch, columns].iter().all(|n| n.is_multiple_of(unit));
+        let aligned =
+            offset.is_multiple_of(16) && [pitch, columns].iter().all(|n| n.is_multiple_of(unit));
         aligned.then(|| Units { rows, columns: columns / unit, pitch: pitch / unit })
     }
 }

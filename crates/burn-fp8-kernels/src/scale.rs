@@ -68,8 +68,7 @@ pub(crate) fn choose<R: Runtime>(
         ScaleRule::Delayed { from, recipe } => (Some(from), recipe),
     };
     from.map_or(Ok(()), check_scalar)?;
-    let partials = measure(client, input, NonFinite::Excluded, from)?;
-    let [amax, scale] = [(); 2].map(|()| Words::new(client, 1));
+    let (partials, [amax, scale]) = measure(client, input, NonFinite::Excluded, from)?;
     // SAFETY: One cube, which reads the partials that there are and writes two words.
     #[allow(unsafe_code, reason = "indices are in bounds by construction")]
     unsafe {
@@ -94,9 +93,12 @@ pub(crate) fn choose<R: Runtime>(
     })
 }
 
-/// The maximum of the cubes of [`measure`]: one f32.
-pub(crate) fn amax_of_partials<R: Runtime>(client: &ComputeClient<R>, partials: &Words) -> Handle {
-    let amax = Words::new(client, 1);
+/// The maximum of the cubes of [`measure`], put into `amax`: one f32.
+pub(crate) fn amax_of_partials<R: Runtime>(
+    client: &ComputeClient<R>,
+    partials: &Words,
+    amax: Words,
+) -> Handle {
     // SAFETY: One cube, which reads the partials that there are and writes one word.
     #[allow(unsafe_code, reason = "indices are in bounds by construction")]
     unsafe {

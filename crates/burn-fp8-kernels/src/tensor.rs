@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use cubecl::ir::{ElemType, FloatKind, StorageType};
+use cubecl::ir::{AddressType, ElemType, FloatKind, StorageType};
 use cubecl::server::Handle;
 
 use crate::KernelError;
@@ -74,7 +74,7 @@ pub struct Input<'a> {
 
 impl Input<'_> {
     /// The number of elements; those of a broadcast dimension count each.
-    pub fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
@@ -87,9 +87,15 @@ impl Input<'_> {
         if shape.contains(&0) {
             return Err(KernelError::Empty { shape: shape.into() });
         }
-        let last =
-            shape.iter().zip(strides).map(|(size, stride)| (*size as u64 - 1) * *stride as u64);
-        let span = last.sum::<u64>() + 1;
+        let product = |sizes: &[usize]| {
+            sizes.iter().fold(1u64, |product, size| product.saturating_mul(*size as u64))
+        };
+        let gaps = shape.iter().zip(strides).map(|(size, stride)| product(&[*size - 1, *stride]));
+        let span = gaps.fold(1, u64::saturating_add);
+        let elements = product(shape).max(span);
+        if elements > MOST_ELEMENTS {
+            return Err(KernelError::TooLarge { elements, needed: AddressType::U64 });
+        }
         let (needed, held) = (span * element.size() as u64, handle.size_in_used());
         if needed > held {
             let (shape, strides) = (shape.into(), strides.into());
@@ -99,6 +105,9 @@ impl Input<'_> {
         Ok(span)
     }
 }
+
+/// Far more than any device holds, and few enough that nothing computed from it overflows.
+const MOST_ELEMENTS: u64 = 1 << 48;
 
 /// Whether the words of a buffer can be read.
 pub(crate) fn check_words(handle: &Handle) -> Result<(), KernelError> {

@@ -211,6 +211,10 @@ fn what_cannot_be_launched_is_an_error() {
     let errors = check(Input { shape: &huge, strides: &[0, 0], ..input });
     let too_large = KernelError::TooLarge { elements: 1 << 33, needed: AddressType::U64 };
     assert_eq!(errors, vec![too_large; 3]);
+    let absurd = [usize::MAX, usize::MAX];
+    let errors = check(Input { shape: &absurd, strides: &[0, 0], ..input });
+    let too_large = KernelError::TooLarge { elements: u64::MAX, needed: AddressType::U64 };
+    assert_eq!(errors, vec![too_large; 4]);
     let half = Input { element: Element::F16, ..input };
     let one = Scalar::Host(1.0);
     let error = rescale(&client, &half, [&one, &one], Element::F32).err();

@@ -74,3 +74,30 @@ fn every_f16_and_bf16() {
         }
     }
 }
+
+#[test]
+fn random_bits_of_f32() {
+    let client = client();
+    let x = values::random_bits(1 << 22, 5);
+    for (format, overflow, scale) in [
+        (Fp8Format::E4M3, Overflow::SaturateFinite, 1.0),
+        (Fp8Format::E5M2, Overflow::SaturateFinite, 1.0),
+        (Fp8Format::E4M3, Overflow::Saturate, 3.7e-11),
+        (Fp8Format::E5M2, Overflow::NonSaturating, 2.9e17),
+    ] {
+        check(&client, &x, Element::F32, scale, format, overflow);
+    }
+}
+
+/// Every mantissa of f32, with an exponent whose numbers round to subnormal codes, and with one whose numbers round to normal ones.
+#[test]
+fn every_mantissa_of_f32() {
+    let client = client();
+    for (format, exponents) in [(Fp8Format::E4M3, [118, 130]), (Fp8Format::E5M2, [111, 142])] {
+        for exponent in exponents {
+            let bits = (0..1u32 << 23).map(|mantissa| (exponent << 23) | mantissa);
+            let x: Vec<f32> = bits.map(f32::from_bits).collect();
+            check(&client, &x, Element::F32, 1.0, format, Overflow::SaturateFinite);
+        }
+    }
+}

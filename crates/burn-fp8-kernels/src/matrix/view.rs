@@ -53,6 +53,6 @@ impl View {
         self.columns.1 == 1
             && whole(self.columns.0)
             && self.rows.0.iter().all(|(_, stride)| whole(*stride))
-            && input.handle.offset_start.unwrap_or(0) % 16 == 0
+            && input.handle.offset_start.unwrap_or(0).is_multiple_of(16)
     }
 }

@@ -11,6 +11,7 @@ use cubecl::server::Handle;
 use crate::bits::{Division, Encoding};
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::Dims;
+use crate::matrix::{self, Layouts, View};
 use crate::scale::{Chosen, choose};
 use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
 pub(crate) use unit::{Values, quantize_unit, scale_of};
@@ -117,6 +118,9 @@ fn launch<R: Runtime>(
     job: Job,
 ) -> Result<[Option<Handle>; 2], KernelError> {
     let span = input.check()?;
+    if let Some(codes) = in_tiles(client, input, span, chosen, job)? {
+        return Ok([Some(codes), None]);
+    }
     let elements = input.elements();
     let dims = Dims::new(input.shape, input.strides);
     let address = address_type(client, span.max(elements as u64))?;
@@ -182,6 +186,29 @@ fn launch<R: Runtime>(
         }
     }
     Ok([codes, values].map(|words| words.map(Words::into_handle)))
+}
+
+/// The codes of a transposed matrix, by the kernel that reads such a matrix along its columns; where its rows need no padding.
+fn in_tiles<R: Runtime>(
+    client: &ComputeClient<R>,
+    input: &Input<'_>,
+    span: u64,
+    chosen: &Chosen,
+    job: Job,
+) -> Result<Option<Handle>, KernelError> {
+    let view = View::new(input);
+    let [rows, columns] = view.padded();
+    let suits = job.values.is_none()
+        && columns == view.columns.0
+        && view.columns_lie_side_by_side()
+        && view.transposed().in_units(input);
+    if !suits {
+        return Ok(None);
+    }
+    let beyond = (rows - view.row_count()) * columns;
+    let [codes, _] =
+        matrix::launch(client, input, span, view, chosen, job.encoding, Layouts::Rows)?;
+    Ok(codes.map(|codes| if beyond == 0 { codes } else { codes.offset_end(beyond as u64) }))
 }
 
 /// A scale as arguments of a kernel.

@@ -32,6 +32,7 @@ pub(crate) struct Unit {
 
 /// Quantizes 16 bytes of a tensor.
 #[cube]
+#[allow(clippy::collapsible_if, reason = "the outer one is decided when the kernel is compiled")]
 pub(crate) fn quantize_unit(
     words: Quad,
     divisor: &Divisor,
