@@ -1,6 +1,6 @@
 //! The CUDA C++ of every kernel compiles, for Hopper and for Ada.
 //!
-//! Needs no GPU and no driver: `CUDA_PATH` names a folder with `include` and `lib`, as `fetch-cuda.sh` makes one. Without it the
+//! Needs no GPU and no driver: `CUDA_PATH` names a folder with `include` and `lib`, as `.ci/fetch-cuda` makes one. Without it the
 //! sources are generated and looked at, and compiling them is skipped; not where `BURN_FP8_REQUIRE_NVRTC` is 1.
 
 mod compiler;
