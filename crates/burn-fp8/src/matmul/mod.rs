@@ -29,7 +29,7 @@ use burn::tensor::ops::FloatTensor;
 
 pub(crate) use emulated::{add_bias, join, reshape};
 pub(crate) use matrix::{GemmNote, MeasuredOperand};
-pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
+pub use matrix::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
 pub(crate) use portable::on_device;
