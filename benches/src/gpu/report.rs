@@ -64,7 +64,7 @@ pub fn write(folder: &Path) -> Result<()> {
 fn text(report: &Report, preset: &str) -> String {
     let mut host = Table::new();
     host.load_preset(preset).set_header(["host", ""]);
-    report.host.iter().for_each(|(name, value)| drop(host.add_row([name, value])));
+    host.add_rows(report.host.iter().map(|(name, value)| [name, value]));
     let mut phases = Table::new();
     phases.load_preset(preset).set_header(["phase", "status", "seconds", "log"]);
     for phase in &report.phases {
