@@ -337,7 +337,8 @@ phase() {
     fi
 }
 
-# tests PROGRAM LIMIT: a phase for each module of a test program, so that one which ends a process ends no other.
+# tests PROGRAM LIMIT: a phase for each module of a test program, so that one which ends a process ends no other. CubeCL is to
+# search for its fastest kernels over few classes of shapes: compiling them is most of what tests take.
 tests() {
     local program=$here/bin/$1 name=${1%-tests} limit=$2 module names
     [[ -x $program ]] || return 0
@@ -359,7 +360,7 @@ tests() {
         fi
         ((${#names[@]} > 0)) || continue
         phase "$name${module:+:$module}" tests validate "$limit" \
-            "$program" --ignored --exact --show-output --test-threads=1 "${names[@]}"
+            env CUBECL_AUTOTUNE_LEVEL=minimal "$program" --ignored --exact --show-output --test-threads=1 "${names[@]}"
     done
 }
 

@@ -1,11 +1,11 @@
 //! Delayed scaling: the same scales and the same state as in emulation.
 
 use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::{DelayedRecord, DelayedState, Execution, Fp8Config, Fp8Matmul, Recipe};
+use burn_fp8::{DelayedRecord, DelayedState, Fp8Config, Fp8Matmul, Recipe};
 
-use crate::common::{Outer, delayed, every_matmul, tensor, values};
-use crate::on_cuda;
-use crate::support::{normal, power_of_two};
+use crate::common::{Outer, delayed, tensor, values};
+use crate::on_cuda_and_rehearsed;
+use crate::support::{emulated, native, normal};
 
 fn scales_come_from_earlier_steps<B: Fp8Matmul>()
 where
@@ -59,15 +59,17 @@ where
         Recipe::delayed().with_history_length(3).with_margin(1),
         Recipe::delayed().with_history_length(2).with_power_of_two(true),
     ] {
-        let config = every_matmul().with_recipe(recipe);
-        let (native, seen) = train::<Outer<B>>(config.with_execution(Execution::Native));
-        let (emulated, expected) =
-            train::<Outer<B>>(config.with_execution(Execution::FakeQuantized));
+        let config = native::<B>().with_recipe(recipe);
+        let (native, seen) = train::<Outer<B>>(config);
+        let (emulated, expected) = train::<Outer<B>>(emulated().with_recipe(recipe));
         assert_eq!(native, emulated, "{recipe:?}");
         assert_eq!(native.sites.len(), 2);
         crate::common::assert_close(&seen, &expected, 0.01, "results");
-        assert_ne!(native, train::<Outer<B>>(power_of_two(config)).0, "scales differ by recipe");
     }
 }
 
-on_cuda!(scales_come_from_earlier_steps, state_stays_finite, states_equal_those_of_emulation);
+on_cuda_and_rehearsed!(
+    scales_come_from_earlier_steps,
+    state_stays_finite,
+    states_equal_those_of_emulation
+);

@@ -9,8 +9,8 @@ use burn::tensor::{Distribution, FloatDType, Tensor};
 use burn_fp8::{Fp8Backend, Fp8Matmul};
 
 use crate::common::{Random, values};
-use crate::on_cuda;
-use crate::support::{native, normal, typed};
+use crate::on_cuda_and_rehearsed;
+use crate::support::{fewer, native, normal, typed};
 
 /// M, K, N.
 const SHAPES: [[usize; 3]; 6] = [
@@ -50,7 +50,7 @@ pub fn serial<B: Fp8Matmul>(seed: u64) -> Vec<Pair<Fp8Backend<B>>> {
                 wait::<Fp8Backend<B>>();
                 whole
             });
-            let y = native().scope(|| x.matmul(w));
+            let y = native::<B>().scope(|| x.matmul(w));
             wait::<Fp8Backend<B>>();
             pairs.push(Pair { half_x, half_w, y });
         }
@@ -94,7 +94,7 @@ pub fn run<B: Backend>(pairs: &[Pair<B>], seed: u64, iterations: usize, what: &s
 fn interleaved_operations_change_nothing<B: Fp8Matmul>() {
     let pairs = serial::<B>(1);
     assert!(pairs.iter().all(|pair| values(pair.y.clone()).iter().any(|y| *y != 0.0)));
-    native().scope(|| run(&pairs, 1, ITERATIONS, "one thread"));
+    native::<B>().scope(|| run(&pairs, 1, fewer::<B>(ITERATIONS), "one thread"));
 }
 
 /// Each product takes the result of the one before, so that every wait between streams is needed.
@@ -112,13 +112,13 @@ fn chains_change_nothing<B: Fp8Matmul>() {
             }
             y.clamp(-3.0, 3.0)
         };
-        native().scope(|| values((0..LENGTH).fold(x.clone(), |x, _| step(x))))
+        native::<B>().scope(|| values((0..LENGTH).fold(x.clone(), |x, _| step(x))))
     };
     let expected = chain(true);
     assert!(expected.iter().any(|y| *y != 0.0) && expected.iter().all(|y| y.is_finite()));
-    for _ in 0..50 {
+    for _ in 0..fewer::<B>(100) {
         assert_eq!(chain(false), expected);
     }
 }
 
-on_cuda!(interleaved_operations_change_nothing, chains_change_nothing);
+on_cuda_and_rehearsed!(interleaved_operations_change_nothing, chains_change_nothing);

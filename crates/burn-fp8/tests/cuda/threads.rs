@@ -8,9 +8,9 @@ use burn::tensor::backend::AutodiffBackend;
 use burn_fp8::{Fp8Backend, Fp8Matmul};
 
 use crate::common::{Outer, Random, bits, tensor, values};
-use crate::on_cuda;
+use crate::on_cuda_and_rehearsed;
 use crate::stress::{Pair, round, run, serial};
-use crate::support::{native, normal};
+use crate::support::{fewer, native, normal};
 
 const THREADS: u64 = 4;
 const ITERATIONS: usize = 1000;
@@ -21,7 +21,8 @@ fn with_their_own_tensors<B: Fp8Matmul>() {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 let pairs = serial::<B>(thread);
-                native().scope(|| run(&pairs, thread, ITERATIONS, &format!("thread {thread}")));
+                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
+                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
             });
         }
     });
@@ -34,7 +35,8 @@ fn with_shared_tensors<B: Fp8Matmul>() {
         for thread in 0..THREADS {
             let pairs = pairs.clone();
             scope.spawn(move || {
-                native().scope(|| run(&pairs, thread, ITERATIONS, &format!("thread {thread}")));
+                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
+                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
             });
         }
     });
@@ -51,7 +53,7 @@ fn with_tensors_that_travel<B: Fp8Matmul>() {
                 let results = results.clone();
                 scope.spawn(move || {
                     let mut random = Random(thread);
-                    native().scope(|| {
+                    native::<B>().scope(|| {
                         for pair in receiver {
                             let difference = round(&pair, &mut random);
                             results.send(difference).expect("the main thread listens");
@@ -62,7 +64,7 @@ fn with_tensors_that_travel<B: Fp8Matmul>() {
             })
             .collect();
         let mut random = Random(1);
-        for _ in 0..ROUNDS {
+        for _ in 0..fewer::<B>(ROUNDS) {
             let pair = &pairs[(random.bits() % pairs.len() as u64) as usize];
             for worker in &workers {
                 let double = |tensor: &Tensor<Fp8Backend<B>, 2>| (tensor.clone() * 2.0) * 0.5;
@@ -96,13 +98,14 @@ where
         let grads = (x.clone().matmul(w.clone()) * g).sum().backward();
         [x, w].into_iter().flat_map(|leaf| bits(&values(leaf.grad(&grads).unwrap()))).collect()
     }
-    let expected: Vec<_> =
-        (0..THREADS).map(|thread| native().scope(|| gradients::<Outer<B>>(10 * thread))).collect();
+    let expected: Vec<_> = (0..THREADS)
+        .map(|thread| native::<B>().scope(|| gradients::<Outer<B>>(10 * thread)))
+        .collect();
     std::thread::scope(|scope| {
         for (thread, expected) in (0..THREADS).zip(&expected) {
             scope.spawn(move || {
-                native().scope(|| {
-                    for _ in 0..50 {
+                native::<B>().scope(|| {
+                    for _ in 0..fewer::<B>(50) {
                         assert!(gradients::<Outer<B>>(10 * thread) == *expected, "{thread}");
                     }
                 });
@@ -111,4 +114,9 @@ where
     });
 }
 
-on_cuda!(with_their_own_tensors, with_shared_tensors, with_tensors_that_travel, that_train_at_once,);
+on_cuda_and_rehearsed!(
+    with_their_own_tensors,
+    with_shared_tensors,
+    with_tensors_that_travel,
+    that_train_at_once,
+);

@@ -10,8 +10,8 @@ use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use burn_fp8::{DelayedState, Execution, Fp8Config, Fp8Matmul, Recipe};
 
 use crate::common::{Inner, Outer, tensor, values};
-use crate::on_cuda;
-use crate::support::normal;
+use crate::on_cuda_and_rehearsed;
+use crate::support::{native, normal};
 
 const INPUTS: usize = 64;
 const HIDDEN: usize = 128;
@@ -78,10 +78,10 @@ fn losses<B: AutodiffBackend>(config: Fp8Config, dtype: FloatDType) -> Vec<f32> 
 }
 
 #[track_caller]
-fn check<B: AutodiffBackend>(recipe: Recipe, dtype: FloatDType, what: &str) {
+fn check<B: Backend, D: AutodiffBackend>(recipe: Recipe, dtype: FloatDType, what: &str) {
     let config = Fp8Config::default().with_recipe(recipe);
-    let native = losses::<B>(config.with_execution(Execution::Native), dtype);
-    let emulated = losses::<B>(config.with_execution(Execution::FakeQuantized), dtype);
+    let native = losses::<D>(config.with_execution(native::<B>().execution), dtype);
+    let emulated = losses::<D>(config.with_execution(Execution::FakeQuantized), dtype);
     println!("{what}: native {native:.4?}, emulated {emulated:.4?}");
     let last = native[native.len() - 1];
     assert!(last < native[0] / 2.0, "{what}: it learns: {native:?}");
@@ -97,12 +97,12 @@ where
     Inner<B>: AutodiffBackend,
 {
     let (current, delayed) = (Recipe::current(), Recipe::delayed());
-    check::<Outer<B>>(current, FloatDType::F32, "current, f32");
-    check::<Outer<B>>(current, FloatDType::BF16, "current, bf16");
-    check::<Outer<B>>(current.with_power_of_two(true), FloatDType::F32, "powers of two, f32");
-    check::<Outer<B>>(delayed, FloatDType::F32, "delayed, f32");
-    check::<Outer<B>>(delayed, FloatDType::BF16, "delayed, bf16");
-    check::<Inner<B>>(current, FloatDType::F32, "the other order, current, f32");
+    check::<B, Outer<B>>(current, FloatDType::F32, "current, f32");
+    check::<B, Outer<B>>(current, FloatDType::BF16, "current, bf16");
+    check::<B, Outer<B>>(current.with_power_of_two(true), FloatDType::F32, "powers of two, f32");
+    check::<B, Outer<B>>(delayed, FloatDType::F32, "delayed, f32");
+    check::<B, Outer<B>>(delayed, FloatDType::BF16, "delayed, bf16");
+    check::<B, Inner<B>>(current, FloatDType::F32, "the other order, current, f32");
 }
 
-on_cuda!(follows_emulation);
+on_cuda_and_rehearsed!(follows_emulation);
