@@ -6,9 +6,9 @@ use burn_fp8::{Execution, Fp8Config, Fp8Format, Ran, Recipe, Report};
 
 use crate::common::{Random, every_matmul, tensor};
 
-/// Whether a check is only rehearsed, on a backend without tensor cores.
+/// Whether a check is only rehearsed, on Flex.
 pub fn is_rehearsal<B: Backend>() -> bool {
-    !B::name(&B::Device::default()).contains("cuda")
+    B::name(&B::Device::default()).contains("flex")
 }
 
 /// Fewer of what is many, in a rehearsal.
