@@ -84,6 +84,8 @@ pub enum ProductKind {
     Matmul,
     /// One of the two products inside attention: scores, then context.
     Attention,
+    /// A product of two FP8 tensors that the user quantized: no filter applies.
+    ScaledMatmul,
 }
 
 impl fmt::Display for ProductKind {
@@ -92,6 +94,7 @@ impl fmt::Display for ProductKind {
             Self::Linear => "linear",
             Self::Matmul => "matmul",
             Self::Attention => "attention",
+            Self::ScaledMatmul => "scaled_matmul",
         })
     }
 }

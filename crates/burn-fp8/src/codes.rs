@@ -6,7 +6,7 @@ use burn::tensor::{DType, Shape, Tensor, TensorData, TensorMetadata, TensorPrimi
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 
 use crate::Fp8Error;
-use crate::matmul::{Codes, Fp8Matmul};
+use crate::matmul::{Codes, Fp8Matmul, portable};
 
 /// A tensor of FP8 numbers, without a scale.
 ///
@@ -34,7 +34,11 @@ impl<B: Backend, const D: usize> Fp8Codes<B, D> {
         device: &B::Device,
     ) -> Result<Self, Fp8Error> {
         let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-        if elements != Some(bytes.len()) {
+        // Where one size is 0, the others must still have strides.
+        let strides = shape.iter().try_fold(1isize, |product, size| {
+            product.checked_mul(isize::try_from(*size).ok()?.max(1))
+        });
+        if elements != Some(bytes.len()) || strides.is_none() {
             let reason = format!("{} bytes do not fill the shape {shape:?}", bytes.len());
             return Err(Fp8Error::Invalid { what: "FP8 codes", reason });
         }
@@ -148,7 +152,7 @@ impl<B: Backend> Codes<B> {
         Self::Packed(B::int_from_data(TensorData::new(words, [len]), device), shape, format)
     }
 
-    fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> Shape {
         match self {
             Self::Bytes(codes, _) => codes.shape(),
             Self::Packed(_, shape, _) => shape.clone(),
@@ -156,11 +160,21 @@ impl<B: Backend> Codes<B> {
         }
     }
 
-    fn device(&self) -> B::Device {
+    pub(crate) fn device(&self) -> B::Device {
         match self {
             Self::Bytes(codes, _) | Self::Packed(codes, ..) => B::int_device(codes),
             Self::Values(values) => B::float_device(values),
         }
+    }
+
+    /// As small as the device can hold them without the host's help.
+    pub(crate) fn compact(self, format: Fp8Format) -> Self {
+        portable::compact::<B>(self, format)
+    }
+
+    /// The codes of the transpose, of a matrix.
+    pub(crate) fn transpose(self) -> Self {
+        portable::transpose::<B>(self)
     }
 
     fn moved_to(self, device: &B::Device) -> Self {
@@ -257,6 +271,69 @@ mod tests {
         let empty = Codes::<B>::pack(&[], Shape::new([0, 3]), Fp8Format::E4M3, &device);
         let empty = Fp8Codes::<B, 2>::new(empty, Fp8Format::E4M3);
         assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
+    }
+
+    /// The transpose of a matrix of codes, in every form, of sizes that leave bytes of the last word to spare and that do not.
+    fn check_transposes<B: Fp8Matmul>() {
+        let (device, format) = (Default::default(), Fp8Format::E4M3);
+        for [rows, columns] in [[1, 1], [3, 5], [4, 6], [16, 3], [7, 32], [0, 3]] {
+            let bytes: Vec<u8> = (0..rows * columns).map(|code| (code * 37) as u8 & 0xF7).collect();
+            let expected: Vec<u8> = (0..columns)
+                .flat_map(|column| bytes.iter().skip(column).step_by(columns).copied())
+                .collect();
+            let shape = || Shape::new([rows, columns]);
+            let values = bytes.iter().map(|code| format.decode(*code)).collect::<Vec<_>>();
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values, shape()), &device);
+            for codes in [
+                Codes::Bytes(as_u8, format),
+                Codes::pack(&bytes, shape(), format, &device),
+                Codes::Values(as_f32),
+            ] {
+                let transposed = Fp8Codes::<B, 2>::new(codes.transpose(), format);
+                assert_eq!(transposed.dims(), [columns, rows]);
+                assert_eq!(transposed.to_bytes(), expected);
+            }
+        }
+    }
+
+    /// Every number of both formats, compacted, has its own code again; NaN has one.
+    fn check_compact<B: Fp8Matmul>() {
+        let device = Default::default();
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let codes: Vec<u8> = (0..=255).collect();
+            let values: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
+            let values = B::float_from_data(TensorData::new(values, [2, 128]), &device);
+            let compact = Codes::<B>::Values(values).compact(format);
+            assert!(matches!(compact, Codes::Bytes(..)), "the device has u8");
+            let bytes = Fp8Codes::<B, 2>::new(compact, format).to_bytes();
+            for (code, byte) in codes.into_iter().zip(bytes) {
+                let expected = match format.is_nan(code) {
+                    true => format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F,
+                    false => code,
+                };
+                assert_eq!(byte & 0x7F, expected & 0x7F, "{format} {code:#x}");
+                assert!(format.is_nan(code) || byte == code, "{format} {code:#x}: {byte:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_compact_to_their_codes() {
+        check_compact::<Flex>();
+        #[cfg(feature = "ndarray")]
+        {
+            check_compact::<NdArray>();
+            check_compact::<Fp8Backend<Autodiff<NdArray>>>();
+        }
+    }
+
+    #[test]
+    fn transposes_move_every_code() {
+        check_transposes::<Flex>();
+        check_transposes::<Fp8Backend<Autodiff<Flex>>>();
+        #[cfg(feature = "ndarray")]
+        check_transposes::<NdArray>();
     }
 
     #[test]

@@ -5,7 +5,13 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
 use crate::Fp8Error;
+
+/// The largest file of weights that is read, in bytes.
+pub(crate) const MAX_WEIGHTS: u64 = 1 << 36;
 
 /// Reads a file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
@@ -57,4 +63,30 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Fp8Error> {
         let _ = fs::remove_file(&beside);
         io(reason)
     })
+}
+
+/// Numbers as a safetensors file holds them.
+pub(crate) fn little_endian(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// F32 `[len]`, if it is there.
+pub(crate) fn numbers(
+    tensors: &SafeTensors,
+    key: &str,
+    len: usize,
+) -> Result<Option<Vec<f32>>, String> {
+    let Ok(view) = tensors.tensor(key) else {
+        return Ok(None);
+    };
+    if view.dtype() != Dtype::F32 || view.shape() != [len] {
+        return Err(unexpected(key, &view, &format!("F32 [{len}]")));
+    }
+    let bytes = view.data().chunks_exact(4);
+    Ok(Some(bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
+}
+
+/// Says what a tensor of a file is, and what it should be.
+pub(crate) fn unexpected(key: &str, view: &TensorView, expected: &str) -> String {
+    format!("`{key}` is {:?} {:?}, not {expected}", view.dtype(), view.shape())
 }

@@ -1,6 +1,6 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
 //!
-//! This version emulates FP8 on every backend, code for code; nothing runs natively yet.
+//! FP8 is emulated on every backend, code for code, and runs natively on CUDA devices of compute capability 8.9 and newer, through cuBLASLt.
 //!
 //! ```
 //! use burn::backend::{Autodiff, Flex};
@@ -16,6 +16,8 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
+//! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
+//!   activation, FP8 output and amax, as [`ScaledMatmul`] says.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
@@ -30,7 +32,9 @@ pub mod nn;
 pub mod ops;
 pub mod optim;
 mod report;
+mod scaled;
 mod scaling;
+mod tensor;
 
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
@@ -45,8 +49,10 @@ pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 #[doc(hidden)]
 pub use matmul::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
+pub use scaled::{Activation, ScaledMatmul, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;
 pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
+pub use tensor::Fp8Tensor;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -11,7 +11,7 @@ use burn_cubecl::cubecl::wgpu::WgpuRuntime;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8LinearConfig};
 use burn_fp8::optim::Fp8Optimizer;
-use common::{Random, delayed, golden, special, tensor, values};
+use common::{Random, delayed, fused, golden, special, tensor, values};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -83,11 +83,31 @@ fn layers_train() {
     layers_leave_the_state_that_flex_leaves::<Unfused>();
 }
 
+#[test]
+fn scaled_products_climb_the_ladder_of_jax() {
+    fused::ladder_of_jax::<Unfused>();
+}
+
+#[test]
+fn scaled_products_equal_those_of_torch() {
+    fused::products_of_torch::<Unfused>();
+}
+
+#[test]
+fn scaled_products_of_every_layout_are_the_same() {
+    fused::all_layouts_give_the_same_product::<Unfused>();
+}
+
+#[test]
+fn scaled_products_of_special_values() {
+    fused::special_values::<Unfused>();
+}
+
 #[cfg(feature = "fusion")]
 mod fusion {
     use burn::backend::Wgpu;
 
-    use super::{delayed, golden, special};
+    use super::{delayed, fused, golden, special};
 
     #[test]
     fn codes_and_scales_are_exact() {
@@ -123,5 +143,10 @@ mod fusion {
     fn delayed_scales_come_from_earlier_steps() {
         delayed::scales_come_from_earlier_steps::<Wgpu>();
         delayed::state_stays_finite::<Wgpu>();
+    }
+
+    #[test]
+    fn scaled_products_climb_the_ladder_of_jax() {
+        fused::ladder_of_jax::<Wgpu>();
     }
 }

@@ -13,7 +13,8 @@ use burn::tensor::{TensorPrimitive, TransactionPrimitive};
 
 use crate::Scalar;
 use crate::matmul::{
-    Codes, GemmOperand, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule,
+    Codes, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix,
+    ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
 
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
@@ -151,6 +152,35 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<Quantized<B>> for Quantized<A> {
         let Self { values, codes, scale, amax, format } = self;
         let (codes, amax) = (codes.map(Rewrap::rewrap), amax.map(Rewrap::rewrap));
         Quantized { values, codes, scale: scale.rewrap(), amax, format }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<ScaledOperand<B>> for ScaledOperand<A> {
+    fn rewrap(self) -> ScaledOperand<B> {
+        let Self { codes, format, scale } = self;
+        ScaledOperand { codes: codes.rewrap(), format, scale: scale.rewrap() }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<ScaledRequest<B>> for ScaledRequest<A> {
+    fn rewrap(self) -> ScaledRequest<B> {
+        let Self { output, bias, activation, amax, fast_accumulation, note } = self;
+        let output = match output {
+            OutputType::Float(dtype) => OutputType::Float(dtype),
+            OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: scale.rewrap() },
+        };
+        ScaledRequest { output, bias, activation, amax, fast_accumulation, note }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<ScaledProduct<B>> for ScaledProduct<A> {
+    fn rewrap(self) -> ScaledProduct<B> {
+        let Self { values, amax } = self;
+        let values = match values {
+            ScaledValues::Float(values) => ScaledValues::Float(values),
+            ScaledValues::Codes(codes) => ScaledValues::Codes(codes.rewrap()),
+        };
+        ScaledProduct { values, amax }
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::ops::FloatTensor;
 use super::convert::Rewrap;
 use crate::matmul::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Product, Quantize, QuantizeMatrix, Quantized,
-    QuantizedMatrix,
+    QuantizedMatrix, ScaledOperand, ScaledProduct, ScaledRequest,
 };
 use crate::ops::{DotOptions, QdqOptions};
 use crate::{Capability, Fp8Backend, Fp8Format, Scalar};
@@ -90,6 +90,14 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         product: Product,
     ) -> FloatTensor<Self> {
         B::fp8_linear_weight_backward(x, output_grad, product)
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

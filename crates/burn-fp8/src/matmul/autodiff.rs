@@ -9,7 +9,8 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
 
 use super::{
-    Codes, Fp8Matmul, Product, Quantize, Quantized, SavedOperand, ScaleRule, emulated, run,
+    Codes, Fp8Matmul, OutputType, Product, Quantize, Quantized, SavedOperand, ScaleRule,
+    ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues, emulated, run,
 };
 use crate::ops::{DotOptions, QdqOptions, steps};
 use crate::{Capability, Fp8Format, Scalar};
@@ -37,11 +38,7 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
             B::fp8_quantize(tensor.primitive, request);
         Quantized {
             values: AutodiffTensor::<B, C>::new(values),
-            codes: codes.map(|codes| match codes {
-                Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
-                Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
-                Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
-            }),
+            codes: codes.map(constant_codes),
             scale: constant(scale),
             amax: amax.map(constant),
             format,
@@ -106,6 +103,33 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
         <Self as burn::tensor::ops::ModuleOps<Self>>::linear_weight_backward(x, output_grad)
     }
 
+    // Codes are constants of the graph, and `scaled_matmul` refuses a tracked bias: so is the result.
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        let operand = |ScaledOperand { codes, format, scale }| ScaledOperand {
+            codes: inner_codes(codes),
+            format,
+            scale: inner(scale),
+        };
+        let ScaledRequest { output, bias, activation, amax, fast_accumulation, note } = request;
+        let output = match output {
+            OutputType::Float(dtype) => OutputType::Float(dtype),
+            OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: inner(scale) },
+        };
+        let bias = bias.map(|bias| bias.primitive);
+        let request = ScaledRequest { output, bias, activation, amax, fast_accumulation, note };
+        let ScaledProduct { values, amax } =
+            B::fp8_scaled_matmul(operand(a), operand(b_t), request);
+        let values = match values {
+            ScaledValues::Float(values) => ScaledValues::Float(AutodiffTensor::<B, C>::new(values)),
+            ScaledValues::Codes(codes) => ScaledValues::Codes(constant_codes(codes)),
+        };
+        ScaledProduct { values, amax: amax.map(AutodiffTensor::<B, C>::new) }
+    }
+
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         AutodiffTensor::<B, C>::new(B::fp8_amax(tensor.primitive))
     }
@@ -150,6 +174,14 @@ fn inner_codes<B: Fp8Matmul, C: CheckpointStrategy>(codes: Codes<Autodiff<B, C>>
         Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
         Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
         Codes::Values(values) => Codes::Values(values.primitive),
+    }
+}
+
+fn constant_codes<B: Fp8Matmul, C: CheckpointStrategy>(codes: Codes<B>) -> Codes<Autodiff<B, C>> {
+    match codes {
+        Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
+        Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
+        Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
     }
 }
 

@@ -18,25 +18,6 @@ mod ndarray {
     }
 }
 
-/// CUDA, ROCm, and Wgpu with its variants Vulkan, Metal and WebGpu.
-#[cfg(feature = "cubecl")]
-mod cubecl {
-    use burn::tensor::backend::DeviceOps;
-    use burn_cubecl::cubecl::server::ComputeServer;
-    use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
-
-    impl<R, F, I, B> crate::Fp8Matmul for CubeBackend<R, F, I, B>
-    where
-        R: CubeRuntime,
-        R::Server: ComputeServer,
-        R::Device: DeviceOps,
-        F: FloatElement,
-        I: IntElement,
-        B: BoolElement,
-    {
-    }
-}
-
 #[cfg(feature = "candle")]
 #[allow(deprecated, reason = "Burn deprecates its Candle backend, but 0.21 still has it")]
 mod candle {

@@ -107,6 +107,18 @@ pub struct GemmOptions {
 /// Filled when a GEMM runs, perhaps after the call that registers it has returned.
 pub type GemmNote = Arc<OnceLock<Ran>>;
 
+/// Tells a trace what ran a product, where there is one. The first answer counts.
+pub(crate) fn note(note: &Option<GemmNote>, ran: impl FnOnce() -> Ran) {
+    if let Some(note) = note {
+        let _ = note.get_or_init(ran);
+    }
+}
+
+/// Where a product is to leave what ran it, while a trace runs.
+pub(crate) fn new_note() -> Option<GemmNote> {
+    report::is_tracing().then(GemmNote::default)
+}
+
 impl<B: Backend> QuantizedMatrix<B> {
     /// The matrix as a factor whose columns are summed over.
     fn by_rows(&self) -> Option<GemmOperand<B>> {
@@ -140,7 +152,11 @@ pub(crate) struct MeasuredOperand<B: Backend> {
 
 impl<B: Fp8Matmul> MeasuredMatrix<B> {
     pub(crate) fn quantize(tensor: &FloatTensor<B>, request: QuantizeMatrix<B>) -> Self {
-        let matrix = B::fp8_quantize_matrix(tensor.clone(), request);
+        Self::new(tensor, B::fp8_quantize_matrix(tensor.clone(), request))
+    }
+
+    /// A tensor that has been quantized.
+    pub(crate) fn new(tensor: &FloatTensor<B>, matrix: QuantizedMatrix<B>) -> Self {
         let saturated = report::is_tracing()
             .then(|| portable::count_saturated::<B>(tensor, &matrix.scale, matrix.format));
         Self { matrix, saturated }

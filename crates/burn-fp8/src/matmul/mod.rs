@@ -11,6 +11,8 @@
 
 mod autodiff;
 mod backends;
+#[cfg(feature = "cubecl")]
+mod cube;
 mod emulated;
 #[cfg(feature = "flex")]
 mod flex;
@@ -19,22 +21,27 @@ mod fusion;
 mod matrix;
 mod native;
 mod operand;
-mod portable;
+pub(crate) mod portable;
 mod product;
 mod run;
+mod scaled;
 
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 pub(crate) use emulated::{add_bias, join, reshape};
-pub(crate) use matrix::{GemmNote, MeasuredOperand};
+pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, new_note};
 pub use matrix::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
-pub(crate) use operand::{Measured, SavedCodes, SavedOperand};
+pub(crate) use operand::{Measured, SavedOperand};
 pub(crate) use portable::on_device;
 pub use product::Product;
-pub(crate) use product::{linear_gemm, record_high_precision, require_emulation};
+pub(crate) use product::{
+    linear_gemm, native_unavailable, record_high_precision, require_emulation,
+};
+pub(crate) use scaled::emulated as emulated_scaled_matmul;
+pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;
@@ -164,6 +171,16 @@ pub trait Fp8Matmul: Backend {
         product: Product,
     ) -> FloatTensor<Self> {
         run::linear_weight_backward::<Self>(x, output_grad, &product)
+    }
+
+    /// [`scaled_matmul`](crate::scaled_matmul): `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both E5M2.
+    #[doc(hidden)]
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        scaled::emulated::<Self>(a, b_t, request)
     }
 
     /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.

@@ -10,14 +10,14 @@
 //!
 //! Each tensor is read once and written in the layouts that its products need: x for `output`, xᵀ to be kept for the backward pass.
 
-use std::sync::{Arc, OnceLock};
-
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::{GemmRole, Operand};
 
 use super::emulated::{Forward, Gradients, in_high_precision, multiply_high, reduce, reshape};
-use super::matrix::{GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, QuantizeMatrix};
+use super::matrix::{
+    GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, QuantizeMatrix, new_note,
+};
 use super::{Fp8Matmul, Product, Quantize, SavedOperand};
 
 /// `lhs` `[…, M, K]` times `rhs` `[K, N]`, leading dimensions of `rhs` all 1. Keeps the operands that `save` asks for.
@@ -157,7 +157,7 @@ fn multiply<B: Fp8Matmul>(
         dtype,
         // As in TransformerEngine and torchao: gradients sum more terms of smaller size.
         fast_accumulation: role == GemmRole::Output,
-        note: crate::report::is_tracing().then(|| Arc::new(OnceLock::new())),
+        note: new_note(),
     };
     product.record_native(role, [&lhs, &rhs], &options);
     B::fp8_gemm(lhs.operand, rhs.operand, options)

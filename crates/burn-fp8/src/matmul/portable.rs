@@ -100,16 +100,113 @@ pub(crate) fn values<B: Backend>(codes: Codes<B>) -> FloatTensor<B> {
             look_up::<B>(codes, shape, format)
         }
         Codes::Packed(words, shape, format) => {
-            let len = words.shape().num_elements();
-            let word = B::int_reshape(words, Shape::new([len, 1]));
-            let bytes = (0..4).map(|byte| {
-                let shifted = B::bitwise_right_shift_scalar(word.clone(), (8 * byte).into());
-                B::bitwise_and_scalar(shifted, 0xFF.into())
-            });
-            let codes = B::int_reshape(B::int_cat(bytes.collect(), 1), Shape::new([4 * len]));
-            let elements = shape.num_elements();
-            let codes = B::int_slice(codes, &[Slice::new(0, Some(elements as isize), 1)]);
+            let codes = unpack::<B>(words, shape.num_elements());
             look_up::<B>(codes, shape, format)
+        }
+    }
+}
+
+/// The codes in i32 words with four of them each, the first in the lowest byte.
+fn unpack<B: Backend>(words: IntTensor<B>, elements: usize) -> IntTensor<B> {
+    let len = words.shape().num_elements();
+    let word = B::int_reshape(words, Shape::new([len, 1]));
+    let bytes = (0..4).map(|byte| {
+        let shifted = B::bitwise_right_shift_scalar(word.clone(), (8 * byte).into());
+        B::bitwise_and_scalar(shifted, 0xFF.into())
+    });
+    let codes = B::int_reshape(B::int_cat(bytes.collect(), 1), Shape::new([4 * len]));
+    B::int_slice(codes, &[Slice::new(0, Some(elements as isize), 1)])
+}
+
+/// The inverse of [`unpack`]: codes `[n]` in i32 become words.
+fn pack<B: Backend>(codes: IntTensor<B>) -> IntTensor<B> {
+    let elements = codes.shape().num_elements();
+    let words = elements.div_ceil(4);
+    let device = B::int_device(&codes);
+    let codes = match 4 * words - elements {
+        0 => codes,
+        spare => {
+            let zeros = B::int_zeros(Shape::new([spare]), &device, IntDType::I32);
+            B::int_cat(vec![codes, zeros], 0)
+        }
+    };
+    let codes = B::int_reshape(codes, Shape::new([words, 4]));
+    let byte = |byte: isize| {
+        let column = [Slice::full(), Slice::new(byte, Some(byte + 1), 1)];
+        let codes = B::int_slice(codes.clone(), &column);
+        let codes = match byte {
+            // The highest byte has the sign of the word: some backends do not let a shift change it.
+            3 => {
+                let flipped = B::bitwise_xor_scalar(codes, 0x80.into());
+                B::int_sub_scalar(flipped, 0x80.into())
+            }
+            _ => codes,
+        };
+        B::bitwise_left_shift_scalar(codes, (8 * byte as i32).into())
+    };
+    let packed = (1..4).fold(byte(0), |word, index| B::bitwise_or(word, byte(index)));
+    B::int_reshape(packed, Shape::new([words]))
+}
+
+/// Codes of one byte each in place of values, where the device has u8. Nothing is read back.
+pub(crate) fn compact<B: Backend>(codes: Codes<B>, format: Fp8Format) -> Codes<B> {
+    match codes {
+        Codes::Values(values)
+            if B::supports_dtype(&B::float_device(&values), DType::U8)
+                && values.shape().num_elements() > 0 =>
+        {
+            Codes::Bytes(encode::<B>(values, format), format)
+        }
+        codes => codes,
+    }
+}
+
+/// The codes of numbers of a format, u8. NaN has the code that [`Fp8Format::encode`] gives it, without a sign.
+///
+/// Magnitudes ascend with their codes, so each bit of a code, from the highest one, is set where the magnitude is not below the number
+/// that the bits so far and this one stand for. NaN numbers are not: the comparison is false.
+fn encode<B: Backend>(values: FloatTensor<B>, format: Fp8Format) -> IntTensor<B> {
+    let (device, shape) = (B::float_device(&values), values.shape());
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let flat = Shape::new([shape.num_elements()]);
+    let values = B::float_reshape(values, flat.clone());
+    let magnitude = device::magnitude::<B>(values.clone());
+    let table: Vec<f32> = (0..0x80).map(|code| format.decode(code)).collect();
+    let table = B::float_from_data(TensorData::new(table, [0x80]), &device);
+    let mut codes = B::int_zeros(flat, &device, settings.int_dtype);
+    for bit in (0..7).rev().map(|bit| 1 << bit) {
+        let with_bit = B::int_add_scalar(codes.clone(), bit.into());
+        let bound = B::float_select(table.clone(), 0, with_bit.clone());
+        let set = B::float_greater_equal(magnitude.clone(), bound, settings.bool_dtype);
+        codes = B::int_mask_where(codes, set, with_bit);
+    }
+    let number = B::float_lower_equal_elem(magnitude, f32::INFINITY.into(), settings.bool_dtype);
+    let nan = format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F;
+    codes = B::int_mask_fill(codes, B::bool_not(number), i32::from(nan).into());
+    // A zero has its sign in its reciprocal.
+    let zero = B::float_equal_elem(values.clone(), 0f32.into(), settings.bool_dtype);
+    let signed = B::float_mask_where(values.clone(), zero, B::float_recip(values));
+    let negative = B::float_lower_elem(signed, 0f32.into(), settings.bool_dtype);
+    let negated = B::int_add_scalar(codes.clone(), 0x80.into());
+    let codes = B::int_mask_where(codes, negative, negated);
+    B::int_reshape(B::int_cast(codes, IntDType::U8), shape)
+}
+
+/// The codes of the transpose of a matrix.
+pub(crate) fn transpose<B: Backend>(codes: Codes<B>) -> Codes<B> {
+    match codes {
+        Codes::Bytes(codes, format) => Codes::Bytes(B::int_transpose(codes), format),
+        Codes::Values(values) => Codes::Values(B::float_transpose(values)),
+        Codes::Packed(words, shape, format) => {
+            let [rows, columns] = shape.dims();
+            let transposed = Shape::new([columns, rows]);
+            if shape.num_elements() == 0 {
+                return Codes::Packed(words, transposed, format);
+            }
+            let codes = B::int_reshape(unpack::<B>(words, shape.num_elements()), shape);
+            let elements = Shape::new([rows * columns]);
+            let codes = B::int_reshape(B::int_transpose(codes), elements);
+            Codes::Packed(pack::<B>(codes), transposed, format)
         }
     }
 }

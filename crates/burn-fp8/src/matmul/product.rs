@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
+use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
 use super::matrix::{GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand};
 use super::operand::{Measured, SavedCodes};
@@ -79,7 +79,7 @@ impl Product {
                 None
             }
             Ok(()) => {
-                let path = Path::choose::<B>(&ambient, forward, role, operands[0]);
+                let path = Path::choose::<B>(&ambient, forward, operands[0]);
                 Some(Self { ambient, kind, forward, site: None, weight: None, path })
             }
             Err(reason) => {
@@ -105,12 +105,6 @@ impl Product {
     /// Where it runs.
     pub(crate) fn path(&self) -> Path {
         self.path
-    }
-
-    /// The same product, run elsewhere.
-    #[cfg(all(test, feature = "wgpu"))]
-    pub(crate) fn with_path(self, path: Path) -> Self {
-        Self { path, ..self }
     }
 
     /// The shape of one of the three products.
@@ -273,12 +267,7 @@ fn check(
 
 impl Path {
     /// Where a product runs. Panics where it is to run natively and cannot.
-    fn choose<B: Fp8Matmul>(
-        ambient: &Ambient,
-        forward: Gemm,
-        role: GemmRole,
-        operand: &FloatTensor<B>,
-    ) -> Self {
+    fn choose<B: Fp8Matmul>(ambient: &Ambient, forward: Gemm, operand: &FloatTensor<B>) -> Self {
         let execution = ambient.config.execution;
         if execution == Execution::FakeQuantized {
             return Self::FakeQuantized;
@@ -286,7 +275,8 @@ impl Path {
         let device = B::float_device(operand);
         let reason = match B::fp8_capability(&device) {
             Capability::FakeQuantized { reason } => Err(reason),
-            Capability::Native(_) => Ok(Fallback::of(forward, role, &ambient.config.recipe)),
+            Capability::Native(_) if forward.batch == 1 && forward.plain_operand => Ok(None),
+            Capability::Native(_) => Ok(Some(Fallback::Batched)),
         };
         match (reason, execution) {
             (Ok(None), _) => Self::Native,
@@ -298,29 +288,11 @@ impl Path {
     }
 }
 
-impl Fallback {
-    /// Why a product cannot run natively, if so; `role` is the first of those that it consists of.
-    fn of(forward: Gemm, role: GemmRole, recipe: &Recipe) -> Option<Self> {
-        if forward.batch != 1 || !forward.plain_operand {
-            return Some(Self::Batched);
-        }
-        let formats = |role: GemmRole| role.operands().map(|operand| recipe.formats.of(operand));
-        let both_e5m2 = |role| {
-            recipe.products.in_fp8(role) && formats(role) == [Fp8Format::E5M2, Fp8Format::E5M2]
-        };
-        let impossible = match role {
-            GemmRole::Output => GemmRole::ALL.into_iter().any(both_e5m2),
-            role => both_e5m2(role),
-        };
-        impossible.then_some(Self::BothE5M2)
-    }
-}
-
-fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: String) -> ! {
+pub(crate) fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: String) -> ! {
     panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
 }
 
-/// Panics where products are to run natively: those of FP8 layers do not.
+/// Panics where products are to run natively: those of frozen layers do not.
 pub(crate) fn require_emulation<B: Fp8Matmul>(
     execution: Execution,
     operand: &B::FloatTensorPrimitive,
@@ -329,7 +301,10 @@ pub(crate) fn require_emulation<B: Fp8Matmul>(
         let device = B::float_device(operand);
         let reason = match B::fp8_capability(&device) {
             Capability::FakeQuantized { reason } => reason.into_owned(),
-            Capability::Native(_) => "the products of FP8 layers are always emulated".into(),
+            Capability::Native(_) => {
+                "frozen layers are always emulated; scaled_matmul multiplies their codes natively"
+                    .into()
+            }
         };
         native_unavailable::<B>(&device, reason);
     }

@@ -6,7 +6,9 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimi
 use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
 
 use super::QdqOptions;
-use crate::matmul::{Quantize, Quantized, ScaleRule, reshape};
+use crate::matmul::{
+    Layouts, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule, reshape,
+};
 use crate::{Fp8Matmul, Scalar};
 
 /// What is kept of a quantized tensor beside its values.
@@ -27,22 +29,44 @@ pub(crate) fn quantize<B: Fp8Matmul>(
     keep: Keep,
 ) -> Quantized<B> {
     let scale = reshape::<B>(scale, Shape::new([1]));
-    let divisor = rounded::<B>(scale.clone(), compute_dtype);
-    let request = |scale| Quantize {
-        format,
-        scale: ScaleRule::Given(scale, Overflow::Saturate),
-        save: keep == Keep::Codes,
-    };
-    let quantized = match promote(x.dtype(), compute_dtype) {
-        FloatDType::F32 => B::fp8_quantize(x.clone(), request(Scalar::Device(divisor))),
+    let (x, scale_rule) = divided::<B>(x, scale.clone(), compute_dtype);
+    let request = Quantize { format, scale: scale_rule, save: keep == Keep::Codes };
+    Quantized { scale: Scalar::Device(scale), ..B::fp8_quantize(x, request) }
+}
+
+/// The same, for products on tensor cores.
+pub(crate) fn quantize_matrix<B: Fp8Matmul>(
+    x: &FloatTensor<B>,
+    scale: FloatTensor<B>,
+    format: Fp8Format,
+    compute_dtype: FloatDType,
+    layouts: Layouts,
+) -> QuantizedMatrix<B> {
+    let scale = reshape::<B>(scale, Shape::new([1]));
+    let (x, scale_rule) = divided::<B>(x, scale.clone(), compute_dtype);
+    let request = QuantizeMatrix { format, scale: scale_rule, layouts };
+    QuantizedMatrix { scale: Scalar::Device(scale), ..B::fp8_quantize_matrix(x, request) }
+}
+
+/// The tensor that is clipped and rounded, and the scale by which it is still to be divided before.
+fn divided<B: Fp8Matmul>(
+    x: &FloatTensor<B>,
+    scale: FloatTensor<B>,
+    compute_dtype: FloatDType,
+) -> (FloatTensor<B>, ScaleRule<B>) {
+    let divisor = rounded::<B>(scale, compute_dtype);
+    match promote(x.dtype(), compute_dtype) {
+        FloatDType::F32 => {
+            (x.clone(), ScaleRule::Given(Scalar::Device(divisor), Overflow::Saturate))
+        }
         half => {
             // An f32 quotient of two half-precision numbers has enough bits that rounding it again is harmless.
             let divisor = reshape::<B>(divisor, Shape::from(vec![1; x.rank()]));
             let quotient = B::float_div(B::float_cast(x.clone(), FloatDType::F32), divisor);
-            B::fp8_quantize(B::float_cast(quotient, half), request(Scalar::Host(1.0)))
+            let rule = ScaleRule::Given(Scalar::Host(1.0), Overflow::Saturate);
+            (B::float_cast(quotient, half), rule)
         }
-    };
-    Quantized { scale: Scalar::Device(scale), ..quantized }
+    }
 }
 
 /// The type that a tensor is divided in: bf16 and f16 only where both are.

@@ -12,7 +12,7 @@ use burn_fp8_core::Fp8Format;
 use super::state::{register, require_leaf, with_root};
 use super::{DotOptions, QdqOptions, dot, forward};
 use crate::Fp8Matmul;
-use crate::matmul::{SavedCodes, reshape};
+use crate::matmul::{SavedOperand, reshape};
 
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
@@ -129,7 +129,7 @@ struct Dot;
 
 #[derive(Clone, Debug)]
 struct SavedDot<B: Fp8Matmul> {
-    operands: [Option<SavedCodes<B>>; 2],
+    operands: [Option<SavedOperand<B>>; 2],
     shapes: [Shape; 2],
     /// The new state of the operands.
     states: [[FloatTensor<B>; 2]; 2],

@@ -81,9 +81,7 @@ impl fmt::Display for Ran {
 pub enum Fallback {
     /// Neither operand is a plain matrix.
     Batched,
-    /// Both operands are E5M2, which no tensor core multiplies.
-    BothE5M2,
-    /// cuBLASLt has no algorithm for this shape.
+    /// cuBLASLt has no algorithm for this product.
     NoAlgorithm,
 }
 
@@ -91,8 +89,7 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Batched => "batched products are not native",
-            Self::BothE5M2 => "no tensor core multiplies E5M2 by E5M2",
-            Self::NoAlgorithm => "cuBLASLt has no algorithm for this shape",
+            Self::NoAlgorithm => "cuBLASLt has no algorithm for this product",
         })
     }
 }

@@ -9,8 +9,8 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{HighPrecision, OperandReport, ProductReport, Ran};
-use crate::Site;
 use crate::matmul::{GemmNote, Measured, MeasuredOperand};
+use crate::{Scalar, Site};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,8 +98,8 @@ impl PendingOperand {
     }
 
     /// An operand that came as codes.
-    pub(crate) fn of_codes(format: Fp8Format, scale: f32) -> Self {
-        Self { format, scale: Box::new(move || scale), saturated: Box::new(|| 0) }
+    pub(crate) fn of_codes<B: Backend>(format: Fp8Format, scale: Scalar<B>) -> Self {
+        Self { format, scale: Box::new(move || scale.read()), saturated: Box::new(|| 0) }
     }
 
     fn resolve(self) -> OperandReport {

@@ -1,5 +1,6 @@
 //! The golden file `current_scaling`: products in FP8 with their gradients, by Flax and JAX.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use burn::backend::Autodiff;
@@ -49,12 +50,23 @@ impl Golden {
 
     /// The cases that the sidecar lists.
     pub fn cases(&self) -> Vec<serde_json::Value> {
-        let sidecar: serde_json::Value =
-            serde_json::from_slice(&self.sidecar).expect("the sidecar is JSON");
-        sidecar["cases"].as_array().expect("a list of cases").clone()
+        self.list("cases")
     }
 
-    /// A tensor of its own type: f32, bf16, f16 or u8.
+    /// A list of the sidecar.
+    pub fn list(&self, key: &str) -> Vec<serde_json::Value> {
+        let sidecar: serde_json::Value =
+            serde_json::from_slice(&self.sidecar).expect("the sidecar is JSON");
+        sidecar[key].as_array().expect("a list").clone()
+    }
+
+    /// The names of all tensors.
+    pub fn names(&self) -> BTreeSet<String> {
+        let file = SafeTensors::deserialize(&self.tensors).expect("the golden file is valid");
+        file.names().into_iter().map(String::from).collect()
+    }
+
+    /// A tensor of its own type: f32, bf16, f16, u8 or u16.
     pub fn data(&self, name: &str) -> TensorData {
         let file = SafeTensors::deserialize(&self.tensors).expect("the golden file is valid");
         let view = file.tensor(name).unwrap_or_else(|_| panic!("golden {name} is missing"));
@@ -63,6 +75,7 @@ impl Golden {
             safetensors::Dtype::BF16 => DType::BF16,
             safetensors::Dtype::F16 => DType::F16,
             safetensors::Dtype::U8 => DType::U8,
+            safetensors::Dtype::U16 => DType::U16,
             other => panic!("golden {name} is {other:?}"),
         };
         TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype)
@@ -108,7 +121,7 @@ fn dims<const D: usize>(shape: &[usize]) -> [usize; D] {
 pub fn codes_and_scales_are_exact<B: Fp8Matmul>() {
     let golden = Golden::load();
     let cases = Golden::open("current_scaling").cases();
-    let names: std::collections::BTreeSet<_> =
+    let names: BTreeSet<_> =
         cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
     assert_eq!(names, MATRICES.iter().chain(&BATCHED).copied().collect(), "every case runs");
     for case in MATRICES.iter().chain(&BATCHED) {

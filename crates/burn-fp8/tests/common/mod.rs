@@ -3,6 +3,7 @@
 
 pub mod delayed;
 pub mod frozen;
+pub mod fused;
 pub mod golden;
 pub mod models;
 pub mod reference;

@@ -1,6 +1,6 @@
 //! FP8 by definition, in f64: the nearest of all values of the format, ties to the even code.
 
-use burn_fp8::Fp8Format;
+use burn_fp8::{Activation, Fp8Format};
 
 /// The magnitudes of a format in ascending order of their codes, computed from its definition: sign, exponent, mantissa.
 pub fn magnitudes(format: Fp8Format) -> Vec<f64> {
@@ -25,7 +25,8 @@ pub fn magnitudes(format: Fp8Format) -> Vec<f64> {
 /// Rounds a finite number to the nearest value of the format, saturating.
 pub fn round(x: f64, format: Fp8Format) -> f64 {
     let magnitudes = magnitudes(format);
-    let distance = |code: usize| (magnitudes[code] - x.abs()).abs();
+    let clipped = x.abs().min(magnitudes[magnitudes.len() - 1]);
+    let distance = |code: usize| (magnitudes[code] - clipped).abs();
     let nearest = (0..magnitudes.len())
         .min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a % 2).cmp(&(b % 2))))
         .expect("a format has values");
@@ -63,4 +64,27 @@ pub fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> (Vec<f64>, Vec<f64
 
 pub fn transpose(a: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {
     (0..cols).flat_map(|col| (0..rows).map(move |row| a[row * cols + col])).collect()
+}
+
+/// The number that a code stands for, by definition.
+pub fn decode(code: u8, format: Fp8Format) -> f64 {
+    let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
+    let magnitude = match (format, magnitudes(format).get(usize::from(code & 0x7F))) {
+        (_, Some(magnitude)) => *magnitude,
+        (Fp8Format::E5M2, None) if code & 0x7F == 0x7C => f64::INFINITY,
+        _ => f64::NAN,
+    };
+    sign * magnitude
+}
+
+/// GELU in its tanh approximation, and ReLU.
+pub fn activate(x: f64, activation: Activation) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Gelu => {
+            let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x * 0.5 * (1.0 + inner.tanh())
+        }
+    }
 }

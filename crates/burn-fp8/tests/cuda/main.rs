@@ -15,6 +15,7 @@ mod codes;
 mod delayed;
 mod golden;
 mod products;
+mod scaled;
 mod special;
 mod stress;
 mod threads;

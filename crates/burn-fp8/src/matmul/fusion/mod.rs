@@ -3,6 +3,7 @@
 
 mod op;
 mod rule;
+mod scaled;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
@@ -11,8 +12,10 @@ use burn_fusion::{Fusion, FusionBackend};
 use super::matrix::{PADDING, matrix_shape};
 use super::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
-    QuantizedMatrix, ScaleRule, portable,
+    QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
+    emulated_scaled_matmul, portable,
 };
+use crate::scaling::device;
 use crate::{Capability, Scalar};
 use op::register;
 use rule::{Number, Rule};
@@ -157,6 +160,28 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
             });
             let output = B::fp8_gemm(lhs, rhs, options.clone());
             handles.register_float_tensor::<B>(&ir.outputs[0].id, output);
+        }))
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        match B::fp8_capability(&a.codes.device()) {
+            Capability::Native(_) => scaled::scaled_matmul::<B>(a, b_t, request),
+            // As operations of the stream, which fuses them.
+            Capability::FakeQuantized { .. } => emulated_scaled_matmul::<Self>(a, b_t, request),
+        }
+    }
+
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !B::FP8_KERNELS {
+            return device::amax_with_non_finite::<Self>(tensor);
+        }
+        single(register("fp8_amax", vec![tensor], vec![one()], |ir, handles| {
+            let tensor = handles.get_float_tensor::<B>(&ir.inputs[0]);
+            handles.register_float_tensor::<B>(&ir.outputs[0].id, B::fp8_amax(tensor));
         }))
     }
 

@@ -6,6 +6,7 @@ use burn_fp8_core::{Fp8Format, Recipe, scale};
 
 use crate::Fp8Error;
 use crate::scaling::{self, device};
+use crate::tensor::{constant, primitive};
 
 /// How the inputs of a frozen layer are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +42,7 @@ impl ActivationScale {
         let mut amax = 0f32;
         for sample in samples {
             if sample.shape().num_elements() > 0 {
-                let sample = super::primitive(super::constant(sample).cast(FloatDType::F32));
+                let sample = primitive(constant(sample).cast(FloatDType::F32));
                 amax = amax.max(scaling::read::<B>(device::amax::<B>(sample))[0]);
             }
         }
@@ -51,16 +52,8 @@ impl ActivationScale {
     /// Whether the scale can be used, else why not.
     pub(super) fn check(self) -> Result<(), String> {
         match self {
-            Self::Static(scale) => check_scale("input_scale", scale),
+            Self::Static(scale) => scaling::check_scale("input_scale", scale),
             Self::Current => Ok(()),
         }
-    }
-}
-
-/// Whether a scale can be used, else why not.
-pub(super) fn check_scale(name: &str, scale: f32) -> Result<(), String> {
-    match scale.is_finite() && scale >= scale::MIN_SCALE {
-        true => Ok(()),
-        false => Err(format!("{name} is {scale:e}; it must be a finite number of at least 2^-126")),
     }
 }

@@ -10,10 +10,8 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::record::Fields;
 use super::{FrozenLinear, FrozenLinearRecord};
+use crate::file::{little_endian, numbers, unexpected};
 use crate::{Fp8Error, file};
-
-/// The largest file read, in bytes.
-const MAX_FILE_BYTES: u64 = 1 << 36;
 
 const FORMAT: &str = "burn-fp8 frozen layers";
 const VERSION: &str = "1";
@@ -96,7 +94,7 @@ impl<B: Backend> FrozenLinear<B> {
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, FrozenLinearRecord>, Fp8Error> {
-    let bytes = file::read_safetensors(path, MAX_FILE_BYTES)?;
+    let bytes = file::read_safetensors(path, file::MAX_WEIGHTS)?;
     from_bytes(&bytes).map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
 }
 
@@ -108,9 +106,6 @@ fn key(layer: &str, field: &str) -> String {
 }
 
 fn to_bytes(records: &BTreeMap<String, FrozenLinearRecord>) -> Vec<u8> {
-    let little_endian = |numbers: &[f32]| {
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()
-    };
     let mut numbers = vec![];
     let mut codes = vec![];
     for (name, record) in records {
@@ -191,20 +186,4 @@ fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, FrozenLinearRecord>, Stri
         Some(key) => Err(format!("it has `{key}`, which belongs to no layer")),
         None => Ok(records),
     }
-}
-
-/// F32 `[len]`, if it is there.
-fn numbers(tensors: &SafeTensors, key: &str, len: usize) -> Result<Option<Vec<f32>>, String> {
-    let Ok(view) = tensors.tensor(key) else {
-        return Ok(None);
-    };
-    if view.dtype() != Dtype::F32 || view.shape() != [len] {
-        return Err(unexpected(key, &view, &format!("F32 [{len}]")));
-    }
-    let bytes = view.data().chunks_exact(4);
-    Ok(Some(bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
-}
-
-fn unexpected(key: &str, view: &TensorView, expected: &str) -> String {
-    format!("`{key}` is {:?} {:?}, not {expected}", view.dtype(), view.shape())
 }

@@ -35,6 +35,8 @@ use crate::matmul::{
     require_emulation, reshape,
 };
 use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
+use crate::scaling::check_scale;
+use crate::tensor::{constant, primitive};
 use crate::{Fp8Codes, Fp8Error, Scalar, config};
 
 /// A linear layer for inference: the weight in E4M3, one byte an element, with one scale.
@@ -134,7 +136,8 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let x = Measured::<B>::quantize(&x, request);
         let weight_scale = self.weight_scale;
         report::record(|| {
-            let weight = PendingOperand::of_codes(self.weight.format(), weight_scale);
+            let weight =
+                PendingOperand::of_codes(self.weight.format(), Scalar::<B>::Host(weight_scale));
             let operands = Some([PendingOperand::new(&x), weight]);
             Pending {
                 kind,
@@ -176,7 +179,7 @@ impl<B: Backend> FrozenLinear<B> {
             return Err(invalid(format!("the weight is {}; it must be E4M3", weight.format())));
         }
         check_shape(weight.dims())
-            .and_then(|()| activation::check_scale("weight_scale", weight_scale))
+            .and_then(|()| check_scale("weight_scale", weight_scale))
             .and_then(|()| activation.check())
             .map_err(invalid)?;
         let [_, d_output] = weight.dims();
@@ -241,13 +244,4 @@ fn check_shape([d_input, d_output]: [usize; 2]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("the weight [{d_input}, {d_output}] has no elements")),
     }
-}
-
-/// A tensor without its graph, nor one of its own.
-fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
-    tensor.detach().set_require_grad(false)
-}
-
-fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.into_primitive().tensor()
 }

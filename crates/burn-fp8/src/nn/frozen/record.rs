@@ -6,8 +6,9 @@ use burn::tensor::{Bytes, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 use serde::{Deserialize, Serialize};
 
-use super::{ActivationScale, FrozenLinear, activation};
+use super::{ActivationScale, FrozenLinear};
 use crate::Fp8Codes;
+use crate::scaling::check_scale;
 
 /// The record of a [`FrozenLinear`]: the codes as bytes, the rest in f32. Always valid: one that is read from a file
 /// is checked.
@@ -36,9 +37,9 @@ impl TryFrom<Fields> for FrozenLinearRecord {
             return Err(format!("{} codes for a weight [{d_input}, {d_output}]", codes.len()));
         }
         super::check_shape([*d_input, *d_output])?;
-        activation::check_scale("weight_scale", *weight_scale)?;
+        check_scale("weight_scale", *weight_scale)?;
         if let Some(scale) = input_scale {
-            activation::check_scale("input_scale", *scale)?;
+            check_scale("input_scale", *scale)?;
         }
         match bias {
             Some(bias) if bias.len() != *d_output => {

@@ -1,0 +1,129 @@
+//! Algorithms that were found, by everything that they depend on.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::capability::Capability;
+use crate::problem::ScaledMatmul;
+
+/// What an algorithm depends on: the product with its alignments, the device and libraries, the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The product.
+    pub problem: ScaledMatmul,
+    /// Device and libraries.
+    pub capability: Capability,
+    /// Bytes of workspace.
+    pub workspace: usize,
+}
+
+/// A map from [`Key`] that counts.
+///
+/// Looking up hashes and compares a few hundred bytes without allocating: well under a microsecond.
+#[derive(Debug)]
+pub struct PlanCache<V> {
+    entries: HashMap<Key, V, BuildHasherDefault<WordHasher>>,
+    hits: u64,
+    misses: u64,
+}
+
+impl<V> Default for PlanCache<V> {
+    fn default() -> Self {
+        Self { entries: HashMap::default(), hits: 0, misses: 0 }
+    }
+}
+
+impl<V> PlanCache<V> {
+    /// The entry of `key`, made by `make` if there is none. An error of `make` is returned and not kept.
+    ///
+    /// # Errors
+    ///
+    /// What `make` returned.
+    pub fn get_or_try_insert<E>(
+        &mut self,
+        key: &Key,
+        make: impl FnOnce() -> Result<V, E>,
+    ) -> Result<&mut V, E> {
+        match self.entries.entry(*key) {
+            Entry::Occupied(entry) => {
+                self.hits += 1;
+                Ok(entry.into_mut())
+            }
+            Entry::Vacant(entry) => {
+                self.misses += 1;
+                Ok(entry.insert(make()?))
+            }
+        }
+    }
+
+    /// Replaces or adds an entry.
+    pub fn insert(&mut self, key: Key, value: V) {
+        self.entries.insert(key, value);
+    }
+
+    /// How often an entry was found.
+    pub fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// How often an entry had to be made.
+    pub fn misses(&self) -> u64 {
+        self.misses
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// Mixes a word at a time. Keys come from the program itself, so collisions by malice need no defence.
+#[derive(Debug, Default)]
+pub struct WordHasher(u64);
+
+impl WordHasher {
+    fn word(&mut self, word: u64) {
+        // An odd constant near 2^64 divided by the golden ratio spreads the bits; the rotation brings high bits down.
+        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.word(value.into());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.word(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.word(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.word(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.word(value as u64);
+    }
+}

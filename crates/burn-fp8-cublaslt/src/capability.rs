@@ -1,0 +1,166 @@
+//! What a device and the installed libraries can do, as far as plans depend on it.
+
+use core::fmt;
+
+use crate::Unavailable;
+use crate::library;
+use crate::raw::constants as c;
+use crate::raw::driver::{Device, Driver};
+use crate::raw::lt::Lt;
+
+/// The compute capability of a device: 8.9 is Ada, 9.0 Hopper, 10.x and 12.x Blackwell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeCapability {
+    /// Major part.
+    pub major: u32,
+    /// Minor part.
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// Ada: the first with FP8 tensor cores.
+    pub const SM_89: Self = Self { major: 8, minor: 9 };
+    /// Hopper.
+    pub const SM_90: Self = Self { major: 9, minor: 0 };
+    /// Blackwell for data centers.
+    pub const SM_100: Self = Self { major: 10, minor: 0 };
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+/// The version of libcublasLt, as its `cublasLtGetProperty` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LibraryVersion {
+    /// Major part: that of CUDA.
+    pub major: u32,
+    /// Minor part. Since 13 no longer that of CUDA: CUDA 13.x has shipped 13.10.
+    pub minor: u32,
+    /// Patch level.
+    pub patch: u32,
+}
+
+impl LibraryVersion {
+    /// A version whose patch level does not matter.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor, patch: 0 }
+    }
+
+    /// Of the loaded library. Needs no device.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] if the library cannot be loaded or asked.
+    pub fn loaded() -> Result<Self, Unavailable> {
+        Self::of(library::cublaslt()?)
+    }
+
+    pub(crate) fn of(lt: &Lt) -> Result<Self, Unavailable> {
+        let part = |property| lt.property(property).map(|value| u32::try_from(value).unwrap_or(0));
+        Ok(Self {
+            major: part(c::MAJOR_VERSION)?,
+            minor: part(c::MINOR_VERSION)?,
+            patch: part(c::PATCH_LEVEL)?,
+        })
+    }
+}
+
+impl fmt::Display for LibraryVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// The version of CUDA that a driver supports, for example 12.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverVersion {
+    /// Major part.
+    pub major: u32,
+    /// Minor part.
+    pub minor: u32,
+}
+
+impl DriverVersion {
+    /// From the number of `cuDriverGetVersion`, for example 12040.
+    pub const fn from_number(number: u32) -> Self {
+        Self { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl fmt::Display for DriverVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// All of the machine that a plan depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Capability {
+    /// Of the device.
+    pub compute: ComputeCapability,
+    /// Of libcublasLt.
+    pub library: LibraryVersion,
+    /// Of libcuda.
+    pub driver: DriverVersion,
+}
+
+/// The oldest cuBLASLt that is used on devices before Blackwell.
+///
+/// FP8 exists since 11.8, on Ada since 12.1 update 1, with beta since 12.0. But by NVIDIA's release notes FP8 products with GELU in
+/// place were wrong until 12.3 update 1, and batches of products with activation and a bias each in 12.2.
+pub const OLDEST_LIBRARY: LibraryVersion = LibraryVersion::new(12, 4);
+
+/// The oldest cuBLASLt for Blackwell (compute capability 10.0 and up), which came with CUDA 12.8.
+pub const OLDEST_LIBRARY_FOR_BLACKWELL: LibraryVersion = LibraryVersion::new(12, 8);
+
+impl Capability {
+    /// Asks the driver and libcublasLt about the device with this ordinal. Makes no context.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`], naming what is missing and how to get it: a library, the device, FP8 tensor cores (sm_89), a
+    /// cuBLASLt that is new enough, a driver for it.
+    pub fn probe(ordinal: u32) -> Result<Self, Unavailable> {
+        let driver = library::driver()?;
+        let count = driver.device_count()?;
+        let device = match i32::try_from(ordinal) {
+            Ok(ordinal) if ordinal < count => driver.device(ordinal)?,
+            _ => return Err(Unavailable::NoSuchDevice { ordinal, count }),
+        };
+        Self::of_device(driver, device)
+    }
+
+    pub(crate) fn of_device(driver: &Driver, device: Device) -> Result<Self, Unavailable> {
+        let attribute = |attribute| {
+            driver
+                .device_attribute(device, attribute)
+                .map(|value| u32::try_from(value).unwrap_or(0))
+        };
+        let compute = ComputeCapability {
+            major: attribute(c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            minor: attribute(c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        };
+        if compute < ComputeCapability::SM_89 {
+            return Err(Unavailable::NoFp8 { name: driver.device_name(device)?, compute });
+        }
+        let library = LibraryVersion::of(library::cublaslt()?)?;
+        let oldest = oldest_library(compute);
+        if library < oldest {
+            return Err(Unavailable::OldCublasLt { library, oldest, compute });
+        }
+        let driver = DriverVersion::from_number(u32::try_from(driver.version()?).unwrap_or(0));
+        // CUDA is compatible within a major version: a library of the next one cannot make a handle.
+        if library.major > driver.major {
+            return Err(Unavailable::OldDriver { library, driver });
+        }
+        Ok(Self { compute, library, driver })
+    }
+}
+
+/// The oldest cuBLASLt that this crate uses on a device.
+pub(crate) fn oldest_library(compute: ComputeCapability) -> LibraryVersion {
+    if compute >= ComputeCapability::SM_100 { OLDEST_LIBRARY_FOR_BLACKWELL } else { OLDEST_LIBRARY }
+}

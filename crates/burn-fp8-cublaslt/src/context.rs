@@ -1,0 +1,132 @@
+//! The CUDA context that everything lives in, and the workspace.
+#![allow(unsafe_code, reason = "owns a reference to a CUDA context, and device memory")]
+
+use std::sync::Arc;
+
+use crate::error::{ContextError, Error};
+use crate::library;
+use crate::raw::driver::{self, Device, DevicePointer, Driver};
+
+/// A reference to the primary context of a device: the context lives at least as long as this.
+#[derive(Debug)]
+pub struct PrimaryContext {
+    driver: &'static Driver,
+    device: Device,
+    raw: driver::Context,
+}
+
+// SAFETY: a context may be used from any thread; the driver API is thread-safe.
+unsafe impl Send for PrimaryContext {}
+// SAFETY: as above.
+unsafe impl Sync for PrimaryContext {}
+
+impl PrimaryContext {
+    /// The context that is current to the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// No driver, no current context, or one that is not the primary context of its device.
+    pub fn current() -> Result<Arc<Self>, Error> {
+        let driver = library::driver()?;
+        let current = driver.current_context()?;
+        if current.is_null() {
+            return Err(ContextError::NoneCurrent.into());
+        }
+        let device = driver.current_device()?;
+        let raw = driver.retain_primary(device)?;
+        // Dropped, and so released, if it is not the right one.
+        let context = Self { driver, device, raw };
+        if raw == current { Ok(Arc::new(context)) } else { Err(ContextError::NotPrimary.into()) }
+    }
+
+    /// Fails unless this context is current to the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`], or what the driver returned.
+    pub fn check_current(&self) -> Result<(), Error> {
+        match self.driver.current_context()? {
+            current if current == self.raw => Ok(()),
+            current if current.is_null() => Err(ContextError::NoneCurrent.into()),
+            _ => Err(ContextError::Other.into()),
+        }
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The C handle, which lives as long as this value.
+    pub fn raw(&self) -> driver::Context {
+        self.raw
+    }
+
+    /// Runs `work` with this context current, whatever was current before. Does nothing if the driver refuses, as it does while a
+    /// process ends: then the driver has freed everything itself.
+    pub(crate) fn enter(&self, work: impl FnOnce(&Driver)) {
+        // SAFETY: this value holds a reference to the context.
+        if unsafe { self.driver.push(self.raw) }.is_ok() {
+            work(self.driver);
+            // What was pushed above; a failure leaves the context current, which harms nobody.
+            let _ = self.driver.pop();
+        }
+    }
+}
+
+impl Drop for PrimaryContext {
+    fn drop(&mut self) {
+        // SAFETY: undoes the retain of `current`; everything that lives in the context holds an Arc of this value.
+        let _ = unsafe { self.driver.release_primary(self.device) };
+    }
+}
+
+/// Device memory that algorithms write intermediate results to. Used on one stream, so never by two products at a time.
+#[derive(Debug)]
+pub struct Workspace {
+    context: Arc<PrimaryContext>,
+    pointer: DevicePointer,
+    bytes: usize,
+}
+
+/// The alignment that cuBLASLt asks of a workspace.
+pub const WORKSPACE_ALIGNMENT: u64 = 256;
+
+impl Workspace {
+    /// Allocates; none for 0 bytes. The context must be current.
+    ///
+    /// # Errors
+    ///
+    /// What the driver returned, for example that memory is short.
+    pub fn new(context: Arc<PrimaryContext>, bytes: usize) -> Result<Self, Error> {
+        context.check_current()?;
+        let pointer = if bytes == 0 { 0 } else { context.driver.allocate(bytes)? };
+        let workspace = Self { context, pointer, bytes };
+        // cuMemAlloc documents "suitably aligned for any kind of variable"; in practice 512.
+        if !pointer.is_multiple_of(WORKSPACE_ALIGNMENT) {
+            return Err(Error::Alignment { pointer });
+        }
+        Ok(workspace)
+    }
+
+    /// Address and bytes.
+    pub fn raw(&self) -> (DevicePointer, usize) {
+        (self.pointer, self.bytes)
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        if self.pointer != 0 {
+            self.context.enter(|driver| {
+                // SAFETY: allocated in this context, freed once; cuMemFree waits for work that uses it.
+                let _ = unsafe { driver.free(self.pointer) };
+            });
+        }
+    }
+}

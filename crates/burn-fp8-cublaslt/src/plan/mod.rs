@@ -1,0 +1,152 @@
+//! From a product and a capability to what cuBLASLt is told, or to the rule that is broken. Pure: no library, no device.
+
+mod epilogue;
+mod error;
+mod scales;
+mod shape;
+mod types;
+
+pub use error::{PlanError, Rule};
+
+use crate::capability::{Capability, ComputeCapability, LibraryVersion, oldest_library};
+use crate::problem::{AuxKind, BlockScale, DataType, ScaledMatmul, Scales, Shape};
+
+/// What cuBLASLt is told: its column-major, swapped view of a product.
+///
+/// The row-major `D = A × Bᵀ` is the column-major `Dᵀ = B × Aᵀ`: cuBLASLt's A is our B, K×N with op T; its B is our A, K×M with
+/// op N; its C and D are ours, N×M; its m is our N and its n our M. So the bias, which cuBLASLt adds along its m, has N elements,
+/// and the pointer and mode of the scale of our A go to `B_SCALE`, those of our B to `A_SCALE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The product.
+    pub problem: ScaledMatmul,
+    /// Layouts of cuBLASLt's A (our B), B (our A), C and D.
+    pub layouts: [LayoutPlan; 4],
+    /// Scale modes of cuBLASLt's A (our B) and B (our A).
+    pub scale_modes: [ScaleMode; 2],
+    /// The epilogue: `cublasLtEpilogue_t`.
+    pub epilogue: u32,
+    /// The type of the bias.
+    pub bias: Option<DataType>,
+    /// The type of GELU's auxiliary output where it is not the default, that of D.
+    pub aux: Option<DataType>,
+    /// Smallest alignments of cuBLASLt's A, B, C and D, in bytes.
+    pub alignments: [u32; 4],
+    /// A gap in cuBLASLt's coverage that NVIDIA's tests know of and no rule names: an algorithm may not be found.
+    pub gap: Option<&'static str>,
+}
+
+/// A column-major matrix: `cublasLtMatrixLayout_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LayoutPlan {
+    /// The element type.
+    pub dtype: DataType,
+    /// Rows: the contiguous dimension.
+    pub rows: u64,
+    /// Columns.
+    pub columns: u64,
+    /// Elements from one column to the next.
+    pub ld: u64,
+    /// Matrices in the batch.
+    pub batch: u64,
+    /// Elements from one matrix to the next.
+    pub batch_stride: u64,
+}
+
+/// How cuBLASLt reads the scales of an operand: `cublasLtMatmulMatrixScale_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleMode {
+    /// `SCALAR_32F`, the default.
+    Scalar,
+    /// `OUTER_VEC_32F`.
+    OuterVector,
+    /// `VEC128_32F`.
+    Vector128,
+    /// `BLK128x128_32F`.
+    Block128,
+}
+
+impl From<BlockScale> for ScaleMode {
+    fn from(block: BlockScale) -> Self {
+        match block {
+            BlockScale::Row128 => Self::Vector128,
+            BlockScale::Square128 => Self::Block128,
+        }
+    }
+}
+
+/// Checks `problem` against every documented rule and translates it.
+///
+/// # Errors
+///
+/// The first rule that is broken, with the values and a remedy. A plan without an error can still meet a
+/// [gap](Plan::gap): only cuBLASLt's heuristics, on the device, know which kernels exist.
+pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, PlanError> {
+    device(capability)?;
+    shape::check(problem)?;
+    let c = types::check(problem)?;
+    scales::check(problem, capability)?;
+    shape::check_layouts(problem, c)?;
+    epilogue::check(problem, c)?;
+
+    let Shape { m, n, k, batch } = problem.shape;
+    let layout = |dtype, rows, columns, ld, batch_stride| {
+        // The stride of a single matrix means nothing: one value, so that equal plans are equal.
+        let batch_stride = if batch == 1 { 0 } else { batch_stride };
+        LayoutPlan { dtype, rows, columns, ld, batch, batch_stride }
+    };
+    let (a, b, d) = (problem.a, problem.b, problem.d);
+    let (c_ld, c_stride) = problem.c.map_or((d.ld, d.batch_stride), |c| (c.ld, c.batch_stride));
+    let aux = match problem.epilogue.aux.map(|aux| aux.kind) {
+        Some(AuxKind::GeluInput { dtype, .. }) if dtype != d.dtype => Some(dtype),
+        _ => None,
+    };
+    let [a_mode, b_mode] = match problem.scales {
+        Scales::PerTensor => [ScaleMode::Scalar; 2],
+        Scales::PerRow => [ScaleMode::OuterVector; 2],
+        Scales::Blocks { a, b } => [a.into(), b.into()],
+    };
+    let alignment = problem.alignment;
+    Ok(Plan {
+        problem: *problem,
+        layouts: [
+            layout(DataType::Fp8(b.format), k, n, b.ld, b.batch_stride),
+            layout(DataType::Fp8(a.format), k, m, a.ld, a.batch_stride),
+            layout(c, n, m, c_ld, c_stride),
+            layout(d.dtype, n, m, d.ld, d.batch_stride),
+        ],
+        scale_modes: [b_mode, a_mode],
+        epilogue: epilogue::number(&problem.epilogue),
+        bias: problem.epilogue.bias.map(|bias| bias.dtype),
+        aux,
+        alignments: [
+            alignment.b,
+            alignment.a,
+            // A missing C is never read, but its alignment must not exclude algorithms.
+            if problem.c.is_some() { alignment.c } else { alignment.d },
+            alignment.d,
+        ],
+        gap: epilogue::gap(problem, c, capability),
+    })
+}
+
+fn device(capability: &Capability) -> Result<(), PlanError> {
+    let Capability { compute, library, .. } = *capability;
+    if compute < ComputeCapability::SM_89 {
+        let found = format!("the device is {compute}");
+        return Err(PlanError::new(
+            Rule::Device,
+            found,
+            "use Ada, Hopper or Blackwell, or emulate FP8",
+        ));
+    }
+    let oldest = oldest_library(compute);
+    if library < oldest {
+        let found = format!("cuBLASLt is {library} where {compute} needs {oldest}");
+        return Err(PlanError::new(Rule::Library, found, "install a newer CUDA toolkit"));
+    }
+    Ok(())
+}
+
+/// The first cuBLASLt with scales per row and per block.
+const SCALE_VECTORS: LibraryVersion = LibraryVersion::new(12, 9);

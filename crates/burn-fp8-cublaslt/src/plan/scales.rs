@@ -1,0 +1,76 @@
+//! Which scales a device, a library and an output allow.
+//!
+//! From "Scaling Mode Support Overview" of the cuBLAS documentation: per tensor on 8.9 and newer; outer vectors (here: per row),
+//! 128-element and 128×128 blocks on 9.0 alone. Newer devices have blocks of 32 with scales in UE8M0 instead (MXFP8), which this crate does not
+//! offer.
+
+use super::{PlanError, Rule, SCALE_VECTORS};
+use crate::capability::{Capability, ComputeCapability};
+use crate::problem::{BlockScale, ScaledMatmul, Scales};
+
+pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanError> {
+    let (d, shape) = (problem.d.dtype, problem.shape);
+    if problem.scaled_d && !d.is_fp8() {
+        return Err(PlanError::new(
+            Rule::ScaleD,
+            format!("D is {d}"),
+            "put the factor into alpha or a scale",
+        ));
+    }
+    if problem.amax_d && !d.is_fp8() {
+        return Err(PlanError::new(
+            Rule::AmaxD,
+            format!("D is {d}"),
+            "compute the amax in a kernel",
+        ));
+    }
+    if problem.scaled_c && problem.c.is_none() {
+        return Err(PlanError::new(Rule::ScaleC, "there is no C", "leave the scale out"));
+    }
+    let name = match problem.scales {
+        Scales::PerTensor => return Ok(()),
+        Scales::PerRow => "per row",
+        Scales::Blocks { .. } => "per block",
+    };
+    if capability.compute != ComputeCapability::SM_90 {
+        let found = format!("scales are {name} and the device is {}", capability.compute);
+        return Err(PlanError::new(Rule::ScaleDevice, found, "use one scale per tensor"));
+    }
+    if capability.library < SCALE_VECTORS {
+        let found = format!("scales are {name} and cuBLASLt is {}", capability.library);
+        return Err(PlanError::new(
+            Rule::ScaleLibrary,
+            found,
+            "install a newer CUDA toolkit, or use one scale per tensor",
+        ));
+    }
+    if d.is_fp8() {
+        let found = format!("scales are {name} and D is {d}");
+        return Err(PlanError::new(Rule::ScaleOutput, found, "store D in BF16, F16 or F32"));
+    }
+    if shape.batch != 1 {
+        let found = format!("scales are {name} and there are {} products", shape.batch);
+        return Err(PlanError::new(Rule::ScaleBatch, found, "run the products one by one"));
+    }
+    if let Scales::Blocks { a, b } = problem.scales {
+        if (a, b) == (BlockScale::Square128, BlockScale::Square128) {
+            return Err(PlanError::new(
+                Rule::ScaleBlocks,
+                "both have",
+                "give one operand a scale per 1×128 block",
+            ));
+        }
+        if shape.m % 4 != 0 || shape.n % 4 != 0 {
+            let found = format!("M is {} and N is {}", shape.m, shape.n);
+            return Err(PlanError::new(Rule::ScaleBlockShape, found, "pad with zeros"));
+        }
+        if problem.scaled_c {
+            return Err(PlanError::new(
+                Rule::ScaleC,
+                "scales are per block",
+                "put the factor into beta",
+            ));
+        }
+    }
+    Ok(())
+}

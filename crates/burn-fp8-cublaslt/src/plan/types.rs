@@ -1,0 +1,76 @@
+//! Which element types go together.
+//!
+//! The table of FP8 kernels in the section "cublasLtMatmul()" of the cuBLAS documentation:
+//!
+//! | A × B                      | C    | D                | bias |
+//! |----------------------------|------|------------------|------|
+//! | E4M3 × E4M3                | BF16 | BF16, E4M3       | BF16 |
+//! |                            | F16  | F16, E4M3        | F16  |
+//! |                            | F32  | F32              | BF16 |
+//! | E4M3 × E5M2, E5M2 × E4M3   | BF16 | BF16, E4M3, E5M2 | BF16 |
+//! |                            | F16  | F16, E4M3, E5M2  | F16  |
+//! |                            | F32  | F32              | BF16 |
+
+use burn_fp8_core::Fp8Format;
+
+use super::{PlanError, Rule};
+use crate::problem::{AuxKind, DataType, ScaledMatmul};
+
+/// Checks A, B, C, D and the bias; returns the type of C, implied where there is no C.
+pub(super) fn check(problem: &ScaledMatmul) -> Result<DataType, PlanError> {
+    let (a, b, d) = (problem.a.format, problem.b.format, problem.d.dtype);
+    if (a, b) == (Fp8Format::E5M2, Fp8Format::E5M2) {
+        return Err(PlanError::new(
+            Rule::OperandFormats,
+            "A and B are both E5M2",
+            "quantize one of them to E4M3",
+        ));
+    }
+    if d == DataType::Fp8(Fp8Format::E5M2) && (a, b) == (Fp8Format::E4M3, Fp8Format::E4M3) {
+        return Err(PlanError::new(
+            Rule::OutputType,
+            "D is E5M2 and A and B are E4M3",
+            "store D as E4M3, BF16, F16 or F32",
+        ));
+    }
+    let c = problem.c.map_or_else(|| implied_c(problem), |c| c.dtype);
+    let c_fits = if d.is_fp8() { matches!(c, DataType::Bf16 | DataType::F16) } else { c == d };
+    if !c_fits {
+        return Err(PlanError::new(
+            Rule::CType,
+            format!("C is {c} and D is {d}"),
+            "convert C, or choose another type of D",
+        ));
+    }
+    if let Some(bias) = problem.epilogue.bias {
+        let wanted = if c == DataType::F32 { DataType::Bf16 } else { c };
+        if bias.dtype != wanted {
+            return Err(PlanError::new(
+                Rule::BiasType,
+                format!(
+                    "the bias is {} and D is {d} with C in {c}, which needs {wanted}",
+                    bias.dtype
+                ),
+                "convert the bias",
+            ));
+        }
+    }
+    Ok(c)
+}
+
+/// The type that cuBLASLt is told for a C that is not there: D's, or, for D in FP8, what the bias or the auxiliary output needs.
+fn implied_c(problem: &ScaledMatmul) -> DataType {
+    let d = problem.d.dtype;
+    if !d.is_fp8() {
+        return d;
+    }
+    let bias = problem.epilogue.bias.map(|bias| bias.dtype);
+    let aux = match problem.epilogue.aux.map(|aux| aux.kind) {
+        Some(AuxKind::GeluInput { dtype, .. }) => Some(dtype),
+        _ => None,
+    };
+    match bias.or(aux) {
+        Some(DataType::F16) => DataType::F16,
+        _ => DataType::Bf16,
+    }
+}

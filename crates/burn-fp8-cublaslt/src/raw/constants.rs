@@ -1,0 +1,86 @@
+//! Numbers of `cuda.h`, `library_types.h`, `cublas_api.h` and `cublasLt.h`, which are part of NVIDIA's ABI.
+#![allow(missing_docs, reason = "the names are those of the headers")]
+
+// cuda.h
+pub const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+pub const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: i32 = 76;
+pub const CU_STREAM_NON_BLOCKING: u32 = 1;
+pub const CU_EVENT_DEFAULT: u32 = 0;
+pub const CU_EVENT_DISABLE_TIMING: u32 = 2;
+
+// library_types.h
+pub const CUDA_R_32F: i32 = 0;
+pub const CUDA_R_16F: i32 = 2;
+pub const CUDA_R_16BF: i32 = 14;
+pub const CUDA_R_8F_E4M3: i32 = 28;
+pub const CUDA_R_8F_E5M2: i32 = 29;
+pub const MAJOR_VERSION: i32 = 0;
+pub const MINOR_VERSION: i32 = 1;
+pub const PATCH_LEVEL: i32 = 2;
+
+// cublas_api.h
+pub const CUBLAS_COMPUTE_32F: i32 = 68;
+pub const CUBLAS_OP_N: i32 = 0;
+pub const CUBLAS_OP_T: i32 = 1;
+
+// cublasLt.h: cublasLtEpilogue_t
+pub const CUBLASLT_EPILOGUE_DEFAULT: u32 = 1;
+pub const CUBLASLT_EPILOGUE_RELU: u32 = 2;
+pub const CUBLASLT_EPILOGUE_BIAS: u32 = 4;
+pub const CUBLASLT_EPILOGUE_GELU: u32 = 32;
+/// Added to an activation that has an auxiliary output.
+pub const CUBLASLT_EPILOGUE_AUX: u32 = 128;
+
+// cublasLt.h: cublasLtMatmulMatrixScale_t
+pub const CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F: i32 = 0;
+pub const CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: i32 = 3;
+pub const CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: i32 = 4;
+pub const CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F: i32 = 5;
+
+// cublasLt.h: cublasLtMatmulDescAttributes_t
+pub const CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: i32 = 0;
+pub const CUBLASLT_MATMUL_DESC_SCALE_TYPE: i32 = 1;
+pub const CUBLASLT_MATMUL_DESC_TRANSA: i32 = 3;
+pub const CUBLASLT_MATMUL_DESC_TRANSB: i32 = 4;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE: i32 = 7;
+pub const CUBLASLT_MATMUL_DESC_BIAS_POINTER: i32 = 8;
+pub const CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: i32 = 10;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: i32 = 11;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: i32 = 12;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: i32 = 13;
+pub const CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: i32 = 17;
+pub const CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: i32 = 18;
+pub const CUBLASLT_MATMUL_DESC_C_SCALE_POINTER: i32 = 19;
+pub const CUBLASLT_MATMUL_DESC_D_SCALE_POINTER: i32 = 20;
+pub const CUBLASLT_MATMUL_DESC_AMAX_D_POINTER: i32 = 21;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: i32 = 22;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER: i32 = 23;
+pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER: i32 = 24;
+pub const CUBLASLT_MATMUL_DESC_FAST_ACCUM: i32 = 25;
+pub const CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: i32 = 26;
+pub const CUBLASLT_MATMUL_DESC_A_SCALE_MODE: i32 = 31;
+pub const CUBLASLT_MATMUL_DESC_B_SCALE_MODE: i32 = 32;
+
+// cublasLt.h: cublasLtMatrixLayoutAttribute_t
+pub const CUBLASLT_MATRIX_LAYOUT_TYPE: i32 = 0;
+pub const CUBLASLT_MATRIX_LAYOUT_ROWS: i32 = 2;
+pub const CUBLASLT_MATRIX_LAYOUT_COLS: i32 = 3;
+pub const CUBLASLT_MATRIX_LAYOUT_LD: i32 = 4;
+pub const CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: i32 = 5;
+pub const CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: i32 = 6;
+
+// cublasLt.h: cublasLtMatmulPreferenceAttributes_t
+pub const CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: i32 = 1;
+pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: i32 = 5;
+pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: i32 = 6;
+pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: i32 = 7;
+pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: i32 = 8;
+
+// cublasLt.h: cublasLtMatmulAlgoConfigAttributes_t
+pub const CUBLASLT_ALGO_CONFIG_ID: i32 = 0;
+pub const CUBLASLT_ALGO_CONFIG_TILE_ID: i32 = 1;
+pub const CUBLASLT_ALGO_CONFIG_SPLITK_NUM: i32 = 2;
+pub const CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: i32 = 3;
+pub const CUBLASLT_ALGO_CONFIG_STAGES_ID: i32 = 6;
+pub const CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID: i32 = 7;
+pub const CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID: i32 = 8;

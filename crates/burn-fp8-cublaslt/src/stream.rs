@@ -1,0 +1,187 @@
+//! A stream beside those of a framework that keeps its own to itself, ordered with all of them by events.
+//!
+//! CubeCL's streams are private and non-blocking, so work of ours cannot be enqueued on them. Instead:
+//!
+//! ```text
+//! all streams of the context ──┐ cuCtxRecordEvent(arrive)        ┌── all streams of the context
+//!                              └─ cuStreamWaitEvent ─ work ─ cuEventRecord(leave) ─ cuCtxWaitEvent ─┘
+//! ```
+//!
+//! What the documentation of the driver API (13.0, "Context Management", "Event Management") says, and what follows:
+//!
+//! - `cuCtxRecordEvent` "captures in hEvent all the activities of the context hCtx at the time of this call"; for a primary context its
+//!   green contexts too. Event and context must be of one context. So the work waits for all streams, not only for those that made its
+//!   inputs: work that the framework meant to overlap does not overlap with it.
+//! - `cuCtxWaitEvent` makes "all future work submitted to context hCtx wait". Both return at once on the host.
+//! - Both fail with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and invalidate the capture, while a stream of the context is being captured into a
+//!   graph. The error is returned.
+//! - One pair of events serves all calls: `cuEventRecord` "can be called multiple times on the same event and will overwrite the previously
+//!   captured state. Other APIs such as cuStreamWaitEvent() use the most recently captured state at the time of the API call, and are not
+//!   affected by later calls".
+//! - Launches that a framework has not submitted yet are not captured: it must have enqueued what makes the inputs.
+#![allow(unsafe_code, reason = "owns a stream and events, passes them to the driver")]
+
+use std::sync::Arc;
+
+use crate::context::PrimaryContext;
+use crate::error::Error;
+use crate::raw::constants as c;
+use crate::raw::driver::{Driver, DriverError, Event, Stream};
+
+/// How work on a [`SideStream`] is ordered with the other streams of its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ordering {
+    /// By events, on the device: the host never waits. Drivers since CUDA 12.5.
+    Events,
+    /// The host waits for the context before, and for the stream after.
+    Synchronize,
+}
+
+/// An own non-blocking stream with a pair of events without timing.
+#[derive(Debug)]
+pub struct SideStream {
+    context: Arc<PrimaryContext>,
+    stream: Stream,
+    arrive: OwnedEvent,
+    leave: OwnedEvent,
+}
+
+// SAFETY: stream and events may be used from any thread; the driver API is thread-safe.
+unsafe impl Send for SideStream {}
+// SAFETY: as above.
+unsafe impl Sync for SideStream {}
+
+impl SideStream {
+    /// Makes a stream in `context`, which must be current.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`](crate::ContextError), or what the driver returned.
+    pub fn new(context: Arc<PrimaryContext>) -> Result<Self, Error> {
+        context.check_current()?;
+        let arrive = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
+        let leave = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
+        let stream = context.driver().create_stream(c::CU_STREAM_NON_BLOCKING)?;
+        Ok(Self { context, stream, arrive, leave })
+    }
+
+    /// The C handle, which lives as long as this value.
+    pub fn raw(&self) -> Stream {
+        self.stream
+    }
+
+    /// How [`after_context`](Self::after_context) and [`before_context`](Self::before_context) order: by what the driver can do.
+    pub fn ordering(&self) -> Ordering {
+        if self.driver().has_context_events() { Ordering::Events } else { Ordering::Synchronize }
+    }
+
+    /// What is enqueued on this stream from now on runs after everything that was submitted to the context before.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`](crate::ContextError) if the context is not current; what the driver returned.
+    pub fn after_context(&self) -> Result<(), Error> {
+        self.context.check_current()?;
+        let driver = self.driver();
+        // SAFETY: the context is held alive, the event is ours and of this context.
+        match unsafe { driver.context_record_event(self.context.raw(), self.arrive.raw) } {
+            Some(recorded) => {
+                recorded?;
+                // SAFETY: both are ours and alive.
+                unsafe { driver.stream_wait_event(self.stream, self.arrive.raw) }?;
+            }
+            None => driver.synchronize_context()?,
+        }
+        Ok(())
+    }
+
+    /// What is submitted to the context from now on runs after everything that was enqueued on this stream before.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`](crate::ContextError) if the context is not current; what the driver returned. If ordering by events
+    /// fails, the host waits for the stream before this returns.
+    pub fn before_context(&self) -> Result<(), Error> {
+        self.context.check_current()?;
+        let driver = self.driver();
+        if !driver.has_context_events() {
+            return Ok(self.synchronize()?);
+        }
+        let ordered = self.record_and_wait(driver);
+        if ordered.is_err() {
+            self.synchronize()?;
+        }
+        Ok(ordered?)
+    }
+
+    fn record_and_wait(&self, driver: &Driver) -> Result<(), DriverError> {
+        // SAFETY: both are ours, alive and of one context.
+        unsafe { driver.record_event(self.leave.raw, self.stream) }?;
+        // SAFETY: the context is held alive, the event is ours.
+        let waited = unsafe { driver.context_wait_event(self.context.raw(), self.leave.raw) };
+        waited.unwrap_or(Ok(()))
+    }
+
+    /// The host waits until everything on this stream has run.
+    ///
+    /// # Errors
+    ///
+    /// What the driver returned, also for work that failed on the device.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is ours and alive.
+        unsafe { self.driver().synchronize_stream(self.stream) }
+    }
+
+    /// Milliseconds that what `work` enqueues on this stream takes on the device. The host waits.
+    pub(crate) fn time(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<f32, Error> {
+        let driver = self.driver();
+        let start = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
+        let end = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
+        // SAFETY: events and stream are ours, alive and of one context.
+        unsafe { driver.record_event(start.raw, self.stream) }?;
+        work()?;
+        // SAFETY: as above.
+        unsafe { driver.record_event(end.raw, self.stream) }?;
+        // SAFETY: as above.
+        unsafe { driver.synchronize_event(end.raw) }?;
+        // SAFETY: both were made with timing and have completed.
+        Ok(unsafe { driver.elapsed_ms(start.raw, end.raw) }?)
+    }
+
+    fn driver(&self) -> &'static Driver {
+        self.context.driver()
+    }
+}
+
+impl Drop for SideStream {
+    fn drop(&mut self) {
+        self.context.enter(|driver| {
+            // SAFETY: made in this context, destroyed once; pending work is finished by the driver.
+            let _ = unsafe { driver.destroy_stream(self.stream) };
+        });
+    }
+}
+
+/// An event, destroyed with its owner.
+#[derive(Debug)]
+struct OwnedEvent {
+    context: Arc<PrimaryContext>,
+    raw: Event,
+}
+
+impl OwnedEvent {
+    /// The context must be current.
+    fn new(context: &Arc<PrimaryContext>, flags: u32) -> Result<Self, DriverError> {
+        let raw = context.driver().create_event(flags)?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+}
+
+impl Drop for OwnedEvent {
+    fn drop(&mut self) {
+        self.context.enter(|driver| {
+            // SAFETY: made in this context, destroyed once; pending waits are completed by the driver.
+            let _ = unsafe { driver.destroy_event(self.raw) };
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! What several test files need.
+#![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
+
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8_cublaslt::*;
+
+pub const FORMATS: [Fp8Format; 2] = [E4M3, E5M2];
+pub const TYPES: [DataType; 5] =
+    [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
+pub const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
+pub const SCALES: [Scales; 6] = [
+    Scales::PerTensor,
+    Scales::PerRow,
+    Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row128 },
+    Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Square128 },
+    Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Row128 },
+    Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Square128 },
+];
+
+pub const fn capability(major: u32, minor: u32, library: (u32, u32)) -> Capability {
+    Capability {
+        compute: ComputeCapability { major, minor },
+        library: LibraryVersion { major: library.0, minor: library.1, patch: 0 },
+        driver: DriverVersion { major: 13, minor: 0 },
+    }
+}
+
+/// Hopper with everything.
+pub const HOPPER: Capability = capability(9, 0, (13, 0));
+
+/// Every combination of what has a value of `None` and some values.
+pub fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    std::iter::once(None).chain(values.iter().copied().map(Some)).collect()
+}
+
+/// The auxiliary outputs that are tried, laid out for rows of `n` elements, M = `m`.
+pub fn auxes(m: u64, n: u64) -> Vec<Option<Aux>> {
+    let mask_ld = n.next_multiple_of(128);
+    let mask = Aux { kind: AuxKind::ReluMask, ld: mask_ld, batch_stride: m * mask_ld };
+    let mut auxes = vec![None, Some(mask)];
+    for dtype in TYPES {
+        for (scaled, amax) in [(false, false), (true, false), (false, true)] {
+            let kind = AuxKind::GeluInput { dtype, scaled, amax };
+            let ld = n.next_multiple_of(16);
+            auxes.push(Some(Aux { kind, ld, batch_stride: m * ld }));
+        }
+    }
+    auxes
+}
+
+/// All combinations of types and epilogues for one scale mode, valid or not, without the flags of C and D.
+pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatmul)) {
+    let (m, n, k) = (32, 64, 128);
+    for a in FORMATS {
+        for b in FORMATS {
+            for d in TYPES {
+                for c in options(&TYPES) {
+                    for bias in options(&TYPES) {
+                        for activation in ACTIVATIONS {
+                            for aux in auxes(m, n) {
+                                let mut problem =
+                                    ScaledMatmul::new(m, n, k, a, b, d).batched(batch);
+                                problem.scales = scales;
+                                problem.c =
+                                    c.map(|dtype| Matrix { dtype, ld: n, batch_stride: m * n });
+                                let bias = bias.map(|dtype| Bias { dtype, batch_stride: n });
+                                problem.epilogue = Epilogue { activation, bias, aux };
+                                visit(problem);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// All eight combinations of the flags of C and D.
+pub fn with_flags(problem: ScaledMatmul) -> impl Iterator<Item = ScaledMatmul> {
+    (0..8).map(move |bits| {
+        let [scaled_c, scaled_d, amax_d] = [1, 2, 4].map(|bit| bits & bit != 0);
+        ScaledMatmul { scaled_c, scaled_d, amax_d, ..problem }
+    })
+}

@@ -1,0 +1,251 @@
+//! Descriptors built by libcublasLt itself, without a device, for every plan of the enumeration: what is read back must be the plan.
+//!
+//! Skipped, and said so, where the library cannot be loaded; with `BURN_FP8_REQUIRE_CUBLASLT=1` that is a failure.
+#![allow(unsafe_code, reason = "reads attributes of C handles")]
+
+mod common;
+
+use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use burn_fp8_cublaslt::descriptor::{DescriptorPointers, Descriptors, Preference};
+use burn_fp8_cublaslt::raw::constants as c;
+use burn_fp8_cublaslt::raw::lt::{Attribute, Lt};
+use burn_fp8_cublaslt::*;
+use common::{SCALES, combinations, with_flags};
+
+/// libcublasLt, or `None` after saying that the test is skipped.
+fn cublaslt() -> Option<&'static Lt> {
+    match library::cublaslt() {
+        Ok(lt) => {
+            println!("descriptors by cuBLASLt {}", LibraryVersion::loaded().unwrap());
+            Some(lt)
+        }
+        Err(missing) => {
+            let required = std::env::var_os("BURN_FP8_REQUIRE_CUBLASLT").is_some_and(|v| v != "0");
+            assert!(!required, "BURN_FP8_REQUIRE_CUBLASLT is set, but: {missing}");
+            println!("SKIPPED: {missing}");
+            None
+        }
+    }
+}
+
+/// Hopper with the library that is loaded.
+fn hopper() -> Capability {
+    Capability { library: LibraryVersion::loaded().unwrap(), ..common::HOPPER }
+}
+
+/// What cuBLASLt calls the types; not taken from the code under test.
+fn type_number(dtype: DataType) -> i32 {
+    match dtype {
+        DataType::F32 => 0,
+        DataType::F16 => 2,
+        DataType::Bf16 => 14,
+        DataType::Fp8(E4M3) => 28,
+        DataType::Fp8(E5M2) => 29,
+    }
+}
+
+const UNSET: i32 = -1;
+
+struct Read<'a> {
+    lt: &'static Lt,
+    descriptors: &'a Descriptors,
+}
+
+impl Read<'_> {
+    fn desc<T: Attribute>(&self, attribute: i32) -> T {
+        // SAFETY: the descriptor is alive; each call names the width of cublasLt.h.
+        unsafe { self.lt.get_desc(self.descriptors.desc.raw(), attribute) }.unwrap()
+    }
+
+    fn layout<T: Attribute>(&self, index: usize, attribute: i32) -> T {
+        // SAFETY: as above.
+        unsafe { self.lt.get_layout(self.descriptors.layouts[index].raw(), attribute) }.unwrap()
+    }
+}
+
+/// Compares everything that cuBLASLt knows with the problem, in terms worked out here.
+fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
+    let mut descriptors = Descriptors::build(lt, plan).unwrap_or_else(|e| panic!("{e}: {plan:?}"));
+    let read = Read { lt, descriptors: &descriptors };
+    let Epilogue { activation, bias, aux } = problem.epilogue;
+    let Shape { m, n, k, batch } = problem.shape;
+
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE), 68);
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_SCALE_TYPE), 0);
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_TRANSA), 1);
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_TRANSB), 0);
+    let fast = read.desc::<i8>(c::CUBLASLT_MATMUL_DESC_FAST_ACCUM);
+    assert_eq!(fast == 1, problem.accumulation == Accumulation::Fast);
+    let epilogue = match (activation, bias.is_some(), aux.is_some()) {
+        (Activation::None, false, _) => 1,
+        (Activation::None, true, _) => 4,
+        (Activation::Relu, false, false) => 2,
+        (Activation::Relu, true, false) => 6,
+        (Activation::Relu, false, true) => 130,
+        (Activation::Relu, true, true) => 134,
+        (Activation::Gelu, false, false) => 32,
+        (Activation::Gelu, true, false) => 36,
+        (Activation::Gelu, false, true) => 160,
+        (Activation::Gelu, true, true) => 164,
+    };
+    assert_eq!(read.desc::<u32>(c::CUBLASLT_MATMUL_DESC_EPILOGUE), epilogue);
+    let bias_type = bias.map_or(UNSET, |bias| type_number(bias.dtype));
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), bias_type);
+    let batched = batch > 1;
+    let bias_stride = bias.filter(|_| batched).map_or(0, |bias| bias.batch_stride);
+    assert_eq!(read.desc::<u64>(c::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE), bias_stride);
+    assert_eq!(
+        read.desc::<u64>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD),
+        aux.map_or(0, |aux| aux.ld)
+    );
+    let aux_stride = aux.filter(|_| batched).map_or(0, |aux| aux.batch_stride);
+    assert_eq!(read.desc::<u64>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE), aux_stride);
+    // Only an exception names a type: since 13.0 naming one for ReLU is an error.
+    let aux_type = match aux.map(|aux| aux.kind) {
+        Some(AuxKind::GeluInput { dtype, .. }) if dtype != problem.d.dtype => type_number(dtype),
+        _ => UNSET,
+    };
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE), aux_type);
+
+    let mode = |scales: Scales, ours_is_a: bool| match scales {
+        Scales::PerTensor => 0,
+        Scales::PerRow => 3,
+        Scales::Blocks { a, b } => match if ours_is_a { a } else { b } {
+            BlockScale::Row128 => 4,
+            BlockScale::Square128 => 5,
+        },
+    };
+    let modes = [c::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, c::CUBLASLT_MATMUL_DESC_B_SCALE_MODE];
+    // Libraries before 12.8 do not have the attributes.
+    if hopper().library >= LibraryVersion::new(12, 8) {
+        assert_eq!(read.desc::<i32>(modes[0]), mode(problem.scales, false));
+        assert_eq!(read.desc::<i32>(modes[1]), mode(problem.scales, true));
+    }
+
+    let d = problem.d;
+    let (c_ld, c_stride) = problem.c.map_or((d.ld, d.batch_stride), |c| (c.ld, c.batch_stride));
+    let expected = [
+        (k, n, problem.b.ld, problem.b.batch_stride, Some(DataType::Fp8(problem.b.format))),
+        (k, m, problem.a.ld, problem.a.batch_stride, Some(DataType::Fp8(problem.a.format))),
+        (n, m, c_ld, c_stride, problem.c.map(|c| c.dtype)),
+        (n, m, d.ld, d.batch_stride, Some(d.dtype)),
+    ];
+    for (index, (rows, columns, ld, stride, dtype)) in expected.into_iter().enumerate() {
+        assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_ROWS), rows);
+        assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_COLS), columns);
+        assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_LD), ld);
+        let count = read.layout::<i32>(index, c::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+        assert_eq!(count as u64, batch);
+        let offset = read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+        assert_eq!(offset, if batched { stride } else { 0 });
+        if let Some(dtype) = dtype {
+            let number = read.layout::<i32>(index, c::CUBLASLT_MATRIX_LAYOUT_TYPE);
+            assert_eq!(number, type_number(dtype));
+        }
+    }
+    let [.., c_handle, d_handle] = descriptors.raw_layouts();
+    assert!(c_handle != d_handle || problem.c.is_none_or(|c| c == d));
+
+    // Each address lands in its attribute, swapped for A and B, and only where the problem has it.
+    let pointers = DescriptorPointers {
+        scale_a: 0x1000,
+        scale_b: 0x2000,
+        scale_c: 0x3000,
+        scale_d: 0x4000,
+        amax_d: 0x5000,
+        bias: 0x6000,
+        aux: 0x7000,
+        scale_aux: 0x8000,
+        amax_aux: 0x9000,
+    };
+    descriptors.desc.set_pointers(plan, &pointers).unwrap();
+    let read = Read { lt, descriptors: &descriptors };
+    let (scaled_aux, amax_aux) = match aux.map(|aux| aux.kind) {
+        Some(AuxKind::GeluInput { scaled, amax, .. }) => (scaled, amax),
+        _ => (false, false),
+    };
+    for (attribute, expected, present) in [
+        (c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 0x2000, true),
+        (c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 0x1000, true),
+        (c::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, 0x3000, problem.scaled_c),
+        (c::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, 0x4000, problem.scaled_d),
+        (c::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, 0x5000, problem.amax_d),
+        (c::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0x6000, bias.is_some()),
+        (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 0x7000, aux.is_some()),
+        (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER, 0x8000, scaled_aux),
+        (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER, 0x9000, amax_aux),
+    ] {
+        assert_eq!(read.desc::<u64>(attribute), if present { expected } else { 0 }, "{attribute}");
+    }
+}
+
+#[test]
+fn every_plan_of_the_enumeration_is_what_cublaslt_reads_back() {
+    let Some(lt) = cublaslt() else { return };
+    let hopper = hopper();
+    let mut built = 0;
+    for scales in SCALES {
+        for batch in [1, 3] {
+            combinations(scales, batch, |problem| {
+                for (index, mut problem) in with_flags(problem).enumerate() {
+                    if index % 2 == 1 {
+                        problem.accumulation = Accumulation::Fast;
+                    }
+                    if let Ok(plan) = plan(&problem, &hopper) {
+                        compare(lt, &problem, &plan);
+                        built += 1;
+                    }
+                }
+            });
+        }
+    }
+    println!("{built} plans built and read back");
+    assert!(built > 1000);
+}
+
+#[test]
+fn padded_layouts_and_alignments_are_what_cublaslt_reads_back() {
+    let Some(lt) = cublaslt() else { return };
+    let mut problem = ScaledMatmul::new(24, 48, 80, E5M2, E4M3, DataType::F16).batched(5);
+    problem.a = Operand { ld: 96, batch_stride: 4096, ..problem.a };
+    problem.b = Operand { ld: 112, batch_stride: 0, ..problem.b };
+    problem.c = Some(Matrix { dtype: DataType::F16, ld: 64, batch_stride: 0 });
+    problem.d = Matrix { dtype: DataType::F16, ld: 56, batch_stride: 2048 };
+    problem.alignment = Alignment { a: 16, b: 32, c: 64, d: 128, bias: 16, aux: 16 };
+    let plan = plan(&problem, &hopper()).unwrap();
+    compare(lt, &problem, &plan);
+
+    let preference = Preference::build(lt, &plan, 32 << 20).unwrap();
+    // SAFETY: the preference is alive; the widths are those of cublasLt.h.
+    let bytes: u64 =
+        unsafe { lt.get_preference(preference.raw(), c::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) }
+            .unwrap();
+    assert_eq!(bytes, 32 << 20);
+    for (attribute, expected) in [
+        (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 32),
+        (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 16),
+        (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 64),
+        (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 128),
+    ] {
+        // SAFETY: as above.
+        let bytes: u32 = unsafe { lt.get_preference(preference.raw(), attribute) }.unwrap();
+        assert_eq!(bytes, expected);
+    }
+}
+
+#[test]
+fn the_loaded_library_is_new_enough() {
+    if cublaslt().is_some() {
+        assert!(LibraryVersion::loaded().unwrap() >= OLDEST_LIBRARY);
+    }
+}
+
+#[test]
+fn a_handle_without_a_device_is_an_error_and_no_crash() {
+    let Some(lt) = cublaslt() else { return };
+    if library::driver().is_err() {
+        let error = lt.create().unwrap_err();
+        assert_eq!(error.call, "cublasLtCreate");
+        println!("without a driver: {error}");
+    }
+}

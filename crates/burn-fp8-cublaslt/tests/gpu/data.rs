@@ -1,0 +1,278 @@
+//! Inputs of a product on the host, and its result in f64, computed from decoded codes.
+
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8_core::Overflow;
+use burn_fp8_cublaslt::*;
+use half::{bf16, f16};
+
+/// Pseudo-random numbers, the same on every run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        // Steele, Lea, Flood: SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Between `low` and `high`.
+    pub fn between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * ((self.bits() >> 40) as f32 / (1u64 << 24) as f32)
+    }
+
+    /// A code whose magnitude is at most 32: subnormals, zeros and most exponents occur.
+    pub fn code(&mut self, format: Fp8Format) -> u8 {
+        loop {
+            let code = self.bits() as u8;
+            if format.decode(code).abs() <= 32.0 {
+                return code;
+            }
+        }
+    }
+}
+
+/// Elements as bytes.
+pub fn encode(dtype: DataType, values: &[f32]) -> Vec<u8> {
+    let bytes = |value: &f32| match dtype {
+        DataType::F32 => value.to_le_bytes().to_vec(),
+        DataType::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
+        DataType::Bf16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
+        DataType::Fp8(format) => vec![format.encode(*value, Overflow::Saturate)],
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+/// Bytes as elements.
+pub fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
+    let value = |chunk: &[u8]| match dtype {
+        DataType::F32 => f64::from(f32::from_le_bytes(chunk.try_into().unwrap())),
+        DataType::F16 => f16::from_le_bytes(chunk.try_into().unwrap()).to_f64(),
+        DataType::Bf16 => bf16::from_le_bytes(chunk.try_into().unwrap()).to_f64(),
+        DataType::Fp8(format) => f64::from(format.decode(chunk[0])),
+    };
+    bytes.chunks(dtype.size() as usize).map(value).collect()
+}
+
+/// A product with its factors.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub problem: ScaledMatmul,
+    pub alpha: f32,
+    pub beta: f32,
+    /// C and D are one buffer.
+    pub in_place: bool,
+}
+
+impl Case {
+    pub fn new(problem: ScaledMatmul) -> Self {
+        let beta = if problem.c.is_some() { 0.75 } else { 0.0 };
+        Self { problem, alpha: 1.25, beta, in_place: false }
+    }
+}
+
+/// All inputs. C, bias and aux are values that their type holds exactly.
+pub struct Inputs {
+    pub a: Vec<u8>,
+    pub b: Vec<u8>,
+    pub c: Vec<f64>,
+    pub c_bytes: Vec<u8>,
+    pub bias: Vec<f64>,
+    pub bias_bytes: Vec<u8>,
+    pub scale_a: Vec<f32>,
+    pub scale_b: Vec<f32>,
+    pub scale_c: f32,
+    pub inverse_scale_d: f32,
+    pub inverse_scale_aux: f32,
+}
+
+/// Elements from the first of the first matrix to the end of the last row of the last.
+pub fn extent(problem: &ScaledMatmul, rows: u64, ld: u64, stride: u64) -> usize {
+    ((problem.shape.batch - 1) * stride + rows * ld) as usize
+}
+
+fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
+    let rows = if of_a { problem.shape.m } else { problem.shape.n };
+    let blocks = problem.shape.k.div_ceil(128);
+    let count = match problem.scales {
+        Scales::PerTensor => 1,
+        Scales::PerRow => rows,
+        Scales::Blocks { a, b } => match if of_a { a } else { b } {
+            BlockScale::Row128 => blocks * rows,
+            BlockScale::Square128 => rows.div_ceil(128) * blocks.next_multiple_of(4),
+        },
+    };
+    (0..count).map(|_| random.between(0.02, 0.08)).collect()
+}
+
+/// The scale of one element, by the layouts that `Scales` documents.
+fn scale_of(
+    scales: &[f32],
+    mode: Option<BlockScale>,
+    problem: &ScaledMatmul,
+    rows: u64,
+    row: u64,
+    k: u64,
+) -> f64 {
+    let blocks = problem.shape.k.div_ceil(128);
+    let index = match (problem.scales, mode) {
+        (Scales::PerTensor, _) => 0,
+        (Scales::PerRow, _) => row,
+        (Scales::Blocks { .. }, Some(BlockScale::Square128)) => {
+            (row / 128) * blocks.next_multiple_of(4) + k / 128
+        }
+        (Scales::Blocks { .. }, _) => (k / 128) * rows + row,
+    };
+    f64::from(scales[index as usize])
+}
+
+impl Inputs {
+    pub fn new(problem: &ScaledMatmul, random: &mut Random) -> Self {
+        let shape = problem.shape;
+        let mut codes = |operand: Operand, rows| -> Vec<u8> {
+            let count = extent(problem, rows, operand.ld, operand.batch_stride);
+            (0..count).map(|_| random.code(operand.format)).collect()
+        };
+        let (a, b) = (codes(problem.a, shape.m), codes(problem.b, shape.n));
+        let mut values = |dtype: DataType, count: usize| {
+            let values: Vec<f32> = (0..count).map(|_| random.between(-3.0, 3.0)).collect();
+            let bytes = encode(dtype, &values);
+            (decode(dtype, &bytes), bytes)
+        };
+        let (c, c_bytes) = problem.c.map_or_else(Default::default, |c| {
+            values(c.dtype, extent(problem, shape.m, c.ld, c.batch_stride))
+        });
+        let (bias, bias_bytes) = problem.epilogue.bias.map_or_else(Default::default, |bias| {
+            let count = (shape.batch - 1) * bias.batch_stride + shape.n;
+            values(bias.dtype, count as usize)
+        });
+        Self {
+            a,
+            b,
+            c,
+            c_bytes,
+            bias,
+            bias_bytes,
+            scale_a: scales(problem, true, random),
+            scale_b: scales(problem, false, random),
+            scale_c: if problem.scaled_c { 1.5 } else { 1.0 },
+            inverse_scale_d: if problem.scaled_d { 8.0 } else { 1.0 },
+            inverse_scale_aux: if problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind)) {
+                4.0
+            } else {
+                1.0
+            },
+        }
+    }
+}
+
+pub fn is_scaled(kind: AuxKind) -> bool {
+    matches!(kind, AuxKind::GeluInput { scaled: true, .. })
+}
+
+/// One element of the result.
+#[derive(Clone, Copy, Debug)]
+pub struct Element {
+    /// Before the activation.
+    pub input: f64,
+    /// After it.
+    pub output: f64,
+    /// How far accumulation in few bits may move `input`.
+    pub slack: f64,
+}
+
+impl Element {
+    /// How far `output` may be moved: the slope of GELU is below 1.2, and its tanh is an approximation on the device.
+    pub fn output_slack(&self, activation: Activation) -> f64 {
+        match activation {
+            Activation::Gelu => 1.2 * self.slack + 2e-3 * self.input.abs() + 1e-4,
+            Activation::None | Activation::Relu => self.slack,
+        }
+    }
+}
+
+/// The result as `[batch][m][n]`.
+pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
+    let problem = &case.problem;
+    let Shape { m, n, k, batch } = problem.shape;
+    let (mode_a, mode_b) = match problem.scales {
+        Scales::Blocks { a, b } => (Some(a), Some(b)),
+        _ => (None, None),
+    };
+    // Tensor cores of Hopper keep about 14 bits of a partial sum; without promotion errors add up along K.
+    let epsilon = match problem.accumulation {
+        Accumulation::Precise => 2f64.powi(-9),
+        Accumulation::Fast => 2f64.powi(-8),
+    };
+    let dequantize =
+        |codes: &[u8], operand: Operand, scales: &[f32], mode, rows: u64| -> Vec<f64> {
+            let mut values = Vec::new();
+            for index in 0..batch {
+                for row in 0..rows {
+                    for column in 0..k {
+                        let at = index * operand.batch_stride + row * operand.ld + column;
+                        let code = f64::from(operand.format.decode(codes[at as usize]));
+                        values.push(code * scale_of(scales, mode, problem, rows, row, column));
+                    }
+                }
+            }
+            values
+        };
+    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, mode_a, m);
+    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, mode_b, n);
+    let mut elements = Vec::new();
+    for index in 0..batch {
+        for i in 0..m {
+            for j in 0..n {
+                let row = &a[((index * m + i) * k) as usize..][..k as usize];
+                let column = &b[((index * n + j) * k) as usize..][..k as usize];
+                let sum: f64 = row.iter().zip(column).map(|(a, b)| a * b).sum();
+                let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
+                let c = problem.c.map_or(0.0, |c| {
+                    let at = index * c.batch_stride + i * c.ld + j;
+                    f64::from(case.beta) * f64::from(inputs.scale_c) * inputs.c[at as usize]
+                });
+                let bias = problem
+                    .epilogue
+                    .bias
+                    .map_or(0.0, |bias| inputs.bias[(index * bias.batch_stride + j) as usize]);
+                let input = f64::from(case.alpha) * sum + c + bias;
+                let output = match problem.epilogue.activation {
+                    Activation::None => input,
+                    Activation::Relu => input.max(0.0),
+                    Activation::Gelu => gelu(input),
+                };
+                let slack = epsilon * f64::from(case.alpha).abs() * magnitude
+                    + 1e-6 * (c.abs() + bias.abs() + 1e-6);
+                elements.push(Element { input, output, slack });
+            }
+        }
+    }
+    elements
+}
+
+fn gelu(x: f64) -> f64 {
+    let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    0.5 * x * (1.0 + inner.tanh())
+}
+
+/// How far rounding to `dtype` may move `x`, with some room.
+pub fn rounding(dtype: DataType, x: f64) -> f64 {
+    match dtype {
+        DataType::F32 => x.abs() * 2f64.powi(-22),
+        DataType::Bf16 => x.abs() * 2f64.powi(-8),
+        DataType::F16 => x.abs() * 2f64.powi(-10) + 2f64.powi(-24),
+        DataType::Fp8(E4M3) => x.abs() * 2f64.powi(-4) + 2f64.powi(-9),
+        DataType::Fp8(E5M2) => x.abs() * 2f64.powi(-3) + 2f64.powi(-16),
+    }
+}
+
+/// The largest number of a type, at which FP8 saturates.
+pub fn saturate(dtype: DataType, x: f64) -> f64 {
+    match dtype {
+        DataType::Fp8(format) => x.clamp(f64::from(-format.max()), f64::from(format.max())),
+        _ => x,
+    }
+}

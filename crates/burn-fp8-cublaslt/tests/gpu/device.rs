@@ -1,0 +1,264 @@
+//! Buffers on the device, and a product run and compared.
+
+use std::sync::Arc;
+
+use burn_fp8_cublaslt::raw::driver::DevicePointer;
+use burn_fp8_cublaslt::*;
+use cudarc::driver::{CudaContext, result};
+
+use crate::data::{Case, Inputs, Random, decode, extent, is_scaled, reference, rounding, saturate};
+
+/// A byte that outputs are filled with, so that what is not written shows.
+pub const FILL: u8 = 0xA5;
+
+/// The primary context of the first device, current to the calling thread.
+pub struct Gpu {
+    pub context: Arc<CudaContext>,
+    pub lt: CublasLt,
+}
+
+impl Gpu {
+    pub fn new() -> Self {
+        let context = CudaContext::new(0).expect("a CUDA device");
+        let lt = CublasLt::current().expect("FP8 on the first device");
+        println!("{:?}, ordering by {:?}", lt.capability(), lt.ordering());
+        Self { context, lt }
+    }
+
+    pub fn synchronize(&self) {
+        self.context.synchronize().expect("work on the device");
+    }
+}
+
+/// Device memory, freed with its owner.
+pub struct Buffer {
+    pub pointer: DevicePointer,
+    pub bytes: usize,
+}
+
+impl Buffer {
+    pub fn new(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self { pointer: 0, bytes: 0 };
+        }
+        // SAFETY: a context is current; the memory is written before it is read.
+        let pointer = unsafe { result::malloc_sync(bytes.len()) }.expect("device memory");
+        // SAFETY: just allocated with this length.
+        unsafe { result::memcpy_htod_sync(pointer, bytes) }.expect("a copy to the device");
+        Self { pointer, bytes: bytes.len() }
+    }
+
+    pub fn filled(bytes: usize) -> Self {
+        Self::new(&vec![FILL; bytes])
+    }
+
+    pub fn f32(values: &[f32]) -> Self {
+        Self::new(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    /// All bytes. The context must be synchronized.
+    pub fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        if self.bytes > 0 {
+            // SAFETY: allocated with this length and initialized.
+            unsafe { result::memcpy_dtoh_sync(&mut bytes, self.pointer) }
+                .expect("a copy from the device");
+        }
+        bytes
+    }
+
+    pub fn read_f32(&self) -> f32 {
+        f32::from_le_bytes(self.read().try_into().expect("one f32"))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.pointer != 0 {
+            // SAFETY: allocated by `new`, freed once.
+            let _ = unsafe { result::free_sync(self.pointer) };
+        }
+    }
+}
+
+/// Everything of a case on the device.
+pub struct OnDevice {
+    pub pointers: Pointers,
+    pub d: Buffer,
+    pub amax_d: Buffer,
+    pub aux: Buffer,
+    pub amax_aux: Buffer,
+    _inputs: Vec<Buffer>,
+}
+
+impl OnDevice {
+    pub fn new(case: &Case, inputs: &Inputs) -> Self {
+        let problem = &case.problem;
+        let shape = problem.shape;
+        let mut kept = Vec::new();
+        let mut keep = |buffer: Buffer| {
+            let pointer = buffer.pointer;
+            kept.push(buffer);
+            pointer
+        };
+        let d_elements = extent(problem, shape.m, problem.d.ld, problem.d.batch_stride);
+        let d = if case.in_place {
+            Buffer::new(&inputs.c_bytes)
+        } else {
+            Buffer::filled(d_elements * problem.d.dtype.size() as usize)
+        };
+        let one = |present: bool| Buffer::f32(if present { &[-1.0] } else { &[] });
+        let amax_d = one(problem.amax_d);
+        let (mut aux, mut amax_aux) = (Buffer::new(&[]), Buffer::new(&[]));
+        if let Some(Aux { kind, ld, batch_stride }) = problem.epilogue.aux {
+            let elements = extent(problem, shape.m, ld, batch_stride);
+            match kind {
+                AuxKind::ReluMask => aux = Buffer::filled(elements / 8),
+                AuxKind::GeluInput { dtype, amax, .. } => {
+                    aux = Buffer::filled(elements * dtype.size() as usize);
+                    amax_aux = one(amax);
+                }
+            }
+        }
+        let scalar = |present: bool, value: f32| {
+            Buffer::f32(
+                if present { std::slice::from_ref(&value) } else { &[] }.to_vec().as_slice(),
+            )
+        };
+        let scaled_aux = problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind));
+        let pointers = Pointers {
+            a: keep(Buffer::new(&inputs.a)),
+            b: keep(Buffer::new(&inputs.b)),
+            c: if case.in_place { d.pointer } else { keep(Buffer::new(&inputs.c_bytes)) },
+            d: d.pointer,
+            scale_a: keep(Buffer::f32(&inputs.scale_a)),
+            scale_b: keep(Buffer::f32(&inputs.scale_b)),
+            scale_c: keep(scalar(problem.scaled_c, inputs.scale_c)),
+            inverse_scale_d: keep(scalar(problem.scaled_d, inputs.inverse_scale_d)),
+            amax_d: amax_d.pointer,
+            bias: keep(Buffer::new(&inputs.bias_bytes)),
+            aux: aux.pointer,
+            inverse_scale_aux: keep(scalar(scaled_aux, inputs.inverse_scale_aux)),
+            amax_aux: amax_aux.pointer,
+        };
+        Self { pointers, d, amax_d, aux, amax_aux, _inputs: kept }
+    }
+}
+
+/// Runs a case and compares every output with the reference. Returns false where cuBLASLt has a known gap.
+pub fn check(gpu: &Gpu, case: &Case, seed: u64) -> bool {
+    let inputs = Inputs::new(&case.problem, &mut Random(seed));
+    let device = OnDevice::new(case, &inputs);
+    // SAFETY: all buffers cover the product and outlive the synchronization below.
+    let launched = unsafe { gpu.lt.run(&case.problem, &device.pointers, case.alpha, case.beta) };
+    let launch = match launched {
+        Ok(launch) => launch,
+        Err(error @ Error::NoAlgorithm { hint: Some(_), .. }) => {
+            println!("GAP {error}");
+            return false;
+        }
+        Err(error) => panic!("{error}\n{case:?}"),
+    };
+    gpu.synchronize();
+    compare(case, &inputs, &device);
+    println!(
+        "{} {:?} {:?} -> {}: {}",
+        case.problem.shape,
+        case.problem.a.format,
+        case.problem.b.format,
+        case.problem.d.dtype,
+        launch.algorithm
+    );
+    true
+}
+
+/// Compares every output on the device with the reference.
+pub fn compare(case: &Case, inputs: &Inputs, device: &OnDevice) {
+    let problem = &case.problem;
+    let Shape { m, n, batch, .. } = problem.shape;
+    let activation = problem.epilogue.activation;
+    let expected = reference(case, inputs);
+    let dtype = problem.d.dtype;
+    let bytes = device.d.read();
+    let got = decode(dtype, &bytes);
+    let factor = f64::from(inputs.inverse_scale_d);
+    let (mut error, mut energy) = (0.0, 0.0);
+    let mut each = expected.iter();
+    for index in 0..batch {
+        for i in 0..m {
+            for j in 0..n {
+                let element = each.next().unwrap();
+                let want = saturate(dtype, element.output * factor);
+                let got = got[(index * problem.d.batch_stride + i * problem.d.ld + j) as usize];
+                let allowed = element.output_slack(activation) * factor + rounding(dtype, want);
+                assert!(
+                    (got - want).abs() <= allowed,
+                    "D[{index}][{i}][{j}] is {got}, not {want} ± {allowed}\n{case:?}"
+                );
+                error += (got - want).powi(2);
+                energy += want.powi(2);
+            }
+        }
+        // Between the rows and between the matrices nothing is written.
+        if !case.in_place {
+            let next = if index + 1 < batch { problem.d.batch_stride } else { m * problem.d.ld };
+            for at in (0..next).filter(|at| at / problem.d.ld >= m || at % problem.d.ld >= n) {
+                let size = dtype.size();
+                let start = ((index * problem.d.batch_stride + at) * size) as usize;
+                let padding = &bytes[start..start + size as usize];
+                assert!(padding.iter().all(|byte| *byte == FILL), "padding was written\n{case:?}");
+            }
+        }
+    }
+    let limit = match dtype {
+        DataType::Fp8(burn_fp8_core::Fp8Format::E5M2) => 0.1,
+        DataType::Fp8(burn_fp8_core::Fp8Format::E4M3) => 0.05,
+        _ => 0.01,
+    };
+    let relative = (error / energy).sqrt();
+    println!("relative error {relative:.2e}");
+    assert!(relative < limit, "relative error {relative}\n{case:?}");
+
+    let close = |got: f32, want: f64, slack: f64, what: &str| {
+        let difference = (f64::from(got) - want).abs();
+        assert!(difference <= slack + 1e-5 * want, "{what} is {got}, not {want}\n{case:?}");
+    };
+    if problem.amax_d {
+        let amax = expected.iter().map(|e| e.output.abs()).fold(0.0, f64::max);
+        let slack = expected.iter().map(|e| e.output_slack(activation)).fold(0.0, f64::max);
+        close(device.amax_d.read_f32(), amax, slack, "amax of D");
+    }
+    let Some(Aux { kind, ld, batch_stride }) = problem.epilogue.aux else { return };
+    let at = |index: u64, i: u64, j: u64| (index * batch_stride + i * ld + j) as usize;
+    let aux = device.aux.read();
+    let positions =
+        (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j))));
+    match kind {
+        AuxKind::ReluMask => {
+            for ((index, i, j), element) in positions.zip(&expected) {
+                if element.input.abs() > element.slack {
+                    let bit = aux[at(index, i, j) / 8] >> (at(index, i, j) % 8) & 1;
+                    assert_eq!(bit == 1, element.input > 0.0, "mask[{index}][{i}][{j}]\n{case:?}");
+                }
+            }
+        }
+        AuxKind::GeluInput { dtype, amax, .. } => {
+            let got = decode(dtype, &aux);
+            let factor = f64::from(inputs.inverse_scale_aux);
+            for ((index, i, j), element) in positions.zip(&expected) {
+                let want = saturate(dtype, element.input * factor);
+                let (got, allowed) =
+                    (got[at(index, i, j)], element.slack * factor + rounding(dtype, want));
+                assert!(
+                    (got - want).abs() <= allowed,
+                    "aux[{index}][{i}][{j}] is {got}, not {want}\n{case:?}"
+                );
+            }
+            if amax {
+                let amax = expected.iter().map(|e| e.input.abs()).fold(0.0, f64::max);
+                let slack = expected.iter().map(|e| e.slack).fold(0.0, f64::max);
+                close(device.amax_aux.read_f32(), amax, slack, "amax of the auxiliary output");
+            }
+        }
+    }
+}

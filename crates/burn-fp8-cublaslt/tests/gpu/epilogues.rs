@@ -1,0 +1,91 @@
+//! Bias, activations and auxiliary outputs.
+
+use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_cublaslt::*;
+
+use crate::data::Case;
+use crate::device::{Gpu, check};
+use crate::each_type;
+
+const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
+
+/// The types of bias that go with an output.
+fn bias_types(d: DataType) -> &'static [DataType] {
+    match d {
+        DataType::F16 => &[DataType::F16],
+        DataType::Bf16 | DataType::F32 => &[DataType::Bf16],
+        DataType::Fp8(_) => &[DataType::Bf16, DataType::F16],
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn bias_and_activations_are_right() {
+    let gpu = Gpu::new();
+    let (mut ran, mut gaps) = (0, 0);
+    each_type(|mut problem| {
+        for activation in ACTIVATIONS {
+            let biases = bias_types(problem.d.dtype)
+                .iter()
+                .map(|dtype| Some(Bias { dtype: *dtype, batch_stride: 0 }));
+            for bias in biases.chain([None]) {
+                problem.epilogue = Epilogue { activation, bias, aux: None };
+                if check(&gpu, &Case::new(problem), 20) { ran += 1 } else { gaps += 1 }
+            }
+        }
+    });
+    println!("{ran} ran, {gaps} known gaps");
+    assert!(ran > 40);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn a_bias_for_each_matrix_of_a_batch_is_right() {
+    let gpu = Gpu::new();
+    for activation in ACTIVATIONS {
+        for batch_stride in [0, 80, 96] {
+            let mut problem = ScaledMatmul::new(48, 80, 96, E4M3, E4M3, DataType::Bf16).batched(3);
+            let bias = Some(Bias { dtype: DataType::Bf16, batch_stride });
+            problem.epilogue = Epilogue { activation, bias, aux: None };
+            assert!(check(&gpu, &Case::new(problem), 21));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn auxiliary_outputs_are_right() {
+    let gpu = Gpu::new();
+    let (mut ran, mut gaps) = (0, 0);
+    each_type(|problem| {
+        for bias in bias_types(problem.d.dtype)
+            .iter()
+            .map(|dtype| Some(Bias { dtype: *dtype, batch_stride: 0 }))
+            .chain([None])
+        {
+            let mut kinds = vec![(Activation::Relu, AuxKind::ReluMask, 128)];
+            let dtype = problem.d.dtype;
+            for (scaled, amax) in [(false, false), (true, true)] {
+                if !scaled || dtype.is_fp8() {
+                    let kind = AuxKind::GeluInput { dtype, scaled, amax };
+                    kinds.push((Activation::Gelu, kind, 96));
+                }
+            }
+            for other in [DataType::F16, DataType::Bf16] {
+                let kind = AuxKind::GeluInput { dtype: other, scaled: false, amax: false };
+                kinds.push((Activation::Gelu, kind, 96));
+            }
+            for (activation, kind, ld) in kinds {
+                let mut problem = problem;
+                let aux = Some(Aux { kind, ld, batch_stride: 0 });
+                problem.epilogue = Epilogue { activation, bias, aux };
+                if plan(&problem, &gpu.lt.capability()).is_err() {
+                    continue;
+                }
+                if check(&gpu, &Case::new(problem), 22) { ran += 1 } else { gaps += 1 }
+            }
+        }
+    });
+    println!("{ran} ran, {gaps} known gaps");
+    assert!(ran > 5);
+}

@@ -1,0 +1,296 @@
+//! Products on a GPU against f64 sums of decoded codes.
+//!
+//! `cargo test -p burn-fp8-cublaslt --release --test gpu -- --ignored --nocapture --test-threads=1`
+#![allow(unsafe_code, reason = "passes device pointers")]
+
+mod data;
+mod device;
+mod epilogues;
+mod ordering;
+
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8_cublaslt::*;
+use data::{Case, Inputs, Random};
+use device::{Gpu, OnDevice, check, compare};
+
+const PAIRS: [(Fp8Format, Fp8Format); 3] = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)];
+const OUTPUTS: [DataType; 5] =
+    [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
+
+/// Calls `visit` with every pair of formats and every output that the table allows, 48×80×96.
+fn each_type(mut visit: impl FnMut(ScaledMatmul)) {
+    for (a, b) in PAIRS {
+        for d in OUTPUTS {
+            if d != DataType::Fp8(E5M2) || a != b {
+                visit(ScaledMatmul::new(48, 80, 96, a, b, d));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn every_format_and_output_is_right_with_and_without_fast_accumulation() {
+    let gpu = Gpu::new();
+    each_type(|problem| {
+        for accumulation in [Accumulation::Precise, Accumulation::Fast] {
+            for (m, n, k) in [(48, 80, 96), (16, 16, 16), (256, 192, 1024)] {
+                let problem = ScaledMatmul {
+                    accumulation,
+                    ..ScaledMatmul::new(
+                        m,
+                        n,
+                        k,
+                        problem.a.format,
+                        problem.b.format,
+                        problem.d.dtype,
+                    )
+                };
+                assert!(check(&gpu, &Case::new(problem), 1));
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn padded_rows_and_any_m_are_right_and_padding_stays_untouched() {
+    let gpu = Gpu::new();
+    each_type(|problem| {
+        for m in [1, 7, 37, 130] {
+            let mut problem = problem;
+            problem.shape.m = m;
+            problem.a.ld = 112;
+            problem.b.ld = 128;
+            problem.d.ld = 96;
+            problem.alignment = Alignment::all(16);
+            assert!(check(&gpu, &Case::new(problem), m));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn batches_are_right_also_with_a_shared_operand() {
+    let gpu = Gpu::new();
+    each_type(|problem| {
+        let mut problem = problem.batched(3);
+        assert!(check(&gpu, &Case::new(problem), 3));
+        problem.b.batch_stride = 0;
+        problem.a.batch_stride += 256;
+        problem.d.batch_stride += 256;
+        assert!(check(&gpu, &Case::new(problem), 4));
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn outputs_in_fp8_are_scaled_and_their_amax_is_right() {
+    let gpu = Gpu::new();
+    each_type(|problem| {
+        if problem.d.dtype.is_fp8() {
+            for (scaled_d, amax_d) in [(true, false), (false, true), (true, true)] {
+                let problem = ScaledMatmul { scaled_d, amax_d, ..problem };
+                assert!(check(&gpu, &Case::new(problem), 5));
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn c_is_added_times_beta_beside_d_and_in_place() {
+    let gpu = Gpu::new();
+    each_type(|mut problem| {
+        let types: &[DataType] = match problem.d.dtype {
+            DataType::Fp8(_) => &[DataType::Bf16, DataType::F16],
+            ref other => std::slice::from_ref(other),
+        };
+        for dtype in types {
+            problem.c = Some(Matrix { dtype: *dtype, ld: 88, batch_stride: 0 });
+            assert!(check(&gpu, &Case::new(problem), 6));
+        }
+        if !problem.d.dtype.is_fp8() {
+            problem.c = Some(problem.d);
+            assert!(check(&gpu, &Case { in_place: true, ..Case::new(problem) }, 7));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn a_scale_of_c_is_applied_where_the_library_has_it() {
+    let gpu = Gpu::new();
+    let mut problem = ScaledMatmul::new(48, 80, 96, E4M3, E4M3, DataType::Bf16);
+    problem.c = Some(problem.d);
+    problem.scaled_c = true;
+    let case = Case::new(problem);
+    let inputs = Inputs::new(&problem, &mut Random(8));
+    let device = OnDevice::new(&case, &inputs);
+    // SAFETY: the buffers cover the product and live until the synchronization.
+    match unsafe { gpu.lt.run(&problem, &device.pointers, case.alpha, case.beta) } {
+        Ok(_) => {
+            gpu.synchronize();
+            compare(&case, &inputs, &device);
+        }
+        // The documentation of 13.x names it, that of 12.x does not: a typed error is right, too.
+        Err(error @ (Error::NoAlgorithm { .. } | Error::CublasLt(_))) => {
+            println!("NOT THERE {error}")
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn scales_per_row_and_per_block_are_right_where_the_device_has_them() {
+    let gpu = Gpu::new();
+    let blocks = |a, b| Scales::Blocks { a, b };
+    let modes = [
+        Scales::PerRow,
+        blocks(BlockScale::Row128, BlockScale::Row128),
+        blocks(BlockScale::Row128, BlockScale::Square128),
+        blocks(BlockScale::Square128, BlockScale::Row128),
+    ];
+    for scales in modes {
+        for (m, n, k) in [(64, 80, 96), (256, 256, 384), (132, 144, 1152)] {
+            for (a, b) in PAIRS {
+                for d in [DataType::Bf16, DataType::F16, DataType::F32] {
+                    let problem = ScaledMatmul { scales, ..ScaledMatmul::new(m, n, k, a, b, d) };
+                    match plan(&problem, &gpu.lt.capability()) {
+                        Ok(_) => assert!(check(&gpu, &Case::new(problem), 9)),
+                        Err(error) => println!("NOT THERE {error}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn n_that_fills_16_bytes_of_d_but_is_no_multiple_of_16_is_right_or_refused_with_a_type() {
+    let gpu = Gpu::new();
+    for (n, d) in
+        [(8, DataType::Bf16), (24, DataType::F16), (4, DataType::F32), (20, DataType::F32)]
+    {
+        let case = Case::new(ScaledMatmul::new(32, n, 64, E4M3, E4M3, d));
+        let inputs = Inputs::new(&case.problem, &mut Random(10));
+        let device = OnDevice::new(&case, &inputs);
+        // SAFETY: the buffers cover the product and live until the synchronization.
+        match unsafe { gpu.lt.run(&case.problem, &device.pointers, case.alpha, case.beta) } {
+            Ok(_) => {
+                gpu.synchronize();
+                compare(&case, &inputs, &device);
+                println!("N = {n} with {d} is there");
+            }
+            Err(error @ Error::NoAlgorithm { .. }) => println!("N = {n} with {d}: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn the_heuristics_are_asked_once_and_a_timed_choice_is_kept() {
+    let gpu = Gpu::new();
+    let case = Case::new(ScaledMatmul::new(512, 512, 512, E4M3, E4M3, DataType::Bf16));
+    let problem = case.problem;
+    let by_heuristics = gpu.lt.prepare(&problem).unwrap();
+    assert_eq!(by_heuristics.choice, Choice::Heuristic);
+    assert_eq!(gpu.lt.prepare(&problem).unwrap(), by_heuristics);
+    assert_eq!(gpu.lt.cache_statistics(), (1, 1));
+
+    let inputs = Inputs::new(&problem, &mut Random(11));
+    let device = OnDevice::new(&case, &inputs);
+    // SAFETY: the buffers cover the product and live until the end.
+    let tuned = unsafe {
+        gpu.lt.tune(&problem, &device.pointers, case.alpha, case.beta, Search::default())
+    }
+    .unwrap();
+    println!("{by_heuristics}\n{tuned}");
+    let Choice::Timed { candidates, rank, microseconds, first_microseconds } = tuned.choice else {
+        panic!("{tuned:?} was not timed");
+    };
+    assert!(rank < 8 && candidates >= 1 && microseconds > 0.0);
+    assert!(first_microseconds.is_none_or(|first| first >= microseconds));
+    // SAFETY: as above.
+    let launch = unsafe { gpu.lt.run(&problem, &device.pointers, case.alpha, case.beta) }.unwrap();
+    assert_eq!(launch.algorithm, tuned);
+    gpu.synchronize();
+    compare(&case, &inputs, &device);
+
+    let start = std::time::Instant::now();
+    const CALLS: u32 = 1000;
+    for _ in 0..CALLS {
+        // SAFETY: as above.
+        unsafe { gpu.lt.run(&problem, &device.pointers, case.alpha, case.beta) }.unwrap();
+    }
+    println!("{:?} on the host for each call", start.elapsed() / CALLS);
+    gpu.synchronize();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn without_a_workspace_products_run_or_name_what_they_need() {
+    let gpu = Gpu::new();
+    let without = CublasLt::with_workspace(0).unwrap();
+    let problem = ScaledMatmul::new(64, 64, 65536, E4M3, E4M3, DataType::F32);
+    match without.prepare(&problem) {
+        Ok(info) => assert_eq!(info.workspace, 0),
+        Err(Error::Workspace { available, needed, .. }) => assert!(available == 0 && needed > 0),
+        Err(error) => panic!("{error}"),
+    }
+    assert!(gpu.lt.prepare(&problem).unwrap().workspace <= WORKSPACE_BYTES);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn errors_are_typed_and_a_broken_rule_is_found_once() {
+    let gpu = Gpu::new();
+    let bad = ScaledMatmul::new(32, 32, 24, E4M3, E4M3, DataType::Bf16);
+    for _ in 0..2 {
+        assert!(matches!(
+            gpu.lt.prepare(&bad),
+            Err(Error::Plan(PlanError { rule: Rule::KMultiple, .. }))
+        ));
+    }
+    assert_eq!(gpu.lt.cache_statistics(), (1, 1));
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| {
+            assert_eq!(CublasLt::current().err(), Some(ContextError::NoneCurrent.into()));
+            gpu.lt.prepare(&bad).unwrap_err()
+        });
+        assert_eq!(elsewhere.join().unwrap(), ContextError::NoneCurrent.into());
+    });
+    assert!(matches!(
+        Capability::probe(4096),
+        Err(Unavailable::NoSuchDevice { ordinal: 4096, .. })
+    ));
+    assert_eq!(Capability::probe(0), Ok(gpu.lt.capability()));
+}
+
+/// Reports what cuBLASLt does where the product of both scales is no normal f32; its documentation does not say.
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn scales_whose_product_is_not_normal_are_reported() {
+    let gpu = Gpu::new();
+    let problem = ScaledMatmul::new(16, 16, 4096, E4M3, E4M3, DataType::F32);
+    let exact = 448.0 * 448.0 * 4096.0;
+    for (code, scales, exact) in
+        [(0x7E, [1e-23f32, 5e-24], exact * 1e-23 * 5e-24), (0x00, [1e30, 1e20], 0.0)]
+    {
+        let case = Case { alpha: 1.0, ..Case::new(problem) };
+        let mut inputs = Inputs::new(&problem, &mut Random(12));
+        inputs.a.fill(code);
+        inputs.b.fill(code);
+        inputs.scale_a = vec![scales[0]];
+        inputs.scale_b = vec![scales[1]];
+        let device = OnDevice::new(&case, &inputs);
+        // SAFETY: the buffers cover the product and live until the synchronization.
+        unsafe { gpu.lt.run(&problem, &device.pointers, 1.0, 0.0) }.unwrap();
+        gpu.synchronize();
+        let got = data::decode(DataType::F32, &device.d.read())[0];
+        println!("codes {code:#x}, scales {scales:?}: {got:e}, exactly {exact:e}");
+    }
+}

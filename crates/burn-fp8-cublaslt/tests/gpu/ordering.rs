@@ -1,0 +1,118 @@
+//! Products beside streams that know nothing of them.
+
+use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_cublaslt::*;
+use cudarc::driver::result;
+use cudarc::driver::result::stream::{StreamKind, create, destroy, synchronize};
+use cudarc::driver::sys::CUstream;
+
+use crate::device::{Buffer, Gpu};
+
+const ROUNDS: usize = 200;
+const M: u64 = 256;
+const N: u64 = 256;
+const K: u64 = 512;
+
+/// E4M3 codes and the numbers that they stand for.
+const CODES: [(u8, f32); 5] = [(0x38, 1.0), (0x40, 2.0), (0x30, 0.5), (0x3C, 1.5), (0xB8, -1.0)];
+
+/// Each round, on streams that are not ordered with anything by themselves: something slow, then A is filled with a number; the
+/// product; then D is copied away. Every copy must be the product of its own round.
+fn stress(streams: &dyn Fn(usize) -> (CUstream, CUstream), gpu: &Gpu) {
+    let problem = ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32);
+    let a = Buffer::filled((M * K) as usize);
+    let b = Buffer::new(&vec![0x38; (N * K) as usize]);
+    let d = Buffer::filled((M * N * 4) as usize);
+    let results = Buffer::filled(ROUNDS * d.bytes);
+    let (slow_from, slow_to) = (Buffer::filled(64 << 20), Buffer::filled(64 << 20));
+    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
+    gpu.lt.prepare(&problem).unwrap();
+    gpu.synchronize();
+
+    for round in 0..ROUNDS {
+        let (writer, reader) = streams(round);
+        let (code, _) = CODES[round % CODES.len()];
+        // SAFETY: all buffers live until the synchronization and are as long as said.
+        unsafe {
+            result::memcpy_dtod_async(slow_to.pointer, slow_from.pointer, slow_to.bytes, writer)
+                .unwrap();
+            result::memset_d8_async(a.pointer, code, a.bytes, writer).unwrap();
+            let launch = gpu.lt.run(&problem, &pointers, 1.0, 0.0).unwrap();
+            assert_eq!(launch.ordering, gpu.lt.ordering());
+            let to = results.pointer + (round * d.bytes) as u64;
+            result::memcpy_dtod_async(to, d.pointer, d.bytes, reader).unwrap();
+        }
+    }
+    gpu.synchronize();
+
+    let bytes = results.read();
+    for (round, bytes) in bytes.chunks(d.bytes).enumerate() {
+        let expected = CODES[round % CODES.len()].1 * K as f32;
+        for (at, value) in bytes.chunks(4).enumerate() {
+            let got = f32::from_le_bytes(value.try_into().unwrap());
+            assert_eq!(got, expected, "round {round}, element {at}");
+        }
+    }
+}
+
+fn non_blocking() -> CUstream {
+    create(StreamKind::NonBlocking).unwrap()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn products_are_ordered_with_one_other_stream() {
+    let gpu = Gpu::new();
+    let stream = non_blocking();
+    stress(&|_| (stream, stream), &gpu);
+    // SAFETY: made above, idle, not used afterwards.
+    unsafe { destroy(stream) }.unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn products_are_ordered_with_several_streams_that_take_turns() {
+    let gpu = Gpu::new();
+    let streams: Vec<_> = (0..4).map(|_| non_blocking()).collect();
+    // Writer and reader differ, and change every round: only the product orders them.
+    stress(&|round| (streams[round % 4], streams[(round + 1) % 4]), &gpu);
+    for stream in streams {
+        // SAFETY: made above, idle, not used afterwards.
+        unsafe { destroy(stream) }.unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn the_host_does_not_wait_where_events_order() {
+    let gpu = Gpu::new();
+    let problem = ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32);
+    let (a, b) =
+        (Buffer::new(&vec![0x38; (M * K) as usize]), Buffer::new(&vec![0x38; (N * K) as usize]));
+    let d = Buffer::filled((M * N * 4) as usize);
+    let (from, to) = (Buffer::filled(256 << 20), Buffer::filled(256 << 20));
+    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
+    gpu.lt.prepare(&problem).unwrap();
+    // SAFETY: the buffers cover the product and live until the end.
+    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    gpu.synchronize();
+    let stream = non_blocking();
+    let start = std::time::Instant::now();
+    for _ in 0..50 {
+        // SAFETY: as above.
+        unsafe { result::memcpy_dtod_async(to.pointer, from.pointer, to.bytes, stream) }.unwrap();
+    }
+    // SAFETY: as above.
+    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    let enqueued = start.elapsed();
+    // SAFETY: the stream is alive.
+    unsafe { synchronize(stream) }.unwrap();
+    let finished = start.elapsed();
+    gpu.synchronize();
+    println!("enqueued after {enqueued:?}, finished after {finished:?}");
+    if gpu.lt.ordering() == Ordering::Events {
+        assert!(enqueued < finished / 2, "the host waited: {enqueued:?} of {finished:?}");
+    }
+    // SAFETY: made above, idle, not used afterwards.
+    unsafe { destroy(stream) }.unwrap();
+}

@@ -1,0 +1,105 @@
+//! Without the libraries there are typed errors that say how to get them, and no panics.
+
+mod common;
+
+use burn_fp8_cublaslt::*;
+
+#[test]
+fn a_missing_driver_is_named() {
+    match Capability::probe(0) {
+        Err(error @ Unavailable::NoDriver { .. }) => {
+            let message = error.to_string();
+            for part in ["no NVIDIA driver", "libcuda.so", "install the driver", "LD_LIBRARY_PATH"]
+            {
+                assert!(message.contains(part), "\"{message}\" lacks \"{part}\"");
+            }
+            // The same from everywhere, and again.
+            assert_eq!(Capability::probe(0), Err(error.clone()));
+            assert_eq!(CublasLt::current().err(), Some(Error::Unavailable(error.clone())));
+            assert_eq!(context::PrimaryContext::current().err(), Some(Error::Unavailable(error)));
+        }
+        other => println!("SKIPPED: this machine has a driver: {other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_cublaslt_is_named() {
+    match LibraryVersion::loaded() {
+        Err(error @ Unavailable::NoCublasLt { .. }) => {
+            let message = error.to_string();
+            for part in
+                ["no cuBLASLt", "libcublasLt.so", "pip install nvidia-cublas", "LD_LIBRARY_PATH"]
+            {
+                assert!(message.contains(part), "\"{message}\" lacks \"{part}\"");
+            }
+            assert_eq!(library::cublaslt().err(), Some(error));
+        }
+        other => println!("SKIPPED: this machine has cuBLASLt: {other:?}"),
+    }
+}
+
+#[test]
+fn devices_that_will_not_do_are_named() {
+    let compute = ComputeCapability { major: 8, minor: 6 };
+    let old = Unavailable::NoFp8 { name: "NVIDIA RTX A6000".to_owned(), compute };
+    assert_eq!(
+        old.to_string(),
+        "NVIDIA RTX A6000 (sm_86) has no FP8 tensor cores: they need sm_89 or newer (Ada, Hopper, Blackwell)"
+    );
+    let none = Unavailable::NoSuchDevice { ordinal: 3, count: 1 };
+    assert!(none.to_string().contains("no CUDA device 3: the driver shows 1"));
+    let library = Unavailable::OldCublasLt {
+        library: LibraryVersion { major: 12, minor: 3, patch: 4 },
+        oldest: OLDEST_LIBRARY,
+        compute: ComputeCapability::SM_90,
+    };
+    assert!(library.to_string().contains("cuBLASLt 12.3.4 is too old for FP8 on sm_90: 12.4.0"));
+    let driver = DriverVersion { major: 12, minor: 4 };
+    let newer = LibraryVersion { major: 13, minor: 1, patch: 0 };
+    assert_eq!(
+        Unavailable::OldDriver { library: newer, driver }.to_string(),
+        "cuBLASLt 13.1.0 needs a driver for CUDA 13.0 and the driver supports 12.4; update the driver, or install cuBLASLt 12"
+    );
+    assert_eq!(DriverVersion::from_number(12040), DriverVersion { major: 12, minor: 4 });
+}
+
+#[test]
+fn calls_that_do_not_fit_their_product_are_refused() {
+    use burn_fp8_core::Fp8Format::E4M3;
+    let problem = ScaledMatmul::new(32, 64, 128, E4M3, E4M3, DataType::Bf16);
+    let good = Pointers { a: 0x100, b: 0x200, d: 0x300, scale_a: 4, ..Pointers::default() };
+    assert_eq!(good.check(&problem, 0.0), Ok(()));
+    let refused =
+        |problem: &ScaledMatmul, pointers: Pointers, beta: f32, argument: &str, says: &str| {
+            let error = pointers.check(problem, beta).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{argument} of the FP8 product 32×64×128: ")),
+                "{error}"
+            );
+            assert!(error.contains(says), "{error}");
+        };
+    refused(&problem, Pointers { a: 0, ..good }, 0.0, "a", "null");
+    refused(&problem, Pointers { d: 0x310, ..good }, 0.0, "d", "0x310 is not a multiple of 256");
+    refused(&problem, Pointers { scale_b: 2, ..good }, 0.0, "scale_b", "multiple of 4");
+    refused(&problem, Pointers { bias: 0x100, ..good }, 0.0, "bias", "has none");
+    refused(&problem, good, 1.0, "beta", "no C");
+    refused(&problem, good, f32::NAN, "beta", "no C");
+    let blocks = ScaledMatmul { scales: common::SCALES[2], ..problem };
+    refused(&blocks, good, 0.0, "scale_a", "multiple of 16");
+    let with_c = ScaledMatmul { c: Some(problem.d), ..problem };
+    assert_eq!(Pointers { c: 0x300, ..good }.check(&with_c, 1.0), Ok(()));
+    let c = Matrix { ld: 72, ..problem.d };
+    let padded = ScaledMatmul { c: Some(c), ..problem };
+    refused(&padded, Pointers { c: 0x300, ..good }, 1.0, "c", "it is D");
+    let lower = ScaledMatmul { alignment: Alignment { d: 16, ..Alignment::MAX }, ..problem };
+    assert_eq!(Pointers { d: 0x310, ..good }.check(&lower, 0.0), Ok(()));
+}
+
+#[test]
+fn the_alignment_of_an_address_is_its_largest_power_of_two_up_to_256() {
+    for (address, alignment) in
+        [(0x100, 256), (0x1000, 256), (0x110, 16), (0x1F0, 16), (1, 1), (0x180, 128), (0, 256)]
+    {
+        assert_eq!(Alignment::of(address), alignment, "{address:#x}");
+    }
+}

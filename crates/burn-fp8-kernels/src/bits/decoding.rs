@@ -1,0 +1,27 @@
+//! From codes to numbers.
+
+use burn_fp8_core::Fp8Format;
+use cubecl::prelude::*;
+
+use super::{INFINITY, QUIET_NAN, Quad};
+
+/// The f32 bits of the numbers that code magnitudes (7 bits, nothing above) stand for.
+#[cube]
+pub(crate) fn decode(code: Quad, #[comptime] format: Fp8Format) -> Quad {
+    let m = comptime!(format.mantissa_bits());
+    let rebias = comptime!((127 - format.exponent_bias()) << 23).runtime();
+    let normal = (code << Quad::new(comptime!(23 - m).runtime())) + Quad::new(rebias);
+    // Subnormal numbers are their mantissa times a power of two: an exact conversion and an exact product.
+    let unit = Vector::<f32, Const<4>>::new(comptime!(format.min_positive_subnormal()).runtime());
+    let subnormal = Quad::reinterpret(Vector::<f32, Const<4>>::cast_from(code) * unit);
+    let first_normal = Quad::new(comptime!(1u32 << m).runtime());
+    let finite = select_many(code.less_than(first_normal), subnormal, normal);
+    match format {
+        Fp8Format::E4M3 => select_many(code.equal(Quad::new(0x7F)), Quad::new(QUIET_NAN), finite),
+        Fp8Format::E5M2 => {
+            let infinite = Quad::new(0x7C);
+            let number = select_many(code.equal(infinite), Quad::new(INFINITY), finite);
+            select_many(code.greater_than(infinite), Quad::new(QUIET_NAN), number)
+        }
+    }
+}

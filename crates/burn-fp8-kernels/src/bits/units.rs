@@ -1,0 +1,121 @@
+//! Elements as they lie in memory, four words at a time, and as numbers.
+
+use cubecl::prelude::*;
+
+use super::{INFINITY, SIGN};
+use crate::Element;
+
+/// Four u32: the bits of four f32, four codes, or 16 bytes of a tensor.
+pub(crate) type Quad = Vector<u32, Const<4>>;
+
+/// The magnitudes of the elements in 16 bytes, as f32 bits: one quad of f32; two of 16-bit elements, first those at even places.
+#[cube]
+pub(crate) fn magnitudes(words: Quad, #[comptime] element: Element) -> Sequence<Quad> {
+    let mut quads = Sequence::<Quad>::new();
+    if comptime!(element == Element::F32) {
+        quads.push(words & Quad::new(0x7FFF_FFFF));
+    } else {
+        let pairs = words & Quad::new(0x7FFF_7FFF);
+        if comptime!(element == Element::Bf16) {
+            quads.push(pairs << Quad::new(16));
+            quads.push(pairs & Quad::new(0xFFFF_0000));
+        } else {
+            quads.push(widen(pairs & Quad::new(0xFFFF)));
+            quads.push(widen(pairs >> Quad::new(16)));
+        }
+    }
+    quads
+}
+
+/// The f32 bits of f16 magnitudes, exactly. NaN stays NaN.
+#[cube]
+pub(crate) fn widen(half: Quad) -> Quad {
+    let normal = (half << Quad::new(13)) + Quad::new(112 << 23);
+    // In the mantissa of 1/2, whose last bit has the unit of f16 subnormals, and read off by an exact subtraction.
+    let one_half = Quad::new(126 << 23);
+    let sum = Vector::<f32, Const<4>>::reinterpret(one_half | half);
+    let subnormal = sum - Vector::<f32, Const<4>>::reinterpret(one_half);
+    let finite =
+        select_many(half.less_than(Quad::new(0x400)), Quad::reinterpret(subnormal), normal);
+    select_many(half.less_than(Quad::new(0x7C00)), finite, finite | Quad::new(INFINITY))
+}
+
+/// The signs of the elements in 16 bytes, each in the highest bit, in the order of [`magnitudes`].
+#[cube]
+pub(crate) fn signs(words: Quad, #[comptime] element: Element) -> Sequence<Quad> {
+    let mut quads = Sequence::<Quad>::new();
+    if comptime!(element == Element::F32) {
+        quads.push(words & Quad::new(SIGN));
+    } else {
+        quads.push((words << Quad::new(16)) & Quad::new(SIGN));
+        quads.push(words & Quad::new(SIGN));
+    }
+    quads
+}
+
+/// The element at a place of 16 bytes, out of quads in the order of [`magnitudes`].
+#[cube]
+pub(crate) fn lane(quads: &Sequence<Quad>, #[comptime] place: usize) -> u32 {
+    let count = quads.len().comptime();
+    let quad = quads.index(comptime!(place % count));
+    quad[comptime!(place / count)]
+}
+
+/// The largest of all.
+#[cube]
+pub(crate) fn largest(quads: &Sequence<Quad>) -> u32 {
+    let mut quad = *quads.index(0usize);
+    #[unroll]
+    for i in 1usize..quads.len().comptime() {
+        quad = max(quad, *quads.index(i));
+    }
+    max(max(quad[0], quad[1]), max(quad[2], quad[3]))
+}
+
+/// The signs of the elements at places `4 × word..` of 16 bytes as those of packed codes: the highest bit of each byte.
+#[cube]
+pub(crate) fn code_signs(
+    words: Quad,
+    #[comptime] element: Element,
+    #[comptime] word: usize,
+) -> u32 {
+    if comptime!(element == Element::F32) {
+        ((words[0] >> 24) & 0x80)
+            | ((words[1] >> 16) & 0x8000)
+            | ((words[2] >> 8) & 0x80_0000)
+            | (words[3] & SIGN)
+    } else {
+        let first = words[comptime!(2 * word)];
+        let second = words[comptime!(2 * word + 1)];
+        ((first >> 8) & 0x80)
+            | ((first >> 16) & 0x8000)
+            | ((second << 8) & 0x80_0000)
+            | (second & SIGN)
+    }
+}
+
+/// The codes at places `4 × word..` in one word, the first in its lowest byte. Only the low bytes of codes are looked at.
+#[cube]
+pub(crate) fn pack(codes: &Sequence<Quad>, #[comptime] word: usize) -> u32 {
+    (lane(codes, comptime!(4 * word)) & 0xFF)
+        | ((lane(codes, comptime!(4 * word + 1)) & 0xFF) << 8)
+        | ((lane(codes, comptime!(4 * word + 2)) & 0xFF) << 16)
+        | (lane(codes, comptime!(4 * word + 3)) << 24)
+}
+
+/// The f32 bits, sign included, of the element at an index; for elements that do not lie side by side.
+#[cube]
+pub(crate) fn read_element(words: &Array<u32>, index: usize, #[comptime] element: Element) -> u32 {
+    if comptime!(element == Element::F32) {
+        words[index]
+    } else {
+        let word = words[index / 2];
+        let half = (word >> (u32::cast_from(index % 2) * 16)) & 0xFFFF;
+        if comptime!(element == Element::Bf16) {
+            half << 16
+        } else {
+            let magnitude = widen(Quad::new(half & 0x7FFF));
+            magnitude[0] | ((half & 0x8000) << 16)
+        }
+    }
+}

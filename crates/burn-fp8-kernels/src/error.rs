@@ -1,0 +1,79 @@
+//! What can be wrong with a request.
+
+use cubecl::ir::AddressType;
+
+use crate::Element;
+
+/// Why a kernel was not launched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The tensor has no elements. There is nothing to launch: the caller has the answer.
+    #[error("a tensor of shape {shape:?} has no elements; handle it without a kernel")]
+    Empty {
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// Shape and strides have different ranks.
+    #[error("shape {shape:?} and strides {strides:?} must have the same number of dimensions")]
+    Rank {
+        /// The shape.
+        shape: Vec<usize>,
+        /// The strides.
+        strides: Vec<usize>,
+    },
+    /// The tensor reaches beyond its buffer.
+    #[error(
+        "shape {shape:?} with strides {strides:?} of {element} needs {needed} bytes, the buffer has {held}"
+    )]
+    OutOfBounds {
+        /// The shape.
+        shape: Vec<usize>,
+        /// The strides, in elements.
+        strides: Vec<usize>,
+        /// The type of the elements.
+        element: Element,
+        /// The bytes from the first element to the end of the last one.
+        needed: u64,
+        /// The bytes of the buffer.
+        held: u64,
+    },
+    /// Fewer codes than asked for.
+    #[error("{len} codes take {} bytes in whole words, the buffer has {held}", len.next_multiple_of(4))]
+    Codes {
+        /// The codes asked for.
+        len: usize,
+        /// The bytes of the buffer.
+        held: u64,
+    },
+    /// A tensor of f32 is needed.
+    #[error("a product of values is f32, this tensor is {element}; cast it first")]
+    Element {
+        /// The type of its elements.
+        element: Element,
+    },
+    /// A scalar on the device is not one f32.
+    #[error("a scale or amax on the device takes 4 bytes, this buffer has {held}")]
+    Scalar {
+        /// The bytes of the buffer.
+        held: u64,
+    },
+    /// The buffer starts where words of 4 bytes cannot be read.
+    #[error(
+        "a buffer starts at byte {offset} of its allocation; make it contiguous: it must be a multiple of 4"
+    )]
+    Misaligned {
+        /// Where it starts.
+        offset: u64,
+    },
+    /// The runtime has no addresses of this size.
+    #[error(
+        "{elements} elements need {needed:?} addresses, which this device does not have; split the tensor"
+    )]
+    TooLarge {
+        /// The elements to be reached, gaps between them included.
+        elements: u64,
+        /// What would be needed.
+        needed: AddressType,
+    },
+}

@@ -1,0 +1,196 @@
+//! A tile of 128 × 128 elements, and the way of its codes to both outputs.
+//!
+//! A unit of a cube holds four rows of a few columns at a time, so blocks of 4 × 4 codes. Row codes are stored from registers.
+//! Blocks are transposed there, four bytes in four words, and go to shared memory; from there each unit of the cube stores 16
+//! bytes of a transposed row, neighbours side by side.
+//!
+//! Shared memory holds, for each column of the tile, 32 words of four codes. Their places are swapped among each other depending
+//! on the column, so that neither writes, along rows, nor reads, along columns, meet in one of 32 banks.
+
+use cubecl::prelude::*;
+
+use super::{Job, PADDING};
+use crate::Element;
+use crate::bits::{self, Divisor, Quad};
+use crate::launch::CUBE;
+use crate::quantize::quantize_unit;
+
+/// Rows and columns of a tile.
+pub(super) const TILE: usize = 128;
+/// Words of a column of the tile.
+const COLUMN: usize = TILE / 4;
+
+/// How often a cube has to read to see its tile, four rows of `width` elements for each of its units.
+pub(super) fn steps(width: usize) -> usize {
+    TILE * TILE / (4 * width * CUBE as usize)
+}
+
+/// The shared memory of a cube: for the transposed codes, and then for the amax. 16 KiB at most, which every device has.
+pub(super) fn shared_words(transposed: bool) -> usize {
+    if transposed { TILE * COLUMN } else { CUBE as usize }
+}
+
+/// What a unit of a cube does in a tile.
+#[derive(CubeType)]
+pub(super) struct Tile {
+    /// The first row of the tile.
+    first_row: usize,
+    /// The first column of the tile.
+    first_column: usize,
+    /// The first column of this unit.
+    pub(super) column: usize,
+    /// Which four rows of a step are this unit's.
+    quad: u32,
+    /// Rows and columns of the codes.
+    padded_rows: usize,
+    padded_columns: usize,
+    /// How many columns this unit holds.
+    #[cube(comptime)]
+    width: usize,
+}
+
+#[cube]
+impl Tile {
+    /// The tile of this cube, for `width` columns a unit.
+    pub(super) fn new(
+        rows: usize,
+        columns: usize,
+        tile_columns: usize,
+        #[comptime] width: usize,
+    ) -> Tile {
+        let size = comptime!(TILE).runtime();
+        let lanes = comptime!((TILE / width) as u32).runtime();
+        let first_row = (CUBE_POS / tile_columns) * size;
+        let first_column = (CUBE_POS % tile_columns) * size;
+        let column = first_column + (UNIT_POS % lanes) as usize * width;
+        let padded_rows = rows.div_ceil(PADDING) * PADDING;
+        let padded_columns = columns.div_ceil(PADDING) * PADDING;
+        let quad = UNIT_POS / lanes;
+        Tile { first_row, first_column, column, quad, padded_rows, padded_columns, width }
+    }
+
+    /// Which four rows of the tile are this unit's in a step.
+    fn quad(&self, #[comptime] step: usize) -> u32 {
+        self.quad + comptime!((step * CUBE as usize * self.width / TILE) as u32).runtime()
+    }
+
+    /// The first row of this unit in a step.
+    pub(super) fn row(&self, #[comptime] step: usize) -> usize {
+        self.first_row + self.quad(step) as usize * 4
+    }
+}
+
+/// Quantizes four rows; stores their codes, and puts them, transposed, in shared memory. Returns their amax.
+#[cube]
+pub(super) fn store_rows<W: Size>(
+    loaded: &Sequence<Quad>,
+    tile: &Tile,
+    divisor: &Divisor,
+    codes: &mut ComptimeOption<Array<Vector<u32, W>>>,
+    turned: &mut SharedMemory<u32>,
+    #[comptime] step: usize,
+    #[comptime] element: Element,
+    #[comptime] job: Job,
+) -> u32 {
+    let per_row = W::value();
+    let mut largest = 0u32;
+    let mut words = Sequence::<u32>::new();
+    #[unroll]
+    for i in 0..4usize {
+        let quad = *loaded.index(i);
+        let quantized = quantize_unit(quad, divisor, element, job.encoding, job.measure);
+        largest = max(largest, quantized.amax);
+        #[unroll]
+        for word in 0..per_row {
+            words.push(bits::pack(&quantized.codes, word) | bits::code_signs(quad, element, word));
+        }
+    }
+    #[comptime]
+    if let ComptimeOption::Some(codes) = codes {
+        let row = tile.row(step);
+        #[unroll]
+        for i in 0..4usize {
+            if row + i < tile.padded_rows && tile.column < tile.padded_columns {
+                let mut stored = Vector::<u32, W>::empty();
+                #[unroll]
+                for word in 0..per_row {
+                    stored[word] = *words.index(comptime!(i * per_row + word));
+                }
+                let place = (row + i) * tile.padded_columns + tile.column;
+                codes[place / comptime!(4 * per_row).runtime()] = stored;
+            }
+        }
+    }
+    if comptime!(job.transposed) {
+        #[unroll]
+        for word in 0..per_row {
+            let block = transpose(
+                *words.index(word),
+                *words.index(comptime!(per_row + word)),
+                *words.index(comptime!(2 * per_row + word)),
+                *words.index(comptime!(3 * per_row + word)),
+            );
+            let block_column =
+                (tile.column - tile.first_column) as u32 / 4 + comptime!(word as u32).runtime();
+            #[unroll]
+            for i in 0..4usize {
+                let column = block_column * 4 + comptime!(i as u32).runtime();
+                turned[place(column, tile.quad(step))] = block[i];
+            }
+        }
+    }
+    largest
+}
+
+/// Stores the transposed codes of the tile.
+#[cube]
+pub(super) fn store_columns(
+    tile: &Tile,
+    turned: &SharedMemory<u32>,
+    transposed: &mut ComptimeOption<Array<Quad>>,
+) {
+    #[comptime]
+    if let ComptimeOption::Some(transposed) = transposed {
+        sync_cube();
+        // Eight units store a column; the four columns of 32 units are read from different banks.
+        let sixteenth = UNIT_POS % 8;
+        let row = tile.first_row + sixteenth as usize * 16;
+        #[unroll]
+        for i in 0..4u32 {
+            let in_tile = UNIT_POS / 8 * 4 + i;
+            let column = tile.first_column + in_tile as usize;
+            if row < tile.padded_rows && column < tile.padded_columns {
+                let mut stored = Quad::new(0u32);
+                #[unroll]
+                for j in 0..4usize {
+                    let quad = sixteenth * 4 + comptime!(j as u32).runtime();
+                    stored[j] = turned[place(in_tile, quad)];
+                }
+                transposed[(column * tile.padded_rows + row) / 16] = stored;
+            }
+        }
+    }
+}
+
+/// Where four codes of a column are in shared memory.
+#[cube]
+fn place(column: u32, quad: u32) -> usize {
+    (column * comptime!(COLUMN as u32).runtime() + (quad ^ (column / 4))) as usize
+}
+
+/// Four words of four bytes, transposed.
+#[cube]
+fn transpose(a: u32, b: u32, c: u32, d: u32) -> Quad {
+    let even = 0x00FF_00FFu32;
+    let odd = 0xFF00_FF00u32;
+    let ab_even = (a & even) | ((b & even) << 8);
+    let ab_odd = ((a & odd) >> 8) | (b & odd);
+    let cd_even = (c & even) | ((d & even) << 8);
+    let cd_odd = ((c & odd) >> 8) | (d & odd);
+    let mut block = Quad::new(0u32);
+    block[0] = (ab_even & 0xFFFF) | (cd_even << 16);
+    block[1] = (ab_odd & 0xFFFF) | (cd_odd << 16);
+    block[2] = (ab_even >> 16) | (cd_even & 0xFFFF_0000u32);
+    block[3] = (ab_odd >> 16) | (cd_odd & 0xFFFF_0000u32);
+    block
+}

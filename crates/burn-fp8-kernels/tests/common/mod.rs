@@ -1,0 +1,110 @@
+//! A device, and tensors on it.
+#![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
+
+pub mod values;
+
+use burn_fp8_kernels::{Element, Input};
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
+use half::{bf16, f16};
+
+pub type Client = ComputeClient<WgpuRuntime>;
+
+pub const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
+
+pub fn client() -> Client {
+    WgpuRuntime::client(&WgpuDevice::default())
+}
+
+/// A tensor on the device, row by row unless given other strides.
+#[derive(Clone)]
+pub struct Held {
+    pub handle: Handle,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+    pub element: Element,
+}
+
+impl Held {
+    /// Uploads numbers, rounded to the element type, and returns what they have become.
+    pub fn new(client: &Client, x: &[f32], shape: &[usize], element: Element) -> (Self, Vec<f32>) {
+        let strides = contiguous(shape);
+        let (bytes, x) = as_element(x, element);
+        let held = Self { handle: upload(client, &bytes), shape: shape.into(), strides, element };
+        (held, x)
+    }
+
+    pub fn input(&self) -> Input<'_> {
+        Input {
+            handle: &self.handle,
+            shape: &self.shape,
+            strides: &self.strides,
+            element: self.element,
+        }
+    }
+}
+
+/// The bytes of numbers as an element type, and the numbers after rounding.
+pub fn as_element(x: &[f32], element: Element) -> (Vec<u8>, Vec<f32>) {
+    match element {
+        Element::F32 => (bytemuck::cast_slice(x).to_vec(), x.to_vec()),
+        Element::F16 => {
+            let halves: Vec<_> = x.iter().map(|x| f16::from_f32(*x)).collect();
+            let bytes = halves.iter().flat_map(|x| x.to_le_bytes()).collect();
+            (bytes, halves.iter().map(|x| x.to_f32()).collect())
+        }
+        Element::Bf16 => {
+            let halves: Vec<_> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+            let bytes = halves.iter().flat_map(|x| x.to_le_bytes()).collect();
+            (bytes, halves.iter().map(|x| x.to_f32()).collect())
+        }
+    }
+}
+
+/// A buffer of whole words.
+pub fn upload(client: &Client, bytes: &[u8]) -> Handle {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(4), 0xAA);
+    client.create_from_slice(&bytes)
+}
+
+pub fn contiguous(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i];
+    }
+    strides
+}
+
+/// What a strided view of `memory` holds, in row-major order.
+pub fn gather(memory: &[f32], shape: &[usize], strides: &[usize]) -> Vec<f32> {
+    let elements = shape.iter().product();
+    let at = |mut index: usize| {
+        let mut place = 0;
+        for (size, stride) in shape.iter().zip(strides).rev() {
+            place += index % size * stride;
+            index /= size;
+        }
+        memory[place]
+    };
+    (0..elements).map(at).collect()
+}
+
+pub fn read(client: &Client, handle: &Handle) -> Vec<u8> {
+    client.read_one(handle.clone()).expect("the device can be read").to_vec()
+}
+
+pub fn read_words(client: &Client, handle: &Handle) -> Vec<u32> {
+    let words = |word: &[u8]| u32::from_le_bytes(word.try_into().expect("four bytes"));
+    read(client, handle).chunks_exact(4).map(words).collect()
+}
+
+pub fn read_scalar(client: &Client, handle: &Handle) -> f32 {
+    f32::from_bits(read_words(client, handle)[0])
+}
+
+/// One f32 on the device.
+pub fn scalar(client: &Client, x: f32) -> Handle {
+    client.create_from_slice(&x.to_le_bytes())
+}

@@ -1,0 +1,225 @@
+//! Codes to numbers, and products times their scales.
+#![cfg(feature = "wgpu")]
+
+mod common;
+
+use burn_fp8_core::{Overflow, scale, slice};
+use burn_fp8_kernels::{
+    Element, Input, KernelError, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, dequantize,
+    quantize, quantize_dequantize, quantize_matrix, rescale,
+};
+use common::values::{
+    FORMATS, OVERFLOWS, SCALES, boundaries, comparable, every_exponent, every_half, spread,
+};
+use common::{Client, ELEMENTS, Held, as_element, client, gather, read, scalar, upload};
+use cubecl::ir::AddressType;
+use cubecl::server::Handle;
+
+/// The numbers in a buffer, as f32.
+fn numbers(client: &Client, handle: &Handle, element: Element, len: usize) -> Vec<f32> {
+    let bytes = read(client, handle);
+    assert_eq!(bytes.len(), (len * element.size()).next_multiple_of(4));
+    let half = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
+    let mut numbers: Vec<f32> = match element {
+        Element::F32 => {
+            let word = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("four bytes"));
+            bytes.chunks_exact(4).map(word).collect()
+        }
+        Element::F16 => {
+            bytes.chunks_exact(2).map(|x| half::f16::from_bits(half(x)).to_f32()).collect()
+        }
+        Element::Bf16 => {
+            bytes.chunks_exact(2).map(|x| half::bf16::from_bits(half(x)).to_f32()).collect()
+        }
+    };
+    numbers.truncate(len);
+    numbers
+}
+
+#[track_caller]
+fn assert_same(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            comparable(*found) == comparable(*expected),
+            "{what}: {i}: {found:e}, not {expected:e}"
+        );
+    }
+}
+
+#[test]
+fn every_code_is_decoded() {
+    let client = client();
+    let mut bytes: Vec<u8> = (0..=255).collect();
+    for len in [256, 255, 6, 2, 1] {
+        bytes.truncate(len);
+        let codes = upload(&client, &bytes);
+        for format in FORMATS {
+            for output in ELEMENTS {
+                for factor in [None, Some(1.0), Some(0.37), Some(2f32.powi(-90)), Some(1e36)] {
+                    let what = format!("{len} {format} {output} {factor:?}");
+                    let mut expected = vec![0.0; len];
+                    slice::decode(&bytes, factor.unwrap_or(1.0), format, &mut expected);
+                    let (_, expected) = as_element(&expected, output);
+                    let host = factor.map(Scalar::Host);
+                    let device = factor.map(|factor| Scalar::Device(scalar(&client, factor)));
+                    for scale in [host, device] {
+                        let values =
+                            dequantize(&client, &codes, len, format, scale.as_ref(), output)
+                                .expect("valid");
+                        assert_same(&numbers(&client, &values, output, len), &expected, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_are_scaled_and_rounded_to_the_output() {
+    let client = client();
+    for element in ELEMENTS {
+        for output in ELEMENTS {
+            for format in FORMATS {
+                for overflow in OVERFLOWS {
+                    for (i, factor) in [0.37, 4.0, 1e30, 1e-30].into_iter().enumerate() {
+                        let mut x = match element {
+                            Element::F32 => boundaries(format, factor),
+                            _ => every_half(element),
+                        };
+                        // In units, and not.
+                        x.truncate(x.len() / 8 * 8 - i % 2);
+                        let (held, x) = Held::new(&client, &x, &[x.len()], element);
+                        let mut expected = vec![0.0; x.len()];
+                        slice::quantize_dequantize(&x, factor, format, overflow, &mut expected);
+                        let (_, expected) = as_element(&expected, output);
+                        let scale = Scalar::Device(scalar(&client, factor));
+                        let input = held.input();
+                        let values =
+                            quantize_dequantize(&client, &input, format, &scale, overflow, output)
+                                .expect("valid");
+                        let what = format!("{element} {format} {overflow:?} {factor} {output}");
+                        assert_same(&numbers(&client, &values, output, x.len()), &expected, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ties_and_their_neighbours_with_scales_on_the_device() {
+    let client = client();
+    for format in FORMATS {
+        for factor in SCALES {
+            let x = boundaries(format, factor);
+            let (held, x) = Held::new(&client, &x, &[x.len()], Element::F32);
+            let mut expected = vec![0; x.len()];
+            slice::encode(&x, factor, format, Overflow::SaturateFinite, &mut expected);
+            let scale = Scalar::Device(scalar(&client, factor));
+            let rule = ScaleRule::Given { scale, overflow: Overflow::SaturateFinite };
+            let quantized =
+                quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
+            let codes = read(&client, &quantized.codes.expect("asked for"));
+            assert!(codes[..x.len()] == expected, "{format} {factor:e}");
+        }
+    }
+}
+
+/// Pairs of scales whose product is a normal number, too small or too large.
+const PAIRS: [[f32; 2]; 6] =
+    [[2.0, 0.25], [0.37, 1.9], [1e-30, 1e25], [1e30, 1e20], [1e-23, 5e-24], [3e38, 1.2]];
+
+#[test]
+fn products_are_rescaled_as_in_the_core() {
+    let client = client();
+    let mut x = every_exponent();
+    x.extend(every_half(Element::F16).into_iter().filter(|x| x.is_finite()));
+    x.extend(spread(1003, 20, 5));
+    for output in ELEMENTS {
+        for scales in PAIRS {
+            for len in [x.len() / 4 * 4, x.len() / 4 * 4 - 1] {
+                let (held, x) = Held::new(&client, &x[..len], &[len], Element::F32);
+                let [first, second] = scale::of_product(scales[0], scales[1]);
+                let expected: Vec<_> = x.iter().map(|x| x * first * second).collect();
+                let (_, expected) = as_element(&expected, output);
+                let [lhs, rhs] = scales;
+                let (lhs, rhs) = (Scalar::Device(scalar(&client, lhs)), Scalar::Host(rhs));
+                let rescaled =
+                    rescale(&client, &held.input(), [&lhs, &rhs], output).expect("valid");
+                let what = format!("{scales:?} {output}");
+                assert_same(&numbers(&client, &rescaled, output, len), &expected, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn strided_products_are_rescaled() {
+    let client = client();
+    let memory = spread(4096, 8, 2);
+    let one = Scalar::Host(1.0);
+    let views: [(&[usize], &[usize]); 5] = [
+        (&[16, 20], &[32, 1]),
+        (&[16, 21], &[32, 1]),
+        (&[20, 16], &[1, 20]),
+        (&[3, 4, 5], &[5, 15, 1]),
+        (&[], &[]),
+    ];
+    for (shape, strides) in views {
+        let (mut held, _) = Held::new(&client, &memory, &[memory.len()], Element::F32);
+        (held.shape, held.strides) = (shape.into(), strides.into());
+        let expected = gather(&memory, shape, strides);
+        for output in ELEMENTS {
+            let (_, expected) = as_element(&expected, output);
+            let rescaled = rescale(&client, &held.input(), [&one, &one], output).expect("valid");
+            let found = numbers(&client, &rescaled, output, expected.len());
+            assert_same(&found, &expected, &format!("{shape:?} {strides:?}"));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_launched_is_an_error() {
+    let client = client();
+    let (held, _) = Held::new(&client, &[1.0; 12], &[3, 4], Element::F32);
+    let input = held.input();
+    let check = |input: Input<'_>| {
+        let rule =
+            ScaleRule::Given { scale: Scalar::Host(1.0), overflow: Overflow::SaturateFinite };
+        let (format, one) = (FORMATS[0], Scalar::Host(1.0));
+        let errors = [
+            amax(&client, &input, NonFinite::Excluded).err(),
+            quantize(&client, &input, format, &rule, Outputs::Codes).err(),
+            quantize_matrix(&client, &input, format, &rule, Layouts::Both).err(),
+            rescale(&client, &input, [&one, &one], Element::F32).err(),
+        ];
+        errors.into_iter().flatten().collect::<Vec<_>>()
+    };
+    let empty = KernelError::Empty { shape: vec![3, 0] };
+    assert_eq!(check(Input { shape: &[3, 0], ..input }), vec![empty; 4]);
+    let rank = KernelError::Rank { shape: vec![3, 4], strides: vec![1] };
+    assert_eq!(check(Input { strides: &[1], ..input }), vec![rank; 4]);
+    let errors = check(Input { strides: &[5, 1], ..input });
+    let message = "shape [3, 4] with strides [5, 1] of f32 needs 56 bytes, the buffer has 48";
+    assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [message; 4]);
+    let offset = held.handle.clone().offset_start(2);
+    let errors = check(Input { handle: &offset, shape: &[2], strides: &[1], ..input });
+    assert_eq!(errors, vec![KernelError::Misaligned { offset: 2 }; 4]);
+    // Broadcast to more than 32-bit addresses reach, on a device without 64-bit ones; the amax is that of the one element.
+    let huge: [usize; 2] = [1 << 20, 1 << 13];
+    let errors = check(Input { shape: &huge, strides: &[0, 0], ..input });
+    let too_large = KernelError::TooLarge { elements: 1 << 33, needed: AddressType::U64 };
+    assert_eq!(errors, vec![too_large; 3]);
+    let half = Input { element: Element::F16, ..input };
+    let one = Scalar::Host(1.0);
+    let error = rescale(&client, &half, [&one, &one], Element::F32).err();
+    assert_eq!(error, Some(KernelError::Element { element: Element::F16 }));
+    let short = Scalar::Device(client.empty(2));
+    let rule = ScaleRule::Given { scale: short, overflow: Overflow::Saturate };
+    let error = quantize(&client, &input, FORMATS[0], &rule, Outputs::Codes).err();
+    assert_eq!(error, Some(KernelError::Scalar { held: 2 }));
+    let codes = client.empty(8);
+    let error = dequantize(&client, &codes, 9, FORMATS[0], None, Element::F32).err();
+    assert_eq!(error, Some(KernelError::Codes { len: 9, held: 8 }));
+}

@@ -1,0 +1,111 @@
+//! One call of cuBLASLt among the launches of CubeCL, ordered on the device.
+#![allow(unsafe_code, reason = "hands addresses of CubeCL's buffers to cuBLASLt")]
+
+use burn_cubecl::cubecl::client::ComputeClient;
+use burn_cubecl::cubecl::cuda::CudaRuntime;
+use burn_cubecl::cubecl::server::Handle;
+use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatmul};
+
+use super::Device;
+use super::device::cublaslt;
+
+/// The buffers of a product. Each is as large as the product says.
+#[derive(Clone)]
+pub(in crate::matmul::cube) struct Call {
+    /// Codes of the left operand, `[M, K]`.
+    pub(in crate::matmul::cube) a: Handle,
+    /// Codes of the right operand, `[N, K]`.
+    pub(in crate::matmul::cube) b: Handle,
+    /// The output.
+    pub(in crate::matmul::cube) d: Handle,
+    pub(in crate::matmul::cube) scale_a: Option<Handle>,
+    pub(in crate::matmul::cube) scale_b: Option<Handle>,
+    pub(in crate::matmul::cube) inverse_scale_d: Option<Handle>,
+    pub(in crate::matmul::cube) amax_d: Option<Handle>,
+    pub(in crate::matmul::cube) bias: Option<Handle>,
+}
+
+impl Call {
+    pub(in crate::matmul::cube) fn new(a: Handle, b: Handle, d: Handle) -> Self {
+        let [scale_a, scale_b, inverse_scale_d, amax_d, bias] = [const { None }; 5];
+        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias }
+    }
+}
+
+/// Enqueues a product after everything that CubeCL was given before, and before everything that it is given later. Returns what
+/// runs it. The host does not wait for the device.
+///
+/// # Errors
+/// Where cuBLASLt has no algorithm, or none for its workspace. Panics on everything else: no rule that a plan checks is left to chance
+/// here.
+pub(in crate::matmul::cube) fn launch(
+    (client, device): Device<'_>,
+    problem: ScaledMatmul,
+    call: Call,
+) -> Result<Launch, Error> {
+    // On the thread that feeds the device, where the launches registered before have been enqueued.
+    let enqueued = client.exclusive(move || enqueue(client, device, problem, call));
+    let launched = enqueued.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"));
+    match launched {
+        Err(error @ (Error::NoAlgorithm { .. } | Error::Workspace { .. })) => Err(error),
+        Err(error) => panic!("burn-fp8: {error}"),
+        Ok(launched) => Ok(launched),
+    }
+}
+
+fn enqueue(
+    client: &ComputeClient<CudaRuntime>,
+    device: usize,
+    mut problem: ScaledMatmul,
+    call: Call,
+) -> Result<Launch, Error> {
+    // Held until the product is enqueued: CubeCL gives the memory of a dropped handle to work that comes later, in order.
+    let mut held = vec![];
+    let mut address = |handle: Option<Handle>| {
+        handle.map_or(0, |handle| {
+            let resource = client
+                .get_resource(handle)
+                .unwrap_or_else(|error| panic!("burn-fp8: a buffer of an FP8 product: {error}"));
+            let address = resource.resource().ptr;
+            held.push(resource);
+            address
+        })
+    };
+    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias } = call;
+    let pointers = Pointers {
+        a: address(Some(a)),
+        b: address(Some(b)),
+        d: address(Some(d)),
+        scale_a: address(scale_a),
+        scale_b: address(scale_b),
+        inverse_scale_d: address(inverse_scale_d),
+        amax_d: address(amax_d),
+        bias: address(bias),
+        ..Pointers::default()
+    };
+    problem.alignment = Alignment {
+        a: Alignment::of(pointers.a),
+        b: Alignment::of(pointers.b),
+        d: Alignment::of(pointers.d),
+        bias: Alignment::of(pointers.bias),
+        ..Alignment::MAX
+    };
+    // Resolving a buffer has made the context of the device current to this thread.
+    let library = cublaslt(device)?;
+    // SAFETY: CubeCL vouches for the buffers, which `held` keeps allocated until after the call; they were made as large as the
+    // product says by the callers of `launch`. What writes the inputs was given to CubeCL before this ran on its thread, so it
+    // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
+    let launched = unsafe { library.run(&problem, &pointers, 1.0, 0.0) }?;
+    drop(held);
+    Ok(launched)
+}
+
+/// What ran a product, for a report.
+pub(in crate::matmul::cube) fn describe(launch: &Launch) -> String {
+    match launch.ordering {
+        Ordering::Events => launch.algorithm.to_string(),
+        Ordering::Synchronize => {
+            format!("{}; the host waited, the driver is older than CUDA 12.5", launch.algorithm)
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Products on the tensor cores of CUDA devices, through cuBLASLt.
+
+mod device;
+mod launch;
+mod scaled;
+
+use core::any::Any;
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::cubecl::client::ComputeClient;
+use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
+use burn_cubecl::cubecl::server::Handle;
+use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use burn_fp8_cublaslt::{Accumulation, DataType, Error, Launch, ScaledMatmul};
+
+pub(super) use device::capability;
+pub(super) use launch::{Call, describe, launch};
+pub(super) use scaled::scaled_matmul;
+
+use crate::Scalar;
+use crate::matmul::matrix::PADDING;
+use crate::matmul::{Fp8Matmul, GemmOperand, GemmOptions};
+
+/// A device with FP8 tensor cores, and its ordinal.
+pub(super) type Device<'a> = (&'a ComputeClient<CudaRuntime>, usize);
+
+/// The device of a tensor, where it is one of CUDA with FP8 tensor cores.
+pub(super) fn device_of<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Device<'_>> {
+    let device: &CudaDevice = (&tensor.device as &dyn Any).downcast_ref()?;
+    let client = (&tensor.client as &dyn Any).downcast_ref()?;
+    capability(device).is_native().then_some((client, device.index))
+}
+
+/// The product `[M, K] · [N, K]ᵀ`, and what runs it. `None` where there are no tensor cores.
+///
+/// Rows of the output are as long as N padded; the tensor returned leaves the padding out.
+///
+/// # Errors
+/// Where cuBLASLt has no algorithm, or none for its workspace.
+pub(super) fn gemm<B, R: CubeRuntime>(
+    lhs: &GemmOperand<B>,
+    rhs: &GemmOperand<B>,
+    options: &GemmOptions,
+) -> Option<Result<(CubeTensor<R>, Launch), Error>>
+where
+    B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    let device = device_of(&lhs.words)?;
+    let (client, _) = device;
+    let (m, n) = (lhs.rows, rhs.rows);
+    let padded = n.next_multiple_of(PADDING);
+    let k = options.k.next_multiple_of(PADDING);
+    let dtype = data_type(options.dtype);
+    let problem = ScaledMatmul {
+        accumulation: match options.fast_accumulation {
+            true => Accumulation::Fast,
+            false => Accumulation::Precise,
+        },
+        ..ScaledMatmul::new(m as u64, padded as u64, k as u64, lhs.format, rhs.format, dtype)
+    };
+    let output = client.empty(m * padded * options.dtype.size());
+    let call = Call {
+        scale_a: Some(on_device(client, &lhs.scale)),
+        scale_b: Some(on_device(client, &rhs.scale)),
+        ..Call::new(words(&lhs.words), words(&rhs.words), output.clone())
+    };
+    Some(launch(device, problem, call).map(|launch| {
+        let shape = Shape::new([m, n]);
+        let tensor = CubeTensor::new(
+            lhs.words.client.clone(),
+            output,
+            Metadata::new(shape, strides![padded, 1]),
+            lhs.words.device.clone(),
+            options.dtype,
+        );
+        (tensor, launch)
+    }))
+}
+
+/// The buffer of codes, row by row.
+pub(super) fn words<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Handle {
+    into_contiguous(tensor.clone()).handle
+}
+
+/// A scale in a buffer.
+pub(super) fn on_device<B, R: CubeRuntime>(
+    client: &ComputeClient<CudaRuntime>,
+    scale: &Scalar<B>,
+) -> Handle
+where
+    B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>>,
+{
+    match scale {
+        Scalar::Host(value) => client.create_from_slice(&value.to_ne_bytes()),
+        Scalar::Device(tensor) => tensor.handle.clone(),
+    }
+}
+
+/// The type of an output.
+pub(super) fn data_type(dtype: DType) -> DataType {
+    match dtype {
+        DType::BF16 => DataType::Bf16,
+        DType::F16 => DataType::F16,
+        _ => DataType::F32,
+    }
+}

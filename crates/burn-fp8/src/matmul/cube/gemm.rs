@@ -1,0 +1,58 @@
+//! A GEMM of codes: on tensor cores, or decoded where there are none for it.
+
+use burn::tensor::{DType, Shape, Slice, TensorMetadata};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::matmul::matrix::note;
+use crate::matmul::{Codes, Fp8Matmul, GemmOperand, GemmOptions};
+#[cfg(feature = "cuda")]
+use crate::report::Fallback;
+use crate::report::Ran;
+
+/// `lhs` `[M, K]` times `rhs` `[N, K]` transposed.
+pub(super) fn gemm<B, R: CubeRuntime>(
+    lhs: GemmOperand<B>,
+    rhs: GemmOperand<B>,
+    options: GemmOptions,
+) -> CubeTensor<R>
+where
+    B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    #[cfg(feature = "cuda")]
+    let ran = match super::cuda::gemm::<B, R>(&lhs, &rhs, &options) {
+        Some(Ok((output, launch))) => {
+            note(&options.note, || Ran::Native { algorithm: super::cuda::describe(&launch) });
+            return output;
+        }
+        Some(Err(_)) => Ran::Fallback(Fallback::NoAlgorithm),
+        None => Ran::Native { algorithm: "decoded".into() },
+    };
+    #[cfg(not(feature = "cuda"))]
+    let ran = Ran::Native { algorithm: "decoded".into() };
+    note(&options.note, || ran);
+    decoded::<B, R>(lhs, rhs, &options)
+}
+
+/// The product of the decoded codes in f32, times both scales.
+fn decoded<B, R: CubeRuntime>(
+    lhs: GemmOperand<B>,
+    rhs: GemmOperand<B>,
+    options: &GemmOptions,
+) -> CubeTensor<R>
+where
+    B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    let values = |operand: &GemmOperand<B>| {
+        let [rows, words] = operand.words.shape().dims();
+        let flat = B::int_reshape(operand.words.clone(), Shape::new([rows * words]));
+        B::fp8_values(Codes::Packed(flat, Shape::new([rows, 4 * words]), operand.format))
+    };
+    let output = B::float_matmul(values(&lhs), B::float_transpose(values(&rhs)));
+    let output = B::float_slice(output, &[Slice::from(0..lhs.rows), Slice::from(0..rhs.rows)]);
+    let output = B::fp8_rescale(output, &lhs.scale, &rhs.scale);
+    match options.dtype {
+        DType::F32 => output,
+        dtype => B::float_cast(output, dtype.into()),
+    }
+}

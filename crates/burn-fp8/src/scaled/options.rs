@@ -1,0 +1,104 @@
+//! What a scaled product is to do beside multiplying.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{FloatDType, Tensor};
+use burn_fp8_core::Fp8Format;
+
+use crate::Scalar;
+use crate::matmul::OutputType;
+
+/// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, a bias, an activation, the amax.
+///
+/// | option                | default | what cuBLASLt has, so what is accepted                                                          |
+/// |-----------------------|---------|-------------------------------------------------------------------------------------------------|
+/// | output                | F32     | F32, BF16, F16; E4M3; E5M2 where one operand is E5M2                                            |
+/// | bias `[N]`            | none    | BF16 with F32 and BF16 output, F16 with F16 output, either of them with FP8 output              |
+/// | activation            | none    | [`Activation::Relu`], [`Activation::Gelu`], with a bias or without                              |
+/// | amax                  | no      | with FP8 output                                                                                 |
+/// | fast accumulation     | no      | always                                                                                          |
+///
+/// A device without BF16 or F16, which is none with FP8 hardware, has no such output, and F32 stands for that type in a bias.
+///
+/// ```
+/// use burn::backend::Flex;
+/// use burn::tensor::{FloatDType, Tensor};
+/// use burn_fp8::{Activation, Fp8Format, ScaledMatmul};
+///
+/// let bias = Tensor::<Flex, 1>::ones([32], &Default::default()).cast(FloatDType::BF16);
+/// let options = ScaledMatmul::fp8(Fp8Format::E4M3, 0.5)
+///     .with_bias(bias)
+///     .with_activation(Activation::Relu)
+///     .with_amax();
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+pub struct ScaledMatmul<B: Backend> {
+    pub(super) output: OutputType<B>,
+    pub(super) bias: Option<Tensor<B, 1>>,
+    pub(super) activation: Activation,
+    pub(super) amax: bool,
+    pub(super) fast_accumulation: bool,
+}
+
+/// What is applied to each element after the bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: the approximation of cuBLASLt and of JAX's `gelu(approximate=True)`, not the error
+    /// function that [`burn::tensor::activation::gelu`] has.
+    Gelu,
+}
+
+/// A product in f32, with nothing applied to it.
+impl<B: Backend> Default for ScaledMatmul<B> {
+    fn default() -> Self {
+        Self::float(FloatDType::F32)
+    }
+}
+
+impl<B: Backend> ScaledMatmul<B> {
+    /// A product rounded to F32, BF16 or F16, without bias and activation.
+    pub fn float(dtype: FloatDType) -> Self {
+        Self::of(OutputType::Float(dtype))
+    }
+
+    /// A product quantized to FP8 with a given scale, an `f32` or a tensor `[1]`; without bias and activation.
+    ///
+    /// The scale is the dequantization multiplier of the result, as everywhere here. The product is multiplied by its reciprocal `1 / scale`, one
+    /// f32: this is what cuBLASLt takes as `D_SCALE` and XLA's `__cublas$lt$matmul$f8` as `d_scale`. So codes may differ by one from those of
+    /// [`Fp8Tensor::quantize_with`](crate::Fp8Tensor::quantize_with), which divides, unless the scale is a power of two. Values beyond the largest number,
+    /// infinities too, become that (clamping); NaN stays NaN.
+    pub fn fp8(format: Fp8Format, scale: impl Into<Scalar<B>>) -> Self {
+        Self::of(OutputType::Fp8 { format, scale: scale.into() })
+    }
+
+    fn of(output: OutputType<B>) -> Self {
+        let activation = Activation::None;
+        Self { output, bias: None, activation, amax: false, fast_accumulation: false }
+    }
+
+    /// Adds a bias `[N]` to each row. It must have no gradient: take it from the model's `valid()`, or use `bias.detach().set_require_grad(false)`.
+    pub fn with_bias(self, bias: Tensor<B, 1>) -> Self {
+        Self { bias: Some(bias), ..self }
+    }
+
+    /// Applies an activation, after the bias.
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// Returns the largest magnitude of the result in f32, before it is scaled and rounded to FP8: what the scale of the next result is made
+    /// of. NaN where there is a NaN.
+    pub fn with_amax(self) -> Self {
+        Self { amax: true, ..self }
+    }
+
+    /// Lets the tensor cores sum with fewer bits, as PyTorch's `use_fast_accum`. Emulated products sum in f32 with it and without.
+    pub fn with_fast_accumulation(self) -> Self {
+        Self { fast_accumulation: true, ..self }
+    }
+}

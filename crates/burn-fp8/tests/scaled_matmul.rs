@@ -1,0 +1,342 @@
+//! Scaled products: what is refused and why, layouts, special values, and any product against f64.
+
+mod common;
+
+use burn::backend::{Autodiff, Flex};
+use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8::{
+    Activation, Execution, Fp8Backend, Fp8Config, Fp8Error, Fp8Matmul, Fp8Tensor, ProductKind, Ran,
+    ScaledMatmul, high_precision, scaled_matmul, trace,
+};
+use common::{Random, fused, panic_of, reference, tensor, values};
+use proptest::prelude::*;
+
+type Options = ScaledMatmul<Flex>;
+
+fn ones<const D: usize>(shape: [usize; D], format: Fp8Format) -> Fp8Tensor<Flex, D> {
+    Fp8Tensor::quantize(Tensor::ones(shape, &Default::default()), format)
+}
+
+fn refusal(a: &Fp8Tensor<Flex, 2>, b: &Fp8Tensor<Flex, 2>, options: &Options) -> String {
+    let (error, report) = trace(|| scaled_matmul(a, b, options).expect_err("refused"));
+    assert!(matches!(error, Fp8Error::Invalid { what: "scaled_matmul", .. }), "{error:?}");
+    assert!(report.products.is_empty(), "nothing ran");
+    error.to_string()
+}
+
+#[test]
+fn shapes_and_formats_that_do_not_multiply_are_refused() {
+    let a = ones([4, 6], E4M3);
+    let refused = refusal(&a, &ones([5, 6], E4M3), &Options::default());
+    assert!(refused.contains("[4, 6] times [5, 6]") && refused.contains("weight.transpose()"));
+    for (a, b) in [([0, 6], [6, 5]), ([4, 0], [0, 5]), ([4, 6], [6, 0])] {
+        let refused = refusal(&ones(a, E4M3), &ones(b, E4M3), &Options::default());
+        assert!(refused.contains("no elements"), "{refused}");
+    }
+    let refused = refusal(&ones([4, 6], E5M2), &ones([6, 5], E5M2), &Options::default());
+    assert!(refused.contains("E5M2 times E5M2") && refused.contains("to E4M3"), "{refused}");
+}
+
+#[test]
+fn outputs_that_the_hardware_does_not_have_are_refused() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    for dtype in [FloatDType::F64, FloatDType::Flex32] {
+        let refused = refusal(&a, &b, &Options::float(dtype));
+        assert!(refused.contains("F32, BF16, F16 and FP8 are possible"), "{refused}");
+    }
+    let refused = refusal(&a, &b, &Options::fp8(E5M2, 1.0));
+    assert!(refused.contains("no E5M2 output: take E4M3"), "{refused}");
+    for (a, b) in [(E4M3, E5M2), (E5M2, E4M3)] {
+        for out in [E4M3, E5M2] {
+            let output = scaled_matmul(&ones([4, 6], a), &ones([6, 5], b), &Options::fp8(out, 1.0));
+            assert_eq!(output.expect("the hardware has it").into_fp8().format(), out);
+        }
+    }
+    let refused = refusal(&a, &b, &Options::default().with_amax());
+    assert!(refused.contains("amax comes with FP8 output only"), "{refused}");
+    for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40, 2f32.powi(127)] {
+        let refused = refusal(&a, &b, &Options::fp8(E4M3, scale));
+        assert!(refused.contains("the scale of the output"), "{refused}");
+    }
+    for scale in [f32::MIN_POSITIVE, 2f32.powi(126)] {
+        scaled_matmul(&a, &b, &Options::fp8(E4M3, scale)).expect("the ends of the range");
+    }
+    let refused = refusal(&a, &b, &Options::fp8(E4M3, tensor::<Flex, 1>(&[1.0, 2.0], [2])));
+    assert!(refused.contains("F32 [2]; it must be F32 [1]"), "{refused}");
+}
+
+#[test]
+fn biases_that_the_hardware_does_not_take_are_refused() {
+    use FloatDType::{BF16, F16, F32};
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let bias = |len, dtype| Tensor::<Flex, 1>::ones([len], &Default::default()).cast(dtype);
+    let refused = refusal(&a, &b, &Options::default().with_bias(bias(4, BF16)));
+    assert!(refused.contains("4 elements for 5 columns"), "{refused}");
+    let outputs = [
+        (Options::float(F32), &[BF16][..]),
+        (Options::float(BF16), &[BF16]),
+        (Options::float(F16), &[F16]),
+        (Options::fp8(E4M3, 1.0), &[BF16, F16]),
+    ];
+    for (options, taken) in outputs {
+        for dtype in [F32, F16, BF16, FloatDType::F64] {
+            let options = options.clone().with_bias(bias(5, dtype));
+            match taken.contains(&dtype) {
+                true => drop(scaled_matmul(&a, &b, &options).expect("the hardware takes it")),
+                false => {
+                    let refused = refusal(&a, &b, &options);
+                    assert!(refused.contains(&format!("the bias is {dtype:?}")), "{refused}");
+                    assert!(refused.contains("use bias.cast"), "{refused}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_with_a_gradient_is_refused() {
+    fn check<B: Fp8Matmul + burn::tensor::backend::AutodiffBackend>() {
+        let x = || Tensor::<B, 2>::ones([4, 4], &Default::default()).require_grad();
+        let (a, b) = (Fp8Tensor::quantize(x(), E4M3), Fp8Tensor::quantize(x(), E4M3));
+        let bias = tensor::<B, 1>(&[1.0; 4], [4]).cast(FloatDType::BF16).require_grad();
+        let error = scaled_matmul(&a, &b, &ScaledMatmul::default().with_bias(bias.clone()));
+        assert!(
+            error
+                .expect_err("refused")
+                .to_string()
+                .contains("bias.detach().set_require_grad(false)")
+        );
+        let options = ScaledMatmul::default().with_bias(bias.detach().set_require_grad(false));
+        let d = scaled_matmul(&a, &b, &options).expect("good").into_float();
+        common::assert_close(&values(d.clone()), &[5.0; 16], 1e-6, "4 + 1");
+        assert!(!d.is_require_grad(), "a constant of the graph");
+    }
+    check::<Autodiff<Flex>>();
+    check::<Fp8Backend<Autodiff<Flex>>>();
+    check::<Autodiff<Fp8Backend<Flex>>>();
+}
+
+#[test]
+fn the_execution_holds_and_high_precision_does_not() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let native = Fp8Config::default().with_execution(Execution::Native);
+    let error = native.scope(|| scaled_matmul(&a, &b, &Options::default())).unwrap_err();
+    assert!(matches!(error, Fp8Error::NativeUnavailable { .. }), "{error:?}");
+    let emulated = Fp8Config::default().with_execution(Execution::FakeQuantized);
+    let (_, report) = trace(|| {
+        emulated.scope(|| scaled_matmul(&a, &b, &Options::default())).expect("good");
+        high_precision(|| scaled_matmul(&a, &b, &Options::default())).expect("good");
+    });
+    assert_eq!(report.fp8().count(), 2, "{report}");
+    for product in &report.products {
+        assert_eq!(
+            (product.kind, product.ran.clone()),
+            (ProductKind::ScaledMatmul, Ran::FakeQuantized)
+        );
+    }
+    assert!(report.to_string().contains("scaled_matmul"), "{report}");
+}
+
+#[test]
+fn the_wrong_output_is_named() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let float = scaled_matmul(&a, &b, &Options::default()).expect("good");
+    assert!(panic_of(|| float.into_fp8()).contains("use into_float()"));
+    let fp8 = scaled_matmul(&a, &b, &Options::fp8(E4M3, 1.0)).expect("good");
+    assert!(fp8.amax.is_none());
+    assert!(panic_of(|| fp8.into_float()).contains("use into_fp8()"));
+}
+
+#[test]
+fn all_layouts_give_the_same_product() {
+    fused::all_layouts_give_the_same_product::<Flex>();
+    fused::all_layouts_give_the_same_product::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    fused::all_layouts_give_the_same_product::<burn::backend::NdArray>();
+}
+
+#[test]
+fn special_values_stay_visible_or_saturate() {
+    fused::special_values::<Flex>();
+    fused::special_values::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    fused::special_values::<burn::backend::NdArray>();
+}
+
+/// What cuBLASLt and JAX call GELU is not Burn's.
+#[test]
+fn gelu_is_the_tanh_approximation() {
+    let x: Vec<f32> = (-40..=40).map(|i| i as f32 / 8.0).collect();
+    let a = Fp8Tensor::<Flex, 2>::quantize(Tensor::ones([1, 1], &Default::default()), E4M3);
+    let b = Fp8Tensor::quantize(Tensor::zeros([1, x.len()], &Default::default()), E4M3);
+    let bias = tensor::<Flex, 1>(&x, [x.len()]).cast(FloatDType::BF16);
+    let options = Options::default().with_bias(bias).with_activation(Activation::Gelu);
+    let d = values(scaled_matmul(&a, &b, &options).expect("good").into_float());
+    for (x, d) in x.iter().zip(d) {
+        let expected = reference::activate(f64::from(*x), Activation::Gelu);
+        assert!((f64::from(d) - expected).abs() <= 1e-6 * x.abs() as f64, "{x}: {d} {expected}");
+    }
+}
+
+/// Two layers at inference: the FP8 output of the first one feeds the second one, with static scales on the device.
+#[test]
+fn fp8_output_feeds_the_next_product() {
+    let mut random = Random(5);
+    let (x, w1, w2) = (random.spread(8 * 32), random.spread(24 * 32), random.spread(16 * 24));
+    let x = Fp8Tensor::quantize(tensor::<Flex, 2>(&x, [8, 32]), E4M3);
+    let w1 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w1, [24, 32]), E4M3).transpose();
+    let w2 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w2, [16, 24]), E4M3).transpose();
+    let amax = |options| scaled_matmul(&x, &w1, &options).expect("good").amax.expect("asked for");
+    let scale = amax(Options::fp8(E4M3, 1.0).with_amax()) / 448.0;
+    let hidden = scaled_matmul(&x, &w1, &Options::fp8(E4M3, scale.clone())).expect("good");
+    let hidden = hidden.into_fp8();
+    assert_eq!(hidden.read_scale(), scale.into_scalar());
+    let y = scaled_matmul(&hidden, &w2, &Options::default()).expect("good").into_float();
+    let expected = hidden.dequantize().matmul(w2.dequantize());
+    common::assert_close(&values(y), &values(expected), 1e-5, "second layer");
+    assert_eq!(values(hidden.dequantize().abs().max()), values(hidden.scale() * 448.0));
+}
+
+/// A product of any shape, and what is made of it.
+#[derive(Clone, Debug)]
+struct Any {
+    shape: [usize; 3],
+    a: Vec<u8>,
+    b_t: Vec<u8>,
+    formats: [Fp8Format; 2],
+    scales: [f32; 2],
+    bias: Option<Vec<f32>>,
+    activation: Activation,
+    /// The format and scale of FP8 output.
+    output: Option<(Fp8Format, f32)>,
+}
+
+fn codes(format: Fp8Format, len: usize) -> impl Strategy<Value = Vec<u8>> {
+    let largest: u8 = if format == E4M3 { 0x7E } else { 0x7B };
+    let code =
+        (0..=largest, any::<bool>()).prop_map(|(code, negative)| code | (u8::from(negative) << 7));
+    prop::collection::vec(code, len)
+}
+
+fn any_product() -> impl Strategy<Value = Any> {
+    let formats = prop::sample::select(vec![[E4M3, E4M3], [E4M3, E5M2], [E5M2, E4M3]]);
+    let scale = || (1f32..2.0, -20i32..20).prop_map(|(x, exponent)| x * 2f32.powi(exponent));
+    let activation =
+        prop::sample::select(vec![Activation::None, Activation::Relu, Activation::Gelu]);
+    ([1usize..20, 1usize..20, 1usize..40], formats).prop_flat_map(move |(shape, formats)| {
+        let [m, n, k] = shape;
+        let out = match formats {
+            [E4M3, E4M3] => vec![E4M3],
+            _ => vec![E4M3, E5M2],
+        };
+        // Multiples of 1/8 are bf16.
+        let bias = prop::collection::vec((-100i32..100).prop_map(|x| x as f32 / 8.0), n);
+        (
+            (codes(formats[0], m * k), codes(formats[1], n * k)),
+            [scale(), scale()],
+            prop::option::of(bias),
+            activation.clone(),
+            prop::option::of((prop::sample::select(out), scale())),
+        )
+            .prop_map(move |((a, b_t), scales, bias, activation, output)| Any {
+                shape,
+                a,
+                b_t,
+                formats,
+                scales,
+                bias,
+                activation,
+                output,
+            })
+    })
+}
+
+fn check_any(any: &Any) -> Result<(), TestCaseError> {
+    let Any { shape: [m, n, k], a, b_t, formats, scales, bias, activation, output } = any;
+    let (m, n, k) = (*m, *n, *k);
+    let device = Default::default();
+    let operand = |codes: &[u8], shape, index: usize| {
+        Fp8Tensor::<Flex, 2>::from_bytes(
+            codes.to_vec(),
+            shape,
+            formats[index],
+            scales[index],
+            &device,
+        )
+        .expect("codes of the shape")
+    };
+    let options = match output {
+        Some((format, scale)) => Options::fp8(*format, *scale).with_amax(),
+        None => Options::default(),
+    };
+    let mut options = options.with_activation(*activation);
+    if let Some(bias) = bias {
+        options = options.with_bias(tensor::<Flex, 1>(bias, [n]).cast(FloatDType::BF16));
+    }
+    let d = scaled_matmul(&operand(a, [m, k], 0), &operand(b_t, [n, k], 1).transpose(), &options)
+        .expect("a product of the hardware");
+    let (d, amax, scale) = match output {
+        None => (values(d.into_float()), None, 1.0),
+        Some(_) => {
+            let amax = values(d.amax.clone().expect("asked for"))[0];
+            let d = d.into_fp8();
+            (values(d.codes().values()), Some(f64::from(amax)), f64::from(d.read_scale()))
+        }
+    };
+
+    let decode = |codes: &[u8], index: usize| -> Vec<f64> {
+        codes.iter().map(|code| reference::decode(*code, formats[index])).collect()
+    };
+    let b = reference::transpose(&decode(b_t, 1), [n, k]);
+    let (product, magnitude) = reference::matmul(&decode(a, 0), &b, [m, k, n]);
+    let factor = f64::from(scales[0]) * f64::from(scales[1]);
+    let eps = f64::from(f32::EPSILON) / 2.0;
+    let (mut largest, mut slack) = (0f64, 0f64);
+    for (index, d) in d.iter().map(|d| f64::from(*d)).enumerate() {
+        let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[index % n]));
+        let x = product[index] * factor + bias;
+        let expected = reference::activate(x, *activation);
+        // Sums, the product of the scales, its application, the bias; GELU grows at most 1.13 times as fast as x.
+        let summed = (k as f64 + 3.0) * eps * (magnitude[index] * factor + bias.abs());
+        let bound = match activation {
+            Activation::Gelu => 1.2 * summed + 16.0 * eps * x.abs(),
+            _ => summed,
+        };
+        (largest, slack) = (largest.max(expected.abs()), slack.max(bound));
+        match output {
+            None => {
+                prop_assert!((d - expected).abs() <= bound, "{d:e} not {expected:e} ± {bound:e}")
+            }
+            Some((format, _)) => {
+                // Rounding keeps order: the code lies between those of the ends of what the sum, times the reciprocal, may be.
+                let widened = bound + 3.0 * eps * (expected.abs() + bound);
+                let [low, high] = [expected - widened, expected + widened]
+                    .map(|end| reference::round(end / scale, *format));
+                prop_assert!(low <= d && d <= high, "{d} not within {low}..={high}");
+            }
+        }
+    }
+    if let Some(amax) = amax {
+        prop_assert!((amax - largest).abs() <= slack, "amax {amax:e} not {largest:e} ± {slack:e}");
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn every_product_is_that_of_f64_within_the_bound_of_f32(any in any_product()) {
+        check_any(&any)?;
+    }
+}
+
+#[test]
+fn f16_output_rounds_and_overflows_as_f16() {
+    let a = Fp8Tensor::<Flex, 2>::quantize_with(tensor(&[400.0, 1.0], [2, 1]), E4M3, 1.0);
+    let b = Fp8Tensor::quantize_with(tensor(&[400.0, 1.0], [1, 2]), E4M3, 1.0).expect("good");
+    let d = scaled_matmul(&a.expect("good"), &b, &Options::float(FloatDType::F16));
+    let d = d.expect("good").into_float();
+    assert_eq!(d.dtype(), DType::F16);
+    // 400 rounds to 416 or 384: to even. 384² is beyond f16.
+    assert_eq!(values(d), [f32::INFINITY, 384.0, 384.0, 1.0]);
+}

@@ -1,0 +1,39 @@
+//! What goes to stdout.
+
+use std::io::{self, Write};
+
+use anyhow::{Context, Result};
+use burn_fp8::{ProductReport, Report};
+
+use crate::ladder::Step;
+
+/// Prints one step.
+pub fn step(step: &Step) -> Result<()> {
+    let Step { title, formula, operands: [a, b], report, errors, amax } = step;
+    let mut text = format!("{title}\n    {formula}\n    a {a}\n    b {b}\n    {}\n", ran(report));
+    if let Some([amax, expected]) = amax {
+        text += &format!("    amax {amax:.4}, in f64 {expected:.4}\n");
+    }
+    let [same, before] = errors;
+    line(&(text + &format!("    error {same:.1e}, with quantization {before:.1e}\n")))
+}
+
+/// What ran, by the trace.
+pub fn ran(report: &Report) -> String {
+    let product =
+        |ProductReport { kind, gemm, ran, .. }: &ProductReport| format!("{kind} {gemm}, {ran}");
+    let products: Vec<_> = report.products.iter().map(product).collect();
+    let count = match products.len() {
+        1 => "1 product".to_string(),
+        count => format!("{count} products"),
+    };
+    format!("ran {count}: {}", products.join("; "))
+}
+
+/// Prints a line. Not `println!`, which panics where the reader of a pipe has gone: that is no error here.
+pub fn line(text: &str) -> Result<()> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to stdout"),
+    }
+}

@@ -1,0 +1,70 @@
+//! Runs the program and reads what it prints.
+
+use std::process::{Command, Output};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fused_matmul"))
+        .args(arguments)
+        .output()
+        .expect("the program starts")
+}
+
+fn climb(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The number behind a word.
+fn number(block: &str, word: &str) -> f64 {
+    let at = block.find(word).unwrap_or_else(|| panic!("no `{word}` in {block}")) + word.len();
+    let number: String =
+        block[at..].trim_start().chars().take_while(|c| !c.is_whitespace() && *c != ',').collect();
+    number.parse().unwrap_or_else(|_| panic!("`{number}` behind `{word}` is no number: {block}"))
+}
+
+fn check(arguments: &[&str], gemm: &str) {
+    let text = climb(arguments);
+    let blocks: Vec<_> = text.split("\n\n").skip(1).collect();
+    assert_eq!(blocks.len(), 7, "{text}");
+    for (index, block) in blocks.iter().enumerate() {
+        assert!(block.starts_with(&format!("{}. ", index + 1)), "{block}");
+        let error = number(block, "with quantization");
+        assert!((1e-4..0.2).contains(&error), "{block}");
+    }
+    for (block, limit) in blocks.iter().zip([1e-6, 1e-6, 0.05, 0.05, 0.05, 0.05]) {
+        assert!(block.contains(&format!("ran 1 product: scaled_matmul 1 × {gemm}, ")), "{block}");
+        let error = number(block, "error");
+        assert!(error < limit && error <= number(block, "with quantization"), "{block}");
+    }
+    let (amax, expected) = (number(blocks[5], "\n    amax"), number(blocks[5], "in f64"));
+    assert!((amax - expected).abs() <= 2e-4, "{}", blocks[5]);
+    assert!(blocks[6].contains("ran 2 products"), "{}", blocks[6]);
+}
+
+#[test]
+fn every_step_is_one_product_near_f64() {
+    check(&[], "64×96×128");
+}
+
+#[test]
+fn odd_sizes_run_on_other_backends_too() {
+    check(&["--m", "33", "--n", "19", "--k", "23", "--backend", "ndarray"], "33×19×23");
+}
+
+#[test]
+fn the_seed_is_all_that_it_depends_on() {
+    assert_eq!(climb(&["--seed", "3"]), climb(&["--seed", "3"]));
+    assert_ne!(climb(&["--seed", "3"]), climb(&["--seed", "4"]));
+}
+
+#[test]
+fn help_and_errors() {
+    assert!(climb(&["--help"]).contains("--backend"));
+    for arguments in [&["--m", "0"][..], &["--n", "x"], &["--backend", "abacus"], &["more"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
