@@ -8,6 +8,7 @@ mod mlp;
 mod overhead;
 mod peers;
 mod reference;
+mod rows;
 mod serving;
 mod slices;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 use harness::{Options, Row};
 
 /// Measures burn-fp8 and prints a table. Fails if a ratio is below its target.
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!("{}", harness::table(&rows));
+    println!("{}", harness::table(&rows, UTF8_FULL_CONDENSED));
     if let Some(path) = arguments.json {
         let json = serde_json::to_string_pretty(&rows).expect("rows are plain data");
         if let Err(error) = std::fs::write(&path, json + "\n") {

@@ -46,6 +46,7 @@ pub fn run(options: &Options, python: &Path) -> Result<Vec<Row>, String> {
             threads,
             milliseconds: time * 1e3,
             gigabytes_per_second: Some(bytes as f64 / time / 1e9),
+            teraflops_per_second: None,
             reference: peer.name,
             reference_milliseconds: peer.milliseconds,
             ratio: peer.milliseconds / (time * 1e3),

@@ -1,11 +1,13 @@
 //! Tasks of this repository: `cargo xtask --help`.
 
 mod delegate;
+mod gpu;
 mod licences;
 mod repository;
 mod steps;
 mod suite;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +54,24 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Build the programs for a GPU host in release mode, validate FP8 on this machine's GPU and measure it
+    ///
+    /// Checks first that the machine has what is needed; ends with status 2 and names what is missing if not. Results go to
+    /// target/gpu/results unless --out says otherwise.
+    #[command(disable_help_flag = true)]
+    Gpu {
+        /// For example `--help`, `--validate-only`, `--quick`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Pack the programs for a GPU host, with the script that runs them, into one archive
+    ///
+    /// For a Linux x86-64 machine with driver, CUDA libraries and headers, but without Rust: unpack it there, start run.sh.
+    GpuBundle {
+        /// The archive [default: target/gpu/burn-fp8-gpu.tar.gz]
+        #[arg(long, value_name = "FILE.tar.gz")]
+        out: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -59,7 +79,7 @@ fn main() -> ExitCode {
     let result = run(Arguments::parse().task, &mut steps);
     steps.print_summary();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("\nxtask failed: {error:#}");
             ExitCode::FAILURE
@@ -67,8 +87,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: Task, steps: &mut Steps) -> anyhow::Result<()> {
+fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
     match task {
+        // The script's status says whether something failed or something is missing.
+        Task::Gpu { arguments } => return gpu::run(steps, &arguments),
+        Task::GpuBundle { out } => gpu::bundle(steps, out),
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),
         Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),
         Task::Delegate { check: false } => steps.step("delegation", || delegate::run(Mode::Write)),
@@ -92,5 +115,6 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<()> {
             command.extend(arguments.iter().map(String::as_str));
             steps.cargo("benchmarks", &command)
         }
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

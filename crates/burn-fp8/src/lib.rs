@@ -46,6 +46,8 @@ pub use codes::Fp8Codes;
 pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, high_precision};
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
+#[doc(hidden)]
+pub use matmul::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaled::{Activation, ScaledMatmul, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;

@@ -80,13 +80,16 @@ fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// A backend that runs on every machine.
+/// A backend. Flex and NdArray run on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
     /// Burn's default CPU backend; FP8 quantizes with SIMD
     Flex,
     /// FP8 quantizes with tensor operations, as on any backend without code of its own
     Ndarray,
+    /// NVIDIA GPUs, with Burn's Fusion; FP8 runs on tensor cores from compute capability 8.9
+    #[cfg(feature = "cuda")]
+    Cuda,
 }
 
 impl BackendName {
@@ -95,6 +98,8 @@ impl BackendName {
         match self {
             Self::Flex => "flex",
             Self::Ndarray => "ndarray",
+            #[cfg(feature = "cuda")]
+            Self::Cuda => "cuda",
         }
     }
 }

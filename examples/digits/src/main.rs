@@ -48,6 +48,8 @@ fn run(args: &Args) -> Result<()> {
     match args.backend {
         BackendName::Flex => compare::<Flex>(args, &config),
         BackendName::Ndarray => compare::<NdArray>(args, &config),
+        #[cfg(feature = "cuda")]
+        BackendName::Cuda => compare::<burn::backend::Cuda>(args, &config),
     }
 }
 

@@ -31,8 +31,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 pub(crate) use emulated::{add_bias, join, reshape};
-pub(crate) use matrix::{GemmNote, Layouts, MeasuredMatrix, MeasuredOperand, new_note};
-pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
+pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, new_note};
+pub use matrix::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedOperand};
 pub(crate) use portable::on_device;

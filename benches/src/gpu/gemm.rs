@@ -1,0 +1,97 @@
+//! The product of codes alone, without quantization, against Burn's bf16 product and `torch._scaled_mm`.
+
+use std::hint::black_box;
+
+use anyhow::Result;
+use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::{
+    Fp8Format, Fp8Matmul, GemmOperand, GemmOptions, Layouts, QuantizeMatrix, Recipe, ScaleRule,
+};
+
+use crate::device::{Side, beside, compare, random};
+use crate::rows::Row;
+use crate::{Options, Unfused};
+
+pub const GROUP: &str = "gpu-gemm";
+
+/// At least so much of the speed of `torch._scaled_mm`, for square products.
+const TARGET: f64 = 0.97;
+
+/// M, K, N: those of gpu_peers.py.
+const SHAPES: [[usize; 3]; 5] = [
+    [4096, 4096, 4096],
+    [8192, 8192, 8192],
+    [16384, 16384, 16384],
+    [16384, 4096, 14336],
+    [16384, 14336, 4096],
+];
+const QUICK: usize = 2;
+
+/// What is multiplied, how, and what gpu_peers.py calls it.
+const KINDS: [(Fp8Format, bool, &str, &str); 3] = [
+    (E4M3, true, "E4M3×E4M3, fast accumulation", "fp8_fast"),
+    (E4M3, false, "E4M3×E4M3", "fp8"),
+    (E5M2, false, "E5M2×E4M3", "fp8_e5m2"),
+];
+
+/// The codes of a random matrix `[rows, k]`, and the matrix.
+pub fn operand<B: Fp8Matmul>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
+    let [rows, _] = matrix.dims();
+    let TensorPrimitive::Float(tensor) = matrix.into_primitive() else {
+        unreachable!("made of floats")
+    };
+    let scale = ScaleRule::Current(Recipe::current());
+    let request = QuantizeMatrix { format, scale, layouts: Layouts::Rows };
+    let quantized = B::fp8_quantize_matrix(tensor, request);
+    let words = quantized.rows.expect("the rows were asked for");
+    GemmOperand { words, rows, format, scale: quantized.scale }
+}
+
+pub fn run(options: &Options) -> Result<Vec<Row>> {
+    let shapes = if options.quick { &SHAPES[..QUICK] } else { &SHAPES[..] };
+    let mut rows = vec![];
+    for &shape in shapes {
+        rows.extend(measure(options, shape)?);
+    }
+    Ok(rows)
+}
+
+fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>> {
+    type B = Unfused;
+    let flops = 2.0 * m as f64 * k as f64 * n as f64;
+    let sets = options.gpu.sets(m * k + k * n)?;
+    let high: Vec<_> = (0..sets).map(|_| [random::<B>([m, k]), random([n, k])]).collect();
+    let mut bf16 = |set: usize| {
+        let [a, b] = &high[set % sets];
+        black_box(a.clone().matmul(b.clone().transpose()));
+        Ok(())
+    };
+    let mut rows = vec![];
+    for (format, fast_accumulation, name, torch_name) in KINDS {
+        let codes: Vec<_> = high
+            .iter()
+            .map(|[a, b]| [operand(a.clone(), format), operand(b.clone(), E4M3)])
+            .collect();
+        let gemm = GemmOptions { k, dtype: DType::BF16, fast_accumulation, note: None };
+        let mut fp8 = |set: usize| {
+            let [a, b] = codes[set % sets].clone();
+            black_box(B::fp8_gemm(a, b, gemm.clone()));
+            Ok(())
+        };
+        let name = format!("{m}×{k}×{n} {name}");
+        let subject = Side { name: &name, bytes: None, flops: Some(flops), call: &mut fp8 };
+        let reference =
+            Side { name: "Burn's bf16 product", bytes: None, flops: None, call: &mut bf16 };
+        let row = compare::<B>(&options.gpu, (GROUP, None), subject, reference, options.samples())?;
+        if let Some(torch) = &options.torch
+            && let Some(milliseconds) = torch.gemm(shape, torch_name)
+        {
+            let target = (m == k && k == n).then_some(TARGET);
+            let reference = torch.name(&format!("_scaled_mm, {torch_name}"));
+            rows.push(beside(&row, &reference, milliseconds, target));
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}

@@ -1,0 +1,174 @@
+//! Benchmarks of burn-fp8 on an NVIDIA GPU, the data for the comparison of its errors with torch's, and the report of a whole run.
+//!
+//! `cargo xtask gpu` runs it all; here are the single parts. Times are those of calls that are enqueued one after the other and
+//! waited for together, over input sets that together exceed the L2 cache.
+
+mod accuracy;
+mod break_even;
+mod device;
+mod gemm;
+mod host;
+mod kernels;
+mod linear;
+mod report;
+#[path = "../rows.rs"]
+mod rows;
+mod torch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use burn::backend::Cuda;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::cubecl::cuda::CudaRuntime;
+use burn_fp8::{Capability, Fp8Backend};
+use clap::{Args, Parser, Subcommand};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+
+use device::Gpu;
+use rows::Row;
+use torch::Torch;
+
+/// CUDA as Burn has it by default.
+type Fused = Cuda;
+/// Without Fusion.
+type Unfused = CubeBackend<CudaRuntime, f32, i32, u8>;
+
+/// Measures burn-fp8 on an NVIDIA GPU.
+#[derive(Parser)]
+#[command(name = "burn-fp8-gpu")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Print what the device can do in FP8; fails where that is not native
+    Device,
+    /// Run one group of benchmarks and print a table; fails if a ratio is below its target
+    Bench(Bench),
+    /// Write codes, scales and products for gpu_accuracy.py
+    Accuracy {
+        /// The folder to write; made if it does not exist
+        folder: PathBuf,
+        /// Fewer and smaller products
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Combine what the phases of a run have left in a folder into results.json, table.txt and table.md; needs no GPU
+    Report {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Bench {
+    /// What to measure
+    #[arg(value_parser = GROUPS.map(|(name, _)| name))]
+    group: String,
+    /// The results of gpu_peers.py on this device, to compare with
+    #[arg(long, value_name = "FILE")]
+    torch: Option<PathBuf>,
+    /// Write the rows to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where the break-even table goes, as CSV and as a picture
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+    /// Fewer shapes and fewer repetitions
+    #[arg(long)]
+    quick: bool,
+    /// Begin no further shape of the break-even table after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 480)]
+    seconds: u64,
+}
+
+/// What a group needs to know.
+struct Options {
+    gpu: Gpu,
+    torch: Option<Torch>,
+    out: PathBuf,
+    quick: bool,
+    time: Duration,
+}
+
+impl Options {
+    /// Samples of which the median is taken.
+    fn samples(&self) -> usize {
+        if self.quick { 7 } else { 15 }
+    }
+}
+
+/// A group of benchmarks: its name and what measures it.
+type Group = (&'static str, fn(&Options) -> Result<Vec<Row>>);
+
+const GROUPS: [Group; 5] = [
+    (gemm::GROUP, gemm::run),
+    (kernels::GROUP, kernels::run),
+    (linear::GROUP, linear::run),
+    (host::GROUP, host::run),
+    (break_even::GROUP, break_even::run),
+];
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Device => device(),
+        Task::Bench(arguments) => bench(arguments),
+        Task::Accuracy { folder, quick } => accuracy::write(&folder, quick).map(|()| true),
+        Task::Report { folder } => report::write(&folder).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the device runs FP8 natively.
+fn device() -> Result<bool> {
+    let gpu = Gpu::new()?;
+    println!("{}, L2 cache {:.1} MB", gpu.name()?, gpu.l2_bytes()? as f64 / 1e6);
+    let capability = Fp8Backend::<Fused>::capability(&Default::default());
+    println!("{capability}");
+    Ok(matches!(capability, Capability::Native(_)))
+}
+
+/// Whether no row is below its target.
+fn bench(arguments: Bench) -> Result<bool> {
+    let options = Options {
+        gpu: Gpu::new()?,
+        torch: arguments.torch.as_deref().map(Torch::load).transpose()?,
+        out: arguments.out,
+        quick: arguments.quick,
+        time: Duration::from_secs(arguments.seconds),
+    };
+    if options.torch.is_none() {
+        println!("no figures of torch: nothing is compared with it");
+    }
+    let (_, run) = GROUPS
+        .into_iter()
+        .find(|(name, _)| *name == arguments.group)
+        .context("clap takes known groups only")?;
+    let rows = run(&options)?;
+    println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
+    if let Some(path) = arguments.json {
+        write_json(&path, &rows)?;
+    }
+    let missed = rows.iter().filter(|row| row.misses_target()).count();
+    if missed > 0 {
+        eprintln!("{missed} of {} rows are below their target", rows.len());
+    }
+    Ok(missed == 0)
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+    let json = serde_json::to_string_pretty(value)? + "\n";
+    std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,82 @@
+//! Measurements beside their references, and how they are printed.
+
+use comfy_table::{Cell, CellAlignment, Table};
+use serde::{Deserialize, Serialize};
+
+/// One measurement beside its reference.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The group of benchmarks.
+    pub group: String,
+    /// What was measured.
+    pub name: String,
+    /// Threads that both ran on.
+    pub threads: usize,
+    /// Median time of one run.
+    pub milliseconds: f64,
+    /// Bytes read and written over the median time, in 10^9 bytes a second; none where bytes are not the measure.
+    pub gigabytes_per_second: Option<f64>,
+    /// Floating-point operations over the median time, in 10^12 a second; none where they are not the measure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teraflops_per_second: Option<f64>,
+    /// What it was measured against.
+    pub reference: String,
+    /// Median time of one run of the reference.
+    pub reference_milliseconds: f64,
+    /// Median over repetitions of speed over the reference's speed: bytes a second where both count bytes, else runs a second.
+    pub ratio: f64,
+    /// The least ratio wanted, if any.
+    pub target: Option<f64>,
+}
+
+impl Row {
+    /// Whether there is a target and the ratio is below it.
+    pub fn misses_target(&self) -> bool {
+        self.target.is_some_and(|target| self.ratio < target)
+    }
+}
+
+/// The median of at least one number; the upper of two in the middle.
+pub fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+/// The rows as a table in one of comfy-table's presets.
+pub fn table(rows: &[Row], preset: &str) -> Table {
+    // Only GPUs are measured by their arithmetic.
+    let has_teraflops = rows.iter().any(|row| row.teraflops_per_second.is_some());
+    let mut header = vec!["group", "name", "threads", "ms", "GB/s"];
+    header.extend(has_teraflops.then_some("TFLOP/s"));
+    header.extend(["reference", "reference ms", "ratio", "target"]);
+    let mut table = Table::new();
+    table.load_preset(preset).set_header(header);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let speed =
+        |speed: Option<f64>| right(speed.map_or_else(String::new, |speed| format!("{speed:.1}")));
+    for row in rows {
+        let mut cells = vec![
+            Cell::new(&row.group),
+            Cell::new(&row.name),
+            right(row.threads.to_string()),
+            right(milliseconds(row.milliseconds)),
+            speed(row.gigabytes_per_second),
+        ];
+        cells.extend(has_teraflops.then(|| speed(row.teraflops_per_second)));
+        cells.extend([
+            Cell::new(&row.reference),
+            right(milliseconds(row.reference_milliseconds)),
+            right(format!("{:.2}", row.ratio)),
+            right(row.target.map_or_else(String::new, |target| {
+                format!("≥ {target:.2} {}", if row.misses_target() { "MISSED" } else { "ok" })
+            })),
+        ]);
+        table.add_row(cells);
+    }
+    table
+}
+
+/// Two decimals, and more where a time is shorter than that.
+fn milliseconds(time: f64) -> String {
+    if time < 0.1 { format!("{time:.4}") } else { format!("{time:.2}") }
+}

@@ -1,0 +1,163 @@
+//! The error of products on tensor cores, against f64 sums of the same codes.
+//!
+//! A sanity bound, which a wrong layout, scale or format misses by far; how the error compares to that of `torch._scaled_mm` is
+//! judged by `benches/peers/gpu_accuracy.py`.
+
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{FloatDType, Tensor};
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::burn_fp8_core::{scale, slice};
+use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, Overflow, Recipe, Report, trace};
+
+use crate::common::{Outer, Random, values};
+use crate::on_cuda_and_rehearsed;
+use crate::support::{DTYPES, assert_native, emulated, is_rehearsal, native, normal, typed};
+
+/// How many elements of each result are computed on the host.
+const SAMPLES: usize = 4096;
+
+/// Hopper's tensor cores keep 14 bits or so of a sum of FP8 products, and with fast accumulation all along K; DeepSeek saw single
+/// elements off by nearly 2 % at K = 4096 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2). Over all elements it is less.
+const FAST: f64 = 0.02;
+/// Without fast accumulation partial sums are added in f32.
+const PRECISE: f64 = 0.005;
+
+/// A matrix as it enters a product, dequantized on the host.
+struct Matrix {
+    values: Vec<f64>,
+    columns: usize,
+}
+
+impl Matrix {
+    fn new(values: &[f32], columns: usize, format: Fp8Format) -> Self {
+        let scale = scale::from_amax(slice::amax(values).value, format, Recipe::current());
+        let mut codes = vec![0; values.len()];
+        slice::encode(values, scale, format, Overflow::SaturateFinite, &mut codes);
+        let decode = |code: &u8| f64::from(format.decode(*code)) * f64::from(scale);
+        Self { values: codes.iter().map(decode).collect(), columns }
+    }
+
+    fn at(&self, row: usize, column: usize) -> f64 {
+        self.values[row * self.columns + column]
+    }
+}
+
+/// ‖actual − exact‖ / ‖exact‖ over random elements of a matrix with `columns` columns.
+fn error(actual: &[f32], columns: usize, exact: impl Fn(usize, usize) -> f64) -> f64 {
+    let mut random = Random(99);
+    let (mut squares, mut total) = (0.0, 0.0);
+    for _ in 0..SAMPLES.min(actual.len()) {
+        let index = (random.bits() % actual.len() as u64) as usize;
+        let exact = exact(index / columns, index % columns);
+        squares += (f64::from(actual[index]) - exact).powi(2);
+        total += exact.powi(2);
+    }
+    (squares / total).sqrt()
+}
+
+struct Step {
+    results: [Vec<f32>; 3],
+    report: Report,
+}
+
+fn step<B: AutodiffBackend>(
+    [x, w, g]: [&[f32]; 3],
+    [m, k, n]: [usize; 3],
+    dtype: FloatDType,
+    config: &Fp8Config,
+) -> Step {
+    let x: Tensor<B, 2> = typed(x, [m, k], dtype).require_grad();
+    let w: Tensor<B, 2> = typed(w, [k, n], dtype).require_grad();
+    let g: Tensor<B, 2> = typed(g, [m, n], dtype);
+    let ((y, grads), report) = trace(|| {
+        config.scope(|| {
+            let y = x.clone().matmul(w.clone());
+            let grads = (y.clone() * g).sum().backward();
+            (y, grads)
+        })
+    });
+    let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
+    Step { results: [values(y), dx, dw], report }
+}
+
+#[track_caller]
+fn check<B: Fp8Matmul>(
+    data: [&[f32]; 3],
+    shape @ [m, k, n]: [usize; 3],
+    dtype: FloatDType,
+    what: &str,
+) where
+    Outer<B>: AutodiffBackend,
+{
+    // As the tensors hold them.
+    let held = data.map(|data| crate::support::rounded(data.to_vec(), dtype));
+    let [x, w, g] = [
+        Matrix::new(&held[0], k, E4M3),
+        Matrix::new(&held[1], n, E4M3),
+        Matrix::new(&held[2], n, E5M2),
+    ];
+    let epsilon = match dtype {
+        FloatDType::BF16 => 2f64.powi(-9),
+        FloatDType::F16 => 2f64.powi(-12),
+        _ => 2f64.powi(-25),
+    };
+    let errors = |results: &[Vec<f32>; 3]| {
+        [
+            error(&results[0], n, |i, j| (0..k).map(|t| x.at(i, t) * w.at(t, j)).sum()),
+            error(&results[1], k, |i, j| (0..n).map(|t| g.at(i, t) * w.at(j, t)).sum()),
+            error(&results[2], n, |i, j| (0..m).map(|t| x.at(t, i) * g.at(t, j)).sum()),
+        ]
+    };
+    let native = step::<Outer<B>>(data, shape, dtype, &native::<B>());
+    assert_native::<B>(&native.report, 3);
+    let emulated = step::<Outer<B>>(data, shape, dtype, &emulated());
+    let (native_errors, emulated_errors) = (errors(&native.results), errors(&emulated.results));
+    let what = format!("{what} {m}×{k}×{n} {dtype:?}");
+    let shown = |errors: [f64; 3]| errors.map(|error| format!("{error:.1e}")).join(" ");
+    println!("{what}: native {}, emulated {}", shown(native_errors), shown(emulated_errors));
+    for (native, bound) in native_errors.into_iter().zip([FAST, PRECISE, PRECISE]) {
+        assert!(native <= bound + epsilon, "{what}: {native_errors:?}");
+    }
+    for emulated in emulated_errors {
+        assert!(emulated <= 1e-4 + epsilon, "{what}, emulated: {emulated_errors:?}");
+    }
+    // Formats, scales, and how much saturated.
+    let operands = |report: &Report| {
+        report.products.iter().map(|p| (p.role, p.gemm, p.lhs, p.rhs)).collect::<Vec<_>>()
+    };
+    assert_eq!(operands(&native.report), operands(&emulated.report), "{what}");
+}
+
+fn of_normal_data_is_small<B: Fp8Matmul>()
+where
+    Outer<B>: AutodiffBackend,
+{
+    for shape @ [m, k, n] in [[256, 512, 384], [123, 1000, 77]] {
+        let data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+        for dtype in DTYPES {
+            check::<B>(data.each_ref().map(Vec::as_slice), shape, dtype, "normal");
+        }
+    }
+    if is_rehearsal::<B>() {
+        return;
+    }
+    let shape @ [m, k, n] = [2048, 4096, 1024];
+    let data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+    let dtype = FloatDType::BF16;
+    check::<B>(data.each_ref().map(Vec::as_slice), shape, dtype, "normal");
+}
+
+/// A few elements a thousand times as large as the rest.
+fn of_outliers_is_small<B: Fp8Matmul>()
+where
+    Outer<B>: AutodiffBackend,
+{
+    let shape @ [m, k, n] = [256, 2048, 256];
+    let mut data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+    for data in &mut data {
+        data.iter_mut().step_by(1009).for_each(|value| *value *= 1000.0);
+    }
+    check::<B>(data.each_ref().map(Vec::as_slice), shape, FloatDType::F32, "outliers");
+}
+
+on_cuda_and_rehearsed!(of_normal_data_is_small, of_outliers_is_small);

@@ -1,0 +1,180 @@
+//! The codes and scales that kernels write for tensor cores equal those of the slice functions on the host, bit for bit.
+
+use burn::tensor::{FloatDType, Int, Tensor, TensorPrimitive};
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::burn_fp8_core::{scale, slice};
+use burn_fp8::{
+    Fp8Format, Fp8Matmul, Layouts, Overflow, QuantizeMatrix, Recipe, Scalar, ScaleRule,
+};
+
+use crate::common::{Random, tensor, values};
+use crate::on_cuda;
+use crate::support::{DTYPES, decoded, normal};
+
+/// Rows and columns of codes are padded to multiples of it.
+const PADDING: usize = 16;
+
+struct Written {
+    rows: Option<Vec<u8>>,
+    transposed: Option<Vec<u8>>,
+    scale: f32,
+    amax: Option<f32>,
+}
+
+fn write<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    format: Fp8Format,
+    scale: ScaleRule<B>,
+    layouts: Layouts,
+) -> Written {
+    let shape = x.dims();
+    let columns = shape[D - 1];
+    let shape = [shape.iter().product::<usize>() / columns, columns];
+    let TensorPrimitive::Float(x) = x.into_primitive() else { unreachable!("made of floats") };
+    let matrix = B::fp8_quantize_matrix(x, QuantizeMatrix { format, scale, layouts });
+    assert_eq!((matrix.shape, matrix.format), (shape, format));
+    let [padded_rows, padded_columns] = shape.map(|size| size.next_multiple_of(PADDING));
+    let bytes = |words, shape: [usize; 2]| {
+        let words = Tensor::<B, 2, Int>::from_primitive(words);
+        assert_eq!(words.dims(), [shape[0], shape[1] / 4]);
+        words.into_data().as_bytes().to_vec()
+    };
+    Written {
+        rows: matrix.rows.map(|words| bytes(words, [padded_rows, padded_columns])),
+        transposed: matrix.transposed.map(|words| bytes(words, [padded_columns, padded_rows])),
+        scale: matrix.scale.read(),
+        amax: matrix.amax.map(Scalar::read),
+    }
+}
+
+/// The codes of a matrix, padded with zeros, and those of its transpose.
+fn pad(codes: &[u8], [rows, columns]: [usize; 2]) -> [Vec<u8>; 2] {
+    let [padded_rows, padded_columns] = [rows, columns].map(|size| size.next_multiple_of(PADDING));
+    let mut padded = [padded_rows * padded_columns; 2].map(|size| vec![0; size]);
+    for row in 0..rows {
+        for column in 0..columns {
+            let code = codes[row * columns + column];
+            padded[0][row * padded_columns + column] = code;
+            padded[1][column * padded_rows + row] = code;
+        }
+    }
+    padded
+}
+
+/// Sign and payload of NaN are free.
+#[track_caller]
+fn assert_same(format: Fp8Format, actual: &[u8], expected: &[u8], what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let both = decoded(format, actual).into_iter().zip(decoded(format, expected));
+    for (index, ((a, e), numbers)) in actual.iter().zip(expected).zip(both).enumerate() {
+        let same = a == e || (numbers.0.is_nan() && numbers.1.is_nan());
+        assert!(same, "{what}: code {index} is {a:#04x} instead of {e:#04x}");
+    }
+}
+
+#[track_caller]
+fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what: &str) {
+    let host = values(x.clone());
+    let shape = x.dims();
+    let columns = shape[D - 1];
+    let rows = host.len() / columns;
+    let amax = slice::amax(&host).value;
+    let recipe = Recipe::current();
+    let rules: [(ScaleRule<B>, Recipe, f32); 6] = [
+        (ScaleRule::Current(recipe), recipe, amax),
+        (
+            ScaleRule::Current(recipe.with_power_of_two(true).with_margin(-2)),
+            recipe.with_power_of_two(true).with_margin(-2),
+            amax,
+        ),
+        (ScaleRule::Current(recipe.with_margin(3)), recipe.with_margin(3), amax),
+        // Smaller than the tensor: elements saturate.
+        (ScaleRule::Delayed(Scalar::Host(0.3), recipe), recipe, 0.3),
+        (ScaleRule::Delayed(on_device(0.7), recipe), recipe, 0.7),
+        // No amax yet: that of the tensor.
+        (ScaleRule::Delayed(on_device(0.0), recipe), recipe, amax),
+    ];
+    for (index, (rule, recipe, amax_used)) in rules.into_iter().enumerate() {
+        let what = format!("{what}, {format}, rule {index}");
+        let expected_scale = scale::from_amax(amax_used, format, recipe);
+        let mut codes = vec![0; host.len()];
+        slice::encode(&host, expected_scale, format, Overflow::SaturateFinite, &mut codes);
+        let [expected, expected_transposed] = pad(&codes, [rows, columns]);
+        for layouts in [Layouts::Both, Layouts::Rows, Layouts::Transposed] {
+            let what = format!("{what}, {layouts:?}");
+            let written = write(x.clone(), format, rule.clone(), layouts);
+            assert_eq!(written.scale.to_bits(), expected_scale.to_bits(), "{what}: scale");
+            assert_eq!(written.amax.map(f32::to_bits), Some(amax.to_bits()), "{what}: amax");
+            assert_eq!(written.rows.is_some(), layouts.rows());
+            assert_eq!(written.transposed.is_some(), layouts.transposed());
+            if let Some(codes) = written.rows {
+                assert_same(format, &codes, &expected, &format!("{what}: rows"));
+            }
+            if let Some(codes) = written.transposed {
+                assert_same(format, &codes, &expected_transposed, &format!("{what}: transposed"));
+            }
+        }
+    }
+}
+
+fn on_device<B: Fp8Matmul>(value: f32) -> Scalar<B> {
+    let TensorPrimitive::Float(value) = tensor::<B, 1>(&[value], [1]).into_primitive() else {
+        unreachable!("made of floats")
+    };
+    Scalar::Device(value)
+}
+
+fn of_every_shape<B: Fp8Matmul>() {
+    for [rows, columns] in
+        [[1, 1], [1, 500], [500, 1], [16, 16], [33, 57], [100, 260], [256, 128], [1000, 1024]]
+    {
+        for dtype in DTYPES {
+            let x = normal((rows * columns) as u64, rows * columns);
+            let x = tensor::<B, 2>(&x, [rows, columns]).cast(dtype);
+            for format in [E4M3, E5M2] {
+                check(x.clone(), format, &format!("{rows}×{columns} {dtype:?}"));
+            }
+        }
+    }
+}
+
+/// Any bit pattern, so of any magnitude, some of them not finite.
+fn of_every_magnitude<B: Fp8Matmul>() {
+    let mut random = Random(17);
+    let x: Vec<f32> = (0..64 * 192).map(|_| f32::from_bits(random.bits() as u32)).collect();
+    for format in [E4M3, E5M2] {
+        check(tensor::<B, 2>(&x, [64, 192]), format, "bit patterns");
+        let finite = x.iter().map(|x| if x.is_nan() { 0.0 } else { x.clamp(-4.0, 4.0) });
+        let finite = tensor::<B, 2>(&finite.collect::<Vec<_>>(), [64, 192]);
+        check(finite, format, "bit patterns to 4");
+        check(tensor::<B, 2>(&[0.0; 40], [8, 5]), format, "zeros");
+        check(tensor::<B, 2>(&[f32::NAN; 40], [8, 5]), format, "NaN");
+    }
+}
+
+fn of_views<B: Fp8Matmul>() {
+    let [rows, columns] = [48, 80];
+    let base = |shape: [usize; 2]| tensor::<B, 2>(&normal(5, shape[0] * shape[1]), shape);
+    let views = [
+        ("transposed", base([columns, rows]).transpose()),
+        ("sliced", base([2 * rows, 2 * columns]).slice([3..3 + rows, 5..5 + columns])),
+        ("flipped", base([rows, columns]).flip([0, 1])),
+        ("rows narrowed", base([2 * rows, columns]).narrow(0, 2, rows)),
+        ("expanded", base([1, columns]).expand([rows, columns])),
+    ];
+    for (what, view) in views {
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            check(view.clone().cast(dtype), E4M3, what);
+        }
+        check(view, E5M2, what);
+    }
+}
+
+fn of_joined_dimensions<B: Fp8Matmul>() {
+    let x = tensor::<B, 3>(&normal(6, 3 * 5 * 70), [3, 5, 70]);
+    check(x.clone(), E4M3, "rank 3");
+    check(x.swap_dims(0, 1), E4M3, "rank 3, swapped");
+    check(tensor::<B, 4>(&normal(7, 2 * 3 * 4 * 40), [2, 3, 4, 40]), E5M2, "rank 4");
+}
+
+on_cuda!(of_every_shape, of_every_magnitude, of_views, of_joined_dimensions);

@@ -1,0 +1,103 @@
+//! What the modules share: configurations, data whose products are exact, and products of integers.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burn_fp8::{Execution, Fp8Config, Fp8Format, Ran, Recipe, Report};
+
+use crate::common::{Random, every_matmul, tensor};
+
+/// Whether a check is only rehearsed, on Flex.
+pub fn is_rehearsal<B: Backend>() -> bool {
+    B::name(&B::Device::default()).contains("flex")
+}
+
+/// Fewer of what is many, in a rehearsal.
+pub fn fewer<B: Backend>(count: usize) -> usize {
+    if is_rehearsal::<B>() { count.div_ceil(50) } else { count }
+}
+
+/// Every product on tensor cores; one that cannot run there panics.
+pub fn native<B: Backend>() -> Fp8Config {
+    match is_rehearsal::<B>() {
+        true => emulated(),
+        false => every_matmul().with_execution(Execution::Native),
+    }
+}
+
+/// Every product emulated, on the same device.
+pub fn emulated() -> Fp8Config {
+    every_matmul().with_execution(Execution::FakeQuantized)
+}
+
+/// Small integers have exact codes under it: their scale is a power of two.
+pub fn power_of_two(config: Fp8Config) -> Fp8Config {
+    config.with_recipe(Recipe { power_of_two: true, ..config.recipe })
+}
+
+pub const DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+
+/// Integers in `-limit..=limit`, both ends among them where there is room.
+pub fn integers(seed: u64, count: usize, limit: i32) -> Vec<f32> {
+    let mut random = Random(seed);
+    let span = 2 * limit as u64 + 1;
+    let mut values: Vec<f32> =
+        (0..count).map(|_| (random.bits() % span) as f32 - limit as f32).collect();
+    if let Some(first) = values.first_mut() {
+        *first = limit as f32;
+    }
+    values
+}
+
+/// Normally distributed numbers (a sum of twelve uniform ones).
+pub fn normal(seed: u64, count: usize) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..count).map(|_| (0..12).map(|_| random.unit()).sum::<f32>() / 2.0).collect()
+}
+
+/// `[m, k]` times `[k, n]`, row by row, of integers so small that every sum is exact in f32.
+pub fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
+    let mut product = vec![0.0; m * n];
+    for row in 0..m {
+        for i in 0..k {
+            let factor = a[row * k + i];
+            let target = &mut product[row * n..][..n];
+            target.iter_mut().zip(&b[i * n..][..n]).for_each(|(sum, b)| *sum += factor * b);
+        }
+    }
+    product
+}
+
+pub fn transposed(a: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| a[row * columns + column])).collect()
+}
+
+/// Rounded to a type and back.
+pub fn rounded(values: Vec<f32>, dtype: FloatDType) -> Vec<f32> {
+    let count = values.len();
+    let data = TensorData::new(values, [count]).convert_dtype(DType::from(dtype));
+    data.convert::<f32>().to_vec().expect("converted to f32")
+}
+
+/// A tensor of a type.
+pub fn typed<B: Backend, const D: usize>(
+    values: &[f32],
+    shape: [usize; D],
+    dtype: FloatDType,
+) -> Tensor<B, D> {
+    tensor::<B, D>(values, shape).cast(dtype)
+}
+
+/// Panics unless every product of a report ran on tensor cores.
+#[track_caller]
+pub fn assert_native<B: Backend>(report: &Report, products: usize) {
+    assert_eq!(report.products.len(), products, "{report}");
+    for product in &report.products {
+        let native = matches!(product.ran, Ran::Native { .. });
+        assert!(native || is_rehearsal::<B>(), "{report}");
+    }
+}
+
+/// What codes stand for, without their scale.
+pub fn decoded(format: Fp8Format, codes: &[u8]) -> Vec<f32> {
+    codes.iter().map(|code| format.decode(*code)).collect()
+}

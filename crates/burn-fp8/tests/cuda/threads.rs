@@ -1,0 +1,122 @@
+//! The same from several threads, which have streams of their own in CubeCL: with tensors of their own, with shared ones, and
+//! with tensors that travel between threads before they are computed.
+
+use std::sync::mpsc;
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::AutodiffBackend;
+use burn_fp8::{Fp8Backend, Fp8Matmul};
+
+use crate::common::{Outer, Random, bits, tensor, values};
+use crate::on_cuda_and_rehearsed;
+use crate::stress::{Pair, round, run, serial};
+use crate::support::{fewer, native, normal};
+
+const THREADS: u64 = 4;
+const ITERATIONS: usize = 1000;
+const ROUNDS: usize = 300;
+
+fn with_their_own_tensors<B: Fp8Matmul>() {
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let pairs = serial::<B>(thread);
+                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
+                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
+            });
+        }
+    });
+}
+
+/// Operands and expected results that another thread made.
+fn with_shared_tensors<B: Fp8Matmul>() {
+    let pairs = serial::<B>(7);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let pairs = pairs.clone();
+            scope.spawn(move || {
+                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
+                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
+            });
+        }
+    });
+}
+
+/// Operands that another thread has only enqueued, and frees at once.
+fn with_tensors_that_travel<B: Fp8Matmul>() {
+    let pairs = serial::<B>(8);
+    let (results, verdicts) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let workers: Vec<mpsc::Sender<Pair<Fp8Backend<B>>>> = (0..THREADS)
+            .map(|thread| {
+                let (sender, receiver) = mpsc::channel::<Pair<Fp8Backend<B>>>();
+                let results = results.clone();
+                scope.spawn(move || {
+                    let mut random = Random(thread);
+                    native::<B>().scope(|| {
+                        for pair in receiver {
+                            let difference = round(&pair, &mut random);
+                            results.send(difference).expect("the main thread listens");
+                        }
+                    });
+                });
+                sender
+            })
+            .collect();
+        let mut random = Random(1);
+        for _ in 0..fewer::<B>(ROUNDS) {
+            let pair = &pairs[(random.bits() % pairs.len() as u64) as usize];
+            for worker in &workers {
+                let double = |tensor: &Tensor<Fp8Backend<B>, 2>| (tensor.clone() * 2.0) * 0.5;
+                let pair = Pair {
+                    half_x: double(&pair.half_x),
+                    half_w: double(&pair.half_w),
+                    y: double(&pair.y),
+                };
+                worker.send(pair).expect("the worker listens");
+            }
+            // Results come back as they are: enqueued, not computed.
+            for _ in 0..THREADS {
+                let difference = verdicts.recv().expect("the workers send");
+                assert_eq!(values(difference * 2.0), [0.0]);
+            }
+        }
+        drop(workers);
+    });
+}
+
+/// Gradients of threads that train at the same time equal those of one alone.
+fn that_train_at_once<B: Fp8Matmul>()
+where
+    Outer<B>: AutodiffBackend,
+{
+    fn gradients<B: AutodiffBackend>(seed: u64) -> Vec<u32> {
+        let [m, k, n] = [128, 192, 160];
+        let w = tensor::<B, 2>(&normal(seed, k * n), [k, n]).require_grad();
+        let x = tensor::<B, 2>(&normal(seed + 1, m * k), [m, k]).require_grad();
+        let g = tensor::<B, 2>(&normal(seed + 2, m * n), [m, n]);
+        let grads = (x.clone().matmul(w.clone()) * g).sum().backward();
+        [x, w].into_iter().flat_map(|leaf| bits(&values(leaf.grad(&grads).unwrap()))).collect()
+    }
+    let expected: Vec<_> = (0..THREADS)
+        .map(|thread| native::<B>().scope(|| gradients::<Outer<B>>(10 * thread)))
+        .collect();
+    std::thread::scope(|scope| {
+        for (thread, expected) in (0..THREADS).zip(&expected) {
+            scope.spawn(move || {
+                native::<B>().scope(|| {
+                    for _ in 0..fewer::<B>(50) {
+                        assert!(gradients::<Outer<B>>(10 * thread) == *expected, "{thread}");
+                    }
+                });
+            });
+        }
+    });
+}
+
+on_cuda_and_rehearsed!(
+    with_their_own_tensors,
+    with_shared_tensors,
+    with_tensors_that_travel,
+    that_train_at_once,
+);

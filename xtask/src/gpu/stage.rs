@@ -1,0 +1,104 @@
+//! The folder that a GPU host gets: programs, script, data, and where they come from.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::Metadata;
+
+use super::programs::Built;
+use crate::repository;
+
+/// What is copied, and to where in the folder.
+const FILES: [(&str, &str); 5] = [
+    ("xtask/gpu/run.sh", "run.sh"),
+    ("benches/peers/gpu_peers.py", "peers/gpu_peers.py"),
+    ("benches/peers/gpu_accuracy.py", "peers/gpu_accuracy.py"),
+    ("LICENSE-MIT", "LICENSE-MIT"),
+    ("LICENSE-APACHE", "LICENSE-APACHE"),
+];
+
+/// Files that the tests read; in the repository they find them by their path there.
+const GOLDEN: &str = "crates/burn-fp8/tests/golden";
+
+/// Writes the folder anew.
+pub fn write(folder: &Path, programs: &[Built], metadata: &Metadata) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+    }
+    let root = repository::root();
+    for (from, to) in FILES {
+        copy(&root.join(from), &folder.join(to))?;
+    }
+    let golden = root.join(GOLDEN);
+    for entry in fs::read_dir(&golden).with_context(|| format!("no {}", golden.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().context("an entry of a folder has a name")?;
+        copy(&path, &folder.join("golden").join(name))?;
+    }
+    for program in programs {
+        let to = folder.join("bin").join(program.name);
+        copy(&program.path, &to)?;
+        strip(&to)?;
+        println!("  {}: {:.1} MB", program.name, fs::metadata(&to)?.len() as f64 / 1e6);
+    }
+    let manifest = manifest(metadata)?;
+    let path = folder.join("MANIFEST");
+    fs::write(&path, manifest).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Copies a file with its permissions, making the folders above it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a file lies in a folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    fs::copy(from, to)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Removes symbols: more than half of a program. `strip` comes with the linker that Rust needs.
+fn strip(program: &Path) -> Result<()> {
+    let status = Command::new("strip")
+        .arg(program)
+        .status()
+        .context("cannot start strip, which removes symbols: install binutils")?;
+    ensure!(status.success(), "strip {} ended with {status}", program.display());
+    Ok(())
+}
+
+/// Lines of a name, a tab and a value, which the report of a run takes over.
+fn manifest(metadata: &Metadata) -> Result<String> {
+    let mut lines = vec![format!("revision\t{}", revision())];
+    for package in &metadata.packages {
+        if package.name.starts_with("burn-fp8") {
+            lines.push(format!("{}\t{}", package.name, package.version));
+        }
+    }
+    lines.push(format!("compiler\t{}", first_line("rustc", &["--version"])?));
+    Ok(lines.join("\n") + "\n")
+}
+
+/// The commit, and whether files differ from it; a copy of the repository without git has none.
+fn revision() -> String {
+    let git = |arguments: &[&str]| {
+        let root = repository::root();
+        let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    match (git(&["rev-parse", "HEAD"]), git(&["status", "--porcelain"])) {
+        (Some(commit), Some(changes)) if changes.is_empty() => commit,
+        (Some(commit), _) => format!("{commit}, with changes"),
+        (None, _) => "unknown".to_owned(),
+    }
+}
+
+fn first_line(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
