@@ -10,7 +10,7 @@ use burn::tensor::{FloatDType, Shape, TensorMetadata};
 
 use super::{
     Codes, Fp8Matmul, OutputType, Product, Quantize, Quantized, SavedOperand, ScaleRule,
-    ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues, emulated, run,
+    ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues, add_bias, products, run,
 };
 use crate::ops::{DotOptions, QdqOptions, steps};
 use crate::{Capability, Fp8Format, Scalar};
@@ -228,7 +228,7 @@ impl<B: Fp8Matmul, const N: usize> Backward<B, N> for Fp8Step {
         let [lhs, rhs, bias] = [0, 1, 2].map(|parent| ops.parents.get(parent).cloned().flatten());
         let bias_grad = bias.map(|node| (node, B::linear_bias_backward(output_grad.clone())));
         let [lhs_amax, rhs_amax] = amaxes;
-        let emulated::Gradients { operands: [grad_lhs, grad_rhs], amax } =
+        let products::Gradients { operands: [grad_lhs, grad_rhs], amax } =
             run::backward::<B>(output_grad, operands, shapes, &product);
         product.deposit::<B>([lhs_amax, rhs_amax, amax]);
         for (node, grad) in [(lhs, grad_lhs), (rhs, grad_rhs)] {
@@ -260,9 +260,9 @@ fn tracked<B: Fp8Matmul, C: CheckpointStrategy, const N: usize>(
     let nodes: Vec<_> = nodes.into_iter().flatten().collect();
     let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
 
-    let emulated::Forward { output, saved: operands, amaxes } =
+    let products::Forward { output, saved: operands, amaxes } =
         run::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
-    let output = emulated::add_bias::<B>(output, bias.map(|bias| bias.primitive));
+    let output = add_bias::<B>(output, bias.map(|bias| bias.primitive));
 
     match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(Saved { operands, amaxes, shapes, product }, output),

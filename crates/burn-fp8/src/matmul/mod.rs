@@ -23,6 +23,7 @@ mod native;
 mod operand;
 pub(crate) mod portable;
 mod product;
+mod products;
 mod run;
 mod scaled;
 
@@ -30,7 +31,6 @@ use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub(crate) use emulated::{add_bias, join, reshape};
 pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, new_note};
 pub use matrix::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
@@ -40,6 +40,7 @@ pub use product::Product;
 pub(crate) use product::{
     linear_gemm, native_unavailable, record_high_precision, require_emulation,
 };
+pub(crate) use products::{add_bias, join, reshape};
 pub(crate) use scaled::emulated as emulated_scaled_matmul;
 pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 

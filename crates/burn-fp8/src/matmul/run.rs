@@ -3,9 +3,11 @@
 use burn::tensor::Shape;
 use burn::tensor::ops::FloatTensor;
 
-use super::emulated::{self, Forward, Gradients, add_bias};
+use super::emulated::Emulated;
+use super::native::Native;
 use super::product::Path;
-use super::{Fp8Matmul, Product, SavedOperand, native};
+use super::products::{self, Forward, Gradients, add_bias};
+use super::{Fp8Matmul, Product, SavedOperand};
 
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
 pub(crate) fn matmul<B: Fp8Matmul>(
@@ -34,8 +36,8 @@ pub(crate) fn forward<B: Fp8Matmul>(
     save: [bool; 2],
 ) -> Forward<B> {
     match product.path() {
-        Path::Native => native::forward::<B>(lhs, rhs, product, save),
-        _ => emulated::forward::<B>(lhs, rhs, product, save),
+        Path::Native => products::forward::<B, Native>(lhs, rhs, product, save),
+        _ => products::forward::<B, Emulated>(lhs, rhs, product, save),
     }
 }
 
@@ -47,8 +49,8 @@ pub(crate) fn backward<B: Fp8Matmul>(
     product: &Product,
 ) -> Gradients<B> {
     match product.path() {
-        Path::Native => native::backward::<B>(output_grad, saved, shapes, product),
-        _ => emulated::backward::<B>(output_grad, saved, shapes, product),
+        Path::Native => products::backward::<B, Native>(output_grad, saved, shapes, product),
+        _ => products::backward::<B, Emulated>(output_grad, saved, shapes, product),
     }
 }
 
@@ -59,8 +61,8 @@ pub(crate) fn linear_x_backward<B: Fp8Matmul>(
     product: &Product,
 ) -> FloatTensor<B> {
     match product.path() {
-        Path::Native => native::linear_x_backward::<B>(weight, output_grad, product),
-        _ => emulated::linear_x_backward::<B>(weight, output_grad, product),
+        Path::Native => products::linear_x_backward::<B, Native>(weight, output_grad, product),
+        _ => products::linear_x_backward::<B, Emulated>(weight, output_grad, product),
     }
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
     product: &Product,
 ) -> FloatTensor<B> {
     match product.path() {
-        Path::Native => native::linear_weight_backward::<B>(x, output_grad, product),
-        _ => emulated::linear_weight_backward::<B>(x, output_grad, product),
+        Path::Native => products::linear_weight_backward::<B, Native>(x, output_grad, product),
+        _ => products::linear_weight_backward::<B, Emulated>(x, output_grad, product),
     }
 }
