@@ -34,9 +34,10 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<ExitCode> {
         return Ok(code(missing.code()));
     }
     let metadata = metadata()?;
+    let manifest = stage::manifest(&metadata)?;
     let programs = programs::build(steps, &metadata)?;
     let folder = folder(&metadata).join(NAME);
-    steps.step("staging", || stage::write(&folder, &programs, &metadata))?;
+    steps.step("staging", || stage::write(&folder, &programs, &manifest))?;
     let mut arguments = arguments.to_vec();
     if !arguments.iter().any(|argument| argument == "--out") {
         let results = metadata.target_directory.join("gpu/results");
@@ -48,10 +49,11 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<ExitCode> {
 /// Builds the programs and packs them.
 pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
     let metadata = metadata()?;
+    let manifest = stage::manifest(&metadata)?;
     let programs = programs::build(steps, &metadata)?;
     let folder = folder(&metadata);
     let staged = folder.join(NAME);
-    steps.step("staging", || stage::write(&staged, &programs, &metadata))?;
+    steps.step("staging", || stage::write(&staged, &programs, &manifest))?;
     let archive = out.unwrap_or_else(|| folder.join(format!("{NAME}.tar.gz")));
     steps.step("archive", || {
         let bytes = archive::write(&archive, &staged, NAME)?;

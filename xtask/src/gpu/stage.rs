@@ -22,8 +22,8 @@ const FILES: [(&str, &str); 5] = [
 /// Files that the tests read; in the repository they find them by their path there.
 const GOLDEN: &str = "crates/burn-fp8/tests/golden";
 
-/// Writes the folder anew.
-pub fn write(folder: &Path, programs: &[Built], metadata: &Metadata) -> Result<()> {
+/// Writes the folder anew. `manifest` is what [`manifest`] said before the programs were built.
+pub fn write(folder: &Path, programs: &[Built], manifest: &str) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
     }
@@ -43,7 +43,6 @@ pub fn write(folder: &Path, programs: &[Built], metadata: &Metadata) -> Result<(
         strip(&to)?;
         println!("  {}: {:.1} MB", program.name, fs::metadata(&to)?.len() as f64 / 1e6);
     }
-    let manifest = manifest(metadata)?;
     let path = folder.join("MANIFEST");
     fs::write(&path, manifest).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -67,8 +66,8 @@ fn strip(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lines of a name, a tab and a value, which the report of a run takes over.
-fn manifest(metadata: &Metadata) -> Result<String> {
+/// What is about to be built: lines of a name, a tab and a value, which the report of a run takes over.
+pub fn manifest(metadata: &Metadata) -> Result<String> {
     let mut lines = vec![format!("revision\t{}", revision())];
     for package in &metadata.packages {
         if package.name.starts_with("burn-fp8") {
