@@ -135,7 +135,7 @@ fn case(
     let mut outputs = vec![];
     for (dtype, dtype_name) in [(DType::F32, "f32"), (DType::BF16, "bf16")] {
         for fast_accumulation in [true, false] {
-            let options = GemmOptions { k, dtype, fast_accumulation, note: None };
+            let options = GemmOptions::new(k, dtype, fast_accumulation);
             let output = Unfused::fp8_gemm(lhs.clone(), rhs.clone(), options);
             let output = Tensor::<Unfused, 2>::from_primitive(TensorPrimitive::Float(output));
             anyhow::ensure!(output.dims() == [m, n] && output.dtype() == dtype, "{prefix}");

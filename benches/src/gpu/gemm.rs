@@ -73,7 +73,7 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
             .iter()
             .map(|[a, b]| [operand(a.clone(), format), operand(b.clone(), E4M3)])
             .collect();
-        let gemm = GemmOptions { k, dtype: DType::BF16, fast_accumulation, note: None };
+        let gemm = GemmOptions::new(k, DType::BF16, fast_accumulation);
         let mut fp8 = |set: usize| {
             let [a, b] = codes[set % sets].clone();
             black_box(B::fp8_gemm(a, b, gemm.clone()));

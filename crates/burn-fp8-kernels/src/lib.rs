@@ -58,9 +58,10 @@ mod strided;
 mod tensor;
 
 pub use amax::{NonFinite, amax};
+pub use burn_fp8_core::{Layouts, PADDING};
 pub use dequantize::dequantize;
 pub use error::KernelError;
-pub use matrix::{Layouts, PADDING, QuantizedMatrix, quantize_matrix};
+pub use matrix::{QuantizedMatrix, quantize_matrix};
 pub use quantize::{Outputs, Quantized, quantize, quantize_dequantize};
 pub use rescale::rescale;
 pub use scale::ScaleRule;

@@ -39,7 +39,7 @@ mod tensor;
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Operand,
+    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Layouts, Operand,
     Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection, Scaling,
 };
 pub use codes::Fp8Codes;
@@ -47,7 +47,7 @@ pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, hi
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 #[doc(hidden)]
-pub use matmul::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
+pub use matmul::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaled::{Activation, ScaledMatmul, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;

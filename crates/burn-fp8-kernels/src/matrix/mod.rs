@@ -4,7 +4,7 @@ mod kernel;
 mod tile;
 mod view;
 
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Layouts};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
@@ -15,21 +15,7 @@ use crate::scale::{Chosen, choose};
 use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
 pub(crate) use view::View;
 
-/// Rows and columns of codes are padded to multiples of this: what cuBLASLt asks of the dimensions of FP8 matrices.
-pub const PADDING: usize = 16;
-
-/// Which codes of a matrix are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layouts {
-    /// Those of the matrix, row by row.
-    Rows,
-    /// Those of the transposed matrix, row by row.
-    Transposed,
-    /// Both, in one pass over the matrix.
-    Both,
-}
-
-/// A matrix `[R, C]` in FP8, padded with zeros to `[R', C']`, multiples of [`PADDING`].
+/// A matrix `[R, C]` in FP8, padded with zeros to `[R', C']`, multiples of [`PADDING`](burn_fp8_core::PADDING).
 #[derive(Clone, Debug)]
 pub struct QuantizedMatrix {
     /// The codes `[R', C']`, row by row, one byte each.

@@ -7,9 +7,10 @@
 //! Shared memory holds, for each column of the tile, 32 words of four codes. Their places are swapped among each other depending
 //! on the column, so that neither writes, along rows, nor reads, along columns, meet in one of 32 banks.
 
+use burn_fp8_core::PADDING;
 use cubecl::prelude::*;
 
-use super::{Job, PADDING};
+use super::Job;
 use crate::Element;
 use crate::bits::{self, Divisor, Quad};
 use crate::launch::CUBE;

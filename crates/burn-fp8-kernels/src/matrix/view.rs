@@ -1,8 +1,8 @@
 //! A tensor as a matrix.
 
-use super::PADDING;
 use crate::Input;
 use crate::layout::Dims;
+use burn_fp8_core::PADDING;
 
 /// A matrix whose rows may be joined dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]

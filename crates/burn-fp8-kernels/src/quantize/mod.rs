@@ -4,14 +4,14 @@ mod elements;
 mod unit;
 mod units;
 
-use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_core::{Fp8Format, Layouts, Overflow};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::bits::{Division, Encoding};
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::Dims;
-use crate::matrix::{self, Layouts, View};
+use crate::matrix::{self, View};
 use crate::scale::{Chosen, choose};
 use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
 pub(crate) use unit::{Values, quantize_unit, scale_of};

@@ -164,12 +164,12 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<ScaledOperand<B>> for ScaledOperand<A
 
 impl<A: Backend, B: SameTensors<A>> Rewrap<ScaledRequest<B>> for ScaledRequest<A> {
     fn rewrap(self) -> ScaledRequest<B> {
-        let Self { output, bias, activation, amax, fast_accumulation, note } = self;
+        let Self { output, bias, activation, amax, fast_accumulation, otherwise, note } = self;
         let output = match output {
             OutputType::Float(dtype) => OutputType::Float(dtype),
             OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: scale.rewrap() },
         };
-        ScaledRequest { output, bias, activation, amax, fast_accumulation, note }
+        ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note }
     }
 }
 

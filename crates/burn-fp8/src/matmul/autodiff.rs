@@ -114,13 +114,15 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
             format,
             scale: inner(scale),
         };
-        let ScaledRequest { output, bias, activation, amax, fast_accumulation, note } = request;
+        let ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note } =
+            request;
         let output = match output {
             OutputType::Float(dtype) => OutputType::Float(dtype),
             OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: inner(scale) },
         };
         let bias = bias.map(|bias| bias.primitive);
-        let request = ScaledRequest { output, bias, activation, amax, fast_accumulation, note };
+        let request =
+            ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note };
         let ScaledProduct { values, amax } =
             B::fp8_scaled_matmul(operand(a), operand(b_t), request);
         let values = match values {

@@ -5,47 +5,11 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorMetadata};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Layouts};
 
 use super::operand::ScaleRule;
 use super::{Fp8Matmul, portable};
-use crate::{Ran, Scalar, report};
-
-/// Rows and columns of codes are padded, with zeros, to multiples of this.
-pub const PADDING: usize = 16;
-
-/// In which layouts the codes of a matrix are wanted. Both are written in one pass over the tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layouts {
-    /// Row by row.
-    Rows,
-    /// The codes of the transposed matrix, row by row.
-    Transposed,
-    /// Both.
-    Both,
-}
-
-impl Layouts {
-    /// `None` where neither is wanted.
-    pub(crate) fn of(rows: bool, transposed: bool) -> Option<Self> {
-        match (rows, transposed) {
-            (true, true) => Some(Self::Both),
-            (true, false) => Some(Self::Rows),
-            (false, true) => Some(Self::Transposed),
-            (false, false) => None,
-        }
-    }
-
-    /// Whether the codes are wanted row by row.
-    pub fn rows(self) -> bool {
-        self != Self::Transposed
-    }
-
-    /// Whether the codes of the transposed matrix are wanted.
-    pub fn transposed(self) -> bool {
-        self != Self::Rows
-    }
-}
+use crate::{Execution, Ran, Scalar, report};
 
 /// What to quantize a tensor `[…, C]` to, seen as a matrix `[R, C]` by joining its leading dimensions.
 #[derive(Clone, Debug)]
@@ -61,7 +25,7 @@ pub struct QuantizeMatrix<B: Backend> {
 /// A tensor `[…, C]` quantized as a matrix `[R, C]`.
 ///
 /// Codes are words of an i32 tensor, four in each, the first in its lowest byte: on every runtime the same bytes. R and C are padded to
-/// multiples of [`PADDING`], which gives R' and C'.
+/// multiples of [`PADDING`](burn_fp8_core::PADDING), which gives R' and C'.
 #[derive(Clone, Debug)]
 pub struct QuantizedMatrix<B: Backend> {
     /// The codes, `[R', C' / 4]`, where they were asked for.
@@ -100,8 +64,35 @@ pub struct GemmOptions {
     pub dtype: DType,
     /// Whether tensor cores may accumulate with fewer bits.
     pub fast_accumulation: bool,
+    /// What becomes of it where there is no algorithm on tensor cores.
+    pub otherwise: Otherwise,
     /// What the GEMM tells a trace.
     pub note: Option<GemmNote>,
+}
+
+impl GemmOptions {
+    /// A product that tells nobody what runs it, and panics where nothing does.
+    pub fn new(k: usize, dtype: DType, fast_accumulation: bool) -> Self {
+        Self { k, dtype, fast_accumulation, otherwise: Otherwise::Refuse, note: None }
+    }
+}
+
+/// What becomes of a native product that cuBLASLt has no algorithm for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// It is emulated, and says so in the trace.
+    Emulate,
+    /// It panics, with what cuBLASLt says.
+    Refuse,
+}
+
+impl Otherwise {
+    pub(crate) fn of(execution: Execution) -> Self {
+        match execution {
+            Execution::Native => Self::Refuse,
+            _ => Self::Emulate,
+        }
+    }
 }
 
 /// Filled when a GEMM runs, perhaps after the call that registers it has returned.

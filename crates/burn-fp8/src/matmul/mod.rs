@@ -31,8 +31,8 @@ use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, new_note};
-pub use matrix::{GemmOperand, GemmOptions, Layouts, QuantizeMatrix, QuantizedMatrix};
+pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, Otherwise, new_note};
+pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedOperand};
 pub(crate) use portable::on_device;
@@ -236,6 +236,6 @@ pub trait Fp8Matmul: Backend {
     }
 }
 
-fn no_tensor_cores<B: Fp8Matmul>(device: &B::Device) -> ! {
+pub(crate) fn no_tensor_cores<B: Fp8Matmul>(device: &B::Device) -> ! {
     panic!("{} announces tensor cores for FP8, but has not implemented them", B::name(device))
 }

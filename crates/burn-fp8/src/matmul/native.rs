@@ -12,10 +12,10 @@
 
 use burn::tensor::DType;
 use burn::tensor::ops::FloatTensor;
-use burn_fp8_core::{GemmRole, Operand};
+use burn_fp8_core::{GemmRole, Layouts, Operand};
 
 use super::matrix::{
-    GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, QuantizeMatrix, new_note,
+    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, QuantizeMatrix, new_note,
 };
 use super::products::{Engine, Uses};
 use super::{Fp8Matmul, Product, Quantize, SavedOperand};
@@ -91,6 +91,7 @@ impl<B: Fp8Matmul> Engine<B> for Native {
             dtype,
             // As in TransformerEngine and torchao: gradients sum more terms of smaller size.
             fast_accumulation: role == GemmRole::Output,
+            otherwise: Otherwise::of(product.execution()),
             note: new_note(),
         };
         product.record_native(role, factors.each_ref(), &options);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
+use burn_fp8_core::{Gemm, GemmRole, Layouts, Operand, ProductKind, Recipe, Scaling};
 
-use super::matrix::{GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand};
+use super::matrix::{GemmOptions, MeasuredMatrix, MeasuredOperand};
 use super::operand::{Measured, SavedCodes};
 use super::{Fp8Matmul, Quantize, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
@@ -30,7 +30,7 @@ pub struct Product {
 }
 
 /// Where a product runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// On tensor cores.
     Native,
@@ -103,8 +103,13 @@ impl Product {
     }
 
     /// Where it runs.
-    pub(crate) fn path(&self) -> Path {
-        self.path
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it was to be run.
+    pub(crate) fn execution(&self) -> Execution {
+        self.ambient.config.execution
     }
 
     /// The shape of one of the three products.
@@ -200,8 +205,8 @@ impl Product {
 
     /// Records a product of this kind that ran emulated.
     pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [&Measured<B>; 2]) {
-        let ran = match self.path {
-            Path::Fallback(reason) => Ran::Fallback(reason),
+        let ran = match &self.path {
+            Path::Fallback(reason) => Ran::Fallback(reason.clone()),
             _ => Ran::FakeQuantized,
         };
         self.record_fp8(role, || operands.map(PendingOperand::new), PendingRan::Known(ran));
@@ -215,8 +220,9 @@ impl Product {
         options: &GemmOptions,
     ) {
         if let Some(note) = &options.note {
-            let operands = || operands.map(PendingOperand::of_matrix);
-            self.record_fp8(role, operands, PendingRan::Noted(note.clone()));
+            let device = B::int_device(&operands[0].operand.words);
+            let ran = PendingRan::noted::<B>(note, device);
+            self.record_fp8(role, || operands.map(PendingOperand::of_matrix), ran);
         }
     }
 

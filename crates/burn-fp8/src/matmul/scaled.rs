@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::{Fp8Format, Overflow};
 
-use super::matrix::note;
+use super::matrix::{Otherwise, note};
 use super::{Codes, Fp8Matmul, GemmNote, Quantize, ScaleRule, add_bias, portable};
 use crate::Scalar;
 use crate::report::Ran;
@@ -37,6 +37,8 @@ pub struct ScaledRequest<B: Backend> {
     pub amax: bool,
     /// Whether tensor cores may sum with fewer bits.
     pub fast_accumulation: bool,
+    /// What becomes of it where there is no algorithm on tensor cores.
+    pub otherwise: Otherwise,
     /// What the product tells a trace.
     pub note: Option<GemmNote>,
 }

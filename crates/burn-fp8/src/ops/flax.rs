@@ -3,12 +3,10 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
+use burn_fp8_core::{AmaxChoice, Fp8Format, Layouts, Overflow};
 
 use super::QdqOptions;
-use crate::matmul::{
-    Layouts, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule, reshape,
-};
+use crate::matmul::{Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule, reshape};
 use crate::{Fp8Matmul, Scalar};
 
 /// What is kept of a quantized tensor beside its values.

@@ -1,6 +1,7 @@
 //! What is known of one product.
 
 use core::fmt;
+use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind, Rejection};
@@ -76,20 +77,20 @@ impl fmt::Display for Ran {
 }
 
 /// Why a product was emulated on a device that runs FP8 natively.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
     /// Neither operand is a plain matrix.
     Batched,
-    /// cuBLASLt has no algorithm for this product.
-    NoAlgorithm,
+    /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
+    NoAlgorithm(Arc<str>),
 }
 
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Batched => "batched products are not native",
-            Self::NoAlgorithm => "cuBLASLt has no algorithm for this product",
+            Self::NoAlgorithm(reason) => reason,
         })
     }
 }

@@ -127,16 +127,31 @@ pub(crate) struct Pending {
 /// What ran a product, as soon as it is known.
 pub(crate) enum PendingRan {
     Known(Ran),
-    /// Noted when the device is given the product, before its scales can be read.
-    Noted(GemmNote),
+    /// Noted when the device is given the product, which may be after the call that registered it has returned.
+    Noted {
+        note: GemmNote,
+        wait: Box<dyn FnOnce()>,
+    },
 }
 
 impl PendingRan {
+    /// What a device notes when it is given a product.
+    pub(crate) fn noted<B: Backend>(note: &GemmNote, device: B::Device) -> Self {
+        let wait = move || {
+            // An error of the device shows where its results are read.
+            let _ = B::sync(&device);
+        };
+        Self::Noted { note: note.clone(), wait: Box::new(wait) }
+    }
+
     fn resolve(self) -> Ran {
         match self {
             Self::Known(ran) => ran,
-            Self::Noted(note) => {
-                note.get().cloned().unwrap_or(Ran::Native { algorithm: "not run yet".into() })
+            Self::Noted { note, wait } => {
+                if note.get().is_none() {
+                    wait();
+                }
+                note.get().cloned().expect("a device that has been waited for has run its products")
             }
         }
     }

@@ -11,7 +11,7 @@ pub use options::{Activation, ScaledMatmul};
 pub use output::{ScaledMatrix, ScaledOutput};
 
 use crate::matmul::{
-    Fp8Matmul, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+    Fp8Matmul, Otherwise, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
     emulated_scaled_matmul, new_note,
 };
 use crate::report::{self, Pending, PendingOperand, PendingRan};
@@ -107,6 +107,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
         activation: options.activation,
         amax: options.amax,
         fast_accumulation: options.fast_accumulation,
+        otherwise: Otherwise::of(execution),
         note: note.clone(),
     };
     let (lhs, rhs) = (operand(a, false), operand(b, true));
@@ -125,7 +126,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
             gemm,
             operands: Some([a, b].map(operand)),
             site: None,
-            ran: PendingRan::Noted(note),
+            ran: PendingRan::noted::<B>(&note, device.clone()),
         });
     }
     let float = |tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor));

@@ -1,14 +1,12 @@
-//! A GEMM of codes: on tensor cores, or decoded where there are none for it.
+//! A GEMM of codes: on tensor cores, or decoded where they have no algorithm for it.
 
 use burn::tensor::{DType, Shape, Slice, TensorMetadata};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::Ran;
 use crate::matmul::matrix::note;
-use crate::matmul::{Codes, Fp8Matmul, GemmOperand, GemmOptions};
-#[cfg(feature = "cuda")]
-use crate::report::Fallback;
-use crate::report::Ran;
+use crate::matmul::{Codes, Fp8Matmul, GemmOperand, GemmOptions, no_tensor_cores};
 
 /// `lhs` `[M, K]` times `rhs` `[N, K]` transposed.
 pub(super) fn gemm<B, R: CubeRuntime>(
@@ -20,18 +18,24 @@ where
     B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
     #[cfg(feature = "cuda")]
-    let ran = match super::cuda::gemm::<B, R>(&lhs, &rhs, &options) {
+    match super::cuda::gemm::<B, R>(&lhs, &rhs, &options) {
         Some(Ok((output, launch))) => {
             note(&options.note, || Ran::Native { algorithm: super::cuda::describe(&launch) });
             return output;
         }
-        Some(Err(_)) => Ran::Fallback(Fallback::NoAlgorithm),
-        None => Ran::Native { algorithm: "decoded".into() },
-    };
-    #[cfg(not(feature = "cuda"))]
-    let ran = Ran::Native { algorithm: "decoded".into() };
-    note(&options.note, || ran);
-    decoded::<B, R>(lhs, rhs, &options)
+        Some(Err(error)) => {
+            let fallback = super::cuda::fallback(&error, options.otherwise);
+            note(&options.note, || Ran::Fallback(fallback));
+            return decoded::<B, R>(lhs, rhs, &options);
+        }
+        None => {}
+    }
+    if cfg!(test) {
+        // Tests without tensor cores run the rest of the native path.
+        note(&options.note, || Ran::Native { algorithm: "decoded".into() });
+        return decoded::<B, R>(lhs, rhs, &options);
+    }
+    no_tensor_cores::<B>(&B::int_device(&lhs.words))
 }
 
 /// The product of the decoded codes in f32, times both scales.

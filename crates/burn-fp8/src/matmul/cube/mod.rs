@@ -16,16 +16,14 @@ use burn_cubecl::cubecl::server::ComputeServer;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
-use super::matrix::{PADDING, matrix_shape};
+use super::matrix::matrix_shape;
 use super::{
-    Codes, Fp8Matmul, GemmOperand, GemmOptions, Layouts, Quantize, QuantizeMatrix, Quantized,
+    Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
     QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
     emulated_scaled_matmul, portable,
 };
 use crate::{Capability, Scalar};
 use tensor::{elements, number, output, rule, run, scalar, unwrap};
-
-const _: () = assert!(kernels::PADDING == PADDING);
 
 impl<R, F, I, B> Fp8Matmul for CubeBackend<R, F, I, B>
 where
@@ -107,13 +105,8 @@ where
         let like = tensor.clone();
         let shape = matrix_shape(&tensor);
         let rule = rule(&like, &scale);
-        let wanted = match layouts {
-            Layouts::Rows => kernels::Layouts::Rows,
-            Layouts::Transposed => kernels::Layouts::Transposed,
-            Layouts::Both => kernels::Layouts::Both,
-        };
         let matrix = run(tensor, |input| {
-            kernels::quantize_matrix(&like.client, input, format, &rule, wanted)
+            kernels::quantize_matrix(&like.client, input, format, &rule, layouts)
         });
         let [rows, columns] = matrix.padded;
         let words = |handle, rows: usize, columns: usize| {

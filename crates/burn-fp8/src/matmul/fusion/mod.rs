@@ -7,9 +7,10 @@ mod scaled;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_fp8_core::PADDING;
 use burn_fusion::{Fusion, FusionBackend};
 
-use super::matrix::{PADDING, matrix_shape};
+use super::matrix::matrix_shape;
 use super::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
     QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,

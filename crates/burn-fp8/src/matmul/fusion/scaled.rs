@@ -52,7 +52,8 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Matmul>(
         inputs.extend(tensor);
         (form, format, scale)
     });
-    let ScaledRequest { output, bias, activation, amax, fast_accumulation, note } = request;
+    let ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note } =
+        request;
     let has_bias = bias.is_some();
     inputs.extend(bias);
     let shape = Shape::new([m, n]);
@@ -93,7 +94,8 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Matmul>(
             }
         };
         let note = note.clone();
-        let request = ScaledRequest { output, bias, activation, amax, fast_accumulation, note };
+        let request =
+            ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note };
         let ScaledProduct { values, amax } = B::fp8_scaled_matmul(a, b_t, request);
         let mut outputs = ir.outputs.iter().map(|ir| ir.id);
         let mut next = || outputs.next().expect("as many as were registered");

@@ -2,16 +2,16 @@
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Layouts, ProductKind};
 
 use super::{Backward, DotOptions, Forward, gemm};
-use crate::Fp8Matmul;
 use crate::matmul::{
-    GemmOptions, Layouts, MeasuredMatrix, MeasuredOperand, SavedOperand, new_note, reshape,
+    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, SavedOperand, new_note, reshape,
 };
 use crate::ops::QdqOptions;
 use crate::ops::flax;
 use crate::report::{self, Pending, PendingOperand, PendingRan};
+use crate::{Fp8Matmul, config};
 
 pub(super) fn forward<B: Fp8Matmul>(
     x: FloatTensor<B>,
@@ -106,13 +106,14 @@ impl Product {
                 gemm,
                 operands: Some([&lhs, &rhs].map(PendingOperand::of_matrix)),
                 site: None,
-                ran: PendingRan::Noted(note.clone()),
+                ran: PendingRan::noted::<B>(note, B::int_device(&lhs.operand.words)),
             });
         }
         let options = GemmOptions {
             k: gemm.k,
             dtype: self.dtype,
             fast_accumulation: role == GemmRole::Output,
+            otherwise: Otherwise::of(config::current().config.execution),
             note,
         };
         B::fp8_gemm(lhs.operand, rhs.operand, options)

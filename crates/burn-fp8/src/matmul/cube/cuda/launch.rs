@@ -8,6 +8,8 @@ use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatm
 
 use super::Device;
 use super::device::cublaslt;
+use crate::Fallback;
+use crate::matmul::Otherwise;
 
 /// The buffers of a product. Each is as large as the product says.
 #[derive(Clone)]
@@ -98,6 +100,14 @@ fn enqueue(
     let launched = unsafe { library.run(&problem, &pointers, 1.0, 0.0) }?;
     drop(held);
     Ok(launched)
+}
+
+/// Why a product is emulated instead. Panics where it must not be.
+pub(in crate::matmul::cube) fn fallback(error: &Error, otherwise: Otherwise) -> Fallback {
+    if otherwise == Otherwise::Refuse {
+        panic!("Execution::Native: {error}, or use Execution::Auto");
+    }
+    Fallback::NoAlgorithm(error.to_string().into())
 }
 
 /// What ran a product, for a report.

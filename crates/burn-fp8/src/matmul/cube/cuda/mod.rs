@@ -14,14 +14,14 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use burn_fp8_core::PADDING;
 use burn_fp8_cublaslt::{Accumulation, DataType, Error, Launch, ScaledMatmul};
 
 pub(super) use device::capability;
-pub(super) use launch::{Call, describe, launch};
+pub(super) use launch::{Call, describe, fallback, launch};
 pub(super) use scaled::scaled_matmul;
 
 use crate::Scalar;
-use crate::matmul::matrix::PADDING;
 use crate::matmul::{Fp8Matmul, GemmOperand, GemmOptions};
 
 /// A device with FP8 tensor cores, and its ordinal.

@@ -5,18 +5,18 @@ use burn_cubecl::CubeRuntime;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::tensor::CubeTensor;
-use burn_fp8_core::Overflow;
+use burn_fp8_core::{Layouts, Overflow, PADDING};
 use burn_fp8_cublaslt as lt;
 
-use super::{Call, Device, data_type, describe, device_of, launch, on_device, words};
+use super::{Call, data_type, describe, device_of, fallback, launch, on_device, words};
 use crate::Scalar;
-use crate::matmul::matrix::{Layouts, PADDING, note};
+use crate::matmul::matrix::note;
 use crate::matmul::scaled::reciprocal;
 use crate::matmul::{
     Codes, Fp8Matmul, OutputType, Quantize, QuantizeMatrix, ScaleRule, ScaledOperand,
     ScaledProduct, ScaledRequest, ScaledValues,
 };
-use crate::report::{Fallback, Ran};
+use crate::report::Ran;
 use crate::scaled::Activation;
 
 /// The product. The request comes back where there are no tensor cores, or no algorithm on them: then with the reason, which has been noted.
@@ -83,10 +83,11 @@ where
         bias: bias.map(|bias| words(&bias)),
         ..Call::new(rows::<B, R>(a, 1), rows::<B, R>(b_t, PADDING), d.clone())
     };
-    match enqueue(device, problem, call) {
-        Ok(algorithm) => note(&request.note, || Ran::Native { algorithm }),
-        Err(reason) => {
-            note(&request.note, || Ran::Fallback(reason));
+    match launch(device, problem, call) {
+        Ok(launch) => note(&request.note, || Ran::Native { algorithm: describe(&launch) }),
+        Err(error) => {
+            let fallback = fallback(&error, request.otherwise);
+            note(&request.note, || Ran::Fallback(fallback));
             return None;
         }
     }
@@ -109,13 +110,6 @@ where
     };
     let amax = amax.map(|amax| crate::matmul::cube::tensor::number(&like, amax));
     Some(ScaledProduct { values, amax })
-}
-
-fn enqueue(device: Device<'_>, problem: lt::ScaledMatmul, call: Call) -> Result<String, Fallback> {
-    match launch(device, problem, call) {
-        Ok(launch) => Ok(describe(&launch)),
-        Err(_) => Err(Fallback::NoAlgorithm),
-    }
 }
 
 /// The codes of an operand `[rows, K]`, row by row: K padded, and at least as many rows as the next multiple of `multiple`.
