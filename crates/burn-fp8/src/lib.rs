@@ -17,7 +17,7 @@
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
 //! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
-//!   activation, FP8 output and amax, as [`ScaledMatmul`] says.
+//!   activation, FP8 output and amax, as [`ScaledMatmulOptions`] says.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
@@ -49,7 +49,7 @@ pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 #[doc(hidden)]
 pub use matmul::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
-pub use scaled::{Activation, ScaledMatmul, ScaledMatrix, ScaledOutput, scaled_matmul};
+pub use scaled::{Activation, ScaledMatmulOptions, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;
 pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
 pub use tensor::Fp8Tensor;

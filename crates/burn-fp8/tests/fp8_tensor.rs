@@ -8,7 +8,9 @@ use std::path::Path;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, Fp8Tensor, ScaledMatmul, scaled_matmul};
+use burn_fp8::{
+    Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, scaled_matmul,
+};
 use common::{Random, reference, tensor, values};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -80,7 +82,8 @@ fn devices_with_u8_hold_one_byte_an_element() {
         let q = Fp8Tensor::quantize(x.clone(), E4M3);
         assert_eq!(q.bytes_held(), 30);
         assert_eq!(Fp8Tensor::quantize(x.transpose(), E4M3).bytes_held(), 30);
-        let d = scaled_matmul(&q, &q.transpose(), &ScaledMatmul::fp8(E4M3, 1.0)).expect("good");
+        let d =
+            scaled_matmul(&q, &q.transpose(), &ScaledMatmulOptions::fp8(E4M3, 1.0)).expect("good");
         assert_eq!(d.into_fp8().bytes_held(), 25);
     }
     check::<Flex>();

@@ -7,12 +7,12 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8::{
     Activation, Execution, Fp8Backend, Fp8Config, Fp8Error, Fp8Matmul, Fp8Tensor, ProductKind, Ran,
-    ScaledMatmul, high_precision, scaled_matmul, trace,
+    ScaledMatmulOptions, high_precision, scaled_matmul, trace,
 };
 use common::{Random, fused, panic_of, reference, tensor, values};
 use proptest::prelude::*;
 
-type Options = ScaledMatmul<Flex>;
+type Options = ScaledMatmulOptions<Flex>;
 
 fn ones<const D: usize>(shape: [usize; D], format: Fp8Format) -> Fp8Tensor<Flex, D> {
     Fp8Tensor::quantize(Tensor::ones(shape, &Default::default()), format)
@@ -100,14 +100,15 @@ fn a_bias_with_a_gradient_is_refused() {
         let x = || Tensor::<B, 2>::ones([4, 4], &Default::default()).require_grad();
         let (a, b) = (Fp8Tensor::quantize(x(), E4M3), Fp8Tensor::quantize(x(), E4M3));
         let bias = tensor::<B, 1>(&[1.0; 4], [4]).cast(FloatDType::BF16).require_grad();
-        let error = scaled_matmul(&a, &b, &ScaledMatmul::default().with_bias(bias.clone()));
+        let error = scaled_matmul(&a, &b, &ScaledMatmulOptions::default().with_bias(bias.clone()));
         assert!(
             error
                 .expect_err("refused")
                 .to_string()
                 .contains("bias.detach().set_require_grad(false)")
         );
-        let options = ScaledMatmul::default().with_bias(bias.detach().set_require_grad(false));
+        let options =
+            ScaledMatmulOptions::default().with_bias(bias.detach().set_require_grad(false));
         let d = scaled_matmul(&a, &b, &options).expect("good").into_float();
         common::assert_close(&values(d.clone()), &[5.0; 16], 1e-6, "4 + 1");
         assert!(!d.is_require_grad(), "a constant of the graph");

@@ -4,7 +4,9 @@ use anyhow::{Context, Result};
 use burn::tensor::{DType, FloatDType};
 use burn_fp8::Fp8Format::E4M3;
 use burn_fp8::burn_fp8_core::scale;
-use burn_fp8::{Activation, Fp8Matmul, Fp8Tensor, Recipe, ScaledMatmul, scaled_matmul, trace};
+use burn_fp8::{
+    Activation, Fp8Matmul, Fp8Tensor, Recipe, ScaledMatmulOptions, scaled_matmul, trace,
+};
 
 use crate::args::Args;
 use crate::data::{self, Matrix, Random};
@@ -25,7 +27,7 @@ pub fn run<B: Fp8Matmul>(args: &Args) -> Result<String> {
     // Weights are quantized once, in the layout that the tensor cores read.
     let quantize = |w| Fp8Tensor::quantize(tensor::<B>(w), E4M3).transpose();
     let (q1, q2) = (quantize(&w1), quantize(&w2));
-    let first = |options: ScaledMatmul<B>| {
+    let first = |options: ScaledMatmulOptions<B>| {
         options.with_bias(bias_tensor::<B>(&bias1)).with_activation(Activation::Gelu)
     };
 
@@ -35,7 +37,8 @@ pub fn run<B: Fp8Matmul>(args: &Args) -> Result<String> {
         let x = random.matrix([m, k], 1.0);
         input_amax = x.values.iter().fold(input_amax, |amax, x| amax.max(x.abs()));
         let x = Fp8Tensor::quantize(tensor::<B>(&x), E4M3);
-        let output = scaled_matmul(&x, &q1, &first(ScaledMatmul::fp8(E4M3, 1.0)).with_amax())?;
+        let output =
+            scaled_matmul(&x, &q1, &first(ScaledMatmulOptions::fp8(E4M3, 1.0)).with_amax())?;
         hidden_amax = hidden_amax.max(floats(output.amax.context("asked for")?)[0]);
     }
     // A power of two of headroom for inputs that were not among the samples.
@@ -50,8 +53,8 @@ pub fn run<B: Fp8Matmul>(args: &Args) -> Result<String> {
     };
     let (y, report) = trace(|| {
         let x = Fp8Tensor::quantize_with(tensor::<B>(&x), E4M3, input_scale)?;
-        let hidden = scaled_matmul(&x, &q1, &first(ScaledMatmul::fp8(E4M3, hidden_scale)))?;
-        let options = ScaledMatmul::float(dtype).with_bias(bias_tensor::<B>(&bias2));
+        let hidden = scaled_matmul(&x, &q1, &first(ScaledMatmulOptions::fp8(E4M3, hidden_scale)))?;
+        let options = ScaledMatmulOptions::float(dtype).with_bias(bias_tensor::<B>(&bias2));
         scaled_matmul(&hidden.into_fp8(), &q2, &options)
     });
     let y = floats(y?.into_float());

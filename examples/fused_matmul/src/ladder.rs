@@ -5,7 +5,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8::{
-    Activation, Fp8Matmul, Fp8Tensor, Report, ScaledMatmul, ScaledMatrix, scaled_matmul, trace,
+    Activation, Fp8Matmul, Fp8Tensor, Report, ScaledMatmulOptions, ScaledMatrix, scaled_matmul,
+    trace,
 };
 
 use crate::args::Args;
@@ -41,7 +42,7 @@ pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
         w: random.matrix([args.n, args.k], 0.5),
         bias: bf16(random.normals(args.n, 1.0)),
     };
-    let bias = |options: ScaledMatmul<B>| options.with_bias(bias_tensor::<B>(&problem.bias));
+    let bias = |options: ScaledMatmulOptions<B>| options.with_bias(bias_tensor::<B>(&problem.bias));
     // Scales of one: the codes are the numbers.
     let unscaled = |matrix, format| Fp8Tensor::quantize_with(tensor::<B>(matrix), format, 1.0);
     let scaled = |matrix, format| Fp8Tensor::quantize(tensor::<B>(matrix), format);
@@ -49,7 +50,7 @@ pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
     // For the output: with room for four standard deviations of a sum of K products.
     let deviation = 0.5 * (args.k as f32).sqrt();
     let out = 4.0 * deviation / E4M3.max();
-    let fp8 = || ScaledMatmul::fp8(E4M3, out);
+    let fp8 = || ScaledMatmulOptions::fp8(E4M3, out);
     let to_fp8 = format!("→ E4M3, scale {out:.3e}");
     let (none, relu, gelu) = (Activation::None, Activation::Relu, Activation::Gelu);
 
@@ -64,7 +65,7 @@ pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
             "1. plain: E4M3 @ E4M3",
             "d = a @ b → f32".into(),
             [&plain_x, &plain_w],
-            ScaledMatmul::default(),
+            ScaledMatmulOptions::default(),
             none,
             false,
         )?,
@@ -72,7 +73,7 @@ pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
             "2. mixed: E4M3 @ E5M2",
             "d = a @ b → f32".into(),
             [&plain_x, &mixed_w],
-            ScaledMatmul::default(),
+            ScaledMatmulOptions::default(),
             none,
             false,
         )?,
@@ -116,7 +117,7 @@ fn run_step<B: Fp8Matmul>(
     title: &'static str,
     formula: String,
     [a, w]: [&Fp8Tensor<B, 2>; 2],
-    options: ScaledMatmul<B>,
+    options: ScaledMatmulOptions<B>,
     activation: Activation,
     biased: bool,
 ) -> Result<Step> {

@@ -6,7 +6,7 @@ use burn::tensor::ops::FloatTensor;
 use super::convert::Rewrap;
 use crate::matmul::{
     Codes, Fp8Matmul, GemmOperand, GemmOptions, Product, Quantize, QuantizeMatrix, Quantized,
-    QuantizedMatrix, ScaledOperand, ScaledProduct, ScaledRequest,
+    QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
 };
 use crate::ops::{DotOptions, QdqOptions};
 use crate::{Capability, Fp8Backend, Fp8Format, Scalar};
@@ -14,6 +14,15 @@ use crate::{Capability, Fp8Backend, Fp8Format, Scalar};
 impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         B::fp8_quantize(tensor, request.rewrap()).rewrap()
+    }
+
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (Codes<Self>, Scalar<Self>) {
+        let (codes, scale) = B::fp8_quantize_codes(tensor, format, scale.rewrap());
+        (codes.rewrap(), scale.rewrap())
     }
 
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {

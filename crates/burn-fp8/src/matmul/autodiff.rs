@@ -22,20 +22,10 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
     // Quantized tensors are constants of the graph: those of `B`, untracked. Products quantize on `B`; only
     // `Autodiff<Autodiff<B>>` comes here with tracked tensors.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
-        assert!(
-            !tensor.is_tracked(),
-            "a tensor with a gradient cannot be quantized here: FP8 products have no second derivative, and frozen layers no \
-             derivative; run this part in burn_fp8::high_precision, or detach the tensor"
-        );
+        let tensor = untracked::<B, C>(tensor);
         let Quantize { format, scale, save } = request;
-        let scale = match scale {
-            ScaleRule::Current(recipe) => ScaleRule::Current(recipe),
-            ScaleRule::Delayed(amax, recipe) => ScaleRule::Delayed(inner(amax), recipe),
-            ScaleRule::Given(scale, overflow) => ScaleRule::Given(inner(scale), overflow),
-        };
-        let request = Quantize { format, scale, save };
-        let Quantized { values, codes, scale, amax, format } =
-            B::fp8_quantize(tensor.primitive, request);
+        let request = Quantize { format, scale: inner_rule(scale), save };
+        let Quantized { values, codes, scale, amax, format } = B::fp8_quantize(tensor, request);
         Quantized {
             values: AutodiffTensor::<B, C>::new(values),
             codes: codes.map(constant_codes),
@@ -43,6 +33,16 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
             amax: amax.map(constant),
             format,
         }
+    }
+
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (Codes<Self>, Scalar<Self>) {
+        let (codes, scale) =
+            B::fp8_quantize_codes(untracked::<B, C>(tensor), format, inner_rule(scale));
+        (constant_codes(codes), constant(scale))
     }
 
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
@@ -184,6 +184,26 @@ fn constant_codes<B: Fp8Matmul, C: CheckpointStrategy>(codes: Codes<B>) -> Codes
         Codes::Bytes(codes, format) => Codes::Bytes(codes, format),
         Codes::Packed(words, shape, format) => Codes::Packed(words, shape, format),
         Codes::Values(values) => Codes::Values(AutodiffTensor::<B, C>::new(values)),
+    }
+}
+
+/// The tensor of `B`. Panics where it has a gradient.
+fn untracked<B: Fp8Matmul, C: CheckpointStrategy>(tensor: AutodiffTensor<B, C>) -> FloatTensor<B> {
+    assert!(
+        !tensor.is_tracked(),
+        "a tensor with a gradient cannot be quantized here: FP8 products have no second derivative, and frozen layers no \
+         derivative; run this part in burn_fp8::high_precision, or detach the tensor"
+    );
+    tensor.primitive
+}
+
+fn inner_rule<B: Fp8Matmul, C: CheckpointStrategy>(
+    rule: ScaleRule<Autodiff<B, C>>,
+) -> ScaleRule<B> {
+    match rule {
+        ScaleRule::Current(recipe) => ScaleRule::Current(recipe),
+        ScaleRule::Delayed(amax, recipe) => ScaleRule::Delayed(inner(amax), recipe),
+        ScaleRule::Given(scale, overflow) => ScaleRule::Given(inner(scale), overflow),
     }
 }
 

@@ -70,6 +70,17 @@ pub trait Fp8Matmul: Backend {
         portable::quantize::<Self>(tensor, request)
     }
 
+    /// The codes of such a tensor and their scale, where nothing else is wanted.
+    #[doc(hidden)]
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (Codes<Self>, Scalar<Self>) {
+        let quantized = Self::fp8_quantize(tensor, Quantize { format, scale, save: true });
+        (quantized.codes.expect("asked for"), quantized.scale)
+    }
+
     /// The values of saved codes, without their scale: an f32 tensor of the shape that was quantized.
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
         portable::values::<Self>(codes)

@@ -6,7 +6,7 @@ use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::{Fp8Format, Overflow};
 
 use super::matrix::{Otherwise, note};
-use super::{Codes, Fp8Matmul, GemmNote, Quantize, ScaleRule, add_bias, portable};
+use super::{Codes, Fp8Matmul, GemmNote, ScaleRule, add_bias, portable};
 use crate::Scalar;
 use crate::report::Ran;
 use crate::scaled::Activation;
@@ -95,8 +95,7 @@ pub(crate) fn emulated<B: Fp8Matmul>(
             let (factor, one) = (reciprocal::<B>(scale), Scalar::Host(1.0));
             let scaled = B::fp8_rescale(product, &factor, &one);
             let scale = ScaleRule::Given(one, Overflow::Saturate);
-            let quantized = B::fp8_quantize(scaled, Quantize { format, scale, save: true });
-            ScaledValues::Codes(quantized.codes.expect("asked for"))
+            ScaledValues::Codes(B::fp8_quantize_codes(scaled, format, scale).0)
         }
     };
     ScaledProduct { values, amax }

@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
-pub use options::{Activation, ScaledMatmul};
+pub use options::{Activation, ScaledMatmulOptions};
 pub use output::{ScaledMatrix, ScaledOutput};
 
 use crate::matmul::{
@@ -21,7 +21,7 @@ use crate::{Capability, Execution, Fp8Codes, Fp8Error, Fp8Tensor, Scalar, config
 /// The largest scale of an FP8 output: that of its reciprocal, which the product is multiplied by, is still a normal f32.
 const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 
-/// Multiplies two FP8 tensors: `a` `[M, K]` times `b` `[K, N]`, with what [`ScaledMatmul`] asks for in the same pass.
+/// Multiplies two FP8 tensors: `a` `[M, K]` times `b` `[K, N]`, with what [`ScaledMatmulOptions`] asks for in the same pass.
 ///
 /// ```text
 /// d    = activation((codes of a · codes of b) × (scale of a × scale of b) + bias)     in f32
@@ -45,14 +45,14 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 ///
 /// # Errors
 /// [`Fp8Error::Invalid`], with the remedy, for all that cuBLASLt would refuse, on every backend, so that what is emulated runs on the GPU too: inner
-/// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmul`] lists; operands, bias on several devices; a bias
+/// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmulOptions`] lists; operands, bias on several devices; a bias
 /// with a gradient; a host scale of the output outside of [2^-126, 2^126].
 /// [`Fp8Error::NativeUnavailable`] where [`Execution::Native`] is asked for and not available.
 ///
 /// ```
 /// use burn::backend::Flex;
 /// use burn::tensor::{Distribution, FloatDType, Tensor};
-/// use burn_fp8::{Activation, Fp8Format, Fp8Tensor, ScaledMatmul, scaled_matmul};
+/// use burn_fp8::{Activation, Fp8Format, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 ///
 /// let device = Default::default();
 /// let random = |shape| Tensor::<Flex, 2>::random(shape, Distribution::Default, &device);
@@ -60,11 +60,11 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// let weight = Fp8Tensor::quantize(random([64, 32]), Fp8Format::E4M3); // [N, K]
 /// let bias = Tensor::<Flex, 1>::ones([64], &device).cast(FloatDType::BF16);
 ///
-/// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmul::default())?.into_float();
+/// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmulOptions::default())?.into_float();
 /// assert_eq!(y.dims(), [16, 64]);
 ///
 /// // FP8 out, for the next product, with bias, ReLU, and the amax that a better scale can be made of.
-/// let options = ScaledMatmul::fp8(Fp8Format::E4M3, 0.25)
+/// let options = ScaledMatmulOptions::fp8(Fp8Format::E4M3, 0.25)
 ///     .with_bias(bias)
 ///     .with_activation(Activation::Relu)
 ///     .with_amax();
@@ -77,7 +77,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 pub fn scaled_matmul<B: Fp8Matmul>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,
-    options: &ScaledMatmul<B>,
+    options: &ScaledMatmulOptions<B>,
 ) -> Result<ScaledOutput<B>, Fp8Error> {
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
@@ -147,7 +147,7 @@ pub fn scaled_matmul<B: Fp8Matmul>(
 fn check<B: Fp8Matmul>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,
-    options: &ScaledMatmul<B>,
+    options: &ScaledMatmulOptions<B>,
 ) -> Result<Gemm, String> {
     let ([m, k], [b_k, n]) = (a.dims(), b.dims());
     if k != b_k {

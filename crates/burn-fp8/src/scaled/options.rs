@@ -22,17 +22,17 @@ use crate::matmul::OutputType;
 /// ```
 /// use burn::backend::Flex;
 /// use burn::tensor::{FloatDType, Tensor};
-/// use burn_fp8::{Activation, Fp8Format, ScaledMatmul};
+/// use burn_fp8::{Activation, Fp8Format, ScaledMatmulOptions};
 ///
 /// let bias = Tensor::<Flex, 1>::ones([32], &Default::default()).cast(FloatDType::BF16);
-/// let options = ScaledMatmul::fp8(Fp8Format::E4M3, 0.5)
+/// let options = ScaledMatmulOptions::fp8(Fp8Format::E4M3, 0.5)
 ///     .with_bias(bias)
 ///     .with_activation(Activation::Relu)
 ///     .with_amax();
 /// # let _ = options;
 /// ```
 #[derive(Clone, Debug)]
-pub struct ScaledMatmul<B: Backend> {
+pub struct ScaledMatmulOptions<B: Backend> {
     pub(super) output: OutputType<B>,
     pub(super) bias: Option<Tensor<B, 1>>,
     pub(super) activation: Activation,
@@ -54,13 +54,13 @@ pub enum Activation {
 }
 
 /// A product in f32, with nothing applied to it.
-impl<B: Backend> Default for ScaledMatmul<B> {
+impl<B: Backend> Default for ScaledMatmulOptions<B> {
     fn default() -> Self {
         Self::float(FloatDType::F32)
     }
 }
 
-impl<B: Backend> ScaledMatmul<B> {
+impl<B: Backend> ScaledMatmulOptions<B> {
     /// A product rounded to F32, BF16 or F16, without bias and activation.
     pub fn float(dtype: FloatDType) -> Self {
         Self::of(OutputType::Float(dtype))

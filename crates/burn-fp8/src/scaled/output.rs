@@ -11,7 +11,7 @@ pub struct ScaledOutput<B: Backend> {
     /// The result `[M, N]`.
     pub d: ScaledMatrix<B>,
     /// Its largest magnitude before output scale and rounding, f32 `[1]`, on the device; where it was
-    /// [asked for](crate::ScaledMatmul::with_amax).
+    /// [asked for](crate::ScaledMatmulOptions::with_amax).
     pub amax: Option<Tensor<B, 1>>,
 }
 

@@ -7,7 +7,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 
-use crate::matmul::{Codes, Fp8Matmul, Quantize, ScaleRule};
+use crate::matmul::{Codes, Fp8Matmul, ScaleRule};
 use crate::{Fp8Codes, Fp8Error, Scalar};
 
 /// A tensor in FP8: codes, one scale for all of them, and the format. `x ≈ code × scale`.
@@ -89,10 +89,8 @@ impl<B: Fp8Matmul, const D: usize> Fp8Tensor<B, D> {
             DType::F64 => tensor.cast(FloatDType::F32),
             _ => tensor,
         };
-        let request = Quantize { format, scale, save: true };
-        let quantized = B::fp8_quantize(primitive(constant(tensor)), request);
-        let codes = quantized.codes.expect("asked for").compact(format);
-        Self::new(Fp8Codes::new(codes, format), quantized.scale)
+        let (codes, scale) = B::fp8_quantize_codes(primitive(constant(tensor)), format, scale);
+        Self::new(Fp8Codes::new(codes.compact(format), format), scale)
     }
 
     /// The numbers that codes and scale stand for, in f32.

@@ -7,8 +7,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, bf16};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8::{
-    Activation, Fp8Matmul, Fp8Tensor, Gemm, GemmRole, ProductKind, ScaledMatmul, ScaledOutput,
-    scaled_matmul, trace,
+    Activation, Fp8Matmul, Fp8Tensor, Gemm, GemmRole, ProductKind, ScaledMatmulOptions,
+    ScaledOutput, scaled_matmul, trace,
 };
 
 use super::golden::{self, Golden};
@@ -126,7 +126,12 @@ impl<B: Fp8Matmul> Case<B> {
     }
 
     /// Runs the product and checks what the trace says of it: that it is one.
-    fn run(&self, options: ScaledMatmul<B>, bias: bool, activation: Activation) -> ScaledOutput<B> {
+    fn run(
+        &self,
+        options: ScaledMatmulOptions<B>,
+        bias: bool,
+        activation: Activation,
+    ) -> ScaledOutput<B> {
         let options = options.with_activation(activation);
         let options = match bias {
             true => options.with_bias(self.bias.clone().expect("a case with bias")),
@@ -150,14 +155,14 @@ impl<B: Fp8Matmul> Case<B> {
     fn float(&self, dtype: FloatDType, bias: bool, activation: Activation) -> Vec<f32> {
         let device = self.a.device();
         if B::supports_dtype(&device, dtype.into()) {
-            let d = self.run(ScaledMatmul::float(dtype), bias, activation).into_float();
+            let d = self.run(ScaledMatmulOptions::float(dtype), bias, activation).into_float();
             assert_eq!(d.dtype(), DType::from(dtype), "{}", self.name);
             return values(d);
         }
-        let refused = scaled_matmul(&self.a, &self.b, &ScaledMatmul::float(dtype));
+        let refused = scaled_matmul(&self.a, &self.b, &ScaledMatmulOptions::float(dtype));
         let refused = refused.expect_err("the device has no such type").to_string();
         assert!(refused.contains("ask for F32 output"), "{refused}");
-        let d = self.run(ScaledMatmul::default(), bias, activation).into_float();
+        let d = self.run(ScaledMatmulOptions::default(), bias, activation).into_float();
         values(d).into_iter().map(|x| bf16::from_f32(x).to_f32()).collect()
     }
 }
@@ -212,8 +217,8 @@ fn check_step<B: Fp8Matmul>(
     let what = format!("{}/{}", case.name, step.name);
     let exact = exact && step.activation != Activation::Gelu;
     let fp8 = |format, scale: f32| match on_device {
-        true => ScaledMatmul::fp8(format, super::tensor::<B, 1>(&[scale], [1])),
-        false => ScaledMatmul::fp8(format, scale),
+        true => ScaledMatmulOptions::fp8(format, super::tensor::<B, 1>(&[scale], [1])),
+        false => ScaledMatmulOptions::fp8(format, scale),
     };
     // The file multiplies by its scale, `D_SCALE` of cuBLASLt; ours is the one to dequantize with.
     let scale = 1.0 / factor;
@@ -338,7 +343,7 @@ pub fn all_layouts_give_the_same_product<B: Fp8Matmul>() {
             assert_eq!(first, second);
         }
         let product = |a: &Fp8Tensor<B, 2>, b: &Fp8Tensor<B, 2>| {
-            let options = ScaledMatmul::fp8(E4M3, 64.0).with_amax();
+            let options = ScaledMatmulOptions::fp8(E4M3, 64.0).with_amax();
             let output = scaled_matmul(a, b, &options).expect("good");
             (values(output.amax.clone().expect("asked for")), output.into_fp8().to_bytes())
         };
@@ -363,7 +368,7 @@ pub fn special_values<B: Fp8Matmul>() {
     // The codes of 1, NaN, ∞, -∞, the largest number, and its negative.
     let e5m2 = column(&[0x3C, 0x7E, 0x7C, 0xFC, 0x7B, 0xFB], E5M2, 1.0);
     let one = column(&[0x38], E4M3, 1.0);
-    let run = |a: &Fp8Tensor<B, 2>, options: ScaledMatmul<B>| {
+    let run = |a: &Fp8Tensor<B, 2>, options: ScaledMatmulOptions<B>| {
         scaled_matmul(a, &one, &options).expect("good")
     };
     let same = |actual: &[f32], expected: &[f32]| {
@@ -374,7 +379,7 @@ pub fn special_values<B: Fp8Matmul>() {
         );
     };
     let float = |activation| {
-        values(run(&e5m2, ScaledMatmul::default().with_activation(activation)).into_float())
+        values(run(&e5m2, ScaledMatmulOptions::default().with_activation(activation)).into_float())
     };
     same(&float(Activation::None), &[1.0, f32::NAN, INF, -INF, 57344.0, -57344.0]);
     same(&float(Activation::Relu), &[1.0, f32::NAN, INF, 0.0, 57344.0, 0.0]);
@@ -384,28 +389,31 @@ pub fn special_values<B: Fp8Matmul>() {
 
     // FP8 output clamps, infinities too; the amax tells what there was.
     for (format, nan, max) in [(E4M3, 0x7F, 0x7E), (E5M2, 0x7E, 0x7B)] {
-        let output = run(&e5m2, ScaledMatmul::fp8(format, 1.0).with_amax());
+        let output = run(&e5m2, ScaledMatmulOptions::fp8(format, 1.0).with_amax());
         same(&values(output.amax.clone().expect("asked for")), &[f32::NAN]);
         let d = output.into_fp8().to_bytes();
         assert!(format.is_nan(d[1]) && d[1] & 0x7F == nan, "{d:x?}");
         assert_eq!([d[2], d[3]], [max, max | 0x80], "{d:x?}");
     }
     let finite = column(&[0x3C, 0x7B, 0xFB, 0x00, 0x80], E5M2, 1.0);
-    let output = run(&finite, ScaledMatmul::fp8(E4M3, 1.0).with_amax());
+    let output = run(&finite, ScaledMatmulOptions::fp8(E4M3, 1.0).with_amax());
     assert_eq!(values(output.amax.clone().expect("asked for")), [57344.0], "before clamping");
     assert_eq!(output.into_fp8().to_bytes()[..4], [0x38, 0x7E, 0xFE, 0x00]);
     let infinite = column(&[0x3C, 0xFC], E5M2, 1.0);
-    let output = run(&infinite, ScaledMatmul::fp8(E4M3, 1.0).with_amax());
+    let output = run(&infinite, ScaledMatmulOptions::fp8(E4M3, 1.0).with_amax());
     assert_eq!(values(output.amax.expect("asked for")), [INF]);
 
     // A sum beyond f32, by its scale.
     let huge = column(&[0x7B], E5M2, f32::MAX / 2.0);
-    same(&values(run(&huge, ScaledMatmul::default()).into_float()), &[INF]);
-    assert_eq!(run(&huge, ScaledMatmul::fp8(E4M3, 2f32.powi(126))).into_fp8().to_bytes(), [0x7E]);
+    same(&values(run(&huge, ScaledMatmulOptions::default()).into_float()), &[INF]);
+    assert_eq!(
+        run(&huge, ScaledMatmulOptions::fp8(E4M3, 2f32.powi(126))).into_fp8().to_bytes(),
+        [0x7E]
+    );
 
     // Scales on the device are not looked at: one that is NaN gives NaN.
     let nan = super::tensor::<B, 1>(&[f32::NAN], [1]);
     let tensor = Fp8Tensor::<B, 2>::from_bytes(vec![0x38], [1, 1], E4M3, nan, &device);
-    let d = run(&tensor.expect("not looked at"), ScaledMatmul::default());
+    let d = run(&tensor.expect("not looked at"), ScaledMatmulOptions::default());
     same(&values(d.into_float()), &[f32::NAN]);
 }

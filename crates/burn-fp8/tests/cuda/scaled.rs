@@ -4,8 +4,8 @@
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::{
-    Activation, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, Overflow, ScaledMatmul, scaled_matmul,
-    trace,
+    Activation, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, Overflow, ScaledMatmulOptions,
+    scaled_matmul, trace,
 };
 
 use crate::common::{assert_close, fused as golden, tensor, values};
@@ -58,7 +58,7 @@ fn operands<B: Fp8Matmul>([m, k, n]: [usize; 3], formats: [Fp8Format; 2]) -> Ope
 /// The result of a native product and of an emulated one.
 fn both<B: Fp8Matmul, R>(
     operands: &Operands<B>,
-    options: &ScaledMatmul<B>,
+    options: &ScaledMatmulOptions<B>,
     read: impl Fn(burn_fp8::ScaledOutput<B>) -> R,
 ) -> [R; 2] {
     let run = |config: Fp8Config| {
@@ -79,8 +79,9 @@ fn of_integers_are_exact_with_bias_and_relu<B: Fp8Matmul>() {
             for (dtype, bias_dtype) in [(F32, BF16), (BF16, BF16), (F16, F16)] {
                 for activation in [Activation::None, Activation::Relu] {
                     let bias = tensor::<B, 1>(&operands.bias, [n]).cast(bias_dtype);
-                    let options =
-                        ScaledMatmul::float(dtype).with_bias(bias).with_activation(activation);
+                    let options = ScaledMatmulOptions::float(dtype)
+                        .with_bias(bias)
+                        .with_activation(activation);
                     let expected = operands.exact.iter().enumerate().map(|(index, y)| {
                         let y = y + operands.bias[index % n];
                         if activation == Activation::Relu { y.max(0.0) } else { y }
@@ -103,7 +104,7 @@ fn with_fp8_output_are_exact<B: Fp8Matmul>() {
         let operands = operands::<B>(shape, [E4M3, E4M3]);
         let amax = operands.exact.iter().fold(0f32, |amax, y| amax.max(y.abs()));
         for scale in [0.125, 4.0] {
-            let options = ScaledMatmul::fp8(E4M3, scale).with_amax();
+            let options = ScaledMatmulOptions::fp8(E4M3, scale).with_amax();
             let expected: Vec<_> =
                 operands.exact.iter().map(|y| E4M3.encode(y / scale, Overflow::Saturate)).collect();
             let results = both(&operands, &options, |output| {

@@ -22,7 +22,7 @@ use super::{
     QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
     emulated_scaled_matmul, portable,
 };
-use crate::{Capability, Scalar};
+use crate::{Capability, Fp8Format, Scalar};
 use tensor::{elements, number, output, rule, run, scalar, unwrap};
 
 impl<R, F, I, B> Fp8Matmul for CubeBackend<R, F, I, B>
@@ -60,6 +60,22 @@ where
             amax: quantized.amax.map(|amax| Scalar::Device(number(&like, amax))),
             format,
         }
+    }
+
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (Codes<Self>, Scalar<Self>) {
+        let like = tensor.clone();
+        let shape = tensor.shape();
+        let rule = rule(&like, &scale);
+        let quantized = run(tensor, |input| {
+            kernels::quantize(&like.client, input, format, &rule, Outputs::Codes)
+        });
+        let words = quantized.codes.expect("codes were asked for");
+        let words = output(&like, words, [shape.num_elements().div_ceil(4)], DType::I32);
+        (Codes::Packed(words, shape, format), chosen(&like, scale, quantized.scale))
     }
 
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {

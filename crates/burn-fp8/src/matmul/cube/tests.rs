@@ -6,17 +6,21 @@ use burn::backend::{Autodiff, Flex};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Shape, Tensor, TensorData};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;
-use burn_fp8_core::{Filter, Fp8Format, GemmRole, Precision, Products, Recipe};
+use burn_fp8_core::{
+    Filter, Fp8Format, GemmRole, Layouts, Overflow, Precision, Products, Recipe, slice,
+};
 
 use super::capability::pretend_tensor_cores;
+use crate::matmul::{Codes, QuantizeMatrix, ScaleRule};
 use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
+use crate::tensor::primitive;
 use crate::{
-    Activation, DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Fp8Tensor, Ran, Report,
-    ScaledMatmul, scaled_matmul, trace,
+    Activation, DelayedState, Execution, Fp8Backend, Fp8Codes, Fp8Config, Fp8Matmul, Fp8Tensor,
+    Ran, Report, Scalar, ScaledMatmulOptions, scaled_matmul, trace,
 };
 
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -236,10 +240,11 @@ fn scaled_products_are_those_of_flex<B: Fp8Matmul>() {
         let (m, n, k) = (17, 18, 20);
         let a = Fp8Tensor::<B, 2>::quantize(tensor(1, [m, k]), Fp8Format::E4M3);
         let b = Fp8Tensor::<B, 2>::quantize(tensor(2, [n, k]), Fp8Format::E5M2).transpose();
-        let float = scaled_matmul(&a, &b, &ScaledMatmul::default()).expect("it is valid");
+        let float = scaled_matmul(&a, &b, &ScaledMatmulOptions::default()).expect("it is valid");
         let scale = Tensor::<B, 1>::from_floats([2.0], &Default::default());
-        let options =
-            ScaledMatmul::fp8(Fp8Format::E5M2, scale).with_activation(Activation::Relu).with_amax();
+        let options = ScaledMatmulOptions::fp8(Fp8Format::E5M2, scale)
+            .with_activation(Activation::Relu)
+            .with_amax();
         let fp8 = scaled_matmul(&a, &b, &options).expect("it is valid");
         let amax = fp8.amax.clone().expect("asked for");
         vec![values(float.into_float()), values(fp8.into_fp8().dequantize()), values(amax)]
@@ -247,6 +252,39 @@ fn scaled_products_are_those_of_flex<B: Fp8Matmul>() {
     let _pretend = pretend_tensor_cores();
     for (index, (actual, expected)) in run::<B>().iter().zip(&run::<Flex>()).enumerate() {
         assert_close(actual, expected, &format!("result {index}"));
+    }
+}
+
+/// A scale that is given comes back as it was given, and the codes are those of the core.
+fn given_scales_are_kept<B: Fp8Matmul>() {
+    let values = random(9, 3 * 21);
+    for scale in [1.0, 0.37] {
+        let mut codes = vec![0; values.len()];
+        slice::encode(&values, scale, Fp8Format::E4M3, Overflow::Saturate, &mut codes);
+        let device =
+            Scalar::Device(primitive(Tensor::<B, 1>::from_floats([scale], &Default::default())));
+        for given in [Scalar::Host(scale), device] {
+            let rule = ScaleRule::Given(given, Overflow::Saturate);
+            let x = || primitive(tensor::<B, 2>(9, [3, 21]));
+            let request = QuantizeMatrix {
+                format: Fp8Format::E4M3,
+                scale: rule.clone(),
+                layouts: Layouts::Rows,
+            };
+            let matrix = B::fp8_quantize_matrix(x(), request);
+            assert_eq!((matrix.scale.read(), matrix.amax.is_none()), (scale, true));
+            let words = Codes::<B>::Packed(
+                B::int_reshape(matrix.rows.expect("asked for"), Shape::new([16 * 8])),
+                Shape::new([16, 32]),
+                Fp8Format::E4M3,
+            );
+            let padded = Fp8Codes::<B, 2>::new(words, Fp8Format::E4M3).to_bytes();
+            let rows = padded.chunks(32).take(3).flat_map(|row| row[..21].to_vec());
+            assert_eq!(rows.collect::<Vec<_>>(), codes);
+            let (flat, kept) = B::fp8_quantize_codes(x(), Fp8Format::E4M3, rule);
+            assert_eq!(kept.read(), scale);
+            assert_eq!(Fp8Codes::<B, 2>::new(flat, Fp8Format::E4M3).to_bytes(), codes);
+        }
     }
 }
 
@@ -297,6 +335,11 @@ macro_rules! on {
         #[test]
         fn scaled_products_are_those_of_flex() {
             super::scaled_products_are_those_of_flex::<$backend>();
+        }
+
+        #[test]
+        fn given_scales_are_kept() {
+            super::given_scales_are_kept::<$backend>();
         }
 
         #[test]

@@ -17,7 +17,7 @@ use super::{
     emulated_scaled_matmul, portable,
 };
 use crate::scaling::device;
-use crate::{Capability, Scalar};
+use crate::{Capability, Fp8Format, Scalar};
 use op::register;
 use rule::{Number, Rule};
 
@@ -74,6 +74,44 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
         Quantized { values, codes, scale, amax, format }
     }
 
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (Codes<Self>, Scalar<Self>) {
+        if !B::FP8_KERNELS {
+            let quantized =
+                portable::quantize::<Self>(tensor, Quantize { format, scale, save: true });
+            return (quantized.codes.expect("asked for"), quantized.scale);
+        }
+        let shape = tensor.shape();
+        let (rule, given) = Rule::split(&scale);
+        let mut outputs = vec![(Shape::new([shape.num_elements().div_ceil(4)]), DType::I32)];
+        let measured = !matches!(scale, ScaleRule::Given(..));
+        outputs.extend(measured.then(one));
+        let inputs = [tensor].into_iter().chain(given).collect();
+        let outputs = register("fp8_quantize_codes", inputs, outputs, move |ir, handles| {
+            let mut inputs = ir.inputs.iter();
+            let tensor = handles.get_float_tensor::<B>(inputs.next().expect("the tensor"));
+            let scale = rule.join::<B>(inputs.next().map(|ir| handles.get_float_tensor::<B>(ir)));
+            let (codes, scale) = B::fp8_quantize_codes(tensor, format, scale);
+            let Codes::Packed(words, ..) = codes else {
+                unreachable!("kernels write packed codes");
+            };
+            handles.register_int_tensor::<B>(&ir.outputs[0].id, words);
+            if measured {
+                handles.register_float_tensor::<B>(&ir.outputs[1].id, on_device::<B>(scale));
+            }
+        });
+        let mut outputs = outputs.into_iter();
+        let words = outputs.next().expect("the codes");
+        let scale = match scale {
+            ScaleRule::Given(scale, _) => scale,
+            _ => Scalar::Device(outputs.next().expect("the scale")),
+        };
+        (Codes::Packed(words, shape, format), scale)
+    }
+
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
         match codes {
             Codes::Packed(words, shape, format) if B::FP8_KERNELS => {
@@ -98,9 +136,9 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
         let (rule, given) = Rule::split(&scale);
         let measured = !matches!(scale, ScaleRule::Given(..));
         let words = |rows, columns| (Shape::new([rows, columns / 4]), DType::I32);
-        let mut outputs = vec![one()];
+        let mut outputs = vec![];
         if measured {
-            outputs.push(one());
+            outputs.extend([one(), one()]);
         }
         if layouts.rows() {
             outputs.push(words(rows, columns));
@@ -116,8 +154,8 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
             let matrix = B::fp8_quantize_matrix(tensor, QuantizeMatrix { format, scale, layouts });
             let mut outputs = ir.outputs.iter().map(|ir| ir.id);
             let mut next = || outputs.next().expect("as many as were registered");
-            handles.register_float_tensor::<B>(&next(), on_device::<B>(matrix.scale));
             if let Some(amax) = matrix.amax {
+                handles.register_float_tensor::<B>(&next(), on_device::<B>(matrix.scale));
                 handles.register_float_tensor::<B>(&next(), on_device::<B>(amax));
             }
             for words in [matrix.rows, matrix.transposed].into_iter().flatten() {
@@ -126,9 +164,13 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
         });
         let mut outputs = outputs.into_iter();
         let mut next = || outputs.next().expect("as many as were registered");
+        let (scale, amax) = match scale {
+            ScaleRule::Given(scale, _) => (scale, None),
+            _ => (Scalar::Device(next()), Some(Scalar::Device(next()))),
+        };
         QuantizedMatrix {
-            scale: Scalar::Device(next()),
-            amax: measured.then(|| Scalar::Device(next())),
+            scale,
+            amax,
             rows: layouts.rows().then(&mut next),
             transposed: layouts.transposed().then(&mut next),
             shape,

@@ -1,15 +1,17 @@
 //! One call of cuBLASLt among the launches of CubeCL, ordered on the device.
 #![allow(unsafe_code, reason = "hands addresses of CubeCL's buffers to cuBLASLt")]
 
+use burn_cubecl::CubeRuntime;
 use burn_cubecl::cubecl::client::ComputeClient;
 use burn_cubecl::cubecl::cuda::CudaRuntime;
 use burn_cubecl::cubecl::server::Handle;
+use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatmul};
 
-use super::Device;
 use super::device::cublaslt;
-use crate::Fallback;
-use crate::matmul::Otherwise;
+use super::{Device, on_device};
+use crate::matmul::{Fp8Matmul, Otherwise};
+use crate::{Fallback, Scalar};
 
 /// The buffers of a product. Each is as large as the product says.
 #[derive(Clone)]
@@ -20,17 +22,37 @@ pub(in crate::matmul::cube) struct Call {
     pub(in crate::matmul::cube) b: Handle,
     /// The output.
     pub(in crate::matmul::cube) d: Handle,
-    pub(in crate::matmul::cube) scale_a: Option<Handle>,
-    pub(in crate::matmul::cube) scale_b: Option<Handle>,
+    pub(super) scale_a: Option<Handle>,
+    pub(super) scale_b: Option<Handle>,
     pub(in crate::matmul::cube) inverse_scale_d: Option<Handle>,
     pub(in crate::matmul::cube) amax_d: Option<Handle>,
     pub(in crate::matmul::cube) bias: Option<Handle>,
+    /// What the product is multiplied by, beside the scales.
+    pub(super) alpha: f32,
 }
 
 impl Call {
     pub(in crate::matmul::cube) fn new(a: Handle, b: Handle, d: Handle) -> Self {
         let [scale_a, scale_b, inverse_scale_d, amax_d, bias] = [const { None }; 5];
-        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias }
+        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha: 1.0 }
+    }
+
+    /// The same product times both scales. Those that the host knows travel with the call, unless their product is no normal number.
+    pub(in crate::matmul::cube) fn scaled<B, R: CubeRuntime>(
+        self,
+        client: &ComputeClient<CudaRuntime>,
+        [a, b]: [&Scalar<B>; 2],
+    ) -> Self
+    where
+        B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>>,
+    {
+        if let (Scalar::Host(a), Scalar::Host(b)) = (a, b)
+            && (a * b).is_normal()
+        {
+            return Self { alpha: a * b, ..self };
+        }
+        let [scale_a, scale_b] = [a, b].map(|scale| Some(on_device(client, scale)));
+        Self { scale_a, scale_b, ..self }
     }
 }
 
@@ -73,7 +95,7 @@ fn enqueue(
             address
         })
     };
-    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias } = call;
+    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha } = call;
     let pointers = Pointers {
         a: address(Some(a)),
         b: address(Some(b)),
@@ -97,7 +119,7 @@ fn enqueue(
     // SAFETY: CubeCL vouches for the buffers, which `held` keeps allocated until after the call; they were made as large as the
     // product says by the callers of `launch`. What writes the inputs was given to CubeCL before this ran on its thread, so it
     // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
-    let launched = unsafe { library.run(&problem, &pointers, 1.0, 0.0) }?;
+    let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) }?;
     drop(held);
     Ok(launched)
 }

@@ -62,11 +62,8 @@ where
         ..ScaledMatmul::new(m as u64, padded as u64, k as u64, lhs.format, rhs.format, dtype)
     };
     let output = client.empty(m * padded * options.dtype.size());
-    let call = Call {
-        scale_a: Some(on_device(client, &lhs.scale)),
-        scale_b: Some(on_device(client, &rhs.scale)),
-        ..Call::new(words(&lhs.words), words(&rhs.words), output.clone())
-    };
+    let call = Call::new(words(&lhs.words), words(&rhs.words), output.clone())
+        .scaled::<B, R>(client, [&lhs.scale, &rhs.scale]);
     Some(launch(device, problem, call).map(|launch| {
         let shape = Shape::new([m, n]);
         let tensor = CubeTensor::new(

@@ -13,8 +13,8 @@ use crate::Scalar;
 use crate::matmul::matrix::note;
 use crate::matmul::scaled::reciprocal;
 use crate::matmul::{
-    Codes, Fp8Matmul, OutputType, Quantize, QuantizeMatrix, ScaleRule, ScaledOperand,
-    ScaledProduct, ScaledRequest, ScaledValues,
+    Codes, Fp8Matmul, OutputType, QuantizeMatrix, ScaleRule, ScaledOperand, ScaledProduct,
+    ScaledRequest, ScaledValues,
 };
 use crate::report::Ran;
 use crate::scaled::Activation;
@@ -71,8 +71,6 @@ where
     let d = client.empty(m * padded_n * size);
     let amax = request.amax.then(|| client.create_from_slice(&0f32.to_ne_bytes()));
     let call = Call {
-        scale_a: Some(on_device(client, &a.scale)),
-        scale_b: Some(on_device(client, &b_t.scale)),
         inverse_scale_d: match &request.output {
             OutputType::Fp8 { scale, .. } => {
                 Some(on_device(client, &reciprocal::<B>(scale.clone())))
@@ -82,7 +80,8 @@ where
         amax_d: amax.clone(),
         bias: bias.map(|bias| words(&bias)),
         ..Call::new(rows::<B, R>(a, 1), rows::<B, R>(b_t, PADDING), d.clone())
-    };
+    }
+    .scaled::<B, R>(client, [&a.scale, &b_t.scale]);
     match launch(device, problem, call) {
         Ok(launch) => note(&request.note, || Ran::Native { algorithm: describe(&launch) }),
         Err(error) => {
@@ -152,8 +151,7 @@ where
     }
     let values = B::float_slice(B::fp8_values(codes), &[Slice::from(0..m), Slice::from(0..n)]);
     let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite);
-    let quantized = B::fp8_quantize(values, Quantize { format, scale, save: true });
-    quantized.codes.expect("asked for")
+    B::fp8_quantize_codes(values, format, scale).0
 }
 
 /// A bias with zeros for the columns that pad the output.
