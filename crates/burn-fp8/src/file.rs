@@ -76,11 +76,26 @@ pub(crate) fn numbers(
     key: &str,
     len: usize,
 ) -> Result<Option<Vec<f32>>, String> {
+    of_shapes(tensors, key, &[&[len]], &format!("F32 [{len}]"))
+}
+
+/// One number: F32 `[1]`, or without dimensions, as other programs write it; if it is there.
+pub(crate) fn number(tensors: &SafeTensors, key: &str) -> Result<Option<f32>, String> {
+    let number = of_shapes(tensors, key, &[&[1], &[]], "F32 [1] or []")?;
+    Ok(number.map(|number| number[0]))
+}
+
+fn of_shapes(
+    tensors: &SafeTensors,
+    key: &str,
+    shapes: &[&[usize]],
+    expected: &str,
+) -> Result<Option<Vec<f32>>, String> {
     let Ok(view) = tensors.tensor(key) else {
         return Ok(None);
     };
-    if view.dtype() != Dtype::F32 || view.shape() != [len] {
-        return Err(unexpected(key, &view, &format!("F32 [{len}]")));
+    if view.dtype() != Dtype::F32 || !shapes.contains(&view.shape()) {
+        return Err(unexpected(key, &view, expected));
     }
     let bytes = view.data().chunks_exact(4);
     Ok(Some(bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))

@@ -8,14 +8,13 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use super::Fp8Tensor;
-use crate::file::{little_endian, numbers, unexpected};
+use crate::file::{little_endian, number, unexpected};
 use crate::{Fp8Error, Fp8Format, file};
 
 const FORMAT: &str = "burn-fp8 tensors";
 const VERSION: &str = "1";
 
-/// What the name of a scale has after that of its tensor: as in files of vLLM and of frozen layers, `fc1.weight` and
-/// `fc1.weight_scale`.
+/// What the name of a scale has after that of its tensor: as in files of frozen layers, `fc1.weight` and `fc1.weight_scale`.
 const SCALE: &str = "_scale";
 
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
@@ -154,7 +153,7 @@ fn tensor<B: Backend, const D: usize>(
         return Err(unexpected(name, &view, &format!("F8_E4M3 or F8_E5M2 of {D} dimensions")));
     };
     let key = scale_key(name);
-    let scale = numbers(file, &key, 1)?.ok_or_else(|| format!("it has no `{key}`"))?[0];
+    let scale = number(file, &key)?.ok_or_else(|| format!("it has no `{key}`"))?;
     crate::scaling::check_scale(&key, scale)?;
     Fp8Tensor::from_bytes(view.data().to_vec(), shape, format, scale, device)
         .map_err(|error| error.to_string())
