@@ -69,7 +69,13 @@ fn native_products_end_the_program_where_there_are_none() {
 #[test]
 fn help_and_errors() {
     assert!(climb(&["--help"]).contains("--backend"));
-    for arguments in [&["--m", "0"][..], &["--n", "x"], &["--backend", "abacus"], &["--execution", "fast"], &["more"]] {
+    for arguments in [
+        &["--m", "0"][..],
+        &["--n", "x"],
+        &["--backend", "abacus"],
+        &["--execution", "fast"],
+        &["more"],
+    ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
