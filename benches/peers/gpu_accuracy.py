@@ -7,7 +7,9 @@ The error of a product is its distance from the exact one, relative to the exact
 an error of ours is more than 1.1 times that of torch with the same formats, output type and accumulation. Needs torch and numpy.
 """
 import argparse
+import ctypes
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -19,6 +21,22 @@ LIMIT = 1.1
 FORMATS = {'e4m3': torch.float8_e4m3fn, 'e5m2': torch.float8_e5m2}
 TYPES = {'f32': torch.float32, 'bf16': torch.bfloat16}
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+
+
+def cublaslt():
+    """Path and version of the libcublasLt that torch has loaded; nulls where it has none."""
+    with open('/proc/self/maps') as maps:
+        paths = [line.split(maxsplit=5)[5].strip() for line in maps if '/libcublasLt.so' in line]
+    if not paths:
+        return dict(path=None, version=None)
+    library = ctypes.CDLL(paths[0])
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return dict(path=paths[0], version=library.cublasLtGetVersion())
+
+
+def finite(row):
+    """A row as JSON can hold it, which knows no infinity: null stands for what is not finite."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
 
 
 def read(path, dtype, shape):
@@ -117,6 +135,7 @@ def self_check():
                 index.append(case)
             (folder / 'index.json').write_text(json.dumps(dict(cases=index)))
             statuses.append(verdict(run(folder)))
+    assert json.dumps(finite(dict(error=float('inf'), ok=False)), allow_nan=False) == '{"error": null, "ok": false}'
     good = statuses == [0, 1]
     print('self-check:', 'ok' if good else f'FAILED, statuses {statuses} instead of [0, 1]')
     return 0 if good else 1
@@ -133,7 +152,9 @@ def main():
     if arguments.folder is None or arguments.out is None:
         parser.error('FOLDER and OUT.json are needed, or --self-check')
     rows = run(arguments.folder)
-    arguments.out.write_text(json.dumps(dict(torch=torch.__version__, device=DEVICE, limit=LIMIT, rows=rows), indent=1) + '\n')
+    result = dict(torch=torch.__version__, device=DEVICE, limit=LIMIT, cublaslt=cublaslt(), rows=[finite(row) for row in rows])
+    print('cuBLASLt of torch:', result['cublaslt'])
+    arguments.out.write_text(json.dumps(result, indent=1, allow_nan=False) + '\n')
     return verdict(rows)
 
 

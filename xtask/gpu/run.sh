@@ -11,15 +11,19 @@ usage() {
 Usage: ./run.sh [OPTIONS]
 
 Checks that this machine has what is needed, validates burn-fp8 on its GPU, then measures it. Writes results.json, table.txt,
-table.md and a log for each phase into the output folder.
+table.md and a log for each phase into the output folder, and all of them once more as results.tar.gz.
+
+Uses the first GPU of CUDA_VISIBLE_DEVICES, numbered as nvidia-smi numbers them, or else the first of compute capability 8.9.
 
   --out DIR          output folder [default: burn-fp8-gpu-results]
   --check-only       only check what this machine has
   --validate-only    no benchmarks
   --bench-only       benchmarks only
   --quick            fewer and smaller cases; ends within 8 minutes
-  --seconds N        end within N seconds: what does not fit is cut short or left out, and reported as such
-  --phases A,B       only these phases, or groups of phases: tests, sanitizer, accuracy, examples, peers, bench
+  --seconds N        end within N seconds: what does not fit is cut short or left out, and reported as such; half of the time is
+                     kept for benchmarks where both are wanted
+  --phases A,B       only these phases, as --list names them, or groups: tests, burn-fp8, burn-fp8-cublaslt, sanitizer, accuracy,
+                     examples, peers, bench
   --list             list the phases and end
   --python PATH      the Python whose torch is compared with [default: python3]
   -h, --help         this text
@@ -73,6 +77,33 @@ if ((quick && seconds == 0)); then
 fi
 ((want_validate || want_bench)) || wrong "--validate-only and --bench-only exclude each other"
 
+# tests_of PROGRAM: the names of its tests. All of these need a GPU, and say so by being ignored elsewhere.
+tests_of() {
+    timeout 60 "$here/bin/$1" --list --ignored --format terse 2>/dev/null | sed -n 's/: test$//p'
+}
+
+# is_known NAME: whether a phase or a group is called so. Modules of tests are known only where their program is.
+is_known() {
+    local program
+    case $1 in
+        tests | burn-fp8 | burn-fp8-cublaslt | sanitizer | sanitizer-memcheck | sanitizer-racecheck | sanitizer-initcheck | \
+            accuracy | accuracy-products | examples | digits | fused_matmul | peers | bench | \
+            gpu-gemm | gpu-kernels | gpu-linear | gpu-host | gpu-break-even) ;;
+        burn-fp8:* | burn-fp8-cublaslt:*)
+            program=${1%%:*}-tests
+            [[ ! -x $here/bin/$program ]] || tests_of "$program" | grep -q "^${1#*:}::"
+            ;;
+        *) return 1 ;;
+    esac
+}
+
+if [[ -n $phases ]]; then
+    IFS=, read -r -a asked <<<"$phases"
+    for name in "${asked[@]}"; do
+        is_known "$name" || wrong "no phase is called $name: --list lists them"
+    done
+fi
+
 # --- What this machine has -------------------------------------------------------------------------------------------------
 
 missing=()
@@ -89,7 +120,8 @@ cuda_folders() {
         echo "$CUDA_PATH"
     fi
     local folder
-    for folder in /usr/local/cuda /opt/cuda /usr/local/cuda-1[23]* /usr; do
+    # Containers on some hosts get the driver's libraries in the last of these.
+    for folder in /usr/local/cuda /opt/cuda /usr/local/cuda-1[23]* /usr /usr/local/nvidia; do
         [[ -d $folder ]] && echo "$folder"
     done
     "$python" - 2>/dev/null <<'END'
@@ -157,13 +189,43 @@ fi
 
 folders=$(cuda_folders)
 cuda_major=13
-if [[ -z $(find_library libcuda 1) ]]; then
+libcuda=$(find_library libcuda 1)
+if [[ -z $libcuda ]]; then
     need "libcuda.so.1" "the NVIDIA driver; install it, or give the container access to the GPU (docker: --gpus all)"
+elif [[ $libcuda == /usr/local/nvidia/* ]]; then
+    # The loader does not look there by itself.
+    export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${libcuda%/*}"
 fi
+
+# is_fp8 CAPABILITY: whether its tensor cores have FP8, which came with Ada and Hopper.
+is_fp8() {
+    [[ $1 =~ ^[0-9]+\.[0-9]+$ ]] && ((${1/./} >= 89))
+}
+
+# visible_device ENTRY: the line of `devices` that an entry of CUDA_VISIBLE_DEVICES names: an index, the beginning of a UUID, or
+# the UUID of a part (MIG) of a device.
+visible_device() {
+    local entry=$1 index uuid rest
+    if [[ $entry == MIG-* ]]; then
+        entry=$(nvidia-smi -L 2>/dev/null | awk -v part="$entry" \
+            '/^GPU/ { sub(":", "", $2); device = $2 } index($0, "UUID: " part) { print device; exit }')
+    fi
+    while IFS=, read -r index uuid rest; do
+        uuid=${uuid# }
+        if [[ -n $entry ]] && [[ $index == "$entry" || ($entry == GPU-* && $uuid == "$entry"*) ]]; then
+            echo "$index, $uuid,$rest"
+            return
+        fi
+    done <<<"$devices"
+}
+
+# CUDA would number the fastest first, nvidia-smi does not.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 devices=
+device=
 if ! command -v nvidia-smi >/dev/null; then
     need "nvidia-smi" "comes with the NVIDIA driver; tells which GPU this is"
-elif ! devices=$(nvidia-smi --query-gpu=index,name,compute_cap,driver_version --format=csv,noheader 2>&1) || [[ -z $devices ]]; then
+elif ! devices=$(nvidia-smi --query-gpu=index,uuid,name,compute_cap,driver_version --format=csv,noheader 2>&1) || [[ -z $devices ]]; then
     need "an NVIDIA GPU that answers" "nvidia-smi says: ${devices:-nothing}"
     devices=
 else
@@ -175,15 +237,25 @@ else
     if ((cuda_major < 12)); then
         need "a driver for CUDA 12 or newer" "this one knows CUDA $driver_cuda at most; cuBLASLt has FP8 from CUDA 12 on"
     fi
-    device=
-    while IFS= read -r line; do
-        capability=$(echo "$line" | cut -d, -f3 | tr -d ' ')
-        if [[ -z $device && ${capability/./} =~ ^[0-9]+$ ]] && ((${capability/./} >= 89)); then
-            device=${line%%,*}
+    if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+        device=$(visible_device "${CUDA_VISIBLE_DEVICES%%,*}")
+        if [[ -z $device ]]; then
+            need "a visible GPU" "CUDA_VISIBLE_DEVICES is '$CUDA_VISIBLE_DEVICES', and there are: ${devices//$'\n'/; }"
         fi
-    done <<<"$devices"
-    if [[ -z $device ]]; then
-        need "a GPU of compute capability 8.9 or higher" "FP8 tensor cores came with Ada and Hopper; here is: ${devices//$'\n'/; }"
+    else
+        device=$(while IFS= read -r line; do
+            is_fp8 "$(echo "$line" | cut -d, -f4 | tr -d ' ')" && echo "$line"
+        done <<<"$devices" | head -n 1)
+    fi
+    IFS=, read -r device_index device_uuid device_name capability driver <<<"$device"
+    device_uuid=${device_uuid# } device_name=${device_name# } capability=${capability# } driver=${driver# }
+    if { [[ -z $device ]] && [[ -z ${CUDA_VISIBLE_DEVICES+set} ]]; } || { [[ -n $device ]] && ! is_fp8 "$capability"; }; then
+        need "a GPU of compute capability 8.9 or higher" \
+            "FP8 tensor cores came with Ada and Hopper; here is: $([[ -n $device ]] && echo "$device" || echo "${devices//$'\n'/; }")"
+    fi
+    # One device only is used, and it is said which; a part of one, or whatever its owner chose, is left as chosen.
+    if [[ -z ${CUDA_VISIBLE_DEVICES+set} && -n $device ]]; then
+        export CUDA_VISIBLE_DEVICES=${device_uuid:-$device_index}
     fi
 fi
 # The libraries of a CUDA that the driver does not know yet would be no use.
@@ -219,6 +291,11 @@ while IFS= read -r folder; do
 done <<<"$folders"
 if [[ -n $headers_at ]]; then
     export CUDA_PATH=$headers_at
+    headers_version=$(sed -n 's/^#define CUDART_VERSION *//p' "$CUDA_PATH/include/cuda_runtime_api.h" 2>/dev/null | head -n 1)
+    nvrtc_major=$(echo "${nvrtc:-}" | sed -n 's/.*\.so\.\([0-9]*\).*/\1/p')
+    if [[ $headers_version =~ ^[0-9]+$ && -n $nvrtc_major ]] && ((headers_version / 1000 != nvrtc_major)); then
+        notes+=("NVRTC is of CUDA $nvrtc_major, the headers in $CUDA_PATH are of CUDA $((headers_version / 1000)): kernels may not compile")
+    fi
 else
     absent=$(lacks "${CUDA_PATH:-/usr/local/cuda}" | paste -s -d ' ')
     need "CUDA headers" "CubeCL's kernels include them and stop without: ${CUDA_PATH:-/usr/local/cuda}/include lacks $absent; install the CUDA toolkit, or: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, and set CUDA_PATH to the folder with include/"
@@ -256,7 +333,7 @@ if ((${#missing[@]} > 0 && list_only == 0)); then
     exit 2
 fi
 if ((list_only == 0)); then
-    echo "This machine has what is needed: device $device of ${devices//$'\n'/; }"
+    echo "This machine has what is needed. Device $device_index: $device_name, compute capability $capability, driver $driver"
 fi
 if ((check_only)); then
     exit 0
@@ -268,15 +345,13 @@ fi
 
 # --- The phases ------------------------------------------------------------------------------------------------------------
 
-# Only one device is used.
-export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-${device:-}}
 export BURN_FP8_GOLDEN=$here/golden
 export RUST_BACKTRACE=1
 
 # is_wanted PHASE GROUP KIND
 is_wanted() {
     if [[ -n $phases ]]; then
-        [[ ,$phases, == *",$1,"* || ,$phases, == *",$2,"* ]]
+        [[ ,$phases, == *",$1,"* || ,$phases, == *",${1%%:*},"* || ,$phases, == *",$2,"* ]]
     elif [[ $3 == validate ]]; then
         ((want_validate))
     else
@@ -285,34 +360,57 @@ is_wanted() {
 }
 
 begun=$SECONDS
-failures=0
-planned=()
+passed=0
+failed=()
+skipped=()
+
+# Tests could use all of the time that there is; benchmarks keep half of it, where both are wanted.
+validate_seconds=$seconds
+if [[ (-z $phases && $want_validate$want_bench == 11) || $phases =~ (^|,)(bench|peers|gpu-) ]]; then
+    validate_seconds=$((seconds / 2))
+fi
 
 record() {
     printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$out/phases.tsv"
 }
 
+# skip PHASE REASON: what this machine has no means for.
 skip() {
     echo "--- $1: skipped: $2"
     record "$1" "skipped: $2" 0 ""
+    skipped+=("$1 ($2)")
+}
+
+# lose PHASE REASON: what should have run.
+lose() {
+    echo "--- $1: skipped, which is a failure: $2"
+    record "$1" "skipped: $2" 0 ""
+    failed+=("$1 ($2)")
 }
 
 # phase NAME GROUP KIND LIMIT COMMAND...: runs a command, if it is wanted, for LIMIT seconds at most.
 phase() {
-    local name=$1 group=$2 kind=$3 limit=$4
+    local name=$1 group=$2 kind=$3 limit=$4 word
     shift 4
     is_wanted "$name" "$group" "$kind" || return 0
     if ((list_only)); then
         echo "$name (group $group)"
         return 0
     fi
-    planned+=("$name")
+    for word in "$@"; do
+        if [[ $word == "$here"/bin/* && ! -x $word ]]; then
+            lose "$name" "there is no bin/${word##*/}"
+            return 1
+        fi
+    done
     if ((seconds > 0)); then
         local left=$((begun + seconds - SECONDS))
+        if [[ $kind == validate ]]; then
+            left=$((begun + validate_seconds - SECONDS))
+        fi
         # Less is not worth the start of a program.
         if ((left < 15)); then
-            skip "$name" "no time left"
-            failures=$((failures + 1))
+            lose "$name" "no time left"
             return 1
         fi
         limit=$((limit < left ? limit : left))
@@ -330,25 +428,26 @@ phase() {
     record "$name" "$verdict" "$took" "$log"
     echo "--- $name: $verdict in $took s"
     if ((status != 0)); then
-        failures=$((failures + 1))
+        failed+=("$name ($verdict)")
         # The end of a log says most; all of it is in the folder.
         grep -E '^(test .* FAILED|error|ERROR|thread .* panicked|  |.*MISSED|.*TOO LARGE)' "$out/$log" | head -n 20 | sed 's/^/    /'
         return 1
     fi
+    passed=$((passed + 1))
 }
 
 # tests PROGRAM LIMIT: a phase for each module of a test program, so that one which ends a process ends no other. CubeCL is to
 # search for its fastest kernels over few classes of shapes: compiling them is most of what tests take.
 tests() {
     local program=$here/bin/$1 name=${1%-tests} limit=$2 module names
-    [[ -x $program ]] || return 0
-    # All of these need a GPU, and say so by being ignored elsewhere.
-    local all
-    all=$(timeout 60 "$program" --list --ignored --format terse 2>/dev/null | sed -n 's/: test$//p')
+    local all reason="the program lists no tests"
+    [[ -x $program ]] || reason="there is no bin/$1"
+    all=$(tests_of "$1")
     if [[ -z $all ]]; then
-        if ((list_only == 0)) && is_wanted "$name" tests validate; then
-            skip "$name" "the program lists no tests"
-            failures=$((failures + 1))
+        if ((list_only)); then
+            echo "$name: $reason" >&2
+        elif is_wanted "$name" tests validate || [[ ,$phases == *",$name:"* ]]; then
+            lose "$name" "$reason"
         fi
         return 1
     fi
@@ -364,23 +463,65 @@ tests() {
     done
 }
 
+# sanitize TOOL TEST...: these tests of burn-fp8-tests, with each access checked in software.
+sanitize() {
+    local tool=$1 all name
+    shift
+    is_wanted "sanitizer-$tool" sanitizer validate || return 0
+    all=$(tests_of burn-fp8-tests)
+    for name in "$@"; do
+        # A name that matches nothing would be no failure of the program.
+        if ((list_only == 0)) && [[ -n $all ]] && ! grep -qxF "$name" <<<"$all"; then
+            lose "sanitizer-$tool" "there is no test $name"
+            return 1
+        fi
+    done
+    phase "sanitizer-$tool" sanitizer validate 600 env CUBECL_AUTOTUNE_LEVEL=minimal "$sanitizer" --tool "$tool" \
+        --error-exitcode 9 "$here/bin/burn-fp8-tests" --ignored --exact --test-threads=1 "$@"
+}
+
+# Why compute-sanitizer cannot watch a program here, if so: a container may not allow it, and it knows certain devices only. The
+# program has just run without it.
+sanitizer_refuses() {
+    local log=$out/sanitizer-probe.log
+    if timeout -k 10 180 "$sanitizer" --tool memcheck "$here/bin/burn-fp8-gpu" device >"$log" 2>&1 &&
+        ! grep -qiE 'internal sanitizer error|unable to|not supported|no attachable process' "$log"; then
+        return
+    fi
+    echo "compute-sanitizer cannot watch a program here: $({ grep -m 1 -iE '^=+ .*(error|unable|not supported|no attachable)' "$log" ||
+        tail -n 1 "$log"; } | tr -d '\t')"
+}
+
+# One file to carry away. Written elsewhere first, since it must not hold itself.
+pack() {
+    local packed
+    if packed=$(mktemp) && rm -f "$out/results.tar.gz" && tar -czf "$packed" -C "$out" . && mv "$packed" "$out/results.tar.gz"; then
+        chmod 644 "$out/results.tar.gz"
+        echo "everything in one file: $out/results.tar.gz"
+    else
+        rm -f "$packed"
+        echo "note: cannot pack $out into results.tar.gz" >&2
+    fi
+}
+
 if ((list_only == 0)); then
     mkdir -p "$out" || exit 2
     out=$(cd "$out" && pwd)
     # What an earlier run left would be reported as this one's.
-    rm -rf "$out"/{phases.tsv,host.tsv,torch.json,accuracy.json,accuracy} "$out"/rows-*.json
+    rm -rf "$out"/{phases.tsv,host.tsv,device.json,torch.json,accuracy.json,accuracy,results.tar.gz} "$out"/rows-*.json
     : >"$out/phases.tsv"
     {
         printf 'command\t%s\n' "$command_line"
         printf 'date\t%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-        printf 'device\t%s\n' "$(echo "$devices" | sed -n "s/^$device, *//p" | cut -d, -f1)"
-        printf 'compute capability\t%s\n' "$(echo "$devices" | sed -n "s/^$device, *//p" | cut -d, -f2 | tr -d ' ')"
-        printf 'driver\t%s\n' "$(echo "$devices" | sed -n "s/^$device, *//p" | cut -d, -f3 | tr -d ' ')"
+        printf 'device\t%s\n' "$device_name"
+        printf 'device, index and UUID\t%s, %s\n' "$device_index" "$device_uuid"
+        printf 'CUDA_VISIBLE_DEVICES\t%s\n' "$CUDA_VISIBLE_DEVICES"
+        printf 'compute capability\t%s\n' "$capability"
+        printf 'driver\t%s\n' "$driver"
         printf 'CUDA of the driver\t%s\n' "${driver_cuda:-unknown}"
         printf 'NVRTC\t%s\n' "$nvrtc"
         printf 'cuBLASLt\t%s\n' "$cublaslt"
-        printf 'CUDA headers\t%s, version %s\n' "$CUDA_PATH" \
-            "$(sed -n 's/^#define CUDART_VERSION *//p' "$CUDA_PATH/include/cuda_runtime_api.h" 2>/dev/null | head -n 1)"
+        printf 'CUDA headers\t%s, version %s\n' "$CUDA_PATH" "$headers_version"
         printf 'torch\t%s\n' "${torch:-none}"
         printf 'compute-sanitizer\t%s\n' "${sanitizer:-none}"
         printf 'kernel\t%s\n' "$(uname -r)"
@@ -390,13 +531,15 @@ if ((list_only == 0)); then
 
     # Without this nothing else makes sense.
     echo "--- device"
-    if ! (cd "$out" && timeout -k 10 120 "$here/bin/burn-fp8-gpu" device) 2>&1 | tee "$out/device.log"; then
+    if ! (cd "$out" && timeout -k 10 120 "$here/bin/burn-fp8-gpu" device --json device.json) 2>&1 | tee "$out/device.log"; then
         record device "failed" 0 device.log
         "$here/bin/burn-fp8-gpu" report "$out" >/dev/null
+        pack
         echo "burn-fp8 does not run natively on this device: see $out/device.log" >&2
         exit 1
     fi
     record device ok 0 device.log
+    passed=1
 fi
 
 small=()
@@ -404,18 +547,31 @@ if ((quick)); then
     small=(--quick)
 fi
 
-tests burn-fp8-cublaslt-tests 180
-tests burn-fp8-tests 240
+limit=600
+if ((quick)); then
+    limit=180
+fi
+tests burn-fp8-cublaslt-tests "$limit"
+tests burn-fp8-tests "$limit"
 
-if [[ -n $sanitizer ]] && ! { ((quick)) && [[ -z $phases ]]; }; then
-    # Two tests only, since each access is checked in software: kernels, whose threads share memory, and products on tensor cores.
-    for tool in memcheck racecheck; do
-        phase "sanitizer-$tool" sanitizer validate 180 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-            "$here/bin/burn-fp8-tests" --ignored --exact --test-threads=1 \
-            codes::unfused::of_joined_dimensions products::unfused::are_deterministic
-    done
-elif ((list_only == 0)) && is_wanted sanitizer sanitizer validate; then
-    skip sanitizer "$( ((quick)) && [[ -n $sanitizer ]] && echo "not with --quick" || echo "no compute-sanitizer")"
+if ((list_only)) || is_wanted sanitizer sanitizer validate || [[ ,$phases == *,sanitizer-* ]]; then
+    refusal=
+    if [[ -z $sanitizer ]]; then
+        refusal="no compute-sanitizer"
+    elif ((quick)) && [[ -z $phases ]]; then
+        refusal="not with --quick"
+    elif ((list_only == 0)); then
+        refusal=$(sanitizer_refuses)
+    fi
+    if [[ -n $refusal ]] && ((list_only == 0)); then
+        skip sanitizer "$refusal"
+    else
+        # Few tests, since they take many times as long: kernels, and products on tensor cores. What memory the vendor's product
+        # shares and leaves uninitialized is not ours to check.
+        sanitize memcheck codes::unfused::of_joined_dimensions products::unfused::are_deterministic
+        sanitize racecheck codes::unfused::of_joined_dimensions
+        sanitize initcheck codes::unfused::of_joined_dimensions
+    fi
 fi
 
 if [[ -n $torch ]]; then
@@ -430,9 +586,8 @@ if ((quick)); then
     epochs=2
 fi
 phase digits examples validate 180 "$here/bin/digits" --backend cuda --epochs "$epochs" --out digits
-if [[ -x $here/bin/fused_matmul ]]; then
-    phase fused_matmul examples validate 120 "$here/bin/fused_matmul" --backend cuda
-fi
+# It prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it there.
+phase fused_matmul examples validate 120 "$here/bin/fused_matmul" --backend cuda --execution auto
 
 compare=()
 if [[ -n $torch ]]; then
@@ -461,17 +616,15 @@ phase gpu-break-even bench bench $((budget + 60)) "$here/bin/burn-fp8-gpu" bench
 if ((list_only)); then
     exit 0
 fi
-if ((${#planned[@]} == 0)); then
-    wrong "no phase is called ${phases:-so}: --list lists them"
-fi
 # What was measured for torch's comparison is large and of no further use.
 rm -rf "$out/accuracy"
 if ! "$here/bin/burn-fp8-gpu" report "$out"; then
-    failures=$((failures + 1))
+    failed+=("report")
 fi
 echo "results: $out/results.json, $out/table.txt, $out/table.md"
-if ((failures > 0)); then
-    echo "$failures of ${#planned[@]} phases failed, missed a target, or did not end in time" >&2
-    exit 1
-fi
-echo "all ${#planned[@]} phases passed"
+pack
+# The names behind the numbers.
+summary=$(printf '%s; ' ${failed[@]+"${failed[@]/#/failed }"} ${skipped[@]+"${skipped[@]/#/skipped }"})
+summary=${summary%; }
+echo "$passed passed, ${#failed[@]} failed, ${#skipped[@]} skipped: ${summary:-none}"
+((${#failed[@]} == 0))

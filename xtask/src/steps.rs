@@ -60,8 +60,11 @@ impl Steps {
         result.with_context(|| format!("step \"{title}\""))
     }
 
-    /// One line for each step, and their sum.
+    /// One line for each step, and their sum; nothing where nothing was done.
     pub fn print_summary(&self) {
+        if self.done.is_empty() {
+            return;
+        }
         let total: Duration = self.done.iter().map(|step| step.time).sum();
         println!("\n{:<34} {:>6} {:>9}", "step", "result", "seconds");
         for step in &self.done {

@@ -53,7 +53,13 @@ echo "$BURN_FP8_GOLDEN $*""#,
             "archive/bin/burn-fp8-gpu",
             r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#,
         );
-        host.program("archive/bin/digits", r#"echo "$*""#);
+        host.program(
+            "archive/bin/burn-fp8-cublaslt-tests",
+            r#"if [ "$1" = --list ]; then printf 'epilogues::c: test\nd: test\n'; fi"#,
+        );
+        for example in ["digits", "fused_matmul"] {
+            host.program(&format!("archive/bin/{example}"), r#"echo "$*""#);
+        }
         host
     }
 
@@ -77,21 +83,38 @@ echo "$BURN_FP8_GOLDEN $*""#,
         self.program(
             "bin/nvidia-smi",
             &format!(
-                "if [ $# = 0 ]; then echo '| Driver Version: 580.1  CUDA Version: {cuda} |'; else echo '0, {device}'; fi"
+                "if [ $# = 0 ]; then echo '| Driver Version: 580.1  CUDA Version: {cuda} |'; else echo '0, GPU-0, {device}'; fi"
             ),
         );
     }
 
+    /// An nvidia-smi that knows these devices, each with index and UUID.
+    fn devices(&self, lines: &str) {
+        self.program(
+            "bin/nvidia-smi",
+            &format!("if [ $# = 0 ]; then echo 'CUDA Version: 13.0'; else printf '{lines}'; fi"),
+        );
+    }
+
     fn run(&self, arguments: &[&str]) -> Output {
+        self.run_seeing(None, arguments)
+    }
+
+    /// With CUDA_VISIBLE_DEVICES.
+    fn run_seeing(&self, devices: Option<&str>, arguments: &[&str]) -> Output {
         let search = std::env::var("PATH").unwrap();
-        Command::new(self.path("archive/run.sh"))
+        let mut command = Command::new(self.path("archive/run.sh"));
+        match devices {
+            Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
+            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+        };
+        command
             .args(arguments)
             .args(["--python", "/no/such/python"])
             .current_dir(self.folder.path())
             .env("PATH", format!("{}:{search}", self.path("bin").display()))
             .env("LD_LIBRARY_PATH", self.path("lib"))
             .env("CUDA_PATH", self.path("cuda"))
-            .env_remove("CUDA_VISIBLE_DEVICES")
             .output()
             .unwrap()
     }
@@ -152,7 +175,49 @@ fn a_machine_without_a_gpu_is_told_all_that_it_lacks() {
 fn a_complete_host_passes_the_check() {
     let output = Host::complete().run(&["--check-only"]);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
-    assert!(printed(&output).contains("device 0 of 0, NVIDIA H200, 9.0, 580.1"));
+    assert!(
+        printed(&output).contains("Device 0: NVIDIA H200, compute capability 9.0, driver 580.1\n")
+    );
+}
+
+#[test]
+fn the_device_is_the_first_with_fp8_or_the_one_that_was_chosen() {
+    let host = Host::complete();
+    host.devices(
+        "0, GPU-aa, NVIDIA A100, 8.0, 580.1\n1, GPU-bb, NVIDIA L40, 8.9, 580.1\n2, GPU-cc, NVIDIA H100, 9.0, 580.1\n",
+    );
+    host.program(
+        "archive/bin/burn-fp8-gpu",
+        r#"if [ "$1" = device ]; then echo "$CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES"; fi"#,
+    );
+    for (chosen, device, seen) in [
+        (None, "Device 1: NVIDIA L40", "GPU-bb"),
+        (Some("2"), "Device 2: NVIDIA H100", "2"),
+        (Some("2,1"), "Device 2: NVIDIA H100", "2,1"),
+        (Some("GPU-c"), "Device 2: NVIDIA H100", "GPU-c"),
+    ] {
+        let output = host.run_seeing(chosen, &["--out", "results", "--phases", "peers"]);
+        let text = printed(&output);
+        assert!(text.contains(device), "{chosen:?}: {text}{}", error(&output));
+        assert!(text.contains(&format!("PCI_BUS_ID {seen}\n")), "{chosen:?}: {text}");
+    }
+    for (chosen, what) in [("0", "here is: 0, GPU-aa"), ("7", "is '7'"), ("", "is ''")] {
+        let output = host.run_seeing(Some(chosen), &["--check-only"]);
+        assert_eq!(output.status.code(), Some(2), "{chosen:?}");
+        assert!(error(&output).contains(what), "{chosen:?}: {}", error(&output));
+    }
+}
+
+/// NVRTC of one CUDA may not compile the headers of another.
+#[test]
+fn headers_of_another_cuda_are_warned_of() {
+    let host = Host::complete();
+    host.file("cuda/include/cuda_runtime_api.h", "#define CUDART_VERSION  12080\n");
+    let output = host.run(&["--check-only"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(error(&output).contains("NVRTC is of CUDA 13"), "{}", error(&output));
+    host.file("cuda/include/cuda_runtime_api.h", "#define CUDART_VERSION  13000\n");
+    assert!(!error(&host.run(&["--check-only"])).contains("NVRTC is of"));
 }
 
 #[test]
@@ -221,7 +286,10 @@ fn every_phase_runs_and_is_reported() {
         "device",
         "burn-fp8:codes",
         "burn-fp8:products",
+        "burn-fp8-cublaslt",
+        "burn-fp8-cublaslt:epilogues",
         "digits",
+        "fused_matmul",
         "gpu-gemm",
         "gpu-kernels",
         "gpu-linear",
@@ -248,6 +316,14 @@ fn every_phase_runs_and_is_reported() {
         assert!(facts.contains(fact), "{fact:?} is not in\n{facts}");
     }
     assert!(host.path("results/results.json").exists());
+    assert!(
+        printed(&output).contains("12 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
+        "{}",
+        printed(&output)
+    );
+    let listed = Command::new("tar").arg("tzf").arg(host.path("results/results.tar.gz")).output();
+    let listed = printed(&listed.unwrap());
+    assert!(listed.contains("./results.json\n") && listed.contains("./host.tsv\n"), "{listed}");
 }
 
 #[test]
@@ -261,11 +337,64 @@ case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
     let output = host.run(&["--out", "results", "--validate-only"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(printed(&output).contains("    test codes::a ... FAILED"), "{}", printed(&output));
-    assert!(error(&output).contains("1 of 3 phases failed"), "{}", error(&output));
+    let summary = "6 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
+    assert!(printed(&output).contains(summary), "{}", printed(&output));
     let phases = host.phases();
     assert!(phases.contains(&("burn-fp8:codes".into(), "failed: status 101".into())));
     assert!(phases.contains(&("burn-fp8:products".into(), "ok".into())));
     assert!(phases.iter().all(|(name, _)| !name.starts_with("gpu-")), "{phases:?}");
+}
+
+#[test]
+fn a_program_that_is_missing_is_a_failure() {
+    for (program, phase) in [
+        ("burn-fp8-tests", "burn-fp8"),
+        ("burn-fp8-cublaslt-tests", "burn-fp8-cublaslt"),
+        ("digits", "digits"),
+        ("fused_matmul", "fused_matmul"),
+    ] {
+        let host = Host::complete();
+        fs::remove_file(host.path("archive/bin").join(program)).unwrap();
+        let output = host.run(&["--out", "results"]);
+        assert_eq!(output.status.code(), Some(1), "{program}");
+        let reason = format!("there is no bin/{program}");
+        let text = printed(&output);
+        assert!(
+            text.contains(&format!(" 1 failed, 3 skipped: failed {phase} ({reason}); ")),
+            "{text}"
+        );
+        assert!(host.phases().contains(&(phase.into(), format!("skipped: {reason}"))));
+    }
+    let host = Host::complete();
+    fs::remove_file(host.path("archive/bin/burn-fp8-tests")).unwrap();
+    let output = host.run(&["--out", "results", "--phases", "burn-fp8:codes"]);
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+}
+
+/// One that watches runs the tests; one that may not is no failure.
+#[test]
+fn a_sanitizer_runs_or_is_skipped() {
+    let host = Host::complete();
+    let watching = r#"while [ "${1#-}" != "$1" ]; do case $1 in --tool) echo "tool $2"; shift 2;; --error-exitcode) shift 2;; esac; done
+exec "$@""#;
+    let tests = r#"if [ "$1" = --list ]; then printf 'codes::unfused::of_joined_dimensions: test\nproducts::unfused::are_deterministic: test\n'; fi"#;
+    host.program("archive/bin/burn-fp8-tests", tests);
+    host.program("bin/compute-sanitizer", watching);
+    let run = || host.run(&["--out", "results", "--phases", "sanitizer"]);
+    let output = run();
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let names: Vec<_> = host.phases().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names[1..], ["sanitizer-memcheck", "sanitizer-racecheck", "sanitizer-initcheck"]);
+
+    // A test that was renamed would be run by nobody.
+    host.program("archive/bin/burn-fp8-tests", &tests.replace("are_deterministic", "other"));
+    assert!(printed(&run()).contains("there is no test products::unfused::are_deterministic"));
+
+    host.program("bin/compute-sanitizer", "echo '========= Error: Unable to attach'; exit 255");
+    let output = run();
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let skipped = "1 passed, 0 failed, 1 skipped: skipped sanitizer (compute-sanitizer cannot";
+    assert!(printed(&output).contains(skipped), "{}", printed(&output));
 }
 
 #[test]
@@ -288,6 +417,13 @@ fn what_does_not_fit_in_the_time_is_left_out_and_said_so() {
     assert_eq!(output.status.code(), Some(1));
     let phases = host.phases();
     assert!(phases.contains(&("burn-fp8:codes".into(), "skipped: no time left".into())));
+
+    // 14 s of 28 are too few for tests, but not for benchmarks.
+    let output = host.run(&["--out", "results", "--seconds", "28"]);
+    assert_eq!(output.status.code(), Some(1));
+    let phases = host.phases();
+    assert!(phases.contains(&("burn-fp8:codes".into(), "skipped: no time left".into())));
+    assert!(phases.contains(&("gpu-host".into(), "ok".into())));
 }
 
 #[test]
@@ -310,7 +446,9 @@ fn a_wrong_command_line_is_explained() {
         (&["--quik"][..], "unknown option --quik"),
         (&["--seconds", "ten"], "--seconds takes a whole number, not ten"),
         (&["--validate-only", "--bench-only"], "exclude each other"),
-        (&["--out", "results", "--phases", "nothing"], "no phase is called nothing"),
+        (&["--phases", "nothing"], "no phase is called nothing"),
+        (&["--phases", "tests,foo"], "no phase is called foo"),
+        (&["--phases", "burn-fp8:foo"], "no phase is called burn-fp8:foo"),
     ] {
         let output = host.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

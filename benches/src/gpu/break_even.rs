@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::device::{Side, compare, random};
 use crate::linear::Layer;
 use crate::rows::Row;
+use crate::sink::Sink;
 use crate::{Fused, Options};
 
 pub const GROUP: &str = "gpu-break-even";
@@ -35,19 +36,22 @@ struct Shape {
     fp8_forward_ms: f64,
     bf16_forward_ms: f64,
     forward_ratio: f64,
-    /// Milliseconds of forward and backward, with current scaling.
-    fp8_training_ms: f64,
-    bf16_training_ms: f64,
-    training_ratio: f64,
+    /// Milliseconds of forward and backward, with current scaling; none where there was no time for it.
+    fp8_training_ms: Option<f64>,
+    bf16_training_ms: Option<f64>,
+    training_ratio: Option<f64>,
 }
 
-pub fn run(options: &Options) -> Result<Vec<Row>> {
+pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
     let sizes = if options.quick { &QUICK_SIZES[..] } else { &SIZES[..] };
     let start = Instant::now();
-    let (mut table, mut rows) = (vec![], vec![]);
+    let is_over = || start.elapsed() > options.time;
+    let mut table = vec![];
     let shapes = shapes(sizes);
+    fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
     for &shape in &shapes {
-        if start.elapsed() > options.time {
+        if is_over() {
             println!(
                 "{} of {} shapes measured in {} s; --seconds allows more",
                 table.len(),
@@ -56,19 +60,18 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
             );
             break;
         }
-        let (line, measured) = measure(options, shape)?;
+        let line = measure(options, sink, shape, &is_over)?;
+        let training = line.training_ratio.map_or("no time".into(), |ratio| format!("{ratio:.2}"));
         println!(
-            "{}×{}×{}: forward {:.2}, training {:.2}",
-            line.m, line.k, line.n, line.forward_ratio, line.training_ratio
+            "{}×{}×{}: forward {:.2}, training {training}",
+            line.m, line.k, line.n, line.forward_ratio
         );
         table.push(line);
-        rows.extend(measured);
+        // After each: there may be no other.
+        write_csv(&options.out.join("break_even.csv"), &table)?;
     }
-    fs::create_dir_all(&options.out)
-        .with_context(|| format!("cannot make {}", options.out.display()))?;
-    write_csv(&options.out.join("break_even.csv"), &table)?;
     for (name, title, ratio) in [
-        ("forward", "Forward product", (|shape| shape.forward_ratio) as fn(&Shape) -> f64),
+        ("forward", "Forward product", (|shape| Some(shape.forward_ratio)) as Ratio),
         ("training", "Forward and backward", |shape| shape.training_ratio),
     ] {
         let path = options.out.join(format!("break_even_{name}.svg"));
@@ -78,8 +81,11 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
             .map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))?;
         fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(rows)
+    Ok(())
 }
+
+/// What a picture shows of a shape.
+type Ratio = fn(&Shape) -> Option<f64>;
 
 /// All M, K, N; the cubes first, then by size, so that a run that is cut short has seen the whole range.
 fn shapes(sizes: &[usize]) -> Vec<[usize; 3]> {
@@ -90,7 +96,12 @@ fn shapes(sizes: &[usize]) -> Vec<[usize; 3]> {
     shapes
 }
 
-fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<(Shape, Vec<Row>)> {
+fn measure(
+    options: &Options,
+    sink: &mut Sink,
+    shape @ [m, k, n]: [usize; 3],
+    is_over: &dyn Fn() -> bool,
+) -> Result<Shape> {
     let native = Fp8Config::default().with_execution(Execution::Native);
     let flops = 2.0 * m as f64 * k as f64 * n as f64;
     let forward = {
@@ -116,7 +127,10 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<(Shape, V
         };
         pair(options, format!("{m}×{k}×{n} forward"), flops, &mut fp8, &mut bf16)?
     };
-    let training = {
+    sink.add([forward.clone()])?;
+    let training = if is_over() {
+        None
+    } else {
         let layer = Layer::<Fused>::random(shape);
         let mut bf16 = |_| {
             layer.step::<Autodiff<Fused>>();
@@ -127,20 +141,21 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<(Shape, V
             Ok(())
         };
         let name = format!("{m}×{k}×{n} forward and backward");
-        pair(options, name, 3.0 * flops, &mut fp8, &mut bf16)?
+        let training = pair(options, name, 3.0 * flops, &mut fp8, &mut bf16)?;
+        sink.add([training.clone()])?;
+        Some(training)
     };
-    let line = Shape {
+    Ok(Shape {
         m,
         k,
         n,
         fp8_forward_ms: forward.milliseconds,
         bf16_forward_ms: forward.reference_milliseconds,
         forward_ratio: forward.ratio,
-        fp8_training_ms: training.milliseconds,
-        bf16_training_ms: training.reference_milliseconds,
-        training_ratio: training.ratio,
-    };
-    Ok((line, vec![forward, training]))
+        fp8_training_ms: training.as_ref().map(|row| row.milliseconds),
+        bf16_training_ms: training.as_ref().map(|row| row.reference_milliseconds),
+        training_ratio: training.as_ref().map(|row| row.ratio),
+    })
 }
 
 fn pair(
@@ -174,7 +189,7 @@ fn draw(
     title: &str,
     sizes: &[usize],
     table: &[Shape],
-    ratio: fn(&Shape) -> f64,
+    ratio: Ratio,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let count = sizes.len() as i32;
     let panel = MARGIN + count * CELL;
@@ -201,10 +216,8 @@ fn draw(
             area.draw_text(&label, &text(11), (left - 32, y))?;
             for (i, &k) in sizes.iter().enumerate() {
                 let corner = (left + i as i32 * CELL, top + j as i32 * CELL);
-                let Some(shape) = table.iter().find(|s| [s.m, s.k, s.n] == [m, k, n]) else {
-                    continue;
-                };
-                let ratio = ratio(shape);
+                let shape = table.iter().find(|s| [s.m, s.k, s.n] == [m, k, n]);
+                let Some(ratio) = shape.and_then(ratio) else { continue };
                 let opposite = (corner.0 + CELL - 2, corner.1 + CELL - 2);
                 area.draw(&Rectangle::new([corner, opposite], colour(ratio).filled()))?;
                 let centre = (corner.0 + CELL / 2 - 1, corner.1 + CELL / 2 - 1);
@@ -238,9 +251,9 @@ mod tests {
             fp8_forward_ms: 1.0,
             bf16_forward_ms: ratio,
             forward_ratio: ratio,
-            fp8_training_ms: 3.0,
-            bf16_training_ms: 3.0 * ratio,
-            training_ratio: ratio,
+            fp8_training_ms: Some(3.0),
+            bf16_training_ms: Some(3.0 * ratio),
+            training_ratio: Some(ratio),
         }
     }
 
@@ -254,9 +267,11 @@ mod tests {
 
     #[test]
     fn the_table_is_drawn_with_the_shapes_measured() {
-        let table = [line([1024, 2048, 4096], 0.75), line([16384; 3], 1.5)];
+        let cut_short = Shape { training_ratio: None, ..line([4096; 3], 1.25) };
+        let table = [line([1024, 2048, 4096], 0.75), line([16384; 3], 1.5), cut_short];
         let mut svg = String::new();
-        draw(&mut svg, "title", &SIZES, &table, |shape| shape.forward_ratio).unwrap();
+        draw(&mut svg, "title", &SIZES, &table, |shape| shape.training_ratio).unwrap();
+        assert!(!svg.contains("1.25"));
         assert!(svg.contains("0.75") && svg.contains("1.50") && svg.contains("N = 16384"));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table.csv");

@@ -122,23 +122,51 @@ impl<'a> Measured<'a> {
 /// Measures `subject` and `reference` in turns, so that clocks and temperature are the same for both.
 pub fn compare<B: Backend>(
     gpu: &Gpu,
-    (group, target): (&str, Option<f64>),
+    group: (&str, Option<f64>),
     subject: Side<'_>,
     reference: Side<'_>,
     samples: usize,
 ) -> Result<Row> {
+    let mut rows = compare_all::<B>(gpu, group, vec![subject], reference, samples)?;
+    rows.pop().context("a row for each subject")
+}
+
+/// The same for several subjects with one reference.
+pub fn compare_all<B: Backend>(
+    gpu: &Gpu,
+    group: (&str, Option<f64>),
+    subjects: Vec<Side<'_>>,
+    reference: Side<'_>,
+    samples: usize,
+) -> Result<Vec<Row>> {
     let wait = || gpu.wait::<B>();
-    let mut subject = Measured::new(subject, &wait)?;
+    let warm = |side| Measured::new(side, &wait);
+    let mut subjects = subjects.into_iter().map(warm).collect::<Result<Vec<_>>>()?;
     let mut reference = Measured::new(reference, &wait)?;
-    let mut ratios = vec![];
     for _ in 0..samples {
-        let time = subject.sample(&wait)?;
-        let reference_time = reference.sample(&wait)?;
-        let work = |side: &Side<'_>| side.bytes.map_or(1.0, |bytes| bytes as f64);
-        ratios.push(work(&subject.side) / time / (work(&reference.side) / reference_time));
+        for subject in &mut subjects {
+            subject.sample(&wait)?;
+        }
+        reference.sample(&wait)?;
     }
-    let milliseconds = median(&mut subject.milliseconds);
-    Ok(Row {
+    Ok(subjects.iter().map(|subject| row(group, subject, &reference)).collect())
+}
+
+fn row(
+    (group, target): (&str, Option<f64>),
+    subject: &Measured<'_>,
+    reference: &Measured<'_>,
+) -> Row {
+    let work = |side: &Side<'_>| side.bytes.map_or(1.0, |bytes| bytes as f64);
+    let speed = |side: &Measured<'_>, time: f64| work(&side.side) / time;
+    let mut ratios: Vec<_> = subject
+        .milliseconds
+        .iter()
+        .zip(&reference.milliseconds)
+        .map(|(time, reference_time)| speed(subject, *time) / speed(reference, *reference_time))
+        .collect();
+    let milliseconds = median(&mut subject.milliseconds.clone());
+    Row {
         group: group.to_owned(),
         name: subject.side.name.to_owned(),
         threads: 1,
@@ -146,10 +174,10 @@ pub fn compare<B: Backend>(
         gigabytes_per_second: subject.side.bytes.map(|bytes| bytes as f64 / milliseconds / 1e6),
         teraflops_per_second: subject.side.flops.map(|flops| flops / milliseconds / 1e9),
         reference: reference.side.name.to_owned(),
-        reference_milliseconds: median(&mut reference.milliseconds),
+        reference_milliseconds: median(&mut reference.milliseconds.clone()),
         ratio: median(&mut ratios),
         target,
-    })
+    }
 }
 
 /// The same measurement, beside one that another program made on this device.

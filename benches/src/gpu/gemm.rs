@@ -9,8 +9,9 @@ use burn_fp8::{
     Fp8Format, Fp8Matmul, GemmOperand, GemmOptions, Layouts, QuantizeMatrix, Recipe, ScaleRule,
 };
 
-use crate::device::{Side, beside, compare, random};
+use crate::device::{Side, beside, compare_all, random};
 use crate::rows::Row;
+use crate::sink::Sink;
 use crate::{Options, Unfused};
 
 pub const GROUP: &str = "gpu-gemm";
@@ -48,13 +49,12 @@ pub fn operand<B: Fp8Matmul>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOpe
     GemmOperand { words, rows, format, scale: quantized.scale }
 }
 
-pub fn run(options: &Options) -> Result<Vec<Row>> {
+pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
     let shapes = if options.quick { &SHAPES[..QUICK] } else { &SHAPES[..] };
-    let mut rows = vec![];
     for &shape in shapes {
-        rows.extend(measure(options, shape)?);
+        sink.add(measure(options, shape)?)?;
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>> {
@@ -67,23 +67,34 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
         black_box(a.clone().matmul(b.clone().transpose()));
         Ok(())
     };
+    // Each matrix once in each format.
+    let codes = |side: usize, format| -> Vec<_> {
+        high.iter().map(|pair| operand(pair[side].clone(), format)).collect()
+    };
+    let (e4m3, e5m2, rhs) = (codes(0, E4M3), codes(0, E5M2), codes(1, E4M3));
+    let mut products: Vec<_> = KINDS
+        .iter()
+        .map(|&(format, fast_accumulation, name, _)| {
+            let lhs = if format == E4M3 { &e4m3 } else { &e5m2 };
+            let gemm = GemmOptions::new(k, DType::BF16, fast_accumulation);
+            let rhs = &rhs;
+            let call = move |set: usize| {
+                let (a, b) = (lhs[set % sets].clone(), rhs[set % sets].clone());
+                black_box(B::fp8_gemm(a, b, gemm.clone()));
+                Ok(())
+            };
+            (format!("{m}×{k}×{n} {name}"), call)
+        })
+        .collect();
+    let subjects = products
+        .iter_mut()
+        .map(|(name, call)| Side { name, bytes: None, flops: Some(flops), call })
+        .collect();
+    let reference = Side { name: "Burn's bf16 product", bytes: None, flops: None, call: &mut bf16 };
+    let measured =
+        compare_all::<B>(&options.gpu, (GROUP, None), subjects, reference, options.samples())?;
     let mut rows = vec![];
-    for (format, fast_accumulation, name, torch_name) in KINDS {
-        let codes: Vec<_> = high
-            .iter()
-            .map(|[a, b]| [operand(a.clone(), format), operand(b.clone(), E4M3)])
-            .collect();
-        let gemm = GemmOptions::new(k, DType::BF16, fast_accumulation);
-        let mut fp8 = |set: usize| {
-            let [a, b] = codes[set % sets].clone();
-            black_box(B::fp8_gemm(a, b, gemm.clone()));
-            Ok(())
-        };
-        let name = format!("{m}×{k}×{n} {name}");
-        let subject = Side { name: &name, bytes: None, flops: Some(flops), call: &mut fp8 };
-        let reference =
-            Side { name: "Burn's bf16 product", bytes: None, flops: None, call: &mut bf16 };
-        let row = compare::<B>(&options.gpu, (GROUP, None), subject, reference, options.samples())?;
+    for (row, (_, _, _, torch_name)) in measured.into_iter().zip(KINDS) {
         if let Some(torch) = &options.torch
             && let Some(milliseconds) = torch.gemm(shape, torch_name)
         {

@@ -9,6 +9,7 @@ use burn_fp8::{Fp8Matmul, Layouts, Overflow, QuantizeMatrix, Recipe, Scalar, Sca
 
 use crate::device::{Copy, Side, compare, random};
 use crate::rows::Row;
+use crate::sink::Sink;
 use crate::{Options, Unfused};
 
 pub const GROUP: &str = "gpu-kernels";
@@ -37,11 +38,11 @@ fn rules() -> [(&'static str, ScaleRule<B>, usize); 3] {
     ]
 }
 
-pub fn run(options: &Options) -> Result<Vec<Row>> {
+pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
     let elements = SIZE * SIZE;
     let inputs: Vec<_> = (0..SETS).map(|_| random::<B>([SIZE, SIZE])).collect();
     let mut copy = Copy::new(&options.gpu, 2 * elements, SETS)?;
-    let mut rows = vec![];
+    let mut copy_milliseconds = None;
     let layouts = [
         ("quantize", Layouts::Rows, 1, "quantize_current"),
         ("quantize and transpose", Layouts::Both, 2, "quantize_transpose_current"),
@@ -76,24 +77,25 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
                 && reads == 2
                 && let Some((milliseconds, speed)) = torch.kernel(torch_name)
             {
-                rows.push(Row {
+                sink.add([Row {
                     reference: torch.name(&format!("compiled, {torch_name}")),
                     reference_milliseconds: milliseconds,
                     ratio: row.gigabytes_per_second.unwrap_or_default() / speed,
                     target: None,
                     ..row.clone()
-                });
+                }])?;
             }
-            rows.push(row);
+            copy_milliseconds = Some(row.reference_milliseconds);
+            sink.add([row])?;
         }
     }
     if let Some((milliseconds, speed)) = options.torch.as_ref().and_then(|t| t.kernel("copy"))
-        && let Some(row) = rows.last()
+        && let Some(copy) = copy_milliseconds
     {
         println!(
             "copies: {:.0} GB/s here, {speed:.0} GB/s ({milliseconds:.3} ms) by torch",
-            4.0 * elements as f64 / row.reference_milliseconds / 1e6
+            4.0 * elements as f64 / copy / 1e6
         );
     }
-    Ok(rows)
+    Ok(())
 }

@@ -16,6 +16,7 @@ use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Ran, R
 
 use crate::device::{Side, beside, compare, random};
 use crate::rows::Row;
+use crate::sink::Sink;
 use crate::{Fused, Options, Unfused};
 
 pub const GROUP: &str = "gpu-linear";
@@ -102,14 +103,13 @@ where
     assert_eq!((native, report.products.len()), (3, 3), "{report}");
 }
 
-pub fn run(options: &Options) -> Result<Vec<Row>> {
+pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
     let shapes = if options.quick { &SHAPES[..1] } else { &SHAPES[..] };
-    let mut rows = vec![];
     for &shape in shapes {
-        rows.extend(measure::<Fused>(options, shape, "")?);
-        rows.extend(measure::<Unfused>(options, shape, ", without Fusion")?);
+        sink.add(measure::<Fused>(options, shape, "")?)?;
+        sink.add(measure::<Unfused>(options, shape, ", without Fusion")?)?;
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn measure<I: Fp8Matmul>(

@@ -9,10 +9,12 @@ mod device;
 mod gemm;
 mod host;
 mod kernels;
+mod library;
 mod linear;
 mod report;
 #[path = "../rows.rs"]
 mod rows;
+mod sink;
 mod torch;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use device::Gpu;
-use rows::Row;
+use sink::Sink;
 use torch::Torch;
 
 /// CUDA as Burn has it by default.
@@ -46,8 +48,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Print what the device can do in FP8; fails where that is not native
-    Device,
+    /// Print what the device can do in FP8, and which cuBLASLt does it; fails where that is not native
+    Device {
+        /// Write which cuBLASLt it is to this file as JSON
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// Run one group of benchmarks and print a table; fails if a ratio is below its target
     Bench(Bench),
     /// Write codes, scales and products for gpu_accuracy.py
@@ -104,7 +110,7 @@ impl Options {
 }
 
 /// A group of benchmarks: its name and what measures it.
-type Group = (&'static str, fn(&Options) -> Result<Vec<Row>>);
+type Group = (&'static str, fn(&Options, &mut Sink) -> Result<()>);
 
 const GROUPS: [Group; 5] = [
     (gemm::GROUP, gemm::run),
@@ -116,7 +122,7 @@ const GROUPS: [Group; 5] = [
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
-        Task::Device => device(),
+        Task::Device { json } => device(json.as_deref()),
         Task::Bench(arguments) => bench(arguments),
         Task::Accuracy { folder, quick } => accuracy::write(&folder, quick).map(|()| true),
         Task::Report { folder } => report::write(&folder).map(|()| true),
@@ -132,11 +138,16 @@ fn main() -> ExitCode {
 }
 
 /// Whether the device runs FP8 natively.
-fn device() -> Result<bool> {
+fn device(json: Option<&Path>) -> Result<bool> {
     let gpu = Gpu::new()?;
     println!("{}, L2 cache {:.1} MB", gpu.name()?, gpu.l2_bytes()? as f64 / 1e6);
     let capability = Fp8Backend::<Fused>::capability(&Default::default());
     println!("{capability}");
+    let library = library::loaded(&capability)?;
+    println!("{library}");
+    if let Some(path) = json {
+        write_json(path, &library)?;
+    }
     Ok(matches!(capability, Capability::Native(_)))
 }
 
@@ -156,11 +167,10 @@ fn bench(arguments: Bench) -> Result<bool> {
         .into_iter()
         .find(|(name, _)| *name == arguments.group)
         .context("clap takes known groups only")?;
-    let rows = run(&options)?;
+    let mut sink = Sink::new(arguments.json);
+    run(&options, &mut sink)?;
+    let rows = sink.into_rows();
     println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
-    if let Some(path) = arguments.json {
-        write_json(&path, &rows)?;
-    }
     let missed = rows.iter().filter(|row| row.misses_target()).count();
     if missed > 0 {
         eprintln!("{missed} of {} rows are below their target", rows.len());
@@ -168,7 +178,11 @@ fn bench(arguments: Bench) -> Result<bool> {
     Ok(missed == 0)
 }
 
+/// Under another name first: a program that is ended here leaves what it had written before.
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(value)? + "\n";
-    std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
+    let part = path.with_extension("json.part");
+    std::fs::write(&part, json)
+        .and_then(|()| std::fs::rename(&part, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }

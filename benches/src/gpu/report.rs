@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::rows::{self, Row};
-use crate::write_json;
+use crate::{library, write_json};
 
 #[derive(Serialize)]
 struct Report {
@@ -22,6 +22,10 @@ struct Report {
     host: BTreeMap<String, String>,
     phases: Vec<Phase>,
     rows: Vec<Row>,
+    /// What makes figures less than they seem, and files that could not be read.
+    warnings: Vec<String>,
+    /// The cuBLASLt that our programs load; null where that is not known.
+    cublaslt: Value,
     /// What gpu_accuracy.py found; null where it did not run.
     accuracy: Value,
     /// What gpu_peers.py measured; null where it did not run.
@@ -38,6 +42,15 @@ struct Phase {
 }
 
 pub fn write(folder: &Path) -> Result<()> {
+    let mut warnings = vec![];
+    let rows = rows_of(folder, &mut warnings)?;
+    let mut read = |file| optional(folder, file, &mut warnings);
+    let (cublaslt, accuracy, torch) =
+        (read("device.json"), read("accuracy.json"), read("torch.json"));
+    let peers = [(&torch, "gpu_peers.py"), (&accuracy, "gpu_accuracy.py")];
+    warnings.extend(
+        peers.into_iter().filter_map(|(peer, script)| library::difference(&cublaslt, peer, script)),
+    );
     let report = Report {
         host: lines(folder, "host.tsv")?.into_iter().map(|[name, value]| (name, value)).collect(),
         phases: lines(folder, "phases.tsv")?
@@ -47,9 +60,11 @@ pub fn write(folder: &Path) -> Result<()> {
                 Ok(Phase { phase, status, seconds, log })
             })
             .collect::<Result<_>>()?,
-        rows: rows_of(folder)?,
-        accuracy: optional(folder, "accuracy.json")?,
-        torch: optional(folder, "torch.json")?,
+        rows,
+        warnings,
+        cublaslt,
+        accuracy,
+        torch,
     };
     write_json(&folder.join("results.json"), &report)?;
     for (file, preset) in [("table.txt", UTF8_FULL_CONDENSED), ("table.md", ASCII_MARKDOWN)] {
@@ -74,7 +89,9 @@ fn text(report: &Report, preset: &str) -> String {
     if let Some(seconds) = phases.column_mut(2) {
         seconds.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{host}\n\n{phases}\n\n{}\n", rows::table(&report.rows, preset))
+    let warnings: String =
+        report.warnings.iter().map(|text| format!("warning: {text}\n\n")).collect();
+    format!("{warnings}{host}\n\n{phases}\n\n{}\n", rows::table(&report.rows, preset))
 }
 
 /// The lines of a file of `N` columns each, separated by tabs.
@@ -94,7 +111,8 @@ fn lines<const N: usize>(folder: &Path, file: &str) -> Result<Vec<[String; N]>> 
         .collect()
 }
 
-fn rows_of(folder: &Path) -> Result<Vec<Row>> {
+/// Of all groups; what cannot be read is a warning, so that one file does not cost the others.
+fn rows_of(folder: &Path, warnings: &mut Vec<String>) -> Result<Vec<Row>> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
@@ -105,25 +123,29 @@ fn rows_of(folder: &Path) -> Result<Vec<Row>> {
     files.sort();
     let mut rows = vec![];
     for path in files {
-        let json = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let of_group: Vec<Row> = serde_json::from_slice(&json)
-            .with_context(|| format!("{} holds no rows", path.display()))?;
-        ensure!(!of_group.is_empty(), "{} is empty", path.display());
-        rows.extend(of_group);
+        let of_group = fs::read(&path)
+            .map_err(anyhow::Error::from)
+            .and_then(|json| Ok(serde_json::from_slice::<Vec<Row>>(&json)?));
+        match of_group {
+            Ok(of_group) => rows.extend(of_group),
+            Err(error) => warnings.push(format!("{} holds no rows: {error}", path.display())),
+        }
     }
     Ok(rows)
 }
 
-/// A JSON file that is there only if its phase ran.
-fn optional(folder: &Path, file: &str) -> Result<Value> {
-    let path = folder.join(file);
-    match fs::read(&path) {
-        Ok(json) => {
-            serde_json::from_slice(&json).with_context(|| format!("{} is no JSON", path.display()))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
+/// A JSON file that is there only if its phase ran. Why it cannot be read stands for what cannot.
+fn optional(folder: &Path, file: &str, warnings: &mut Vec<String>) -> Value {
+    let error = match fs::read(folder.join(file)) {
+        Ok(json) => match serde_json::from_slice(&json) {
+            Ok(value) => return value,
+            Err(error) => format!("{file} is no JSON: {error}"),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Value::Null,
+        Err(error) => format!("cannot read {file}: {error}"),
+    };
+    warnings.push(error.clone());
+    json!({ "error": error })
 }
 
 #[cfg(test)]
@@ -165,6 +187,30 @@ mod tests {
         assert!(json["torch"].is_null());
         let table = fs::read_to_string(path("table.md")).unwrap();
         assert!(table.contains("MISSED") && table.contains("700.0"), "{table}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_json_costs_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("host.tsv"), "device\tNVIDIA H200\n").unwrap();
+        fs::write(path("phases.tsv"), "accuracy\tfailed: status 1\t3\taccuracy.log\n").unwrap();
+        fs::write(path("accuracy.json"), "{\"rows\": [{\"error\": Infinity}]}").unwrap();
+        fs::write(path("rows-gpu-gemm.json"), "[").unwrap();
+        fs::write(path("device.json"), "{\"path\": \"/a\", \"version\": \"13.4.1\"}").unwrap();
+        fs::write(path("torch.json"), "{\"cublaslt\": {\"path\": \"/b\", \"version\": 120804}}")
+            .unwrap();
+        write(folder.path()).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_slice(&fs::read(path("results.json")).unwrap()).unwrap();
+        let error = json["accuracy"]["error"].as_str().unwrap();
+        assert!(error.starts_with("accuracy.json is no JSON"), "{error}");
+        let table = fs::read_to_string(path("table.txt")).unwrap();
+        for warning in
+            ["holds no rows", "is no JSON", "warning: cuBLASLt differs: 13.4.1 (/a) here"]
+        {
+            assert!(table.contains(warning), "{table}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use burn_fp8::Execution;
 use clap::{Parser, ValueEnum};
 
 /// Climbs the ladder of fused FP8 matrix products: plain codes, mixed formats, scales, ReLU, bias and GELU, amax, and inference with
@@ -28,6 +29,10 @@ pub struct Args {
     /// What runs the products
     #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
+
+    /// How products run; `native` ends the program at one that cannot run on tensor cores
+    #[arg(long, value_enum, default_value_t = ExecutionName::Auto)]
+    pub execution: ExecutionName,
 }
 
 /// Sizes that take a moment, not more: errors are measured against a plain loop in f64.
@@ -49,6 +54,27 @@ pub enum BackendName {
     /// An NVIDIA GPU
     #[cfg(feature = "cuda")]
     Cuda,
+}
+
+/// How products run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExecutionName {
+    /// On tensor cores where they can
+    Auto,
+    /// In emulation
+    FakeQuantized,
+    /// On tensor cores
+    Native,
+}
+
+impl From<ExecutionName> for Execution {
+    fn from(name: ExecutionName) -> Self {
+        match name {
+            ExecutionName::Auto => Self::Auto,
+            ExecutionName::FakeQuantized => Self::FakeQuantized,
+            ExecutionName::Native => Self::Native,
+        }
+    }
 }
 
 /// Reads the command line; on `--help`, `--version` or an error returns the exit code of what it printed.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use burn::backend::{Flex, NdArray};
-use burn_fp8::Fp8Matmul;
+use burn_fp8::{Fp8Config, Fp8Matmul};
 
 use args::{Args, BackendName};
 
@@ -43,8 +43,10 @@ fn climb<B: Fp8Matmul>(args: &Args) -> Result<()> {
          against f64 with\nthe numbers before they were quantized.\n",
         B::name(&device)
     ))?;
-    for step in ladder::steps::<B>(args)? {
-        print::step(&step)?;
-    }
-    print::line(&inference::run::<B>(args)?)
+    Fp8Config::default().with_execution(args.execution.into()).scope(|| {
+        for step in ladder::steps::<B>(args)? {
+            print::step(&step)?;
+        }
+        print::line(&inference::run::<B>(args)?)
+    })
 }

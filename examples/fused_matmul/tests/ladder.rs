@@ -60,9 +60,22 @@ fn the_seed_is_all_that_it_depends_on() {
 }
 
 #[test]
+fn native_products_end_the_program_where_there_are_none() {
+    assert_eq!(climb(&["--execution", "fake-quantized"]), climb(&[]));
+    let output = run(&["--execution", "native"]);
+    assert!(!output.status.success() && !output.stderr.is_empty());
+}
+
+#[test]
 fn help_and_errors() {
     assert!(climb(&["--help"]).contains("--backend"));
-    for arguments in [&["--m", "0"][..], &["--n", "x"], &["--backend", "abacus"], &["more"]] {
+    for arguments in [
+        &["--m", "0"][..],
+        &["--n", "x"],
+        &["--backend", "abacus"],
+        &["--execution", "fast"],
+        &["more"],
+    ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());

@@ -24,18 +24,18 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<ExitCode> {
     if arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
         return status(&script, &[String::from("--help")]);
     }
-    // Before minutes are spent on building. The script says what is missing.
-    let check = check_arguments(arguments);
-    let missing = Command::new(&script)
-        .args(&check)
+    // Before minutes are spent on building: the script says what is missing, or wrong in the command line. `--list` needs no GPU.
+    let check = Command::new(&script)
+        .args(arguments)
+        .arg("--check-only")
         .status()
         .with_context(|| format!("cannot start {}", script.display()))?;
-    if !missing.success() || arguments.iter().any(|argument| argument == "--check-only") {
-        return Ok(code(missing.code()));
+    if !check.success() || arguments.iter().any(|argument| argument == "--check-only") {
+        return Ok(code(check.code()));
     }
     let metadata = metadata()?;
     let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps, &metadata)?;
+    let programs = programs::build(steps)?;
     let folder = folder(&metadata).join(NAME);
     steps.step("staging", || stage::write(&folder, &programs, &manifest))?;
     let mut arguments = arguments.to_vec();
@@ -50,7 +50,7 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<ExitCode> {
 pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
     let metadata = metadata()?;
     let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps, &metadata)?;
+    let programs = programs::build(steps)?;
     let folder = folder(&metadata);
     let staged = folder.join(NAME);
     steps.step("staging", || stage::write(&staged, &programs, &manifest))?;
@@ -73,15 +73,6 @@ pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
         );
         Ok(())
     })
-}
-
-/// The arguments that the check needs, without what only a run needs.
-fn check_arguments(arguments: &[String]) -> Vec<String> {
-    let mut check = vec![String::from("--check-only")];
-    if let Some(index) = arguments.iter().position(|argument| argument == "--python") {
-        check.extend(arguments[index..].iter().take(2).cloned());
-    }
-    check
 }
 
 fn metadata() -> Result<Metadata> {
@@ -107,16 +98,4 @@ fn status(script: &Path, arguments: &[String]) -> Result<ExitCode> {
 /// Ended by a signal counts as failed.
 fn code(code: Option<i32>) -> ExitCode {
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::check_arguments;
-
-    #[test]
-    fn the_check_is_asked_for_the_same_python() {
-        let arguments = ["--quick", "--python", "/opt/python", "--out", "x"].map(String::from);
-        assert_eq!(check_arguments(&arguments), ["--check-only", "--python", "/opt/python"]);
-        assert_eq!(check_arguments(&arguments[..1]), ["--check-only"]);
-    }
 }
