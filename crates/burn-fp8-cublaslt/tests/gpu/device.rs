@@ -1,6 +1,6 @@
 //! Buffers on the device, and a product run and compared.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn_fp8_cublaslt::raw::driver::DevicePointer;
 use burn_fp8_cublaslt::*;
@@ -19,7 +19,10 @@ pub struct Gpu {
 
 impl Gpu {
     pub fn new() -> Self {
-        let context = CudaContext::new(0).expect("a CUDA device");
+        // Kept over all tests: the device would forget with its primary context what the library has loaded into it.
+        static CONTEXT: OnceLock<Arc<CudaContext>> = OnceLock::new();
+        let context = CONTEXT.get_or_init(|| CudaContext::new(0).expect("a CUDA device")).clone();
+        context.bind_to_thread().expect("the context of the device");
         let lt = CublasLt::current().expect("FP8 on the first device");
         println!("{:?}, ordering by {:?}", lt.capability(), lt.ordering());
         Self { context, lt }
@@ -147,18 +150,22 @@ impl OnDevice {
 
 /// Runs a case and compares every output with the reference. Returns false where cuBLASLt has a known gap.
 pub fn check(gpu: &Gpu, case: &Case, seed: u64) -> bool {
+    match attempt(gpu, case, seed) {
+        Ok(()) => true,
+        Err(error @ Error::NoAlgorithm { hint: Some(_), .. }) => {
+            println!("GAP {error}");
+            false
+        }
+        Err(error) => panic!("{error}\n{case:?}"),
+    }
+}
+
+/// The same, with the error where it does not run.
+pub fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
     let inputs = Inputs::new(&case.problem, &mut Random(seed));
     let device = OnDevice::new(case, &inputs);
     // SAFETY: all buffers cover the product and outlive the synchronization below.
-    let launched = unsafe { gpu.lt.run(&case.problem, &device.pointers, case.alpha, case.beta) };
-    let launch = match launched {
-        Ok(launch) => launch,
-        Err(error @ Error::NoAlgorithm { hint: Some(_), .. }) => {
-            println!("GAP {error}");
-            return false;
-        }
-        Err(error) => panic!("{error}\n{case:?}"),
-    };
+    let launch = unsafe { gpu.lt.run(&case.problem, &device.pointers, case.alpha, case.beta) }?;
     gpu.synchronize();
     compare(case, &inputs, &device);
     println!(
@@ -169,7 +176,7 @@ pub fn check(gpu: &Gpu, case: &Case, seed: u64) -> bool {
         case.problem.d.dtype,
         launch.algorithm
     );
-    true
+    Ok(())
 }
 
 /// Compares every output on the device with the reference.

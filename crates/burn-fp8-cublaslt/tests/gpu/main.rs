@@ -11,7 +11,7 @@ mod ordering;
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cublaslt::*;
 use data::{Case, Inputs, Random};
-use device::{Gpu, OnDevice, check, compare};
+use device::{Gpu, OnDevice, attempt, check, compare};
 
 const PAIRS: [(Fp8Format, Fp8Format); 3] = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)];
 const OUTPUTS: [DataType; 5] =
@@ -157,9 +157,19 @@ fn scales_per_row_and_per_block_are_right_where_the_device_has_them() {
             for (a, b) in PAIRS {
                 for d in [DataType::Bf16, DataType::F16, DataType::F32] {
                     let problem = ScaledMatmul { scales, ..ScaledMatmul::new(m, n, k, a, b, d) };
-                    match plan(&problem, &gpu.lt.capability()) {
-                        Ok(_) => assert!(check(&gpu, &Case::new(problem), 9)),
-                        Err(error) => println!("NOT THERE {error}"),
+                    // By NVIDIA's documentation this one is there: FP8 with a scale for each row came to Hopper with 12.9.
+                    let Capability { compute, library, .. } = gpu.lt.capability();
+                    let documented = compute == ComputeCapability::SM_90
+                        && library >= LibraryVersion::new(12, 9)
+                        && scales == Scales::PerRow
+                        && (a, b, d) == (E4M3, E4M3, DataType::Bf16);
+                    match attempt(&gpu, &Case::new(problem), 9) {
+                        Ok(()) => {}
+                        Err(error @ (Error::Plan(_) | Error::NoAlgorithm { .. })) => {
+                            assert!(!documented, "{error}");
+                            println!("NOT THERE {error}");
+                        }
+                        Err(error) => panic!("{error}\n{problem:?}"),
                     }
                 }
             }
@@ -270,10 +280,11 @@ fn errors_are_typed_and_a_broken_rule_is_found_once() {
     assert_eq!(Capability::probe(0), Ok(gpu.lt.capability()));
 }
 
-/// Reports what cuBLASLt does where the product of both scales is no normal f32; its documentation does not say.
+/// What cuBLASLt does where the product of both scales is no normal f32: its documentation does not say in which order it
+/// multiplies, so that the result may be exact, underflow or overflow.
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
-fn scales_whose_product_is_not_normal_are_reported() {
+fn scales_whose_product_is_not_normal_give_what_is_exact_or_zero_or_infinite() {
     let gpu = Gpu::new();
     let problem = ScaledMatmul::new(16, 16, 4096, E4M3, E4M3, DataType::F32);
     let exact = 448.0 * 448.0 * 4096.0;
@@ -290,7 +301,11 @@ fn scales_whose_product_is_not_normal_are_reported() {
         // SAFETY: the buffers cover the product and live until the synchronization.
         unsafe { gpu.lt.run(&problem, &device.pointers, 1.0, 0.0) }.unwrap();
         gpu.synchronize();
-        let got = data::decode(DataType::F32, &device.d.read())[0];
-        println!("codes {code:#x}, scales {scales:?}: {got:e}, exactly {exact:e}");
+        let got = data::decode(DataType::F32, &device.d.read());
+        println!("codes {code:#x}, scales {scales:?}: {:e}, exactly {exact:e}", got[0]);
+        for got in got {
+            let is_exact = (got - exact).abs() <= 2f64.powi(-8) * exact.abs();
+            assert!(is_exact || got == 0.0 || got == f64::INFINITY, "{got:e}, exactly {exact:e}");
+        }
     }
 }

@@ -14,6 +14,8 @@ mod accuracy;
 mod codes;
 mod delayed;
 mod golden;
+mod ladder;
+mod layers;
 mod products;
 mod scaled;
 mod special;

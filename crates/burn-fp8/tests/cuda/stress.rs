@@ -40,18 +40,23 @@ fn wait<B: Backend>(tensor: &Tensor<B, 2>) {
 
 /// Waits after each operation.
 pub fn serial<B: Fp8Matmul>(seed: u64) -> Vec<Pair<Fp8Backend<B>>> {
+    native::<B>().scope(|| serial_as_configured(seed))
+}
+
+/// The same, with products as they are configured; plain ones without the decorator.
+pub fn serial_as_configured<B: Backend>(seed: u64) -> Vec<Pair<B>> {
     let mut pairs = vec![];
     for (index, [m, k, n]) in SHAPES.into_iter().enumerate() {
         for dtype in [FloatDType::F32, FloatDType::BF16] {
             let seed = 100 * seed + 10 * index as u64;
-            let half_x = typed::<Fp8Backend<B>, 2>(&normal(seed, m * k), [m, k], dtype);
-            let half_w = typed::<Fp8Backend<B>, 2>(&normal(seed + 1, k * n), [k, n], dtype);
+            let half_x = typed::<B, 2>(&normal(seed, m * k), [m, k], dtype);
+            let half_w = typed::<B, 2>(&normal(seed + 1, k * n), [k, n], dtype);
             let [x, w] = [&half_x, &half_w].map(|half| {
                 let whole = half.clone() + half.clone();
                 wait(&whole);
                 whole
             });
-            let y = native::<B>().scope(|| x.matmul(w));
+            let y = x.matmul(w);
             wait(&y);
             pairs.push(Pair { half_x, half_w, y });
         }
