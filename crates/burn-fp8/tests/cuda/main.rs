@@ -13,6 +13,7 @@ mod accuracy;
 #[cfg(feature = "cuda")]
 mod codes;
 mod delayed;
+#[cfg(feature = "cuda")]
 mod golden;
 mod ladder;
 mod layers;
