@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use burn::tensor::DType;
+#[cfg(any(feature = "cubecl", feature = "fusion"))]
+use burn::tensor::TensorMetadata;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{DType, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Layouts};
 
 use super::operand::ScaleRule;
@@ -175,6 +177,7 @@ impl<B: Backend> MeasuredMatrix<B> {
 }
 
 /// Rows and columns of a tensor `[…, C]` whose leading dimensions are joined.
+#[cfg(any(feature = "cubecl", feature = "fusion"))]
 pub(crate) fn matrix_shape(tensor: &impl TensorMetadata) -> [usize; 2] {
     let shape = tensor.shape();
     let columns = shape[shape.num_dims() - 1];
