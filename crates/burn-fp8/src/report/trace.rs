@@ -89,10 +89,11 @@ impl PendingOperand {
 
     /// An operand of a native product.
     pub(crate) fn of_matrix<B: Backend>(measured: &MeasuredOperand<B>) -> Self {
-        let MeasuredOperand { operand, saturated } = measured.clone();
+        // Not the codes: a trace must not hold them.
+        let (scale, saturated) = (measured.operand.scale.clone(), measured.saturated.clone());
         Self {
-            format: operand.format,
-            scale: Box::new(move || operand.scale.read()),
+            format: measured.operand.format,
+            scale: Box::new(move || scale.read()),
             saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }
     }

@@ -53,8 +53,8 @@ impl<B: Fp8Matmul, const D: usize> Fp8Tensor<B, D> {
     /// are all zero, or where there are none.
     ///
     /// Takes f32, f16, bf16; f64 is rounded to f32 first. NaN stays NaN. An infinite element becomes NaN in E4M3 and stays infinite
-    /// in E5M2. Nothing is read back from the device. The codes take one byte an element where the device has u8 or the backend packs them; else,
-    /// as on Wgpu, their values stay in f32 ([`bytes_held`](Self::bytes_held) tells, and codes made [from bytes](Self::from_bytes) take one byte there too).
+    /// in E5M2. Nothing is read back from the device. The codes take one byte an element where the device has u8 or the backend packs them, as CUDA,
+    /// Wgpu and their like do; else their values stay in f32 ([`bytes_held`](Self::bytes_held) tells, and codes made [from bytes](Self::from_bytes) take one byte there too).
     pub fn quantize(tensor: Tensor<B, D>, format: Fp8Format) -> Self {
         Self::quantize_by(tensor, format, ScaleRule::Current(Recipe::current()))
     }

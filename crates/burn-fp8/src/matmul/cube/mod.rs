@@ -13,6 +13,8 @@ use burn::tensor::backend::DeviceOps;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, TensorMetadata};
 use burn_cubecl::cubecl::server::ComputeServer;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
@@ -81,7 +83,7 @@ where
     fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
         match codes {
             Codes::Packed(words, shape, format) if shape.num_elements() > 0 => {
-                let words = burn_cubecl::kernel::into_contiguous(words);
+                let words = into_contiguous(words);
                 let len = shape.num_elements();
                 let values = unwrap(kernels::dequantize(
                     &words.client,
@@ -167,12 +169,12 @@ where
 
 /// The scale that a tensor was quantized with: the one given, or the one that the kernels chose.
 fn chosen<B, R: CubeRuntime>(
-    like: &burn_cubecl::tensor::CubeTensor<R>,
+    like: &CubeTensor<R>,
     rule: ScaleRule<B>,
     scale: kernels::Scalar,
 ) -> Scalar<B>
 where
-    B: Fp8Matmul<FloatTensorPrimitive = burn_cubecl::tensor::CubeTensor<R>>,
+    B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>>,
 {
     match (rule, scale) {
         (ScaleRule::Given(scale, _), _) => scale,

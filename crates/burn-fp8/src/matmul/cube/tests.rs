@@ -14,7 +14,7 @@ use burn_fp8_core::{
 };
 
 use super::capability::pretend_tensor_cores;
-use crate::matmul::{Codes, QuantizeMatrix, ScaleRule};
+use crate::matmul::{Codes, Quantize, QuantizeMatrix, ScaleRule};
 use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
 use crate::tensor::primitive;
@@ -281,9 +281,16 @@ fn given_scales_are_kept<B: Fp8Matmul>() {
             let padded = Fp8Codes::<B, 2>::new(words, Fp8Format::E4M3).to_bytes();
             let rows = padded.chunks(32).take(3).flat_map(|row| row[..21].to_vec());
             assert_eq!(rows.collect::<Vec<_>>(), codes);
+            // What an emulated product saves, and what an FP8 tensor holds.
+            let request = Quantize { format: Fp8Format::E4M3, scale: rule.clone(), save: true };
+            let saved = B::fp8_quantize(x(), request).codes.expect("asked for");
+            let saved = Fp8Codes::<B, 2>::new(saved, Fp8Format::E4M3);
+            assert_eq!((saved.to_bytes(), saved.bytes_held()), (codes.clone(), 64));
             let (flat, kept) = B::fp8_quantize_codes(x(), Fp8Format::E4M3, rule);
             assert_eq!(kept.read(), scale);
-            assert_eq!(Fp8Codes::<B, 2>::new(flat, Fp8Format::E4M3).to_bytes(), codes);
+            let flat = Fp8Codes::<B, 2>::new(flat, Fp8Format::E4M3);
+            // One byte an element, in whole words.
+            assert_eq!((flat.to_bytes(), flat.bytes_held()), (codes.clone(), 64));
         }
     }
 }

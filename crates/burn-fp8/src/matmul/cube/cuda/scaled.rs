@@ -19,7 +19,7 @@ use crate::matmul::{
 use crate::report::Ran;
 use crate::scaled::Activation;
 
-/// The product. The request comes back where there are no tensor cores, or no algorithm on them: then with the reason, which has been noted.
+/// The product. `None` where there are no tensor cores, or no algorithm on them: then the reason has been noted.
 ///
 /// K and N are padded to multiples of 16 where they are none, which costs a pass over the codes.
 pub(in crate::matmul::cube) fn scaled_matmul<B, R: CubeRuntime>(
