@@ -4,11 +4,30 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{RwLock, RwLockReadGuard};
 
 use tempfile::TempDir;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu/run.sh");
+
+/// Held to write while a process starts, to read while a program is written. A process that starts inherits, until it is another
+/// program, what other threads have open for writing, and what is open for writing cannot be run: "text file busy".
+static STARTING: RwLock<()> = RwLock::new(());
+
+fn writing() -> RwLockReadGuard<'static, ()> {
+    STARTING.read().unwrap()
+}
+
+/// Runs a command to its end.
+fn run_to_end(command: &mut Command) -> std::io::Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = {
+        let _alone = STARTING.write().unwrap();
+        command.spawn()?
+    };
+    child.wait_with_output()
+}
 
 const HEADERS: [&str; 8] = [
     "cuda_runtime.h",
@@ -42,7 +61,10 @@ impl Host {
         }
         host.driver("NVIDIA H200, 9.0, 580.1", "13.0");
         fs::create_dir_all(host.path("archive")).unwrap();
-        fs::copy(SCRIPT, host.path("archive/run.sh")).unwrap();
+        {
+            let _writing = writing();
+            fs::copy(SCRIPT, host.path("archive/run.sh")).unwrap();
+        }
         host.file("archive/MANIFEST", "revision\tabc\n");
         host.program(
             "archive/bin/burn-fp8-tests",
@@ -70,6 +92,7 @@ echo "$BURN_FP8_GOLDEN $*""#,
     fn file(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _writing = writing();
         fs::write(path, text).unwrap();
     }
 
@@ -114,9 +137,8 @@ echo "$BURN_FP8_GOLDEN $*""#,
             .current_dir(self.folder.path())
             .env("PATH", format!("{}:{search}", self.path("bin").display()))
             .env("LD_LIBRARY_PATH", self.path("lib"))
-            .env("CUDA_PATH", self.path("cuda"))
-            .output()
-            .unwrap()
+            .env("CUDA_PATH", self.path("cuda"));
+        run_to_end(&mut command).unwrap()
     }
 
     /// What the script finds missing.
@@ -152,11 +174,9 @@ fn a_machine_without_a_gpu_is_told_all_that_it_lacks() {
     if has_nvidia_driver() {
         return;
     }
-    let output = Command::new(SCRIPT)
-        .env_remove("CUDA_PATH")
-        .env_remove("LD_LIBRARY_PATH")
-        .output()
-        .unwrap();
+    let mut command = Command::new(SCRIPT);
+    command.env_remove("CUDA_PATH").env_remove("LD_LIBRARY_PATH");
+    let output = run_to_end(&mut command).unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = error(&output);
     for what in [
@@ -321,8 +341,8 @@ fn every_phase_runs_and_is_reported() {
         "{}",
         printed(&output)
     );
-    let listed = Command::new("tar").arg("tzf").arg(host.path("results/results.tar.gz")).output();
-    let listed = printed(&listed.unwrap());
+    let archive = host.path("results/results.tar.gz");
+    let listed = printed(&run_to_end(Command::new("tar").arg("tzf").arg(archive)).unwrap());
     assert!(listed.contains("./results.json\n") && listed.contains("./host.tsv\n"), "{listed}");
 }
 
@@ -458,7 +478,7 @@ fn a_wrong_command_line_is_explained() {
 
 #[test]
 fn shellcheck_finds_nothing() {
-    match Command::new("shellcheck").arg(SCRIPT).output() {
+    match run_to_end(Command::new("shellcheck").arg(SCRIPT)) {
         Ok(output) => assert!(output.status.success(), "{}", printed(&output)),
         Err(error) => println!("not checked: cannot start shellcheck: {error}"),
     }
