@@ -23,7 +23,9 @@ const ALLOWED: &[&str] = &[
     "MPL-2.0",
     "NCSA",
     "Unicode-3.0",
+    "Unicode-DFS-2016",
     "Unlicense",
+    "WTFPL",
     "Zlib",
 ];
 
