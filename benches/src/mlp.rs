@@ -93,11 +93,13 @@ fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
 type NamedStep = (&'static str, Box<dyn FnMut()>);
 
 /// What the recipes have in common: the widths and the optimizer; what differs is the type and the scope of a step.
-fn recipes() -> [NamedStep; 4] {
+fn recipes() -> [NamedStep; 5] {
     type Fp8 = Fp8Backend<Autodiff<Flex>>;
     let config = |recipe| Fp8Config::default().with_recipe(recipe);
     let current = config(Recipe::current());
     let mut current_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let rowwise = config(Recipe::rowwise());
+    let mut rowwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
     let delayed = config(Recipe::delayed());
     let mut delayed_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
     let state = DelayedState::new();
@@ -109,6 +111,7 @@ fn recipes() -> [NamedStep; 4] {
     };
     [
         ("FP8, current", Box::new(move || current.scope(&mut current_steps))),
+        ("FP8, per row", Box::new(move || rowwise.scope(&mut rowwise_steps))),
         ("FP8, delayed", Box::new(move || state.step(|| delayed.scope(&mut delayed_steps)))),
         ("FP8 layers, direct", Box::new(steps(layers(DotMode::Direct)))),
         ("FP8 layers, quantize-dequantize", Box::new(steps(layers(DotMode::QuantizeDequantize)))),

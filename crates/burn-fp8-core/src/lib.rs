@@ -21,4 +21,6 @@ pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gemm::{Gemm, GemmRole, Operand, ProductKind};
 pub use history::AmaxHistory;
 pub use layout::{Layouts, PADDING};
-pub use recipe::{AmaxChoice, Delayed, Formats, Precision, Products, Recipe, RecipeError, Scaling};
+pub use recipe::{
+    AmaxChoice, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError, Scaling,
+};

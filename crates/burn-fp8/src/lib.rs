@@ -39,8 +39,9 @@ mod tensor;
 pub use backend::Fp8Backend;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Layouts, Operand,
-    Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection, Scaling,
+    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity,
+    Layouts, Operand, Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection,
+    Scaling,
 };
 pub use codes::Fp8Codes;
 pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, high_precision};

@@ -301,6 +301,8 @@ fn recipes_are_read_from_json() {
         |json: &str| Fp8Config::from_json(&format!(r#"{{"recipe": {json}}}"#)).map(|c| c.recipe);
     for (json, expected) in [
         (r#"{"scaling": "current"}"#, Recipe::current()),
+        (r#"{"scaling": {"current": "per_tensor"}}"#, Recipe::current()),
+        (r#"{"scaling": {"current": "per_row"}}"#, Recipe::rowwise()),
         (r#"{"scaling": "delayed"}"#, Recipe::delayed()),
         (r#"{"scaling": {"delayed": {}}}"#, Recipe::delayed()),
         (
@@ -319,6 +321,7 @@ fn recipes_are_read_from_json() {
         Formats { input: Fp8Format::E5M2, output_grad: Fp8Format::E4M3, ..Formats::HYBRID };
     for original in [
         Recipe::current(),
+        Recipe::rowwise().with_formats(Formats::E4M3),
         Recipe::delayed().with_history_length(3).with_margin(-2).with_power_of_two(true),
         Recipe::delayed().with_formats(swapped).with_precision(GemmRole::Output, Precision::High),
     ] {
@@ -327,7 +330,10 @@ fn recipes_are_read_from_json() {
     }
     for (json, words) in [
         (r#"{"scaling": "delayd"}"#, "expected `current` or `delayed`"),
-        (r#"{"scaling": {"current": {}}}"#, "expected `delayed`"),
+        (r#"{"scaling": {"current": "per_tile"}}"#, "expected `per_tensor` or `per_row`"),
+        (r#"{"scaling": {"current": {}}}"#, "invalid"),
+        (r#"{"scaling": {"currant": {}}}"#, "expected `current` or `delayed`"),
+        (r#"{"scaling": {"current": "per_row", "delayed": {}}}"#, "either current or delayed"),
         (r#"{"scaling": {}}"#, "\"delayed\""),
         (r#"{"scaling": {"delayed": {}, "margin": 1}}"#, "unknown field `margin`"),
         (r#"{"scaling": {"delayed": {"history": 1}}}"#, "unknown field `history`"),

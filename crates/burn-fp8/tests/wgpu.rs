@@ -11,7 +11,7 @@ use burn_cubecl::cubecl::wgpu::WgpuRuntime;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8LinearConfig};
 use burn_fp8::optim::Fp8Optimizer;
-use common::{Random, delayed, fused, golden, special, tensor, values};
+use common::{Random, delayed, fused, golden, rowwise, special, tensor, values};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -45,6 +45,14 @@ fn tensor_operations_and_slices_agree_bit_for_bit() {
 fn delayed_scales_come_from_earlier_steps() {
     delayed::scales_come_from_earlier_steps::<Unfused>();
     delayed::state_stays_finite::<Unfused>();
+}
+
+#[test]
+fn products_with_scales_per_row_follow_the_definition() {
+    rowwise::products_follow_the_definition::<Unfused>();
+    rowwise::shapes_and_orders_agree::<Unfused>();
+    rowwise::non_finite_values_stay_in_their_rows::<Unfused>();
+    rowwise::outliers_cost_less_than_with_a_scale_per_tensor::<Unfused>();
 }
 
 /// FP8 layers, their state and its roots: a step of the same layer on Wgpu and on Flex leaves the same state.
@@ -107,7 +115,7 @@ fn scaled_products_of_special_values() {
 mod fusion {
     use burn::backend::Wgpu;
 
-    use super::{delayed, fused, golden, special};
+    use super::{delayed, fused, golden, rowwise, special};
 
     #[test]
     fn codes_and_scales_are_exact() {
@@ -132,6 +140,14 @@ mod fusion {
     #[test]
     fn tensor_operations_and_slices_agree_bit_for_bit() {
         special::check_agreement::<Wgpu>();
+    }
+
+    #[test]
+    fn products_with_scales_per_row_follow_the_definition() {
+        rowwise::products_follow_the_definition::<Wgpu>();
+        rowwise::shapes_and_orders_agree::<Wgpu>();
+        rowwise::non_finite_values_stay_in_their_rows::<Wgpu>();
+        rowwise::outliers_cost_less_than_with_a_scale_per_tensor::<Wgpu>();
     }
 
     #[test]

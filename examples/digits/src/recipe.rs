@@ -38,12 +38,12 @@ impl RecipeName {
     pub fn config(self, config: Fp8Config) -> Result<Fp8Config> {
         let recipe = config.recipe;
         let delayed = match recipe.scaling {
-            Scaling::Current => Recipe::delayed().scaling,
+            Scaling::Current(_) => Recipe::delayed().scaling,
             given @ Scaling::Delayed(_) => given,
         };
         let scaling = match self {
             Self::F32 => return Ok(Fp8Config::off()),
-            Self::Fp8Current => Scaling::Current,
+            Self::Fp8Current => Scaling::default(),
             Self::Fp8Delayed => delayed,
             Self::Fp8Layers => {
                 let plain =
@@ -65,7 +65,7 @@ impl RecipeName {
 pub fn layers(config: &Fp8Config) -> Fp8DotGeneralConfig {
     let delayed = match config.recipe.scaling {
         Scaling::Delayed(delayed) => delayed,
-        Scaling::Current => Delayed::DEFAULT,
+        Scaling::Current(_) => Delayed::DEFAULT,
     };
     Fp8DotGeneralConfig::new()
         .with_amax_history_length(delayed.history_length)

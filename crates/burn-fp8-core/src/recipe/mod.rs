@@ -9,7 +9,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use operands::{Formats, Precision, Products};
-pub use scaling::{AmaxChoice, Delayed, Scaling};
+pub use scaling::{AmaxChoice, Delayed, Granularity, Scaling};
 
 use crate::{Fp8Format, GemmRole};
 
@@ -62,12 +62,18 @@ impl Recipe {
     /// Current scaling without margin: each tensor is measured just before it is quantized.
     pub const fn current() -> Self {
         Self {
-            scaling: Scaling::Current,
+            scaling: Scaling::Current(Granularity::PerTensor),
             margin: 0,
             power_of_two: false,
             formats: Formats::HYBRID,
             products: Products::ALL,
         }
+    }
+
+    /// Current scaling without margin, with a scale for each row of the left operand of a product and each column of the right one:
+    /// for tensors with outliers, which cost all other elements their precision under a scale that they share.
+    pub const fn rowwise() -> Self {
+        Self::current().with_granularity(Granularity::PerRow)
     }
 
     /// Delayed scaling without margin: the largest amax of the last 1024 steps.
@@ -76,6 +82,11 @@ impl Recipe {
     /// use current scaling.
     pub const fn delayed() -> Self {
         Self { scaling: Scaling::Delayed(Delayed::DEFAULT), ..Self::current() }
+    }
+
+    /// The same recipe with current scaling of this granularity.
+    pub const fn with_granularity(self, granularity: Granularity) -> Self {
+        Self { scaling: Scaling::Current(granularity), ..self }
     }
 
     /// The same recipe with delayed scaling over `history_length` steps, at most [`MAX_HISTORY_LENGTH`](Self::MAX_HISTORY_LENGTH).
@@ -90,9 +101,17 @@ impl Recipe {
         Self { scaling: Scaling::Delayed(delayed), ..self }
     }
 
+    /// How many elements share a scale.
+    pub const fn granularity(&self) -> Granularity {
+        match self.scaling {
+            Scaling::Current(granularity) => granularity,
+            Scaling::Delayed(_) => Granularity::PerTensor,
+        }
+    }
+
     const fn delayed_or_default(&self) -> Delayed {
         match self.scaling {
-            Scaling::Current => Delayed::DEFAULT,
+            Scaling::Current(_) => Delayed::DEFAULT,
             Scaling::Delayed(delayed) => delayed,
         }
     }

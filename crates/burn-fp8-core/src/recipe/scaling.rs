@@ -7,15 +7,35 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// Where the amax of a scale comes from.
 ///
-/// As JSON `"current"`, `"delayed"`, or `{"delayed": {"history_length": 16, "amax_choice": "most_recent"}}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+/// As JSON `"current"`, `"delayed"`, or with options: `{"current": "per_row"}`,
+/// `{"delayed": {"history_length": 16, "amax_choice": "most_recent"}}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
     /// From the tensor that is about to be quantized.
-    #[default]
-    Current,
-    /// From the amax history of earlier steps.
+    Current(Granularity),
+    /// From the amax history of earlier steps. One scale per tensor.
     Delayed(Delayed),
+}
+
+impl Default for Scaling {
+    fn default() -> Self {
+        Self::Current(Granularity::PerTensor)
+    }
+}
+
+/// How many elements share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Granularity {
+    /// A scale for each tensor.
+    #[default]
+    PerTensor,
+    /// A scale for each row of the left operand of a product, and for each column of the right one: for all elements that are multiplied
+    /// and summed into one row, or one column, of the result. An outlier costs the precision of its own row alone.
+    ///
+    /// A tensor that two products sum over different dimensions of is quantized twice. torchao and PyTorch call this row-wise scaling.
+    PerRow,
 }
 
 /// Delayed scaling: the options of the amax history.
@@ -50,7 +70,7 @@ pub enum AmaxChoice {
     MostRecent,
 }
 
-/// Not derived: `"delayed"` by itself stands for the default options.
+/// Not derived: `"current"` and `"delayed"` by themselves stand for the default options.
 impl<'de> Deserialize<'de> for Scaling {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ScalingVisitor;
@@ -61,12 +81,12 @@ impl<'de> Deserialize<'de> for Scaling {
             type Value = Scaling;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "\"current\", \"delayed\" or {{\"delayed\": {{…}}}}")
+                write!(f, "\"current\", \"delayed\", {{\"current\": …}} or {{\"delayed\": {{…}}}}")
             }
 
             fn visit_str<E: Error>(self, name: &str) -> Result<Scaling, E> {
                 match name {
-                    "current" => Ok(Scaling::Current),
+                    "current" => Ok(Scaling::default()),
                     "delayed" => Ok(Scaling::Delayed(Delayed::DEFAULT)),
                     name => Err(E::unknown_variant(name, NAMES)),
                 }
@@ -74,15 +94,18 @@ impl<'de> Deserialize<'de> for Scaling {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scaling, A::Error> {
                 let name: Option<String> = map.next_key()?;
-                match name.as_deref() {
-                    Some("delayed") => {}
-                    Some(name) => return Err(A::Error::unknown_variant(name, &["delayed"])),
+                let scaling = match name.as_deref() {
+                    Some("current") => Scaling::Current(map.next_value()?),
+                    Some("delayed") => Scaling::Delayed(map.next_value()?),
+                    Some(name) => return Err(A::Error::unknown_variant(name, NAMES)),
                     None => return Err(A::Error::invalid_length(0, &self)),
-                }
-                let delayed = map.next_value()?;
+                };
                 match map.next_key::<String>()? {
-                    Some(name) => Err(A::Error::unknown_field(&name, &["delayed"])),
-                    None => Ok(Scaling::Delayed(delayed)),
+                    Some(name) if NAMES.contains(&name.as_str()) => {
+                        Err(A::Error::custom("scaling is either current or delayed"))
+                    }
+                    Some(name) => Err(A::Error::unknown_field(&name, &[])),
+                    None => Ok(scaling),
                 }
             }
         }
@@ -94,7 +117,8 @@ impl<'de> Deserialize<'de> for Scaling {
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Current => write!(f, "current scaling"),
+            Self::Current(Granularity::PerTensor) => write!(f, "current scaling"),
+            Self::Current(Granularity::PerRow) => write!(f, "current scaling per row"),
             Self::Delayed(Delayed { history_length, amax_choice }) => {
                 write!(f, "delayed scaling ({amax_choice} of {history_length})")
             }

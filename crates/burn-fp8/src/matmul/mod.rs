@@ -24,6 +24,7 @@ mod operand;
 pub(crate) mod portable;
 mod product;
 mod products;
+mod rowwise;
 mod run;
 mod scaled;
 
@@ -41,6 +42,7 @@ pub(crate) use product::{
     linear_gemm, native_unavailable, record_high_precision, require_emulation,
 };
 pub(crate) use products::{add_bias, join, reshape};
+pub(crate) use rowwise::Rows;
 pub(crate) use scaled::emulated as emulated_scaled_matmul;
 pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 
@@ -95,6 +97,16 @@ pub trait Fp8Matmul: Backend {
         rhs: &Scalar<Self>,
     ) -> FloatTensor<Self> {
         portable::rescale::<Self>(tensor, lhs, rhs)
+    }
+
+    /// The same with scales per row and column: `lhs` `[…, M, 1]` and `rhs` `[…, 1, N]`, f32.
+    #[doc(hidden)]
+    fn fp8_rescale_rows(
+        tensor: FloatTensor<Self>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::rescale_by::<Self>(tensor, lhs, rhs)
     }
 
     /// Whether gradients are tracked for one of two tensors.

@@ -6,7 +6,7 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 
 use super::matrix::MeasuredOperand;
-use super::{Fp8Matmul, portable};
+use super::{Fp8Matmul, Rows, portable};
 use crate::{Scalar, report};
 
 /// What to quantize a tensor to, and what to keep of it.
@@ -68,9 +68,11 @@ pub(crate) struct Measured<B: Backend> {
 
 /// An operand kept for the backward pass.
 #[derive(Clone, Debug)]
-pub(crate) enum SavedOperand<B: Backend> {
+pub(crate) enum SavedOperand<B: Fp8Matmul> {
     /// In FP8.
     Fp8(SavedCodes<B>),
+    /// In FP8, with scales per row.
+    Rows(Rows<B, Codes<B>>),
     /// In FP8, laid out for the native product that needs it.
     Matrix(MeasuredOperand<B>),
     /// As it came, for a product in high precision.

@@ -233,11 +233,19 @@ pub(crate) fn rescale<B: Backend>(
     rhs: &Scalar<B>,
 ) -> FloatTensor<B> {
     let device = B::float_device(&tensor);
-    let [lhs, rhs] = [lhs, rhs].map(|scale| on_device::<B>(scale, &device));
-    device::of_product::<B>(lhs, rhs).into_iter().fold(tensor, |tensor, factor| {
-        let factor = B::float_reshape(factor, Shape::from(vec![1; tensor.rank()]));
-        B::float_mul(tensor, factor)
-    })
+    let shape = Shape::from(vec![1; tensor.rank()]);
+    let [lhs, rhs] =
+        [lhs, rhs].map(|scale| B::float_reshape(on_device::<B>(scale, &device), shape.clone()));
+    rescale_by::<B>(tensor, lhs, rhs)
+}
+
+/// Multiplies a tensor by scales that broadcast against it.
+pub(crate) fn rescale_by<B: Backend>(
+    tensor: FloatTensor<B>,
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+) -> FloatTensor<B> {
+    device::of_product::<B>(lhs, rhs).into_iter().fold(tensor, B::float_mul)
 }
 
 /// What becomes of an infinite input.

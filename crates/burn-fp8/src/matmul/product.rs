@@ -5,11 +5,11 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, Layouts, Operand, ProductKind, Recipe, Scaling};
+use burn_fp8_core::{Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Recipe, Scaling};
 
 use super::matrix::{GemmOptions, MeasuredMatrix, MeasuredOperand};
 use super::operand::{Measured, SavedCodes};
-use super::{Fp8Matmul, Quantize, ScaleRule};
+use super::{Fp8Matmul, Quantize, Rows, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
 use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
 use crate::scaling::delayed::{self, SiteUse};
@@ -128,7 +128,7 @@ impl Product {
     pub(crate) fn take_site(&mut self, weight: Option<u64>) {
         self.weight = weight;
         self.site = match self.recipe().scaling {
-            Scaling::Current => None,
+            Scaling::Current(_) => None,
             Scaling::Delayed(_) => delayed::current().next_site(self.forward, *self.recipe()),
         };
     }
@@ -205,11 +205,25 @@ impl Product {
 
     /// Records a product of this kind that ran emulated.
     pub(crate) fn record<B: Backend>(&self, role: GemmRole, operands: [&Measured<B>; 2]) {
-        let ran = match &self.path {
+        let ran = PendingRan::Known(self.ran_emulated());
+        self.record_fp8(role, || operands.map(PendingOperand::new), ran);
+    }
+
+    fn ran_emulated(&self) -> Ran {
+        match &self.path {
             Path::Fallback(reason) => Ran::Fallback(reason.clone()),
             _ => Ran::FakeQuantized,
-        };
-        self.record_fp8(role, || operands.map(PendingOperand::new), PendingRan::Known(ran));
+        }
+    }
+
+    /// Records a product of this kind that ran emulated, with scales per row.
+    pub(crate) fn record_rows<B: Fp8Matmul>(
+        &self,
+        role: GemmRole,
+        operands: [&Rows<B, FloatTensor<B>>; 2],
+    ) {
+        let ran = PendingRan::Known(self.ran_emulated());
+        self.record_fp8(role, || operands.map(PendingOperand::of_rows), ran);
     }
 
     /// Records a product of this kind that runs natively.
@@ -281,8 +295,13 @@ impl Path {
         let device = B::float_device(operand);
         let reason = match B::fp8_capability(&device) {
             Capability::FakeQuantized { reason } => Err(reason),
-            Capability::Native(_) if forward.batch == 1 && forward.plain_operand => Ok(None),
-            Capability::Native(_) => Ok(Some(Fallback::Batched)),
+            Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
+                Ok(Some(Fallback::Batched))
+            }
+            Capability::Native(_) => match ambient.config.recipe.granularity() {
+                Granularity::PerTensor => Ok(None),
+                Granularity::PerRow => Ok(Some(Fallback::PerRow)),
+            },
         };
         match (reason, execution) {
             (Ok(None), _) => Self::Native,

@@ -1,12 +1,14 @@
-//! Where a product runs: natively or emulated, as it was decided when it was planned.
+//! Where a product runs: natively or emulated, as it was decided when it was planned, with scales as the recipe has them.
 
 use burn::tensor::Shape;
 use burn::tensor::ops::FloatTensor;
+use burn_fp8_core::Granularity;
 
 use super::emulated::Emulated;
 use super::native::Native;
 use super::product::Path;
 use super::products::{self, Forward, Gradients, add_bias};
+use super::rowwise::Rowwise;
 use super::{Fp8Matmul, Product, SavedOperand};
 
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
@@ -35,9 +37,10 @@ pub(crate) fn forward<B: Fp8Matmul>(
     product: &Product,
     save: [bool; 2],
 ) -> Forward<B> {
-    match product.path() {
-        Path::Native => products::forward::<B, Native>(lhs, rhs, product, save),
-        _ => products::forward::<B, Emulated>(lhs, rhs, product, save),
+    match (product.path(), product.recipe().granularity()) {
+        (Path::Native, _) => products::forward::<B, Native>(lhs, rhs, product, save),
+        (_, Granularity::PerTensor) => products::forward::<B, Emulated>(lhs, rhs, product, save),
+        (_, Granularity::PerRow) => products::forward::<B, Rowwise>(lhs, rhs, product, save),
     }
 }
 
@@ -48,9 +51,14 @@ pub(crate) fn backward<B: Fp8Matmul>(
     shapes: [Shape; 2],
     product: &Product,
 ) -> Gradients<B> {
-    match product.path() {
-        Path::Native => products::backward::<B, Native>(output_grad, saved, shapes, product),
-        _ => products::backward::<B, Emulated>(output_grad, saved, shapes, product),
+    match (product.path(), product.recipe().granularity()) {
+        (Path::Native, _) => products::backward::<B, Native>(output_grad, saved, shapes, product),
+        (_, Granularity::PerTensor) => {
+            products::backward::<B, Emulated>(output_grad, saved, shapes, product)
+        }
+        (_, Granularity::PerRow) => {
+            products::backward::<B, Rowwise>(output_grad, saved, shapes, product)
+        }
     }
 }
 
@@ -60,9 +68,14 @@ pub(crate) fn linear_x_backward<B: Fp8Matmul>(
     output_grad: FloatTensor<B>,
     product: &Product,
 ) -> FloatTensor<B> {
-    match product.path() {
-        Path::Native => products::linear_x_backward::<B, Native>(weight, output_grad, product),
-        _ => products::linear_x_backward::<B, Emulated>(weight, output_grad, product),
+    match (product.path(), product.recipe().granularity()) {
+        (Path::Native, _) => products::linear_x_backward::<B, Native>(weight, output_grad, product),
+        (_, Granularity::PerTensor) => {
+            products::linear_x_backward::<B, Emulated>(weight, output_grad, product)
+        }
+        (_, Granularity::PerRow) => {
+            products::linear_x_backward::<B, Rowwise>(weight, output_grad, product)
+        }
     }
 }
 
@@ -72,8 +85,13 @@ pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
     output_grad: FloatTensor<B>,
     product: &Product,
 ) -> FloatTensor<B> {
-    match product.path() {
-        Path::Native => products::linear_weight_backward::<B, Native>(x, output_grad, product),
-        _ => products::linear_weight_backward::<B, Emulated>(x, output_grad, product),
+    match (product.path(), product.recipe().granularity()) {
+        (Path::Native, _) => products::linear_weight_backward::<B, Native>(x, output_grad, product),
+        (_, Granularity::PerTensor) => {
+            products::linear_weight_backward::<B, Emulated>(x, output_grad, product)
+        }
+        (_, Granularity::PerRow) => {
+            products::linear_weight_backward::<B, Rowwise>(x, output_grad, product)
+        }
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind, Rejection};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind, Rejection};
 
 use crate::Site;
 
@@ -32,7 +32,9 @@ pub struct ProductReport {
 pub struct OperandReport {
     /// Its format.
     pub format: Fp8Format,
-    /// Its scale, the dequantization multiplier.
+    /// How many of its elements share a scale.
+    pub granularity: Granularity,
+    /// Its scale, the dequantization multiplier; with scales per row the largest of them.
     pub scale: f32,
     /// How many of its finite elements were larger than the largest number times the scale, and became that.
     pub saturated: usize,
@@ -40,7 +42,11 @@ pub struct OperandReport {
 
 impl fmt::Display for OperandReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} scale {:.3e}", self.format, self.scale)?;
+        let scale = match self.granularity {
+            Granularity::PerTensor => "scale",
+            Granularity::PerRow => "row scales to",
+        };
+        write!(f, "{} {scale} {:.3e}", self.format, self.scale)?;
         match self.saturated {
             0 => Ok(()),
             saturated => write!(f, ", {saturated} saturated"),
@@ -82,6 +88,8 @@ impl fmt::Display for Ran {
 pub enum Fallback {
     /// Neither operand is a plain matrix.
     Batched,
+    /// The scales are per row.
+    PerRow,
     /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
     NoAlgorithm(Arc<str>),
 }
@@ -90,6 +98,7 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Batched => "batched products are not native",
+            Self::PerRow => "products with scales per row are not native",
             Self::NoAlgorithm(reason) => reason,
         })
     }

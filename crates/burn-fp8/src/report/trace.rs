@@ -4,12 +4,12 @@ use core::fmt;
 use std::cell::{Cell, RefCell};
 
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::IntTensor;
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{HighPrecision, OperandReport, ProductReport, Ran};
-use crate::matmul::{GemmNote, Measured, MeasuredOperand};
+use crate::matmul::{Fp8Matmul, GemmNote, Measured, MeasuredOperand, Rows};
 use crate::{Scalar, Site};
 
 /// Every product that a traced closure registered, in order.
@@ -72,6 +72,7 @@ impl fmt::Display for Report {
 /// An operand of which some numbers still lie on the device perhaps.
 pub(crate) struct PendingOperand {
     format: Fp8Format,
+    granularity: Granularity,
     scale: Box<dyn FnOnce() -> f32>,
     saturated: Box<dyn FnOnce() -> usize>,
 }
@@ -82,6 +83,7 @@ impl PendingOperand {
         let saturated = operand.saturated.clone();
         Self {
             format: operand.quantized.format,
+            granularity: Granularity::PerTensor,
             scale: Box::new(move || scale.read()),
             saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }
@@ -93,18 +95,36 @@ impl PendingOperand {
         let (scale, saturated) = (measured.operand.scale.clone(), measured.saturated.clone());
         Self {
             format: measured.operand.format,
+            granularity: Granularity::PerTensor,
             scale: Box::new(move || scale.read()),
+            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
+        }
+    }
+
+    /// An operand with scales per row.
+    pub(crate) fn of_rows<B: Fp8Matmul>(rows: &Rows<B, FloatTensor<B>>) -> Self {
+        let (scales, saturated) = (rows.scales.clone(), rows.saturated.clone());
+        Self {
+            format: rows.format,
+            granularity: Granularity::PerRow,
+            scale: Box::new(move || Scalar::<B>::Device(B::float_max(scales)).read()),
             saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }
     }
 
     /// An operand that came as codes.
     pub(crate) fn of_codes<B: Backend>(format: Fp8Format, scale: Scalar<B>) -> Self {
-        Self { format, scale: Box::new(move || scale.read()), saturated: Box::new(|| 0) }
+        Self {
+            format,
+            granularity: Granularity::PerTensor,
+            scale: Box::new(move || scale.read()),
+            saturated: Box::new(|| 0),
+        }
     }
 
     fn resolve(self) -> OperandReport {
-        OperandReport { format: self.format, scale: (self.scale)(), saturated: (self.saturated)() }
+        let Self { format, granularity, scale, saturated } = self;
+        OperandReport { format, granularity, scale: scale(), saturated: saturated() }
     }
 }
 

@@ -17,13 +17,22 @@ pub(crate) fn magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 
 /// The largest magnitude among the finite elements of an f32 tensor, 0 where there are none. Shape `[1]`.
 pub(crate) fn amax<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let elements = tensor.shape().num_elements();
-    let magnitude = B::float_reshape(magnitude::<B>(tensor), Shape::new([elements]));
+    let elements = Shape::new([tensor.shape().num_elements()]);
+    B::float_max(B::float_reshape(finite_magnitude::<B>(tensor), elements))
+}
+
+/// The same for all elements along a dimension, which keeps the size 1.
+pub(crate) fn amax_dim<B: Backend>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    B::float_max_dim(finite_magnitude::<B>(tensor), dim)
+}
+
+/// The magnitudes of an f32 tensor, 0 in place of infinities and NaN.
+fn finite_magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let magnitude = magnitude::<B>(tensor);
     let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&magnitude));
     // The comparison is false for infinities and for NaN.
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
-    let non_finite = B::bool_not(finite);
-    B::float_max(B::float_mask_fill(magnitude, non_finite, 0f32.into()))
+    B::float_mask_fill(magnitude, B::bool_not(finite), 0f32.into())
 }
 
 /// The largest magnitude as `max(abs(x))` of JAX and numpy has it: NaN where there is a NaN, else infinity where there is one; 0
@@ -46,7 +55,7 @@ pub(crate) fn amax_with_non_finite<B: Backend>(tensor: FloatTensor<B>) -> FloatT
     B::float_mask_fill(amax, B::bool_any(nan), f32::NAN.into())
 }
 
-/// As [`scale::from_amax`]. Shape `[1]`.
+/// As [`scale::from_amax`], element by element.
 pub(crate) fn from_amax<B: Backend>(
     amax: FloatTensor<B>,
     format: Fp8Format,
@@ -56,7 +65,7 @@ pub(crate) fn from_amax<B: Backend>(
     let settings = burn::tensor::get_device_settings::<B>(&device);
     let zero = B::float_equal_elem(amax.clone(), 0f32.into(), settings.bool_dtype);
     // A tensor divisor: some backends turn a division by a constant into a product with its reciprocal.
-    let max = B::float_full(Shape::new([1]), format.max().into(), &device, FloatDType::F32);
+    let max = B::float_full(amax.shape(), format.max().into(), &device, FloatDType::F32);
     let mut scale = B::float_div(amax, max);
     scale = B::float_mul_scalar(scale, 2f32.powi(recipe.margin).into());
     if recipe.power_of_two {
@@ -76,7 +85,7 @@ pub(crate) fn first_non_zero<B: Backend>(
     B::float_mask_where(first, zero, second)
 }
 
-/// The two factors of [`scale::of_product`]. Shapes `[1]`.
+/// The two factors of [`scale::of_product`], of all pairs where `lhs` and `rhs` broadcast.
 pub(crate) fn of_product<B: Backend>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
@@ -86,12 +95,17 @@ pub(crate) fn of_product<B: Backend>(
     let small = B::float_lower_elem(product.clone(), f32::MIN_POSITIVE.into(), settings.bool_dtype);
     let finite = B::float_lower_equal_elem(product.clone(), f32::MAX.into(), settings.bool_dtype);
     let not_normal = B::bool_or(small, B::bool_not(finite));
-    let first = B::float_mask_where(product, not_normal.clone(), lhs);
+    let shape = product.shape();
+    let expand = |scale: FloatTensor<B>| match scale.shape() == shape {
+        true => scale,
+        false => B::float_expand(scale, shape.clone()),
+    };
+    let first = B::float_mask_where(product, not_normal.clone(), expand(lhs));
     let normal = B::bool_not(not_normal);
-    [first, B::float_mask_fill(rhs, normal, 1f32.into())]
+    [first, B::float_mask_fill(expand(rhs), normal, 1f32.into())]
 }
 
-/// The smallest power of two that is at least `x`, at least 2^-126. Shape `[1]`.
+/// The smallest power of two that is at least `x`, at least 2^-126, element by element.
 ///
 /// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the
 /// power looked for, doubled where something above 1 remains.
@@ -108,7 +122,7 @@ fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
         small.clone(),
         B::float_mul_scalar(x.clone(), power(126).into()),
     );
-    let ones = B::float_ones(Shape::new([1]), &device, FloatDType::F32);
+    let ones = B::float_ones(x.shape(), &device, FloatDType::F32);
     let mut result = B::float_mask_fill(ones, small, power(-126).into());
     for step in [64, 32, 16, 8, 4, 2, 1] {
         let above =

@@ -7,6 +7,7 @@ pub mod fused;
 pub mod golden;
 pub mod models;
 pub mod reference;
+pub mod rowwise;
 pub mod special;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -19,8 +19,8 @@ use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
 use crate::tensor::primitive;
 use crate::{
-    Activation, DelayedState, Execution, Fp8Backend, Fp8Codes, Fp8Config, Fp8Matmul, Fp8Tensor,
-    Ran, Report, Scalar, ScaledMatmulOptions, scaled_matmul, trace,
+    Activation, DelayedState, Execution, Fallback, Fp8Backend, Fp8Codes, Fp8Config, Fp8Matmul,
+    Fp8Tensor, Ran, Report, Scalar, ScaledMatmulOptions, scaled_matmul, trace,
 };
 
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -303,18 +303,24 @@ fn native_execution_needs_tensor_cores() {
 }
 
 #[test]
-fn batched_products_fall_back_and_say_so() {
+fn batched_products_and_scales_per_row_fall_back_and_say_so() {
     let _pretend = pretend_tensor_cores();
-    let product = || {
-        let x = tensor::<Fp8Backend<Unfused>, 3>(1, [2, 16, 16]);
+    let product = |batch: usize| {
+        let x = tensor::<Fp8Backend<Unfused>, 3>(1, [batch, 16, 16]);
         values(x.clone().matmul(x))
     };
-    let (_, report) = trace(|| config(Recipe::current()).scope(product));
-    assert_eq!(report.products[0].ran, Ran::Fallback(crate::Fallback::Batched));
-    let native = config(Recipe::current()).with_execution(Execution::Native);
-    let panic = std::panic::catch_unwind(|| native.scope(product)).expect_err("must be native");
-    let message = panic.downcast_ref::<String>().expect("a message");
-    assert!(message.contains("batched") && message.contains("Execution::Auto"), "{message}");
+    for (batch, recipe, fallback, word) in [
+        (2, Recipe::current(), Fallback::Batched, "batched"),
+        (1, Recipe::rowwise(), Fallback::PerRow, "per row"),
+    ] {
+        let (_, report) = trace(|| config(recipe).scope(|| product(batch)));
+        assert_eq!(report.products[0].ran, Ran::Fallback(fallback));
+        let native = config(recipe).with_execution(Execution::Native);
+        let panic = std::panic::catch_unwind(|| native.scope(|| product(batch)));
+        let panic = panic.expect_err("must be native");
+        let message = panic.downcast_ref::<String>().expect("a message");
+        assert!(message.contains(word) && message.contains("Execution::Auto"), "{message}");
+    }
 }
 
 macro_rules! on {
