@@ -48,7 +48,7 @@ pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, hi
 pub use error::Fp8Error;
 pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
 #[doc(hidden)]
-pub use matmul::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
+pub use matmul::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizeRows, QuantizedMatrix};
 pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
 pub use scaled::{Activation, ScaledMatmulOptions, ScaledMatrix, ScaledOutput, scaled_matmul};
 pub use scaling::Scalar;

@@ -10,6 +10,7 @@
 //! Every function panics, naming both lengths, where its slices differ in length.
 
 pub(crate) mod element;
+pub mod matrix;
 #[cfg(feature = "rayon")]
 pub mod parallel;
 mod pass;

@@ -4,7 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::element::{self, Quantized};
 use super::{Amax, Source};
-use crate::{Fp8Format, Overflow};
+use crate::{Fp8Format, Overflow, scale};
 
 /// A loop that is compiled once per format and treatment of overflow.
 ///
@@ -95,6 +95,24 @@ impl<S: Source, T, F: Form<T>> Pass for Quantize<'_, S, T, F> {
         for (x, y) in self.x.iter().zip(self.y) {
             let quantized = element::quantize(x.to_f32(), self.scale, format, overflow);
             *y = self.form.of(quantized, self.scale);
+        }
+    }
+}
+
+/// From one slice to another, with a scale for each element.
+pub(super) struct QuantizeEach<'a, S, T, F> {
+    pub x: &'a [S],
+    pub scales: &'a [f32],
+    pub y: &'a mut [T],
+    pub form: F,
+}
+
+impl<S: Source, T, F: Form<T>> Pass for QuantizeEach<'_, S, T, F> {
+    #[inline(always)]
+    fn run(self, format: Fp8Format, overflow: Overflow) {
+        for ((x, scale), y) in self.x.iter().zip(self.scales).zip(self.y) {
+            let quantized = element::quantize(x.to_f32(), *scale, format, overflow);
+            *y = self.form.of(quantized, *scale);
         }
     }
 }
@@ -191,6 +209,54 @@ fn magnitude<S: Source>(x: S) -> u32 {
 }
 
 const INFINITY: u32 = f32::INFINITY.to_bits();
+
+/// The largest finite magnitude of each column, or what `amax` held if that is larger. `x`: whole rows.
+pub(super) fn amax_columns<S: Source>(x: &[S], amax: &mut [f32]) {
+    Arch::new().dispatch(ColumnAmax { x, amax });
+}
+
+struct ColumnAmax<'a, S> {
+    x: &'a [S],
+    amax: &'a mut [f32],
+}
+
+impl<S: Source> WithSimd for ColumnAmax<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<A: Simd>(self, _: A) {
+        for row in self.x.chunks_exact(self.amax.len()) {
+            for (x, amax) in row.iter().zip(self.amax.iter_mut()) {
+                let bits = magnitude(*x);
+                let finite = if bits < INFINITY { bits } else { 0 };
+                *amax = f32::from_bits(finite.max(amax.to_bits()));
+            }
+        }
+    }
+}
+
+/// Multiplies each element of a row by the scales of the row and of its column.
+pub(super) fn scale_columns(y: &mut [f32], row: f32, columns: &[f32]) {
+    Arch::new().dispatch(ScaleColumns { y, row, columns });
+}
+
+struct ScaleColumns<'a> {
+    y: &'a mut [f32],
+    row: f32,
+    columns: &'a [f32],
+}
+
+impl WithSimd for ScaleColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (y, column) in self.y.iter_mut().zip(self.columns) {
+            let [first, second] = scale::of_product(self.row, *column);
+            *y = *y * first * second;
+        }
+    }
+}
 
 /// Multiplies a slice by a factor, into another one.
 pub(super) fn scale(x: &[f32], factor: f32, y: &mut [f32]) {

@@ -42,6 +42,8 @@ pub(crate) use product::{
     linear_gemm, native_unavailable, record_high_precision, require_emulation,
 };
 pub(crate) use products::{add_bias, join, reshape};
+#[doc(hidden)]
+pub use rowwise::QuantizeRows;
 pub(crate) use rowwise::Rows;
 pub(crate) use scaled::emulated as emulated_scaled_matmul;
 pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
@@ -81,6 +83,15 @@ pub trait Fp8Matmul: Backend {
     ) -> (Codes<Self>, Scalar<Self>) {
         let quantized = Self::fp8_quantize(tensor, Quantize { format, scale, save: true });
         (quantized.codes.expect("asked for"), quantized.scale)
+    }
+
+    /// The codes of such a tensor, or their values, with a scale for all elements along a dimension. The scales broadcast against it.
+    #[doc(hidden)]
+    fn fp8_quantize_rows(
+        tensor: FloatTensor<Self>,
+        request: QuantizeRows,
+    ) -> (Codes<Self>, FloatTensor<Self>) {
+        rowwise::quantize_rows::<Self>(tensor, request)
     }
 
     /// The values of saved codes, without their scale: an f32 tensor of the shape that was quantized.

@@ -68,11 +68,19 @@ pub(crate) fn count_saturated<B: Backend>(
     scale: &Scalar<B>,
     format: Fp8Format,
 ) -> IntTensor<B> {
-    let tensor = B::float_cast(tensor.clone(), FloatDType::F32);
-    let device = B::float_device(&tensor);
-    let settings = burn::tensor::get_device_settings::<B>(&device);
-    let scale = on_device::<B>(scale, &device);
+    let scale = on_device::<B>(scale, &B::float_device(tensor));
     let divisor = B::float_reshape(scale, Shape::from(vec![1; tensor.rank()]));
+    count_saturated_by::<B>(tensor, divisor, format)
+}
+
+/// The same with scales that broadcast against the tensor.
+pub(crate) fn count_saturated_by<B: Backend>(
+    tensor: &FloatTensor<B>,
+    divisor: FloatTensor<B>,
+    format: Fp8Format,
+) -> IntTensor<B> {
+    let tensor = B::float_cast(tensor.clone(), FloatDType::F32);
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&tensor));
     let magnitude = device::magnitude::<B>(tensor);
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
     let quotient = B::float_div(magnitude, divisor);

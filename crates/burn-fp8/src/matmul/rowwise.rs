@@ -63,33 +63,38 @@ impl<B: Fp8Matmul> Rows<B, FloatTensor<B>> {
     }
 }
 
-/// A tensor divided by its scales, along the dimension that a product sums over.
-struct Scaled<B: Fp8Matmul> {
-    quotient: FloatTensor<B>,
-    scales: FloatTensor<B>,
-    format: Fp8Format,
+/// What to quantize a tensor to, with a scale for all elements along one dimension.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizeRows {
+    /// The dimension along which elements share a scale: the last one, or the one before.
+    pub dim: usize,
+    /// The format of the codes.
+    pub format: Fp8Format,
+    /// How a scale follows from an amax.
+    pub recipe: Recipe,
+    /// Whether the values are wanted, to be multiplied, or codes, to be kept.
+    pub values: bool,
 }
 
-impl<B: Fp8Matmul> Scaled<B> {
-    /// `tensor`: f32. `dim`: what is summed over.
-    fn new(tensor: FloatTensor<B>, dim: usize, format: Fp8Format, recipe: Recipe) -> Self {
-        let amax = device::amax_dim::<B>(tensor.clone(), dim);
-        let scales = device::from_amax::<B>(amax, format, recipe);
-        Self { quotient: B::float_div(tensor, scales.clone()), scales, format }
-    }
-
-    /// The division is done: what is left to quantize has the scale 1, and dividing by that is exact.
-    fn request(&self) -> Quantize<B> {
-        let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite);
-        Quantize { format: self.format, scale, save: false }
-    }
-
-    fn rows<T>(self, codes: T) -> Rows<B, T> {
-        let Self { quotient, scales, format } = self;
-        let saturated = report::is_tracing()
-            .then(|| portable::count_saturated::<B>(&quotient, &Scalar::Host(1.0), format));
-        Rows { codes, scales, format, saturated }
-    }
+/// Codes or their values, and scales that broadcast against them, f32, from tensor operations and [`Fp8Matmul::fp8_quantize`].
+pub(super) fn quantize_rows<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    request: QuantizeRows,
+) -> (Codes<B>, FloatTensor<B>) {
+    let QuantizeRows { dim, format, recipe, values } = request;
+    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let amax = device::amax_dim::<B>(tensor.clone(), dim);
+    let scales = device::from_amax::<B>(amax, format, recipe);
+    let quotient = B::float_div(tensor, scales.clone());
+    // The division is done: what is left to quantize has the scale 1, and dividing by that is exact.
+    let scale = ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite);
+    let codes = match values {
+        true => {
+            Codes::Values(B::fp8_quantize(quotient, Quantize { format, scale, save: false }).values)
+        }
+        false => B::fp8_quantize_codes(quotient, format, scale).0,
+    };
+    (codes, scales)
 }
 
 impl<B: Fp8Matmul> Engine<B> for Rowwise {
@@ -102,25 +107,20 @@ impl<B: Fp8Matmul> Engine<B> for Rowwise {
         uses: &Uses,
         product: &Product,
     ) -> QuantizedRows<B> {
-        let tensor = B::float_cast(product.join::<B>(tensor.clone()), FloatDType::F32);
+        let tensor = product.join::<B>(tensor.clone());
         let last = tensor.rank() - 1;
-        let scaled = |role| {
-            let recipe = *product.recipe();
+        let recipe = *product.recipe();
+        let format = recipe.formats.of(operand);
+        let quantize = |role, values| {
             let dim = if sums_columns(operand, role) { last } else { last - 1 };
-            Scaled::<B>::new(tensor.clone(), dim, recipe.formats.of(operand), recipe)
+            let request = QuantizeRows { dim, format, recipe, values };
+            let (codes, scales) = B::fp8_quantize_rows(tensor.clone(), request);
+            let saturated = report::is_tracing()
+                .then(|| portable::count_saturated_by::<B>(&tensor, scales.clone(), format));
+            Rows { codes, scales, format, saturated }
         };
-        let now = uses.now.iter().map(|&role| {
-            let scaled = scaled(role);
-            let values = B::fp8_quantize(scaled.quotient.clone(), scaled.request()).values;
-            (role, scaled.rows(values))
-        });
-        let later = uses.later.map(|role| {
-            let scaled = scaled(role);
-            let Quantize { format, scale, .. } = scaled.request();
-            let (codes, _) = B::fp8_quantize_codes(scaled.quotient.clone(), format, scale);
-            scaled.rows(codes)
-        });
-        QuantizedRows { now: now.collect(), later }
+        let now = uses.now.iter().map(|&role| (role, quantize(role, true).map(B::fp8_values)));
+        QuantizedRows { now: now.collect(), later: uses.later.map(|role| quantize(role, false)) }
     }
 
     /// There is no history of scales per row.

@@ -1,5 +1,6 @@
 //! Flex: quantization over its memory, one byte an element for saved codes.
 
+mod rows;
 mod scratch;
 
 use burn::backend::Flex;
@@ -8,7 +9,7 @@ use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
 
-use super::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule, portable};
+use super::{Codes, Fp8Matmul, Quantize, QuantizeRows, Quantized, ScaleRule, portable, rowwise};
 use crate::Scalar;
 use crate::scaling::device;
 
@@ -71,6 +72,22 @@ impl Fp8Matmul for Flex {
                 parallel::scale_in_place(values, second);
             }
         })
+    }
+
+    fn fp8_quantize_rows(tensor: FlexTensor, request: QuantizeRows) -> (Codes<Self>, FlexTensor) {
+        match (tensor.dtype(), tensor.layout().shape().num_dims()) {
+            (DType::F32, 2) => rows::quantize::<f32>(tensor, request),
+            (DType::F16, 2) => rows::quantize::<f16>(tensor, request),
+            (DType::BF16, 2) => rows::quantize::<bf16>(tensor, request),
+            _ => rowwise::quantize_rows::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_rescale_rows(tensor: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+        match tensor.dtype() == DType::F32 && tensor.layout().shape().num_dims() == 2 {
+            true => rows::rescale(tensor, lhs, rhs),
+            false => portable::rescale_by::<Self>(tensor, lhs, rhs),
+        }
     }
 
     fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
