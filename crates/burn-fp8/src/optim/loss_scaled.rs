@@ -11,7 +11,7 @@ use crate::policy::{LossScale, LossScaleRule, LossScaleState, all_finite_in};
 
 /// Wraps an optimizer: divides the gradients by the scale that the loss was multiplied with, and adjusts the scale.
 ///
-/// A step with a gradient that is not finite is skipped: the model comes back as it is, its FP8 state too, and the wrapped optimizer
+/// A step with a gradient that is not finite ([`all_finite`](crate::policy::all_finite)) is skipped: the model comes back as it is, its FP8 state too, and the wrapped optimizer
 /// is not asked. To find that out takes one small read from the device a step. With [`LossScale::none`] this is the wrapped optimizer,
 /// which steps whatever it gets.
 ///

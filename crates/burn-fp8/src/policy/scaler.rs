@@ -10,7 +10,7 @@ use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 use super::{DynamicLossScale, LossScaleRule, LossScaleState};
 use crate::Fp8Error;
-use crate::nn::is_fp8_state;
+use crate::nn::{AMAX_HISTORY, is_fp8_state};
 
 /// Loss scaling: a handle to its state, whose clones share it, on any thread.
 ///
@@ -149,7 +149,8 @@ impl LossScale {
 
 /// Whether all gradients of the module's parameters are finite; without any, they are. Waits for the device, once.
 ///
-/// New values of FP8 state are not asked: they have [rules of their own](crate::nn::Fp8State).
+/// FP8 layers quantize as Flax does: an infinite value saturates, and the gradients behind it are finite. So of the new values of their
+/// state ([`Fp8State`](crate::nn::Fp8State)) the newest amax must be finite too. Older amaxes and the scale are not asked.
 pub fn all_finite<B, M>(module: &M, grads: &GradientsParams) -> bool
 where
     B: AutodiffBackend,
@@ -169,7 +170,7 @@ where
 {
     let mut found: Vec<Tensor<B::InnerBackend, 1, Int>> = vec![];
     for grads in grads {
-        module.visit(&mut FindNonFinite::<B> { grads, found: &mut found });
+        module.visit(&mut FindNonFinite::<B> { grads, found: &mut found, path: vec![] });
     }
     let Some(device) = found.first().map(Tensor::device) else { return true };
     let found = found.into_iter().map(|found| found.to_device(&device)).collect();
@@ -209,15 +210,28 @@ struct FindNonFinite<'a, B: AutodiffBackend> {
     grads: &'a GradientsParams,
     /// For each gradient `[1]`: 1 if it has an element that is not finite, else 0.
     found: &'a mut Vec<Tensor<B::InnerBackend, 1, Int>>,
+    path: Vec<String>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for FindNonFinite<'_, B> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if is_fp8_state() {
-            return;
-        }
-        if let Some(grad) = self.grads.get::<B::InnerBackend, D>(param.id) {
-            self.found.push(grad.is_finite().bool_not().any().int());
-        }
+        let Some(grad) = self.grads.get::<B::InnerBackend, D>(param.id) else { return };
+        let values = match is_fp8_state() {
+            false => grad,
+            true if self.path.last().is_some_and(|name| name == AMAX_HISTORY) => {
+                // The newest amax of the first row, the new value.
+                grad.slice(std::array::from_fn::<_, D, _>(|_| 0..1))
+            }
+            true => return,
+        };
+        self.found.push(values.is_finite().bool_not().any().int());
     }
 }
