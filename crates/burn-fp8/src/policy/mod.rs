@@ -37,7 +37,7 @@
 //!
 //! # In force
 //! A policy is in force for a scope ([`Policy::scope`]) or for the process ([`Policy::set_default`]), in the scopes of
-//! [`Fp8Config`](crate::Fp8Config): an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
+//! [`Fp8Config`]: an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
 //! about FP8 again; a policy with the key `m` sets recipe and on or off of the configuration around it. Scopes do not cross threads.
 //!
 //! # What is not cast
