@@ -18,17 +18,20 @@ pub enum MatmulPolicy {
     Fp8E4m3,
     /// `fp8_current`: [`Recipe::current`].
     Fp8Current,
+    /// `fp8_rowwise`: [`Recipe::rowwise`].
+    Fp8Rowwise,
     /// `fp8_delayed`: [`Recipe::delayed`].
     Fp8Delayed,
 }
 
 /// Each with its name and, where FP8 is on, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 5] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 6] = [
     (MatmulPolicy::High, "high", None),
     // `Recipe::default()`, which is not const; a test compares them.
     (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
     (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),
     (MatmulPolicy::Fp8Current, "fp8_current", Some(Recipe::current())),
+    (MatmulPolicy::Fp8Rowwise, "fp8_rowwise", Some(Recipe::rowwise())),
     (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),
 ];
 
