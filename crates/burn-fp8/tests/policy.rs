@@ -2,7 +2,7 @@
 
 use burn::tensor::FloatDType;
 use burn_fp8::policy::{MatmulPolicy, Policy, PolicyDType, SemanticDType};
-use burn_fp8::{Formats, Fp8Config, Fp8Format, Recipe, Scaling};
+use burn_fp8::{Formats, Fp8Config, Fp8Format, Granularity, Recipe, Scaling};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -63,7 +63,10 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
         ("p=f32,p=bf16", &["`p=bf16` sets what an earlier part has set"]),
         ("compute=f32,c=f32", &["`c=f32` sets"]),
         ("m=fp8,m=fp8", &["`m=fp8` sets"]),
-        ("m=fp4", &["`fp4` in `m=fp4`", "high, fp8, fp8_e4m3, fp8_current, fp8_rowwise, fp8_delayed"]),
+        (
+            "m=fp4",
+            &["`fp4` in `m=fp4`", "high, fp8, fp8_e4m3, fp8_current, fp8_rowwise, fp8_delayed"],
+        ),
         ("m=bf16", &["`bf16` in `m=bf16`"]),
         ("c=fp8", &["unknown dtype `fp8`"]),
         ("p=f32\nc=f16", &["`f32\\nc=f16`"]),
@@ -107,7 +110,7 @@ fn one_key_sets_how_matrix_products_run() {
     let recipe = Policy::parse("m=fp8_e4m3").unwrap().configure(around).recipe;
     let e4m3 = Fp8Format::E4M3;
     assert_eq!(recipe.formats, Formats { input: e4m3, weight: e4m3, output_grad: e4m3 });
-    assert_eq!(recipe.scaling, Scaling::Current);
+    assert_eq!(recipe.scaling, Scaling::Current(Granularity::PerTensor));
     for policy in MatmulPolicy::all() {
         assert!(policy.recipe().is_none_or(|recipe| recipe.validate().is_ok()));
     }
