@@ -78,11 +78,12 @@ impl Advice {
         let predictions: Vec<_> =
             predictions.filter_map(|p| known(&p.alternative, p.sqnr.decibels())).collect();
         let best = predictions.iter().map(|(_, sqnr)| *sqnr).reduce(f64::max);
-        // The first is the simplest; a more costly one has to be better by more than 1 dB.
-        let choice =
-            predictions.iter().find(|(_, sqnr)| best.is_some_and(|best| *sqnr >= best - 1.0));
-        match choice {
-            Some(&(alternative, sqnr)) if sqnr - now >= WORTHWHILE => {
+        // The simplest comes first; a more costly one has to be better by a worthwhile amount.
+        let is_choice = |sqnr: f64| {
+            sqnr >= now + WORTHWHILE && best.is_some_and(|best| sqnr >= best - WORTHWHILE)
+        };
+        match predictions.into_iter().find(|(_, sqnr)| is_choice(*sqnr)) {
+            Some((alternative, sqnr)) => {
                 Self::Change { alternative, sqnr, gain: sqnr - now, is_poor: sqnr < POOR }
             }
             _ if now < POOR => Self::HighPrecision { best },

@@ -12,9 +12,11 @@ mod observations;
 mod page;
 pub mod sample;
 mod sqnr;
+mod summary;
 mod table;
 
 pub use advice::{Advice, POOR, Ranked, WORTHWHILE};
 pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries};
 pub use sqnr::{Sqnr, rounding_limit};
+pub use summary::Summary;
