@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use burn_fp8_core::GemmRole;
+use burn_fp8_core::{Fp8Format, GemmRole, Operand};
 
 use crate::sample::{Alternative, ProductStats};
 use crate::sqnr::{decibels, rounding_limit};
@@ -24,7 +24,7 @@ pub struct Ranked<'a> {
     pub role: GemmRole,
     /// What was measured in the last sample.
     pub stats: &'a ProductStats,
-    /// Its SQNR in dB in the last sample; `None` without signal.
+    /// Its SQNR in dB in the last sample, that of all of it or of its median line; `None` without signal.
     pub sqnr: Option<f64>,
     /// The lowest SQNR of all samples, in dB.
     pub lowest: Option<f64>,
@@ -115,7 +115,7 @@ impl Ranked<'_> {
                 )
             }
             Advice::Change { alternative, sqnr, gain, is_poor } => {
-                let (sqnr, how) = (decibels(Some(sqnr)), how(alternative));
+                let (sqnr, how) = (decibels(Some(sqnr)), how(self.role, alternative));
                 let gain = match gain.is_finite() {
                     true => format!(", {gain:.1} dB more"),
                     false => String::new(),
@@ -144,10 +144,18 @@ impl Ranked<'_> {
 }
 
 /// An alternative as an instruction.
-fn how(alternative: Alternative) -> String {
+fn how(role: GemmRole, alternative: Alternative) -> String {
     match alternative {
         Alternative::CurrentScale => "Use current scaling: the delayed scale does not fit".into(),
-        Alternative::Formats([lhs, rhs]) => format!("Use {lhs} × {rhs} for the operands"),
+        Alternative::Formats(formats) => {
+            let mut is_e5m2 = role.operands().into_iter().zip(formats);
+            let forward = is_e5m2.any(|(operand, format)| {
+                operand != Operand::OutputGrad && format == Fp8Format::E5M2
+            });
+            // Hardware does not multiply E5M2 by E5M2, and a format holds in all products of an operand.
+            let gradient = if forward { ", which needs E4M3 for the output gradient" } else { "" };
+            format!("Use {} × {} for the operands{gradient}", formats[0], formats[1])
+        }
         Alternative::PerRow => "Use row-wise scales".into(),
     }
 }

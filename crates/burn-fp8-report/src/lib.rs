@@ -18,5 +18,5 @@ mod table;
 pub use advice::{Advice, POOR, Ranked, WORTHWHILE};
 pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries};
-pub use sqnr::{Sqnr, rounding_limit};
+pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};
 pub use summary::Summary;

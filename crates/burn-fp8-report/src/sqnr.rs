@@ -44,6 +44,48 @@ impl fmt::Display for Sqnr {
     }
 }
 
+/// The SQNR of a matrix, as a whole and of its lines.
+///
+/// Where few rows or columns are much larger than the others, they are nearly all of the power, and the ratio of the whole does not tell that the others
+/// are lost: hence that of the median row, or of the median column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatrixSqnr {
+    /// That of all elements.
+    pub whole: Sqnr,
+    /// That of the median row or of the median column, whichever is lower; of lines with a signal.
+    pub line: Sqnr,
+}
+
+impl MatrixSqnr {
+    /// The lower of both ratios in dB: infinite where nothing was lost, `None` where there is no signal.
+    pub fn decibels(self) -> Option<f64> {
+        Some(self.whole.decibels()?.min(self.line.decibels().unwrap_or(f64::INFINITY)))
+    }
+
+    /// From the ratios of all rows and of all columns.
+    pub(crate) fn of([rows, columns]: [Vec<Sqnr>; 2]) -> Self {
+        let whole = rows.iter().fold(Sqnr::default(), |sum, row| Sqnr {
+            signal: sum.signal + row.signal,
+            noise: sum.noise + row.noise,
+        });
+        let ratio = |line: &Sqnr| line.decibels().unwrap_or(f64::INFINITY);
+        let median = |mut lines: Vec<Sqnr>| {
+            lines.retain(|line| line.signal > 0.0);
+            lines.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+            lines.get(lines.len().saturating_sub(1) / 2).copied()
+        };
+        let medians = [median(rows), median(columns)].into_iter().flatten();
+        let line = medians.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).unwrap_or_default();
+        Self { whole, line }
+    }
+
+    pub(crate) fn check(self) -> Result<(), String> {
+        self.whole.check()?;
+        self.line.check()
+    }
+}
+
 /// A ratio as it is printed.
 pub(crate) fn decibels(ratio: Option<f64>) -> String {
     match ratio {

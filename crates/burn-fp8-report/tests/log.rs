@@ -122,7 +122,7 @@ fn long_runs_are_thinned_evenly_and_remember_their_worst() {
         let mut sample = sample.clone();
         sample.step = step;
         if step == 1001 {
-            sample.products.output.as_mut().unwrap().sqnr.noise *= 100.0;
+            sample.products.output.as_mut().unwrap().sqnr.line.noise *= 100.0;
         }
         observations.push(sample).expect("in order");
     }
@@ -130,7 +130,7 @@ fn long_runs_are_thinned_evenly_and_remember_their_worst() {
     assert_eq!((site.samples, observations.steps, site.last.step), (3000, 3000, 2999));
     assert!((256..=512).contains(&site.points.len()), "{}", site.points.len());
     assert!(site.points.windows(2).all(|pair| pair[1].step - pair[0].step == 8));
-    let usual = sample.products.output.unwrap().sqnr.decibels().unwrap();
+    let usual = sample.products.output.unwrap().sqnr.line.decibels().unwrap();
     assert!((site.lowest[0].unwrap() - (usual - 20.0)).abs() < 1e-9, "of all samples");
 }
 

@@ -72,8 +72,9 @@ fn numbers_that_are_not_finite_are_no_coordinates() {
     for step in 0..3 {
         let mut sample = entry(step, 1, "up", 1.0);
         let products = &mut sample.products;
-        products.output.as_mut().unwrap().sqnr.noise = 0.0;
-        products.grad_input.as_mut().unwrap().sqnr.signal = 0.0;
+        let output = &mut products.output.as_mut().unwrap().sqnr;
+        (output.whole.noise, output.line.noise) = (0.0, 0.0);
+        products.grad_input.as_mut().unwrap().sqnr.whole.signal = 0.0;
         if step == 1 {
             products.grad_weight = None;
         }

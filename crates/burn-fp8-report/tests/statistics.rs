@@ -8,7 +8,7 @@ use burn_fp8_core::{GemmRole, Recipe};
 use burn_fp8_report::sample::{
     Alternative, Lines, Matrix, OperandSample, ProductStats, product, sizes, spread,
 };
-use burn_fp8_report::{Advice, Histogram, POOR, Sqnr, rounding_limit};
+use burn_fp8_report::{Advice, Histogram, MatrixSqnr, POOR, Sqnr, rounding_limit};
 use common::{decibels_of, nearest, operand, random};
 
 #[test]
@@ -105,7 +105,7 @@ fn predicted(stats: &ProductStats, alternative: Alternative) -> f64 {
     let is_it =
         |prediction: &&burn_fp8_report::sample::Prediction| prediction.alternative == alternative;
     let prediction = stats.alternatives.iter().find(is_it).expect("predicted");
-    prediction.sqnr.decibels().expect("a signal")
+    prediction.sqnr.whole.decibels().expect("a signal")
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn products_and_predictions_agree_with_the_table_of_codes() {
     };
     let operands = [&x[..], &w[..]];
     let now = reference(operands, [m, n, k], [E4M3, E4M3], whole([448.0; 2]));
-    check(stats.sqnr.decibels().unwrap(), now);
+    check(stats.sqnr.whole.decibels().unwrap(), now);
     let formats = [E5M2, E4M3];
     let e5m2 = reference(operands, [m, n, k], formats, whole([57344.0, 448.0]));
     check(predicted(&stats, Alternative::Formats(formats)), e5m2);
@@ -156,7 +156,7 @@ fn roles_sum_over_their_dimension() {
     let [sx, sw, sg] = samples.each_ref().map(scale);
     let check = |role, operands: [usize; 2], expected: f64, terms: usize| {
         let stats = product(role, operands.map(|index| &samples[index]), Recipe::current());
-        assert!((stats.sqnr.decibels().unwrap() - expected).abs() < 1e-6, "{role}");
+        assert!((stats.sqnr.whole.decibels().unwrap() - expected).abs() < 1e-6, "{role}");
         assert_eq!(stats.terms, terms as u64);
     };
     let pick = |scales: [f32; 2]| move |which: usize, _: usize| scales[which];
@@ -190,7 +190,7 @@ fn stale_scales_are_told_from_current_ones() {
     let saturating = product(GemmRole::Output, [&stale, &current], Recipe::current());
     assert_eq!(
         predicted(&saturating, Alternative::CurrentScale),
-        fresh.sqnr.decibels().expect("a signal")
+        fresh.sqnr.whole.decibels().expect("a signal")
     );
     let advice = Advice::of(&saturating);
     assert!(
@@ -201,15 +201,19 @@ fn stale_scales_are_told_from_current_ones() {
 
 #[test]
 fn advice_follows_its_thresholds() {
+    let ratio = |decibels: f64| {
+        let sqnr = Sqnr { signal: 10f64.powf(decibels / 10.0), noise: 1.0 };
+        MatrixSqnr { whole: sqnr, line: sqnr }
+    };
     let stats = |now: f64, best: f64| ProductStats {
         formats: [E4M3; 2],
         outputs: 1,
         non_finite: 0,
         terms: 1,
-        sqnr: Sqnr { signal: 10f64.powf(now / 10.0), noise: 1.0 },
+        sqnr: ratio(now),
         alternatives: vec![burn_fp8_report::sample::Prediction {
             alternative: Alternative::PerRow,
-            sqnr: Sqnr { signal: 10f64.powf(best / 10.0), noise: 1.0 },
+            sqnr: ratio(best),
         }],
     };
     // Rounding alone leaves 29.5 dB.
@@ -218,7 +222,7 @@ fn advice_follows_its_thresholds() {
     assert_eq!(Advice::of(&stats(26.0, 28.9)), Advice::Bearable);
     assert!(matches!(Advice::of(&stats(10.0, POOR - 0.1)), Advice::Change { is_poor: true, .. }));
     assert!(matches!(Advice::of(&stats(19.9, 22.8)), Advice::HighPrecision { .. }));
-    let none = ProductStats { sqnr: Sqnr::default(), ..stats(0.0, 0.0) };
+    let none = ProductStats { sqnr: MatrixSqnr::default(), ..stats(0.0, 0.0) };
     assert_eq!(Advice::of(&none), Advice::NoSignal);
     let diverged = ProductStats { non_finite: 1, ..stats(29.0, 29.0) };
     assert_eq!(Advice::of(&diverged), Advice::NonFinite);
@@ -271,9 +275,37 @@ fn outliers_that_no_sample_meets_still_count_for_row_scales() {
     let with = stats(&sampled(amaxes));
     assert_eq!(
         predicted(&with, Alternative::PerRow),
-        with.sqnr.decibels().unwrap(),
+        with.sqnr.whole.decibels().unwrap(),
         "nothing to gain"
     );
     let without = stats(&sampled([vec![f32::NAN; 8], vec![0.0; 8]]));
-    assert!(predicted(&without, Alternative::PerRow) > with.sqnr.decibels().unwrap());
+    assert!(predicted(&without, Alternative::PerRow) > with.sqnr.whole.decibels().unwrap());
+}
+
+#[test]
+fn lost_rows_are_seen_behind_a_large_one() {
+    // A row 2^20 times as large as the others: at its scale they are zero, a loss of all their power, 0 dB.
+    for large_row in [true, false] {
+        let mut x: Vec<f32> = random(12, 64).iter().map(|x| x.signum() * (1.0 + x.abs())).collect();
+        let w = x.clone();
+        match large_row {
+            true => x[..8].iter_mut().for_each(|x| *x *= 2f32.powi(20)),
+            false => x.iter_mut().step_by(8).for_each(|x| *x *= 2f32.powi(20)),
+        }
+        let [x, w] = [operand(x, [8, 8], E4M3), operand(w, [8, 8], E4M3)];
+        // A large column of the right operand is one of the result.
+        let pair = if large_row { [&x, &w] } else { [&w, &x] };
+        let stats = product(GemmRole::Output, pair, Recipe::current());
+        assert!(stats.sqnr.whole.decibels().unwrap() > 20.0);
+        assert_eq!(stats.sqnr.line.decibels(), Some(0.0));
+        assert_eq!(stats.sqnr.decibels(), Some(0.0));
+        let advice = Advice::of(&stats);
+        assert!(
+            matches!(
+                advice,
+                Advice::Change { alternative: Alternative::PerRow, is_poor: false, .. }
+            ),
+            "{advice:?}"
+        );
+    }
 }

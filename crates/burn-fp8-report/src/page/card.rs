@@ -66,7 +66,7 @@ pub(super) fn class(advice: &Advice) -> &'static str {
 /// What each product has, and would have otherwise.
 fn products(site: &SiteSeries) -> String {
     let mut html = String::from(
-        "<div class=\"scroll\"><table><tr><th>product</th><th>formats</th><th class=\"num\">SQNR now</th><th class=\"num\">lowest</th>\
+        "<div class=\"scroll\"><table><tr><th>product</th><th>formats</th><th class=\"num\">SQNR now</th><th class=\"num\">of all / median line</th><th class=\"num\">lowest</th>\
          <th>alternatives, on the same sample</th><th class=\"num\">computed</th></tr>",
     );
     for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
@@ -88,10 +88,12 @@ fn products(site: &SiteSeries) -> String {
             .collect();
         let _ = write!(
             html,
-            "<tr><td><span class=\"key k{}\"></span>{role}</td><td>{lhs}&nbsp;×&nbsp;{rhs}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>\
+            "<tr><td><span class=\"key k{}\"></span>{role}</td><td>{lhs}&nbsp;×&nbsp;{rhs}</td><td class=\"num\">{}</td><td class=\"num faint\">{} / {}</td><td class=\"num\">{}</td>\
              <td>{}</td><td class=\"num faint\">{}&nbsp;outputs of {}&nbsp;terms</td></tr>",
             role as usize,
             decibels(stats.sqnr.decibels()),
+            decibels(stats.sqnr.whole.decibels()),
+            decibels(stats.sqnr.line.decibels()),
             decibels(lowest),
             alternatives.join(" · "),
             count(stats.outputs),

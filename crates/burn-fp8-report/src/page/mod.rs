@@ -141,7 +141,8 @@ const LEGEND: &str = "<p class=\"faint\">Histograms: share of the elements by ex
 const READING: &str = "<h2>How to read this</h2>\
     <p>SQNR is the power of a result over the power of its quantization error, in dB: at 20 dB the error is a tenth of the result's \
     magnitude, at 40 dB a hundredth. Rounding alone leaves about 29.5 dB to a product of E4M3 and E4M3, 25.5 dB to one of E4M3 and E5M2. \
-    That of a product is measured on up to 32 × 32 of its results, with and without quantized operands, both summed in f64: what \
+    That of a product is the lower of two: that of all its elements, and that of its median row or column, since few large rows would hide that all others \
+    are lost. It is measured on up to 32 × 32 of its results, with and without quantized operands, both summed in f64: what \
     tensor cores lose while they add is not in it.</p>\
     <p>Alternatives are measured in the same way on the same sample. Row-wise scales: one for each row of the left operand and each column \
     of the right one. A recipe sets formats by operand, for all three products of a site at once, and hardware never multiplies E5M2 by E5M2. \

@@ -39,7 +39,7 @@ pub struct OperandStats {
     pub zeros: u64,
     /// Elements that are not zero, with a code that is: at most half the smallest subnormal times the scale.
     pub flushed: u64,
-    /// Finite elements beyond the largest number of the format times the scale.
+    /// Finite elements beyond the largest number of the format times the scale, by more than the rounding of the scale.
     pub saturated: u64,
     /// Infinite and NaN elements.
     pub non_finite: u64,
@@ -82,6 +82,8 @@ impl OperandSample {
 impl OperandStats {
     fn add(&mut self, values: &[f32], scale: f32) {
         self.scale = self.scale.max(scale);
+        // A current scale is rounded to f32, so that the amax may lie an ulp beyond it: that is no saturation.
+        let largest = self.format.max() * (1.0 + 2f32.powi(-22));
         let codes = quantized(values, scale, self.format);
         for (&x, &code) in values.iter().zip(&codes) {
             if !x.is_finite() {
@@ -90,7 +92,7 @@ impl OperandStats {
             }
             self.zeros += u64::from(x == 0.0);
             self.flushed += u64::from(x != 0.0 && code == 0.0);
-            self.saturated += u64::from((x / scale).abs() > self.format.max());
+            self.saturated += u64::from((x / scale).abs() > largest);
             self.sqnr.add(f64::from(x), f64::from(code) * f64::from(scale));
         }
     }

@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::quantized;
 use super::{Lines, OperandSample, spread};
-use crate::Sqnr;
+use crate::{MatrixSqnr, Sqnr};
 
 /// The largest number of rows and of columns of a product that are computed.
 pub const MAX_SIDE: usize = 32;
 
-/// Another way to run a product in FP8.
+/// Another way to run a product in FP8. The first is the one that changes least else: a format is that of an operand in all of its products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alternative {
     /// Scales from the amax of this step, where those used come from earlier steps.
     CurrentScale,
-    /// Other formats of the left and the right operand, with scales from this step's amaxes.
-    Formats([Fp8Format; 2]),
     /// A scale for each row of the left operand and each column of the right one, from its own amax.
     PerRow,
+    /// Other formats of the left and the right operand, with scales from this step's amaxes.
+    Formats([Fp8Format; 2]),
 }
 
 impl fmt::Display for Alternative {
@@ -42,7 +42,7 @@ pub struct Prediction {
     /// How it would have been run.
     pub alternative: Alternative,
     /// Its SQNR on the same sample.
-    pub sqnr: Sqnr,
+    pub sqnr: MatrixSqnr,
 }
 
 /// What quantization does to a product: the result of quantized operands against that of the operands themselves, both summed in f64.
@@ -58,7 +58,7 @@ pub struct ProductStats {
     /// How many terms of each sum were taken; fewer than the GEMM's where the operands were sampled.
     pub terms: u64,
     /// Over the finite elements of the result.
-    pub sqnr: Sqnr,
+    pub sqnr: MatrixSqnr,
     /// The same, had the product been run otherwise.
     pub alternatives: Vec<Prediction>,
 }
@@ -144,15 +144,15 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
         let operands = [lhs.current(formats[0], recipe), rhs.current(formats[1], recipe)];
         predict(Alternative::CurrentScale, operands);
     }
+    if operands.iter().any(|operand| operand.scale.is_some()) {
+        predict(Alternative::PerRow, [lhs.per_row(recipe), rhs.per_row(recipe)]);
+    }
     // Hardware never multiplies E5M2 by E5M2.
     for others in [[E4M3, E4M3], [E5M2, E4M3], [E4M3, E5M2]] {
         if others != formats {
             let operands = [lhs.current(others[0], recipe), rhs.current(others[1], recipe)];
             predict(Alternative::Formats(others), operands);
         }
-    }
-    if operands.iter().any(|operand| operand.scale.is_some()) {
-        predict(Alternative::PerRow, [lhs.per_row(recipe), rhs.per_row(recipe)]);
     }
 
     let all = (lhs.lines.len() * rhs.lines.len()) as u64;
@@ -161,19 +161,20 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
 }
 
 /// Compares two products of lines. With the number of elements compared: those of which both results are finite.
-fn compare(exact: &[Vec<Vec<f64>>; 2], quantized: &[Vec<Vec<f64>>; 2]) -> (Sqnr, u64) {
-    let mut sqnr = Sqnr::default();
+fn compare(exact: &[Vec<Vec<f64>>; 2], quantized: &[Vec<Vec<f64>>; 2]) -> (MatrixSqnr, u64) {
+    let mut lines = exact.each_ref().map(|operand| vec![Sqnr::default(); operand.len()]);
     let mut outputs = 0;
-    for (lhs, lhs_quantized) in exact[0].iter().zip(&quantized[0]) {
-        for (rhs, rhs_quantized) in exact[1].iter().zip(&quantized[1]) {
+    for (row, (lhs, lhs_quantized)) in exact[0].iter().zip(&quantized[0]).enumerate() {
+        for (column, (rhs, rhs_quantized)) in exact[1].iter().zip(&quantized[1]).enumerate() {
             let (exact, quantized) = (dot(lhs, rhs), dot(lhs_quantized, rhs_quantized));
             if exact.is_finite() && quantized.is_finite() {
-                sqnr.add(exact, quantized);
+                lines[0][row].add(exact, quantized);
+                lines[1][column].add(exact, quantized);
                 outputs += 1;
             }
         }
     }
-    (sqnr, outputs)
+    (MatrixSqnr::of(lines), outputs)
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
