@@ -56,7 +56,7 @@ fn predicted(stats: Option<&ProductStats>, alternative: Alternative) -> f64 {
     prediction.expect("predicted").sqnr.whole.decibels().expect("a signal")
 }
 
-fn sites<B: Backend>(observatory: &Observatory) -> Observations {
+fn sites(observatory: &Observatory) -> Observations {
     assert_eq!(observatory.failure(), None);
     observatory.report()
 }
@@ -66,7 +66,7 @@ fn the_three_products_of_a_layer_are_measured() {
     let tensors = operands(1);
     let observatory = every_step();
     let (_, report) = trace(|| observatory.step(|| products::<Outer<Flex>>(&tensors)));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     assert_eq!((seen.steps, seen.sites.len()), (1, 1));
     let site = &seen.sites[0];
     assert_eq!(site.label(), "up #1");
@@ -143,7 +143,7 @@ fn only_sampled_steps_are_seen() {
         observatory.step(|| products::<Outer<Flex>>(&tensors));
         products::<Outer<Flex>>(&tensors);
     }
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     assert_eq!((seen.steps, seen.span, seen.sites.len()), (3, Some([0, 6]), 1));
     assert_eq!(seen.sites[0].points.iter().map(|point| point.step).collect::<Vec<_>>(), [0, 3, 6]);
     for (every, elements, expected) in [(0, 1, "every = 0"), (1, 0, "max_elements = 0")] {
@@ -169,7 +169,7 @@ fn only_products_that_run_in_fp8_are_measured() {
         y.sum().backward();
         config.scope(|| products::<Outer<Flex>>(&operands(5)));
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let roles: Vec<Vec<GemmRole>> = seen
         .sites
         .iter()
@@ -193,7 +193,7 @@ fn an_outlier_is_found_and_row_wise_scales_are_advised() {
     x[2 * K + 5] = 3e6;
     let observatory = every_step();
     observatory.step(|| products::<Outer<Flex>>(&[x, w, g]));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let output = seen.sites[0].last.products.of(GemmRole::Output);
     // Beside the row of the outlier nothing is left; of the whole result it is nearly all of the power.
     let line = output.expect("measured").sqnr.line.decibels().expect("a signal");
@@ -215,7 +215,7 @@ fn delayed_scales_that_saturate_are_told() {
             observatory.step(|| products::<Outer<Flex>>(&[larger.clone(), w, g]));
         });
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let stats = seen.sites[0].last.operands.input.clone().expect("measured");
     let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
     assert_eq!(stats.scale, amax / 448.0, "that of the step before");
@@ -242,7 +242,7 @@ fn samples_are_bounded_and_scales_are_those_of_whole_tensors() {
             .expect("valid");
     observatory
         .step(|| tensor::<Outer<Flex>, 2>(&x, [SIDE, SIDE]).matmul(tensor(&w, [SIDE, SIDE])));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let site = &seen.sites[0].last;
     let stats = site.operands.input.as_ref().expect("measured");
     assert_eq!((stats.sampled, stats.elements), (256, (SIDE * SIDE) as u64));
@@ -262,7 +262,7 @@ fn the_inner_order_has_a_site_for_each_product() {
         let x = tensor::<Inner<Flex>, 2>(&operands(9)[0], [M, K]).require_grad();
         layer.forward(x).powi_scalar(2).sum().backward()
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let mut roles: Vec<_> = seen.ranked().iter().map(|ranked| ranked.role.to_string()).collect();
     roles.sort();
     assert_eq!(
@@ -286,7 +286,7 @@ fn batches_and_narrow_types_are_sampled() {
             x.matmul(tensor::<Outer<Flex>, 3>(&w[..30], [1, 5, 6]).cast(FloatDType::F16));
         })
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let [batched, joined] = [&seen.sites[0].last, &seen.sites[1].last];
     let sampled = |entry: &log::SiteEntry| {
         let [input, weight] = [&entry.operands.input, &entry.operands.weight];
@@ -324,7 +324,7 @@ fn steps_nest_and_panics_leave_nothing() {
         })
     });
     let labels = |observatory: &Observatory| -> Vec<String> {
-        sites::<Flex>(observatory).sites.iter().map(|site| site.label()).collect()
+        sites(observatory).sites.iter().map(|site| site.label()).collect()
     };
     assert_eq!(labels(&outer), ["outer.up #1", "outer.up #2"]);
     assert_eq!((labels(&inner), inner.report().steps), (vec!["up #1".to_string()], 1));
@@ -355,7 +355,7 @@ fn the_log_holds_what_was_seen() {
         // Flushed after each step.
         assert_eq!(log::read(&path).expect("whole").steps, seed + 1);
     }
-    let (seen, read) = (sites::<Flex>(&observatory), log::read(&path).expect("whole"));
+    let (seen, read) = (sites(&observatory), log::read(&path).expect("whole"));
     assert_eq!(seen.to_string(), read.to_string());
     assert_eq!(seen.to_html(), read.to_html());
     let error = Observatory::new(options()).unwrap_err().to_string();
@@ -443,4 +443,38 @@ fn overhead() {
             .scope(|| run(Some(watching.clone()), Recipe::delayed().with_history_length(16)));
         println!("{}", watching.report());
     }
+}
+
+#[test]
+fn steps_that_overlap_are_told_and_do_not_spoil_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.jsonl");
+    let options = ObservatoryOptions::default().with_every(1).with_log(&path);
+    let observatory = Observatory::new(options).expect("created");
+    let tensors = operands(14);
+    observatory.step(|| {
+        products::<Outer<Flex>>(&tensors);
+        observatory.step(|| products::<Outer<Flex>>(&tensors));
+    });
+    let failure = observatory.failure().expect("told");
+    assert!(
+        failure.contains("step 0 ended after step 1") && failure.lines().count() == 1,
+        "{failure}"
+    );
+    observatory.step(|| products::<Outer<Flex>>(&tensors));
+    let read = log::read(&path).expect("whole");
+    assert_eq!((read.steps, read.span), (2, Some([1, 2])));
+    assert_eq!(observatory.report().steps, 2);
+}
+
+#[test]
+fn steps_of_other_threads_count() {
+    let tensors = operands(15);
+    let observatory = every_step();
+    std::thread::scope(|scope| {
+        let step = || observatory.step(|| products::<Outer<Flex>>(&tensors));
+        scope.spawn(step).join().expect("ran");
+        scope.spawn(step).join().expect("ran");
+    });
+    assert_eq!((sites(&observatory).steps, observatory.report().sites.len()), (2, 1));
 }

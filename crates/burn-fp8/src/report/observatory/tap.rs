@@ -132,5 +132,9 @@ impl Tap {
                 sample.entry.products.set(role, stats);
             }
         }
+        let is_measured = |role: &GemmRole| sample.entry.products.of(*role).is_some();
+        if roles.iter().all(|role| *role != GemmRole::Output && is_measured(role)) {
+            sample.operands = [None, None, None];
+        }
     }
 }
