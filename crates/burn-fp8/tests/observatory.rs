@@ -478,3 +478,33 @@ fn steps_of_other_threads_count() {
     });
     assert_eq!((sites(&observatory).steps, observatory.report().sites.len()), (2, 1));
 }
+
+#[test]
+fn fp8_layers_are_seen_with_their_scales() {
+    use burn::backend::Autodiff;
+    use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
+
+    let observatory = every_step();
+    let dot = Fp8DotGeneralConfig::new().with_amax_history_length(4);
+    let layer =
+        Fp8LinearConfig::new(K, N).with_dot(dot).init::<Autodiff<Flex>>(&Default::default());
+    let [mut x, _, _] = operands(16);
+    x[0] = 1000.0; // beyond 448 at the initial scale, 1
+    let run = |observatory: &Observatory| {
+        observatory.step(|| {
+            let x = tensor::<Autodiff<Flex>, 2>(&x, [M, K]).require_grad();
+            named("head", || layer.forward(x)).sum().backward()
+        })
+    };
+    let (_, report) = trace(|| run(&observatory));
+    let seen = sites(&observatory);
+    let site = &seen.sites[0];
+    assert_eq!((seen.sites.len(), site.label()), (1, "head #1".into()));
+    assert!(site.last.recipe.contains("of 4"), "{}", site.last.recipe);
+    let input = site.last.operands.input.as_ref().expect("measured");
+    assert_eq!((input.scale, input.amax, input.saturated), (1.0, 1000.0, 1));
+    let roles = GemmRole::ALL.map(|role| site.last.products.of(role).is_some());
+    assert_eq!((roles, report.products.len()), ([true; 3], 3));
+    let output = site.last.products.of(GemmRole::Output);
+    assert!(predicted(output, Alternative::CurrentScale) > decibels(output) + 3.0);
+}

@@ -41,7 +41,7 @@ use crate::Fp8Error;
 /// Of a batched product one pair of matrices is sampled.
 ///
 /// # What is seen
-/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8; not those of [`nn`](crate::nn), nor [`scaled_matmul`](crate::scaled_matmul). With `Autodiff<Fp8Backend<B>>` products of
+/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8 and of the FP8 layers of [`nn`](crate::nn), their scales without rounding to bf16 or f16; not those of frozen layers, nor [`scaled_matmul`](crate::scaled_matmul). With `Autodiff<Fp8Backend<B>>` products of
 /// the backward pass are sites of their own. Rounding of the result and what tensor cores lose while they accumulate are not measured.
 ///
 /// ```

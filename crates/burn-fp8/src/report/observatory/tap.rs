@@ -109,7 +109,8 @@ impl Tap {
                 elements: tensor.shape().num_elements() as u64,
                 format: recipe.formats.of(operand),
                 scale: scale.map(Scalar::read),
-                amax: amax.map_or(largest, Scalar::read),
+                // That of a layer is not finite where the tensor is not.
+                amax: amax.map(Scalar::read).filter(|amax| amax.is_finite()).unwrap_or(largest),
             };
             let first = GemmRole::ALL.into_iter().find(|role| role.operands().contains(&operand));
             let lines = lines_of(first.expect("every operand is in two products"), operand);
