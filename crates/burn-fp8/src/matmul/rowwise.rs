@@ -128,6 +128,10 @@ impl<B: Fp8Matmul> Engine<B> for Rowwise {
         None
     }
 
+    fn scale(_quantized: &QuantizedRows<B>) -> Option<Scalar<B>> {
+        None
+    }
+
     fn factor(
         quantized: &QuantizedRows<B>,
         operand: Operand,
