@@ -24,6 +24,10 @@ pub enum Command {
     Train(Train),
     /// Lets a trained model write a text
     Generate(Generate),
+    /// Trains with each precision and each seed, and writes comparison.json, table.md and loss.svg; exits with 1 where a goal is missed
+    Compare(Compare),
+    /// Trains briefly with each role, kind of layer and block kept out of FP8 in turn, and ranks what FP8 costs
+    Sensitivity(Sensitivity),
 }
 
 /// What every command that trains is asked for.
@@ -37,7 +41,7 @@ pub struct Common {
     #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
-    /// Epochs [default: those of the size]
+    /// Epochs [default: those of the size; a third of them for sensitivity]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub epochs: Option<u32>,
 
@@ -96,6 +100,62 @@ pub struct Generate {
 
     #[command(flatten)]
     pub sampling: SamplingArgs,
+}
+
+/// `compare`.
+#[derive(ClapArgs, Debug)]
+pub struct Compare {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// What to compute with; f32 is always among them, to compare with
+    #[arg(
+        long = "precision",
+        visible_alias = "precisions",
+        value_name = "PRECISION",
+        value_delimiter = ',',
+        default_value = "f32,fp8-current,fp8-delayed"
+    )]
+    pub precisions: Vec<Precision>,
+
+    /// Seeds of the initial weights, of the order of the text and of dropout
+    #[arg(
+        long = "seed",
+        visible_alias = "seeds",
+        value_name = "SEED",
+        value_delimiter = ',',
+        default_value = "1,2,3"
+    )]
+    pub seeds: Vec<u64>,
+
+    /// Where the results and the runs go; runs that are there already are not trained again
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/compare")]
+    pub out: PathBuf,
+}
+
+/// `sensitivity`.
+#[derive(ClapArgs, Debug)]
+pub struct Sensitivity {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// The FP8 precision that parts are left out of
+    #[arg(long, default_value = "fp8-current")]
+    pub precision: Precision,
+
+    /// Seeds; with several, the table says whether they agree
+    #[arg(
+        long = "seed",
+        visible_alias = "seeds",
+        value_name = "SEED",
+        value_delimiter = ',',
+        default_value = "1,2"
+    )]
+    pub seeds: Vec<u64>,
+
+    /// Where the results and the runs go; runs that are there already are not trained again
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/sensitivity")]
+    pub out: PathBuf,
 }
 
 /// How to draw characters.

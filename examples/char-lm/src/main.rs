@@ -2,6 +2,8 @@
 
 mod args;
 mod checkpoint;
+mod child;
+mod compare;
 mod curve;
 mod generate;
 mod loader;
@@ -11,6 +13,7 @@ mod precision;
 mod probe;
 mod progress;
 mod run;
+mod sensitivity;
 mod size;
 mod text;
 mod train;
@@ -41,6 +44,10 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Train(args) => on_backend!(args.common.backend, train, args),
         Command::Generate(args) => generate(args),
+        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| print(&text)),
+        Command::Compare(args) => {
+            compare::compare(args).and_then(|(text, code)| print(&text).map(|_| code))
+        }
     };
     match result {
         Ok(code) => code,

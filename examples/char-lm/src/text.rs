@@ -27,9 +27,9 @@ impl Vocabulary {
     /// # Errors
     /// Where there are none, or more than 240.
     pub fn of(text: &str) -> Result<Self> {
-        let mut characters: Vec<char> = text.chars().collect();
-        characters.sort_unstable();
-        characters.dedup();
+        let mut seen = vec![false; char::MAX as usize + 1];
+        text.chars().for_each(|character| seen[character as usize] = true);
+        let characters: Vec<char> = ('\0'..=char::MAX).filter(|c| seen[*c as usize]).collect();
         ensure!(
             (1..=MAX_CHARACTERS).contains(&characters.len()),
             "a vocabulary of {} characters: it has 1 to {MAX_CHARACTERS}",
@@ -54,11 +54,14 @@ impl Vocabulary {
     /// # Errors
     /// Names the first character that is not in the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<u8>> {
-        let number = |character: char| match self.characters.binary_search(&character) {
-            Ok(number) => Ok(number as u8),
-            Err(_) => {
-                bail!("the character {character:?} is not among the {} of the text", self.len())
-            }
+        let end = self.characters.last().map_or(0, |last| *last as usize + 1);
+        let mut numbers = vec![None; end];
+        for (number, character) in (0u8..).zip(&self.characters) {
+            numbers[*character as usize] = Some(number);
+        }
+        let number = |character: char| match numbers.get(character as usize) {
+            Some(Some(number)) => Ok(*number),
+            _ => bail!("the character {character:?} is not among the {} of the text", self.len()),
         };
         text.chars().map(number).collect()
     }
