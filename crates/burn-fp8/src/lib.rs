@@ -16,6 +16,7 @@
 //! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
+//! - [`policy`] has mixed precision by one string, [`policy::Policy`], and loss scaling.
 //! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
 //!   activation, FP8 output and amax, as [`ScaledMatmulOptions`] says.
 //! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
@@ -31,6 +32,7 @@ mod matmul;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+pub mod policy;
 mod report;
 mod scaled;
 mod scaling;

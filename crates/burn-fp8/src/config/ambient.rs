@@ -1,4 +1,4 @@
-//! The configuration that a product finds when it runs: the innermost scope of its thread, else the default.
+//! The configuration that a product finds when it runs, and the policy that casts find: of the innermost scope of the thread, else the default.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::Fp8Config;
+use crate::policy::Policy;
 
 /// What a predicate of [`Fp8Config::scope_where`] sees of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +23,12 @@ pub struct ProductInfo {
 
 type Predicate = dyn Fn(&ProductInfo) -> bool + Send + Sync;
 
-/// A configuration with the predicate of its scope.
+/// A configuration with the predicate and the policy of its scope.
 #[derive(Clone)]
 pub(crate) struct Ambient {
     pub(crate) config: Fp8Config,
     predicate: Option<Arc<Predicate>>,
+    pub(crate) policy: Option<Policy>,
 }
 
 impl Ambient {
@@ -37,17 +39,11 @@ impl Ambient {
 }
 
 impl Ambient {
-    fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>) -> Self {
+    fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>, policy: Option<Policy>) -> Self {
         if let Err(error) = config.recipe.validate() {
             panic!("this Fp8Config cannot be used: {error}");
         }
-        Self { config, predicate }
-    }
-}
-
-impl From<Fp8Config> for Ambient {
-    fn from(config: Fp8Config) -> Self {
-        Self::new(config, None)
+        Self { config, predicate, policy }
     }
 }
 
@@ -56,12 +52,22 @@ impl fmt::Debug for Ambient {
         f.debug_struct("Ambient")
             .field("config", &self.config)
             .field("predicate", &self.predicate.is_some())
+            .field("policy", &self.policy)
             .finish()
     }
 }
 
-static DEFAULT: LazyLock<RwLock<Arc<Ambient>>> =
-    LazyLock::new(|| RwLock::new(Arc::new(Fp8Config::default().into())));
+/// What holds outside of scopes.
+struct Default {
+    /// As it was set, without what the policy makes of it.
+    config: Fp8Config,
+    ambient: Arc<Ambient>,
+}
+
+static DEFAULT: LazyLock<RwLock<Default>> = LazyLock::new(|| {
+    let config = Fp8Config::default();
+    RwLock::new(Default { config, ambient: Arc::new(Ambient::new(config, None, None)) })
+});
 
 thread_local! {
     static SCOPES: RefCell<Vec<Arc<Ambient>>> = const { RefCell::new(Vec::new()) };
@@ -70,8 +76,8 @@ thread_local! {
 /// The configuration of the innermost scope of this thread, else the process-wide default.
 pub(crate) fn current() -> Arc<Ambient> {
     SCOPES.with_borrow(|scopes| scopes.last().cloned()).unwrap_or_else(|| {
-        // The lock guards one assignment of an Arc: a panicking holder leaves nothing half done.
-        DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone()
+        // A holder of the lock makes the ambient before it assigns: one that panics leaves nothing half done.
+        DEFAULT.read().unwrap_or_else(PoisonError::into_inner).ambient.clone()
     })
 }
 
@@ -92,30 +98,47 @@ fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Runs `f` with a policy in force, and with what it makes of the configuration around it.
+pub(crate) fn policy_scope<R>(policy: Policy, f: impl FnOnce() -> R) -> R {
+    let around = current();
+    let config = policy.configure(around.config);
+    enter(Ambient::new(config, around.predicate.clone(), Some(policy)), f)
+}
+
+/// Sets or clears the policy outside of scopes.
+pub(crate) fn set_default_policy(policy: Option<Policy>) {
+    let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
+    let config = policy.map_or(default.config, |policy| policy.configure(default.config));
+    default.ambient = Arc::new(Ambient::new(config, None, policy));
+}
+
 impl Fp8Config {
     /// The configuration that a product on this thread would use now.
     pub fn current() -> Self {
         current().config
     }
 
-    /// Makes this the configuration of every thread that is not inside a scope, until it is set anew.
+    /// Makes this the configuration of every thread that is not inside a scope, until it is set anew. The default policy stays, but
+    /// for its key `m`, which this overrides.
     ///
     /// # Panics
     /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn set_default(self) {
-        *DEFAULT.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(self.into());
+        let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
+        let ambient = Arc::new(Ambient::new(self, None, default.ambient.policy));
+        *default = Default { config: self, ambient };
     }
 
     /// Runs `f` with this configuration on this thread and returns its result.
     ///
-    /// Scopes nest; the innermost one holds. A scope ends when `f` returns or panics. Threads started inside use the
+    /// Scopes nest; the innermost one holds, and keeps the [`Policy`] around it. A scope ends when `f` returns or panics. Threads started inside use the
     /// default. With `Fp8Backend<Autodiff<B>>` the backward pass of a product uses the configuration of its forward pass,
     /// wherever `backward` is called.
     ///
     /// # Panics
     /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        enter((*self).into(), f)
+        enter(Ambient::new(*self, None, current().policy), f)
     }
 
     /// As [`scope`](Self::scope), and a product runs in FP8 only where `predicate` takes it as well as the filter.
@@ -128,7 +151,7 @@ impl Fp8Config {
         predicate: impl Fn(&ProductInfo) -> bool + Send + Sync + 'static,
         f: impl FnOnce() -> R,
     ) -> R {
-        enter(Ambient::new(*self, Some(Arc::new(predicate))), f)
+        enter(Ambient::new(*self, Some(Arc::new(predicate)), current().policy), f)
     }
 }
 
@@ -136,5 +159,7 @@ impl Fp8Config {
 ///
 /// A scope entered inside `f` holds again: the innermost one decides.
 pub fn high_precision<R>(f: impl FnOnce() -> R) -> R {
-    enter(Fp8Config { enabled: false, ..Fp8Config::current() }.into(), f)
+    let around = current();
+    let config = Fp8Config { enabled: false, ..around.config };
+    enter(Ambient::new(config, None, around.policy), f)
 }

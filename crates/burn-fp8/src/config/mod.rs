@@ -1,6 +1,6 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
-mod ambient;
+pub(crate) mod ambient;
 mod capability;
 
 use std::path::Path;

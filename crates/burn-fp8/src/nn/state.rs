@@ -14,6 +14,9 @@ use burn_fp8_core::Recipe;
 use serde::{Deserialize, Serialize};
 
 const CONTAINER: &str = "Struct:Fp8State";
+const SCALE: &str = "scale";
+/// The name that visitors are told.
+pub(crate) const AMAX_HISTORY: &str = "amax_history";
 
 /// The scale and the amax history of one operand of a layer: parameters whose gradients are their new values.
 ///
@@ -135,7 +138,7 @@ impl<B: Backend> Module<B> for Fp8State<B> {
     }
 
     fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
-        for (name, param) in [("scale", &self.scale), ("amax_history", &self.amax_history)] {
+        for (name, param) in [(SCALE, &self.scale), (AMAX_HISTORY, &self.amax_history)] {
             visitor.enter_module(name, CONTAINER);
             {
                 let _visiting = Visiting::begin();
@@ -147,8 +150,8 @@ impl<B: Backend> Module<B> for Fp8State<B> {
 
     fn map<M: ModuleMapper<B>>(self, mapper: &mut M) -> Self {
         let Self { scale, amax_history } = self;
-        let scale = map(scale, "scale", mapper);
-        Self { scale, amax_history: map(amax_history, "amax_history", mapper) }
+        let scale = map(scale, SCALE, mapper);
+        Self { scale, amax_history: map(amax_history, AMAX_HISTORY, mapper) }
     }
 
     fn load_record(self, record: Self::Record) -> Self {

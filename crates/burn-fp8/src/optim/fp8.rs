@@ -5,6 +5,7 @@ use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer
 use burn::tensor::backend::AutodiffBackend;
 
 use super::gradients::NewState;
+use super::nesting::inside_fp8_optimizer;
 use super::record::Fp8OptimizerRecord;
 use crate::{DelayedState, high_precision};
 
@@ -66,7 +67,7 @@ where
         let state = NewState::take::<B, M>(&module, &mut grads);
         state.check();
         let module = state.overwrite::<B, M>(module);
-        high_precision(|| self.inner.step(lr, module, grads))
+        inside_fp8_optimizer(|| high_precision(|| self.inner.step(lr, module, grads)))
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, mut grads: MultiGradientsParams) -> M {
@@ -79,7 +80,7 @@ where
             Some(state) => state.overwrite::<B, M>(module),
             None => module,
         };
-        high_precision(|| self.inner.step_multi(lr, module, grads))
+        inside_fp8_optimizer(|| high_precision(|| self.inner.step_multi(lr, module, grads)))
     }
 
     fn to_record(&self) -> Self::Record {

@@ -3,6 +3,7 @@
 //! The state of the layers of [`nn`](crate::nn) is in the model as parameters whose gradients are their new values.
 //! [`Fp8Optimizer`] wraps an optimizer so that it overwrites them; [`Fp8GradientsAccumulator`] combines them over micro-batches, by their
 //! maximum.
+//! [`LossScaledOptimizer`] goes around either, with the loss scaling of [`policy`](crate::policy).
 //!
 //! # What happens without them
 //! Whatever adds gradients up would add up scales and amaxes. It cannot do so unseen:
@@ -16,8 +17,11 @@
 mod accumulator;
 mod fp8;
 mod gradients;
+mod loss_scaled;
+mod nesting;
 mod record;
 
 pub use accumulator::Fp8GradientsAccumulator;
 pub use fp8::Fp8Optimizer;
+pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
 pub use record::{Fp8OptimizerItem, Fp8OptimizerRecord};

@@ -1,0 +1,148 @@
+//! The names of dtypes, and dtypes that a policy decides.
+
+use core::fmt;
+use core::str::FromStr;
+
+use burn::tensor::FloatDType;
+
+use super::Policy;
+use super::parse::{invalid, quoted};
+use crate::Fp8Error;
+
+/// Each dtype with its names, the one that is printed first. JMP 0.0.4's, and Burn's `flex32`.
+const NAMES: [(FloatDType, &[&str]); 5] = [
+    (FloatDType::F32, &["f32", "float32", "full"]),
+    (FloatDType::BF16, &["bf16", "bfloat16"]),
+    (FloatDType::F16, &["f16", "float16", "half"]),
+    (FloatDType::F64, &["f64", "float64"]),
+    (FloatDType::Flex32, &["flex32"]),
+];
+
+/// The name that a dtype is printed with.
+pub(super) fn name(dtype: FloatDType) -> &'static str {
+    let row = NAMES.iter().find(|(named, _)| *named == dtype);
+    row.expect("every dtype has a row").1[0]
+}
+
+/// The dtype of a name.
+pub(super) fn parse(name: &str) -> Option<FloatDType> {
+    NAMES.iter().find(|(_, names)| names.contains(&name)).map(|(dtype, _)| *dtype)
+}
+
+/// All names, for errors.
+pub(super) fn names() -> String {
+    let names: Vec<_> = NAMES.iter().flat_map(|(_, names)| *names).copied().collect();
+    names.join(", ")
+}
+
+/// What a tensor is for, which says its dtype under a [`Policy`]. As Haliax's `SemanticDType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SemanticDType {
+    /// Parameters, as the optimizer keeps them.
+    Param,
+    /// What the model computes with.
+    Compute,
+    /// What the model gives to the loss.
+    Output,
+}
+
+impl SemanticDType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Param, Self::Compute, Self::Output];
+
+    /// The dtype that the policy has for it.
+    pub fn resolve(self, policy: &Policy) -> FloatDType {
+        match self {
+            Self::Param => policy.param,
+            Self::Compute => policy.compute,
+            Self::Output => policy.output,
+        }
+    }
+
+    /// `param`, `compute` or `output`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Param => "param",
+            Self::Compute => "compute",
+            Self::Output => "output",
+        }
+    }
+}
+
+impl fmt::Display for SemanticDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A dtype that a policy decides, or one for itself: what an option such as a layer's accumulation dtype is given as.
+///
+/// ```
+/// use burn::tensor::FloatDType;
+/// use burn_fp8::policy::{Policy, PolicyDType, SemanticDType};
+///
+/// let policy = Policy::parse("p=f32,c=bf16,o=f32")?;
+/// let dtype: PolicyDType = "compute".parse()?;
+/// assert_eq!(dtype, SemanticDType::Compute.into());
+/// assert_eq!(dtype.resolve(Some(&policy)), Some(FloatDType::BF16));
+/// assert_eq!(dtype.resolve(None), None); // without a policy it says nothing
+///
+/// let dtype: PolicyDType = "f16".parse()?;
+/// assert_eq!(dtype.resolve(None), Some(FloatDType::F16));
+/// # Ok::<(), burn_fp8::Fp8Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PolicyDType {
+    /// As the policy has it.
+    Semantic(SemanticDType),
+    /// This one, whatever the policy.
+    Concrete(FloatDType),
+}
+
+impl PolicyDType {
+    /// The dtype under a policy; none for a semantic one without a policy, where casts do nothing.
+    pub fn resolve(self, policy: Option<&Policy>) -> Option<FloatDType> {
+        match self {
+            Self::Semantic(semantic) => policy.map(|policy| semantic.resolve(policy)),
+            Self::Concrete(dtype) => Some(dtype),
+        }
+    }
+}
+
+impl From<SemanticDType> for PolicyDType {
+    fn from(semantic: SemanticDType) -> Self {
+        Self::Semantic(semantic)
+    }
+}
+
+impl From<FloatDType> for PolicyDType {
+    fn from(dtype: FloatDType) -> Self {
+        Self::Concrete(dtype)
+    }
+}
+
+impl fmt::Display for PolicyDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Semantic(semantic) => semantic.fmt(f),
+            Self::Concrete(dtype) => f.write_str(name(*dtype)),
+        }
+    }
+}
+
+impl FromStr for PolicyDType {
+    type Err = Fp8Error;
+
+    /// Reads `param`, `compute`, `output`, or the name of a dtype as in a policy.
+    fn from_str(text: &str) -> Result<Self, Fp8Error> {
+        let semantic = SemanticDType::ALL.into_iter().find(|semantic| semantic.name() == text);
+        let dtype = semantic.map(Self::Semantic).or_else(|| parse(text).map(Self::Concrete));
+        dtype.ok_or_else(|| {
+            let names = names();
+            invalid(format!(
+                "unknown dtype {}; it can be param, compute, output, {names}",
+                quoted(text)
+            ))
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! What a policy says of matrix products: the key `m`.
+
+use burn_fp8_core::{Formats, Recipe};
+
+use crate::Fp8Config;
+
+/// How matrix products run under a [`Policy`](super::Policy) that has the key `m`.
+///
+/// It is put on top of the [`Fp8Config`] in force: it switches FP8 off, or on with a recipe; filter and execution stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MatmulPolicy {
+    /// `high`: FP8 is off.
+    High,
+    /// `fp8`: FP8 with the default recipe, [`Recipe::default`].
+    Fp8,
+    /// `fp8_e4m3`: current scaling, every operand in E4M3.
+    Fp8E4m3,
+    /// `fp8_current`: [`Recipe::current`].
+    Fp8Current,
+    /// `fp8_delayed`: [`Recipe::delayed`].
+    Fp8Delayed,
+}
+
+/// Each with its name and, where FP8 is on, its recipe.
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 5] = [
+    (MatmulPolicy::High, "high", None),
+    // `Recipe::default()`, which is not const; a test compares them.
+    (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
+    (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),
+    (MatmulPolicy::Fp8Current, "fp8_current", Some(Recipe::current())),
+    (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),
+];
+
+impl MatmulPolicy {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.into_iter().map(|(policy, ..)| policy)
+    }
+
+    /// The value of the key `m` that means it.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The recipe; none where FP8 is off.
+    pub fn recipe(self) -> Option<Recipe> {
+        self.row().2
+    }
+
+    /// The same configuration, with FP8 off or on with the recipe.
+    pub fn configure(self, config: Fp8Config) -> Fp8Config {
+        match self.recipe() {
+            Some(recipe) => Fp8Config { enabled: true, recipe, ..config },
+            None => Fp8Config { enabled: false, ..config },
+        }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::all().find(|policy| policy.name() == name)
+    }
+
+    fn row(self) -> (Self, &'static str, Option<Recipe>) {
+        TABLE.into_iter().find(|(policy, ..)| *policy == self).expect("every policy has a row")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fp8_is_the_default_recipe() {
+        assert_eq!(MatmulPolicy::Fp8.recipe(), Some(Recipe::default()));
+    }
+}
