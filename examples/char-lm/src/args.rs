@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::precision::{High, Precision};
+use crate::precision::{High, Precision, Precisions};
 use crate::size::Size;
 
 /// Trains a transformer language model on characters in f32 and in FP8, and compares them.
@@ -28,6 +28,8 @@ pub enum Command {
     Compare(Compare),
     /// Trains briefly with each role, kind of layer and block kept out of FP8 in turn, and ranks what FP8 costs
     Sensitivity(Sensitivity),
+    /// Times one transformer block in f32, in mixed bf16, and in mixed bf16 with FP8
+    Block(Timing),
 }
 
 /// What every command that trains is asked for.
@@ -63,7 +65,7 @@ pub struct Train {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, fp8-layers
+    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
 
@@ -112,11 +114,10 @@ pub struct Compare {
     #[arg(
         long = "precision",
         visible_alias = "precisions",
-        value_name = "PRECISION",
-        value_delimiter = ',',
+        value_name = "PRECISION,…",
         default_value = "f32,fp8-current,fp8-delayed"
     )]
-    pub precisions: Vec<Precision>,
+    pub precisions: Vec<Precisions>,
 
     /// Seeds of the initial weights, of the order of the text and of dropout
     #[arg(
@@ -155,6 +156,30 @@ pub struct Sensitivity {
 
     /// Where the results and the runs go; runs that are there already are not trained again
     #[arg(long, value_name = "DIR", default_value = "target/char-lm/sensitivity")]
+    pub out: PathBuf,
+}
+
+/// `block`.
+#[derive(ClapArgs, Debug)]
+pub struct Timing {
+    /// The size whose block is timed
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub size: Size,
+
+    /// The backend
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+
+    /// Sequences at once [default: those of the size]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch: Option<u32>,
+
+    /// Rounds, of which medians are reported
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+
+    /// Where block.md and block.json go
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/block")]
     pub out: PathBuf,
 }
 

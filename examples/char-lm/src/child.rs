@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::args::Common;
+use crate::args::{BackendName, Common};
 use crate::precision::{High, Precision};
 use crate::run::{self, Folder, Outcome};
 
@@ -40,7 +40,7 @@ impl Child {
             "--backend",
             common.backend.as_str(),
             "--precision",
-            self.precision.as_str(),
+            &self.precision.to_string(),
         ]);
         command.args(["--seed", &self.seed.to_string(), "--epochs", &self.epochs.to_string()]);
         command.arg("--out").arg(&self.folder);
@@ -82,7 +82,7 @@ pub struct Origin {
 
 impl Origin {
     /// This machine, today.
-    pub fn here(common: &Common) -> Self {
+    pub fn here(backend: BackendName) -> Self {
         let arguments = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -91,7 +91,7 @@ impl Origin {
             date: time::OffsetDateTime::now_utc().date().to_string(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
-            backend: common.backend.as_str(),
+            backend: backend.as_str(),
             optimized: !cfg!(debug_assertions),
         }
     }

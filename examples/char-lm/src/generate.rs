@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::model::Gpt;
-use crate::precision::Setup;
+use crate::precision::{Setup, for_compute};
 use crate::text::Vocabulary;
 
 /// How to draw characters.
@@ -41,8 +41,8 @@ pub fn generate<B: Fp8Matmul>(
     let mut characters = vocabulary.encode(&sampling.prompt)?;
     let mut random = StdRng::seed_from_u64(sampling.seed);
     let device = B::Device::default();
-    let model = setup.for_compute::<B, _>(model.clone());
     setup.scope(|| {
+        let model = for_compute::<B, _>(model);
         for _ in 0..sampling.length {
             let seen = &characters[characters.len().saturating_sub(context)..];
             let logits = next_logits(&model, seen, &device);

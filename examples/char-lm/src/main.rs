@@ -12,10 +12,12 @@ mod ngram;
 mod precision;
 mod probe;
 mod progress;
+mod recorder;
 mod run;
 mod sensitivity;
 mod size;
 mod text;
+mod timing;
 mod train;
 
 use std::io::{self, Write};
@@ -45,9 +47,8 @@ fn main() -> ExitCode {
         Command::Train(args) => on_backend!(args.common.backend, train, args),
         Command::Generate(args) => generate(args),
         Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| print(&text)),
-        Command::Compare(args) => {
-            compare::compare(args).and_then(|(text, code)| print(&text).map(|_| code))
-        }
+        Command::Compare(args) => compare(args),
+        Command::Block(args) => on_backend!(args.backend, block, args),
     };
     match result {
         Ok(code) => code,
@@ -119,6 +120,16 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     let (sampling, context) = (sampling(&args.sampling), size.shape().context);
     let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling)?;
     print(&format!("{}\n{sample}\n\n{}", summary(&trained.outcome), folder.path().display()))
+}
+
+fn block<I: Backend + Fp8Matmul>(args: &args::Timing) -> Result<ExitCode> {
+    print(&timing::timing::<Fp8Backend<Autodiff<I>>>(args)?)
+}
+
+/// A goal that is missed is no error of the program: exit code 1.
+fn compare(args: &args::Compare) -> Result<ExitCode> {
+    let (text, missed) = compare::compare(args)?;
+    print(&text).map(|code| if missed { ExitCode::from(1) } else { code })
 }
 
 /// The numbers of a run in a few lines.

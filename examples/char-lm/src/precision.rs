@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail, ensure};
-use burn::tensor::FloatDType;
+use anyhow::{Context, Result, bail, ensure};
+use burn::module::Module;
 use burn::tensor::backend::Backend;
+use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
-    DelayedState, Filter, Fp8Config, Fp8Matmul, GemmRole, Precision as Formats, Recipe,
+    DelayedState, Filter, Fp8Config, Fp8Matmul, GemmRole, Precision as ProductPrecision, Recipe,
+    Scaling,
 };
 
 use crate::model::{Gpt, LayerKind, Layers};
@@ -26,27 +29,23 @@ pub enum Precision {
     Fp8Delayed,
     /// f32, the linear layers replaced by `Fp8Linear`.
     Fp8Layers,
+    /// What a policy says; without its key `m`, no FP8.
+    Policy(Policy),
 }
 
 impl Precision {
     /// All that have a name.
-    pub const ALL: [Self; 5] =
-        [Self::F32, Self::Bf16, Self::Fp8Current, Self::Fp8Delayed, Self::Fp8Layers];
-
-    /// The name that `--precision` takes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::Fp8Current => "fp8-current",
-            Self::Fp8Delayed => "fp8-delayed",
-            Self::Fp8Layers => "fp8-layers",
-        }
-    }
+    pub const NAMED: [(Self, &'static str); 5] = [
+        (Self::F32, "f32"),
+        (Self::Bf16, "bf16"),
+        (Self::Fp8Current, "fp8-current"),
+        (Self::Fp8Delayed, "fp8-delayed"),
+        (Self::Fp8Layers, "fp8-layers"),
+    ];
 
     /// Whether products run in FP8.
     pub fn is_fp8(self) -> bool {
-        !matches!(self, Self::F32 | Self::Bf16)
+        self.config().enabled
     }
 
     /// The ambient configuration of a run.
@@ -57,21 +56,31 @@ impl Precision {
             Self::Fp8Delayed => Fp8Config::default().with_recipe(Recipe::delayed()),
             // Layers follow no filter, and the products of attention are none of theirs.
             Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
+            Self::Policy(policy) => {
+                policy.matmul.unwrap_or(MatmulPolicy::High).configure(Fp8Config::default())
+            }
         }
     }
 
-    /// The type that the model computes in, where it is not that of its weights.
-    pub fn compute(self) -> Option<FloatDType> {
+    /// The types of parameters, of what is computed, and of the logits. The key `m` is in [`config`](Self::config) already.
+    fn dtypes(self) -> Policy {
         match self {
-            Self::Bf16 => Some(FloatDType::BF16),
-            _ => None,
+            Self::Bf16 => Policy::new(FloatDType::F32, FloatDType::BF16, FloatDType::F32),
+            Self::Policy(policy) => Policy { matmul: None, ..policy },
+            _ => Policy::uniform(FloatDType::F32),
         }
     }
 }
 
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        match self {
+            Self::Policy(policy) => write!(f, "{policy}"),
+            named => {
+                let found = Self::NAMED.iter().find(|(precision, _)| precision == named);
+                f.write_str(found.map_or("unnamed", |(_, name)| name))
+            }
+        }
     }
 }
 
@@ -79,9 +88,46 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(Self::as_str);
-        let found = Self::ALL.into_iter().find(|precision| precision.as_str() == name);
-        found.ok_or_else(|| format!("no such precision; there are {}", names.join(", ")))
+        if let Some((precision, _)) = Self::NAMED.iter().find(|(_, known)| *known == name) {
+            return Ok(*precision);
+        }
+        let names = Self::NAMED.map(|(_, name)| name).join(", ");
+        if !name.contains('=') {
+            return Err(format!(
+                "no such precision; there are {names}, and policies as p=f32,c=bf16,o=f32,m=fp8"
+            ));
+        }
+        let policy = Policy::parse(name).map_err(|error| error.to_string())?;
+        match policy.param {
+            FloatDType::F32 => Ok(Self::Policy(policy)),
+            other => Err(format!(
+                "parameters in {other:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c="
+            )),
+        }
+    }
+}
+
+/// Several precisions, separated by commas. Parts with `=` that follow each other are one policy.
+#[derive(Clone, Debug)]
+pub struct Precisions(pub Vec<Precision>);
+
+impl FromStr for Precisions {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut names: Vec<String> = vec![];
+        for part in list.split(',') {
+            match names.last_mut() {
+                Some(last) if last.contains('=') && part.contains('=') => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                _ => names.push(part.to_owned()),
+            }
+        }
+        let precisions =
+            names.iter().map(|name| name.parse().map_err(|e: String| format!("{name}: {e}")));
+        precisions.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -127,12 +173,13 @@ impl FromStr for High {
 }
 
 /// A precision with what it leaves out: all that a run needs to know of it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     precision: Precision,
     high: Option<High>,
     config: Fp8Config,
     delayed: Option<DelayedState>,
+    loss_scale: LossScale,
 }
 
 impl Setup {
@@ -152,10 +199,16 @@ impl Setup {
                     "--high {role}: FP8 layers run all three products in FP8; take fp8-current or fp8-delayed"
                 );
             }
-            config.recipe = config.recipe.with_precision(role, Formats::High);
+            config.recipe = config.recipe.with_precision(role, ProductPrecision::High);
         }
-        let delayed = (precision == Precision::Fp8Delayed).then(DelayedState::new);
-        Ok(Self { precision, high, config, delayed })
+        let is_delayed = config.enabled && matches!(config.recipe.scaling, Scaling::Delayed(_));
+        // bf16 has the range of f32; gradients in f16 need help.
+        let loss_scale = match precision.dtypes().compute {
+            FloatDType::F16 => LossScale::dynamic(),
+            _ => LossScale::none(),
+        };
+        let delayed = is_delayed.then(DelayedState::new);
+        Ok(Self { precision, high, config, delayed, loss_scale })
     }
 
     /// The state of delayed scaling, which checkpoints must hold.
@@ -163,12 +216,27 @@ impl Setup {
         self.delayed.as_ref()
     }
 
+    /// What the loss is multiplied by before its gradients are taken.
+    pub fn loss_scale(&self) -> &LossScale {
+        &self.loss_scale
+    }
+
     /// Checks that the device can do it.
     ///
     /// # Errors
-    /// Those of [`Fp8Config::check`].
+    /// Those of [`Fp8Config::check`], and types that the device cannot compute with.
     pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<()> {
-        Ok(self.config.check::<B>(device)?)
+        self.config.check::<B>(device)?;
+        let Policy { compute, output, .. } = self.precision.dtypes();
+        for dtype in [compute, output] {
+            ensure!(
+                B::supports_dtype(device, dtype.into()),
+                "--precision {}: {} cannot compute in {dtype:?}",
+                self.precision,
+                <B as Backend>::name(device)
+            );
+        }
+        Ok(())
     }
 
     /// The model with the layers of this setup.
@@ -181,37 +249,40 @@ impl Setup {
             _ => model,
         };
         match self.high {
-            Some(High::Layers(layers)) => model.with_high_precision(layers),
+            Some(High::Layers(layers)) => {
+                model.with_high_precision(layers).with_context(|| format!("--high {layers}"))
+            }
             _ => Ok(model),
         }
     }
 
-    /// The model as it computes: with its parameters in the compute type. Gradients pass through to the parameters.
-    pub fn for_compute<B: Backend, M: burn::module::Module<B>>(&self, model: M) -> M {
-        match self.precision.compute() {
-            Some(dtype) => model.map(&mut Cast(dtype)),
-            None => model,
+    /// As [`scope`](Self::scope); `f` is one step of delayed scaling, whether it ends in a backward pass or not.
+    pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
+        let f = || self.scope(f);
+        match &self.delayed {
+            Some(state) => state.step(f),
+            None => f(),
         }
     }
 
     /// Runs `f` in this precision, on this thread.
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
+        let f = || self.config.scope(|| self.precision.dtypes().scope(f));
         match &self.delayed {
-            Some(state) => state.scope(|| self.config.scope(f)),
-            None => self.config.scope(f),
+            Some(state) => state.scope(f),
+            None => f(),
         }
     }
 }
 
-struct Cast(FloatDType);
+/// The model as it computes inside [`Setup::scope`]: with its parameters in the compute type. Gradients pass through to the parameters.
+pub fn for_compute<B: Backend, M: Module<B>>(model: &M) -> M {
+    policy::cast_module_to_compute(model)
+}
 
-impl<B: Backend> burn::module::ModuleMapper<B> for Cast {
-    fn map_float<const D: usize>(
-        &mut self,
-        param: burn::module::Param<burn::tensor::Tensor<B, D>>,
-    ) -> burn::module::Param<burn::tensor::Tensor<B, D>> {
-        param.map(|tensor| tensor.cast(self.0))
-    }
+/// What a model gives out, in the output type of [`Setup::scope`].
+pub fn to_output<B: Backend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, D> {
+    policy::cast_to_output(output)
 }
 
 #[cfg(test)]
@@ -220,7 +291,10 @@ mod tests {
 
     #[test]
     fn names_lead_back() {
-        for precision in Precision::ALL {
+        let policy = "p=f32,c=bf16,o=f32,m=fp8_delayed".parse::<Precision>().expect("a policy");
+        for precision in
+            Precision::NAMED.map(|(precision, _)| precision).into_iter().chain([policy])
+        {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
         let all = High::all(2);
@@ -229,6 +303,33 @@ mod tests {
             assert_eq!(high.to_string().parse(), Ok(high));
         }
         assert!("fp4".parse::<Precision>().is_err() && "blocks".parse::<High>().is_err());
+    }
+
+    #[test]
+    fn lists_may_hold_policies() {
+        let names = |list: &str| {
+            let list = list.parse::<Precisions>().expect("precisions").0;
+            list.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
+        assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
+        let error = "f32,c=bf17".parse::<Precisions>().unwrap_err();
+        assert!(error.starts_with("c=bf17: ") && error.contains("bf17"), "{error}");
+    }
+
+    #[test]
+    fn a_policy_says_what_is_in_fp8() {
+        let setup =
+            |text: &str| Setup::new(text.parse().expect("a policy"), None).expect("a setup");
+        assert!(!setup("c=bf16,o=f32").config.enabled, "without m there is no FP8");
+        assert!(setup("c=bf16,o=f32,m=fp8").config.enabled);
+        assert!(
+            setup("c=bf16,m=fp8").delayed().is_none()
+                && setup("c=bf16,m=fp8_delayed").delayed().is_some()
+        );
+        assert_eq!(setup("c=bf16").loss_scale().loss_scale(), 1.0);
+        assert_eq!(setup("c=f16").loss_scale().loss_scale(), 32768.0);
+        assert!("p=bf16".parse::<Precision>().unwrap_err().contains("p=f32"));
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Size {
         match self {
             Self::Smoke => None,
             // FP8 may cost 1%; a transformer that does not clearly beat a table of pairs has learned nothing.
-            _ => Some(Goals { below_bigram: 0.3, fp8_within: 0.01 }),
+            _ => Some(Goals { below_bigram: 0.5, fp8_within: 0.01 }),
         }
     }
 }

@@ -18,16 +18,17 @@ use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::optim::Fp8Optimizer;
+use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
 
-use crate::checkpoint::{self, CheckpointRecorder};
+use crate::checkpoint;
 use crate::curve::{self, Curve, Patience};
 use crate::loader::{Batch, TrainLoader, ValidLoader};
 use crate::model::{self, Gpt};
 use crate::ngram;
-use crate::precision::Setup;
+use crate::precision::{Setup, for_compute};
 use crate::probe;
 use crate::progress::Silent;
+use crate::recorder::WholeFileRecorder;
 use crate::run::{self, Folder, Outcome, Settings};
 use crate::size::Shape;
 use crate::text::Text;
@@ -91,9 +92,9 @@ where
     fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
         let Batch { inputs, targets, step } = batch;
         let (loss, gradients) = step.probe.around(|| {
-            let model = step.setup.for_compute::<B, _>(self.clone());
+            let model = for_compute::<B, _>(self);
             let loss = model.loss(inputs, targets);
-            (loss.clone().inner(), loss.backward())
+            (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
         });
         TrainOutput::new(self, gradients, Loss(loss))
     }
@@ -104,7 +105,7 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
     type Output = Loss<B>;
 
     fn step(&self, batch: Batch<B>) -> Loss<B> {
-        let model = batch.step.setup.for_compute::<B, _>(self.clone());
+        let model = for_compute::<B, _>(self);
         Loss(model.loss(batch.inputs, batch.targets))
     }
 }
@@ -152,6 +153,7 @@ where
         Some(state) => optimizer.with_delayed_state(state.clone()),
         None => optimizer,
     };
+    let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
     let steps = settings.epochs * shape.steps;
     let scheduler = ComposedLrSchedulerConfig::new()
         .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
@@ -200,7 +202,7 @@ where
     .metric_valid_numeric(LossMetric::<burn::backend::Flex>::new())
     .with_metric_logger(curve.clone())
     .with_application_logger(None)
-    .with_file_checkpointer(CheckpointRecorder::new())
+    .with_file_checkpointer(WholeFileRecorder::default())
     .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
     .num_epochs(settings.epochs);
     if quiet || !std::io::stdout().is_terminal() {

@@ -132,7 +132,7 @@ impl Comparison {
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
             json!({
-                "precision": run.precision.as_str(),
+                "precision": run.precision.to_string(),
                 "seed": run.seed,
                 "final_loss": run.outcome.final_loss(),
                 "outcome": run.outcome,
@@ -140,7 +140,7 @@ impl Comparison {
         });
         let means = self.precisions().into_iter().map(|precision| {
             let (loss, difference) = self.mean_loss(precision);
-            json!({ "precision": precision.as_str(), "final_loss": loss, "against_f32": difference })
+            json!({ "precision": precision.to_string(), "final_loss": loss, "against_f32": difference })
         });
         let goals = self.goals.iter().map(|goal| {
             json!({ "what": goal.what, "limit": goal.limit, "value": goal.value, "reached": goal.reached })

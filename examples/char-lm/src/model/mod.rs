@@ -21,6 +21,7 @@ pub use block::Block;
 use dense::Dense;
 pub use weights::{load, save, shapes};
 
+use crate::precision::to_output;
 use crate::size::Shape;
 
 /// The standard deviation of new weights, as in GPT-2.
@@ -159,7 +160,9 @@ impl<B: Fp8Matmul> Gpt<B> {
         let logits = self.forward(inputs);
         let [batch, context, characters] = logits.dims();
         let device = logits.device();
-        let logits = logits.reshape([batch * context, characters]).cast(FloatDType::F32);
+        let logits = logits.reshape([batch * context, characters]);
+        // The loss is one number a batch: it stays in f32 whatever the model gives out.
+        let logits = to_output(logits).cast(FloatDType::F32);
         CrossEntropyLossConfig::new()
             .init(&device)
             .forward(logits, targets.reshape([batch * context]))

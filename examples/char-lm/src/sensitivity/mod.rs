@@ -114,7 +114,7 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     };
     ranked.sort_by(|a, b| key(b).total_cmp(&key(a)));
     let ranking = Ranking {
-        origin: Origin::here(&args.common),
+        origin: Origin::here(args.common.backend),
         precision: args.precision,
         epochs,
         variants: ranked,
@@ -185,7 +185,7 @@ fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {
 fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
     let variants = ranking.variants.iter().map(|variant| {
         json!({
-            "precision": variant.precision.as_str(),
+            "precision": variant.precision.to_string(),
             "high": variant.high.map(|high| high.to_string()),
             "losses": variant.losses,
             "gains": variant.gains,
@@ -197,7 +197,7 @@ fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
     json!({
         "origin": ranking.origin,
         "size": size,
-        "precision": ranking.precision.as_str(),
+        "precision": ranking.precision.to_string(),
         "epochs": ranking.epochs,
         "seeds": seeds,
         "variants": variants.collect::<Vec<_>>(),
