@@ -3,6 +3,7 @@
 mod delegate;
 mod gpu;
 mod licences;
+mod report;
 mod repository;
 mod steps;
 mod suite;
@@ -64,6 +65,15 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Render a log of the FP8 observatory as one HTML page, to be opened from its file
+    Report {
+        /// The log, JSON lines, that an `Observatory` has written
+        #[arg(value_name = "LOG")]
+        log: PathBuf,
+        /// The page [default: the log's name with the extension html]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
     /// Pack the programs for a GPU host, with the script that runs them, into one archive
     ///
     /// For a Linux x86-64 machine with driver, CUDA libraries and headers, but without Rust: unpack it there, start run.sh.
@@ -91,6 +101,7 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
     match task {
         // The script's status says whether something failed or something is missing.
         Task::Gpu { arguments } => return gpu::run(steps, &arguments),
+        Task::Report { log, out } => report::run(&log, out),
         Task::GpuBundle { out } => gpu::bundle(steps, out),
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),
         Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),

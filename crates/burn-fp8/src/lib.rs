@@ -13,7 +13,7 @@
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
 //!   default or for a scope.
 //! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model.
-//! - [`trace`] reports every product: role, shape, formats, scales, and what ran it.
+//! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
 //! - [`policy`] has mixed precision by one string, [`policy::Policy`], and loss scaling.
@@ -33,7 +33,7 @@ pub mod nn;
 pub mod ops;
 pub mod optim;
 pub mod policy;
-mod report;
+pub mod report;
 mod scaled;
 mod scaling;
 mod tensor;

@@ -35,6 +35,10 @@ impl<B: Fp8Matmul> Engine<B> for Emulated {
         quantized.quantized.amax.clone()
     }
 
+    fn scale(quantized: &Measured<B>) -> Option<Scalar<B>> {
+        Some(quantized.quantized.scale.clone())
+    }
+
     fn factor(
         quantized: &Measured<B>,
         operand: Operand,

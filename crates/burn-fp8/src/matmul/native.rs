@@ -49,6 +49,10 @@ impl<B: Fp8Matmul> Engine<B> for Native {
         quantized.matrix.amax.clone()
     }
 
+    fn scale(quantized: &MeasuredMatrix<B>) -> Option<Scalar<B>> {
+        Some(quantized.matrix.scale.clone())
+    }
+
     fn factor(
         quantized: &MeasuredMatrix<B>,
         operand: Operand,

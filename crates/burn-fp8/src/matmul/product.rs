@@ -11,7 +11,7 @@ use super::matrix::{GemmOptions, MeasuredMatrix, MeasuredOperand};
 use super::operand::{Measured, SavedCodes};
 use super::{Fp8Matmul, Quantize, ScaleRule};
 use crate::config::{self, Ambient, Execution, ProductInfo};
-use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
+use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran, Tap};
 use crate::scaling::delayed::{self, SiteUse};
 use crate::{Capability, Fallback, Fp8Error, Scalar};
 
@@ -27,6 +27,8 @@ pub struct Product {
     /// The node of the graph that the weight is, where it is a parameter.
     weight: Option<u64>,
     path: Path,
+    /// Where it leaves what the observatory wants to see.
+    tap: Option<Tap>,
 }
 
 /// Where a product runs.
@@ -80,7 +82,8 @@ impl Product {
             }
             Ok(()) => {
                 let path = Path::choose::<B>(&ambient, forward, operands[0]);
-                Some(Self { ambient, kind, forward, site: None, weight: None, path })
+                let tap = report::observe(kind, forward);
+                Some(Self { ambient, kind, forward, site: None, weight: None, path, tap })
             }
             Err(reason) => {
                 record_high_precision(kind, role, gemm, reason);
@@ -105,6 +108,11 @@ impl Product {
     /// Where it runs.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The observatory, where this step is sampled.
+    pub(crate) fn tap(&self) -> Option<&Tap> {
+        self.tap.as_ref()
     }
 
     /// How it was to be run.

@@ -7,6 +7,7 @@ use burn_fp8_core::{GemmRole, Operand};
 
 use super::{Fp8Matmul, Product, SavedOperand};
 use crate::Scalar;
+use crate::report::Quantization;
 
 /// How operands are quantized, kept and multiplied: emulated or on tensor cores.
 ///
@@ -26,6 +27,17 @@ pub(crate) trait Engine<B: Fp8Matmul> {
     ) -> Self::Quantized;
 
     fn amax(quantized: &Self::Quantized) -> Option<Scalar<B>>;
+
+    /// The scale, where it is that of the whole tensor.
+    fn scale(quantized: &Self::Quantized) -> Option<Scalar<B>> {
+        let _ = quantized;
+        None
+    }
+
+    /// What the observatory wants to know.
+    fn quantization(quantized: &Self::Quantized) -> Quantization<B> {
+        Quantization { scale: Self::scale(quantized), amax: Self::amax(quantized) }
+    }
 
     fn factor(
         quantized: &Self::Quantized,
@@ -111,6 +123,11 @@ pub(crate) fn forward<B: Fp8Matmul, E: Engine<B>>(
     let (lhs_fp8, lhs_saved) = prepare(&lhs, input, save[0]);
     let (rhs_fp8, rhs_saved) = prepare(&rhs, weight, save[1]);
     let amaxes = [&lhs_fp8, &rhs_fp8].map(|operand| E::amax(operand.as_ref()?));
+    if let Some(tap) = product.tap() {
+        let seen = [(input, &lhs, &lhs_fp8), (weight, &rhs, &rhs_fp8)]
+            .map(|(operand, x, fp8)| (operand, x.clone(), fp8.as_ref().map(E::quantization)));
+        tap.see::<B>(seen, &[GemmRole::Output], product.recipe());
+    }
 
     let role = GemmRole::Output;
     let output = match (lhs_fp8, rhs_fp8) {
@@ -166,6 +183,14 @@ pub(crate) fn backward<B: Fp8Matmul, E: Engine<B>>(
     let quantized = (!uses.now.is_empty())
         .then(|| E::quantize(&output_grad, Operand::OutputGrad, &uses, product));
     let amax = quantized.as_ref().and_then(E::amax);
+    if let Some(tap) = product.tap() {
+        let fp8 = quantized.as_ref().map(E::quantization);
+        tap.see::<B>(
+            [(Operand::OutputGrad, output_grad.clone(), fp8)],
+            &uses.now,
+            product.recipe(),
+        );
+    }
     let gradient = |role| {
         let quantized = quantized.as_ref().expect("quantized where an operand is in FP8");
         E::factor(quantized, Operand::OutputGrad, role, product)
@@ -234,6 +259,10 @@ fn gradient<B: Fp8Matmul, E: Engine<B>>(
     let [lhs, rhs] = role.operands();
     let factor = |tensor: &FloatTensor<B>, operand| {
         let quantized = E::quantize(tensor, operand, &Uses::now([role]), product);
+        if let Some(tap) = product.tap() {
+            let fp8 = Some(E::quantization(&quantized));
+            tap.see::<B>([(operand, tensor.clone(), fp8)], &[role], product.recipe());
+        }
         E::factor(&quantized, operand, role, product)
     };
     let factors = [factor(tensors[0], lhs), factor(tensors[1], rhs)];

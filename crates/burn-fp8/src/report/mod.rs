@@ -1,8 +1,23 @@
-//! What ran where.
+//! What ran where, and how well FP8 fits.
+//!
+//! - [`trace`](trace()) records every product of a closure: role, shape, formats, scales, what ran it, and if not in FP8, why.
+//! - [`Observatory`] samples a training run: SQNR, amax, scale, flushed and saturated shares, exponent histograms of every site over time, with advice
+//!   measured on the same samples. It keeps [`Observations`], logs them as JSON lines ([`log`]) and draws them as one HTML page
+//!   ([`Observations::to_html`]; `cargo xtask report LOG`).
+#![cfg_attr(feature = "train", doc = "- [`metric`] shows them in Burn's `Learner`.")]
 
+mod observatory;
 mod product;
 mod trace;
 
+pub use burn_fp8_report::{
+    Advice, Histogram, MatrixSqnr, Observations, OperandPoint, POOR, Point, Ranked, SiteSeries,
+    Sqnr, Summary, WORTHWHILE, log, rounding_limit, sample,
+};
+#[cfg(feature = "train")]
+pub use observatory::metric;
+pub use observatory::{Observatory, ObservatoryOptions, named};
+pub(crate) use observatory::{Quantization, Tap, observe};
 pub use product::{Fallback, HighPrecision, OperandReport, ProductReport, Ran};
 pub(crate) use trace::{Pending, PendingOperand, PendingRan, is_tracing, record};
 pub use trace::{Report, trace};

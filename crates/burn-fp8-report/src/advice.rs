@@ -1,0 +1,212 @@
+//! What to do about a product that FP8 does not fit.
+
+use core::fmt;
+
+use burn_fp8_core::{Fp8Format, GemmRole, Operand};
+
+use crate::sample::{Alternative, ProductStats};
+use crate::sqnr::{decibels, rounding_limit};
+use crate::{Observations, SiteSeries};
+
+/// How far below [`rounding_limit`] a product may be, and how much an alternative has to gain, in dB: a factor of two in noise power.
+/// Smaller differences are those between one batch and the next.
+pub const WORTHWHILE: f64 = 3.0;
+
+/// Below this SQNR, in dB, the error of a product is more than a tenth of its magnitude.
+pub const POOR: f64 = 20.0;
+
+/// A product of a site, with what to do about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranked<'a> {
+    /// The site.
+    pub site: &'a SiteSeries,
+    /// Which of its three products.
+    pub role: GemmRole,
+    /// What was measured in the last sample.
+    pub stats: &'a ProductStats,
+    /// Its SQNR in dB in the last sample, that of all of it or of its median line; `None` without signal.
+    pub sqnr: Option<f64>,
+    /// The lowest SQNR of all samples, in dB.
+    pub lowest: Option<f64>,
+    /// Its share of the floating-point operations of all FP8 products of the step, between 0 and 1.
+    pub flops: f64,
+    /// What to do.
+    pub advice: Advice,
+}
+
+/// What to do about a product. The numbers are measured on the last sample, none is estimated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Advice {
+    /// Nothing: it loses little more than the rounding of its formats.
+    Fits,
+    /// Nothing was measured: an operand is all zeros.
+    NoSignal,
+    /// Results are infinite or NaN.
+    NonFinite,
+    /// Another way to run it in FP8 loses less than half the noise power.
+    Change {
+        /// The way.
+        alternative: Alternative,
+        /// Its SQNR in dB.
+        sqnr: f64,
+        /// What it gains, in dB.
+        gain: f64,
+        /// Whether it is still below [`POOR`]: high precision is the other choice.
+        is_poor: bool,
+    },
+    /// The error is large, and no other way in FP8 helps: run it in high precision.
+    HighPrecision {
+        /// The best alternative in FP8, in dB.
+        best: Option<f64>,
+    },
+    /// It loses more than it would have to, but no alternative gains [`WORTHWHILE`] dB.
+    Bearable,
+}
+
+impl Advice {
+    /// What to do about a product, from its measurements.
+    pub fn of(stats: &ProductStats) -> Self {
+        if stats.non_finite > 0 {
+            return Self::NonFinite;
+        }
+        let Some(now) = stats.sqnr.decibels() else { return Self::NoSignal };
+        if now >= rounding_limit(stats.formats) - WORTHWHILE {
+            return Self::Fits;
+        }
+        let predictions = stats.alternatives.iter();
+        let known = |alternative: &Alternative, sqnr: Option<f64>| Some((*alternative, sqnr?));
+        let predictions: Vec<_> =
+            predictions.filter_map(|p| known(&p.alternative, p.sqnr.decibels())).collect();
+        let best = predictions.iter().map(|(_, sqnr)| *sqnr).reduce(f64::max);
+        // The simplest comes first; a more costly one has to be better by a worthwhile amount.
+        let is_choice = |sqnr: f64| {
+            sqnr >= now + WORTHWHILE && best.is_some_and(|best| sqnr >= best - WORTHWHILE)
+        };
+        match predictions.into_iter().find(|(_, sqnr)| is_choice(*sqnr)) {
+            Some((alternative, sqnr)) => {
+                Self::Change { alternative, sqnr, gain: sqnr - now, is_poor: sqnr < POOR }
+            }
+            _ if now < POOR => Self::HighPrecision { best },
+            _ => Self::Bearable,
+        }
+    }
+
+    /// Whether there is something to do.
+    pub fn is_action(self) -> bool {
+        matches!(self, Self::Change { .. } | Self::HighPrecision { .. } | Self::NonFinite)
+    }
+}
+
+impl Ranked<'_> {
+    /// The advice as a sentence.
+    pub fn sentence(&self) -> String {
+        let share = format!("{:.1} % of the FLOPs of the step's FP8 products", 100.0 * self.flops);
+        let now = decibels(self.sqnr);
+        match self.advice {
+            Advice::Fits => {
+                let limit = rounding_limit(self.stats.formats);
+                format!("FP8 fits: {now}, of the {limit:.1} dB that rounding alone leaves.")
+            }
+            Advice::NoSignal => "Nothing to measure: an operand is all zeros.".into(),
+            Advice::NonFinite => {
+                let count = self.stats.non_finite;
+                format!(
+                    "{count} of the computed results are infinite or NaN: look for what diverges, not for a format."
+                )
+            }
+            Advice::Change { alternative, sqnr, gain, is_poor } => {
+                let (sqnr, how) = (decibels(Some(sqnr)), how(self.role, alternative));
+                let gain = match gain.is_finite() {
+                    true => format!(", {gain:.1} dB more"),
+                    false => String::new(),
+                };
+                let also = match is_poor {
+                    true => {
+                        format!(" Still poor: high precision for this product would cost {share}.")
+                    }
+                    false => String::new(),
+                };
+                format!("{how}: {sqnr} instead of {now}{gain}.{also}")
+            }
+            Advice::HighPrecision { best } => {
+                let best = best.map_or(String::new(), |best| {
+                    format!(" The best of the alternatives in FP8 gives {}.", decibels(Some(best)))
+                });
+                format!("Run this product in high precision: {now} in FP8; it is {share}.{best}")
+            }
+            Advice::Bearable => {
+                format!(
+                    "{now}: less than its formats can give, but no alternative gains {WORTHWHILE} dB."
+                )
+            }
+        }
+    }
+}
+
+/// An alternative as an instruction.
+fn how(role: GemmRole, alternative: Alternative) -> String {
+    match alternative {
+        Alternative::CurrentScale => "Use current scaling: the delayed scale does not fit".into(),
+        Alternative::Formats(formats) => {
+            let mut is_e5m2 = role.operands().into_iter().zip(formats);
+            let forward = is_e5m2.any(|(operand, format)| {
+                operand != Operand::OutputGrad && format == Fp8Format::E5M2
+            });
+            // Hardware does not multiply E5M2 by E5M2, and a format holds in all products of an operand.
+            let gradient = if forward { ", which needs E4M3 for the output gradient" } else { "" };
+            format!("Use {} × {} for the operands{gradient}", formats[0], formats[1])
+        }
+        Alternative::PerRow => "Use row-wise scales".into(),
+    }
+}
+
+impl Observations {
+    /// Every product of every site in its last sample, the one that FP8 fits worst first: by SQNR, products with results that are not
+    /// finite before all others, those without signal last.
+    pub fn ranked(&self) -> Vec<Ranked<'_>> {
+        let flops = self.flops();
+        let mut ranked: Vec<_> = self
+            .sites
+            .iter()
+            .flat_map(|site| {
+                GemmRole::ALL
+                    .into_iter()
+                    .zip(site.lowest)
+                    .map(move |(role, lowest)| (site, role, lowest))
+            })
+            .filter_map(|(site, role, lowest)| {
+                let stats = site.last.products.of(role)?;
+                Some(Ranked {
+                    site,
+                    role,
+                    stats,
+                    sqnr: stats.sqnr.decibels(),
+                    lowest,
+                    flops: site.last.gemm.flops() / flops,
+                    advice: Advice::of(stats),
+                })
+            })
+            .collect();
+        let key = |ranked: &Ranked| match (ranked.advice, ranked.sqnr) {
+            (Advice::NonFinite, _) => f64::NEG_INFINITY,
+            (_, sqnr) => sqnr.unwrap_or(f64::INFINITY),
+        };
+        ranked.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        ranked
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fits => write!(f, "fits"),
+            Self::NoSignal => write!(f, "no signal"),
+            Self::NonFinite => write!(f, "not finite"),
+            Self::Change { alternative, sqnr, .. } => {
+                write!(f, "{alternative}: {}", decibels(Some(*sqnr)))
+            }
+            Self::HighPrecision { .. } => write!(f, "high precision"),
+            Self::Bearable => write!(f, "bearable"),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! How well FP8 fits a model: what burn-fp8's observatory measures, its log and its page. Needs neither Burn nor a GPU.
+//!
+//! - [`sample`]: what quantization does to sampled operands and products, and what it would do otherwise.
+//! - [`log`]: the log, JSON lines, and [`log::read`].
+//! - [`Observations`]: all sites over time; [`ranked`](Observations::ranked) worst first, with [`Advice`]; printed as a table, or as a
+//!   page by [`to_html`](Observations::to_html).
+
+mod advice;
+mod histogram;
+pub mod log;
+mod observations;
+mod page;
+pub mod sample;
+mod sqnr;
+mod summary;
+mod table;
+
+pub use advice::{Advice, POOR, Ranked, WORTHWHILE};
+pub use histogram::Histogram;
+pub use observations::{Observations, OperandPoint, Point, SiteSeries};
+pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};
+pub use summary::Summary;

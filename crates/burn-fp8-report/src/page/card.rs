@@ -1,0 +1,167 @@
+//! One site: advice, products, operands.
+
+use core::fmt::Write;
+
+use burn_fp8_core::{GemmRole, Operand};
+
+use super::text::{count, escape, magnitude, percent};
+use super::{bars, lines};
+use crate::sample::{Alternative, OperandStats};
+use crate::sqnr::decibels;
+use crate::{Advice, Ranked, SiteSeries};
+
+/// The card of a site; `ranked` are its products, the worst first.
+pub(super) fn card(site: &SiteSeries, id: usize, ranked: &[&Ranked], is_open: bool) -> String {
+    let last = &site.last;
+    let worst = ranked
+        .first()
+        .map_or(String::new(), |worst| format!("{}: {}", worst.role, decibels(worst.sqnr)));
+    let open = if is_open { " open" } else { "" };
+    let mut html = format!(
+        "<details class=\"card\" id=\"site-{id}\"{open}><summary><b>{}</b><span class=\"faint\">{}, M×N×K {}</span><span>{worst}</span></summary><div class=\"body\">",
+        escape(&site.label()),
+        escape(&last.kind),
+        last.gemm
+    );
+    html += "<ul class=\"advice\">";
+    for ranked in ranked {
+        let class = class(&ranked.advice);
+        let _ = write!(
+            html,
+            "<li><b>{}</b> <span class=\"{class}\">{}</span></li>",
+            ranked.role,
+            escape(&ranked.sentence())
+        );
+    }
+    html += "</ul>";
+    html += &products(site);
+    html += "<div class=\"grid\">";
+    for operand in Operand::ALL {
+        if let Some(stats) = last.operands.of(operand) {
+            html += &operand_figure(operand, stats);
+        }
+    }
+    html += "</div>";
+    if site.points.len() > 1 {
+        html += &over_time(site);
+    }
+    let _ = write!(
+        html,
+        "<p class=\"facts\">Recipe: {}. Last sampled in step {}; {} samples.</p>",
+        escape(&last.recipe),
+        count(last.step),
+        count(site.samples)
+    );
+    html + "</div></details>"
+}
+
+pub(super) fn class(advice: &Advice) -> &'static str {
+    match advice {
+        advice if advice.is_action() => "act",
+        Advice::Fits => "fits",
+        _ => "faint",
+    }
+}
+
+/// What each product has, and would have otherwise.
+fn products(site: &SiteSeries) -> String {
+    let mut html = String::from(
+        "<div class=\"scroll\"><table><tr><th>product</th><th>formats</th><th class=\"num\">SQNR now</th><th class=\"num\">of all / median line</th><th class=\"num\">lowest</th>\
+         <th>alternatives, on the same sample</th><th class=\"num\">computed</th></tr>",
+    );
+    for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
+        let Some(stats) = site.last.products.of(role) else { continue };
+        let [lhs, rhs] = stats.formats;
+        let alternatives: Vec<_> = stats
+            .alternatives
+            .iter()
+            .map(|prediction| {
+                let ratio = decibels(prediction.sqnr.decibels());
+                match prediction.alternative {
+                    Alternative::PerRow => format!("row-wise&nbsp;{ratio}"),
+                    Alternative::CurrentScale => format!("current&nbsp;scale&nbsp;{ratio}"),
+                    Alternative::Formats([lhs, rhs]) => {
+                        format!("{lhs}&nbsp;×&nbsp;{rhs}&nbsp;{ratio}")
+                    }
+                }
+            })
+            .collect();
+        let _ = write!(
+            html,
+            "<tr><td><span class=\"key k{}\"></span>{role}</td><td>{lhs}&nbsp;×&nbsp;{rhs}</td><td class=\"num\">{}</td><td class=\"num faint\">{} / {}</td><td class=\"num\">{}</td>\
+             <td>{}</td><td class=\"num faint\">{}&nbsp;outputs of {}&nbsp;terms</td></tr>",
+            role as usize,
+            decibels(stats.sqnr.decibels()),
+            decibels(stats.sqnr.whole.decibels()),
+            decibels(stats.sqnr.line.decibels()),
+            decibels(lowest),
+            alternatives.join(" · "),
+            count(stats.outputs),
+            count(stats.terms)
+        );
+    }
+    html + "</table></div>"
+}
+
+fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
+    let share = |name: &str, number: u64| {
+        let share = percent(stats.share(number));
+        match (name, number) {
+            ("zero", _) | (_, 0) => format!("{share} {name}"),
+            _ => format!("<b>{share} {name}</b>"),
+        }
+    };
+    let shares = [
+        share("zero", stats.zeros),
+        share("flushed", stats.flushed),
+        share("saturated", stats.saturated),
+        share("not finite", stats.non_finite),
+    ];
+    let sampled = match stats.sampled == stats.elements {
+        true => format!("all {} elements", count(stats.elements)),
+        false => format!("{} of {} elements", count(stats.sampled), count(stats.elements)),
+    };
+    format!(
+        "<figure><figcaption><h3>{operand} <span class=\"faint\">{}, {}</span></h3></figcaption>{}\
+         <div class=\"facts\">amax {} · scale {} · {sampled}<br>{}</div></figure>",
+        stats.format,
+        decibels(stats.sqnr.decibels()),
+        bars::histogram(stats),
+        magnitude(stats.amax.into()),
+        magnitude(stats.scale.into()),
+        shares.join(" · ")
+    )
+}
+
+fn over_time(site: &SiteSeries) -> String {
+    let mut html = format!(
+        "<div class=\"grid\"><figure><figcaption><h3>SQNR of the products</h3></figcaption>{}\
+         <div class=\"facts\"><span class=\"key k0\"></span>output<span class=\"key k1\"></span>grad_input<span class=\"key k2\"></span>grad_weight</div></figure>",
+        lines::sqnr(site)
+    );
+    for operand in Operand::ALL {
+        let Some(stats) = site.last.operands.of(operand) else { continue };
+        let _ = write!(
+            html,
+            "<figure><figcaption><h3>amax and scale of {operand}</h3></figcaption>{}\
+             <div class=\"facts\"><span class=\"key k0\"></span>amax<span class=\"key k1\"></span>scale × {}, the largest number that has a code</div></figure>",
+            lines::amax(site, operand),
+            stats.format.max()
+        );
+    }
+    for operand in Operand::ALL {
+        let lost = |point: &crate::Point| {
+            point.operands[operand as usize]
+                .is_some_and(|o| o.flushed + o.saturated + o.non_finite > 0.0)
+        };
+        if site.points.iter().any(lost) {
+            let _ = write!(
+                html,
+                "<figure><figcaption><h3>What {operand} loses</h3></figcaption>{}\
+                 <div class=\"facts\"><span class=\"key k0\"></span>flushed<span class=\"key k1\"></span>saturated<span class=\"key k2\"></span>not finite</div></figure>",
+                lines::shares(site, operand)
+            );
+        }
+    }
+    html + "</div>"
+}

@@ -1,0 +1,9 @@
+//! What is measured on sampled tensors.
+
+mod matrix;
+mod operand;
+mod product;
+
+pub use matrix::{Lines, Matrix, sizes, spread};
+pub use operand::{OperandSample, OperandStats};
+pub use product::{Alternative, MAX_SIDE, Prediction, ProductStats, lines_of, product};

@@ -1,0 +1,130 @@
+//! What quantization does to one tensor.
+
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use serde::{Deserialize, Serialize};
+
+use super::{Lines, Matrix};
+use crate::{Histogram, Sqnr};
+
+/// An operand of a product, sampled in high precision.
+#[derive(Clone, Debug)]
+pub struct OperandSample {
+    /// The sampled elements.
+    pub matrix: Matrix,
+    /// The number of elements of the whole tensor.
+    pub elements: u64,
+    /// The format it is quantized to.
+    pub format: Fp8Format,
+    /// The scale it was quantized with; `None` where each row, or each column, has its own.
+    pub scale: Option<f32>,
+    /// The largest finite magnitude of the whole tensor.
+    pub amax: f32,
+}
+
+/// What quantization does to a tensor. Counts are of the sampled elements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperandStats {
+    /// The format.
+    pub format: Fp8Format,
+    /// The largest finite magnitude of the whole tensor.
+    pub amax: f32,
+    /// The scale, `x ≈ code × scale`; the largest one where there are several.
+    pub scale: f32,
+    /// The number of elements of the whole tensor.
+    pub elements: u64,
+    /// How many were sampled.
+    pub sampled: u64,
+    /// Zeros.
+    pub zeros: u64,
+    /// Elements that are not zero, with a code that is: at most half the smallest subnormal times the scale.
+    pub flushed: u64,
+    /// Finite elements beyond the largest number of the format times the scale, by more than the rounding of the scale.
+    pub saturated: u64,
+    /// Infinite and NaN elements.
+    pub non_finite: u64,
+    /// Over the finite elements.
+    pub sqnr: Sqnr,
+    /// The exponents of the elements, before quantization.
+    pub histogram: Histogram,
+}
+
+impl OperandSample {
+    /// Measures the sample. `lines` have a scale each where there is no common one.
+    pub fn stats(&self, lines: Lines, recipe: Recipe) -> OperandStats {
+        let values = self.matrix.values();
+        let mut stats = OperandStats {
+            format: self.format,
+            amax: self.amax,
+            scale: 0.0,
+            elements: self.elements,
+            sampled: values.len() as u64,
+            zeros: 0,
+            flushed: 0,
+            saturated: 0,
+            non_finite: 0,
+            sqnr: Sqnr::default(),
+            histogram: Histogram::of(values),
+        };
+        match self.scale {
+            Some(scale) => stats.add(values, scale),
+            None => {
+                for (index, amax) in self.matrix.amaxes(lines).iter().enumerate() {
+                    let scale = scale::from_amax(*amax, self.format, recipe);
+                    stats.add(&self.matrix.line(lines, index), scale);
+                }
+            }
+        }
+        stats
+    }
+}
+
+impl OperandStats {
+    fn add(&mut self, values: &[f32], scale: f32) {
+        self.scale = self.scale.max(scale);
+        // A current scale is rounded to f32, so that the amax may lie an ulp beyond it: that is no saturation.
+        let largest = self.format.max() * (1.0 + 2f32.powi(-22));
+        let codes = quantized(values, scale, self.format);
+        for (&x, &code) in values.iter().zip(&codes) {
+            if !x.is_finite() {
+                self.non_finite += 1;
+                continue;
+            }
+            self.zeros += u64::from(x == 0.0);
+            self.flushed += u64::from(x != 0.0 && code == 0.0);
+            self.saturated += u64::from((x / scale).abs() > largest);
+            self.sqnr.add(f64::from(x), f64::from(code) * f64::from(scale));
+        }
+    }
+
+    /// A count as a share of the sampled elements, between 0 and 1.
+    pub fn share(&self, count: u64) -> f64 {
+        count as f64 / self.sampled.max(1) as f64
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.sqnr.check()?;
+        self.histogram.check()?;
+        if !(self.amax >= 0.0
+            && self.amax.is_finite()
+            && self.scale > 0.0
+            && self.scale.is_finite())
+        {
+            return Err(format!("amax {} and scale {} cannot be", self.amax, self.scale));
+        }
+        let counts = [self.zeros, self.flushed, self.saturated, self.non_finite];
+        let counted = counts.into_iter().chain(self.histogram.counts.iter().copied());
+        match counted.fold(Some(0u64), |sum, count| sum?.checked_add(count)) {
+            // Flushed and saturated elements are in the histogram as well.
+            Some(sum) if sum <= self.sampled.saturating_mul(2) => Ok(()),
+            _ => Err(format!("more elements are counted than the {} sampled", self.sampled)),
+        }
+    }
+}
+
+/// The numbers that the codes of `x / scale` stand for, not multiplied by the scale.
+pub(super) fn quantized(x: &[f32], scale: f32, format: Fp8Format) -> Vec<f32> {
+    let mut values = vec![0.0; x.len()];
+    slice::round(x, scale, format, Overflow::SaturateFinite, &mut values);
+    values
+}

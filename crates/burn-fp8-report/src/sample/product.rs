@@ -1,0 +1,206 @@
+//! What quantization does to a matrix product, and what it would do otherwise.
+
+use core::fmt;
+
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8_core::{GemmRole, Operand, Recipe, scale};
+use serde::{Deserialize, Serialize};
+
+use super::operand::quantized;
+use super::{Lines, OperandSample, spread};
+use crate::{MatrixSqnr, Sqnr};
+
+/// The largest number of rows and of columns of a product that are computed.
+pub const MAX_SIDE: usize = 32;
+
+/// Another way to run a product in FP8. The first is the one that changes least else: a format is that of an operand in all of its products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Alternative {
+    /// Scales from the amax of this step, where those used come from earlier steps.
+    CurrentScale,
+    /// A scale for each row of the left operand and each column of the right one, from its own amax.
+    PerRow,
+    /// Other formats of the left and the right operand, with scales from this step's amaxes.
+    Formats([Fp8Format; 2]),
+}
+
+impl fmt::Display for Alternative {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CurrentScale => write!(f, "current scaling"),
+            Self::Formats([lhs, rhs]) => write!(f, "{lhs} × {rhs}"),
+            Self::PerRow => write!(f, "row-wise scales"),
+        }
+    }
+}
+
+/// The SQNR that a product would have had.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prediction {
+    /// How it would have been run.
+    pub alternative: Alternative,
+    /// Its SQNR on the same sample.
+    pub sqnr: MatrixSqnr,
+}
+
+/// What quantization does to a product: the result of quantized operands against that of the operands themselves, both summed in f64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductStats {
+    /// The formats of the left and the right operand.
+    pub formats: [Fp8Format; 2],
+    /// How many elements of the result were computed and are finite.
+    pub outputs: u64,
+    /// How many are not.
+    pub non_finite: u64,
+    /// How many terms of each sum were taken; fewer than the GEMM's where the operands were sampled.
+    pub terms: u64,
+    /// Over the finite elements of the result.
+    pub sqnr: MatrixSqnr,
+    /// The same, had the product been run otherwise.
+    pub alternatives: Vec<Prediction>,
+}
+
+/// Operands as lines along the dimension that is summed over.
+struct Panel<'a> {
+    sample: &'a OperandSample,
+    lines: Vec<Vec<f32>>,
+    amaxes: Vec<f32>,
+}
+
+/// Rows or columns of an operand, whichever lie along the dimension that the product sums over.
+pub fn lines_of(role: GemmRole, operand: Operand) -> Lines {
+    match (role, operand) {
+        (GemmRole::Output, Operand::Weight) | (GemmRole::GradWeight, _) => Lines::Columns,
+        _ => Lines::Rows,
+    }
+}
+
+impl<'a> Panel<'a> {
+    fn new(sample: &'a OperandSample, lines: Lines) -> Self {
+        let chosen = spread(sample.matrix.count(lines), MAX_SIDE);
+        let amaxes = chosen.iter().map(|line| sample.matrix.amaxes(lines)[*line]).collect();
+        let lines = chosen.iter().map(|line| sample.matrix.line(lines, *line)).collect();
+        Self { sample, lines, amaxes }
+    }
+
+    fn exact(&self) -> Vec<Vec<f64>> {
+        self.lines.iter().map(|line| line.iter().copied().map(f64::from).collect()).collect()
+    }
+
+    fn quantized(&self, format: Fp8Format, scale: impl Fn(f32) -> f32) -> Vec<Vec<f64>> {
+        let line = |(line, amax): (&Vec<f32>, &f32)| {
+            let scale = scale(*amax);
+            let values = quantized(line, scale, format);
+            values.iter().map(|value| f64::from(*value) * f64::from(scale)).collect()
+        };
+        self.lines.iter().zip(&self.amaxes).map(line).collect()
+    }
+
+    fn used(&self, recipe: Recipe) -> Vec<Vec<f64>> {
+        match self.sample.scale {
+            Some(scale) => self.quantized(self.sample.format, |_| scale),
+            None => self.per_row(recipe),
+        }
+    }
+
+    fn per_row(&self, recipe: Recipe) -> Vec<Vec<f64>> {
+        let format = self.sample.format;
+        self.quantized(format, |amax| scale::from_amax(amax, format, recipe))
+    }
+
+    /// As used, but for the format and the step that the amax is of.
+    fn current(&self, format: Fp8Format, recipe: Recipe) -> Vec<Vec<f64>> {
+        let whole = self.sample.scale.map(|_| self.sample.amax);
+        self.quantized(format, |amax| scale::from_amax(whole.unwrap_or(amax), format, recipe))
+    }
+
+    fn is_stale(&self, recipe: Recipe) -> bool {
+        let current = scale::from_amax(self.sample.amax, self.sample.format, recipe);
+        self.sample.scale.is_some_and(|scale| scale != current)
+    }
+}
+
+/// Measures a product of two operands as they stand in the given role.
+///
+/// # Panics
+/// Where the operands differ along the dimension that is summed over.
+pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) -> ProductStats {
+    let [lhs, rhs] = role.operands();
+    let lhs = Panel::new(operands[0], lines_of(role, lhs));
+    let rhs = Panel::new(operands[1], lines_of(role, rhs));
+    let exact = [lhs.exact(), rhs.exact()];
+    let formats = operands.map(|operand| operand.format);
+
+    let (sqnr, outputs) = compare(&exact, &[lhs.used(recipe), rhs.used(recipe)]);
+    let mut alternatives = Vec::new();
+    let mut predict = |alternative, operands| {
+        let (sqnr, _) = compare(&exact, &operands);
+        alternatives.push(Prediction { alternative, sqnr });
+    };
+    if lhs.is_stale(recipe) || rhs.is_stale(recipe) {
+        let operands = [lhs.current(formats[0], recipe), rhs.current(formats[1], recipe)];
+        predict(Alternative::CurrentScale, operands);
+    }
+    if operands.iter().any(|operand| operand.scale.is_some()) {
+        predict(Alternative::PerRow, [lhs.per_row(recipe), rhs.per_row(recipe)]);
+    }
+    // Hardware never multiplies E5M2 by E5M2.
+    for others in [[E4M3, E4M3], [E5M2, E4M3], [E4M3, E5M2]] {
+        if others != formats {
+            let operands = [lhs.current(others[0], recipe), rhs.current(others[1], recipe)];
+            predict(Alternative::Formats(others), operands);
+        }
+    }
+
+    let all = (lhs.lines.len() * rhs.lines.len()) as u64;
+    let terms = lhs.lines.first().map_or(0, Vec::len) as u64;
+    ProductStats { formats, outputs, non_finite: all - outputs, terms, sqnr, alternatives }
+}
+
+/// Compares two products of lines. With the number of elements compared: those of which both results are finite.
+fn compare(exact: &[Vec<Vec<f64>>; 2], quantized: &[Vec<Vec<f64>>; 2]) -> (MatrixSqnr, u64) {
+    let mut lines = exact.each_ref().map(|operand| vec![Sqnr::default(); operand.len()]);
+    let mut outputs = 0;
+    for (row, (lhs, lhs_quantized)) in exact[0].iter().zip(&quantized[0]).enumerate() {
+        for (column, (rhs, rhs_quantized)) in exact[1].iter().zip(&quantized[1]).enumerate() {
+            let (exact, quantized) = (dot(lhs, rhs), dot(lhs_quantized, rhs_quantized));
+            if exact.is_finite() && quantized.is_finite() {
+                lines[0][row].add(exact, quantized);
+                lines[1][column].add(exact, quantized);
+                outputs += 1;
+            }
+        }
+    }
+    (MatrixSqnr::of(lines), outputs)
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(
+        a.len(),
+        b.len(),
+        "both operands have the same elements of the dimension summed over"
+    );
+    // Four sums, so that the adder does not wait for itself.
+    let mut sums = [0.0; 4];
+    let (a, b) = (a.chunks(4), b.chunks(4));
+    for (a, b) in a.zip(b) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum()
+}
+
+impl ProductStats {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.sqnr.check()?;
+        // One for each variant of `Alternative`, and every pair of formats.
+        if self.alternatives.len() > 8 {
+            return Err(format!("{} alternatives, of at most 8", self.alternatives.len()));
+        }
+        self.alternatives.iter().try_for_each(|prediction| prediction.sqnr.check())
+    }
+}

@@ -1,0 +1,311 @@
+//! Measurements against closed forms, and against arithmetic that shares no code with them.
+#![allow(missing_docs)]
+
+mod common;
+
+use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use burn_fp8_core::{GemmRole, Recipe};
+use burn_fp8_report::sample::{
+    Alternative, Lines, Matrix, OperandSample, ProductStats, product, sizes, spread,
+};
+use burn_fp8_report::{Advice, Histogram, MatrixSqnr, POOR, Sqnr, rounding_limit};
+use common::{decibels_of, nearest, operand, random};
+
+#[test]
+fn the_ratio_of_a_constant_error_is_its_closed_form() {
+    let mut sqnr = Sqnr::default();
+    (0..50).for_each(|_| sqnr.add(3.0, 2.7));
+    assert!((sqnr.decibels().unwrap() - 20.0).abs() < 1e-9, "an error of a tenth is 20 dB");
+    assert_eq!(Sqnr::default().decibels(), None);
+    assert_eq!(Sqnr { signal: 1.0, noise: 0.0 }.decibels(), Some(f64::INFINITY));
+}
+
+#[test]
+fn rounding_of_evenly_spread_mantissas_leaves_the_limit() {
+    // 1..2 in 4096 steps: the assumption of the formula, for one operand.
+    let values: Vec<f32> = (0..4096).map(|i| 1.0 + (i as f32 + 0.5) / 4096.0).collect();
+    for (format, limit) in [(E4M3, 32.5), (E5M2, 26.5)] {
+        let sample =
+            OperandSample { scale: Some(1.0), format, ..operand(values.clone(), [64, 64], format) };
+        let sqnr = sample.stats(Lines::Rows, Recipe::current()).sqnr.decibels().unwrap();
+        assert!((sqnr - limit).abs() < 0.1, "{format}: {sqnr}");
+        // Two such operands, with errors that have nothing to do with each other, are 3 dB worse.
+        assert!((rounding_limit([format, format]) - (limit - 3.0)).abs() < 0.1);
+    }
+}
+
+#[test]
+fn powers_of_two_under_a_power_of_two_are_exact() {
+    // amax 1.75: scale 2^-8, and the smallest of them, 2^-15, is a subnormal number of it.
+    let values: Vec<f32> = (0..16).map(|i| 2f32.powi(-i)).chain([1.75, -0.5]).collect();
+    let x = operand(values[2..].to_vec(), [4, 4], E4M3);
+    let stats = x.stats(Lines::Rows, Recipe::current());
+    assert_eq!(stats.scale, 2f32.powi(-8));
+    assert_eq!(stats.sqnr.decibels(), Some(f64::INFINITY));
+    let product = product(GemmRole::Output, [&x, &x], Recipe::current());
+    assert_eq!(product.sqnr.decibels(), Some(f64::INFINITY));
+    assert_eq!(Advice::of(&product), Advice::Fits);
+}
+
+#[test]
+fn what_is_lost_is_counted() {
+    // Scale 1: half the smallest subnormal, 2^-10, goes to zero; a little more does not.
+    let mut values = vec![0.0; 4];
+    values.extend([2f32.powi(-10); 3]);
+    values.extend([2f32.powi(-10) * 1.01; 2]);
+    values.extend([448.0, -449.0, 500.0, f32::NAN, f32::INFINITY, 1.0, 1.0]);
+    let sample = OperandSample { scale: Some(1.0), ..operand(values, [4, 4], E4M3) };
+    let stats = sample.stats(Lines::Rows, Recipe::current());
+    let counts = (stats.zeros, stats.flushed, stats.saturated, stats.non_finite);
+    assert_eq!(counts, (4, 3, 2, 2));
+    assert_eq!(stats.share(stats.flushed), 3.0 / 16.0);
+    assert_eq!(stats.histogram.counts.iter().sum::<u64>(), 10, "finite and not zero");
+    let lost =
+        3.0 * 4f64.powi(-10) + 2.0 * (2f64.powi(-9) - f64::from(2f32.powi(-10) * 1.01)).powi(2);
+    assert!((stats.sqnr.noise - (lost + 1.0 + 52.0 * 52.0)).abs() < 1e-9);
+}
+
+#[test]
+fn exponents_are_floors_of_logarithms() {
+    for exponent in -149..=127 {
+        let power = 2f64.powi(exponent) as f32;
+        assert_eq!(Histogram::of(&[power]), Histogram { first: exponent, counts: vec![1] });
+        let below = f32::from_bits(power.to_bits() - 1);
+        if below > 0.0 {
+            assert_eq!(Histogram::of(&[-below]).first, exponent - 1);
+        }
+    }
+    let gap = Histogram::of(&[1.0, 8.0, 9.0]);
+    assert_eq!(gap.bins().collect::<Vec<_>>(), [(0, 1), (1, 0), (2, 0), (3, 2)]);
+    assert_eq!(Histogram::of(&[0.0, f32::NAN, f32::INFINITY]), Histogram::default());
+}
+
+/// The product as the table of codes has it, with a scale for each line of both operands.
+fn reference(
+    [a, b]: [&[f32]; 2],
+    [m, n, k]: [usize; 3],
+    formats: [burn_fp8_core::Fp8Format; 2],
+    scale: impl Fn(usize, usize) -> f32,
+) -> f64 {
+    let (mut exact, mut quantized) = (Vec::new(), Vec::new());
+    for row in 0..m {
+        for column in 0..n {
+            let terms = (0..k).map(|i| (a[row * k + i], b[i * n + column]));
+            exact.push(terms.clone().map(|(a, b)| f64::from(a) * f64::from(b)).sum::<f64>());
+            let (left, right) = (scale(0, row), scale(1, column));
+            let terms =
+                terms.map(|(a, b)| nearest(a, left, formats[0]) * nearest(b, right, formats[1]));
+            quantized.push(terms.sum::<f64>());
+        }
+    }
+    decibels_of(&exact, &quantized)
+}
+
+fn predicted(stats: &ProductStats, alternative: Alternative) -> f64 {
+    let is_it =
+        |prediction: &&burn_fp8_report::sample::Prediction| prediction.alternative == alternative;
+    let prediction = stats.alternatives.iter().find(is_it).expect("predicted");
+    prediction.sqnr.whole.decibels().expect("a signal")
+}
+
+#[test]
+fn products_and_predictions_agree_with_the_table_of_codes() {
+    let [m, n, k] = [16, 24, 40];
+    let mut x = random(1, m * k);
+    // One row of outliers, which costs the others their precision.
+    x[3 * k..4 * k].iter_mut().for_each(|x| *x *= 4096.0);
+    let w = random(2, k * n);
+    let amax =
+        |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |amax, x| amax.max(x.abs()));
+    let (x_amax, w_amax) = (amax(&mut x.iter().copied()), amax(&mut w.iter().copied()));
+    let samples = [operand(x.clone(), [m, k], E4M3), operand(w.clone(), [k, n], E4M3)];
+    let stats = product(GemmRole::Output, [&samples[0], &samples[1]], Recipe::current());
+    assert_eq!((stats.outputs, stats.terms), ((m * n) as u64, k as u64));
+
+    let whole = |max: [f32; 2]| move |which: usize, _: usize| [x_amax, w_amax][which] / max[which];
+    let check = |actual: f64, expected: f64| {
+        assert!((actual - expected).abs() < 1e-6, "{actual} {expected}")
+    };
+    let operands = [&x[..], &w[..]];
+    let now = reference(operands, [m, n, k], [E4M3, E4M3], whole([448.0; 2]));
+    check(stats.sqnr.whole.decibels().unwrap(), now);
+    let formats = [E5M2, E4M3];
+    let e5m2 = reference(operands, [m, n, k], formats, whole([57344.0, 448.0]));
+    check(predicted(&stats, Alternative::Formats(formats)), e5m2);
+    let line = |which: usize, line: usize| match which {
+        0 => amax(&mut x[line * k..][..k].iter().copied()) / 448.0,
+        _ => amax(&mut w.iter().skip(line).step_by(n).copied()) / 448.0,
+    };
+    let rows = reference(operands, [m, n, k], [E4M3, E4M3], line);
+    check(predicted(&stats, Alternative::PerRow), rows);
+}
+
+#[test]
+fn roles_sum_over_their_dimension() {
+    let [m, n, k] = [5, 7, 9];
+    let (x, w, g) = (random(3, m * k), random(4, k * n), random(5, m * n));
+    let samples = [
+        operand(x.clone(), [m, k], E4M3),
+        operand(w.clone(), [k, n], E4M3),
+        operand(g.clone(), [m, n], E5M2),
+    ];
+    let transpose = |x: &[f32], columns: usize| -> Vec<f32> {
+        (0..columns).flat_map(|c| x.iter().skip(c).step_by(columns).copied()).collect()
+    };
+    let scale = |sample: &OperandSample| sample.scale.expect("one scale");
+    let [sx, sw, sg] = samples.each_ref().map(scale);
+    let check = |role, operands: [usize; 2], expected: f64, terms: usize| {
+        let stats = product(role, operands.map(|index| &samples[index]), Recipe::current());
+        assert!((stats.sqnr.whole.decibels().unwrap() - expected).abs() < 1e-6, "{role}");
+        assert_eq!(stats.terms, terms as u64);
+    };
+    let pick = |scales: [f32; 2]| move |which: usize, _: usize| scales[which];
+    check(
+        GemmRole::GradInput,
+        [2, 1],
+        reference([&g, &transpose(&w, n)], [m, k, n], [E5M2, E4M3], pick([sg, sw])),
+        n,
+    );
+    check(
+        GemmRole::GradWeight,
+        [0, 2],
+        reference([&transpose(&x, k), &g], [k, n, m], [E4M3, E5M2], pick([sx, sg])),
+        m,
+    );
+}
+
+#[test]
+fn stale_scales_are_told_from_current_ones() {
+    let x = random(6, 256);
+    let current = operand(x.clone(), [16, 16], E4M3);
+    let stale = OperandSample { scale: current.scale.map(|scale| scale / 16.0), ..current.clone() };
+    let has = |stats: &ProductStats| {
+        stats
+            .alternatives
+            .iter()
+            .any(|prediction| prediction.alternative == Alternative::CurrentScale)
+    };
+    let fresh = product(GemmRole::Output, [&current, &current], Recipe::current());
+    assert!(!has(&fresh));
+    let saturating = product(GemmRole::Output, [&stale, &current], Recipe::current());
+    assert_eq!(
+        predicted(&saturating, Alternative::CurrentScale),
+        fresh.sqnr.whole.decibels().expect("a signal")
+    );
+    let advice = Advice::of(&saturating);
+    assert!(
+        matches!(advice, Advice::Change { alternative: Alternative::CurrentScale, gain, .. } if gain > 3.0),
+        "{advice:?}"
+    );
+}
+
+#[test]
+fn advice_follows_its_thresholds() {
+    let ratio = |decibels: f64| {
+        let sqnr = Sqnr { signal: 10f64.powf(decibels / 10.0), noise: 1.0 };
+        MatrixSqnr { whole: sqnr, line: sqnr }
+    };
+    let stats = |now: f64, best: f64| ProductStats {
+        formats: [E4M3; 2],
+        outputs: 1,
+        non_finite: 0,
+        terms: 1,
+        sqnr: ratio(now),
+        alternatives: vec![burn_fp8_report::sample::Prediction {
+            alternative: Alternative::PerRow,
+            sqnr: ratio(best),
+        }],
+    };
+    // Rounding alone leaves 29.5 dB.
+    assert_eq!(Advice::of(&stats(26.6, 40.0)), Advice::Fits);
+    assert!(matches!(Advice::of(&stats(26.0, 29.1)), Advice::Change { is_poor: false, .. }));
+    assert_eq!(Advice::of(&stats(26.0, 28.9)), Advice::Bearable);
+    assert!(matches!(Advice::of(&stats(10.0, POOR - 0.1)), Advice::Change { is_poor: true, .. }));
+    assert!(matches!(Advice::of(&stats(19.9, 22.8)), Advice::HighPrecision { .. }));
+    let none = ProductStats { sqnr: MatrixSqnr::default(), ..stats(0.0, 0.0) };
+    assert_eq!(Advice::of(&none), Advice::NoSignal);
+    let diverged = ProductStats { non_finite: 1, ..stats(29.0, 29.0) };
+    assert_eq!(Advice::of(&diverged), Advice::NonFinite);
+}
+
+#[test]
+fn results_that_are_not_finite_are_left_out_and_counted() {
+    let mut x = random(7, 64);
+    x[9] = f32::NAN; // row 1
+    let [x, w] = [operand(x, [8, 8], E4M3), operand(random(8, 64), [8, 8], E4M3)];
+    let stats = product(GemmRole::Output, [&x, &w], Recipe::current());
+    assert_eq!((stats.outputs, stats.non_finite), (56, 8));
+    assert!(stats.sqnr.decibels().unwrap().is_finite());
+}
+
+#[test]
+fn samples_are_bounded_spread_and_repeatable() {
+    for shape in
+        [[8192, 1024, 1024], [1, 1 << 20, 64], [3, 5, 7], [1 << 20, 16, 16], [600, 500, 700]]
+    {
+        let [m, n, k] = sizes(shape, 1 << 18);
+        assert!(
+            [m * k, k * n, m * n].iter().all(|size| *size <= 1 << 18 && *size > 0),
+            "{shape:?}"
+        );
+        assert!(m <= shape[0] && n <= shape[1] && k <= shape[2]);
+    }
+    assert_eq!(sizes([512, 512, 512], 1 << 18), [512; 3], "all of it where it fits");
+    assert_eq!(sizes([1 << 20, 16, 16], 1 << 18), [1 << 14, 16, 16], "as much as fits");
+    let chosen = spread(1000, 10);
+    assert_eq!(chosen, spread(1000, 10));
+    assert!(chosen.iter().enumerate().all(|(part, index)| index / 100 == part), "{chosen:?}");
+    let distances: Vec<_> = chosen.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(distances.iter().any(|distance| *distance != distances[0]));
+    assert_eq!(spread(3, 10), [0, 1, 2]);
+}
+
+#[test]
+fn outliers_that_no_sample_meets_still_count_for_row_scales() {
+    let values = random(9, 64);
+    let amaxes = [vec![100.0; 8], vec![100.0; 8]];
+    let sampled = |amax| OperandSample {
+        matrix: Matrix::sampled(values.clone(), [8, 8], amax),
+        amax: 100.0,
+        scale: Some(100.0 / 448.0),
+        ..operand(values.clone(), [8, 8], E4M3)
+    };
+    let stats =
+        |sample: &OperandSample| product(GemmRole::Output, [sample, sample], Recipe::current());
+    let with = stats(&sampled(amaxes));
+    assert_eq!(
+        predicted(&with, Alternative::PerRow),
+        with.sqnr.whole.decibels().unwrap(),
+        "nothing to gain"
+    );
+    let without = stats(&sampled([vec![f32::NAN; 8], vec![0.0; 8]]));
+    assert!(predicted(&without, Alternative::PerRow) > with.sqnr.whole.decibels().unwrap());
+}
+
+#[test]
+fn lost_rows_are_seen_behind_a_large_one() {
+    // A row 2^20 times as large as the others: at its scale they are zero, a loss of all their power, 0 dB.
+    for large_row in [true, false] {
+        let mut x: Vec<f32> = random(12, 64).iter().map(|x| x.signum() * (1.0 + x.abs())).collect();
+        let w = x.clone();
+        match large_row {
+            true => x[..8].iter_mut().for_each(|x| *x *= 2f32.powi(20)),
+            false => x.iter_mut().step_by(8).for_each(|x| *x *= 2f32.powi(20)),
+        }
+        let [x, w] = [operand(x, [8, 8], E4M3), operand(w, [8, 8], E4M3)];
+        // A large column of the right operand is one of the result.
+        let pair = if large_row { [&x, &w] } else { [&w, &x] };
+        let stats = product(GemmRole::Output, pair, Recipe::current());
+        assert!(stats.sqnr.whole.decibels().unwrap() > 20.0);
+        assert_eq!(stats.sqnr.line.decibels(), Some(0.0));
+        assert_eq!(stats.sqnr.decibels(), Some(0.0));
+        let advice = Advice::of(&stats);
+        assert!(
+            matches!(
+                advice,
+                Advice::Change { alternative: Alternative::PerRow, is_poor: false, .. }
+            ),
+            "{advice:?}"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! What the observatory sees, as metrics of Burn's `Learner`.
+
+use std::sync::Arc;
+
+use burn::train::metric::state::{FormatOptions, NumericMetricState};
+use burn::train::metric::{
+    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
+    SerializedEntry,
+};
+use burn_fp8_report::Summary;
+
+use super::Observatory;
+
+/// What a [`Fp8Metric`] shows of the last sampled step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Statistic {
+    /// The lowest SQNR of a product, in dB.
+    WorstSqnr,
+    /// The mean SQNR of the products that are not exact, in dB.
+    MeanSqnr,
+    /// The share of the operands' elements that were flushed to zero, in percent.
+    Flushed,
+    /// The share that saturated, in percent.
+    Saturated,
+    /// The share that is infinite or NaN, in percent.
+    NonFinite,
+}
+
+impl Statistic {
+    fn name(self) -> &'static str {
+        match self {
+            Self::WorstSqnr => "FP8 worst SQNR",
+            Self::MeanSqnr => "FP8 mean SQNR",
+            Self::Flushed => "FP8 flushed to zero",
+            Self::Saturated => "FP8 saturated",
+            Self::NonFinite => "FP8 not finite",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::WorstSqnr | Self::MeanSqnr => "dB",
+            _ => "%",
+        }
+    }
+
+    /// NaN where there is nothing to tell.
+    fn of(self, summary: Summary) -> f64 {
+        match self {
+            Self::WorstSqnr => summary.worst_sqnr.unwrap_or(f64::NAN),
+            Self::MeanSqnr => summary.mean_sqnr.unwrap_or(f64::NAN),
+            Self::Flushed => 100.0 * summary.flushed,
+            Self::Saturated => 100.0 * summary.saturated,
+            Self::NonFinite => 100.0 * summary.non_finite,
+        }
+    }
+}
+
+/// A number of the last sampled step, as a metric of Burn's `Learner`, whatever the model's output is:
+/// `.metric_train_numeric(Fp8Metric::new(observatory.clone(), Statistic::WorstSqnr))`.
+///
+/// Between samples it shows the last one, and an epoch's mean is that of its samples, each counted once; an epoch without a sample shows the one before.
+/// NaN before the first sample and where there is no signal. Burn updates metrics on a thread of their own: a value may be that of a
+/// step sampled meanwhile.
+#[derive(Clone)]
+pub struct Fp8Metric {
+    observatory: Observatory,
+    statistic: Statistic,
+    name: MetricName,
+    state: NumericMetricState,
+    /// The step that was counted last, and how it was shown.
+    shown: Option<(u64, SerializedEntry)>,
+}
+
+impl Fp8Metric {
+    /// Shows a number of what the observatory sees.
+    pub fn new(observatory: Observatory, statistic: Statistic) -> Self {
+        let name = Arc::new(statistic.name().to_owned());
+        Self { observatory, statistic, name, state: NumericMetricState::new(), shown: None }
+    }
+}
+
+impl Metric for Fp8Metric {
+    type Input = ();
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn description(&self) -> Option<String> {
+        Some(format!(
+            "{} in the last sampled step, in {}",
+            self.statistic.name(),
+            self.statistic.unit()
+        ))
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        let higher_is_better = self.statistic.unit() == "dB";
+        NumericAttributes { unit: Some(self.statistic.unit().into()), higher_is_better }.into()
+    }
+
+    fn update(&mut self, _: &(), _: &MetricMetadata) -> SerializedEntry {
+        let Some(summary) = self.observatory.summary() else {
+            return SerializedEntry::new("no sample yet".into(), f64::NAN.to_string());
+        };
+        match &self.shown {
+            Some((step, entry)) if *step == summary.step => entry.clone(),
+            _ => {
+                let format = FormatOptions::new(self.name.clone());
+                let format = format.unit(self.statistic.unit()).precision(2);
+                let entry = self.state.update(self.statistic.of(summary), 1, format);
+                self.shown = Some((summary.step, entry.clone()));
+                entry
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.state.reset();
+        self.shown = None;
+    }
+}
+
+impl Numeric for Fp8Metric {
+    fn value(&self) -> NumericEntry {
+        self.state.current_value()
+    }
+
+    fn running_value(&self) -> NumericEntry {
+        self.state.running_value()
+    }
+}

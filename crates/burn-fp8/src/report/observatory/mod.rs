@@ -1,0 +1,168 @@
+//! The observatory: how well FP8 fits, sampled while a model trains.
+
+#[cfg(feature = "train")]
+pub mod metric;
+mod options;
+mod read;
+mod tap;
+mod thread;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn_fp8_report::Observations;
+use burn_fp8_report::log::{Header, LogError, VERSION, Writer};
+
+pub use options::ObservatoryOptions;
+pub(crate) use tap::{Quantization, Tap};
+pub use thread::named;
+pub(crate) use thread::observe;
+
+use crate::Fp8Error;
+
+/// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures
+///
+/// - for each operand: amax, scale, shares of elements flushed to zero, saturated and not finite, SQNR, exponent histogram;
+/// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR that row-wise
+///   scales, other formats or current scaling would have given it.
+///
+/// A handle: clones watch together. Products are observed in the order in which they are registered on the thread that runs
+/// [`step`](Self::step), so a step has to make the same products each time; [`named`] gives them names.
+///
+/// # Cost
+/// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step an operand of a product is read back
+/// once, in f32: at most `4 × max_elements` bytes, and, where that is not all of it, 4 bytes for each row and column taken. The device is waited for each time. The host
+/// quantizes these elements once, and up to 32 lines of each operand six times for each of the three products, at most 32 × 32 sums each.
+/// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three operands: sums then have fewer terms than
+/// those of the model, and where terms agree in sign the measured SQNR is lower than that of the whole sum. Scales and amaxes, also those by row, are those of whole tensors.
+/// Of a batched product one pair of matrices is sampled.
+///
+/// # What is seen
+/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8; not those of [`nn`](crate::nn), nor [`scaled_matmul`](crate::scaled_matmul). With `Autodiff<Fp8Backend<B>>` products of
+/// the backward pass are sites of their own. Rounding of the result and what tensor cores lose while they accumulate are not measured.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8::Fp8Backend;
+/// use burn_fp8::report::{Observatory, ObservatoryOptions, named};
+///
+/// type B = Fp8Backend<Autodiff<Flex>>;
+/// let device = Default::default();
+/// let layer = LinearConfig::new(64, 32).init::<B>(&device);
+///
+/// let observatory = Observatory::new(ObservatoryOptions::default().with_every(10))?;
+/// for _ in 0..11 {
+///     observatory.step(|| {
+///         let x = Tensor::<B, 2>::random([16, 64], Distribution::Default, &device);
+///         let y = named("head", || layer.forward(x));
+///         y.powi_scalar(2).mean().backward()
+///     });
+/// }
+/// let seen = observatory.report();
+/// assert_eq!((seen.steps, seen.sites.len()), (2, 1)); // steps 0 and 10
+/// let worst = &seen.ranked()[0];
+/// assert_eq!(worst.site.label(), "head #1");
+/// println!("{seen}"); // a table; `seen.to_html()` is a page
+/// # Ok::<(), burn_fp8::Fp8Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Observatory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: ObservatoryOptions,
+    /// How many steps have begun.
+    steps: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    observations: Observations,
+    log: Option<Writer>,
+    failure: Option<String>,
+}
+
+impl Observatory {
+    /// An observatory that has seen nothing. Creates its log, if it has one.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where `every` or `max_elements` is 0; [`Fp8Error::Io`] where the log cannot be created, also where it exists.
+    pub fn new(options: ObservatoryOptions) -> Result<Self, Fp8Error> {
+        options.check()?;
+        let header = Header {
+            fp8_observatory: VERSION,
+            every: options.every,
+            max_elements: options.max_elements as u64,
+        };
+        let log = options.log.as_deref().map(|path| Writer::create(path, &header));
+        let log = log.transpose().map_err(|error| log_error(options.log.as_deref(), error))?;
+        let seen = Seen { observations: Observations::new(header), log, failure: None };
+        Ok(Self {
+            shared: Arc::new(Shared { options, steps: AtomicU64::new(0), seen: Mutex::new(seen) }),
+        })
+    }
+
+    /// Runs a training step, forward and backward, on this thread. The first is step 0; steps 0, N, 2·N, … are sampled.
+    ///
+    /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind. Within a step another one may be run,
+    /// of this observatory or another: its products are its own.
+    pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
+        let step = self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        if !step.is_multiple_of(self.shared.options.every) {
+            return thread::outside(f);
+        }
+        let (result, entries) = thread::sampled(step, self.shared.options.max_elements, f);
+        let mut seen = self.seen();
+        let Seen { observations, log, failure } = &mut *seen;
+        // A log that failed once ends there: it would have a gap.
+        if failure.is_none()
+            && let Some(log) = log
+            && let Err(error) = log.append(&entries)
+        {
+            *failure = Some(error.to_string());
+        }
+        for entry in entries {
+            // Steps of several threads end in any order: those overtaken are in the log's order of writing only.
+            if let Err(reason) = observations.push(entry) {
+                failure.get_or_insert(reason);
+            }
+        }
+        result
+    }
+
+    /// What was seen so far.
+    pub fn report(&self) -> Observations {
+        self.seen().observations.clone()
+    }
+
+    /// The last sampled step in a few numbers; `None` before there is one.
+    pub fn summary(&self) -> Option<burn_fp8_report::Summary> {
+        self.seen().observations.summary()
+    }
+
+    /// What went wrong with the log, or with steps that cannot be compared, since [`step`](Self::step) cannot tell: one line. The log ends there; training goes on.
+    pub fn failure(&self) -> Option<String> {
+        self.seen().failure.clone()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Nothing panics while it holds the lock and is halfway through a change.
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn log_error(path: Option<&Path>, error: LogError) -> Fp8Error {
+    match error {
+        LogError::Io { action, path, reason } => Fp8Error::Io { action, path, reason },
+        error => Fp8Error::InvalidState {
+            path: path.map(Path::to_path_buf).unwrap_or_default(),
+            reason: error.to_string(),
+        },
+    }
+}

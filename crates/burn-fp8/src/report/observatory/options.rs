@@ -1,0 +1,48 @@
+//! What an observatory samples.
+
+use std::path::PathBuf;
+
+use crate::Fp8Error;
+
+/// What an [`Observatory`](super::Observatory) samples, and where it logs that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservatoryOptions {
+    /// Every how many steps one is sampled; 100 unless set.
+    pub every: u64,
+    /// How many elements of an operand are read at most; 2^18 unless set.
+    pub max_elements: usize,
+    /// The log: JSON lines, written after each sampled step; none unless set. It must not exist.
+    pub log: Option<PathBuf>,
+}
+
+impl Default for ObservatoryOptions {
+    fn default() -> Self {
+        Self { every: 100, max_elements: 1 << 18, log: None }
+    }
+}
+
+impl ObservatoryOptions {
+    /// The same options with every `every`-th step sampled.
+    pub fn with_every(self, every: u64) -> Self {
+        Self { every, ..self }
+    }
+
+    /// The same options with at most `max_elements` elements of an operand read.
+    pub fn with_max_elements(self, max_elements: usize) -> Self {
+        Self { max_elements, ..self }
+    }
+
+    /// The same options with a log.
+    pub fn with_log(self, path: impl Into<PathBuf>) -> Self {
+        Self { log: Some(path.into()), ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Fp8Error> {
+        let zero = match self {
+            Self { every: 0, .. } => "every = 0; sample every step with 1",
+            Self { max_elements: 0, .. } => "max_elements = 0; 2^18 is usual",
+            _ => return Ok(()),
+        };
+        Err(Fp8Error::Invalid { what: "an observatory", reason: zero.into() })
+    }
+}

@@ -1,0 +1,55 @@
+//! Reading a sample of a tensor back from its device.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, Int, Slice, Tensor, TensorData, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::Gemm;
+use burn_fp8_report::sample::{Matrix, spread};
+
+use crate::matmul::{join, reshape};
+use crate::scaling;
+use crate::tensor::primitive;
+
+/// As many rows and columns of a tensor as `take` says, as a matrix: its leading dimensions are joined to the rows where those are
+/// rows of the GEMM, else the matrix in the middle of the batch is taken.
+pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usize; 2]) -> Matrix {
+    let tensor = match gemm.batch == 1 && gemm.plain_operand {
+        true => join::<B>(tensor.clone()),
+        false => one_of_batch::<B>(tensor.clone()),
+    };
+    let shape = [tensor.shape()[0], tensor.shape()[1]];
+    let tensor =
+        Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(tensor)).cast(FloatDType::F32);
+    if shape == take {
+        return Matrix::whole(scaling::read::<B>(primitive(tensor)), shape);
+    }
+    let device = tensor.device();
+    let indices: [Tensor<B, 1, Int>; 2] = [0, 1].map(|dim| {
+        let indices: Vec<i64> =
+            spread(shape[dim], take[dim]).into_iter().map(|index| index as i64).collect();
+        Tensor::from_data(TensorData::from(&indices[..]), &device)
+    });
+    let select = |tensor: Tensor<B, 2>, dim: usize| match shape[dim] == take[dim] {
+        true => tensor,
+        false => tensor.select(dim, indices[dim].clone()),
+    };
+    let read = |tensor: Tensor<B, 2>| scaling::read::<B>(primitive(tensor));
+    let rows = select(tensor.clone(), 0);
+    let columns = select(tensor, 1);
+    // Of whole rows and columns: outliers may lie where no sample does.
+    let amax = [read(rows.clone().max_abs_dim(1)), read(columns.max_abs_dim(0))];
+    Matrix::sampled(read(select(rows, 1)), take, amax)
+}
+
+fn one_of_batch<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let rank = shape.num_dims();
+    let slices: Vec<Slice> = (0..rank)
+        .map(|dim| match dim + 2 < rank {
+            true => Slice::from(shape[dim] / 2..shape[dim] / 2 + 1),
+            false => Slice::from(0..shape[dim]),
+        })
+        .collect();
+    let matrix = burn::tensor::Shape::new([shape[rank - 2], shape[rank - 1]]);
+    reshape::<B>(B::float_slice(tensor, &slices), matrix)
+}

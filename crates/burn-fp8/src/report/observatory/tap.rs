@@ -1,0 +1,136 @@
+//! What a product tells the observatory.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::tensor::TensorMetadata;
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe};
+use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
+use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};
+
+use super::read;
+use crate::Scalar;
+
+/// How an operand was quantized.
+pub(crate) struct Quantization<B: Backend> {
+    /// Its scale; `None` where rows have scales of their own.
+    pub(crate) scale: Option<Scalar<B>>,
+    /// Its amax, where it was measured.
+    pub(crate) amax: Option<Scalar<B>>,
+}
+
+/// A product of a sampled step: where it, and later its backward pass, leave what they see.
+#[derive(Clone)]
+pub(crate) struct Tap {
+    gemm: Gemm,
+    max_elements: usize,
+    sample: Arc<Mutex<Sample>>,
+}
+
+/// What is known of a product; the operands until its step ends.
+struct Sample {
+    is_open: bool,
+    entry: SiteEntry,
+    operands: [Option<OperandSample>; 3],
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tap").field("gemm", &self.gemm).finish_non_exhaustive()
+    }
+}
+
+impl Tap {
+    pub(super) fn new(
+        [step, site]: [u64; 2],
+        max_elements: usize,
+        mut name: String,
+        kind: ProductKind,
+        gemm: Gemm,
+    ) -> Self {
+        name.truncate(name.floor_char_boundary(MAX_TEXT));
+        let entry = SiteEntry {
+            step,
+            site,
+            name,
+            kind: kind.to_string(),
+            gemm: gemm.into(),
+            recipe: String::new(),
+            operands: Default::default(),
+            products: Default::default(),
+        };
+        let sample = Sample { is_open: true, entry, operands: [None, None, None] };
+        Self { gemm, max_elements, sample: Arc::new(Mutex::new(sample)) }
+    }
+
+    /// Ends the sampling, and tells what was seen; `None` where nothing was.
+    pub(super) fn close(&self) -> Option<SiteEntry> {
+        let mut sample = self.sample();
+        sample.is_open = false;
+        sample.operands = [None, None, None];
+        let entry = sample.entry.clone();
+        (!entry.recipe.is_empty()).then_some(entry)
+    }
+
+    fn sample(&self) -> MutexGuard<'_, Sample> {
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees operands, those that are quantized, and measures those of `roles` that are complete with them and run in FP8.
+    ///
+    /// Waits for the device.
+    pub(crate) fn see<B: Backend>(
+        &self,
+        seen: impl IntoIterator<Item = (Operand, FloatTensor<B>, Option<Quantization<B>>)>,
+        roles: &[GemmRole],
+        recipe: &Recipe,
+    ) {
+        let Gemm { m, n, k, .. } = self.gemm;
+        let mut sample = self.sample();
+        if !sample.is_open || m * n * k == 0 {
+            return;
+        }
+        let take = sizes([m, n, k], self.max_elements);
+        let mut new = Vec::new();
+        for (operand, tensor, quantization) in seen {
+            let Some(Quantization { scale, amax }) = quantization else { continue };
+            let [rows, columns] = match operand {
+                Operand::Input => [take[0], take[2]],
+                Operand::Weight => [take[2], take[1]],
+                Operand::OutputGrad => [take[0], take[1]],
+            };
+            let matrix = read::matrix::<B>(&tensor, self.gemm, [rows, columns]);
+            let finite = matrix.values().iter().filter(|x| x.is_finite());
+            let largest = finite.fold(0f32, |largest, x| largest.max(x.abs()));
+            let operand_sample = OperandSample {
+                matrix,
+                elements: tensor.shape().num_elements() as u64,
+                format: recipe.formats.of(operand),
+                scale: scale.map(Scalar::read),
+                amax: amax.map_or(largest, Scalar::read),
+            };
+            let first = GemmRole::ALL.into_iter().find(|role| role.operands().contains(&operand));
+            let lines = lines_of(first.expect("every operand is in two products"), operand);
+            let stats = operand_sample.stats(lines, *recipe);
+            sample.entry.operands.set(operand, stats);
+            sample.operands[operand as usize] = Some(operand_sample);
+            new.push(operand);
+        }
+        if sample.entry.recipe.is_empty() && !new.is_empty() {
+            sample.entry.recipe = recipe.to_string();
+        }
+        for &role in roles {
+            let [lhs, rhs] = role.operands();
+            let [left, right] =
+                [lhs, rhs].map(|operand| sample.operands[operand as usize].as_ref());
+            if let (Some(left), Some(right)) = (left, right)
+                && recipe.products.in_fp8(role)
+            {
+                let stats = product(role, [left, right], *recipe);
+                sample.entry.products.set(role, stats);
+            }
+        }
+    }
+}
