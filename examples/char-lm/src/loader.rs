@@ -262,7 +262,8 @@ mod tests {
     use burn::backend::Flex;
 
     fn step() -> Arc<StepContext> {
-        Arc::new(StepContext::new(Setup::new(Precision::F32, None).expect("f32 is always there")))
+        let setup = Setup::new(Precision::F32, None).expect("f32 is always there");
+        Arc::new(StepContext::new(setup, None))
     }
 
     fn characters(loader: &dyn DataLoader<Flex, Batch<Flex>>) -> Vec<i64> {

@@ -21,12 +21,13 @@ mod timing;
 mod train;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use burn::backend::{Autodiff, Flex, NdArray};
 use burn::tensor::backend::Backend;
+use burn_fp8::report::Observatory;
 use burn_fp8::{Fp8Backend, Fp8Matmul};
 use clap::ValueEnum;
 
@@ -104,6 +105,12 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     // A prompt that cannot be used is told before the training, not after it.
     text.vocabulary.encode(&args.sampling.prompt).context("--prompt")?;
     let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
+    if args.observe.is_some() && !args.precision.is_decorated() {
+        bail!(
+            "--observe sees products of the backend in FP8, and {} has none: take fp8-current, fp8-delayed or a policy with m=fp8",
+            args.precision
+        );
+    }
     let plan = train::Plan {
         text: &text,
         shape: size.shape(),
@@ -112,14 +119,18 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
         folder: folder.clone(),
         resume: args.resume,
         quiet: args.common.quiet,
+        observe: args.observe.clone(),
     };
     let trained = train::train::<Fp8Backend<Autodiff<I>>>(plan)?;
+    let observed =
+        trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
     if args.common.quiet {
         return Ok(ExitCode::SUCCESS);
     }
     let (sampling, context) = (sampling(&args.sampling), size.shape().context);
     let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling)?;
-    print(&format!("{}\n{sample}\n\n{}", summary(&trained.outcome), folder.path().display()))
+    let summary = summary(&trained.outcome);
+    print(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
 }
 
 fn block<I: Backend + Fp8Matmul>(args: &args::Timing) -> Result<ExitCode> {
@@ -130,6 +141,15 @@ fn block<I: Backend + Fp8Matmul>(args: &args::Timing) -> Result<ExitCode> {
 fn compare(args: &args::Compare) -> Result<ExitCode> {
     let (text, missed) = compare::compare(args)?;
     print(&text).map(|code| if missed { ExitCode::from(1) } else { code })
+}
+
+/// What was seen, as a table, and where the rest of it is.
+fn observed(observatory: &Observatory, args: &args::Train) -> String {
+    if let Some(failure) = observatory.failure() {
+        eprintln!("warning: --observe: {failure}");
+    }
+    let log = args.observe.as_deref().unwrap_or(Path::new("")).display();
+    format!("\n{}\ncargo xtask report {log}\n", observatory.report())
 }
 
 /// The numbers of a run in a few lines.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use burn_fp8::report::Observatory;
 use burn_fp8::{Gemm, GemmRole, Report};
 
 use crate::precision::Setup;
@@ -17,9 +18,9 @@ pub struct StepContext {
 }
 
 impl StepContext {
-    /// The context of the steps of one run.
-    pub fn new(setup: Setup) -> Self {
-        Self { probe: Probe::default(), setup }
+    /// The context of the steps of one run, which an observatory may watch.
+    pub fn new(setup: Setup, observatory: Option<Observatory>) -> Self {
+        Self { probe: Probe { first: Mutex::default(), observatory }, setup }
     }
 }
 
@@ -30,16 +31,22 @@ impl fmt::Debug for StepContext {
 }
 
 /// Looks at the forward and backward pass of each training step.
-///
-/// This is the place to hook an observer to: [`around`](Self::around) is called for every step, and knows nothing of the model.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Probe {
     first: Mutex<Option<Report>>,
+    observatory: Option<Observatory>,
 }
 
 impl Probe {
-    /// Runs the forward and backward pass of a training step; records the products of the first one.
+    /// Runs the forward and backward pass of a training step: records the products of the first one, and shows all to the observatory.
     pub fn around<R>(&self, step: impl FnOnce() -> R) -> R {
+        match &self.observatory {
+            Some(observatory) => observatory.step(|| self.trace_first(step)),
+            None => self.trace_first(step),
+        }
+    }
+
+    fn trace_first<R>(&self, step: impl FnOnce() -> R) -> R {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_some() {
             drop(first);

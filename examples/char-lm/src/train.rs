@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -19,6 +20,7 @@ use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+use burn_fp8::report::{Observatory, ObservatoryOptions};
 
 use crate::checkpoint;
 use crate::curve::{self, Curve, Patience};
@@ -54,6 +56,8 @@ pub struct Plan<'a> {
     pub resume: bool,
     /// Whether to show nothing on the way.
     pub quiet: bool,
+    /// The log of what is measured of FP8 on the way; none where nothing is.
+    pub observe: Option<PathBuf>,
 }
 
 /// A finished run.
@@ -62,6 +66,8 @@ pub struct Trained<B: Backend> {
     pub model: Gpt<B>,
     /// What it came to.
     pub outcome: Outcome,
+    /// What watched it.
+    pub observatory: Option<Observatory>,
 }
 
 /// The loss of a step, for the Learner's metrics.
@@ -134,14 +140,17 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let Plan { text, shape, settings, setup, folder, resume, quiet } = plan;
+    let Plan { text, shape, settings, setup, folder, resume, quiet, observe } = plan;
     let device = B::Device::default();
     setup.check::<B>(&device)?;
     let model = new_model::<B>(&shape, text.vocabulary.width(), settings.seed, &setup)?;
+    if let Some(log) = observe.as_ref().filter(|log| log.exists()) {
+        return Err(anyhow!("--observe: {} exists already; name a new file", log.display()));
+    }
     open(&folder, &settings, resume)?;
     if let Some(outcome) = finished(&folder, resume)? {
         let model = model::load::<B::InnerBackend, _>(model.valid(), &folder.weights())?;
-        return Ok(Trained { model, outcome });
+        return Ok(Trained { model, outcome, observatory: None });
     }
 
     let optimizer = AdamWConfig::new()
@@ -181,7 +190,10 @@ where
     }
     let curve = Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet)?;
 
-    let context = Arc::new(probe::StepContext::new(setup.clone()));
+    let options = |log| ObservatoryOptions::default().with_log(log);
+    let observatory =
+        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
+    let context = Arc::new(probe::StepContext::new(setup.clone(), observatory.clone()));
     let valid: Arc<[u8]> = text.valid.as_slice().into();
     let train_loader = TrainLoader::<B>::new(
         text.train.as_slice().into(),
@@ -244,7 +256,7 @@ where
     };
     model::save::<B::InnerBackend, _>(&trained.model, &folder.weights())?;
     run::write_json(&folder.outcome(), &outcome)?;
-    Ok(Trained { model: trained.model, outcome })
+    Ok(Trained { model: trained.model, outcome, observatory })
 }
 
 /// Makes the folder of a new run, or checks that it is the one to go on with.

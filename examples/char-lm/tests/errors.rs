@@ -13,6 +13,15 @@ fn bad_flags() {
         &["train", "--precision", "fp4"],
         &["fp4", "f32, bf16, fp8-current, fp8-delayed, fp8-layers"],
     );
+    for (policy, words) in [
+        ("p=f16", "p=f32"),
+        ("c=bf17", "bf17"),
+        ("c=bf16,m=fp9", "fp9"),
+        ("c=bf16,q=1", "q"),
+        ("p=f32,c=", "c="),
+    ] {
+        fails(&["train", "--precision", policy], &["--precision", words]);
+    }
     fails(&["train", "--size", "huge"], &["huge", "smoke, tiny, small, 125m"]);
     fails(&["train", "--backend", "abacus"], &["abacus", "flex, ndarray, wgpu, cuda"]);
     fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
@@ -90,6 +99,35 @@ fn folders_that_hold_no_run_or_another() {
     );
     other(&[&smoke[..], &["--seed", "2"]].concat(), &["seed 1 instead of 2"]);
     other(&["--size", "smoke", "--epochs", "2"], &["epochs 1 instead of 2"]);
+}
+
+#[test]
+fn nothing_to_observe_and_logs_in_the_way() {
+    let folder = folder();
+    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
+    let train = |precision| {
+        [
+            "train",
+            "--size",
+            "smoke",
+            "--epochs",
+            "1",
+            "--out",
+            text(&out),
+            "--observe",
+            text(&log),
+            "--precision",
+            precision,
+        ]
+    };
+    for precision in ["f32", "bf16", "fp8-layers", "p=f32,c=bf16,o=bf16,m=high"] {
+        fails(&train(precision), &["--observe", precision, "fp8-current"]);
+    }
+    assert!(!log.exists() && !out.exists());
+    fs::write(&log, "mine").expect("written");
+    fails(&train("fp8-current"), &["--observe", "log.jsonl"]);
+    assert_eq!(fs::read(&log).expect("a file"), b"mine");
+    assert!(!out.exists(), "nothing was begun");
 }
 
 #[test]

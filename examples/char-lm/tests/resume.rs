@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -89,9 +89,10 @@ fn f32_resumes_to_equal_bits() {
     resumes_to_equal_bits("f32");
 }
 
+/// The state of loss scaling and that of delayed scaling.
 #[test]
-fn bf16_resumes_to_equal_bits() {
-    resumes_to_equal_bits("bf16");
+fn a_policy_resumes_to_equal_bits() {
+    resumes_to_equal_bits("p=f32,c=f16,o=f32,m=fp8_delayed");
 }
 
 #[test]
@@ -117,36 +118,32 @@ fn seeds_matter() {
     assert!(runs[0] != runs[1]);
 }
 
-/// Leaves the checkpoints of epochs 1 and 2 in a killed run; what was written later is not there yet.
-fn killed_after_two_epochs(run: &Path) -> Vec<&str> {
-    let arguments = arguments("fp8-delayed", run);
-    kill_after_epoch(&arguments, run, 2);
+/// A killed run, in a folder in this one, with the checkpoints of epochs 1 and 2.
+fn killed_after_two_epochs(folder: &Path) -> PathBuf {
     let parts = ["model", "optim", "scheduler"];
-    for path in (3..=4)
-        .flat_map(|epoch| parts.map(|part| run.join(format!("checkpoint/{part}-{epoch}.mpk"))))
-    {
-        if path.exists() {
-            fs::remove_file(path).expect("removed");
+    let file = |run: &Path, part, epoch| run.join(format!("checkpoint/{part}-{epoch}.mpk"));
+    for attempt in 0..5 {
+        let run = folder.join(attempt.to_string());
+        kill_after_epoch(&arguments("fp8-delayed", &run), &run, 2);
+        // On a busy machine the kill may come when the third checkpoint has taken the place of the first.
+        if parts.iter().all(|part| file(&run, part, 1).exists()) {
+            for path in parts.iter().map(|part| file(&run, part, 3)).filter(|path| path.exists()) {
+                fs::remove_file(path).expect("removed");
+            }
+            return run;
         }
     }
-    for part in parts {
-        // Where the kill came so late that epoch 1 was gone already, the test says nothing.
-        assert!(run.join(format!("checkpoint/{part}-1.mpk")).exists(), "killed too late");
-    }
-    [arguments, vec!["--resume"]].concat()
+    panic!("five kills came too late");
 }
 
 #[test]
 fn checkpoints_that_are_not_whole_are_passed_over() {
     let folder = folder();
-    let (whole, damaged, unwritten) = (
-        folder.path().join("whole"),
-        folder.path().join("damaged"),
-        folder.path().join("unwritten"),
-    );
+    let whole = folder.path().join("whole");
     succeeds(&arguments("fp8-delayed", &whole));
 
-    let resume = killed_after_two_epochs(&damaged);
+    let damaged = killed_after_two_epochs(&folder.path().join("damaged"));
+    let resume = [arguments("fp8-delayed", &damaged), vec!["--resume"]].concat();
     let file = damaged.join("checkpoint/optim-2.mpk");
     let bytes = fs::read(&file).expect("a checkpoint");
     fs::write(&file, &bytes[..bytes.len() / 2]).expect("written");
@@ -159,7 +156,8 @@ fn checkpoints_that_are_not_whole_are_passed_over() {
     assert!(weights(&whole) == weights(&damaged), "a resumed run ends elsewhere");
 
     // As a kill leaves it that comes while the second file is written.
-    let resume = killed_after_two_epochs(&unwritten);
+    let unwritten = killed_after_two_epochs(&folder.path().join("unwritten"));
+    let resume = [arguments("fp8-delayed", &unwritten), vec!["--resume"]].concat();
     let file = unwritten.join("checkpoint/optim-2.mpk");
     fs::write(unwritten.join("checkpoint/part-optim-2.mpk"), &bytes[..100]).expect("written");
     fs::remove_file(&file).expect("removed");

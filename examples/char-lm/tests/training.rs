@@ -12,7 +12,16 @@ use sha2::{Digest, Sha256};
 #[test]
 fn losses_fall_below_the_frequencies_of_characters() {
     let folder = folder();
-    let shares = ["f32", "bf16", "fp8-current", "fp8-delayed", "fp8-layers"].map(|precision| {
+    let shares = [
+        "f32",
+        "bf16",
+        "fp8-current",
+        "fp8-delayed",
+        "fp8-layers",
+        "p=f32,c=bf16,o=bf16,m=fp8",
+        "p=f32,c=f16,o=f32,m=fp8_delayed",
+    ]
+    .map(|precision| {
         let run = folder.path().join(precision);
         let (stdout, _) = succeeds(&[
             "train",
@@ -162,4 +171,81 @@ fn the_text_is_the_one_that_its_note_describes() {
     assert!(note.contains(&digest), "{digest}");
     assert!(note.contains("public domain"));
     assert!(bytes.len() >= 1_000_000 && bytes.is_ascii());
+}
+
+#[test]
+fn products_are_observed_by_name_and_training_does_not_notice() {
+    let folder = folder();
+    let log = folder.path().join("log.jsonl");
+    let train = |name: &str, more: &[&str]| {
+        let run = folder.path().join(name);
+        let arguments = [
+            "train",
+            "--size",
+            "smoke",
+            "--epochs",
+            "1",
+            "--precision",
+            "fp8-delayed",
+            "--length",
+            "1",
+            "--out",
+            text(&run),
+        ];
+        let (stdout, _) = succeeds(&[&arguments[..], more].concat());
+        (stdout, fs::read(run.join("weights.safetensors")).expect("weights"))
+    };
+    let (stdout, observed) = train("observed", &["--observe", text(&log)]);
+    let (_, plain) = train("plain", &[]);
+    assert!(observed == plain, "an observed run ends elsewhere");
+    let lines = fs::read_to_string(&log).expect("a log");
+    for name in ["block0.qkv", "block0.projection", "block1.up", "block1.down", "head"] {
+        assert!(lines.contains(&format!("\"{name}\"")), "{name} is missing in the log");
+        assert!(stdout.contains(name), "{name} is missing in {stdout}");
+    }
+    assert!(stdout.contains("cargo xtask report"));
+}
+
+#[test]
+fn a_block_is_timed_in_every_precision() {
+    let folder = folder();
+    let (stdout, _) = succeeds(&[
+        "block",
+        "--size",
+        "smoke",
+        "--rounds",
+        "3",
+        "--batch",
+        "2",
+        "--out",
+        text(folder.path()),
+    ]);
+    let timing = json(folder.path().join("block.json"));
+    let rows = timing["rows"].as_array().expect("rows");
+    let names = [
+        "f32",
+        "mixed bf16",
+        "mixed bf16 + FP8, current scaling",
+        "mixed bf16 + FP8, delayed scaling",
+        "mixed bf16 + FP8 layers",
+    ];
+    assert_eq!(rows.len(), names.len());
+    for (row, name) in rows.iter().zip(names) {
+        assert_eq!(row["name"], name);
+        assert!(stdout.contains(name));
+        for field in ["forward_ms", "forward_backward_ms"] {
+            let mut all: Vec<f64> = row[format!("all_{field}")]
+                .as_array()
+                .expect("times")
+                .iter()
+                .map(|time| time.as_f64().expect("a time"))
+                .collect();
+            all.sort_unstable_by(f64::total_cmp);
+            assert!(all.len() == 3 && all[0] > 0.0 && all[1] == number(row, field), "{row}");
+        }
+        // Of three rounds the middle one: a backward pass takes longer than none.
+        assert!(number(row, "forward_backward_ms") > number(row, "forward_ms"), "{row}");
+    }
+    assert_eq!((number(&timing, "batch"), number(&timing, "width")), (2.0, 32.0));
+    assert!(stdout.contains("built without optimizations") == cfg!(debug_assertions));
 }

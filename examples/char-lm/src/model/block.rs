@@ -7,6 +7,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::report::named;
 
 use super::dense::Dense;
 use super::{DEVIATION, LayerKind};
@@ -63,9 +64,13 @@ impl<B: Fp8Matmul> Block<B> {
     /// `x` `[batch, context, width]`, the same shape out. `future` `[context, context]` is true where a position must not look.
     pub fn forward(&self, x: Tensor<B, 3>, future: &Tensor<B, 2, Bool>) -> Tensor<B, 3> {
         let attention = self.attention(self.attention_norm.forward(x.clone()), future);
-        let x = x + self.dropout.forward(self.projection.forward(attention));
-        let hidden = gelu(self.up.forward(self.mlp_norm.forward(x.clone())));
-        x + self.dropout.forward(self.down.forward(hidden))
+        let projected =
+            named(LayerKind::Projection.as_str(), || self.projection.forward(attention));
+        let x = x + self.dropout.forward(projected);
+        let normed = self.mlp_norm.forward(x.clone());
+        let hidden = gelu(named(LayerKind::Up.as_str(), || self.up.forward(normed)));
+        let down = named(LayerKind::Down.as_str(), || self.down.forward(hidden));
+        x + self.dropout.forward(down)
     }
 
     /// Causal attention of all heads (Vaswani et al., *Attention Is All You Need*, 2017): softmax(q · kᵀ / √d) · v.
@@ -73,7 +78,8 @@ impl<B: Fp8Matmul> Block<B> {
         let [batch, context, width] = x.dims();
         let depth = width / self.heads;
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
-        let qkv = self.qkv.forward(x).reshape([batch, context, 3, self.heads, depth]);
+        let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
+        let qkv = qkv.reshape([batch, context, 3, self.heads, depth]);
         let mut parts = qkv
             .permute([2, 0, 3, 1, 4])
             .chunk(3, 0)

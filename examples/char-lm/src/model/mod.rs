@@ -16,6 +16,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::report::named;
 
 pub use block::Block;
 use dense::Dense;
@@ -151,8 +152,11 @@ impl<B: Fp8Matmul> Gpt<B> {
         let x = self.tokens.forward(characters) + self.positions.forward(positions);
         let future = future(context, &device);
         let x = self.dropout.forward(x);
-        let x = self.blocks.iter().fold(x, |x, block| block.forward(x, &future));
-        self.head.forward(self.norm.forward(x))
+        let x = self.blocks.iter().enumerate().fold(x, |x, (index, block)| {
+            named(&format!("block{index}"), || block.forward(x, &future))
+        });
+        let x = self.norm.forward(x);
+        named(LayerKind::Head.as_str(), || self.head.forward(x))
     }
 
     /// The mean cross-entropy in nats a character of the batch, `[1]`.
