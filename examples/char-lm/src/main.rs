@@ -1,3 +1,220 @@
 //! Trains a transformer language model on characters in f32 and in FP8, and compares them.
 
-fn main() {}
+mod args;
+mod checkpoint;
+mod child;
+mod compare;
+mod curve;
+mod generate;
+mod loader;
+mod model;
+mod ngram;
+mod precision;
+mod probe;
+mod progress;
+mod recorder;
+mod run;
+mod sensitivity;
+mod size;
+mod text;
+mod timing;
+mod train;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use burn::backend::{Autodiff, Flex, NdArray};
+use burn::tensor::backend::Backend;
+use burn_fp8::report::Observatory;
+use burn_fp8::{Fp8Backend, Fp8Matmul};
+use clap::ValueEnum;
+
+use args::{BackendName, Command, SamplingArgs};
+use generate::Sampling;
+use model::Gpt;
+use precision::Setup;
+use run::{Folder, Outcome, Settings};
+use size::Size;
+use text::{Text, Vocabulary};
+
+fn main() -> ExitCode {
+    let args = match args::parse() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    let result = match &args.command {
+        Command::Train(args) => on_backend!(args.common.backend, train, args),
+        Command::Generate(args) => generate(args),
+        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| print(&text)),
+        Command::Compare(args) => compare(args),
+        Command::Block(args) => on_backend!(args.backend, block, args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            // File names and fields may hold line breaks: an error stays one line.
+            eprintln!("{}", format!("error: {error:#}").replace(char::is_control, " "));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Calls a function that is generic over the backend inside the decorator. All precisions run on one type: with FP8 off it is the backend.
+macro_rules! on_backend {
+    ($backend:expr, $function:ident, $($argument:expr),*) => {
+        match $backend {
+            BackendName::Flex => $function::<Flex>($($argument),*),
+            BackendName::Ndarray => $function::<NdArray>($($argument),*),
+            #[cfg(feature = "wgpu")]
+            BackendName::Wgpu => $function::<burn::backend::Wgpu>($($argument),*),
+            #[cfg(feature = "cuda")]
+            BackendName::Cuda => $function::<burn::backend::Cuda>($($argument),*),
+            #[allow(unreachable_patterns, reason = "with both features there is no other")]
+            backend => Err(not_built(backend)),
+        }
+    };
+}
+use on_backend;
+
+/// A backend that was left out when the program was built.
+fn not_built(backend: BackendName) -> anyhow::Error {
+    let name = backend.as_str();
+    anyhow!(
+        "this program was built without --backend {name}: cargo run --release -p char-lm --features {name}"
+    )
+}
+
+fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
+    let text = Text::built_in()?;
+    let size = args.common.size;
+    let settings = Settings {
+        size: size.as_str().into(),
+        precision: args.precision.to_string(),
+        high: args.high.map(|high| high.to_string()),
+        backend: args.common.backend.as_str().into(),
+        seed: args.seed,
+        epochs: args.common.epochs(),
+        patience: args.patience.map(|epochs| epochs as usize),
+        vocabulary: text.vocabulary.to_string(),
+        text: text.checksum,
+    };
+    let default = || format!("target/char-lm/{}-{}-{}", size.as_str(), args.precision, args.seed);
+    let setup = Setup::new(args.precision, args.high)?;
+    // A prompt that cannot be used is told before the training, not after it.
+    text.vocabulary.encode(&args.sampling.prompt).context("--prompt")?;
+    let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
+    if args.observe.is_some() && !args.precision.is_decorated() {
+        bail!(
+            "--observe sees products of the backend in FP8, and {} has none: take fp8-current, fp8-delayed or a policy with m=fp8",
+            args.precision
+        );
+    }
+    let plan = train::Plan {
+        text: &text,
+        shape: size.shape(),
+        settings,
+        setup: setup.clone(),
+        folder: folder.clone(),
+        resume: args.resume,
+        quiet: args.common.quiet,
+        observe: args.observe.clone(),
+    };
+    let trained = train::train::<Fp8Backend<Autodiff<I>>>(plan)?;
+    let observed =
+        trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
+    if args.common.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (sampling, context) = (sampling(&args.sampling), size.shape().context);
+    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling)?;
+    let summary = summary(&trained.outcome);
+    print(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
+}
+
+fn block<I: Backend + Fp8Matmul>(args: &args::Timing) -> Result<ExitCode> {
+    print(&timing::timing::<Fp8Backend<Autodiff<I>>>(args)?)
+}
+
+/// A goal that is missed is no error of the program: exit code 1.
+fn compare(args: &args::Compare) -> Result<ExitCode> {
+    let (text, missed) = compare::compare(args)?;
+    print(&text).map(|code| if missed { ExitCode::from(1) } else { code })
+}
+
+/// What was seen, as a table, and where the rest of it is.
+fn observed(observatory: &Observatory, args: &args::Train) -> String {
+    if let Some(failure) = observatory.failure() {
+        eprintln!("warning: --observe: {failure}");
+    }
+    let log = args.observe.as_deref().unwrap_or(Path::new("")).display();
+    format!("\n{}\ncargo xtask report {log}\n", observatory.report())
+}
+
+/// The numbers of a run in a few lines.
+fn summary(outcome: &Outcome) -> String {
+    let memory = match outcome.peak_memory {
+        Some(bytes) => format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20)),
+        None => "unknown".into(),
+    };
+    format!(
+        "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
+         {:.0} characters a second, peak memory {memory}, {:.1}% of the matrix FLOPs in FP8\n",
+        outcome.final_loss(),
+        outcome.losses.len(),
+        outcome.bigram_loss,
+        outcome.tokens_per_second,
+        100.0 * outcome.fp8_share
+    )
+}
+
+fn sampling(args: &SamplingArgs) -> Sampling {
+    let SamplingArgs { prompt, length, temperature, sampling_seed } = args.clone();
+    Sampling { prompt, length, temperature, seed: sampling_seed }
+}
+
+fn generate(args: &args::Generate) -> Result<ExitCode> {
+    let folder = Folder::new(&args.run);
+    let settings: Settings = run::read_json(&folder.settings())?
+        .with_context(|| format!("{} holds no run (there is no run.json)", args.run.display()))?;
+    let named = |what: &str, name: &str| {
+        anyhow!("{}: unknown {what} {name:?}", folder.settings().display())
+    };
+    let backend = BackendName::from_str(&settings.backend, false)
+        .map_err(|_| named("backend", &settings.backend))?;
+    on_backend!(backend, generate_on, &folder, &settings, &sampling(&args.sampling))
+}
+
+fn generate_on<I: Backend + Fp8Matmul>(
+    folder: &Folder,
+    settings: &Settings,
+    sampling: &Sampling,
+) -> Result<ExitCode> {
+    let place = || folder.settings().display().to_string();
+    let size =
+        Size::from_str(&settings.size, false).map_err(|e| anyhow!("{}: size: {e}", place()))?;
+    let precision =
+        settings.precision.parse().map_err(|e| anyhow!("{}: precision: {e}", place()))?;
+    let high = settings.high.as_ref().map(|high| high.parse());
+    let high = high.transpose().map_err(|e: String| anyhow!("{}: high: {e}", place()))?;
+    let vocabulary = Vocabulary::of(&settings.vocabulary).with_context(place)?;
+    let setup = Setup::new(precision, high).with_context(place)?;
+    if !folder.weights().exists() {
+        bail!("the run in {} has not ended: train --resume finishes it", folder.path().display());
+    }
+    let shape = size.shape();
+    let model: Gpt<Fp8Backend<I>> = train::new_model(&shape, vocabulary.width(), 0, &setup)?;
+    let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights())?;
+    let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
+    print(&(text + "\n"))
+}
+
+/// Not `print!`, which panics where the reader of a pipe has gone: that is no error here.
+fn print(text: &str) -> Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        result => result.context("cannot write to stdout").map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,265 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::precision::{High, Precision, Precisions};
+use crate::size::Size;
+
+/// Trains a transformer language model on characters in f32 and in FP8, and compares them.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Trains one model, or goes on with it, and lets it write a text
+    Train(Train),
+    /// Lets a trained model write a text
+    Generate(Generate),
+    /// Trains with each precision and each seed, and writes comparison.json, table.md and loss.svg; exits with 1 where a goal is missed
+    Compare(Compare),
+    /// Trains briefly with each role, kind of layer and block kept out of FP8 in turn, and ranks what FP8 costs
+    Sensitivity(Sensitivity),
+    /// Times one transformer block in f32, in mixed bf16, and in mixed bf16 with FP8
+    Block(Timing),
+}
+
+/// What every command that trains is asked for.
+#[derive(ClapArgs, Clone, Debug)]
+pub struct Common {
+    /// How large the model is and how long it trains
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub size: Size,
+
+    /// The backend
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+
+    /// Epochs [default: those of the size; a third of them for sensitivity]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub epochs: Option<u32>,
+
+    /// Show nothing on the way
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+impl Common {
+    /// The epochs to train.
+    pub fn epochs(&self) -> usize {
+        self.epochs.map_or(self.size.shape().epochs, |epochs| epochs as usize)
+    }
+}
+
+/// `train`.
+#[derive(ClapArgs, Debug)]
+pub struct Train {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
+
+    /// Keep a role (output, grad_input, grad_weight), a kind of layers (qkv, projection, up, down, head) or a block (block0, …) out of FP8
+    #[arg(long, value_name = "PART")]
+    pub high: Option<High>,
+
+    /// Seed of the initial weights, of the order of the text and of dropout
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Stop where the validation loss has not improved for so many epochs
+    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub patience: Option<u32>,
+
+    /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist
+    #[arg(long, value_name = "LOG.jsonl")]
+    pub observe: Option<PathBuf>,
+
+    /// Go on with the run in --out from its last whole checkpoint
+    #[arg(long)]
+    pub resume: bool,
+
+    /// The folder of the run [default: target/char-lm/SIZE-PRECISION-SEED]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `generate`.
+#[derive(ClapArgs, Debug)]
+pub struct Generate {
+    /// The folder of a finished run
+    #[arg(long, value_name = "DIR")]
+    pub run: PathBuf,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `compare`.
+#[derive(ClapArgs, Debug)]
+pub struct Compare {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// What to compute with; f32 is always among them, to compare with
+    #[arg(
+        long = "precision",
+        visible_alias = "precisions",
+        value_name = "PRECISION,…",
+        default_value = "f32,fp8-current,fp8-delayed"
+    )]
+    pub precisions: Vec<Precisions>,
+
+    /// Seeds of the initial weights, of the order of the text and of dropout
+    #[arg(
+        long = "seed",
+        visible_alias = "seeds",
+        value_name = "SEED",
+        value_delimiter = ',',
+        default_value = "1,2,3"
+    )]
+    pub seeds: Vec<u64>,
+
+    /// Where the results and the runs go; runs that are there already are not trained again
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/compare")]
+    pub out: PathBuf,
+}
+
+/// `sensitivity`.
+#[derive(ClapArgs, Debug)]
+pub struct Sensitivity {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// The FP8 precision that parts are left out of
+    #[arg(long, default_value = "fp8-current")]
+    pub precision: Precision,
+
+    /// Seeds; with several, the table says whether they agree
+    #[arg(
+        long = "seed",
+        visible_alias = "seeds",
+        value_name = "SEED",
+        value_delimiter = ',',
+        default_value = "1,2"
+    )]
+    pub seeds: Vec<u64>,
+
+    /// Where the results and the runs go; runs that are there already are not trained again
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/sensitivity")]
+    pub out: PathBuf,
+}
+
+/// `block`.
+#[derive(ClapArgs, Debug)]
+pub struct Timing {
+    /// The size whose block is timed
+    #[arg(long, value_enum, default_value_t = Size::Tiny)]
+    pub size: Size,
+
+    /// The backend
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+
+    /// Sequences at once [default: those of the size]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch: Option<u32>,
+
+    /// Rounds, of which medians are reported
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+
+    /// Where block.md and block.json go
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm/block")]
+    pub out: PathBuf,
+}
+
+/// How to draw characters.
+#[derive(ClapArgs, Clone, Debug)]
+pub struct SamplingArgs {
+    /// What the text begins with
+    #[arg(long, default_value = "And God said")]
+    pub prompt: String,
+
+    /// Characters to write
+    #[arg(long, value_name = "CHARACTERS", default_value_t = 300)]
+    pub length: usize,
+
+    /// What logits are divided by: lower is safer, higher is bolder
+    #[arg(long, default_value_t = 0.8, value_parser = temperature)]
+    pub temperature: f32,
+
+    /// Seed of what is drawn
+    #[arg(long, default_value_t = 1)]
+    pub sampling_seed: u64,
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("not a positive number".into()),
+    }
+}
+
+/// A backend. Flex and NdArray run on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// Burn's default CPU backend
+    Flex,
+    /// Burn's other CPU backend
+    Ndarray,
+    /// GPUs through WebGPU; built with the feature `wgpu`
+    Wgpu,
+    /// NVIDIA GPUs, FP8 on tensor cores from compute capability 8.9; built with the feature `cuda`
+    Cuda,
+}
+
+impl BackendName {
+    /// The name that `--backend` takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Flex => "flex",
+            Self::Ndarray => "ndarray",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// Reads the command line; on `--help`, `--version` or an error returns the exit code of what it printed.
+pub fn parse() -> Result<Args, ExitCode> {
+    Args::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            eprintln!("{}", one_line(&error.to_string()));
+            ExitCode::from(2)
+        } else {
+            // Nothing is left to do where the help text has no reader.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+    })
+}
+
+/// clap's message without its usage paragraphs: the problem and, where there is one, the hint.
+fn one_line(message: &str) -> String {
+    let paragraphs = message.split("\n\n").filter(|paragraph| {
+        !["Usage:", "For more information"]
+            .iter()
+            .any(|start| paragraph.trim_start().starts_with(start))
+    });
+    let words = paragraphs.flat_map(str::split_whitespace);
+    words.collect::<Vec<_>>().join(" ") + " (see --help)"
+}

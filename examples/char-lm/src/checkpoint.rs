@@ -1,0 +1,171 @@
+//! Which of the Learner's checkpoints a run can go on from.
+
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use burn::lr_scheduler::LrScheduler;
+use burn::module::Module;
+use burn::optim::Optimizer;
+use burn::record::{Recorder, RecorderError};
+use burn::tensor::backend::AutodiffBackend;
+use burn_fp8::Fp8Matmul;
+
+use crate::model::{self, Gpt};
+use crate::recorder::WholeFileRecorder;
+
+/// The three files of a checkpoint, as the Learner names them.
+const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
+
+/// The newest epoch, at most `newest`, whose checkpoint is whole. Says on stderr which ones are passed over. `None` where there is none, or
+/// nothing but what a process that was killed had not written to its end.
+///
+/// # Errors
+/// Where there are checkpoints and all of them are damaged; names the problem of the newest.
+pub fn last_whole<B, O, S>(
+    folder: &Path,
+    newest: usize,
+    model: &Gpt<B>,
+    optimizer: &O,
+    scheduler: &S,
+) -> Result<Option<usize>>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    O: Optimizer<Gpt<B>, B>,
+    S: LrScheduler,
+{
+    let mut damage = None;
+    for epoch in epochs(folder)? {
+        let missing = PARTS.into_iter().find(|part| !file(folder, part, epoch).exists());
+        let problem = match missing {
+            Some(part) => format!("{part}-{epoch}.mpk was not written"),
+            None if epoch > newest => "its losses were not written".into(),
+            None => match check::<B, O, S>(folder, epoch, model, optimizer, scheduler) {
+                Ok(()) => return Ok(Some(epoch)),
+                Err(error) => {
+                    let problem = format!("{error:#}");
+                    damage.get_or_insert(error);
+                    problem
+                }
+            },
+        };
+        let line = format!("the checkpoint of epoch {epoch} is passed over: {problem}");
+        eprintln!("{}", line.replace(char::is_control, " "));
+    }
+    match damage {
+        None => Ok(None),
+        Some(problem) => Err(problem.context(format!(
+            "no checkpoint in {} is whole; train anew into another --out",
+            folder.display()
+        ))),
+    }
+}
+
+/// One of the files of a checkpoint.
+fn file(folder: &Path, part: &str, epoch: usize) -> PathBuf {
+    folder.join(format!("{part}-{epoch}.mpk"))
+}
+
+/// The epochs that there are files of, the newest first.
+fn epochs(folder: &Path) -> Result<Vec<usize>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+    };
+    let mut epochs = vec![];
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot read {}", folder.display()))?.file_name();
+        let name = name.to_string_lossy();
+        let epoch = name.strip_suffix(".mpk").and_then(|name| name.split_once('-'));
+        if let Some((part, epoch)) = epoch
+            && PARTS.contains(&part)
+            && let Ok(epoch) = epoch.parse()
+        {
+            epochs.push(epoch);
+        }
+    }
+    epochs.sort_unstable_by(|a: &usize, b| b.cmp(a));
+    epochs.dedup();
+    Ok(epochs)
+}
+
+/// Loads a checkpoint as the Learner will, which panics where it cannot.
+fn check<B, O, S>(
+    folder: &Path,
+    epoch: usize,
+    model: &Gpt<B>,
+    optimizer: &O,
+    scheduler: &S,
+) -> Result<()>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    O: Optimizer<Gpt<B>, B>,
+    S: LrScheduler,
+{
+    let parameters = 4 * model.num_params() as u64;
+    // Two moments for each parameter, and names, identifiers and the histories of delayed scaling.
+    let limit = 4 * parameters + (64 << 20);
+    let device = B::Device::default();
+    let [model_file, optimizer_file, scheduler_file] = PARTS.map(|part| file(folder, part, epoch));
+    load(&model_file, limit, |recorder, file| {
+        let record = Recorder::<B>::load(recorder, file, &device)?;
+        let loaded = model.clone().load_record(record);
+        let same = model::shapes::<B, _>(&loaded) == model::shapes::<B, _>(model);
+        ensure!(same, "it holds a model of another shape");
+        Ok(())
+    })?;
+    load(&optimizer_file, limit, |recorder, file| {
+        let record = Recorder::<B>::load(recorder, file, &device)?;
+        drop(optimizer.clone().load_record(record));
+        Ok(())
+    })?;
+    load(&scheduler_file, limit, |recorder, file| {
+        let record: S::Record<B> = Recorder::<B>::load(recorder, file, &device)?;
+        drop(scheduler.clone().load_record(record));
+        Ok(())
+    })
+}
+
+/// Loads one file; what Burn panics about is an error here, and what it says about versions of Burn is left out.
+fn load(
+    file: &Path,
+    limit: u64,
+    load: impl FnOnce(&WholeFileRecorder, PathBuf) -> Result<()>,
+) -> Result<()> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let size = fs::metadata(file).with_context(|| name.clone())?.len();
+    if size > limit {
+        bail!("{name} takes {size} bytes, more than the {limit} that this model can take");
+    }
+    let recorder = WholeFileRecorder::default();
+    let problem = match quietly(AssertUnwindSafe(|| load(&recorder, file.to_owned()))) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => match error.downcast::<RecorderError>() {
+            Ok(
+                RecorderError::Unknown(message)
+                | RecorderError::FileNotFound(message)
+                | RecorderError::DeserializeError(message),
+            ) => message,
+            Err(error) => error.to_string(),
+        },
+        Err(message) => message,
+    };
+    Err(anyhow!("{name} is damaged: {}", problem.lines().next().unwrap_or_default()))
+}
+
+/// Runs `f`; returns what it panics with, and prints nothing.
+fn quietly<T>(f: impl FnOnce() -> T + panic::UnwindSafe) -> Result<T, String> {
+    // The hook is that of the process: two that exchange it at once would lose one.
+    static HOOK: Mutex<()> = Mutex::new(());
+    let _alone = HOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(f);
+    panic::set_hook(hook);
+    result.map_err(|payload| {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        message.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+    })
+}

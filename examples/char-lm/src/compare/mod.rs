@@ -1,0 +1,138 @@
+//! The same training in several precisions, from the same seeds and in the same order, and what came of it.
+
+mod plot;
+mod report;
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::args::Compare;
+use crate::child::{self, Child, Origin, mean, once};
+use crate::precision::Precision;
+use crate::run;
+use crate::size::Size;
+
+pub use report::{Comparison, Goal, Run};
+
+/// Trains all of them, writes `comparison.json`, `table.md` and `loss.svg`, and returns the table and whether a goal was missed.
+///
+/// # Errors
+/// Where a run fails, or a file cannot be written.
+pub fn compare(args: &Compare) -> Result<(String, bool)> {
+    let precisions = once(
+        [Precision::F32]
+            .into_iter()
+            .chain(args.precisions.iter().flat_map(|list| list.0.iter().copied())),
+    );
+    let seeds = once(args.seeds.iter().copied());
+    let runs_folder = args.out.join("runs");
+    fs::create_dir_all(&runs_folder)
+        .with_context(|| format!("cannot make the folder {}", runs_folder.display()))?;
+    let mut runs = vec![];
+    let count = precisions.len() * seeds.len();
+    for &seed in &seeds {
+        for &precision in &precisions {
+            let name = format!("{precision}-{seed}");
+            child::announce(args.common.quiet, runs.len(), count, &name);
+            let folder = runs_folder.join(name);
+            let epochs = args.common.epochs();
+            let child = Child { precision, high: None, seed, epochs, folder };
+            runs.push(Run { precision, seed, outcome: child.train(&args.common)? });
+        }
+    }
+    let comparison = Comparison {
+        origin: Origin::here(args.common.backend),
+        size: args.common.size,
+        goals: goals(args.common.size, &precisions, &runs),
+        runs,
+    };
+    let table = comparison.markdown();
+    let write = |name: &str, content: &str| {
+        let path = args.out.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+    };
+    run::write_json(&args.out.join("comparison.json"), &comparison.json())?;
+    write("table.md", &table)?;
+    write("loss.svg", &plot::loss(&comparison)?)?;
+    let missed = comparison.goals.iter().any(|goal| !goal.reached);
+    Ok((format!("{table}\n{}\n", args.out.display()), missed))
+}
+
+/// The mean final validation loss of a precision.
+fn final_loss(runs: &[Run], precision: Precision) -> f64 {
+    let of_precision = runs.iter().filter(|run| run.precision == precision);
+    mean(of_precision.map(|run| run.outcome.final_loss()))
+}
+
+/// What the size promises, and whether it came so.
+fn goals(size: Size, precisions: &[Precision], runs: &[Run]) -> Vec<Goal> {
+    let Some(goals) = size.goals() else { return vec![] };
+    let f32_loss = final_loss(runs, Precision::F32);
+    let bigram = mean(runs.iter().map(|run| run.outcome.bigram_loss));
+    // A NaN reaches no goal.
+    let below = bigram - f32_loss;
+    let mut list = vec![Goal {
+        what: "f32 below the bigram model, in nats a character: at least".into(),
+        limit: goals.below_bigram,
+        value: below,
+        reached: below >= goals.below_bigram,
+    }];
+    for precision in precisions.iter().filter(|precision| precision.is_fp8()) {
+        let difference = final_loss(runs, *precision) / f32_loss - 1.0;
+        list.push(Goal {
+            what: format!("{precision} against f32, difference of the loss: at most"),
+            limit: goals.fp8_within,
+            value: difference,
+            reached: difference.abs() <= goals.fp8_within,
+        });
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::curve::Point;
+    use crate::run::Outcome;
+
+    fn run(precision: Precision, valid_loss: f64) -> Run {
+        let outcome = Outcome {
+            losses: vec![Point { epoch: 1, train_loss: 0.0, valid_loss }],
+            bigram_loss: 2.5,
+            unigram_loss: 3.0,
+            tokens_per_second: 1.0,
+            seconds: 1.0,
+            peak_memory: None,
+            fp8_share: 0.0,
+            resumed: false,
+        };
+        Run { precision, seed: 1, outcome }
+    }
+
+    fn reached(f32_losses: [f64; 2], fp8_losses: [f64; 2]) -> Vec<bool> {
+        let f32_runs = f32_losses.map(|loss| run(Precision::F32, loss));
+        let fp8_runs = fp8_losses.map(|loss| run(Precision::Fp8Delayed, loss));
+        let runs: Vec<_> = f32_runs.into_iter().chain(fp8_runs).collect();
+        let goals = goals(Size::Tiny, &[Precision::F32, Precision::Fp8Delayed], &runs);
+        goals.iter().map(|goal| goal.reached).collect()
+    }
+
+    #[test]
+    fn goals_are_of_the_mean() {
+        let limit = 2.5 - Size::Tiny.goals().expect("goals").below_bigram;
+        let (above, below) = ([limit - 0.1, limit + 0.11], [limit - 0.1, limit + 0.09]);
+        assert_eq!(reached(above, above), [false, true]);
+        assert_eq!(reached(below, below), [true, true]);
+        assert_eq!(reached([1.0, 1.0], [1.0, 1.019]), [true, true]);
+        assert_eq!(reached([1.0, 1.0], [1.0, 1.021]), [true, false]);
+        assert_eq!(
+            reached([1.0, 1.0], [0.97, 0.97]),
+            [true, false],
+            "so much better is no agreement"
+        );
+        assert_eq!(reached([1.0, 1.0], [f64::NAN, 1.0]), [true, false]);
+        assert_eq!(reached([f64::NAN, 1.0], [1.0, 1.0]), [false, false]);
+        assert!(goals(Size::Smoke, &[Precision::F32], &[run(Precision::F32, 1.0)]).is_empty());
+    }
+}

@@ -1,0 +1,182 @@
+//! A comparison as a table and as JSON.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+use super::final_loss;
+use crate::child::{Origin, mean, once};
+use crate::precision::Precision;
+use crate::run::Outcome;
+use crate::size::Size;
+
+/// One run of a comparison.
+pub struct Run {
+    /// What it computed with.
+    pub precision: Precision,
+    /// Its seed.
+    pub seed: u64,
+    /// What it came to.
+    pub outcome: Outcome,
+}
+
+/// Something that a comparison must show.
+pub struct Goal {
+    /// In words.
+    pub what: String,
+    /// The number in those words.
+    pub limit: f64,
+    /// The number that was measured.
+    pub value: f64,
+    /// Whether that is good enough.
+    pub reached: bool,
+}
+
+/// All runs of a comparison.
+pub struct Comparison {
+    /// What it was measured with.
+    pub origin: Origin,
+    /// The size of the model.
+    pub size: Size,
+    /// What it had to show; nothing at a size for tests.
+    pub goals: Vec<Goal>,
+    /// The runs, never none, f32 first among those of a seed.
+    pub runs: Vec<Run>,
+}
+
+impl Comparison {
+    /// The precisions, in their order.
+    pub fn precisions(&self) -> Vec<Precision> {
+        once(self.runs.iter().map(|run| run.precision))
+    }
+
+    /// The number of seeds.
+    pub fn seeds(&self) -> usize {
+        once(self.runs.iter().map(|run| run.seed)).len()
+    }
+
+    /// The validation loss of the bigram model, the same in all runs: it depends on the text alone.
+    pub fn bigram_loss(&self) -> f64 {
+        self.runs.first().map_or(f64::NAN, |run| run.outcome.bigram_loss)
+    }
+
+    /// The mean final loss of this precision and its difference from that of f32, as a share.
+    fn mean_loss(&self, precision: Precision) -> (f64, f64) {
+        let loss = final_loss(&self.runs, precision);
+        (loss, loss / final_loss(&self.runs, Precision::F32) - 1.0)
+    }
+
+    /// The table with what it needs to be read, as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "precision",
+            "seed",
+            "final validation loss",
+            "against f32",
+            "tokens/s",
+            "peak memory, MiB",
+            "FP8 share of FLOPs",
+        ]);
+        for run in &self.runs {
+            let f32_run = self
+                .runs
+                .iter()
+                .find(|other| other.seed == run.seed && other.precision == Precision::F32);
+            let reference = f32_run.map_or(f64::NAN, |run| run.outcome.final_loss());
+            table.add_row(row(
+                run.precision,
+                run.seed.to_string(),
+                run.outcome.final_loss(),
+                run.outcome.final_loss() / reference - 1.0,
+                [&run.outcome],
+            ));
+        }
+        if self.seeds() > 1 {
+            for precision in self.precisions() {
+                let (loss, difference) = self.mean_loss(precision);
+                let outcomes = self.runs.iter().filter(|run| run.precision == precision);
+                let outcomes = outcomes.map(|run| &run.outcome);
+                table.add_row(row(precision, "mean".into(), loss, difference, outcomes));
+            }
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = format!(
+            "{table}\n\nLosses are in nats a character; that of a bigram model is {:.4}",
+            self.bigram_loss()
+        );
+        let _ = writeln!(
+            text,
+            ". A token is a character. Size {}; {}.",
+            self.size.as_str(),
+            self.origin
+        );
+        if self.runs.iter().any(|run| run.outcome.resumed) {
+            let _ = writeln!(
+                text,
+                "\nRuns that were resumed measured tokens/s and memory in their last process."
+            );
+        }
+        for Goal { what, limit, value, reached } in &self.goals {
+            let verdict = if *reached { "reached" } else { "MISSED" };
+            let _ = writeln!(text, "\nGoal {verdict}: {what} {limit}; it is {value:.4}.");
+        }
+        text
+    }
+
+    /// All numbers.
+    pub fn json(&self) -> Value {
+        let runs = self.runs.iter().map(|run| {
+            json!({
+                "precision": run.precision.to_string(),
+                "seed": run.seed,
+                "final_loss": run.outcome.final_loss(),
+                "outcome": run.outcome,
+            })
+        });
+        let means = self.precisions().into_iter().map(|precision| {
+            let (loss, difference) = self.mean_loss(precision);
+            json!({ "precision": precision.to_string(), "final_loss": loss, "against_f32": difference })
+        });
+        let goals = self.goals.iter().map(|goal| {
+            json!({ "what": goal.what, "limit": goal.limit, "value": goal.value, "reached": goal.reached })
+        });
+        json!({
+            "origin": self.origin,
+            "size": self.size.as_str(),
+            "bigram_loss": self.bigram_loss(),
+            "means": means.collect::<Vec<_>>(),
+            "goals": goals.collect::<Vec<_>>(),
+            "runs": runs.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A row of one run, or of the means of several.
+fn row<'a>(
+    precision: Precision,
+    seed: String,
+    loss: f64,
+    difference: f64,
+    outcomes: impl IntoIterator<Item = &'a Outcome> + Clone,
+) -> [String; 7] {
+    let over = |number: fn(&Outcome) -> f64| mean(outcomes.clone().into_iter().map(number));
+    let memory = over(|outcome| outcome.peak_memory.map_or(f64::NAN, |bytes| bytes as f64));
+    [
+        precision.to_string(),
+        seed,
+        format!("{loss:.4}"),
+        if precision == Precision::F32 {
+            "–".into()
+        } else {
+            format!("{:+.2}%", 100.0 * difference)
+        },
+        format!("{:.0}", over(|outcome| outcome.tokens_per_second)),
+        if memory.is_nan() { "–".into() } else { format!("{:.0}", memory / f64::from(1 << 20)) },
+        format!("{:.1}%", 100.0 * over(|outcome| outcome.fp8_share)),
+    ]
+}

@@ -1,0 +1,214 @@
+//! Losses by epoch: what Burn's Learner logs, kept in a file that outlives the process, and early stopping that survives a resume.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use burn::train::EarlyStoppingStrategy;
+use burn::train::logger::MetricLogger;
+use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, Split};
+use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
+use serde::{Deserialize, Serialize};
+
+/// A line of a hundred bytes for each of a million epochs.
+const MAX_FILE_BYTES: u64 = 100 << 20;
+/// The name of Burn's loss metric.
+const LOSS: &str = "Loss";
+
+/// The losses of an epoch, in nats a character.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// The epoch, from 1.
+    pub epoch: usize,
+    /// The mean loss of its training batches, with dropout.
+    pub train_loss: f64,
+    /// The mean loss of the validation batches after it.
+    pub valid_loss: f64,
+}
+
+/// Reads the points of a run, each on a line of JSON; a last line that a killed process left unfinished is none of them.
+///
+/// # Errors
+/// Where the file cannot be read or holds something else.
+pub fn read(path: &Path) -> Result<Vec<Point>> {
+    let mut text = String::new();
+    let parse = |text: &str| -> Result<Vec<Point>> {
+        let mut points = Vec::new();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        for (index, line) in whole.lines().enumerate() {
+            let point: Point =
+                serde_json::from_str(line).with_context(|| format!("line {}", index + 1))?;
+            ensure!(point.epoch == index + 1, "line {} is of epoch {}", index + 1, point.epoch);
+            points.push(point);
+        }
+        Ok(points)
+    };
+    match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        file => file.and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text)),
+    }
+    .map_err(anyhow::Error::from)
+    .and_then(|_| parse(&text))
+    .with_context(|| format!("losses {}", path.display()))
+}
+
+/// The losses of a run so far, shared by the Learner's logger, which adds to them, and those who wait for them.
+#[derive(Clone)]
+pub struct Curve {
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+struct State {
+    points: Vec<Point>,
+    train_loss: f64,
+    running: f64,
+    loss: Option<MetricId>,
+    file: File,
+    quiet: bool,
+    epochs: usize,
+}
+
+impl Curve {
+    /// A curve that begins with these points, which replace what is in the file.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn new(path: &Path, points: Vec<Point>, epochs: usize, quiet: bool) -> Result<Self> {
+        let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
+        let lines = lines.collect::<Result<String, _>>()?;
+        let file = fs::write(path, lines).and_then(|()| OpenOptions::new().append(true).open(path));
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        let (train_loss, running) = (f64::NAN, f64::NAN);
+        let state = State { points, train_loss, running, loss: None, file, quiet, epochs };
+        Ok(Self { state: Arc::new((Mutex::new(state), Condvar::new())) })
+    }
+
+    /// Waits until the losses of so many epochs are known, and returns them. The Learner computes them on another thread.
+    pub fn wait(&self, epochs: usize) -> Vec<Point> {
+        let (state, changed) = &*self.state;
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = changed.wait_while(state, |state| state.points.len() < epochs);
+        state.unwrap_or_else(PoisonError::into_inner).points.clone()
+    }
+}
+
+impl MetricLogger for Curve {
+    fn log(&mut self, update: MetricsUpdate, _epoch: usize, _split: &Split) {
+        let mut state = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let loss =
+            update.entries_numeric.iter().find(|u| Some(&u.entry.metric_id) == state.loss.as_ref());
+        if let Some(loss) = loss {
+            state.running = loss.running_entry.current();
+        }
+    }
+
+    fn read_numeric(
+        &mut self,
+        name: &str,
+        epoch: usize,
+        split: &Split,
+    ) -> Result<Vec<NumericEntry>, String> {
+        let state = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let points = state.points.iter().filter(|point| name == LOSS && point.epoch == epoch);
+        let loss = |point: &Point| match split {
+            Split::Train => point.train_loss,
+            _ => point.valid_loss,
+        };
+        Ok(points.map(|point| NumericEntry::Value(loss(point))).collect())
+    }
+
+    fn log_metric_definition(&mut self, definition: MetricDefinition) {
+        if definition.name == LOSS {
+            let mut state = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+            state.loss = Some(definition.metric_id);
+        }
+    }
+
+    /// The Learner numbers what it logs from 1 in a resumed run, but its summaries right.
+    fn log_epoch_summary(&mut self, summary: EpochSummary) {
+        let (state, changed) = &*self.state;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if summary.split == Split::Train {
+            state.train_loss = state.running;
+            return;
+        }
+        let point = Point {
+            epoch: summary.epoch_number,
+            train_loss: state.train_loss,
+            valid_loss: state.running,
+        };
+        let line = serde_json::to_string(&point).expect("numbers serialize") + "\n";
+        // A full disk costs the curve of a resume, not the training.
+        if let Err(error) = state.file.write_all(line.as_bytes()) {
+            eprintln!("warning: cannot write the losses of epoch {}: {error}", point.epoch);
+        }
+        if !state.quiet {
+            eprintln!(
+                "epoch {:>3}/{}: training loss {:.4}, validation loss {:.4}",
+                point.epoch, state.epochs, point.train_loss, point.valid_loss
+            );
+        }
+        state.points.push(point);
+        changed.notify_all();
+    }
+}
+
+/// Stops where the validation loss has not improved for some epochs.
+///
+/// Burn's own strategy forgets the best epoch in a resumed run, and asks for losses that may not have been computed yet; this one asks
+/// the curve, which knows all epochs, and waits.
+#[derive(Clone)]
+pub struct Patience {
+    /// Where the losses are.
+    pub curve: Curve,
+    /// How many epochs to wait for an improvement.
+    pub epochs: usize,
+}
+
+impl EarlyStoppingStrategy for Patience {
+    fn should_stop(&mut self, epoch: usize, _store: &EventStoreClient) -> bool {
+        is_stuck(&self.curve.wait(epoch)[..epoch], self.epochs)
+    }
+}
+
+/// Whether the best loss is so many epochs old.
+fn is_stuck(points: &[Point], patience: usize) -> bool {
+    let best = points.iter().min_by(|a, b| a.valid_loss.total_cmp(&b.valid_loss));
+    best.is_some_and(|best| points.len() - best.epoch >= patience)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_counts_from_the_best_epoch() {
+        let curve = |losses: &[f64]| -> Vec<Point> {
+            let point =
+                |(index, &valid_loss)| Point { epoch: index + 1, train_loss: 0.0, valid_loss };
+            losses.iter().enumerate().map(point).collect()
+        };
+        assert!(!is_stuck(&curve(&[3.0, 2.0, 2.5]), 2));
+        assert!(is_stuck(&curve(&[3.0, 2.0, 2.5, 2.1]), 2));
+        assert!(!is_stuck(&curve(&[3.0, 2.0, 2.5, 1.9]), 2));
+        assert!(!is_stuck(&[], 1));
+    }
+
+    #[test]
+    fn an_unfinished_line_is_no_point_and_another_text_no_curve() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("losses.jsonl");
+        assert_eq!(read(&path).expect("no file, no points"), []);
+        let point = Point { epoch: 1, train_loss: 2.5, valid_loss: 2.25 };
+        let line = serde_json::to_string(&point).expect("numbers");
+        fs::write(&path, format!("{line}\n{}", &line[..20])).expect("written");
+        assert_eq!(read(&path).expect("one point"), [point]);
+        fs::write(&path, format!("{line}\n{line}\n")).expect("written");
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("line 2 is of epoch 1"));
+        fs::write(&path, "[1]\n").expect("written");
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("line 1"));
+    }
+}

@@ -1,0 +1,313 @@
+//! Batches of the text: drawn anew each epoch for training, always the same for validation.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorData};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::probe::StepContext;
+use crate::size::Shape;
+
+/// Sequences of characters and, for each position, the character that follows.
+#[derive(Clone, Debug)]
+pub struct Batch<B: Backend> {
+    /// `[batch, context]`.
+    pub inputs: Tensor<B, 2, Int>,
+    /// `[batch, context]`.
+    pub targets: Tensor<B, 2, Int>,
+    /// What the step that this batch is for has to know.
+    pub step: Arc<StepContext>,
+}
+
+/// The batch of the sequences that start at these positions of a text.
+pub fn batch<B: Backend>(
+    text: &[u8],
+    starts: &[usize],
+    context: usize,
+    step: &Arc<StepContext>,
+    device: &B::Device,
+) -> Batch<B> {
+    let numbers = |shift: usize| {
+        let rows = starts.iter().flat_map(|start| &text[start + shift..][..context]);
+        let numbers: Vec<i32> = rows.map(|number| (*number).into()).collect();
+        Tensor::from_data(TensorData::new(numbers, [starts.len(), context]), device)
+    };
+    Batch { inputs: numbers(0), targets: numbers(1), step: step.clone() }
+}
+
+/// Time spent between the first and the last batch of training epochs.
+#[derive(Debug, Default)]
+pub struct Stopwatch(Mutex<Duration>);
+
+impl Stopwatch {
+    fn add(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += time;
+    }
+
+    /// The sum so far.
+    pub fn total(&self) -> Duration {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The training batches: in each epoch sequences from random places of the text.
+///
+/// Both the places and the backend's random numbers, which dropout uses, are seeded from (seed, epoch) when an epoch begins: a resumed run
+/// sees what an uninterrupted one sees.
+pub struct TrainLoader<B: Backend> {
+    text: Arc<[u8]>,
+    shape: Shape,
+    seed: u64,
+    /// The batches of an epoch that this loader gives.
+    batches: std::ops::Range<usize>,
+    epoch: Arc<AtomicUsize>,
+    stopwatch: Arc<Stopwatch>,
+    step: Arc<StepContext>,
+    device: B::Device,
+}
+
+impl<B: Backend> TrainLoader<B> {
+    /// A loader whose first epoch is the one after `finished` epochs.
+    pub fn new(
+        text: Arc<[u8]>,
+        shape: Shape,
+        seed: u64,
+        finished: usize,
+        step: Arc<StepContext>,
+        device: B::Device,
+    ) -> Self {
+        let (epoch, stopwatch) = (Arc::new(AtomicUsize::new(finished)), Arc::default());
+        Self { text, shape, seed, batches: 0..shape.steps, epoch, stopwatch, step, device }
+    }
+
+    /// What measures the time of training.
+    pub fn stopwatch(&self) -> Arc<Stopwatch> {
+        self.stopwatch.clone()
+    }
+
+    fn with(
+        &self,
+        batches: std::ops::Range<usize>,
+        device: B::Device,
+    ) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        Arc::new(Self {
+            text: self.text.clone(),
+            shape: self.shape,
+            seed: self.seed,
+            batches,
+            epoch: self.epoch.clone(),
+            stopwatch: self.stopwatch.clone(),
+            step: self.step.clone(),
+            device,
+        })
+    }
+}
+
+/// The seed of an epoch: splitmix64's finalizer (Steele, Lea, Flood, *Fast Splittable Pseudorandom Number Generators*, 2014), so that
+/// neighbouring seeds and epochs have nothing in common.
+fn epoch_seed(seed: u64, epoch: usize) -> u64 {
+    let mix = |z: u64| {
+        let z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    };
+    mix(mix(seed) ^ epoch as u64)
+}
+
+impl<B: Backend> DataLoader<B, Batch<B>> for TrainLoader<B> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch<B>> + 'a> {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        let seed = epoch_seed(self.seed, epoch);
+        B::seed(&self.device, seed);
+        let mut random = StdRng::seed_from_u64(seed);
+        let places = self.text.len() - self.shape.context;
+        let starts = (0..self.shape.steps * self.shape.batch)
+            .map(|_| random.random_range(0..places))
+            .collect();
+        Box::new(Batches {
+            text: &self.text,
+            starts,
+            shape: self.shape,
+            next: self.batches.start,
+            end: self.batches.end,
+            first: self.batches.start,
+            step: &self.step,
+            timer: Some((Instant::now(), &self.stopwatch)),
+            device: self.device.clone(),
+        })
+    }
+
+    fn num_items(&self) -> usize {
+        self.batches.len() * self.shape.batch
+    }
+
+    fn to_device(&self, device: &B::Device) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        self.with(self.batches.clone(), device.clone())
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        let batch =
+            |item: usize| (self.batches.start + item / self.shape.batch).min(self.batches.end);
+        self.with(batch(start)..batch(end), self.device.clone())
+    }
+}
+
+/// The validation batches: sequences evenly spread over the text, the same in every epoch and every run.
+pub struct ValidLoader<B: Backend> {
+    text: Arc<[u8]>,
+    shape: Shape,
+    batches: std::ops::Range<usize>,
+    step: Arc<StepContext>,
+    device: B::Device,
+}
+
+impl<B: Backend> ValidLoader<B> {
+    /// A loader of this text.
+    pub fn new(text: Arc<[u8]>, shape: Shape, step: Arc<StepContext>, device: B::Device) -> Self {
+        Self { text, shape, batches: 0..shape.valid_batches, step, device }
+    }
+
+    fn with(
+        &self,
+        batches: std::ops::Range<usize>,
+        device: B::Device,
+    ) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        let (text, step) = (self.text.clone(), self.step.clone());
+        Arc::new(Self { text, shape: self.shape, batches, step, device })
+    }
+}
+
+impl<B: Backend> DataLoader<B, Batch<B>> for ValidLoader<B> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch<B>> + 'a> {
+        let sequences = self.shape.valid_batches * self.shape.batch;
+        let places = self.text.len() - self.shape.context - 1;
+        let starts = (0..sequences).map(|sequence| sequence * places / sequences).collect();
+        Box::new(Batches {
+            text: &self.text,
+            starts,
+            shape: self.shape,
+            next: self.batches.start,
+            end: self.batches.end,
+            first: self.batches.start,
+            step: &self.step,
+            timer: None,
+            device: self.device.clone(),
+        })
+    }
+
+    fn num_items(&self) -> usize {
+        self.batches.len() * self.shape.batch
+    }
+
+    fn to_device(&self, device: &B::Device) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        self.with(self.batches.clone(), device.clone())
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
+        let batch =
+            |item: usize| (self.batches.start + item / self.shape.batch).min(self.batches.end);
+        self.with(batch(start)..batch(end), self.device.clone())
+    }
+}
+
+/// The batches of one epoch.
+struct Batches<'a, B: Backend> {
+    text: &'a [u8],
+    starts: Vec<usize>,
+    shape: Shape,
+    first: usize,
+    next: usize,
+    end: usize,
+    step: &'a Arc<StepContext>,
+    timer: Option<(Instant, &'a Stopwatch)>,
+    device: B::Device,
+}
+
+impl<B: Backend> Iterator for Batches<'_, B> {
+    type Item = Batch<B>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.end {
+            // The last step is over: wait for what the device still has to do of it.
+            if let Some((start, stopwatch)) = self.timer.take() {
+                B::sync(&self.device).expect("the device runs what it was given");
+                stopwatch.add(start.elapsed());
+            }
+            return None;
+        }
+        let starts = &self.starts[self.next * self.shape.batch..][..self.shape.batch];
+        self.next += 1;
+        Some(batch(self.text, starts, self.shape.context, self.step, &self.device))
+    }
+}
+
+impl<B: Backend> DataLoaderIterator<Batch<B>> for Batches<'_, B> {
+    fn progress(&self) -> Progress {
+        let batch = self.shape.batch;
+        Progress::new((self.next - self.first) * batch, (self.end - self.first) * batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::precision::{Precision, Setup};
+    use crate::size::Size;
+    use burn::backend::Flex;
+
+    fn step() -> Arc<StepContext> {
+        let setup = Setup::new(Precision::F32, None).expect("f32 is always there");
+        Arc::new(StepContext::new(setup, None))
+    }
+
+    fn characters(loader: &dyn DataLoader<Flex, Batch<Flex>>) -> Vec<i64> {
+        loader
+            .iter()
+            .flat_map(|batch| batch.inputs.into_data().iter::<i64>().collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn loader(seed: u64, finished: usize) -> TrainLoader<Flex> {
+        let text: Arc<[u8]> = (0..10_000u32).map(|n| (n * 7 % 251) as u8).collect();
+        TrainLoader::new(text, Size::Smoke.shape(), seed, finished, step(), Default::default())
+    }
+
+    #[test]
+    fn a_loader_that_starts_later_gives_what_is_left() {
+        let whole = loader(1, 0);
+        let epochs: Vec<_> = (0..3).map(|_| characters(&whole)).collect();
+        let resumed = loader(1, 2);
+        assert_eq!(characters(&resumed), epochs[2]);
+        assert_ne!(epochs[0], epochs[1]);
+        assert_ne!(characters(&loader(2, 0)), epochs[0]);
+    }
+
+    #[test]
+    fn targets_are_the_characters_that_follow() {
+        let text: Vec<u8> = (0..100).collect();
+        let batch = batch::<Flex>(&text, &[3, 50], 4, &step(), &Default::default());
+        assert_eq!(
+            batch.inputs.into_data().iter::<i64>().collect::<Vec<_>>(),
+            [3, 4, 5, 6, 50, 51, 52, 53]
+        );
+        assert_eq!(
+            batch.targets.into_data().iter::<i64>().collect::<Vec<_>>(),
+            [4, 5, 6, 7, 51, 52, 53, 54]
+        );
+    }
+
+    #[test]
+    fn validation_reaches_both_ends_and_repeats() {
+        let text: Arc<[u8]> = vec![1; 5000].into();
+        let loader =
+            ValidLoader::<Flex>::new(text, Size::Smoke.shape(), step(), Default::default());
+        assert_eq!(loader.iter().count(), 4);
+        assert_eq!(characters(&loader), characters(&loader));
+    }
+}

@@ -1,0 +1,347 @@
+//! What a run computes with. This is the only place that knows what a name of `--precision` stands for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::module::Module;
+use burn::tensor::backend::Backend;
+use burn::tensor::{FloatDType, Tensor};
+use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
+use burn_fp8::{
+    DelayedState, Filter, Fp8Config, Fp8Matmul, GemmRole, Precision as ProductPrecision, Recipe,
+    Scaling,
+};
+
+use crate::model::{Gpt, LayerKind, Layers};
+
+/// What a run computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// f32, no FP8.
+    F32,
+    /// bf16 with master weights in f32, no FP8.
+    Bf16,
+    /// f32, products in FP8, each scale from the tensor itself.
+    Fp8Current,
+    /// f32, products in FP8, each scale from the amaxes of earlier steps.
+    Fp8Delayed,
+    /// f32, the linear layers replaced by `Fp8Linear`.
+    Fp8Layers,
+    /// What a policy says; without its key `m`, no FP8.
+    Policy(Policy),
+}
+
+impl Precision {
+    /// All that have a name.
+    pub const NAMED: [(Self, &'static str); 5] = [
+        (Self::F32, "f32"),
+        (Self::Bf16, "bf16"),
+        (Self::Fp8Current, "fp8-current"),
+        (Self::Fp8Delayed, "fp8-delayed"),
+        (Self::Fp8Layers, "fp8-layers"),
+    ];
+
+    /// Whether products run in FP8.
+    pub fn is_fp8(self) -> bool {
+        self.config().enabled
+    }
+
+    /// Whether the decorator runs products in FP8: layers do without it.
+    pub fn is_decorated(self) -> bool {
+        self.is_fp8() && self != Self::Fp8Layers
+    }
+
+    /// The ambient configuration of a run.
+    fn config(self) -> Fp8Config {
+        match self {
+            Self::F32 | Self::Bf16 => Fp8Config::off(),
+            Self::Fp8Current => Fp8Config::default().with_recipe(Recipe::current()),
+            Self::Fp8Delayed => Fp8Config::default().with_recipe(Recipe::delayed()),
+            // Layers follow no filter, and the products of attention are none of theirs.
+            Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
+            Self::Policy(policy) => {
+                policy.matmul.unwrap_or(MatmulPolicy::High).configure(Fp8Config::default())
+            }
+        }
+    }
+
+    /// The types of parameters, of what is computed, and of the logits. The key `m` is in [`config`](Self::config) already.
+    fn dtypes(self) -> Policy {
+        match self {
+            Self::Bf16 => Policy::new(FloatDType::F32, FloatDType::BF16, FloatDType::F32),
+            Self::Policy(policy) => Policy { matmul: None, ..policy },
+            _ => Policy::uniform(FloatDType::F32),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(policy) => write!(f, "{policy}"),
+            named => {
+                let found = Self::NAMED.iter().find(|(precision, _)| precision == named);
+                f.write_str(found.map_or("unnamed", |(_, name)| name))
+            }
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if let Some((precision, _)) = Self::NAMED.iter().find(|(_, known)| *known == name) {
+            return Ok(*precision);
+        }
+        let names = Self::NAMED.map(|(_, name)| name).join(", ");
+        if !name.contains('=') {
+            return Err(format!(
+                "no such precision; there are {names}, and policies as p=f32,c=bf16,o=f32,m=fp8"
+            ));
+        }
+        let policy = Policy::parse(name).map_err(|error| error.to_string())?;
+        match policy.param {
+            FloatDType::F32 => Ok(Self::Policy(policy)),
+            other => Err(format!(
+                "parameters in {other:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c="
+            )),
+        }
+    }
+}
+
+/// Several precisions, separated by commas. Parts with `=` that follow each other are one policy.
+#[derive(Clone, Debug)]
+pub struct Precisions(pub Vec<Precision>);
+
+impl FromStr for Precisions {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut names: Vec<String> = vec![];
+        for part in list.split(',') {
+            match names.last_mut() {
+                Some(last) if last.contains('=') && part.contains('=') => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                _ => names.push(part.to_owned()),
+            }
+        }
+        let precisions =
+            names.iter().map(|name| name.parse().map_err(|e: String| format!("{name}: {e}")));
+        precisions.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// What stays in high precision although the rest runs in FP8: what a sensitivity run asks about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum High {
+    /// All products of one role.
+    Role(GemmRole),
+    /// All products of some layers.
+    Layers(Layers),
+}
+
+impl High {
+    /// What there is to ask about in a model of so many blocks.
+    pub fn all(blocks: usize) -> Vec<Self> {
+        let roles = [GemmRole::Output, GemmRole::GradInput, GemmRole::GradWeight].map(Self::Role);
+        let kinds = LayerKind::ALL.map(|kind| Self::Layers(Layers::Kind(kind)));
+        let blocks = (0..blocks).map(|index| Self::Layers(Layers::Block(index)));
+        roles.into_iter().chain(kinds).chain(blocks).collect()
+    }
+}
+
+impl fmt::Display for High {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Role(role) => write!(f, "{role}"),
+            Self::Layers(layers) => write!(f, "{layers}"),
+        }
+    }
+}
+
+impl FromStr for High {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let block = name.strip_prefix("block").and_then(|index| index.parse().ok());
+        let named = Self::all(0).into_iter().find(|high| high.to_string() == name);
+        named.or(block.map(|index| Self::Layers(Layers::Block(index)))).ok_or_else(|| {
+            let names = Self::all(0).iter().map(Self::to_string).collect::<Vec<_>>().join(", ");
+            format!("no such role or layer; there are {names}, block0, block1, …")
+        })
+    }
+}
+
+/// A precision with what it leaves out: all that a run needs to know of it.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    precision: Precision,
+    high: Option<High>,
+    config: Fp8Config,
+    delayed: Option<DelayedState>,
+    loss_scale: LossScale,
+}
+
+impl Setup {
+    /// The setup of one run; its state of delayed scaling has seen nothing.
+    ///
+    /// # Errors
+    /// Where something is to be left out that is not in it.
+    pub fn new(precision: Precision, high: Option<High>) -> Result<Self> {
+        ensure!(
+            high.is_none() || precision.is_fp8(),
+            "--high leaves something out of FP8, and nothing of {precision} is in FP8"
+        );
+        let mut config = precision.config();
+        if let Some(High::Role(role)) = high {
+            if precision == Precision::Fp8Layers {
+                bail!(
+                    "--high {role}: FP8 layers run all three products in FP8; take fp8-current or fp8-delayed"
+                );
+            }
+            config.recipe = config.recipe.with_precision(role, ProductPrecision::High);
+        }
+        let is_delayed = config.enabled && matches!(config.recipe.scaling, Scaling::Delayed(_));
+        // bf16 has the range of f32; gradients in f16 need help.
+        let loss_scale = match precision.dtypes().compute {
+            FloatDType::F16 => LossScale::dynamic(),
+            _ => LossScale::none(),
+        };
+        let delayed = is_delayed.then(DelayedState::new);
+        Ok(Self { precision, high, config, delayed, loss_scale })
+    }
+
+    /// The state of delayed scaling, which checkpoints must hold.
+    pub fn delayed(&self) -> Option<&DelayedState> {
+        self.delayed.as_ref()
+    }
+
+    /// What the loss is multiplied by before its gradients are taken.
+    pub fn loss_scale(&self) -> &LossScale {
+        &self.loss_scale
+    }
+
+    /// Checks that the device can do it.
+    ///
+    /// # Errors
+    /// Those of [`Fp8Config::check`], and types that the device cannot compute with.
+    pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<()> {
+        self.config.check::<B>(device)?;
+        let Policy { compute, output, .. } = self.precision.dtypes();
+        for dtype in [compute, output] {
+            ensure!(
+                B::supports_dtype(device, dtype.into()),
+                "--precision {}: {} cannot compute in {dtype:?}",
+                self.precision,
+                <B as Backend>::name(device)
+            );
+        }
+        Ok(())
+    }
+
+    /// The model with the layers of this setup.
+    ///
+    /// # Errors
+    /// Where layers are to be left out that the model does not have.
+    pub fn layers<B: Fp8Matmul>(&self, model: Gpt<B>) -> Result<Gpt<B>> {
+        let model = match self.precision {
+            Precision::Fp8Layers => model.with_fp8_layers(&Fp8DotGeneralConfig::new()),
+            _ => model,
+        };
+        match self.high {
+            Some(High::Layers(layers)) => {
+                model.with_high_precision(layers).with_context(|| format!("--high {layers}"))
+            }
+            _ => Ok(model),
+        }
+    }
+
+    /// As [`scope`](Self::scope); `f` is one step of delayed scaling, whether it ends in a backward pass or not.
+    pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
+        let f = || self.scope(f);
+        match &self.delayed {
+            Some(state) => state.step(f),
+            None => f(),
+        }
+    }
+
+    /// Runs `f` in this precision, on this thread.
+    pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
+        let f = || self.config.scope(|| self.precision.dtypes().scope(f));
+        match &self.delayed {
+            Some(state) => state.scope(f),
+            None => f(),
+        }
+    }
+}
+
+/// The model as it computes inside [`Setup::scope`]: with its parameters in the compute type. Gradients pass through to the parameters.
+pub fn for_compute<B: Backend, M: Module<B>>(model: &M) -> M {
+    policy::cast_module_to_compute(model)
+}
+
+/// What a model gives out, in the output type of [`Setup::scope`].
+pub fn to_output<B: Backend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, D> {
+    policy::cast_to_output(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        let policy = "p=f32,c=bf16,o=f32,m=fp8_delayed".parse::<Precision>().expect("a policy");
+        for precision in
+            Precision::NAMED.map(|(precision, _)| precision).into_iter().chain([policy])
+        {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        let all = High::all(2);
+        assert_eq!(all.len(), 3 + 5 + 2);
+        for high in all {
+            assert_eq!(high.to_string().parse(), Ok(high));
+        }
+        assert!("fp4".parse::<Precision>().is_err() && "blocks".parse::<High>().is_err());
+    }
+
+    #[test]
+    fn lists_may_hold_policies() {
+        let names = |list: &str| {
+            let list = list.parse::<Precisions>().expect("precisions").0;
+            list.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
+        assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
+        let error = "f32,c=bf17".parse::<Precisions>().unwrap_err();
+        assert!(error.starts_with("c=bf17: ") && error.contains("bf17"), "{error}");
+    }
+
+    #[test]
+    fn a_policy_says_what_is_in_fp8() {
+        let setup =
+            |text: &str| Setup::new(text.parse().expect("a policy"), None).expect("a setup");
+        assert!(!setup("c=bf16,o=f32").config.enabled, "without m there is no FP8");
+        assert!(setup("c=bf16,o=f32,m=fp8").config.enabled);
+        assert!(
+            setup("c=bf16,m=fp8").delayed().is_none()
+                && setup("c=bf16,m=fp8_delayed").delayed().is_some()
+        );
+        assert_eq!(setup("c=bf16").loss_scale().loss_scale(), 1.0);
+        assert_eq!(setup("c=f16").loss_scale().loss_scale(), 32768.0);
+        assert!("p=bf16".parse::<Precision>().unwrap_err().contains("p=f32"));
+    }
+
+    #[test]
+    fn what_is_not_in_fp8_cannot_be_left_out() {
+        let role = Some(High::Role(GemmRole::Output));
+        assert!(Setup::new(Precision::F32, role).is_err());
+        assert!(Setup::new(Precision::Fp8Layers, role).is_err());
+        assert!(Setup::new(Precision::Fp8Current, role).is_ok());
+    }
+}

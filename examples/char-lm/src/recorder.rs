@@ -1,0 +1,49 @@
+//! How checkpoints are written: whole, or not at all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::record::{
+    FileRecorder, FullPrecisionSettings, NamedMpkFileRecorder, Recorder, RecorderError,
+};
+use burn::tensor::backend::Backend;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+type Inner = NamedMpkFileRecorder<FullPrecisionSettings>;
+
+/// Burn's named MessagePack, written beside its place and then renamed: a process that is killed leaves no half file under the name of
+/// a whole one.
+#[derive(Clone, Debug, Default)]
+pub struct WholeFileRecorder(Inner);
+
+/// Where a file is while it is written.
+fn part(file: &Path) -> PathBuf {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    file.with_file_name(format!("part-{name}"))
+}
+
+impl<B: Backend> Recorder<B> for WholeFileRecorder {
+    type Settings = FullPrecisionSettings;
+    type RecordArgs = PathBuf;
+    type RecordOutput = ();
+    type LoadArgs = PathBuf;
+
+    fn save_item<I: Serialize>(&self, item: I, file: PathBuf) -> Result<(), RecorderError> {
+        let part = part(&file);
+        Recorder::<B>::save_item(&self.0, item, part.clone())?;
+        let extension = <Self as FileRecorder<B>>::file_extension();
+        fs::rename(part.with_extension(extension), file.with_extension(extension))
+            .map_err(|error| RecorderError::Unknown(error.to_string()))
+    }
+
+    fn load_item<I: DeserializeOwned>(&self, file: &mut PathBuf) -> Result<I, RecorderError> {
+        Recorder::<B>::load_item(&self.0, file)
+    }
+}
+
+impl<B: Backend> FileRecorder<B> for WholeFileRecorder {
+    fn file_extension() -> &'static str {
+        <Inner as FileRecorder<B>>::file_extension()
+    }
+}

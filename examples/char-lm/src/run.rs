@@ -1,0 +1,191 @@
+//! The folder of a run: what it was asked for, and what it came to.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::curve::Point;
+
+const MAX_JSON_BYTES: u64 = 100 << 20;
+
+/// The files of a run.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder of this path, which need not exist.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What the run was asked for.
+    pub fn settings(&self) -> PathBuf {
+        self.0.join("run.json")
+    }
+
+    /// What it came to; only a finished run has it.
+    pub fn outcome(&self) -> PathBuf {
+        self.0.join("outcome.json")
+    }
+
+    /// The losses of each epoch so far.
+    pub fn losses(&self) -> PathBuf {
+        self.0.join("losses.jsonl")
+    }
+
+    /// The trained model.
+    pub fn weights(&self) -> PathBuf {
+        self.0.join("weights.safetensors")
+    }
+
+    /// The Learner's checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.0.join("checkpoint")
+    }
+}
+
+/// What a run was asked for: all that its result depends on, but the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The name of the size.
+    pub size: String,
+    /// The name of the precision.
+    pub precision: String,
+    /// What stays out of FP8 although the precision is FP8.
+    pub high: Option<String>,
+    /// The name of the backend.
+    pub backend: String,
+    /// The seed of weights, order and dropout.
+    pub seed: u64,
+    /// Epochs.
+    pub epochs: usize,
+    /// Epochs without improvement after which it stops.
+    pub patience: Option<usize>,
+    /// The characters of the text, sorted.
+    pub vocabulary: String,
+    /// CRC-32 of the text.
+    pub text: u32,
+}
+
+impl Settings {
+    /// Checks that a run with these settings can go on as one with those.
+    ///
+    /// # Errors
+    /// Names the first setting that differs, with both values.
+    pub fn check_same(&self, asked: &Self) -> Result<()> {
+        let fields = |settings: &Self| match serde_json::to_value(settings) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            other => unreachable!("settings serialize as an object: {other:?}"),
+        };
+        let asked = fields(asked);
+        for (name, value) in fields(self) {
+            ensure!(
+                value == asked[&name],
+                "it was begun with {name} {value} instead of {}",
+                asked[&name]
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// The losses of all epochs.
+    pub losses: Vec<Point>,
+    /// The validation loss of the bigram model, in nats a character.
+    pub bigram_loss: f64,
+    /// The validation loss of the frequencies of characters, in nats a character.
+    pub unigram_loss: f64,
+    /// Characters of training a second, validation not counted: of the process that finished the run.
+    pub tokens_per_second: f64,
+    /// Seconds of training in that process, validation not counted.
+    pub seconds: f64,
+    /// The most memory that the process ever held, in bytes; of the CPU, and on Linux only.
+    pub peak_memory: Option<u64>,
+    /// The share of a training step's matrix FLOPs that ran in FP8.
+    pub fp8_share: f64,
+    /// Whether the run began in another process.
+    pub resumed: bool,
+}
+
+impl Outcome {
+    /// The validation loss after the last epoch.
+    pub fn final_loss(&self) -> f64 {
+        self.losses.last().map_or(f64::NAN, |point| point.valid_loss)
+    }
+}
+
+/// Writes a file of JSON as a whole: a killed process leaves the old one or the new one.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    let temporary = path.with_extension("json.new");
+    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Reads a file of JSON; `None` where there is none.
+///
+/// # Errors
+/// Where it cannot be read or holds something else; names it.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    let mut text = String::new();
+    let read = file.take(MAX_JSON_BYTES + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    if text.len() as u64 > MAX_JSON_BYTES {
+        bail!("{} is larger than the limit of {} MiB", path.display(), MAX_JSON_BYTES >> 20);
+    }
+    serde_json::from_str(&text).map(Some).with_context(|| format!("{}", path.display()))
+}
+
+/// The most memory that this process ever held, in bytes: `VmHWM` of Linux; `None` elsewhere.
+pub fn peak_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_differ_are_named() {
+        let settings = Settings {
+            size: "tiny".into(),
+            precision: "f32".into(),
+            high: None,
+            backend: "flex".into(),
+            seed: 1,
+            epochs: 2,
+            patience: None,
+            vocabulary: "ab".into(),
+            text: 3,
+        };
+        assert!(settings.check_same(&settings).is_ok());
+        let error = settings.check_same(&Settings { seed: 2, ..settings.clone() }).unwrap_err();
+        assert_eq!(error.to_string(), "it was begun with seed 1 instead of 2");
+        let error = settings.check_same(&Settings { size: "small".into(), ..settings.clone() });
+        assert!(error.unwrap_err().to_string().contains(r#"size "tiny" instead of "small""#));
+    }
+}

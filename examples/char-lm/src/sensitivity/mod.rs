@@ -1,0 +1,229 @@
+//! What FP8 costs, and where: the same short training with one role, one kind of layer or one block kept in high precision in turn.
+
+mod plot;
+
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+use crate::args::Sensitivity;
+use crate::child::{self, Child, Origin, mean, once};
+use crate::precision::{High, Precision, Setup};
+use crate::run;
+
+/// One way to train, with all seeds.
+pub struct Variant {
+    /// What it computes with.
+    pub precision: Precision,
+    /// What stays out of FP8.
+    pub high: Option<High>,
+    /// The final validation loss of each seed.
+    pub losses: Vec<f64>,
+    /// How much lower each seed's loss is than with everything in FP8: the same weights and the same order, so that only the precision
+    /// differs.
+    pub gains: Vec<f64>,
+    /// The share of matrix FLOPs in FP8.
+    pub fp8_share: f64,
+}
+
+impl Variant {
+    /// What the variant is called in the table.
+    pub fn name(&self) -> String {
+        match self.high {
+            Some(high) => high.to_string(),
+            None if self.precision.is_fp8() => format!("nothing ({})", self.precision),
+            None => format!("everything ({})", self.precision),
+        }
+    }
+
+    /// The mean gain.
+    pub fn gain(&self) -> f64 {
+        mean(self.gains.iter().copied())
+    }
+
+    /// The smallest and the largest gain.
+    pub fn range(&self) -> (f64, f64) {
+        let fold = |(low, high): (f64, f64), gain: &f64| (low.min(*gain), high.max(*gain));
+        self.gains.iter().fold((f64::INFINITY, f64::NEG_INFINITY), fold)
+    }
+
+    /// Whether all of several seeds agree on the sign of the gain: one seed says nothing about noise.
+    fn is_clear(&self) -> bool {
+        let (low, high) = self.range();
+        self.gains.len() > 1 && (low > 0.0 || high < 0.0)
+    }
+}
+
+/// A sensitivity run.
+pub struct Ranking {
+    /// What it was measured with.
+    pub origin: Origin,
+    /// The FP8 precision that parts are left out of.
+    pub precision: Precision,
+    /// Epochs of each run.
+    pub epochs: usize,
+    /// The variants, the largest mean gain first.
+    pub variants: Vec<Variant>,
+}
+
+/// Trains all variants and writes `sensitivity.json`, `sensitivity.md` and `sensitivity.svg`.
+///
+/// # Errors
+/// Where a run fails, or a file cannot be written.
+pub fn sensitivity(args: &Sensitivity) -> Result<String> {
+    ensure!(
+        args.precision.is_fp8(),
+        "--precision {}: only FP8 has something to leave out",
+        args.precision
+    );
+    let seeds = once(args.seeds.iter().copied());
+    let variants = variants(args);
+    let runs_folder = args.out.join("runs");
+    fs::create_dir_all(&runs_folder)
+        .with_context(|| format!("cannot make the folder {}", runs_folder.display()))?;
+    let shape = args.common.size.shape();
+    let epochs = args.common.epochs.map_or(shape.epochs.div_ceil(3), |epochs| epochs as usize);
+    let count = variants.len() * seeds.len();
+    let mut done = 0;
+    let mut ranked: Vec<Variant> = vec![];
+    for (precision, high) in variants {
+        let part = high.map_or(String::new(), |high| format!("-without-{high}"));
+        let mut losses = vec![];
+        let mut shares = vec![];
+        for &seed in &seeds {
+            let name = format!("{precision}{part}-{seed}");
+            child::announce(args.common.quiet, done, count, &name);
+            let folder = runs_folder.join(name);
+            let child = Child { precision, high, seed, epochs, folder };
+            let outcome = child.train(&args.common)?;
+            losses.push(outcome.final_loss());
+            shares.push(outcome.fp8_share);
+            done += 1;
+        }
+        // All in FP8 comes first.
+        let reference = ranked.first().map_or(&losses, |all| &all.losses);
+        let gains = reference.iter().zip(&losses).map(|(all, loss)| all - loss).collect();
+        ranked.push(Variant { precision, high, losses, gains, fp8_share: mean(shares) });
+    }
+    // Runs that diverged, whose gain is no number, last.
+    let key = |variant: &Variant| {
+        Some(variant.gain()).filter(|gain| !gain.is_nan()).unwrap_or(f64::NEG_INFINITY)
+    };
+    ranked.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    let ranking = Ranking {
+        origin: Origin::here(args.common.backend),
+        precision: args.precision,
+        epochs,
+        variants: ranked,
+    };
+    let table = markdown(&ranking, args.common.size.as_str(), &seeds);
+    let write = |name: &str, content: &str| {
+        let path = args.out.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+    };
+    run::write_json(
+        &args.out.join("sensitivity.json"),
+        &json(&ranking, args.common.size.as_str(), &seeds),
+    )?;
+    write("sensitivity.md", &table)?;
+    write("sensitivity.svg", &plot::bars(&ranking)?)?;
+    Ok(format!("{table}\n{}\n", args.out.display()))
+}
+
+/// Everything in FP8, then f32, then all that can be left out.
+fn variants(args: &Sensitivity) -> Vec<(Precision, Option<High>)> {
+    let parts = High::all(args.common.size.shape().layers).into_iter().map(Some);
+    let parts = parts.filter(|high| Setup::new(args.precision, *high).is_ok());
+    let parts = parts.map(|high| (args.precision, high));
+    [(args.precision, None), (Precision::F32, None)].into_iter().chain(parts).collect()
+}
+
+fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "kept out of FP8",
+        "validation loss",
+        "lower by",
+        "from … to",
+        "FP8 share of FLOPs",
+        "all seeds agree",
+    ]);
+    for variant in &ranking.variants {
+        let (low, high) = variant.range();
+        let is_reference = variant.high.is_none() && variant.precision == ranking.precision;
+        table.add_row([
+            variant.name(),
+            format!("{:.4}", mean(variant.losses.iter().copied())),
+            format!("{:+.4}", variant.gain()),
+            format!("{low:+.4} … {high:+.4}"),
+            format!("{:.1}%", 100.0 * variant.fp8_share),
+            match (is_reference, variant.is_clear()) {
+                (true, _) => "–".into(),
+                (false, true) => "yes".into(),
+                (false, false) => "no".into(),
+            },
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = format!("{table}\n\n");
+    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let _ = writeln!(
+        text,
+        "Final validation loss in nats a character after {} epochs, mean over the seeds {seeds}; “lower by” is against everything in {} \
+         with the same seed. Where seeds disagree on its sign, the difference is noise. Size {size}; {}.",
+        ranking.epochs, ranking.precision, ranking.origin
+    );
+    text
+}
+
+fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
+    let variants = ranking.variants.iter().map(|variant| {
+        json!({
+            "precision": variant.precision.to_string(),
+            "high": variant.high.map(|high| high.to_string()),
+            "losses": variant.losses,
+            "gains": variant.gains,
+            "mean_gain": variant.gain(),
+            "seeds_agree": variant.is_clear(),
+            "fp8_share": variant.fp8_share,
+        })
+    });
+    json!({
+        "origin": ranking.origin,
+        "size": size,
+        "precision": ranking.precision.to_string(),
+        "epochs": ranking.epochs,
+        "seeds": seeds,
+        "variants": variants.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variant(gains: &[f64]) -> Variant {
+        Variant {
+            precision: Precision::Fp8Current,
+            high: None,
+            losses: vec![],
+            gains: gains.to_vec(),
+            fp8_share: 0.0,
+        }
+    }
+
+    #[test]
+    fn seeds_that_disagree_are_noise() {
+        assert!(variant(&[0.1, 0.2]).is_clear() && variant(&[-0.1, -0.2]).is_clear());
+        assert!(!variant(&[0.1, -0.2]).is_clear());
+        assert!(!variant(&[0.1]).is_clear(), "one seed says nothing about noise");
+        assert_eq!(variant(&[0.25, -0.75]).gain(), -0.25);
+        assert_eq!(variant(&[0.1, -0.2, 0.0]).range(), (-0.2, 0.1));
+    }
+}

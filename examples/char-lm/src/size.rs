@@ -1,0 +1,126 @@
+//! Named sizes: the shape of the model and how long it trains.
+
+use clap::ValueEnum;
+
+/// How large a model is and how long it trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Size {
+    /// Learns next to nothing: for tests
+    Smoke,
+    /// Minutes on two CPU cores
+    Tiny,
+    /// The shape of nanoGPT's model of Shakespeare's characters: hours on a CPU, for a GPU
+    Small,
+    /// The shape of GPT-2 small, with characters as its tokens: for a GPU
+    #[value(name = "125m", alias = "124m")]
+    M125,
+}
+
+/// The numbers of a [`Size`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Attention heads of a block.
+    pub heads: usize,
+    /// Characters that the model sees at once.
+    pub context: usize,
+    /// Sequences a step.
+    pub batch: usize,
+    /// Steps an epoch; an epoch is what lies between two validations.
+    pub steps: usize,
+    /// Epochs.
+    pub epochs: usize,
+    /// Batches of a validation.
+    pub valid_batches: usize,
+    /// The peak learning rate.
+    pub learning_rate: f64,
+    /// The share of activations that dropout zeroes.
+    pub dropout: f64,
+}
+
+/// What f32 and FP8 must reach for [`compare`](crate::compare) to call it a success.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goals {
+    /// Nats a character that f32's final validation loss lies below that of the bigram model, mean over the seeds.
+    pub below_bigram: f64,
+    /// By what share FP8's final validation loss may differ from f32's, mean over the seeds.
+    pub fp8_within: f64,
+}
+
+impl Size {
+    /// The name that `--size` takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Tiny => "tiny",
+            Self::Small => "small",
+            Self::M125 => "125m",
+        }
+    }
+
+    /// Its numbers.
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::Smoke => Shape {
+                layers: 2,
+                width: 32,
+                heads: 2,
+                context: 32,
+                batch: 8,
+                steps: 12,
+                epochs: 3,
+                valid_batches: 4,
+                learning_rate: 1e-2,
+                dropout: 0.1,
+            },
+            Self::Tiny => Shape {
+                layers: 2,
+                width: 128,
+                heads: 4,
+                context: 64,
+                batch: 16,
+                steps: 100,
+                epochs: 12,
+                valid_batches: 32,
+                learning_rate: 3e-3,
+                dropout: 0.05,
+            },
+            Self::Small => Shape {
+                layers: 6,
+                width: 384,
+                heads: 6,
+                context: 256,
+                batch: 64,
+                steps: 250,
+                epochs: 20,
+                valid_batches: 20,
+                learning_rate: 1e-3,
+                dropout: 0.2,
+            },
+            Self::M125 => Shape {
+                layers: 12,
+                width: 768,
+                heads: 12,
+                context: 1024,
+                batch: 8,
+                steps: 250,
+                epochs: 20,
+                valid_batches: 20,
+                learning_rate: 6e-4,
+                dropout: 0.1,
+            },
+        }
+    }
+
+    /// What a comparison must show; `None` where the model is too small to show anything.
+    pub fn goals(self) -> Option<Goals> {
+        match self {
+            Self::Smoke => None,
+            // FP8 may cost 1%; a transformer that does not clearly beat a table of pairs has learned nothing.
+            _ => Some(Goals { below_bigram: 0.5, fp8_within: 0.01 }),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! One training run, by Burn's Learner, the same for every precision and backend.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::data::dataloader::DataLoader;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::lr_scheduler::composed::ComposedLrSchedulerConfig;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::module::AutodiffModule;
+use burn::optim::AdamWConfig;
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::train::checkpoint::KeepLastNCheckpoints;
+use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
+use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+use burn_fp8::report::{Observatory, ObservatoryOptions};
+
+use crate::checkpoint;
+use crate::curve::{self, Curve, Patience};
+use crate::loader::{Batch, TrainLoader, ValidLoader};
+use crate::model::{self, Gpt};
+use crate::ngram;
+use crate::precision::{Setup, for_compute};
+use crate::probe;
+use crate::progress::Silent;
+use crate::recorder::WholeFileRecorder;
+use crate::run::{self, Folder, Outcome, Settings};
+use crate::size::Shape;
+use crate::text::Text;
+
+/// The learning rate rises over so many steps, and falls to a tenth by a cosine over all.
+const WARMUP: usize = 50;
+const GRADIENT_NORM: f32 = 1.0;
+const WEIGHT_DECAY: f32 = 0.1;
+
+/// What to train, and where to leave it.
+pub struct Plan<'a> {
+    /// The text.
+    pub text: &'a Text,
+    /// The shape of the model and the length of the training.
+    pub shape: Shape,
+    /// What the folder will say of the run.
+    pub settings: Settings,
+    /// What it computes with.
+    pub setup: Setup,
+    /// Where it is kept.
+    pub folder: Folder,
+    /// Whether to go on with the run of the folder.
+    pub resume: bool,
+    /// Whether to show nothing on the way.
+    pub quiet: bool,
+    /// The log of what is measured of FP8 on the way; none where nothing is.
+    pub observe: Option<PathBuf>,
+}
+
+/// A finished run.
+pub struct Trained<B: Backend> {
+    /// The model, without its graph.
+    pub model: Gpt<B>,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// What watched it.
+    pub observatory: Option<Observatory>,
+}
+
+/// The loss of a step, for the Learner's metrics.
+pub struct Loss<B: Backend>(Tensor<B, 1>);
+
+impl<B: Backend> ItemLazy for Loss<B> {
+    type ItemSync = Loss<burn::backend::Flex>;
+
+    fn sync(self) -> Self::ItemSync {
+        Loss(Tensor::from_data(self.0.into_data(), &Default::default()))
+    }
+}
+
+impl<B: Backend> Adaptor<LossInput<B>> for Loss<B> {
+    fn adapt(&self) -> LossInput<B> {
+        LossInput::new(self.0.clone())
+    }
+}
+
+impl<B> TrainStep for Gpt<B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    type Input = Batch<B>;
+    type Output = Loss<B::InnerBackend>;
+
+    fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
+        let Batch { inputs, targets, step } = batch;
+        let (loss, gradients) = step.probe.around(|| {
+            let model = for_compute::<B, _>(self);
+            let loss = model.loss(inputs, targets);
+            (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
+        });
+        TrainOutput::new(self, gradients, Loss(loss))
+    }
+}
+
+impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
+    type Input = Batch<B>;
+    type Output = Loss<B>;
+
+    fn step(&self, batch: Batch<B>) -> Loss<B> {
+        let model = for_compute::<B, _>(self);
+        Loss(model.loss(batch.inputs, batch.targets))
+    }
+}
+
+/// A new model, as the seed draws it and the setup wants it.
+///
+/// # Errors
+/// Where the setup names layers that the model does not have.
+pub fn new_model<B: Fp8Matmul>(
+    shape: &Shape,
+    characters: usize,
+    seed: u64,
+    setup: &Setup,
+) -> Result<Gpt<B>> {
+    let device = B::Device::default();
+    B::seed(&device, seed);
+    setup.layers(Gpt::new(shape, characters, &device))
+}
+
+/// Trains a model, or goes on with it, or loads it where it is trained.
+///
+/// # Errors
+/// Where the folder holds another run, one that cannot be gone on with, or cannot be written.
+pub fn train<B>(plan: Plan) -> Result<Trained<B::InnerBackend>>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let Plan { text, shape, settings, setup, folder, resume, quiet, observe } = plan;
+    let device = B::Device::default();
+    setup.check::<B>(&device)?;
+    let model = new_model::<B>(&shape, text.vocabulary.width(), settings.seed, &setup)?;
+    if let Some(log) = observe.as_ref().filter(|log| log.exists()) {
+        return Err(anyhow!("--observe: {} exists already; name a new file", log.display()));
+    }
+    open(&folder, &settings, resume)?;
+    if let Some(outcome) = finished(&folder, resume)? {
+        let model = model::load::<B::InnerBackend, _>(model.valid(), &folder.weights())?;
+        return Ok(Trained { model, outcome, observatory: None });
+    }
+
+    let optimizer = AdamWConfig::new()
+        .with_weight_decay(WEIGHT_DECAY)
+        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)))
+        .init::<B, Gpt<B>>();
+    let optimizer = Fp8Optimizer::new(optimizer);
+    let optimizer = match setup.delayed() {
+        Some(state) => optimizer.with_delayed_state(state.clone()),
+        None => optimizer,
+    };
+    let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
+    let steps = settings.epochs * shape.steps;
+    let scheduler = ComposedLrSchedulerConfig::new()
+        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
+        .cosine(
+            CosineAnnealingLrSchedulerConfig::new(shape.learning_rate, steps)
+                .with_min_lr(shape.learning_rate / 10.0),
+        )
+        .init()
+        .map_err(|error| anyhow!("learning rate: {error}"))?;
+
+    let points = curve::read(&folder.losses())?;
+    let checkpoint = checkpoint::last_whole::<B, _, _>(
+        &folder.checkpoints(),
+        points.len(),
+        &model,
+        &optimizer,
+        &scheduler,
+    )?;
+    let done = checkpoint.unwrap_or(0);
+    if resume && !quiet {
+        match checkpoint {
+            Some(epoch) => eprintln!("going on from the checkpoint of epoch {epoch}"),
+            None => eprintln!("there is no checkpoint yet: training from the beginning"),
+        }
+    }
+    let curve = Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet)?;
+
+    let options = |log| ObservatoryOptions::default().with_log(log);
+    let observatory =
+        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
+    let context = Arc::new(probe::StepContext::new(setup.clone(), observatory.clone()));
+    let valid: Arc<[u8]> = text.valid.as_slice().into();
+    let train_loader = TrainLoader::<B>::new(
+        text.train.as_slice().into(),
+        shape,
+        settings.seed,
+        done,
+        context.clone(),
+        device.clone(),
+    );
+    let stopwatch = train_loader.stopwatch();
+    let valid_loader = ValidLoader::<B::InnerBackend>::new(valid, shape, context.clone(), device);
+    let mut training = SupervisedTraining::new(
+        folder.path(),
+        Arc::new(train_loader) as Arc<dyn DataLoader<B, _>>,
+        Arc::new(valid_loader),
+    )
+    .metric_train_numeric(LossMetric::<burn::backend::Flex>::new())
+    .metric_valid_numeric(LossMetric::<burn::backend::Flex>::new())
+    .with_metric_logger(curve.clone())
+    .with_application_logger(None)
+    .with_file_checkpointer(WholeFileRecorder::default())
+    .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
+    .num_epochs(settings.epochs);
+    if quiet || !std::io::stdout().is_terminal() {
+        training = training.renderer(Silent);
+    }
+    if let Some(epoch) = checkpoint {
+        training = training.checkpoint(epoch);
+    }
+    if let Some(epochs) = settings.patience {
+        training = training.early_stopping(Patience { curve: curve.clone(), epochs });
+    }
+    let interrupter = training.interrupter();
+    // A single device: the Learner runs the steps on this thread, where the scopes of the setup hold.
+    let trained = setup.scope(|| training.launch(Learner::new(model, optimizer, scheduler)));
+    drop(trained.renderer);
+    if interrupter.should_stop() {
+        let reason = interrupter.get_message().unwrap_or_else(|| "by the user".into());
+        return Err(anyhow!("interrupted: {reason}; go on with --resume"));
+    }
+
+    let losses = curve.wait(0);
+    let seconds = stopwatch.total().as_secs_f64();
+    let trained_tokens = (losses.len() - done) * shape.steps * shape.batch * shape.context;
+    let first_step = context.probe.first();
+    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
+    ensure!(
+        3 * probe::forward_flops(&first_step) == step_flops,
+        "the products of a step are others than the shape of the model says:\n{first_step}"
+    );
+    let outcome = Outcome {
+        bigram_loss: ngram::bigram_loss(&text.train, &text.valid, text.vocabulary.len()),
+        unigram_loss: ngram::unigram_loss(&text.train, &text.valid, text.vocabulary.len()),
+        tokens_per_second: trained_tokens as f64 / seconds,
+        seconds,
+        peak_memory: run::peak_memory(),
+        fp8_share: probe::fp8_flops(&first_step) as f64 / step_flops as f64,
+        resumed: done > 0,
+        losses,
+    };
+    model::save::<B::InnerBackend, _>(&trained.model, &folder.weights())?;
+    run::write_json(&folder.outcome(), &outcome)?;
+    Ok(Trained { model: trained.model, outcome, observatory })
+}
+
+/// Makes the folder of a new run, or checks that it is the one to go on with.
+fn open(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
+    let path = folder.path().display();
+    match run::read_json::<Settings>(&folder.settings())? {
+        Some(begun) if resume => {
+            begun.check_same(settings).with_context(|| format!("cannot go on with {path}"))
+        }
+        Some(_) => Err(anyhow!(
+            "{path} holds a run already: go on with it (--resume), or choose another --out"
+        )),
+        None if resume => Err(anyhow!("{path} holds no run to go on with (there is no run.json)")),
+        None => {
+            // Burn would not tell that it could not.
+            fs::create_dir_all(folder.checkpoints()).with_context(|| {
+                format!("cannot make the folder {}", folder.checkpoints().display())
+            })?;
+            run::write_json(&folder.settings(), settings)
+        }
+    }
+}
+
+/// What the run of the folder came to, where it has ended.
+fn finished(folder: &Folder, resume: bool) -> Result<Option<Outcome>> {
+    let outcome: Option<Outcome> = run::read_json(&folder.outcome())?;
+    ensure!(outcome.is_none() || resume, "{} is in the way", folder.outcome().display());
+    Ok(outcome)
+}

@@ -1,0 +1,211 @@
+//! Whatever it is given, the program answers with one line that names the problem, and exit code 2.
+
+mod common;
+
+use std::fs;
+
+use common::{fails, folder, run, succeeds, text};
+
+#[test]
+fn bad_flags() {
+    fails(&["train", "--frobnicate"], &["--frobnicate"]);
+    fails(
+        &["train", "--precision", "fp4"],
+        &["fp4", "f32, bf16, fp8-current, fp8-delayed, fp8-layers"],
+    );
+    for (policy, words) in [
+        ("p=f16", "p=f32"),
+        ("c=bf17", "bf17"),
+        ("c=bf16,m=fp9", "fp9"),
+        ("c=bf16,q=1", "q"),
+        ("p=f32,c=", "c="),
+    ] {
+        fails(&["train", "--precision", policy], &["--precision", words]);
+    }
+    fails(&["train", "--size", "huge"], &["huge", "smoke, tiny, small, 125m"]);
+    fails(&["train", "--backend", "abacus"], &["abacus", "flex, ndarray, wgpu, cuda"]);
+    fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
+    fails(&["train", "--seed", "x"], &["--seed"]);
+    fails(&["train", "--patience", "0"], &["--patience"]);
+    fails(&["train", "--high", "bias"], &["bias", "qkv, projection, up, down, head"]);
+    for temperature in ["0", "nan", "inf", "warm"] {
+        fails(
+            &["generate", "--run", ".", "--temperature", temperature],
+            &["--temperature", "positive"],
+        );
+    }
+    fails(&["train", "--prompt", "@", "--size", "smoke"], &["--prompt", "'@'"]);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for flag in ["--help", "--version"] {
+        let output = run(&[flag]);
+        assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty());
+    }
+}
+
+#[test]
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+fn backends_that_were_not_built() {
+    for backend in ["cuda", "wgpu"] {
+        fails(&["train", "--size", "smoke", "--backend", backend], &["--features", backend]);
+    }
+}
+
+#[test]
+fn nothing_to_leave_out() {
+    let high = ["--high", "output", "--size", "smoke"];
+    fails(&[&["train", "--precision", "f32"], &high[..]].concat(), &["--high", "f32"]);
+    fails(
+        &[&["train", "--precision", "fp8-layers"], &high[..]].concat(),
+        &["--high output", "fp8-current"],
+    );
+    let folder = folder();
+    let out = folder.path().join("run");
+    let block = [
+        "train",
+        "--size",
+        "smoke",
+        "--precision",
+        "fp8-current",
+        "--high",
+        "block2",
+        "--out",
+        text(&out),
+    ];
+    fails(&block, &["block2", "2 blocks"]);
+    assert!(!out.exists(), "nothing was begun");
+}
+
+#[test]
+fn folders_that_hold_no_run_or_another() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
+    fails(&[&train[..], &["--resume"]].concat(), &["no run to go on with", "run.json"]);
+    fails(&["generate", "--run", text(folder.path())], &["no run", "run.json"]);
+    succeeds(&train);
+    fails(&train, &["holds a run already", "--resume", "--out"]);
+    // As many parameters are asked for as another size has.
+    let other = |arguments: &[&str], words: &[&str]| {
+        fails(&[&["train", "--resume", "--out", text(&out)], arguments].concat(), words);
+    };
+    let smoke = ["--size", "smoke", "--epochs", "1"];
+    other(&["--size", "tiny", "--epochs", "1"], &["size \"smoke\" instead of \"tiny\""]);
+    other(
+        &[&smoke[..], &["--precision", "bf16"]].concat(),
+        &["precision \"f32\" instead of \"bf16\""],
+    );
+    other(&[&smoke[..], &["--seed", "2"]].concat(), &["seed 1 instead of 2"]);
+    other(&["--size", "smoke", "--epochs", "2"], &["epochs 1 instead of 2"]);
+}
+
+#[test]
+fn nothing_to_observe_and_logs_in_the_way() {
+    let folder = folder();
+    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
+    let train = |precision| {
+        [
+            "train",
+            "--size",
+            "smoke",
+            "--epochs",
+            "1",
+            "--out",
+            text(&out),
+            "--observe",
+            text(&log),
+            "--precision",
+            precision,
+        ]
+    };
+    for precision in ["f32", "bf16", "fp8-layers", "p=f32,c=bf16,o=bf16,m=high"] {
+        fails(&train(precision), &["--observe", precision, "fp8-current"]);
+    }
+    assert!(!log.exists() && !out.exists());
+    fs::write(&log, "mine").expect("written");
+    fails(&train("fp8-current"), &["--observe", "log.jsonl"]);
+    assert_eq!(fs::read(&log).expect("a file"), b"mine");
+    assert!(!out.exists(), "nothing was begun");
+}
+
+#[test]
+fn files_in_the_way() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("written");
+    fails(&["train", "--size", "smoke", "--out", text(&file)], &["file"]);
+    fails(&["train", "--size", "smoke", "--out", text(&file.join("run"))], &["run"]);
+}
+
+#[test]
+fn malformed_files_of_a_run() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
+    succeeds(&train);
+    let resume = [&train[..], &["--resume"]].concat();
+    let generate = ["generate", "--run", text(&out), "--length", "5"];
+    let (weights, outcome) = (out.join("weights.safetensors"), out.join("outcome.json"));
+    let settings = fs::read(out.join("run.json")).expect("settings");
+
+    // Weights: cut off, of another model, nonsense, far too large.
+    let whole = fs::read(&weights).expect("weights");
+    let name = whole
+        .windows(8)
+        .position(|bytes| bytes == b"gamma\":{")
+        .expect("a header that names gamma");
+    let mut renamed = whole.clone();
+    renamed[name] = b'G';
+    let contents: [(&[u8], &str); 5] = [
+        (&whole[..whole.len() - 1], "no intact safetensors"),
+        (&renamed, "has no tensor"),
+        (b"nonsense", "no intact safetensors"),
+        (b"", "no intact safetensors"),
+        (&vec![0; 10 * whole.len()], "larger than"),
+    ];
+    for (content, words) in contents {
+        fs::write(&weights, content).expect("written");
+        fails(&generate, &["weights.safetensors", words]);
+        fails(&resume, &["weights.safetensors", words]);
+    }
+    fs::remove_file(&weights).expect("removed");
+    fails(&generate, &["has not ended", "--resume"]);
+
+    // Settings.
+    for (content, words) in
+        [("{", "EOF"), ("{\"sizes\": 1}", "unknown field `sizes`"), ("[]\n\n", "run.json")]
+    {
+        fs::write(out.join("run.json"), content).expect("written");
+        fails(&generate, &["run.json", words]);
+        fails(&resume, &["run.json", words]);
+    }
+    let precision = String::from_utf8(settings.clone()).expect("UTF-8").replace("f32", "fp4");
+    fs::write(out.join("run.json"), precision).expect("written");
+    fails(&generate, &["run.json", "precision"]);
+    fs::write(out.join("run.json"), &settings).expect("written");
+
+    // Losses, and all checkpoints of a run that has not ended.
+    fs::remove_file(&outcome).expect("removed");
+    let losses = fs::read(out.join("losses.jsonl")).expect("losses");
+    fs::write(out.join("losses.jsonl"), "nonsense\n").expect("written");
+    fails(&resume, &["losses.jsonl", "line 1"]);
+    fs::write(out.join("losses.jsonl"), losses).expect("written");
+    let model = out.join("checkpoint/model-1.mpk");
+    let bytes = fs::read(&model).expect("a checkpoint");
+    let contents: [&[u8]; 4] = [b"", b"nonsense", &bytes[..bytes.len() / 2], &vec![0xC1; 1 << 16]];
+    for content in contents {
+        fs::write(&model, content).expect("written");
+        let output = run(&resume);
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let lines: Vec<_> = stderr.lines().collect();
+        assert_eq!(lines.len(), 2, "{stderr}");
+        assert!(lines[0].contains("passed over: model-1.mpk is damaged"), "{stderr}");
+        assert!(
+            lines[1].starts_with("error: no checkpoint") && lines[1].contains("--out"),
+            "{stderr}"
+        );
+    }
+}

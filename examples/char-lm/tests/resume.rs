@@ -1,0 +1,190 @@
+//! A run that is killed and resumed ends where an uninterrupted one ends, bit for bit.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{folder, json, program, succeeds, text};
+
+/// Trains with these options; epochs enough for a kill to come in between.
+fn arguments<'a>(precision: &'a str, out: &'a Path) -> Vec<&'a str> {
+    let out = text(out);
+    vec![
+        "train",
+        "--size",
+        "smoke",
+        "--precision",
+        precision,
+        "--epochs",
+        "4",
+        "--length",
+        "20",
+        "--out",
+        out,
+    ]
+}
+
+fn weights(run: &Path) -> Vec<u8> {
+    fs::read(run.join("weights.safetensors")).expect("a finished run has weights")
+}
+
+/// Starts a run and kills it, by SIGKILL, as soon as its losses of so many epochs and the checkpoint of the last of them are there.
+fn kill_after_epoch(arguments: &[&str], run: &Path, epoch: usize) {
+    let mut child = program(arguments).stderr(Stdio::null()).spawn().expect("the program starts");
+    let start = Instant::now();
+    let parts = ["model", "optim", "scheduler"]
+        .map(|part| run.join(format!("checkpoint/{part}-{epoch}.mpk")));
+    let losses =
+        || fs::read_to_string(run.join("losses.jsonl")).map_or(0, |text| text.lines().count());
+    while losses() < epoch || !parts.iter().all(|part| part.exists()) {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
+        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint in a minute");
+        sleep(Duration::from_millis(2));
+    }
+    // SIGKILL on Unix.
+    child.kill().expect("it can be killed");
+    let status = child.wait().expect("it has ended");
+    assert!(
+        !status.success() && status.code().is_none(),
+        "killed by a signal, not ended: {status}"
+    );
+    assert!(!run.join("weights.safetensors").exists(), "it was not finished");
+}
+
+fn resumes_to_equal_bits(precision: &str) {
+    let folder = folder();
+    let (whole, killed) = (folder.path().join("whole"), folder.path().join("killed"));
+    succeeds(&arguments(precision, &whole));
+
+    kill_after_epoch(&arguments(precision, &killed), &killed, 1);
+    let resume = [arguments(precision, &killed), vec!["--resume"]].concat();
+    let (stdout, stderr) = succeeds(&resume);
+    assert!(stderr.contains("going on from the checkpoint of epoch"), "{stderr}");
+    assert!(!stderr.contains("epoch   1/4"), "the first epoch is not trained again: {stderr}");
+    assert!(weights(&whole) == weights(&killed), "a resumed run ends elsewhere");
+    let losses = |run: &Path| json(run.join("outcome.json"))["losses"].clone();
+    assert_eq!(
+        losses(&whole),
+        losses(&killed),
+        "the losses of all epochs, those before the kill too"
+    );
+    assert_eq!(losses(&killed).as_array().map(Vec::len), Some(4));
+    assert_eq!(json(killed.join("outcome.json"))["resumed"], true);
+    assert_eq!(json(whole.join("outcome.json"))["resumed"], false);
+
+    // A finished run is not trained again, and writes the same text.
+    let before = fs::metadata(killed.join("weights.safetensors")).and_then(|file| file.modified());
+    let (again, stderr) = succeeds(&resume);
+    assert!(again == stdout && !stderr.contains("epoch"), "{again}{stderr}");
+    let after = fs::metadata(killed.join("weights.safetensors")).and_then(|file| file.modified());
+    assert_eq!(before.expect("a file"), after.expect("a file"));
+}
+
+#[test]
+fn f32_resumes_to_equal_bits() {
+    resumes_to_equal_bits("f32");
+}
+
+/// The state of loss scaling and that of delayed scaling.
+#[test]
+fn a_policy_resumes_to_equal_bits() {
+    resumes_to_equal_bits("p=f32,c=f16,o=f32,m=fp8_delayed");
+}
+
+#[test]
+fn delayed_scaling_resumes_to_equal_bits() {
+    resumes_to_equal_bits("fp8-delayed");
+}
+
+#[test]
+fn fp8_layers_resume_to_equal_bits() {
+    resumes_to_equal_bits("fp8-layers");
+}
+
+#[test]
+fn seeds_matter() {
+    // Without this the equality above could be that of runs that train nothing.
+    let folder = folder();
+    let runs = ["1", "2"].map(|seed| {
+        let run = folder.path().join(seed);
+        let arguments = arguments("f32", &run);
+        succeeds(&[&arguments[..], &["--seed", seed]].concat());
+        weights(&run)
+    });
+    assert!(runs[0] != runs[1]);
+}
+
+/// A killed run, in a folder in this one, with the checkpoints of epochs 1 and 2.
+fn killed_after_two_epochs(folder: &Path) -> PathBuf {
+    let parts = ["model", "optim", "scheduler"];
+    let file = |run: &Path, part, epoch| run.join(format!("checkpoint/{part}-{epoch}.mpk"));
+    for attempt in 0..5 {
+        let run = folder.join(attempt.to_string());
+        kill_after_epoch(&arguments("fp8-delayed", &run), &run, 2);
+        // On a busy machine the kill may come when the third checkpoint has taken the place of the first.
+        if parts.iter().all(|part| file(&run, part, 1).exists()) {
+            for path in parts.iter().map(|part| file(&run, part, 3)).filter(|path| path.exists()) {
+                fs::remove_file(path).expect("removed");
+            }
+            return run;
+        }
+    }
+    panic!("five kills came too late");
+}
+
+#[test]
+fn checkpoints_that_are_not_whole_are_passed_over() {
+    let folder = folder();
+    let whole = folder.path().join("whole");
+    succeeds(&arguments("fp8-delayed", &whole));
+
+    let damaged = killed_after_two_epochs(&folder.path().join("damaged"));
+    let resume = [arguments("fp8-delayed", &damaged), vec!["--resume"]].concat();
+    let file = damaged.join("checkpoint/optim-2.mpk");
+    let bytes = fs::read(&file).expect("a checkpoint");
+    fs::write(&file, &bytes[..bytes.len() / 2]).expect("written");
+    let (_, stderr) = succeeds(&resume);
+    assert!(
+        stderr.contains("the checkpoint of epoch 2 is passed over: optim-2.mpk is damaged"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
+    assert!(weights(&whole) == weights(&damaged), "a resumed run ends elsewhere");
+
+    // As a kill leaves it that comes while the second file is written.
+    let unwritten = killed_after_two_epochs(&folder.path().join("unwritten"));
+    let resume = [arguments("fp8-delayed", &unwritten), vec!["--resume"]].concat();
+    let file = unwritten.join("checkpoint/optim-2.mpk");
+    fs::write(unwritten.join("checkpoint/part-optim-2.mpk"), &bytes[..100]).expect("written");
+    fs::remove_file(&file).expect("removed");
+    let (_, stderr) = succeeds(&resume);
+    assert!(
+        stderr.contains("the checkpoint of epoch 2 is passed over: optim-2.mpk was not written"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
+    assert!(weights(&whole) == weights(&unwritten), "a resumed run ends elsewhere");
+}
+
+#[test]
+fn a_kill_before_the_first_checkpoint_costs_no_more_than_the_time() {
+    let folder = folder();
+    let (whole, killed) = (folder.path().join("whole"), folder.path().join("killed"));
+    succeeds(&arguments("f32", &whole));
+    let mut child = program(&arguments("f32", &killed))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    while !killed.join("run.json").exists() {
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().expect("it can be killed");
+    assert_eq!(child.wait().expect("it has ended").code(), None, "by a signal");
+    let (_, stderr) = succeeds(&[arguments("f32", &killed), vec!["--resume"]].concat());
+    assert!(stderr.contains("training from the beginning"), "{stderr}");
+    assert!(weights(&whole) == weights(&killed));
+}

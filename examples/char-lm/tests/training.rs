@@ -1,0 +1,251 @@
+//! It trains: the loss falls, FP8 runs what it promises, and the text is the one described.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+
+use common::{folder, json, number, succeeds, text};
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
+
+#[test]
+fn losses_fall_below_the_frequencies_of_characters() {
+    let folder = folder();
+    let shares = [
+        "f32",
+        "bf16",
+        "fp8-current",
+        "fp8-delayed",
+        "fp8-layers",
+        "p=f32,c=bf16,o=bf16,m=fp8",
+        "p=f32,c=f16,o=f32,m=fp8_delayed",
+    ]
+    .map(|precision| {
+        let run = folder.path().join(precision);
+        let (stdout, _) = succeeds(&[
+            "train",
+            "--size",
+            "smoke",
+            "--epochs",
+            "6",
+            "--precision",
+            precision,
+            "--out",
+            text(&run),
+            "--length",
+            "40",
+        ]);
+        let outcome = json(run.join("outcome.json"));
+        let losses = outcome["losses"].as_array().expect("losses");
+        let valid: Vec<f64> = losses.iter().map(|point| number(point, "valid_loss")).collect();
+        assert_eq!(valid.len(), 6);
+        assert!(
+            valid[5] < valid[0] && valid[5] < number(&outcome, "unigram_loss"),
+            "{precision}: {outcome}"
+        );
+        assert!(number(&outcome, "bigram_loss") < number(&outcome, "unigram_loss"));
+        // Of the untrained model it would be ln 63.
+        assert!(valid[0] < 63f64.ln(), "{precision}: {valid:?}");
+        assert!(stdout.contains("And God said"), "{stdout}");
+        number(&outcome, "fp8_share")
+    });
+    // Of batch 8 · context 32 = 256 rows and width 32: linear layers 12 · 32 a token and block, attention 2 · 32 a token and block, the head
+    // 64 a token; times width 32, and all else cancels.
+    let (linear, attention, head) = (2.0 * 12.0 * 32.0, 2.0 * 2.0 * 32.0, 64.0);
+    let expected = (linear + head) / (linear + attention + head);
+    assert_eq!(shares[..2], [0.0, 0.0]);
+    assert!(
+        shares[2..].iter().all(|share| (share - expected).abs() < 1e-12),
+        "{shares:?}, {expected}"
+    );
+}
+
+#[test]
+fn other_backends_train_too() {
+    let folder = folder();
+    let run = folder.path().join("ndarray");
+    succeeds(&[
+        "train",
+        "--size",
+        "smoke",
+        "--epochs",
+        "2",
+        "--backend",
+        "ndarray",
+        "--precision",
+        "fp8-current",
+        "--out",
+        text(&run),
+        "--quiet",
+    ]);
+    let outcome = json(run.join("outcome.json"));
+    let losses = outcome["losses"].as_array().expect("losses");
+    assert!(number(&losses[1], "valid_loss") < number(&losses[0], "valid_loss"));
+}
+
+#[test]
+fn patience_ends_a_run_early() {
+    let folder = folder();
+    let run = folder.path().join("run");
+    // Two epochs without improvement come sooner than 400 epochs: the learning rate of this size is far too high for them.
+    succeeds(&[
+        "train",
+        "--size",
+        "smoke",
+        "--epochs",
+        "400",
+        "--patience",
+        "1",
+        "--out",
+        text(&run),
+        "--quiet",
+    ]);
+    let outcome = json(run.join("outcome.json"));
+    let losses: Vec<f64> = outcome["losses"]
+        .as_array()
+        .expect("losses")
+        .iter()
+        .map(|p| number(p, "valid_loss"))
+        .collect();
+    assert!(losses.len() < 400, "{}", losses.len());
+    let (last, before) = losses.split_last().expect("losses");
+    assert!(
+        before.windows(2).all(|pair| pair[1] < pair[0])
+            && before.last().is_some_and(|loss| last >= loss)
+    );
+}
+
+#[test]
+fn a_trained_model_writes_what_it_is_asked_for() {
+    let folder = folder();
+    let run = folder.path().join("run");
+    let (trained, _) = succeeds(&[
+        "train",
+        "--size",
+        "smoke",
+        "--epochs",
+        "1",
+        "--precision",
+        "fp8-layers",
+        "--out",
+        text(&run),
+        "--prompt",
+        "Behold",
+        "--length",
+        "30",
+    ]);
+    let generate = |seed: &str| {
+        let arguments = [
+            "generate",
+            "--run",
+            text(&run),
+            "--prompt",
+            "Behold",
+            "--length",
+            "30",
+            "--sampling-seed",
+            seed,
+        ];
+        succeeds(&arguments).0
+    };
+    let first = generate("1");
+    assert!(first.starts_with("Behold") && first.chars().count() == 6 + 30 + 1, "{first}");
+    assert!(
+        trained.contains(&first),
+        "the text at the end of training is that of the saved model: {trained}{first}"
+    );
+    assert_eq!(generate("1"), first);
+    assert_ne!(generate("2"), first);
+}
+
+#[test]
+fn the_text_is_the_one_that_its_note_describes() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/data");
+    let mut bytes = vec![];
+    let file = fs::File::open(format!("{folder}/kjv.txt.gz")).expect("the text");
+    GzDecoder::new(file).read_to_end(&mut bytes).expect("intact");
+    let digest = Sha256::digest(&bytes);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let note = fs::read_to_string(format!("{folder}/README.md")).expect("the note");
+    assert!(note.contains(&digest), "{digest}");
+    assert!(note.contains("public domain"));
+    assert!(bytes.len() >= 1_000_000 && bytes.is_ascii());
+}
+
+#[test]
+fn products_are_observed_by_name_and_training_does_not_notice() {
+    let folder = folder();
+    let log = folder.path().join("log.jsonl");
+    let train = |name: &str, more: &[&str]| {
+        let run = folder.path().join(name);
+        let arguments = [
+            "train",
+            "--size",
+            "smoke",
+            "--epochs",
+            "1",
+            "--precision",
+            "fp8-delayed",
+            "--length",
+            "1",
+            "--out",
+            text(&run),
+        ];
+        let (stdout, _) = succeeds(&[&arguments[..], more].concat());
+        (stdout, fs::read(run.join("weights.safetensors")).expect("weights"))
+    };
+    let (stdout, observed) = train("observed", &["--observe", text(&log)]);
+    let (_, plain) = train("plain", &[]);
+    assert!(observed == plain, "an observed run ends elsewhere");
+    let lines = fs::read_to_string(&log).expect("a log");
+    for name in ["block0.qkv", "block0.projection", "block1.up", "block1.down", "head"] {
+        assert!(lines.contains(&format!("\"{name}\"")), "{name} is missing in the log");
+        assert!(stdout.contains(name), "{name} is missing in {stdout}");
+    }
+    assert!(stdout.contains("cargo xtask report"));
+}
+
+#[test]
+fn a_block_is_timed_in_every_precision() {
+    let folder = folder();
+    let (stdout, _) = succeeds(&[
+        "block",
+        "--size",
+        "smoke",
+        "--rounds",
+        "3",
+        "--batch",
+        "2",
+        "--out",
+        text(folder.path()),
+    ]);
+    let timing = json(folder.path().join("block.json"));
+    let rows = timing["rows"].as_array().expect("rows");
+    let names = [
+        "f32",
+        "mixed bf16",
+        "mixed bf16 + FP8, current scaling",
+        "mixed bf16 + FP8, delayed scaling",
+        "mixed bf16 + FP8 layers",
+    ];
+    assert_eq!(rows.len(), names.len());
+    for (row, name) in rows.iter().zip(names) {
+        assert_eq!(row["name"], name);
+        assert!(stdout.contains(name));
+        for field in ["forward_ms", "forward_backward_ms"] {
+            let mut all: Vec<f64> = row[format!("all_{field}")]
+                .as_array()
+                .expect("times")
+                .iter()
+                .map(|time| time.as_f64().expect("a time"))
+                .collect();
+            all.sort_unstable_by(f64::total_cmp);
+            assert!(all.len() == 3 && all[0] > 0.0 && all[1] == number(row, field), "{row}");
+        }
+        // Of three rounds the middle one: a backward pass takes longer than none.
+        assert!(number(row, "forward_backward_ms") > number(row, "forward_ms"), "{row}");
+    }
+    assert_eq!((number(&timing, "batch"), number(&timing, "width")), (2.0, 32.0));
+    assert!(stdout.contains("built without optimizations") == cfg!(debug_assertions));
+}
