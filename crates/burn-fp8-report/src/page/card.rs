@@ -112,12 +112,14 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
             _ => format!("<b>{share} {name}</b>"),
         }
     };
-    let shares = [
+    let mut shares = vec![
         share("zero", stats.zeros),
         share("flushed", stats.flushed),
         share("saturated", stats.saturated),
-        share("not finite", stats.non_finite),
     ];
+    if stats.non_finite > 0 {
+        shares.push(share("not finite", stats.non_finite));
+    }
     let sampled = match stats.sampled == stats.elements {
         true => format!("all {} elements", count(stats.elements)),
         false => format!("{} of {} elements", count(stats.sampled), count(stats.elements)),

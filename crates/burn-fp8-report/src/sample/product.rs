@@ -191,15 +191,16 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
         b.len(),
         "both operands have the same elements of the dimension summed over"
     );
-    // Four sums, so that the adder does not wait for itself.
-    let mut sums = [0.0; 4];
-    let (a, b) = (a.chunks(4), b.chunks(4));
+    // Eight sums, so that the adder does not wait for itself.
+    let mut sums = [0.0; 8];
+    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
     for (a, b) in a.zip(b) {
         for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
             *sum += a * b;
         }
     }
-    sums.iter().sum()
+    sums.iter().sum::<f64>() + rest
 }
 
 impl ProductStats {
