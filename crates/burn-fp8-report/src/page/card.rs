@@ -112,12 +112,14 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
             _ => format!("<b>{share} {name}</b>"),
         }
     };
-    let shares = [
+    let mut shares = vec![
         share("zero", stats.zeros),
         share("flushed", stats.flushed),
         share("saturated", stats.saturated),
-        share("not finite", stats.non_finite),
     ];
+    if stats.non_finite > 0 {
+        shares.push(share("not finite", stats.non_finite));
+    }
     let sampled = match stats.sampled == stats.elements {
         true => format!("all {} elements", count(stats.elements)),
         false => format!("{} of {} elements", count(stats.sampled), count(stats.elements)),
@@ -138,9 +140,14 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
 const SHOWN: f64 = 0.001;
 
 fn over_time(site: &SiteSeries) -> String {
+    let keys: String = GemmRole::ALL
+        .into_iter()
+        .filter(|role| site.points.iter().any(|point| point.products[*role as usize].is_some()))
+        .map(|role| format!("<span class=\"key k{}\"></span>{role}", role as usize))
+        .collect();
     let mut html = format!(
         "<div class=\"grid\"><figure><figcaption><h3>SQNR of the products</h3></figcaption>{}\
-         <div class=\"facts\"><span class=\"key k0\"></span>output<span class=\"key k1\"></span>grad_input<span class=\"key k2\"></span>grad_weight</div></figure>",
+         <div class=\"facts\">{keys}</div></figure>",
         lines::sqnr(site)
     );
     for operand in Operand::ALL {

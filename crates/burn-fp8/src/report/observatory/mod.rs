@@ -24,25 +24,29 @@ use crate::Fp8Error;
 /// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures
 ///
 /// - for each operand: amax, scale, shares of elements flushed to zero, saturated and not finite, SQNR, exponent histogram;
-/// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR that row-wise
-///   scales, other formats or current scaling would have given it.
+/// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR
+///   that row-wise scales, other formats or current scaling would have given it.
 ///
 /// A handle: clones watch together. Products are observed in the order in which they are registered on the thread that runs
 /// [`step`](Self::step), so a step has to make the same products each time; [`named`] gives them names.
 ///
 /// # Cost
-/// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step each operand is read back once, in f32:
-/// at most `4 × max_elements` bytes and, where that is not all of it, 4 bytes for each row and column taken; the device is waited for each time. The host
-/// quantizes these elements once, then up to 32 lines of each operand up to five times for each product, and forms up to 32 × 32 sums of their products six times.
-/// It holds input and weight of a site until its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
+/// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step each operand is
+/// read back once, in f32: at most `4 × max_elements` bytes and, where that is not all of it, 4 bytes for each row and column
+/// taken; the device is waited for each time. The host quantizes these elements once, then up to 32 lines of each operand up to
+/// five times for each product, and forms up to 32 × 32 sums of their products six times. It holds input and weight of a site until
+/// its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
 ///
-/// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three operands. Sums then have fewer terms than
-/// those of the model, and where terms agree in sign the SQNR measured is lower than that of the whole sum. Scales and amaxes, also those of rows, are those of whole tensors.
-/// Of a batched product one pair of matrices is sampled.
+/// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three
+/// operands. Sums then have fewer terms than those of the model, and where terms agree in sign the SQNR measured is lower than
+/// that of the whole sum. Scales and amaxes, also those of rows, are those of whole tensors. Of a batched product one pair of
+/// matrices is sampled.
 ///
 /// # What is seen
-/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8 and of the FP8 layers of [`nn`](crate::nn), their scales without rounding to bf16 or f16; not those of frozen layers, nor [`scaled_matmul`](crate::scaled_matmul). With `Autodiff<Fp8Backend<B>>` products of
-/// the backward pass are sites of their own. Rounding of the result and what tensor cores lose while they accumulate are not measured.
+/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8, and those of the FP8 layers of [`nn`](crate::nn), with their scales as
+/// they are before bf16 or f16 rounds them; not those of frozen layers, nor [`scaled_matmul`](crate::scaled_matmul). With
+/// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result and what tensor cores
+/// lose while they accumulate are not measured.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};
@@ -112,8 +116,8 @@ impl Observatory {
 
     /// Runs a training step, forward and backward, on this thread. The first is step 0; steps 0, N, 2·N, … are sampled.
     ///
-    /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind. Within a step one of another observatory may be run:
-    /// its products are its own.
+    /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind.
+    /// Within a step one of another observatory may be run: its products are its own.
     pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         let step = self.shared.steps.fetch_add(1, Ordering::Relaxed);
         if !step.is_multiple_of(self.shared.options.every) {
@@ -134,8 +138,9 @@ impl Observatory {
         self.seen().observations.summary()
     }
 
-    /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, or there are more sites than anyone would look at, and the log
-    /// ended there; or steps of several threads overlapped, and one was left out. Training goes on.
+    /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, or there are
+    /// more sites than anyone would look at, and the log ended there; or steps of several threads overlapped, and one was left
+    /// out. Training goes on.
     pub fn failure(&self) -> Option<String> {
         self.seen().failure.clone()
     }

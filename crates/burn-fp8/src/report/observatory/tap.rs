@@ -109,8 +109,10 @@ impl Tap {
                 elements: tensor.shape().num_elements() as u64,
                 format: recipe.formats.of(operand),
                 scale: scale.map(Scalar::read),
-                // That of a layer is not finite where the tensor is not.
-                amax: amax.map(Scalar::read).filter(|amax| amax.is_finite()).unwrap_or(largest),
+                // That of a layer is not finite where the tensor is not; nobody measures it where rows have scales of their own.
+                amax: Some(amax.map_or_else(|| read::amax::<B>(&tensor), Scalar::read))
+                    .filter(|amax| amax.is_finite())
+                    .unwrap_or(largest),
             };
             let first = GemmRole::ALL.into_iter().find(|role| role.operands().contains(&operand));
             let lines = lines_of(first.expect("every operand is in two products"), operand);
