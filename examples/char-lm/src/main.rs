@@ -155,16 +155,19 @@ fn observed(observatory: &Observatory, args: &args::Train) -> String {
 /// The numbers of a run in a few lines.
 fn summary(outcome: &Outcome) -> String {
     let memory = match outcome.peak_memory {
-        Some(bytes) => format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20)),
-        None => "unknown".into(),
+        Some(bytes) => format!("peak memory {:.0} MiB", bytes as f64 / f64::from(1 << 20)),
+        None => "peak memory unknown".into(),
+    };
+    let speed = match outcome.tokens_per_second {
+        Some(speed) => format!("{speed:.0} characters a second"),
+        None => "nothing was left to train".into(),
     };
     format!(
         "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
-         {:.0} characters a second, peak memory {memory}, {:.1}% of the matrix FLOPs in FP8\n",
+         {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8\n",
         outcome.final_loss(),
         outcome.losses.len(),
         outcome.bigram_loss,
-        outcome.tokens_per_second,
         100.0 * outcome.fp8_share
     )
 }

@@ -216,6 +216,14 @@ impl Setup {
         Ok(Self { precision, high, config, delayed, loss_scale })
     }
 
+    /// The same setup, with state of its own that has seen nothing.
+    ///
+    /// # Errors
+    /// None that [`new`](Self::new) did not have.
+    pub fn anew(&self) -> Result<Self> {
+        Self::new(self.precision, self.high)
+    }
+
     /// The state of delayed scaling, which checkpoints must hold.
     pub fn delayed(&self) -> Option<&DelayedState> {
         self.delayed.as_ref()

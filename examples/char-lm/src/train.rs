@@ -4,6 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::data::dataloader::DataLoader;
@@ -18,17 +19,17 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
-use burn_fp8::Fp8Matmul;
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
 use burn_fp8::report::{Observatory, ObservatoryOptions};
+use burn_fp8::{Fp8Matmul, Report};
 
 use crate::checkpoint;
 use crate::curve::{self, Curve, Patience};
-use crate::loader::{Batch, TrainLoader, ValidLoader};
+use crate::loader::{self, Batch, TrainLoader, ValidLoader};
 use crate::model::{self, Gpt};
 use crate::ngram;
 use crate::precision::{Setup, for_compute};
-use crate::probe;
+use crate::probe::{self, StepContext};
 use crate::progress::Silent;
 use crate::recorder::WholeFileRecorder;
 use crate::run::{self, Folder, Outcome, Settings};
@@ -97,7 +98,7 @@ where
 
     fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
         let Batch { inputs, targets, step } = batch;
-        let (loss, gradients) = step.probe.around(|| {
+        let (loss, gradients) = step.observe(|| {
             let model = for_compute::<B, _>(self);
             let loss = model.loss(inputs, targets);
             (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
@@ -188,12 +189,24 @@ where
             None => eprintln!("there is no checkpoint yet: training from the beginning"),
         }
     }
-    let curve = Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet)?;
+    // Not into the picture that the Learner draws on a terminal.
+    let is_plain = quiet || !std::io::stdout().is_terminal();
+    let curve =
+        Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet || !is_plain)?;
+    // A run that was killed after its last epoch has nothing left to train, also where patience made it the last.
+    let is_stuck = settings.patience.is_some_and(|epochs| curve::is_stuck(&points[..done], epochs));
+    let last_epoch = if is_stuck { done } else { settings.epochs };
+    let step = products_of_a_step(&model, setup.anew()?, &shape, text);
+    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
+    ensure!(
+        3 * probe::forward_flops(&step) == step_flops,
+        "the products of a step are others than the shape of the model says:\n{step}"
+    );
 
     let options = |log| ObservatoryOptions::default().with_log(log);
     let observatory =
         observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
-    let context = Arc::new(probe::StepContext::new(setup.clone(), observatory.clone()));
+    let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let valid: Arc<[u8]> = text.valid.as_slice().into();
     let train_loader = TrainLoader::<B>::new(
         text.train.as_slice().into(),
@@ -203,7 +216,7 @@ where
         context.clone(),
         device.clone(),
     );
-    let stopwatch = train_loader.stopwatch();
+    let (stopwatch, begun) = (train_loader.stopwatch(), train_loader.epochs());
     let valid_loader = ValidLoader::<B::InnerBackend>::new(valid, shape, context.clone(), device);
     let mut training = SupervisedTraining::new(
         folder.path(),
@@ -216,8 +229,8 @@ where
     .with_application_logger(None)
     .with_file_checkpointer(WholeFileRecorder::default())
     .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
-    .num_epochs(settings.epochs);
-    if quiet || !std::io::stdout().is_terminal() {
+    .num_epochs(last_epoch);
+    if is_plain {
         training = training.renderer(Silent);
     }
     if let Some(epoch) = checkpoint {
@@ -235,28 +248,36 @@ where
         return Err(anyhow!("interrupted: {reason}; go on with --resume"));
     }
 
-    let losses = curve.wait(0);
+    // Another thread may still be computing the last of them.
+    let losses = curve.wait(begun.load(Ordering::Relaxed));
     let seconds = stopwatch.total().as_secs_f64();
     let trained_tokens = (losses.len() - done) * shape.steps * shape.batch * shape.context;
-    let first_step = context.probe.first();
-    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
-    ensure!(
-        3 * probe::forward_flops(&first_step) == step_flops,
-        "the products of a step are others than the shape of the model says:\n{first_step}"
-    );
     let outcome = Outcome {
         bigram_loss: ngram::bigram_loss(&text.train, &text.valid, text.vocabulary.len()),
         unigram_loss: ngram::unigram_loss(&text.train, &text.valid, text.vocabulary.len()),
-        tokens_per_second: trained_tokens as f64 / seconds,
+        tokens_per_second: (trained_tokens > 0).then(|| trained_tokens as f64 / seconds),
         seconds,
         peak_memory: run::peak_memory(),
-        fp8_share: probe::fp8_flops(&first_step) as f64 / step_flops as f64,
+        fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
         losses,
     };
     model::save::<B::InnerBackend, _>(&trained.model, &folder.weights())?;
     run::write_json(&folder.outcome(), &outcome)?;
     Ok(Trained { model: trained.model, outcome, observatory })
+}
+
+/// The matrix products of a training step, whose result is thrown away, and its state with it.
+fn products_of_a_step<B>(model: &Gpt<B>, setup: Setup, shape: &Shape, text: &Text) -> Report
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let step = Arc::new(StepContext { setup, observatory: None });
+    let starts: Vec<_> = (0..shape.batch).collect();
+    let batch = loader::batch(&text.train, &starts, shape.context, &step, &B::Device::default());
+    let (_, report) = step.setup.scope(|| burn_fp8::trace(|| drop(TrainStep::step(model, batch))));
+    report
 }
 
 /// Makes the folder of a new run, or checks that it is the one to go on with.

@@ -88,8 +88,8 @@ fn other_backends_train_too() {
 fn patience_ends_a_run_early() {
     let folder = folder();
     let run = folder.path().join("run");
-    // Two epochs without improvement come sooner than 400 epochs: the learning rate of this size is far too high for them.
-    succeeds(&[
+    // An epoch without improvement comes sooner than 400 epochs: the learning rate of this size is far too high for them.
+    let arguments = [
         "train",
         "--size",
         "smoke",
@@ -97,10 +97,11 @@ fn patience_ends_a_run_early() {
         "400",
         "--patience",
         "1",
+        "--quiet",
         "--out",
         text(&run),
-        "--quiet",
-    ]);
+    ];
+    succeeds(&arguments);
     let outcome = json(run.join("outcome.json"));
     let losses: Vec<f64> = outcome["losses"]
         .as_array()
@@ -110,6 +111,12 @@ fn patience_ends_a_run_early() {
         .collect();
     assert!(losses.len() < 400, "{}", losses.len());
     let (last, before) = losses.split_last().expect("losses");
+    // Resumed after its end, it does not train an epoch more.
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(run.join(file)).expect("removed");
+    }
+    succeeds(&[&arguments[..], &["--resume"]].concat());
+    assert_eq!(json(run.join("outcome.json"))["losses"], outcome["losses"]);
     assert!(
         before.windows(2).all(|pair| pair[1] < pair[0])
             && before.last().is_some_and(|loss| last >= loss)
