@@ -3,7 +3,7 @@
 mod common;
 
 use burn::backend::{Autodiff, Flex};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, RunningState};
 use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear,
     LinearConfig,
@@ -16,7 +16,7 @@ use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::policy::{self, Policy};
 use burn_fp8::{Fp8Backend, GemmRole, trace};
 use common::models::{dot, parameters, state};
-use common::{Outer, Random, assert_close, bits, tensor, values};
+use common::{Outer, Random, assert_close, bits, panic_of, tensor, values};
 
 type Plain = Autodiff<Flex>;
 type Fp8 = Outer<Flex>;
@@ -261,4 +261,20 @@ fn batch_norms_stay_in_f32_with_their_statistics() {
     assert!(dtypes(&view).into_iter().all(|(_, dtype)| dtype == DType::F32));
     view.forward(x);
     assert_ne!(bits(&values(norm.running_mean.value_sync())), before, "a view updates them");
+}
+
+#[derive(Module, Debug)]
+struct Mean<B: Backend> {
+    linear: Linear<B>,
+    mean: RunningState<Tensor<B, 1>>,
+}
+
+#[test]
+fn shared_state_of_other_modules_is_not_rounded_unseen() {
+    let mean = RunningState::new(tensor::<Plain, 1>(&[1.1], [1]));
+    let module = Mean { linear: layer(), mean };
+    let message = panic_of(|| mixed(FloatDType::BF16).cast_module_to_compute(&module));
+    assert!(message.contains("parameter 2 of 3") && message.contains("RunningState"), "{message}");
+    // A part without it is cast.
+    mixed(FloatDType::BF16).cast_module_to_compute(&module.linear);
 }

@@ -1,7 +1,5 @@
 //! Casts of tensors and of modules.
 
-use std::marker::PhantomData;
-
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -49,6 +47,10 @@ impl Policy {
     /// arrive at the parameters of the module itself, in its dtype. [What is not cast](super#what-is-not-cast).
     ///
     /// Do not train or save the view; it ends with the pass.
+    ///
+    /// # Panics
+    /// Where the module shares a parameter with its clones, so that the cast of the view has changed it: `RunningState` outside of Burn's
+    /// `BatchNorm`.
     pub fn cast_module_to_compute<B: Backend, M: Module<B>>(&self, module: &M) -> M {
         view(module, Some(self.compute))
     }
@@ -113,20 +115,36 @@ fn cast_tensor<B: Backend, const D: usize>(
 }
 
 fn view<B: Backend, M: Module<B>>(module: &M, dtype: Option<FloatDType>) -> M {
-    // Burn initializes a parameter when it is first used, and clones made before that each for itself.
-    module.visit(&mut Initialize(PhantomData::<B>));
-    let module = module.clone();
-    match dtype {
-        Some(dtype) => module.map(&mut CastModule { dtype, kind: Kind::View, containers: vec![] }),
-        None => module,
+    // Burn initializes a parameter when it is first used, and clones made before that each for itself: this uses all of them.
+    let mut before = DTypes::default();
+    module.visit(&mut before);
+    let clone = module.clone();
+    let Some(dtype) = dtype else { return clone };
+    let view = clone.map(&mut CastModule { dtype, kind: Kind::View, containers: vec![] });
+    let mut after = DTypes::default();
+    module.visit(&mut after);
+    let changed =
+        before.dtypes.iter().zip(&after.dtypes).position(|(before, after)| before != after);
+    if let Some(index) = changed {
+        panic!(
+            "parameter {index} of {} is shared by the module with its clones, as `RunningState` is, and has become {:?}: keep the \
+             module that has it out of the one that is cast",
+            after.dtypes.len(),
+            after.dtypes[index]
+        );
     }
+    view
 }
 
-struct Initialize<B>(PhantomData<B>);
+/// The dtypes of all float parameters, in the order of a visit.
+#[derive(Default)]
+struct DTypes {
+    dtypes: Vec<DType>,
+}
 
-impl<B: Backend> ModuleVisitor<B> for Initialize<B> {
+impl<B: Backend> ModuleVisitor<B> for DTypes {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        param.val();
+        self.dtypes.push(param.val().dtype());
     }
 }
 

@@ -44,7 +44,7 @@
 //! Casts of modules leave integer and boolean parameters, and
 //! - the state of FP8 layers ([`Fp8State`](crate::nn::Fp8State)): it is f32 in any model;
 //! - Burn's `BatchNorm`: running statistics need f32, and belong to a module and its clones together. Give it inputs in f32.
-//!   `RunningState` in a module of your own would be rounded in place: keep such a module out of the one that is cast.
+//!   `RunningState` in a module of your own is not left alone: keep such a module out of the one that is cast. A view of it panics.
 //!
 //! # Loss scaling
 //! Small gradients vanish in f16, whose smallest number is 2⁻²⁴. [`LossScale`] multiplies the loss, and so all gradients, and

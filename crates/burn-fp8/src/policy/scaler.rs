@@ -42,9 +42,11 @@ use crate::nn::{AMAX_HISTORY, is_fp8_state};
 /// # Ok::<(), burn_fp8::Fp8Error>(())
 /// ```
 ///
+/// In Burn's `Learner` the model has the handle in a field marked `#[module(skip)]`, and multiplies the loss in its `TrainStep`.
+///
 /// # Under FP8
 /// Output gradients are quantized as they are in the backward pass, scaled. Current scaling follows the loss scale; delayed scaling knows it a
-/// step late, and saturates where the scale has just grown: give its recipe a margin of 1
+/// step late, and saturates where the scale has just grown: give its recipe a margin of 1, for a factor of 2
 /// ([`Recipe::with_margin`](crate::Recipe::with_margin)). The amaxes of a skipped step do enter the histories of a
 /// [`DelayedState`](crate::DelayedState), which commits where `backward` ends; they are finite. Those of FP8 layers do not.
 #[derive(Clone, Debug, Default)]
