@@ -23,3 +23,38 @@ pub fn run(log: &Path, out: Option<PathBuf>) -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::run;
+
+    #[test]
+    fn a_page_is_written_beside_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("run.jsonl");
+        fs::write(&log, "{\"fp8_observatory\":1,\"every\":10,\"max_elements\":256}\n").unwrap();
+        run(&log, None).unwrap();
+        let page = fs::read_to_string(folder.path().join("run.html")).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Nothing was sampled"));
+        let out = folder.path().join("other.html");
+        run(&log, Some(out.clone())).unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), page);
+        let error = run(&log, Some(log.clone())).unwrap_err().to_string();
+        assert!(error.contains("is the log itself"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_log_gets_one_line_and_no_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("run.jsonl");
+        fs::write(&log, "step,loss\n0,1.5\n").unwrap();
+        let error = format!("{:#}", run(&log, None).unwrap_err());
+        assert!(
+            error.contains("run.jsonl, line 1: no header") && error.lines().count() == 1,
+            "{error}"
+        );
+        assert!(!folder.path().join("run.html").exists());
+    }
+}

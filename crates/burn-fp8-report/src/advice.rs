@@ -105,7 +105,7 @@ impl Ranked<'_> {
         match self.advice {
             Advice::Fits => {
                 let limit = rounding_limit(self.stats.formats);
-                format!("FP8 fits: {now}, of the {limit:.1} dB that rounding alone leaves.")
+                format!("FP8 fits: {now}; rounding alone leaves about {limit:.1} dB.")
             }
             Advice::NoSignal => "Nothing to measure: an operand is all zeros.".into(),
             Advice::NonFinite => {

@@ -40,7 +40,8 @@ pub struct SiteSeries {
     pub last: SiteEntry,
     /// Points in time, the oldest first.
     pub points: Vec<Point>,
-    /// The lowest SQNR, of [`MatrixSqnr::decibels`](crate::MatrixSqnr::decibels), of the products output, grad_input and grad_weight in any sample, in dB.
+    /// The lowest SQNR, of [`MatrixSqnr::decibels`](crate::MatrixSqnr::decibels), of the products output, grad_input and
+    /// grad_weight in any sample, in dB.
     pub lowest: [Option<f64>; 3],
     /// How many samples there were.
     pub samples: u64,

@@ -46,8 +46,8 @@ impl fmt::Display for Sqnr {
 
 /// The SQNR of a matrix, as a whole and of its lines.
 ///
-/// Where few rows or columns are much larger than the others, they are nearly all of the power, and the ratio of the whole does not tell that the others
-/// are lost: hence that of the median row, or of the median column.
+/// Where few rows or columns are much larger than the others, they are nearly all of the power, and the ratio of the whole does
+/// not tell that the others are lost: hence that of the median row, or of the median column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MatrixSqnr {

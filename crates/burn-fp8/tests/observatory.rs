@@ -1,39 +1,16 @@
-//! The observatory, from a training step to its report.
+//! The observatory, from a training step to its report: numbers.
 #![cfg(feature = "flex")]
 #![allow(missing_docs)]
 
 mod common;
 
 use burn::backend::Flex;
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{FloatDType, Tensor};
-use burn_fp8::report::sample::{Alternative, Prediction, ProductStats};
-use burn_fp8::report::{Advice, Observations, Observatory, ObservatoryOptions, log, named};
+use burn::tensor::FloatDType;
+use burn_fp8::report::sample::Alternative;
+use burn_fp8::report::{Advice, Observatory, ObservatoryOptions, log, named};
 use burn_fp8::{Filter, Fp8Config, Fp8Format, GemmRole, Recipe, trace};
-use common::{Inner, Outer, Random, panic_of, tensor, values};
-
-const M: usize = 20;
-const K: usize = 24;
-const N: usize = 16;
-
-fn every_step() -> Observatory {
-    Observatory::new(ObservatoryOptions::default().with_every(1)).expect("valid options")
-}
-
-fn operands(seed: u64) -> [Vec<f32>; 3] {
-    let mut random = Random(seed);
-    [M * K, K * N, M * N].map(|count| random.spread(count))
-}
-
-/// `x · w`, and the gradients of both for a given gradient of the result.
-fn products<B: AutodiffBackend>([x, w, g]: &[Vec<f32>; 3]) -> [Vec<f32>; 3] {
-    let x = tensor::<B, 2>(x, [M, K]).require_grad();
-    let w = tensor::<B, 2>(w, [K, N]).require_grad();
-    let y = named("up", || x.clone().matmul(w.clone()));
-    let gradients = (y.clone() * tensor(g, [M, N])).sum().backward();
-    let grad = |tensor: &Tensor<B, 2>| values(tensor.grad(&gradients).expect("tracked"));
-    [values(y.inner()), grad(&x), grad(&w)]
-}
+use common::observatory::{K, M, N, decibels, every_step, operands, predicted, products, sites};
+use common::{Inner, Outer, Random, tensor};
 
 /// The number that is nearest to `x / scale` in the table of codes, the one of even code of two, times the scale.
 fn nearest(x: f32, scale: f32, format: Fp8Format) -> f64 {
@@ -46,27 +23,12 @@ fn nearest(x: f32, scale: f32, format: Fp8Format) -> f64 {
         * f64::from(scale)
 }
 
-fn decibels(stats: Option<&ProductStats>) -> f64 {
-    stats.expect("measured").sqnr.whole.decibels().expect("a signal")
-}
-
-fn predicted(stats: Option<&ProductStats>, alternative: Alternative) -> f64 {
-    let is_it = |prediction: &&Prediction| prediction.alternative == alternative;
-    let prediction = stats.expect("measured").alternatives.iter().find(is_it);
-    prediction.expect("predicted").sqnr.whole.decibels().expect("a signal")
-}
-
-fn sites<B: Backend>(observatory: &Observatory) -> Observations {
-    assert_eq!(observatory.failure(), None);
-    observatory.report()
-}
-
 #[test]
 fn the_three_products_of_a_layer_are_measured() {
     let tensors = operands(1);
     let observatory = every_step();
     let (_, report) = trace(|| observatory.step(|| products::<Outer<Flex>>(&tensors)));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     assert_eq!((seen.steps, seen.sites.len()), (1, 1));
     let site = &seen.sites[0];
     assert_eq!(site.label(), "up #1");
@@ -128,32 +90,6 @@ fn the_three_products_of_a_layer_are_measured() {
 }
 
 #[test]
-fn watching_changes_no_bit() {
-    let tensors = operands(2);
-    let plain = products::<Outer<Flex>>(&tensors);
-    assert!(every_step().step(|| products::<Outer<Flex>>(&tensors)) == plain);
-}
-
-#[test]
-fn only_sampled_steps_are_seen() {
-    let tensors = operands(3);
-    let observatory = Observatory::new(ObservatoryOptions::default().with_every(3)).expect("valid");
-    products::<Outer<Flex>>(&tensors);
-    for _ in 0..7 {
-        observatory.step(|| products::<Outer<Flex>>(&tensors));
-        products::<Outer<Flex>>(&tensors);
-    }
-    let seen = sites::<Flex>(&observatory);
-    assert_eq!((seen.steps, seen.span, seen.sites.len()), (3, Some([0, 6]), 1));
-    assert_eq!(seen.sites[0].points.iter().map(|point| point.step).collect::<Vec<_>>(), [0, 3, 6]);
-    for (every, elements, expected) in [(0, 1, "every = 0"), (1, 0, "max_elements = 0")] {
-        let options = ObservatoryOptions::default().with_every(every).with_max_elements(elements);
-        let error = Observatory::new(options).unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}");
-    }
-}
-
-#[test]
 fn only_products_that_run_in_fp8_are_measured() {
     let observatory = every_step();
     let [x, w, _] = operands(4);
@@ -169,7 +105,7 @@ fn only_products_that_run_in_fp8_are_measured() {
         y.sum().backward();
         config.scope(|| products::<Outer<Flex>>(&operands(5)));
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let roles: Vec<Vec<GemmRole>> = seen
         .sites
         .iter()
@@ -193,7 +129,7 @@ fn an_outlier_is_found_and_row_wise_scales_are_advised() {
     x[2 * K + 5] = 3e6;
     let observatory = every_step();
     observatory.step(|| products::<Outer<Flex>>(&[x, w, g]));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let output = seen.sites[0].last.products.of(GemmRole::Output);
     // Beside the row of the outlier nothing is left; of the whole result it is nearly all of the power.
     let line = output.expect("measured").sqnr.line.decibels().expect("a signal");
@@ -215,7 +151,7 @@ fn delayed_scales_that_saturate_are_told() {
             observatory.step(|| products::<Outer<Flex>>(&[larger.clone(), w, g]));
         });
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let stats = seen.sites[0].last.operands.input.clone().expect("measured");
     let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
     assert_eq!(stats.scale, amax / 448.0, "that of the step before");
@@ -236,17 +172,17 @@ fn samples_are_bounded_and_scales_are_those_of_whole_tensors() {
     let mut values = || (0..SIDE * SIDE).map(|_| random.unit()).collect::<Vec<f32>>();
     let [mut x, w] = [values(), values()];
     // An outlier in every row, all in one column: most samples do not meet it.
-    x.iter_mut().step_by(SIDE).for_each(|x| *x = 5000.0);
+    x.iter_mut().step_by(SIDE).for_each(|x| *x = 1e6);
     let observatory =
         Observatory::new(ObservatoryOptions::default().with_every(1).with_max_elements(256))
             .expect("valid");
     observatory
         .step(|| tensor::<Outer<Flex>, 2>(&x, [SIDE, SIDE]).matmul(tensor(&w, [SIDE, SIDE])));
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let site = &seen.sites[0].last;
     let stats = site.operands.input.as_ref().expect("measured");
     assert_eq!((stats.sampled, stats.elements), (256, (SIDE * SIDE) as u64));
-    assert_eq!((stats.amax, stats.scale), (5000.0, 5000.0 / 448.0));
+    assert_eq!((stats.amax, stats.scale), (1e6, 1e6 / 448.0));
     let output = site.products.of(GemmRole::Output);
     assert_eq!(output.expect("measured").terms, 16);
     // Rows have the same outlier: scales of their own gain little, whatever the sample has met.
@@ -262,7 +198,7 @@ fn the_inner_order_has_a_site_for_each_product() {
         let x = tensor::<Inner<Flex>, 2>(&operands(9)[0], [M, K]).require_grad();
         layer.forward(x).powi_scalar(2).sum().backward()
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let mut roles: Vec<_> = seen.ranked().iter().map(|ranked| ranked.role.to_string()).collect();
     roles.sort();
     assert_eq!(
@@ -286,7 +222,7 @@ fn batches_and_narrow_types_are_sampled() {
             x.matmul(tensor::<Outer<Flex>, 3>(&w[..30], [1, 5, 6]).cast(FloatDType::F16));
         })
     });
-    let seen = sites::<Flex>(&observatory);
+    let seen = sites(&observatory);
     let [batched, joined] = [&seen.sites[0].last, &seen.sites[1].last];
     let sampled = |entry: &log::SiteEntry| {
         let [input, weight] = [&entry.operands.input, &entry.operands.weight];
@@ -305,142 +241,31 @@ fn batches_and_narrow_types_are_sampled() {
 }
 
 #[test]
-fn steps_nest_and_panics_leave_nothing() {
-    let tensors = operands(12);
-    let (outer, inner) = (every_step(), every_step());
-    outer.step(|| {
-        named("outer", || {
-            products::<Outer<Flex>>(&tensors);
-            inner.step(|| products::<Outer<Flex>>(&tensors));
-            let message = panic_of(|| {
-                inner.step(|| {
-                    named("lost", || -> () {
-                        panic!("{:?}", products::<Outer<Flex>>(&tensors)[0].len())
-                    })
-                })
-            });
-            assert_eq!(message, (M * N).to_string());
-            products::<Outer<Flex>>(&tensors);
-        })
-    });
-    let labels = |observatory: &Observatory| -> Vec<String> {
-        sites::<Flex>(observatory).sites.iter().map(|site| site.label()).collect()
-    };
-    assert_eq!(labels(&outer), ["outer.up #1", "outer.up #2"]);
-    assert_eq!((labels(&inner), inner.report().steps), (vec!["up #1".to_string()], 1));
-    // Nothing is left on the thread.
-    products::<Outer<Flex>>(&tensors);
-    assert_eq!(outer.report().sites.len(), 2);
-}
+fn fp8_layers_are_seen_with_their_scales() {
+    use burn::backend::Autodiff;
+    use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 
-#[test]
-fn a_backward_pass_after_its_step_is_not_sampled() {
-    let [x, w, _] = operands(13);
     let observatory = every_step();
-    let weight = tensor::<Outer<Flex>, 2>(&w, [K, N]).require_grad();
-    let y = observatory.step(|| tensor::<Outer<Flex>, 2>(&x, [M, K]).matmul(weight.clone()));
-    let gradients = y.sum().backward();
-    assert!(weight.grad(&gradients).is_some());
-    assert!(observatory.report().sites[0].last.products.grad_weight.is_none());
-}
-
-#[test]
-fn the_log_holds_what_was_seen() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("run.jsonl");
-    let options = || ObservatoryOptions::default().with_every(1).with_log(&path);
-    let observatory = Observatory::new(options()).expect("created");
-    for seed in 0..3 {
-        observatory.step(|| products::<Outer<Flex>>(&operands(seed)));
-        // Flushed after each step.
-        assert_eq!(log::read(&path).expect("whole").steps, seed + 1);
-    }
-    let (seen, read) = (sites::<Flex>(&observatory), log::read(&path).expect("whole"));
-    assert_eq!(seen.to_string(), read.to_string());
-    assert_eq!(seen.to_html(), read.to_html());
-    let error = Observatory::new(options()).unwrap_err().to_string();
-    assert!(error.contains("cannot create") && error.contains("run.jsonl"), "{error}");
-}
-
-/// A block of a model that trains on inputs with outliers, as language models have them.
-fn outliers(seed: u64, rows: usize, width: usize) -> Vec<f32> {
-    let mut random = Random(seed);
-    let mut values: Vec<f32> = (0..rows * width).map(|_| random.unit()).collect();
-    // Two channels, and one row as a whole.
-    values.iter_mut().skip(3).step_by(width).for_each(|x| *x *= 60.0);
-    values.iter_mut().skip(7).step_by(width).for_each(|x| *x *= 200.0);
-    values[5 * width..6 * width].iter_mut().for_each(|x| *x *= 5000.0);
-    values
-}
-
-/// Prints what watching costs on a model of four layers, and writes the log of one of its runs: to the file that `OBSERVATORY_LOG` names, if it is set.
-///
-/// `OBSERVATORY_LOG=/tmp/fp8.jsonl cargo test --test observatory -- --ignored --nocapture`, then `cargo xtask report /tmp/fp8.jsonl`.
-#[test]
-#[ignore = "measures time"]
-fn overhead() {
-    use std::time::Instant;
-
-    use burn::nn::{Linear, LinearConfig};
-    use burn::optim::{AdamConfig, GradientsParams, Optimizer};
-
-    type B = Outer<Flex>;
-    const ROWS: usize = 256;
-    const WIDTH: usize = 256;
-    const STEPS: usize = 200;
-
-    #[derive(burn::module::Module, Debug)]
-    struct Net<B: Backend> {
-        layers: Vec<Linear<B>>,
-    }
-
-    let run = |observatory: Option<Observatory>, recipe: Recipe| {
-        let device = Default::default();
-        let layers = (0..4).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device)).collect();
-        let mut net = Net::<B> { layers };
-        let mut optimizer = AdamConfig::new().init();
-        let config = Fp8Config::default().with_recipe(recipe);
-        let mut times = Vec::new();
-        for step in 0..STEPS {
-            let x = tensor::<B, 2>(&outliers(step as u64, ROWS, WIDTH), [ROWS, WIDTH]);
-            let start = Instant::now();
-            let pass = || {
-                let mut y = x;
-                for (index, layer) in net.layers.iter().enumerate() {
-                    y = named(&format!("layers.{index}"), || layer.forward(y));
-                    y = burn::tensor::activation::relu(y);
-                }
-                y.powi_scalar(2).mean().backward()
-            };
-            let gradients = config.scope(|| match &observatory {
-                Some(observatory) => observatory.step(pass),
-                None => pass(),
-            });
-            let gradients = GradientsParams::from_grads(gradients, &net);
-            net = optimizer.step(1e-3, net, gradients);
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        times.sort_by(f64::total_cmp);
-        (times.iter().sum::<f64>() / STEPS as f64, times[STEPS / 2])
+    let dot = Fp8DotGeneralConfig::new().with_amax_history_length(4);
+    let layer =
+        Fp8LinearConfig::new(K, N).with_dot(dot).init::<Autodiff<Flex>>(&Default::default());
+    let [mut x, _, _] = operands(16);
+    x[0] = 1000.0; // beyond 448 at the initial scale, 1
+    let run = |observatory: &Observatory| {
+        observatory.step(|| {
+            let x = tensor::<Autodiff<Flex>, 2>(&x, [M, K]).require_grad();
+            named("head", || layer.forward(x)).sum().backward()
+        })
     };
-    let options = ObservatoryOptions::default();
-    let observatory =
-        |every| Some(Observatory::new(options.clone().with_every(every)).expect("valid"));
-    for (name, observatory) in [
-        ("no observatory", None),
-        ("every 1000 steps", observatory(1000)),
-        ("every 100 steps", observatory(100)),
-        ("every 10 steps", observatory(10)),
-        ("every step", observatory(1)),
-    ] {
-        let (mean, median) = run(observatory, Recipe::current());
-        println!("{name:>18}: {mean:7.2} ms a step, median {median:7.2} ms");
-    }
-    if let Some(path) = std::env::var_os("OBSERVATORY_LOG") {
-        let options = options.with_every(5).with_log(path);
-        let watching = Observatory::new(options).expect("created");
-        burn_fp8::DelayedState::new()
-            .scope(|| run(Some(watching.clone()), Recipe::delayed().with_history_length(16)));
-        println!("{}", watching.report());
-    }
+    let (_, report) = trace(|| run(&observatory));
+    let seen = sites(&observatory);
+    let site = &seen.sites[0];
+    assert_eq!((seen.sites.len(), site.label()), (1, "head #1".into()));
+    assert!(site.last.recipe.contains("of 4"), "{}", site.last.recipe);
+    let input = site.last.operands.input.as_ref().expect("measured");
+    assert_eq!((input.scale, input.amax, input.saturated), (1.0, 1000.0, 1));
+    let roles = GemmRole::ALL.map(|role| site.last.products.of(role).is_some());
+    assert_eq!((roles, report.products.len()), ([true; 3], 3));
+    let output = site.last.products.of(GemmRole::Output);
+    assert!(predicted(output, Alternative::CurrentScale) > decibels(output) + 3.0);
 }

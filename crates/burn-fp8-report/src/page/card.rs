@@ -66,30 +66,31 @@ pub(super) fn class(advice: &Advice) -> &'static str {
 /// What each product has, and would have otherwise.
 fn products(site: &SiteSeries) -> String {
     let mut html = String::from(
-        "<div class=\"scroll\"><table><tr><th>product</th><th>formats</th><th class=\"num\">SQNR now</th><th class=\"num\">of all / median line</th><th class=\"num\">lowest</th>\
-         <th>alternatives, on the same sample</th><th class=\"num\">computed</th></tr>",
+        "<div class=\"scroll\"><table><tr><th>product</th><th class=\"wide\">formats</th><th class=\"num\">SQNR now</th><th class=\"num wide\">all / median line</th><th class=\"num wide\">lowest</th>\
+         <th class=\"alternatives\">alternatives, on the same sample</th><th class=\"num wide\">computed</th></tr>",
     );
     for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
         let Some(stats) = site.last.products.of(role) else { continue };
         let [lhs, rhs] = stats.formats;
+        let best = stats.alternatives.iter().filter_map(|p| p.sqnr.decibels()).reduce(f64::max);
         let alternatives: Vec<_> = stats
             .alternatives
             .iter()
             .map(|prediction| {
-                let ratio = decibels(prediction.sqnr.decibels());
-                match prediction.alternative {
-                    Alternative::PerRow => format!("row-wise&nbsp;{ratio}"),
-                    Alternative::CurrentScale => format!("current&nbsp;scale&nbsp;{ratio}"),
-                    Alternative::Formats([lhs, rhs]) => {
-                        format!("{lhs}&nbsp;×&nbsp;{rhs}&nbsp;{ratio}")
-                    }
-                }
+                let sqnr = prediction.sqnr.decibels();
+                let name = match prediction.alternative {
+                    Alternative::PerRow => "row-wise".into(),
+                    Alternative::CurrentScale => "current scale".into(),
+                    formats => formats.to_string(),
+                };
+                let text = format!("<span class=\"one\">{name} {}</span>", decibels(sqnr));
+                if sqnr.is_some() && sqnr == best { format!("<b>{text}</b>") } else { text }
             })
             .collect();
         let _ = write!(
             html,
-            "<tr><td><span class=\"key k{}\"></span>{role}</td><td>{lhs}&nbsp;×&nbsp;{rhs}</td><td class=\"num\">{}</td><td class=\"num faint\">{} / {}</td><td class=\"num\">{}</td>\
-             <td>{}</td><td class=\"num faint\">{}&nbsp;outputs of {}&nbsp;terms</td></tr>",
+            "<tr><td class=\"one\"><span class=\"key k{}\"></span>{role}</td><td class=\"one wide\">{lhs} × {rhs}</td><td class=\"num\">{}</td><td class=\"num faint wide\">{} / {}</td><td class=\"num wide\">{}</td>\
+             <td>{}</td><td class=\"num faint wide\">{} sums of {}</td></tr>",
             role as usize,
             decibels(stats.sqnr.decibels()),
             decibels(stats.sqnr.whole.decibels()),
@@ -133,10 +134,18 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
     )
 }
 
+/// The share of elements lost from which on it is drawn over time.
+const SHOWN: f64 = 0.001;
+
 fn over_time(site: &SiteSeries) -> String {
+    let keys: String = GemmRole::ALL
+        .into_iter()
+        .filter(|role| site.points.iter().any(|point| point.products[*role as usize].is_some()))
+        .map(|role| format!("<span class=\"key k{}\"></span>{role}", role as usize))
+        .collect();
     let mut html = format!(
         "<div class=\"grid\"><figure><figcaption><h3>SQNR of the products</h3></figcaption>{}\
-         <div class=\"facts\"><span class=\"key k0\"></span>output<span class=\"key k1\"></span>grad_input<span class=\"key k2\"></span>grad_weight</div></figure>",
+         <div class=\"facts\">{keys}</div></figure>",
         lines::sqnr(site)
     );
     for operand in Operand::ALL {
@@ -152,7 +161,7 @@ fn over_time(site: &SiteSeries) -> String {
     for operand in Operand::ALL {
         let lost = |point: &crate::Point| {
             point.operands[operand as usize]
-                .is_some_and(|o| o.flushed + o.saturated + o.non_finite > 0.0)
+                .is_some_and(|o| o.flushed + o.saturated + o.non_finite >= SHOWN)
         };
         if site.points.iter().any(lost) {
             let _ = write!(

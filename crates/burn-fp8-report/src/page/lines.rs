@@ -9,7 +9,7 @@ use crate::{Point, SiteSeries};
 
 const WIDTH: f64 = 340.0;
 const HEIGHT: f64 = 130.0;
-const LEFT: f64 = 42.0;
+const LEFT: f64 = 52.0;
 const TOP: f64 = 6.0;
 const BOTTOM: f64 = 18.0;
 

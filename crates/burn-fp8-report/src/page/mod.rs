@@ -119,7 +119,7 @@ impl Observations {
                 "<tr><td class=\"num faint wide\">{place}</td><td class=\"site\"><a href=\"#site-{}\">{}</a></td><td>{}</td><td class=\"wide\">{}</td>\
                  <td class=\"num\">{}</td><td class=\"num wide\">{}</td><td class=\"wide\">{}</td><td class=\"{}\">{}</td><td class=\"num wide\">{:.1} %</td></tr>",
                 self.id(ranked),
-                escape(&ranked.site.label()),
+                escape(&ranked.site.label()).replace('.', ".<wbr>"),
                 ranked.role,
                 ranked.site.last.gemm.for_role(ranked.role),
                 decibels(ranked.sqnr),

@@ -37,6 +37,7 @@ pub(super) fn percent(share: f64) -> String {
         0.0 => "0 %".into(),
         share if share < 1e-4 => "&lt; 0.01 %".into(),
         share if share < 0.1 => format!("{:.2} %", 100.0 * share),
+        share if share < 1.0 && share > 0.999 => "&gt; 99.9 %".into(),
         share => format!("{:.1} %", 100.0 * share),
     }
 }

@@ -113,8 +113,8 @@ impl OperandStats {
             return Err(format!("amax {} and scale {} cannot be", self.amax, self.scale));
         }
         let counts = [self.zeros, self.flushed, self.saturated, self.non_finite];
-        let counted = counts.into_iter().chain(self.histogram.counts.iter().copied());
-        match counted.fold(Some(0u64), |sum, count| sum?.checked_add(count)) {
+        let mut counted = counts.into_iter().chain(self.histogram.counts.iter().copied());
+        match counted.try_fold(0u64, u64::checked_add) {
             // Flushed and saturated elements are in the histogram as well.
             Some(sum) if sum <= self.sampled.saturating_mul(2) => Ok(()),
             _ => Err(format!("more elements are counted than the {} sampled", self.sampled)),

@@ -13,7 +13,8 @@ use crate::{MatrixSqnr, Sqnr};
 /// The largest number of rows and of columns of a product that are computed.
 pub const MAX_SIDE: usize = 32;
 
-/// Another way to run a product in FP8. The first is the one that changes least else: a format is that of an operand in all of its products.
+/// Another way to run a product in FP8. The first is the one that changes least else: a format is that of an operand in all of
+/// its products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alternative {

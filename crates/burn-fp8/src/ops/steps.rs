@@ -13,6 +13,7 @@ use super::state::{register, require_leaf, with_root};
 use super::{DotOptions, QdqOptions, dot, forward};
 use crate::Fp8Matmul;
 use crate::matmul::{SavedOperand, reshape};
+use crate::report::Tap;
 
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
@@ -136,6 +137,7 @@ struct SavedDot<B: Fp8Matmul> {
     /// The state of the output gradient as it was.
     output_grad: [FloatTensor<B>; 2],
     options: DotOptions,
+    tap: Option<Tap>,
 }
 
 impl<B: Fp8Matmul> Backward<B, 8> for Dot {
@@ -147,10 +149,10 @@ impl<B: Fp8Matmul> Backward<B, 8> for Dot {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let SavedDot { operands, shapes, states, output_grad, options } = ops.state.clone();
+        let SavedDot { operands, shapes, states, output_grad, options, tap } = ops.state.clone();
         let grad = grads.consume::<B>(&ops.node);
         let dot::Backward { operands, state } =
-            dot::backward::<B>(grad, operands, shapes, output_grad, options);
+            dot::backward::<B>(grad, operands, shapes, output_grad, options, tap.as_ref());
         let [input, kernel] = states;
         for (first, state) in [2, 4, 6].into_iter().zip([input, kernel, state]) {
             register::<B, _, 8>(grads, &ops, first, state.map(with_root::<B>));
@@ -178,11 +180,11 @@ pub(crate) fn dot<B: Fp8Matmul, C: CheckpointStrategy>(
     let nodes: [_; 8] = nodes.try_into().expect("two operands and three states of two leaves");
     let [input, weight, output_grad] = states.map(|state| state.map(|leaf| leaf.primitive));
 
-    let dot::Forward { output, saved, states } =
+    let dot::Forward { output, saved, states, tap } =
         dot::forward::<B>(x.primitive, kernel.primitive, [input, weight], options, save);
     match Backward::<B, 8>::prepare::<C>(Dot, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => {
-            let saved = SavedDot { operands: saved, shapes, states, output_grad, options };
+            let saved = SavedDot { operands: saved, shapes, states, output_grad, options, tap };
             prep.finish(saved, output)
         }
         OpsKind::UnTracked(prep) => prep.finish(output),

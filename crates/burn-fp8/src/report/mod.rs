@@ -1,9 +1,9 @@
 //! What ran where, and how well FP8 fits.
 //!
 //! - [`trace`](trace()) records every product of a closure: role, shape, formats, scales, what ran it, and if not in FP8, why.
-//! - [`Observatory`] samples a training run: SQNR, amax, scale, flushed and saturated shares, exponent histograms of every site over time, with advice
-//!   measured on the same samples. It keeps [`Observations`], logs them as JSON lines ([`log`]) and draws them as one HTML page
-//!   ([`Observations::to_html`]; `cargo xtask report LOG`).
+//! - [`Observatory`] samples a training run: SQNR, amax, scale, flushed and saturated shares, exponent histograms of every site
+//!   over time, with advice measured on the same samples. It keeps [`Observations`], logs them as JSON lines ([`log`]) and draws
+//!   them as one HTML page ([`Observations::to_html`]; `cargo xtask report LOG`).
 #![cfg_attr(feature = "train", doc = "- [`metric`] shows them in Burn's `Learner`.")]
 
 mod observatory;

@@ -6,6 +6,7 @@ pub mod frozen;
 pub mod fused;
 pub mod golden;
 pub mod models;
+pub mod observatory;
 pub mod reference;
 pub mod special;
 

@@ -33,7 +33,8 @@ pub(super) fn forward<B: Fp8Matmul>(
     let [mut shape, kernel_shape] = shapes;
     let last = shape.num_dims() - 1;
     shape[last] = kernel_shape[1];
-    Forward { output: reshape::<B>(output, shape), saved, states: [input_state, kernel_state] }
+    let states = [input_state, kernel_state];
+    Forward { output: reshape::<B>(output, shape), saved, states, tap: None }
 }
 
 /// The gradients of `x` and `kernel`, of the given shapes, from E5M2 codes of the output gradient.

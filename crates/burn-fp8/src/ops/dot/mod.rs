@@ -2,6 +2,7 @@
 
 mod emulated;
 mod native;
+mod observed;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape};
@@ -12,6 +13,7 @@ use super::QdqOptions;
 use crate::Fp8Matmul;
 use crate::config::{self, Execution};
 use crate::matmul::{SavedOperand, native_unavailable};
+use crate::report::Tap;
 
 /// How an FP8 layer multiplies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,6 +52,8 @@ pub(crate) struct Forward<B: Fp8Matmul> {
     pub(crate) saved: [Option<SavedOperand<B>>; 2],
     /// The new state of both operands: scale `[1]` and history `[H]`.
     pub(crate) states: [[FloatTensor<B>; 2]; 2],
+    /// The observatory, where this step is sampled.
+    pub(crate) tap: Option<Tap>,
 }
 
 /// `x` `[…, K]` times `kernel` `[K, N]`, neither of them empty, in the type of the kernel.
@@ -60,10 +64,16 @@ pub(crate) fn forward<B: Fp8Matmul>(
     options: DotOptions,
     save: [bool; 2],
 ) -> Forward<B> {
-    match runs_natively::<B>(&x, options.mode) {
+    let seen = observed::forward::<B>([&x, &kernel]);
+    let mut forward = match runs_natively::<B>(&x, options.mode) {
         true => native::forward::<B>(x, kernel, states, options, save),
         false => emulated::forward::<B>(x, kernel, states, options, save),
+    };
+    if let Some((tap, operands)) = seen {
+        observed::see_forward::<B>(&tap, operands, &forward.states, options);
+        forward.tap = Some(tap);
     }
+    forward
 }
 
 /// The gradients of a product.
@@ -82,12 +92,18 @@ pub(crate) fn backward<B: Fp8Matmul>(
     shapes: [Shape; 2],
     state: [FloatTensor<B>; 2],
     options: DotOptions,
+    tap: Option<&Tap>,
 ) -> Backward<B> {
     let is_native = |saved: &Option<_>| matches!(saved, Some(SavedOperand::Matrix(_)));
-    match saved.iter().any(is_native) {
+    let seen = tap.map(|tap| (tap, output_grad.clone()));
+    let backward = match saved.iter().any(is_native) {
         true => native::backward::<B>(output_grad, saved, shapes, state, options),
         false => emulated::backward::<B>(output_grad, saved, shapes, state, options),
+    };
+    if let Some((tap, output_grad)) = seen {
+        observed::see_backward::<B>(tap, output_grad, &backward, options);
     }
+    backward
 }
 
 /// Whether a layer on this device multiplies natively. Panics where it has to and cannot.

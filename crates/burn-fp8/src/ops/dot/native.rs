@@ -36,7 +36,8 @@ pub(super) fn forward<B: Fp8Matmul>(
     let [mut shape, kernel_shape] = shapes;
     let last = shape.num_dims() - 1;
     shape[last] = kernel_shape[1];
-    Forward { output: reshape::<B>(output, shape), saved, states: [input_state, kernel_state] }
+    let states = [input_state, kernel_state];
+    Forward { output: reshape::<B>(output, shape), saved, states, tap: None }
 }
 
 pub(super) fn backward<B: Fp8Matmul>(

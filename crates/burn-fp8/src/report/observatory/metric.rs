@@ -59,9 +59,9 @@ impl Statistic {
 /// A number of the last sampled step, as a metric of Burn's `Learner`, whatever the model's output is:
 /// `.metric_train_numeric(Fp8Metric::new(observatory.clone(), Statistic::WorstSqnr))`.
 ///
-/// Between samples it shows the last one, and an epoch's mean is that of its samples, each counted once; an epoch without a sample shows the one before.
-/// NaN before the first sample and where there is no signal. Burn updates metrics on a thread of their own: a value may be that of a
-/// step sampled meanwhile.
+/// Between samples it shows the last one, and an epoch's mean is that of its samples, each counted once; an epoch without a
+/// sample shows the one before. NaN before the first sample and where there is no signal. Burn updates metrics on a thread of
+/// their own: a value may be that of a step sampled meanwhile.
 #[derive(Clone)]
 pub struct Fp8Metric {
     observatory: Observatory,

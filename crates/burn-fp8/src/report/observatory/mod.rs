@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn_fp8_report::Observations;
-use burn_fp8_report::log::{Header, LogError, VERSION, Writer};
+use burn_fp8_report::log::{Header, LogError, SiteEntry, VERSION, Writer};
 
 pub use options::ObservatoryOptions;
 pub(crate) use tap::{Quantization, Tap};
@@ -24,23 +24,29 @@ use crate::Fp8Error;
 /// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures
 ///
 /// - for each operand: amax, scale, shares of elements flushed to zero, saturated and not finite, SQNR, exponent histogram;
-/// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR that row-wise
-///   scales, other formats or current scaling would have given it.
+/// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR
+///   that row-wise scales, other formats or current scaling would have given it.
 ///
 /// A handle: clones watch together. Products are observed in the order in which they are registered on the thread that runs
 /// [`step`](Self::step), so a step has to make the same products each time; [`named`] gives them names.
 ///
 /// # Cost
-/// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step an operand of a product is read back
-/// once, in f32: at most `4 × max_elements` bytes, and, where that is not all of it, 4 bytes for each row and column taken. The device is waited for each time. The host
-/// quantizes these elements once, and up to 32 lines of each operand six times for each of the three products, at most 32 × 32 sums each.
-/// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three operands: sums then have fewer terms than
-/// those of the model, and where terms agree in sign the measured SQNR is lower than that of the whole sum. Scales and amaxes, also those by row, are those of whole tensors.
-/// Of a batched product one pair of matrices is sampled.
+/// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step each operand is
+/// read back once, in f32: at most `4 × max_elements` bytes and, where that is not all of it, 4 bytes for each row and column
+/// taken; the device is waited for each time. The host quantizes these elements once, then up to 32 lines of each operand up to
+/// five times for each product, and forms up to 32 × 32 sums of their products six times. It holds input and weight of a site until
+/// its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
+///
+/// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three
+/// operands. Sums then have fewer terms than those of the model, and where terms agree in sign the SQNR measured is lower than
+/// that of the whole sum. Scales and amaxes, also those of rows, are those of whole tensors. Of a batched product one pair of
+/// matrices is sampled.
 ///
 /// # What is seen
-/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8; not those of [`nn`](crate::nn), nor [`scaled_matmul`](crate::scaled_matmul). With `Autodiff<Fp8Backend<B>>` products of
-/// the backward pass are sites of their own. Rounding of the result and what tensor cores lose while they accumulate are not measured.
+/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8, and those of the FP8 layers of [`nn`](crate::nn), with their scales as
+/// they are before bf16 or f16 rounds them; not those of frozen layers, nor [`scaled_matmul`](crate::scaled_matmul). With
+/// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result and what tensor cores
+/// lose while they accumulate are not measured.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};
@@ -110,29 +116,15 @@ impl Observatory {
 
     /// Runs a training step, forward and backward, on this thread. The first is step 0; steps 0, N, 2·N, … are sampled.
     ///
-    /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind. Within a step another one may be run,
-    /// of this observatory or another: its products are its own.
+    /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind.
+    /// Within a step one of another observatory may be run: its products are its own.
     pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         let step = self.shared.steps.fetch_add(1, Ordering::Relaxed);
         if !step.is_multiple_of(self.shared.options.every) {
             return thread::outside(f);
         }
         let (result, entries) = thread::sampled(step, self.shared.options.max_elements, f);
-        let mut seen = self.seen();
-        let Seen { observations, log, failure } = &mut *seen;
-        // A log that failed once ends there: it would have a gap.
-        if failure.is_none()
-            && let Some(log) = log
-            && let Err(error) = log.append(&entries)
-        {
-            *failure = Some(error.to_string());
-        }
-        for entry in entries {
-            // Steps of several threads end in any order: those overtaken are in the log's order of writing only.
-            if let Err(reason) = observations.push(entry) {
-                failure.get_or_insert(reason);
-            }
-        }
+        self.seen().add(step, &entries);
         result
     }
 
@@ -146,7 +138,9 @@ impl Observatory {
         self.seen().observations.summary()
     }
 
-    /// What went wrong with the log, or with steps that cannot be compared, since [`step`](Self::step) cannot tell: one line. The log ends there; training goes on.
+    /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, or there are
+    /// more sites than anyone would look at, and the log ended there; or steps of several threads overlapped, and one was left
+    /// out. Training goes on.
     pub fn failure(&self) -> Option<String> {
         self.seen().failure.clone()
     }
@@ -154,6 +148,31 @@ impl Observatory {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         // Nothing panics while it holds the lock and is halfway through a change.
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// Adds a step to what was seen and to the log.
+    fn add(&mut self, step: u64, entries: &[SiteEntry]) {
+        let Self { observations, log, failure } = self;
+        if let Some([_, last]) = observations.span
+            && last > step
+        {
+            failure.get_or_insert(format!(
+                "step {step} ended after step {last} and was left out; give each thread an observatory of its own"
+            ));
+            return;
+        }
+        let added = entries.iter().try_for_each(|entry| observations.push(entry.clone()));
+        let written = match log {
+            Some(log) if added.is_ok() => log.append(entries).map_err(|error| error.to_string()),
+            _ => Ok(()),
+        };
+        if let Err(reason) = added.and(written) {
+            // It would have a gap, or could not be read.
+            *log = None;
+            failure.get_or_insert(reason);
+        }
     }
 }
 

@@ -41,6 +41,12 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
     Matrix::sampled(read(select(rows, 1)), take, amax)
 }
 
+/// The largest magnitude of a tensor; not finite where the tensor is not.
+pub(super) fn amax<B: Backend>(tensor: &FloatTensor<B>) -> f32 {
+    let amax = B::float_cast(B::float_max_abs(tensor.clone()), FloatDType::F32);
+    scaling::read::<B>(amax)[0]
+}
+
 fn one_of_batch<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let rank = shape.num_dims();

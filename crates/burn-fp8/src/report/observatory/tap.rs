@@ -109,7 +109,10 @@ impl Tap {
                 elements: tensor.shape().num_elements() as u64,
                 format: recipe.formats.of(operand),
                 scale: scale.map(Scalar::read),
-                amax: amax.map_or(largest, Scalar::read),
+                // That of a layer is not finite where the tensor is not; nobody measures it where rows have scales of their own.
+                amax: Some(amax.map_or_else(|| read::amax::<B>(&tensor), Scalar::read))
+                    .filter(|amax| amax.is_finite())
+                    .unwrap_or(largest),
             };
             let first = GemmRole::ALL.into_iter().find(|role| role.operands().contains(&operand));
             let lines = lines_of(first.expect("every operand is in two products"), operand);
@@ -131,6 +134,10 @@ impl Tap {
                 let stats = product(role, [left, right], *recipe);
                 sample.entry.products.set(role, stats);
             }
+        }
+        let is_measured = |role: &GemmRole| sample.entry.products.of(*role).is_some();
+        if roles.iter().all(|role| *role != GemmRole::Output && is_measured(role)) {
+            sample.operands = [None, None, None];
         }
     }
 }
