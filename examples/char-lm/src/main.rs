@@ -105,11 +105,8 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     // A prompt that cannot be used is told before the training, not after it.
     text.vocabulary.encode(&args.sampling.prompt).context("--prompt")?;
     let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
-    if args.observe.is_some() && !args.precision.is_decorated() {
-        bail!(
-            "--observe sees products of the backend in FP8, and {} has none: take fp8-current, fp8-delayed or a policy with m=fp8",
-            args.precision
-        );
+    if args.observe.is_some() && !args.precision.is_fp8() {
+        bail!("--observe looks at products in FP8, and {} has none", args.precision);
     }
     let plan = train::Plan {
         text: &text,

@@ -48,11 +48,6 @@ impl Precision {
         self.config().enabled
     }
 
-    /// Whether the decorator runs products in FP8: layers do without it.
-    pub fn is_decorated(self) -> bool {
-        self.is_fp8() && self != Self::Fp8Layers
-    }
-
     /// The ambient configuration of a run.
     fn config(self) -> Fp8Config {
         match self {

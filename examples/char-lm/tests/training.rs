@@ -180,8 +180,7 @@ fn the_text_is_the_one_that_its_note_describes() {
     assert!(bytes.len() >= 1_000_000 && bytes.is_ascii());
 }
 
-#[test]
-fn products_are_observed_by_name_and_training_does_not_notice() {
+fn is_observed_by_name_and_does_not_notice(precision: &str) {
     let folder = folder();
     let log = folder.path().join("log.jsonl");
     let train = |name: &str, more: &[&str]| {
@@ -193,7 +192,7 @@ fn products_are_observed_by_name_and_training_does_not_notice() {
             "--epochs",
             "1",
             "--precision",
-            "fp8-delayed",
+            precision,
             "--length",
             "1",
             "--out",
@@ -211,6 +210,16 @@ fn products_are_observed_by_name_and_training_does_not_notice() {
         assert!(stdout.contains(name), "{name} is missing in {stdout}");
     }
     assert!(stdout.contains("cargo xtask report"));
+}
+
+#[test]
+fn products_of_the_decorator_are_observed() {
+    is_observed_by_name_and_does_not_notice("fp8-delayed");
+}
+
+#[test]
+fn products_of_layers_are_observed() {
+    is_observed_by_name_and_does_not_notice("fp8-layers");
 }
 
 #[test]
