@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::data::dataloader::DataLoader;
 use burn::grad_clipping::GradientClippingConfig;
-use burn::lr_scheduler::composed::ComposedLrSchedulerConfig;
+use burn::lr_scheduler::composed::{ComposedLrScheduler, ComposedLrSchedulerConfig};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::module::AutodiffModule;
-use burn::optim::AdamWConfig;
+use burn::optim::adaptor::OptimizerAdaptor;
+use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::checkpoint::KeepLastNCheckpoints;
@@ -154,26 +155,8 @@ where
         return Ok(Trained { model, outcome, observatory: None });
     }
 
-    let optimizer = AdamWConfig::new()
-        .with_weight_decay(WEIGHT_DECAY)
-        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)))
-        .init::<B, Gpt<B>>();
-    let optimizer = Fp8Optimizer::new(optimizer);
-    let optimizer = match setup.delayed() {
-        Some(state) => optimizer.with_delayed_state(state.clone()),
-        None => optimizer,
-    };
-    let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
-    let steps = settings.epochs * shape.steps;
-    let scheduler = ComposedLrSchedulerConfig::new()
-        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
-        .cosine(
-            CosineAnnealingLrSchedulerConfig::new(shape.learning_rate, steps)
-                .with_min_lr(shape.learning_rate / 10.0),
-        )
-        .init()
-        .map_err(|error| anyhow!("learning rate: {error}"))?;
-
+    let optimizer = optimizer::<B>(&setup);
+    let scheduler = schedule(&shape, settings.epochs * shape.steps)?;
     let points = curve::read(&folder.losses())?;
     let checkpoint = checkpoint::last_whole::<B, _, _>(
         &folder.checkpoints(),
@@ -265,6 +248,34 @@ where
     model::save::<B::InnerBackend, _>(&trained.model, &folder.weights())?;
     run::write_json(&folder.outcome(), &outcome)?;
     Ok(Trained { model: trained.model, outcome, observatory })
+}
+
+/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record.
+fn optimizer<B: AutodiffBackend + Fp8Matmul>(
+    setup: &Setup,
+) -> LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>
+where
+    B::InnerBackend: Fp8Matmul,
+{
+    let adamw = AdamWConfig::new()
+        .with_weight_decay(WEIGHT_DECAY)
+        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)));
+    let optimizer = Fp8Optimizer::new(adamw.init());
+    let optimizer = match setup.delayed() {
+        Some(state) => optimizer.with_delayed_state(state.clone()),
+        None => optimizer,
+    };
+    LossScaledOptimizer::new(optimizer, setup.loss_scale().clone())
+}
+
+/// The learning rate of each of so many steps.
+fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
+    let peak = shape.learning_rate;
+    ComposedLrSchedulerConfig::new()
+        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
+        .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 10.0))
+        .init()
+        .map_err(|error| anyhow!("learning rate: {error}"))
 }
 
 /// The matrix products of a training step, whose result is thrown away, and its state with it.
