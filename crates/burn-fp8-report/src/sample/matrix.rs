@@ -25,11 +25,12 @@ impl Matrix {
     pub fn whole(values: Vec<f32>, [rows, columns]: [usize; 2]) -> Self {
         assert_eq!(values.len(), rows * columns, "{rows} rows of {columns} columns");
         let mut amax = [vec![0f32; rows], vec![0f32; columns]];
-        for (index, x) in values.iter().enumerate() {
-            if x.is_finite() {
-                let (row, column) = (index / columns, index % columns);
-                amax[0][row] = amax[0][row].max(x.abs());
-                amax[1][column] = amax[1][column].max(x.abs());
+        let [by_row, by_column] = &mut amax;
+        for (row, values) in by_row.iter_mut().zip(values.chunks(columns.max(1))) {
+            for (column, x) in by_column.iter_mut().zip(values) {
+                let magnitude = if x.is_finite() { x.abs() } else { 0.0 };
+                *row = row.max(magnitude);
+                *column = column.max(magnitude);
             }
         }
         Self { shape: [rows, columns], values, amax }

@@ -132,13 +132,13 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
     let [lhs, rhs] = role.operands();
     let lhs = Panel::new(operands[0], lines_of(role, lhs));
     let rhs = Panel::new(operands[1], lines_of(role, rhs));
-    let exact = [lhs.exact(), rhs.exact()];
+    let exact = multiply([lhs.exact(), rhs.exact()]);
     let formats = operands.map(|operand| operand.format);
 
-    let (sqnr, outputs) = compare(&exact, &[lhs.used(recipe), rhs.used(recipe)]);
+    let (sqnr, outputs) = compare(&exact, multiply([lhs.used(recipe), rhs.used(recipe)]));
     let mut alternatives = Vec::new();
     let mut predict = |alternative, operands| {
-        let (sqnr, _) = compare(&exact, &operands);
+        let (sqnr, _) = compare(&exact, multiply(operands));
         alternatives.push(Prediction { alternative, sqnr });
     };
     if lhs.is_stale(recipe) || rhs.is_stale(recipe) {
@@ -161,16 +161,23 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
     ProductStats { formats, outputs, non_finite: all - outputs, terms, sqnr, alternatives }
 }
 
-/// Compares two products of lines. With the number of elements compared: those of which both results are finite.
-fn compare(exact: &[Vec<Vec<f64>>; 2], quantized: &[Vec<Vec<f64>>; 2]) -> (MatrixSqnr, u64) {
-    let mut lines = exact.each_ref().map(|operand| vec![Sqnr::default(); operand.len()]);
+/// The products of each line of the left operand with each line of the right one.
+fn multiply([lhs, rhs]: [Vec<Vec<f64>>; 2]) -> Vec<Vec<f64>> {
+    lhs.iter().map(|lhs| rhs.iter().map(|rhs| dot(lhs, rhs)).collect()).collect()
+}
+
+/// Compares two results. With the number of elements compared: those that are finite in both.
+fn compare(exact: &[Vec<f64>], quantized: Vec<Vec<f64>>) -> (MatrixSqnr, u64) {
+    let columns = exact.first().map_or(0, Vec::len);
+    let mut lines = [exact.len(), columns].map(|count| vec![Sqnr::default(); count]);
+    let [by_row, by_column] = &mut lines;
     let mut outputs = 0;
-    for (row, (lhs, lhs_quantized)) in exact[0].iter().zip(&quantized[0]).enumerate() {
-        for (column, (rhs, rhs_quantized)) in exact[1].iter().zip(&quantized[1]).enumerate() {
-            let (exact, quantized) = (dot(lhs, rhs), dot(lhs_quantized, rhs_quantized));
+    for (by_row, (exact, quantized)) in by_row.iter_mut().zip(exact.iter().zip(quantized)) {
+        for (by_column, (exact, quantized)) in by_column.iter_mut().zip(exact.iter().zip(quantized))
+        {
             if exact.is_finite() && quantized.is_finite() {
-                lines[0][row].add(exact, quantized);
-                lines[1][column].add(exact, quantized);
+                by_row.add(*exact, quantized);
+                by_column.add(*exact, quantized);
                 outputs += 1;
             }
         }
