@@ -10,7 +10,7 @@ use burn::train::EarlyStoppingStrategy;
 use burn::train::logger::MetricLogger;
 use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, Split};
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A line of a hundred bytes for each of a million epochs.
 const MAX_FILE_BYTES: u64 = 100 << 20;
@@ -23,10 +23,17 @@ const LOSS: &str = "Loss";
 pub struct Point {
     /// The epoch, from 1.
     pub epoch: usize,
-    /// The mean loss of its training batches, with dropout.
+    /// The mean loss of its training batches, with dropout; NaN, in JSON `null`, where the training diverged.
+    #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
-    /// The mean loss of the validation batches after it.
+    /// The mean loss of the validation batches after it; NaN as above.
+    #[serde(deserialize_with = "null_is_nan")]
     pub valid_loss: f64,
+}
+
+/// JSON has no NaN.
+fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// Reads the points of a run, each on a line of JSON; a last line that a killed process left unfinished is none of them.
@@ -175,7 +182,7 @@ impl EarlyStoppingStrategy for Patience {
 }
 
 /// Whether the best loss is so many epochs old.
-fn is_stuck(points: &[Point], patience: usize) -> bool {
+pub fn is_stuck(points: &[Point], patience: usize) -> bool {
     let best = points.iter().min_by(|a, b| a.valid_loss.total_cmp(&b.valid_loss));
     best.is_some_and(|best| points.len() - best.epoch >= patience)
 }
@@ -208,6 +215,9 @@ mod tests {
         assert_eq!(read(&path).expect("one point"), [point]);
         fs::write(&path, format!("{line}\n{line}\n")).expect("written");
         assert!(format!("{:#}", read(&path).unwrap_err()).contains("line 2 is of epoch 1"));
+        let diverged = "{\"epoch\": 1, \"train_loss\": null, \"valid_loss\": null}\n";
+        fs::write(&path, diverged).expect("written");
+        assert!(read(&path).expect("one point")[0].valid_loss.is_nan());
         fs::write(&path, "[1]\n").expect("written");
         assert!(format!("{:#}", read(&path).unwrap_err()).contains("line 1"));
     }

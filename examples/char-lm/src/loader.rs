@@ -85,6 +85,11 @@ impl<B: Backend> TrainLoader<B> {
         Self { text, shape, seed, batches: 0..shape.steps, epoch, stopwatch, step, device }
     }
 
+    /// The epochs that have begun, those before a resume among them.
+    pub fn epochs(&self) -> Arc<AtomicUsize> {
+        self.epoch.clone()
+    }
+
     /// What measures the time of training.
     pub fn stopwatch(&self) -> Arc<Stopwatch> {
         self.stopwatch.clone()
@@ -263,7 +268,7 @@ mod tests {
 
     fn step() -> Arc<StepContext> {
         let setup = Setup::new(Precision::F32, None).expect("f32 is always there");
-        Arc::new(StepContext::new(setup, None))
+        Arc::new(StepContext { setup, observatory: None })
     }
 
     fn characters(loader: &dyn DataLoader<Flex, Batch<Flex>>) -> Vec<i64> {

@@ -105,11 +105,8 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     // A prompt that cannot be used is told before the training, not after it.
     text.vocabulary.encode(&args.sampling.prompt).context("--prompt")?;
     let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
-    if args.observe.is_some() && !args.precision.is_decorated() {
-        bail!(
-            "--observe sees products of the backend in FP8, and {} has none: take fp8-current, fp8-delayed or a policy with m=fp8",
-            args.precision
-        );
+    if args.observe.is_some() && !args.precision.is_fp8() {
+        bail!("--observe looks at products in FP8, and {} has none", args.precision);
     }
     let plan = train::Plan {
         text: &text,
@@ -155,16 +152,19 @@ fn observed(observatory: &Observatory, args: &args::Train) -> String {
 /// The numbers of a run in a few lines.
 fn summary(outcome: &Outcome) -> String {
     let memory = match outcome.peak_memory {
-        Some(bytes) => format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20)),
-        None => "unknown".into(),
+        Some(bytes) => format!("peak memory {:.0} MiB", bytes as f64 / f64::from(1 << 20)),
+        None => "peak memory unknown".into(),
+    };
+    let speed = match outcome.tokens_per_second {
+        Some(speed) => format!("{speed:.0} characters a second"),
+        None => "nothing was left to train".into(),
     };
     format!(
         "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
-         {:.0} characters a second, peak memory {memory}, {:.1}% of the matrix FLOPs in FP8\n",
+         {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8\n",
         outcome.final_loss(),
         outcome.losses.len(),
         outcome.bigram_loss,
-        outcome.tokens_per_second,
         100.0 * outcome.fp8_share
     )
 }

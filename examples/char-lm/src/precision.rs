@@ -48,11 +48,6 @@ impl Precision {
         self.config().enabled
     }
 
-    /// Whether the decorator runs products in FP8: layers do without it.
-    pub fn is_decorated(self) -> bool {
-        self.is_fp8() && self != Self::Fp8Layers
-    }
-
     /// The ambient configuration of a run.
     fn config(self) -> Fp8Config {
         match self {
@@ -214,6 +209,14 @@ impl Setup {
         };
         let delayed = is_delayed.then(DelayedState::new);
         Ok(Self { precision, high, config, delayed, loss_scale })
+    }
+
+    /// The same setup, with state of its own that has seen nothing.
+    ///
+    /// # Errors
+    /// None that [`new`](Self::new) did not have.
+    pub fn anew(&self) -> Result<Self> {
+        Self::new(self.precision, self.high)
     }
 
     /// The state of delayed scaling, which checkpoints must hold.

@@ -1,7 +1,6 @@
-//! What looks at training steps from outside: the matrix products of the first one, and their share of the FLOPs.
+//! What looks at training steps from outside: the observatory, and the count of FLOPs.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use burn_fp8::report::Observatory;
 use burn_fp8::{Gemm, GemmRole, Report};
@@ -11,55 +10,25 @@ use crate::size::Shape;
 
 /// What a step has to know besides its batch.
 pub struct StepContext {
-    /// What looks at it.
-    pub probe: Probe,
     /// What it computes with.
     pub setup: Setup,
+    /// What measures how well FP8 fits.
+    pub observatory: Option<Observatory>,
 }
 
 impl StepContext {
-    /// The context of the steps of one run, which an observatory may watch.
-    pub fn new(setup: Setup, observatory: Option<Observatory>) -> Self {
-        Self { probe: Probe { first: Mutex::default(), observatory }, setup }
+    /// Runs the forward and backward pass of a training step, before the eyes of the observatory if there is one.
+    pub fn observe<R>(&self, step: impl FnOnce() -> R) -> R {
+        match &self.observatory {
+            Some(observatory) => observatory.step(step),
+            None => step(),
+        }
     }
 }
 
 impl fmt::Debug for StepContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StepContext").finish_non_exhaustive()
-    }
-}
-
-/// Looks at the forward and backward pass of each training step.
-#[derive(Debug)]
-pub struct Probe {
-    first: Mutex<Option<Report>>,
-    observatory: Option<Observatory>,
-}
-
-impl Probe {
-    /// Runs the forward and backward pass of a training step: records the products of the first one, and shows all to the observatory.
-    pub fn around<R>(&self, step: impl FnOnce() -> R) -> R {
-        match &self.observatory {
-            Some(observatory) => observatory.step(|| self.trace_first(step)),
-            None => self.trace_first(step),
-        }
-    }
-
-    fn trace_first<R>(&self, step: impl FnOnce() -> R) -> R {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.is_some() {
-            drop(first);
-            return step();
-        }
-        let (result, report) = burn_fp8::trace(step);
-        *first = Some(report);
-        result
-    }
-
-    /// The products of the first step; empty where there was none.
-    pub fn first(&self) -> Report {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 }
 

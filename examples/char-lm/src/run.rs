@@ -109,8 +109,8 @@ pub struct Outcome {
     pub bigram_loss: f64,
     /// The validation loss of the frequencies of characters, in nats a character.
     pub unigram_loss: f64,
-    /// Characters of training a second, validation not counted: of the process that finished the run.
-    pub tokens_per_second: f64,
+    /// Characters of training a second, validation not counted: of the process that finished the run; none where nothing was left to train.
+    pub tokens_per_second: Option<f64>,
     /// Seconds of training in that process, validation not counted.
     pub seconds: f64,
     /// The most memory that the process ever held, in bytes; of the CPU, and on Linux only.

@@ -41,7 +41,7 @@ pub struct Shape {
     pub dropout: f64,
 }
 
-/// What f32 and FP8 must reach for [`compare`](crate::compare) to call it a success.
+/// What f32 and FP8 must reach for [`compare`](mod@crate::compare) to call it a success.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goals {
     /// Nats a character that f32's final validation loss lies below that of the bigram model, mean over the seeds.

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
-use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::{Capability, Fp8Matmul};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
@@ -168,10 +168,15 @@ where
     let capability = B::fp8_capability(&B::Device::default());
     let origin = Origin::here(args.backend);
     let &Shape { batch, context, width, heads, .. } = shape;
+    let emulation = match capability {
+        Capability::FakeQuantized { .. } => {
+            " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win."
+        }
+        _ => "",
+    };
     let text = format!(
         "{table}\n\nBatch {batch}, context {context}, width {width}, {heads} heads, no dropout; medians of {} rounds, the variants one after \
-         the other in each; the weights are cast in every pass. More than 1× is faster, by forward + backward. FP8 here: {capability}. \
-         Emulated FP8 is slower than the type that it emulates it in: it shows what FP8 does to a model, not how fast it is.\n\n{origin}.\n",
+         the other in each; weights are cast in every pass. More than 1× is faster, by forward + backward. {capability}.{emulation}\n\n{origin}.\n",
         args.rounds
     );
     let rows = timed.iter().map(|variant| {

@@ -4,31 +4,33 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::data::dataloader::DataLoader;
 use burn::grad_clipping::GradientClippingConfig;
-use burn::lr_scheduler::composed::ComposedLrSchedulerConfig;
+use burn::lr_scheduler::composed::{ComposedLrScheduler, ComposedLrSchedulerConfig};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::module::AutodiffModule;
-use burn::optim::AdamWConfig;
+use burn::optim::adaptor::OptimizerAdaptor;
+use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
-use burn_fp8::Fp8Matmul;
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
 use burn_fp8::report::{Observatory, ObservatoryOptions};
+use burn_fp8::{Fp8Matmul, Report};
 
 use crate::checkpoint;
 use crate::curve::{self, Curve, Patience};
-use crate::loader::{Batch, TrainLoader, ValidLoader};
+use crate::loader::{self, Batch, TrainLoader, ValidLoader};
 use crate::model::{self, Gpt};
 use crate::ngram;
 use crate::precision::{Setup, for_compute};
-use crate::probe;
+use crate::probe::{self, StepContext};
 use crate::progress::Silent;
 use crate::recorder::WholeFileRecorder;
 use crate::run::{self, Folder, Outcome, Settings};
@@ -97,7 +99,7 @@ where
 
     fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
         let Batch { inputs, targets, step } = batch;
-        let (loss, gradients) = step.probe.around(|| {
+        let (loss, gradients) = step.observe(|| {
             let model = for_compute::<B, _>(self);
             let loss = model.loss(inputs, targets);
             (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
@@ -153,26 +155,8 @@ where
         return Ok(Trained { model, outcome, observatory: None });
     }
 
-    let optimizer = AdamWConfig::new()
-        .with_weight_decay(WEIGHT_DECAY)
-        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)))
-        .init::<B, Gpt<B>>();
-    let optimizer = Fp8Optimizer::new(optimizer);
-    let optimizer = match setup.delayed() {
-        Some(state) => optimizer.with_delayed_state(state.clone()),
-        None => optimizer,
-    };
-    let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
-    let steps = settings.epochs * shape.steps;
-    let scheduler = ComposedLrSchedulerConfig::new()
-        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
-        .cosine(
-            CosineAnnealingLrSchedulerConfig::new(shape.learning_rate, steps)
-                .with_min_lr(shape.learning_rate / 10.0),
-        )
-        .init()
-        .map_err(|error| anyhow!("learning rate: {error}"))?;
-
+    let optimizer = optimizer::<B>(&setup);
+    let scheduler = schedule(&shape, settings.epochs * shape.steps)?;
     let points = curve::read(&folder.losses())?;
     let checkpoint = checkpoint::last_whole::<B, _, _>(
         &folder.checkpoints(),
@@ -188,12 +172,24 @@ where
             None => eprintln!("there is no checkpoint yet: training from the beginning"),
         }
     }
-    let curve = Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet)?;
+    // Not into the picture that the Learner draws on a terminal.
+    let is_plain = quiet || !std::io::stdout().is_terminal();
+    let curve =
+        Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet || !is_plain)?;
+    // A run that was killed after its last epoch has nothing left to train, also where patience made it the last.
+    let is_stuck = settings.patience.is_some_and(|epochs| curve::is_stuck(&points[..done], epochs));
+    let last_epoch = if is_stuck { done } else { settings.epochs };
+    let step = products_of_a_step(&model, setup.anew()?, &shape, text);
+    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
+    ensure!(
+        3 * probe::forward_flops(&step) == step_flops,
+        "the products of a step are others than the shape of the model says:\n{step}"
+    );
 
     let options = |log| ObservatoryOptions::default().with_log(log);
     let observatory =
         observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
-    let context = Arc::new(probe::StepContext::new(setup.clone(), observatory.clone()));
+    let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let valid: Arc<[u8]> = text.valid.as_slice().into();
     let train_loader = TrainLoader::<B>::new(
         text.train.as_slice().into(),
@@ -203,7 +199,7 @@ where
         context.clone(),
         device.clone(),
     );
-    let stopwatch = train_loader.stopwatch();
+    let (stopwatch, begun) = (train_loader.stopwatch(), train_loader.epochs());
     let valid_loader = ValidLoader::<B::InnerBackend>::new(valid, shape, context.clone(), device);
     let mut training = SupervisedTraining::new(
         folder.path(),
@@ -216,8 +212,8 @@ where
     .with_application_logger(None)
     .with_file_checkpointer(WholeFileRecorder::default())
     .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
-    .num_epochs(settings.epochs);
-    if quiet || !std::io::stdout().is_terminal() {
+    .num_epochs(last_epoch);
+    if is_plain {
         training = training.renderer(Silent);
     }
     if let Some(epoch) = checkpoint {
@@ -235,28 +231,64 @@ where
         return Err(anyhow!("interrupted: {reason}; go on with --resume"));
     }
 
-    let losses = curve.wait(0);
+    // Another thread may still be computing the last of them.
+    let losses = curve.wait(begun.load(Ordering::Relaxed));
     let seconds = stopwatch.total().as_secs_f64();
     let trained_tokens = (losses.len() - done) * shape.steps * shape.batch * shape.context;
-    let first_step = context.probe.first();
-    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
-    ensure!(
-        3 * probe::forward_flops(&first_step) == step_flops,
-        "the products of a step are others than the shape of the model says:\n{first_step}"
-    );
     let outcome = Outcome {
         bigram_loss: ngram::bigram_loss(&text.train, &text.valid, text.vocabulary.len()),
         unigram_loss: ngram::unigram_loss(&text.train, &text.valid, text.vocabulary.len()),
-        tokens_per_second: trained_tokens as f64 / seconds,
+        tokens_per_second: (trained_tokens > 0).then(|| trained_tokens as f64 / seconds),
         seconds,
         peak_memory: run::peak_memory(),
-        fp8_share: probe::fp8_flops(&first_step) as f64 / step_flops as f64,
+        fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
         losses,
     };
     model::save::<B::InnerBackend, _>(&trained.model, &folder.weights())?;
     run::write_json(&folder.outcome(), &outcome)?;
     Ok(Trained { model: trained.model, outcome, observatory })
+}
+
+/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record.
+fn optimizer<B: AutodiffBackend + Fp8Matmul>(
+    setup: &Setup,
+) -> LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>
+where
+    B::InnerBackend: Fp8Matmul,
+{
+    let adamw = AdamWConfig::new()
+        .with_weight_decay(WEIGHT_DECAY)
+        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)));
+    let optimizer = Fp8Optimizer::new(adamw.init());
+    let optimizer = match setup.delayed() {
+        Some(state) => optimizer.with_delayed_state(state.clone()),
+        None => optimizer,
+    };
+    LossScaledOptimizer::new(optimizer, setup.loss_scale().clone())
+}
+
+/// The learning rate of each of so many steps.
+fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
+    let peak = shape.learning_rate;
+    ComposedLrSchedulerConfig::new()
+        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
+        .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 10.0))
+        .init()
+        .map_err(|error| anyhow!("learning rate: {error}"))
+}
+
+/// The matrix products of a training step, whose result is thrown away, and its state with it.
+fn products_of_a_step<B>(model: &Gpt<B>, setup: Setup, shape: &Shape, text: &Text) -> Report
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let step = Arc::new(StepContext { setup, observatory: None });
+    let starts: Vec<_> = (0..shape.batch).collect();
+    let batch = loader::batch(&text.train, &starts, shape.context, &step, &B::Device::default());
+    let (_, report) = step.setup.scope(|| burn_fp8::trace(|| drop(TrainStep::step(model, batch))));
+    report
 }
 
 /// Makes the folder of a new run, or checks that it is the one to go on with.

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{fails, folder, json, number, succeeds, text};
+use common::{fails, folder, json, number, run, succeeds, text};
 
 #[test]
 fn a_comparison_has_all_runs_and_is_not_trained_twice() {
@@ -68,6 +68,36 @@ fn a_comparison_has_all_runs_and_is_not_trained_twice() {
     let before = written(&weights);
     succeeds(&arguments);
     assert_eq!(written(&weights), before, "finished runs are found");
+}
+
+#[test]
+fn a_comparison_that_misses_a_goal_exits_with_1() {
+    let folder = folder();
+    let out = folder.path().join("comparison");
+    // One epoch is not enough to beat the bigram model by as much as `tiny` promises.
+    let output = run(&[
+        "compare",
+        "--size",
+        "tiny",
+        "--epochs",
+        "1",
+        "--precision",
+        "f32",
+        "--seed",
+        "1",
+        "--quiet",
+        "--out",
+        text(&out),
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("Goal MISSED: f32 below the bigram model")
+    );
+    let comparison = json(out.join("comparison.json"));
+    let goal = &comparison["goals"][0];
+    assert_eq!((&goal["reached"], number(goal, "limit")), (&false.into(), 0.5));
+    let loss = number(&comparison["runs"][0], "final_loss");
+    assert!((number(goal, "value") - (number(&comparison, "bigram_loss") - loss)).abs() < 1e-12);
 }
 
 #[test]

@@ -120,8 +120,8 @@ fn nothing_to_observe_and_logs_in_the_way() {
             precision,
         ]
     };
-    for precision in ["f32", "bf16", "fp8-layers", "p=f32,c=bf16,o=bf16,m=high"] {
-        fails(&train(precision), &["--observe", precision, "fp8-current"]);
+    for precision in ["f32", "bf16", "p=f32,c=bf16,o=bf16,m=high"] {
+        fails(&train(precision), &["--observe", precision, "has none"]);
     }
     assert!(!log.exists() && !out.exists());
     fs::write(&log, "mine").expect("written");

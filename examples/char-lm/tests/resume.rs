@@ -82,6 +82,17 @@ fn resumes_to_equal_bits(precision: &str) {
     assert!(again == stdout && !stderr.contains("epoch"), "{again}{stderr}");
     let after = fs::metadata(killed.join("weights.safetensors")).and_then(|file| file.modified());
     assert_eq!(before.expect("a file"), after.expect("a file"));
+
+    // A kill between the last checkpoint and the end leaves nothing to train.
+    let share = json(killed.join("outcome.json"))["fp8_share"].clone();
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(killed.join(file)).expect("removed");
+    }
+    let (stdout, _) = succeeds(&resume);
+    assert!(stdout.contains("nothing was left to train"), "{stdout}");
+    assert!(weights(&whole) == weights(&killed), "the last checkpoint is the end of the run");
+    assert_eq!(losses(&whole), losses(&killed));
+    assert_eq!(json(killed.join("outcome.json"))["fp8_share"], share);
 }
 
 #[test]

@@ -88,8 +88,8 @@ fn other_backends_train_too() {
 fn patience_ends_a_run_early() {
     let folder = folder();
     let run = folder.path().join("run");
-    // Two epochs without improvement come sooner than 400 epochs: the learning rate of this size is far too high for them.
-    succeeds(&[
+    // An epoch without improvement comes sooner than 400 epochs: the learning rate of this size is far too high for them.
+    let arguments = [
         "train",
         "--size",
         "smoke",
@@ -97,10 +97,11 @@ fn patience_ends_a_run_early() {
         "400",
         "--patience",
         "1",
+        "--quiet",
         "--out",
         text(&run),
-        "--quiet",
-    ]);
+    ];
+    succeeds(&arguments);
     let outcome = json(run.join("outcome.json"));
     let losses: Vec<f64> = outcome["losses"]
         .as_array()
@@ -110,6 +111,12 @@ fn patience_ends_a_run_early() {
         .collect();
     assert!(losses.len() < 400, "{}", losses.len());
     let (last, before) = losses.split_last().expect("losses");
+    // Resumed after its end, it does not train an epoch more.
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(run.join(file)).expect("removed");
+    }
+    succeeds(&[&arguments[..], &["--resume"]].concat());
+    assert_eq!(json(run.join("outcome.json"))["losses"], outcome["losses"]);
     assert!(
         before.windows(2).all(|pair| pair[1] < pair[0])
             && before.last().is_some_and(|loss| last >= loss)
@@ -173,8 +180,7 @@ fn the_text_is_the_one_that_its_note_describes() {
     assert!(bytes.len() >= 1_000_000 && bytes.is_ascii());
 }
 
-#[test]
-fn products_are_observed_by_name_and_training_does_not_notice() {
+fn is_observed_by_name_and_does_not_notice(precision: &str) {
     let folder = folder();
     let log = folder.path().join("log.jsonl");
     let train = |name: &str, more: &[&str]| {
@@ -186,7 +192,7 @@ fn products_are_observed_by_name_and_training_does_not_notice() {
             "--epochs",
             "1",
             "--precision",
-            "fp8-delayed",
+            precision,
             "--length",
             "1",
             "--out",
@@ -204,6 +210,16 @@ fn products_are_observed_by_name_and_training_does_not_notice() {
         assert!(stdout.contains(name), "{name} is missing in {stdout}");
     }
     assert!(stdout.contains("cargo xtask report"));
+}
+
+#[test]
+fn products_of_the_decorator_are_observed() {
+    is_observed_by_name_and_does_not_notice("fp8-delayed");
+}
+
+#[test]
+fn products_of_layers_are_observed() {
+    is_observed_by_name_and_does_not_notice("fp8-layers");
 }
 
 #[test]

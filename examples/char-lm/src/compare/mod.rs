@@ -101,7 +101,7 @@ mod tests {
             losses: vec![Point { epoch: 1, train_loss: 0.0, valid_loss }],
             bigram_loss: 2.5,
             unigram_loss: 3.0,
-            tokens_per_second: 1.0,
+            tokens_per_second: None,
             seconds: 1.0,
             peak_memory: None,
             fp8_share: 0.0,

@@ -165,7 +165,9 @@ fn row<'a>(
     outcomes: impl IntoIterator<Item = &'a Outcome> + Clone,
 ) -> [String; 7] {
     let over = |number: fn(&Outcome) -> f64| mean(outcomes.clone().into_iter().map(number));
-    let memory = over(|outcome| outcome.peak_memory.map_or(f64::NAN, |bytes| bytes as f64));
+    let whole = |number: f64| if number.is_nan() { "–".into() } else { format!("{number:.0}") };
+    let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let memory = move |outcome: &Outcome| outcome.peak_memory.map_or(f64::NAN, mebibytes);
     [
         precision.to_string(),
         seed,
@@ -175,8 +177,8 @@ fn row<'a>(
         } else {
             format!("{:+.2}%", 100.0 * difference)
         },
-        format!("{:.0}", over(|outcome| outcome.tokens_per_second)),
-        if memory.is_nan() { "–".into() } else { format!("{:.0}", memory / f64::from(1 << 20)) },
+        whole(over(|outcome| outcome.tokens_per_second.unwrap_or(f64::NAN))),
+        whole(mean(outcomes.clone().into_iter().map(memory))),
         format!("{:.1}%", 100.0 * over(|outcome| outcome.fp8_share)),
     ]
 }
