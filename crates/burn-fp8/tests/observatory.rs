@@ -6,7 +6,7 @@ mod common;
 
 use burn::backend::Flex;
 use burn::tensor::FloatDType;
-use burn_fp8::report::sample::Alternative;
+use burn_fp8::report::sample::{Alternative, Prediction};
 use burn_fp8::report::{Advice, Observatory, ObservatoryOptions, log, named};
 use burn_fp8::{Filter, Fp8Config, Fp8Format, GemmRole, Recipe, trace};
 use common::observatory::{K, M, N, decibels, every_step, operands, predicted, products, sites};
