@@ -214,6 +214,7 @@ fn a_ranking_has_every_part() {
     losses.sort_unstable();
     losses.dedup();
     assert!(losses.len() == 12);
+    assert!(stdout.contains("one seed"), "which says nothing about noise");
     assert!(stdout.contains("everything (f32)") && stdout.contains("grad_weight"));
     assert!(
         fs::read_to_string(out.join("sensitivity.svg")).expect("a picture").contains("projection")

@@ -50,10 +50,10 @@ impl Variant {
         self.gains.iter().fold((f64::INFINITY, f64::NEG_INFINITY), fold)
     }
 
-    /// Whether all of several seeds agree on the sign of the gain: one seed says nothing about noise.
-    fn is_clear(&self) -> bool {
+    /// Whether all seeds agree on the sign of the gain; none where one seed can say nothing about noise.
+    fn seeds_agree(&self) -> Option<bool> {
         let (low, high) = self.range();
-        self.gains.len() > 1 && (low > 0.0 || high < 0.0)
+        (self.gains.len() > 1).then_some(low > 0.0 || high < 0.0)
     }
 }
 
@@ -161,10 +161,11 @@ fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {
             format!("{:+.4}", variant.gain()),
             format!("{low:+.4} … {high:+.4}"),
             format!("{:.1}%", 100.0 * variant.fp8_share),
-            match (is_reference, variant.is_clear()) {
-                (true, _) => "–".into(),
-                (false, true) => "yes".into(),
-                (false, false) => "no".into(),
+            match variant.seeds_agree() {
+                _ if is_reference => "–".into(),
+                None => "one seed".into(),
+                Some(true) => "yes".into(),
+                Some(false) => "no".into(),
             },
         ]);
     }
@@ -190,7 +191,7 @@ fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
             "losses": variant.losses,
             "gains": variant.gains,
             "mean_gain": variant.gain(),
-            "seeds_agree": variant.is_clear(),
+            "seeds_agree": variant.seeds_agree(),
             "fp8_share": variant.fp8_share,
         })
     });
@@ -220,9 +221,10 @@ mod tests {
 
     #[test]
     fn seeds_that_disagree_are_noise() {
-        assert!(variant(&[0.1, 0.2]).is_clear() && variant(&[-0.1, -0.2]).is_clear());
-        assert!(!variant(&[0.1, -0.2]).is_clear());
-        assert!(!variant(&[0.1]).is_clear(), "one seed says nothing about noise");
+        assert_eq!(variant(&[0.1, 0.2]).seeds_agree(), Some(true));
+        assert_eq!(variant(&[-0.1, -0.2]).seeds_agree(), Some(true));
+        assert_eq!(variant(&[0.1, -0.2]).seeds_agree(), Some(false));
+        assert_eq!(variant(&[0.1]).seeds_agree(), None);
         assert_eq!(variant(&[0.25, -0.75]).gain(), -0.25);
         assert_eq!(variant(&[0.1, -0.2, 0.0]).range(), (-0.2, 0.1));
     }
