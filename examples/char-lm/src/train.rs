@@ -21,6 +21,7 @@ use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+use burn_fp8::report::metric::{Fp8Metric, Statistic};
 use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
 
@@ -213,6 +214,12 @@ where
     .with_file_checkpointer(WholeFileRecorder::default())
     .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
     .num_epochs(last_epoch);
+    for statistic in [Statistic::WorstSqnr, Statistic::Flushed, Statistic::Saturated] {
+        if let Some(observatory) = &observatory {
+            let metric = Fp8Metric::new(observatory.clone(), statistic);
+            training = training.metric_train_numeric(metric);
+        }
+    }
     if is_plain {
         training = training.renderer(Silent);
     }
