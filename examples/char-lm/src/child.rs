@@ -83,11 +83,11 @@ pub struct Origin {
 impl Origin {
     /// This machine, today.
     pub fn here(backend: BackendName) -> Self {
-        let arguments = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let command = command(std::env::args().skip(1));
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
-            command: format!("char-lm {arguments}"),
+            command,
             date: time::OffsetDateTime::now_utc().date().to_string(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
@@ -95,6 +95,19 @@ impl Origin {
             optimized: !cfg!(debug_assertions),
         }
     }
+}
+
+/// The command of these arguments, without the folder of its results: what is there tells nothing, and may tell too much.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    let mut command = "char-lm".to_owned();
+    let mut is_folder = false;
+    for argument in arguments {
+        if argument != "--out" && !argument.starts_with("--out=") && !is_folder {
+            command = command + " " + &argument;
+        }
+        is_folder = argument == "--out";
+    }
+    command
 }
 
 impl std::fmt::Display for Origin {
@@ -134,4 +147,16 @@ pub fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
         count += 1.0;
     }
     total / count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_without_its_folder() {
+        let told = |text: &str| command(text.split(' ').map(str::to_owned));
+        assert_eq!(told("compare --out /a/b --seed 1"), "char-lm compare --seed 1");
+        assert_eq!(told("compare --out=/a/b --seed 1"), "char-lm compare --seed 1");
+    }
 }

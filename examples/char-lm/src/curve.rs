@@ -86,7 +86,11 @@ impl Curve {
     pub fn new(path: &Path, points: Vec<Point>, epochs: usize, quiet: bool) -> Result<Self> {
         let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
         let lines = lines.collect::<Result<String, _>>()?;
-        let file = fs::write(path, lines).and_then(|()| OpenOptions::new().append(true).open(path));
+        // A process that is killed here leaves the old points or the new ones: without any, no checkpoint would be gone on from.
+        let new = path.with_extension("jsonl.new");
+        let file = fs::write(&new, lines)
+            .and_then(|()| fs::rename(&new, path))
+            .and_then(|()| OpenOptions::new().append(true).open(path));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (train_loss, running) = (f64::NAN, f64::NAN);
         let state = State { points, train_loss, running, loss: None, file, quiet, epochs };
@@ -183,7 +187,10 @@ impl EarlyStoppingStrategy for Patience {
 
 /// Whether the best loss is so many epochs old.
 pub fn is_stuck(points: &[Point], patience: usize) -> bool {
-    let best = points.iter().min_by(|a, b| a.valid_loss.total_cmp(&b.valid_loss));
+    // A NaN may have either sign, and is worse than any number.
+    let loss =
+        |point: &Point| if point.valid_loss.is_nan() { f64::INFINITY } else { point.valid_loss };
+    let best = points.iter().min_by(|a, b| loss(a).total_cmp(&loss(b)));
     best.is_some_and(|best| points.len() - best.epoch >= patience)
 }
 
@@ -202,6 +209,10 @@ mod tests {
         assert!(is_stuck(&curve(&[3.0, 2.0, 2.5, 2.1]), 2));
         assert!(!is_stuck(&curve(&[3.0, 2.0, 2.5, 1.9]), 2));
         assert!(!is_stuck(&[], 1));
+        for nan in [f64::NAN, -f64::NAN] {
+            assert!(is_stuck(&curve(&[2.0, nan, nan]), 2), "NaN is no improvement");
+            assert!(!is_stuck(&curve(&[nan, nan, 2.0]), 2));
+        }
     }
 
     #[test]

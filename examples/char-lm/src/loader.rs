@@ -172,6 +172,22 @@ pub struct ValidLoader<B: Backend> {
     device: B::Device,
 }
 
+/// Where the sequences of a validation start: spread evenly over the text.
+fn valid_starts(text: &[u8], shape: &Shape) -> Vec<usize> {
+    let sequences = shape.valid_batches * shape.batch;
+    let places = text.len() - shape.context - 1;
+    (0..sequences).map(|sequence| sequence * places / sequences).collect()
+}
+
+/// Every character that a validation asks for, after the one before it: what a model without context is measured on.
+pub fn valid_pairs<'a>(text: &'a [u8], shape: &Shape) -> impl Iterator<Item = [u8; 2]> + 'a {
+    let context = shape.context;
+    valid_starts(text, shape)
+        .into_iter()
+        .flat_map(move |start| text[start..=start + context].windows(2))
+        .map(|pair| [pair[0], pair[1]])
+}
+
 impl<B: Backend> ValidLoader<B> {
     /// A loader of this text.
     pub fn new(text: Arc<[u8]>, shape: Shape, step: Arc<StepContext>, device: B::Device) -> Self {
@@ -190,9 +206,7 @@ impl<B: Backend> ValidLoader<B> {
 
 impl<B: Backend> DataLoader<B, Batch<B>> for ValidLoader<B> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch<B>> + 'a> {
-        let sequences = self.shape.valid_batches * self.shape.batch;
-        let places = self.text.len() - self.shape.context - 1;
-        let starts = (0..sequences).map(|sequence| sequence * places / sequences).collect();
+        let starts = valid_starts(&self.text, &self.shape);
         Box::new(Batches {
             text: &self.text,
             starts,
@@ -313,6 +327,16 @@ mod tests {
         let loader =
             ValidLoader::<Flex>::new(text, Size::Smoke.shape(), step(), Default::default());
         assert_eq!(loader.iter().count(), 4);
+        let text: Vec<u8> = (0..5000u32).map(|n| (n % 251) as u8).collect();
+        let other = ValidLoader::<Flex>::new(
+            text.clone().into(),
+            Size::Smoke.shape(),
+            step(),
+            Default::default(),
+        );
+        let pairs: Vec<_> = valid_pairs(&text, &Size::Smoke.shape()).collect();
+        let firsts: Vec<i64> = pairs.iter().map(|pair| pair[0].into()).collect();
+        assert_eq!(characters(&other), firsts, "the pairs are of what the model is asked for");
         assert_eq!(characters(&loader), characters(&loader));
     }
 }

@@ -105,15 +105,15 @@ impl Settings {
 pub struct Outcome {
     /// The losses of all epochs.
     pub losses: Vec<Point>,
-    /// The validation loss of the bigram model, in nats a character.
+    /// The loss of the bigram model on the characters of a validation, in nats a character.
     pub bigram_loss: f64,
-    /// The validation loss of the frequencies of characters, in nats a character.
+    /// The same of the frequencies of characters.
     pub unigram_loss: f64,
     /// Characters of training a second, validation not counted: of the process that finished the run; none where nothing was left to train.
     pub tokens_per_second: Option<f64>,
     /// Seconds of training in that process, validation not counted.
     pub seconds: f64,
-    /// The most memory that the process ever held, in bytes; of the CPU, and on Linux only.
+    /// The most memory that the process held until the training had ended, in bytes: of the CPU, and on Linux only; none of a resumed run.
     pub peak_memory: Option<u64>,
     /// The share of a training step's matrix FLOPs that ran in FP8.
     pub fp8_share: f64,

@@ -38,7 +38,7 @@ use crate::run::{self, Folder, Outcome, Settings};
 use crate::size::Shape;
 use crate::text::Text;
 
-/// The learning rate rises over so many steps, and falls to a tenth by a cosine over all.
+/// The learning rate rises over so many steps, and falls to a hundredth by a cosine over all.
 const WARMUP: usize = 50;
 const GRADIENT_NORM: f32 = 1.0;
 const WEIGHT_DECAY: f32 = 0.1;
@@ -180,18 +180,12 @@ where
     // A run that was killed after its last epoch has nothing left to train, also where patience made it the last.
     let is_stuck = settings.patience.is_some_and(|epochs| curve::is_stuck(&points[..done], epochs));
     let last_epoch = if is_stuck { done } else { settings.epochs };
-    let step = products_of_a_step(&model, setup.anew()?, &shape, text);
-    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
-    ensure!(
-        3 * probe::forward_flops(&step) == step_flops,
-        "the products of a step are others than the shape of the model says:\n{step}"
-    );
-
     let options = |log| ObservatoryOptions::default().with_log(log);
     let observatory =
         observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
     let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let valid: Arc<[u8]> = text.valid.as_slice().into();
+    let characters = text.vocabulary.len();
     let train_loader = TrainLoader::<B>::new(
         text.train.as_slice().into(),
         shape,
@@ -214,14 +208,13 @@ where
     .with_file_checkpointer(WholeFileRecorder::default())
     .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
     .num_epochs(last_epoch);
-    for statistic in [Statistic::WorstSqnr, Statistic::Flushed, Statistic::Saturated] {
-        if let Some(observatory) = &observatory {
+    if is_plain {
+        training = training.renderer(Silent);
+    } else if let Some(observatory) = &observatory {
+        for statistic in [Statistic::WorstSqnr, Statistic::Flushed, Statistic::Saturated] {
             let metric = Fp8Metric::new(observatory.clone(), statistic);
             training = training.metric_train_numeric(metric);
         }
-    }
-    if is_plain {
-        training = training.renderer(Silent);
     }
     if let Some(epoch) = checkpoint {
         training = training.checkpoint(epoch);
@@ -242,12 +235,22 @@ where
     let losses = curve.wait(begun.load(Ordering::Relaxed));
     let seconds = stopwatch.total().as_secs_f64();
     let trained_tokens = (losses.len() - done) * shape.steps * shape.batch * shape.context;
+    // Not the memory of what follows, nor that of a resume, which has more than training to hold.
+    let peak_memory = (done == 0).then(run::peak_memory).flatten();
+    let untrained = new_model::<B>(&shape, text.vocabulary.width(), settings.seed, &setup)?;
+    let step = products_of_a_step(&untrained, setup.anew()?, &shape, text);
+    let step_flops = probe::step_flops(&shape, text.vocabulary.width());
+    ensure!(
+        3 * probe::forward_flops(&step) == step_flops,
+        "the products of a step are others than the shape of the model says:\n{step}"
+    );
+    let pairs = || loader::valid_pairs(&text.valid, &shape);
     let outcome = Outcome {
-        bigram_loss: ngram::bigram_loss(&text.train, &text.valid, text.vocabulary.len()),
-        unigram_loss: ngram::unigram_loss(&text.train, &text.valid, text.vocabulary.len()),
+        bigram_loss: ngram::bigram_loss(&text.train, pairs(), characters),
+        unigram_loss: ngram::unigram_loss(&text.train, pairs().map(|pair| pair[1]), characters),
         tokens_per_second: (trained_tokens > 0).then(|| trained_tokens as f64 / seconds),
         seconds,
-        peak_memory: run::peak_memory(),
+        peak_memory,
         fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
         losses,
@@ -280,7 +283,7 @@ fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
     let peak = shape.learning_rate;
     ComposedLrSchedulerConfig::new()
         .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
-        .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 10.0))
+        .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 100.0))
         .init()
         .map_err(|error| anyhow!("learning rate: {error}"))
 }
@@ -309,6 +312,10 @@ fn open(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
             "{path} holds a run already: go on with it (--resume), or choose another --out"
         )),
         None if resume => Err(anyhow!("{path} holds no run to go on with (there is no run.json)")),
+        // Or the new run would go on from them.
+        None if folder.losses().exists() || folder.checkpoints().exists() => Err(anyhow!(
+            "{path} holds losses or checkpoints of another run, whose run.json is missing: choose another --out"
+        )),
         None => {
             // Burn would not tell that it could not.
             fs::create_dir_all(folder.checkpoints()).with_context(|| {

@@ -44,16 +44,19 @@ impl Variant {
         mean(self.gains.iter().copied())
     }
 
-    /// The smallest and the largest gain.
+    /// The smallest and the largest gain; NaN where a seed diverged.
     pub fn range(&self) -> (f64, f64) {
+        if self.gains.iter().any(|gain| gain.is_nan()) {
+            return (f64::NAN, f64::NAN);
+        }
         let fold = |(low, high): (f64, f64), gain: &f64| (low.min(*gain), high.max(*gain));
         self.gains.iter().fold((f64::INFINITY, f64::NEG_INFINITY), fold)
     }
 
-    /// Whether all seeds agree on the sign of the gain; none where one seed can say nothing about noise.
+    /// Whether all seeds agree on the sign of the gain, which those that diverged do not; none where one seed can say nothing about noise.
     fn seeds_agree(&self) -> Option<bool> {
-        let (low, high) = self.range();
-        (self.gains.len() > 1).then_some(low > 0.0 || high < 0.0)
+        let all = |is: fn(f64) -> bool| self.gains.iter().all(|gain| is(*gain));
+        (self.gains.len() > 1).then(|| all(|gain| gain > 0.0) || all(|gain| gain < 0.0))
     }
 }
 
