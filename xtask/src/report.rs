@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+
 use anyhow::{Context, Result, ensure};
 use burn_fp8_report::log;
 
@@ -9,7 +12,12 @@ use burn_fp8_report::log;
 pub fn run(log: &Path, out: Option<PathBuf>) -> Result<()> {
     let observations = log::read(log)?;
     let out = out.unwrap_or_else(|| log.with_extension("html"));
-    ensure!(out != log, "{} is the log itself; name another file with --out", out.display());
+    // The log itself, by whatever name, is no page either.
+    ensure!(
+        is_free(&out)?,
+        "{} is there already, and no page of the observatory; name another file with --out",
+        out.display()
+    );
     let page = observations.to_html();
     std::fs::write(&out, page).with_context(|| format!("cannot write {}", out.display()))?;
     if let Some(line) = observations.cut_line {
@@ -22,6 +30,18 @@ pub fn run(log: &Path, out: Option<PathBuf>) -> Result<()> {
         out.display()
     );
     Ok(())
+}
+
+/// Whether there is nothing that writing a page would destroy: no file, or an older page.
+fn is_free(out: &Path) -> Result<bool> {
+    let mut start = Vec::new();
+    let start = match File::open(out) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        file => file.and_then(|file| file.take(256).read_to_end(&mut start)).map(|_| start),
+    };
+    let start = start.with_context(|| format!("cannot read {}", out.display()))?;
+    Ok(start.is_empty()
+        || String::from_utf8_lossy(&start).contains("<title>FP8 observatory</title>"))
 }
 
 #[cfg(test)]
@@ -42,7 +62,11 @@ mod tests {
         run(&log, Some(out.clone())).unwrap();
         assert_eq!(fs::read_to_string(out).unwrap(), page);
         let error = run(&log, Some(log.clone())).unwrap_err().to_string();
-        assert!(error.contains("is the log itself"), "{error}");
+        assert!(error.contains("no page of the observatory"), "{error}");
+        let other = folder.path().join("../").join(folder.path().file_name().unwrap());
+        let error = run(&log, Some(other.join("run.jsonl"))).unwrap_err().to_string();
+        assert!(error.contains("no page of the observatory"), "{error}");
+        assert!(fs::read_to_string(&log).unwrap().starts_with("{\"fp8_observatory\""));
     }
 
     #[test]

@@ -47,6 +47,12 @@ impl Fp8Format {
         }
     }
 
+    /// What `x / scale` must exceed for `x` to count as saturated: [`max`](Self::max) × (1 + 2^-22). A scale `amax / max` is rounded to f32,
+    /// so that the amax divided by it may come out an ulp or two beyond the largest number, to which it is rounded without loss.
+    pub const fn saturates_beyond(self) -> f32 {
+        self.max() * (1.0 + 2.0 * f32::EPSILON)
+    }
+
     /// The smallest positive normal number: 2^-6 or 2^-14.
     #[inline]
     pub const fn min_positive_normal(self) -> f32 {

@@ -105,7 +105,10 @@ impl Ranked<'_> {
         match self.advice {
             Advice::Fits => {
                 let limit = rounding_limit(self.stats.formats);
-                format!("FP8 fits: {now}; rounding alone leaves about {limit:.1} dB.")
+                match self.sqnr.is_some_and(|sqnr| sqnr > limit) {
+                    true => format!("FP8 fits: {now}."),
+                    false => format!("FP8 fits: {now}; rounding alone leaves about {limit:.1} dB."),
+                }
             }
             Advice::NoSignal => "Nothing to measure: an operand is all zeros.".into(),
             Advice::NonFinite => {
@@ -116,6 +119,11 @@ impl Ranked<'_> {
             }
             Advice::Change { alternative, sqnr, gain, is_poor } => {
                 let (sqnr, how) = (decibels(Some(sqnr)), how(self.role, alternative));
+                // A layer of FP8 has no recipe: the decorator around the plain one does.
+                let how = match self.site.last.kind == FP8_LAYER {
+                    true => format!("As a plain layer under Fp8Backend: {how}"),
+                    false => how,
+                };
                 let gain = match gain.is_finite() {
                     true => format!(", {gain:.1} dB more"),
                     false => String::new(),
@@ -142,6 +150,9 @@ impl Ranked<'_> {
         }
     }
 }
+
+/// The kind of sites that are layers with scales of their own.
+pub const FP8_LAYER: &str = "FP8 layer";
 
 /// An alternative as an instruction.
 fn how(role: GemmRole, alternative: Alternative) -> String {

@@ -15,7 +15,7 @@ mod sqnr;
 mod summary;
 mod table;
 
-pub use advice::{Advice, POOR, Ranked, WORTHWHILE};
+pub use advice::{Advice, FP8_LAYER, POOR, Ranked, WORTHWHILE};
 pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries};
 pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};

@@ -16,7 +16,7 @@ impl fmt::Display for Observations {
             table.add_row([
                 ranked.site.label(),
                 ranked.role.to_string(),
-                ranked.site.last.gemm.to_string(),
+                ranked.site.last.gemm.for_role(ranked.role).to_string(),
                 decibels(ranked.sqnr),
                 decibels(ranked.lowest),
                 ranked.advice.to_string(),

@@ -195,8 +195,8 @@ pub struct SamplingArgs {
     pub prompt: String,
 
     /// Characters to write
-    #[arg(long, value_name = "CHARACTERS", default_value_t = 300)]
-    pub length: usize,
+    #[arg(long, value_name = "CHARACTERS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub length: u32,
 
     /// What logits are divided by: lower is safer, higher is bolder
     #[arg(long, default_value_t = 0.8, value_parser = temperature)]

@@ -41,6 +41,11 @@ where
         let missing = PARTS.into_iter().find(|part| !file(folder, part, epoch).exists());
         let problem = match missing {
             Some(part) => format!("{part}-{epoch}.mpk was not written"),
+            // Written last, they may lack those of one epoch: more than that, and somebody has lost them.
+            None if epoch > newest + 1 => bail!(
+                "{} has a checkpoint of epoch {epoch}, but losses.jsonl only {newest}; put the losses back, or train anew into another --out",
+                folder.display()
+            ),
             None if epoch > newest => "its losses were not written".into(),
             None => match check::<B, O, S>(folder, epoch, model, optimizer, scheduler) {
                 Ok(()) => return Ok(Some(epoch)),

@@ -1,6 +1,6 @@
 //! Text from a trained model.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use rand::rngs::StdRng;
@@ -23,6 +23,20 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// The prompt in numbers.
+    ///
+    /// # Errors
+    /// Where it is empty or holds a character that the model does not know.
+    pub fn encode_prompt(&self, vocabulary: &Vocabulary) -> Result<Vec<u8>> {
+        ensure!(
+            !self.prompt.is_empty(),
+            "it is empty: the model goes on from at least one character"
+        );
+        vocabulary.encode(&self.prompt)
+    }
+}
+
 /// The prompt and what the model goes on with.
 ///
 /// # Errors
@@ -34,11 +48,7 @@ pub fn generate<B: Fp8Matmul>(
     context: usize,
     sampling: &Sampling,
 ) -> Result<String> {
-    ensure!(
-        !sampling.prompt.is_empty(),
-        "--prompt is empty: the model goes on from at least one character"
-    );
-    let mut characters = vocabulary.encode(&sampling.prompt)?;
+    let mut characters = sampling.encode_prompt(vocabulary).context("--prompt")?;
     let mut random = StdRng::seed_from_u64(sampling.seed);
     let device = B::Device::default();
     setup.scope(|| {
@@ -46,9 +56,14 @@ pub fn generate<B: Fp8Matmul>(
         for _ in 0..sampling.length {
             let seen = &characters[characters.len().saturating_sub(context)..];
             let logits = next_logits(&model, seen, &device);
+            ensure!(
+                logits.iter().all(|logit| logit.is_finite()),
+                "the model gives no numbers: its training has diverged, or its weights are damaged"
+            );
             characters.push(draw(&logits[..vocabulary.len()], sampling.temperature, &mut random));
         }
-    });
+        Ok(())
+    })?;
     Ok(characters.into_iter().filter_map(|number| vocabulary.character(number.into())).collect())
 }
 
@@ -75,7 +90,7 @@ fn draw(logits: &[f32], temperature: f32, random: &mut StdRng) -> u8 {
             return number as u8;
         }
     }
-    // Rounding, or logits that are no numbers.
+    // Rounding.
     (weights.len() - 1) as u8
 }
 

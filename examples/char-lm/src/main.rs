@@ -103,7 +103,7 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     let default = || format!("target/char-lm/{}-{}-{}", size.as_str(), args.precision, args.seed);
     let setup = Setup::new(args.precision, args.high)?;
     // A prompt that cannot be used is told before the training, not after it.
-    text.vocabulary.encode(&args.sampling.prompt).context("--prompt")?;
+    sampling(&args.sampling).encode_prompt(&text.vocabulary).context("--prompt")?;
     let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
     if args.observe.is_some() && !args.precision.is_fp8() {
         bail!("--observe looks at products in FP8, and {} has none", args.precision);
@@ -123,6 +123,9 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
         trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
     if args.common.quiet {
         return Ok(ExitCode::SUCCESS);
+    }
+    if !trained.outcome.final_loss().is_finite() {
+        eprintln!("warning: the training has diverged: its validation loss is no number");
     }
     let (sampling, context) = (sampling(&args.sampling), size.shape().context);
     let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling)?;
@@ -171,7 +174,7 @@ fn summary(outcome: &Outcome) -> String {
 
 fn sampling(args: &SamplingArgs) -> Sampling {
     let SamplingArgs { prompt, length, temperature, sampling_seed } = args.clone();
-    Sampling { prompt, length, temperature, seed: sampling_seed }
+    Sampling { prompt, length: length as usize, temperature, seed: sampling_seed }
 }
 
 fn generate(args: &args::Generate) -> Result<ExitCode> {

@@ -48,6 +48,15 @@ impl Precision {
         self.config().enabled
     }
 
+    /// The same without FP8: what FP8 is measured against.
+    pub fn without_fp8(self) -> Self {
+        match self {
+            Self::Policy(policy) => Self::Policy(policy.with_matmul(MatmulPolicy::High)),
+            Self::Bf16 => Self::Bf16,
+            _ => Self::F32,
+        }
+    }
+
     /// The ambient configuration of a run.
     fn config(self) -> Fp8Config {
         match self {

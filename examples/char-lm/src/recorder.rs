@@ -1,6 +1,7 @@
 //! How checkpoints are written: whole, or not at all.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::record::{
@@ -16,6 +17,14 @@ type Inner = NamedMpkFileRecorder<FullPrecisionSettings>;
 /// a whole one.
 #[derive(Clone, Debug, Default)]
 pub struct WholeFileRecorder(Inner);
+
+/// The bytes of a checksum.
+const TRAILER: usize = 4;
+
+/// What is written behind the bytes of a file: their CRC-32, for a flipped bit of a weight is a weight as well.
+fn trailer(bytes: &[u8]) -> [u8; TRAILER] {
+    crc32fast::hash(bytes).to_le_bytes()
+}
 
 /// Where a file is while it is written.
 fn part(file: &Path) -> PathBuf {
@@ -33,11 +42,27 @@ impl<B: Backend> Recorder<B> for WholeFileRecorder {
         let part = part(&file);
         Recorder::<B>::save_item(&self.0, item, part.clone())?;
         let extension = <Self as FileRecorder<B>>::file_extension();
-        fs::rename(part.with_extension(extension), file.with_extension(extension))
-            .map_err(|error| RecorderError::Unknown(error.to_string()))
+        let part = part.with_extension(extension);
+        fs::read(&part)
+            .and_then(|bytes| {
+                OpenOptions::new().append(true).open(&part)?.write_all(&trailer(&bytes))
+            })
+            .and_then(|()| fs::rename(&part, file.with_extension(extension)))
+            .map_err(|error| RecorderError::Unknown(format!("{}: {error}", part.display())))
     }
 
     fn load_item<I: DeserializeOwned>(&self, file: &mut PathBuf) -> Result<I, RecorderError> {
+        let extension = <Self as FileRecorder<B>>::file_extension();
+        let bytes = fs::read(file.with_extension(extension))
+            .map_err(|error| RecorderError::Unknown(error.to_string()))?;
+        match bytes.split_last_chunk::<TRAILER>() {
+            Some((bytes, end)) if *end == trailer(bytes) => {}
+            _ => {
+                let reason = "its checksum is not that of its bytes";
+                return Err(RecorderError::DeserializeError(reason.into()));
+            }
+        }
+        // MessagePack tells where it ends: Burn does not read the checksum behind it.
         Recorder::<B>::load_item(&self.0, file)
     }
 }

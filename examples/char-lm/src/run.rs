@@ -37,6 +37,11 @@ impl Folder {
         self.0.join("outcome.json")
     }
 
+    /// Locked by the process that trains in the folder.
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("run.lock")
+    }
+
     /// The losses of each epoch so far.
     pub fn losses(&self) -> PathBuf {
         self.0.join("losses.jsonl")

@@ -1,6 +1,6 @@
 //! One training run, by Burn's Learner, the same for every precision and backend.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -147,18 +147,20 @@ where
     let device = B::Device::default();
     setup.check::<B>(&device)?;
     let model = new_model::<B>(&shape, text.vocabulary.width(), settings.seed, &setup)?;
-    if let Some(log) = observe.as_ref().filter(|log| log.exists()) {
-        return Err(anyhow!("--observe: {} exists already; name a new file", log.display()));
-    }
-    open(&folder, &settings, resume)?;
-    if let Some(outcome) = finished(&folder, resume)? {
-        let model = model::load::<B::InnerBackend, _>(model.valid(), &folder.weights())?;
+    // Nothing is written before all that was asked for is known to be possible.
+    check(&folder, &settings, resume)?;
+    if let Some(outcome) = run::read_json::<Outcome>(&folder.outcome())? {
+        let model = model::load::<B::InnerBackend, _>(model.valid(), &folder.weights())
+            .context("the run has ended, but its weights cannot be read; remove outcome.json and --resume makes them again from the last checkpoint")?;
+        if observe.is_some() {
+            eprintln!("warning: --observe: the run has ended already, so nothing is observed");
+        }
         return Ok(Trained { model, outcome, observatory: None });
     }
+    let points = curve::read(&folder.losses())?;
 
     let optimizer = optimizer::<B>(&setup);
     let scheduler = schedule(&shape, settings.epochs * shape.steps)?;
-    let points = curve::read(&folder.losses())?;
     let checkpoint = checkpoint::last_whole::<B, _, _>(
         &folder.checkpoints(),
         points.len(),
@@ -173,6 +175,11 @@ where
             None => eprintln!("there is no checkpoint yet: training from the beginning"),
         }
     }
+    let first_step = (done * shape.steps) as u64;
+    let options = |log| ObservatoryOptions::default().with_log(log).with_first_step(first_step);
+    let observatory =
+        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
+    let _alone = begin(&folder, &settings)?;
     // Not into the picture that the Learner draws on a terminal.
     let is_plain = quiet || !std::io::stdout().is_terminal();
     let curve =
@@ -180,9 +187,6 @@ where
     // A run that was killed after its last epoch has nothing left to train, also where patience made it the last.
     let is_stuck = settings.patience.is_some_and(|epochs| curve::is_stuck(&points[..done], epochs));
     let last_epoch = if is_stuck { done } else { settings.epochs };
-    let options = |log| ObservatoryOptions::default().with_log(log);
-    let observatory =
-        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
     let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let valid: Arc<[u8]> = text.valid.as_slice().into();
     let characters = text.vocabulary.len();
@@ -228,6 +232,10 @@ where
     drop(trained.renderer);
     if interrupter.should_stop() {
         let reason = interrupter.get_message().unwrap_or_else(|| "by the user".into());
+        if reason.contains("Recorder error") {
+            let place = folder.checkpoints();
+            return Err(anyhow!("cannot write a checkpoint to {}: {reason}", place.display()));
+        }
         return Err(anyhow!("interrupted: {reason}; go on with --resume"));
     }
 
@@ -301,34 +309,45 @@ where
     report
 }
 
-/// Makes the folder of a new run, or checks that it is the one to go on with.
-fn open(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
+/// Checks that the folder is free for a new run, or holds the one to go on with.
+fn check(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
     let path = folder.path().display();
+    let remains = [folder.losses(), folder.checkpoints(), folder.outcome(), folder.weights()];
     match run::read_json::<Settings>(&folder.settings())? {
-        Some(begun) if resume => {
-            begun.check_same(settings).with_context(|| format!("cannot go on with {path}"))
-        }
+        Some(begun) if resume => begun
+            .check_same(settings)
+            .with_context(|| format!("cannot go on with {path}; choose another --out")),
         Some(_) => Err(anyhow!(
             "{path} holds a run already: go on with it (--resume), or choose another --out"
         )),
         None if resume => Err(anyhow!("{path} holds no run to go on with (there is no run.json)")),
-        // Or the new run would go on from them.
-        None if folder.losses().exists() || folder.checkpoints().exists() => Err(anyhow!(
-            "{path} holds losses or checkpoints of another run, whose run.json is missing: choose another --out"
-        )),
-        None => {
-            // Burn would not tell that it could not.
-            fs::create_dir_all(folder.checkpoints()).with_context(|| {
-                format!("cannot make the folder {}", folder.checkpoints().display())
-            })?;
-            run::write_json(&folder.settings(), settings)
-        }
+        // Or the new run would take them for its own.
+        None => match remains.into_iter().find(|file| file.exists()) {
+            Some(file) => Err(anyhow!(
+                "{} is there, but no run.json that tells what run it is of; choose another --out",
+                file.display()
+            )),
+            None => Ok(()),
+        },
     }
 }
 
-/// What the run of the folder came to, where it has ended.
-fn finished(folder: &Folder, resume: bool) -> Result<Option<Outcome>> {
-    let outcome: Option<Outcome> = run::read_json(&folder.outcome())?;
-    ensure!(outcome.is_none() || resume, "{} is in the way", folder.outcome().display());
-    Ok(outcome)
+/// Begins, or goes on with, the run of the folder, which is that of this process alone until what is returned is dropped.
+fn begin(folder: &Folder, settings: &Settings) -> Result<File> {
+    // Burn would not tell that it could not.
+    fs::create_dir_all(folder.checkpoints())
+        .with_context(|| format!("cannot make the folder {}", folder.checkpoints().display()))?;
+    let path = folder.lock();
+    let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let path = folder.path().display();
+            return Err(anyhow!("another process trains in {path}: wait for it, or end it"));
+        }
+        // A file system without locks: nobody else is known of.
+        Err(TryLockError::Error(_)) => {}
+    }
+    run::write_json(&folder.settings(), settings)?;
+    Ok(lock)
 }

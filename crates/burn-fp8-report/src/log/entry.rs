@@ -162,6 +162,12 @@ impl SiteEntry {
         if let Some((what, text)) = texts.into_iter().find(|(_, text)| text.len() > MAX_TEXT) {
             return Err(format!("{what} has {} bytes, of at most {MAX_TEXT}", text.len()));
         }
+        let Shape { batch, m, n, k } = self.gemm;
+        // Together no more than u128 has: sums of FLOPs stay numbers.
+        if let Some(size) = [batch, m, n, k].into_iter().find(|size| !(1..=1 << 40).contains(size))
+        {
+            return Err(format!("a dimension of {size} is outside 1..=2^40"));
+        }
         for operand in Operand::ALL {
             if let Some(stats) = self.operands.of(operand) {
                 stats.check().map_err(|reason| format!("{operand}: {reason}"))?;

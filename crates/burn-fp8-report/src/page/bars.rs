@@ -13,7 +13,8 @@ const BOTTOM: f64 = 26.0;
 /// The most decades of shares shown.
 const MAX_DECADES: f64 = 6.0;
 
-/// Shares of elements by exponent on a logarithmic axis; behind them the ranges that are flushed, subnormal, normal and saturated.
+/// Shares of elements by exponent on a logarithmic axis; behind them, where they have one scale, the ranges that are flushed, subnormal,
+/// normal and saturated.
 pub(super) fn histogram(stats: &OperandStats) -> String {
     let (format, scale) = (stats.format, f64::from(stats.scale));
     let log2 = |x: f32| (f64::from(x) * scale).log2();
@@ -41,7 +42,8 @@ pub(super) fn histogram(stats: &OperandStats) -> String {
         ("z-normal", normal, largest, "normal"),
         ("z-lost", largest, high, "sat."),
     ];
-    for (class, from, to, name) in zones {
+    // With a scale per row, what an exponent becomes depends on its row.
+    for (class, from, to, name) in zones.into_iter().filter(|_| !stats.per_row) {
         let (from, to) = (x(from), x(to));
         let (width, middle) = (to - from, (from + to) / 2.0);
         let height = floor - TOP;

@@ -72,7 +72,10 @@ fn products(site: &SiteSeries) -> String {
     for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
         let Some(stats) = site.last.products.of(role) else { continue };
         let [lhs, rhs] = stats.formats;
-        let best = stats.alternatives.iter().filter_map(|p| p.sqnr.decibels()).reduce(f64::max);
+        let advised = match Advice::of(stats) {
+            Advice::Change { alternative, .. } => Some(alternative),
+            _ => None,
+        };
         let alternatives: Vec<_> = stats
             .alternatives
             .iter()
@@ -84,7 +87,10 @@ fn products(site: &SiteSeries) -> String {
                     formats => formats.to_string(),
                 };
                 let text = format!("<span class=\"one\">{name} {}</span>", decibels(sqnr));
-                if sqnr.is_some() && sqnr == best { format!("<b>{text}</b>") } else { text }
+                match advised == Some(prediction.alternative) {
+                    true => format!("<b>{text}</b>"),
+                    false => text,
+                }
             })
             .collect();
         let _ = write!(
@@ -126,11 +132,12 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
     };
     format!(
         "<figure><figcaption><h3>{operand} <span class=\"faint\">{}, {}</span></h3></figcaption>{}\
-         <div class=\"facts\">amax {} · scale {} · {sampled}<br>{}</div></figure>",
+         <div class=\"facts\">amax {} · {} {} · {sampled}<br>{}</div></figure>",
         stats.format,
         decibels(stats.sqnr.decibels()),
         bars::histogram(stats),
         magnitude(stats.amax.into()),
+        if stats.per_row { "row scales to" } else { "scale" },
         magnitude(stats.scale.into()),
         shares.join(" · ")
     )

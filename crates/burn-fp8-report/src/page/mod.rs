@@ -71,9 +71,13 @@ impl Observations {
         let act = ranked.iter().filter(|ranked| ranked.advice.is_action()).count();
         let verdict = match (ranked.len(), act) {
             (0, _) => "Nothing was sampled.".into(),
-            (all, 0) => format!("FP8 fits all {all} products, or nothing would help."),
+            (all, 0) => {
+                format!("FP8 fits all {all} products, or another way would hardly help.")
+            }
             (all, act) => {
-                format!("<span class=\"act\">{act} of {all} products could be run better.</span>")
+                format!(
+                    "<span class=\"act\">{act} of {all} products lose more than FP8 has to cost them.</span>"
+                )
             }
         };
         let mut html = format!(
@@ -111,7 +115,7 @@ impl Observations {
         let mut html = String::from(
             "<div class=\"scroll\"><table><tr><th class=\"num wide\">#</th><th>site</th><th>product</th><th class=\"wide\">M×N×K</th>\
              <th class=\"num\">SQNR now</th><th class=\"num wide\">lowest</th><th class=\"wide\">over time</th>\
-             <th>best alternative</th><th class=\"num wide\">FLOPs</th></tr>",
+             <th>advice</th><th class=\"num wide\">FLOPs</th></tr>",
         );
         for (place, ranked) in (first..).zip(ranked) {
             let _ = write!(
@@ -135,15 +139,17 @@ impl Observations {
 }
 
 const LEGEND: &str = "<p class=\"faint\">Histograms: share of the elements by exponent, on a logarithmic axis, over what the format can represent at \
-    its scale: <span class=\"key kn\"></span>normal numbers, <span class=\"key ks\"></span>subnormal ones, which have fewer bits, \
+    its scale: <span class=\"one\"><span class=\"key kn\"></span>normal numbers</span>, <span class=\"key ks\"></span>subnormal ones, which have fewer bits, \
     <span class=\"key kl\"></span>too small (flushed to zero) or too large (saturated).</p>";
 
 const READING: &str = "<h2>How to read this</h2>\
     <p>SQNR is the power of a result over the power of its quantization error, in dB: at 20 dB the error is a tenth of the result's \
-    magnitude, at 40 dB a hundredth. Rounding alone leaves about 29.5 dB to a product of E4M3 and E4M3, 25.5 dB to one of E4M3 and E5M2. \
+    magnitude, at 40 dB a hundredth. Rounding alone leaves about 29.5 dB to a product of E4M3 and E4M3, 25.5 dB to one of E4M3 and E5M2, more where values lie near codes or many are zero. \
     That of a product is the lower of two: that of all its elements, and that of its median row or column, since few large rows would hide that all others \
     are lost. It is measured on up to 32 × 32 of its results, with and without quantized operands, both summed in f64: what \
     tensor cores lose while they add is not in it.</p>\
     <p>Alternatives are measured in the same way on the same sample. Row-wise scales: one for each row of the left operand and each column \
     of the right one. A recipe sets formats by operand, for all three products of a site at once, and hardware never multiplies E5M2 by E5M2. \
-    High precision is exact by definition; its price is the share of FLOPs.</p>";
+    High precision is exact by definition; its price is the share of FLOPs. \
+    A product fits where it is at most 3 dB below what rounding alone leaves, whatever others would give; an alternative is advised, and bold, where it gains at least 3 dB, \
+    the one that changes least first. FP8 layers have one scale per tensor from earlier steps: another way means the plain layer under Fp8Backend.</p>";

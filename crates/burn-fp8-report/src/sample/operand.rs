@@ -31,6 +31,8 @@ pub struct OperandStats {
     pub amax: f32,
     /// The scale, `x ≈ code × scale`; the largest one where there are several.
     pub scale: f32,
+    /// Whether there are several: one for each row or column.
+    pub per_row: bool,
     /// The number of elements of the whole tensor.
     pub elements: u64,
     /// How many were sampled.
@@ -57,6 +59,7 @@ impl OperandSample {
             format: self.format,
             amax: self.amax,
             scale: 0.0,
+            per_row: self.scale.is_none(),
             elements: self.elements,
             sampled: values.len() as u64,
             zeros: 0,
@@ -82,8 +85,6 @@ impl OperandSample {
 impl OperandStats {
     fn add(&mut self, values: &[f32], scale: f32) {
         self.scale = self.scale.max(scale);
-        // A current scale is rounded to f32, so that the amax may lie an ulp beyond it: that is no saturation.
-        let largest = self.format.max() * (1.0 + 2f32.powi(-22));
         let codes = quantized(values, scale, self.format);
         for (&x, &code) in values.iter().zip(&codes) {
             if !x.is_finite() {
@@ -92,7 +93,7 @@ impl OperandStats {
             }
             self.zeros += u64::from(x == 0.0);
             self.flushed += u64::from(x != 0.0 && code == 0.0);
-            self.saturated += u64::from((x / scale).abs() > largest);
+            self.saturated += u64::from((x / scale).abs() > self.format.saturates_beyond());
             self.sqnr.add(f64::from(x), f64::from(code) * f64::from(scale));
         }
     }

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use burn::config::Config;
 use burn::tensor::backend::Backend;
-use burn_fp8_core::{Filter, Recipe};
+use burn_fp8_core::{Filter, Granularity, Recipe};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use ambient::{Ambient, current};
 pub use ambient::{ProductInfo, high_precision};
 pub use capability::{Capability, NativeDevice};
 
-use crate::{Fp8Error, Fp8Matmul, file};
+use crate::{Fallback, Fp8Error, Fp8Matmul, file};
 
 /// The largest configuration file read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -107,17 +107,20 @@ impl Fp8Config {
     ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
-    /// asked for and the device has none.
+    /// asked for and the device, or the recipe, has none.
     pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
         match self.execution {
-            Execution::Native if self.enabled => match B::fp8_capability(device) {
-                Capability::Native(_) => Ok(()),
-                Capability::FakeQuantized { reason } => Err(Fp8Error::NativeUnavailable {
-                    backend: <B as Backend>::name(device),
-                    reason: reason.into_owned(),
-                }),
-            },
+            Execution::Native if self.enabled => {
+                let reason = match B::fp8_capability(device) {
+                    Capability::FakeQuantized { reason } => reason.into_owned(),
+                    Capability::Native(_) => match self.recipe.granularity() {
+                        Granularity::PerTensor => return Ok(()),
+                        Granularity::PerRow => Fallback::PerRow.to_string(),
+                    },
+                };
+                Err(Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason })
+            }
             _ => Ok(()),
         }
     }

@@ -84,8 +84,8 @@ pub(crate) fn count_saturated_by<B: Backend>(
     let magnitude = device::magnitude::<B>(tensor);
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
     let quotient = B::float_div(magnitude, divisor);
-    let max = format.max().into();
-    let beyond = B::float_greater_elem(quotient, max, settings.bool_dtype);
+    let bound = format.saturates_beyond().into();
+    let beyond = B::float_greater_elem(quotient, bound, settings.bool_dtype);
     let saturated = B::bool_and(beyond, finite);
     B::int_sum(B::bool_into_int(saturated, settings.int_dtype))
 }

@@ -11,6 +11,17 @@ use super::products::{self, Forward, Gradients, add_bias};
 use super::rowwise::Rowwise;
 use super::{Fp8Matmul, Product, SavedOperand};
 
+/// Calls a function of [`products`] with the engine that the product is for.
+macro_rules! on_engine {
+    ($product:expr, $function:ident($($argument:expr),*)) => {
+        match ($product.path(), $product.recipe().granularity()) {
+            (Path::Native, _) => products::$function::<B, Native>($($argument),*),
+            (_, Granularity::PerTensor) => products::$function::<B, Emulated>($($argument),*),
+            (_, Granularity::PerRow) => products::$function::<B, Rowwise>($($argument),*),
+        }
+    };
+}
+
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
 pub(crate) fn matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
@@ -37,11 +48,7 @@ pub(crate) fn forward<B: Fp8Matmul>(
     product: &Product,
     save: [bool; 2],
 ) -> Forward<B> {
-    match (product.path(), product.recipe().granularity()) {
-        (Path::Native, _) => products::forward::<B, Native>(lhs, rhs, product, save),
-        (_, Granularity::PerTensor) => products::forward::<B, Emulated>(lhs, rhs, product, save),
-        (_, Granularity::PerRow) => products::forward::<B, Rowwise>(lhs, rhs, product, save),
-    }
+    on_engine!(product, forward(lhs, rhs, product, save))
 }
 
 /// The gradients of the operands of a forward product.
@@ -51,15 +58,7 @@ pub(crate) fn backward<B: Fp8Matmul>(
     shapes: [Shape; 2],
     product: &Product,
 ) -> Gradients<B> {
-    match (product.path(), product.recipe().granularity()) {
-        (Path::Native, _) => products::backward::<B, Native>(output_grad, saved, shapes, product),
-        (_, Granularity::PerTensor) => {
-            products::backward::<B, Emulated>(output_grad, saved, shapes, product)
-        }
-        (_, Granularity::PerRow) => {
-            products::backward::<B, Rowwise>(output_grad, saved, shapes, product)
-        }
-    }
+    on_engine!(product, backward(output_grad, saved, shapes, product))
 }
 
 /// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
@@ -68,15 +67,7 @@ pub(crate) fn linear_x_backward<B: Fp8Matmul>(
     output_grad: FloatTensor<B>,
     product: &Product,
 ) -> FloatTensor<B> {
-    match (product.path(), product.recipe().granularity()) {
-        (Path::Native, _) => products::linear_x_backward::<B, Native>(weight, output_grad, product),
-        (_, Granularity::PerTensor) => {
-            products::linear_x_backward::<B, Emulated>(weight, output_grad, product)
-        }
-        (_, Granularity::PerRow) => {
-            products::linear_x_backward::<B, Rowwise>(weight, output_grad, product)
-        }
-    }
+    on_engine!(product, linear_x_backward(weight, output_grad, product))
 }
 
 /// `x` `[…, K]` transposed times `output_grad` `[…, N]`, summed over the leading dimensions.
@@ -85,13 +76,5 @@ pub(crate) fn linear_weight_backward<B: Fp8Matmul>(
     output_grad: FloatTensor<B>,
     product: &Product,
 ) -> FloatTensor<B> {
-    match (product.path(), product.recipe().granularity()) {
-        (Path::Native, _) => products::linear_weight_backward::<B, Native>(x, output_grad, product),
-        (_, Granularity::PerTensor) => {
-            products::linear_weight_backward::<B, Emulated>(x, output_grad, product)
-        }
-        (_, Granularity::PerRow) => {
-            products::linear_weight_backward::<B, Rowwise>(x, output_grad, product)
-        }
-    }
+    on_engine!(product, linear_weight_backward(x, output_grad, product))
 }

@@ -42,8 +42,8 @@ mod product;
 mod trace;
 
 pub use burn_fp8_report::{
-    Advice, Histogram, MatrixSqnr, Observations, OperandPoint, POOR, Point, Ranked, SiteSeries,
-    Sqnr, Summary, WORTHWHILE, log, rounding_limit, sample,
+    Advice, FP8_LAYER, Histogram, MatrixSqnr, Observations, OperandPoint, POOR, Point, Ranked,
+    SiteSeries, Sqnr, Summary, WORTHWHILE, log, rounding_limit, sample,
 };
 #[cfg(feature = "train")]
 pub use observatory::metric;

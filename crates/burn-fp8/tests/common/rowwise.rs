@@ -98,7 +98,9 @@ where
         for product in &report.products {
             assert_eq!(product.ran, Ran::FakeQuantized);
             for operand in [&product.lhs, &product.rhs] {
-                assert_eq!(operand.expect("in FP8").granularity, Granularity::PerRow);
+                let operand = operand.expect("in FP8");
+                assert_eq!(operand.granularity, Granularity::PerRow);
+                assert_eq!(operand.saturated, 0, "each row has the scale of its own amax");
             }
         }
         // The largest of the scales is that of the whole tensor.

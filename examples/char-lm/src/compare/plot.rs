@@ -17,7 +17,7 @@ const fn stroke(precision: Precision) -> (RGBColor, u32) {
     match precision {
         Precision::F32 => (RGBColor(86, 180, 233), 6),
         Precision::Bf16 => (RGBColor(230, 159, 0), 1),
-        Precision::Fp8Current => (RGBColor(213, 94, 0), 1),
+        Precision::Fp8Current => (RGBColor(213, 94, 0), 3),
         Precision::Fp8Delayed => (RGBColor(0, 0, 0), 1),
         Precision::Fp8Layers => (RGBColor(0, 158, 115), 1),
         // Several policies share it: the legend has them in their order.

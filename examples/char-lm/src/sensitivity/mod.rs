@@ -136,12 +136,15 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     Ok(format!("{table}\n{}\n", args.out.display()))
 }
 
-/// Everything in FP8, then f32, then all that can be left out.
+/// Everything in FP8, then nothing, then all that can be left out.
 fn variants(args: &Sensitivity) -> Vec<(Precision, Option<High>)> {
     let parts = High::all(args.common.size.shape().layers).into_iter().map(Some);
     let parts = parts.filter(|high| Setup::new(args.precision, *high).is_ok());
     let parts = parts.map(|high| (args.precision, high));
-    [(args.precision, None), (Precision::F32, None)].into_iter().chain(parts).collect()
+    [(args.precision, None), (args.precision.without_fp8(), None)]
+        .into_iter()
+        .chain(parts)
+        .collect()
 }
 
 fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {

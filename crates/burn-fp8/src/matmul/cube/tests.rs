@@ -309,6 +309,11 @@ fn batched_products_and_scales_per_row_fall_back_and_say_so() {
         let x = tensor::<Fp8Backend<Unfused>, 3>(1, [batch, 16, 16]);
         values(x.clone().matmul(x))
     };
+    let native =
+        |recipe: Recipe| Fp8Config::default().with_recipe(recipe).with_execution(Execution::Native);
+    assert!(native(Recipe::current()).check::<Unfused>(&WgpuDevice::default()).is_ok());
+    let error = native(Recipe::rowwise()).check::<Unfused>(&WgpuDevice::default()).unwrap_err();
+    assert!(error.to_string().contains("per row"), "{error}");
     for (batch, recipe, fallback, word) in [
         (2, Recipe::current(), Fallback::Batched, "batched"),
         (1, Recipe::rowwise(), Fallback::PerRow, "per row"),

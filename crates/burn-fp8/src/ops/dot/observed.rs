@@ -2,7 +2,7 @@
 
 use burn::tensor::TensorMetadata;
 use burn::tensor::ops::FloatTensor;
-use burn_fp8_core::{GemmRole, Operand, ProductKind, Recipe};
+use burn_fp8_core::{GemmRole, Operand, Recipe};
 
 use super::{Backward, DotOptions, gemm};
 use crate::report::{self, Quantization, Tap};
@@ -13,7 +13,7 @@ pub(super) fn forward<B: Fp8Matmul>(
     operands: [&FloatTensor<B>; 2],
 ) -> Option<(Tap, [FloatTensor<B>; 2])> {
     let shapes = operands.map(TensorMetadata::shape);
-    let tap = report::observe(ProductKind::Linear, gemm(&shapes))?;
+    let tap = report::observe(report::FP8_LAYER, gemm(&shapes))?;
     Some((tap, operands.map(Clone::clone)))
 }
 

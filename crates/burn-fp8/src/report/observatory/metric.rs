@@ -59,8 +59,9 @@ impl Statistic {
 /// A number of the last sampled step, as a metric of Burn's `Learner`, whatever the model's output is:
 /// `.metric_train_numeric(Fp8Metric::new(observatory.clone(), Statistic::WorstSqnr))`.
 ///
-/// Between samples it shows the last one, and an epoch's mean is that of its samples, each counted once; an epoch without a
-/// sample shows the one before. NaN before the first sample and where there is no signal. Burn updates metrics on a thread of
+/// Between samples it shows the last one, also where an epoch begins. [`running_value`](Numeric::running_value) is the mean of the samples
+/// shown in an epoch, each counted once; the mean that Burn's loggers form of what they are given weighs each by the steps that it was shown.
+/// NaN before the first sample; what has no number, since there is no signal, is left out of the mean. Burn updates metrics on a thread of
 /// their own: a value may be that of a step sampled meanwhile.
 #[derive(Clone)]
 pub struct Fp8Metric {
@@ -109,7 +110,11 @@ impl Metric for Fp8Metric {
             _ => {
                 let format = FormatOptions::new(self.name.clone());
                 let format = format.unit(self.statistic.unit()).precision(2);
-                let entry = self.state.update(self.statistic.of(summary), 1, format);
+                let value = self.statistic.of(summary);
+                let entry = match value.is_finite() {
+                    true => self.state.update(value, 1, format),
+                    false => SerializedEntry::new("no signal".into(), f64::NAN.to_string()),
+                };
                 self.shown = Some((summary.step, entry.clone()));
                 entry
             }

@@ -32,8 +32,9 @@ use crate::Fp8Error;
 ///
 /// # Cost
 /// Steps that are not sampled, and products outside of a step, cost a read of a thread-local. On a sampled step each operand is
-/// read back once, in f32: at most `4 × max_elements` bytes and, where that is not all of it, 4 bytes for each row and column
-/// taken; the device is waited for each time. The host quantizes these elements once, then up to 32 lines of each operand up to
+/// read back in f32, at most `4 × max_elements` bytes, with its scale and amax and, where that is not all of it, the amax of each row
+/// and column taken: up to five reads, each of which waits for the device. The device passes over whole rows and columns for these
+/// amaxes, and over the whole tensor for an amax that nobody has measured. The host quantizes these elements once, then up to 32 lines of each operand up to
 /// five times for each product, and forms up to 32 × 32 sums of their products six times. It holds input and weight of a site until
 /// its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
 ///
@@ -92,6 +93,8 @@ struct Seen {
     observations: Observations,
     log: Option<Writer>,
     failure: Option<String>,
+    /// Of the last sampled step. Metrics ask for it in every step.
+    summary: Option<burn_fp8_report::Summary>,
 }
 
 impl Observatory {
@@ -108,13 +111,19 @@ impl Observatory {
         };
         let log = options.log.as_deref().map(|path| Writer::create(path, &header));
         let log = log.transpose().map_err(|error| log_error(options.log.as_deref(), error))?;
-        let seen = Seen { observations: Observations::new(header), log, failure: None };
+        let observations = Observations::new(header);
+        let seen = Seen { observations, log, failure: None, summary: None };
         Ok(Self {
-            shared: Arc::new(Shared { options, steps: AtomicU64::new(0), seen: Mutex::new(seen) }),
+            shared: Arc::new(Shared {
+                steps: AtomicU64::new(options.first_step),
+                options,
+                seen: Mutex::new(seen),
+            }),
         })
     }
 
-    /// Runs a training step, forward and backward, on this thread. The first is step 0; steps 0, N, 2·N, … are sampled.
+    /// Runs a training step, forward and backward, on this thread. The first is step 0, unless the options say otherwise; steps 0, N,
+    /// 2·N, … are sampled.
     ///
     /// Forward passes without a backward pass count as well: leave validation outside. A step that panics leaves nothing behind.
     /// Within a step one of another observatory may be run: its products are its own.
@@ -135,7 +144,7 @@ impl Observatory {
 
     /// The last sampled step in a few numbers; `None` before there is one.
     pub fn summary(&self) -> Option<burn_fp8_report::Summary> {
-        self.seen().observations.summary()
+        self.seen().summary
     }
 
     /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, or there are
@@ -154,7 +163,7 @@ impl Observatory {
 impl Seen {
     /// Adds a step to what was seen and to the log.
     fn add(&mut self, step: u64, entries: &[SiteEntry]) {
-        let Self { observations, log, failure } = self;
+        let Self { observations, log, failure, summary } = self;
         if let Some([_, last]) = observations.span
             && last > step
         {
@@ -164,6 +173,7 @@ impl Seen {
             return;
         }
         let added = entries.iter().try_for_each(|entry| observations.push(entry.clone()));
+        *summary = observations.summary();
         let written = match log {
             Some(log) if added.is_ok() => log.append(entries).map_err(|error| error.to_string()),
             _ => Ok(()),

@@ -9,6 +9,8 @@ use crate::Fp8Error;
 pub struct ObservatoryOptions {
     /// Every how many steps one is sampled; 100 unless set.
     pub every: u64,
+    /// The number of the first step, for a run that goes on; 0 unless set.
+    pub first_step: u64,
     /// How many elements of an operand are read at most; 2^18 unless set.
     pub max_elements: usize,
     /// The log: JSON lines, written after each sampled step; none unless set. It must not exist.
@@ -17,7 +19,7 @@ pub struct ObservatoryOptions {
 
 impl Default for ObservatoryOptions {
     fn default() -> Self {
-        Self { every: 100, max_elements: 1 << 18, log: None }
+        Self { every: 100, first_step: 0, max_elements: 1 << 18, log: None }
     }
 }
 
@@ -25,6 +27,11 @@ impl ObservatoryOptions {
     /// The same options with every `every`-th step sampled.
     pub fn with_every(self, every: u64) -> Self {
         Self { every, ..self }
+    }
+
+    /// The same options with steps numbered from `first_step` on.
+    pub fn with_first_step(self, first_step: u64) -> Self {
+        Self { first_step, ..self }
     }
 
     /// The same options with at most `max_elements` elements of an operand read.

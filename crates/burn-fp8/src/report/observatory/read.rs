@@ -18,10 +18,10 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
         false => one_of_batch::<B>(tensor.clone()),
     };
     let shape = [tensor.shape()[0], tensor.shape()[1]];
-    let tensor =
-        Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(tensor)).cast(FloatDType::F32);
+    let tensor = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(tensor));
+    let read = |tensor: Tensor<B, 2>| scaling::read::<B>(primitive(tensor.cast(FloatDType::F32)));
     if shape == take {
-        return Matrix::whole(scaling::read::<B>(primitive(tensor)), shape);
+        return Matrix::whole(read(tensor), shape);
     }
     let device = tensor.device();
     let indices: [Tensor<B, 1, Int>; 2] = [0, 1].map(|dim| {
@@ -33,7 +33,6 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
         true => tensor,
         false => tensor.select(dim, indices[dim].clone()),
     };
-    let read = |tensor: Tensor<B, 2>| scaling::read::<B>(primitive(tensor));
     let rows = select(tensor.clone(), 0);
     let columns = select(tensor, 1);
     // Of whole rows and columns: outliers may lie where no sample does.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::tensor::TensorMetadata;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe};
+use burn_fp8_core::{Gemm, GemmRole, Operand, Recipe};
 use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
 use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};
 
@@ -47,7 +47,7 @@ impl Tap {
         [step, site]: [u64; 2],
         max_elements: usize,
         mut name: String,
-        kind: ProductKind,
+        kind: String,
         gemm: Gemm,
     ) -> Self {
         name.truncate(name.floor_char_boundary(MAX_TEXT));
@@ -55,7 +55,7 @@ impl Tap {
             step,
             site,
             name,
-            kind: kind.to_string(),
+            kind,
             gemm: gemm.into(),
             recipe: String::new(),
             operands: Default::default(),

@@ -1,8 +1,9 @@
 //! The step that is sampled on this thread.
 
+use core::fmt::Display;
 use std::cell::{Cell, RefCell};
 
-use burn_fp8_core::{Gemm, ProductKind};
+use burn_fp8_core::Gemm;
 use burn_fp8_report::log::SiteEntry;
 
 use super::tap::Tap;
@@ -62,14 +63,15 @@ pub(super) fn outside<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// A tap for a product that is about to run, where a step is sampled.
-pub(crate) fn observe(kind: ProductKind, forward: Gemm) -> Option<Tap> {
+pub(crate) fn observe(kind: impl Display, forward: Gemm) -> Option<Tap> {
     if !IS_SAMPLED.get() {
         return None;
     }
     STEP.with_borrow_mut(|step| {
         let Step { number, max_elements, names, taps } = step.as_mut()?;
         let site = taps.len() as u64 + 1;
-        let tap = Tap::new([*number, site], *max_elements, names.join("."), kind, forward);
+        let tap =
+            Tap::new([*number, site], *max_elements, names.join("."), kind.to_string(), forward);
         taps.push(tap.clone());
         Some(tap)
     })
