@@ -157,6 +157,8 @@ where
         }
         return Ok(Trained { model, outcome, observatory: None });
     }
+    // Before what is there is read; a new run has no folder yet.
+    let locked = resume.then(|| lock(&folder)).transpose()?;
     let points = curve::read(&folder.losses())?;
 
     let optimizer = optimizer::<B>(&setup);
@@ -179,7 +181,14 @@ where
     let options = |log| ObservatoryOptions::default().with_log(log).with_first_step(first_step);
     let observatory =
         observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
-    let _alone = begin(&folder, &settings)?;
+    // Burn would not tell that it could not.
+    fs::create_dir_all(folder.checkpoints())
+        .with_context(|| format!("cannot make the folder {}", folder.checkpoints().display()))?;
+    let _alone = match locked {
+        Some(locked) => locked,
+        None => lock(&folder)?,
+    };
+    run::write_json(&folder.settings(), &settings)?;
     // Not into the picture that the Learner draws on a terminal.
     let is_plain = quiet || !std::io::stdout().is_terminal();
     let curve =
@@ -332,11 +341,8 @@ fn check(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
     }
 }
 
-/// Begins, or goes on with, the run of the folder, which is that of this process alone until what is returned is dropped.
-fn begin(folder: &Folder, settings: &Settings) -> Result<File> {
-    // Burn would not tell that it could not.
-    fs::create_dir_all(folder.checkpoints())
-        .with_context(|| format!("cannot make the folder {}", folder.checkpoints().display()))?;
+/// Makes the folder that of this process alone, until what is returned is dropped.
+fn lock(folder: &Folder) -> Result<File> {
     let path = folder.lock();
     let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     match lock.try_lock() {
@@ -348,6 +354,5 @@ fn begin(folder: &Folder, settings: &Settings) -> Result<File> {
         // A file system without locks: nobody else is known of.
         Err(TryLockError::Error(_)) => {}
     }
-    run::write_json(&folder.settings(), settings)?;
     Ok(lock)
 }

@@ -101,6 +101,27 @@ fn folders_that_hold_no_run_or_another() {
     other(&["--size", "smoke", "--epochs", "2"], &["epochs 1 instead of 2"]);
 }
 
+/// What another run left behind is not taken for that of a new one, and a refusal writes nothing.
+#[test]
+fn remains_of_another_run() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
+    succeeds(&train);
+    fs::remove_file(out.join("run.json")).expect("removed");
+    let other = [&train[..], &["--precision", "fp8-current"]].concat();
+    for file in ["losses.jsonl", "checkpoint", "outcome.json", "weights.safetensors"] {
+        fails(&other, &[file, "no run.json", "choose another --out"]);
+        assert!(!out.join("run.json").exists(), "nothing was begun");
+        let path = out.join(file);
+        match path.is_dir() {
+            true => fs::remove_dir_all(path).expect("removed"),
+            false => fs::remove_file(path).expect("removed"),
+        }
+    }
+    succeeds(&other);
+}
+
 #[test]
 fn nothing_to_observe_and_logs_in_the_way() {
     let folder = folder();

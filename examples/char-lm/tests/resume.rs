@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{folder, json, program, succeeds, text};
+use common::{fails, folder, json, program, succeeds, text};
 
 /// Trains with these options; epochs enough for a kill to come in between.
 fn arguments<'a>(precision: &'a str, out: &'a Path) -> Vec<&'a str> {
@@ -166,6 +166,18 @@ fn checkpoints_that_are_not_whole_are_passed_over() {
     assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
     assert!(weights(&whole) == weights(&damaged), "a resumed run ends elsewhere");
 
+    // A flipped bit of a weight is a weight as well: the checksum tells.
+    let flipped = killed_after_two_epochs(&folder.path().join("flipped"));
+    let resume = [arguments("fp8-delayed", &flipped), vec!["--resume"]].concat();
+    let file = flipped.join("checkpoint/model-2.mpk");
+    let mut model = fs::read(&file).expect("a checkpoint");
+    let middle = model.len() / 2;
+    model[middle] ^= 1;
+    fs::write(&file, &model).expect("written");
+    let (_, stderr) = succeeds(&resume);
+    assert!(stderr.contains("model-2.mpk is damaged: its checksum"), "{stderr}");
+    assert!(weights(&whole) == weights(&flipped), "a resumed run ends elsewhere");
+
     // As a kill leaves it that comes while the second file is written.
     let unwritten = killed_after_two_epochs(&folder.path().join("unwritten"));
     let resume = [arguments("fp8-delayed", &unwritten), vec!["--resume"]].concat();
@@ -179,6 +191,32 @@ fn checkpoints_that_are_not_whole_are_passed_over() {
     );
     assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
     assert!(weights(&whole) == weights(&unwritten), "a resumed run ends elsewhere");
+}
+
+#[test]
+fn one_process_trains_in_a_folder() {
+    let folder = folder();
+    let run = folder.path().join("run");
+    let mut long = arguments("f32", &run);
+    let epochs = long.iter().position(|argument| *argument == "4").expect("epochs");
+    long[epochs] = "1000";
+    let mut child = program(&long).stderr(Stdio::null()).spawn().expect("the program starts");
+    while !run.join("losses.jsonl").exists() {
+        sleep(Duration::from_millis(2));
+    }
+    fails(&[&long[..], &["--resume"]].concat(), &["another process trains in", "wait for it"]);
+    child.kill().expect("it can be killed");
+    child.wait().expect("it has ended");
+}
+
+#[test]
+fn losses_that_were_lost_cost_no_checkpoints() {
+    let folder = folder();
+    let run = killed_after_two_epochs(folder.path());
+    fs::write(run.join("losses.jsonl"), "").expect("written");
+    let resume = [arguments("fp8-delayed", &run), vec!["--resume"]].concat();
+    fails(&resume, &["checkpoint of epoch 2", "losses.jsonl only 0", "another --out"]);
+    assert!(run.join("checkpoint/model-2.mpk").exists());
 }
 
 #[test]
