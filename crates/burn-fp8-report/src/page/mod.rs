@@ -76,7 +76,7 @@ impl Observations {
             }
             (all, act) => {
                 format!(
-                    "<span class=\"act\">{act} of {all} products lose more than FP8 has to cost them.</span>"
+                    "<span class=\"act\">FP8 costs {act} of {all} products more than it has to.</span>"
                 )
             }
         };
