@@ -24,8 +24,8 @@ fn outliers(seed: u64, rows: usize, width: usize) -> Vec<f32> {
 /// Prints what watching costs on a model of four layers, and writes the log of one of its runs: to the file that
 /// `OBSERVATORY_LOG` names, if it is set.
 ///
-/// `OBSERVATORY_LOG=/tmp/fp8.jsonl cargo test --test observatory_overhead -- --ignored --nocapture`, then `cargo xtask report
-/// /tmp/fp8.jsonl`.
+/// `OBSERVATORY_LOG=fp8.jsonl cargo test --test observatory_overhead -- --ignored --nocapture`, then `cargo xtask report
+/// fp8.jsonl`.
 #[test]
 #[ignore = "measures time"]
 fn overhead() {
