@@ -1,9 +1,8 @@
 //! Renders a log of the FP8 observatory as a page.
 
-use std::path::{Path, PathBuf};
-
 use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn_fp8_report::log;

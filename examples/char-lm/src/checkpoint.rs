@@ -23,7 +23,7 @@ const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
 /// nothing but what a process that was killed had not written to its end.
 ///
 /// # Errors
-/// Where there are checkpoints and all of them are damaged; names the problem of the newest.
+/// Where there are checkpoints and all of them are damaged, or their losses are gone; names the problem of the newest.
 pub fn last_whole<B, O, S>(
     folder: &Path,
     newest: usize,
@@ -36,17 +36,16 @@ where
     O: Optimizer<Gpt<B>, B>,
     S: LrScheduler,
 {
-    let mut damage = None;
+    let (mut damage, mut lost) = (None, None);
     for epoch in epochs(folder)? {
         let missing = PARTS.into_iter().find(|part| !file(folder, part, epoch).exists());
         let problem = match missing {
             Some(part) => format!("{part}-{epoch}.mpk was not written"),
-            // Written last, they may lack those of one epoch: more than that, and somebody has lost them.
-            None if epoch > newest + 1 => bail!(
-                "{} has a checkpoint of epoch {epoch}, but losses.jsonl only {newest}; put the losses back, or train anew into another --out",
-                folder.display()
-            ),
-            None if epoch > newest => "its losses were not written".into(),
+            None if epoch > newest => {
+                // Losses are written last: a kill may cost those of one epoch, not more.
+                lost = lost.or((epoch > newest + 1).then_some(epoch));
+                "its losses were not written".into()
+            }
             None => match check::<B, O, S>(folder, epoch, model, optimizer, scheduler) {
                 Ok(()) => return Ok(Some(epoch)),
                 Err(error) => {
@@ -60,7 +59,14 @@ where
         eprintln!("{}", line.replace(char::is_control, " "));
     }
     match damage {
-        None => Ok(None),
+        None => match lost {
+            None => Ok(None),
+            // Training from the beginning would write over what is there.
+            Some(epoch) => bail!(
+                "{} has a checkpoint of epoch {epoch}, but losses.jsonl only {newest}; put the losses back, or train anew into another --out",
+                folder.display()
+            ),
+        },
         Some(problem) => Err(problem.context(format!(
             "no checkpoint in {} is whole; train anew into another --out",
             folder.display()

@@ -256,10 +256,10 @@ fn a_block_is_timed_in_every_precision() {
                 .iter()
                 .map(|time| time.as_f64().expect("a time"))
                 .collect();
+            // Of three rounds the middle one.
             all.sort_unstable_by(f64::total_cmp);
             assert!(all.len() == 3 && all[0] > 0.0 && all[1] == number(row, field), "{row}");
         }
-        // Of three rounds the middle one: a backward pass takes longer than none.
     }
     assert_eq!((number(&timing, "batch"), number(&timing, "width")), (2.0, 32.0));
     assert!(stdout.contains("built without optimizations") == cfg!(debug_assertions));

@@ -7,6 +7,7 @@ use crate::Fp8Config;
 /// How matrix products run under a [`Policy`](super::Policy) that has the key `m`.
 ///
 /// It is put on top of the [`Fp8Config`] in force: it switches FP8 off, or on with a recipe; filter and execution stay.
+/// Products of a backend without [`Fp8Backend`](crate::Fp8Backend) around it are in high precision whatever a policy says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MatmulPolicy {
