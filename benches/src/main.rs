@@ -5,6 +5,7 @@
 
 mod harness;
 mod mlp;
+mod observatory;
 mod overhead;
 mod peers;
 mod reference;
@@ -48,10 +49,11 @@ struct Arguments {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (overhead::GROUP, overhead::run),
+    (observatory::GROUP, observatory::run),
     (serving::GROUP, serving::run),
 ];
 

@@ -92,12 +92,18 @@ fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
 /// A recipe by name, and a training step with it.
 type NamedStep = (&'static str, Box<dyn FnMut()>);
 
+/// A training step with current scaling, the default.
+pub fn fp8_steps() -> impl FnMut() {
+    type Fp8 = Fp8Backend<Autodiff<Flex>>;
+    steps::<Fp8, Mlp<Fp8>>(Mlp::new)
+}
+
 /// What the recipes have in common: the widths and the optimizer; what differs is the type and the scope of a step.
 fn recipes() -> [NamedStep; 5] {
     type Fp8 = Fp8Backend<Autodiff<Flex>>;
     let config = |recipe| Fp8Config::default().with_recipe(recipe);
     let current = config(Recipe::current());
-    let mut current_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let mut current_steps = fp8_steps();
     let rowwise = config(Recipe::rowwise());
     let mut rowwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
     let delayed = config(Recipe::delayed());
