@@ -8,6 +8,7 @@ mod mlp;
 mod observatory;
 mod overhead;
 mod peers;
+mod plans;
 mod reference;
 mod rows;
 mod serving;
@@ -49,10 +50,11 @@ struct Arguments {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 5] = [
+const GROUPS: [Group; 6] = [
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (overhead::GROUP, overhead::run),
+    (plans::GROUP, plans::run),
     (observatory::GROUP, observatory::run),
     (serving::GROUP, serving::run),
 ];

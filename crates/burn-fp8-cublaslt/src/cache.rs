@@ -1,8 +1,9 @@
 //! Algorithms that were found, by everything that they depend on.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
 
 use crate::capability::Capability;
 use crate::problem::ScaledMatmul;
@@ -18,20 +19,24 @@ pub struct Key {
     pub workspace: usize,
 }
 
-/// A map from [`Key`] that counts.
+/// How many products are remembered. A model has a few dozen; one whose M is new each time (sequences that are not padded to some lengths)
+/// adds a few each time.
+pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
+/// A map from [`Key`] that counts, and forgets what was used longest ago beyond [`CAPACITY`].
 ///
-/// Looking up hashes and compares a few hundred bytes without allocating: well under a microsecond. Nothing is forgotten: a model has a
-/// few dozen products, but one whose M is new each time (sequences that are not padded to some lengths) adds an entry each time.
+/// Looking up hashes and compares a few hundred bytes without allocating: well under a microsecond.
 #[derive(Debug)]
 pub struct PlanCache<V> {
-    entries: HashMap<Key, V, BuildHasherDefault<WordHasher>>,
+    entries: LruCache<Key, V, BuildHasherDefault<WordHasher>>,
     hits: u64,
     misses: u64,
 }
 
 impl<V> Default for PlanCache<V> {
     fn default() -> Self {
-        Self { entries: HashMap::default(), hits: 0, misses: 0 }
+        let entries = LruCache::with_hasher(CAPACITY, BuildHasherDefault::default());
+        Self { entries, hits: 0, misses: 0 }
     }
 }
 
@@ -46,21 +51,21 @@ impl<V> PlanCache<V> {
         key: &Key,
         make: impl FnOnce() -> Result<V, E>,
     ) -> Result<&mut V, E> {
-        match self.entries.entry(*key) {
-            Entry::Occupied(entry) => {
-                self.hits += 1;
-                Ok(entry.into_mut())
-            }
-            Entry::Vacant(entry) => {
-                self.misses += 1;
-                Ok(entry.insert(make()?))
-            }
+        let mut found = true;
+        let entry = self.entries.try_get_or_insert_mut(*key, || {
+            found = false;
+            make()
+        });
+        match found {
+            true => self.hits += 1,
+            false => self.misses += 1,
         }
+        entry
     }
 
     /// Replaces or adds an entry.
     pub fn insert(&mut self, key: Key, value: V) {
-        self.entries.insert(key, value);
+        self.entries.put(key, value);
     }
 
     /// How often an entry was found.

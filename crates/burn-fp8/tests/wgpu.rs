@@ -118,6 +118,21 @@ mod fusion {
     use super::{delayed, fused, golden, rowwise, special};
 
     #[test]
+    fn scaled_products_equal_those_of_torch() {
+        fused::products_of_torch::<Wgpu>();
+    }
+
+    #[test]
+    fn scaled_products_of_every_layout_are_the_same() {
+        fused::all_layouts_give_the_same_product::<Wgpu>();
+    }
+
+    #[test]
+    fn scaled_products_of_special_values() {
+        fused::special_values::<Wgpu>();
+    }
+
+    #[test]
     fn codes_and_scales_are_exact() {
         golden::codes_and_scales_are_exact::<Wgpu>();
     }

@@ -5,11 +5,11 @@ use burn::tensor::ops::FloatTensor;
 
 use super::convert::Rewrap;
 use crate::matmul::{
-    Codes, Fp8Matmul, GemmOperand, GemmOptions, Product, Quantize, QuantizeMatrix, Quantized,
-    QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
+    Codes, Fp8Matmul, GemmOperand, GemmOptions, NativeProblem, Product, Quantize, QuantizeMatrix,
+    Quantized, QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
 };
 use crate::ops::{DotOptions, QdqOptions};
-use crate::{Capability, Fp8Backend, Fp8Format, Scalar};
+use crate::{Capability, Fallback, Fp8Backend, Fp8Format, Scalar};
 
 impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
@@ -54,6 +54,10 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
+    }
+
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        B::fp8_check_native(device, problem)
     }
 
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {

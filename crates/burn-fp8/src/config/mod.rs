@@ -30,7 +30,8 @@ pub enum Execution {
     Auto,
     /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do.
     FakeQuantized,
-    /// Natively; an error of [`Fp8Config::check`], or a panic, that says why where the device or the product cannot.
+    /// Natively; an error of [`Fp8Config::check`], or a panic of the thread that asks for the product, says why where the device or cuBLASLt
+    /// cannot. The first product of a shape waits until cuBLASLt has been asked.
     Native,
 }
 

@@ -9,11 +9,11 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
 
 use super::{
-    Codes, Fp8Matmul, OutputType, Product, Quantize, Quantized, SavedOperand, ScaleRule,
-    ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues, add_bias, products, run,
+    Codes, Fp8Matmul, NativeProblem, OutputType, Product, Quantize, Quantized, SavedOperand,
+    ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues, add_bias, products, run,
 };
 use crate::ops::{DotOptions, QdqOptions, steps};
-use crate::{Capability, Fp8Format, Scalar};
+use crate::{Capability, Fallback, Fp8Format, Scalar};
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -64,6 +64,10 @@ impl<B: Fp8Matmul, C: CheckpointStrategy> Fp8Matmul for Autodiff<B, C> {
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
+    }
+
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        B::fp8_check_native(device, problem)
     }
 
     fn fp8_matmul(

@@ -10,8 +10,8 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Layouts};
 
 use super::operand::ScaleRule;
-use super::{Fp8Matmul, portable};
-use crate::{Execution, Ran, Scalar, report};
+use super::{Fp8Matmul, NativeProblem, portable};
+use crate::{Execution, Fallback, Ran, Scalar, report};
 
 /// What to quantize a tensor `[…, C]` to, seen as a matrix `[R, C]` by joining its leading dimensions.
 #[derive(Clone, Debug)]
@@ -97,14 +97,52 @@ impl Otherwise {
     }
 }
 
-/// Filled when a GEMM runs, perhaps after the call that registers it has returned.
-pub type GemmNote = Arc<OnceLock<Ran>>;
+/// Filled when a GEMM runs, perhaps after the call that registers it has returned, and perhaps on another thread: with what ran it, or why
+/// nothing did.
+pub type GemmNote = Arc<OnceLock<Result<Ran, String>>>;
 
 /// Tells a trace what ran a product, where there is one. The first answer counts.
 pub(crate) fn note(note: &Option<GemmNote>, ran: impl FnOnce() -> Ran) {
     if let Some(note) = note {
-        let _ = note.get_or_init(ran);
+        let _ = note.get_or_init(|| Ok(ran()));
     }
+}
+
+/// Tells a trace that a product is emulated, and why. Panics where it must not be.
+#[cfg(feature = "cubecl")]
+pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<GemmNote>) {
+    if otherwise == Otherwise::Refuse {
+        let refused = refusal(&fallback);
+        if let Some(note) = to {
+            let _ = note.set(Err(refused.clone()));
+        }
+        panic!("{refused}");
+    }
+    note(to, || Ran::Fallback(fallback));
+}
+
+/// Multiplies `lhs` `[M, K]` by `rhs` `[N, K]` transposed, on tensor cores. Panics, on this thread, where it must run there and cannot:
+/// Fusion runs products on a thread of its own, whose panics nobody sees.
+pub(crate) fn native_gemm<B: Fp8Matmul>(
+    lhs: GemmOperand<B>,
+    rhs: GemmOperand<B>,
+    options: GemmOptions,
+) -> FloatTensor<B> {
+    if options.otherwise == Otherwise::Refuse {
+        let problem = NativeProblem::of_gemm([&lhs, &rhs], &options);
+        if let Err(fallback) = B::fp8_check_native(&B::int_device(&lhs.words), &problem) {
+            panic!("{}", refusal(&fallback));
+        }
+    }
+    B::fp8_gemm(lhs, rhs, options)
+}
+
+/// What a product that cannot run natively says under [`Execution::Native`].
+fn refusal(fallback: &Fallback) -> String {
+    format!(
+        "Execution::Native: {fallback}. Use Execution::Auto, which emulates such products, or leave it out: Filter, \
+         Fp8Config::scope_where"
+    )
 }
 
 /// Where a product is to leave what ran it, while a trace runs.

@@ -22,6 +22,7 @@ mod matrix;
 mod native;
 mod operand;
 pub(crate) mod portable;
+mod problem;
 mod product;
 mod products;
 mod rowwise;
@@ -32,15 +33,16 @@ use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-pub(crate) use matrix::{GemmNote, MeasuredMatrix, MeasuredOperand, Otherwise, new_note};
+pub(crate) use matrix::{
+    GemmNote, MeasuredMatrix, MeasuredOperand, Otherwise, native_gemm, new_note,
+};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use operand::{Codes, Quantize, Quantized, ScaleRule};
 pub(crate) use operand::{Measured, SavedOperand};
 pub(crate) use portable::on_device;
+pub use problem::NativeProblem;
 pub use product::Product;
-pub(crate) use product::{
-    linear_gemm, native_unavailable, record_high_precision, require_emulation,
-};
+pub(crate) use product::{linear_gemm, native_unavailable, record_high_precision, runs_natively};
 pub(crate) use products::{add_bias, join, reshape};
 #[doc(hidden)]
 pub use rowwise::QuantizeRows;
@@ -50,7 +52,7 @@ pub use scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, Scaled
 
 use crate::ops::{DotOptions, QdqOptions, forward};
 use crate::scaling::device;
-use crate::{Capability, Fp8Format, Scalar};
+use crate::{Capability, Fallback, Fp8Format, Scalar};
 
 /// A backend whose matrix products [`Fp8Backend`](crate::Fp8Backend) can run in FP8.
 ///
@@ -144,6 +146,14 @@ pub trait Fp8Matmul: Backend {
     fn fp8_capability(device: &Self::Device) -> Capability {
         let _ = device;
         Capability::FakeQuantized { reason: "burn-fp8 has no native path for this backend".into() }
+    }
+
+    /// Whether a device with tensor cores has an algorithm for a product, else why not. On the calling thread, also where products run on
+    /// another one.
+    #[doc(hidden)]
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        let _ = (device, problem);
+        Ok(())
     }
 
     /// Quantizes a non-empty tensor, seen as a matrix, for products on tensor cores.

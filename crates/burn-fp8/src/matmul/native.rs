@@ -15,7 +15,7 @@ use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::{GemmRole, Layouts, Operand};
 
 use super::matrix::{
-    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, QuantizeMatrix, new_note,
+    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, QuantizeMatrix, native_gemm, new_note,
 };
 use super::products::{Engine, Uses};
 use super::{Fp8Matmul, Product, Quantize, SavedOperand};
@@ -100,7 +100,7 @@ impl<B: Fp8Matmul> Engine<B> for Native {
         };
         product.record_native(role, factors.each_ref(), &options);
         let [lhs, rhs] = factors.map(|factor| factor.operand);
-        B::fp8_gemm(lhs, rhs, options)
+        native_gemm::<B>(lhs, rhs, options)
     }
 }
 

@@ -325,21 +325,18 @@ pub(crate) fn native_unavailable<B: Fp8Matmul>(device: &B::Device, reason: Strin
     panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
 }
 
-/// Panics where products are to run natively: those of frozen layers do not.
-pub(crate) fn require_emulation<B: Fp8Matmul>(
-    execution: Execution,
-    operand: &B::FloatTensorPrimitive,
-) {
-    if execution == Execution::Native {
-        let device = B::float_device(operand);
-        let reason = match B::fp8_capability(&device) {
-            Capability::FakeQuantized { reason } => reason.into_owned(),
-            Capability::Native(_) => {
-                "frozen layers are always emulated; scaled_matmul multiplies their codes natively"
-                    .into()
-            }
-        };
-        native_unavailable::<B>(&device, reason);
+/// Whether products of this tensor run on tensor cores. Panics where they have to and cannot.
+pub(crate) fn runs_natively<B: Fp8Matmul>(tensor: &FloatTensor<B>, execution: Execution) -> bool {
+    if execution == Execution::FakeQuantized {
+        return false;
+    }
+    let device = B::float_device(tensor);
+    match (B::fp8_capability(&device), execution) {
+        (Capability::Native(_), _) => true,
+        (Capability::FakeQuantized { reason }, Execution::Native) => {
+            native_unavailable::<B>(&device, reason.into_owned())
+        }
+        (Capability::FakeQuantized { .. }, _) => false,
     }
 }
 

@@ -92,15 +92,18 @@ pub enum Fallback {
     PerRow,
     /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
     NoAlgorithm(Arc<str>),
+    /// cuBLASLt cannot be set up on the device, for want of memory perhaps: why.
+    Setup(Arc<str>),
 }
 
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Batched => "batched products are not native",
-            Self::PerRow => "products with scales per row are not native",
-            Self::NoAlgorithm(reason) => reason,
-        })
+        match self {
+            Self::Batched => write!(f, "batched products are not native"),
+            Self::PerRow => write!(f, "products with scales per row are not native"),
+            Self::NoAlgorithm(reason) => write!(f, "{reason}"),
+            Self::Setup(reason) => write!(f, "cuBLASLt cannot be set up: {reason}"),
+        }
     }
 }
 

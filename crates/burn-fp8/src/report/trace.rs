@@ -9,7 +9,7 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{HighPrecision, OperandReport, ProductReport, Ran};
-use crate::matmul::{Fp8Matmul, GemmNote, Measured, MeasuredOperand, Rows};
+use crate::matmul::{Fp8Matmul, GemmNote, Measured, MeasuredOperand, Rows, portable};
 use crate::{Scalar, Site};
 
 /// Every product that a traced closure registered, in order.
@@ -112,6 +112,17 @@ impl PendingOperand {
         }
     }
 
+    /// An operand of which only the codes are left, and the tensor that they were made of.
+    pub(crate) fn of_quantized<B: Fp8Matmul>(
+        tensor: &FloatTensor<B>,
+        format: Fp8Format,
+        scale: Scalar<B>,
+    ) -> Self {
+        let saturated = portable::count_saturated::<B>(tensor, &scale, format);
+        let of_codes = Self::of_codes(format, scale);
+        Self { saturated: Box::new(move || read_count::<B>(saturated)), ..of_codes }
+    }
+
     /// An operand that came as codes.
     pub(crate) fn of_codes<B: Backend>(format: Fp8Format, scale: Scalar<B>) -> Self {
         Self {
@@ -172,7 +183,13 @@ impl PendingRan {
                 if note.get().is_none() {
                     wait();
                 }
-                note.get().cloned().expect("a device that has been waited for has run its products")
+                match note.get() {
+                    Some(Ok(ran)) => ran.clone(),
+                    Some(Err(refused)) => panic!("{refused}"),
+                    None => panic!(
+                        "the device did not run a traced FP8 product: an operation before it failed, see its message on standard error"
+                    ),
+                }
             }
         }
     }

@@ -11,8 +11,8 @@ pub use options::{Activation, ScaledMatmulOptions};
 pub use output::{ScaledMatrix, ScaledOutput};
 
 use crate::matmul::{
-    Fp8Matmul, Otherwise, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
-    emulated_scaled_matmul, new_note,
+    Fp8Matmul, NativeProblem, Otherwise, OutputType, ScaledOperand, ScaledProduct, ScaledRequest,
+    ScaledValues, emulated_scaled_matmul, new_note,
 };
 use crate::report::{self, Pending, PendingOperand, PendingRan};
 use crate::tensor::primitive;
@@ -37,7 +37,8 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// of moving the codes of that operand once each time.
 ///
 /// **Numbers.** NaN codes, and a NaN scale on the device, give NaN. An infinite code of E5M2, or a sum beyond f32, gives an infinity or NaN in
-/// float output and ± the largest number or NaN in FP8 output. ReLU and GELU keep NaN; GELU of -inf is NaN.
+/// float output and ± the largest number or NaN in FP8 output. Emulated, ReLU and GELU keep NaN and GELU of -inf is NaN; what becomes of NaN in
+/// the epilogues of cuBLASLt is not documented.
 ///
 /// **Configuration.** The product runs whatever filter and recipe are ambient, and in [`high_precision`](crate::high_precision) too: its operands are
 /// FP8 already. [`Execution`] holds. It is one product in a [`trace`](crate::trace), of the kind [`ProductKind::ScaledMatmul`]. The result is a
@@ -82,11 +83,11 @@ pub fn scaled_matmul<B: Fp8Matmul>(
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
     let execution = config::current().config.execution;
+    let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
     if execution == Execution::Native
         && let Capability::FakeQuantized { reason } = B::fp8_capability(&device)
     {
-        let (backend, reason) = (B::name(&device), reason.into_owned());
-        return Err(Fp8Error::NativeUnavailable { backend, reason });
+        return Err(unavailable(reason.into_owned()));
     }
 
     let operand = |tensor: &Fp8Tensor<B, 2>, of_transpose| ScaledOperand {
@@ -111,6 +112,11 @@ pub fn scaled_matmul<B: Fp8Matmul>(
         note: note.clone(),
     };
     let (lhs, rhs) = (operand(a, false), operand(b, true));
+    if execution == Execution::Native {
+        let problem = NativeProblem::of_scaled([&lhs, &rhs], &request);
+        B::fp8_check_native(&device, &problem)
+            .map_err(|fallback| unavailable(fallback.to_string()))?;
+    }
     let ScaledProduct { values, amax } = match execution {
         Execution::FakeQuantized => emulated_scaled_matmul::<B>(lhs, rhs, request),
         _ => B::fp8_scaled_matmul(lhs, rhs, request),

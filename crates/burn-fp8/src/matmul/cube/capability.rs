@@ -2,7 +2,8 @@
 
 use burn_cubecl::CubeRuntime;
 
-use crate::Capability;
+use crate::matmul::NativeProblem;
+use crate::{Capability, Fallback};
 
 /// What a device can do. Asked of the driver once.
 pub(super) fn of<R: CubeRuntime>(device: &R::CubeDevice) -> Capability {
@@ -16,6 +17,33 @@ pub(super) fn of<R: CubeRuntime>(device: &R::CubeDevice) -> Capability {
     }
     let _ = device;
     Capability::FakeQuantized { reason: "FP8 products run natively on CUDA only".into() }
+}
+
+/// Whether the device has an algorithm for a product, else why not.
+pub(super) fn check<R: CubeRuntime>(
+    device: &R::CubeDevice,
+    problem: &NativeProblem,
+) -> Result<(), Fallback> {
+    #[cfg(feature = "cuda")]
+    if let Some(checked) = super::cuda::check(device, problem) {
+        return checked;
+    }
+    let _ = device;
+    match cfg!(test) {
+        true => pretended_algorithm(problem.shape[2]).map(|_| ()),
+        false => Ok(()),
+    }
+}
+
+/// For tests without tensor cores: what would run a product. None has an algorithm for this K, on whatever thread.
+pub(super) const K_WITHOUT_ALGORITHM: usize = 208;
+
+/// For tests without tensor cores.
+pub(super) fn pretended_algorithm(k: usize) -> Result<String, Fallback> {
+    match k {
+        K_WITHOUT_ALGORITHM => Err(Fallback::NoAlgorithm("no algorithm for this K".into())),
+        _ => Ok("decoded".into()),
+    }
 }
 
 #[cfg(all(test, feature = "wgpu"))]

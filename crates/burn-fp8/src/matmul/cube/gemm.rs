@@ -5,7 +5,7 @@ use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::Ran;
-use crate::matmul::matrix::note;
+use crate::matmul::matrix::{fall_back, note};
 use crate::matmul::{Codes, Fp8Matmul, GemmOperand, GemmOptions, no_tensor_cores};
 
 /// `lhs` `[M, K]` times `rhs` `[N, K]` transposed.
@@ -23,16 +23,18 @@ where
             note(&options.note, || Ran::Native { algorithm: super::cuda::describe(&launch) });
             return output;
         }
-        Some(Err(error)) => {
-            let fallback = super::cuda::fallback(&error, options.otherwise);
-            note(&options.note, || Ran::Fallback(fallback));
+        Some(Err(fallback)) => {
+            fall_back(fallback, options.otherwise, &options.note);
             return decoded::<B, R>(lhs, rhs, &options);
         }
         None => {}
     }
     if cfg!(test) {
         // Tests without tensor cores run the rest of the native path.
-        note(&options.note, || Ran::Native { algorithm: "decoded".into() });
+        match super::capability::pretended_algorithm(options.k) {
+            Ok(algorithm) => note(&options.note, || Ran::Native { algorithm }),
+            Err(fallback) => fall_back(fallback, options.otherwise, &options.note),
+        }
         return decoded::<B, R>(lhs, rhs, &options);
     }
     no_tensor_cores::<B>(&B::int_device(&lhs.words))

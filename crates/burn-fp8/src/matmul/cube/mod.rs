@@ -20,11 +20,11 @@ use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
 use super::matrix::matrix_shape;
 use super::{
-    Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
+    Codes, Fp8Matmul, GemmOperand, GemmOptions, NativeProblem, Quantize, QuantizeMatrix, Quantized,
     QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
     emulated_scaled_matmul, portable,
 };
-use crate::{Capability, Fp8Format, Scalar};
+use crate::{Capability, Fallback, Fp8Format, Scalar};
 use tensor::{elements, number, output, rule, run, scalar, unwrap};
 
 impl<R, F, I, B> Fp8Matmul for CubeBackend<R, F, I, B>
@@ -40,6 +40,10 @@ where
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         capability::of::<R>(device)
+    }
+
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        capability::check::<R>(device, problem)
     }
 
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {

@@ -1,6 +1,9 @@
 //! The native path without tensor cores: everything but the GEMM itself, on whatever adapter Wgpu finds. What the emulation on
 //! Flex gives is the reference.
 
+mod fallback;
+mod frozen;
+
 use burn::backend::wgpu::WgpuDevice;
 use burn::backend::{Autodiff, Flex};
 use burn::nn::{Linear, LinearConfig};
@@ -300,32 +303,6 @@ fn native_execution_needs_tensor_cores() {
     let capability = Fp8Backend::<Unfused>::capability(&WgpuDevice::default());
     assert!(!capability.is_native());
     assert!(capability.to_string().contains("CUDA"), "{capability}");
-}
-
-#[test]
-fn batched_products_and_scales_per_row_fall_back_and_say_so() {
-    let _pretend = pretend_tensor_cores();
-    let product = |batch: usize| {
-        let x = tensor::<Fp8Backend<Unfused>, 3>(1, [batch, 16, 16]);
-        values(x.clone().matmul(x))
-    };
-    let native =
-        |recipe: Recipe| Fp8Config::default().with_recipe(recipe).with_execution(Execution::Native);
-    assert!(native(Recipe::current()).check::<Unfused>(&WgpuDevice::default()).is_ok());
-    let error = native(Recipe::rowwise()).check::<Unfused>(&WgpuDevice::default()).unwrap_err();
-    assert!(error.to_string().contains("per row"), "{error}");
-    for (batch, recipe, fallback, word) in [
-        (2, Recipe::current(), Fallback::Batched, "batched"),
-        (1, Recipe::rowwise(), Fallback::PerRow, "per row"),
-    ] {
-        let (_, report) = trace(|| config(recipe).scope(|| product(batch)));
-        assert_eq!(report.products[0].ran, Ran::Fallback(fallback));
-        let native = config(recipe).with_execution(Execution::Native);
-        let panic = std::panic::catch_unwind(|| native.scope(|| product(batch)));
-        let panic = panic.expect_err("must be native");
-        let message = panic.downcast_ref::<String>().expect("a message");
-        assert!(message.contains(word) && message.contains("Execution::Auto"), "{message}");
-    }
 }
 
 macro_rules! on {

@@ -12,12 +12,12 @@ use burn_fusion::{Fusion, FusionBackend};
 
 use super::matrix::matrix_shape;
 use super::{
-    Codes, Fp8Matmul, GemmOperand, GemmOptions, Quantize, QuantizeMatrix, Quantized,
+    Codes, Fp8Matmul, GemmOperand, GemmOptions, NativeProblem, Quantize, QuantizeMatrix, Quantized,
     QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
     emulated_scaled_matmul, portable,
 };
 use crate::scaling::device;
-use crate::{Capability, Fp8Format, Scalar};
+use crate::{Capability, Fallback, Fp8Format, Scalar};
 use op::register;
 use rule::{Number, Rule};
 
@@ -26,6 +26,10 @@ impl<B: FusionBackend + Fp8Matmul> Fp8Matmul for Fusion<B> {
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
+    }
+
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        B::fp8_check_native(device, problem)
     }
 
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {

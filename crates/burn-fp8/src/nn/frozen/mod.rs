@@ -20,6 +20,7 @@ mod activation;
 mod file;
 mod module;
 mod record;
+mod weight;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
@@ -31,13 +32,16 @@ pub use file::{load_all, save_all};
 pub use record::FrozenLinearRecord;
 
 use crate::matmul::{
-    Fp8Matmul, Measured, Quantize, ScaleRule, add_bias, join, record_high_precision,
-    require_emulation, reshape,
+    Fp8Matmul, Measured, NativeProblem, Otherwise, OutputType, Quantize, ScaleRule, ScaledOperand,
+    ScaledRequest, ScaledValues, add_bias, join, native_unavailable, new_note,
+    record_high_precision, reshape, runs_natively,
 };
 use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
+use crate::scaled::Activation;
 use crate::scaling::check_scale;
 use crate::tensor::{constant, primitive};
-use crate::{Fp8Codes, Fp8Error, Scalar, config};
+use crate::{Execution, Fp8Codes, Fp8Error, Fp8Tensor, Scalar, config};
+use weight::Weight;
 
 /// A linear layer for inference: the weight in E4M3, one byte an element, with one scale.
 ///
@@ -46,13 +50,16 @@ use crate::{Fp8Codes, Fp8Error, Scalar, config};
 /// again each time. It appears once in a [`trace`](crate::trace), is not subject to the filter, and runs in high precision
 /// inside [`high_precision`](crate::high_precision): the input as it is, times the dequantized weight.
 ///
+/// Where the device has FP8 tensor cores it is one call of cuBLASLt. The codes of the weight stay in the layout that the last product took: the
+/// first native one moves them once.
+///
 /// It has no trainable parameters: optimizers and mappers leave it as it is, visitors see a copy of the scale of the weight. (So
 /// Burn counts one parameter in an `Option<FrozenLinear<B>>`, though `num_params` of the layer counts weight and bias.) Its record
 /// holds the codes as bytes, whatever the precision settings of the recorder.
 #[derive(Clone, Debug)]
 pub struct FrozenLinear<B: Backend> {
     /// `[d_input, d_output]`.
-    weight: Fp8Codes<B, 2>,
+    weight: Weight<B>,
     weight_scale: f32,
     /// `[d_output]`, f32.
     bias: Option<Tensor<B, 1>>,
@@ -88,8 +95,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
     /// types are multiplied in high precision.
     ///
     /// # Panics
-    /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`](crate::Execution::Native) is asked for and not
-    /// available; where `x` has a gradient, unless in high precision.
+    /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`] is asked for and not available; where `x` has a gradient, unless in high precision.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         let [k, n] = self.weight.dims();
         assert!(
@@ -124,31 +130,25 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             let weight = primitive(self.weight());
             return B::fp8_plain_matmul(join::<B>(x), B::float_cast(weight, dtype.into()));
         }
-        require_emulation::<B>(ambient.config.execution, &x);
-
         let scale = match self.activation {
             ActivationScale::Static(scale) => {
                 ScaleRule::Given(Scalar::Host(scale), Overflow::SaturateFinite)
             }
             ActivationScale::Current => ScaleRule::Current(Recipe::current()),
         };
+        if runs_natively::<B>(&x, ambient.config.execution) {
+            return self.multiply_natively(x, scale, gemm, ambient.config.execution);
+        }
         let request = Quantize { format: Fp8Format::E4M3, scale, save: false };
         let x = Measured::<B>::quantize(&x, request);
         let weight_scale = self.weight_scale;
         report::record(|| {
-            let weight =
-                PendingOperand::of_codes(self.weight.format(), Scalar::<B>::Host(weight_scale));
+            let weight = PendingOperand::of_codes(Fp8Format::E4M3, Scalar::<B>::Host(weight_scale));
             let operands = Some([PendingOperand::new(&x), weight]);
-            Pending {
-                kind,
-                role,
-                gemm,
-                operands,
-                site: None,
-                ran: PendingRan::Known(Ran::FakeQuantized),
-            }
+            let ran = PendingRan::Known(Ran::FakeQuantized);
+            Pending { kind, role, gemm, operands, site: None, ran }
         });
-        let codes = self.weight.codes().clone();
+        let codes = self.weight.laid_out(false);
         let output = B::fp8_matmul_codes(join::<B>(x.quantized.values), codes);
         let output = B::fp8_rescale(output, &x.quantized.scale, &Scalar::Host(self.weight_scale));
         match dtype {
@@ -157,9 +157,55 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         }
     }
 
+    /// The same on tensor cores, or emulated by the device where they have no algorithm.
+    fn multiply_natively(
+        &self,
+        x: FloatTensor<B>,
+        scale: ScaleRule<B>,
+        gemm: Gemm,
+        execution: Execution,
+    ) -> FloatTensor<B> {
+        let format = Fp8Format::E4M3;
+        let (device, dtype) = (B::float_device(&x), FloatDType::from(x.dtype()));
+        let x = join::<B>(x);
+        let (codes, scale) = B::fp8_quantize_codes(x.clone(), format, scale);
+        let note = new_note();
+        if let Some(note) = &note {
+            let x = PendingOperand::of_quantized::<B>(&x, format, scale.clone());
+            let weight_scale = Scalar::<B>::Host(self.weight_scale);
+            let operands = Some([x, PendingOperand::of_codes(format, weight_scale)]);
+            let (kind, role) = (ProductKind::Linear, GemmRole::Output);
+            let ran = PendingRan::noted::<B>(note, device.clone());
+            report::record(|| Pending { kind, role, gemm, operands, site: None, ran });
+        }
+        let x = ScaledOperand { codes, format, scale };
+        let codes = self.weight.laid_out(true);
+        let weight = ScaledOperand { codes, format, scale: Scalar::Host(self.weight_scale) };
+        let otherwise = Otherwise::of(execution);
+        let request = ScaledRequest {
+            output: OutputType::Float(dtype),
+            bias: None,
+            activation: Activation::None,
+            amax: false,
+            fast_accumulation: true,
+            otherwise,
+            note,
+        };
+        if otherwise == Otherwise::Refuse
+            && let Err(fallback) =
+                B::fp8_check_native(&device, &NativeProblem::of_scaled([&x, &weight], &request))
+        {
+            native_unavailable::<B>(&device, fallback.to_string());
+        }
+        match B::fp8_scaled_matmul(x, weight, request).values {
+            ScaledValues::Float(output) => output,
+            ScaledValues::Codes(_) => unreachable!("a float was asked for"),
+        }
+    }
+
     /// The weight `[d_input, d_output]` that the codes and the scale stand for, in f32.
     pub fn weight(&self) -> Tensor<B, 2> {
-        self.weight.values().mul_scalar(self.weight_scale)
+        self.weight.get().dequantize()
     }
 }
 
@@ -190,12 +236,13 @@ impl<B: Backend> FrozenLinear<B> {
             return Err(invalid(format!("the bias has {len} elements for {d_output} outputs")));
         }
         let bias = bias.map(|bias| constant(bias).cast(FloatDType::F32));
+        let weight = Weight::new(Fp8Tensor::new(weight, Scalar::Host(weight_scale)));
         Ok(Self { weight, weight_scale, bias, activation })
     }
 
-    /// The codes of the weight, `[d_input, d_output]`.
-    pub fn codes(&self) -> &Fp8Codes<B, 2> {
-        &self.weight
+    /// The codes of the weight, `[d_input, d_output]`: a copy where the layer holds them in another layout.
+    pub fn codes(&self) -> Fp8Codes<B, 2> {
+        self.weight.codes()
     }
 
     /// The scale of the weight: `weight ≈ codes × weight_scale`.
@@ -218,14 +265,15 @@ impl<B: Backend> FrozenLinear<B> {
     /// # Errors
     /// [`Fp8Error::Invalid`] where a static scale is not a finite number of at least 2^-126.
     pub fn with_activation(self, activation: ActivationScale) -> Result<Self, Fp8Error> {
-        Self::from_parts(self.weight, self.weight_scale, self.bias, activation)
+        activation.check().map_err(invalid)?;
+        Ok(Self { activation, ..self })
     }
 
     /// The bytes that the layer holds on its device: the codes of the weight and the bias.
     pub fn bytes(&self) -> usize {
         let bias = self.bias.as_ref();
         let bias = bias.map_or(0, |bias| bias.shape().num_elements() * bias.dtype().size());
-        self.weight.bytes_held() + bias
+        self.weight.get().bytes_held() + bias
     }
 
     /// `[d_input, d_output]`.

@@ -7,14 +7,15 @@ use burn::module::{
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor};
 
+use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear, FrozenLinearRecord};
-use crate::Fp8Codes;
+use burn_fp8_core::Fp8Format;
 
 impl<B: Backend> Module<B> for FrozenLinear<B> {
     type Record = FrozenLinearRecord;
 
     fn collect_devices(&self, mut devices: Devices<B>) -> Devices<B> {
-        let device = self.weight.device();
+        let device = self.weight.get().device();
         if !devices.contains(&device) {
             devices.push(device);
         }
@@ -33,13 +34,15 @@ impl<B: Backend> Module<B> for FrozenLinear<B> {
 
     fn num_params(&self) -> usize {
         let bias = self.bias.as_ref().map_or(0, |bias| bias.shape().num_elements());
-        self.weight.shape().num_elements() + bias
+        let [d_input, d_output] = self.dims();
+        d_input * d_output + bias
     }
 
     // Something has to be visited: Burn takes an optional module in which visitors find no floats for one without a record,
     // and leaves it as it was when a record is loaded.
     fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
-        let scale = Tensor::from_data([self.weight_scale], (&self.weight.device(), DType::F32));
+        let scale =
+            Tensor::from_data([self.weight_scale], (&self.weight.get().device(), DType::F32));
         let scale = Param::initialized(ParamId::new(), scale);
         visitor.enter_module("weight_scale", "Struct:FrozenLinear");
         visitor.visit_float::<1>(&scale);
@@ -51,7 +54,7 @@ impl<B: Backend> Module<B> for FrozenLinear<B> {
     }
 
     fn load_record(self, record: Self::Record) -> Self {
-        Self::from_record(record, &self.weight.device())
+        Self::from_record(record, &self.weight.get().device())
     }
 
     fn into_record(self) -> Self::Record {
@@ -75,7 +78,7 @@ impl<B: AutodiffBackend> AutodiffModule<B> for FrozenLinear<B> {
     fn from_inner(module: Self::InnerModule) -> Self {
         let FrozenLinear { weight, weight_scale, bias, activation } = module;
         let bias = bias.map(Tensor::from_inner);
-        Self { weight: Fp8Codes::from_inner(weight), weight_scale, bias, activation }
+        Self { weight: Weight::from_inner(&weight), weight_scale, bias, activation }
     }
 }
 
@@ -94,7 +97,7 @@ impl<B: Backend> ModuleDisplayDefault for FrozenLinear<B> {
             .add("d_input", &d_input)
             .add("d_output", &d_output)
             .add("bias", &self.bias.is_some())
-            .add("weight", &self.weight.format().to_string())
+            .add("weight", &Fp8Format::E4M3.to_string())
             .add("weight_scale", &format!("{:.3e}", self.weight_scale))
             .add("input_scale", &input_scale)
             .optional()

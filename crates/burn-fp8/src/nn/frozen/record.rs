@@ -59,13 +59,13 @@ impl FrozenLinearRecord {
 impl<B: Backend> FrozenLinear<B> {
     /// The record. Waits for the device.
     pub fn to_record(&self) -> FrozenLinearRecord {
-        let [d_input, d_output] = self.weight.dims();
+        let [d_input, d_output] = self.dims();
         let bias = self.bias.clone().map(|bias| bias.into_data().to_vec().expect("held in f32"));
         let input_scale = match self.activation {
             ActivationScale::Static(scale) => Some(scale),
             ActivationScale::Current => None,
         };
-        let codes = Bytes::from_bytes_vec(self.weight.to_bytes());
+        let codes = Bytes::from_bytes_vec(self.weight.get().to_bytes());
         let weight_scale = self.weight_scale;
         FrozenLinearRecord(Fields { d_input, d_output, codes, weight_scale, input_scale, bias })
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::QdqOptions;
 use crate::Fp8Matmul;
 use crate::config::{self, Execution};
-use crate::matmul::{SavedOperand, native_unavailable};
+use crate::matmul::{self, SavedOperand, native_unavailable};
 use crate::report::Tap;
 
 /// How an FP8 layer multiplies.
@@ -109,22 +109,13 @@ pub(crate) fn backward<B: Fp8Matmul>(
 /// Whether a layer on this device multiplies natively. Panics where it has to and cannot.
 fn runs_natively<B: Fp8Matmul>(x: &FloatTensor<B>, mode: DotMode) -> bool {
     let execution = config::current().config.execution;
-    if execution == Execution::FakeQuantized {
-        return false;
+    let native = matmul::runs_natively::<B>(x, execution);
+    if native && mode == DotMode::QuantizeDequantize && execution == Execution::Native {
+        let reason =
+            "DotMode::QuantizeDequantize multiplies dequantized operands; use DotMode::Direct";
+        native_unavailable::<B>(&B::float_device(x), reason.into());
     }
-    let device = B::float_device(x);
-    let reason = match (B::fp8_capability(&device), mode) {
-        (crate::Capability::Native(_), DotMode::Direct) => return true,
-        (crate::Capability::Native(_), DotMode::QuantizeDequantize) => {
-            "DotMode::QuantizeDequantize multiplies dequantized operands; use DotMode::Direct"
-                .into()
-        }
-        (crate::Capability::FakeQuantized { reason }, _) => reason,
-    };
-    if execution == Execution::Native {
-        native_unavailable::<B>(&device, reason.into_owned());
-    }
-    false
+    native && mode == DotMode::Direct
 }
 
 fn gemm([x, kernel]: &[Shape; 2]) -> Gemm {

@@ -6,7 +6,8 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Layouts, ProductKind};
 
 use super::{Backward, DotOptions, Forward, gemm};
 use crate::matmul::{
-    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, SavedOperand, new_note, reshape,
+    GemmOptions, MeasuredMatrix, MeasuredOperand, Otherwise, SavedOperand, native_gemm, new_note,
+    reshape,
 };
 use crate::ops::QdqOptions;
 use crate::ops::flax;
@@ -117,6 +118,6 @@ impl Product {
             otherwise: Otherwise::of(config::current().config.execution),
             note,
         };
-        B::fp8_gemm(lhs.operand, rhs.operand, options)
+        native_gemm::<B>(lhs.operand, rhs.operand, options)
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
-use burn_fp8_cublaslt::{CublasLt, Error};
+use burn_fp8_cublaslt::CublasLt;
 
-use crate::{Capability, NativeDevice};
+use crate::{Capability, Fallback, NativeDevice};
 
 static CAPABILITIES: Mutex<Option<HashMap<usize, Capability>>> = Mutex::new(None);
 
@@ -38,16 +38,18 @@ fn name(index: usize) -> Option<String> {
     driver.device_name(driver.device(i32::try_from(index).ok()?).ok()?).ok()
 }
 
-static LIBRARIES: Mutex<Option<HashMap<usize, Arc<CublasLt>>>> = Mutex::new(None);
+/// cuBLASLt on a device, or why it cannot be set up.
+type Library = Result<Arc<CublasLt>, Arc<str>>;
+
+static LIBRARIES: Mutex<Option<HashMap<usize, Library>>> = Mutex::new(None);
 
 /// cuBLASLt for the context that is current to this thread, which is that of the device.
-pub(super) fn cublaslt(device: usize) -> Result<Arc<CublasLt>, Error> {
+///
+/// Set up once, by the first product: one that failed, for want of memory perhaps, is not tried again.
+pub(super) fn cublaslt(device: usize) -> Result<Arc<CublasLt>, Fallback> {
     let mut known = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(library) = known.get(&device) {
-        return Ok(library.clone());
-    }
-    let library = Arc::new(CublasLt::current()?);
-    known.insert(device, library.clone());
-    Ok(library)
+    let library = known.get_or_insert_default().entry(device).or_insert_with(|| {
+        CublasLt::current().map(Arc::new).map_err(|error| error.to_string().into())
+    });
+    library.clone().map_err(Fallback::Setup)
 }

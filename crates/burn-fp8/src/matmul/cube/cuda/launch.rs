@@ -10,7 +10,7 @@ use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatm
 
 use super::device::cublaslt;
 use super::{Device, on_device};
-use crate::matmul::{Fp8Matmul, Otherwise};
+use crate::matmul::Fp8Matmul;
 use crate::{Fallback, Scalar};
 
 /// The buffers of a product. Each is as large as the product says.
@@ -60,20 +60,25 @@ impl Call {
 /// runs it. The host does not wait for the device.
 ///
 /// # Errors
-/// Where cuBLASLt has no algorithm, or none for its workspace. Panics on everything else: no rule that a plan checks is left to chance
-/// here.
+/// Where cuBLASLt cannot be set up, has no algorithm, or none for its workspace. Panics on everything else: no rule that a plan checks is
+/// left to chance here.
 pub(in crate::matmul::cube) fn launch(
     (client, device): Device<'_>,
     problem: ScaledMatmul,
     call: Call,
-) -> Result<Launch, Error> {
+) -> Result<Launch, Fallback> {
     // On the thread that feeds the device, where the launches registered before have been enqueued.
     let enqueued = client.exclusive(move || enqueue(client, device, problem, call));
-    let launched = enqueued.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"));
-    match launched {
-        Err(error @ (Error::NoAlgorithm { .. } | Error::Workspace { .. })) => Err(error),
-        Err(error) => panic!("burn-fp8: {error}"),
-        Ok(launched) => Ok(launched),
+    enqueued.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"))
+}
+
+/// The reason to emulate a product that there is no algorithm for. Panics on all other errors.
+pub(super) fn impossible(error: &Error) -> Fallback {
+    match error {
+        Error::NoAlgorithm { .. } | Error::Workspace { .. } => {
+            Fallback::NoAlgorithm(error.to_string().into())
+        }
+        error => panic!("burn-fp8: {error}"),
     }
 }
 
@@ -82,7 +87,7 @@ fn enqueue(
     device: usize,
     mut problem: ScaledMatmul,
     call: Call,
-) -> Result<Launch, Error> {
+) -> Result<Launch, Fallback> {
     // Held until the product is enqueued: CubeCL gives the memory of a dropped handle to work that comes later, in order.
     let mut held = vec![];
     let mut address = |handle: Option<Handle>| {
@@ -119,17 +124,9 @@ fn enqueue(
     // SAFETY: CubeCL vouches for the buffers, which `held` keeps allocated until after the call; they were made as large as the
     // product says by the callers of `launch`. What writes the inputs was given to CubeCL before this ran on its thread, so it
     // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
-    let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) }?;
+    let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) };
     drop(held);
-    Ok(launched)
-}
-
-/// Why a product is emulated instead. Panics where it must not be.
-pub(in crate::matmul::cube) fn fallback(error: &Error, otherwise: Otherwise) -> Fallback {
-    if otherwise == Otherwise::Refuse {
-        panic!("Execution::Native: {error}, or use Execution::Auto");
-    }
-    Fallback::NoAlgorithm(error.to_string().into())
+    launched.map_err(|error| impossible(&error))
 }
 
 /// What ran a product, for a report.

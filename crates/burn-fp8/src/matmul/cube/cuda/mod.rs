@@ -2,11 +2,12 @@
 
 mod device;
 mod launch;
+mod problem;
 mod scaled;
 
 use core::any::Any;
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::cubecl::client::ComputeClient;
 use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
@@ -15,14 +16,16 @@ use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_core::PADDING;
-use burn_fp8_cublaslt::{Accumulation, DataType, Error, Launch, ScaledMatmul};
+use burn_fp8_cublaslt::Launch;
 
 pub(super) use device::capability;
-pub(super) use launch::{Call, describe, fallback, launch};
+pub(super) use launch::{Call, describe, launch};
+pub(super) use problem::check;
 pub(super) use scaled::scaled_matmul;
 
-use crate::Scalar;
-use crate::matmul::{Fp8Matmul, GemmOperand, GemmOptions};
+use crate::matmul::{Fp8Matmul, GemmOperand, GemmOptions, NativeProblem};
+use crate::{Fallback, Scalar};
+use problem::plan_of;
 
 /// A device with FP8 tensor cores, and its ordinal.
 pub(super) type Device<'a> = (&'a ComputeClient<CudaRuntime>, usize);
@@ -39,12 +42,12 @@ pub(super) fn device_of<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Device
 /// Rows of the output are as long as N padded; the tensor returned leaves the padding out.
 ///
 /// # Errors
-/// Where cuBLASLt has no algorithm, or none for its workspace.
+/// As [`launch`].
 pub(super) fn gemm<B, R: CubeRuntime>(
     lhs: &GemmOperand<B>,
     rhs: &GemmOperand<B>,
     options: &GemmOptions,
-) -> Option<Result<(CubeTensor<R>, Launch), Error>>
+) -> Option<Result<(CubeTensor<R>, Launch), Fallback>>
 where
     B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
@@ -52,15 +55,7 @@ where
     let (client, _) = device;
     let (m, n) = (lhs.rows, rhs.rows);
     let padded = n.next_multiple_of(PADDING);
-    let k = options.k.next_multiple_of(PADDING);
-    let dtype = data_type(options.dtype);
-    let problem = ScaledMatmul {
-        accumulation: match options.fast_accumulation {
-            true => Accumulation::Fast,
-            false => Accumulation::Precise,
-        },
-        ..ScaledMatmul::new(m as u64, padded as u64, k as u64, lhs.format, rhs.format, dtype)
-    };
+    let problem = plan_of(&NativeProblem::of_gemm([lhs, rhs], options));
     let output = client.empty(m * padded * options.dtype.size());
     let call = Call::new(words(&lhs.words), words(&rhs.words), output.clone())
         .scaled::<B, R>(client, [&lhs.scale, &rhs.scale]);
@@ -93,14 +88,5 @@ where
     match scale {
         Scalar::Host(value) => client.create_from_slice(&value.to_ne_bytes()),
         Scalar::Device(tensor) => tensor.handle.clone(),
-    }
-}
-
-/// The type of an output.
-pub(super) fn data_type(dtype: DType) -> DataType {
-    match dtype {
-        DType::BF16 => DataType::Bf16,
-        DType::F16 => DataType::F16,
-        _ => DataType::F32,
     }
 }

@@ -6,18 +6,17 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_core::{Layouts, Overflow, PADDING};
-use burn_fp8_cublaslt as lt;
 
-use super::{Call, data_type, describe, device_of, fallback, launch, on_device, words};
+use super::problem::plan_of;
+use super::{Call, describe, device_of, launch, on_device, words};
 use crate::Scalar;
-use crate::matmul::matrix::note;
+use crate::matmul::matrix::{fall_back, note};
 use crate::matmul::scaled::reciprocal;
 use crate::matmul::{
-    Codes, Fp8Matmul, OutputType, QuantizeMatrix, ScaleRule, ScaledOperand, ScaledProduct,
-    ScaledRequest, ScaledValues,
+    Codes, Fp8Matmul, NativeProblem, OutputType, QuantizeMatrix, ScaleRule, ScaledOperand,
+    ScaledProduct, ScaledRequest, ScaledValues,
 };
 use crate::report::Ran;
-use crate::scaled::Activation;
 
 /// The product. `None` where there are no tensor cores, or no algorithm on them: then the reason has been noted.
 ///
@@ -33,41 +32,14 @@ where
     let like = tensor_of(&a.codes).clone();
     let device = device_of(&like)?;
     let (client, _) = device;
-    let ([m, k], [n, _]) = (dims(&a.codes), dims(&b_t.codes));
-    let [padded_n, padded_k] = [n, k].map(|size| size.next_multiple_of(PADDING));
-
-    let (dtype, size) = match &request.output {
-        OutputType::Float(dtype) => (data_type(DType::from(*dtype)), DType::from(*dtype).size()),
-        OutputType::Fp8 { format, .. } => (lt::DataType::Fp8(*format), 1),
+    let ([m, _], [n, _]) = (dims(&a.codes), dims(&b_t.codes));
+    let padded_n = n.next_multiple_of(PADDING);
+    let problem = plan_of(&NativeProblem::of_scaled([a, b_t], request));
+    let size = match &request.output {
+        OutputType::Float(dtype) => DType::from(*dtype).size(),
+        OutputType::Fp8 { .. } => 1,
     };
-    let bias = request.bias.clone().map(|bias| pad::<B, R>(bias, padded_n));
-    let problem = lt::ScaledMatmul {
-        scaled_d: dtype.is_fp8(),
-        amax_d: request.amax,
-        accumulation: match request.fast_accumulation {
-            true => lt::Accumulation::Fast,
-            false => lt::Accumulation::Precise,
-        },
-        epilogue: lt::Epilogue {
-            activation: match request.activation {
-                Activation::None => lt::Activation::None,
-                Activation::Relu => lt::Activation::Relu,
-                Activation::Gelu => lt::Activation::Gelu,
-            },
-            bias: bias
-                .as_ref()
-                .map(|bias| lt::Bias { dtype: data_type(bias.dtype), batch_stride: 0 }),
-            aux: None,
-        },
-        ..lt::ScaledMatmul::new(
-            m as u64,
-            padded_n as u64,
-            padded_k as u64,
-            a.format,
-            b_t.format,
-            dtype,
-        )
-    };
+    let bias = request.bias.clone().map(|bias| repeat_last::<B, R>(bias, PADDING));
     let d = client.empty(m * padded_n * size);
     let amax = request.amax.then(|| client.create_from_slice(&0f32.to_ne_bytes()));
     let call = Call {
@@ -84,9 +56,8 @@ where
     .scaled::<B, R>(client, [&a.scale, &b_t.scale]);
     match launch(device, problem, call) {
         Ok(launch) => note(&request.note, || Ran::Native { algorithm: describe(&launch) }),
-        Err(error) => {
-            let fallback = fallback(&error, request.otherwise);
-            note(&request.note, || Ran::Fallback(fallback));
+        Err(fallback) => {
+            fall_back(fallback, request.otherwise, &request.note);
             return None;
         }
     }
@@ -125,7 +96,7 @@ where
         }
         codes => {
             // Codes are values that quantize to themselves.
-            let values = B::fp8_values(codes.clone());
+            let values = repeat_last::<B, R>(B::fp8_values(codes.clone()), multiple);
             let request = QuantizeMatrix {
                 format: operand.format,
                 scale: ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite),
@@ -154,17 +125,23 @@ where
     B::fp8_quantize_codes(values, format, scale).0
 }
 
-/// A bias with zeros for the columns that pad the output.
-fn pad<B, R: CubeRuntime>(bias: CubeTensor<R>, len: usize) -> CubeTensor<R>
+/// The tensor with its last row, or element, repeated until there are a multiple of `multiple`.
+///
+/// Columns that pad the output then repeat its last one. Zeros would not do: times infinity they are NaN, which the amax of the output
+/// takes part in.
+fn repeat_last<B, R: CubeRuntime>(tensor: CubeTensor<R>, multiple: usize) -> CubeTensor<R>
 where
     B: Fp8Matmul<FloatTensorPrimitive = CubeTensor<R>>,
 {
-    let [n] = bias.shape().dims();
-    if n == len {
-        return bias;
+    let mut shape = tensor.shape();
+    let rows = shape[0];
+    let missing = rows.next_multiple_of(multiple) - rows;
+    if missing == 0 {
+        return tensor;
     }
-    let zeros = B::float_zeros(Shape::new([len - n]), &B::float_device(&bias), bias.dtype.into());
-    B::float_cat(vec![bias, zeros], 0)
+    shape[0] = missing;
+    let last = B::float_slice(tensor.clone(), &[Slice::from(rows - 1..rows)]);
+    B::float_cat(vec![tensor, B::float_expand(last, shape)], 0)
 }
 
 fn tensor_of<B, R: CubeRuntime>(codes: &Codes<B>) -> &CubeTensor<R>
