@@ -28,7 +28,7 @@ pub struct Ranked<'a> {
     pub sqnr: Option<f64>,
     /// The lowest SQNR of all samples, in dB.
     pub lowest: Option<f64>,
-    /// Its share of the floating-point operations of all FP8 products of the step, between 0 and 1.
+    /// Its share of the floating-point operations of the FP8 products of all sites, each as last sampled; between 0 and 1.
     pub flops: f64,
     /// What to do.
     pub advice: Advice,
@@ -100,7 +100,7 @@ impl Advice {
 impl Ranked<'_> {
     /// The advice as a sentence.
     pub fn sentence(&self) -> String {
-        let share = format!("{:.1} % of the FLOPs of the step's FP8 products", 100.0 * self.flops);
+        let share = format!("{:.1} % of the FLOPs of all FP8 products", 100.0 * self.flops);
         let now = decibels(self.sqnr);
         match self.advice {
             Advice::Fits => {

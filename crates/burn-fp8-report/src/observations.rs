@@ -123,12 +123,13 @@ impl Observations {
         self.sites.iter().map(|site| &site.last).filter(move |entry| Some(entry.step) == last)
     }
 
-    /// The floating-point operations of the FP8 products of a step: of every site's last sample that is of the last step.
+    /// The floating-point operations of the FP8 products of all sites, each as last sampled: the last step may lack sites, since a log
+    /// may have been cut off.
     pub(crate) fn flops(&self) -> f64 {
         let products = |entry: &SiteEntry| {
             GemmRole::ALL.iter().filter(|role| entry.products.of(**role).is_some()).count() as f64
         };
-        self.latest().map(|entry| products(entry) * entry.gemm.flops()).sum()
+        self.sites.iter().map(|site| products(&site.last) * site.last.gemm.flops()).sum()
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use burn_fp8_report::Observations;
-use burn_fp8_report::log::{Writer, read};
+use burn_fp8_report::log::{Products, Writer, read};
 use common::{entry, header};
 
 fn written(folder: &tempfile::TempDir, steps: u64) -> PathBuf {
@@ -64,9 +64,23 @@ fn a_cut_last_line_is_left_out_and_said() {
     assert_eq!(observations.cut_line, Some(5));
     assert_eq!((observations.steps, observations.sites[1].samples), (2, 1));
     assert!(observations.to_html().contains("last line, 5, was cut off"));
+    // The last step has lost a site, and each site still has its share of what ran.
+    let shares: f64 = observations.ranked().iter().map(|ranked| ranked.flops).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
     // Complete but for its end of line: nothing is missing.
     std::fs::write(&path, &bytes[..bytes.len() - 1]).expect("cut");
     assert_eq!(read(&path).expect("readable").cut_line, None);
+}
+
+#[test]
+fn shares_are_numbers_where_the_last_step_has_no_products() {
+    let mut observations = Observations::new(header());
+    observations.push(entry(0, 1, "up", 1.0)).expect("in order");
+    let mut without = entry(10, 2, "down", 1.0);
+    without.products = Products::default();
+    observations.push(without).expect("in order");
+    let shares: Vec<f64> = observations.ranked().iter().map(|ranked| ranked.flops).collect();
+    assert_eq!(shares, [1.0 / 3.0; 3]);
 }
 
 #[test]
