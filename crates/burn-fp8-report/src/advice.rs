@@ -20,6 +20,8 @@ pub const POOR: f64 = 20.0;
 pub struct Ranked<'a> {
     /// The site.
     pub site: &'a SiteSeries,
+    /// Which one it is of [`Observations::sites`].
+    pub index: usize,
     /// Which of its three products.
     pub role: GemmRole,
     /// What was measured in the last sample.
@@ -179,16 +181,16 @@ impl Observations {
         let mut ranked: Vec<_> = self
             .sites
             .iter()
+            .enumerate()
             .flat_map(|site| {
-                GemmRole::ALL
-                    .into_iter()
-                    .zip(site.lowest)
-                    .map(move |(role, lowest)| (site, role, lowest))
+                let roles = GemmRole::ALL.into_iter().zip(site.1.lowest);
+                roles.map(move |(role, lowest)| (site, role, lowest))
             })
-            .filter_map(|(site, role, lowest)| {
+            .filter_map(|((index, site), role, lowest)| {
                 let stats = site.last.products.of(role)?;
                 Some(Ranked {
                     site,
+                    index,
                     role,
                     stats,
                     sqnr: stats.sqnr.decibels(),

@@ -4,6 +4,7 @@
 mod common;
 
 use burn_fp8_report::Observations;
+use burn_fp8_report::log::SiteEntry;
 use common::{entry, header};
 
 fn page(sites: u64, name: &str, steps: u64) -> String {
@@ -64,6 +65,64 @@ fn every_site_has_a_card_and_few_are_open() {
     assert_eq!(html.matches(" open>").count(), 4);
     assert_eq!(html.matches("exponent histogram").count(), 300);
     assert!(html.contains("276 more"), "300 products, of which 24 are shown");
+}
+
+#[test]
+fn the_largest_logs_have_pages() {
+    let mut observations = Observations::new(header());
+    let sample = entry(0, 1, "up", 10.0);
+    for site in 0..4096 {
+        observations.push(SiteEntry { site, ..sample.clone() }).expect("as many as that");
+    }
+    let html = observations.to_html();
+    assert_well_formed(&html);
+    // Every row leads to the card of its own site.
+    for site in [0, 1, 4095] {
+        let link = format!("<a href=\"#site-{site}\">up #{site}</a>");
+        let card = format!("id=\"site-{site}\"");
+        assert_eq!((html.matches(&link).count(), html.matches(&card).count()), (3, 1));
+        let card = &html[html.find(&card).expect("a card")..];
+        assert!(card[..200].contains(&format!("<b>up #{site}</b>")), "{}", &card[..200]);
+    }
+}
+
+#[test]
+fn long_curves_are_drawn_with_their_ends_and_extremes() {
+    let mut observations = Observations::new(header());
+    let sample = entry(0, 1, "up", 1.0);
+    let mut expected = [f64::INFINITY, f64::NEG_INFINITY];
+    for step in 0..512 {
+        let mut sample = SiteEntry { step, ..sample.clone() };
+        let input = sample.operands.input.as_mut().unwrap();
+        // A spike up and one down, each a single point.
+        input.amax *= match step {
+            101 => 1e6,
+            302 => 1e-6,
+            _ => 1.0 + (step % 7) as f32 / 10.0,
+        };
+        expected = [expected[0].min(input.amax.into()), expected[1].max(input.amax.into())];
+        observations.push(sample).expect("in order");
+    }
+    assert_eq!(observations.sites[0].points.len(), 512);
+    let html = observations.to_html();
+    let chart = html.split("amax and scale over time").nth(1).expect("a chart");
+    let curve = chart.split("class=\"line c0\" points=\"").nth(1).expect("a curve");
+    let curve: Vec<[f64; 2]> = curve[..curve.find('"').expect("an end")]
+        .split_whitespace()
+        .map(|point| point.split_once(',').expect("a pair"))
+        .map(|(x, y)| [x, y].map(|number| number.parse().expect("a number")))
+        .collect();
+    assert!((100..=172).contains(&curve.len()), "{}", curve.len());
+    let x = |step: f64| curve[0][0] + step / 511.0 * (curve[curve.len() - 1][0] - curve[0][0]);
+    assert!(curve.windows(2).all(|pair| pair[0][0] <= pair[1][0]));
+    for (step, is_beyond) in [(101.0, f64::lt as fn(&f64, &f64) -> bool), (302.0, f64::gt)] {
+        // y grows downwards.
+        let extreme =
+            curve.iter().copied().reduce(|a, b| if is_beyond(&a[1], &b[1]) { a } else { b });
+        assert!((extreme.expect("points")[0] - x(step)).abs() < 0.2, "{step}");
+    }
+    // Both ends of the axis.
+    assert!(curve[0][0] < 70.0 && curve[curve.len() - 1][0] > 320.0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Numbers over time.
 
 use core::fmt::Write;
+use std::collections::BTreeSet;
 
 use burn_fp8_core::{GemmRole, Operand};
 
@@ -53,7 +54,7 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
         );
     }
     for Curve { class, values } in curves {
-        for run in runs(steps, values) {
+        for run in runs(steps, values, WIDTH) {
             let at: Vec<_> = run.iter().map(|(step, value)| (x(*step), y(*value))).collect();
             match &at[..] {
                 [(x, y)] => {
@@ -81,17 +82,36 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
     svg + "</svg>"
 }
 
-/// Stretches of consecutive values. An infinite one is drawn at the edge of the chart.
-fn runs(steps: &[u64], values: &[Option<f64>]) -> Vec<Vec<(u64, f64)>> {
+/// Stretches of consecutive values, in as many points as `width` pixels show. An infinite one is drawn at the edge of the chart.
+fn runs(steps: &[u64], values: &[Option<f64>], width: f64) -> Vec<Vec<(u64, f64)>> {
     let mut runs = vec![Vec::new()];
-    for (step, value) in steps.iter().zip(values) {
-        match value {
-            Some(value) => runs.last_mut().expect("never empty").push((*step, *value)),
+    for index in drawn(values, width) {
+        match values[index] {
+            Some(value) => runs.last_mut().expect("never empty").push((steps[index], value)),
             None => runs.push(Vec::new()),
         }
     }
     runs.retain(|run| !run.is_empty());
     runs
+}
+
+/// Which values to draw: of each of `width / 4` equal parts the lowest, the highest and a missing one, so that spikes and gaps are seen; and
+/// both ends.
+fn drawn(values: &[Option<f64>], width: f64) -> BTreeSet<usize> {
+    let value = |index: &usize| values[*index].unwrap_or_default();
+    let lower = |a: &usize, b: &usize| value(a).total_cmp(&value(b));
+    let part = values.len().div_ceil((width / 4.0) as usize).max(1);
+    let mut drawn = BTreeSet::new();
+    for start in (0..values.len()).step_by(part) {
+        let part = start..(start + part).min(values.len());
+        let (there, missing): (Vec<_>, Vec<_>) = part.partition(|index| values[*index].is_some());
+        drawn.extend(there.iter().copied().min_by(lower));
+        drawn.extend(there.iter().copied().max_by(lower));
+        drawn.extend(missing.first());
+    }
+    let last = values.len().checked_sub(1);
+    drawn.extend(last.into_iter().flat_map(|last| [0, last]));
+    drawn
 }
 
 fn steps(site: &SiteSeries) -> Vec<u64> {
@@ -167,7 +187,7 @@ pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> String {
         w = SIZE[0],
         h = SIZE[1]
     );
-    for run in runs(&steps, &values) {
+    for run in runs(&steps, &values, SIZE[0]) {
         let at: Vec<_> = run.iter().map(at).collect();
         let _ = write!(svg, "<polyline class=\"line c{index}\" points=\"{}\"/>", points(&at));
     }
