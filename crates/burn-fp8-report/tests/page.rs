@@ -4,7 +4,7 @@
 mod common;
 
 use burn_fp8_report::Observations;
-use burn_fp8_report::log::SiteEntry;
+use burn_fp8_report::log::{Operands, SiteEntry};
 use common::{entry, header};
 
 fn page(sites: u64, name: &str, steps: u64) -> String {
@@ -123,6 +123,74 @@ fn long_curves_are_drawn_with_their_ends_and_extremes() {
     }
     // Both ends of the axis.
     assert!(curve[0][0] < 70.0 && curve[curve.len() - 1][0] > 320.0);
+}
+
+/// The elements of an SVG's text: where it is anchored, how, and its characters.
+fn labels(svg: &str) -> Vec<(f64, &str, String)> {
+    let attribute = |tag: &'_ str, name: &str| -> Option<String> {
+        let value = tag.split(&format!(" {name}=\"")).nth(1)?;
+        Some(value[..value.find('"')?].to_string())
+    };
+    let texts = svg.split("<text").skip(1).map(|text| text.split_once("</text>").expect("ends").0);
+    texts
+        .map(|text| {
+            let (tag, content) = text.split_once('>').expect("tags end");
+            let characters = content.split('<').enumerate().map(|(part, text)| match part {
+                0 => text,
+                _ => text.split_once('>').expect("tags end").1,
+            });
+            let anchor = match attribute(tag, "text-anchor").as_deref() {
+                None => "start",
+                Some("middle") => "middle",
+                Some("end") => "end",
+                other => panic!("{other:?}"),
+            };
+            let x = attribute(tag, "x").expect("a place").parse().expect("a number");
+            (x, anchor, characters.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn labels_lie_within_their_pictures() {
+    let mut observations = Observations::new(header());
+    for step in [0, 999_990] {
+        // Few elements and many; exponents of one digit, two and three.
+        for (site, scale) in (1..).zip([1.0, 1e-35, 1e35, 1e-4, 1e4]) {
+            let mut sample = entry(step, site, "up", 1e4);
+            let Operands { input, weight, output_grad } = &mut sample.operands;
+            for stats in [input, weight, output_grad].into_iter().flatten() {
+                (stats.amax, stats.scale) = (stats.amax * scale, stats.scale * scale);
+                stats.histogram.first += scale.log2().round() as i32;
+                (stats.elements, stats.sampled) = (1 << 20, 256 << (2 * site));
+                // 0.010 % and 0.101 % of the largest number of elements.
+                let lost = if step == 0 { 27 } else { 265 };
+                (stats.flushed, stats.saturated, stats.non_finite) = (lost, lost, lost);
+            }
+            observations.push(sample).expect("within limits");
+        }
+    }
+    let html = observations.to_html();
+    let pictures: Vec<&str> = html.split("<svg ").skip(1).collect();
+    let mut seen = Vec::new();
+    for picture in pictures {
+        let picture = &picture[..picture.find("</svg>").expect("an end")];
+        let width = picture.split("viewBox=\"0 0 ").nth(1).expect("a size").split(' ').next();
+        let width: f64 = width.expect("a width").parse().expect("a number");
+        for (x, anchor, text) in labels(picture) {
+            let length = 6.0 * text.chars().count() as f64;
+            let start = match anchor {
+                "start" => x,
+                "middle" => x - length / 2.0,
+                _ => x - length,
+            };
+            assert!(start >= 0.0 && start + length <= width, "{text}: {start} of {length}");
+            seen.push(text);
+        }
+    }
+    for label in ["0.0001 %", "2-104", "2120", "|x|", "0.00485 %", "step 999\u{202f}990"] {
+        assert!(seen.iter().any(|seen| seen == label), "{label}: {seen:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ use crate::{Point, SiteSeries};
 
 const WIDTH: f64 = 340.0;
 const HEIGHT: f64 = 130.0;
-const LEFT: f64 = 52.0;
+/// Labels of up to nine characters: 0.00123 %.
+const LEFT: f64 = 58.0;
 const TOP: f64 = 6.0;
 const BOTTOM: f64 = 18.0;
 
@@ -30,8 +31,8 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
     if finite.is_empty() {
         return "<p class=\"faint\">nothing finite to show</p>".into();
     }
-    // A flat line lies in the middle.
-    let margin = ((high - low) * 0.06).max(if high - low < 1e-9 { 0.5 } else { 0.0 });
+    // A flat line lies in the middle, also where it is flat but for the rounding of f32.
+    let margin = ((high - low) * 0.06).max(if high - low < 1e-6 { 0.5 } else { 0.0 });
     let (low, high) = (low - margin, high + margin);
     let floor = HEIGHT - BOTTOM;
     let span = (last - first).max(1) as f64;
@@ -95,8 +96,8 @@ fn runs(steps: &[u64], values: &[Option<f64>], width: f64) -> Vec<Vec<(u64, f64)
     runs
 }
 
-/// Which values to draw: of each of `width / 4` equal parts the lowest, the highest and a missing one, so that spikes and gaps are seen; and
-/// both ends.
+/// Which values to draw: of each of `width / 4` equal parts the lowest, the highest and a missing one, so that spikes and gaps are
+/// seen; and both ends.
 fn drawn(values: &[Option<f64>], width: f64) -> BTreeSet<usize> {
     let value = |index: &usize| values[*index].unwrap_or_default();
     let lower = |a: &usize, b: &usize| value(a).total_cmp(&value(b));

@@ -113,7 +113,7 @@ fn rows(ranked: &[Ranked], first: usize) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table><tr><th class=\"num wide\">#</th><th>site</th><th>product</th><th class=\"wide\">M×N×K</th>\
          <th class=\"num\">SQNR now</th><th class=\"num wide\">lowest</th><th class=\"wide\">over time</th>\
-         <th>advice</th><th class=\"num wide\">FLOPs</th></tr>",
+         <th class=\"choice\">advice</th><th class=\"num wide\">FLOPs</th></tr>",
     );
     for (place, ranked) in (first..).zip(ranked) {
         let _ = write!(
@@ -128,7 +128,7 @@ fn rows(ranked: &[Ranked], first: usize) -> String {
             decibels(ranked.lowest),
             lines::sparkline(ranked.site, ranked.role),
             card::class(&ranked.advice),
-            escape(&ranked.advice.to_string()),
+            escape(&ranked.advice.to_string()).replace(" dB", "&nbsp;dB"),
             100.0 * ranked.flops
         );
     }
