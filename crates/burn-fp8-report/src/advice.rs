@@ -20,6 +20,8 @@ pub const POOR: f64 = 20.0;
 pub struct Ranked<'a> {
     /// The site.
     pub site: &'a SiteSeries,
+    /// Which one it is of [`Observations::sites`].
+    pub index: usize,
     /// Which of its three products.
     pub role: GemmRole,
     /// What was measured in the last sample.
@@ -28,7 +30,7 @@ pub struct Ranked<'a> {
     pub sqnr: Option<f64>,
     /// The lowest SQNR of all samples, in dB.
     pub lowest: Option<f64>,
-    /// Its share of the floating-point operations of all FP8 products of the step, between 0 and 1.
+    /// Its share of the floating-point operations of the FP8 products of all sites, each as last sampled; between 0 and 1.
     pub flops: f64,
     /// What to do.
     pub advice: Advice,
@@ -100,7 +102,7 @@ impl Advice {
 impl Ranked<'_> {
     /// The advice as a sentence.
     pub fn sentence(&self) -> String {
-        let share = format!("{:.1} % of the FLOPs of the step's FP8 products", 100.0 * self.flops);
+        let share = format!("{:.1} % of the FLOPs of all FP8 products", 100.0 * self.flops);
         let now = decibels(self.sqnr);
         match self.advice {
             Advice::Fits => {
@@ -179,16 +181,16 @@ impl Observations {
         let mut ranked: Vec<_> = self
             .sites
             .iter()
+            .enumerate()
             .flat_map(|site| {
-                GemmRole::ALL
-                    .into_iter()
-                    .zip(site.lowest)
-                    .map(move |(role, lowest)| (site, role, lowest))
+                let roles = GemmRole::ALL.into_iter().zip(site.1.lowest);
+                roles.map(move |(role, lowest)| (site, role, lowest))
             })
-            .filter_map(|(site, role, lowest)| {
+            .filter_map(|((index, site), role, lowest)| {
                 let stats = site.last.products.of(role)?;
                 Some(Ranked {
                     site,
+                    index,
                     role,
                     stats,
                     sqnr: stats.sqnr.decibels(),

@@ -87,22 +87,23 @@ impl Observations {
     /// Adds a sample, of the same step as the one before or of a later one.
     ///
     /// # Errors
-    /// In one line, where steps go back or there are more than 4096 sites.
+    /// In one line, where steps go back, a site comes twice in a step, there are more than 4096 sites, or a sample cannot be one: a
+    /// scale of 0, a sum that is not finite. Nothing changes then.
     pub fn push(&mut self, entry: SiteEntry) -> Result<(), String> {
-        let step = entry.step;
-        match &mut self.span {
-            Some([_, last]) if *last > step => {
-                return Err(format!("step {step} after step {last}; a log is that of one run"));
-            }
-            Some([_, last]) => {
-                self.steps += u64::from(*last != step);
-                *last = step;
-            }
-            None => (self.span, self.steps) = (Some([step; 2]), 1),
+        entry.check()?;
+        let (step, number) = (entry.step, entry.site);
+        let last = self.span.map(|[_, last]| last);
+        if let Some(last) = last.filter(|last| *last > step) {
+            return Err(format!("step {step} after step {last}; a log is that of one run"));
         }
         let shape = [entry.gemm.n, entry.gemm.k];
-        let key = (entry.site, entry.name.clone(), entry.kind.clone(), shape);
+        let key = (number, entry.name.clone(), entry.kind.clone(), shape);
         match self.index.get(&key) {
+            Some(site) if self.sites[*site].last.step == step => {
+                return Err(format!(
+                    "site {number} of step {step} is there already; a log is that of one run"
+                ));
+            }
             Some(site) => self.sites[*site].push(entry),
             None if self.sites.len() == MAX_SITES => {
                 return Err(format!(
@@ -114,6 +115,8 @@ impl Observations {
                 self.sites.push(SiteSeries::new(entry));
             }
         }
+        self.steps += u64::from(last != Some(step));
+        self.span = Some([self.span.map_or(step, |[first, _]| first), step]);
         Ok(())
     }
 
@@ -123,12 +126,13 @@ impl Observations {
         self.sites.iter().map(|site| &site.last).filter(move |entry| Some(entry.step) == last)
     }
 
-    /// The floating-point operations of the FP8 products of a step: of every site's last sample that is of the last step.
+    /// The floating-point operations of the FP8 products of all sites, each as last sampled: the last step may lack sites, since a log
+    /// may have been cut off.
     pub(crate) fn flops(&self) -> f64 {
         let products = |entry: &SiteEntry| {
             GemmRole::ALL.iter().filter(|role| entry.products.of(**role).is_some()).count() as f64
         };
-        self.latest().map(|entry| products(entry) * entry.gemm.flops()).sum()
+        self.sites.iter().map(|site| products(&site.last) * site.last.gemm.flops()).sum()
     }
 }
 

@@ -26,7 +26,8 @@ impl Sqnr {
 
     /// The ratio in dB: infinite where nothing was lost, `None` where there is no signal.
     pub fn decibels(self) -> Option<f64> {
-        (self.signal > 0.0).then(|| 10.0 * (self.signal / self.noise).log10())
+        // A quotient of powers that f64 holds may overflow or underflow; that of logarithms does not.
+        (self.signal > 0.0).then(|| 10.0 * (self.signal.log10() - self.noise.log10()))
     }
 
     pub(crate) fn check(self) -> Result<(), String> {
@@ -90,7 +91,7 @@ impl MatrixSqnr {
 pub(crate) fn decibels(ratio: Option<f64>) -> String {
     match ratio {
         None => "no signal".into(),
-        Some(ratio) if ratio.is_infinite() => "exact".into(),
+        Some(f64::INFINITY) => "exact".into(),
         Some(ratio) => format!("{ratio:.1} dB"),
     }
 }

@@ -3,6 +3,7 @@
 use burn_fp8_core::{GemmRole, Operand};
 
 use crate::Observations;
+use crate::sample::OperandStats;
 
 /// The last sampled step in a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,15 +35,17 @@ impl Observations {
 
         let operands =
             || self.latest().flat_map(|entry| Operand::ALL.map(|o| entry.operands.of(o))).flatten();
-        let sampled: u64 = operands().map(|stats| stats.sampled).sum();
-        let share = |count: u64| count as f64 / sampled.max(1) as f64;
+        // In f64: counts are at most 2^53, their sums may be more than u64 has.
+        let sum =
+            |count: fn(&OperandStats) -> u64| operands().map(|o| count(o) as f64).sum::<f64>();
+        let sampled = sum(|stats| stats.sampled).max(1.0);
         Some(Summary {
             step,
             worst_sqnr: sqnrs.iter().copied().reduce(f64::min),
             mean_sqnr: (!finite.is_empty()).then_some(mean),
-            flushed: share(operands().map(|stats| stats.flushed).sum()),
-            saturated: share(operands().map(|stats| stats.saturated).sum()),
-            non_finite: share(operands().map(|stats| stats.non_finite).sum()),
+            flushed: sum(|stats| stats.flushed) / sampled,
+            saturated: sum(|stats| stats.saturated) / sampled,
+            non_finite: sum(|stats| stats.non_finite) / sampled,
         })
     }
 }

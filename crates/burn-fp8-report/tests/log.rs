@@ -6,7 +6,8 @@ mod common;
 use std::path::PathBuf;
 
 use burn_fp8_report::Observations;
-use burn_fp8_report::log::{Writer, read};
+use burn_fp8_report::log::{Header, Operands, Products, SiteEntry, Writer, read};
+use burn_fp8_report::sample::OperandStats;
 use common::{entry, header};
 
 fn written(folder: &tempfile::TempDir, steps: u64) -> PathBuf {
@@ -64,9 +65,23 @@ fn a_cut_last_line_is_left_out_and_said() {
     assert_eq!(observations.cut_line, Some(5));
     assert_eq!((observations.steps, observations.sites[1].samples), (2, 1));
     assert!(observations.to_html().contains("last line, 5, was cut off"));
+    // The last step has lost a site, and each site still has its share of what ran.
+    let shares: f64 = observations.ranked().iter().map(|ranked| ranked.flops).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
     // Complete but for its end of line: nothing is missing.
     std::fs::write(&path, &bytes[..bytes.len() - 1]).expect("cut");
     assert_eq!(read(&path).expect("readable").cut_line, None);
+}
+
+#[test]
+fn shares_are_numbers_where_the_last_step_has_no_products() {
+    let mut observations = Observations::new(header());
+    observations.push(entry(0, 1, "up", 1.0)).expect("in order");
+    let mut without = entry(10, 2, "down", 1.0);
+    without.products = Products::default();
+    observations.push(without).expect("in order");
+    let shares: Vec<f64> = observations.ranked().iter().map(|ranked| ranked.flops).collect();
+    assert_eq!(shares, [1.0 / 3.0; 3]);
 }
 
 #[test]
@@ -81,6 +96,7 @@ fn malformed_logs_get_one_line_that_names_file_and_line() {
     };
     let first = lines[1].find("\"first\":").expect("a histogram");
     let first = &lines[1][first..first + lines[1][first..].find(',').expect("more fields")];
+    let max = u64::MAX;
     let long = format!("{}\n{}\n", lines[0], "x".repeat(1 << 19));
     let cases: &[(&str, String, &str)] = &[
         ("line 1", String::new(), "empty"),
@@ -88,17 +104,23 @@ fn malformed_logs_get_one_line_that_names_file_and_line() {
         ("line 1", "not json\n".into(), "no header"),
         ("line 1", "\u{0}\u{1}\u{7f}ELF".into(), "no header"),
         ("line 1", lines[0].replace(":1,", ":2,") + "\n", "version 2"),
+        ("line 1", lines[0].replace("\"every\":10", "\"every\":0"), "every = 0"),
+        ("line 1", lines[0].replace(":4096", ":0"), "max_elements = 0"),
         ("line 2", format!("{}\n\n{}\n", lines[0], lines[1]), "EOF"),
         ("line 2", replace("\"step\":0", "\"step\":-1"), "invalid value"),
         ("line 2", replace("\"step\":0", "\"stop\":0"), "unknown field `stop`"),
-        ("line 2", replace("\"scale\":", "\"scale\":-"), "cannot be"),
+        ("line 2", replace("\"scale\":", "\"scale\":-"), "above 0"),
         ("line 2", replace("\"amax\":", "\"amax\":1e39,\"x\":"), ""),
         ("line 2", replace("\"signal\":", "\"signal\":-"), "power"),
         ("line 2", replace("\"sampled\":256", "\"sampled\":2"), "more elements"),
+        ("line 2", replace("\"sampled\":256", "\"sampled\":257"), "257 of 256 elements"),
+        ("line 2", replace("256,\"sampled\":256", &format!("{max},\"sampled\":{max}")), "2^53"),
+        ("line 2", replace("\"flushed\":", "\"flushed\":999"), "more elements"),
         ("line 2", replace(first, "\"first\":120"), "histogram"),
         ("line 2", replace("\"up\"", &format!("\"{}\"", "n".repeat(600))), "name has 600 bytes"),
         ("line 2", replace("\"e4m3\"", "\"e9m9\""), "unknown variant"),
         ("line 3", replace("\"step\":0", "\"step\":5"), "step 0 after step 5"),
+        ("line 4", format!("{good}{}\n", lines[2]), "site 2 of step 0 is there already"),
         ("line 2", long, "longer than"),
     ];
     for (line, text, expected) in cases {
@@ -112,6 +134,55 @@ fn malformed_logs_get_one_line_that_names_file_and_line() {
     }
     let error = read(&folder.path().join("none.jsonl")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read") && error.lines().count() == 1, "{error}");
+}
+
+#[test]
+fn what_no_reader_takes_is_neither_kept_nor_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = written(&folder, 1);
+    let spoilt = |spoil: &dyn Fn(&mut OperandStats)| {
+        let mut entry = entry(10, 1, "up", 1.0);
+        spoil(entry.operands.weight.as_mut().expect("measured"));
+        entry
+    };
+    let cases = [
+        // What 1 / (448 / amax) is for an amax whose reciprocal overflows.
+        (spoilt(&|stats| stats.scale = 0.0), "scale 0"),
+        (spoilt(&|stats| stats.sqnr.noise = f64::NAN), "power"),
+    ];
+    for (entry, expected) in cases {
+        let mut observations = read(&path).expect("whole");
+        let before = observations.clone();
+        let error = observations.push(entry.clone()).expect_err(expected);
+        assert!(error.contains("site 1 of step 10: weight: ") && error.contains(expected));
+        assert_eq!(observations, before);
+        let path = folder.path().join(format!("{expected}.jsonl"));
+        let mut log = Writer::create(&path, &header()).expect("created");
+        let error = log.append(&[entry, self::entry(10, 2, "down", 1.0)]).unwrap_err().to_string();
+        assert!(error.contains("site 1 of step 10: weight: ") && error.contains(expected));
+        assert_eq!(error.lines().count(), 1);
+        log.append(&[self::entry(20, 1, "up", 1.0)]).expect("still open");
+        let labels: Vec<_> = read(&path).expect("whole").sites.iter().map(|s| s.label()).collect();
+        assert_eq!(labels, ["down #2", "up #1"]);
+    }
+    let path = folder.path().join("header.jsonl");
+    let error = Writer::create(&path, &Header { every: 0, ..header() }).unwrap_err().to_string();
+    assert!(error.contains("every = 0") && !path.exists(), "{error}");
+}
+
+#[test]
+fn the_largest_counts_have_a_summary() {
+    let mut observations = Observations::new(header());
+    let mut sample = entry(0, 1, "up", 1.0);
+    let Operands { input, weight, output_grad } = &mut sample.operands;
+    for stats in [input, weight, output_grad].into_iter().flatten() {
+        (stats.elements, stats.sampled, stats.flushed) = (1 << 53, 1 << 53, 1 << 52);
+    }
+    // Together more than u64 has.
+    for site in 0..1000 {
+        observations.push(SiteEntry { site, ..sample.clone() }).expect("within limits");
+    }
+    assert_eq!(observations.summary().expect("a step").flushed, 0.5);
 }
 
 #[test]

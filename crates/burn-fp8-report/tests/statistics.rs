@@ -18,6 +18,11 @@ fn the_ratio_of_a_constant_error_is_its_closed_form() {
     assert!((sqnr.decibels().unwrap() - 20.0).abs() < 1e-9, "an error of a tenth is 20 dB");
     assert_eq!(Sqnr::default().decibels(), None);
     assert_eq!(Sqnr { signal: 1.0, noise: 0.0 }.decibels(), Some(f64::INFINITY));
+    // Ratios that f64 does not hold: only no noise at all is exact.
+    for (signal, noise, expected) in [(1e-300, 1e300, "-6000.0 dB"), (1e300, 1e-300, "6000.0 dB")] {
+        assert_eq!(Sqnr { signal, noise }.to_string(), expected);
+    }
+    assert_eq!(Sqnr { signal: 1e-300, noise: 0.0 }.to_string(), "exact");
 }
 
 #[test]

@@ -20,6 +20,22 @@ pub struct Header {
     pub max_elements: u64,
 }
 
+impl Header {
+    /// Checks what serde does not. The reason is one line.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { fp8_observatory: version, every, max_elements } = *self;
+        if version != VERSION {
+            return Err(format!("a log of version {version}; this program has version {VERSION}"));
+        }
+        match every > 0 && max_elements > 0 {
+            true => Ok(()),
+            false => Err(format!(
+                "a header with every = {every} and max_elements = {max_elements}; both are at least 1"
+            )),
+        }
+    }
+}
+
 /// Every other line: one product of the forward pass, with the products of the backward pass that belong to it, in one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,8 +172,13 @@ impl Products {
 }
 
 impl SiteEntry {
-    /// Checks what serde does not. The reason is one line.
+    /// Checks what serde does not, nor the arithmetic of what was measured. The reason is one line.
     pub(crate) fn check(&self) -> Result<(), String> {
+        let named = |reason| format!("site {} of step {}: {reason}", self.site, self.step);
+        self.check_fields().map_err(named)
+    }
+
+    fn check_fields(&self) -> Result<(), String> {
         let texts = [("name", &self.name), ("kind", &self.kind), ("recipe", &self.recipe)];
         if let Some((what, text)) = texts.into_iter().find(|(_, text)| text.len() > MAX_TEXT) {
             return Err(format!("{what} has {} bytes, of at most {MAX_TEXT}", text.len()));

@@ -24,6 +24,14 @@ pub enum LogError {
         /// The reason that it gives.
         reason: std::io::Error,
     },
+    /// What [`read`] would not take. It was not written.
+    #[error("{path}: not written: {reason}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and which site and step it is.
+        reason: String,
+    },
     /// The file is no log, or a damaged one.
     #[error("{path}, line {line}: {reason}", path = path.display())]
     Malformed {

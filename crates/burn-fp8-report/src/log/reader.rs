@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::{Header, LogError, SiteEntry, VERSION};
+use super::{Header, LogError};
 use crate::Observations;
 
 /// The longest line, in bytes. Those written have some thousands.
@@ -41,10 +41,10 @@ pub fn read(path: &Path) -> Result<Observations, LogError> {
         let is_whole = line.ends_with(b"\n");
         match &mut observations {
             None => observations = Some(Observations::new(header(&line).map_err(malformed)?)),
-            Some(observations) => match entry(&line) {
+            Some(observations) => match serde_json::from_slice(&line) {
                 Ok(entry) => observations.push(entry).map_err(malformed)?,
                 Err(_) if !is_whole => observations.cut_line = Some(number),
-                Err(reason) => return Err(malformed(reason)),
+                Err(error) => return Err(malformed(one_line(&error))),
             },
         }
     }
@@ -55,16 +55,8 @@ pub fn read(path: &Path) -> Result<Observations, LogError> {
 fn header(line: &[u8]) -> Result<Header, String> {
     let header: Header = serde_json::from_slice(line)
         .map_err(|error| format!("no header of an observatory's log: {}", one_line(&error)))?;
-    match header.fp8_observatory {
-        VERSION => Ok(header),
-        version => Err(format!("a log of version {version}; this program reads version {VERSION}")),
-    }
-}
-
-fn entry(line: &[u8]) -> Result<SiteEntry, String> {
-    let entry: SiteEntry = serde_json::from_slice(line).map_err(|error| one_line(&error))?;
-    entry.check()?;
-    Ok(entry)
+    header.check()?;
+    Ok(header)
 }
 
 /// serde's own line number is always 1 here.

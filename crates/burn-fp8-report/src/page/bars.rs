@@ -7,7 +7,10 @@ use crate::sample::OperandStats;
 
 const WIDTH: f64 = 340.0;
 const HEIGHT: f64 = 150.0;
-const LEFT: f64 = 42.0;
+/// The longest label is 0.0001 %.
+const LEFT: f64 = 54.0;
+/// Half the label of an exponent, which is below the end of the axis.
+const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 26.0;
 /// The most decades of shares shown.
@@ -28,7 +31,7 @@ pub(super) fn histogram(stats: &OperandStats) -> String {
     let [low, high] = ends.unwrap_or([normal as i32, largest as i32]).map(f64::from);
     let low = low.min(flushed.floor() - 1.0);
     let high = high.max(largest.ceil() + 1.0);
-    let x = |exponent: f64| LEFT + (exponent - low) / (high - low) * (WIDTH - LEFT - 4.0);
+    let x = |exponent: f64| LEFT + (exponent - low) / (high - low) * (WIDTH - LEFT - RIGHT);
     let floor = HEIGHT - BOTTOM;
     let decades = (stats.sampled.max(10) as f64).log10().ceil().min(MAX_DECADES);
     let y = |share: f64| TOP + (-share.log10() / decades).clamp(0.0, 1.0) * (floor - TOP);
@@ -69,8 +72,9 @@ pub(super) fn histogram(stats: &OperandStats) -> String {
         };
         let _ = write!(
             svg,
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            WIDTH - RIGHT,
             LEFT - 3.0,
             at + 3.0
         );

@@ -10,12 +10,13 @@ use crate::sample::{Alternative, OperandStats};
 use crate::sqnr::decibels;
 use crate::{Advice, Ranked, SiteSeries};
 
-/// The card of a site; `ranked` are its products, the worst first.
-pub(super) fn card(site: &SiteSeries, id: usize, ranked: &[&Ranked], is_open: bool) -> String {
+/// The card of a site, of its products, the worst first. Empty without any.
+pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> String {
+    let Some(Ranked { site, index: id, role, sqnr, .. }) = ranked.first() else {
+        return String::new();
+    };
     let last = &site.last;
-    let worst = ranked
-        .first()
-        .map_or(String::new(), |worst| format!("{}: {}", worst.role, decibels(worst.sqnr)));
+    let worst = format!("{role}: {}", decibels(*sqnr));
     let open = if is_open { " open" } else { "" };
     let mut html = format!(
         "<details class=\"card\" id=\"site-{id}\"{open}><summary><b>{}</b><span class=\"faint\">{}, M×N×K {}</span><span>{worst}</span></summary><div class=\"body\">",

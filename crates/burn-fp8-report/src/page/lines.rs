@@ -1,6 +1,7 @@
 //! Numbers over time.
 
 use core::fmt::Write;
+use std::collections::BTreeSet;
 
 use burn_fp8_core::{GemmRole, Operand};
 
@@ -9,7 +10,8 @@ use crate::{Point, SiteSeries};
 
 const WIDTH: f64 = 340.0;
 const HEIGHT: f64 = 130.0;
-const LEFT: f64 = 52.0;
+/// Labels of up to nine characters: 0.00123 %.
+const LEFT: f64 = 58.0;
 const TOP: f64 = 6.0;
 const BOTTOM: f64 = 18.0;
 
@@ -29,8 +31,8 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
     if finite.is_empty() {
         return "<p class=\"faint\">nothing finite to show</p>".into();
     }
-    // A flat line lies in the middle.
-    let margin = ((high - low) * 0.06).max(if high - low < 1e-9 { 0.5 } else { 0.0 });
+    // A flat line lies in the middle, also where it is flat but for the rounding of f32.
+    let margin = ((high - low) * 0.06).max(if high - low < 1e-6 { 0.5 } else { 0.0 });
     let (low, high) = (low - margin, high + margin);
     let floor = HEIGHT - BOTTOM;
     let span = (last - first).max(1) as f64;
@@ -53,7 +55,7 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
         );
     }
     for Curve { class, values } in curves {
-        for run in runs(steps, values) {
+        for run in runs(steps, values, WIDTH) {
             let at: Vec<_> = run.iter().map(|(step, value)| (x(*step), y(*value))).collect();
             match &at[..] {
                 [(x, y)] => {
@@ -81,17 +83,36 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
     svg + "</svg>"
 }
 
-/// Stretches of consecutive values. An infinite one is drawn at the edge of the chart.
-fn runs(steps: &[u64], values: &[Option<f64>]) -> Vec<Vec<(u64, f64)>> {
+/// Stretches of consecutive values, in as many points as `width` pixels show. An infinite one is drawn at the edge of the chart.
+fn runs(steps: &[u64], values: &[Option<f64>], width: f64) -> Vec<Vec<(u64, f64)>> {
     let mut runs = vec![Vec::new()];
-    for (step, value) in steps.iter().zip(values) {
-        match value {
-            Some(value) => runs.last_mut().expect("never empty").push((*step, *value)),
+    for index in drawn(values, width) {
+        match values[index] {
+            Some(value) => runs.last_mut().expect("never empty").push((steps[index], value)),
             None => runs.push(Vec::new()),
         }
     }
     runs.retain(|run| !run.is_empty());
     runs
+}
+
+/// Which values to draw: of each of `width / 4` equal parts the lowest, the highest and a missing one, so that spikes and gaps are
+/// seen; and both ends.
+fn drawn(values: &[Option<f64>], width: f64) -> BTreeSet<usize> {
+    let value = |index: &usize| values[*index].unwrap_or_default();
+    let lower = |a: &usize, b: &usize| value(a).total_cmp(&value(b));
+    let part = values.len().div_ceil((width / 4.0) as usize).max(1);
+    let mut drawn = BTreeSet::new();
+    for start in (0..values.len()).step_by(part) {
+        let part = start..(start + part).min(values.len());
+        let (there, missing): (Vec<_>, Vec<_>) = part.partition(|index| values[*index].is_some());
+        drawn.extend(there.iter().copied().min_by(lower));
+        drawn.extend(there.iter().copied().max_by(lower));
+        drawn.extend(missing.first());
+    }
+    let last = values.len().checked_sub(1);
+    drawn.extend(last.into_iter().flat_map(|last| [0, last]));
+    drawn
 }
 
 fn steps(site: &SiteSeries) -> Vec<u64> {
@@ -167,7 +188,7 @@ pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> String {
         w = SIZE[0],
         h = SIZE[1]
     );
-    for run in runs(&steps, &values) {
+    for run in runs(&steps, &values, SIZE[0]) {
         let at: Vec<_> = run.iter().map(at).collect();
         let _ = write!(svg, "<polyline class=\"line c{index}\" points=\"{}\"/>", points(&at));
     }

@@ -31,24 +31,21 @@ impl Observations {
         );
         html += &self.run(&ranked);
         html += "<h2>Products, worst first</h2>";
-        html += &self.ranking(&ranked);
+        html += &ranking(&ranked);
         html += "<h2>Sites, worst first</h2>";
         html += LEGEND;
-        let mut shown = BTreeSet::new();
+        let mut own = vec![Vec::new(); self.sites.len()];
+        ranked.iter().for_each(|product| own[product.index].push(product));
+        let mut shown = 0;
         for worst in &ranked {
-            let id = self.id(worst);
-            if shown.insert(id) {
-                let own: Vec<_> = ranked.iter().filter(|ranked| self.id(ranked) == id).collect();
-                html += &card::card(worst.site, id, &own, shown.len() <= OPEN_CARDS);
+            let own = core::mem::take(&mut own[worst.index]);
+            if !own.is_empty() {
+                html += &card::card(&own, shown < OPEN_CARDS);
+                shown += 1;
             }
         }
         html += READING;
         html + "</body></html>\n"
-    }
-
-    fn id(&self, ranked: &Ranked) -> usize {
-        let is_it = |site: &crate::SiteSeries| core::ptr::eq(site, ranked.site);
-        self.sites.iter().position(is_it).expect("ranked sites are those seen")
     }
 
     fn run(&self, ranked: &[Ranked]) -> String {
@@ -96,46 +93,46 @@ impl Observations {
         }
         html
     }
+}
 
-    fn ranking(&self, ranked: &[Ranked]) -> String {
-        let mut html = self.rows(&ranked[..ranked.len().min(ROWS)], 1);
-        if ranked.len() > ROWS {
-            let rest = ranked.len() - ROWS;
-            let _ = write!(
-                html,
-                "<details class=\"card\"><summary>{} more</summary><div class=\"body\">{}</div></details>",
-                count(rest as u64),
-                self.rows(&ranked[ROWS..], ROWS + 1)
-            );
-        }
-        html
-    }
-
-    fn rows(&self, ranked: &[Ranked], first: usize) -> String {
-        let mut html = String::from(
-            "<div class=\"scroll\"><table><tr><th class=\"num wide\">#</th><th>site</th><th>product</th><th class=\"wide\">M×N×K</th>\
-             <th class=\"num\">SQNR now</th><th class=\"num wide\">lowest</th><th class=\"wide\">over time</th>\
-             <th>advice</th><th class=\"num wide\">FLOPs</th></tr>",
+fn ranking(ranked: &[Ranked]) -> String {
+    let mut html = rows(&ranked[..ranked.len().min(ROWS)], 1);
+    if ranked.len() > ROWS {
+        let rest = ranked.len() - ROWS;
+        let _ = write!(
+            html,
+            "<details class=\"card\"><summary>{} more</summary><div class=\"body\">{}</div></details>",
+            count(rest as u64),
+            rows(&ranked[ROWS..], ROWS + 1)
         );
-        for (place, ranked) in (first..).zip(ranked) {
-            let _ = write!(
-                html,
-                "<tr><td class=\"num faint wide\">{place}</td><td class=\"site\"><a href=\"#site-{}\">{}</a></td><td>{}</td><td class=\"wide\">{}</td>\
-                 <td class=\"num\">{}</td><td class=\"num wide\">{}</td><td class=\"wide\">{}</td><td class=\"{}\">{}</td><td class=\"num wide\">{:.1} %</td></tr>",
-                self.id(ranked),
-                escape(&ranked.site.label()).replace('.', ".<wbr>"),
-                ranked.role,
-                ranked.site.last.gemm.for_role(ranked.role),
-                decibels(ranked.sqnr),
-                decibels(ranked.lowest),
-                lines::sparkline(ranked.site, ranked.role),
-                card::class(&ranked.advice),
-                escape(&ranked.advice.to_string()),
-                100.0 * ranked.flops
-            );
-        }
-        html + "</table></div>"
     }
+    html
+}
+
+fn rows(ranked: &[Ranked], first: usize) -> String {
+    let mut html = String::from(
+        "<div class=\"scroll\"><table><tr><th class=\"num wide\">#</th><th>site</th><th>product</th><th class=\"wide\">M×N×K</th>\
+         <th class=\"num\">SQNR now</th><th class=\"num wide\">lowest</th><th class=\"wide\">over time</th>\
+         <th class=\"choice\">advice</th><th class=\"num wide\">FLOPs</th></tr>",
+    );
+    for (place, ranked) in (first..).zip(ranked) {
+        let _ = write!(
+            html,
+            "<tr><td class=\"num faint wide\">{place}</td><td class=\"site\"><a href=\"#site-{}\">{}</a></td><td>{}</td><td class=\"wide\">{}</td>\
+             <td class=\"num\">{}</td><td class=\"num wide\">{}</td><td class=\"wide\">{}</td><td class=\"{}\">{}</td><td class=\"num wide\">{:.1} %</td></tr>",
+            ranked.index,
+            escape(&ranked.site.label()).replace('.', ".<wbr>"),
+            ranked.role,
+            ranked.site.last.gemm.for_role(ranked.role),
+            decibels(ranked.sqnr),
+            decibels(ranked.lowest),
+            lines::sparkline(ranked.site, ranked.role),
+            card::class(&ranked.advice),
+            escape(&ranked.advice.to_string()).replace(" dB", "&nbsp;dB"),
+            100.0 * ranked.flops
+        );
+    }
+    html + "</table></div>"
 }
 
 const LEGEND: &str = "<p class=\"faint\">Histograms: share of the elements by exponent, on a logarithmic axis, over what the format can represent at \

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::{Lines, Matrix};
 use crate::{Histogram, Sqnr};
 
+/// The largest number of elements: up to it f64 holds every count.
+const MAX_ELEMENTS: u64 = 1 << 53;
+
 /// An operand of a product, sampled in high precision.
 #[derive(Clone, Debug)]
 pub struct OperandSample {
@@ -106,20 +109,25 @@ impl OperandStats {
     pub(crate) fn check(&self) -> Result<(), String> {
         self.sqnr.check()?;
         self.histogram.check()?;
-        if !(self.amax >= 0.0
-            && self.amax.is_finite()
-            && self.scale > 0.0
-            && self.scale.is_finite())
-        {
-            return Err(format!("amax {} and scale {} cannot be", self.amax, self.scale));
+        let Self { amax, scale, elements, sampled, .. } = *self;
+        if !(amax >= 0.0 && amax.is_finite() && scale > 0.0 && scale.is_finite()) {
+            return Err(format!(
+                "amax {amax} with scale {scale}: both are finite, and a scale is above 0"
+            ));
         }
-        let counts = [self.zeros, self.flushed, self.saturated, self.non_finite];
-        let mut counted = counts.into_iter().chain(self.histogram.counts.iter().copied());
-        match counted.try_fold(0u64, u64::checked_add) {
-            // Flushed and saturated elements are in the histogram as well.
-            Some(sum) if sum <= self.sampled.saturating_mul(2) => Ok(()),
-            _ => Err(format!("more elements are counted than the {} sampled", self.sampled)),
+        if sampled > elements || elements > MAX_ELEMENTS {
+            return Err(format!(
+                "{sampled} of {elements} elements sampled: at most all, and those at most 2^53"
+            ));
         }
+        // An element is zero, not finite, or in the histogram; of those in it, some are flushed and some saturated.
+        let mut all = self.histogram.counts.iter().chain([&self.zeros, &self.non_finite]);
+        let lost = self.flushed.checked_add(self.saturated);
+        let all = all.try_fold(0u64, |sum, count| sum.checked_add(*count));
+        if [all, lost].into_iter().any(|sum| sum.is_none_or(|sum| sum > sampled)) {
+            return Err(format!("more elements are counted than the {sampled} sampled"));
+        }
+        Ok(())
     }
 }
 

@@ -133,7 +133,7 @@ impl Observatory {
             return thread::outside(f);
         }
         let (result, entries) = thread::sampled(step, self.shared.options.max_elements, f);
-        self.seen().add(step, &entries);
+        self.seen().add(step, entries);
         result
     }
 
@@ -147,9 +147,9 @@ impl Observatory {
         self.seen().summary
     }
 
-    /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, or there are
-    /// more sites than anyone would look at, and the log ended there; or steps of several threads overlapped, and one was left
-    /// out. Training goes on.
+    /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, and ended there; or
+    /// something was left out of report and log: a site whose scale is 0 or not finite, one of more sites than anyone would look at,
+    /// one of several steps that overlapped on different threads. Training goes on.
     pub fn failure(&self) -> Option<String> {
         self.seen().failure.clone()
     }
@@ -162,7 +162,7 @@ impl Observatory {
 
 impl Seen {
     /// Adds a step to what was seen and to the log.
-    fn add(&mut self, step: u64, entries: &[SiteEntry]) {
+    fn add(&mut self, step: u64, mut entries: Vec<SiteEntry>) {
         let Self { observations, log, failure, summary } = self;
         if let Some([_, last]) = observations.span
             && last > step
@@ -172,16 +172,19 @@ impl Seen {
             ));
             return;
         }
-        let added = entries.iter().try_for_each(|entry| observations.push(entry.clone()));
+        // The log has what the report has: what the one refuses could not be read from the other.
+        entries.retain(|entry| match observations.push(entry.clone()) {
+            Ok(()) => true,
+            Err(reason) => {
+                failure.get_or_insert(format!("left out: {reason}"));
+                false
+            }
+        });
         *summary = observations.summary();
-        let written = match log {
-            Some(log) if added.is_ok() => log.append(entries).map_err(|error| error.to_string()),
-            _ => Ok(()),
-        };
-        if let Err(reason) = added.and(written) {
-            // It would have a gap, or could not be read.
+        if let Some(Err(error)) = log.as_mut().map(|log| log.append(&entries)) {
+            // It would have a gap.
             *log = None;
-            failure.get_or_insert(reason);
+            failure.get_or_insert(error.to_string());
         }
     }
 }
