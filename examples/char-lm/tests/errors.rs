@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use common::{fails, folder, run, succeeds, text};
 
@@ -149,6 +150,37 @@ fn nothing_to_observe_and_logs_in_the_way() {
     fails(&train("fp8-current"), &["--observe", "log.jsonl"]);
     assert_eq!(fs::read(&log).expect("a file"), b"mine");
     assert!(!out.exists(), "nothing was begun");
+}
+
+/// A log that is left without its run would be in the way of the same command, repeated.
+#[test]
+fn a_run_that_cannot_begin_leaves_no_log() {
+    let folder = folder();
+    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
+    fn train<'a>(out: &'a Path, log: &'a Path) -> Vec<&'a str> {
+        let arguments = ["train", "--size", "smoke", "--epochs", "1", "--precision", "fp8-current"];
+        [&arguments[..], &["--length", "1", "--observe", text(log), "--out", text(out)]].concat()
+    }
+    #[cfg(unix)]
+    {
+        // A link to nowhere: nothing is there that could be read, and no folder can be made.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).expect("linked");
+        fails(&train(&link, &log), &["cannot make the folder", "link"]);
+        assert!(!log.exists());
+    }
+
+    fs::create_dir(&out).expect("made");
+    let lock = fs::File::create(out.join("run.lock")).expect("written");
+    lock.lock().expect("locked");
+    fails(&train(&out, &log), &["another process trains in"]);
+    assert!(!log.exists());
+    drop(lock);
+
+    // And a log that cannot be made leaves nothing that is taken for a run.
+    fails(&train(&out, &folder.path().join("nowhere/log.jsonl")), &["--observe", "nowhere"]);
+    succeeds(&train(&out, &log));
+    assert!(log.exists());
 }
 
 #[test]
