@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::args::{BackendName, Common};
-use crate::precision::{High, Precision};
+use crate::high::High;
+use crate::precision::Precision;
 use crate::run::{self, Folder, Outcome};
 
 /// One of several runs.

@@ -6,6 +6,7 @@ mod child;
 mod compare;
 mod curve;
 mod generate;
+mod high;
 mod loader;
 mod model;
 mod ngram;

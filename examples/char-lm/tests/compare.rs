@@ -229,6 +229,17 @@ fn several_runs_that_cannot_be() {
     let folder = folder();
     fails(&["compare", "--precision", "f32,fp4"], &["fp4"]);
     fails(&["compare", "--seed", "1,x"], &["x"]);
+    let out = folder.path().join("twice");
+    for (list, first, second) in [
+        ("p=f32,c=f32,o=f32", "f32", "p=f32,c=f32,o=f32"),
+        ("bf16,c=bf16,o=f32,m=high", "bf16", "p=f32,c=bf16,o=f32,m=high"),
+    ] {
+        fails(
+            &["compare", "--size", "smoke", "--precision", list, "--out", text(&out)],
+            &[&format!("--precision {second} computes what {first} computes"), "name only one"],
+        );
+        assert!(!out.exists(), "nothing was begun");
+    }
     fails(
         &["sensitivity", "--precision", "bf16", "--out", text(folder.path())],
         &["bf16", "only FP8"],

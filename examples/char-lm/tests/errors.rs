@@ -28,7 +28,10 @@ fn bad_flags() {
     fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
     fails(&["train", "--seed", "x"], &["--seed"]);
     fails(&["train", "--patience", "0"], &["--patience"]);
-    fails(&["train", "--high", "bias"], &["bias", "qkv, projection, up, down, head"]);
+    for part in ["bias", "block0.bias", "block0.head", "block01"] {
+        let known = ["qkv, projection, up, down, head", "grad_weight", "block0.qkv"];
+        fails(&["train", "--high", part], &[&[part], &known[..]].concat());
+    }
     for temperature in ["0", "nan", "inf", "warm"] {
         fails(
             &["generate", "--run", ".", "--temperature", temperature],
@@ -64,19 +67,11 @@ fn nothing_to_leave_out() {
     );
     let folder = folder();
     let out = folder.path().join("run");
-    let block = [
-        "train",
-        "--size",
-        "smoke",
-        "--precision",
-        "fp8-current",
-        "--high",
-        "block2",
-        "--out",
-        text(&out),
-    ];
-    fails(&block, &["block2", "2 blocks"]);
-    assert!(!out.exists(), "nothing was begun");
+    for part in ["block2", "block2.qkv"] {
+        let train = ["train", "--size", "smoke", "--precision", "fp8-current", "--high", part];
+        fails(&[&train[..], &["--out", text(&out)]].concat(), &[part, "2 blocks"]);
+        assert!(!out.exists(), "nothing was begun");
+    }
 }
 
 #[test]

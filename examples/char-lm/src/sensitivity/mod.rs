@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::args::Sensitivity;
 use crate::child::{self, Child, Origin, mean, once};
-use crate::precision::{High, Precision, Setup};
+use crate::high::High;
+use crate::precision::{Precision, Setup};
 use crate::run;
 
 /// One way to train, with all seeds.
