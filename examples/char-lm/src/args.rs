@@ -149,13 +149,17 @@ pub struct Sensitivity {
     #[arg(long, default_value = "fp8-current")]
     pub precision: Precision,
 
+    /// Keep each layer of each block out by itself, too
+    #[arg(long)]
+    pub each_layer: bool,
+
     /// Seeds; with several, the table says whether they agree
     #[arg(
         long = "seed",
         visible_alias = "seeds",
         value_name = "SEED",
         value_delimiter = ',',
-        default_value = "1,2"
+        default_value = "1,2,3"
     )]
     pub seeds: Vec<u64>,
 

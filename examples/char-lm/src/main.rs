@@ -3,6 +3,8 @@
 mod args;
 mod checkpoint;
 mod child;
+#[cfg(test)]
+mod committed;
 mod compare;
 mod curve;
 mod generate;
