@@ -137,6 +137,14 @@ fn losses_are_compared_with_those_of_the_same_seed() {
     let (stdout, _) = succeeds(&[&smoke[..], &[text(&out)]].concat());
     assert!(stdout.contains("+5.00%"), "{stdout}");
 
+    // What a run says of itself comes through.
+    let outcome = out.join("runs/fp8-current-1/outcome.json");
+    fs::write(&outcome, "{\n\"loss\": 1}").expect("written");
+    fails(
+        &[&smoke[..], &[text(&out), "--quiet"]].concat(),
+        &["the run in", "fp8-current-1 failed", "outcome.json: unknown field `loss`"],
+    );
+
     // Runs of another size are not taken for those asked for.
     let out = text(&out);
     fails(

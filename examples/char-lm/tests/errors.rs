@@ -75,6 +75,18 @@ fn nothing_to_leave_out() {
 }
 
 #[test]
+fn types_that_a_backend_does_not_have() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    for (precision, dtype) in [("bf16", "BF16"), ("c=f16,o=f32,m=fp8", "F16")] {
+        let train = ["train", "--size", "smoke", "--backend", "ndarray", "--precision", precision];
+        let words = ["--precision", "ndarray", &format!("cannot compute in {dtype}")];
+        fails(&[&train[..], &["--out", text(&out)]].concat(), &words);
+        assert!(!out.exists(), "nothing was begun");
+    }
+}
+
+#[test]
 fn folders_that_hold_no_run_or_another() {
     let folder = folder();
     let out = folder.path().join("run");
@@ -233,6 +245,17 @@ fn malformed_files_of_a_run() {
     fs::write(out.join("run.json"), precision).expect("written");
     fails(&generate, &["run.json", "precision"]);
     fs::write(out.join("run.json"), &settings).expect("written");
+
+    // The outcome, which tells that the run has ended.
+    let intact = fs::read(&outcome).expect("an outcome");
+    for (content, words) in
+        [("{", "EOF"), ("{\"loss\": 1}", "unknown field `loss`"), ("[]\n\n", "outcome.json")]
+    {
+        fs::write(&outcome, content).expect("written");
+        fails(&resume, &["outcome.json", words]);
+        assert_eq!(fs::read(&outcome).expect("a file"), content.as_bytes(), "nothing is mended");
+    }
+    fs::write(&outcome, &intact).expect("written");
 
     // Losses, and all checkpoints of a run that has not ended.
     fs::remove_file(&outcome).expect("removed");
