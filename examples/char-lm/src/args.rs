@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::precision::{High, Precision, Precisions};
+use crate::high::High;
+use crate::precision::{Precision, Precisions};
 use crate::size::Size;
 
 /// Trains a transformer language model on characters in f32 and in FP8, and compares them.
@@ -69,7 +70,7 @@ pub struct Train {
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
 
-    /// Keep a role (output, grad_input, grad_weight), a kind of layers (qkv, projection, up, down, head) or a block (block0, …) out of FP8
+    /// Keep a role (output, grad_input, grad_weight), a kind of layers (qkv, projection, up, down, head), a block (block0, …) or one of its layers (block0.qkv, …) out of FP8
     #[arg(long, value_name = "PART")]
     pub high: Option<High>,
 
@@ -148,13 +149,17 @@ pub struct Sensitivity {
     #[arg(long, default_value = "fp8-current")]
     pub precision: Precision,
 
+    /// Keep each layer of each block out by itself, too
+    #[arg(long)]
+    pub each_layer: bool,
+
     /// Seeds; with several, the table says whether they agree
     #[arg(
         long = "seed",
         visible_alias = "seeds",
         value_name = "SEED",
         value_delimiter = ',',
-        default_value = "1,2"
+        default_value = "1,2,3"
     )]
     pub seeds: Vec<u64>,
 

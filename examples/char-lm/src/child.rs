@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{BackendName, Common};
-use crate::precision::{High, Precision};
+use crate::high::High;
+use crate::precision::Precision;
 use crate::run::{self, Folder, Outcome};
 
 /// One of several runs.
@@ -64,7 +65,7 @@ impl Child {
 }
 
 /// What a result was measured with.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Origin {
     /// The command.
     pub command: String,
@@ -75,7 +76,7 @@ pub struct Origin {
     /// The processors that the program may use.
     pub cores: usize,
     /// The backend.
-    pub backend: &'static str,
+    pub backend: String,
     /// Whether the program was built with optimizations: its times mean nothing otherwise.
     pub optimized: bool,
 }
@@ -91,7 +92,7 @@ impl Origin {
             date: time::OffsetDateTime::now_utc().date().to_string(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
-            backend: backend.as_str(),
+            backend: backend.as_str().into(),
             optimized: !cfg!(debug_assertions),
         }
     }

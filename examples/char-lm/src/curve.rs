@@ -68,14 +68,26 @@ pub struct Curve {
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
+/// What a curve has to know of its run.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// The epochs that it was asked for.
+    pub epochs: usize,
+    /// The batches of a whole validation.
+    pub valid_batches: usize,
+    /// Whether nothing is said of an epoch.
+    pub quiet: bool,
+}
+
 struct State {
     points: Vec<Point>,
     train_loss: f64,
     running: f64,
+    /// The batches of this validation so far.
+    valid_batches: usize,
     loss: Option<MetricId>,
     file: File,
-    quiet: bool,
-    epochs: usize,
+    course: Course,
 }
 
 impl Curve {
@@ -83,7 +95,7 @@ impl Curve {
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub fn new(path: &Path, points: Vec<Point>, epochs: usize, quiet: bool) -> Result<Self> {
+    pub fn new(path: &Path, points: Vec<Point>, course: Course) -> Result<Self> {
         let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
         let lines = lines.collect::<Result<String, _>>()?;
         // A process that is killed here leaves the old points or the new ones: without any, no checkpoint would be gone on from.
@@ -92,8 +104,15 @@ impl Curve {
             .and_then(|()| fs::rename(&new, path))
             .and_then(|()| OpenOptions::new().append(true).open(path));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let (train_loss, running) = (f64::NAN, f64::NAN);
-        let state = State { points, train_loss, running, loss: None, file, quiet, epochs };
+        let state = State {
+            points,
+            train_loss: f64::NAN,
+            running: f64::NAN,
+            valid_batches: 0,
+            loss: None,
+            file,
+            course,
+        };
         Ok(Self { state: Arc::new((Mutex::new(state), Condvar::new())) })
     }
 
@@ -107,12 +126,14 @@ impl Curve {
 }
 
 impl MetricLogger for Curve {
-    fn log(&mut self, update: MetricsUpdate, _epoch: usize, _split: &Split) {
+    /// Of all metrics that the Learner shows, the loss alone is kept.
+    fn log(&mut self, update: MetricsUpdate, _epoch: usize, split: &Split) {
         let mut state = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
         let loss =
             update.entries_numeric.iter().find(|u| Some(&u.entry.metric_id) == state.loss.as_ref());
         if let Some(loss) = loss {
             state.running = loss.running_entry.current();
+            state.valid_batches += usize::from(*split == Split::Valid);
         }
     }
 
@@ -151,17 +172,23 @@ impl MetricLogger for Curve {
             train_loss: state.train_loss,
             valid_loss: state.running,
         };
-        let line = serde_json::to_string(&point).expect("numbers serialize") + "\n";
-        // A full disk costs the curve of a resume, not the training.
-        if let Err(error) = state.file.write_all(line.as_bytes()) {
-            eprintln!("warning: cannot write the losses of epoch {}: {error}", point.epoch);
+        let Course { epochs, valid_batches, quiet } = state.course;
+        // The Learner ends an interrupted validation as it ends a whole one: the mean of a few batches would become the loss of a resumed
+        // run. Without it the checkpoint of this epoch is passed over.
+        if std::mem::take(&mut state.valid_batches) == valid_batches {
+            let line = serde_json::to_string(&point).expect("numbers serialize") + "\n";
+            // A full disk costs the curve of a resume, not the training.
+            if let Err(error) = state.file.write_all(line.as_bytes()) {
+                eprintln!("warning: cannot write the losses of epoch {}: {error}", point.epoch);
+            }
+            if !quiet {
+                eprintln!(
+                    "epoch {:>3}/{epochs}: training loss {:.4}, validation loss {:.4}",
+                    point.epoch, point.train_loss, point.valid_loss
+                );
+            }
         }
-        if !state.quiet {
-            eprintln!(
-                "epoch {:>3}/{}: training loss {:.4}, validation loss {:.4}",
-                point.epoch, state.epochs, point.train_loss, point.valid_loss
-            );
-        }
+        // Also where it was interrupted: somebody may wait for it.
         state.points.push(point);
         changed.notify_all();
     }
@@ -197,6 +224,8 @@ pub fn is_stuck(points: &[Point], patience: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::train::metric::store::NumericMetricUpdate;
+    use burn::train::metric::{MetricAttributes, MetricEntry, SerializedEntry};
 
     #[test]
     fn patience_counts_from_the_best_epoch() {
@@ -213,6 +242,50 @@ mod tests {
             assert!(is_stuck(&curve(&[2.0, nan, nan]), 2), "NaN is no improvement");
             assert!(!is_stuck(&curve(&[nan, nan, 2.0]), 2));
         }
+    }
+
+    /// What the Learner logs of a batch: the mean loss so far, behind another metric.
+    fn batch(loss: f64) -> MetricsUpdate {
+        let update = |name: &str, value: f64| {
+            let entry = SerializedEntry::new(value.to_string(), value.to_string());
+            let entry = MetricEntry::new(MetricId::new(name.to_owned().into()), entry);
+            let value = NumericEntry::Value(value);
+            NumericMetricUpdate::new(entry, value.clone(), value)
+        };
+        MetricsUpdate::new(vec![], vec![update("FP8 worst SQNR", 25.0), update(LOSS, loss)])
+    }
+
+    #[test]
+    fn an_interrupted_validation_is_not_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("losses.jsonl");
+        let course = Course { epochs: 3, valid_batches: 2, quiet: true };
+        let mut curve = Curve::new(&path, vec![], course).expect("a curve");
+        for name in ["FP8 worst SQNR", LOSS] {
+            curve.log_metric_definition(MetricDefinition {
+                metric_id: MetricId::new(name.to_owned().into()),
+                name: name.into(),
+                description: None,
+                attributes: MetricAttributes::None,
+            });
+        }
+        let mut epoch = |epoch, valid: &[f64]| {
+            for loss in [3.0, 2.5, 2.25] {
+                curve.log(batch(loss), epoch, &Split::Train);
+            }
+            curve.log_epoch_summary(EpochSummary::new(epoch, Split::Train));
+            for &loss in valid {
+                curve.log(batch(loss), epoch, &Split::Valid);
+            }
+            curve.log_epoch_summary(EpochSummary::new(epoch, Split::Valid));
+        };
+        let point = |epoch, valid_loss| Point { epoch, train_loss: 2.25, valid_loss };
+        epoch(1, &[2.0, 1.75]);
+        assert_eq!(read(&path).expect("losses"), [point(1, 1.75)]);
+        epoch(2, &[1.5]);
+        assert_eq!(read(&path).expect("losses"), [point(1, 1.75)], "half of a validation");
+        // Who waits for the epoch is not left waiting.
+        assert_eq!(curve.wait(2), [point(1, 1.75), point(2, 1.5)]);
     }
 
     #[test]

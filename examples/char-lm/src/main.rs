@@ -3,9 +3,12 @@
 mod args;
 mod checkpoint;
 mod child;
+#[cfg(test)]
+mod committed;
 mod compare;
 mod curve;
 mod generate;
+mod high;
 mod loader;
 mod model;
 mod ngram;
@@ -128,7 +131,12 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
         eprintln!("warning: the training has diverged: its validation loss is no number");
     }
     let (sampling, context) = (sampling(&args.sampling), size.shape().context);
-    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling)?;
+    // The run has ended and is kept, which is what was asked for: a model that gives no numbers costs the sample, not the rest.
+    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling);
+    let sample = sample.unwrap_or_else(|error| {
+        eprintln!("warning: there is no sample: {error:#}");
+        String::new()
+    });
     let summary = summary(&trained.outcome);
     print(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
 }

@@ -10,11 +10,11 @@ use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
-    DelayedState, Filter, Fp8Config, Fp8Matmul, GemmRole, Precision as ProductPrecision, Recipe,
-    Scaling,
+    DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe, Scaling,
 };
 
-use crate::model::{Gpt, LayerKind, Layers};
+use crate::high::High;
+use crate::model::Gpt;
 
 /// What a run computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,15 @@ impl Precision {
             Self::Bf16 => Self::Bf16,
             _ => Self::F32,
         }
+    }
+
+    /// Whether both train to the same bits, whatever they are called.
+    pub fn is_same(self, other: Self) -> bool {
+        let computed = |precision: Self| {
+            let layers = precision == Self::Fp8Layers;
+            (layers, precision.dtypes(), precision.is_fp8().then(|| precision.config()))
+        };
+        computed(self) == computed(other)
     }
 
     /// The ambient configuration of a run.
@@ -137,47 +146,6 @@ impl FromStr for Precisions {
         let precisions =
             names.iter().map(|name| name.parse().map_err(|e: String| format!("{name}: {e}")));
         precisions.collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// What stays in high precision although the rest runs in FP8: what a sensitivity run asks about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum High {
-    /// All products of one role.
-    Role(GemmRole),
-    /// All products of some layers.
-    Layers(Layers),
-}
-
-impl High {
-    /// What there is to ask about in a model of so many blocks.
-    pub fn all(blocks: usize) -> Vec<Self> {
-        let roles = [GemmRole::Output, GemmRole::GradInput, GemmRole::GradWeight].map(Self::Role);
-        let kinds = LayerKind::ALL.map(|kind| Self::Layers(Layers::Kind(kind)));
-        let blocks = (0..blocks).map(|index| Self::Layers(Layers::Block(index)));
-        roles.into_iter().chain(kinds).chain(blocks).collect()
-    }
-}
-
-impl fmt::Display for High {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Role(role) => write!(f, "{role}"),
-            Self::Layers(layers) => write!(f, "{layers}"),
-        }
-    }
-}
-
-impl FromStr for High {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let block = name.strip_prefix("block").and_then(|index| index.parse().ok());
-        let named = Self::all(0).into_iter().find(|high| high.to_string() == name);
-        named.or(block.map(|index| Self::Layers(Layers::Block(index)))).ok_or_else(|| {
-            let names = Self::all(0).iter().map(Self::to_string).collect::<Vec<_>>().join(", ");
-            format!("no such role or layer; there are {names}, block0, block1, …")
-        })
     }
 }
 
@@ -305,6 +273,7 @@ pub fn to_output<B: Backend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn_fp8::GemmRole;
 
     #[test]
     fn names_lead_back() {
@@ -314,12 +283,7 @@ mod tests {
         {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
-        let all = High::all(2);
-        assert_eq!(all.len(), 3 + 5 + 2);
-        for high in all {
-            assert_eq!(high.to_string().parse(), Ok(high));
-        }
-        assert!("fp4".parse::<Precision>().is_err() && "blocks".parse::<High>().is_err());
+        assert!("fp4".parse::<Precision>().is_err());
     }
 
     #[test]
@@ -347,6 +311,30 @@ mod tests {
         assert_eq!(setup("c=bf16").loss_scale().loss_scale(), 1.0);
         assert_eq!(setup("c=f16").loss_scale().loss_scale(), 32768.0);
         assert!("p=bf16".parse::<Precision>().unwrap_err().contains("p=f32"));
+    }
+
+    #[test]
+    fn one_computation_may_have_several_names() {
+        let is_same = |a: &str, b: &str| {
+            let [a, b] = [a, b].map(|name| name.parse::<Precision>().expect("a precision"));
+            a.is_same(b)
+        };
+        for (named, policy) in [
+            ("f32", "p=f32,c=f32,o=f32"),
+            ("f32", "p=f32,c=f32,o=f32,m=high"),
+            ("bf16", "p=f32,c=bf16,o=f32"),
+            ("fp8-current", "p=f32,c=f32,o=f32,m=fp8_current"),
+            ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
+            ("c=bf16,o=f32,m=fp8", "c=bf16,o=f32,m=fp8_current"),
+        ] {
+            assert!(is_same(named, policy) && is_same(policy, named), "{named} and {policy}");
+        }
+        let others = ["f32", "bf16", "fp8-current", "fp8-delayed", "fp8-layers", "c=bf16,m=fp8"];
+        for (index, a) in others.iter().enumerate() {
+            for b in &others[index + 1..] {
+                assert!(!is_same(a, b), "{a} and {b}");
+            }
+        }
     }
 
     #[test]

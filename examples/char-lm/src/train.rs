@@ -2,11 +2,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::data::dataloader::DataLoader;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::composed::{ComposedLrScheduler, ComposedLrSchedulerConfig};
@@ -26,7 +26,7 @@ use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
 
 use crate::checkpoint;
-use crate::curve::{self, Curve, Patience};
+use crate::curve::{self, Course, Curve, Patience};
 use crate::loader::{self, Batch, TrainLoader, ValidLoader};
 use crate::model::{self, Gpt};
 use crate::ngram;
@@ -157,6 +157,9 @@ where
         }
         return Ok(Trained { model, outcome, observatory: None });
     }
+    if let Some(log) = observe.as_ref().filter(|log| log.exists()) {
+        bail!("--observe: {} is there already; remove it, or choose another name", log.display());
+    }
     // Before what is there is read; a new run has no folder yet.
     let locked = resume.then(|| lock(&folder)).transpose()?;
     let points = curve::read(&folder.losses())?;
@@ -179,20 +182,25 @@ where
     }
     let first_step = (done * shape.steps) as u64;
     let options = |log| ObservatoryOptions::default().with_log(log).with_first_step(first_step);
-    let observatory =
-        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
-    // Burn would not tell that it could not.
-    fs::create_dir_all(folder.checkpoints())
-        .with_context(|| format!("cannot make the folder {}", folder.checkpoints().display()))?;
+    make_folder(folder.path())?;
     let _alone = match locked {
         Some(locked) => locked,
         None => lock(&folder)?,
     };
+    // Only now: a log without its run would be in the way of the next attempt.
+    let observatory =
+        observe.map(|log| Observatory::new(options(log)).context("--observe")).transpose()?;
+    // Burn would not tell that it could not. After the log: without it, checkpoints would be the remains of a run.
+    make_folder(&folder.checkpoints())?;
     run::write_json(&folder.settings(), &settings)?;
     // Not into the picture that the Learner draws on a terminal.
     let is_plain = quiet || !std::io::stdout().is_terminal();
-    let curve =
-        Curve::new(&folder.losses(), points[..done].to_vec(), settings.epochs, quiet || !is_plain)?;
+    let course = Course {
+        epochs: settings.epochs,
+        valid_batches: shape.valid_batches,
+        quiet: quiet || !is_plain,
+    };
+    let curve = Curve::new(&folder.losses(), points[..done].to_vec(), course)?;
     // A run that was killed after its last epoch has nothing left to train, also where patience made it the last.
     let is_stuck = settings.patience.is_some_and(|epochs| curve::is_stuck(&points[..done], epochs));
     let last_epoch = if is_stuck { done } else { settings.epochs };
@@ -223,7 +231,8 @@ where
     .num_epochs(last_epoch);
     if is_plain {
         training = training.renderer(Silent);
-    } else if let Some(observatory) = &observatory {
+    }
+    if let Some(observatory) = &observatory {
         for statistic in [Statistic::WorstSqnr, Statistic::Flushed, Statistic::Saturated] {
             let metric = Fp8Metric::new(observatory.clone(), statistic);
             training = training.metric_train_numeric(metric);
@@ -339,6 +348,10 @@ fn check(folder: &Folder, settings: &Settings, resume: bool) -> Result<()> {
             None => Ok(()),
         },
     }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
 }
 
 /// Makes the folder that of this process alone, until what is returned is dropped.

@@ -137,6 +137,14 @@ fn losses_are_compared_with_those_of_the_same_seed() {
     let (stdout, _) = succeeds(&[&smoke[..], &[text(&out)]].concat());
     assert!(stdout.contains("+5.00%"), "{stdout}");
 
+    // What a run says of itself comes through.
+    let outcome = out.join("runs/fp8-current-1/outcome.json");
+    fs::write(&outcome, "{\n\"loss\": 1}").expect("written");
+    fails(
+        &[&smoke[..], &[text(&out), "--quiet"]].concat(),
+        &["the run in", "fp8-current-1 failed", "outcome.json: unknown field `loss`"],
+    );
+
     // Runs of another size are not taken for those asked for.
     let out = text(&out);
     fails(
@@ -229,6 +237,17 @@ fn several_runs_that_cannot_be() {
     let folder = folder();
     fails(&["compare", "--precision", "f32,fp4"], &["fp4"]);
     fails(&["compare", "--seed", "1,x"], &["x"]);
+    let out = folder.path().join("twice");
+    for (list, first, second) in [
+        ("p=f32,c=f32,o=f32", "f32", "p=f32,c=f32,o=f32"),
+        ("bf16,c=bf16,o=f32,m=high", "bf16", "p=f32,c=bf16,o=f32,m=high"),
+    ] {
+        fails(
+            &["compare", "--size", "smoke", "--precision", list, "--out", text(&out)],
+            &[&format!("--precision {second} computes what {first} computes"), "name only one"],
+        );
+        assert!(!out.exists(), "nothing was begun");
+    }
     fails(
         &["sensitivity", "--precision", "bf16", "--out", text(folder.path())],
         &["bf16", "only FP8"],

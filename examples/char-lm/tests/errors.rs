@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use common::{fails, folder, run, succeeds, text};
 
@@ -27,7 +28,10 @@ fn bad_flags() {
     fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
     fails(&["train", "--seed", "x"], &["--seed"]);
     fails(&["train", "--patience", "0"], &["--patience"]);
-    fails(&["train", "--high", "bias"], &["bias", "qkv, projection, up, down, head"]);
+    for part in ["bias", "block0.bias", "block0.head", "block01"] {
+        let known = ["qkv, projection, up, down, head", "grad_weight", "block0.qkv"];
+        fails(&["train", "--high", part], &[&[part], &known[..]].concat());
+    }
     for temperature in ["0", "nan", "inf", "warm"] {
         fails(
             &["generate", "--run", ".", "--temperature", temperature],
@@ -63,19 +67,23 @@ fn nothing_to_leave_out() {
     );
     let folder = folder();
     let out = folder.path().join("run");
-    let block = [
-        "train",
-        "--size",
-        "smoke",
-        "--precision",
-        "fp8-current",
-        "--high",
-        "block2",
-        "--out",
-        text(&out),
-    ];
-    fails(&block, &["block2", "2 blocks"]);
-    assert!(!out.exists(), "nothing was begun");
+    for part in ["block2", "block2.qkv"] {
+        let train = ["train", "--size", "smoke", "--precision", "fp8-current", "--high", part];
+        fails(&[&train[..], &["--out", text(&out)]].concat(), &[part, "2 blocks"]);
+        assert!(!out.exists(), "nothing was begun");
+    }
+}
+
+#[test]
+fn types_that_a_backend_does_not_have() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    for (precision, dtype) in [("bf16", "BF16"), ("c=f16,o=f32,m=fp8", "F16")] {
+        let train = ["train", "--size", "smoke", "--backend", "ndarray", "--precision", precision];
+        let words = ["--precision", "ndarray", &format!("cannot compute in {dtype}")];
+        fails(&[&train[..], &["--out", text(&out)]].concat(), &words);
+        assert!(!out.exists(), "nothing was begun");
+    }
 }
 
 #[test]
@@ -151,6 +159,37 @@ fn nothing_to_observe_and_logs_in_the_way() {
     assert!(!out.exists(), "nothing was begun");
 }
 
+/// A log that is left without its run would be in the way of the same command, repeated.
+#[test]
+fn a_run_that_cannot_begin_leaves_no_log() {
+    let folder = folder();
+    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
+    fn train<'a>(out: &'a Path, log: &'a Path) -> Vec<&'a str> {
+        let arguments = ["train", "--size", "smoke", "--epochs", "1", "--precision", "fp8-current"];
+        [&arguments[..], &["--length", "1", "--observe", text(log), "--out", text(out)]].concat()
+    }
+    #[cfg(unix)]
+    {
+        // A link to nowhere: nothing is there that could be read, and no folder can be made.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).expect("linked");
+        fails(&train(&link, &log), &["cannot make the folder", "link"]);
+        assert!(!log.exists());
+    }
+
+    fs::create_dir(&out).expect("made");
+    let lock = fs::File::create(out.join("run.lock")).expect("written");
+    lock.lock().expect("locked");
+    fails(&train(&out, &log), &["another process trains in"]);
+    assert!(!log.exists());
+    drop(lock);
+
+    // And a log that cannot be made leaves nothing that is taken for a run.
+    fails(&train(&out, &folder.path().join("nowhere/log.jsonl")), &["--observe", "nowhere"]);
+    succeeds(&train(&out, &log));
+    assert!(log.exists());
+}
+
 #[test]
 fn files_in_the_way() {
     let folder = folder();
@@ -206,6 +245,17 @@ fn malformed_files_of_a_run() {
     fs::write(out.join("run.json"), precision).expect("written");
     fails(&generate, &["run.json", "precision"]);
     fs::write(out.join("run.json"), &settings).expect("written");
+
+    // The outcome, which tells that the run has ended.
+    let intact = fs::read(&outcome).expect("an outcome");
+    for (content, words) in
+        [("{", "EOF"), ("{\"loss\": 1}", "unknown field `loss`"), ("[]\n\n", "outcome.json")]
+    {
+        fs::write(&outcome, content).expect("written");
+        fails(&resume, &["outcome.json", words]);
+        assert_eq!(fs::read(&outcome).expect("a file"), content.as_bytes(), "nothing is mended");
+    }
+    fs::write(&outcome, &intact).expect("written");
 
     // Losses, and all checkpoints of a run that has not ended.
     fs::remove_file(&outcome).expect("removed");

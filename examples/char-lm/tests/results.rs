@@ -1,15 +1,32 @@
-//! The committed comparison: what README says of it is in it, and it reached its goals.
+//! The committed results: what is said of them is in them, and the comparison reached its goals. That tables and pictures are drawn from them
+//! is a test beside the code that draws.
 
 mod common;
 
 use std::path::Path;
 
 use common::{json, number};
+use serde_json::Value;
+
+/// What is told of the results, each line break a space: a sentence may have one anywhere.
+fn readme() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/README.md");
+    let text = std::fs::read_to_string(path).expect("results/README.md");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn committed(name: &str) -> Value {
+    json(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(name))
+}
+
+#[track_caller]
+fn told(sentence: &str) {
+    assert!(readme().contains(sentence), "results/README.md does not say: {sentence}");
+}
 
 #[test]
 fn the_committed_comparison_reached_its_goals() {
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
-    let comparison = json(results.join("comparison.json"));
+    let comparison = committed("comparison.json");
     assert_eq!(comparison["size"], "tiny");
     assert_eq!(comparison["origin"]["optimized"], true);
     let runs = comparison["runs"].as_array().expect("runs");
@@ -39,4 +56,75 @@ fn the_committed_comparison_reached_its_goals() {
         let told = format!("{:.4}", mean(precision));
         assert!(readme.contains(&told), "README says {told} of {precision}");
     }
+}
+
+#[test]
+fn what_is_told_of_the_comparison_is_in_it() {
+    let comparison = committed("comparison.json");
+    let runs = comparison["runs"].as_array().expect("runs");
+    let loss = |precision: &str, seed: u64| {
+        let run = runs.iter().find(|run| run["precision"] == precision && run["seed"] == seed);
+        number(run.expect("a run"), "final_loss")
+    };
+    let against = |precision, seeds: &[u64]| {
+        let sum = |precision| seeds.iter().map(|seed| loss(precision, *seed)).sum::<f64>();
+        100.0 * (sum(precision) / sum("f32") - 1.0)
+    };
+    let [current, delayed] = ["fp8-current", "fp8-delayed"].map(|p| against(p, &[1, 2, 3]));
+    let share = runs.iter().map(|run| number(&run["outcome"], "fp8_share")).fold(0.0, f64::max);
+    told(&format!(
+        "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above f32, with {:.1}% of the matrix FLOPs in FP8",
+        100.0 * share
+    ));
+    let pairs = ["fp8-current", "fp8-delayed"].map(|p| [1, 2, 3].map(|seed| against(p, &[seed])));
+    let (low, high) = range(pairs.into_iter().flatten());
+    assert!(low > 0.0, "above f32 in all six pairs of runs");
+    told("it ends above f32 in all six pairs of runs");
+    told(&format!("in every seed above it, by {low:.1}% to {high:.1}%"));
+    let seconds: f64 = runs.iter().map(|run| number(&run["outcome"], "seconds")).sum();
+    assert_eq!(runs.len(), 9);
+    told(&format!("The nine runs trained for {seconds:.0} s in all, validation not counted"));
+}
+
+#[test]
+fn what_is_told_of_the_sensitivity_is_in_it() {
+    let ranking = committed("sensitivity.json");
+    let variants = ranking["variants"].as_array().expect("variants");
+    let losses = |precision: &str, high: Option<&str>| {
+        let named = |v: &&Value| v["precision"] == precision && v["high"].as_str() == high;
+        let losses = &variants.iter().find(named).expect("a variant")["losses"];
+        [0, 1].map(|seed| losses[seed].as_f64().expect("two seeds"))
+    };
+    let (all, none) = (losses("fp8-current", None), losses("f32", None));
+    let gains = |losses: [f64; 2]| [all[0] - losses[0], all[1] - losses[1]];
+    let mean = |[a, b]: [f64; 2]| (a + b) / 2.0;
+    let parts: Vec<_> = variants.iter().filter_map(|variant| variant["high"].as_str()).collect();
+    let of_parts: Vec<_> =
+        parts.iter().map(|part| gains(losses("fp8-current", Some(part)))).collect();
+    assert_eq!(parts.len(), 10);
+    let (low, high) = range(of_parts.iter().map(|gains| mean(*gains)));
+    let apart = of_parts.iter().map(|[a, b]| (a - b).abs()).fold(0.0, f64::max);
+    told(&format!(
+        "the ten parts gain {low:.4} to {high:.4} nats in the mean, but the two seeds of one part are up to {apart:.4} apart"
+    ));
+    // Ranks from 0, the largest gain first; Spearman's correlation of those without ties.
+    let rank = |seed: usize, part: usize| {
+        of_parts.iter().filter(|gains| gains[seed] > of_parts[part][seed]).count() as f64
+    };
+    let squares: f64 = (0..10).map(|part| (rank(0, part) - rank(1, part)).powi(2)).sum();
+    let correlation = 1.0 - 6.0 * squares / (10.0 * 99.0);
+    told(&format!("the rank correlation between them is {correlation:.2}"));
+    let up = parts.iter().position(|part| *part == "up").expect("up");
+    assert_eq!((rank(0, up), rank(1, up)), (1.0, 9.0));
+    told("`up` is second with one seed and last with the other");
+    assert!(of_parts.iter().flatten().all(|gain| *gain > 0.0), "all gains are positive");
+    let (qkv, all_out) = (mean(gains(losses("fp8-current", Some("qkv")))), mean(gains(none)));
+    told(&format!("`qkv` alone gains {qkv:.4}, f32 {all_out:.4}"));
+    let share = 100.0 * all_out / mean(none);
+    told(&format!("FP8 as a whole costs {all_out:.4} nats here, {share:.1}% of the loss"));
+}
+
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let fold = |(low, high): (f64, f64), value: f64| (low.min(value), high.max(value));
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), fold)
 }

@@ -7,6 +7,7 @@ use std::io::Read;
 
 use common::{folder, json, number, succeeds, text};
 use flate2::read::GzDecoder;
+use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
 #[test]
@@ -220,6 +221,53 @@ fn products_of_the_decorator_are_observed() {
 #[test]
 fn products_of_layers_are_observed() {
     is_observed_by_name_and_does_not_notice("fp8-layers");
+}
+
+/// The observatory is for exactly such runs: nothing that it saw may be lost with the sample.
+#[test]
+fn a_run_that_diverges_shows_what_was_seen_of_it() {
+    let folder = folder();
+    let (run, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
+    let train = |more: &[&str]| {
+        let arguments =
+            ["train", "--size", "smoke", "--precision", "fp8-current", "--out", text(&run)];
+        succeeds(&[&arguments[..], more].concat())
+    };
+    train(&["--epochs", "1"]);
+    // The last of its LayerNorms becomes NaN in the checkpoint, and eight more epochs are asked for: the hundredth step is among theirs.
+    let weights = fs::read(run.join("weights.safetensors")).expect("weights");
+    let file = SafeTensors::deserialize(&weights).expect("safetensors");
+    let gamma = file.tensor("norm.gamma").expect("the last norm").data();
+    let path = run.join("checkpoint/model-1.mpk");
+    let mut model = fs::read(&path).expect("a checkpoint");
+    model.truncate(model.len() - 4);
+    let place = model.windows(gamma.len()).position(|bytes| bytes == gamma).expect("its gamma");
+    for number in model[place..place + gamma.len()].chunks_exact_mut(4) {
+        number.copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    model.extend(crc32fast::hash(&model).to_le_bytes());
+    fs::write(&path, model).expect("written");
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(run.join(file)).expect("removed");
+    }
+    let mut settings = json(run.join("run.json"));
+    settings["epochs"] = 9.into();
+    fs::write(run.join("run.json"), settings.to_string()).expect("written");
+
+    let resume = ["--epochs", "9", "--resume"];
+    let (stdout, stderr) = train(&[&resume[..], &["--observe", text(&log)]].concat());
+    for words in ["the training has diverged", "warning: there is no sample: the model gives no"] {
+        assert!(stderr.contains(words), "`{words}` is missing in: {stderr}");
+    }
+    for words in ["validation loss NaN", "block0.qkv", "cargo xtask report", text(&log), text(&run)]
+    {
+        assert!(stdout.contains(words), "`{words}` is missing in: {stdout}");
+    }
+    assert!(run.join("outcome.json").exists(), "the run is kept");
+    // Once more, of the finished run.
+    let (again, stderr) = train(&resume);
+    assert!(stderr.contains("warning: there is no sample"), "{stderr}");
+    assert!(again.contains("validation loss NaN"), "{again}");
 }
 
 #[test]

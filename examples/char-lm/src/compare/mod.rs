@@ -5,7 +5,7 @@ mod report;
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::args::Compare;
 use crate::child::{self, Child, Origin, mean, once};
@@ -25,6 +25,11 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
             .into_iter()
             .chain(args.precisions.iter().flat_map(|list| list.0.iter().copied())),
     );
+    for (index, precision) in precisions.iter().enumerate() {
+        if let Some(first) = precisions[..index].iter().find(|first| first.is_same(*precision)) {
+            bail!("--precision {precision} computes what {first} computes: name only one of them");
+        }
+    }
     let seeds = once(args.seeds.iter().copied());
     let runs_folder = args.out.join("runs");
     fs::create_dir_all(&runs_folder)

@@ -103,3 +103,102 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Result<(), Box<dyn std::er
     area.present()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Origin;
+    use crate::compare::Run;
+    use crate::curve::Point;
+    use crate::run::Outcome;
+    use crate::size::Size;
+
+    /// A comparison of runs with these validation losses by epoch.
+    fn comparison(runs: &[(Precision, u64, &[f64])], bigram_loss: f64) -> Comparison {
+        let point = |(index, &valid_loss): (usize, &f64)| Point {
+            epoch: index + 1,
+            train_loss: 9.0,
+            valid_loss,
+        };
+        let run = |&(precision, seed, losses): &(Precision, u64, &[f64])| {
+            let outcome = Outcome {
+                losses: losses.iter().enumerate().map(point).collect(),
+                bigram_loss,
+                unigram_loss: 9.0,
+                tokens_per_second: None,
+                seconds: 1.0,
+                peak_memory: None,
+                fp8_share: 0.0,
+                resumed: false,
+            };
+            Run { precision, seed, outcome }
+        };
+        let origin = Origin {
+            command: "char-lm compare".into(),
+            date: "2026-11-21".into(),
+            cpu: "made up".into(),
+            cores: 2,
+            backend: "flex".into(),
+            optimized: true,
+        };
+        let runs = runs.iter().map(run).collect();
+        Comparison { origin, size: Size::Smoke, goals: vec![], runs }
+    }
+
+    /// The lines of a colour, each as its points in pixels, y downwards.
+    fn lines(svg: &str, colour: RGBColor) -> Vec<Vec<(i32, i32)>> {
+        let RGBColor(red, green, blue) = colour;
+        let stroke = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");
+        let lines = svg.lines().filter(|l| l.starts_with("<polyline") && l.contains(&stroke));
+        let points = lines.map(|line| {
+            let points = line.split_once("points=\"").and_then(|(_, end)| end.split_once('"'));
+            let points = points.expect("points").0.split_whitespace().map(|point| {
+                let (x, y) = point.split_once(',').expect("a point");
+                (x.parse().expect("x"), y.parse().expect("y"))
+            });
+            points.collect()
+        });
+        points.collect()
+    }
+
+    #[test]
+    fn lines_are_of_their_losses() {
+        const F32: &[f64] = &[3.0, 2.5, 2.0];
+        let runs: [(Precision, u64, &[f64]); 4] = [
+            (Precision::F32, 1, F32),
+            (Precision::Fp8Current, 1, &[3.0, 2.5, 2.1]),
+            (Precision::F32, 2, &[2.75, 2.25, 2.2]),
+            (Precision::Fp8Current, 2, &[3.0, f64::NAN, f64::NAN]),
+        ];
+        let svg = loss(&comparison(&runs, 2.5)).expect("drawn");
+        // The last line of a colour is that of the legend.
+        let of = |precision: Precision| {
+            let mut lines = lines(&svg, stroke(precision).0);
+            let legend = lines.pop().expect("a legend");
+            assert!(legend.len() == 2 && legend[0].1 == legend[1].1, "{legend:?}");
+            lines
+        };
+        let (f32_lines, fp8_lines) = (of(Precision::F32), of(Precision::Fp8Current));
+        assert_eq!(f32_lines.len(), 2, "a line for each seed");
+        let epochs = |lines: &[Vec<_>]| lines.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(epochs(&f32_lines), [3, 3]);
+        // What is no number has no place; a point alone is no line.
+        assert_eq!(epochs(&fp8_lines)[0], 3);
+        assert!(fp8_lines[1..].iter().all(|line| line.len() < 2), "{fp8_lines:?}");
+        assert_eq!(fp8_lines[0][..2], f32_lines[0][..2], "equal losses, equal places");
+
+        let end = |line: &[(i32, i32)]| line.last().expect("an end").1;
+        // 2.2, 2.1, 2.0 from above: y grows downwards.
+        let ends = [end(&f32_lines[1]), end(&fp8_lines[0]), end(&f32_lines[0])];
+        assert!(ends.is_sorted_by(|a, b| a < b), "{ends:?}");
+        // As far apart as the numbers are, to a pixel; and so are the epochs.
+        assert!((ends[2] - 2 * ends[1] + ends[0]).abs() <= 1, "{ends:?}");
+        let [first, second, third] = [0, 1, 2].map(|epoch: usize| f32_lines[0][epoch]);
+        assert!((third.1 - 2 * second.1 + first.1).abs() <= 1 && first.1 < second.1);
+        assert!((third.0 - 2 * second.0 + first.0).abs() <= 1 && first.0 < second.0);
+        // The bigram model's dashes lie where f32 has its loss.
+        let dashes = lines(&svg, BIGRAM);
+        let (_, dashes) = dashes.split_last().expect("a legend");
+        assert!(dashes.len() > 10 && dashes.iter().flatten().all(|point| point.1 == second.1));
+    }
+}

@@ -115,10 +115,16 @@ impl Comparison {
             self.size.as_str(),
             self.origin
         );
+        let seconds: f64 = self.runs.iter().map(|run| run.outcome.seconds).sum();
+        let _ = writeln!(
+            text,
+            "\nThe {} runs trained for {seconds:.0} s in all, validation not counted.",
+            self.runs.len()
+        );
         if self.runs.iter().any(|run| run.outcome.resumed) {
             let _ = writeln!(
                 text,
-                "\nRuns that were resumed measured tokens/s and memory in their last process."
+                "\nRuns that were resumed measured time, tokens/s and memory in their last process."
             );
         }
         for Goal { what, limit, value, reached } in &self.goals {
@@ -181,4 +187,56 @@ fn row<'a>(
         whole(mean(outcomes.clone().into_iter().map(memory))),
         format!("{:.1}%", 100.0 * over(|outcome| outcome.fp8_share)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+    use crate::committed::{self, field};
+    use crate::compare::plot;
+
+    /// The comparison in `results`.
+    fn committed() -> Comparison {
+        let json = committed::read("comparison.json");
+        let list = |name: &str| json[name].as_array().expect("a list").iter();
+        let run = |run: &Value| Run {
+            precision: committed::text(run, "precision").parse().expect("a precision"),
+            seed: field(run, "seed"),
+            outcome: field(run, "outcome"),
+        };
+        let goal = |goal: &Value| Goal {
+            what: field(goal, "what"),
+            limit: field(goal, "limit"),
+            value: field(goal, "value"),
+            reached: field(goal, "reached"),
+        };
+        Comparison {
+            origin: field(&json, "origin"),
+            size: Size::from_str(committed::text(&json, "size"), false).expect("a size"),
+            goals: list("goals").map(goal).collect(),
+            runs: list("runs").map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_committed_is_drawn_from_the_committed_numbers() {
+        let comparison = committed();
+        committed::check("table.md", &comparison.markdown());
+        committed::check("loss.svg", &plot::loss(&comparison).expect("drawn"));
+    }
+
+    #[test]
+    fn times_of_all_runs_are_added() {
+        let mut comparison = committed();
+        comparison.runs.truncate(2);
+        for (run, seconds) in comparison.runs.iter_mut().zip([30.25, 12.5]) {
+            run.outcome.seconds = seconds;
+        }
+        assert!(comparison.markdown().contains("The 2 runs trained for 43 s in all"));
+        assert!(!comparison.markdown().contains("resumed"));
+        comparison.runs[1].outcome.resumed = true;
+        assert!(comparison.markdown().contains("resumed measured time, tokens/s and memory"));
+    }
 }

@@ -47,6 +47,9 @@ impl LayerKind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Qkv, Self::Projection, Self::Up, Self::Down, Self::Head];
 
+    /// Those that each block has.
+    pub const OF_BLOCK: [Self; 4] = [Self::Qkv, Self::Projection, Self::Up, Self::Down];
+
     /// The name that `--high` takes.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -66,6 +69,8 @@ pub enum Layers {
     Kind(LayerKind),
     /// All of this block, counted from 0.
     Block(usize),
+    /// One of this block.
+    One(usize, LayerKind),
 }
 
 impl fmt::Display for Layers {
@@ -73,6 +78,7 @@ impl fmt::Display for Layers {
         match self {
             Self::Kind(kind) => f.write_str(kind.as_str()),
             Self::Block(index) => write!(f, "block{index}"),
+            Self::One(index, kind) => write!(f, "block{index}.{}", kind.as_str()),
         }
     }
 }
@@ -122,16 +128,15 @@ impl<B: Fp8Matmul> Gpt<B> {
     /// # Errors
     /// Where it has no such block.
     pub fn with_high_precision(self, layers: Layers) -> Result<Self> {
-        if let Layers::Block(index) = layers
+        if let Layers::Block(index) | Layers::One(index, _) = layers
             && index >= self.blocks.len()
         {
             bail!("block{index} does not exist: the model has {} blocks", self.blocks.len());
         }
         let blocks = self.blocks.into_iter().enumerate().map(|(index, block)| {
-            block.map_layers(|kind, layer| match layers {
-                Layers::Kind(chosen) if chosen == kind => layer.in_high_precision(),
-                Layers::Block(chosen) if chosen == index => layer.in_high_precision(),
-                _ => layer,
+            block.map_layers(|kind, layer| {
+                let chosen = [Layers::Kind(kind), Layers::Block(index), Layers::One(index, kind)];
+                if chosen.contains(&layers) { layer.in_high_precision() } else { layer }
             })
         });
         Ok(Self {

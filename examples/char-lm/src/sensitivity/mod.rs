@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::args::Sensitivity;
 use crate::child::{self, Child, Origin, mean, once};
-use crate::precision::{High, Precision, Setup};
+use crate::high::High;
+use crate::precision::{Precision, Setup};
 use crate::run;
 
 /// One way to train, with all seeds.
@@ -66,6 +67,10 @@ pub struct Ranking {
     pub origin: Origin,
     /// The FP8 precision that parts are left out of.
     pub precision: Precision,
+    /// The name of the size.
+    pub size: String,
+    /// The seeds of each variant.
+    pub seeds: Vec<u64>,
     /// Epochs of each run.
     pub epochs: usize,
     /// The variants, the largest mean gain first.
@@ -119,18 +124,17 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     let ranking = Ranking {
         origin: Origin::here(args.common.backend),
         precision: args.precision,
+        size: args.common.size.as_str().into(),
+        seeds,
         epochs,
         variants: ranked,
     };
-    let table = markdown(&ranking, args.common.size.as_str(), &seeds);
+    let table = markdown(&ranking);
     let write = |name: &str, content: &str| {
         let path = args.out.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
-    run::write_json(
-        &args.out.join("sensitivity.json"),
-        &json(&ranking, args.common.size.as_str(), &seeds),
-    )?;
+    run::write_json(&args.out.join("sensitivity.json"), &json(&ranking))?;
     write("sensitivity.md", &table)?;
     write("sensitivity.svg", &plot::bars(&ranking)?)?;
     Ok(format!("{table}\n{}\n", args.out.display()))
@@ -138,16 +142,22 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
 
 /// Everything in FP8, then nothing, then all that can be left out.
 fn variants(args: &Sensitivity) -> Vec<(Precision, Option<High>)> {
-    let parts = High::all(args.common.size.shape().layers).into_iter().map(Some);
-    let parts = parts.filter(|high| Setup::new(args.precision, *high).is_ok());
-    let parts = parts.map(|high| (args.precision, high));
+    let blocks = args.common.size.shape().layers;
+    let layers = High::each_layer(blocks).filter(|_| args.each_layer);
+    let parts = High::all(blocks).into_iter().chain(layers);
+    let parts = parts.filter(|high| can_leave_out(args.precision, *high));
+    let parts = parts.map(|high| (args.precision, Some(high)));
     [(args.precision, None), (args.precision.without_fp8(), None)]
         .into_iter()
         .chain(parts)
         .collect()
 }
 
-fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {
+fn can_leave_out(precision: Precision, high: High) -> bool {
+    Setup::new(precision, Some(high)).is_ok()
+}
+
+fn markdown(ranking: &Ranking) -> String {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header([
@@ -179,17 +189,26 @@ fn markdown(ranking: &Ranking, size: &str, seeds: &[u64]) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{table}\n\n");
-    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let names = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<_>>().join(", ");
+    let Ranking { origin, precision, size, seeds, epochs, .. } = ranking;
+    let seeds = names(&mut seeds.iter().map(u64::to_string));
     let _ = writeln!(
         text,
-        "Final validation loss in nats a character after {} epochs, mean over the seeds {seeds}; “lower by” is against everything in {} \
-         with the same seed. Where seeds disagree on its sign, the difference is noise. Size {size}; {}.",
-        ranking.epochs, ranking.precision, ranking.origin
+        "Final validation loss in nats a character after {epochs} epochs, mean over the seeds {seeds}; “lower by” is against everything in {precision} \
+         with the same seed. All rows of a seed are measured against that one run: where it ended badly, all of them are too high at once, \
+         and seeds that agree on the sign are no evidence. Compare rows with each other, not with 0. Where seeds disagree on the sign, the \
+         difference is noise. Size {size}; {origin}."
     );
+    let not_asked = High::all(0).into_iter().filter(|high| !can_leave_out(*precision, *high));
+    let not_asked = names(&mut not_asked.map(|high| high.to_string()));
+    if !not_asked.is_empty() {
+        let _ =
+            writeln!(text, "\nNot in the table: {not_asked}, which {precision} cannot leave out.");
+    }
     text
 }
 
-fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
+fn json(ranking: &Ranking) -> Value {
     let variants = ranking.variants.iter().map(|variant| {
         json!({
             "precision": variant.precision.to_string(),
@@ -203,10 +222,10 @@ fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
     });
     json!({
         "origin": ranking.origin,
-        "size": size,
+        "size": ranking.size,
         "precision": ranking.precision.to_string(),
         "epochs": ranking.epochs,
-        "seeds": seeds,
+        "seeds": ranking.seeds,
         "variants": variants.collect::<Vec<_>>(),
     })
 }
@@ -214,6 +233,9 @@ fn json(ranking: &Ranking, size: &str, seeds: &[u64]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{BackendName, Common};
+    use crate::committed;
+    use crate::size::Size;
 
     fn variant(gains: &[f64]) -> Variant {
         Variant {
@@ -233,5 +255,64 @@ mod tests {
         assert_eq!(variant(&[0.1]).seeds_agree(), None);
         assert_eq!(variant(&[0.25, -0.75]).gain(), -0.25);
         assert_eq!(variant(&[0.1, -0.2, 0.0]).range(), (-0.2, 0.1));
+    }
+
+    /// The ranking in `results`.
+    fn committed() -> Ranking {
+        let json: Value = committed::read("sensitivity.json");
+        let variant = |variant: &Value| Variant {
+            precision: committed::text(variant, "precision").parse().expect("a precision"),
+            high: variant["high"].as_str().map(|high| high.parse().expect("a part")),
+            losses: committed::field(variant, "losses"),
+            gains: committed::field(variant, "gains"),
+            fp8_share: committed::field(variant, "fp8_share"),
+        };
+        Ranking {
+            origin: committed::field(&json, "origin"),
+            precision: committed::text(&json, "precision").parse().expect("a precision"),
+            size: committed::field(&json, "size"),
+            seeds: committed::field(&json, "seeds"),
+            epochs: committed::field(&json, "epochs"),
+            variants: json["variants"].as_array().expect("variants").iter().map(variant).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_committed_is_drawn_from_the_committed_numbers() {
+        let ranking = committed();
+        committed::check("sensitivity.md", &markdown(&ranking));
+        committed::check("sensitivity.svg", &plot::bars(&ranking).expect("drawn"));
+    }
+
+    fn args(precision: Precision, each_layer: bool) -> Sensitivity {
+        let common =
+            Common { size: Size::Smoke, backend: BackendName::Flex, epochs: None, quiet: true };
+        Sensitivity { common, precision, each_layer, seeds: vec![1], out: "out".into() }
+    }
+
+    #[test]
+    fn layers_are_asked_about_one_by_one_where_that_is_wanted() {
+        let names = |each_layer| {
+            let parts = variants(&args(Precision::Fp8Current, each_layer)).into_iter();
+            parts.filter_map(|(_, high)| Some(high?.to_string())).collect::<Vec<_>>()
+        };
+        let (few, all) = (names(false), names(true));
+        assert_eq!(few.len(), 3 + 5 + 2);
+        assert_eq!(all[..few.len()], few);
+        let [first, last] = [&all[few.len()], &all[all.len() - 1]];
+        assert_eq!((first.as_str(), last.as_str()), ("block0.qkv", "block1.down"));
+        assert_eq!(all.len() - few.len(), 2 * 4);
+    }
+
+    #[test]
+    fn what_a_precision_cannot_leave_out_is_told() {
+        let parts: Vec<_> = variants(&args(Precision::Fp8Layers, false));
+        assert!(parts.iter().all(|(_, high)| !matches!(high, Some(High::Role(_)))));
+        assert_eq!(parts.len(), 2 + 5 + 2);
+        let told = |precision| markdown(&Ranking { precision, ..committed() });
+        let line =
+            "Not in the table: output, grad_input, grad_weight, which fp8-layers cannot leave out.";
+        assert!(told(Precision::Fp8Layers).lines().any(|told| told == line));
+        assert!(!told(Precision::Fp8Current).contains("Not in the table"));
     }
 }

@@ -74,3 +74,90 @@ fn draw(svg: &mut String, ranking: &Ranking) -> Result<(), Box<dyn std::error::E
     area.present()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Origin;
+    use crate::precision::Precision;
+
+    /// A ranking of FP8 as a whole, and of each kind of layer with the gains of two seeds.
+    fn ranking(gains: &[(&str, [f64; 2])]) -> Ranking {
+        let variant = |high: Option<&str>, gains: [f64; 2]| Variant {
+            precision: Precision::Fp8Current,
+            high: high.map(|high| high.parse().expect("a part")),
+            losses: vec![2.0, 2.0],
+            gains: gains.to_vec(),
+            fp8_share: 0.5,
+        };
+        let parts = gains.iter().map(|&(high, gains)| variant(Some(high), gains));
+        Ranking {
+            origin: Origin {
+                command: "char-lm sensitivity".into(),
+                date: "2026-11-21".into(),
+                cpu: "made up".into(),
+                cores: 2,
+                backend: "flex".into(),
+                optimized: true,
+            },
+            precision: Precision::Fp8Current,
+            size: "smoke".into(),
+            seeds: vec![1, 2],
+            epochs: 1,
+            variants: parts.chain([variant(None, [0.0; 2])]).collect(),
+        }
+    }
+
+    /// The number of an attribute.
+    fn number(element: &str, name: &str) -> i32 {
+        let start = element.split_once(&format!(" {name}=\"")).expect("the attribute").1;
+        start.split_once('"').and_then(|(number, _)| number.parse().ok()).expect("a number")
+    }
+
+    /// The elements of this name and colour.
+    fn elements<'a>(svg: &'a str, name: &str, colour: RGBColor) -> Vec<&'a str> {
+        let RGBColor(red, green, blue) = colour;
+        let colour = format!("=\"#{red:02X}{green:02X}{blue:02X}\"");
+        svg.lines().filter(|l| l.starts_with(&format!("<{name} ")) && l.contains(&colour)).collect()
+    }
+
+    #[test]
+    fn bars_are_as_long_as_the_mean_gains_and_lines_span_the_seeds() {
+        let gains = [
+            ("qkv", [0.04, 0.04]),
+            ("up", [0.01, 0.03]),
+            ("head", [-0.02, 0.0]),
+            ("down", [f64::NAN; 2]),
+        ];
+        let svg = bars(&ranking(&gains)).expect("drawn");
+        let bars: Vec<_> = elements(&svg, "rect", BAR)
+            .into_iter()
+            .map(|bar| ["x", "y", "width"].map(|name| number(bar, name)))
+            .collect();
+        // Not that of what diverged.
+        let [qkv, up, head, all] = bars[..] else { panic!("four bars: {bars:?}") };
+        assert!(bars.windows(2).all(|pair| pair[0][1] < pair[1][1]), "the first at the top");
+        let zero = qkv[0];
+        assert_eq!([up[0], all[0]], [zero, zero]);
+        // Means of 0.04, 0.02, -0.01 and 0, to a pixel.
+        assert!(qkv[2] > 100 && (qkv[2] - 2 * up[2]).abs() <= 1, "{bars:?}");
+        assert!((qkv[2] - 4 * head[2]).abs() <= 4 && (head[0] + head[2] - zero).abs() <= 1);
+        assert!(all[2] <= 1, "{bars:?}");
+
+        let lines: Vec<_> = elements(&svg, "polyline", WHISKER)
+            .into_iter()
+            .map(|line| {
+                let points = line.split_once("points=\"").expect("points").1;
+                let x = |point: &str| point.split_once(',').expect("a point").0.parse::<i32>();
+                let mut ends = points.split_whitespace().take(2).map(|point| x(point).expect("x"));
+                [ends.next().expect("a start"), ends.next().expect("an end")]
+            })
+            .collect();
+        assert_eq!(lines.len(), 4);
+        // From 0.01 to 0.03: a quarter and three quarters of the longest bar.
+        let [start, end] = lines[1];
+        assert!((4 * (start - zero) - qkv[2]).abs() <= 4, "{lines:?}");
+        assert!((4 * (end - zero) - 3 * qkv[2]).abs() <= 4, "{lines:?}");
+        assert_eq!(lines[0][0], lines[0][1], "seeds that agree to the bit");
+    }
+}
