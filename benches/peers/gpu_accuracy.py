@@ -51,10 +51,10 @@ def error(product, exact):
     return difference.item() if torch.isfinite(difference) else float('inf')
 
 
-def scaled_mm(lhs, rhs, scales, dtype, fast):
-    """torch's product, or why it has none."""
+def scaled_mm(lhs, rhs, scales, bias, dtype, fast):
+    """torch's product, with a bias unless that is None, or why it has none."""
     try:
-        return torch._scaled_mm(lhs, rhs.t(), *scales, out_dtype=dtype, use_fast_accum=fast), None
+        return torch._scaled_mm(lhs, rhs.t(), *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast), None
     except (RuntimeError, ValueError, NotImplementedError) as reason:
         return None, str(reason).splitlines()[0][:200]
 
@@ -66,11 +66,15 @@ def judge(folder, case):
     scales = [torch.tensor(case[side]['scale'], dtype=torch.float32, device=DEVICE) for side in shape]
     # Codes times scale as the library has it: the scales are multiplied in f64, the codes are exact there.
     exact = (codes['lhs'].double() @ codes['rhs'].double().t()) * (scales[0].double() * scales[1].double())
+    bias = None
+    if case.get('bias') is not None:
+        bias = read(folder / case['bias'], torch.bfloat16, (case['n'],))
+        exact = exact + bias.double()
     for output in case['outputs']:
         dtype, fast = TYPES[output['dtype']], output['fast_accumulation']
         ours = error(read(folder / output['file'], dtype, (case['m'], case['n'])), exact)
         row = dict(case=case['name'], dtype=output['dtype'], fast_accumulation=fast, error=ours)
-        product, reason = scaled_mm(codes['lhs'], codes['rhs'], scales, dtype, fast)
+        product, reason = scaled_mm(codes['lhs'], codes['rhs'], scales, bias, dtype, fast)
         if product is None:
             row['torch_has_none'] = reason
         else:
@@ -114,9 +118,9 @@ def self_check():
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             index = []
-            for formats in (('e4m3', 'e4m3'), ('e5m2', 'e4m3')):
+            for formats, biased in ((('e4m3', 'e4m3'), False), (('e5m2', 'e4m3'), False), (('e4m3', 'e4m3'), True)):
                 m, k, n = 32, 64, 48
-                case = dict(name='-'.join(formats), m=m, k=k, n=n, outputs=[])
+                case = dict(name='-'.join(formats) + ('-bias' if biased else ''), m=m, k=k, n=n, bias=None, outputs=[])
                 sides = {}
                 for side, rows, fmt in (('lhs', m, formats[0]), ('rhs', n, formats[1])):
                     x = torch.randn(rows, k)
@@ -125,8 +129,13 @@ def self_check():
                     sides[side][0].view(torch.uint8).cpu().numpy().tofile(folder / f"{case['name']}-{side}.bin")
                     case[side] = dict(file=f"{case['name']}-{side}.bin", format=fmt, scale=scale.item())
                 scales = [sides[side][1] for side in ('lhs', 'rhs')]
+                bias = None
+                if biased:
+                    bias = (8 * torch.randn(n)).to(torch.bfloat16).to(DEVICE)
+                    case['bias'] = f"{case['name']}.bin"
+                    bias.cpu().view(torch.uint8).numpy().tofile(folder / case['bias'])
                 for dtype in TYPES:
-                    product, _ = scaled_mm(sides['lhs'][0], sides['rhs'][0], scales, TYPES[dtype], False)
+                    product, _ = scaled_mm(sides['lhs'][0], sides['rhs'][0], scales, bias, TYPES[dtype], False)
                     if product is None:
                         continue
                     file = f"{case['name']}-{dtype}.bin"

@@ -7,9 +7,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{Fp8Format, Fp8Matmul, GemmOperand, GemmOptions};
+use burn_fp8::{
+    Execution, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, GemmOperand, GemmOptions,
+    ScaledMatmulOptions, scaled_matmul,
+};
 use serde::Serialize;
 
 use crate::gemm::operand;
@@ -19,6 +22,8 @@ use crate::{Unfused, write_json};
 const SHAPES: [[usize; 3]; 5] =
     [[256, 512, 256], [512, 4096, 512], [256, 16384, 256], [1024, 2048, 768], [4096, 4096, 2048]];
 const QUICK: usize = 3;
+/// The same of products with bias. torch takes any M.
+const BIASED: [[usize; 3]; 2] = [[512, 4096, 512], [1000, 2048, 768]];
 const FORMATS: [[Fp8Format; 2]; 3] = [[E4M3, E4M3], [E4M3, E5M2], [E5M2, E4M3]];
 
 #[derive(Serialize)]
@@ -26,7 +31,7 @@ struct Index {
     cases: Vec<Case>,
 }
 
-/// `lhs` `[m, k]` times `rhs` `[n, k]` transposed.
+/// `lhs` `[m, k]` times `rhs` `[n, k]` transposed, and `bias` added to each row.
 #[derive(Serialize)]
 struct Case {
     name: String,
@@ -35,6 +40,8 @@ struct Case {
     n: usize,
     lhs: Codes,
     rhs: Codes,
+    /// The file of `n` numbers in bf16.
+    bias: Option<String>,
     outputs: Vec<Output>,
 }
 
@@ -118,6 +125,13 @@ pub fn write(folder: &Path, quick: bool) -> Result<()> {
             }
         }
     }
+    for (seed, shape) in (100u64..).zip(BIASED) {
+        for formats in FORMATS {
+            let case = biased(folder, shape, formats, seed)?;
+            println!("{}", case.name);
+            cases.push(case);
+        }
+    }
     write_json(&folder.join("index.json"), &Index { cases })
 }
 
@@ -159,6 +173,57 @@ fn case(
         m,
         k,
         n,
+        bias: None,
+        outputs,
+    })
+}
+
+/// `scaled_matmul` with a bias, in bf16: with one torch has no other output.
+fn biased(
+    folder: &Path,
+    [m, k, n]: [usize; 3],
+    formats: [Fp8Format; 2],
+    seed: u64,
+) -> Result<Case> {
+    let names = formats.map(name);
+    let prefix = format!("{m}x{k}x{n}-bias-{}", names.join("-"));
+    let quantized =
+        |seed, shape, format| Fp8Tensor::quantize(Data::Normal.matrix(seed, shape), format);
+    let lhs = quantized(3 * seed, [m, k], formats[0]);
+    let rhs = quantized(3 * seed + 1, [n, k], formats[1]);
+    // As large as the product's elements, so that it counts.
+    let bias = Data::Normal.matrix(3 * seed + 2, [1, n]) * (k as f32).sqrt();
+    let bias: Tensor<Unfused, 1> = bias.squeeze_dim::<1>(0).cast(FloatDType::BF16);
+    let native = Fp8Config::default().with_execution(Execution::Native);
+    let mut outputs = vec![];
+    for fast_accumulation in [true, false] {
+        let options = ScaledMatmulOptions::float(FloatDType::BF16).with_bias(bias.clone());
+        let (options, accumulation) = match fast_accumulation {
+            true => (options.with_fast_accumulation(), "fast"),
+            false => (options, "precise"),
+        };
+        let output = native.scope(|| scaled_matmul(&lhs, &rhs.transpose(), &options))?.into_float();
+        anyhow::ensure!(output.dims() == [m, n] && output.dtype() == DType::BF16, "{prefix}");
+        let file = format!("{prefix}-bf16-{accumulation}.bin");
+        save(folder, &file, output.into_data())?;
+        outputs.push(Output { file, dtype: "bf16", fast_accumulation });
+    }
+    let codes = |operand: &Fp8Tensor<Unfused, 2>, side: &str, format| {
+        let file = format!("{prefix}-{side}.bin");
+        let bytes = operand.to_bytes();
+        save(folder, &file, TensorData::new(bytes, operand.dims()))?;
+        anyhow::Ok(Codes { file, format, scale: operand.read_scale() })
+    };
+    let bias_file = format!("{prefix}-bias.bin");
+    save(folder, &bias_file, bias.into_data())?;
+    Ok(Case {
+        lhs: codes(&lhs, "lhs", names[0])?,
+        rhs: codes(&rhs, "rhs", names[1])?,
+        name: prefix.clone(),
+        m,
+        k,
+        n,
+        bias: Some(bias_file),
         outputs,
     })
 }

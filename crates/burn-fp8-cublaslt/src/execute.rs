@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::algorithm::{AlgorithmInfo, Choice};
+use crate::algorithm::AlgorithmInfo;
 use crate::cache::{Key, PlanCache};
 use crate::call::Pointers;
 use crate::capability::Capability;
@@ -94,6 +94,14 @@ impl CublasLt {
         })
     }
 
+    /// The same, ordered as drivers older than CUDA 12.5 have to. For tests: elsewhere that path would run on such a driver only.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn synchronizing(mut self) -> Self {
+        self.stream.synchronize_always();
+        self
+    }
+
     /// Device and libraries.
     pub fn capability(&self) -> Capability {
         self.capability
@@ -173,7 +181,8 @@ impl CublasLt {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run); also [`Error::Call`] where C is D and beta is not 0, since every run would add to the last one.
+    /// As [`run`](Self::run); also [`Error::Call`] where C is D and beta is not 0, since every run would add to the last one. Where no
+    /// candidate could be timed: the error of the first that failed, or [`Error::NotTimed`]. Then the choice stays as it was.
     ///
     /// # Safety
     ///
@@ -203,7 +212,7 @@ impl CublasLt {
         let repetitions = search.repetitions.max(1);
 
         self.stream.after_context()?;
-        let times: Vec<Option<f32>> = candidates
+        let times: Vec<Result<f32, Error>> = candidates
             .iter()
             .map(|candidate| {
                 let once = || -> Result<(), Error> {
@@ -212,26 +221,20 @@ impl CublasLt {
                         self.handle.lt.matmul(self.handle.raw, &arguments, &candidate.algorithm)
                     }?)
                 };
-                once().ok()?;
-                let ms = self.stream.time(|| (0..repetitions).try_for_each(|_| once())).ok()?;
-                Some(ms * 1000.0 / repetitions as f32)
+                once()?;
+                let ms = self.stream.time(|| (0..repetitions).try_for_each(|_| once()))?;
+                Ok(ms * 1000.0 / repetitions as f32)
             })
             .collect();
         self.stream.before_context()?;
         // An error on the device shows here, not in the times.
         self.stream.synchronize()?;
 
-        if let Some((rank, microseconds)) = fastest(&times) {
-            ready.algorithm = candidates[rank].algorithm;
-            ready.info = AlgorithmInfo::read(self.handle.lt, &candidates[rank])?;
-            ready.info.choice = Choice::Timed {
-                candidates: times.iter().flatten().count(),
-                rank,
-                microseconds,
-                first_microseconds: times[0],
-            };
-        }
-        Ok(ready.info)
+        let (rank, choice) = fastest(&times, problem.shape)?;
+        let info =
+            AlgorithmInfo { choice, ..AlgorithmInfo::read(self.handle.lt, &candidates[rank])? };
+        (ready.algorithm, ready.info) = (candidates[rank].algorithm, info);
+        Ok(info)
     }
 
     fn lock(&self) -> MutexGuard<'_, PlanCache<Prepared>> {

@@ -49,5 +49,7 @@ pub use problem::{
     Accumulation, Activation, Alignment, Aux, AuxKind, Bias, BlockScale, DataType, Epilogue,
     Matrix, Operand, ScaledMatmul, Scales, Shape,
 };
+#[doc(hidden)]
+pub use raw::lt::launches;
 pub use search::Search;
 pub use stream::{Ordering, SideStream};

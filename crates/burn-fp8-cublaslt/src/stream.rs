@@ -44,6 +44,7 @@ pub struct SideStream {
     stream: Stream,
     arrive: OwnedEvent,
     leave: OwnedEvent,
+    ordering: Ordering,
 }
 
 // SAFETY: stream and events may be used from any thread; the driver API is thread-safe.
@@ -61,8 +62,18 @@ impl SideStream {
         context.check_current()?;
         let arrive = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
         let leave = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
-        let stream = context.driver().create_stream(c::CU_STREAM_NON_BLOCKING)?;
-        Ok(Self { context, stream, arrive, leave })
+        let driver = context.driver();
+        let stream = driver.create_stream(c::CU_STREAM_NON_BLOCKING)?;
+        let ordering = match driver.has_context_events() {
+            true => Ordering::Events,
+            false => Ordering::Synchronize,
+        };
+        Ok(Self { context, stream, arrive, leave, ordering })
+    }
+
+    /// Orders as drivers older than CUDA 12.5 have to, which every driver can.
+    pub(crate) fn synchronize_always(&mut self) {
+        self.ordering = Ordering::Synchronize;
     }
 
     /// The C handle, which lives as long as this value.
@@ -72,7 +83,7 @@ impl SideStream {
 
     /// How [`after_context`](Self::after_context) and [`before_context`](Self::before_context) order: by what the driver can do.
     pub fn ordering(&self) -> Ordering {
-        if self.driver().has_context_events() { Ordering::Events } else { Ordering::Synchronize }
+        self.ordering
     }
 
     /// What is enqueued on this stream from now on runs after everything that was submitted to the context before.
@@ -83,8 +94,14 @@ impl SideStream {
     pub fn after_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
-        // SAFETY: the context is held alive, the event is ours and of this context.
-        match unsafe { driver.context_record_event(self.context.raw(), self.arrive.raw) } {
+        let recorded = match self.ordering {
+            // SAFETY: the context is held alive, the event is ours and of this context.
+            Ordering::Events => unsafe {
+                driver.context_record_event(self.context.raw(), self.arrive.raw)
+            },
+            Ordering::Synchronize => None,
+        };
+        match recorded {
             Some(recorded) => {
                 recorded?;
                 // SAFETY: both are ours and alive.
@@ -104,7 +121,7 @@ impl SideStream {
     pub fn before_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
-        if !driver.has_context_events() {
+        if self.ordering == Ordering::Synchronize {
             return Ok(self.synchronize()?);
         }
         let ordered = self.record_and_wait(driver);
@@ -119,7 +136,7 @@ impl SideStream {
         unsafe { driver.record_event(self.leave.raw, self.stream) }?;
         // SAFETY: the context is held alive, the event is ours.
         let waited = unsafe { driver.context_wait_event(self.context.raw(), self.leave.raw) };
-        waited.unwrap_or(Ok(()))
+        waited.unwrap_or_else(|| self.synchronize())
     }
 
     /// The host waits until everything on this stream has run.

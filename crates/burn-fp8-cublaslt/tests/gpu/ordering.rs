@@ -59,27 +59,53 @@ fn non_blocking() -> CUstream {
     create(StreamKind::NonBlocking).unwrap()
 }
 
+fn one_other_stream(gpu: &Gpu) {
+    let stream = non_blocking();
+    stress(&|_| (stream, stream), gpu);
+    // SAFETY: made above, idle, not used afterwards.
+    unsafe { destroy(stream) }.unwrap();
+}
+
+fn several_streams_that_take_turns(gpu: &Gpu) {
+    let streams: Vec<_> = (0..4).map(|_| non_blocking()).collect();
+    // Writer and reader differ, and change every round: only the product orders them.
+    stress(&|round| (streams[round % 4], streams[(round + 1) % 4]), gpu);
+    for stream in streams {
+        // SAFETY: made above, idle, not used afterwards.
+        unsafe { destroy(stream) }.unwrap();
+    }
+}
+
+/// Ordered as on a driver older than CUDA 12.5.
+fn synchronizing() -> Gpu {
+    let Gpu { context, lt } = Gpu::new();
+    let gpu = Gpu { context, lt: lt.synchronizing() };
+    assert_eq!(gpu.lt.ordering(), Ordering::Synchronize);
+    gpu
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn products_are_ordered_with_one_other_stream() {
-    let gpu = Gpu::new();
-    let stream = non_blocking();
-    stress(&|_| (stream, stream), &gpu);
-    // SAFETY: made above, idle, not used afterwards.
-    unsafe { destroy(stream) }.unwrap();
+    one_other_stream(&Gpu::new());
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn products_are_ordered_with_several_streams_that_take_turns() {
-    let gpu = Gpu::new();
-    let streams: Vec<_> = (0..4).map(|_| non_blocking()).collect();
-    // Writer and reader differ, and change every round: only the product orders them.
-    stress(&|round| (streams[round % 4], streams[(round + 1) % 4]), &gpu);
-    for stream in streams {
-        // SAFETY: made above, idle, not used afterwards.
-        unsafe { destroy(stream) }.unwrap();
-    }
+    several_streams_that_take_turns(&Gpu::new());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn products_are_ordered_by_waiting_with_one_other_stream() {
+    one_other_stream(&synchronizing());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn products_are_ordered_by_waiting_with_several_streams_that_take_turns() {
+    several_streams_that_take_turns(&synchronizing());
 }
 
 #[test]

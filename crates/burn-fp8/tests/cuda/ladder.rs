@@ -1,16 +1,19 @@
-//! The golden ladder of scaled products, by JAX, on tensor cores. Emulation follows it more closely: `scaled.rs`.
+//! The golden ladder of scaled products, by JAX, on tensor cores, each in one call of cuBLASLt. Emulation follows it more closely:
+//! `scaled.rs`.
 
 use burn::tensor::{FloatDType, Tensor, bf16};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::{
     Activation, Execution, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, ScaledOutput,
-    scaled_matmul, trace,
+    scaled_matmul,
 };
 
 use crate::common::golden::{Golden, format};
 use crate::common::{assert_close, every_matmul, tensor, values};
 use crate::on_cuda_and_rehearsed;
-use crate::support::{assert_native, assert_native_but_gelu, decoded, emulated, is_rehearsal};
+use crate::support::{
+    assert_native, assert_native_but_gelu, decoded, emulated, is_rehearsal, trace_single_calls,
+};
 
 /// Relative to the largest magnitude: tensor cores keep 14 bits or so of each sum. What is near zero beside the rest may be off by
 /// many of its own last places for it.
@@ -71,7 +74,7 @@ impl<B: Fp8Matmul> Case<B> {
             (false, false) => every_matmul().with_execution(Execution::Native),
         };
         let run = || config.scope(|| scaled_matmul(&self.a, &self.b, &options));
-        let (output, report) = trace(run);
+        let (output, report) = trace_single_calls::<B, _>(run);
         match is_gelu {
             true => assert_native_but_gelu::<B>(&report, &step.what),
             false => assert_native::<B>(&report, 1),

@@ -12,6 +12,7 @@ use crate::common::{assert_close, fused as golden, tensor, values};
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
     assert_native, assert_native_but_gelu, emulated, integers, native, product, rounded,
+    trace_single_calls,
 };
 
 const SHAPES: [[usize; 3]; 3] = [[48, 64, 80], [130, 256, 96], [512, 512, 256]];
@@ -68,7 +69,7 @@ fn both<B: Fp8Matmul, R>(
 ) -> [R; 2] {
     let run = |config: Fp8Config| {
         let run = || config.scope(|| scaled_matmul(&operands.a, &operands.b, options));
-        let (output, report) = trace(run);
+        let (output, report) = trace_single_calls::<B, _>(run);
         (read(output.expect("the hardware has it")), report)
     };
     let (native, report) = run(native::<B>());

@@ -2,7 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
-use burn_fp8::{Execution, Fallback, Fp8Config, Fp8Format, Ran, Recipe, Report};
+use burn_fp8::{Execution, Fallback, Fp8Config, Fp8Format, Ran, Recipe, Report, trace};
 
 use crate::common::{Random, every_matmul, tensor};
 
@@ -90,6 +90,32 @@ pub fn typed<B: Backend, const D: usize>(
 /// Whether it ran on tensor cores, by an algorithm that is named.
 pub fn is_native(ran: &Ran) -> bool {
     matches!(ran, Ran::Native { algorithm } if algorithm.starts_with("algorithm "))
+}
+
+/// How often cuBLASLt has multiplied in this process so far, with everything enqueued that was asked for. Tests run one by one, so that
+/// no other one multiplies meanwhile.
+fn launches<B: Backend>() -> u64 {
+    B::sync(&B::Device::default()).expect("the device computes");
+    #[cfg(feature = "cuda")]
+    {
+        burn_fp8_cublaslt::launches()
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        0
+    }
+}
+
+/// As `trace`; panics unless each native product was one call of cuBLASLt. The report cannot tell: it has one entry for a product,
+/// whatever runs it.
+#[track_caller]
+pub fn trace_single_calls<B: Backend, R>(products: impl FnOnce() -> R) -> (R, Report) {
+    let before = launches::<B>();
+    let (result, report) = trace(products);
+    let calls = launches::<B>() - before;
+    let native = report.products.iter().filter(|product| is_native(&product.ran)).count();
+    assert_eq!(calls, native as u64, "calls of cublasLtMatmul: {report}");
+    (result, report)
 }
 
 /// Panics unless every product of a report ran on tensor cores.

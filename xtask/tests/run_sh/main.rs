@@ -1,173 +1,12 @@
 //! The script that runs on a GPU host, on hosts that are made up: what it finds missing, what it runs, and how it ends.
 #![cfg(target_os = "linux")]
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::{RwLock, RwLockReadGuard};
+mod host;
 
-use tempfile::TempDir;
+use std::fs;
+use std::process::Command;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu/run.sh");
-
-/// Held to write while a process starts, to read while a program is written. A process that starts inherits, until it is another
-/// program, what other threads have open for writing, and what is open for writing cannot be run: "text file busy".
-static STARTING: RwLock<()> = RwLock::new(());
-
-fn writing() -> RwLockReadGuard<'static, ()> {
-    STARTING.read().unwrap()
-}
-
-/// Runs a command to its end.
-fn run_to_end(command: &mut Command) -> std::io::Result<Output> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = {
-        let _alone = STARTING.write().unwrap();
-        command.spawn()?
-    };
-    child.wait_with_output()
-}
-
-const HEADERS: [&str; 8] = [
-    "cuda_runtime.h",
-    "cuda_fp16.h",
-    "cuda_bf16.h",
-    "cuda_fp8.h",
-    "mma.h",
-    "crt/host_defines.h",
-    "cooperative_groups.h",
-    "cccl/cuda/barrier",
-];
-
-/// A real one would be found whatever a test makes up.
-fn has_nvidia_driver() -> bool {
-    Path::new("/dev/nvidiactl").exists() || Path::new("/usr/local/cuda").exists()
-}
-
-/// A host with everything, as far as the script can see, and an unpacked archive with programs that do nothing.
-struct Host {
-    folder: TempDir,
-}
-
-impl Host {
-    fn complete() -> Self {
-        let host = Self { folder: tempfile::tempdir().unwrap() };
-        for library in ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"] {
-            host.file(&format!("lib/{library}"), "");
-        }
-        for header in HEADERS {
-            host.file(&format!("cuda/include/{header}"), "");
-        }
-        host.driver("NVIDIA H200, 9.0, 580.1", "13.0");
-        fs::create_dir_all(host.path("archive")).unwrap();
-        {
-            let _writing = writing();
-            fs::copy(SCRIPT, host.path("archive/run.sh")).unwrap();
-        }
-        host.file("archive/MANIFEST", "revision\tabc\n");
-        host.program(
-            "archive/bin/burn-fp8-tests",
-            r#"if [ "$1" = --list ]; then printf 'codes::fused::a: test\ncodes::unfused::a: test\nproducts::fused::b: test\n'; exit; fi
-echo "$BURN_FP8_GOLDEN $*""#,
-        );
-        host.program(
-            "archive/bin/burn-fp8-gpu",
-            r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#,
-        );
-        host.program(
-            "archive/bin/burn-fp8-cublaslt-tests",
-            r#"if [ "$1" = --list ]; then printf 'epilogues::c: test\nd: test\n'; fi"#,
-        );
-        for example in ["digits", "fused_matmul"] {
-            host.program(&format!("archive/bin/{example}"), r#"echo "$*""#);
-        }
-        host
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn file(&self, name: &str, text: &str) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let _writing = writing();
-        fs::write(path, text).unwrap();
-    }
-
-    fn program(&self, name: &str, script: &str) {
-        self.file(name, &format!("#!/bin/sh\n{script}\n"));
-        fs::set_permissions(self.path(name), Permissions::from_mode(0o755)).unwrap();
-    }
-
-    /// An nvidia-smi that knows this device and this version of CUDA.
-    fn driver(&self, device: &str, cuda: &str) {
-        self.program(
-            "bin/nvidia-smi",
-            &format!(
-                "if [ $# = 0 ]; then echo '| Driver Version: 580.1  CUDA Version: {cuda} |'; else echo '0, GPU-0, {device}'; fi"
-            ),
-        );
-    }
-
-    /// An nvidia-smi that knows these devices, each with index and UUID.
-    fn devices(&self, lines: &str) {
-        self.program(
-            "bin/nvidia-smi",
-            &format!("if [ $# = 0 ]; then echo 'CUDA Version: 13.0'; else printf '{lines}'; fi"),
-        );
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.run_seeing(None, arguments)
-    }
-
-    /// With CUDA_VISIBLE_DEVICES.
-    fn run_seeing(&self, devices: Option<&str>, arguments: &[&str]) -> Output {
-        let search = std::env::var("PATH").unwrap();
-        let mut command = Command::new(self.path("archive/run.sh"));
-        match devices {
-            Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
-            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
-        };
-        command
-            .args(arguments)
-            .args(["--python", "/no/such/python"])
-            .current_dir(self.folder.path())
-            .env("PATH", format!("{}:{search}", self.path("bin").display()))
-            .env("LD_LIBRARY_PATH", self.path("lib"))
-            .env("CUDA_PATH", self.path("cuda"));
-        run_to_end(&mut command).unwrap()
-    }
-
-    /// What the script finds missing.
-    #[track_caller]
-    fn missing(&self) -> String {
-        let output = self.run(&["--check-only"]);
-        let text = error(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        text.split_once("Missing:").expect("a list").1.to_owned()
-    }
-
-    /// Phases with their status, as the last run left them.
-    fn phases(&self) -> Vec<(String, String)> {
-        let text = fs::read_to_string(self.path("results/phases.tsv")).unwrap();
-        let columns = |line: &str| {
-            let mut columns = line.split('\t').map(str::to_owned);
-            (columns.next().unwrap(), columns.next().unwrap())
-        };
-        text.lines().map(columns).collect()
-    }
-}
-
-fn error(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use host::{Host, SCRIPT, error, has_nvidia_driver, printed, run_to_end};
 
 #[test]
 fn a_machine_without_a_gpu_is_told_all_that_it_lacks() {
@@ -363,6 +202,31 @@ case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
     assert!(phases.contains(&("burn-fp8:codes".into(), "failed: status 101".into())));
     assert!(phases.contains(&("burn-fp8:products".into(), "ok".into())));
     assert!(phases.iter().all(|(name, _)| !name.starts_with("gpu-")), "{phases:?}");
+}
+
+/// Both examples end well where they emulate: one is asked for tensor cores, of the other what it printed is counted.
+#[test]
+fn an_example_that_is_emulated_is_a_failure() {
+    let host = Host::complete();
+    let run = || host.run(&["--out", "results", "--phases", "examples"]);
+    host.fused_matmul(8);
+    assert_eq!(run().status.code(), Some(0));
+
+    host.fused_matmul(4);
+    host.digits(
+        r#"[ "$config" = '{"execution": "native"}' ] || exit 0; echo 'error: native'; exit 2"#,
+    );
+    let output = run();
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    let emulated = "failed: 4 products on tensor cores instead of 5 or more";
+    assert_eq!(
+        host.phases()[1..],
+        [("digits".into(), "failed: status 2".into()), ("fused_matmul".into(), emulated.into())]
+    );
+    let summary = format!(
+        "1 passed, 2 failed, 0 skipped: failed digits (failed: status 2); failed fused_matmul ({emulated})"
+    );
+    assert!(printed(&output).contains(&summary), "{}", printed(&output));
 }
 
 #[test]
