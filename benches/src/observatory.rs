@@ -1,4 +1,4 @@
-//! What it costs to watch a model train: steps of the perceptron of [`mlp`](crate::mlp) in an observatory, against the same steps
+//! What it costs to watch a model train: steps of the perceptron of the group `mlp` in an observatory, against the same steps
 //! outside of one.
 
 use burn_fp8::report::{Observatory, ObservatoryOptions};

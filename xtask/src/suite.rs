@@ -19,7 +19,7 @@ pub enum Scope {
 ///
 /// The kernels' feature `cuda` is that of a test which compiles them with NVRTC.
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion,burn-fp8/router,\
-    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,fused_matmul/wgpu";
+    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,fused_matmul/wgpu,char-lm/wgpu";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
 
 /// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.

@@ -118,7 +118,7 @@ pub enum Error {
     },
     /// cuBLASLt knows no algorithm for a product that breaks no documented rule.
     #[error(
-        "cuBLASLt {library} has no algorithm for the FP8 product {shape} on {compute}{}; leave out its epilogue or choose another output type",
+        "cuBLASLt {library} has no algorithm for the FP8 product {shape} on {compute}{}; another type of output, or no epilogue where it has one, may do",
         hint.map(|hint| format!(": {hint}")).unwrap_or_default()
     )]
     NoAlgorithm {
@@ -133,7 +133,7 @@ pub enum Error {
     },
     /// The workspace is too small for every algorithm.
     #[error(
-        "a workspace of {available} bytes is too small for the FP8 product {shape}: {needed} are needed; make CublasLt with a larger one"
+        "a workspace of {available} bytes is too small for the FP8 product {shape}: {needed} are needed; CublasLt::with_workspace makes a larger one"
     )]
     Workspace {
         /// The product.

@@ -177,6 +177,23 @@ impl<B: Backend> Codes<B> {
         portable::transpose::<B>(self)
     }
 
+    /// The same codes, row by row in memory. A transpose may be a view.
+    pub(crate) fn contiguous(self) -> Self {
+        // Flat tensors are no views; Burn has no operation for it.
+        let flat = Shape::new([self.shape().num_elements()]);
+        match self {
+            Self::Bytes(codes, format) => {
+                let shape = codes.shape();
+                Self::Bytes(B::int_reshape(B::int_reshape(codes, flat), shape), format)
+            }
+            Self::Values(values) => {
+                let shape = values.shape();
+                Self::Values(B::float_reshape(B::float_reshape(values, flat), shape))
+            }
+            packed @ Self::Packed(..) => packed,
+        }
+    }
+
     fn moved_to(self, device: &B::Device) -> Self {
         match self {
             Self::Bytes(codes, format) => Self::Bytes(B::int_to_device(codes, device), format),

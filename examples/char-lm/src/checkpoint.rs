@@ -11,6 +11,8 @@ use burn::module::Module;
 use burn::optim::Optimizer;
 use burn::record::{Recorder, RecorderError};
 use burn::tensor::backend::AutodiffBackend;
+use burn::train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
+use burn::train::metric::store::EventStoreClient;
 use burn_fp8::Fp8Matmul;
 
 use crate::model::{self, Gpt};
@@ -18,6 +20,20 @@ use crate::recorder::WholeFileRecorder;
 
 /// The three files of a checkpoint, as the Learner names them.
 const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
+
+/// Keeps this many checkpoints, and has the training wait until one is written.
+///
+/// The Learner writes checkpoints on threads of their own while it trains on. With Burn's Fusion that ends in "Should have handle for
+/// tensor" where a step has taken a weight that such a thread has yet to read (<https://github.com/tracel-ai/burn/issues/4347>). A thread
+/// takes the order to delete only after it has written, and the Learner waits until it is taken.
+pub struct Last(pub usize);
+
+impl CheckpointingStrategy for Last {
+    fn checkpointing(&mut self, epoch: usize, _: &EventStoreClient) -> Vec<CheckpointingAction> {
+        // There is no epoch 0, and deleting what is not there does nothing.
+        vec![CheckpointingAction::Save, CheckpointingAction::Delete(epoch.saturating_sub(self.0))]
+    }
+}
 
 /// The newest epoch, at most `newest`, whose checkpoint is whole. Says on stderr which ones are passed over. `None` where there is none, or
 /// nothing but what a process that was killed had not written to its end.

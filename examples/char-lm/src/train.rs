@@ -17,7 +17,6 @@ use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::train::checkpoint::KeepLastNCheckpoints;
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, LossMetric};
 use burn::train::{InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
@@ -227,7 +226,7 @@ where
     .with_metric_logger(curve.clone())
     .with_application_logger(None)
     .with_file_checkpointer(WholeFileRecorder::default())
-    .with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
+    .with_checkpointing_strategy(checkpoint::Last(2))
     .num_epochs(last_epoch);
     if is_plain {
         training = training.renderer(Silent);

@@ -85,6 +85,25 @@ fn other_backends_train_too() {
     assert!(number(&losses[1], "valid_loss") < number(&losses[0], "valid_loss"));
 }
 
+/// On Mesa's software Vulkan where there is no GPU. Burn's Fusion and autotuning are on, and dropout is the device's own.
+#[cfg(feature = "wgpu")]
+#[test]
+fn wgpu_trains_in_each_precision() {
+    let folder = folder();
+    for precision in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
+        let run = folder.path().join(precision);
+        let arguments = ["train", "--size", "smoke", "--epochs", "2", "--backend", "wgpu"];
+        let more = ["--precision", precision, "--out", text(&run), "--length", "8"];
+        let (stdout, _) = succeeds(&[&arguments[..], &more].concat());
+        let outcome = json(run.join("outcome.json"));
+        let losses = outcome["losses"].as_array().expect("losses");
+        let [first, last] = [0, 1].map(|epoch| number(&losses[epoch], "valid_loss"));
+        assert!(last < first && first < 63f64.ln(), "{precision}: {outcome}");
+        assert_eq!(number(&outcome, "fp8_share") > 0.5, precision != "f32", "{outcome}");
+        assert!(stdout.contains("And God said"), "{stdout}");
+    }
+}
+
 #[test]
 fn patience_ends_a_run_early() {
     let folder = folder();

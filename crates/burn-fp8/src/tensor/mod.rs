@@ -227,9 +227,10 @@ impl<B: Backend> Fp8Tensor<B, 2> {
         Self { transposed: !self.transposed, ..self.clone() }
     }
 
-    /// The same tensor with its codes row by row, or column by column.
+    /// The same tensor with its codes row by row, or column by column. They have been moved, and need not be again.
     pub(crate) fn laid_out(&self, of_transpose: bool) -> Self {
-        let codes = Fp8Codes::new(self.row_major(of_transpose), self.format());
+        let codes = self.row_major(of_transpose).contiguous();
+        let codes = Fp8Codes::new(codes, self.format());
         Self { codes, scale: self.scale.clone(), transposed: of_transpose }
     }
 

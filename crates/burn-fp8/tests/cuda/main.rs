@@ -13,6 +13,7 @@ mod accuracy;
 #[cfg(feature = "cuda")]
 mod codes;
 mod delayed;
+mod frozen;
 #[cfg(feature = "cuda")]
 mod golden;
 mod ladder;

@@ -62,3 +62,31 @@ impl<B: AutodiffBackend> Weight<B> {
         Self::new(Fp8Tensor::from_inner(weight.get()))
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::backend::Flex;
+    use burn_fp8_core::Fp8Format;
+
+    use super::*;
+
+    /// A view would be copied by every product.
+    #[test]
+    fn a_layout_is_kept_in_memory() {
+        let device = Default::default();
+        let bytes: Vec<u8> = (0..15).collect();
+        let codes = Fp8Tensor::<Flex, 2>::from_bytes(bytes, [3, 5], Fp8Format::E4M3, 1.0, &device);
+        let weight = Weight::new(codes.expect("15 codes"));
+        let column_by_column = [0, 5, 10, 1, 6, 11, 2, 7, 12, 3, 8, 13, 4, 9, 14];
+        let row_by_row: [u8; 15] = std::array::from_fn(|code| code as u8);
+        for (of_transpose, expected) in [(true, column_by_column), (false, row_by_row)] {
+            let Codes::Bytes(codes, _) = weight.laid_out(of_transpose) else {
+                panic!("Flex has u8");
+            };
+            assert!(codes.layout().is_contiguous());
+            assert_eq!(codes.bytes(), expected);
+            assert_eq!(weight.get().is_transposed(), of_transpose);
+            assert_eq!(weight.codes().to_bytes(), row_by_row);
+        }
+    }
+}

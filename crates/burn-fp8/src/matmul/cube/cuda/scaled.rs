@@ -20,7 +20,7 @@ use crate::report::Ran;
 
 /// The product. `None` where there are no tensor cores, or no algorithm on them: then the reason has been noted.
 ///
-/// K and N are padded to multiples of 16 where they are none, which costs a pass over the codes.
+/// K and N are padded to multiples of 16 where they are none: codes are decoded and quantized again, one pass each. A trace tells.
 pub(in crate::matmul::cube) fn scaled_matmul<B, R: CubeRuntime>(
     a: &ScaledOperand<B>,
     b_t: &ScaledOperand<B>,
@@ -32,7 +32,7 @@ where
     let like = tensor_of(&a.codes).clone();
     let device = device_of(&like)?;
     let (client, _) = device;
-    let ([m, _], [n, _]) = (dims(&a.codes), dims(&b_t.codes));
+    let ([m, k], [n, _]) = (dims(&a.codes), dims(&b_t.codes));
     let padded_n = n.next_multiple_of(PADDING);
     let problem = plan_of(&NativeProblem::of_scaled([a, b_t], request));
     let size = match &request.output {
@@ -55,7 +55,13 @@ where
     }
     .scaled::<B, R>(client, [&a.scale, &b_t.scale]);
     match launch(device, problem, call) {
-        Ok(launch) => note(&request.note, || Ran::Native { algorithm: describe(&launch) }),
+        Ok(launch) => note(&request.note, || {
+            let mut algorithm = describe(&launch);
+            if [n, k].iter().any(|size| !size.is_multiple_of(PADDING)) {
+                algorithm += "; N and K padded to multiples of 16, by passes of their own";
+            }
+            Ran::Native { algorithm }
+        }),
         Err(fallback) => {
             fall_back(fallback, request.otherwise, &request.note);
             return None;
