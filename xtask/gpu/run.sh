@@ -87,7 +87,7 @@ is_known() {
     local program
     case $1 in
         tests | burn-fp8 | burn-fp8-cublaslt | sanitizer | sanitizer-memcheck | sanitizer-racecheck | sanitizer-initcheck | \
-            accuracy | accuracy-products | examples | digits | fused_matmul | peers | bench | \
+            accuracy | accuracy-products | examples | digits | fused_matmul | char-lm | char-lm-block | peers | bench | \
             gpu-gemm | gpu-kernels | gpu-linear | gpu-host | gpu-break-even) ;;
         burn-fp8:* | burn-fp8-cublaslt:*)
             program=${1%%:*}-tests
@@ -389,7 +389,7 @@ lose() {
 }
 
 # phase NAME GROUP KIND LIMIT COMMAND...: runs a command, if it is wanted, for LIMIT seconds at most. Where `natively` is set, it has to
-# print as often that a product ran on tensor cores: a program that emulates where it must ends well, too.
+# print as often that a product ran on tensor cores, or `words`: a program that emulates where it must ends well, too.
 phase() {
     local name=$1 group=$2 kind=$3 limit=$4 word
     shift 4
@@ -428,9 +428,9 @@ phase() {
     esac
     local native
     if ((status == 0 && ${natively:-0} > 0)); then
-        native=$(grep -o 'native: algorithm ' "$out/$log" | wc -l)
+        native=$(grep -o "${words:-native: algorithm }" "$out/$log" | wc -l)
         if ((native < natively)); then
-            verdict="failed: $native products on tensor cores instead of $natively or more"
+            verdict="failed: $native times on tensor cores instead of $natively or more"
             status=1
         fi
     fi
@@ -602,6 +602,15 @@ phase digits examples validate 180 "$here/bin/digits" --backend cuda --config di
 # It prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it there. The other
 # five of its eight products have none.
 natively=5 phase fused_matmul examples validate 120 "$here/bin/fused_matmul" --backend cuda --execution auto
+# A language model through Burn's Learner with its checkpoints; and one block of it in five precisions, three of them in FP8, each with three
+# products of four layers.
+if ((list_only == 0)) && is_wanted char-lm examples validate; then
+    # A run that has ended is not trained again.
+    rm -rf "$out/char-lm"
+fi
+phase char-lm examples validate 240 "$here/bin/char-lm" train --backend cuda --size smoke --epochs 2 --precision fp8-current --out char-lm
+natively=3 words=': 12 of 12 FP8 products on tensor cores' phase char-lm-block examples validate 120 "$here/bin/char-lm" block \
+    --backend cuda --out char-lm-block
 
 compare=()
 if [[ -n $torch ]]; then

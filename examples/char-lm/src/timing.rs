@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::{Capability, Fp8Matmul};
+use burn_fp8::{Capability, Fp8Matmul, ProductReport, Ran, Report, trace};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
@@ -43,6 +43,7 @@ struct Timed<B: AutodiffBackend> {
     block: Block<B>,
     forward: Vec<f64>,
     both: Vec<f64>,
+    ran: Report,
 }
 
 /// Times one block of the size's model, writes `block.md` and `block.json`, and returns the table.
@@ -80,7 +81,11 @@ where
             Layers::Linear => block,
             Layers::Fp8 => block.with_fp8_layers(&Fp8DotGeneralConfig::new()),
         };
-        timed.push(Timed { name, setup, block, forward: vec![], both: vec![] });
+        let mut variant =
+            Timed { name, setup, block, forward: vec![], both: vec![], ran: Report::default() };
+        // Tracing takes time of its own.
+        variant.ran = trace(|| variant.time(&x, Pass::Both, &device)).1;
+        timed.push(variant);
     }
     for round in 0..WARM_UP + args.rounds as usize {
         // One after the other in each round, so that what disturbs the machine disturbs all.
@@ -103,6 +108,12 @@ enum Pass {
 }
 
 impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
+    /// How many of its products were in FP8, and how many of these on tensor cores.
+    fn fp8_products(&self) -> [usize; 2] {
+        let native = |product: &&ProductReport| matches!(product.ran, Ran::Native { .. });
+        [self.ran.fp8().count(), self.ran.fp8().filter(native).count()]
+    }
+
     /// Milliseconds of a forward pass as in training, or of one with its backward pass, casts of the weights included. What an
     /// optimizer does is not, and so not that of FP8 layers' state either.
     fn time(&self, x: &Tensor<B, 3>, pass: Pass, device: &B::Device) -> f64 {
@@ -168,11 +179,19 @@ where
     let capability = B::fp8_capability(&B::Device::default());
     let origin = Origin::here(args.backend);
     let &Shape { batch, context, width, heads, .. } = shape;
-    let emulation = match capability {
+    let emulation: String = match capability {
         Capability::FakeQuantized { .. } => {
             " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win."
+                .into()
         }
-        _ => "",
+        _ => timed
+            .iter()
+            .map(|variant| (variant.name, variant.fp8_products()))
+            .filter(|(_, [fp8, _])| *fp8 > 0)
+            .map(|(name, [fp8, native])| {
+                format!("\n\n{name}: {native} of {fp8} FP8 products on tensor cores.")
+            })
+            .collect(),
     };
     let text = format!(
         "{table}\n\nBatch {batch}, context {context}, width {width}, {heads} heads, no dropout; medians of {} rounds, the variants one after \
@@ -184,6 +203,8 @@ where
             "name": variant.name,
             "forward_ms": median(&variant.forward),
             "forward_backward_ms": median(&variant.both),
+            "fp8_products": variant.fp8_products()[0],
+            "native_products": variant.fp8_products()[1],
             "all_forward_ms": variant.forward,
             "all_forward_backward_ms": variant.both,
         })

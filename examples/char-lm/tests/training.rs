@@ -316,6 +316,9 @@ fn a_block_is_timed_in_every_precision() {
     for (row, name) in rows.iter().zip(names) {
         assert_eq!(row["name"], name);
         assert!(stdout.contains(name));
+        // Three products of each of four layers, emulated on Flex.
+        let fp8 = if name.contains("FP8") { 12.0 } else { 0.0 };
+        assert_eq!([number(row, "fp8_products"), number(row, "native_products")], [fp8, 0.0]);
         for field in ["forward_ms", "forward_backward_ms"] {
             let mut all: Vec<f64> = row[format!("all_{field}")]
                 .as_array()

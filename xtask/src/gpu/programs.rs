@@ -20,7 +20,7 @@ struct Program {
     name: &'static str,
 }
 
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 6] = [
     Program {
         package: "burn-fp8",
         target: "cuda",
@@ -48,6 +48,13 @@ const PROGRAMS: [Program; 5] = [
         kind: TargetKind::Bin,
         features: &["cuda"],
         name: "digits",
+    },
+    Program {
+        package: "char-lm",
+        target: "char-lm",
+        kind: TargetKind::Bin,
+        features: &["cuda"],
+        name: "char-lm",
     },
     Program {
         package: "fused_matmul",

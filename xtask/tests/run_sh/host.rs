@@ -80,6 +80,7 @@ echo "$BURN_FP8_GOLDEN $*""#,
         );
         host.digits("echo trained");
         host.fused_matmul(5);
+        host.char_lm(12);
         host
     }
 
@@ -97,6 +98,17 @@ echo "$BURN_FP8_GOLDEN $*""#,
     pub fn program(&self, name: &str, script: &str) {
         self.file(name, &format!("#!/bin/sh\n{script}\n"));
         fs::set_permissions(self.path(name), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A model that trains into a new folder, and a block of which this many of twelve products run on tensor cores with delayed scaling.
+    pub fn char_lm(&self, native: usize) {
+        let of =
+            |name, native| format!("echo '{name}: {native} of 12 FP8 products on tensor cores.'");
+        let lines = [of("current", 12), of("delayed", native), of("layers", 12)].join("; ");
+        let script = format!(
+            "case $1 in train) [ ! -e char-lm ] || exit 2; mkdir char-lm;; block) {lines};; esac"
+        );
+        self.program("archive/bin/char-lm", &script);
     }
 
     /// An example that finds its configuration, and then does this.

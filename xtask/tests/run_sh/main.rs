@@ -149,6 +149,8 @@ fn every_phase_runs_and_is_reported() {
         "burn-fp8-cublaslt:epilogues",
         "digits",
         "fused_matmul",
+        "char-lm",
+        "char-lm-block",
         "gpu-gemm",
         "gpu-kernels",
         "gpu-linear",
@@ -176,7 +178,7 @@ fn every_phase_runs_and_is_reported() {
     }
     assert!(host.path("results/results.json").exists());
     assert!(
-        printed(&output).contains("12 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
+        printed(&output).contains("14 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
         "{}",
         printed(&output)
     );
@@ -196,7 +198,7 @@ case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
     let output = host.run(&["--out", "results", "--validate-only"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(printed(&output).contains("    test codes::a ... FAILED"), "{}", printed(&output));
-    let summary = "6 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
+    let summary = "8 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
     assert!(printed(&output).contains(summary), "{}", printed(&output));
     let phases = host.phases();
     assert!(phases.contains(&("burn-fp8:codes".into(), "failed: status 101".into())));
@@ -204,7 +206,7 @@ case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
     assert!(phases.iter().all(|(name, _)| !name.starts_with("gpu-")), "{phases:?}");
 }
 
-/// Both examples end well where they emulate: one is asked for tensor cores, of the other what it printed is counted.
+/// The examples end well where they emulate: one is asked for tensor cores, of the others what they printed is counted.
 #[test]
 fn an_example_that_is_emulated_is_a_failure() {
     let host = Host::complete();
@@ -213,20 +215,20 @@ fn an_example_that_is_emulated_is_a_failure() {
     assert_eq!(run().status.code(), Some(0));
 
     host.fused_matmul(4);
+    host.char_lm(11);
     host.digits(
         r#"[ "$config" = '{"execution": "native"}' ] || exit 0; echo 'error: native'; exit 2"#,
     );
     let output = run();
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
-    let emulated = "failed: 4 products on tensor cores instead of 5 or more";
-    assert_eq!(
-        host.phases()[1..],
-        [("digits".into(), "failed: status 2".into()), ("fused_matmul".into(), emulated.into())]
-    );
-    let summary = format!(
-        "1 passed, 2 failed, 0 skipped: failed digits (failed: status 2); failed fused_matmul ({emulated})"
-    );
-    assert!(printed(&output).contains(&summary), "{}", printed(&output));
+    let expected = [
+        ("digits", "failed: status 2"),
+        ("fused_matmul", "failed: 4 times on tensor cores instead of 5 or more"),
+        ("char-lm", "ok"),
+        ("char-lm-block", "failed: 2 times on tensor cores instead of 3 or more"),
+    ];
+    assert_eq!(host.phases()[1..], expected.map(|(name, status)| (name.into(), status.into())));
+    assert!(printed(&output).contains("2 passed, 3 failed, 0 skipped: "), "{}", printed(&output));
 }
 
 #[test]
