@@ -124,12 +124,7 @@ impl Capability {
     /// [`Unavailable`], naming what is missing and how to get it: a library, the device, FP8 tensor cores (sm_89), a
     /// cuBLASLt that is new enough, a driver for it.
     pub fn probe(ordinal: u32) -> Result<Self, Unavailable> {
-        let driver = library::driver()?;
-        let count = driver.device_count()?;
-        let device = match i32::try_from(ordinal) {
-            Ok(ordinal) if ordinal < count => driver.device(ordinal)?,
-            _ => return Err(Unavailable::NoSuchDevice { ordinal, count }),
-        };
+        let (driver, device) = find_device(ordinal)?;
         Self::of_device(driver, device)
     }
 
@@ -157,6 +152,24 @@ impl Capability {
             return Err(Unavailable::OldDriver { library, driver });
         }
         Ok(Self { compute, library, driver })
+    }
+}
+
+/// Checks that there is a device with this ordinal, whatever it can do: without one CubeCL panics, so a program asks before.
+///
+/// # Errors
+///
+/// [`Unavailable`]: no driver, or no such device, and what to do about it.
+pub fn require_device(ordinal: u32) -> Result<(), Unavailable> {
+    find_device(ordinal).map(|_| ())
+}
+
+fn find_device(ordinal: u32) -> Result<(&'static Driver, Device), Unavailable> {
+    let driver = library::driver()?;
+    let count = driver.device_count()?;
+    match i32::try_from(ordinal) {
+        Ok(ordinal) if ordinal < count => Ok((driver, driver.device(ordinal)?)),
+        _ => Err(Unavailable::NoSuchDevice { ordinal, count }),
     }
 }
 

@@ -40,7 +40,7 @@ pub use algorithm::{AlgorithmInfo, Choice};
 pub use call::Pointers;
 pub use capability::{
     Capability, ComputeCapability, DriverVersion, LibraryVersion, OLDEST_LIBRARY,
-    OLDEST_LIBRARY_FOR_BLACKWELL,
+    OLDEST_LIBRARY_FOR_BLACKWELL, require_device,
 };
 pub use error::{ContextError, Error, Unavailable};
 pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};

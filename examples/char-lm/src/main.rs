@@ -73,7 +73,8 @@ macro_rules! on_backend {
             #[cfg(feature = "wgpu")]
             BackendName::Wgpu => $function::<burn::backend::Wgpu>($($argument),*),
             #[cfg(feature = "cuda")]
-            BackendName::Cuda => $function::<burn::backend::Cuda>($($argument),*),
+            BackendName::Cuda => anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
+                .and_then(|()| $function::<burn::backend::Cuda>($($argument),*)),
             #[allow(unreachable_patterns, reason = "with both features there is no other")]
             backend => Err(not_built(backend)),
         }

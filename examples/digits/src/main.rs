@@ -49,7 +49,10 @@ fn run(args: &Args) -> Result<()> {
         BackendName::Flex => compare::<Flex>(args, &config),
         BackendName::Ndarray => compare::<NdArray>(args, &config),
         #[cfg(feature = "cuda")]
-        BackendName::Cuda => compare::<burn::backend::Cuda>(args, &config),
+        BackendName::Cuda => {
+            anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
+                .and_then(|()| compare::<burn::backend::Cuda>(args, &config))
+        }
     }
 }
 

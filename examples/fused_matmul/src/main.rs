@@ -25,7 +25,10 @@ fn main() -> ExitCode {
         #[cfg(feature = "wgpu")]
         BackendName::Wgpu => climb::<burn::backend::Wgpu>(&args),
         #[cfg(feature = "cuda")]
-        BackendName::Cuda => climb::<burn::backend::Cuda>(&args),
+        BackendName::Cuda => {
+            anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
+                .and_then(|()| climb::<burn::backend::Cuda>(&args))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
