@@ -5,9 +5,9 @@ use std::hint::black_box;
 use anyhow::Result;
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{
-    Fp8Format, Fp8Matmul, GemmOperand, GemmOptions, Layouts, QuantizeMatrix, Recipe, ScaleRule,
-};
+use burn_fp8::burn_fp8_core::Layouts;
+use burn_fp8::engine::{GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
+use burn_fp8::{Fp8Format, Fp8Matmul, Recipe};
 
 use crate::device::{Side, beside, compare_all, random};
 use crate::rows::Row;

@@ -12,7 +12,8 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::linear;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Tensor, TensorPrimitive};
-use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Ran, Recipe, trace};
+use burn_fp8::report::Implementation;
+use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
 
 use crate::device::{Side, beside, compare, random};
 use crate::rows::Row;
@@ -99,7 +100,8 @@ where
     Fp8Backend<Autodiff<I>>: AutodiffBackend<FloatTensorPrimitive = FloatTensor<Autodiff<I>>>,
 {
     let (_, report) = trace(|| config.scope(|| layer.step::<Fp8Backend<Autodiff<I>>>()));
-    let native = report.products.iter().filter(|p| matches!(p.ran, Ran::Native { .. })).count();
+    let native =
+        report.products.iter().filter(|p| matches!(p.ran, Implementation::Native { .. })).count();
     assert_eq!((native, report.products.len()), (3, 3), "{report}");
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::Fp8Error;
+use crate::error::Fp8Error;
 
 /// The largest file of weights that is read, in bytes.
 pub(crate) const MAX_WEIGHTS: u64 = 1 << 36;

@@ -19,43 +19,36 @@
 //! - [`policy`] has mixed precision by one string, [`policy::Policy`], and loss scaling.
 //! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
 //!   activation, FP8 output and amax, as [`ScaledMatmulOptions`] says.
-//! - [`Fp8Matmul`] is what a backend implements, with one line, to be wrapped.
+//! - [`Fp8Matmul`] is the bound of generic code. [`engine`] is for authors of backends: [`fp8_backend!`] opts one in, with one line.
 //!
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
 
 mod backend;
-mod codes;
 mod config;
+pub mod engine;
 mod error;
 mod file;
-mod matmul;
 pub mod nn;
 pub mod ops;
 pub mod optim;
 pub mod policy;
+mod product;
 pub mod report;
-mod scaled;
-mod scaling;
-mod tensor;
+pub mod scaled;
 
-pub use backend::Fp8Backend;
+pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, AmaxHistory, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity,
-    Layouts, Operand, Overflow, Precision, ProductKind, Products, Recipe, RecipeError, Rejection,
-    Scaling,
+    AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, Precision,
+    ProductKind, Products, Recipe, Scaling,
 };
-pub use codes::Fp8Codes;
-pub use config::{Capability, Execution, Fp8Config, NativeDevice, ProductInfo, high_precision};
+pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
+pub use engine::{Activation, Capability};
 pub use error::Fp8Error;
-pub use matmul::{Codes, Fp8Matmul, Quantize, Quantized, ScaleRule};
-#[doc(hidden)]
-pub use matmul::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizeRows, QuantizedMatrix};
-pub use report::{Fallback, HighPrecision, OperandReport, ProductReport, Ran, Report, trace};
-pub use scaled::{Activation, ScaledMatmulOptions, ScaledMatrix, ScaledOutput, scaled_matmul};
-pub use scaling::Scalar;
-pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteStatus};
-pub use tensor::Fp8Tensor;
+pub use product::delayed;
+pub use product::delayed::{DelayedRecord, DelayedState};
+pub use report::{Report, trace};
+pub use scaled::{Fp8Codes, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

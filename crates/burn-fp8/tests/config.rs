@@ -9,9 +9,11 @@ use std::thread;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, module};
+use burn_fp8::burn_fp8_core::Rejection;
+use burn_fp8::report::{HighPrecision, Implementation};
 use burn_fp8::{
-    Execution, Filter, Fp8Backend, Fp8Config, Fp8Error, GemmRole, HighPrecision, ProductKind, Ran,
-    Recipe, Rejection, high_precision, trace,
+    Execution, Filter, Fp8Backend, Fp8Config, Fp8Error, GemmRole, ProductKind, Recipe,
+    high_precision, trace,
 };
 
 type B = Fp8Backend<Flex>;
@@ -21,7 +23,7 @@ fn product<B: Backend>(m: usize, k: usize, n: usize) -> Tensor<B, 2> {
     Tensor::<B, 2>::ones([m, k], &device).matmul(Tensor::ones([k, n], &device))
 }
 
-fn ran(m: usize, k: usize, n: usize) -> Ran {
+fn ran(m: usize, k: usize, n: usize) -> Implementation {
     let report = trace(|| product::<B>(m, k, n)).1;
     assert_eq!(report.products.len(), 1);
     report.products[0].ran.clone()
@@ -29,19 +31,19 @@ fn ran(m: usize, k: usize, n: usize) -> Ran {
 
 /// Whether a product that any filter takes runs in FP8 now.
 fn in_fp8() -> bool {
-    ran(64, 64, 64) == Ran::FakeQuantized
+    ran(64, 64, 64) == Implementation::FakeQuantized
 }
 
 #[test]
 fn the_default_filter_starts_at_sixteen() {
     // In a scope: another test of this file changes the process-wide default for a moment.
     let ran = |m, k, n| Fp8Config::default().scope(|| ran(m, k, n));
-    assert_eq!(ran(16, 16, 16), Ran::FakeQuantized);
-    assert_eq!(ran(17, 17, 17), Ran::FakeQuantized);
+    assert_eq!(ran(16, 16, 16), Implementation::FakeQuantized);
+    assert_eq!(ran(17, 17, 17), Implementation::FakeQuantized);
     for (sizes, dimension) in [((15, 16, 16), 'M'), ((16, 15, 16), 'K'), ((16, 16, 15), 'N')] {
         let rejection = Rejection::TooSmall { dimension, size: 15, minimum: 16 };
         let (m, k, n) = sizes;
-        assert_eq!(ran(m, k, n), Ran::HighPrecision(HighPrecision::Filter(rejection)));
+        assert_eq!(ran(m, k, n), Implementation::HighPrecision(HighPrecision::Filter(rejection)));
     }
 }
 
@@ -63,12 +65,12 @@ fn batched_products_and_plain_ones_are_told_apart() {
         let x = Tensor::<B, 3>::ones([2, 16, 16], &device);
         trace(|| x.clone().matmul(x)).1.products[0].ran.clone()
     };
-    assert_eq!(batched(), Ran::HighPrecision(HighPrecision::Filter(Rejection::Batched)));
+    assert_eq!(batched(), Implementation::HighPrecision(HighPrecision::Filter(Rejection::Batched)));
     let config = Fp8Config::default().with_filter(Filter::default().with_batched(true));
-    assert_eq!(config.scope(batched), Ran::FakeQuantized);
+    assert_eq!(config.scope(batched), Implementation::FakeQuantized);
     let linear_only = Fp8Config::default().with_filter(Filter::linear_only());
     let reason = linear_only.scope(|| ran(16, 16, 16));
-    assert_eq!(reason, Ran::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
+    assert_eq!(reason, Implementation::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
 }
 
 #[test]
@@ -158,7 +160,7 @@ static DEFAULT: Mutex<()> = Mutex::new(());
 #[test]
 fn scopes_stay_on_their_thread_and_the_default_is_for_all() {
     let _turn = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
-    let tiny = || ran(2, 2, 2) == Ran::FakeQuantized;
+    let tiny = || ran(2, 2, 2) == Implementation::FakeQuantized;
     let everything = Fp8Config::default().with_filter(Filter::every_matmul());
     everything.scope(|| {
         assert!(tiny());
@@ -166,7 +168,7 @@ fn scopes_stay_on_their_thread_and_the_default_is_for_all() {
     });
     // Other tests run meanwhile: the default only gets wider, by products that they do not make outside a scope.
     let wider = Fp8Config::default().with_filter(Filter::default().with_min_sizes(16, 16, 11));
-    let eleven = || ran(16, 11, 16) == Ran::FakeQuantized;
+    let eleven = || ran(16, 11, 16) == Implementation::FakeQuantized;
     assert!(!eleven());
     wider.set_default();
     assert!(thread::scope(|s| s.spawn(eleven).join().unwrap()));
@@ -224,7 +226,7 @@ fn a_predicate_decides_once_for_all_three_products() {
     assert_eq!(step(48).fp8().count(), 3);
     let left_out = step(47);
     assert_eq!(left_out.products.len(), 1);
-    assert_eq!(left_out.products[0].ran, Ran::HighPrecision(HighPrecision::Predicate));
+    assert_eq!(left_out.products[0].ran, Implementation::HighPrecision(HighPrecision::Predicate));
 }
 
 #[test]

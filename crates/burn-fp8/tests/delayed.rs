@@ -6,7 +6,8 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{DelayedState, Fp8Matmul, GemmRole, Ran, Recipe, Report, trace};
+use burn_fp8::report::Implementation;
+use burn_fp8::{DelayedState, Fp8Matmul, GemmRole, Recipe, Report, trace};
 use common::delayed::{
     K, M, N, delayed, product, scales, scales_come_from_earlier_steps, state_stays_finite,
     with_amax,
@@ -221,7 +222,8 @@ fn e5m2_times_e5m2_is_refused() {
 /// Each product that a recipe keeps in high precision is that of the wrapped backend, and the others are what they were.
 #[test]
 fn products_can_be_kept_in_high_precision_one_by_one() {
-    use burn_fp8::{HighPrecision, Precision};
+    use burn_fp8::Precision;
+    use burn_fp8::report::HighPrecision;
 
     type Results = [Vec<u32>; 3];
     fn run<B: AutodiffBackend>() -> (Results, Report) {
@@ -258,8 +260,8 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
                 }
                 let product = report.products.iter().find(|p| p.role == other).expect("three");
                 let expected = match other == role {
-                    true => Ran::HighPrecision(HighPrecision::Recipe),
-                    false => Ran::FakeQuantized,
+                    true => Implementation::HighPrecision(HighPrecision::Recipe),
+                    false => Implementation::FakeQuantized,
                 };
                 assert_eq!(product.ran, expected, "{report}");
             }

@@ -13,7 +13,9 @@ use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::activation::gelu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::{AmaxHistory, DelayedRecord, DelayedState, Fp8Config, Fp8Error, Recipe, SiteRecord};
+use burn_fp8::burn_fp8_core::AmaxHistory;
+use burn_fp8::delayed::SiteRecord;
+use burn_fp8::{DelayedRecord, DelayedState, Fp8Config, Fp8Error, Recipe};
 use common::{Outer, Random, bits, tensor, values};
 
 type B = Outer<Flex>;

@@ -5,7 +5,8 @@ mod common;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::{DelayedState, Fp8Backend, GemmRole, Recipe, Report, SiteStatus, trace};
+use burn_fp8::report::SiteStatus;
+use burn_fp8::{DelayedState, Fp8Backend, GemmRole, Recipe, Report, trace};
 use common::delayed::{K, M, N, delayed, product, with_amax};
 use common::{Inner, Outer, Random, bits, tensor, values};
 

@@ -4,7 +4,8 @@ mod common;
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
-use burn_fp8::{DelayedState, GemmRole, Recipe, Report, SiteRecord, trace};
+use burn_fp8::delayed::SiteRecord;
+use burn_fp8::{DelayedState, GemmRole, Recipe, Report, trace};
 use common::delayed::{K, M, N, delayed, with_amax};
 use common::{Outer, Random, tensor};
 

@@ -7,9 +7,8 @@ use burn::module::Module;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
-use burn_fp8::{
-    Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, HighPrecision, ProductKind, high_precision, trace,
-};
+use burn_fp8::report::HighPrecision;
+use burn_fp8::{Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, ProductKind, high_precision, trace};
 use common::frozen::layer;
 use common::{Random, assert_close, bits, every_matmul, reference, tensor, values};
 

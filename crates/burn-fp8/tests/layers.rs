@@ -11,11 +11,12 @@ use burn::optim::{AdamConfig, GradientsParams, Optimizer, SgdConfig};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
+use burn_fp8::burn_fp8_core::Overflow;
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8Linear, Fp8LinearConfig, Fp8StateRecord};
 use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{
-    Filter, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Overflow, ProductKind, Recipe, Report,
-    high_precision, trace,
+    Filter, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, ProductKind, Recipe, Report, high_precision,
+    trace,
 };
 use common::models::{batch, dot, fp8_net, parameters, state, step};
 use common::{Inner, Outer, Random, assert_close, bits, panic_of, tensor, values};

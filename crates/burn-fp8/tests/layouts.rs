@@ -6,7 +6,8 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{Fp8Backend, HighPrecision, trace};
+use burn_fp8::report::HighPrecision;
+use burn_fp8::{Fp8Backend, trace};
 use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
 
 const TOLERANCE: f32 = 1e-5;
@@ -167,7 +168,8 @@ fn f64_tensors_are_left_alone_and_reported() {
 #[test]
 fn flex_saves_one_byte_an_element() {
     use burn::tensor::TensorPrimitive;
-    use burn_fp8::{Codes, Fp8Matmul, Quantize, Recipe, ScaleRule};
+    use burn_fp8::Recipe;
+    use burn_fp8::engine::{CodesPrimitive, Fp8Engine, Quantize, ScaleRule};
     let view = tensor::<Flex, 2>(&Random(2).spread(12), [3, 4]).transpose();
     let TensorPrimitive::Float(view) = view.into_primitive() else {
         unreachable!("made of floats")
@@ -176,7 +178,7 @@ fn flex_saves_one_byte_an_element() {
         let scale = ScaleRule::Current(Recipe::current());
         let request = Quantize { format, scale, save: true };
         let quantized = Flex::fp8_quantize(view.clone(), request.clone());
-        let Some(Codes::Bytes(codes, _)) = quantized.codes else {
+        let Some(CodesPrimitive::Bytes(codes, _)) = quantized.codes else {
             panic!("Flex holds bytes");
         };
         assert_eq!((codes.dtype(), codes.bytes().len()), (DType::U8, 12));

@@ -10,7 +10,8 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::policy::{self, Policy, SemanticDType};
-use burn_fp8::{Execution, Filter, Fp8Backend, Fp8Config, Ran, Recipe, high_precision, trace};
+use burn_fp8::report::Implementation;
+use burn_fp8::{Execution, Filter, Fp8Backend, Fp8Config, Recipe, high_precision, trace};
 
 type B = Fp8Backend<Flex>;
 
@@ -27,7 +28,7 @@ fn ones<B: Backend>() -> Tensor<B, 2> {
 
 fn in_fp8() -> bool {
     let report = trace(|| ones::<B>().matmul(ones())).1;
-    report.products[0].ran == Ran::FakeQuantized
+    report.products[0].ran == Implementation::FakeQuantized
 }
 
 #[test]

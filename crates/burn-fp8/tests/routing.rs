@@ -9,15 +9,16 @@ use burn::nn::Linear;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{Fp8Backend, Fp8Format, GemmRole, ProductKind, ProductReport, Ran, trace};
+use burn_fp8::report::{Implementation, ProductReport};
+use burn_fp8::{Fp8Backend, Fp8Format, GemmRole, ProductKind, trace};
 use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
 
 /// A product of f32 sums, in another order than the f64 reference.
 const TOLERANCE: f32 = 1e-5;
 
 fn formats(product: &ProductReport) -> (GemmRole, Fp8Format, Fp8Format) {
-    assert_eq!(product.ran, Ran::FakeQuantized);
-    let format = |operand: Option<burn_fp8::OperandReport>| operand.expect("in FP8").format;
+    assert_eq!(product.ran, Implementation::FakeQuantized);
+    let format = |operand: Option<burn_fp8::report::OperandReport>| operand.expect("in FP8").format;
     (product.role, format(product.lhs), format(product.rhs))
 }
 

@@ -5,8 +5,9 @@ mod common;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8::report::Implementation;
 use burn_fp8::{
-    Activation, Execution, Fp8Backend, Fp8Config, Fp8Error, Fp8Matmul, Fp8Tensor, ProductKind, Ran,
+    Activation, Execution, Fp8Backend, Fp8Config, Fp8Error, Fp8Matmul, Fp8Tensor, ProductKind,
     ScaledMatmulOptions, high_precision, scaled_matmul, trace,
 };
 use common::{Random, fused, panic_of, reference, tensor, values};
@@ -133,7 +134,7 @@ fn the_execution_holds_and_high_precision_does_not() {
     for product in &report.products {
         assert_eq!(
             (product.kind, product.ran.clone()),
-            (ProductKind::ScaledMatmul, Ran::FakeQuantized)
+            (ProductKind::ScaledMatmul, Implementation::FakeQuantized)
         );
     }
     assert!(report.to_string().contains("scaled_matmul"), "{report}");

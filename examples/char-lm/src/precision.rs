@@ -323,9 +323,9 @@ mod tests {
             ("f32", "p=f32,c=f32,o=f32"),
             ("f32", "p=f32,c=f32,o=f32,m=high"),
             ("bf16", "p=f32,c=bf16,o=f32"),
-            ("fp8-current", "p=f32,c=f32,o=f32,m=fp8_current"),
+            ("fp8-current", "p=f32,c=f32,o=f32,m=fp8"),
             ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
-            ("c=bf16,o=f32,m=fp8", "c=bf16,o=f32,m=fp8_current"),
+            ("c=bf16,o=f32,m=fp8", "p=f32,c=bf16,o=f32,m=fp8"),
         ] {
             assert!(is_same(named, policy) && is_same(policy, named), "{named} and {policy}");
         }

@@ -8,7 +8,8 @@ use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::{Capability, Fp8Matmul, ProductReport, Ran, Report, trace};
+use burn_fp8::report::{Implementation, ProductReport};
+use burn_fp8::{Capability, Fp8Matmul, Report, trace};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
@@ -23,7 +24,7 @@ use crate::size::Shape;
 const VARIANTS: [(&str, &str, Layers); 5] = [
     ("f32", "p=f32,c=f32,o=f32,m=high", Layers::Linear),
     ("mixed bf16", "p=f32,c=bf16,o=bf16,m=high", Layers::Linear),
-    ("mixed bf16 + FP8, current scaling", "p=f32,c=bf16,o=bf16,m=fp8_current", Layers::Linear),
+    ("mixed bf16 + FP8, current scaling", "p=f32,c=bf16,o=bf16,m=fp8", Layers::Linear),
     ("mixed bf16 + FP8, delayed scaling", "p=f32,c=bf16,o=bf16,m=fp8_delayed", Layers::Linear),
     ("mixed bf16 + FP8 layers", "p=f32,c=bf16,o=bf16,m=fp8", Layers::Fp8),
 ];
@@ -110,7 +111,8 @@ enum Pass {
 impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
     /// How many of its products were in FP8, and how many of these on tensor cores.
     fn fp8_products(&self) -> [usize; 2] {
-        let native = |product: &&ProductReport| matches!(product.ran, Ran::Native { .. });
+        let native =
+            |product: &&ProductReport| matches!(product.ran, Implementation::Native { .. });
         [self.ran.fp8().count(), self.ran.fp8().filter(native).count()]
     }
 

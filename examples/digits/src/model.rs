@@ -5,8 +5,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
+use burn_fp8::burn_fp8_core::Rejection;
 use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
-use burn_fp8::{Fp8Config, Fp8Matmul, Gemm, ProductKind, Rejection};
+use burn_fp8::{Fp8Config, Fp8Matmul, Gemm, ProductKind};
 
 use crate::data::{CLASSES, PIXELS, Samples};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
 
-use burn_fp8::Operand;
+use burn_fp8::burn_fp8_core::Operand;
 
 use crate::model::LAYERS;
 use crate::recipe::RecipeName;

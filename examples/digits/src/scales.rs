@@ -1,6 +1,8 @@
 //! The scales of each layer, read off a trace.
 
-use burn_fp8::{GemmRole, Operand, ProductReport, Report};
+use burn_fp8::burn_fp8_core::Operand;
+use burn_fp8::report::ProductReport;
+use burn_fp8::{GemmRole, Report};
 
 use crate::model::LAYERS;
 

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use burn_fp8::{ProductReport, Report};
+use burn_fp8::Report;
+use burn_fp8::report::ProductReport;
 
 use crate::ladder::Step;
 

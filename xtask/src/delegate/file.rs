@@ -33,7 +33,7 @@ pub fn of_trait(spec: &Spec, item: &ItemTrait, version: &str) -> Result<Delegati
     add_import(&mut imports, &format!("{}::{}", spec.path, spec.name), None);
     add_import(&mut imports, "crate::backend::Fp8Backend", None);
     if spec.bounds.contains("Fp8Matmul") {
-        add_import(&mut imports, "crate::matmul::Fp8Matmul", None);
+        add_import(&mut imports, "crate::backend::Fp8Matmul", None);
     }
 
     let mut members = Vec::new();

@@ -11,10 +11,9 @@ use burn::tensor::ops::{
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use burn::tensor::{TensorPrimitive, TransactionPrimitive};
 
-use crate::Scalar;
-use crate::matmul::{
-    Codes, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix,
-    ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+use crate::engine::{
+    CodesPrimitive, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix,
+    Scalar, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
 
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
@@ -98,12 +97,12 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<Scalar<B>> for Scalar<A> {
     }
 }
 
-impl<A: Backend, B: SameTensors<A>> Rewrap<Codes<B>> for Codes<A> {
-    fn rewrap(self) -> Codes<B> {
+impl<A: Backend, B: SameTensors<A>> Rewrap<CodesPrimitive<B>> for CodesPrimitive<A> {
+    fn rewrap(self) -> CodesPrimitive<B> {
         match self {
-            Self::Bytes(codes, format) => Codes::Bytes(codes, format),
-            Self::Packed(words, shape, format) => Codes::Packed(words, shape, format),
-            Self::Values(values) => Codes::Values(values),
+            Self::Bytes(codes, format) => CodesPrimitive::Bytes(codes, format),
+            Self::Packed(words, shape, format) => CodesPrimitive::Packed(words, shape, format),
+            Self::Values(values) => CodesPrimitive::Values(values),
         }
     }
 }

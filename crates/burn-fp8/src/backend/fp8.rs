@@ -2,16 +2,21 @@
 
 use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
+use burn_fp8_core::Fp8Format;
 
 use super::convert::Rewrap;
-use crate::matmul::{
-    Codes, Fp8Matmul, GemmOperand, GemmOptions, NativeProblem, Product, Quantize, QuantizeMatrix,
-    Quantized, QuantizedMatrix, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest,
+use super::{Fp8Backend, Fp8Matmul};
+use crate::engine::{
+    Capability, CodesPrimitive, Fallback, Fp8Engine, GemmOperand, GemmOptions, NativeProblem,
+    Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, Scalar, ScaleRule, ScaledOperand,
+    ScaledProduct, ScaledRequest,
 };
-use crate::ops::{DotOptions, QdqOptions};
-use crate::{Capability, Fallback, Fp8Backend, Fp8Format, Scalar};
+use crate::ops::{DotOptions, Fp8LayerOps, QdqOptions};
+use crate::product::{Fp8Products, Product};
 
-impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
+impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
+    const FP8_KERNELS: bool = B::FP8_KERNELS;
+
     fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
         B::fp8_quantize(tensor, request.rewrap()).rewrap()
     }
@@ -20,12 +25,12 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         tensor: FloatTensor<Self>,
         format: Fp8Format,
         scale: ScaleRule<Self>,
-    ) -> (Codes<Self>, Scalar<Self>) {
+    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
         let (codes, scale) = B::fp8_quantize_codes(tensor, format, scale.rewrap());
         (codes.rewrap(), scale.rewrap())
     }
 
-    fn fp8_values(codes: Codes<Self>) -> FloatTensor<Self> {
+    fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
         B::fp8_values(codes.rewrap())
     }
 
@@ -60,16 +65,34 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
         B::fp8_check_native(device, problem)
     }
 
-    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
-        B::fp8_is_tracked(tensors)
-    }
-
     fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_plain_matmul(lhs, rhs)
     }
 
-    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: Codes<Self>) -> FloatTensor<Self> {
+    fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        B::fp8_matmul_values(lhs, rhs)
+    }
+
+    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
         B::fp8_matmul_codes(x, codes.rewrap())
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
+    }
+
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        B::fp8_amax(tensor)
+    }
+}
+
+impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
+    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
+        B::fp8_is_tracked(tensors)
     }
 
     fn fp8_matmul(
@@ -104,19 +127,9 @@ impl<B: Fp8Matmul> Fp8Matmul for Fp8Backend<B> {
     ) -> FloatTensor<Self> {
         B::fp8_linear_weight_backward(x, output_grad, product)
     }
+}
 
-    fn fp8_scaled_matmul(
-        a: ScaledOperand<Self>,
-        b_t: ScaledOperand<Self>,
-        request: ScaledRequest<Self>,
-    ) -> ScaledProduct<Self> {
-        B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
-    }
-
-    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
-        B::fp8_amax(tensor)
-    }
-
+impl<B: Fp8Matmul> Fp8LayerOps for Fp8Backend<B> {
     fn fp8_quantize_dequantize(
         x: FloatTensor<Self>,
         scale: FloatTensor<Self>,

@@ -8,9 +8,9 @@ use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor}
 use burn::tensor::{Shape, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
-use crate::matmul::{Product, linear_gemm, record_high_precision};
-use crate::scaling::delayed;
-use crate::{Fp8Backend, Fp8Matmul};
+use super::{Fp8Backend, Fp8Matmul};
+use crate::product::{Product, delayed, linear_gemm};
+use crate::report::record_high_precision;
 
 pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
@@ -28,7 +28,7 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     let kind = KIND.get();
     let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape()).and_then(|mut gemm| {
         gemm.plain_operand &= kind != ProductKind::Attention;
-        Product::plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs])
+        plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs])
     });
     match product {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
@@ -143,10 +143,24 @@ impl Drop for Part {
     }
 }
 
+/// The decision about a product. One that is tracked and not in FP8 is counted all the same, so that those after it keep their sites.
+fn plan<B: Fp8Matmul>(
+    kind: ProductKind,
+    role: GemmRole,
+    forward: Gemm,
+    operands: [&FloatTensor<B>; 2],
+) -> Option<Product> {
+    let product = Product::plan::<B>(kind, role, forward, operands);
+    if product.is_none() && B::fp8_is_tracked(operands) {
+        Product::skip_site();
+    }
+    product
+}
+
 fn plan_linear<B: Fp8Matmul>(
     role: GemmRole,
     forward: Gemm,
     operands: [&FloatTensor<B>; 2],
 ) -> Option<Product> {
-    Product::plan::<B>(ProductKind::Linear, role, forward, operands)
+    plan::<B>(ProductKind::Linear, role, forward, operands)
 }

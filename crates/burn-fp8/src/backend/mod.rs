@@ -10,7 +10,18 @@ mod intercept;
 
 use core::marker::PhantomData;
 
-use crate::{Capability, Fp8Matmul};
+use crate::engine::{Capability, Fp8Engine};
+use crate::ops::Fp8LayerOps;
+use crate::product::Fp8Products;
+
+/// A backend on which products run in FP8: what generic code asks for as a bound.
+///
+/// Burn's backends are, behind the features of their names, and so are `Autodiff` and [`Fp8Backend`] around them. Another backend opts in
+/// with [`fp8_backend!`](crate::fp8_backend). Nobody implements this by hand: it stands for
+/// [`Fp8Engine`](crate::engine::Fp8Engine), what a backend does with codes, and for what follows from it with gradients and without.
+pub trait Fp8Matmul: Fp8Engine + Fp8Products + Fp8LayerOps {}
+
+impl<B: Fp8Engine + Fp8Products + Fp8LayerOps> Fp8Matmul for B {}
 
 /// A backend that runs the matrix products of `B` in FP8, and everything else on `B`.
 ///

@@ -1,4 +1,4 @@
-//! The configuration that a product finds when it runs, and the policy that casts find: of the innermost scope of the thread, else the default.
+//! The configuration that a product finds when it runs: of the innermost scope of the thread, else the default.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,7 +7,6 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::Fp8Config;
-use crate::policy::Policy;
 
 /// What a predicate of [`Fp8Config::scope_where`] sees of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +22,11 @@ pub struct ProductInfo {
 
 type Predicate = dyn Fn(&ProductInfo) -> bool + Send + Sync;
 
-/// A configuration with the predicate and the policy of its scope.
+/// A configuration with the predicate of its scope.
 #[derive(Clone)]
 pub(crate) struct Ambient {
     pub(crate) config: Fp8Config,
     predicate: Option<Arc<Predicate>>,
-    pub(crate) policy: Option<Policy>,
 }
 
 impl Ambient {
@@ -39,11 +37,11 @@ impl Ambient {
 }
 
 impl Ambient {
-    fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>, policy: Option<Policy>) -> Self {
+    fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>) -> Self {
         if let Err(error) = config.recipe.validate() {
             panic!("this Fp8Config cannot be used: {error}");
         }
-        Self { config, predicate, policy }
+        Self { config, predicate }
     }
 }
 
@@ -52,21 +50,20 @@ impl fmt::Debug for Ambient {
         f.debug_struct("Ambient")
             .field("config", &self.config)
             .field("predicate", &self.predicate.is_some())
-            .field("policy", &self.policy)
             .finish()
     }
 }
 
 /// What holds outside of scopes.
 struct Default {
-    /// As it was set, without what the policy makes of it.
+    /// As it was set, without what has been put on top of it.
     config: Fp8Config,
     ambient: Arc<Ambient>,
 }
 
 static DEFAULT: LazyLock<RwLock<Default>> = LazyLock::new(|| {
     let config = Fp8Config::default();
-    RwLock::new(Default { config, ambient: Arc::new(Ambient::new(config, None, None)) })
+    RwLock::new(Default { config, ambient: Arc::new(Ambient::new(config, None)) })
 });
 
 thread_local! {
@@ -98,18 +95,19 @@ fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Runs `f` with a policy in force, and with what it makes of the configuration around it.
-pub(crate) fn policy_scope<R>(policy: Policy, f: impl FnOnce() -> R) -> R {
+/// Runs `f` with what `change` makes of the configuration around it, and with the predicate around it.
+pub(crate) fn scope_with<R>(
+    change: impl FnOnce(Fp8Config) -> Fp8Config,
+    f: impl FnOnce() -> R,
+) -> R {
     let around = current();
-    let config = policy.configure(around.config);
-    enter(Ambient::new(config, around.predicate.clone(), Some(policy)), f)
+    enter(Ambient::new(change(around.config), around.predicate.clone()), f)
 }
 
-/// Sets or clears the policy outside of scopes.
-pub(crate) fn set_default_policy(policy: Option<Policy>) {
+/// Puts something on top of the default configuration, until either is set anew.
+pub(crate) fn change_default(change: impl FnOnce(Fp8Config) -> Fp8Config) {
     let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
-    let config = policy.map_or(default.config, |policy| policy.configure(default.config));
-    default.ambient = Arc::new(Ambient::new(config, None, policy));
+    default.ambient = Arc::new(Ambient::new(change(default.config), None));
 }
 
 impl Fp8Config {
@@ -125,20 +123,20 @@ impl Fp8Config {
     /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn set_default(self) {
         let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
-        let ambient = Arc::new(Ambient::new(self, None, default.ambient.policy));
+        let ambient = Arc::new(Ambient::new(self, None));
         *default = Default { config: self, ambient };
     }
 
     /// Runs `f` with this configuration on this thread and returns its result.
     ///
-    /// Scopes nest; the innermost one holds, and keeps the [`Policy`] around it. A scope ends when `f` returns or panics. Threads started inside use the
+    /// Scopes nest; the innermost one holds, and keeps the [`Policy`](crate::policy::Policy) around it. A scope ends when `f` returns or panics. Threads started inside use the
     /// default. With `Fp8Backend<Autodiff<B>>` the backward pass of a product uses the configuration of its forward pass,
     /// wherever `backward` is called.
     ///
     /// # Panics
     /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        enter(Ambient::new(*self, None, current().policy), f)
+        enter(Ambient::new(*self, None), f)
     }
 
     /// As [`scope`](Self::scope), and a product runs in FP8 only where `predicate` takes it as well as the filter.
@@ -146,12 +144,15 @@ impl Fp8Config {
     /// With `Fp8Backend<Autodiff<B>>` the predicate is asked for each forward product and decides for its gradients too; with
     /// `Autodiff<Fp8Backend<B>>` it is asked for each product that runs inside the scope. It may be asked twice for one
     /// product, and must answer alike. It is not part of the configuration and never saved.
+    ///
+    /// # Panics
+    /// As [`scope`](Self::scope); and where the predicate panics, the product that it was asked about does.
     pub fn scope_where<R>(
         &self,
         predicate: impl Fn(&ProductInfo) -> bool + Send + Sync + 'static,
         f: impl FnOnce() -> R,
     ) -> R {
-        enter(Ambient::new(*self, Some(Arc::new(predicate)), current().policy), f)
+        enter(Ambient::new(*self, Some(Arc::new(predicate))), f)
     }
 }
 
@@ -159,7 +160,6 @@ impl Fp8Config {
 ///
 /// A scope entered inside `f` holds again: the innermost one decides.
 pub fn high_precision<R>(f: impl FnOnce() -> R) -> R {
-    let around = current();
-    let config = Fp8Config { enabled: false, ..around.config };
-    enter(Ambient::new(config, None, around.policy), f)
+    let config = Fp8Config { enabled: false, ..current().config };
+    enter(Ambient::new(config, None), f)
 }

@@ -1,7 +1,6 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
-pub(crate) mod ambient;
-mod capability;
+mod ambient;
 
 use std::path::Path;
 
@@ -10,11 +9,12 @@ use burn::tensor::backend::Backend;
 use burn_fp8_core::{Filter, Granularity, Recipe};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use ambient::{Ambient, current};
+pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
-pub use capability::{Capability, NativeDevice};
 
-use crate::{Fallback, Fp8Error, Fp8Matmul, file};
+use crate::engine::{Capability, Fallback, Fp8Engine, Otherwise};
+use crate::error::Fp8Error;
+use crate::file;
 
 /// The largest configuration file read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -33,6 +33,16 @@ pub enum Execution {
     /// Natively; an error of [`Fp8Config::check`], or a panic of the thread that asks for the product, says why where the device or cuBLASLt
     /// cannot. The first product of a shape waits until cuBLASLt has been asked.
     Native,
+}
+
+impl Execution {
+    /// What becomes of a product on tensor cores that they have no algorithm for.
+    pub(crate) fn otherwise(self) -> Otherwise {
+        match self {
+            Self::Native => Otherwise::Refuse,
+            Self::Auto | Self::FakeQuantized => Otherwise::Emulate,
+        }
+    }
 }
 
 /// What runs in FP8, and how.
@@ -109,7 +119,7 @@ impl Fp8Config {
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
     /// asked for and the device, or the recipe, has none.
-    pub fn check<B: Fp8Matmul>(&self, device: &B::Device) -> Result<(), Fp8Error> {
+    pub fn check<B: Fp8Engine>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
         match self.execution {
             Execution::Native if self.enabled => {

@@ -8,11 +8,12 @@ use burn::module::{
 use burn::record::Record;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use burn_fp8_core::{AmaxChoice, Fp8Format};
+use burn_fp8_core::{AmaxChoice, Fp8Format, Recipe};
 
-use super::{DotMode, Fp8State, Fp8StateRecord};
-use crate::ops::{DotOptions, QdqOptions, flax};
-use crate::{Fp8Config, Fp8Matmul, Recipe};
+use super::state::{Fp8State, Fp8StateRecord};
+use crate::backend::Fp8Matmul;
+use crate::config::Fp8Config;
+use crate::ops::{DotMode, DotOptions, QdqOptions, flax};
 
 const CONTAINER: &str = "Struct:Fp8DotGeneral";
 

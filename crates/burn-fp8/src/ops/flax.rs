@@ -5,9 +5,11 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{AmaxChoice, Fp8Format, Layouts, Overflow};
 
-use super::QdqOptions;
-use crate::matmul::{Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, ScaleRule, reshape};
-use crate::{Fp8Matmul, Scalar};
+use super::options::QdqOptions;
+use crate::engine::tensor::{primitive, reshape};
+use crate::engine::{
+    Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, Scalar, ScaleRule,
+};
 
 /// What is kept of a quantized tensor beside its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub(crate) enum Keep {
 }
 
 /// Divides a non-empty tensor by a scale of one element, clips and rounds.
-pub(crate) fn quantize<B: Fp8Matmul>(
+pub(crate) fn quantize<B: Fp8Engine>(
     x: &FloatTensor<B>,
     scale: FloatTensor<B>,
     format: Fp8Format,
@@ -33,7 +35,7 @@ pub(crate) fn quantize<B: Fp8Matmul>(
 }
 
 /// The same, for products on tensor cores.
-pub(crate) fn quantize_matrix<B: Fp8Matmul>(
+pub(crate) fn quantize_matrix<B: Fp8Engine>(
     x: &FloatTensor<B>,
     scale: FloatTensor<B>,
     format: Fp8Format,
@@ -47,7 +49,7 @@ pub(crate) fn quantize_matrix<B: Fp8Matmul>(
 }
 
 /// The tensor that is clipped and rounded, and the scale by which it is still to be divided before.
-fn divided<B: Fp8Matmul>(
+fn divided<B: Fp8Engine>(
     x: &FloatTensor<B>,
     scale: FloatTensor<B>,
     compute_dtype: FloatDType,
@@ -137,7 +139,7 @@ pub(crate) fn push<B: Backend>(amax: FloatTensor<B>, history: Tensor<B, 1>) -> T
 }
 
 /// The scale `[1]` for `x`, chosen from the history as it was, and the history `[H]` with `x` in it.
-pub(crate) fn update<B: Fp8Matmul>(
+pub(crate) fn update<B: Fp8Engine>(
     x: &FloatTensor<B>,
     [scale, history]: [FloatTensor<B>; 2],
     options: QdqOptions,
@@ -148,7 +150,7 @@ pub(crate) fn update<B: Fp8Matmul>(
 }
 
 /// The scale `[1]` chosen from a history, given the one before.
-pub(crate) fn next_scale<B: Fp8Matmul>(
+pub(crate) fn next_scale<B: Fp8Engine>(
     scale: FloatTensor<B>,
     history: &Tensor<B, 1>,
     options: QdqOptions,
@@ -176,8 +178,4 @@ pub(crate) fn vector<B: Backend>(tensor: FloatTensor<B>) -> Tensor<B, 1> {
     let elements = tensor.shape().num_elements();
     let tensor = reshape::<B>(tensor, Shape::new([elements]));
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
-}
-
-pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.into_primitive().tensor()
 }

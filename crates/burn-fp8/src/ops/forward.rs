@@ -4,12 +4,11 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
-use super::QdqOptions;
-pub(crate) use super::dot::forward as dot;
 use super::flax::{self, Keep};
-use crate::Fp8Matmul;
+use super::options::QdqOptions;
+use crate::engine::Fp8Engine;
 
-pub(crate) fn quantize_dequantize<B: Fp8Matmul>(
+pub(crate) fn quantize_dequantize<B: Fp8Engine>(
     x: FloatTensor<B>,
     scale: FloatTensor<B>,
     format: Fp8Format,
@@ -20,7 +19,7 @@ pub(crate) fn quantize_dequantize<B: Fp8Matmul>(
 }
 
 /// `x` quantized and dequantized with its new scale, and the new state.
-pub(crate) fn in_qdq<B: Fp8Matmul>(
+pub(crate) fn in_qdq<B: Fp8Engine>(
     x: FloatTensor<B>,
     state: [FloatTensor<B>; 2],
     options: QdqOptions,

@@ -38,56 +38,27 @@
 //!
 //! Source: `flax.linen.fp8_ops` of Flax 0.12.8. Unlike XLA on a CPU, nothing flushes subnormal numbers to zero.
 
-pub(crate) mod dot;
+mod autodiff;
+mod check_row;
+mod dot;
 pub(crate) mod flax;
-pub(crate) mod forward;
-pub(crate) mod state;
-pub(crate) mod steps;
+mod forward;
+mod layer_ops;
+mod options;
+mod state;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
-use burn_fp8_core::{AmaxChoice, Fp8Format};
+use burn_fp8_core::{Fp8Format, Recipe};
 
-pub use dot::{DotMode, DotOptions};
+pub(crate) use check_row::is_intact;
+pub use layer_ops::Fp8LayerOps;
+pub use options::{DotMode, DotOptions, QdqOptions};
 
-use crate::{Fp8Codes, Fp8Matmul};
-
-/// How [`in_qdq`] and [`out_qdq`] quantize and update their state.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QdqOptions {
-    /// The format of the codes: usually E4M3 in [`in_qdq`], E5M2 in [`out_qdq`].
-    pub format: Fp8Format,
-    /// The type that the scale is rounded to before the division; `None`: the type of the tensor. The division runs in the
-    /// promoted type of this and the tensor's.
-    pub compute_dtype: Option<FloatDType>,
-    /// The scale is multiplied by 2 to this power: room for values larger than those of the history. 0 in Flax's layers.
-    pub margin: i32,
-    /// Which amax of the history counts. The maximum in Flax.
-    pub amax_choice: AmaxChoice,
-}
-
-impl QdqOptions {
-    /// Flax's: no margin, the maximum of the history, computed in the type of the tensor.
-    pub fn new(format: Fp8Format) -> Self {
-        Self { format, compute_dtype: None, margin: 0, amax_choice: AmaxChoice::Maximum }
-    }
-
-    /// The same options with another compute type.
-    pub fn with_compute_dtype(self, dtype: FloatDType) -> Self {
-        Self { compute_dtype: Some(dtype), ..self }
-    }
-
-    /// The same options with another margin.
-    pub fn with_margin(self, margin: i32) -> Self {
-        Self { margin, ..self }
-    }
-
-    /// The same options with another choice of the amax.
-    pub fn with_amax_choice(self, amax_choice: AmaxChoice) -> Self {
-        Self { amax_choice, ..self }
-    }
-}
+use crate::engine::Fp8Engine;
+use crate::engine::tensor::{constant as without_graph, primitive};
+use crate::scaled::Fp8Codes;
 
 /// The codes of `x / scale`: divided in the promoted type of `x` and `compute_dtype`, clipped to ±max, rounded to nearest even.
 ///
@@ -98,7 +69,7 @@ impl QdqOptions {
 /// Where `x` is empty, or `scale` is not f32.
 ///
 /// Source: `fp8_ops.quantize`.
-pub fn quantize<B: Fp8Matmul, const D: usize>(
+pub fn quantize<B: Fp8Engine, const D: usize>(
     x: Tensor<B, D>,
     format: Fp8Format,
     scale: Tensor<B, 1>,
@@ -119,7 +90,7 @@ pub fn quantize<B: Fp8Matmul, const D: usize>(
 /// Where `scale` is not f32.
 ///
 /// Source: `fp8_ops.dequantize`.
-pub fn dequantize<B: Fp8Matmul, const D: usize>(
+pub fn dequantize<B: Fp8Engine, const D: usize>(
     codes: &Fp8Codes<B, D>,
     scale: Tensor<B, 1>,
     dtype: FloatDType,
@@ -137,7 +108,7 @@ pub fn dequantize<B: Fp8Matmul, const D: usize>(
 /// Where `x` is empty, or `scale` is not f32.
 ///
 /// Source: `fp8_ops.qdq`.
-pub fn quantize_dequantize<B: Fp8Matmul, const D: usize>(
+pub fn quantize_dequantize<B: Fp8LayerOps, const D: usize>(
     x: Tensor<B, D>,
     format: Fp8Format,
     scale: Tensor<B, 1>,
@@ -158,7 +129,7 @@ pub fn quantize_dequantize<B: Fp8Matmul, const D: usize>(
 /// Where the shapes differ, a tensor is not f32, or the margin is outside -64..=64.
 ///
 /// Source: `fp8_ops.compute_scale`, after TransformerEngine's `update_fp8_metas`.
-pub fn compute_scale<B: Fp8Matmul, const D: usize>(
+pub fn compute_scale<B: Fp8Engine, const D: usize>(
     amax: Tensor<B, D>,
     scale: Tensor<B, D>,
     format: Fp8Format,
@@ -179,7 +150,7 @@ pub fn compute_scale<B: Fp8Matmul, const D: usize>(
 /// Where `amax_history` is empty or not f32.
 ///
 /// Source: `fp8_ops.compute_amax_history`.
-pub fn compute_amax_history<B: Fp8Matmul, const D: usize>(
+pub fn compute_amax_history<B: Fp8Engine, const D: usize>(
     x: Tensor<B, D>,
     amax_history: Tensor<B, 1>,
 ) -> Tensor<B, 1> {
@@ -200,7 +171,7 @@ pub fn compute_amax_history<B: Fp8Matmul, const D: usize>(
 /// of the graph: its "gradient" would flow on as if it were one.
 ///
 /// Source: `fp8_ops.in_qdq`.
-pub fn in_qdq<B: Fp8Matmul, const D: usize>(
+pub fn in_qdq<B: Fp8LayerOps, const D: usize>(
     x: Tensor<B, D>,
     scale: Tensor<B, 1>,
     amax_history: Tensor<B, 1>,
@@ -221,7 +192,7 @@ pub fn in_qdq<B: Fp8Matmul, const D: usize>(
 /// As [`in_qdq`].
 ///
 /// Source: `fp8_ops.out_qdq`.
-pub fn out_qdq<B: Fp8Matmul, const D: usize>(
+pub fn out_qdq<B: Fp8LayerOps, const D: usize>(
     x: Tensor<B, D>,
     scale: Tensor<B, 1>,
     amax_history: Tensor<B, 1>,
@@ -250,7 +221,7 @@ fn require_elements<B: Backend, const D: usize>(x: &Tensor<B, D>) {
 }
 
 fn require_margin(margin: i32) {
-    if let Err(error) = crate::Recipe::current().with_margin(margin).validate() {
+    if let Err(error) = Recipe::current().with_margin(margin).validate() {
         panic!("{error}");
     }
 }
@@ -266,5 +237,5 @@ fn float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
 
 /// The tensor, cut off from the graph.
 fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.detach().set_require_grad(false).into_primitive().tensor()
+    primitive(without_graph(tensor))
 }

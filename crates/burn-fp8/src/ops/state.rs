@@ -4,12 +4,12 @@ use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::Ops;
+use burn::tensor::TensorMetadata;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Tensor, TensorMetadata};
 
 use super::flax;
-use crate::matmul::reshape;
+use crate::engine::tensor::{primitive, reshape};
 
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
@@ -55,16 +55,5 @@ pub(crate) fn register<B: Backend, S, const N: usize>(
 fn maximum<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
     let shape = a.shape();
     let largest = flax::maximum(flax::vector::<B>(a), flax::vector::<B>(b));
-    reshape::<B>(flax::primitive(largest), shape)
-}
-
-/// A new value `[n]` of a layer's state with its square root: `[2, n]`.
-///
-/// The root of a maximum is the maximum of the roots; that of a sum or a mean is not the sum or the mean of the roots. So whatever
-/// combines new values otherwise than it should is found out, unless it makes hardly a difference: the mean of values that are nearly equal. And an
-/// optimizer that steps a parameter `[1, n]` with such a gradient makes it `[2, n]`, which is found out too.
-pub(crate) fn with_root<B: Backend>(value: FloatTensor<B>) -> FloatTensor<B> {
-    let value = flax::vector::<B>(value).unsqueeze::<2>();
-    let root = value.clone().sqrt();
-    flax::primitive(Tensor::cat(vec![value, root], 0))
+    reshape::<B>(primitive(largest), shape)
 }

@@ -7,7 +7,8 @@ use burn::tensor::backend::AutodiffBackend;
 use super::gradients::NewState;
 use super::nesting::inside_fp8_optimizer;
 use super::record::Fp8OptimizerRecord;
-use crate::{DelayedState, high_precision};
+use crate::config::high_precision;
+use crate::product::delayed::DelayedState;
 
 /// Wraps an optimizer: FP8 state of the model is overwritten with its gradient, its new value; everything else is stepped
 /// by the wrapped one.

@@ -9,9 +9,9 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use crate::nn::is_fp8_state;
-use crate::ops::flax;
+use crate::ops::{flax, is_intact};
 
-/// The gradient of one parameter of FP8 state: `[2, n]`, its new value and the square root of that.
+/// The gradient of one parameter of FP8 state: `[2, n]`, its new value and its check row.
 struct NewValue<B: Backend> {
     id: ParamId,
     /// The path of the parameter in the model.
@@ -50,7 +50,7 @@ impl<B: Backend> NewState<B> {
         self
     }
 
-    /// Checks by their roots that the new values were combined by maximum, reading the first entry of each at once: the scale,
+    /// Checks by their check rows that the new values were combined by maximum, reading the first entry of each at once: the scale,
     /// and the newest amax.
     ///
     /// # Panics
@@ -73,7 +73,7 @@ impl<B: Backend> NewState<B> {
         let entries = entries.into_data().convert::<f32>().to_vec::<f32>().expect("f32 now");
         for (NewValue { name, .. }, entry) in self.values.iter().zip(entries.chunks_exact(2)) {
             assert!(
-                is_root(entry[1], entry[0]),
+                is_intact(entry[0], entry[1]),
                 "FP8 state `{name}` was accumulated by adding or averaging: its new values combine by maximum, accumulate with \
                  burn_fp8::optim::Fp8GradientsAccumulator (the new value is {}, the root that came with it {})",
                 entry[0],
@@ -94,13 +94,6 @@ impl<B: Backend> NewState<B> {
         let values = self.values.into_iter().map(|value| (value.id, value.rows)).collect();
         module.map(&mut Overwrite::<B> { values })
     }
-}
-
-/// Whether `root` is the square root of `value` as a device computes it, to a few units in the last place: a mean of two values that are
-/// less than half a percent apart may pass for one of them. The root of NaN is NaN, that of infinity infinity.
-fn is_root(root: f32, value: f32) -> bool {
-    let exact = value.sqrt();
-    root == exact || (root.is_nan() && exact.is_nan()) || (root - exact).abs() <= 5e-7 * exact
 }
 
 struct Take<'a, A: AutodiffBackend> {

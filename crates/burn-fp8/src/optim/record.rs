@@ -4,7 +4,7 @@ use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 
-use crate::DelayedRecord;
+use crate::product::delayed::DelayedRecord;
 
 /// The record of the wrapped optimizer, and the state of the decorator's delayed scaling where the optimizer carries it.
 ///

@@ -5,9 +5,9 @@ use core::str::FromStr;
 
 use burn::tensor::FloatDType;
 
-use super::Policy;
-use super::parse::{invalid, quoted};
-use crate::Fp8Error;
+use super::definition::Policy;
+use super::message::{invalid, quoted};
+use crate::error::Fp8Error;
 
 /// Each dtype with its names, the one that is printed first. JMP 0.0.4's, and Burn's `flex32`.
 const NAMES: [(FloatDType, &[&str]); 5] = [

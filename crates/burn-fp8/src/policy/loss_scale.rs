@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Fp8Error;
+use crate::error::Fp8Error;
 
 /// JMP's `DynamicLossScale` (0.0.4): the scale is divided by a factor when gradients are not finite, and multiplied by it after a period of
 /// steps whose gradients all were.

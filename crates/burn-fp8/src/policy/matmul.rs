@@ -2,7 +2,7 @@
 
 use burn_fp8_core::{Formats, Recipe};
 
-use crate::Fp8Config;
+use crate::config::Fp8Config;
 
 /// How matrix products run under a [`Policy`](super::Policy) that has the key `m`.
 ///
@@ -13,12 +13,10 @@ use crate::Fp8Config;
 pub enum MatmulPolicy {
     /// `high`: FP8 is off.
     High,
-    /// `fp8`: FP8 with the default recipe, [`Recipe::default`].
+    /// `fp8`: FP8 with current scaling, the default recipe: [`Recipe::current`].
     Fp8,
     /// `fp8_e4m3`: current scaling, every operand in E4M3.
     Fp8E4m3,
-    /// `fp8_current`: [`Recipe::current`].
-    Fp8Current,
     /// `fp8_rowwise`: [`Recipe::rowwise`].
     Fp8Rowwise,
     /// `fp8_delayed`: [`Recipe::delayed`].
@@ -26,12 +24,11 @@ pub enum MatmulPolicy {
 }
 
 /// Each with its name and, where FP8 is on, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 6] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 5] = [
     (MatmulPolicy::High, "high", None),
     // `Recipe::default()`, which is not const; a test compares them.
     (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
     (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),
-    (MatmulPolicy::Fp8Current, "fp8_current", Some(Recipe::current())),
     (MatmulPolicy::Fp8Rowwise, "fp8_rowwise", Some(Recipe::rowwise())),
     (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),
 ];

@@ -37,7 +37,7 @@
 //!
 //! # In force
 //! A policy is in force for a scope ([`Policy::scope`]) or for the process ([`Policy::set_default`]), in the scopes of
-//! [`Fp8Config`]: an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
+//! [`Fp8Config`](crate::Fp8Config): an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
 //! about FP8 again; a policy with the key `m` sets recipe and on or off of the configuration around it. Scopes do not cross threads.
 //!
 //! # What is not cast
@@ -50,119 +50,23 @@
 //! Small gradients vanish in f16, whose smallest number is 2⁻²⁴. [`LossScale`] multiplies the loss, and so all gradients, and
 //! [`LossScaledOptimizer`](crate::optim::LossScaledOptimizer) divides them again before the step. bf16 has the range of f32 and needs none.
 
+mod ambient;
 mod cast;
+mod definition;
 mod dtype;
 mod loss_scale;
 mod matmul;
+mod message;
 mod parse;
 mod scaler;
-
-use burn::tensor::FloatDType;
 
 pub use cast::{
     cast, cast_module_to_compute, cast_module_to_output, cast_module_to_param, cast_to_compute,
     cast_to_output, cast_to_param,
 };
+pub use definition::Policy;
 pub use dtype::{PolicyDType, SemanticDType};
 pub use loss_scale::{DynamicLossScale, LossScaleRule, LossScaleState};
 pub use matmul::MatmulPolicy;
 pub(crate) use scaler::all_finite_in;
 pub use scaler::{LossScale, all_finite};
-
-use crate::config::ambient;
-use crate::{Fp8Config, Fp8Error};
-
-/// The precision of a run: [the module](self) tells how it is put in force.
-///
-/// Serialized as its string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Policy {
-    /// The dtype that parameters are stored in.
-    pub param: FloatDType,
-    /// The dtype that the model computes with.
-    pub compute: FloatDType,
-    /// The dtype that the model gives out.
-    pub output: FloatDType,
-    /// How matrix products run; without it, as the [`Fp8Config`] in force says.
-    pub matmul: Option<MatmulPolicy>,
-}
-
-impl Policy {
-    /// A policy of these dtypes, which leaves matrix products to the [`Fp8Config`] in force.
-    pub fn new(param: FloatDType, compute: FloatDType, output: FloatDType) -> Self {
-        Self { param, compute, output, matmul: None }
-    }
-
-    /// One dtype for all three.
-    pub fn uniform(dtype: FloatDType) -> Self {
-        Self::new(dtype, dtype, dtype)
-    }
-
-    /// The same policy, with matrix products run so.
-    pub fn with_matmul(self, matmul: MatmulPolicy) -> Self {
-        Self { matmul: Some(matmul), ..self }
-    }
-
-    /// Reads a policy in the grammar of JMP's `get_policy` (0.0.4): one dtype for all, or `key=value` parts with commas between them.
-    ///
-    /// | key               | values                                                                                          | without it      |
-    /// |-------------------|-------------------------------------------------------------------------------------------------|-----------------|
-    /// | `p` or `params`   | `f32` `float32` `full`, `bf16` `bfloat16`, `f16` `float16` `half`, `f64` `float64`, `flex32`    | `f32`           |
-    /// | `c` or `compute`  | the same                                                                                        | that of `p`     |
-    /// | `o` or `output`   | the same                                                                                        | that of `c`     |
-    /// | `m` or `matmul`   | `high`, `fp8`, `fp8_e4m3`, `fp8_current`, `fp8_rowwise`, `fp8_delayed`: see [`MatmulPolicy`]                   | nothing changes |
-    ///
-    /// `half` is f16 on every device, where JMP has bf16 on TPUs.
-    ///
-    /// ```
-    /// use burn_fp8::policy::Policy;
-    ///
-    /// assert_eq!(Policy::parse("compute=bfloat16")?.to_string(), "p=f32,c=bf16,o=bf16");
-    /// assert_eq!(Policy::parse("half")?.to_string(), "p=f16,c=f16,o=f16");
-    /// assert_eq!(Policy::parse("c=bf16,o=full,m=fp8_delayed")?.to_string(), "p=f32,c=bf16,o=f32,m=fp8_delayed");
-    ///
-    /// let error = Policy::parse("p=f32,c=f8").unwrap_err().to_string();
-    /// assert!(error.starts_with("policy: unknown dtype `f8` in `c=f8`; dtypes are f32,"), "{error}");
-    /// # Ok::<(), burn_fp8::Fp8Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Fp8Error::Invalid`], in one line that names the part, for an unknown key, dtype or matrix product, a part without `=`, an
-    /// empty part, and a key given twice (JMP takes the last); for a text that is empty or longer than 128 bytes.
-    pub fn parse(text: &str) -> Result<Self, Fp8Error> {
-        text.parse()
-    }
-
-    /// The policy of the innermost scope of this thread, else the process-wide default, if there is one.
-    pub fn current() -> Option<Self> {
-        ambient::current().policy
-    }
-
-    /// Runs `f` with this policy in force on this thread and returns its result.
-    ///
-    /// Scopes nest, and end when `f` returns or panics. Where the policy has the key `m`, FP8 is off in it, or on with that recipe; filter,
-    /// predicate and execution are those around it.
-    pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        ambient::policy_scope(*self, f)
-    }
-
-    /// Makes this the policy of every thread that is not inside a scope, until it is set anew.
-    ///
-    /// Its key `m` is put on top of the configuration that [`Fp8Config::set_default`] has set, and holds until either is set anew.
-    pub fn set_default(self) {
-        ambient::set_default_policy(Some(self));
-    }
-
-    /// No policy by default, as at first; the configuration is as [`Fp8Config::set_default`] has set it.
-    pub fn clear_default() {
-        ambient::set_default_policy(None);
-    }
-
-    /// The configuration as it is under this policy: what its key `m` says, or unchanged.
-    pub fn configure(&self, config: Fp8Config) -> Fp8Config {
-        match self.matmul {
-            Some(matmul) => matmul.configure(config),
-            None => config,
-        }
-    }
-}

@@ -7,29 +7,16 @@ use burn::tensor::FloatDType;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{MatmulPolicy, Policy, dtype};
-use crate::Fp8Error;
+use super::definition::Policy;
+use super::dtype;
+use super::matmul::MatmulPolicy;
+use super::message::{invalid, quoted};
+use crate::error::Fp8Error;
 
 /// The longest policy read, in bytes: the longest name of each key and value takes less.
 const MAX_LENGTH: usize = 128;
 
-/// The most characters of a text that an error repeats.
-const MAX_QUOTED: usize = 40;
-
 const KEYS: &str = "p or params, c or compute, o or output, m or matmul";
-
-pub(super) fn invalid(reason: String) -> Fp8Error {
-    Fp8Error::Invalid { what: "policy", reason }
-}
-
-/// A text as an error repeats it: on one line, and not all of it if it is long.
-pub(super) fn quoted(text: &str) -> String {
-    let mut start: String = text.chars().take(MAX_QUOTED).collect();
-    if start.len() < text.len() {
-        start.push('…');
-    }
-    format!("`{}`", start.escape_debug())
-}
 
 #[derive(Clone, Copy)]
 enum Key {
@@ -108,8 +95,9 @@ fn dtype_of(value: &str, part: &str) -> Result<FloatDType, Fp8Error> {
 fn matmul_of(value: &str, part: &str) -> Result<MatmulPolicy, Fp8Error> {
     MatmulPolicy::parse(value).ok_or_else(|| {
         let names: Vec<_> = MatmulPolicy::all().map(MatmulPolicy::name).collect();
-        let (value, part, names) = (quoted(value), quoted(part), names.join(", "));
-        invalid(format!("unknown matrix product {value} in {part}; it can be {names}"))
+        let (text, part, names) = (quoted(value), quoted(part), names.join(", "));
+        let hint = if value == "fp8_current" { ": current scaling is `fp8`" } else { "" };
+        invalid(format!("unknown matrix product {text} in {part}{hint}; it can be {names}"))
     })
 }
 

@@ -39,6 +39,7 @@
 
 mod observatory;
 mod product;
+mod site;
 mod trace;
 
 pub use burn_fp8_report::{
@@ -49,6 +50,9 @@ pub use burn_fp8_report::{
 pub use observatory::metric;
 pub use observatory::{Observatory, ObservatoryOptions, named};
 pub(crate) use observatory::{Quantization, Tap, observe};
-pub use product::{Fallback, HighPrecision, OperandReport, ProductReport, Ran};
-pub(crate) use trace::{Pending, PendingOperand, PendingRan, is_tracing, record};
+pub use product::{HighPrecision, Implementation, OperandReport, ProductReport};
+pub use site::{Site, SiteStatus};
+pub(crate) use trace::{
+    Pending, PendingOperand, PendingRan, is_tracing, new_note, record, record_high_precision,
+};
 pub use trace::{Report, trace};

@@ -1,12 +1,12 @@
 //! What is known of one product.
 
 use core::fmt;
-use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind, Rejection};
 
-use crate::Site;
+use super::site::Site;
+use crate::engine::{Fallback, Launched};
 
 /// One matrix product, as it ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct ProductReport {
     /// Its place under delayed scaling; `None` under current scaling.
     pub site: Option<Site>,
     /// What ran it.
-    pub ran: Ran,
+    pub ran: Implementation,
 }
 
 /// How an operand was quantized.
@@ -57,7 +57,7 @@ impl fmt::Display for OperandReport {
 /// What ran a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ran {
+pub enum Implementation {
     /// FP8 tensor cores.
     Native {
         /// What cuBLASLt chose.
@@ -71,38 +71,23 @@ pub enum Ran {
     HighPrecision(HighPrecision),
 }
 
-impl fmt::Display for Ran {
+impl From<Launched> for Implementation {
+    fn from(launched: Launched) -> Self {
+        match launched {
+            Launched::Native { algorithm } => Self::Native { algorithm },
+            Launched::FakeQuantized => Self::FakeQuantized,
+            Launched::Fallback(reason) => Self::Fallback(reason),
+        }
+    }
+}
+
+impl fmt::Display for Implementation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Native { algorithm } => write!(f, "native: {algorithm}"),
             Self::FakeQuantized => write!(f, "fake-quantized"),
             Self::Fallback(reason) => write!(f, "fake-quantized: {reason}"),
             Self::HighPrecision(reason) => write!(f, "high precision: {reason}"),
-        }
-    }
-}
-
-/// Why a product was emulated on a device that runs FP8 natively.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fallback {
-    /// Neither operand is a plain matrix.
-    Batched,
-    /// The scales are per row.
-    PerRow,
-    /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
-    NoAlgorithm(Arc<str>),
-    /// cuBLASLt cannot be set up on the device, for want of memory perhaps: why.
-    Setup(Arc<str>),
-}
-
-impl fmt::Display for Fallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Batched => write!(f, "batched products are not native"),
-            Self::PerRow => write!(f, "products with scales per row are not native"),
-            Self::NoAlgorithm(reason) => write!(f, "{reason}"),
-            Self::Setup(reason) => write!(f, "cuBLASLt cannot be set up: {reason}"),
         }
     }
 }

@@ -8,9 +8,9 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::{HighPrecision, OperandReport, ProductReport, Ran};
-use crate::matmul::{Fp8Matmul, GemmNote, Measured, MeasuredOperand, Rows, portable};
-use crate::{Scalar, Site};
+use super::product::{HighPrecision, Implementation, OperandReport, ProductReport};
+use super::site::Site;
+use crate::engine::{LaunchNote, Scalar};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,13 +22,15 @@ pub struct Report {
 impl Report {
     /// The products that ran in FP8.
     pub fn fp8(&self) -> impl Iterator<Item = &ProductReport> {
-        self.products.iter().filter(|product| !matches!(product.ran, Ran::HighPrecision(_)))
+        self.products
+            .iter()
+            .filter(|product| !matches!(product.ran, Implementation::HighPrecision(_)))
     }
 
     /// The products that did not run in FP8, with the reason.
     pub fn high_precision(&self) -> impl Iterator<Item = (&ProductReport, HighPrecision)> {
         self.products.iter().filter_map(|product| match product.ran {
-            Ran::HighPrecision(reason) => Some((product, reason)),
+            Implementation::HighPrecision(reason) => Some((product, reason)),
             _ => None,
         })
     }
@@ -78,58 +80,31 @@ pub(crate) struct PendingOperand {
 }
 
 impl PendingOperand {
-    pub(crate) fn new<B: Backend>(operand: &Measured<B>) -> Self {
-        let scale = operand.quantized.scale.clone();
-        let saturated = operand.saturated.clone();
-        Self {
-            format: operand.quantized.format,
-            granularity: Granularity::PerTensor,
-            scale: Box::new(move || scale.read()),
-            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
-        }
-    }
-
-    /// An operand of a native product.
-    pub(crate) fn of_matrix<B: Backend>(measured: &MeasuredOperand<B>) -> Self {
-        // Not the codes: a trace must not hold them.
-        let (scale, saturated) = (measured.operand.scale.clone(), measured.saturated.clone());
-        Self {
-            format: measured.operand.format,
-            granularity: Granularity::PerTensor,
-            scale: Box::new(move || scale.read()),
-            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
-        }
-    }
-
-    /// An operand with scales per row.
-    pub(crate) fn of_rows<B: Fp8Matmul>(rows: &Rows<B, FloatTensor<B>>) -> Self {
-        let (scales, saturated) = (rows.scales.clone(), rows.saturated.clone());
-        Self {
-            format: rows.format,
-            granularity: Granularity::PerRow,
-            scale: Box::new(move || Scalar::<B>::Device(B::float_max(scales)).read()),
-            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
-        }
-    }
-
-    /// An operand of which only the codes are left, and the tensor that they were made of.
-    pub(crate) fn of_quantized<B: Fp8Matmul>(
-        tensor: &FloatTensor<B>,
+    /// An operand with one scale, and how many of its finite elements saturated, where that was counted.
+    pub(crate) fn per_tensor<B: Backend>(
         format: Fp8Format,
         scale: Scalar<B>,
+        saturated: Option<IntTensor<B>>,
     ) -> Self {
-        let saturated = portable::count_saturated::<B>(tensor, &scale, format);
-        let of_codes = Self::of_codes(format, scale);
-        Self { saturated: Box::new(move || read_count::<B>(saturated)), ..of_codes }
-    }
-
-    /// An operand that came as codes.
-    pub(crate) fn of_codes<B: Backend>(format: Fp8Format, scale: Scalar<B>) -> Self {
         Self {
             format,
             granularity: Granularity::PerTensor,
             scale: Box::new(move || scale.read()),
-            saturated: Box::new(|| 0),
+            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
+        }
+    }
+
+    /// An operand with a scale for each row, or column: the largest is reported.
+    pub(crate) fn per_row<B: Backend>(
+        format: Fp8Format,
+        scales: FloatTensor<B>,
+        saturated: Option<IntTensor<B>>,
+    ) -> Self {
+        Self {
+            format,
+            granularity: Granularity::PerRow,
+            scale: Box::new(move || Scalar::<B>::Device(B::float_max(scales)).read()),
+            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }
     }
 
@@ -158,17 +133,17 @@ pub(crate) struct Pending {
 
 /// What ran a product, as soon as it is known.
 pub(crate) enum PendingRan {
-    Known(Ran),
+    Known(Implementation),
     /// Noted when the device is given the product, which may be after the call that registered it has returned.
     Noted {
-        note: GemmNote,
+        note: LaunchNote,
         wait: Box<dyn FnOnce()>,
     },
 }
 
 impl PendingRan {
     /// What a device notes when it is given a product.
-    pub(crate) fn noted<B: Backend>(note: &GemmNote, device: B::Device) -> Self {
+    pub(crate) fn noted<B: Backend>(note: &LaunchNote, device: B::Device) -> Self {
         let wait = move || {
             // An error of the device shows where its results are read.
             let _ = B::sync(&device);
@@ -176,7 +151,7 @@ impl PendingRan {
         Self::Noted { note: note.clone(), wait: Box::new(wait) }
     }
 
-    fn resolve(self) -> Ran {
+    fn resolve(self) -> Implementation {
         match self {
             Self::Known(ran) => ran,
             Self::Noted { note, wait } => {
@@ -184,7 +159,7 @@ impl PendingRan {
                     wait();
                 }
                 match note.get() {
-                    Some(Ok(ran)) => ran.clone(),
+                    Some(Ok(launched)) => launched.clone().into(),
                     Some(Err(refused)) => panic!("{refused}"),
                     None => panic!(
                         "the device did not run a traced FP8 product: an operation before it failed, see its message on standard error"
@@ -221,12 +196,28 @@ pub(crate) fn is_tracing() -> bool {
     DEPTH.get() > 0
 }
 
+/// Where a product is to leave what ran it, while a trace runs.
+pub(crate) fn new_note() -> Option<LaunchNote> {
+    is_tracing().then(LaunchNote::default)
+}
+
 /// Records a product where a trace is running; `pending` is called only then.
 pub(crate) fn record(pending: impl FnOnce() -> Pending) {
     if is_tracing() {
         let pending = pending();
         ENTRIES.with_borrow_mut(|entries| entries.push(Entry::Pending(pending)));
     }
+}
+
+/// Records a product that the backend runs by itself.
+pub(crate) fn record_high_precision(
+    kind: ProductKind,
+    role: GemmRole,
+    gemm: Gemm,
+    reason: HighPrecision,
+) {
+    let ran = PendingRan::Known(Implementation::HighPrecision(reason));
+    record(|| Pending { kind, role, gemm, operands: None, site: None, ran });
 }
 
 /// Ends a trace when dropped, so also when the traced closure panics: the outermost one forgets what is left.

@@ -4,8 +4,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8_core::Fp8Format;
 
-use crate::Scalar;
-use crate::matmul::OutputType;
+use crate::engine::{Activation, OutputType, Scalar};
 
 /// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, a bias, an activation, the amax.
 ///
@@ -38,19 +37,6 @@ pub struct ScaledMatmulOptions<B: Backend> {
     pub(super) activation: Activation,
     pub(super) amax: bool,
     pub(super) fast_accumulation: bool,
-}
-
-/// What is applied to each element after the bias.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// Nothing.
-    #[default]
-    None,
-    /// `max(x, 0)`.
-    Relu,
-    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: the approximation of cuBLASLt and of JAX's `gelu(approximate=True)`, not the error
-    /// function that [`burn::tensor::activation::gelu`] has.
-    Gelu,
 }
 
 /// A product in f32, with nothing applied to it.

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use crate::Fp8Tensor;
+use super::tensor::Fp8Tensor;
 
 /// What [`scaled_matmul`](crate::scaled_matmul) returns.
 #[derive(Clone, Debug)]

@@ -1,10 +1,8 @@
 //! Delayed scaling, on any backend.
 
 use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::{
-    AmaxChoice, DelayedState, Fp8Config, Fp8Matmul, OperandReport, Recipe, Report, SiteStatus,
-    trace,
-};
+use burn_fp8::report::{OperandReport, SiteStatus};
+use burn_fp8::{AmaxChoice, DelayedState, Fp8Config, Fp8Matmul, Recipe, Report, trace};
 
 use super::{Outer, Random, tensor, values};
 

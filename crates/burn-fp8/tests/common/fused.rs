@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, bf16};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8::scaled::ScaledOutput;
 use burn_fp8::{
     Activation, Fp8Matmul, Fp8Tensor, Gemm, GemmRole, ProductKind, ScaledMatmulOptions,
-    ScaledOutput, scaled_matmul, trace,
+    scaled_matmul, trace,
 };
 
 use super::golden::{self, Golden};

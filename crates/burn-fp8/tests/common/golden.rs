@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use burn::backend::Autodiff;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use burn_fp8::{
-    Fp8Backend, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Quantize, Recipe, Report, ScaleRule,
-    trace,
-};
+use burn_fp8::engine::{Quantize, ScaleRule};
+use burn_fp8::{Fp8Backend, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Recipe, Report, trace};
 use safetensors::SafeTensors;
 
 use super::{Outer, assert_close, bits, every_matmul, tensor, values};

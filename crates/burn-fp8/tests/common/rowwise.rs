@@ -2,9 +2,8 @@
 
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
-use burn_fp8::{
-    Formats, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Granularity, Ran, Recipe, trace,
-};
+use burn_fp8::report::Implementation;
+use burn_fp8::{Formats, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Granularity, Recipe, trace};
 
 use super::{Inner, Outer, Random, bits, every_matmul, reference, tensor, values};
 
@@ -96,7 +95,7 @@ where
 
         assert_eq!(report.products.len(), 3);
         for product in &report.products {
-            assert_eq!(product.ran, Ran::FakeQuantized);
+            assert_eq!(product.ran, Implementation::FakeQuantized);
             for operand in [&product.lhs, &product.rhs] {
                 let operand = operand.expect("in FP8");
                 assert_eq!(operand.granularity, Granularity::PerRow);

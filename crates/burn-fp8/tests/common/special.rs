@@ -3,7 +3,8 @@
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Fp8Matmul, Quantize, Recipe, ScaleRule};
+use burn_fp8::engine::{Quantize, ScaleRule};
+use burn_fp8::{Fp8Matmul, Recipe};
 
 use super::{Random, bits, reference, tensor};
 

@@ -6,8 +6,9 @@
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::burn_fp8_core::Overflow;
 use burn_fp8::burn_fp8_core::{scale, slice};
-use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, Overflow, Recipe, Report, trace};
+use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, Recipe, Report, trace};
 
 use crate::common::{Outer, Random, values};
 use crate::on_cuda_and_rehearsed;

@@ -2,10 +2,10 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::burn_fp8_core::{Layouts, Overflow};
 use burn_fp8::burn_fp8_core::{scale, slice};
-use burn_fp8::{
-    Fp8Format, Fp8Matmul, Layouts, Overflow, QuantizeMatrix, Recipe, Scalar, ScaleRule,
-};
+use burn_fp8::engine::{QuantizeMatrix, Scalar, ScaleRule};
+use burn_fp8::{Fp8Format, Fp8Matmul, Recipe};
 
 use crate::common::{Random, tensor, values};
 use crate::on_cuda;

@@ -3,9 +3,9 @@
 
 use burn::tensor::{FloatDType, Tensor, bf16};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::scaled::ScaledOutput;
 use burn_fp8::{
-    Activation, Execution, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, ScaledOutput,
-    scaled_matmul,
+    Activation, Execution, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, scaled_matmul,
 };
 
 use crate::common::golden::{Golden, format};

@@ -3,9 +3,10 @@
 
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8::burn_fp8_core::Overflow;
 use burn_fp8::{
-    Activation, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, Overflow, ScaledMatmulOptions,
-    scaled_matmul, trace,
+    Activation, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, scaled_matmul,
+    trace,
 };
 
 use crate::common::{assert_close, fused as golden, tensor, values};
@@ -65,7 +66,7 @@ fn operands<B: Fp8Matmul>([m, k, n]: [usize; 3], formats: [Fp8Format; 2]) -> Ope
 fn both<B: Fp8Matmul, R>(
     operands: &Operands<B>,
     options: &ScaledMatmulOptions<B>,
-    read: impl Fn(burn_fp8::ScaledOutput<B>) -> R,
+    read: impl Fn(burn_fp8::scaled::ScaledOutput<B>) -> R,
 ) -> [R; 2] {
     let run = |config: Fp8Config| {
         let run = || config.scope(|| scaled_matmul(&operands.a, &operands.b, options));

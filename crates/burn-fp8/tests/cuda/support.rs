@@ -2,7 +2,9 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
-use burn_fp8::{Execution, Fallback, Fp8Config, Fp8Format, Ran, Recipe, Report, trace};
+use burn_fp8::engine::Fallback;
+use burn_fp8::report::Implementation;
+use burn_fp8::{Execution, Fp8Config, Fp8Format, Recipe, Report, trace};
 
 use crate::common::{Random, every_matmul, tensor};
 
@@ -88,8 +90,8 @@ pub fn typed<B: Backend, const D: usize>(
 }
 
 /// Whether it ran on tensor cores, by an algorithm that is named.
-pub fn is_native(ran: &Ran) -> bool {
-    matches!(ran, Ran::Native { algorithm } if algorithm.starts_with("algorithm "))
+pub fn is_native(ran: &Implementation) -> bool {
+    matches!(ran, Implementation::Native { algorithm } if algorithm.starts_with("algorithm "))
 }
 
 /// How often cuBLASLt has multiplied in this process so far, with everything enqueued that was asked for. Tests run one by one, so that
@@ -133,7 +135,7 @@ pub fn assert_native_but_gelu<B: Backend>(report: &Report, what: &str) {
     assert!(!report.products.is_empty(), "{what}");
     for product in &report.products {
         match &product.ran {
-            Ran::Fallback(Fallback::NoAlgorithm(reason)) if reason.contains("GELU") => {
+            Implementation::Fallback(Fallback::NoAlgorithm(reason)) if reason.contains("GELU") => {
                 println!("NOT THERE {what}: {reason}");
             }
             ran => assert!(is_native(ran) || is_rehearsal::<B>(), "{what}: {report}"),

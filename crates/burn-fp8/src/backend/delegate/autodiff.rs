@@ -5,8 +5,8 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::backend::distributed::{DistributedParamId, DistributedParams};
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor, QuantizedTensor};
 
+use crate::backend::Fp8Matmul;
 use crate::backend::{Fp8Backend, intercept};
-use crate::matmul::Fp8Matmul;
 
 impl<B> AutodiffBackend for Fp8Backend<B>
 where

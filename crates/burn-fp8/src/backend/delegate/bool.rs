@@ -6,7 +6,7 @@ use burn::tensor::{BoolDType, FloatDType, IntDType, Scalar, Shape, Slice, Tensor
 use core::future::Future;
 
 use crate::backend::Fp8Backend;
-use crate::matmul::Fp8Matmul;
+use crate::backend::Fp8Matmul;
 
 impl<B> BoolTensorOps<Self> for Fp8Backend<B>
 where

@@ -10,8 +10,8 @@ use burn::tensor::{
 };
 use core::future::Future;
 
+use crate::backend::Fp8Matmul;
 use crate::backend::{Fp8Backend, intercept};
-use crate::matmul::Fp8Matmul;
 
 impl<B> FloatTensorOps<Self> for Fp8Backend<B>
 where

@@ -10,7 +10,7 @@ use core::future::Future;
 use core::ops::Range;
 
 use crate::backend::Fp8Backend;
-use crate::matmul::Fp8Matmul;
+use crate::backend::Fp8Matmul;
 
 impl<B> IntTensorOps<Self> for Fp8Backend<B>
 where

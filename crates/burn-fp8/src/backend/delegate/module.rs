@@ -6,9 +6,9 @@ use burn::tensor::ops::{
     MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
 
+use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
 use crate::backend::{Fp8Backend, intercept};
-use crate::matmul::Fp8Matmul;
 
 impl<B> ModuleOps<Self> for Fp8Backend<B>
 where

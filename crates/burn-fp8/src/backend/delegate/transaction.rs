@@ -6,8 +6,8 @@ use burn::tensor::ops::{TransactionOps, TransactionPrimitiveData};
 use core::future::Future;
 
 use crate::backend::Fp8Backend;
+use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
-use crate::matmul::Fp8Matmul;
 
 impl<B> TransactionOps<Self> for Fp8Backend<B>
 where

@@ -4,9 +4,9 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Recipe, scale};
 
-use crate::Fp8Error;
-use crate::scaling::{self, device};
-use crate::tensor::{constant, primitive};
+use crate::engine::tensor::{constant, primitive, read};
+use crate::engine::{check_scale, portable};
+use crate::error::Fp8Error;
 
 /// How the inputs of a frozen layer are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +43,7 @@ impl ActivationScale {
         for sample in samples {
             if sample.shape().num_elements() > 0 {
                 let sample = primitive(constant(sample).cast(FloatDType::F32));
-                amax = amax.max(scaling::read::<B>(device::amax::<B>(sample))[0]);
+                amax = amax.max(read::<B>(portable::scale::amax::<B>(sample))[0]);
             }
         }
         Self::from_amax(amax)
@@ -52,7 +52,7 @@ impl ActivationScale {
     /// Whether the scale can be used, else why not.
     pub(super) fn check(self) -> Result<(), String> {
         match self {
-            Self::Static(scale) => scaling::check_scale("input_scale", scale),
+            Self::Static(scale) => check_scale("input_scale", scale),
             Self::Current => Ok(()),
         }
     }

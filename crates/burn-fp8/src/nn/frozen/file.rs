@@ -10,8 +10,9 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::record::Fields;
 use super::{FrozenLinear, FrozenLinearRecord};
+use crate::error::Fp8Error;
+use crate::file;
 use crate::file::{little_endian, numbers, unexpected};
-use crate::{Fp8Error, file};
 
 const FORMAT: &str = "burn-fp8 frozen layers";
 const VERSION: &str = "1";

@@ -31,16 +31,20 @@ pub use activation::ActivationScale;
 pub use file::{load_all, save_all};
 pub use record::FrozenLinearRecord;
 
-use crate::matmul::{
-    Fp8Matmul, Measured, NativeProblem, Otherwise, OutputType, Quantize, ScaleRule, ScaledOperand,
-    ScaledRequest, ScaledValues, add_bias, join, native_unavailable, new_note,
-    record_high_precision, reshape, runs_natively,
+use crate::backend::Fp8Matmul;
+use crate::config::{self, Execution};
+use crate::engine::tensor::{add_bias, constant, join, primitive, reshape};
+use crate::engine::{
+    Activation, NativeProblem, Otherwise, OutputType, Quantize, Scalar, ScaleRule, ScaledOperand,
+    ScaledRequest, ScaledValues, check_scale, portable,
 };
-use crate::report::{self, HighPrecision, Pending, PendingOperand, PendingRan, Ran};
-use crate::scaled::Activation;
-use crate::scaling::check_scale;
-use crate::tensor::{constant, primitive};
-use crate::{Execution, Fp8Codes, Fp8Error, Fp8Tensor, Scalar, config};
+use crate::error::Fp8Error;
+use crate::product::{Measured, native_unavailable, runs_natively};
+use crate::report::{
+    self, HighPrecision, Implementation, Pending, PendingOperand, PendingRan, new_note,
+    record_high_precision,
+};
+use crate::scaled::{Fp8Codes, Fp8Tensor};
 use weight::Weight;
 
 /// A linear layer for inference: the weight in E4M3, one byte an element, with one scale.
@@ -140,12 +144,13 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             return self.multiply_natively(x, scale, gemm, ambient.config.execution);
         }
         let request = Quantize { format: Fp8Format::E4M3, scale, save: false };
-        let x = Measured::<B>::quantize(&x, request);
+        let x = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
         let weight_scale = self.weight_scale;
         report::record(|| {
-            let weight = PendingOperand::of_codes(Fp8Format::E4M3, Scalar::<B>::Host(weight_scale));
-            let operands = Some([PendingOperand::new(&x), weight]);
-            let ran = PendingRan::Known(Ran::FakeQuantized);
+            let weight =
+                PendingOperand::per_tensor::<B>(Fp8Format::E4M3, Scalar::Host(weight_scale), None);
+            let operands = Some([x.pending(), weight]);
+            let ran = PendingRan::Known(Implementation::FakeQuantized);
             Pending { kind, role, gemm, operands, site: None, ran }
         });
         let codes = self.weight.laid_out(false);
@@ -171,9 +176,11 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let (codes, scale) = B::fp8_quantize_codes(x.clone(), format, scale);
         let note = new_note();
         if let Some(note) = &note {
-            let x = PendingOperand::of_quantized::<B>(&x, format, scale.clone());
-            let weight_scale = Scalar::<B>::Host(self.weight_scale);
-            let operands = Some([x, PendingOperand::of_codes(format, weight_scale)]);
+            let saturated = portable::count_saturated::<B>(&x, &scale, format);
+            let x = PendingOperand::per_tensor::<B>(format, scale.clone(), Some(saturated));
+            let weight_scale = Scalar::Host(self.weight_scale);
+            let weight = PendingOperand::per_tensor::<B>(format, weight_scale, None);
+            let operands = Some([x, weight]);
             let (kind, role) = (ProductKind::Linear, GemmRole::Output);
             let ran = PendingRan::noted::<B>(note, device.clone());
             report::record(|| Pending { kind, role, gemm, operands, site: None, ran });
@@ -181,7 +188,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let x = ScaledOperand { codes, format, scale };
         let codes = self.weight.laid_out(true);
         let weight = ScaledOperand { codes, format, scale: Scalar::Host(self.weight_scale) };
-        let otherwise = Otherwise::of(execution);
+        let otherwise = execution.otherwise();
         let request = ScaledRequest {
             output: OutputType::Float(dtype),
             bias: None,

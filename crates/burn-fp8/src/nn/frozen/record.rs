@@ -7,8 +7,8 @@ use burn_fp8_core::Fp8Format;
 use serde::{Deserialize, Serialize};
 
 use super::{ActivationScale, FrozenLinear};
-use crate::Fp8Codes;
-use crate::scaling::check_scale;
+use crate::engine::check_scale;
+use crate::scaled::Fp8Codes;
 
 /// The record of a [`FrozenLinear`]: the codes as bytes, the rest in f32. Always valid: one that is read from a file
 /// is checked.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use crate::matmul::Codes;
-use crate::{Fp8Codes, Fp8Tensor};
+use crate::engine::CodesPrimitive;
+use crate::scaled::{Fp8Codes, Fp8Tensor};
 
 /// A weight `[d_input, d_output]` in the layout that the last product took: row by row for emulated ones, column by column for tensor
 /// cores.
@@ -31,7 +31,7 @@ impl<B: Backend> Weight<B> {
     }
 
     /// The codes row by row, of the weight or of its transpose. They stay in this layout.
-    pub(super) fn laid_out(&self, of_transpose: bool) -> Codes<B> {
+    pub(super) fn laid_out(&self, of_transpose: bool) -> CodesPrimitive<B> {
         let mut held = self.lock();
         if held.is_transposed() != of_transpose {
             *held = held.laid_out(of_transpose);
@@ -80,7 +80,7 @@ mod tests {
         let column_by_column = [0, 5, 10, 1, 6, 11, 2, 7, 12, 3, 8, 13, 4, 9, 14];
         let row_by_row: [u8; 15] = std::array::from_fn(|code| code as u8);
         for (of_transpose, expected) in [(true, column_by_column), (false, row_by_row)] {
-            let Codes::Bytes(codes, _) = weight.laid_out(of_transpose) else {
+            let CodesPrimitive::Bytes(codes, _) = weight.laid_out(of_transpose) else {
                 panic!("Flex has u8");
             };
             assert!(codes.layout().is_contiguous());

@@ -1,123 +1,126 @@
 //! The product of an FP8 layer: three operands with delayed scaling, two ways to multiply.
 
-mod emulated;
-mod native;
-mod observed;
+mod dequantized;
+mod quantizer;
 
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Shape};
-use burn_fp8_core::{AmaxChoice, Fp8Format, Gemm};
-use serde::{Deserialize, Serialize};
+use burn::tensor::{Shape, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Gemm, ProductKind, Recipe};
 
-use super::QdqOptions;
-use crate::Fp8Matmul;
+use super::flax;
+use super::options::{DotMode, DotOptions};
 use crate::config::{self, Execution};
-use crate::matmul::{self, SavedOperand, native_unavailable};
-use crate::report::Tap;
+use crate::engine::Fp8Engine;
+use crate::product::gemms::{self, Gradients};
+use crate::product::scheme::{Gemms, Path};
+use crate::product::{Emulated, Native, SavedOperand, native_unavailable, runs_natively};
+use crate::report;
+use dequantized::Dequantized;
+use quantizer::LayerQuantizer;
 
-/// How an FP8 layer multiplies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DotMode {
-    /// Operands are dequantized, then multiplied: `in_qdq`, `in_qdq`, dot, `out_qdq`. Flax's `Fp8DotGeneralOp`. Always emulated.
-    QuantizeDequantize,
-    /// Codes are multiplied, the product then by both scales at once: what FP8 hardware does, and what runs natively where the
-    /// device can. Flax's `Fp8DirectDotGeneralOp`.
-    #[default]
-    Direct,
-}
-
-/// The options of an FP8 layer's product.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct DotOptions {
-    /// How it multiplies.
-    pub mode: DotMode,
-    /// The scales are multiplied by 2 to this power.
-    pub margin: i32,
-    /// Which amax of a history counts.
-    pub amax_choice: AmaxChoice,
-}
-
-impl DotOptions {
-    fn qdq(self, format: Fp8Format, dtype: DType) -> QdqOptions {
-        let Self { mode: _, margin, amax_choice } = self;
-        QdqOptions { format, compute_dtype: Some(dtype.into()), margin, amax_choice }
-    }
+/// Calls a function of [`gemms`] with the scheme of a layer.
+macro_rules! on_scheme {
+    ($gemms:expr, $mode:expr, $function:ident($($argument:expr),*)) => {
+        match (&$gemms.path, $mode) {
+            (Path::Native, _) => gemms::$function::<B, _, Native>($($argument),*),
+            (_, DotMode::Direct) => gemms::$function::<B, _, Emulated>($($argument),*),
+            (_, DotMode::QuantizeDequantize) => {
+                gemms::$function::<B, _, Emulated<Dequantized>>($($argument),*)
+            }
+        }
+    };
 }
 
 /// The product of the forward pass, and what the backward pass needs.
-pub(crate) struct Forward<B: Fp8Matmul> {
-    pub(crate) output: FloatTensor<B>,
-    /// The codes of the operands that were asked for.
-    pub(crate) saved: [Option<SavedOperand<B>>; 2],
+pub(super) struct Forward<B: Fp8Engine> {
+    pub(super) output: FloatTensor<B>,
+    pub(super) saved: Saved<B>,
     /// The new state of both operands: scale `[1]` and history `[H]`.
-    pub(crate) states: [[FloatTensor<B>; 2]; 2],
-    /// The observatory, where this step is sampled.
-    pub(crate) tap: Option<Tap>,
+    pub(super) states: [[FloatTensor<B>; 2]; 2],
 }
 
-/// `x` `[…, K]` times `kernel` `[K, N]`, neither of them empty, in the type of the kernel.
-pub(crate) fn forward<B: Fp8Matmul>(
+/// What the backward pass needs: it runs where the forward pass has run.
+#[derive(Clone, Debug)]
+pub(super) struct Saved<B: Fp8Engine> {
+    gemms: Gemms,
+    options: DotOptions,
+    /// The codes of the operands that were asked for.
+    operands: [Option<SavedOperand<B>>; 2],
+    shapes: [Shape; 2],
+}
+
+/// `x` `[…, K]` times `kernel` `[K, N]`, neither of them empty and both of one type.
+pub(super) fn forward<B: Fp8Engine>(
     x: FloatTensor<B>,
     kernel: FloatTensor<B>,
-    states: [[FloatTensor<B>; 2]; 2],
+    [input, weight]: [[FloatTensor<B>; 2]; 2],
     options: DotOptions,
     save: [bool; 2],
 ) -> Forward<B> {
-    let seen = observed::forward::<B>([&x, &kernel]);
-    let mut forward = match runs_natively::<B>(&x, options.mode) {
-        true => native::forward::<B>(x, kernel, states, options, save),
-        false => emulated::forward::<B>(x, kernel, states, options, save),
-    };
-    if let Some((tap, operands)) = seen {
-        observed::see_forward::<B>(&tap, operands, &forward.states, options);
-        forward.tap = Some(tap);
-    }
-    forward
+    let gemms = plan::<B>(&x, &kernel, &input, options);
+    let shapes = [x.shape(), kernel.shape()];
+    let qdq = options.qdq(Fp8Format::E4M3, kernel.dtype());
+    let input = flax::update::<B>(&x, input, qdq);
+    let weight = flax::update::<B>(&kernel, weight, qdq);
+    let scales = [input[0].clone(), weight[0].clone()];
+    let quantizer = LayerQuantizer::of_operands(scales, kernel.dtype(), &gemms);
+    let gemms::Forward { output, saved: operands, amaxes: _ } =
+        on_scheme!(gemms, options.mode, forward(x, kernel, &quantizer, &gemms, save));
+    let saved = Saved { gemms, options, operands, shapes };
+    Forward { output, saved, states: [input, weight] }
 }
 
 /// The gradients of a product.
-pub(crate) struct Backward<B: Fp8Matmul> {
+pub(super) struct Backward<B: Fp8Engine> {
     /// Those of the operands, of their shapes, where the counterpart was saved.
-    pub(crate) operands: [Option<FloatTensor<B>>; 2],
+    pub(super) operands: [Option<FloatTensor<B>>; 2],
     /// The new state of the output gradient.
-    pub(crate) state: [FloatTensor<B>; 2],
+    pub(super) state: [FloatTensor<B>; 2],
 }
 
-/// The gradients of `x` and `kernel`, of the given shapes, from E5M2 codes of the output gradient. They run where the forward
-/// product has run.
-pub(crate) fn backward<B: Fp8Matmul>(
+/// The gradients of `x` and `kernel`, from E5M2 codes of the output gradient.
+pub(super) fn backward<B: Fp8Engine>(
     output_grad: FloatTensor<B>,
-    saved: [Option<SavedOperand<B>>; 2],
-    shapes: [Shape; 2],
+    Saved { gemms, options, operands, shapes }: Saved<B>,
     state: [FloatTensor<B>; 2],
-    options: DotOptions,
-    tap: Option<&Tap>,
 ) -> Backward<B> {
-    let is_native = |saved: &Option<_>| matches!(saved, Some(SavedOperand::Matrix(_)));
-    let seen = tap.map(|tap| (tap, output_grad.clone()));
-    let backward = match saved.iter().any(is_native) {
-        true => native::backward::<B>(output_grad, saved, shapes, state, options),
-        false => emulated::backward::<B>(output_grad, saved, shapes, state, options),
-    };
-    if let Some((tap, output_grad)) = seen {
-        observed::see_backward::<B>(tap, output_grad, &backward, options);
-    }
-    backward
+    let dtype = output_grad.dtype();
+    let state = flax::update::<B>(&output_grad, state, options.qdq(Fp8Format::E5M2, dtype));
+    let quantizer = LayerQuantizer::of_output_grad(state[0].clone(), dtype, &gemms);
+    let Gradients { operands, amax: _ } = on_scheme!(
+        gemms,
+        options.mode,
+        backward(output_grad, operands, shapes, &quantizer, &gemms)
+    );
+    Backward { operands, state }
 }
 
-/// Whether a layer on this device multiplies natively. Panics where it has to and cannot.
-fn runs_natively<B: Fp8Matmul>(x: &FloatTensor<B>, mode: DotMode) -> bool {
+/// What the three GEMMs of a layer have in common. Panics where they have to run natively and cannot.
+fn plan<B: Fp8Engine>(
+    x: &FloatTensor<B>,
+    kernel: &FloatTensor<B>,
+    [_, history]: &[FloatTensor<B>; 2],
+    options: DotOptions,
+) -> Gemms {
+    let kernel = kernel.shape();
+    let forward = Gemm::matrix(x.shape().num_elements() / kernel[0], kernel[1], kernel[0]);
+    let DotOptions { mode, margin, amax_choice } = options;
+    // The recipe that says what a layer does.
+    let recipe = Recipe::delayed()
+        .with_history_length(history.shape().num_elements())
+        .with_margin(margin)
+        .with_amax_choice(amax_choice);
     let execution = config::current().config.execution;
-    let native = matmul::runs_natively::<B>(x, execution);
+    let native = runs_natively::<B>(x, execution);
     if native && mode == DotMode::QuantizeDequantize && execution == Execution::Native {
         let reason =
             "DotMode::QuantizeDequantize multiplies dequantized operands; use DotMode::Direct";
         native_unavailable::<B>(&B::float_device(x), reason.into());
     }
-    native && mode == DotMode::Direct
-}
-
-fn gemm([x, kernel]: &[Shape; 2]) -> Gemm {
-    Gemm::matrix(x.num_elements() / kernel[0], kernel[1], kernel[0])
+    let path = match native && mode == DotMode::Direct {
+        true => Path::Native,
+        false => Path::FakeQuantized,
+    };
+    let tap = report::observe(report::FP8_LAYER, forward);
+    Gemms { kind: ProductKind::Linear, forward, recipe, path, execution, site: None, tap }
 }

@@ -6,9 +6,8 @@ use burn::tensor::{FloatDType, Int, Slice, Tensor, TensorData, TensorMetadata, T
 use burn_fp8_core::Gemm;
 use burn_fp8_report::sample::{Matrix, spread};
 
-use crate::matmul::{join, reshape};
-use crate::scaling;
-use crate::tensor::primitive;
+use crate::engine::tensor;
+use crate::engine::tensor::{join, primitive, reshape};
 
 /// As many rows and columns of a tensor as `take` says, as a matrix: its leading dimensions are joined to the rows where those are
 /// rows of the GEMM, else the matrix in the middle of the batch is taken.
@@ -19,7 +18,7 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
     };
     let shape = [tensor.shape()[0], tensor.shape()[1]];
     let tensor = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(tensor));
-    let read = |tensor: Tensor<B, 2>| scaling::read::<B>(primitive(tensor.cast(FloatDType::F32)));
+    let read = |tensor: Tensor<B, 2>| tensor::read::<B>(primitive(tensor.cast(FloatDType::F32)));
     if shape == take {
         return Matrix::whole(read(tensor), shape);
     }
@@ -43,7 +42,7 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
 /// The largest magnitude of a tensor; not finite where the tensor is not.
 pub(super) fn amax<B: Backend>(tensor: &FloatTensor<B>) -> f32 {
     let amax = B::float_cast(B::float_max_abs(tensor.clone()), FloatDType::F32);
-    scaling::read::<B>(amax)[0]
+    tensor::read::<B>(amax)[0]
 }
 
 fn one_of_batch<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {

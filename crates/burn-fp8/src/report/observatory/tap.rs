@@ -11,7 +11,7 @@ use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
 use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};
 
 use super::read;
-use crate::Scalar;
+use crate::engine::Scalar;
 
 /// How an operand was quantized.
 pub(crate) struct Quantization<B: Backend> {

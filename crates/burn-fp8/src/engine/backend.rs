@@ -1,0 +1,190 @@
+//! The trait by which a backend tells what it does with codes.
+
+use burn::tensor::FloatDType;
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn_fp8_core::{Fp8Format, Overflow};
+
+use super::capability::{Capability, Fallback};
+use super::codes::CodesPrimitive;
+use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
+use super::portable::{self, scale};
+use super::problem::NativeProblem;
+use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
+use super::scalar::Scalar;
+use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
+
+/// What a backend does with FP8 codes: quantizes, decodes, multiplies.
+///
+/// It knows formats, scales and matrices. It knows nothing of what should run in FP8, of training, or of what is reported.
+///
+/// Implemented for Burn's backends behind the features of their names. Every method has a portable default, in tensor operations, so that
+/// [`fp8_backend!`](crate::fp8_backend) opts another backend in with one line. A backend with something faster overrides how tensors are
+/// quantized, perhaps with the slice functions of [`burn_fp8_core::slice`](mod@burn_fp8_core::slice). Every override must give the same
+/// codes and scales, bit for bit; sign and payload of NaN are free.
+pub trait Fp8Engine: Backend {
+    /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
+    const FP8_KERNELS: bool = false;
+
+    /// Quantizes a non-empty tensor of type f32, f16, bf16 or flex32, of any shape and layout.
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
+        portable::quantize::<Self>(tensor, request)
+    }
+
+    /// The codes of such a tensor and their scale, where nothing else is wanted.
+    fn fp8_quantize_codes(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
+        let quantized = Self::fp8_quantize(tensor, Quantize { format, scale, save: true });
+        (quantized.codes.expect("asked for"), quantized.scale)
+    }
+
+    /// The codes of such a tensor, or their values, with a scale for all elements along a dimension. The scales broadcast against it.
+    fn fp8_quantize_rows(
+        tensor: FloatTensor<Self>,
+        request: QuantizeRows,
+    ) -> (CodesPrimitive<Self>, FloatTensor<Self>) {
+        quantize_rows::<Self>(tensor, request)
+    }
+
+    /// The values of saved codes, without their scale: an f32 tensor of the shape that was quantized.
+    fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
+        portable::values::<Self>(codes)
+    }
+
+    /// Multiplies an f32 tensor, a product of codes, by both scales.
+    ///
+    /// The scales are multiplied with each other first, in f32, and kept finite.
+    fn fp8_rescale(
+        tensor: FloatTensor<Self>,
+        lhs: &Scalar<Self>,
+        rhs: &Scalar<Self>,
+    ) -> FloatTensor<Self> {
+        portable::rescale::<Self>(tensor, lhs, rhs)
+    }
+
+    /// The same with scales per row and column: `lhs` `[…, M, 1]` and `rhs` `[…, 1, N]`, f32.
+    fn fp8_rescale_rows(
+        tensor: FloatTensor<Self>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::rescale_by::<Self>(tensor, lhs, rhs)
+    }
+
+    /// A product in high precision, past any decorator.
+    fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(lhs, rhs)
+    }
+
+    /// Multiplies the values of codes, f32, in f32: `lhs` `[…, M, K]` by `rhs` `[…, K, N]`.
+    fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::fp8_plain_matmul(lhs, rhs)
+    }
+
+    /// Multiplies `x` `[M, K]`, f32, by the values of codes `[K, N]`, in f32.
+    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
+        Self::fp8_matmul_values(x, Self::fp8_values(codes))
+    }
+
+    /// What this device can do in FP8. Asked for each product: the answer must be at hand.
+    fn fp8_capability(device: &Self::Device) -> Capability {
+        let _ = device;
+        Capability::FakeQuantized { reason: "burn-fp8 has no native path for this backend".into() }
+    }
+
+    /// Whether a device with tensor cores has an algorithm for a product, else why not. On the calling thread, also where products run on
+    /// another one.
+    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+        let _ = (device, problem);
+        Ok(())
+    }
+
+    /// Quantizes a non-empty tensor, seen as a matrix, for products on tensor cores.
+    fn fp8_quantize_matrix(
+        tensor: FloatTensor<Self>,
+        request: QuantizeMatrix<Self>,
+    ) -> QuantizedMatrix<Self> {
+        let _ = request;
+        no_tensor_cores::<Self>(&Self::float_device(&tensor))
+    }
+
+    /// Multiplies `lhs` `[M, K]` by `rhs` `[N, K]` transposed, on tensor cores.
+    fn fp8_gemm(
+        lhs: GemmOperand<Self>,
+        rhs: GemmOperand<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        let _ = (rhs, options);
+        no_tensor_cores::<Self>(&Self::int_device(&lhs.words))
+    }
+
+    /// A product of codes with its epilogue, on tensor cores: `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both
+    /// E5M2.
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        let _ = (b_t, request);
+        no_tensor_cores::<Self>(&a.codes.device())
+    }
+
+    /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
+    fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        scale::amax_with_non_finite::<Self>(tensor)
+    }
+}
+
+pub(crate) fn no_tensor_cores<B: Fp8Engine>(device: &B::Device) -> ! {
+    panic!("{} announces tensor cores for FP8, but has not implemented them", B::name(device))
+}
+
+/// Codes or their values, and scales that broadcast against them, f32, from tensor operations and [`Fp8Engine::fp8_quantize`].
+pub(crate) fn quantize_rows<B: Fp8Engine>(
+    tensor: FloatTensor<B>,
+    request: QuantizeRows,
+) -> (CodesPrimitive<B>, FloatTensor<B>) {
+    let QuantizeRows { dim, format, recipe, values } = request;
+    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let amax = scale::amax_dim::<B>(tensor.clone(), dim);
+    let scales = scale::from_amax::<B>(amax, format, recipe);
+    let quotient = B::float_div(tensor, scales.clone());
+    // The division is done: what is left to quantize has the scale 1, and dividing by that is exact.
+    let rule = ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite);
+    let codes = match values {
+        true => CodesPrimitive::Values(
+            B::fp8_quantize(quotient, Quantize { format, scale: rule, save: false }).values,
+        ),
+        false => B::fp8_quantize_codes(quotient, format, rule).0,
+    };
+    (codes, scales)
+}
+
+/// A backend without gradients of its own: neither `Autodiff<B>` nor a decorator around one.
+///
+/// FP8 products of such a backend just run. Those of `Autodiff<B>` run on `B` and register their backward steps.
+pub trait Untracked: Fp8Engine {}
+
+/// Opts a backend in, with one line: its FP8 products are emulated in tensor operations.
+///
+/// ```text
+/// burn_fp8::fp8_backend!(MyBackend);
+/// burn_fp8::fp8_backend!([E: MyElement] MyBackend<E>);
+/// burn_fp8::fp8_backend!([E] MyBackend<E> where E: MyElement);
+/// ```
+///
+/// The backend must have no gradients of its own. One with something faster implements [`Fp8Engine`](crate::engine::Fp8Engine) and
+/// [`Untracked`](crate::engine::Untracked) itself.
+#[macro_export]
+macro_rules! fp8_backend {
+    ([$($generics:tt)*] $backend:ty $(where $($bounds:tt)*)?) => {
+        impl<$($generics)*> $crate::engine::Fp8Engine for $backend $(where $($bounds)*)? {}
+        impl<$($generics)*> $crate::engine::Untracked for $backend $(where $($bounds)*)? {}
+    };
+    ($backend:ty) => {
+        $crate::fp8_backend!([] $backend);
+    };
+}

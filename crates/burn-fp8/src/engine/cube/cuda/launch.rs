@@ -1,0 +1,141 @@
+//! One call of cuBLASLt among the launches of CubeCL, ordered on the device.
+#![allow(unsafe_code, reason = "hands addresses of CubeCL's buffers to cuBLASLt")]
+
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::cubecl::client::ComputeClient;
+use burn_cubecl::cubecl::cuda::CudaRuntime;
+use burn_cubecl::cubecl::server::Handle;
+use burn_cubecl::tensor::CubeTensor;
+use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatmul};
+
+use super::device::cublaslt;
+use super::{Device, on_device};
+use crate::engine::backend::Fp8Engine;
+use crate::engine::capability::Fallback;
+use crate::engine::scalar::Scalar;
+
+/// The buffers of a product. Each is as large as the product says.
+#[derive(Clone)]
+pub(in crate::engine::cube) struct Call {
+    /// Codes of the left operand, `[M, K]`.
+    pub(in crate::engine::cube) a: Handle,
+    /// Codes of the right operand, `[N, K]`.
+    pub(in crate::engine::cube) b: Handle,
+    /// The output.
+    pub(in crate::engine::cube) d: Handle,
+    pub(super) scale_a: Option<Handle>,
+    pub(super) scale_b: Option<Handle>,
+    pub(in crate::engine::cube) inverse_scale_d: Option<Handle>,
+    pub(in crate::engine::cube) amax_d: Option<Handle>,
+    pub(in crate::engine::cube) bias: Option<Handle>,
+    /// What the product is multiplied by, beside the scales.
+    pub(super) alpha: f32,
+}
+
+impl Call {
+    pub(in crate::engine::cube) fn new(a: Handle, b: Handle, d: Handle) -> Self {
+        let [scale_a, scale_b, inverse_scale_d, amax_d, bias] = [const { None }; 5];
+        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha: 1.0 }
+    }
+
+    /// The same product times both scales. Those that the host knows travel with the call, unless their product is no normal number.
+    pub(in crate::engine::cube) fn scaled<B, R: CubeRuntime>(
+        self,
+        client: &ComputeClient<CudaRuntime>,
+        [a, b]: [&Scalar<B>; 2],
+    ) -> Self
+    where
+        B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
+    {
+        if let (Scalar::Host(a), Scalar::Host(b)) = (a, b)
+            && (a * b).is_normal()
+        {
+            return Self { alpha: a * b, ..self };
+        }
+        let [scale_a, scale_b] = [a, b].map(|scale| Some(on_device(client, scale)));
+        Self { scale_a, scale_b, ..self }
+    }
+}
+
+/// Enqueues a product after everything that CubeCL was given before, and before everything that it is given later. Returns what
+/// runs it. The host does not wait for the device.
+///
+/// # Errors
+/// Where cuBLASLt cannot be set up, has no algorithm, or none for its workspace. Panics on everything else: no rule that a plan checks is
+/// left to chance here.
+pub(in crate::engine::cube) fn launch(
+    (client, device): Device<'_>,
+    problem: ScaledMatmul,
+    call: Call,
+) -> Result<Launch, Fallback> {
+    // On the thread that feeds the device, where the launches registered before have been enqueued.
+    let enqueued = client.exclusive(move || enqueue(client, device, problem, call));
+    enqueued.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"))
+}
+
+/// The reason to emulate a product that there is no algorithm for. Panics on all other errors.
+pub(super) fn impossible(error: &Error) -> Fallback {
+    match error {
+        Error::NoAlgorithm { .. } | Error::Workspace { .. } => {
+            Fallback::NoAlgorithm(error.to_string().into())
+        }
+        error => panic!("burn-fp8: {error}"),
+    }
+}
+
+fn enqueue(
+    client: &ComputeClient<CudaRuntime>,
+    device: usize,
+    mut problem: ScaledMatmul,
+    call: Call,
+) -> Result<Launch, Fallback> {
+    // Held until the product is enqueued: CubeCL gives the memory of a dropped handle to work that comes later, in order.
+    let mut held = vec![];
+    let mut address = |handle: Option<Handle>| {
+        handle.map_or(0, |handle| {
+            let resource = client
+                .get_resource(handle)
+                .unwrap_or_else(|error| panic!("burn-fp8: a buffer of an FP8 product: {error}"));
+            let address = resource.resource().ptr;
+            held.push(resource);
+            address
+        })
+    };
+    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha } = call;
+    let pointers = Pointers {
+        a: address(Some(a)),
+        b: address(Some(b)),
+        d: address(Some(d)),
+        scale_a: address(scale_a),
+        scale_b: address(scale_b),
+        inverse_scale_d: address(inverse_scale_d),
+        amax_d: address(amax_d),
+        bias: address(bias),
+        ..Pointers::default()
+    };
+    problem.alignment = Alignment {
+        a: Alignment::of(pointers.a),
+        b: Alignment::of(pointers.b),
+        d: Alignment::of(pointers.d),
+        bias: Alignment::of(pointers.bias),
+        ..Alignment::MAX
+    };
+    // Resolving a buffer has made the context of the device current to this thread.
+    let library = cublaslt(device)?;
+    // SAFETY: CubeCL vouches for the buffers, which `held` keeps allocated until after the call; they were made as large as the
+    // product says by the callers of `launch`. What writes the inputs was given to CubeCL before this ran on its thread, so it
+    // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
+    let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) };
+    drop(held);
+    launched.map_err(|error| impossible(&error))
+}
+
+/// What ran a product, for a report.
+pub(in crate::engine::cube) fn describe(launch: &Launch) -> String {
+    match launch.ordering {
+        Ordering::Events => launch.algorithm.to_string(),
+        Ordering::Synchronize => {
+            format!("{}; the host waited, the driver is older than CUDA 12.5", launch.algorithm)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A product in the terms of cuBLASLt, and whether that has an algorithm for it.
+
+use core::any::Any;
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use burn::tensor::DType;
+use burn_cubecl::cubecl::Runtime;
+use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
+use burn_fp8_core::PADDING;
+use burn_fp8_cublaslt as lt;
+
+use super::device::cublaslt;
+use super::launch::impossible;
+use crate::engine::capability::Fallback;
+use crate::engine::problem::{NativeOutput, NativeProblem};
+use crate::engine::scaled::Activation;
+
+/// The product as cuBLASLt is given it: N and K padded.
+pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
+    let [m, n, k] = problem.shape;
+    let [n, k] = [n, k].map(|size| size.next_multiple_of(PADDING) as u64);
+    let [a, b] = problem.formats;
+    let output = match problem.output {
+        NativeOutput::Float(dtype) => data_type(dtype.into()),
+        NativeOutput::Fp8(format) => lt::DataType::Fp8(format),
+    };
+    lt::ScaledMatmul {
+        scaled_d: output.is_fp8(),
+        amax_d: problem.amax,
+        accumulation: match problem.fast_accumulation {
+            true => lt::Accumulation::Fast,
+            false => lt::Accumulation::Precise,
+        },
+        epilogue: lt::Epilogue {
+            activation: match problem.activation {
+                Activation::None => lt::Activation::None,
+                Activation::Relu => lt::Activation::Relu,
+                Activation::Gelu => lt::Activation::Gelu,
+            },
+            bias: problem.bias.map(|dtype| lt::Bias { dtype: data_type(dtype), batch_stride: 0 }),
+            aux: None,
+        },
+        ..lt::ScaledMatmul::new(m as u64, n, k, a, b, output)
+    }
+}
+
+/// The type of an output or a bias.
+fn data_type(dtype: DType) -> lt::DataType {
+    match dtype {
+        DType::BF16 => lt::DataType::Bf16,
+        DType::F16 => lt::DataType::F16,
+        _ => lt::DataType::F32,
+    }
+}
+
+/// Products that were found to have an algorithm, by the ordinal of their device.
+static POSSIBLE: Mutex<Option<HashSet<(usize, NativeProblem)>>> = Mutex::new(None);
+
+/// Whether cuBLASLt has an algorithm for a product, else why not. The thread that feeds the device is asked once for each product:
+/// the caller waits for it then, though not for the device.
+///
+/// `None` where the device is none of CUDA.
+pub(in crate::engine::cube) fn check(
+    device: &dyn Any,
+    problem: &NativeProblem,
+) -> Option<Result<(), Fallback>> {
+    let device: &CudaDevice = device.downcast_ref()?;
+    let key = (device.index, *problem);
+    let lock = || POSSIBLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lock().get_or_insert_default().contains(&key) {
+        return Some(Ok(()));
+    }
+    let client = CudaRuntime::client(device);
+    // Any buffer: resolving it makes the context of the device current to that thread.
+    let buffer = client.empty(256);
+    let (index, plan) = (device.index, plan_of(problem));
+    let prepared = client.exclusive(|| {
+        let resource = client.get_resource(buffer);
+        let resource = resource.unwrap_or_else(|error| panic!("burn-fp8: a buffer: {error}"));
+        let prepared = cublaslt(index)?.prepare(&plan).map_err(|error| impossible(&error));
+        drop(resource);
+        prepared
+    });
+    let prepared = prepared.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"));
+    Some(prepared.map(|_| {
+        lock().get_or_insert_default().insert(key);
+    }))
+}

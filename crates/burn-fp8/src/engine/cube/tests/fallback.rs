@@ -1,0 +1,114 @@
+//! What becomes of products that tensor cores do not run: emulated and reported, or refused on the calling thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::engine::cube::capability::K_WITHOUT_ALGORITHM as K;
+use crate::{Fp8Error, high_precision};
+
+/// What a closure panics with on this thread.
+fn panic_of<R>(f: impl FnOnce() -> R) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(f)).err().expect("must be native");
+    *panic.downcast::<String>().expect("a message")
+}
+
+fn native() -> Fp8Config {
+    config(Recipe::current()).with_execution(Execution::Native)
+}
+
+/// Emulated under `Auto`: the forward product only, whose K it is.
+fn without_an_algorithm_is_emulated<B: Fp8Matmul>() {
+    let _pretend = pretend_tensor_cores();
+    let dims = [2, 17, K, 20];
+    let (actual, ran) = step::<B>(config(Recipe::current()), 3, dims);
+    let emulated = config(Recipe::current()).with_execution(Execution::FakeQuantized);
+    let (expected, _) = step::<Flex>(emulated, 3, dims);
+    for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+        assert_close(actual, expected, &format!("result {index}"));
+    }
+    let fallback =
+        Implementation::Fallback(Fallback::NoAlgorithm("no algorithm for this K".into()));
+    let decoded = Implementation::Native { algorithm: "decoded".into() };
+    let by_role = |role| {
+        let product = ran.products.iter().find(|product| product.role == role);
+        &product.expect("all three products are in the trace").ran
+    };
+    assert_eq!(by_role(GemmRole::Output), &fallback, "{ran}");
+    assert_eq!(by_role(GemmRole::GradInput), &decoded, "{ran}");
+    assert_eq!(by_role(GemmRole::GradWeight), &decoded, "{ran}");
+    assert!(ran.to_string().contains("fake-quantized: no algorithm for this K"), "{ran}");
+}
+
+/// Refused under `Native`, by the thread that asks for the product and not by the one that would run it.
+fn without_an_algorithm_is_refused<B: Fp8Matmul>() {
+    let _pretend = pretend_tensor_cores();
+    let x = tensor::<B, 2>(1, [32, K]);
+    let w = tensor::<B, 2>(2, [K, 16]);
+    let says_why = |message: &str| {
+        assert!(message.contains("Execution::Native: no algorithm for this K"), "{message}");
+        assert!(
+            message.contains("Execution::Auto") && message.contains("scope_where"),
+            "{message}"
+        );
+    };
+    let product = || {
+        let [x, w] =
+            [&x, &w].map(|x| Tensor::<Fp8Backend<B>, 2>::from_data(x.to_data(), &x.device()));
+        values(x.matmul(w))
+    };
+    says_why(&panic_of(|| native().scope(product)));
+    says_why(&panic_of(|| native().scope(|| trace(product))));
+    assert_eq!(native().scope(|| high_precision(product)).len(), 32 * 16);
+
+    let layer = Fp8LinearConfig::new(K, 16).init::<B>(&x.device());
+    says_why(&panic_of(|| native().scope(|| layer.forward(x.clone()))));
+
+    let [a, b] = [x, w].map(|x| Fp8Tensor::quantize(x, Fp8Format::E4M3));
+    let options = ScaledMatmulOptions::default();
+    match native().scope(|| scaled_matmul(&a, &b, &options)) {
+        Err(Fp8Error::NativeUnavailable { reason, .. }) => {
+            assert_eq!(reason, "no algorithm for this K");
+        }
+        other => panic!("{other:?}"),
+    }
+    let product = scaled_matmul(&a, &b, &options).expect("emulated").into_float();
+    assert_eq!(product.dims(), [32, 16]);
+}
+
+#[test]
+fn without_an_algorithm_is_emulated_and_says_so() {
+    without_an_algorithm_is_emulated::<Unfused>();
+    #[cfg(feature = "fusion")]
+    without_an_algorithm_is_emulated::<burn::backend::Wgpu>();
+}
+
+#[test]
+fn without_an_algorithm_is_refused_where_it_is_asked_for() {
+    without_an_algorithm_is_refused::<Unfused>();
+    #[cfg(feature = "fusion")]
+    without_an_algorithm_is_refused::<burn::backend::Wgpu>();
+}
+
+#[test]
+fn batched_products_and_scales_per_row_fall_back_and_say_so() {
+    let _pretend = pretend_tensor_cores();
+    let product = |batch: usize| {
+        let x = tensor::<Fp8Backend<Unfused>, 3>(1, [batch, 16, 16]);
+        values(x.clone().matmul(x))
+    };
+    let native =
+        |recipe: Recipe| Fp8Config::default().with_recipe(recipe).with_execution(Execution::Native);
+    assert!(native(Recipe::current()).check::<Unfused>(&WgpuDevice::default()).is_ok());
+    let error = native(Recipe::rowwise()).check::<Unfused>(&WgpuDevice::default()).unwrap_err();
+    assert!(error.to_string().contains("per row"), "{error}");
+    for (batch, recipe, fallback, word) in [
+        (2, Recipe::current(), Fallback::Batched, "batched"),
+        (1, Recipe::rowwise(), Fallback::PerRow, "per row"),
+    ] {
+        let (_, report) = trace(|| config(recipe).scope(|| product(batch)));
+        assert_eq!(report.products[0].ran, Implementation::Fallback(fallback));
+        let native = config(recipe).with_execution(Execution::Native);
+        let message = panic_of(|| native.scope(|| product(batch)));
+        assert!(message.contains(word) && message.contains("Execution::Auto"), "{message}");
+    }
+}

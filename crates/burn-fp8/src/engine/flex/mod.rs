@@ -1,0 +1,145 @@
+//! Flex: quantization over its memory, one byte an element for saved codes.
+
+mod memory;
+mod rows;
+mod scratch;
+
+use burn::backend::Flex;
+use burn::tensor::{Bytes, DType, Shape, TensorData, bf16, f16};
+use burn_flex::{FlexTensor, Layout};
+use burn_fp8_core::slice::{Source, parallel};
+use burn_fp8_core::{Fp8Format, Overflow, scale};
+
+use super::backend::{Fp8Engine, Untracked, quantize_rows};
+use super::codes::CodesPrimitive;
+use super::portable;
+use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
+use super::scalar::Scalar;
+use memory::{dense, elements, is_plain};
+
+impl Untracked for Flex {}
+
+impl Fp8Engine for Flex {
+    fn fp8_quantize(tensor: FlexTensor, request: Quantize<Self>) -> Quantized<Self> {
+        let (tensor, layout) = dense(tensor);
+        match tensor.dtype() {
+            DType::F32 => quantize(elements::<f32>(&tensor, &layout), &layout, request),
+            DType::F16 => quantize(elements::<f16>(&tensor, &layout), &layout, request),
+            DType::BF16 => quantize(elements::<bf16>(&tensor, &layout), &layout, request),
+            _ => portable::quantize::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_values(codes: CodesPrimitive<Self>) -> FlexTensor {
+        match codes {
+            CodesPrimitive::Bytes(codes, format) => {
+                scratch::tensor(codes.layout().clone(), |values| {
+                    parallel::decode(codes.bytes(), 1.0, format, values);
+                })
+            }
+            codes => portable::values::<Self>(codes),
+        }
+    }
+
+    // Faster than decoding the weight first at every batch size that the benchmark `serving` measures, and needs no room for it.
+    fn fp8_matmul_codes(x: FlexTensor, codes: CodesPrimitive<Self>) -> FlexTensor {
+        match codes {
+            CodesPrimitive::Bytes(codes, format) if is_plain(codes.layout()) => {
+                let [m, k] = x.layout().shape().dims();
+                let [_, n] = codes.layout().shape().dims();
+                let x = x.to_contiguous();
+                let x = elements::<f32>(&x, x.layout());
+                let mut y = vec![0.0; m * n];
+                parallel::matmul_codes(x, codes.bytes(), [m, k, n], format, &mut y);
+                let layout = Layout::contiguous(Shape::new([m, n]));
+                FlexTensor::new(Bytes::from_elems(y), layout, DType::F32)
+            }
+            codes => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
+        }
+    }
+
+    fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
+        if tensor.dtype() != DType::F32 {
+            return portable::rescale::<Self>(tensor, lhs, rhs);
+        }
+        // Reading a scale from a tensor costs nothing here.
+        let [lhs, rhs] = [lhs, rhs].map(|scale| scale.clone().read());
+        let [first, second] = scale::of_product(lhs, rhs);
+        if let Some(values) = tensor.try_storage_mut::<f32>() {
+            for factor in [first, second].into_iter().filter(|factor| *factor != 1.0) {
+                parallel::scale_in_place(values, factor);
+            }
+            return tensor;
+        }
+        // Shared, as decoded operands are with the memory kept for the next ones.
+        let (tensor, layout) = dense(tensor);
+        let x = elements::<f32>(&tensor, &layout);
+        scratch::tensor(layout.clone(), |values| {
+            parallel::scale(x, first, values);
+            if second != 1.0 {
+                parallel::scale_in_place(values, second);
+            }
+        })
+    }
+
+    fn fp8_quantize_rows(
+        tensor: FlexTensor,
+        request: QuantizeRows,
+    ) -> (CodesPrimitive<Self>, FlexTensor) {
+        match (tensor.dtype(), tensor.layout().shape().num_dims()) {
+            (DType::F32, 2) => rows::quantize::<f32>(tensor, request),
+            (DType::F16, 2) => rows::quantize::<f16>(tensor, request),
+            (DType::BF16, 2) => rows::quantize::<bf16>(tensor, request),
+            _ => quantize_rows::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_rescale_rows(tensor: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+        match tensor.dtype() == DType::F32 && tensor.layout().shape().num_dims() == 2 {
+            true => rows::rescale(tensor, lhs, rhs),
+            false => portable::rescale_by::<Self>(tensor, lhs, rhs),
+        }
+    }
+
+    fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
+        let (tensor, layout) = dense(tensor);
+        let amax = match tensor.dtype() {
+            DType::F32 => parallel::amax(elements::<f32>(&tensor, &layout)),
+            DType::F16 => parallel::amax(elements::<f16>(&tensor, &layout)),
+            DType::BF16 => parallel::amax(elements::<bf16>(&tensor, &layout)),
+            _ => return portable::scale::amax_with_non_finite::<Self>(tensor),
+        };
+        FlexTensor::from_data(TensorData::new(vec![amax.with_non_finite()], [1]))
+    }
+}
+
+fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize<Flex>) -> Quantized<Flex> {
+    let Quantize { format, scale, save } = request;
+    let (scale, amax, overflow) = choose_scale(x, format, scale);
+    let mut codes = vec![0u8; if save { x.len() } else { 0 }];
+    let values = scratch::tensor(layout.clone(), |values| match save {
+        true => parallel::encode_and_round(x, scale, format, overflow, &mut codes, values),
+        false => parallel::round(x, scale, format, overflow, values),
+    });
+    let codes = save.then(|| {
+        let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
+        CodesPrimitive::Bytes(codes, format)
+    });
+    Quantized { values, codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
+}
+
+/// The scale, the amax where it was measured, and the treatment of overflow.
+fn choose_scale<S: Source>(
+    x: &[S],
+    format: Fp8Format,
+    rule: ScaleRule<Flex>,
+) -> (f32, Option<f32>, Overflow) {
+    let (from, recipe) = match rule {
+        ScaleRule::Given(scale, overflow) => return (scale.read(), None, overflow),
+        ScaleRule::Current(recipe) => (0.0, recipe),
+        ScaleRule::Delayed(amax, recipe) => (amax.read(), recipe),
+    };
+    let amax = parallel::amax(x).value;
+    let from = if from == 0.0 { amax } else { from };
+    (scale::from_amax(from, format, recipe), Some(amax), Overflow::SaturateFinite)
+}

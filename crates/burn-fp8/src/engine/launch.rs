@@ -1,0 +1,60 @@
+//! What runs a product: whether it may be emulated, and what was done in the end.
+
+use std::sync::{Arc, OnceLock};
+
+use super::capability::Fallback;
+
+/// What becomes of a native product that cuBLASLt has no algorithm for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// It is emulated, and its note says why.
+    Emulate,
+    /// It panics, with what cuBLASLt says.
+    Refuse,
+}
+
+/// What a device did with a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Launched {
+    /// Tensor cores multiplied the codes.
+    Native {
+        /// What cuBLASLt chose.
+        algorithm: String,
+    },
+    /// The decoded codes were multiplied in f32.
+    FakeQuantized,
+    /// The same, on a device that runs other products natively.
+    Fallback(Fallback),
+}
+
+/// Filled when a product is launched, perhaps after the call that registers it has returned, and perhaps on another thread: with what ran
+/// it, or why nothing did.
+pub type LaunchNote = Arc<OnceLock<Result<Launched, String>>>;
+
+/// Notes what ran a product, where somebody wants to know. The first answer counts.
+pub(crate) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
+    if let Some(note) = note {
+        let _ = note.get_or_init(|| Ok(ran()));
+    }
+}
+
+/// Notes that a product is emulated, and why. Panics where it must not be.
+#[cfg(feature = "cubecl")]
+pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<LaunchNote>) {
+    if otherwise == Otherwise::Refuse {
+        let refused = refusal(&fallback);
+        if let Some(note) = to {
+            let _ = note.set(Err(refused.clone()));
+        }
+        panic!("{refused}");
+    }
+    note(to, || Launched::Fallback(fallback));
+}
+
+/// What a product says that must run natively and cannot.
+pub(super) fn refusal(fallback: &Fallback) -> String {
+    format!(
+        "Execution::Native: {fallback}. Use Execution::Auto, which emulates such products, or leave it out: Filter, \
+         Fp8Config::scope_where"
+    )
+}

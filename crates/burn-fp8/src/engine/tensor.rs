@@ -1,0 +1,64 @@
+//! Small operations on tensors that Burn has no function for.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{Shape, Tensor, TensorData, TensorMetadata};
+
+/// A tensor without its graph, nor one of its own.
+pub(crate) fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+    tensor.detach().set_require_grad(false)
+}
+
+pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}
+
+pub(crate) fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+    match tensor.shape() == shape {
+        true => tensor,
+        false => B::float_reshape(tensor, shape),
+    }
+}
+
+/// Joins all dimensions but the last.
+pub(crate) fn join<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let [rows, columns] = matrix_shape(&tensor);
+    reshape::<B>(tensor, Shape::new([rows, columns]))
+}
+
+/// Rows and columns of a tensor `[…, C]` whose leading dimensions are joined.
+pub(crate) fn matrix_shape(tensor: &impl TensorMetadata) -> [usize; 2] {
+    let shape = tensor.shape();
+    let columns = shape[shape.num_dims() - 1];
+    [shape.num_elements() / columns, columns]
+}
+
+/// Adds a bias `[N]` to `[…, N]`.
+pub(crate) fn add_bias<B: Backend>(
+    output: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    match bias {
+        Some(bias) => {
+            let bias = unsqueeze::<B>(bias, output.rank());
+            B::float_add(output, bias)
+        }
+        None => output,
+    }
+}
+
+/// Prepends dimensions of size 1 until the tensor has `rank` dimensions.
+fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let mut dims = vec![1; rank.saturating_sub(shape.num_dims())];
+    dims.extend(shape.iter());
+    reshape::<B>(tensor, Shape::from(dims))
+}
+
+/// Reads a small f32 tensor, waiting for the device.
+pub(crate) fn read<B: Backend>(tensor: FloatTensor<B>) -> Vec<f32> {
+    let data: TensorData = burn::tensor::try_read_sync(B::float_into_data(tensor))
+        .expect("scales are read where blocking on the device is possible")
+        .expect("a scale can be read from its device");
+    data.to_vec::<f32>().expect("scales are f32")
+}

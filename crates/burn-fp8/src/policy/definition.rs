@@ -1,0 +1,77 @@
+//! What a policy is.
+
+use burn::tensor::FloatDType;
+
+use super::matmul::MatmulPolicy;
+use crate::config::Fp8Config;
+use crate::error::Fp8Error;
+
+/// The precision of a run: [the module](super) tells how it is put in force.
+///
+/// Serialized as its string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// The dtype that parameters are stored in.
+    pub param: FloatDType,
+    /// The dtype that the model computes with.
+    pub compute: FloatDType,
+    /// The dtype that the model gives out.
+    pub output: FloatDType,
+    /// How matrix products run; without it, as the [`Fp8Config`] in force says.
+    pub matmul: Option<MatmulPolicy>,
+}
+
+impl Policy {
+    /// A policy of these dtypes, which leaves matrix products to the [`Fp8Config`] in force.
+    pub fn new(param: FloatDType, compute: FloatDType, output: FloatDType) -> Self {
+        Self { param, compute, output, matmul: None }
+    }
+
+    /// One dtype for all three.
+    pub fn uniform(dtype: FloatDType) -> Self {
+        Self::new(dtype, dtype, dtype)
+    }
+
+    /// The same policy, with matrix products run so.
+    pub fn with_matmul(self, matmul: MatmulPolicy) -> Self {
+        Self { matmul: Some(matmul), ..self }
+    }
+
+    /// Reads a policy in the grammar of JMP's `get_policy` (0.0.4): one dtype for all, or `key=value` parts with commas between them.
+    ///
+    /// | key               | values                                                                                          | without it      |
+    /// |-------------------|-------------------------------------------------------------------------------------------------|-----------------|
+    /// | `p` or `params`   | `f32` `float32` `full`, `bf16` `bfloat16`, `f16` `float16` `half`, `f64` `float64`, `flex32`    | `f32`           |
+    /// | `c` or `compute`  | the same                                                                                        | that of `p`     |
+    /// | `o` or `output`   | the same                                                                                        | that of `c`     |
+    /// | `m` or `matmul`   | `high`, `fp8`, `fp8_e4m3`, `fp8_rowwise`, `fp8_delayed`: see [`MatmulPolicy`]                   | nothing changes |
+    ///
+    /// `half` is f16 on every device, where JMP has bf16 on TPUs.
+    ///
+    /// ```
+    /// use burn_fp8::policy::Policy;
+    ///
+    /// assert_eq!(Policy::parse("compute=bfloat16")?.to_string(), "p=f32,c=bf16,o=bf16");
+    /// assert_eq!(Policy::parse("half")?.to_string(), "p=f16,c=f16,o=f16");
+    /// assert_eq!(Policy::parse("c=bf16,o=full,m=fp8_delayed")?.to_string(), "p=f32,c=bf16,o=f32,m=fp8_delayed");
+    ///
+    /// let error = Policy::parse("p=f32,c=f8").unwrap_err().to_string();
+    /// assert!(error.starts_with("policy: unknown dtype `f8` in `c=f8`; dtypes are f32,"), "{error}");
+    /// # Ok::<(), burn_fp8::Fp8Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`], in one line that names the part, for an unknown key, dtype or matrix product, a part without `=`, an
+    /// empty part, and a key given twice (JMP takes the last); for a text that is empty or longer than 128 bytes.
+    pub fn parse(text: &str) -> Result<Self, Fp8Error> {
+        text.parse()
+    }
+
+    /// The configuration as it is under this policy: what its key `m` says, or unchanged.
+    pub fn configure(&self, config: Fp8Config) -> Fp8Config {
+        match self.matmul {
+            Some(matmul) => matmul.configure(config),
+            None => config,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a thread knows of states: the one installed, the running steps, the site of the next product in each state, and the steps
+//! that the running backward pass has reached.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use super::state::{DelayedState, Shared, State};
+use super::step::{Outcome, Pass, Step};
+
+/// The site of the next product of this thread.
+struct Cursor {
+    state: Weak<Shared>,
+    pass: Arc<Pass>,
+    next: usize,
+    /// Whether a product of the pass has a site, which tells when the pass ends.
+    has_site: bool,
+}
+
+/// What a tracked product is to delayed scaling.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Place {
+    Site,
+    /// Not in FP8, and counted.
+    Skipped,
+}
+
+/// So many cursors are kept before those of states that are gone are looked for.
+const SOME_CURSORS: usize = 64;
+
+thread_local! {
+    static OWN: DelayedState = DelayedState::new();
+    static SCOPES: RefCell<Vec<DelayedState>> = const { RefCell::new(Vec::new()) };
+    static STEPS: RefCell<Vec<(u64, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
+    static CURSORS: RefCell<Vec<Cursor>> = const { RefCell::new(Vec::new()) };
+    static REACHED: RefCell<Vec<(DelayedState, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The state of the innermost scope, else that of the thread.
+pub(crate) fn current() -> DelayedState {
+    SCOPES.with_borrow(|scopes| scopes.last().cloned()).unwrap_or_else(|| OWN.with(Clone::clone))
+}
+
+/// Leaves a scope when dropped, so also when the scope's closure panics.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        SCOPES.with_borrow_mut(|scopes| {
+            scopes.pop();
+        });
+    }
+}
+
+pub(super) fn enter<R>(state: &DelayedState, f: impl FnOnce() -> R) -> R {
+    SCOPES.with_borrow_mut(|scopes| scopes.push(state.clone()));
+    let _leave = Leave;
+    f()
+}
+
+/// The step of this state that runs on this thread.
+pub(super) fn running_step(state: &DelayedState) -> Option<Arc<Step>> {
+    STEPS.with_borrow(|steps| {
+        let found = steps.iter().find(|(id, _)| *id == state.shared.id);
+        found.map(|(_, step)| step.clone())
+    })
+}
+
+/// Begins a step on this thread: its next product is the first one of a pass.
+pub(super) fn begin_step(state: &DelayedState, step: &Arc<Step>) {
+    STEPS.with_borrow_mut(|steps| steps.push((state.shared.id, step.clone())));
+    restart(state);
+}
+
+/// Ends the step of this state on this thread.
+pub(super) fn end_step(state: &DelayedState) {
+    STEPS.with_borrow_mut(|steps| steps.retain(|(id, _)| *id != state.shared.id));
+    restart(state);
+}
+
+/// Makes the next product of this thread the first one of a pass.
+pub(super) fn restart(state: &DelayedState) {
+    let shared = Arc::as_ptr(&state.shared);
+    CURSORS.with_borrow_mut(|cursors| cursors.retain(|cursor| cursor.state.as_ptr() != shared));
+}
+
+/// The pass that the next product of this thread belongs to, and how many came before it.
+pub(super) fn advance(state: &DelayedState, locked: &State, place: Place) -> (Arc<Pass>, usize) {
+    let has_site = place == Place::Site;
+    let begin = || {
+        let step = running_step(state).or_else(|| match &locked.open[..] {
+            [step] => Some(step.clone()),
+            _ => None,
+        });
+        Arc::new(Pass::of(step.unwrap_or_else(|| Arc::new(Step::of_one_pass()))))
+    };
+    let shared = Arc::as_ptr(&state.shared);
+    CURSORS.with_borrow_mut(|cursors| {
+        if let Some(cursor) = cursors.iter_mut().find(|cursor| cursor.state.as_ptr() == shared) {
+            if cursor.pass.is_over() {
+                (cursor.pass, cursor.next, cursor.has_site) = (begin(), 0, false);
+            }
+            cursor.has_site |= has_site;
+            cursor.next += 1;
+            return (cursor.pass.clone(), cursor.next - 1);
+        }
+        if cursors.len() >= SOME_CURSORS {
+            cursors.retain(|cursor| cursor.state.strong_count() > 0);
+        }
+        let pass = begin();
+        let shared = Arc::downgrade(&state.shared);
+        cursors.push(Cursor { state: shared, pass: pass.clone(), next: 1, has_site });
+        (pass, 0)
+    })
+}
+
+/// Notes that the running backward pass has deposited something that its end commits.
+pub(super) fn reached(state: &DelayedState, step: &Arc<Step>) {
+    REACHED.with_borrow_mut(|reached| {
+        if !reached.iter().any(|(_, other)| other.id == step.id) {
+            reached.push((state.clone(), step.clone()));
+        }
+    });
+}
+
+/// Runs a backward pass and ends the steps that it reaches and that consist of it alone; where it panics, they are given up.
+pub(crate) fn backward<R>(f: impl FnOnce() -> R) -> R {
+    let mut running = RunningBackward { outcome: Outcome::GivenUp };
+    let result = f();
+    running.outcome = Outcome::Completed;
+    result
+}
+
+struct RunningBackward {
+    outcome: Outcome,
+}
+
+impl Drop for RunningBackward {
+    fn drop(&mut self) {
+        for (state, step) in REACHED.with_borrow_mut(core::mem::take) {
+            state.lock().end(&step, self.outcome);
+        }
+        CURSORS.with_borrow_mut(|cursors| match self.outcome {
+            // A pass of which nothing was in FP8 has no product that could tell that it is over.
+            Outcome::Completed => cursors.retain(|cursor| cursor.has_site),
+            // It may have panicked before it came to a product that would tell which pass this was.
+            Outcome::GivenUp => cursors.clear(),
+        });
+    }
+}

@@ -1,0 +1,222 @@
+//! The three products of training, forward and backward: what is quantized, kept and multiplied when, wherever it runs.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{Shape, TensorMetadata};
+use burn_fp8_core::{GemmRole, Operand};
+
+use super::operand::SavedOperand;
+use super::scheme::{Gemms, Scheme, Uses};
+use crate::engine::tensor::reshape;
+use crate::engine::{Fp8Engine, Scalar};
+
+/// A product of the forward pass, and what its backward pass needs.
+pub(crate) struct Forward<B: Fp8Engine> {
+    pub(crate) output: FloatTensor<B>,
+    /// The operands that were asked for.
+    pub(crate) saved: [Option<SavedOperand<B>>; 2],
+    /// The amaxes of the operands that were quantized.
+    pub(crate) amaxes: [Option<Scalar<B>>; 2],
+}
+
+/// A product of the forward pass: operands of the same rank, or any left operand and a matrix. Keeps the operands that
+/// `save` asks for.
+pub(crate) fn forward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+    quantizer: &Q,
+    gemms: &Gemms,
+    save: [bool; 2],
+) -> Forward<B> {
+    let dtype = lhs.dtype();
+    let mut shape = lhs.shape();
+    let last = shape.num_dims() - 1;
+    shape[last] = rhs.shape()[rhs.rank() - 1];
+
+    let in_fp8 = |role: &GemmRole| gemms.recipe.products.in_fp8(*role);
+    let prepare = |tensor: &FloatTensor<B>, operand: Operand, save: bool| {
+        let uses = Uses {
+            later: Some(again(operand)).filter(|role| save && in_fp8(role)),
+            ..Uses::now(Some(GemmRole::Output).filter(in_fp8))
+        };
+        let quantized =
+            uses.roles().next().map(|_| S::quantize(tensor, operand, &uses, quantizer, gemms));
+        let saved = save.then(|| match (&quantized, uses.later) {
+            (Some(quantized), Some(role)) => S::keep(quantized, operand, role),
+            _ => SavedOperand::High(tensor.clone()),
+        });
+        (quantized, saved)
+    };
+    let [input, weight] = GemmRole::Output.operands();
+    let (lhs_fp8, lhs_saved) = prepare(&lhs, input, save[0]);
+    let (rhs_fp8, rhs_saved) = prepare(&rhs, weight, save[1]);
+    let amaxes = [&lhs_fp8, &rhs_fp8].map(|operand| S::amax(operand.as_ref()?));
+    if let Some(tap) = &gemms.tap {
+        let seen = [(input, &lhs, &lhs_fp8), (weight, &rhs, &rhs_fp8)]
+            .map(|(operand, x, fp8)| (operand, x.clone(), fp8.as_ref().map(S::quantization)));
+        tap.see::<B>(seen, &[GemmRole::Output], &gemms.recipe);
+    }
+
+    let role = GemmRole::Output;
+    let output = match (lhs_fp8, rhs_fp8) {
+        (Some(lhs), Some(rhs)) if in_fp8(&role) => {
+            let factors =
+                [S::factor(&lhs, input, role, gemms), S::factor(&rhs, weight, role, gemms)];
+            S::multiply(role, factors, dtype, gemms)
+        }
+        _ => {
+            let (lhs, rhs) = (gemms.join::<B>(lhs), gemms.join::<B>(rhs));
+            multiply_high::<B>(role, lhs, rhs, gemms)
+        }
+    };
+    let output = match gemms.is_flat() {
+        true => reshape::<B>(output, shape),
+        false => output,
+    };
+    Forward { output, saved: [lhs_saved, rhs_saved], amaxes }
+}
+
+/// The product of the backward pass that an operand of the forward pass is in again: that for the gradient of the other one.
+fn again(operand: Operand) -> GemmRole {
+    match operand {
+        Operand::Weight => GemmRole::GradInput,
+        _ => GemmRole::GradWeight,
+    }
+}
+
+/// The gradients of a product.
+pub(crate) struct Gradients<B: Fp8Engine> {
+    /// Those of the operands, of their shapes, where the counterpart was saved.
+    pub(crate) operands: [Option<FloatTensor<B>>; 2],
+    /// The amax of the output gradient, where it was quantized.
+    pub(crate) amax: Option<Scalar<B>>,
+}
+
+/// The gradients of the operands of a forward product, of the shapes of those operands.
+///
+/// The gradient of the left operand needs the right one saved, and the other way round; where the operand was not saved
+/// its counterpart's gradient is not computed.
+pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+    output_grad: FloatTensor<B>,
+    [lhs, rhs]: [Option<SavedOperand<B>>; 2],
+    [lhs_shape, rhs_shape]: [Shape; 2],
+    quantizer: &Q,
+    gemms: &Gemms,
+) -> Gradients<B> {
+    let dtype = output_grad.dtype();
+    let in_fp8 = |saved: &Option<SavedOperand<B>>| {
+        saved.as_ref().is_some_and(|saved| !matches!(saved, SavedOperand::High(_)))
+    };
+    let uses = [(in_fp8(&rhs), GemmRole::GradInput), (in_fp8(&lhs), GemmRole::GradWeight)];
+    let uses = Uses::now(uses.into_iter().filter_map(|(is, role)| is.then_some(role)));
+    let quantized = (!uses.now.is_empty())
+        .then(|| S::quantize(&output_grad, Operand::OutputGrad, &uses, quantizer, gemms));
+    let amax = quantized.as_ref().and_then(S::amax);
+    if let Some(tap) = &gemms.tap {
+        let fp8 = quantized.as_ref().map(S::quantization);
+        tap.see::<B>([(Operand::OutputGrad, output_grad.clone(), fp8)], &uses.now, &gemms.recipe);
+    }
+    let gradient = |role| {
+        let quantized = quantized.as_ref().expect("quantized where an operand is in FP8");
+        S::factor(quantized, Operand::OutputGrad, role, gemms)
+    };
+
+    let grad_lhs = rhs.map(|rhs| {
+        let role = GemmRole::GradInput;
+        let grad = match rhs {
+            SavedOperand::High(rhs) => {
+                let rhs = B::float_transpose(gemms.join::<B>(rhs));
+                let output_grad = gemms.join::<B>(output_grad.clone());
+                multiply_high::<B>(role, output_grad, rhs, gemms)
+            }
+            rhs => {
+                let rhs = S::restore(rhs, Operand::Weight, role, gemms);
+                S::multiply(role, [gradient(role), rhs], dtype, gemms)
+            }
+        };
+        reduce::<B>(grad, lhs_shape)
+    });
+    let grad_rhs = lhs.map(|lhs| {
+        let role = GemmRole::GradWeight;
+        let grad = match lhs {
+            SavedOperand::High(lhs) => {
+                let lhs = B::float_transpose(gemms.join::<B>(lhs));
+                multiply_high::<B>(role, lhs, gemms.join::<B>(output_grad), gemms)
+            }
+            lhs => {
+                let lhs = S::restore(lhs, Operand::Input, role, gemms);
+                S::multiply(role, [lhs, gradient(role)], dtype, gemms)
+            }
+        };
+        reduce::<B>(grad, rhs_shape)
+    });
+    Gradients { operands: [grad_lhs, grad_rhs], amax }
+}
+
+/// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
+pub(crate) fn linear_x_backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+    weight: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+    quantizer: &Q,
+    gemms: &Gemms,
+) -> FloatTensor<B> {
+    let mut shape = output_grad.shape();
+    let last = shape.num_dims() - 1;
+    shape[last] = weight.shape()[0];
+    let grad = gradient::<B, Q, S>(GemmRole::GradInput, [&output_grad, &weight], quantizer, gemms);
+    reshape::<B>(grad, shape)
+}
+
+/// `x` `[…, K]` transposed times `output_grad` `[…, N]`, summed over the leading dimensions by joining them in one GEMM.
+pub(crate) fn linear_weight_backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+    x: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+    quantizer: &Q,
+    gemms: &Gemms,
+) -> FloatTensor<B> {
+    gradient::<B, Q, S>(GemmRole::GradWeight, [&x, &output_grad], quantizer, gemms)
+}
+
+/// A product of the backward pass by itself, of operands that nobody has quantized.
+fn gradient<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+    role: GemmRole,
+    tensors: [&FloatTensor<B>; 2],
+    quantizer: &Q,
+    gemms: &Gemms,
+) -> FloatTensor<B> {
+    let [lhs, rhs] = role.operands();
+    let factor = |tensor: &FloatTensor<B>, operand| {
+        let quantized = S::quantize(tensor, operand, &Uses::now([role]), quantizer, gemms);
+        if let Some(tap) = &gemms.tap {
+            let fp8 = Some(S::quantization(&quantized));
+            tap.see::<B>([(operand, tensor.clone(), fp8)], &[role], &gemms.recipe);
+        }
+        S::factor(&quantized, operand, role, gemms)
+    };
+    let factors = [factor(tensors[0], lhs), factor(tensors[1], rhs)];
+    // Both are tensors of the backward pass of one layer, of one type.
+    S::multiply(role, factors, tensors[0].dtype(), gemms)
+}
+
+/// A product that the recipe keeps in high precision.
+fn multiply_high<B: Fp8Engine>(
+    role: GemmRole,
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+    gemms: &Gemms,
+) -> FloatTensor<B> {
+    gemms.record_high_precision(role);
+    B::fp8_plain_matmul(lhs, rhs)
+}
+
+/// Sums a gradient over the dimensions along which its operand was broadcast, and gives it the operand's shape.
+pub(crate) fn reduce<B: Backend>(mut grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+    if grad.rank() == shape.num_dims() {
+        for dim in 0..shape.num_dims() {
+            if shape[dim] == 1 && grad.shape()[dim] != 1 {
+                grad = B::float_sum_dim(grad, dim);
+            }
+        }
+    }
+    reshape::<B>(grad, shape)
+}

@@ -1,0 +1,57 @@
+//! FP8 products on a backend: with backward steps of their own where it tracks gradients.
+
+use burn::tensor::ops::FloatTensor;
+
+use super::plan::Product;
+use super::run;
+use crate::engine::{Fp8Engine, Untracked};
+
+/// The products that [`Fp8Backend`](crate::Fp8Backend) runs in FP8.
+///
+/// On a backend without gradients they just run. `Autodiff<B>` runs them on `B` and registers a backward step.
+pub trait Fp8Products: Fp8Engine {
+    /// Whether gradients are tracked for one of two tensors.
+    fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
+        let _ = tensors;
+        false
+    }
+
+    /// Runs `lhs` `[…, M, K]` times `rhs` `[…, K, N]` in FP8. The result has the type of `lhs`.
+    fn fp8_matmul(
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        run::matmul::<Self>(lhs, rhs, &product)
+    }
+
+    /// Runs `x` `[…, K]` times `weight` `[K, N]` in FP8 and adds `bias` `[N]`.
+    fn fp8_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        run::linear::<Self>(x, weight, bias, &product)
+    }
+
+    /// Runs `output_grad` `[…, N]` times `weight` `[K, N]` transposed in FP8.
+    fn fp8_linear_x_backward(
+        weight: FloatTensor<Self>,
+        output_grad: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        run::linear_x_backward::<Self>(weight, output_grad, &product)
+    }
+
+    /// Runs `x` `[…, K]` transposed times `output_grad` `[…, N]` in FP8, as one product over all leading dimensions.
+    fn fp8_linear_weight_backward(
+        x: FloatTensor<Self>,
+        output_grad: FloatTensor<Self>,
+        product: Product,
+    ) -> FloatTensor<Self> {
+        run::linear_weight_backward::<Self>(x, output_grad, &product)
+    }
+}
+
+impl<B: Untracked> Fp8Products for B {}

@@ -1,0 +1,238 @@
+//! The decision whether a product of the decorator runs in FP8, taken once, and how its operands are quantized then.
+
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_fp8_core::{Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Scaling};
+
+use super::delayed::{self, SiteUse, WeightKey};
+use super::scheme::{Gemms, Path, Quantizer};
+use crate::config::{self, Ambient, Execution, Fp8Config, ProductInfo};
+use crate::engine::{
+    Capability, CodesPrimitive, Fallback, Fp8Engine, Quantize, QuantizeMatrix, Quantized,
+    QuantizedMatrix, Scalar, ScaleRule,
+};
+use crate::error::Fp8Error;
+use crate::report::{self, HighPrecision, record_high_precision};
+
+/// A product that runs in FP8, with the configuration that was ambient when that was decided.
+#[derive(Clone, Debug)]
+pub struct Product {
+    pub(crate) gemms: Gemms,
+    /// Its place under delayed scaling.
+    site: Option<SiteUse>,
+    /// The node of the graph that the weight is, where it is a parameter.
+    weight: Option<u64>,
+}
+
+impl Product {
+    /// Whether a product would run in FP8, else why not. Records nothing.
+    pub(crate) fn would_run(
+        kind: ProductKind,
+        gemm: Gemm,
+        dtypes: [DType; 2],
+    ) -> Result<(), HighPrecision> {
+        check(&config::current(), &ProductInfo { kind, role: GemmRole::Output, gemm }, dtypes)
+    }
+
+    /// Decides whether a product of tensors of these shapes and types runs in FP8, and records it in the trace if not.
+    ///
+    /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to.
+    pub(crate) fn plan<B: Fp8Engine>(
+        kind: ProductKind,
+        role: GemmRole,
+        forward: Gemm,
+        operands: [&FloatTensor<B>; 2],
+    ) -> Option<Self> {
+        let ambient = config::current();
+        let Fp8Config { recipe, execution, .. } = ambient.config;
+        let gemm = forward.for_role(role);
+        let info = ProductInfo { kind, role, gemm };
+        let in_fp8 = check(&ambient, &info, operands.map(TensorMetadata::dtype));
+        // A gradient product that comes by itself, from Burn's Autodiff.
+        let left_out = role != GemmRole::Output && !recipe.products.in_fp8(role);
+        let in_fp8 = in_fp8.and(if left_out { Err(HighPrecision::Recipe) } else { Ok(()) });
+        if let Err(reason) = in_fp8 {
+            record_high_precision(kind, role, gemm, reason);
+            return None;
+        }
+        let path = choose_path::<B>(&ambient.config, forward, operands[0]);
+        let tap = report::observe(kind, forward);
+        let gemms = Gemms { kind, forward, recipe, path, execution, site: None, tap };
+        Some(Self { gemms, site: None, weight: None })
+    }
+
+    /// Counts a tracked product that is not in FP8, where scaling is delayed.
+    pub(crate) fn skip_site() {
+        delayed::current().skip_site(config::current().config.recipe);
+    }
+
+    /// Gives the product, whose gradients are tracked, a place under delayed scaling, if that is the recipe.
+    ///
+    /// `weight` is the node of the graph that the right operand is, where that is a leaf.
+    pub(crate) fn take_site(&mut self, weight: Option<u64>) {
+        let recipe = self.gemms.recipe;
+        self.weight = weight;
+        self.site = match recipe.scaling {
+            Scaling::Current(_) => None,
+            Scaling::Delayed(_) => delayed::current().next_site(self.gemms.forward, recipe),
+        };
+        self.gemms.site = self.site.as_ref().map(SiteUse::site);
+    }
+
+    /// Hands the amaxes of the input, the weight and the output gradient over to the state of delayed scaling.
+    pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<Scalar<B>>; 3]) {
+        if let Some(site) = &self.site {
+            site.deposit::<B>(amaxes);
+        }
+    }
+
+    /// How the scale of an operand is chosen.
+    fn scale_rule<B: Fp8Engine>(&self, operand: Operand, tensor: &FloatTensor<B>) -> ScaleRule<B> {
+        let recipe = self.gemms.recipe;
+        match &self.site {
+            Some(site) => site.rule::<B>(operand, recipe, &B::float_device(tensor)),
+            None => ScaleRule::Current(recipe),
+        }
+    }
+
+    /// Under which key the micro-batches of a step share the quantized weight.
+    fn shared(&self, operand: Operand, layouts: Option<Layouts>) -> Option<(&SiteUse, WeightKey)> {
+        match (operand, &self.site, self.weight) {
+            (Operand::Weight, Some(site), Some(node)) => {
+                Some((site, WeightKey { node, recipe: self.gemms.recipe, layouts }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What the micro-batches of a step share of a weight: the values are decoded again.
+#[derive(Clone)]
+struct SharedWeight<B: Fp8Engine> {
+    codes: CodesPrimitive<B>,
+    scale: Scalar<B>,
+    amax: Option<Scalar<B>>,
+}
+
+/// By the recipe in force, from the tensor or from the histories of its site.
+impl<B: Fp8Engine> Quantizer<B> for Product {
+    fn quantize(&self, tensor: &FloatTensor<B>, operand: Operand, save: bool) -> Quantized<B> {
+        let format = self.gemms.recipe.formats.of(operand);
+        let shared = self.shared(operand, None).filter(|_| save);
+        if let Some((site, key)) = &shared
+            && let Some(SharedWeight::<B> { codes, scale, amax }) = site.shared_weight(key)
+        {
+            let values = B::fp8_values(codes.clone());
+            return Quantized { values, codes: Some(codes), scale, amax, format };
+        }
+        let scale = self.scale_rule::<B>(operand, tensor);
+        let quantized = B::fp8_quantize(tensor.clone(), Quantize { format, scale, save });
+        if let (Some((site, key)), Some(codes)) = (shared, quantized.codes.clone()) {
+            let (scale, amax) = (quantized.scale.clone(), quantized.amax.clone());
+            site.share_weight(key, SharedWeight { codes, scale, amax });
+        }
+        quantized
+    }
+
+    fn quantize_matrix(
+        &self,
+        tensor: &FloatTensor<B>,
+        operand: Operand,
+        layouts: Layouts,
+    ) -> QuantizedMatrix<B> {
+        let format = self.gemms.recipe.formats.of(operand);
+        let shared = self.shared(operand, Some(layouts));
+        if let Some((site, key)) = &shared
+            && let Some(matrix) = site.shared_weight(key)
+        {
+            return matrix;
+        }
+        let scale = self.scale_rule::<B>(operand, tensor);
+        let request = QuantizeMatrix { format, scale, layouts };
+        let matrix = B::fp8_quantize_matrix(tensor.clone(), request);
+        if let Some((site, key)) = shared {
+            site.share_weight(key, matrix.clone());
+        }
+        matrix
+    }
+}
+
+fn check(
+    ambient: &Ambient,
+    product: &ProductInfo,
+    dtypes: [DType; 2],
+) -> Result<(), HighPrecision> {
+    if !ambient.config.enabled {
+        return Err(HighPrecision::Off);
+    }
+    ambient.config.filter.check(product.kind, product.gemm).map_err(HighPrecision::Filter)?;
+    let [lhs, rhs] = dtypes;
+    if lhs != rhs {
+        // The backend has an answer, or an error of its own.
+        return Err(HighPrecision::MixedDtypes(lhs, rhs));
+    }
+    if !matches!(lhs, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32) {
+        return Err(HighPrecision::Dtype(lhs));
+    }
+    if !ambient.takes(product) {
+        return Err(HighPrecision::Predicate);
+    }
+    Ok(())
+}
+
+/// Where a product runs. Panics where it is to run natively and cannot.
+fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatTensor<B>) -> Path {
+    let execution = config.execution;
+    if execution == Execution::FakeQuantized {
+        return Path::FakeQuantized;
+    }
+    let device = B::float_device(operand);
+    let reason = match B::fp8_capability(&device) {
+        Capability::FakeQuantized { reason } => Err(reason),
+        Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
+            Ok(Some(Fallback::Batched))
+        }
+        Capability::Native(_) => match config.recipe.granularity() {
+            Granularity::PerTensor => Ok(None),
+            Granularity::PerRow => Ok(Some(Fallback::PerRow)),
+        },
+    };
+    match (reason, execution) {
+        (Ok(None), _) => Path::Native,
+        (Ok(Some(fallback)), Execution::Auto) => Path::Fallback(fallback),
+        (Err(_), Execution::Auto) => Path::FakeQuantized,
+        (Ok(Some(fallback)), _) => native_unavailable::<B>(&device, fallback.to_string()),
+        (Err(reason), _) => native_unavailable::<B>(&device, reason.into_owned()),
+    }
+}
+
+pub(crate) fn native_unavailable<B: Fp8Engine>(device: &B::Device, reason: String) -> ! {
+    panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
+}
+
+/// Whether products of this tensor run on tensor cores. Panics where they have to and cannot.
+pub(crate) fn runs_natively<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) -> bool {
+    if execution == Execution::FakeQuantized {
+        return false;
+    }
+    let device = B::float_device(tensor);
+    match (B::fp8_capability(&device), execution) {
+        (Capability::Native(_), _) => true,
+        (Capability::FakeQuantized { reason }, Execution::Native) => {
+            native_unavailable::<B>(&device, reason.into_owned())
+        }
+        (Capability::FakeQuantized { .. }, _) => false,
+    }
+}
+
+/// The GEMM of a linear layer: `x` `[…, K]` times `weight` `[K, N]`, both of at least two dimensions.
+///
+/// `None` where the shapes do not fit; the backend reports that in its own words.
+pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
+    let rank = x.num_dims();
+    if rank < 2 || weight.num_dims() != 2 || x[rank - 1] != weight[0] {
+        return None;
+    }
+    let m = x.num_elements().checked_div(x[rank - 1]).unwrap_or(0);
+    Some(Gemm::matrix(m, weight[1], weight[0]))
+}

@@ -1,0 +1,176 @@
+//! FP8 tensors in safetensors files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use burn::tensor::backend::Backend;
+use burn_fp8_core::Fp8Format;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use super::tensor::Fp8Tensor;
+use crate::engine::check_scale;
+use crate::error::Fp8Error;
+use crate::file;
+use crate::file::{little_endian, number, unexpected};
+
+const FORMAT: &str = "burn-fp8 tensors";
+const VERSION: &str = "1";
+
+/// What the name of a scale has after that of its tensor: as in files of frozen layers, `fc1.weight` and `fc1.weight_scale`.
+const SCALE: &str = "_scale";
+
+impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
+    /// Writes tensors to a safetensors file, whole or not at all. Reads their scales from the device.
+    ///
+    /// For each name it has `NAME`, F8_E4M3 or F8_E5M2, and `NAME_scale`, F32 `[1]`.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where a name is empty or occurs twice, is that of another one's scale, or a scale on the device turns out to be
+    /// none; [`Fp8Error::Io`] where the file cannot be written.
+    pub fn save_all<'a, N: AsRef<str>>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (N, &'a Self)>,
+    ) -> Result<(), Fp8Error>
+    where
+        B: 'a,
+    {
+        let mut entries = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let name = name.as_ref();
+            let scale = tensor.read_scale();
+            check_scale(&scale_key(name), scale).map_err(invalid)?;
+            let dtype = match tensor.format() {
+                Fp8Format::E4M3 => Dtype::F8_E4M3,
+                Fp8Format::E5M2 => Dtype::F8_E5M2,
+            };
+            let codes = (dtype, tensor.dims().to_vec(), tensor.to_bytes());
+            let scale = (Dtype::F32, vec![1], little_endian(&[scale]));
+            if name.is_empty() {
+                return Err(invalid("a tensor has no name".into()));
+            }
+            for (key, entry) in [(name.to_owned(), codes), (scale_key(name), scale)] {
+                if entries.insert(key.clone(), entry).is_some() {
+                    return Err(invalid(format!("two tensors of the file have the name `{key}`")));
+                }
+            }
+        }
+        let views = entries.iter().map(|(key, (dtype, shape, bytes))| {
+            let view = TensorView::new(*dtype, shape.clone(), bytes);
+            (key, view.expect("the bytes are those of the shape"))
+        });
+        let metadata = HashMap::from([
+            ("format".to_string(), FORMAT.to_string()),
+            ("version".to_string(), VERSION.to_string()),
+        ]);
+        let bytes = safetensors::serialize(views, Some(metadata));
+        file::write(path.as_ref(), &bytes.expect("names, shapes and bytes are consistent"))
+    }
+
+    /// Reads every FP8 tensor of a safetensors file of at most 64 GiB, by name: what [`save_all`](Self::save_all) has written, or
+    /// another program in that form.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Io`] where the file cannot be read, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is wrong,
+    /// where it is damaged, has a tensor that is neither FP8 of `D` dimensions nor the scale of one, or a scale that cannot be one.
+    pub fn load_all(
+        path: impl AsRef<Path>,
+        device: &B::Device,
+    ) -> Result<BTreeMap<String, Self>, Fp8Error> {
+        read(path.as_ref(), |file| {
+            let names = file.names();
+            let is_scale = |key: &str| {
+                key.strip_suffix(SCALE)
+                    .is_some_and(|name| names.contains(&name) && !is_fp8(file, key))
+            };
+            let tensors = names.iter().filter(|key| !is_scale(key));
+            tensors.map(|name| Ok((name.to_string(), tensor(file, name, device)?))).collect()
+        })
+    }
+
+    /// Reads one tensor and its scale of a safetensors file, whatever else is in it.
+    ///
+    /// # Errors
+    /// As [`load_all`](Self::load_all); also [`Fp8Error::InvalidState`] where the file has no tensor of this name.
+    pub fn load(path: impl AsRef<Path>, name: &str, device: &B::Device) -> Result<Self, Fp8Error> {
+        read(path.as_ref(), |file| tensor(file, name, device))
+    }
+
+    /// Writes one tensor: [`save_all`](Self::save_all).
+    ///
+    /// # Errors
+    /// As [`save_all`](Self::save_all).
+    pub fn save(&self, path: impl AsRef<Path>, name: &str) -> Result<(), Fp8Error> {
+        Self::save_all(path, [(name, self)])
+    }
+}
+
+fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "file of FP8 tensors", reason }
+}
+
+fn scale_key(name: &str) -> String {
+    format!("{name}{SCALE}")
+}
+
+fn read<T>(
+    path: &Path,
+    tensors: impl FnOnce(&SafeTensors) -> Result<T, String>,
+) -> Result<T, Fp8Error> {
+    let bytes = file::read_safetensors(path, file::MAX_WEIGHTS)?;
+    parse(&bytes)
+        .and_then(|file| tensors(&file))
+        .map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
+}
+
+fn parse(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
+    let damaged = |error| format!("not a complete safetensors file ({error})");
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+    // Files of other programs say nothing here, or something of their own.
+    let entry = |key| metadata.metadata().as_ref().and_then(|entries| entries.get(key));
+    match (entry("format").map(String::as_str), entry("version").map(String::as_str)) {
+        (Some(FORMAT), version) if version != Some(VERSION) => {
+            let version = version.unwrap_or("none");
+            Err(format!("it has version {version}; this burn-fp8 reads {VERSION}"))
+        }
+        _ => SafeTensors::deserialize(bytes).map_err(damaged),
+    }
+}
+
+fn is_fp8(file: &SafeTensors, key: &str) -> bool {
+    file.tensor(key).is_ok_and(|view| matches!(view.dtype(), Dtype::F8_E4M3 | Dtype::F8_E5M2))
+}
+
+fn tensor<B: Backend, const D: usize>(
+    file: &SafeTensors,
+    name: &str,
+    device: &B::Device,
+) -> Result<Fp8Tensor<B, D>, String> {
+    let view = file.tensor(name).map_err(|_| format!("it has no `{name}`{}", beside(file)))?;
+    let format = match view.dtype() {
+        Dtype::F8_E4M3 => Some(Fp8Format::E4M3),
+        Dtype::F8_E5M2 => Some(Fp8Format::E5M2),
+        _ => None,
+    };
+    let (Some(format), Ok(shape)) = (format, <[usize; D]>::try_from(view.shape())) else {
+        return Err(unexpected(name, &view, &format!("F8_E4M3 or F8_E5M2 of {D} dimensions")));
+    };
+    let key = scale_key(name);
+    let scale = number(file, &key)?.ok_or_else(|| format!("it has no `{key}`"))?;
+    check_scale(&key, scale)?;
+    Fp8Tensor::from_bytes(view.data().to_vec(), shape, format, scale, device)
+        .map_err(|error| error.to_string())
+}
+
+/// Some of the names in a file, to find the right one by.
+fn beside(file: &SafeTensors) -> String {
+    const SHOWN: usize = 10;
+    let mut names = file.names();
+    names.sort_unstable();
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len() {
+        0 => ", nor any other tensor".into(),
+        len if len > SHOWN => format!("; it has {} and {} more", shown.join(", "), len - SHOWN),
+        _ => format!("; it has {}", shown.join(", ")),
+    }
+}

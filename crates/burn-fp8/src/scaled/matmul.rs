@@ -1,0 +1,268 @@
+//! One FP8 product with everything that the hardware fuses into it.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+
+use super::codes::Fp8Codes;
+use super::options::ScaledMatmulOptions;
+use super::output::{ScaledMatrix, ScaledOutput};
+use super::tensor::Fp8Tensor;
+use crate::config::{self, Execution};
+use crate::engine::tensor::primitive;
+use crate::engine::{
+    self, Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct,
+    ScaledRequest, ScaledValues, emulated_scaled_matmul, portable,
+};
+use crate::error::Fp8Error;
+use crate::product::Fp8Products;
+use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
+
+/// The largest scale of an FP8 output: that of its reciprocal, which the product is multiplied by, is still a normal f32.
+const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
+
+/// Multiplies two FP8 tensors: `a` `[M, K]` times `b` `[K, N]`, with what [`ScaledMatmulOptions`] asks for in the same pass.
+///
+/// ```text
+/// d    = activation((codes of a · codes of b) × (scale of a × scale of b) + bias)     in f32
+/// amax = max |d|
+/// D    = d rounded to F32, BF16, F16; or the codes of d × (1 / output scale), clamped to the largest number
+/// ```
+///
+/// The low-level peer of PyTorch's `torch._scaled_mm` and XLA's `__cublas$lt$matmul$f8`. Emulated on every backend: the decoded codes are
+/// multiplied and summed in f32.
+///
+/// **Layout.** The tensor cores of Ada and Hopper read both operands along K: `a` row by row, `b` column by column, which is the
+/// [`transpose`](Fp8Tensor::transpose) of a tensor `[N, K]` (PyTorch: `_scaled_mm(a, b.t())`). Other layouts give the same result, at the price
+/// of moving the codes of that operand once each time.
+///
+/// **Numbers.** NaN codes, and a NaN scale on the device, give NaN. An infinite code of E5M2, or a sum beyond f32, gives an infinity or NaN in
+/// float output and ± the largest number or NaN in FP8 output. Emulated, ReLU and GELU keep NaN and GELU of -inf is NaN; what becomes of NaN in
+/// the epilogues of cuBLASLt is not documented.
+///
+/// **Configuration.** The product runs whatever filter and recipe are ambient, and in [`high_precision`](crate::high_precision) too: its operands are
+/// FP8 already. [`Execution`] holds. It is one product in a [`trace`](crate::trace), of the kind [`ProductKind::ScaledMatmul`]. The result is a
+/// constant of the graph of Autodiff.
+///
+/// # Errors
+/// [`Fp8Error::Invalid`], with the remedy, for all that cuBLASLt would refuse, on every backend, so that what is emulated runs on the GPU too: inner
+/// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmulOptions`] lists; operands, bias on several devices; a bias
+/// with a gradient; a host scale of the output outside of [2^-126, 2^126].
+/// [`Fp8Error::NativeUnavailable`] where [`Execution::Native`] is asked for and not available, or cuBLASLt has no algorithm for the product; it
+/// says which.
+///
+/// ```
+/// use burn::backend::Flex;
+/// use burn::tensor::{Distribution, FloatDType, Tensor};
+/// use burn_fp8::{Activation, Fp8Format, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
+///
+/// let device = Default::default();
+/// let random = |shape| Tensor::<Flex, 2>::random(shape, Distribution::Default, &device);
+/// let a = Fp8Tensor::quantize(random([16, 32]), Fp8Format::E4M3);
+/// let weight = Fp8Tensor::quantize(random([64, 32]), Fp8Format::E4M3); // [N, K]
+/// let bias = Tensor::<Flex, 1>::ones([64], &device).cast(FloatDType::BF16);
+///
+/// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmulOptions::default())?.into_float();
+/// assert_eq!(y.dims(), [16, 64]);
+///
+/// // FP8 out, for the next product, with bias, ReLU, and the amax that a better scale can be made of.
+/// let options = ScaledMatmulOptions::fp8(Fp8Format::E4M3, 0.25)
+///     .with_bias(bias)
+///     .with_activation(Activation::Relu)
+///     .with_amax();
+/// let output = scaled_matmul(&a, &weight.transpose(), &options)?;
+/// let amax = output.amax.clone().expect("asked for").into_scalar();
+/// let d = output.into_fp8();
+/// assert!(amax > 1.0 && (d.dequantize().max().into_scalar() - amax).abs() <= amax / 16.0);
+/// # Ok::<(), burn_fp8::Fp8Error>(())
+/// ```
+pub fn scaled_matmul<B: Fp8Products>(
+    a: &Fp8Tensor<B, 2>,
+    b: &Fp8Tensor<B, 2>,
+    options: &ScaledMatmulOptions<B>,
+) -> Result<ScaledOutput<B>, Fp8Error> {
+    let gemm = check(a, b, options).map_err(invalid)?;
+    let device = a.device();
+    let execution = config::current().config.execution;
+    let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
+    if execution == Execution::Native
+        && let Capability::FakeQuantized { reason } = B::fp8_capability(&device)
+    {
+        return Err(unavailable(reason.into_owned()));
+    }
+
+    let operand = |tensor: &Fp8Tensor<B, 2>, of_transpose| ScaledOperand {
+        codes: tensor.row_major(of_transpose),
+        format: tensor.format(),
+        scale: tensor.scalar().clone(),
+    };
+    let output = match options.output.clone() {
+        OutputType::Fp8 { format, scale } => {
+            OutputType::Fp8 { format, scale: scale.moved_to(&device) }
+        }
+        output => output,
+    };
+    let note = new_note();
+    let request = ScaledRequest {
+        output: output.clone(),
+        bias: options.bias.clone().map(primitive),
+        activation: options.activation,
+        amax: options.amax,
+        fast_accumulation: options.fast_accumulation,
+        otherwise: execution.otherwise(),
+        note: note.clone(),
+    };
+    let (lhs, rhs) = (operand(a, false), operand(b, true));
+    if execution == Execution::Native {
+        let problem = NativeProblem::of_scaled([&lhs, &rhs], &request);
+        B::fp8_check_native(&device, &problem)
+            .map_err(|fallback| unavailable(fallback.to_string()))?;
+    }
+    let ScaledProduct { values, amax } = match execution {
+        Execution::FakeQuantized => emulated_scaled_matmul::<B>(lhs, rhs, request),
+        _ => engine::scaled_matmul::<B>(lhs, rhs, request),
+    };
+
+    if let Some(note) = note {
+        let operand = |operand: &Fp8Tensor<B, 2>| {
+            PendingOperand::per_tensor::<B>(operand.format(), operand.scalar().clone(), None)
+        };
+        report::record(|| Pending {
+            kind: ProductKind::ScaledMatmul,
+            role: GemmRole::Output,
+            gemm,
+            operands: Some([a, b].map(operand)),
+            site: None,
+            ran: PendingRan::noted::<B>(&note, device.clone()),
+        });
+    }
+    let float = |tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor));
+    let d = match (values, output) {
+        (ScaledValues::Codes(codes), OutputType::Fp8 { format, scale }) => ScaledMatrix::Fp8(
+            Fp8Tensor::new(Fp8Codes::new(portable::compact::<B>(codes, format), format), scale),
+        ),
+        (ScaledValues::Float(tensor), OutputType::Float(_)) => ScaledMatrix::Float(float(tensor)),
+        _ => unreachable!("a backend gives the type of output that it was asked for"),
+    };
+    let amax = amax.map(|amax| Tensor::from_primitive(TensorPrimitive::Float(amax)));
+    Ok(ScaledOutput { d, amax })
+}
+
+/// The shape of the product, or why cuBLASLt has no such one.
+///
+/// By the table of FP8 types in NVIDIA's documentation of `cublasLtMatmul`.
+fn check<B: Fp8Products>(
+    a: &Fp8Tensor<B, 2>,
+    b: &Fp8Tensor<B, 2>,
+    options: &ScaledMatmulOptions<B>,
+) -> Result<Gemm, String> {
+    let ([m, k], [b_k, n]) = (a.dims(), b.dims());
+    if k != b_k {
+        return Err(format!(
+            "[{m}, {k}] times [{b_k}, {n}]: the inner dimensions {k} and {b_k} differ; a weight [N, K] goes in as \
+             weight.transpose()"
+        ));
+    }
+    if [m, n, k].contains(&0) {
+        return Err(format!("[{m}, {k}] times [{k}, {n}]: an operand has no elements"));
+    }
+    let device = a.device();
+    if b.device() != device {
+        return Err(format!(
+            "the operands are on different devices, {device:?} and {:?}; use to_device",
+            b.device()
+        ));
+    }
+    let formats = [a.format(), b.format()];
+    if formats == [Fp8Format::E5M2; 2] {
+        return Err(
+            "E5M2 times E5M2: tensor cores have no such product; quantize one operand to E4M3"
+                .into(),
+        );
+    }
+    check_output(&options.output, formats, &device)?;
+    if options.amax && matches!(options.output, OutputType::Float(_)) {
+        return Err(
+            "amax comes with FP8 output only; with float output take it from the result: d.abs().max()".into()
+        );
+    }
+    if let Some(bias) = &options.bias {
+        check_bias(bias, n, &options.output, &device)?;
+    }
+    Ok(Gemm::matrix(m, n, k))
+}
+
+fn check_output<B: Backend>(
+    output: &OutputType<B>,
+    formats: [Fp8Format; 2],
+    device: &B::Device,
+) -> Result<(), String> {
+    match output {
+        OutputType::Float(dtype @ (FloatDType::F32 | FloatDType::BF16 | FloatDType::F16)) => {
+            match B::supports_dtype(device, (*dtype).into()) {
+                true => Ok(()),
+                false => Err(format!("the device {device:?} has no {dtype:?}; ask for F32 output")),
+            }
+        }
+        OutputType::Float(dtype) => {
+            Err(format!("{dtype:?} output: F32, BF16, F16 and FP8 are possible"))
+        }
+        OutputType::Fp8 { format: Fp8Format::E5M2, .. } if formats == [Fp8Format::E4M3; 2] => {
+            Err("E4M3 times E4M3 gives no E5M2 output: take E4M3, or quantize one operand to E5M2"
+                .into())
+        }
+        OutputType::Fp8 { scale, .. } => {
+            scale.check_scale("the scale of the output")?;
+            match scale {
+                Scalar::Host(scale) if *scale > MAX_OUTPUT_SCALE => {
+                    Err(format!("the scale of the output is {scale:e}; it must be at most 2^126"))
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+fn check_bias<B: Fp8Products>(
+    bias: &Tensor<B, 1>,
+    n: usize,
+    output: &OutputType<B>,
+    device: &B::Device,
+) -> Result<(), String> {
+    let ([len], dtype) = (bias.dims(), bias.dtype());
+    if len != n {
+        return Err(format!("the bias has {len} elements for {n} columns"));
+    }
+    let allowed = match output {
+        OutputType::Float(FloatDType::F16) => &[DType::F16][..],
+        OutputType::Float(_) => &[DType::BF16],
+        OutputType::Fp8 { .. } => &[DType::BF16, DType::F16],
+    };
+    // F32 stands for a type that the device has not got.
+    let mut possible: Vec<_> = allowed
+        .iter()
+        .map(|dtype| if B::supports_dtype(device, *dtype) { *dtype } else { DType::F32 })
+        .collect();
+    possible.dedup();
+    if !possible.contains(&dtype) {
+        return Err(format!(
+            "the bias is {dtype:?}; with this output it must be of one of {possible:?}: use bias.cast(…)"
+        ));
+    }
+    if bias.device() != *device {
+        return Err(format!("the bias is on {:?}, the operands are on {device:?}", bias.device()));
+    }
+    let tracked = primitive(bias.clone());
+    if B::fp8_is_tracked([&tracked, &tracked]) {
+        return Err(
+            "the bias has a gradient, which would end here; take it from model.valid(), or use \
+             bias.detach().set_require_grad(false)"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "scaled_matmul", reason }
+}
