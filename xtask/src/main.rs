@@ -6,6 +6,7 @@ mod layers;
 mod licences;
 mod report;
 mod repository;
+mod skips;
 mod steps;
 mod suite;
 

@@ -13,7 +13,7 @@ pub struct Floors {
 /// This repository's.
 pub const FLOORS: Floors = Floors {
     crates: &[
-        &["burn-fp8-core"],
+        &["burn-fp8-core", "burn-fp8-test-support"],
         &["burn-fp8-cublaslt", "burn-fp8-kernels", "burn-fp8-report"],
         &["burn-fp8"],
         &["burn-fp8-bench", "char-lm", "digits", "fused_matmul", "xtask"],
