@@ -2,9 +2,11 @@
 
 mod delegate;
 mod gpu;
+mod layers;
 mod licences;
 mod report;
 mod repository;
+mod skips;
 mod steps;
 mod suite;
 
@@ -43,6 +45,14 @@ enum Task {
         /// Write nothing; fail and name the file if one differs from what would be written
         #[arg(long)]
         check: bool,
+    },
+    /// Check that imports run downwards: no circle of files, no arrow from a lower floor to a higher one
+    ///
+    /// The floors stand in xtask/src/layers/floors.rs.
+    Layers {
+        /// Check nothing; print the rooms of each package with their files, lines and imports
+        #[arg(long)]
+        table: bool,
     },
     /// Check the licences of all dependencies against the list in xtask/src/licences.rs
     Licences,
@@ -106,6 +116,8 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),
         Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),
         Task::Delegate { check: false } => steps.step("delegation", || delegate::run(Mode::Write)),
+        Task::Layers { table: true } => layers::print_table(),
+        Task::Layers { table: false } => steps.step("layers", layers::run),
         Task::Licences => steps.step("licences", licences::run),
         Task::Exhaustive => steps.cargo(
             "exhaustive tests",

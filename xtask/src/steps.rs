@@ -1,15 +1,19 @@
 //! Runs the steps of a task one after the other and keeps the time of each.
 
 use std::{
-    process::Command,
+    io::{self, BufReader},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 
+use crate::skips::Skips;
+
 /// The steps that have run so far.
 pub struct Steps {
     done: Vec<Step>,
+    skips: Skips,
 }
 
 struct Step {
@@ -21,7 +25,7 @@ struct Step {
 impl Steps {
     /// No step has run.
     pub fn new() -> Self {
-        Self { done: Vec::new() }
+        Self { done: Vec::new(), skips: Skips::default() }
     }
 
     /// Runs cargo in the folder that xtask was started in, which lies in the repository: a file that the arguments name is
@@ -29,7 +33,7 @@ impl Steps {
     pub fn cargo(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
         let command = format!("cargo {}", arguments.join(" "));
         self.timed(title, &command, || {
-            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+            let cargo = cargo();
             let status = Command::new(&cargo)
                 .args(arguments)
                 .status()
@@ -37,6 +41,31 @@ impl Steps {
             ensure!(status.success(), "`{command}` ended with {status}");
             Ok(())
         })
+    }
+
+    /// Runs `cargo test` like [`cargo`](Self::cargo), and notes which tests were skipped or ignored, for the summary.
+    pub fn tests(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
+        let command = format!("cargo test {}", arguments.join(" "));
+        let mut skips = std::mem::take(&mut self.skips);
+        let result = self.timed(title, &command, || {
+            let file = Skips::new_file()?;
+            let cargo = cargo();
+            let mut child = Command::new(&cargo)
+                .arg("test")
+                .args(arguments)
+                .env(burn_fp8_test_support::SKIPPED, &file)
+                .stdout(Stdio::piped())
+                .spawn()
+                .with_context(|| format!("cannot start {cargo}"))?;
+            let output = child.stdout.take().context("the output of cargo is a pipe")?;
+            skips.pass_on(BufReader::new(output), io::stdout())?;
+            let status = child.wait()?;
+            skips.take(&file)?;
+            ensure!(status.success(), "`{command}` ended with {status}");
+            Ok(())
+        });
+        self.skips = skips;
+        result
     }
 
     /// Runs a step of xtask's own. Fails, naming the step, if it does.
@@ -60,7 +89,7 @@ impl Steps {
         result.with_context(|| format!("step \"{title}\""))
     }
 
-    /// One line for each step, and their sum; nothing where nothing was done.
+    /// One line for each step, and their sum, then what the tests skipped; nothing where nothing was done.
     pub fn print_summary(&self) {
         if self.done.is_empty() {
             return;
@@ -77,7 +106,13 @@ impl Steps {
         }
         let passed = self.done.iter().all(|step| step.passed);
         println!("{:<34} {:>6} {:>9.1}", "all", verdict(passed), total.as_secs_f64());
+        print!("{}", self.skips);
     }
+}
+
+/// The cargo that runs this program.
+fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string())
 }
 
 fn verdict(passed: bool) -> &'static str {

@@ -62,11 +62,8 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         Scope::Quick => TESTED_QUICK,
         Scope::Full => TESTED,
     };
-    steps.cargo(
-        "tests",
-        &["test", "--locked", "--workspace", "--all-targets", "--features", features],
-    )?;
-    steps.cargo("doctests", &["test", "--locked", "--workspace", "--doc", "--features", features])
+    steps.tests("tests", &["--locked", "--workspace", "--all-targets", "--features", features])?;
+    steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])
 }
 
 fn clippy(steps: &mut Steps, title: &str, selection: &[&str]) -> Result<()> {

@@ -10,6 +10,7 @@ use burn_fp8_cublaslt::descriptor::{DescriptorPointers, Descriptors, Preference}
 use burn_fp8_cublaslt::raw::constants as c;
 use burn_fp8_cublaslt::raw::lt::{Attribute, Lt};
 use burn_fp8_cublaslt::*;
+use burn_fp8_test_support::skip_unless_required;
 use common::{SCALES, combinations, with_flags};
 
 /// libcublasLt, or `None` after saying that the test is skipped.
@@ -20,9 +21,7 @@ fn cublaslt() -> Option<&'static Lt> {
             Some(lt)
         }
         Err(missing) => {
-            let required = std::env::var_os("BURN_FP8_REQUIRE_CUBLASLT").is_some_and(|v| v != "0");
-            assert!(!required, "BURN_FP8_REQUIRE_CUBLASLT is set, but: {missing}");
-            println!("SKIPPED: {missing}");
+            skip_unless_required("BURN_FP8_REQUIRE_CUBLASLT", missing);
             None
         }
     }

@@ -3,6 +3,7 @@
 mod common;
 
 use burn_fp8_cublaslt::*;
+use burn_fp8_test_support::skip;
 
 #[test]
 fn a_missing_driver_is_named() {
@@ -19,7 +20,7 @@ fn a_missing_driver_is_named() {
             assert_eq!(CublasLt::current().err(), Some(Error::Unavailable(error.clone())));
             assert_eq!(context::PrimaryContext::current().err(), Some(Error::Unavailable(error)));
         }
-        other => println!("SKIPPED: this machine has a driver: {other:?}"),
+        other => skip(format_args!("this machine has a driver: {other:?}")),
     }
 }
 
@@ -35,7 +36,7 @@ fn a_missing_cublaslt_is_named() {
             }
             assert_eq!(library::cublaslt().err(), Some(error));
         }
-        other => println!("SKIPPED: this machine has cuBLASLt: {other:?}"),
+        other => skip(format_args!("this machine has cuBLASLt: {other:?}")),
     }
 }
 

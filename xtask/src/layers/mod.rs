@@ -1,0 +1,74 @@
+//! Whether every import of the workspace runs downwards: no circle of files, no arrow from a lower floor to a higher one.
+
+mod check;
+mod floors;
+mod graph;
+mod load;
+mod names;
+mod reader;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use cargo_metadata::{MetadataCommand, TargetKind};
+
+use crate::repository;
+use floors::FLOORS;
+use graph::{Graph, Package};
+
+/// Fails with a list of all circles and arrows upwards. What is built for tests alone does not count.
+pub fn run() -> Result<()> {
+    let graphs = read()?;
+    let violations = check::check(&graphs, &FLOORS);
+    let files: usize = graphs.iter().map(|graph| graph.files.len()).sum();
+    let imports: usize = graphs.iter().map(|graph| graph.arrows.len()).sum();
+    if violations.is_empty() {
+        println!("  {files} files, {imports} imports between them: no circle, no arrow upwards");
+        return Ok(());
+    }
+    for violation in &violations {
+        println!("{violation}\n");
+    }
+    bail!(
+        "{} violations of the floors in xtask/src/layers/floors.rs ({files} files, {imports} imports between them)",
+        violations.len()
+    )
+}
+
+/// Prints the rooms of every package with their files, lines and arrows.
+pub fn print_table() -> Result<()> {
+    print!("{}", table::table(&read()?, &FLOORS));
+    Ok(())
+}
+
+fn read() -> Result<Vec<Graph>> {
+    let root = repository::root();
+    let packages = packages(&root)?;
+    let libraries: Vec<String> =
+        packages.iter().filter_map(|package| Some(package.library.as_ref()?.0.clone())).collect();
+    packages.iter().map(|package| Graph::read(package, &root, &libraries)).collect()
+}
+
+/// The packages of the workspace with their library and programs; tests, benchmarks and build scripts are no rooms.
+fn packages(root: &Path) -> Result<Vec<Package>> {
+    let manifest = root.join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
+    let mut packages = vec![];
+    for package in metadata.workspace_packages() {
+        let roots = |kind: TargetKind| {
+            let targets = package.targets.iter().filter(move |target| target.is_kind(kind.clone()));
+            targets.map(|target| (target.name.replace('-', "_"), PathBuf::from(&target.src_path)))
+        };
+        packages.push(Package {
+            name: package.name.to_string(),
+            source: package.manifest_path.with_file_name("src").into(),
+            library: roots(TargetKind::Lib).next(),
+            programs: roots(TargetKind::Bin).map(|(_, path)| path).collect(),
+        });
+    }
+    Ok(packages)
+}
