@@ -16,7 +16,8 @@ use burn_fp8::{
 use serde::Serialize;
 
 use crate::gemm::operand;
-use crate::{Unfused, write_json};
+use crate::json::write_json;
+use crate::options::Unfused;
 
 /// M, K, N, multiples of 16: torch takes no others.
 const SHAPES: [[usize; 3]; 5] =

@@ -15,9 +15,9 @@ use serde::Serialize;
 
 use crate::device::{Side, compare, random};
 use crate::linear::Layer;
+use crate::options::{Fused, Options};
 use crate::rows::Row;
 use crate::sink::Sink;
-use crate::{Fused, Options};
 
 pub const GROUP: &str = "gpu-break-even";
 

@@ -10,9 +10,9 @@ use burn_fp8::engine::{GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
 use burn_fp8::{Fp8Format, Fp8Matmul, Recipe};
 
 use crate::device::{Side, beside, compare_all, random};
+use crate::options::{Options, Unfused};
 use crate::rows::Row;
 use crate::sink::Sink;
-use crate::{Options, Unfused};
 
 pub const GROUP: &str = "gpu-gemm";
 

@@ -8,9 +8,9 @@ use burn::tensor::backend::Backend;
 use burn_fp8::{Execution, Fp8Backend, Fp8Config, Fp8Matmul};
 
 use crate::device::random;
+use crate::options::{Fused, Options, Unfused};
 use crate::rows::{Row, median};
 use crate::sink::Sink;
-use crate::{Fused, Options, Unfused};
 
 pub const GROUP: &str = "gpu-host";
 

@@ -10,9 +10,9 @@ use burn_fp8::engine::{QuantizeMatrix, Scalar, ScaleRule};
 use burn_fp8::{Fp8Matmul, Recipe};
 
 use crate::device::{Copy, Side, compare, random};
+use crate::options::{Options, Unfused};
 use crate::rows::Row;
 use crate::sink::Sink;
-use crate::{Options, Unfused};
 
 pub const GROUP: &str = "gpu-kernels";
 

@@ -16,9 +16,9 @@ use burn_fp8::report::Implementation;
 use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
 
 use crate::device::{Side, beside, compare, random};
+use crate::options::{Fused, Options, Unfused};
 use crate::rows::Row;
 use crate::sink::Sink;
-use crate::{Fused, Options, Unfused};
 
 pub const GROUP: &str = "gpu-linear";
 

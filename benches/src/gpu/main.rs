@@ -8,9 +8,11 @@ mod break_even;
 mod device;
 mod gemm;
 mod host;
+mod json;
 mod kernels;
 mod library;
 mod linear;
+mod options;
 mod report;
 #[path = "../rows.rs"]
 mod rows;
@@ -22,21 +24,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use burn::backend::Cuda;
-use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::cuda::CudaRuntime;
 use burn_fp8::{Capability, Fp8Backend};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use device::Gpu;
+use json::write_json;
+use options::{Fused, Options};
 use sink::Sink;
 use torch::Torch;
-
-/// CUDA as Burn has it by default.
-type Fused = Cuda;
-/// Without Fusion.
-type Unfused = CubeBackend<CudaRuntime, f32, i32, u8>;
 
 /// Measures burn-fp8 on an NVIDIA GPU.
 #[derive(Parser)]
@@ -91,22 +87,6 @@ struct Bench {
     /// Begin no further shape of the break-even table after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 480)]
     seconds: u64,
-}
-
-/// What a group needs to know.
-struct Options {
-    gpu: Gpu,
-    torch: Option<Torch>,
-    out: PathBuf,
-    quick: bool,
-    time: Duration,
-}
-
-impl Options {
-    /// Samples of which the median is taken.
-    fn samples(&self) -> usize {
-        if self.quick { 7 } else { 15 }
-    }
 }
 
 /// A group of benchmarks: its name and what measures it.
@@ -176,13 +156,4 @@ fn bench(arguments: Bench) -> Result<bool> {
         eprintln!("{missed} of {} rows are below their target", rows.len());
     }
     Ok(missed == 0)
-}
-
-/// Under another name first: a program that is ended here leaves what it had written before.
-fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
-    let json = serde_json::to_string_pretty(value)? + "\n";
-    let part = path.with_extension("json.part");
-    std::fs::write(&part, json)
-        .and_then(|()| std::fs::rename(&part, path))
-        .with_context(|| format!("cannot write {}", path.display()))
 }

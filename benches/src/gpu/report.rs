@@ -13,8 +13,9 @@ use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::json::write_json;
+use crate::library;
 use crate::rows::{self, Row};
-use crate::{library, write_json};
 
 #[derive(Serialize)]
 struct Report {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+use crate::json::write_json;
 use crate::rows::Row;
-use crate::write_json;
 
 pub struct Sink {
     rows: Vec<Row>,
