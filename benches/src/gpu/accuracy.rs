@@ -9,10 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::engine::{GemmOperand, GemmOptions};
-use burn_fp8::{
-    Execution, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, scaled_matmul,
-};
+use burn_fp8::engine::{Fp8Engine, GemmOperand, GemmOptions};
+use burn_fp8::{Execution, Fp8Config, Fp8Format, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 use serde::Serialize;
 
 use crate::gemm::operand;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::burn_fp8_core::Layouts;
-use burn_fp8::engine::{GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
-use burn_fp8::{Fp8Format, Fp8Matmul, Recipe};
+use burn_fp8::engine::{Fp8Engine, GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
+use burn_fp8::{Fp8Format, Recipe};
 
 use crate::device::{Side, beside, compare_all, random};
 use crate::options::{Options, Unfused};
@@ -37,7 +37,7 @@ const KINDS: [(Fp8Format, bool, &str, &str); 3] = [
 ];
 
 /// The codes of a random matrix `[rows, k]`, and the matrix.
-pub fn operand<B: Fp8Matmul>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
+pub fn operand<B: Fp8Engine>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
     let [rows, _] = matrix.dims();
     let TensorPrimitive::Float(tensor) = matrix.into_primitive() else {
         unreachable!("made of floats")

@@ -5,9 +5,9 @@ use std::hint::black_box;
 use anyhow::Result;
 use burn::tensor::{Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::E4M3;
+use burn_fp8::Recipe;
 use burn_fp8::burn_fp8_core::{Layouts, Overflow};
-use burn_fp8::engine::{QuantizeMatrix, Scalar, ScaleRule};
-use burn_fp8::{Fp8Matmul, Recipe};
+use burn_fp8::engine::{Fp8Engine, QuantizeMatrix, Scalar, ScaleRule};
 
 use crate::device::{Copy, Side, compare, random};
 use crate::options::{Options, Unfused};

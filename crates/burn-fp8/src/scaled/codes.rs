@@ -133,7 +133,7 @@ mod tests {
     use burn::backend::NdArray;
     use burn::backend::{Autodiff, Flex};
 
-    use burn::tensor::{DType, TensorData};
+    use burn::tensor::TensorData;
     use burn_fp8_core::{Overflow, slice};
 
     use super::*;
