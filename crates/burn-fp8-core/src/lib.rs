@@ -15,6 +15,8 @@ mod layout;
 mod recipe;
 pub mod scale;
 pub mod slice;
+#[doc(hidden)]
+pub mod text;
 
 pub use filter::{Filter, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use burn_fp8_core::text::shown;
 use burn_fp8_core::{GemmRole, Operand};
 
-use crate::log::{Header, SiteEntry};
+use crate::log::{Header, MAX_TEXT, SiteEntry};
 
 /// The largest number of sites.
 const MAX_SITES: usize = 1 << 12;
@@ -174,13 +175,15 @@ impl SiteSeries {
         self.last = entry;
     }
 
-    /// What it is called: its name, if it has one, and which product of the step it is.
+    /// What it is called: its name, if it has one, and which product of the step it is. What cannot be printed is escaped.
     pub fn label(&self) -> String {
         let SiteEntry { site, name, kind, gemm, products, .. } = &self.last;
         match name.is_empty() {
-            false => format!("{name} #{site}"),
-            true if products.output.is_none() => format!("{kind} #{site} (backward)"),
-            true => format!("{kind} #{site} ({}→{})", gemm.k, gemm.n),
+            false => format!("{} #{site}", shown(name, MAX_TEXT)),
+            true if products.output.is_none() => {
+                format!("{} #{site} (backward)", shown(kind, MAX_TEXT))
+            }
+            true => format!("{} #{site} ({}→{})", shown(kind, MAX_TEXT), gemm.k, gemm.n),
         }
     }
 }

@@ -46,6 +46,24 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn names_cannot_command_a_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.jsonl");
+    let mut log = Writer::create(&path, &header()).expect("created");
+    let named = entry(0, 1, "a\u{1b}]0;title\u{7}\nb", 1.0);
+    let mut unnamed = entry(0, 2, "", 1.0);
+    unnamed.kind = "linear\u{1b}[2J".into();
+    log.append(&[named, unnamed]).expect("appended");
+    let read = read(&path).expect("read");
+    assert_eq!(read.sites[0].label(), "a\\u{1b}]0;title\\u{7}\\nb #1");
+    assert_eq!(read.sites[1].label(), "linear\\u{1b}[2J #2 (16→16)");
+    let table = read.to_string();
+    assert_eq!(table.lines().count(), 1 + 6 + 1);
+    assert!(!table.contains(|c: char| c.is_control() && c != '\n'), "{table:?}");
+    assert!(!read.to_html().contains(['\u{1b}', '\u{7}']));
+}
+
+#[test]
 fn a_log_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = written(&folder, 1);

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
+use burn_fp8_core::text::shown;
+
 use super::{Header, LogError};
 use crate::Observations;
 
@@ -64,6 +66,5 @@ fn one_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     // Names of the file itself may be in it, with whatever they hold.
-    let what: String = what.chars().filter(|c| !c.is_control()).take(200).collect();
-    format!("{what} (column {})", error.column())
+    format!("{} (column {})", shown(what, 200), error.column())
 }

@@ -1,59 +1,48 @@
 //! One site: advice, products, operands.
 
-use core::fmt::Write;
-
+use burn_fp8_core::text::shown;
 use burn_fp8_core::{GemmRole, Operand};
+use maud::{Markup, html};
 
-use super::text::{count, escape, magnitude, percent};
+use super::text::{count, magnitude, percent};
 use super::{bars, lines};
-use crate::sample::{Alternative, OperandStats};
+use crate::log::MAX_TEXT;
+use crate::sample::{Alternative, OperandStats, Prediction, ProductStats};
 use crate::sqnr::decibels;
 use crate::{Advice, Ranked, SiteSeries};
 
 /// The card of a site, of its products, the worst first. Empty without any.
-pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> String {
+pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
     let Some(Ranked { site, index: id, role, sqnr, .. }) = ranked.first() else {
-        return String::new();
+        return html! {};
     };
     let last = &site.last;
-    let worst = format!("{role}: {}", decibels(*sqnr));
-    let open = if is_open { " open" } else { "" };
-    let mut html = format!(
-        "<details class=\"card\" id=\"site-{id}\"{open}><summary><b>{}</b><span class=\"faint\">{}, M×N×K {}</span><span>{worst}</span></summary><div class=\"body\">",
-        escape(&site.label()),
-        escape(&last.kind),
-        last.gemm
-    );
-    html += "<ul class=\"advice\">";
-    for ranked in ranked {
-        let class = class(&ranked.advice);
-        let _ = write!(
-            html,
-            "<li><b>{}</b> <span class=\"{class}\">{}</span></li>",
-            ranked.role,
-            escape(&ranked.sentence())
-        );
-    }
-    html += "</ul>";
-    html += &products(site);
-    html += "<div class=\"grid\">";
-    for operand in Operand::ALL {
-        if let Some(stats) = last.operands.of(operand) {
-            html += &operand_figure(operand, stats);
+    html! {
+        details.card id={ "site-" (id) } open[is_open] {
+            summary {
+                b { (site.label()) }
+                span.faint { (shown(&last.kind, MAX_TEXT)) ", M×N×K " (last.gemm) }
+                span { (role) ": " (decibels(*sqnr)) }
+            }
+            .body {
+                ul.advice {
+                    @for ranked in ranked {
+                        li { b { (ranked.role) } " " span class=(class(&ranked.advice)) { (ranked.sentence()) } }
+                    }
+                }
+                (products(site))
+                .grid {
+                    @for operand in Operand::ALL {
+                        @if let Some(stats) = last.operands.of(operand) { (operand_figure(operand, stats)) }
+                    }
+                }
+                @if site.points.len() > 1 { (over_time(site)) }
+                p.facts {
+                    "Recipe: " (shown(&last.recipe, MAX_TEXT)) ". Last sampled in step " (count(last.step)) "; " (count(site.samples)) " samples."
+                }
+            }
         }
     }
-    html += "</div>";
-    if site.points.len() > 1 {
-        html += &over_time(site);
-    }
-    let _ = write!(
-        html,
-        "<p class=\"facts\">Recipe: {}. Last sampled in step {}; {} samples.</p>",
-        escape(&last.recipe),
-        count(last.step),
-        count(site.samples)
-    );
-    html + "</div></details>"
 }
 
 pub(super) fn class(advice: &Advice) -> &'static str {
@@ -65,59 +54,62 @@ pub(super) fn class(advice: &Advice) -> &'static str {
 }
 
 /// What each product has, and would have otherwise.
-fn products(site: &SiteSeries) -> String {
-    let mut html = String::from(
-        "<div class=\"scroll\"><table><tr><th>product</th><th class=\"wide\">formats</th><th class=\"num\">SQNR now</th><th class=\"num wide\">all / median line</th><th class=\"num wide\">lowest</th>\
-         <th class=\"alternatives\">alternatives, on the same sample</th><th class=\"num wide\">computed</th></tr>",
-    );
-    for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
-        let Some(stats) = site.last.products.of(role) else { continue };
-        let [lhs, rhs] = stats.formats;
-        let advised = match Advice::of(stats) {
-            Advice::Change { alternative, .. } => Some(alternative),
-            _ => None,
-        };
-        let alternatives: Vec<_> = stats
-            .alternatives
-            .iter()
-            .map(|prediction| {
-                let sqnr = prediction.sqnr.decibels();
-                let name = match prediction.alternative {
-                    Alternative::PerRow => "row-wise".into(),
-                    Alternative::CurrentScale => "current scale".into(),
-                    formats => formats.to_string(),
-                };
-                let text = format!("<span class=\"one\">{name} {}</span>", decibels(sqnr));
-                match advised == Some(prediction.alternative) {
-                    true => format!("<b>{text}</b>"),
-                    false => text,
+fn products(site: &SiteSeries) -> Markup {
+    html! {
+        .scroll {
+            table {
+                tr {
+                    th { "product" } th.wide { "formats" } th.num { "SQNR now" } th.num.wide { "all / median line" } th.num.wide { "lowest" }
+                    th.alternatives { "alternatives, on the same sample" } th.num.wide { "computed" }
                 }
-            })
-            .collect();
-        let _ = write!(
-            html,
-            "<tr><td class=\"one\"><span class=\"key k{}\"></span>{role}</td><td class=\"one wide\">{lhs} × {rhs}</td><td class=\"num\">{}</td><td class=\"num faint wide\">{} / {}</td><td class=\"num wide\">{}</td>\
-             <td>{}</td><td class=\"num faint wide\">{} sums of {}</td></tr>",
-            role as usize,
-            decibels(stats.sqnr.decibels()),
-            decibels(stats.sqnr.whole.decibels()),
-            decibels(stats.sqnr.line.decibels()),
-            decibels(lowest),
-            alternatives.join(" · "),
-            count(stats.outputs),
-            count(stats.terms)
-        );
+                @for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
+                    @if let Some(stats) = site.last.products.of(role) {
+                        tr {
+                            td.one { (key(role as usize)) (role) }
+                            td.one.wide { (stats.formats[0]) " × " (stats.formats[1]) }
+                            td.num { (decibels(stats.sqnr.decibels())) }
+                            td.num.faint.wide { (decibels(stats.sqnr.whole.decibels())) " / " (decibels(stats.sqnr.line.decibels())) }
+                            td.num.wide { (decibels(lowest)) }
+                            td { (alternatives(stats)) }
+                            td.num.faint.wide { (count(stats.outputs)) " sums of " (count(stats.terms)) }
+                        }
+                    }
+                }
+            }
+        }
     }
-    html + "</table></div>"
 }
 
-fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
+/// The square in the colour of a curve.
+fn key(curve: usize) -> Markup {
+    html! { span class={ "key k" (curve) } {} }
+}
+
+fn alternatives(stats: &ProductStats) -> Markup {
+    let advised = match Advice::of(stats) {
+        Advice::Change { alternative, .. } => Some(alternative),
+        _ => None,
+    };
+    let texts = stats.alternatives.iter().map(|Prediction { alternative, sqnr }| {
+        let name = match alternative {
+            Alternative::PerRow => "row-wise".into(),
+            Alternative::CurrentScale => "current scale".into(),
+            formats => formats.to_string(),
+        };
+        let text = html! { span.one { (name) " " (decibels(sqnr.decibels())) } };
+        html! { @if advised == Some(*alternative) { b { (text) } } @else { (text) } }
+    });
+    joined(texts)
+}
+
+fn joined(texts: impl IntoIterator<Item = Markup>) -> Markup {
+    html! { @for (place, text) in texts.into_iter().enumerate() { @if place > 0 { " · " } (text) } }
+}
+
+fn operand_figure(operand: Operand, stats: &OperandStats) -> Markup {
     let share = |name: &str, number: u64| {
-        let share = percent(stats.share(number));
-        match (name, number) {
-            ("zero", _) | (_, 0) => format!("{share} {name}"),
-            _ => format!("<b>{share} {name}</b>"),
-        }
+        let text = format!("{} {name}", percent(stats.share(number)));
+        html! { @if name == "zero" || number == 0 { (text) } @else { b { (text) } } }
     };
     let mut shares = vec![
         share("zero", stats.zeros),
@@ -127,60 +119,45 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> String {
     if stats.non_finite > 0 {
         shares.push(share("not finite", stats.non_finite));
     }
-    let sampled = match stats.sampled == stats.elements {
-        true => format!("all {} elements", count(stats.elements)),
-        false => format!("{} of {} elements", count(stats.sampled), count(stats.elements)),
+    let title = html! { (operand) " " span.faint { (stats.format) ", " (decibels(stats.sqnr.decibels())) } };
+    let facts = html! {
+        "amax " (magnitude(stats.amax.into())) " · " @if stats.per_row { "row scales to" } @else { "scale" } " " (magnitude(stats.scale.into())) " · "
+        @if stats.sampled == stats.elements { "all " } @else { (count(stats.sampled)) " of " }
+        (count(stats.elements)) " elements" br; (joined(shares))
     };
-    format!(
-        "<figure><figcaption><h3>{operand} <span class=\"faint\">{}, {}</span></h3></figcaption>{}\
-         <div class=\"facts\">amax {} · {} {} · {sampled}<br>{}</div></figure>",
-        stats.format,
-        decibels(stats.sqnr.decibels()),
-        bars::histogram(stats),
-        magnitude(stats.amax.into()),
-        if stats.per_row { "row scales to" } else { "scale" },
-        magnitude(stats.scale.into()),
-        shares.join(" · ")
-    )
+    figure(title, bars::histogram(stats), facts)
+}
+
+fn figure(title: Markup, picture: Markup, facts: Markup) -> Markup {
+    html! { figure { figcaption { h3 { (title) } } (picture) .facts { (facts) } } }
 }
 
 /// The share of elements lost from which on it is drawn over time.
 const SHOWN: f64 = 0.001;
 
-fn over_time(site: &SiteSeries) -> String {
-    let keys: String = GemmRole::ALL
-        .into_iter()
-        .filter(|role| site.points.iter().any(|point| point.products[*role as usize].is_some()))
-        .map(|role| format!("<span class=\"key k{}\"></span>{role}", role as usize))
-        .collect();
-    let mut html = format!(
-        "<div class=\"grid\"><figure><figcaption><h3>SQNR of the products</h3></figcaption>{}\
-         <div class=\"facts\">{keys}</div></figure>",
-        lines::sqnr(site)
-    );
-    for operand in Operand::ALL {
-        let Some(stats) = site.last.operands.of(operand) else { continue };
-        let _ = write!(
-            html,
-            "<figure><figcaption><h3>amax and scale of {operand}</h3></figcaption>{}\
-             <div class=\"facts\"><span class=\"key k0\"></span>amax<span class=\"key k1\"></span>scale × {}, the largest number that has a code</div></figure>",
-            lines::amax(site, operand),
-            stats.format.max()
-        );
-    }
-    for operand in Operand::ALL {
-        let lost = |point: &crate::Point| {
-            point.operands[operand as usize]
-                .is_some_and(|o| o.flushed + o.saturated + o.non_finite >= SHOWN)
-        };
-        if site.points.iter().any(lost) {
-            let _ = write!(
-                html,
-                "<figure><figcaption><h3>What {operand} loses</h3></figcaption>{}\
-                 <div class=\"facts\"><span class=\"key k0\"></span>flushed<span class=\"key k1\"></span>saturated<span class=\"key k2\"></span>not finite</div></figure>",
-                lines::shares(site, operand)
-            );
+fn over_time(site: &SiteSeries) -> Markup {
+    let has =
+        |role: &GemmRole| site.points.iter().any(|point| point.products[*role as usize].is_some());
+    let loses = |operand: &Operand| {
+        let operands = site.points.iter().filter_map(|point| point.operands[*operand as usize]);
+        operands.into_iter().any(|o| o.flushed + o.saturated + o.non_finite >= SHOWN)
+    };
+    let keys = html! { @for role in GemmRole::ALL.into_iter().filter(has) { (key(role as usize)) (role) } };
+    html! {
+        .grid {
+            (figure(html! { "SQNR of the products" }, lines::sqnr(site), keys))
+            @for operand in Operand::ALL {
+                @if let Some(stats) = site.last.operands.of(operand) {
+                    (figure(html! { "amax and scale of " (operand) }, lines::amax(site, operand), html! {
+                        (key(0)) "amax" (key(1)) "scale × " (stats.format.max()) ", the largest number that has a code"
+                    }))
+                }
+            }
+            @for operand in Operand::ALL.into_iter().filter(loses) {
+                (figure(html! { "What " (operand) " loses" }, lines::shares(site, operand), html! {
+                    (key(0)) "flushed" (key(1)) "saturated" (key(2)) "not finite"
+                }))
+            }
         }
     }
-    html + "</div>"
 }

@@ -1,11 +1,11 @@
 //! Numbers over time.
 
-use core::fmt::Write;
 use std::collections::BTreeSet;
 
 use burn_fp8_core::{GemmRole, Operand};
+use maud::{Markup, html};
 
-use super::text::{count, magnitude, points};
+use super::text::{count, magnitude, points, px};
 use crate::{Point, SiteSeries};
 
 const WIDTH: f64 = 340.0;
@@ -22,14 +22,14 @@ struct Curve {
 }
 
 /// Curves over steps. `label` prints a value of the vertical axis.
-fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> String) -> String {
+fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> String) -> Markup {
     let values = curves.iter().flat_map(|curve| curve.values.iter().flatten().copied());
     let finite: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return String::new() };
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return html! {} };
     let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
     let high = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if finite.is_empty() {
-        return "<p class=\"faint\">nothing finite to show</p>".into();
+        return html! { p.faint { "nothing finite to show" } };
     }
     // A flat line lies in the middle, also where it is flat but for the rounding of f32.
     let margin = ((high - low) * 0.06).max(if high - low < 1e-6 { 0.5 } else { 0.0 });
@@ -39,48 +39,26 @@ fn chart(steps: &[u64], curves: &[Curve], name: &str, label: impl Fn(f64) -> Str
     let x = |step: u64| LEFT + (step - first) as f64 / span * (WIDTH - LEFT - 8.0);
     let y = |value: f64| floor - (value.clamp(low, high) - low) / (high - low) * (floor - TOP);
 
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" aria-label=\"{name}\">"
-    );
-    for part in 0..=3 {
-        let value = low + (high - low) * f64::from(part) / 3.0;
-        let at = y(value);
-        let _ = write!(
-            svg,
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 3.0,
-            at + 3.0,
-            label(value)
-        );
-    }
-    for Curve { class, values } in curves {
-        for run in runs(steps, values, WIDTH) {
-            let at: Vec<_> = run.iter().map(|(step, value)| (x(*step), y(*value))).collect();
-            match &at[..] {
-                [(x, y)] => {
-                    let _ = write!(
-                        svg,
-                        "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
-                    );
-                }
-                at => {
-                    let _ =
-                        write!(svg, "<polyline class=\"line {class}\" points=\"{}\"/>", points(at));
+    let base = HEIGHT - 4.0;
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } width=(WIDTH) height=(HEIGHT) role="img" aria-label=(name) {
+            @for value in (0..=3).map(|part| low + (high - low) * f64::from(part) / 3.0) {
+                @let at = y(value);
+                line.axis x1=(LEFT) x2=(WIDTH) y1=(px(at)) y2=(px(at)) {}
+                text x=(px(LEFT - 3.0)) y=(px(at + 3.0)) text-anchor="end" { (label(value)) }
+            }
+            @for Curve { class, values } in curves {
+                @for run in runs(steps, values, WIDTH) {
+                    @match &run[..] {
+                        [(step, value)] => circle class=(class) cx=(px(x(*step))) cy=(px(y(*value))) r="2.5" {},
+                        run => polyline class={ "line " (class) } points=(points(run.iter().map(|(step, value)| (x(*step), y(*value))))) {},
+                    }
                 }
             }
+            text x=(LEFT) y=(base) { "step " (count(*first)) }
+            @if last != first { text x=(WIDTH) y=(base) text-anchor="end" { "step " (count(*last)) } }
         }
     }
-    let base = HEIGHT - 4.0;
-    let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{base}\">step {}</text>", count(*first));
-    if last != first {
-        let _ = write!(
-            svg,
-            "<text x=\"{WIDTH}\" y=\"{base}\" text-anchor=\"end\">step {}</text>",
-            count(*last)
-        );
-    }
-    svg + "</svg>"
 }
 
 /// Stretches of consecutive values, in as many points as `width` pixels show. An infinite one is drawn at the edge of the chart.
@@ -128,7 +106,7 @@ fn curve(
 }
 
 /// The SQNR of the products of a site.
-pub(super) fn sqnr(site: &SiteSeries) -> String {
+pub(super) fn sqnr(site: &SiteSeries) -> Markup {
     let curves: Vec<_> = (0..GemmRole::ALL.len())
         .map(|role| curve(site, format!("c{role}"), move |point| point.products[role]))
         .collect();
@@ -136,9 +114,9 @@ pub(super) fn sqnr(site: &SiteSeries) -> String {
 }
 
 /// The amax of an operand, and the largest number that its scale can represent, on a logarithmic axis.
-pub(super) fn amax(site: &SiteSeries, operand: Operand) -> String {
+pub(super) fn amax(site: &SiteSeries, operand: Operand) -> Markup {
     let index = operand as usize;
-    let Some(stats) = site.last.operands.of(operand) else { return String::new() };
+    let Some(stats) = site.last.operands.of(operand) else { return html! {} };
     let max = f64::from(stats.format.max());
     let positive = |x: f64| (x > 0.0).then(|| x.log2());
     let curves = [
@@ -149,7 +127,7 @@ pub(super) fn amax(site: &SiteSeries, operand: Operand) -> String {
 }
 
 /// Shares of flushed and saturated elements of an operand, in percent.
-pub(super) fn shares(site: &SiteSeries, operand: Operand) -> String {
+pub(super) fn shares(site: &SiteSeries, operand: Operand) -> Markup {
     let index = operand as usize;
     let curves = [
         curve(site, "c0", |point| Some(100.0 * point.operands[index]?.flushed)),
@@ -162,7 +140,7 @@ pub(super) fn shares(site: &SiteSeries, operand: Operand) -> String {
 }
 
 /// The SQNR of one product, small.
-pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> String {
+pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> Markup {
     const SIZE: [f64; 2] = [110.0, 24.0];
     let index = role as usize;
     let values: Vec<_> = site.points.iter().map(|point| point.products[index]).collect();
@@ -171,7 +149,7 @@ pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> String {
     let low = finite.iter().copied().fold(f64::INFINITY, f64::min);
     let high = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if finite.len() < 2 {
-        return String::new();
+        return html! {};
     }
     // At least 6 dB high, so that noise does not look like a change.
     let (middle, half) = ((low + high) / 2.0, ((high - low) / 2.0).max(3.0));
@@ -183,14 +161,10 @@ pub(super) fn sparkline(site: &SiteSeries, role: GemmRole) -> String {
         let y = SIZE[1] / 2.0 - (value - middle) / half * (SIZE[1] / 2.0 - 2.0);
         ((step - first) as f64 / span * (SIZE[0] - 2.0) + 1.0, y)
     };
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"SQNR over time\"><title>{low:.1} to {high:.1} dB</title>",
-        w = SIZE[0],
-        h = SIZE[1]
-    );
-    for run in runs(&steps, &values, SIZE[0]) {
-        let at: Vec<_> = run.iter().map(at).collect();
-        let _ = write!(svg, "<polyline class=\"line c{index}\" points=\"{}\"/>", points(&at));
+    html! {
+        svg viewBox={ "0 0 " (SIZE[0]) " " (SIZE[1]) } width=(SIZE[0]) height=(SIZE[1]) role="img" aria-label="SQNR over time" {
+            title { (format_args!("{low:.1} to {high:.1} dB")) }
+            @for run in runs(&steps, &values, SIZE[0]) { polyline class={ "line c" (index) } points=(points(run.iter().map(at))) {} }
+        }
     }
-    svg + "</svg>"
 }

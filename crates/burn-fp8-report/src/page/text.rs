@@ -1,23 +1,4 @@
-//! Text and numbers in HTML and SVG.
-
-use core::fmt::Write;
-
-/// Text as HTML and attribute values hold it.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
+//! Text and numbers of the page.
 
 /// A magnitude with three significant digits.
 pub(super) fn magnitude(x: f64) -> String {
@@ -35,9 +16,9 @@ pub(super) fn magnitude(x: f64) -> String {
 pub(super) fn percent(share: f64) -> String {
     match share {
         0.0 => "0 %".into(),
-        share if share < 1e-4 => "&lt; 0.01 %".into(),
+        share if share < 1e-4 => "< 0.01 %".into(),
         share if share < 0.1 => format!("{:.2} %", 100.0 * share),
-        share if share < 1.0 && share > 0.999 => "&gt; 99.9 %".into(),
+        share if share < 1.0 && share > 0.999 => "> 99.9 %".into(),
         share => format!("{:.1} %", 100.0 * share),
     }
 }
@@ -55,10 +36,12 @@ pub(super) fn count(count: u64) -> String {
     text
 }
 
+/// A coordinate.
+pub(super) fn px(x: f64) -> String {
+    format!("{x:.1}")
+}
+
 /// Points of a polyline.
-pub(super) fn points(points: &[(f64, f64)]) -> String {
-    points.iter().fold(String::new(), |mut text, (x, y)| {
-        let _ = write!(text, "{x:.1},{y:.1} ");
-        text
-    })
+pub(super) fn points(points: impl Iterator<Item = (f64, f64)>) -> String {
+    points.map(|(x, y)| format!("{x:.1},{y:.1} ")).collect()
 }
