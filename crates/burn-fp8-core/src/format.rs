@@ -1,12 +1,9 @@
-//! E4M3 and E5M2 as numbers: limits, and the conversion of single values.
+//! E4M3 and E5M2 as numbers: their limits.
 
 use core::fmt;
 use core::str::FromStr;
 
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
-
-use crate::slice::element;
 
 /// An 8-bit floating-point format of the OCP 8-bit Floating Point Specification (OFP8, revision 1.0).
 ///
@@ -110,32 +107,6 @@ impl Fp8Format {
             exponent_bits: self.exponent_bits(),
             exponent_bias: self.exponent_bias(),
         }
-    }
-
-    /// The code of `x`, rounded to nearest, ties to even, subnormals included.
-    ///
-    /// NaN becomes ±0x7F in E4M3 and ±0x7E in E5M2, as in `ml_dtypes`.
-    #[inline]
-    pub fn encode(self, x: f32, overflow: Overflow) -> u8 {
-        element::quantize(x, 1.0, self, overflow).code()
-    }
-
-    /// The code of an f16, as [`encode`](Self::encode): f32 holds every f16, so nothing is rounded twice.
-    #[inline]
-    pub fn encode_f16(self, x: f16, overflow: Overflow) -> u8 {
-        self.encode(element::f16_to_f32(x), overflow)
-    }
-
-    /// The code of a bf16, as [`encode`](Self::encode): f32 holds every bf16, so nothing is rounded twice.
-    #[inline]
-    pub fn encode_bf16(self, x: bf16, overflow: Overflow) -> u8 {
-        self.encode(element::bf16_to_f32(x), overflow)
-    }
-
-    /// The number that `code` stands for, exactly. NaN codes give a quiet NaN with their sign.
-    #[inline]
-    pub fn decode(self, code: u8) -> f32 {
-        element::decode(code, self)
     }
 
     /// Whether `code` is a NaN.

@@ -1,4 +1,4 @@
-//! One element: the arithmetic that scalar and slice conversions share.
+//! One element: the conversion of single values, and the arithmetic that slices share with it.
 //!
 //! Free of branches and always inlined: in a loop that is compiled for a vector instruction set, LLVM turns it into vector code.
 
@@ -10,6 +10,34 @@ const SIGN: u32 = 0x8000_0000;
 const INFINITY: u32 = 0x7F80_0000;
 const QUIET_NAN: u32 = 0x7FC0_0000;
 const MANTISSA_BITS: u32 = 23;
+
+impl Fp8Format {
+    /// The code of `x`, rounded to nearest, ties to even, subnormals included.
+    ///
+    /// NaN becomes ±0x7F in E4M3 and ±0x7E in E5M2, as in `ml_dtypes`.
+    #[inline]
+    pub fn encode(self, x: f32, overflow: Overflow) -> u8 {
+        quantize(x, 1.0, self, overflow).code()
+    }
+
+    /// The code of an f16, as [`encode`](Self::encode): f32 holds every f16, so nothing is rounded twice.
+    #[inline]
+    pub fn encode_f16(self, x: f16, overflow: Overflow) -> u8 {
+        self.encode(f16_to_f32(x), overflow)
+    }
+
+    /// The code of a bf16, as [`encode`](Self::encode): f32 holds every bf16, so nothing is rounded twice.
+    #[inline]
+    pub fn encode_bf16(self, x: bf16, overflow: Overflow) -> u8 {
+        self.encode(bf16_to_f32(x), overflow)
+    }
+
+    /// The number that `code` stands for, exactly. NaN codes give a quiet NaN with their sign.
+    #[inline]
+    pub fn decode(self, code: u8) -> f32 {
+        decode(code, self)
+    }
+}
 
 /// A number of an FP8 format, in two forms. Whichever is not asked for costs nothing.
 #[derive(Clone, Copy)]

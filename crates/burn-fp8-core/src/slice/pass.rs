@@ -2,8 +2,9 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::amax::Amax;
 use super::element::{self, Quantized};
-use super::{Amax, Source};
+use super::source::Source;
 use crate::{Fp8Format, Overflow, scale};
 
 /// A loop that is compiled once per format and treatment of overflow.
