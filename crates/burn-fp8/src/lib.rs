@@ -58,5 +58,5 @@ pub use scaling::delayed::{DelayedRecord, DelayedState, Site, SiteRecord, SiteSt
 pub use tensor::Fp8Tensor;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
