@@ -1,11 +1,12 @@
 //! Benchmarks of burn-fp8, each against a reference that is measured in the same run.
 //!
-//! `cargo run --release -p burn-fp8-bench`; `--help` lists the options. A ratio is the speed of the function over the speed of its
-//! reference; absolute times depend on the machine, ratios hardly.
+//! `cargo run --release -p burn-fp8-bench`; `--help` lists the options. A function's speed is given relative to that of its reference,
+//! in runs or in bytes a second: higher is better. Absolute times depend on the machine, relative speeds far less.
 
 mod harness;
 mod mlp;
 mod observatory;
+mod origin;
 mod overhead;
 mod peers;
 mod plans;
@@ -20,11 +21,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use harness::{Options, Row};
+use origin::Origin;
+use serde::Serialize;
 
-/// Measures burn-fp8 and prints a table. Fails if a ratio is below its target.
+/// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
 #[derive(Parser)]
 struct Arguments {
-    /// Write the rows to this file as JSON.
+    /// Write the rows to this file as JSON, with the command, the commit, the day and the machine.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Run one group only.
@@ -45,6 +48,13 @@ struct Arguments {
     /// The Python that runs the peers.
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
+}
+
+/// What a file of results holds.
+#[derive(Serialize)]
+struct Results<'a> {
+    origin: Origin,
+    rows: &'a [Row],
 }
 
 /// A group of benchmarks: its name and what measures it.
@@ -83,7 +93,8 @@ fn main() -> ExitCode {
     }
     println!("{}", harness::table(&rows, UTF8_FULL_CONDENSED));
     if let Some(path) = arguments.json {
-        let json = serde_json::to_string_pretty(&rows).expect("rows are plain data");
+        let results = Results { origin: Origin::here(), rows: &rows };
+        let json = serde_json::to_string_pretty(&results).expect("results are plain data");
         if let Err(error) = std::fs::write(&path, json + "\n") {
             eprintln!("cannot write {}: {error}", path.display());
             return ExitCode::FAILURE;

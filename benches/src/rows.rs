@@ -48,13 +48,15 @@ pub fn table(rows: &[Row], preset: &str) -> Table {
     let has_teraflops = rows.iter().any(|row| row.teraflops_per_second.is_some());
     let mut header = vec!["group", "name", "threads", "ms", "GB/s"];
     header.extend(has_teraflops.then_some("TFLOP/s"));
-    header.extend(["reference", "reference ms", "ratio", "target"]);
+    // Rates of bytes and rates of runs are not one column: where function and reference move different bytes, they differ.
+    header.extend(["reference", "reference ms", "relative GB/s", "relative speed", "target"]);
     let mut table = Table::new();
     table.load_preset(preset).set_header(header);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let speed =
         |speed: Option<f64>| right(speed.map_or_else(String::new, |speed| format!("{speed:.1}")));
     for row in rows {
+        let (in_bytes, ratio) = (row.gigabytes_per_second.is_some(), format!("{:.2}", row.ratio));
         let mut cells = vec![
             Cell::new(&row.group),
             Cell::new(&row.name),
@@ -66,7 +68,8 @@ pub fn table(rows: &[Row], preset: &str) -> Table {
         cells.extend([
             Cell::new(&row.reference),
             right(milliseconds(row.reference_milliseconds)),
-            right(format!("{:.2}", row.ratio)),
+            right(if in_bytes { ratio.clone() } else { String::new() }),
+            right(if in_bytes { String::new() } else { ratio }),
             right(row.target.map_or_else(String::new, |target| {
                 format!("≥ {target:.2} {}", if row.misses_target() { "MISSED" } else { "ok" })
             })),

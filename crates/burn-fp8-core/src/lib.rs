@@ -26,3 +26,7 @@ pub use layout::{Layouts, PADDING};
 pub use recipe::{
     AmaxChoice, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError, Scaling,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -53,3 +53,7 @@ pub use problem::{
 pub use raw::lt::launches;
 pub use search::Search;
 pub use stream::{Ordering, SideStream};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

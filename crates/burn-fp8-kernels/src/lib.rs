@@ -66,3 +66,7 @@ pub use quantize::{Outputs, Quantized, quantize, quantize_dequantize};
 pub use rescale::rescale;
 pub use scale::ScaleRule;
 pub use tensor::{Element, Input, Scalar};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

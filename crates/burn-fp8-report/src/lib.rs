@@ -20,3 +20,7 @@ pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries};
 pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};
 pub use summary::Summary;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -51,5 +51,5 @@ pub use report::{Report, trace};
 pub use scaled::{Fp8Codes, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
