@@ -239,6 +239,10 @@ impl Drop for Leave {
 /// `Fp8Backend<Autodiff<B>>` the gradient products of a product that did not run in FP8 are Autodiff's own and do not
 /// appear.
 ///
+/// # Panics
+/// Where `f` does; and, after `f` has ended, where the device refused a product that had to run natively, or did not run a product at all
+/// because an operation before it failed.
+///
 /// ```
 /// use burn::backend::Flex;
 /// use burn::tensor::Tensor;
