@@ -10,6 +10,10 @@ use anyhow::{Context, Result};
 
 use crate::repository;
 
+/// The environment variable that names the file: what `burn_fp8_test_support::SKIPPED` holds. Tests alone depend on that crate, since
+/// `cargo package` takes no dependency that is not published.
+pub const VARIABLE: &str = "BURN_FP8_SKIPPED";
+
 /// What did not run in a suite, and why.
 #[derive(Default)]
 pub struct Skips {
@@ -120,6 +124,11 @@ test result: ok. 1 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; fini
             skips.to_string(),
             "\n2 tests skipped themselves\n  a.rs test: no library\n  b.rs test: no driver\n0 tests ignored\n"
         );
+    }
+
+    #[test]
+    fn tests_look_for_the_variable_that_is_set() {
+        assert_eq!(VARIABLE, burn_fp8_test_support::SKIPPED);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::skips::Skips;
+use crate::skips::{self, Skips};
 
 /// The steps that have run so far.
 pub struct Steps {
@@ -53,7 +53,7 @@ impl Steps {
             let mut child = Command::new(&cargo)
                 .arg("test")
                 .args(arguments)
-                .env(burn_fp8_test_support::SKIPPED, &file)
+                .env(skips::VARIABLE, &file)
                 .stdout(Stdio::piped())
                 .spawn()
                 .with_context(|| format!("cannot start {cargo}"))?;
