@@ -4,7 +4,8 @@ use cubecl::prelude::*;
 use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
 
 use super::*;
-use crate::Scalar;
+use crate::bits::division::Division;
+use crate::tensor::Scalar;
 use burn_fp8_core::slice;
 
 /// Whether `a·b + c` has one rounding on this device.
