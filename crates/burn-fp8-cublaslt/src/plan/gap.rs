@@ -16,9 +16,11 @@ pub(super) fn of(
     of_scales(problem).or_else(|| of_epilogue(problem, c, capability))
 }
 
-/// What PyTorch's tests of cuBLASLt on Hopper (`test_scaled_matmul_cuda.py`) leave out: with scales per row they run E4M3 × E4M3 into BF16, F16 and F32,
-/// and E4M3 × E5M2 into BF16; with scales per block E4M3 × E4M3 into BF16 and F32, with every dimension a multiple of 128, without
-/// an epilogue. NVIDIA's documentation names the types with a scale per tensor only.
+/// What PyTorch's tests of cuBLASLt on Hopper (`test_scaled_matmul_cuda.py`) leave out.
+///
+/// With scales per row they run E4M3 × E4M3 into BF16, F16 and F32, and E4M3 × E5M2 into BF16; with scales per block E4M3 × E4M3 into
+/// BF16 and F32, with every dimension a multiple of 128; without an epilogue. NVIDIA's documentation names types for a scale per
+/// tensor only.
 fn of_scales(problem: &ScaledMatmul) -> Option<&'static str> {
     let (formats, d) = ([problem.a.format, problem.b.format], problem.d.dtype);
     match problem.scales {
