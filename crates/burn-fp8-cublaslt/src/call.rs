@@ -18,12 +18,10 @@ pub struct Pointers {
     pub c: DevicePointer,
     /// The output.
     pub d: DevicePointer,
-    /// Scale of A. 0 with [`Scales::PerTensor`] means 1.
+    /// Scale of A; 0 with [`Scales::None`].
     pub scale_a: DevicePointer,
-    /// Scale of B. 0 with [`Scales::PerTensor`] means 1.
+    /// Scale of B; 0 with [`Scales::None`].
     pub scale_b: DevicePointer,
-    /// Scale of C, where `scaled_c`.
-    pub scale_c: DevicePointer,
     /// What D is **multiplied** by before it is rounded, where `scaled_d`: the reciprocal of D's dequantization scale.
     pub inverse_scale_d: DevicePointer,
     /// Where the amax of D goes, where `amax_d`: that of the values before they are multiplied and rounded.
@@ -49,7 +47,6 @@ impl Pointers {
         DescriptorPointers {
             scale_a: self.scale_a,
             scale_b: self.scale_b,
-            scale_c: self.scale_c,
             scale_d: self.inverse_scale_d,
             amax_d: self.amax_d,
             bias: self.bias,
@@ -68,9 +65,9 @@ impl Pointers {
         let (promised, aux) = (problem.alignment, problem.epilogue.aux);
         let scale = match problem.scales {
             Scales::Blocks { .. } => BLOCK_SCALES,
-            Scales::PerTensor | Scales::PerRow => F32,
+            Scales::None | Scales::PerTensor | Scales::PerRow => F32,
         };
-        let scales_needed = problem.scales != Scales::PerTensor;
+        let scaled = problem.scales != Scales::None;
         let scaled_aux = aux.is_some_and(|aux| aux.kind.scaled());
         let amax_aux = aux.is_some_and(|aux| aux.kind.amax());
         let arguments = [
@@ -78,9 +75,8 @@ impl Pointers {
             ("b", self.b, true, promised.b),
             ("c", self.c, problem.c.is_some(), promised.c),
             ("d", self.d, true, promised.d),
-            ("scale_a", self.scale_a, scales_needed || self.scale_a != 0, scale),
-            ("scale_b", self.scale_b, scales_needed || self.scale_b != 0, scale),
-            ("scale_c", self.scale_c, problem.scaled_c, F32),
+            ("scale_a", self.scale_a, scaled, scale),
+            ("scale_b", self.scale_b, scaled, scale),
             ("inverse_scale_d", self.inverse_scale_d, problem.scaled_d, F32),
             ("amax_d", self.amax_d, problem.amax_d, F32),
             ("bias", self.bias, problem.epilogue.bias.is_some(), promised.bias),

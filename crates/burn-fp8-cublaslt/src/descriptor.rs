@@ -3,8 +3,9 @@
 
 use burn_fp8_core::Fp8Format;
 
+use crate::data_type::DataType;
 use crate::plan::{LayoutPlan, Plan, ScaleMode};
-use crate::problem::{Accumulation, DataType};
+use crate::problem::{Accumulation, Scales};
 use crate::raw::constants as c;
 use crate::raw::driver::DevicePointer;
 use crate::raw::lt::{self, Lt, LtError};
@@ -67,12 +68,10 @@ pub struct Descriptors {
 /// The addresses that are attributes of the operation, in this crate's terms: `scale_a` belongs to our A.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorPointers {
-    /// Scale of A.
+    /// Scale of A, or 0.
     pub scale_a: DevicePointer,
-    /// Scale of B.
+    /// Scale of B, or 0.
     pub scale_b: DevicePointer,
-    /// Scale of C, or 0.
-    pub scale_c: DevicePointer,
     /// Factor of D, or 0.
     pub scale_d: DevicePointer,
     /// Where the amax of D goes, or 0.
@@ -129,9 +128,8 @@ fn placeholders(plan: &Plan) -> DescriptorPointers {
     let some = |present: bool, address: u64| if present { address } else { 0 };
     let aux = problem.epilogue.aux;
     DescriptorPointers {
-        scale_a: SCALE,
-        scale_b: SCALE,
-        scale_c: some(problem.scaled_c, SCALE),
+        scale_a: some(problem.scales != Scales::None, SCALE),
+        scale_b: some(problem.scales != Scales::None, SCALE),
         scale_d: some(problem.scaled_d, SCALE),
         amax_d: some(problem.amax_d, SCALE),
         bias: some(problem.epilogue.bias.is_some(), problem.alignment.bias.into()),
@@ -173,10 +171,6 @@ impl MatmulDesc {
                     lt.set_desc(raw, c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, stride)?;
                 }
             }
-            if let Some(dtype) = plan.aux {
-                let dtype = data_type(dtype);
-                lt.set_desc(raw, c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, dtype)?;
-            }
         }
         Ok(desc)
     }
@@ -193,11 +187,11 @@ impl MatmulDesc {
     ) -> Result<(), LtError> {
         let problem = &plan.problem;
         let aux = problem.epilogue.aux;
+        let scaled = problem.scales != Scales::None;
         // Swapped: cuBLASLt's A is our B.
         let attributes = [
-            (c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, true, pointers.scale_b),
-            (c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, true, pointers.scale_a),
-            (c::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, problem.scaled_c, pointers.scale_c),
+            (c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scaled, pointers.scale_b),
+            (c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scaled, pointers.scale_a),
             (c::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, problem.scaled_d, pointers.scale_d),
             (c::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, problem.amax_d, pointers.amax_d),
             (c::CUBLASLT_MATMUL_DESC_BIAS_POINTER, problem.epilogue.bias.is_some(), pointers.bias),

@@ -10,6 +10,7 @@ use crate::capability::Capability;
 use crate::context::{PrimaryContext, Workspace};
 use crate::descriptor::{Descriptors, Preference};
 use crate::error::Error;
+use crate::heuristics::candidates;
 use crate::library;
 use crate::plan::{Plan, plan};
 use crate::problem::ScaledMatmul;
@@ -135,11 +136,11 @@ impl CublasLt {
     }
 
     /// Enqueues `D = scale_D · act(alpha · (scale_A · A)(scale_B · B)ᵀ + beta · C + bias)` after everything submitted to the context
-    /// before, and everything submitted later after it. Returns without waiting where the driver can order by events.
+    /// before, and everything submitted later after it. When the host waits is said at [`Ordering`].
     ///
     /// cuBLASLt multiplies the f32 accumulators by alpha and both scales; its documentation does not say in which order. Where the product
-    /// of the three is not a normal f32 a result may overflow or vanish although it could be represented: pass one scale
-    /// as 0 (which means 1) and multiply D by it afterwards.
+    /// of the three is not a normal f32 a result may overflow or vanish although it could be represented: pass 1 for one scale and
+    /// multiply D by it afterwards.
     ///
     /// # Errors
     ///
@@ -176,7 +177,7 @@ impl CublasLt {
         Ok(launch)
     }
 
-    /// Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
+    /// For users of this crate: burn-fp8 takes the heuristics' first choice. Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
     /// host waits. Outputs hold the result of the candidate that ran last.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ impl CublasLt {
         let space = self.workspace.raw().1;
         let count = search.candidates.max(1);
         ready.descriptors.forget_pointers(&ready.plan)?;
-        let candidates = self.heuristics(&ready.plan, &ready.descriptors, space, count)?;
+        let (candidates, _) = self.heuristics(&ready.plan, &ready.descriptors, space, count)?;
         ready.descriptors.desc.set_pointers(&ready.plan, &pointers.for_descriptor())?;
         let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
         let repetitions = search.repetitions.max(1);
@@ -268,14 +269,15 @@ impl CublasLt {
         let plan = plan(problem, &self.capability)?;
         let descriptors = Descriptors::build(lt, &plan)?;
         let shape = problem.shape;
-        if let Some(best) = self.heuristics(&plan, &descriptors, available, 1)?.first() {
+        let (found, status) = self.heuristics(&plan, &descriptors, available, 1)?;
+        if let Some(best) = found.first() {
             let info = AlgorithmInfo::read(lt, best)?;
             return Ok(Ready { plan, descriptors, algorithm: best.algorithm, info });
         }
-        let larger = self.heuristics(&plan, &descriptors, GENEROUS_WORKSPACE, 16)?;
+        let (larger, _) = self.heuristics(&plan, &descriptors, GENEROUS_WORKSPACE, 16)?;
         Err(match larger.iter().map(|result| result.workspace).min() {
             Some(needed) => Error::Workspace { shape, available, needed },
-            None => Error::NoAlgorithm { shape, compute, library, hint: plan.gap },
+            None => Error::NoAlgorithm { shape, compute, library, status, hint: plan.gap },
         })
     }
 
@@ -285,16 +287,15 @@ impl CublasLt {
         descriptors: &Descriptors,
         workspace: usize,
         count: usize,
-    ) -> Result<Vec<HeuristicResult>, Error> {
+    ) -> Result<(Vec<HeuristicResult>, i32), Error> {
         let lt = self.handle.lt;
         let preference = Preference::build(lt, plan, workspace)?;
         let layouts = descriptors.raw_layouts();
         // SAFETY: all handles are alive for the call, and the callers checked that the context is current.
-        let results = unsafe {
+        let answer = unsafe {
             lt.heuristics(self.handle.raw, descriptors.desc.raw(), layouts, preference.raw(), count)
-        }?;
-        // The preference says so already; a library that ignored it would write past the workspace.
-        Ok(results.into_iter().filter(|result| result.workspace <= workspace).collect())
+        };
+        Ok(candidates(answer, workspace)?)
     }
 
     /// Swaps A and B, see [`Plan`].

@@ -7,6 +7,11 @@
 //!   [search](CublasLt::tune) for a faster one by timing.
 //! - [`SideStream`] orders its work with all other streams of the context, which may be private to a framework.
 //!
+//! burn-fp8 uses single products with a scale per tensor or none, with bias, activation and amax, by the heuristics' first choice. C, batches, scales
+//! per row and block, auxiliary outputs and the timed search are for other users of this crate.
+//!
+//! What runs on the device has never been run so far: no GPU was at hand.
+//!
 //! Three layers: [`raw`] declares the C functions and returns their status as `Result`; [`descriptor`] and [`context`] own handles and memory; the
 //! types above check everything before they call. Libraries are loaded when first used: see [`library`].
 //!
@@ -22,37 +27,43 @@
 //! ```
 
 mod algorithm;
+mod auxiliary;
 pub mod cache;
 mod call;
 mod capability;
 pub mod context;
+mod data_type;
 pub mod descriptor;
 mod error;
 mod execute;
+mod heuristics;
 pub mod library;
 pub mod plan;
 mod problem;
 pub mod raw;
 mod search;
 mod stream;
+mod unavailable;
+mod version;
 
 pub use algorithm::{AlgorithmInfo, Choice};
+pub use auxiliary::{Aux, AuxKind};
 pub use call::Pointers;
-pub use capability::{
-    Capability, ComputeCapability, DriverVersion, LibraryVersion, OLDEST_LIBRARY,
-    OLDEST_LIBRARY_FOR_BLACKWELL, require_device,
-};
-pub use error::{ContextError, Error, Unavailable};
+pub use capability::{Capability, OLDEST_LIBRARY, OLDEST_LIBRARY_FOR_BLACKWELL, require_device};
+pub use data_type::DataType;
+pub use error::{ContextError, Error};
 pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};
 pub use plan::{Plan, PlanError, Rule, plan};
 pub use problem::{
-    Accumulation, Activation, Alignment, Aux, AuxKind, Bias, BlockScale, DataType, Epilogue,
-    Matrix, Operand, ScaledMatmul, Scales, Shape,
+    Accumulation, Activation, Alignment, Bias, BlockScale, Epilogue, Matrix, Operand, ScaledMatmul,
+    Scales, Shape,
 };
 #[doc(hidden)]
 pub use raw::lt::launches;
 pub use search::Search;
 pub use stream::{Ordering, SideStream};
+pub use unavailable::Unavailable;
+pub use version::{ComputeCapability, DriverVersion, LibraryVersion};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

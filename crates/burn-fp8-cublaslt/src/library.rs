@@ -3,9 +3,9 @@
 
 use std::sync::OnceLock;
 
-use crate::Unavailable;
 use crate::raw::driver::Driver;
 use crate::raw::lt::Lt;
+use crate::unavailable::Unavailable;
 
 /// libcuda, initialized.
 ///

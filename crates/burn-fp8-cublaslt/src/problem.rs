@@ -4,9 +4,12 @@ use core::fmt;
 
 use burn_fp8_core::Fp8Format;
 
+use crate::auxiliary::Aux;
+use crate::data_type::DataType;
+
 /// One FP8 product, or a strided batch of them:
 ///
-/// `D = scale_D · act(alpha · (scale_A · A) × (scale_B · B)ᵀ + beta · scale_C · C + bias)`
+/// `D = scale_D · act(alpha · (scale_A · A) × (scale_B · B)ᵀ + beta · C + bias)`
 ///
 /// All matrices are row-major. A is M×K, **B is given transposed, N×K**, so K is contiguous in both (the only layout that
 /// Ada, Hopper and GeForce Blackwell multiply); C and D are M×N, the bias has N elements.
@@ -27,8 +30,6 @@ pub struct ScaledMatmul {
     pub d: Matrix,
     /// How A and B are scaled.
     pub scales: Scales,
-    /// Whether C is multiplied by a scale on the device.
-    pub scaled_c: bool,
     /// Whether D is multiplied by a factor on the device before it is rounded to FP8.
     pub scaled_d: bool,
     /// Whether the largest magnitude of D before that factor is computed. Only for a D in FP8.
@@ -52,7 +53,6 @@ impl ScaledMatmul {
             c: None,
             d: Matrix { dtype: output, ld: n, batch_stride: 0 },
             scales: Scales::PerTensor,
-            scaled_c: false,
             scaled_d: false,
             amax_d: false,
             epilogue: Epilogue::NONE,
@@ -113,49 +113,11 @@ pub struct Matrix {
     pub batch_stride: u64,
 }
 
-/// An element type of C, D, the bias or the auxiliary output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DataType {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    F16,
-    /// IEEE single precision.
-    F32,
-    /// FP8 codes.
-    Fp8(Fp8Format),
-}
-
-impl DataType {
-    /// Bytes of an element.
-    pub const fn size(self) -> u64 {
-        match self {
-            Self::Bf16 | Self::F16 => 2,
-            Self::F32 => 4,
-            Self::Fp8(_) => 1,
-        }
-    }
-
-    /// Whether this is an FP8 format.
-    pub const fn is_fp8(self) -> bool {
-        matches!(self, Self::Fp8(_))
-    }
-}
-
-impl fmt::Display for DataType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bf16 => f.pad("BF16"),
-            Self::F16 => f.pad("F16"),
-            Self::F32 => f.pad("F32"),
-            Self::Fp8(format) => format.fmt(f),
-        }
-    }
-}
-
 /// How A and B are scaled. Scales are f32 on the device, dequantization multipliers: `x ≈ code × scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scales {
+    /// No scale on the device: both are 1, or the caller has put them into alpha.
+    None,
     /// One scale for each operand.
     PerTensor,
     /// A scale for each row: `[M]` for A, `[N]` for B. cuBLAS: "outer vector scaling". Hopper, cuBLASLt 12.9.
@@ -214,43 +176,6 @@ pub struct Bias {
     pub dtype: DataType,
     /// Elements from one vector of the batch to the next; 0 uses one for all.
     pub batch_stride: u64,
-}
-
-/// The auxiliary output: what the backward pass of the activation needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Aux {
-    /// What is stored.
-    pub kind: AuxKind,
-    /// Leading dimension, in elements (for a mask: in bits), at least N.
-    pub ld: u64,
-    /// Elements (for a mask: bits) from one matrix of the batch to the next.
-    pub batch_stride: u64,
-}
-
-/// What the auxiliary output holds. Row-major `[M, ld]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuxKind {
-    /// For ReLU: one bit an element, set where the input of the activation is positive.
-    ReluMask,
-    /// For GELU: the input of the activation.
-    GeluInput {
-        /// Its type: that of D, with exceptions where D is E4M3.
-        dtype: DataType,
-        /// Whether it is multiplied by a factor on the device before it is rounded. Only in FP8.
-        scaled: bool,
-        /// Whether its largest magnitude before that factor is computed. Only in FP8.
-        amax: bool,
-    },
-}
-
-impl AuxKind {
-    pub(crate) const fn scaled(self) -> bool {
-        matches!(self, Self::GeluInput { scaled: true, .. })
-    }
-
-    pub(crate) const fn amax(self) -> bool {
-        matches!(self, Self::GeluInput { amax: true, .. })
-    }
 }
 
 /// How the tensor cores of Ada and Hopper accumulate; others ignore it.

@@ -1,4 +1,4 @@
-//! The timed search among candidates: what is asked, and how the fastest is chosen.
+//! The timed search among candidates, for users of this crate: burn-fp8 takes the heuristics' first choice.
 
 use crate::algorithm::Choice;
 use crate::error::Error;

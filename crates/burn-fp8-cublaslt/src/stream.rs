@@ -12,7 +12,8 @@
 //! - `cuCtxRecordEvent` "captures in hEvent all the activities of the context hCtx at the time of this call"; for a primary context its
 //!   green contexts too. Event and context must be of one context. So the work waits for all streams, not only for those that made its
 //!   inputs: work that the framework meant to overlap does not overlap with it.
-//! - `cuCtxWaitEvent` makes "all future work submitted to context hCtx wait". Both return at once on the host.
+//! - `cuCtxWaitEvent` makes "all future work submitted to context hCtx wait", that of streams made later too. Both return at once on the
+//!   host.
 //! - Both fail with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and invalidate the capture, while a stream of the context is being captured into a
 //!   graph. The error is returned.
 //! - One pair of events serves all calls: `cuEventRecord` "can be called multiple times on the same event and will overwrite the previously
@@ -31,9 +32,11 @@ use crate::raw::driver::{Driver, DriverError, Event, Stream};
 /// How work on a [`SideStream`] is ordered with the other streams of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ordering {
-    /// By events, on the device: the host never waits. Drivers since CUDA 12.5.
+    /// By events, on the device. Drivers since CUDA 12.5. The host does not wait for the device, but in two cases: an algorithm runs for
+    /// the first time, since loading its kernels "might require context synchronization" (CUDA C++ Programming Guide, "Lazy
+    /// Loading"); and ordering fails, see [`SideStream::before_context`].
     Events,
-    /// The host waits for the context before, and for the stream after.
+    /// The host waits for the context before each product, and for the product itself.
     Synchronize,
 }
 

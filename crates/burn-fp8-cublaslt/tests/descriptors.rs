@@ -99,15 +99,11 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
     );
     let aux_stride = aux.filter(|_| batched).map_or(0, |aux| aux.batch_stride);
     assert_eq!(read.desc::<u64>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE), aux_stride);
-    // Only an exception names a type: since 13.0 naming one for ReLU is an error.
-    let aux_type = match aux.map(|aux| aux.kind) {
-        Some(AuxKind::GeluInput { dtype, .. }) if dtype != problem.d.dtype => type_number(dtype),
-        _ => UNSET,
-    };
-    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE), aux_type);
+    // D's type by default; since 13.0 naming one for ReLU is an error.
+    assert_eq!(read.desc::<i32>(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE), UNSET);
 
     let mode = |scales: Scales, ours_is_a: bool| match scales {
-        Scales::PerTensor => 0,
+        Scales::None | Scales::PerTensor => 0,
         Scales::PerRow => 3,
         Scales::Blocks { a, b } => match if ours_is_a { a } else { b } {
             BlockScale::Row128 => 4,
@@ -145,11 +141,10 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
     let [.., c_handle, d_handle] = descriptors.raw_layouts();
     assert!(c_handle != d_handle || problem.c.is_none_or(|c| c == d));
 
-    // Each address lands in its attribute, swapped for A and B, and only where the problem has it.
+    // The heuristics see a pointer exactly where the call has one. Each address lands in its attribute, swapped for A and B.
     let pointers = DescriptorPointers {
         scale_a: 0x1000,
         scale_b: 0x2000,
-        scale_c: 0x3000,
         scale_d: 0x4000,
         amax_d: 0x5000,
         bias: 0x6000,
@@ -157,24 +152,34 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
         scale_aux: 0x8000,
         amax_aux: 0x9000,
     };
-    descriptors.desc.set_pointers(plan, &pointers).unwrap();
-    let read = Read { lt, descriptors: &descriptors };
     let (scaled_aux, amax_aux) = match aux.map(|aux| aux.kind) {
         Some(AuxKind::GeluInput { scaled, amax, .. }) => (scaled, amax),
         _ => (false, false),
     };
-    for (attribute, expected, present) in [
-        (c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 0x2000, true),
-        (c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 0x1000, true),
-        (c::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, 0x3000, problem.scaled_c),
+    let scaled = problem.scales != Scales::None;
+    let attributes = [
+        (c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 0x2000, scaled),
+        (c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 0x1000, scaled),
         (c::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, 0x4000, problem.scaled_d),
         (c::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, 0x5000, problem.amax_d),
         (c::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0x6000, bias.is_some()),
         (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 0x7000, aux.is_some()),
         (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER, 0x8000, scaled_aux),
         (c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER, 0x9000, amax_aux),
-    ] {
+    ];
+    for (attribute, _, present) in attributes {
+        assert_eq!(read.desc::<u64>(attribute) != 0, present, "{attribute} for the search");
+    }
+    descriptors.desc.set_pointers(plan, &pointers).unwrap();
+    let read = Read { lt, descriptors: &descriptors };
+    for (attribute, expected, present) in attributes {
         assert_eq!(read.desc::<u64>(attribute), if present { expected } else { 0 }, "{attribute}");
+    }
+    descriptors.forget_pointers(plan).unwrap();
+    let read = Read { lt, descriptors: &descriptors };
+    for (attribute, address, present) in attributes {
+        let found = read.desc::<u64>(attribute);
+        assert!((found != 0) == present && found != address, "{attribute} for another search");
     }
 }
 

@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use burn_fp8_cublaslt::*;
 use burn_fp8_test_support::skip;
 
@@ -24,8 +28,35 @@ fn a_missing_driver_is_named() {
     }
 }
 
+/// Whether this is a process whose loader finds CUDA's libraries in `folder` alone, or where the system has them. If not, runs `test`
+/// of this program in such a process.
+fn finds_libraries_in(folder: &Path, test: &str) -> bool {
+    const CHILD: &str = "BURN_FP8_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").env("LD_LIBRARY_PATH", folder);
+    let output = child.output().unwrap();
+    let says = String::from_utf8_lossy(&output.stdout);
+    println!("{says}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && says.contains("1 passed"));
+    false
+}
+
+/// An empty folder.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 #[test]
 fn a_missing_cublaslt_is_named() {
+    if !finds_libraries_in(&folder("no-libraries"), "a_missing_cublaslt_is_named") {
+        return;
+    }
     match LibraryVersion::loaded() {
         Err(error @ Unavailable::NoCublasLt { .. }) => {
             let message = error.to_string();
@@ -36,8 +67,38 @@ fn a_missing_cublaslt_is_named() {
             }
             assert_eq!(library::cublaslt().err(), Some(error));
         }
-        other => skip(format_args!("this machine has cuBLASLt: {other:?}")),
+        other => {
+            skip(format_args!("the system has cuBLASLt outside of LD_LIBRARY_PATH: {other:?}"))
+        }
     }
+}
+
+/// Libraries of the right names that are others: copies of one that every process has open.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_library_without_the_functions_is_named() {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let other = maps.split_whitespace().find(|path| path.contains("/libgcc_s.so"));
+    let Some(other) = other else {
+        println!("SKIPPED: this process has not opened libgcc_s");
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other-libraries");
+    fs::create_dir_all(&folder).unwrap();
+    for name in ["libcuda.so", "libcublasLt.so"] {
+        fs::copy(other, folder.join(name)).unwrap();
+    }
+    if !finds_libraries_in(&folder, "a_library_without_the_functions_is_named") {
+        return;
+    }
+    let missing = |library, function| Unavailable::MissingFunction { library, function };
+    let cublaslt = missing("libcublasLt", "cublasLtGetProperty");
+    assert_eq!(LibraryVersion::loaded(), Err(cublaslt.clone()));
+    assert_eq!(
+        cublaslt.to_string(),
+        "libcublasLt lacks the function cublasLtGetProperty: it is older than CUDA 12 or damaged; update it"
+    );
+    assert_eq!(require_device(0), Err(missing("libcuda", "cuInit")));
 }
 
 #[test]
@@ -69,8 +130,11 @@ fn devices_that_will_not_do_are_named() {
 fn calls_that_do_not_fit_their_product_are_refused() {
     use burn_fp8_core::Fp8Format::E4M3;
     let problem = ScaledMatmul::new(32, 64, 128, E4M3, E4M3, DataType::Bf16);
-    let good = Pointers { a: 0x100, b: 0x200, d: 0x300, scale_a: 4, ..Pointers::default() };
+    let without = Pointers { a: 0x100, b: 0x200, d: 0x300, ..Pointers::default() };
+    let good = Pointers { scale_a: 4, scale_b: 8, ..without };
     assert_eq!(good.check(&problem, 0.0), Ok(()));
+    let unscaled = ScaledMatmul { scales: Scales::None, ..problem };
+    assert_eq!(without.check(&unscaled, 0.0), Ok(()));
     let refused =
         |problem: &ScaledMatmul, pointers: Pointers, beta: f32, argument: &str, says: &str| {
             let error = pointers.check(problem, beta).unwrap_err().to_string();
@@ -83,6 +147,8 @@ fn calls_that_do_not_fit_their_product_are_refused() {
     refused(&problem, Pointers { a: 0, ..good }, 0.0, "a", "null");
     refused(&problem, Pointers { d: 0x310, ..good }, 0.0, "d", "0x310 is not a multiple of 256");
     refused(&problem, Pointers { scale_b: 2, ..good }, 0.0, "scale_b", "multiple of 4");
+    refused(&problem, Pointers { scale_b: 0, ..good }, 0.0, "scale_b", "null");
+    refused(&unscaled, Pointers { scale_b: 4, ..without }, 0.0, "scale_b", "has none");
     refused(&problem, Pointers { bias: 0x100, ..good }, 0.0, "bias", "has none");
     refused(&problem, good, 1.0, "beta", "no C");
     refused(&problem, good, f32::NAN, "beta", "no C");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cublaslt::*;
 use common::{HOPPER, capability};
 
@@ -93,12 +93,6 @@ fn scales() {
         *p = p.batched(2);
         p.scales = Scales::PerRow;
     });
-    breaks(Rule::ScaleC, &["no C"], |p| p.scaled_c = true);
-    breaks(Rule::ScaleC, &["per block"], |p| {
-        p.scales = BLOCKS;
-        p.c = Some(p.d);
-        p.scaled_c = true;
-    });
     breaks(Rule::ScaleD, &["D is BF16"], |p| p.scaled_d = true);
     breaks(Rule::AmaxD, &["D is BF16"], |p| p.amax_d = true);
 }
@@ -128,6 +122,11 @@ fn auxiliary_outputs() {
     breaks(Rule::AuxType, &["it is F16", "D is BF16"], |p| {
         p.epilogue.activation = Activation::Gelu;
         p.epilogue.aux = aux(gelu_input(DataType::F16));
+    });
+    breaks(Rule::AuxType, &["it is BF16", "D is E4M3"], |p| {
+        p.d.dtype = DataType::Fp8(E4M3);
+        p.epilogue.activation = Activation::Gelu;
+        p.epilogue.aux = aux(gelu_input(DataType::Bf16));
     });
     breaks(Rule::AuxScale, &["BF16"], |p| {
         p.epilogue.activation = Activation::Gelu;
@@ -178,4 +177,20 @@ fn known_gaps_are_named_and_nothing_else() {
     assert_eq!(plan(&problem, &HOPPER).unwrap().gap, None);
     problem.d.dtype = DataType::F32;
     assert!(plan(&problem, &HOPPER).unwrap().gap.unwrap().contains("F32"));
+
+    let gap = |[m, n, k]: [u64; 3], scales, [a, b]: [Fp8Format; 2], d| {
+        let problem = ScaledMatmul { scales, ..ScaledMatmul::new(m, n, k, a, b, d) };
+        plan(&problem, &HOPPER).unwrap().gap
+    };
+    let (whole, other) = ([256, 384, 512], [256, 384, 528]);
+    for d in [DataType::Bf16, DataType::F16, DataType::F32] {
+        assert_eq!(gap(other, Scales::None, [E4M3, E5M2], d), None);
+        assert_eq!(gap(other, Scales::PerTensor, [E5M2, E4M3], d), None);
+        assert_eq!(gap(other, Scales::PerRow, [E4M3; 2], d), None);
+        assert!(gap(whole, Scales::PerRow, [E5M2, E4M3], d).is_some());
+        assert_eq!(gap(whole, BLOCKS, [E4M3; 2], d).is_none(), d != DataType::F16);
+        assert!(gap(other, BLOCKS, [E4M3; 2], d).is_some());
+        assert!(gap(whole, BLOCKS, [E4M3, E5M2], d).is_some());
+    }
+    assert_eq!(gap(other, Scales::PerRow, [E4M3, E5M2], DataType::Bf16), None);
 }

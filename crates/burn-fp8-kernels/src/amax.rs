@@ -3,13 +3,14 @@
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::bits::{self, INFINITY, Quad};
+use crate::bits::{self, INFINITY, QUIET_NAN, Quad};
+use crate::element::Element;
+use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::{Dims, Units};
 use crate::reduce::cube_max;
-use crate::scale;
-use crate::strided::{self, offset_of};
-use crate::{Element, Input, KernelError};
+use crate::strided::{self, offset_of, position};
+use crate::tensor::Input;
 
 /// What becomes of elements that are infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ pub fn amax<R: Runtime>(
     non_finite: NonFinite,
 ) -> Result<Handle, KernelError> {
     let (partials, [amax]) = measure(client, input, non_finite, None)?;
-    Ok(scale::amax_of_partials(client, &partials, amax))
+    Ok(amax_of_partials(client, &partials, amax))
 }
 
 /// The maximum of every cube, as the bits of magnitudes: NaN is larger than infinity. One launch.
@@ -106,6 +107,27 @@ pub(crate) fn measure<R: Runtime, const N: usize>(
         }
     }
     Ok((partials, words))
+}
+
+/// The maximum of the cubes of [`measure`], put into `amax`: one f32.
+fn amax_of_partials<R: Runtime>(
+    client: &ComputeClient<R>,
+    partials: &Words,
+    amax: Words,
+) -> Handle {
+    // SAFETY: One cube, which reads the partials that there are and writes one word.
+    #[allow(unsafe_code, reason = "indices are in bounds by construction")]
+    unsafe {
+        amax_from_partials::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            cube_dim(),
+            partials.arg(),
+            amax.arg(),
+            partials.words,
+        );
+    }
+    amax.into_handle()
 }
 
 /// Loads in flight for each unit.
@@ -203,17 +225,6 @@ fn amax_elements(
     }
 }
 
-/// Where a unit lies.
-#[cube]
-pub(crate) fn position(
-    unit: usize,
-    columns: usize,
-    pitch: usize,
-    #[comptime] pitched: bool,
-) -> usize {
-    if comptime!(pitched) { (unit / columns) * pitch + unit % columns } else { unit }
-}
-
 /// The largest of some magnitudes, or of those that are finite. The rare case costs a branch that is not taken.
 #[cube]
 #[allow(clippy::collapsible_if, reason = "the outer one is decided when the kernel is compiled")]
@@ -221,20 +232,28 @@ fn counted(magnitudes: &Sequence<Quad>, #[comptime] non_finite: NonFinite) -> u3
     let mut largest = bits::largest(magnitudes);
     if comptime!(non_finite == NonFinite::Excluded) {
         if largest >= INFINITY {
-            largest = largest_finite(magnitudes);
+            largest = bits::largest_finite(magnitudes);
         }
     }
     largest
 }
 
-/// The largest of the magnitudes that are finite, 0 where none is.
-#[cube]
-pub(crate) fn largest_finite(magnitudes: &Sequence<Quad>) -> u32 {
-    let mut finite = Sequence::<Quad>::new();
-    #[unroll]
-    for i in 0..magnitudes.len().comptime() {
-        let quad = *magnitudes.index(i);
-        finite.push(select_many(quad.less_than(Quad::new(INFINITY)), quad, Quad::new(0u32)));
+#[cube(launch_unchecked)]
+fn amax_from_partials(partials: &Array<u32>, amax: &mut Array<u32>, count: usize) {
+    let bits = cube_max(largest_partial(partials, count));
+    if UNIT_POS == 0 {
+        amax[0] = select(bits > INFINITY, QUIET_NAN, bits);
     }
-    bits::largest(&finite)
+}
+
+/// What a unit of a cube that reduces the partials of [`measure`] finds of them.
+#[cube]
+pub(crate) fn largest_partial(partials: &Array<u32>, count: usize) -> u32 {
+    let mut largest = 0u32;
+    let mut i = UNIT_POS as usize;
+    while i < count {
+        largest = max(largest, partials[i]);
+        i += CUBE as usize;
+    }
+    largest
 }

@@ -5,10 +5,12 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::bits::{self, Quad};
+use crate::element::Element;
+use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
-use crate::quantize::{Values, scale_args, scale_of};
-use crate::tensor::check_words;
-use crate::{Element, KernelError, Scalar};
+use crate::scale::{scale_args, scale_of};
+use crate::tensor::{Scalar, check_words};
+use crate::unit::Values;
 
 /// The numbers that `len` codes stand for, as `output`: multiplied by the scale in f32, where there is one, and rounded once more
 /// if `output` is narrower. NaN codes give NaN. One launch.

@@ -2,7 +2,7 @@
 
 use cubecl::ir::AddressType;
 
-use crate::Element;
+use crate::element::Element;
 
 /// Why a kernel was not launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

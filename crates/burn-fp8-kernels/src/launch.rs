@@ -4,7 +4,7 @@ use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 use cubecl::server::{Handle, MemoryLayoutDescriptor, MemoryLayoutStrategy};
 
-use crate::KernelError;
+use crate::error::KernelError;
 
 /// The units of every cube: a multiple of any plane size, and within WebGPU's limit.
 pub(crate) const CUBE: u32 = 256;

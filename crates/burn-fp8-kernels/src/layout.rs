@@ -1,6 +1,6 @@
 //! Shapes and strides reduced to what a kernel has to know.
 
-use crate::tensor::Element;
+use crate::element::Element;
 
 /// Dimensions as (size, stride), the outermost first, none of size 1, neighbours joined where one continues the other.
 ///

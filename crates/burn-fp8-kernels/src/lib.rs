@@ -41,11 +41,12 @@
 //!
 //! # Features
 //! None is needed by users. They are for the tests of this crate: with `wgpu` kernels run through WGSL, with `vulkan` through
-//! SPIR-V; with `cuda` their CUDA C++ is compiled with NVRTC.
+//! SPIR-V; with `cuda` their CUDA C++ is compiled with NVRTC, and the test target `gpu` runs them on an NVIDIA GPU.
 
 mod amax;
 mod bits;
 mod dequantize;
+mod element;
 mod error;
 mod launch;
 mod layout;
@@ -56,16 +57,18 @@ mod rescale;
 mod scale;
 mod strided;
 mod tensor;
+mod unit;
 
 pub use amax::{NonFinite, amax};
 pub use burn_fp8_core::{Layouts, PADDING};
 pub use dequantize::dequantize;
+pub use element::Element;
 pub use error::KernelError;
 pub use matrix::{QuantizedMatrix, quantize_matrix};
 pub use quantize::{Outputs, Quantized, quantize, quantize_dequantize};
 pub use rescale::rescale;
 pub use scale::ScaleRule;
-pub use tensor::{Element, Input, Scalar};
+pub use tensor::{Input, Scalar};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

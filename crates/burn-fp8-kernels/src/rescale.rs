@@ -3,13 +3,14 @@
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::amax::position;
 use crate::bits::{self, Quad};
+use crate::element::Element;
+use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::Dims;
-use crate::quantize::{scale_args, scale_of};
-use crate::strided::{self, offset_of};
-use crate::{Element, Input, KernelError, Scalar};
+use crate::scale::{scale_args, scale_of};
+use crate::strided::{self, offset_of, position};
+use crate::tensor::{Input, Scalar};
 
 /// An f32 tensor times both scales, as `output`, in row-major order. One launch.
 ///

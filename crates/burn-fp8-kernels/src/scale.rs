@@ -5,12 +5,11 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::amax::{NonFinite, is_given, measure};
-use crate::bits::{INFINITY, QUIET_NAN};
-use crate::launch::{CUBE, Words, array, cube_dim};
+use crate::amax::{NonFinite, is_given, largest_partial, measure};
+use crate::error::KernelError;
+use crate::launch::{array, cube_dim};
 use crate::reduce::cube_max;
-use crate::tensor::check_scalar;
-use crate::{Input, KernelError, Scalar};
+use crate::tensor::{Input, Scalar, check_scalar};
 
 /// How the scale of a tensor is chosen. A scale is the dequantization multiplier: `x ≈ code × scale`.
 #[derive(Clone, Debug)]
@@ -93,32 +92,21 @@ pub(crate) fn choose<R: Runtime>(
     })
 }
 
-/// The maximum of the cubes of [`measure`], put into `amax`: one f32.
-pub(crate) fn amax_of_partials<R: Runtime>(
-    client: &ComputeClient<R>,
-    partials: &Words,
-    amax: Words,
-) -> Handle {
-    // SAFETY: One cube, which reads the partials that there are and writes one word.
-    #[allow(unsafe_code, reason = "indices are in bounds by construction")]
-    unsafe {
-        amax_from_partials::launch_unchecked(
-            client,
-            CubeCount::Static(1, 1, 1),
-            cube_dim(),
-            partials.arg(),
-            amax.arg(),
-            partials.words,
-        );
+/// A scale as arguments of a kernel.
+pub(crate) fn scale_args<R: Runtime>(scale: &Scalar) -> (ComptimeOptionArgs<Array<f32>, R>, f32) {
+    match scale {
+        Scalar::Host(scale) => (ComptimeOptionArgs::None, *scale),
+        Scalar::Device(handle) => (ComptimeOptionArgs::Some(array(handle)), 0.0),
     }
-    amax.into_handle()
 }
 
-#[cube(launch_unchecked)]
-fn amax_from_partials(partials: &Array<u32>, amax: &mut Array<u32>, count: usize) {
-    let bits = cube_max(largest_partial(partials, count));
-    if UNIT_POS == 0 {
-        amax[0] = select(bits > INFINITY, QUIET_NAN, bits);
+/// The scale, wherever it is.
+#[cube]
+pub(crate) fn scale_of(scale: &ComptimeOption<Array<f32>>, given: f32) -> f32 {
+    #[comptime]
+    match scale {
+        ComptimeOption::Some(scale) => scale[0],
+        ComptimeOption::None => given,
     }
 }
 
@@ -173,17 +161,6 @@ fn from_amax(amax: u32, max_code: f32, margin: f32, #[comptime] power_of_two: bo
         min(max(exact, smallest), comptime!(MAX_SCALE.to_bits()).runtime())
     };
     f32::reinterpret(select(amax == 0, 0x3F80_0000, bits))
-}
-
-#[cube]
-fn largest_partial(partials: &Array<u32>, count: usize) -> u32 {
-    let mut largest = 0u32;
-    let mut i = UNIT_POS as usize;
-    while i < count {
-        largest = max(largest, partials[i]);
-        i += CUBE as usize;
-    }
-    largest
 }
 
 /// `2^exponent` for exponents in -126..=127.

@@ -1,4 +1,4 @@
-//! Elements that do not lie side by side: an index in row-major order to a place in memory.
+//! Elements and units that do not lie side by side: an index in row-major order to a place in memory.
 
 use cubecl::prelude::*;
 
@@ -33,4 +33,15 @@ pub(crate) fn offset_of(index: usize, sizes: &Sequence<usize>, strides: &Sequenc
         }
     }
     offset
+}
+
+/// The place of a unit among [`Units`](crate::layout::Units).
+#[cube]
+pub(crate) fn position(
+    unit: usize,
+    columns: usize,
+    pitch: usize,
+    #[comptime] pitched: bool,
+) -> usize {
+    if comptime!(pitched) { (unit / columns) * pitch + unit % columns } else { unit }
 }

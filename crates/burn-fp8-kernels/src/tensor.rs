@@ -1,63 +1,10 @@
 //! What kernels read: tensors and scalars on a device.
 
-use core::fmt;
-
-use cubecl::ir::{AddressType, ElemType, FloatKind, StorageType};
+use cubecl::ir::AddressType;
 use cubecl::server::Handle;
 
-use crate::KernelError;
-
-/// The element types that are read and written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// `f32`.
-    F32,
-    /// `half::f16`. Held as pairs in u32 words and converted with integer operations: the device need not know the type.
-    F16,
-    /// `half::bf16`. As [`Element::F16`].
-    Bf16,
-}
-
-impl Element {
-    /// The element of a CubeCL type: `None` for anything but f32, flex32 (stored as f32), f16 and bf16.
-    pub fn from_storage(storage: StorageType) -> Option<Self> {
-        let StorageType::Scalar(ElemType::Float(kind)) = storage else { return None };
-        match kind {
-            FloatKind::F32 | FloatKind::Flex32 => Some(Self::F32),
-            FloatKind::F16 => Some(Self::F16),
-            FloatKind::BF16 => Some(Self::Bf16),
-            _ => None,
-        }
-    }
-
-    /// The bytes of an element.
-    pub const fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// The elements in a u32 word.
-    pub(crate) const fn per_word(self) -> usize {
-        4 / self.size()
-    }
-
-    /// The elements in a load of 16 bytes: a unit of work.
-    pub(crate) const fn per_unit(self) -> usize {
-        16 / self.size()
-    }
-}
-
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        })
-    }
-}
+use crate::element::Element;
+use crate::error::KernelError;
 
 /// A tensor on a device, of any rank and layout: permuted, sliced, broadcast (stride 0), with gaps between rows.
 #[derive(Clone, Copy, Debug)]

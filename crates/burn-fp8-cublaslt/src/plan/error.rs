@@ -56,8 +56,6 @@ pub enum Rule {
     ScaleBlockShape,
     /// Scales per row and per block are documented for a single product: their length is M and N.
     ScaleBatch,
-    /// A scale of C needs C, and is documented with scales per tensor and per row.
-    ScaleC,
     /// Only D in FP8 is multiplied by a factor.
     ScaleD,
     /// The amax is computed for D in FP8 alone (an error since 12.4 update 1, by its release notes).
@@ -78,8 +76,8 @@ pub enum Rule {
     Alignment,
     /// ReLU has a mask, GELU its input, nothing else an auxiliary output.
     AuxKind,
-    /// The input of GELU has D's type, or, where all of A, B and D are E4M3, there is no bias and C is given or implied, C's type or
-    /// E4M3 (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE`).
+    /// The input of GELU has D's type. For some products with D in E4M3 cuBLASLt has other types too
+    /// (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE`), which this crate leaves out.
     AuxType,
     /// Only an auxiliary output in FP8 has a factor and an amax.
     AuxScale,
@@ -109,7 +107,6 @@ impl fmt::Display for Rule {
             Self::ScaleBlocks => "at most one operand may have scales per 128×128 block",
             Self::ScaleBlockShape => "scales per block need M and N to be multiples of 4",
             Self::ScaleBatch => "scales per row or per block are for a single product",
-            Self::ScaleC => "a scale of C needs C, and scales of A and B per tensor or per row",
             Self::ScaleD => "only D in FP8 can be scaled",
             Self::AmaxD => "only D in FP8 can have an amax",
             Self::KMultiple => "K must be a multiple of 16",
@@ -120,9 +117,7 @@ impl fmt::Display for Rule {
             Self::StrideRange => "the matrices D of a batch must not overlap",
             Self::Alignment => "addresses must be aligned to a power of two from 16 to 256 bytes",
             Self::AuxKind => "an auxiliary output is a mask for ReLU, or the input of GELU",
-            Self::AuxType => {
-                "the auxiliary output of GELU must have D's type, or C's type or E4M3 in the cases that cuBLASLt documents"
-            }
+            Self::AuxType => "the auxiliary output of GELU must have D's type",
             Self::AuxScale => "only an auxiliary output in FP8 can have a factor and an amax",
             Self::AuxLd => {
                 "the leading dimension of the auxiliary output must be at least N and a multiple of 128 bits (mask) or 8 elements"

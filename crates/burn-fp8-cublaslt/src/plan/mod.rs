@@ -1,15 +1,19 @@
 //! From a product and a capability to what cuBLASLt is told, or to the rule that is broken. Pure: no library, no device.
 
+mod auxiliary;
 mod epilogue;
 mod error;
+mod gap;
 mod scales;
 mod shape;
 mod types;
 
 pub use error::{PlanError, Rule};
 
-use crate::capability::{Capability, ComputeCapability, LibraryVersion, oldest_library};
-use crate::problem::{AuxKind, BlockScale, DataType, ScaledMatmul, Scales, Shape};
+use crate::capability::{Capability, oldest_library};
+use crate::data_type::DataType;
+use crate::problem::{BlockScale, ScaledMatmul, Scales, Shape};
+use crate::version::ComputeCapability;
 
 /// What cuBLASLt is told: its column-major, swapped view of a product.
 ///
@@ -28,11 +32,10 @@ pub struct Plan {
     pub epilogue: u32,
     /// The type of the bias.
     pub bias: Option<DataType>,
-    /// The type of GELU's auxiliary output where it is not the default, that of D.
-    pub aux: Option<DataType>,
     /// Smallest alignments of cuBLASLt's A, B, C and D, in bytes.
     pub alignments: [u32; 4],
-    /// A gap in cuBLASLt's coverage that NVIDIA's tests know of and no rule names: an algorithm may not be found.
+    /// A gap in cuBLASLt's coverage that no rule names: no algorithm may be found. Where there is none, NVIDIA's or PyTorch's tests run
+    /// such products, or NVIDIA's documentation has them.
     pub gap: Option<&'static str>,
 }
 
@@ -87,7 +90,7 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
     let c = types::check(problem)?;
     scales::check(problem, capability)?;
     shape::check_layouts(problem, c)?;
-    epilogue::check(problem, c)?;
+    auxiliary::check(problem)?;
 
     let Shape { m, n, k, batch } = problem.shape;
     let layout = |dtype, rows, columns, ld, batch_stride| {
@@ -97,12 +100,8 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
     };
     let (a, b, d) = (problem.a, problem.b, problem.d);
     let (c_ld, c_stride) = problem.c.map_or((d.ld, d.batch_stride), |c| (c.ld, c.batch_stride));
-    let aux = match problem.epilogue.aux.map(|aux| aux.kind) {
-        Some(AuxKind::GeluInput { dtype, .. }) if dtype != d.dtype => Some(dtype),
-        _ => None,
-    };
     let [a_mode, b_mode] = match problem.scales {
-        Scales::PerTensor => [ScaleMode::Scalar; 2],
+        Scales::None | Scales::PerTensor => [ScaleMode::Scalar; 2],
         Scales::PerRow => [ScaleMode::OuterVector; 2],
         Scales::Blocks { a, b } => [a.into(), b.into()],
     };
@@ -118,7 +117,6 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
         scale_modes: [b_mode, a_mode],
         epilogue: epilogue::number(&problem.epilogue),
         bias: problem.epilogue.bias.map(|bias| bias.dtype),
-        aux,
         alignments: [
             alignment.b,
             alignment.a,
@@ -126,7 +124,7 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
             if problem.c.is_some() { alignment.c } else { alignment.d },
             alignment.d,
         ],
-        gap: epilogue::gap(problem, c, capability),
+        gap: gap::of(problem, c, capability),
     })
 }
 
@@ -147,6 +145,3 @@ fn device(capability: &Capability) -> Result<(), PlanError> {
     }
     Ok(())
 }
-
-/// The first cuBLASLt with scales per row and per block.
-const SCALE_VECTORS: LibraryVersion = LibraryVersion::new(12, 9);

@@ -4,9 +4,13 @@
 //! 128-element and 128×128 blocks on 9.0 alone. Newer devices have blocks of 32 with scales in UE8M0 instead (MXFP8), which this crate does not
 //! offer.
 
-use super::{PlanError, Rule, SCALE_VECTORS};
-use crate::capability::{Capability, ComputeCapability};
+use super::error::{PlanError, Rule};
+use crate::capability::Capability;
 use crate::problem::{BlockScale, ScaledMatmul, Scales};
+use crate::version::{ComputeCapability, LibraryVersion};
+
+/// The first cuBLASLt with scales per row and per block.
+const SCALE_VECTORS: LibraryVersion = LibraryVersion::new(12, 9);
 
 pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanError> {
     let (d, shape) = (problem.d.dtype, problem.shape);
@@ -24,11 +28,8 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
             "compute the amax in a kernel",
         ));
     }
-    if problem.scaled_c && problem.c.is_none() {
-        return Err(PlanError::new(Rule::ScaleC, "there is no C", "leave the scale out"));
-    }
     let name = match problem.scales {
-        Scales::PerTensor => return Ok(()),
+        Scales::None | Scales::PerTensor => return Ok(()),
         Scales::PerRow => "per row",
         Scales::Blocks { .. } => "per block",
     };
@@ -63,13 +64,6 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
         if shape.m % 4 != 0 || shape.n % 4 != 0 {
             let found = format!("M is {} and N is {}", shape.m, shape.n);
             return Err(PlanError::new(Rule::ScaleBlockShape, found, "pad with zeros"));
-        }
-        if problem.scaled_c {
-            return Err(PlanError::new(
-                Rule::ScaleC,
-                "scales are per block",
-                "put the factor into beta",
-            ));
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Dimensions, leading dimensions, strides, alignment.
 
-use super::{PlanError, Rule};
-use crate::problem::{DataType, ScaledMatmul};
+use super::error::{PlanError, Rule};
+use crate::data_type::DataType;
+use crate::problem::ScaledMatmul;
 
 /// What pointers, rows and strides are multiples of, in bytes ("Tensor Core Usage" of the cuBLAS documentation).
 pub const ALIGNMENT: u64 = 16;

@@ -13,8 +13,9 @@
 
 use burn_fp8_core::Fp8Format;
 
-use super::{PlanError, Rule};
-use crate::problem::{AuxKind, DataType, ScaledMatmul};
+use super::error::{PlanError, Rule};
+use crate::data_type::DataType;
+use crate::problem::ScaledMatmul;
 
 /// Checks A, B, C, D and the bias; returns the type of C, implied where there is no C.
 pub(super) fn check(problem: &ScaledMatmul) -> Result<DataType, PlanError> {
@@ -58,18 +59,13 @@ pub(super) fn check(problem: &ScaledMatmul) -> Result<DataType, PlanError> {
     Ok(c)
 }
 
-/// The type that cuBLASLt is told for a C that is not there: D's, or, for D in FP8, what the bias or the auxiliary output needs.
+/// The type that cuBLASLt is told for a C that is not there: D's, or, for D in FP8, what the bias needs.
 fn implied_c(problem: &ScaledMatmul) -> DataType {
     let d = problem.d.dtype;
     if !d.is_fp8() {
         return d;
     }
-    let bias = problem.epilogue.bias.map(|bias| bias.dtype);
-    let aux = match problem.epilogue.aux.map(|aux| aux.kind) {
-        Some(AuxKind::GeluInput { dtype, .. }) => Some(dtype),
-        _ => None,
-    };
-    match bias.or(aux) {
+    match problem.epilogue.bias.map(|bias| bias.dtype) {
         Some(DataType::F16) => DataType::F16,
         _ => DataType::Bf16,
     }

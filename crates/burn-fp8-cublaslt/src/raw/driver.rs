@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use super::function_table;
+use super::table::function_table;
 
 /// `CUcontext`.
 pub type Context = *mut c_void;

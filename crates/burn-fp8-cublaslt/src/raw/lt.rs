@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::driver::{DevicePointer, Stream};
-use super::function_table;
+use super::table::function_table;
 
 /// `cublasLtHandle_t`.
 pub type Handle = *mut c_void;
@@ -99,15 +99,17 @@ pub struct LtError {
     pub status: i32,
 }
 
+/// `CUBLAS_STATUS_INVALID_VALUE`.
+pub const INVALID_VALUE: i32 = 7;
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: i32 = 15;
 
 /// The names of `cublasStatus_t` in `cublas_api.h`.
-fn status_name(status: i32) -> &'static str {
+pub(crate) fn status_name(status: i32) -> &'static str {
     match status {
         1 => "CUBLAS_STATUS_NOT_INITIALIZED",
         3 => "CUBLAS_STATUS_ALLOC_FAILED",
-        7 => "CUBLAS_STATUS_INVALID_VALUE",
+        INVALID_VALUE => "CUBLAS_STATUS_INVALID_VALUE",
         8 => "CUBLAS_STATUS_ARCH_MISMATCH",
         11 => "CUBLAS_STATUS_MAPPING_ERROR",
         13 => "CUBLAS_STATUS_EXECUTION_FAILED",
@@ -287,7 +289,8 @@ impl Lt {
     );
 
     /// [`cublasLtMatmulAlgoGetHeuristic`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatmulalgogetheuristic): at most
-    /// `count` algorithms, the most promising first; none if nothing fits.
+    /// `count` algorithms, the most promising first. Where nothing fits it returns none, or an error: by the documentation
+    /// [`NOT_SUPPORTED`], and for some products [`INVALID_VALUE`].
     ///
     /// # Safety
     ///
@@ -304,7 +307,7 @@ impl Lt {
             (0..count).map(|_| MaybeUninit::zeroed()).collect();
         let (mut found, [a, b, c, d]) = (0, layouts);
         let requested = c_int::try_from(count).unwrap_or(c_int::MAX);
-        let result = call!(
+        call!(
             self,
             cublasLtMatmulAlgoGetHeuristic(
                 handle,
@@ -318,11 +321,7 @@ impl Lt {
                 results.as_mut_ptr().cast(),
                 &raw mut found,
             )
-        );
-        match result {
-            Err(LtError { status: NOT_SUPPORTED, .. }) => return Ok(Vec::new()),
-            result => result?,
-        }
+        )?;
         results.truncate(usize::try_from(found).unwrap_or(0));
         // SAFETY: zeroed memory is a valid value of this struct of integers and a float, whatever was written over it.
         let results = results.into_iter().map(|result| unsafe { result.assume_init() });

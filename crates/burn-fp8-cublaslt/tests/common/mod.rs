@@ -8,13 +8,14 @@ pub const FORMATS: [Fp8Format; 2] = [E4M3, E5M2];
 pub const TYPES: [DataType; 5] =
     [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
 pub const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
-pub const SCALES: [Scales; 6] = [
+pub const SCALES: [Scales; 7] = [
     Scales::PerTensor,
     Scales::PerRow,
     Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row128 },
     Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Square128 },
     Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Row128 },
     Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Square128 },
+    Scales::None,
 ];
 
 pub const fn capability(major: u32, minor: u32, library: (u32, u32)) -> Capability {
@@ -48,7 +49,7 @@ pub fn auxes(m: u64, n: u64) -> Vec<Option<Aux>> {
     auxes
 }
 
-/// All combinations of types and epilogues for one scale mode, valid or not, without the flags of C and D.
+/// All combinations of types and epilogues for one scale mode, valid or not, without the flags of D.
 pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatmul)) {
     let (m, n, k) = (32, 64, 128);
     for a in FORMATS {
@@ -75,10 +76,10 @@ pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatm
     }
 }
 
-/// All eight combinations of the flags of C and D.
+/// All four combinations of the flags of D.
 pub fn with_flags(problem: ScaledMatmul) -> impl Iterator<Item = ScaledMatmul> {
-    (0..8).map(move |bits| {
-        let [scaled_c, scaled_d, amax_d] = [1, 2, 4].map(|bit| bits & bit != 0);
-        ScaledMatmul { scaled_c, scaled_d, amax_d, ..problem }
+    (0..4).map(move |bits| {
+        let [scaled_d, amax_d] = [1, 2].map(|bit| bits & bit != 0);
+        ScaledMatmul { scaled_d, amax_d, ..problem }
     })
 }

@@ -50,13 +50,9 @@ pub fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     if formats != [E5M2, E5M2] {
         add(rows.is_empty(), Rule::OutputType);
         if !rows.is_empty() {
-            let wanted_aux = match aux.map(|aux| aux.kind) {
-                Some(AuxKind::GeluInput { dtype, .. }) => Some(dtype),
-                _ => None,
-            };
-            // A missing C is what the rest needs, BF16 if nothing does.
+            // A missing C is what the bias needs, BF16 if there is none.
             let given = p.c.map(|c| c.dtype);
-            let needed = p.epilogue.bias.map(|bias| bias.dtype).or(wanted_aux);
+            let needed = p.epilogue.bias.map(|bias| bias.dtype);
             let fits = |row: &&(bool, DataType, DataType, DataType)| match given {
                 Some(c) => row.1 == c,
                 None => Some(row.1) == needed,
@@ -74,8 +70,7 @@ pub fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     let fp8_out = matches!(p.d.dtype, Fp8(_));
     add(p.scaled_d && !fp8_out, Rule::ScaleD);
     add(p.amax_d && !fp8_out, Rule::AmaxD);
-    add(p.scaled_c && p.c.is_none(), Rule::ScaleC);
-    if p.scales != Scales::PerTensor {
+    if !matches!(p.scales, Scales::None | Scales::PerTensor) {
         add(cc != 90, Rule::ScaleDevice);
         add(library < 1209, Rule::ScaleLibrary);
         add(fp8_out, Rule::ScaleOutput);
@@ -84,7 +79,6 @@ pub fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     if let Scales::Blocks { a, b } = p.scales {
         add(a == BlockScale::Square128 && b == BlockScale::Square128, Rule::ScaleBlocks);
         add(m % 4 + n % 4 != 0, Rule::ScaleBlockShape);
-        add(p.scaled_c, Rule::ScaleC);
     }
 
     // Memory.
@@ -126,12 +120,7 @@ pub fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
         match (p.epilogue.activation, kind) {
             (Activation::Relu, AuxKind::ReluMask) => unit = 128,
             (Activation::Gelu, AuxKind::GeluInput { dtype, scaled, amax }) => {
-                let documented = dtype == p.d.dtype
-                    || (formats == [E4M3, E4M3]
-                        && p.d.dtype == Fp8(E4M3)
-                        && p.epilogue.bias.is_none()
-                        && [(F16, F16), (Bf16, Bf16)].contains(&(c_type.unwrap_or(F32), dtype)));
-                add(!documented, Rule::AuxType);
+                add(dtype != p.d.dtype, Rule::AuxType);
                 add((scaled || amax) && !matches!(dtype, Fp8(_)), Rule::AuxScale);
             }
             _ => add(true, Rule::AuxKind),

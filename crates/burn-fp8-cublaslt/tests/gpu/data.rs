@@ -83,7 +83,6 @@ pub struct Inputs {
     pub bias_bytes: Vec<u8>,
     pub scale_a: Vec<f32>,
     pub scale_b: Vec<f32>,
-    pub scale_c: f32,
     pub inverse_scale_d: f32,
     pub inverse_scale_aux: f32,
 }
@@ -97,6 +96,7 @@ fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     let blocks = problem.shape.k.div_ceil(128);
     let count = match problem.scales {
+        Scales::None => 0,
         Scales::PerTensor => 1,
         Scales::PerRow => rows,
         Scales::Blocks { a, b } => match if of_a { a } else { b } {
@@ -118,6 +118,7 @@ fn scale_of(
 ) -> f64 {
     let blocks = problem.shape.k.div_ceil(128);
     let index = match (problem.scales, mode) {
+        (Scales::None, _) => return 1.0,
         (Scales::PerTensor, _) => 0,
         (Scales::PerRow, _) => row,
         (Scales::Blocks { .. }, Some(BlockScale::Square128)) => {
@@ -157,7 +158,6 @@ impl Inputs {
             bias_bytes,
             scale_a: scales(problem, true, random),
             scale_b: scales(problem, false, random),
-            scale_c: if problem.scaled_c { 1.5 } else { 1.0 },
             inverse_scale_d: if problem.scaled_d { 8.0 } else { 1.0 },
             inverse_scale_aux: if problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind)) {
                 4.0
@@ -232,7 +232,7 @@ pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
                 let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
                 let c = problem.c.map_or(0.0, |c| {
                     let at = index * c.batch_stride + i * c.ld + j;
-                    f64::from(case.beta) * f64::from(inputs.scale_c) * inputs.c[at as usize]
+                    f64::from(case.beta) * inputs.c[at as usize]
                 });
                 let bias = problem
                     .epilogue

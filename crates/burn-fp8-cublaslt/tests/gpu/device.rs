@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use burn_fp8_cublaslt::raw::driver::DevicePointer;
+use burn_fp8_cublaslt::raw::lt::NOT_SUPPORTED;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::{CudaContext, result};
 
@@ -136,7 +137,6 @@ impl OnDevice {
             d: d.pointer,
             scale_a: keep(Buffer::f32(&inputs.scale_a)),
             scale_b: keep(Buffer::f32(&inputs.scale_b)),
-            scale_c: keep(scalar(problem.scaled_c, inputs.scale_c)),
             inverse_scale_d: keep(scalar(problem.scaled_d, inputs.inverse_scale_d)),
             amax_d: amax_d.pointer,
             bias: keep(Buffer::new(&inputs.bias_bytes)),
@@ -148,11 +148,13 @@ impl OnDevice {
     }
 }
 
-/// Runs a case and compares every output with the reference. Returns false where cuBLASLt has a known gap.
+/// Runs a case and compares every output with the reference. Returns false where cuBLASLt has no algorithm and the plan names the gap.
+///
+/// Every other product that our rules call valid must run. INVALID_VALUE is no excuse, not even in a gap: it may as well be our mistake.
 pub fn check(gpu: &Gpu, case: &Case, seed: u64) -> bool {
     match attempt(gpu, case, seed) {
         Ok(()) => true,
-        Err(error @ Error::NoAlgorithm { hint: Some(_), .. }) => {
+        Err(error @ Error::NoAlgorithm { hint: Some(_), status: 0 | NOT_SUPPORTED, .. }) => {
             println!("GAP {error}");
             false
         }
@@ -160,8 +162,7 @@ pub fn check(gpu: &Gpu, case: &Case, seed: u64) -> bool {
     }
 }
 
-/// The same, with the error where it does not run.
-pub fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
+fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
     let inputs = Inputs::new(&case.problem, &mut Random(seed));
     let device = OnDevice::new(case, &inputs);
     // SAFETY: all buffers cover the product and outlive the synchronization below.

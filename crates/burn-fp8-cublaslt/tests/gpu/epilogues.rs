@@ -71,17 +71,10 @@ fn auxiliary_outputs_are_right() {
                     kinds.push((Activation::Gelu, kind, 96));
                 }
             }
-            for other in [DataType::F16, DataType::Bf16] {
-                let kind = AuxKind::GeluInput { dtype: other, scaled: false, amax: false };
-                kinds.push((Activation::Gelu, kind, 96));
-            }
             for (activation, kind, ld) in kinds {
                 let mut problem = problem;
                 let aux = Some(Aux { kind, ld, batch_stride: 0 });
                 problem.epilogue = Epilogue { activation, bias, aux };
-                if plan(&problem, &gpu.lt.capability()).is_err() {
-                    continue;
-                }
                 if check(&gpu, &Case::new(problem), 22) { ran += 1 } else { gaps += 1 }
             }
         }

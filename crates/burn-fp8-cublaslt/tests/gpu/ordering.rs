@@ -3,8 +3,10 @@
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::result;
-use cudarc::driver::result::stream::{StreamKind, create, destroy, synchronize};
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::result::stream::{
+    StreamKind, begin_capture, create, destroy, end_capture, synchronize,
+};
+use cudarc::driver::sys::{CUstream, CUstreamCaptureMode};
 
 use crate::device::{Buffer, Gpu};
 
@@ -16,10 +18,20 @@ const K: u64 = 512;
 /// E4M3 codes and the numbers that they stand for.
 const CODES: [(u8, f32); 5] = [(0x38, 1.0), (0x40, 2.0), (0x30, 0.5), (0x3C, 1.5), (0xB8, -1.0)];
 
+/// A product of codes alone.
+fn problem() -> ScaledMatmul {
+    ScaledMatmul { scales: Scales::None, ..ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32) }
+}
+
 /// Each round, on streams that are not ordered with anything by themselves: something slow, then A is filled with a number; the
-/// product; then D is copied away. Every copy must be the product of its own round.
-fn stress(streams: &dyn Fn(usize) -> (CUstream, CUstream), gpu: &Gpu) {
-    let problem = ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32);
+/// product; then D is copied away. Every copy must be the product of its own round. `writer` gives a stream before the product,
+/// `reader` after it.
+fn stress(
+    gpu: &Gpu,
+    writer: impl Fn(usize) -> CUstream,
+    mut reader: impl FnMut(usize) -> CUstream,
+) {
+    let problem = problem();
     let a = Buffer::filled((M * K) as usize);
     let b = Buffer::new(&vec![0x38; (N * K) as usize]);
     let d = Buffer::filled((M * N * 4) as usize);
@@ -30,7 +42,7 @@ fn stress(streams: &dyn Fn(usize) -> (CUstream, CUstream), gpu: &Gpu) {
     gpu.synchronize();
 
     for round in 0..ROUNDS {
-        let (writer, reader) = streams(round);
+        let writer = writer(round);
         let (code, _) = CODES[round % CODES.len()];
         // SAFETY: all buffers live until the synchronization and are as long as said.
         unsafe {
@@ -40,7 +52,7 @@ fn stress(streams: &dyn Fn(usize) -> (CUstream, CUstream), gpu: &Gpu) {
             let launch = gpu.lt.run(&problem, &pointers, 1.0, 0.0).unwrap();
             assert_eq!(launch.ordering, gpu.lt.ordering());
             let to = results.pointer + (round * d.bytes) as u64;
-            result::memcpy_dtod_async(to, d.pointer, d.bytes, reader).unwrap();
+            result::memcpy_dtod_async(to, d.pointer, d.bytes, reader(round)).unwrap();
         }
     }
     gpu.synchronize();
@@ -61,7 +73,7 @@ fn non_blocking() -> CUstream {
 
 fn one_other_stream(gpu: &Gpu) {
     let stream = non_blocking();
-    stress(&|_| (stream, stream), gpu);
+    stress(gpu, |_| stream, |_| stream);
     // SAFETY: made above, idle, not used afterwards.
     unsafe { destroy(stream) }.unwrap();
 }
@@ -69,8 +81,26 @@ fn one_other_stream(gpu: &Gpu) {
 fn several_streams_that_take_turns(gpu: &Gpu) {
     let streams: Vec<_> = (0..4).map(|_| non_blocking()).collect();
     // Writer and reader differ, and change every round: only the product orders them.
-    stress(&|round| (streams[round % 4], streams[(round + 1) % 4]), gpu);
+    stress(gpu, |round| streams[round % 4], |round| streams[(round + 1) % 4]);
     for stream in streams {
+        // SAFETY: made above, idle, not used afterwards.
+        unsafe { destroy(stream) }.unwrap();
+    }
+}
+
+/// The stream that reads D exists only once the product has been enqueued.
+fn streams_made_after_the_product(gpu: &Gpu) {
+    let writer = non_blocking();
+    let mut readers = vec![];
+    stress(
+        gpu,
+        |_| writer,
+        |_| {
+            readers.push(non_blocking());
+            readers[readers.len() - 1]
+        },
+    );
+    for stream in readers.into_iter().chain([writer]) {
         // SAFETY: made above, idle, not used afterwards.
         unsafe { destroy(stream) }.unwrap();
     }
@@ -98,6 +128,12 @@ fn products_are_ordered_with_several_streams_that_take_turns() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn products_are_ordered_with_streams_made_after_them() {
+    streams_made_after_the_product(&Gpu::new());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn products_are_ordered_by_waiting_with_one_other_stream() {
     one_other_stream(&synchronizing());
 }
@@ -112,7 +148,7 @@ fn products_are_ordered_by_waiting_with_several_streams_that_take_turns() {
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn the_host_does_not_wait_where_events_order() {
     let gpu = Gpu::new();
-    let problem = ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32);
+    let problem = problem();
     let (a, b) =
         (Buffer::new(&vec![0x38; (M * K) as usize]), Buffer::new(&vec![0x38; (N * K) as usize]));
     let d = Buffer::filled((M * N * 4) as usize);
@@ -141,4 +177,38 @@ fn the_host_does_not_wait_where_events_order() {
     }
     // SAFETY: made above, idle, not used afterwards.
     unsafe { destroy(stream) }.unwrap();
+}
+
+/// The driver refuses to order with a stream that is being captured into a graph (`CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`).
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn a_failure_of_the_driver_is_an_error_and_the_next_product_is_right() {
+    let gpu = Gpu::new();
+    if gpu.lt.ordering() == Ordering::Synchronize {
+        println!("SKIPPED: the driver is older than CUDA 12.5 and orders by waiting");
+        return;
+    }
+    let problem = problem();
+    let codes = |rows| Buffer::new(&vec![0x38; (rows * K) as usize]);
+    let (a, b, d) = (codes(M), codes(N), Buffer::filled((M * N * 4) as usize));
+    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
+    gpu.lt.prepare(&problem).unwrap();
+    let captured = non_blocking();
+    // SAFETY: the stream is alive.
+    unsafe { begin_capture(captured, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
+        .unwrap();
+    // SAFETY: the buffers cover the product and live until the end.
+    let error = unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::Driver(_)), "{error}");
+    // SAFETY: the stream is alive. The driver has invalidated the capture, so there is no graph.
+    unsafe { end_capture(captured) }.unwrap_err();
+    // SAFETY: as above.
+    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    gpu.synchronize();
+    for value in d.read().chunks(4) {
+        assert_eq!(f32::from_le_bytes(value.try_into().unwrap()), K as f32);
+    }
+    // SAFETY: made above, idle, not used afterwards.
+    unsafe { destroy(captured) }.unwrap();
 }

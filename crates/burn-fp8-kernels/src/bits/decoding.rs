@@ -3,7 +3,8 @@
 use burn_fp8_core::Fp8Format;
 use cubecl::prelude::*;
 
-use super::{INFINITY, QUIET_NAN, Quad};
+use super::constants::{INFINITY, QUIET_NAN};
+use super::units::Quad;
 
 /// The f32 bits of the numbers that code magnitudes (7 bits, nothing above) stand for.
 #[cube]

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::Quad;
+use super::units::Quad;
 
 /// How a division is carried out. The results are the same, bit for bit, wherever they matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

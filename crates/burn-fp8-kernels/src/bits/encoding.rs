@@ -3,8 +3,9 @@
 use burn_fp8_core::{Fp8Format, Overflow};
 use cubecl::prelude::*;
 
+use super::constants::INFINITY;
 use super::division::{Division, Divisor, divide};
-use super::{INFINITY, Quad};
+use super::units::Quad;
 
 const MANTISSA_BITS: u32 = 23;
 
@@ -17,6 +18,14 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
+    pub(crate) fn new<R: Runtime>(
+        client: &ComputeClient<R>,
+        format: Fp8Format,
+        overflow: Overflow,
+    ) -> Self {
+        Self { format, overflow, division: Division::of(client) }
+    }
+
     /// Where quotients are clipped: as in the core, the largest number or something that is seen as overflow after rounding.
     fn limit(self) -> f32 {
         match self.overflow {

@@ -4,18 +4,18 @@
 //! the only float operations are the division by the scale, additions that are exact, and multiplications by powers of two.
 //! So a compiler that fuses a product and a sum changes nothing.
 
+mod constants;
 mod decoding;
-mod division;
+pub(crate) mod division;
 mod encoding;
 mod narrowing;
 mod units;
 
+pub(crate) use constants::{INFINITY, QUIET_NAN};
 pub(crate) use decoding::decode;
-pub(crate) use division::{Division, Divisor, divisor};
+pub(crate) use division::{Divisor, divisor};
 pub(crate) use encoding::{Encoding, encode, repair};
 pub(crate) use narrowing::{finish, output_word};
-pub(crate) use units::{Quad, code_signs, lane, largest, magnitudes, pack, read_element, signs};
-
-pub(crate) const SIGN: u32 = 0x8000_0000;
-pub(crate) const INFINITY: u32 = 0x7F80_0000;
-pub(crate) const QUIET_NAN: u32 = 0x7FC0_0000;
+pub(crate) use units::{
+    Quad, code_signs, largest, largest_finite, magnitudes, pack, read_element, signs,
+};

@@ -2,9 +2,10 @@
 
 use cubecl::prelude::*;
 
+use super::constants::{INFINITY, SIGN};
 use super::encoding::magic;
-use super::{INFINITY, Quad, SIGN, lane};
-use crate::Element;
+use super::units::{Quad, lane};
+use crate::element::Element;
 
 /// The bits of f32 numbers, sign included, as an element type, in the low bits: rounded to nearest, ties to even, to infinity
 /// beyond the largest number. NaN stays NaN.

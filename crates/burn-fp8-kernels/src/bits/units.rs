@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-use super::{INFINITY, SIGN};
-use crate::Element;
+use super::constants::{INFINITY, SIGN};
+use crate::element::Element;
 
 /// Four u32: the bits of four f32, four codes, or 16 bytes of a tensor.
 pub(crate) type Quad = Vector<u32, Const<4>>;
@@ -70,6 +70,18 @@ pub(crate) fn largest(quads: &Sequence<Quad>) -> u32 {
         quad = max(quad, *quads.index(i));
     }
     max(max(quad[0], quad[1]), max(quad[2], quad[3]))
+}
+
+/// The largest of the magnitudes that are finite, 0 where none is.
+#[cube]
+pub(crate) fn largest_finite(magnitudes: &Sequence<Quad>) -> u32 {
+    let mut finite = Sequence::<Quad>::new();
+    #[unroll]
+    for i in 0..magnitudes.len().comptime() {
+        let quad = *magnitudes.index(i);
+        finite.push(select_many(quad.less_than(Quad::new(INFINITY)), quad, Quad::new(0u32)));
+    }
+    largest(&finite)
 }
 
 /// The signs of the elements at places `4 × word..` of 16 bytes as those of packed codes: the highest bit of each byte.

@@ -2,12 +2,12 @@
 
 use cubecl::prelude::*;
 
-use super::Job;
+use super::job::Job;
 use super::tile::{self, Tile, store_columns, store_rows};
-use crate::Element;
 use crate::bits::{self, Quad};
-use crate::quantize::scale_of;
+use crate::element::Element;
 use crate::reduce::raise;
+use crate::scale::scale_of;
 use crate::strided::offset_of;
 
 /// Rows of 16-byte units. `W` words of row codes are stored at a time.

@@ -1,5 +1,6 @@
 //! Matrices to codes, padded for a GEMM, as they are and transposed.
 
+mod job;
 mod kernel;
 mod tile;
 mod view;
@@ -9,10 +10,12 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::bits::Encoding;
+use crate::error::KernelError;
 use crate::launch::{Words, address_type, array, cube_dim, grid};
-use crate::quantize::scale_args;
-use crate::scale::{Chosen, choose};
-use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
+use crate::scale::{Chosen, ScaleRule, choose, scale_args};
+use crate::strided;
+use crate::tensor::{Input, Scalar};
+use job::Job;
 pub(crate) use view::View;
 
 /// A matrix `[R, C]` in FP8, padded with zeros to `[R', C']`, multiples of [`PADDING`](burn_fp8_core::PADDING).
@@ -52,16 +55,6 @@ pub fn quantize_matrix<R: Runtime>(
     let [rows, transposed] = launch(client, input, span, view, &chosen, encoding, layouts)?;
     let Chosen { scale, amax, .. } = chosen;
     Ok(QuantizedMatrix { rows, transposed, padded, scale, amax })
-}
-
-/// What a kernel does, known when it is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Job {
-    element: Element,
-    encoding: Encoding,
-    /// Whether the codes of what is read as columns are wanted.
-    transposed: bool,
-    measure: bool,
 }
 
 /// The codes of the matrix and of the transposed one, as far as they are wanted.

@@ -10,11 +10,11 @@
 use burn_fp8_core::PADDING;
 use cubecl::prelude::*;
 
-use super::Job;
-use crate::Element;
+use super::job::Job;
 use crate::bits::{self, Divisor, Quad};
+use crate::element::Element;
 use crate::launch::CUBE;
-use crate::quantize::quantize_unit;
+use crate::unit::quantize_unit;
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 128;

@@ -1,8 +1,9 @@
 //! A tensor as a matrix.
 
-use crate::Input;
-use crate::layout::Dims;
 use burn_fp8_core::PADDING;
+
+use crate::layout::Dims;
+use crate::tensor::Input;
 
 /// A matrix whose rows may be joined dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]

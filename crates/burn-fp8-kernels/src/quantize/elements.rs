@@ -2,13 +2,14 @@
 
 use cubecl::prelude::*;
 
-use super::Job;
-use super::unit::{quantize_unit, scale_of, value_quads};
-use crate::Element;
+use super::job::Job;
 use crate::bits::{self, Quad};
+use crate::element::Element;
 use crate::launch::CUBE;
 use crate::reduce::raise;
+use crate::scale::scale_of;
 use crate::strided::offset_of;
+use crate::unit::{quantize_unit, value_quads};
 
 /// Codes and values in row-major order, four elements for each unit of a cube. `X` words of values are stored at a time.
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -1,20 +1,24 @@
 //! Tensors to codes and to the values of codes.
 
 mod elements;
-mod unit;
+mod job;
 mod units;
 
 use burn_fp8_core::{Fp8Format, Layouts, Overflow};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::bits::{Division, Encoding};
+use crate::bits::Encoding;
+use crate::element::Element;
+use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::layout::Dims;
 use crate::matrix::{self, View};
-use crate::scale::{Chosen, choose};
-use crate::{Element, Input, KernelError, Scalar, ScaleRule, strided};
-pub(crate) use unit::{Values, quantize_unit, scale_of};
+use crate::scale::{Chosen, ScaleRule, choose, scale_args};
+use crate::strided;
+use crate::tensor::{Input, Scalar};
+use crate::unit::Values;
+use job::Job;
 
 /// What [`quantize`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,26 +92,6 @@ pub fn quantize_dequantize<R: Runtime>(
     };
     let [_, values] = launch(client, input, &chosen, job)?;
     Ok(values.expect("values were asked for"))
-}
-
-/// What a kernel does, known when it is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Job {
-    pub(crate) element: Element,
-    pub(crate) encoding: Encoding,
-    pub(crate) codes: bool,
-    pub(crate) values: Option<Values>,
-    pub(crate) measure: bool,
-}
-
-impl Encoding {
-    pub(crate) fn new<R: Runtime>(
-        client: &ComputeClient<R>,
-        format: Fp8Format,
-        overflow: Overflow,
-    ) -> Self {
-        Self { format, overflow, division: Division::of(client) }
-    }
 }
 
 /// Codes and values, as far as the job has them.
@@ -209,14 +193,6 @@ fn in_tiles<R: Runtime>(
     let [codes, _] =
         matrix::launch(client, input, span, view, chosen, job.encoding, Layouts::Rows)?;
     Ok(codes.map(|codes| if beyond == 0 { codes } else { codes.offset_end(beyond as u64) }))
-}
-
-/// A scale as arguments of a kernel.
-pub(crate) fn scale_args<R: Runtime>(scale: &Scalar) -> (ComptimeOptionArgs<Array<f32>, R>, f32) {
-    match scale {
-        Scalar::Host(scale) => (ComptimeOptionArgs::None, *scale),
-        Scalar::Device(handle) => (ComptimeOptionArgs::Some(array(handle)), 0.0),
-    }
 }
 
 #[cfg(all(test, feature = "wgpu"))]

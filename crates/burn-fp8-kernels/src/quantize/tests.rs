@@ -4,7 +4,8 @@ use cubecl::prelude::*;
 use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
 
 use super::*;
-use crate::Scalar;
+use crate::bits::division::Division;
+use crate::tensor::Scalar;
 use burn_fp8_core::slice;
 use burn_fp8_test_support::skip_unless_required;
 

@@ -2,12 +2,13 @@
 
 use cubecl::prelude::*;
 
-use super::Job;
-use super::unit::{quantize_unit, scale_of, value_quads};
-use crate::amax::position;
+use super::job::Job;
 use crate::bits::{self, Quad};
 use crate::launch::CUBE;
 use crate::reduce::raise;
+use crate::scale::scale_of;
+use crate::strided::position;
+use crate::unit::{quantize_unit, value_quads};
 
 /// Loads in flight for each unit of a cube.
 pub(super) const UNROLLED: usize = 4;

@@ -70,6 +70,8 @@ pub enum Fallback {
     NoAlgorithm(Arc<str>),
     /// cuBLASLt cannot be set up on the device, for want of memory perhaps: why.
     Setup(Arc<str>),
+    /// cuBLASLt, the driver or CubeCL failed when the product was to run on tensor cores: their own words.
+    Failed(Arc<str>),
 }
 
 impl fmt::Display for Fallback {
@@ -79,6 +81,7 @@ impl fmt::Display for Fallback {
             Self::PerRow => write!(f, "products with scales per row are not native"),
             Self::NoAlgorithm(reason) => write!(f, "{reason}"),
             Self::Setup(reason) => write!(f, "cuBLASLt cannot be set up: {reason}"),
+            Self::Failed(reason) => write!(f, "the native product failed: {reason}"),
         }
     }
 }

@@ -5,6 +5,7 @@ use burn::tensor::{DType, FloatDType, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
 use super::matrix::{GemmOperand, GemmOptions};
+use super::scalar::Scalar;
 use super::scaled::{Activation, OutputType, ScaledOperand, ScaledRequest};
 
 /// A product `[M, K] · [N, K]ᵀ` on tensor cores.
@@ -24,6 +25,16 @@ pub struct NativeProblem {
     pub amax: bool,
     /// Whether tensor cores may sum with fewer bits.
     pub fast_accumulation: bool,
+    /// Whether the product is multiplied by one factor instead of two scales on the device: the host knows both.
+    pub host_factor: bool,
+}
+
+/// The product of both scales, where the host knows it and it is a normal number: then it travels with the call.
+pub(crate) fn host_factor<B: Backend>(scales: [&Scalar<B>; 2]) -> Option<f32> {
+    match scales {
+        [Scalar::Host(a), Scalar::Host(b)] => Some(a * b).filter(|factor| factor.is_normal()),
+        _ => None,
+    }
 }
 
 /// The type of the result of a product on tensor cores.
@@ -49,6 +60,7 @@ impl NativeProblem {
             activation: Activation::None,
             amax: false,
             fast_accumulation: options.fast_accumulation,
+            host_factor: host_factor([&lhs.scale, &rhs.scale]).is_some(),
         }
     }
 
@@ -69,6 +81,25 @@ impl NativeProblem {
             activation: request.activation,
             amax: request.amax,
             fast_accumulation: request.fast_accumulation,
+            host_factor: host_factor([&a.scale, &b_t.scale]).is_some(),
         }
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::host_factor;
+    use crate::engine::Scalar;
+
+    #[test]
+    fn scales_travel_as_one_factor_where_their_product_is_normal() {
+        let factor = |a, b| host_factor::<Flex>([&Scalar::Host(a), &Scalar::Host(b)]);
+        assert_eq!(factor(0.5, 0.25), Some(0.125));
+        assert_eq!(factor(2f32.powi(-100), 2f32.powi(90)), Some(2f32.powi(-10)));
+        assert_eq!(factor(2f32.powi(-63), 2f32.powi(-63)), Some(f32::MIN_POSITIVE));
+        assert_eq!(factor(2f32.powi(-63), 2f32.powi(-64)), None);
+        assert_eq!(factor(2f32.powi(64), 2f32.powi(64)), None);
     }
 }

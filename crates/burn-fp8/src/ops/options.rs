@@ -24,11 +24,6 @@ impl QdqOptions {
         Self { format, compute_dtype: None, margin: 0, amax_choice: AmaxChoice::Maximum }
     }
 
-    /// The same options with another compute type.
-    pub fn with_compute_dtype(self, dtype: FloatDType) -> Self {
-        Self { compute_dtype: Some(dtype), ..self }
-    }
-
     /// The same options with another margin.
     pub fn with_margin(self, margin: i32) -> Self {
         Self { margin, ..self }

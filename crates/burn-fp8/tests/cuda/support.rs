@@ -135,7 +135,10 @@ pub fn assert_native_but_gelu<B: Backend>(report: &Report, what: &str) {
     assert!(!report.products.is_empty(), "{what}");
     for product in &report.products {
         match &product.ran {
-            Implementation::Fallback(Fallback::NoAlgorithm(reason)) if reason.contains("GELU") => {
+            // INVALID_VALUE may as well be a mistake in what cuBLASLt was told.
+            Implementation::Fallback(Fallback::NoAlgorithm(reason))
+                if reason.contains("GELU") && !reason.contains("INVALID_VALUE") =>
+            {
                 println!("NOT THERE {what}: {reason}");
             }
             ran => assert!(is_native(ran) || is_rehearsal::<B>(), "{what}: {report}"),

@@ -8,10 +8,11 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatmul};
 
+use super::buffer::{Device, on_device};
 use super::device::cublaslt;
-use super::{Device, on_device};
 use crate::engine::backend::Fp8Engine;
 use crate::engine::capability::Fallback;
+use crate::engine::problem::host_factor;
 use crate::engine::scalar::Scalar;
 
 /// The buffers of a product. Each is as large as the product says.
@@ -47,10 +48,8 @@ impl Call {
     where
         B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
     {
-        if let (Scalar::Host(a), Scalar::Host(b)) = (a, b)
-            && (a * b).is_normal()
-        {
-            return Self { alpha: a * b, ..self };
+        if let Some(alpha) = host_factor([a, b]) {
+            return Self { alpha, ..self };
         }
         let [scale_a, scale_b] = [a, b].map(|scale| Some(on_device(client, scale)));
         Self { scale_a, scale_b, ..self }
@@ -58,11 +57,11 @@ impl Call {
 }
 
 /// Enqueues a product after everything that CubeCL was given before, and before everything that it is given later. Returns what
-/// runs it. The host does not wait for the device.
+/// runs it. When the host waits for the device is said at [`Ordering`].
 ///
 /// # Errors
-/// Where cuBLASLt cannot be set up, has no algorithm, or none for its workspace. Panics on everything else: no rule that a plan checks is
-/// left to chance here.
+/// Where cuBLASLt cannot be set up, has no algorithm, or fails. A panic on that thread would lose its words: CubeCL catches it and says
+/// that the thread is gone.
 pub(in crate::engine::cube) fn launch(
     (client, device): Device<'_>,
     problem: ScaledMatmul,
@@ -70,17 +69,22 @@ pub(in crate::engine::cube) fn launch(
 ) -> Result<Launch, Fallback> {
     // On the thread that feeds the device, where the launches registered before have been enqueued.
     let enqueued = client.exclusive(move || enqueue(client, device, problem, call));
-    enqueued.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"))
+    enqueued.unwrap_or_else(|error| Err(failed(error)))
 }
 
-/// The reason to emulate a product that there is no algorithm for. Panics on all other errors.
-pub(super) fn impossible(error: &Error) -> Fallback {
+/// The reason to emulate a product that cuBLASLt does not run.
+pub(super) fn not_run(error: Error) -> Fallback {
     match error {
         Error::NoAlgorithm { .. } | Error::Workspace { .. } => {
             Fallback::NoAlgorithm(error.to_string().into())
         }
-        error => panic!("burn-fp8: {error}"),
+        error => failed(error),
     }
+}
+
+/// The reason to emulate a product that something failed for.
+pub(super) fn failed(error: impl ToString) -> Fallback {
+    Fallback::Failed(error.to_string().into())
 }
 
 fn enqueue(
@@ -91,26 +95,23 @@ fn enqueue(
 ) -> Result<Launch, Fallback> {
     // Held until the product is enqueued: CubeCL gives the memory of a dropped handle to work that comes later, in order.
     let mut held = vec![];
-    let mut address = |handle: Option<Handle>| {
-        handle.map_or(0, |handle| {
-            let resource = client
-                .get_resource(handle)
-                .unwrap_or_else(|error| panic!("burn-fp8: a buffer of an FP8 product: {error}"));
-            let address = resource.resource().ptr;
-            held.push(resource);
-            address
-        })
+    let mut address = |handle: Option<Handle>| -> Result<u64, Fallback> {
+        let Some(handle) = handle else { return Ok(0) };
+        let resource = client.get_resource(handle).map_err(failed)?;
+        let address = resource.resource().ptr;
+        held.push(resource);
+        Ok(address)
     };
     let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha } = call;
     let pointers = Pointers {
-        a: address(Some(a)),
-        b: address(Some(b)),
-        d: address(Some(d)),
-        scale_a: address(scale_a),
-        scale_b: address(scale_b),
-        inverse_scale_d: address(inverse_scale_d),
-        amax_d: address(amax_d),
-        bias: address(bias),
+        a: address(Some(a))?,
+        b: address(Some(b))?,
+        d: address(Some(d))?,
+        scale_a: address(scale_a)?,
+        scale_b: address(scale_b)?,
+        inverse_scale_d: address(inverse_scale_d)?,
+        amax_d: address(amax_d)?,
+        bias: address(bias)?,
         ..Pointers::default()
     };
     problem.alignment = Alignment {
@@ -127,7 +128,7 @@ fn enqueue(
     // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
     let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) };
     drop(held);
-    launched.map_err(|error| impossible(&error))
+    launched.map_err(not_run)
 }
 
 /// What ran a product, for a report.

@@ -11,7 +11,7 @@ use burn_fp8_core::PADDING;
 use burn_fp8_cublaslt as lt;
 
 use super::device::cublaslt;
-use super::launch::impossible;
+use super::launch::{failed, not_run};
 use crate::engine::capability::Fallback;
 use crate::engine::problem::{NativeOutput, NativeProblem};
 use crate::engine::scaled::Activation;
@@ -26,6 +26,10 @@ pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
         NativeOutput::Fp8(format) => lt::DataType::Fp8(format),
     };
     lt::ScaledMatmul {
+        scales: match problem.host_factor {
+            true => lt::Scales::None,
+            false => lt::Scales::PerTensor,
+        },
         scaled_d: output.is_fp8(),
         amax_d: problem.amax,
         accumulation: match problem.fast_accumulation {
@@ -76,13 +80,10 @@ pub(in crate::engine::cube) fn check(
     let buffer = client.empty(256);
     let (index, plan) = (device.index, plan_of(problem));
     let prepared = client.exclusive(|| {
-        let resource = client.get_resource(buffer);
-        let resource = resource.unwrap_or_else(|error| panic!("burn-fp8: a buffer: {error}"));
-        let prepared = cublaslt(index)?.prepare(&plan).map_err(|error| impossible(&error));
-        drop(resource);
-        prepared
+        let _resource = client.get_resource(buffer).map_err(failed)?;
+        cublaslt(index)?.prepare(&plan).map_err(not_run)
     });
-    let prepared = prepared.unwrap_or_else(|error| panic!("burn-fp8: {problem:?}: {error}"));
+    let prepared = prepared.unwrap_or_else(|error| Err(failed(error)));
     Some(prepared.map(|_| {
         lock().get_or_insert_default().insert(key);
     }))

@@ -7,8 +7,9 @@ use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_core::{Layouts, Overflow, PADDING};
 
+use super::buffer::{device_of, on_device, words};
+use super::launch::{Call, describe, launch};
 use super::problem::plan_of;
-use super::{Call, describe, device_of, launch, on_device, words};
 use crate::engine::backend::Fp8Engine;
 use crate::engine::codes::CodesPrimitive;
 use crate::engine::emulated::reciprocal;

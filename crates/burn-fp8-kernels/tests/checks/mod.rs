@@ -1,20 +1,70 @@
-//! A device, and tensors on it.
-#![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
+//! What is checked on every runtime: each test target names its runtime `TestRuntime`, and makes tests of all checks with [`tests`].
+//! Here are a device, and tensors on it.
 
-pub mod values;
+pub mod conversions;
+pub mod layouts;
+pub mod quantize;
+pub mod scales;
+mod values;
 
 use burn_fp8_kernels::{Element, Input};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
-use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
 use half::{bf16, f16};
 
-pub type Client = ComputeClient<WgpuRuntime>;
+/// A test of every check, in a module for each file, with the attributes given.
+macro_rules! tests {
+    ($(#[$attribute:meta])*) => {
+        tests! { [$(#[$attribute])*]
+            quantize {
+                every_exponent_of_f32
+                every_f16_and_bf16
+                random_bits_of_f32
+                every_mantissa_of_f32
+            }
+            scales {
+                current_scales_come_from_the_tensor
+                delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_way
+                a_zero_history_takes_the_amax_of_the_tensor
+                matrices_measure_and_choose_alike
+                nothing_but_zeros_or_nothing_finite_has_scale_one
+                amaxes_exclude_or_propagate_what_is_not_finite
+            }
+            layouts {
+                codes_and_values_are_in_row_major_order
+                matrices_are_padded_and_transposed
+                large_grids
+                tall_matrices
+            }
+            conversions {
+                every_code_is_decoded
+                values_are_scaled_and_rounded_to_the_output
+                ties_and_their_neighbours_with_scales_on_the_device
+                products_are_rescaled_as_in_the_core
+                strided_products_are_rescaled
+                what_cannot_be_launched_is_an_error
+                more_elements_than_32_bits_reach
+            }
+        }
+    };
+    ($attributes:tt $($file:ident { $($check:ident)* })*) => {
+        $(mod $file { $(tests! { $attributes $file $check })* })*
+    };
+    ([$(#[$attribute:meta])*] $file:ident $check:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $check() {
+            crate::checks::$file::$check();
+        }
+    };
+}
+
+pub type Client = ComputeClient<crate::TestRuntime>;
 
 pub const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
 
 pub fn client() -> Client {
-    WgpuRuntime::client(&WgpuDevice::default())
+    crate::TestRuntime::client(&Default::default())
 }
 
 /// A tensor on the device, row by row unless given other strides.

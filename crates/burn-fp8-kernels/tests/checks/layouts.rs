@@ -1,14 +1,11 @@
 //! Tensors of any shape and layout: flat, as matrices, padded, transposed.
-#![cfg(feature = "wgpu")]
 
-mod common;
-
+use super::values::{comparable, spread};
+use super::{Client, ELEMENTS, Held, client, contiguous, gather, read, read_scalar, read_words};
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 use burn_fp8_kernels::{
     Element, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, quantize, quantize_matrix,
 };
-use common::values::{comparable, spread};
-use common::{Client, ELEMENTS, Held, client, contiguous, gather, read, read_scalar, read_words};
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
 const SCALE: f32 = 0.37;
@@ -129,8 +126,7 @@ fn transpose(codes: &[u8], rows: usize, columns: usize) -> Vec<u8> {
     (0..rows * columns).map(|i| codes[i % rows * columns + i / rows]).collect()
 }
 
-#[test]
-fn codes_and_values_are_in_row_major_order() {
+pub fn codes_and_values_are_in_row_major_order() {
     let client = client();
     for view in views() {
         for element in ELEMENTS {
@@ -160,8 +156,7 @@ fn codes_and_values_are_in_row_major_order() {
     }
 }
 
-#[test]
-fn matrices_are_padded_and_transposed() {
+pub fn matrices_are_padded_and_transposed() {
     let client = client();
     for view in views() {
         let columns = view.shape.last().copied().unwrap_or(1);
@@ -190,8 +185,7 @@ fn matrices_are_padded_and_transposed() {
 }
 
 /// More cubes than fit into one dimension of a grid: 65535.
-#[test]
-fn large_grids() {
+pub fn large_grids() {
     let client = client();
     let (period, rows) = (1009, 66_600);
     let view = View::strided(&[rows, period], &[0, 1]);
@@ -212,8 +206,7 @@ fn large_grids() {
 }
 
 /// A column of tiles.
-#[test]
-fn tall_matrices() {
+pub fn tall_matrices() {
     let client = client();
     let (rows, columns) = (100_003, 16);
     let x = spread(rows * columns, 12, 4);

@@ -1,12 +1,9 @@
 //! Codes and values are those of the core, bit for bit.
-#![cfg(feature = "wgpu")]
 
-mod common;
-
+use super::values::{FORMATS, OVERFLOWS, SCALES, comparable};
+use super::{Client, Held, client, read, read_words, values};
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 use burn_fp8_kernels::{Element, Outputs, Scalar, ScaleRule, quantize};
-use common::values::{FORMATS, OVERFLOWS, SCALES, comparable};
-use common::{Client, Held, client, read, read_words, values};
 
 fn check(
     client: &Client,
@@ -47,8 +44,7 @@ fn check(
     assert!(codes[x.len()..].iter().all(|code| *code == 0));
 }
 
-#[test]
-fn every_exponent_of_f32() {
+pub fn every_exponent_of_f32() {
     let client = client();
     let x = values::every_exponent();
     for format in FORMATS {
@@ -60,8 +56,7 @@ fn every_exponent_of_f32() {
     }
 }
 
-#[test]
-fn every_f16_and_bf16() {
+pub fn every_f16_and_bf16() {
     let client = client();
     for element in [Element::F16, Element::Bf16] {
         let x = values::every_half(element);
@@ -75,8 +70,7 @@ fn every_f16_and_bf16() {
     }
 }
 
-#[test]
-fn random_bits_of_f32() {
+pub fn random_bits_of_f32() {
     let client = client();
     let x = values::random_bits(1 << 22, 5);
     for (format, overflow, scale) in [
@@ -90,8 +84,7 @@ fn random_bits_of_f32() {
 }
 
 /// Every mantissa of f32, with an exponent whose numbers round to subnormal codes, and with one whose numbers round to normal ones.
-#[test]
-fn every_mantissa_of_f32() {
+pub fn every_mantissa_of_f32() {
     let client = client();
     for (format, exponents) in [(Fp8Format::E4M3, [118, 130]), (Fp8Format::E5M2, [111, 142])] {
         for exponent in exponents {

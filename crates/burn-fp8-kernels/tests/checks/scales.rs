@@ -1,15 +1,12 @@
 //! Amaxes and scales on the device are those of the core, bit for bit.
-#![cfg(feature = "wgpu")]
 
-mod common;
-
+use super::values::{FORMATS, random_bits, spread};
+use super::{Client, ELEMENTS, Held, client, read, read_scalar, scalar};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use burn_fp8_kernels::{
     Element, Layouts, NonFinite, Outputs, Quantized, Scalar, ScaleRule, amax, quantize,
     quantize_matrix,
 };
-use common::values::{FORMATS, random_bits, spread};
-use common::{Client, ELEMENTS, Held, client, read, read_scalar, scalar};
 use cubecl::server::Handle;
 
 fn device_scale(quantized: &Scalar) -> &Handle {
@@ -55,8 +52,7 @@ fn amaxes() -> Vec<f32> {
     bits.map(f32::from_bits).collect()
 }
 
-#[test]
-fn current_scales_come_from_the_tensor() {
+pub fn current_scales_come_from_the_tensor() {
     let client = client();
     for (i, amax) in amaxes().into_iter().enumerate() {
         let (recipe, format) = (recipes()[i % recipes().len()], FORMATS[i / 2 % 2]);
@@ -69,8 +65,7 @@ fn current_scales_come_from_the_tensor() {
     }
 }
 
-#[test]
-fn delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_way() {
+pub fn delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_way() {
     let client = client();
     for (i, from) in amaxes().into_iter().enumerate() {
         let (recipe, format) = (recipes()[i % recipes().len()], FORMATS[i / 2 % 2]);
@@ -84,8 +79,7 @@ fn delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_way() 
     }
 }
 
-#[test]
-fn a_zero_history_takes_the_amax_of_the_tensor() {
+pub fn a_zero_history_takes_the_amax_of_the_tensor() {
     let client = client();
     let recipe = Recipe::delayed().with_margin(1);
     for element in ELEMENTS {
@@ -104,8 +98,7 @@ fn a_zero_history_takes_the_amax_of_the_tensor() {
     }
 }
 
-#[test]
-fn matrices_measure_and_choose_alike() {
+pub fn matrices_measure_and_choose_alike() {
     let client = client();
     let recipe = Recipe::delayed().with_power_of_two(true);
     for element in ELEMENTS {
@@ -129,8 +122,7 @@ fn matrices_measure_and_choose_alike() {
     }
 }
 
-#[test]
-fn nothing_but_zeros_or_nothing_finite_has_scale_one() {
+pub fn nothing_but_zeros_or_nothing_finite_has_scale_one() {
     let client = client();
     for x in [[0.0; 9], [-0.0; 9], [f32::NAN; 9], [f32::NEG_INFINITY; 9]] {
         for rule in [
@@ -146,8 +138,7 @@ fn nothing_but_zeros_or_nothing_finite_has_scale_one() {
     }
 }
 
-#[test]
-fn amaxes_exclude_or_propagate_what_is_not_finite() {
+pub fn amaxes_exclude_or_propagate_what_is_not_finite() {
     let client = client();
     let finite = spread(4099, 40, 3);
     let with = |values: &[f32]| {

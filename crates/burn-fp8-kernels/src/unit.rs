@@ -2,9 +2,8 @@
 
 use cubecl::prelude::*;
 
-use crate::Element;
-use crate::amax::largest_finite;
 use crate::bits::{self, Divisor, Encoding, INFINITY, Quad};
+use crate::element::Element;
 
 /// Values that a kernel writes beside codes, or instead of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +62,7 @@ pub(crate) fn quantize_unit(
     let mut amax = largest;
     if comptime!(measure) {
         if largest >= INFINITY {
-            amax = largest_finite(&magnitudes);
+            amax = bits::largest_finite(&magnitudes);
         }
     }
     Unit { codes, amax }
@@ -88,14 +87,4 @@ pub(crate) fn value_quads(
         quads.push(bits::finish(value, scale, values.element, values.scaled));
     }
     quads
-}
-
-/// The scale, wherever it is.
-#[cube]
-pub(crate) fn scale_of(scale: &ComptimeOption<Array<f32>>, given: f32) -> f32 {
-    #[comptime]
-    match scale {
-        ComptimeOption::Some(scale) => scale[0],
-        ComptimeOption::None => given,
-    }
 }

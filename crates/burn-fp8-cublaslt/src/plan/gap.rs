@@ -1,0 +1,82 @@
+//! Products that break no rule and that cuBLASLt may have no algorithm for.
+
+use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+
+use crate::capability::Capability;
+use crate::data_type::DataType;
+use crate::problem::{Activation, Epilogue, ScaledMatmul, Scales};
+use crate::version::ComputeCapability;
+
+/// `c` is the type of C, given or implied.
+pub(super) fn of(
+    problem: &ScaledMatmul,
+    c: DataType,
+    capability: &Capability,
+) -> Option<&'static str> {
+    of_scales(problem).or_else(|| of_epilogue(problem, c, capability))
+}
+
+/// What PyTorch's tests of cuBLASLt on Hopper (`test_scaled_matmul_cuda.py`) leave out.
+///
+/// With scales per row they run E4M3 × E4M3 into BF16, F16 and F32, and E4M3 × E5M2 into BF16; with scales per block E4M3 × E4M3 into
+/// BF16 and F32, with every dimension a multiple of 128; without an epilogue. NVIDIA's documentation names types for a scale per
+/// tensor only.
+fn of_scales(problem: &ScaledMatmul) -> Option<&'static str> {
+    let (formats, d) = ([problem.a.format, problem.b.format], problem.d.dtype);
+    match problem.scales {
+        Scales::None | Scales::PerTensor => None,
+        _ if problem.epilogue != Epilogue::NONE || problem.c.is_some() => {
+            Some("scales per row or per block with C or an epilogue are not always there")
+        }
+        Scales::PerRow => {
+            let tested = formats == [E4M3; 2] || (formats, d) == ([E4M3, E5M2], DataType::Bf16);
+            (!tested).then_some("scales per row with operands of two formats are not always there")
+        }
+        Scales::Blocks { .. } if formats != [E4M3; 2] => {
+            Some("scales per block with an operand in E5M2 are not always there")
+        }
+        Scales::Blocks { .. } if d == DataType::F16 => {
+            Some("scales per block with D in F16 are not always there")
+        }
+        Scales::Blocks { .. } => {
+            let shape = problem.shape;
+            let whole = [shape.m, shape.n, shape.k].iter().all(|size| size.is_multiple_of(128));
+            (!whole).then_some(
+                "scales per block with a dimension that is no multiple of 128 are not always there",
+            )
+        }
+    }
+}
+
+/// Combinations that the FP8 tests of nvmath-python (`test_fp8_epilogs.py`, NVIDIA) let cuBLASLt refuse.
+fn of_epilogue(
+    problem: &ScaledMatmul,
+    c: DataType,
+    capability: &Capability,
+) -> Option<&'static str> {
+    let Epilogue { activation, bias, aux } = problem.epilogue;
+    let (d, mixed) = (problem.d.dtype, problem.a.format != problem.b.format);
+    let ada = capability.compute <= ComputeCapability::SM_89;
+    match (activation, aux) {
+        (Activation::Gelu, _) if d == DataType::F32 => {
+            Some("GELU with D in F32 is not always there")
+        }
+        (Activation::Gelu, None) if d.is_fp8() => Some("GELU with D in FP8 is not always there"),
+        (Activation::Gelu, Some(_)) if d == DataType::F16 => {
+            Some("GELU with its input in F16 is not always there")
+        }
+        (Activation::Relu, Some(_)) if mixed => {
+            Some("the mask of ReLU with operands of two formats is not always there")
+        }
+        (Activation::Relu, Some(_)) if bias.is_some() && c == DataType::F32 => {
+            Some("the mask of ReLU with bias and D in F32 is not always there")
+        }
+        (_, Some(_)) if ada && d.is_fp8() && problem.shape.batch > 1 => {
+            Some("auxiliary outputs of a batch with D in FP8 are not always there on Ada")
+        }
+        (Activation::Gelu, Some(_)) if ada && mixed => {
+            Some("GELU with its input and operands of two formats is not always there on Ada")
+        }
+        _ => None,
+    }
+}
