@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use burn::tensor::FloatDType;
+use burn_fp8_core::text::shown;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -22,13 +23,9 @@ pub(super) fn invalid(reason: String) -> Fp8Error {
     Fp8Error::Invalid { what: "policy", reason }
 }
 
-/// A text as an error repeats it: on one line, and not all of it if it is long.
+/// A text as an error repeats it.
 pub(super) fn quoted(text: &str) -> String {
-    let mut start: String = text.chars().take(MAX_QUOTED).collect();
-    if start.len() < text.len() {
-        start.push('…');
-    }
-    format!("`{}`", start.escape_debug())
+    format!("`{}`", shown(text, MAX_QUOTED))
 }
 
 #[derive(Clone, Copy)]
