@@ -40,6 +40,8 @@
 //! [`Fp8Config`]: an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
 //! about FP8 again; a policy with the key `m` sets recipe and on or off of the configuration around it. Scopes do not cross threads.
 //!
+//! A dtype that the device has not is an error of [`Policy::check`], else a panic of the first cast.
+//!
 //! # What is not cast
 //! Casts of modules leave integer and boolean parameters, and
 //! - the state of FP8 layers ([`Fp8State`](crate::nn::Fp8State)): it is f32 in any model;
@@ -58,6 +60,7 @@ mod parse;
 mod scaler;
 
 use burn::tensor::FloatDType;
+use burn::tensor::backend::Backend;
 
 pub use cast::{
     cast, cast_module_to_compute, cast_module_to_output, cast_module_to_param, cast_to_compute,
@@ -131,6 +134,24 @@ impl Policy {
     /// empty part, and a key given twice (JMP takes the last); for a text that is empty or longer than 128 bytes.
     pub fn parse(text: &str) -> Result<Self, Fp8Error> {
         text.parse()
+    }
+
+    /// Whether the device has the three dtypes: what a cast panics about is an error here, before the run.
+    ///
+    /// ```
+    /// use burn::backend::Flex;
+    /// use burn_fp8::policy::Policy;
+    ///
+    /// let error = Policy::parse("p=f32,c=flex32")?.check::<Flex>(&Default::default()).unwrap_err();
+    /// assert_eq!(error.to_string(), "policy: backend `flex` has no flex32; a policy for it can have f32, bf16, f16, f64");
+    /// # Ok::<(), burn_fp8::Fp8Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`], which names the first one missing, and those that the device has.
+    pub fn check<B: Backend>(&self, device: &B::Device) -> Result<(), Fp8Error> {
+        let mut dtypes = [self.param, self.compute, self.output].into_iter();
+        dtypes.try_for_each(|dtype| dtype::check::<B>(dtype, device))
     }
 
     /// The policy of the innermost scope of this thread, else the process-wide default, if there is one.
