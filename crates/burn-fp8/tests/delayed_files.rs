@@ -15,8 +15,9 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 use burn_fp8::burn_fp8_core::AmaxHistory;
 use burn_fp8::delayed::SiteRecord;
+use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{DelayedRecord, DelayedState, Fp8Config, Fp8Error, Recipe};
-use common::{Outer, Random, bits, tensor, values};
+use common::{Outer, Random, bits, panic_of, tensor, values};
 
 type B = Outer<Flex>;
 
@@ -189,7 +190,7 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
     record().save(&path).expect("written");
     let good = std::fs::read(&path).expect("just written");
     let state = DelayedState::new();
-    state.import(record());
+    state.import(record()).expect("in order");
 
     let refuse = |bytes: &[u8], part: &str| {
         std::fs::write(&path, bytes).expect("written");
@@ -245,7 +246,10 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
         let bytes = with(&tensors(names, "F32", "[1]"), [1.0, bad, 1.0]);
         refuse(&bytes, "`site.0.weight` is empty, too long, or holds something");
     }
-    for sites in ["[[1,1,2],[0,1,2]]", "[[0,1,2],[0,1,2]]"] {
+    for (sites, expected) in [
+        ("[[1,1,2],[0,1,2]]", "site 0 comes after site 1"),
+        ("[[0,1,2],[0,1,2]]", "site 0 occurs twice"),
+    ] {
         let six: String = ["site.0", "site.1"]
             .iter()
             .enumerate()
@@ -261,7 +265,7 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
             .collect();
         let data = [1f32; 6].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         let bytes = safetensors(&header(state_format, "1", sites, &six), &data);
-        refuse(&bytes, "is not in order");
+        refuse(&bytes, expected);
     }
     std::fs::write(&path, with(&tensors(names, "F32", "[1]"), [1.0; 3])).expect("written");
     state.load(&path).expect("the same, well-formed");
@@ -272,6 +276,40 @@ fn damaged_files_are_refused_and_nothing_is_overwritten() {
         r#"{"sites":[{"index":0,"k":1,"n":2,"input":[-1.0],"weight":[1.0],"output_grad":[1.0]}]}"#;
     let error = serde_json::from_str::<DelayedRecord>(json).expect_err("a negative amax");
     assert!(error.to_string().contains("no finite magnitude"), "{error}");
+}
+
+#[test]
+fn sites_out_of_order_or_twice_are_refused_wherever_they_come_from() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("state.safetensors");
+    let [first, second] = <[SiteRecord; 2]>::try_from(record().sites).expect("two");
+    for (sites, expected) in [
+        (vec![first.clone(), first.clone()], "site 0 occurs twice"),
+        (vec![second, first], "site 0 comes after site 3"),
+    ] {
+        let bad = DelayedRecord { sites };
+        let error = bad.save(&path).expect_err("could not be loaded");
+        assert!(matches!(error, Fp8Error::Invalid { .. }) && !path.exists(), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+
+        let state = DelayedState::new();
+        state.import(record()).expect("in order");
+        let error = state.import(bad.clone()).expect_err("one of them would be lost").to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(state.export(), record());
+
+        let json = serde_json::to_string(&bad).expect("serializes");
+        let error = serde_json::from_str::<DelayedRecord>(&json).expect_err("as in a file");
+        assert!(error.to_string().contains(expected), "{error}");
+
+        let optimizer = Fp8Optimizer::new(AdamWConfig::new().init::<B, Model<B>>());
+        let optimizer = optimizer.with_delayed_state(state.clone());
+        let mut saved = optimizer.to_record();
+        saved.delayed = Some(bad);
+        let message = panic_of(|| optimizer.load_record(saved));
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(state.export(), record());
+    }
 }
 
 #[test]
@@ -292,9 +330,8 @@ fn a_failed_save_leaves_the_old_file() {
 #[test]
 fn loaded_states_are_used_from_the_first_product_on() {
     let state = DelayedState::new();
-    state.import(DelayedRecord {
-        sites: vec![SiteRecord { index: 0, k: 32, n: 16, ..record().sites.remove(1) }],
-    });
+    let site = SiteRecord { index: 0, k: 32, n: 16, ..record().sites.remove(1) };
+    state.import(DelayedRecord { sites: vec![site] }).expect("in order");
     Fp8Config::default().with_recipe(Recipe::delayed().with_history_length(3)).scope(|| {
         state.scope(|| {
             let data = TensorData::new(vec![0.01f32; 32 * 32], [32, 32]);

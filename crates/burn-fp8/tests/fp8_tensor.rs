@@ -163,6 +163,20 @@ fn a_tensor_is_a_constant_that_goes_to_autodiff_and_back() {
     assert_eq!(values(outer.dequantize()), [1.0, 3.0, 2.0, 4.0]);
 }
 
+#[test]
+fn tensors_without_elements_are_transposed_and_saved() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tensors.safetensors");
+    let device = Default::default();
+    for [rows, columns] in [[0, 3], [3, 0], [0, 0]] {
+        let q = Matrix::from_bytes(vec![], [rows, columns], E4M3, 0.5, &device).expect("no codes");
+        let q = q.transpose();
+        assert_eq!((q.dims(), q.to_bytes()), ([columns, rows], vec![]));
+        q.save(&path, "w").expect("written");
+        assert_eq!(Matrix::load(&path, "w", &device).expect("read").dims(), [columns, rows]);
+    }
+}
+
 fn check_files<B: Fp8Matmul>() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("tensors.safetensors");

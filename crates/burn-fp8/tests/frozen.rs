@@ -255,8 +255,60 @@ fn calibration_covers_every_sample() {
     for amax in [0.0, -1.0, f32::INFINITY, f32::NAN] {
         assert!(matches!(ActivationScale::from_amax(amax), Err(Fp8Error::Invalid { .. })));
     }
-    let error = ActivationScale::from_samples(Vec::<Tensor<Flex, 2>>::new()).unwrap_err();
-    assert!(error.to_string().contains("amax of the samples is 0"), "{error}");
+}
+
+#[test]
+fn samples_that_tell_nothing_are_refused_with_the_reason() {
+    for (samples, expected) in [
+        (vec![], "there are no samples"),
+        (vec![vec![], vec![]], "the samples (2) have no elements"),
+        (vec![vec![f32::NAN, f32::INFINITY], vec![f32::NAN]], "none of the 3 elements"),
+        (
+            vec![vec![0.0, f32::NAN], vec![]],
+            "all finite elements of the samples (2 elements) are 0",
+        ),
+    ] {
+        let samples = samples.iter().map(|sample| tensor::<Flex, 1>(sample, [sample.len()]));
+        let error = ActivationScale::from_samples(samples).expect_err("nothing to scale by");
+        assert!(matches!(error, Fp8Error::Invalid { .. }), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+fn check_that_nothing_finite_is_refused<B: Fp8Matmul>() {
+    let device = Default::default();
+    let weight = |weight: [f32; 4]| tensor::<B, 2>(&weight, [2, 2]);
+    let bias = |bias: [f32; 2]| Some(tensor::<B, 1>(&bias, [2]));
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let refused = |layer: Result<FrozenLinear<B>, Fp8Error>, expected: &str| {
+        let error = layer.expect_err("it could only give NaN").to_string();
+        assert!(error.contains(expected) && error.contains("all are NaN or infinite"), "{error}");
+    };
+    for bad in [[nan; 4], [inf; 4], [nan, inf, -inf, nan]] {
+        let layer = FrozenLinear::from_weight(weight(bad), None, Current);
+        refused(layer, "no element of the weight [2, 2] is finite");
+        let [a, b, ..] = bad;
+        let layer = FrozenLinear::from_weight(weight([1.0; 4]), bias([a, b]), Current);
+        refused(layer, "no element of the bias [2] is finite");
+    }
+    let codes = |codes| Fp8Codes::<B, 2>::from_bytes(codes, [2, 2], E4M3, &device).expect("four");
+    let layer = FrozenLinear::from_parts(codes(vec![0x7f, 0xff, 0x7f, 0xff]), 1.0, None, Current);
+    refused(layer, "no element of the weight [2, 2] is finite");
+    let layer = FrozenLinear::from_parts(codes(vec![0; 4]), 1.0, bias([nan, inf]), Current);
+    refused(layer, "no element of the bias [2] is finite");
+    // One that is finite is enough.
+    FrozenLinear::from_weight(weight([nan, inf, 0.0, nan]), bias([inf, 1.0]), Current)
+        .expect("seen in what it gives");
+    FrozenLinear::from_parts(codes(vec![0x7f, 0xff, 0x7f, 0x7e]), 1.0, bias([nan, 0.0]), Current)
+        .expect("seen in what it gives");
+}
+
+#[test]
+fn weights_and_biases_without_a_finite_element_are_refused() {
+    check_that_nothing_finite_is_refused::<Flex>();
+    check_that_nothing_finite_is_refused::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    check_that_nothing_finite_is_refused::<burn::backend::NdArray>();
 }
 
 #[test]

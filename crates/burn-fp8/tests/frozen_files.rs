@@ -245,6 +245,15 @@ fn damaged_and_foreign_files_are_refused_with_the_reason() {
     }
     write(&path, &[weight(), scale(), ("bias", Dtype::F32, &[2], f32s(&[1.0, 2.0]))], GOOD);
     refused("`bias` is F32 [2], not F32 [3]");
+    write(
+        &path,
+        &[("weight", F8, &[2, 3], vec![0x7f, 0xff, 0x7f, 0x7f, 0x7f, 0x7f]), scale()],
+        GOOD,
+    );
+    refused("`weight`: no element of the weight [2, 3] is finite");
+    let nothing = f32s(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+    write(&path, &[weight(), scale(), ("bias", Dtype::F32, &[3], nothing)], GOOD);
+    refused("`weight`: no element of the bias [3] is finite");
 
     std::fs::remove_file(&path).expect("there");
     let error = FrozenLinear::<Flex>::load(&path, &Default::default()).unwrap_err();

@@ -278,3 +278,36 @@ fn shared_state_of_other_modules_is_not_rounded_unseen() {
     // A part without it is cast.
     mixed(FloatDType::BF16).cast_module_to_compute(&module.linear);
 }
+
+#[test]
+fn dtypes_that_a_device_has_not_are_named_before_the_backend_panics() {
+    let device = Default::default();
+    for text in ["flex32", "p=f32,c=flex32,o=f32", "p=f32,c=f32,o=flex32"] {
+        let policy = Policy::parse(text).expect("a policy");
+        let error = policy.check::<Fp8>(&device).expect_err("Flex has no flex32").to_string();
+        assert!(
+            error.contains("has no flex32; a policy for it can have f32, bf16, f16, f64"),
+            "{error}"
+        );
+    }
+    mixed(FloatDType::BF16).check::<Fp8>(&device).expect("Flex has both");
+
+    let policy = Policy::uniform(FloatDType::Flex32);
+    let model = || LinearConfig::new(4, 4).init::<Fp8>(&device);
+    for message in [
+        panic_of(|| policy.cast_to_compute(tensor::<Fp8, 1>(&[1.0], [1]))),
+        panic_of(|| policy.cast_module_to_compute(&model())),
+        panic_of(|| policy.cast_module_to_param(model())),
+    ] {
+        assert!(message.contains("has no flex32; a policy for it can have"), "{message}");
+    }
+    #[cfg(feature = "ndarray")]
+    {
+        let device = Default::default();
+        let error = mixed(FloatDType::BF16).check::<burn::backend::NdArray>(&device).unwrap_err();
+        assert!(
+            error.to_string().contains("has no bf16; a policy for it can have f32, "),
+            "{error}"
+        );
+    }
+}

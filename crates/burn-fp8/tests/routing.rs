@@ -10,8 +10,10 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::report::{Implementation, ProductReport};
-use burn_fp8::{Fp8Backend, Fp8Format, GemmRole, ProductKind, trace};
-use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
+use burn_fp8::{Filter, Fp8Backend, Fp8Config, Fp8Format, GemmRole, ProductKind, trace};
+use common::{
+    Inner, Outer, Random, assert_close, every_matmul, panic_of, reference, tensor, values,
+};
 
 /// A product of f32 sums, in another order than the f64 reference.
 const TOLERANCE: f32 = 1e-5;
@@ -47,6 +49,29 @@ fn linear_layers_are_routed_in_both_orders() {
             assert_eq!([gemm.batch, gemm.m, gemm.n, gemm.k], [1, m, n, k], "{}", product.role);
         }
     }
+}
+
+#[test]
+fn batches_that_do_not_broadcast_panic_with_their_shapes() {
+    fn multiply<B: Backend>() -> Vec<f32> {
+        let [x, y] = [2, 3].map(|batch| tensor::<B, 3>(&vec![1.0; batch * 256], [batch, 16, 16]));
+        values(x.matmul(y))
+    }
+    for config in [
+        Fp8Config::default(),
+        every_matmul(),
+        Fp8Config::default().with_filter(Filter::linear_only()),
+    ] {
+        for message in [
+            config.scope(|| panic_of(multiply::<Fp8Backend<Flex>>)),
+            config.scope(|| panic_of(multiply::<Outer<Flex>>)),
+            config.scope(|| panic_of(multiply::<Inner<Flex>>)),
+        ] {
+            assert!(message.contains("[2, 16, 16] and [3, 16, 16] do not multiply"), "{message}");
+        }
+    }
+    // Flex takes them. With FP8 off the decorator is Flex.
+    Fp8Config::off().scope(|| assert_eq!(multiply::<Fp8Backend<Flex>>(), multiply::<Flex>()));
 }
 
 fn matmul_step<B: AutodiffBackend>() -> Vec<ProductReport> {

@@ -9,6 +9,7 @@ use burn::tensor::{Shape, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
+use crate::config;
 use crate::product::{Product, delayed, linear_gemm};
 use crate::report::record_high_precision;
 
@@ -26,7 +27,16 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
     let kind = KIND.get();
-    let product = Gemm::from_shapes(&lhs.shape(), &rhs.shape()).and_then(|mut gemm| {
+    let gemm = Gemm::from_shapes(&lhs.shape(), &rhs.shape());
+    if gemm.is_none() && lhs.shape().num_dims() > 1 && config::current().config.enabled {
+        panic!(
+            "matrices of the shapes {:?} and {:?} do not multiply: the last dimension of the left one must be the last but one of the right one, \
+             and leading dimensions must be equal, or 1 in one of them",
+            lhs.shape().as_slice(),
+            rhs.shape().as_slice()
+        );
+    }
+    let product = gemm.and_then(|mut gemm| {
         gemm.plain_operand &= kind != ProductKind::Attention;
         plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs])
     });

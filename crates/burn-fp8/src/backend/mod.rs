@@ -49,6 +49,30 @@ impl<B: Fp8Engine + Fp8Products + Fp8LayerOps> Fp8Matmul for B {}
 /// let grads = x.matmul(weight.clone()).sum().backward();
 /// assert_eq!(weight.grad(&grads).unwrap().dims(), [64, 16]);
 /// ```
+///
+/// # Numerical code wants [`high_precision`](crate::high_precision)
+/// The filter sees shapes, not purposes: **every** plain product of two matrices with dimensions of at least 16 runs in FP8, that of a solver too. Burn's own
+/// `linalg::lu` and `linalg::det` (from 256 rows on) and `Tensor::cov` multiply so, and lose what makes them useful: P·L·U of a random 500×500 matrix is off by
+/// more than 1 where f32 has 1e-5. Run such code in `high_precision`, or leave plain products alone altogether with
+/// [`Filter::linear_only`](crate::Filter::linear_only):
+///
+/// ```
+/// use burn::backend::Flex;
+/// use burn::tensor::{Distribution, Tensor, linalg};
+/// use burn_fp8::{Fp8Backend, high_precision};
+///
+/// type B = Fp8Backend<Flex>;
+///
+/// let a = Tensor::<B, 2>::random([300, 300], Distribution::Uniform(-1.0, 1.0), &Default::default());
+/// let error = |[p, l, u]: [Tensor<B, 2>; 3]| {
+///     high_precision(|| (p.matmul(l.matmul(u)) - a.clone()).abs().max().into_scalar())
+/// };
+/// let (p, l, u) = high_precision(|| linalg::lu::<B, 2, 1>(a.clone()));
+/// assert!(error([p, l, u]) < 1e-4);
+///
+/// let (p, l, u) = linalg::lu::<B, 2, 1>(a.clone()); // by blocks, in FP8
+/// assert!(error([p, l, u]) > 0.01);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fp8Backend<B> {
     backend: PhantomData<B>,

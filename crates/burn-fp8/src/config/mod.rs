@@ -6,6 +6,7 @@ use std::path::Path;
 
 use burn::config::Config;
 use burn::tensor::backend::Backend;
+use burn_fp8_core::text::shown;
 use burn_fp8_core::{Filter, Granularity, Recipe};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,9 @@ use crate::file;
 
 /// The largest configuration file read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The most characters of what is wrong with JSON that an error repeats: the names that it has may be long.
+const MAX_MESSAGE: usize = 400;
 
 /// How the products that the filter takes are run.
 ///
@@ -154,7 +158,8 @@ impl Fp8Config {
     /// # Errors
     /// [`Fp8Error::InvalidConfig`], with line and column, for malformed JSON, unknown fields and values out of range.
     pub fn from_json(json: &str) -> Result<Self, Fp8Error> {
-        serde_json::from_str(json).map_err(|error| Fp8Error::InvalidConfig(error.to_string()))
+        serde_json::from_str(json)
+            .map_err(|error| Fp8Error::InvalidConfig(shown(&error.to_string(), MAX_MESSAGE)))
     }
 
     /// Writes the configuration to a JSON file.
@@ -168,7 +173,7 @@ impl Fp8Config {
     /// Reads a configuration from a JSON file of at most 1 MiB.
     ///
     /// # Errors
-    /// As [`from_json`](Self::from_json), and [`Fp8Error::Io`], [`Fp8Error::TooLarge`].
+    /// As [`from_json`](Self::from_json), and [`Fp8Error::Io`], also where the path is no regular file, [`Fp8Error::TooLarge`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
         let bytes = file::read(path, MAX_FILE_BYTES)?;

@@ -91,12 +91,16 @@ where
         }
     }
 
+    /// # Panics
+    /// Where the sites of the record are not in ascending order, or one occurs twice, which one that was read from a file has not.
     fn load_record(self, record: Self::Record) -> Self {
         let Self { inner, delayed } = self;
         // Where this panics, the state of delayed scaling is what it was.
         let inner = inner.load_record(record.optimizer);
         if let (Some(state), Some(record)) = (&delayed, record.delayed) {
-            state.import(record);
+            if let Err(error) = state.import(record) {
+                panic!("this record cannot be loaded: {error}");
+            }
         }
         Self { inner, delayed }
     }

@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
 
-use super::{Policy, PolicyDType, SemanticDType};
+use super::{Policy, PolicyDType, SemanticDType, dtype};
 use crate::nn::is_fp8_state;
 
 impl Policy {
@@ -109,9 +109,18 @@ fn cast_tensor<B: Backend, const D: usize>(
 ) -> Tensor<B, D> {
     match dtype {
         // Burn's cast to the dtype that a tensor has is not free everywhere, nor does it keep a leaf a leaf.
-        Some(dtype) if tensor.dtype() != DType::from(dtype) => tensor.cast(dtype),
+        Some(dtype) if tensor.dtype() != DType::from(dtype) => to_dtype(tensor, dtype),
         _ => tensor,
     }
+}
+
+/// # Panics
+/// Where the device has no such dtype: backends panic with less.
+fn to_dtype<B: Backend, const D: usize>(tensor: Tensor<B, D>, dtype: FloatDType) -> Tensor<B, D> {
+    if let Err(error) = dtype::check::<B>(dtype, &tensor.device()) {
+        panic!("{error}");
+    }
+    tensor.cast(dtype)
 }
 
 fn view<B: Backend, M: Module<B>>(module: &M, dtype: Option<FloatDType>) -> M {
@@ -180,10 +189,10 @@ impl<B: Backend> ModuleMapper<B> for CastModule {
             return param;
         }
         match self.kind {
-            Kind::View => param.map(|tensor| tensor.cast(self.dtype)),
+            Kind::View => param.map(|tensor| to_dtype(tensor, self.dtype)),
             Kind::Stored => param.map(|tensor| {
                 let is_trained = tensor.is_require_grad();
-                tensor.cast(self.dtype).detach().set_require_grad(is_trained)
+                to_dtype(tensor, self.dtype).detach().set_require_grad(is_trained)
             }),
         }
     }

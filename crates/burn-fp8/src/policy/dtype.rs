@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use burn::tensor::FloatDType;
+use burn::tensor::backend::{Backend, DTypeUsage};
 
 use super::definition::Policy;
 use super::message::{invalid, quoted};
@@ -33,6 +34,19 @@ pub(super) fn parse(name: &str) -> Option<FloatDType> {
 pub(super) fn names() -> String {
     let names: Vec<_> = NAMES.iter().flat_map(|(_, names)| *names).copied().collect();
     names.join(", ")
+}
+
+/// Whether tensors of a dtype can be on a device, else which can.
+pub(super) fn check<B: Backend>(dtype: FloatDType, device: &B::Device) -> Result<(), Fp8Error> {
+    let has =
+        |dtype: FloatDType| B::dtype_usage(device, dtype.into()).contains(DTypeUsage::Storage);
+    if has(dtype) {
+        return Ok(());
+    }
+    let there = NAMES.iter().filter(|(dtype, _)| has(*dtype)).map(|(_, names)| names[0]);
+    let (dtype, there) = (name(dtype), there.collect::<Vec<_>>().join(", "));
+    let backend = B::name(device);
+    Err(invalid(format!("backend `{backend}` has no {dtype}; a policy for it can have {there}")))
 }
 
 /// What a tensor is for, which says its dtype under a [`Policy`]. As Haliax's `SemanticDType`.

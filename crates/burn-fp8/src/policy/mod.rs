@@ -40,6 +40,8 @@
 //! [`Fp8Config`](crate::Fp8Config): an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
 //! about FP8 again; a policy with the key `m` sets recipe and on or off of the configuration around it. Scopes do not cross threads.
 //!
+//! A dtype that the device has not is an error of [`Policy::check`], else a panic of the first cast.
+//!
 //! # What is not cast
 //! Casts of modules leave integer and boolean parameters, and
 //! - the state of FP8 layers ([`Fp8State`](crate::nn::Fp8State)): it is f32 in any model;
@@ -53,6 +55,7 @@
 mod ambient;
 mod cast;
 mod definition;
+mod device;
 mod dtype;
 mod loss_scale;
 mod matmul;

@@ -1,19 +1,20 @@
 //! FP8 tensors in safetensors files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::backend::Backend;
 use burn_fp8_core::Fp8Format;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use burn_fp8_core::text::shown;
+use safetensors::Dtype;
 
 use super::tensor::Fp8Tensor;
 use crate::engine::check_scale;
 use crate::error::Fp8Error;
 use crate::file;
-use crate::file::{little_endian, number, unexpected};
+use crate::file::{Tensors, little_endian, number, unexpected};
 
+const WHAT: &str = "file of FP8 tensors";
 const FORMAT: &str = "burn-fp8 tensors";
 const VERSION: &str = "1";
 
@@ -26,8 +27,8 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// For each name it has `NAME`, F8_E4M3 or F8_E5M2, and `NAME_scale`, F32 `[1]`.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where a name is empty or occurs twice, is that of another one's scale, or a scale on the device turns out to be
-    /// none; [`Fp8Error::Io`] where the file cannot be written.
+    /// [`Fp8Error::Invalid`] where a name is empty, `__metadata__` or occurs twice, is that of another one's scale, where names and shapes take more
+    /// than 16 MiB, or a scale on the device turns out to be none; [`Fp8Error::Io`] where the file cannot be written.
     pub fn save_all<'a, N: AsRef<str>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, &'a Self)>,
@@ -51,28 +52,26 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
             }
             for (key, entry) in [(name.to_owned(), codes), (scale_key(name), scale)] {
                 if entries.insert(key.clone(), entry).is_some() {
-                    return Err(invalid(format!("two tensors of the file have the name `{key}`")));
+                    return Err(invalid(format!(
+                        "two tensors of the file have the name {}",
+                        file::name(&key)
+                    )));
                 }
             }
         }
-        let views = entries.iter().map(|(key, (dtype, shape, bytes))| {
-            let view = TensorView::new(*dtype, shape.clone(), bytes);
-            (key, view.expect("the bytes are those of the shape"))
-        });
-        let metadata = HashMap::from([
-            ("format".to_string(), FORMAT.to_string()),
-            ("version".to_string(), VERSION.to_string()),
-        ]);
-        let bytes = safetensors::serialize(views, Some(metadata));
-        file::write(path.as_ref(), &bytes.expect("names, shapes and bytes are consistent"))
+        let tensors = entries
+            .iter()
+            .map(|(key, (dtype, shape, bytes))| (&key[..], *dtype, shape.clone(), &bytes[..]));
+        let metadata = [("format", FORMAT), ("version", VERSION)];
+        file::write_safetensors(path.as_ref(), WHAT, tensors, &metadata)
     }
 
-    /// Reads every FP8 tensor of a safetensors file of at most 64 GiB, by name: what [`save_all`](Self::save_all) has written, or
-    /// another program in that form.
+    /// Reads every FP8 tensor of a safetensors file of at most 64 GiB, with a header of at most 16 MiB, by name: what
+    /// [`save_all`](Self::save_all) has written, or another program in that form.
     ///
     /// # Errors
-    /// [`Fp8Error::Io`] where the file cannot be read, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is wrong,
-    /// where it is damaged, has a tensor that is neither FP8 of `D` dimensions nor the scale of one, or a scale that cannot be one.
+    /// [`Fp8Error::Io`] where the file cannot be read or is no regular one, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is
+    /// wrong, where it is damaged, has a tensor that is neither FP8 of `D` dimensions nor the scale of one, or a scale that cannot be one.
     pub fn load_all(
         path: impl AsRef<Path>,
         device: &B::Device,
@@ -81,10 +80,10 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
             let names = file.names();
             let is_scale = |key: &str| {
                 key.strip_suffix(SCALE)
-                    .is_some_and(|name| names.contains(&name) && !is_fp8(file, key))
+                    .is_some_and(|name| file.get(name).is_some() && !is_fp8(file, key))
             };
-            let tensors = names.iter().filter(|key| !is_scale(key));
-            tensors.map(|name| Ok((name.to_string(), tensor(file, name, device)?))).collect()
+            let tensors = names.into_iter().filter(|key| !is_scale(key));
+            tensors.map(|name| Ok((name.clone(), tensor(file, &name, device)?))).collect()
         })
     }
 
@@ -106,7 +105,7 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
 }
 
 fn invalid(reason: String) -> Fp8Error {
-    Fp8Error::Invalid { what: "file of FP8 tensors", reason }
+    Fp8Error::Invalid { what: WHAT, reason }
 }
 
 fn scale_key(name: &str) -> String {
@@ -115,38 +114,30 @@ fn scale_key(name: &str) -> String {
 
 fn read<T>(
     path: &Path,
-    tensors: impl FnOnce(&SafeTensors) -> Result<T, String>,
+    tensors: impl FnOnce(&Tensors) -> Result<T, String>,
 ) -> Result<T, Fp8Error> {
-    let bytes = file::read_safetensors(path, file::MAX_WEIGHTS)?;
-    parse(&bytes)
-        .and_then(|file| tensors(&file))
+    let file = Tensors::read(path, file::MAX_WEIGHTS)?;
+    // Files of other programs say nothing about the format, or something of their own.
+    let checked = match file.entry("format") {
+        Some(FORMAT) => file.check_version(VERSION),
+        _ => Ok(()),
+    };
+    checked
+        .and_then(|()| tensors(&file))
         .map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
 }
 
-fn parse(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
-    let damaged = |error| format!("not a complete safetensors file ({error})");
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
-    // Files of other programs say nothing here, or something of their own.
-    let entry = |key| metadata.metadata().as_ref().and_then(|entries| entries.get(key));
-    match (entry("format").map(String::as_str), entry("version").map(String::as_str)) {
-        (Some(FORMAT), version) if version != Some(VERSION) => {
-            let version = version.unwrap_or("none");
-            Err(format!("it has version {version}; this burn-fp8 reads {VERSION}"))
-        }
-        _ => SafeTensors::deserialize(bytes).map_err(damaged),
-    }
-}
-
-fn is_fp8(file: &SafeTensors, key: &str) -> bool {
-    file.tensor(key).is_ok_and(|view| matches!(view.dtype(), Dtype::F8_E4M3 | Dtype::F8_E5M2))
+fn is_fp8(file: &Tensors, key: &str) -> bool {
+    file.get(key).is_some_and(|view| matches!(view.dtype(), Dtype::F8_E4M3 | Dtype::F8_E5M2))
 }
 
 fn tensor<B: Backend, const D: usize>(
-    file: &SafeTensors,
+    file: &Tensors,
     name: &str,
     device: &B::Device,
 ) -> Result<Fp8Tensor<B, D>, String> {
-    let view = file.tensor(name).map_err(|_| format!("it has no `{name}`{}", beside(file)))?;
+    let missing = || format!("it has no {}{}", file::name(name), beside(file));
+    let view = file.get(name).ok_or_else(missing)?;
     let format = match view.dtype() {
         Dtype::F8_E4M3 => Some(Fp8Format::E4M3),
         Dtype::F8_E5M2 => Some(Fp8Format::E5M2),
@@ -156,21 +147,18 @@ fn tensor<B: Backend, const D: usize>(
         return Err(unexpected(name, &view, &format!("F8_E4M3 or F8_E5M2 of {D} dimensions")));
     };
     let key = scale_key(name);
-    let scale = number(file, &key)?.ok_or_else(|| format!("it has no `{key}`"))?;
-    check_scale(&key, scale)?;
+    let scale = number(file, &key)?.ok_or_else(|| format!("it has no {}", file::name(&key)))?;
+    check_scale(&shown(&key, file::MAX_NAME), scale)?;
     Fp8Tensor::from_bytes(view.data().to_vec(), shape, format, scale, device)
         .map_err(|error| error.to_string())
 }
 
 /// Some of the names in a file, to find the right one by.
-fn beside(file: &SafeTensors) -> String {
-    const SHOWN: usize = 10;
+fn beside(file: &Tensors) -> String {
     let mut names = file.names();
     names.sort_unstable();
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
     match names.len() {
         0 => ", nor any other tensor".into(),
-        len if len > SHOWN => format!("; it has {} and {} more", shown.join(", "), len - SHOWN),
-        _ => format!("; it has {}", shown.join(", ")),
+        _ => format!("; it has {}", file::some_names(names)),
     }
 }

@@ -151,7 +151,7 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     pub fn to_bytes(&self) -> Vec<u8> {
         let bytes = self.codes.to_bytes();
         match (self.transposed, self.dims().as_slice()) {
-            (true, &[rows, columns]) => (0..rows)
+            (true, &[rows, columns]) if columns > 0 => (0..rows)
                 .flat_map(|row| bytes[row..].iter().step_by(rows).take(columns).copied())
                 .collect(),
             _ => bytes,

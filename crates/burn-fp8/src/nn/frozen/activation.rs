@@ -1,7 +1,7 @@
 //! How the inputs of a frozen layer are scaled.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{ElementConversion, FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Recipe, scale};
 
 use crate::engine::tensor::{constant, primitive, read};
@@ -27,7 +27,7 @@ impl ActivationScale {
         if !(amax.is_finite() && amax > 0.0) {
             let reason =
                 format!("the amax of the samples is {amax}; it must be finite and positive");
-            return Err(Fp8Error::Invalid { what: "calibrated activation scale", reason });
+            return Err(invalid(reason));
         }
         Ok(Self::Static(scale::from_amax(amax, Fp8Format::E4M3, Recipe::current())))
     }
@@ -35,18 +35,38 @@ impl ActivationScale {
     /// A static scale with which no finite element of the sample inputs saturates. Elements that are not finite are left out.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where there are no samples, or nothing in them but zeros and elements that are not finite.
+    /// [`Fp8Error::Invalid`], which tells these apart, where there are no samples or no elements in them, where none is finite, and where all finite ones
+    /// are 0.
     pub fn from_samples<B: Backend, const D: usize>(
         samples: impl IntoIterator<Item = Tensor<B, D>>,
     ) -> Result<Self, Fp8Error> {
-        let mut amax = 0f32;
+        let (mut amax, mut count, mut elements, mut is_finite) = (0f32, 0, 0, false);
         for sample in samples {
+            count += 1;
+            elements += sample.shape().num_elements();
             if sample.shape().num_elements() > 0 {
-                let sample = primitive(constant(sample).cast(FloatDType::F32));
-                amax = amax.max(read::<B>(portable::scale::amax::<B>(sample))[0]);
+                let sample = constant(sample).cast(FloatDType::F32);
+                let largest = portable::scale::amax::<B>(primitive(sample.clone()));
+                amax = amax.max(read::<B>(largest)[0]);
+                is_finite |= amax > 0.0 || sample.is_finite().any().into_scalar().elem::<bool>();
             }
         }
-        Self::from_amax(amax)
+        let reason = match (count, elements) {
+            (0, _) => "there are no samples; give some inputs of the layer".into(),
+            (_, 0) => {
+                format!("the samples ({count}) have no elements; give some inputs of the layer")
+            }
+            _ if !is_finite => {
+                format!(
+                    "none of the {elements} elements of the samples is finite: all are NaN or infinite"
+                )
+            }
+            _ if amax == 0.0 => {
+                format!("all finite elements of the samples ({elements} elements) are 0")
+            }
+            _ => return Self::from_amax(amax),
+        };
+        Err(invalid(reason))
     }
 
     /// Whether the scale can be used, else why not.
@@ -56,4 +76,8 @@ impl ActivationScale {
             Self::Current => Ok(()),
         }
     }
+}
+
+fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "calibrated activation scale", reason }
 }

@@ -1,19 +1,19 @@
 //! Frozen layers in safetensors files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use burn::tensor::Bytes;
 use burn::tensor::backend::Backend;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
 
 use super::record::Fields;
 use super::{FrozenLinear, FrozenLinearRecord};
 use crate::error::Fp8Error;
 use crate::file;
-use crate::file::{little_endian, numbers, unexpected};
+use crate::file::{Tensors, little_endian, numbers, unexpected};
 
+const WHAT: &str = "file of frozen layers";
 const FORMAT: &str = "burn-fp8 frozen layers";
 const VERSION: &str = "1";
 
@@ -28,7 +28,7 @@ const BIAS: &str = "bias";
 /// `NAME.input_scale`, F32 `[1]`, a static scale, and `NAME.bias`, F32 `[d_output]`.
 ///
 /// # Errors
-/// [`Fp8Error::Invalid`] where a name occurs twice, [`Fp8Error::Io`] where the file cannot be written.
+/// [`Fp8Error::Invalid`] where a name occurs twice, or names and shapes take more than 16 MiB, [`Fp8Error::Io`] where the file cannot be written.
 pub fn save_all<'a, B: Backend, N: AsRef<str>>(
     path: impl AsRef<Path>,
     layers: impl IntoIterator<Item = (N, &'a FrozenLinear<B>)>,
@@ -37,18 +37,18 @@ pub fn save_all<'a, B: Backend, N: AsRef<str>>(
     for (name, layer) in layers {
         let name = name.as_ref().to_owned();
         if records.contains_key(&name) {
-            let reason = format!("two layers have the name `{name}`");
-            return Err(Fp8Error::Invalid { what: "file of frozen layers", reason });
+            let reason = format!("two layers have the name {}", file::name(&name));
+            return Err(Fp8Error::Invalid { what: WHAT, reason });
         }
         records.insert(name, layer.to_record());
     }
-    file::write(path.as_ref(), &to_bytes(&records))
+    write(path.as_ref(), &records)
 }
 
 /// Reads what [`save_all`] has written, at most 64 GiB: the layers by their names.
 ///
 /// # Errors
-/// [`Fp8Error::Io`] where the file cannot be read, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is wrong,
+/// [`Fp8Error::Io`] where the file cannot be read or is no regular one, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is wrong,
 /// where it is damaged or something else.
 pub fn load_all<B: Backend>(
     path: impl AsRef<Path>,
@@ -78,13 +78,12 @@ impl<B: Backend> FrozenLinear<B> {
         match (records.remove(""), records.is_empty()) {
             (Some(record), true) => Ok(Self::from_record(record, device)),
             _ => {
-                let names: Vec<_> = records.into_keys().map(|name| format!("`{name}`")).collect();
-                let reason = match names.is_empty() {
-                    true => "it holds no layer".into(),
-                    false => {
+                let reason = match records.len() {
+                    0 => "it holds no layer".into(),
+                    _ => {
                         format!(
                             "it holds the layers {}; read it with burn_fp8::nn::frozen::load_all",
-                            names.join(", ")
+                            file::some_names(records.into_keys())
                         )
                     }
                 };
@@ -95,8 +94,8 @@ impl<B: Backend> FrozenLinear<B> {
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, FrozenLinearRecord>, Fp8Error> {
-    let bytes = file::read_safetensors(path, file::MAX_WEIGHTS)?;
-    from_bytes(&bytes).map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
+    let tensors = Tensors::read(path, file::MAX_WEIGHTS)?;
+    records(&tensors).map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
 }
 
 fn key(layer: &str, field: &str) -> String {
@@ -106,7 +105,7 @@ fn key(layer: &str, field: &str) -> String {
     }
 }
 
-fn to_bytes(records: &BTreeMap<String, FrozenLinearRecord>) -> Vec<u8> {
+fn write(path: &Path, records: &BTreeMap<String, FrozenLinearRecord>) -> Result<(), Fp8Error> {
     let mut numbers = vec![];
     let mut codes = vec![];
     for (name, record) in records {
@@ -121,35 +120,22 @@ fn to_bytes(records: &BTreeMap<String, FrozenLinearRecord>) -> Vec<u8> {
             numbers.push((key(name, BIAS), little_endian(bias)));
         }
     }
-    let codes = codes.into_iter().map(|(key, shape, bytes)| (key, Dtype::F8_E4M3, shape, bytes));
+    let codes =
+        codes.iter().map(|(key, shape, bytes)| (&key[..], Dtype::F8_E4M3, shape.clone(), *bytes));
     let numbers = numbers
         .iter()
-        .map(|(key, bytes)| (key.clone(), Dtype::F32, vec![bytes.len() / 4], &bytes[..]));
-    let views = codes.chain(numbers).map(|(key, dtype, shape, bytes)| {
-        (key, TensorView::new(dtype, shape, bytes).expect("the bytes are those of the shape"))
-    });
-    let metadata = HashMap::from([
-        ("format".to_string(), FORMAT.to_string()),
-        ("version".to_string(), VERSION.to_string()),
-    ]);
-    safetensors::serialize(views, Some(metadata)).expect("names, shapes and bytes are consistent")
+        .map(|(key, bytes)| (&key[..], Dtype::F32, vec![bytes.len() / 4], &bytes[..]));
+    let metadata = [("format", FORMAT), ("version", VERSION)];
+    file::write_safetensors(path, WHAT, codes.chain(numbers), &metadata)
 }
 
-fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, FrozenLinearRecord>, String> {
-    let invalid = |error| format!("not a complete safetensors file ({error})");
-    let tensors = SafeTensors::deserialize(bytes).map_err(invalid)?;
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(invalid)?;
+fn records(tensors: &Tensors) -> Result<BTreeMap<String, FrozenLinearRecord>, String> {
     // The layout of the weight is not in the file: other tools write [d_output, d_input].
-    let entry = |key| metadata.metadata().as_ref().and_then(|entries| entries.get(key));
-    match (entry("format").map(String::as_str), entry("version").map(String::as_str)) {
-        (Some(FORMAT), Some(VERSION)) => {}
-        (Some(FORMAT), version) => {
-            let version = version.unwrap_or("none");
-            return Err(format!("it has version {version}; this burn-fp8 reads {VERSION}"));
-        }
+    match tensors.entry("format") {
+        Some(FORMAT) => tensors.check_version(VERSION)?,
         _ => return Err(format!("its metadata does not say `format`: `{FORMAT}`")),
     }
-    let mut left: BTreeSet<_> = tensors.names().into_iter().map(String::from).collect();
+    let mut left: BTreeSet<_> = tensors.names().into_iter().collect();
     let layers: Vec<_> = left
         .iter()
         .filter_map(|key| match key.as_str() {
@@ -159,20 +145,20 @@ fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, FrozenLinearRecord>, Stri
         .collect();
     let mut records = BTreeMap::new();
     for layer in layers {
-        let view = tensors.tensor(&key(&layer, WEIGHT)).map_err(invalid)?;
+        let view = tensors.get(&key(&layer, WEIGHT)).expect("its name is one of them");
         let &[d_input, d_output] = view.shape() else {
             return Err(unexpected(&key(&layer, WEIGHT), &view, "F8_E4M3 [d_input, d_output]"));
         };
         if view.dtype() != Dtype::F8_E4M3 {
             return Err(unexpected(&key(&layer, WEIGHT), &view, "F8_E4M3 [d_input, d_output]"));
         }
-        let numbers = |field, len| numbers(&tensors, &key(&layer, field), len);
+        let numbers = |field, len| numbers(tensors, &key(&layer, field), len);
         let fields = Fields {
             d_input,
             d_output,
             codes: Bytes::from_bytes_vec(view.data().to_vec()),
             weight_scale: numbers(WEIGHT_SCALE, 1)?
-                .ok_or_else(|| format!("it has no `{}`", key(&layer, WEIGHT_SCALE)))?[0],
+                .ok_or_else(|| format!("it has no {}", file::name(&key(&layer, WEIGHT_SCALE))))?[0],
             input_scale: numbers(INPUT_SCALE, 1)?.map(|scale| scale[0]),
             bias: numbers(BIAS, d_output)?,
         };
@@ -180,11 +166,11 @@ fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, FrozenLinearRecord>, Stri
             left.remove(&key(&layer, field));
         }
         let record = FrozenLinearRecord::try_from(fields)
-            .map_err(|reason| format!("`{}`: {reason}", key(&layer, WEIGHT)))?;
+            .map_err(|reason| format!("{}: {reason}", file::name(&key(&layer, WEIGHT))))?;
         records.insert(layer, record);
     }
     match left.pop_first() {
-        Some(key) => Err(format!("it has `{key}`, which belongs to no layer")),
+        Some(key) => Err(format!("it has {}, which belongs to no layer", file::name(&key))),
         None => Ok(records),
     }
 }

@@ -30,6 +30,7 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Overflow, ProductKind, Recipe};
 pub use activation::ActivationScale;
 pub use file::{load_all, save_all};
 pub use record::FrozenLinearRecord;
+use record::check_finite;
 
 use crate::backend::Fp8Matmul;
 use crate::config::{self, Execution};
@@ -73,7 +74,7 @@ pub struct FrozenLinear<B: Backend> {
 impl<B: Fp8Matmul> FrozenLinear<B> {
     /// Quantizes a weight `[d_input, d_output]` with current scaling; `bias` is `[d_output]`. Gradients end here.
     ///
-    /// Reads the weight from the device: its codes are put there again as small as the device can hold them.
+    /// Reads weight and bias from the device: the codes are put there again as small as the device can hold them.
     ///
     /// # Errors
     /// As [`from_parts`](Self::from_parts).
@@ -91,8 +92,9 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let scale = quantized.scale.read();
         let codes = Fp8Codes::<B, 2>::new(quantized.codes.expect("asked for"), format);
         let bytes = codes.to_bytes();
+        check_finite(shape, &bytes, read_bias(&bias).as_deref()).map_err(invalid)?;
         let weight = Fp8Codes::from_bytes(bytes, shape, format, &device)?;
-        Self::from_parts(weight, scale, bias, activation)
+        Self::checked(weight, scale, bias, activation)
     }
 
     /// Applies the layer to `[…, d_input]`, f32, f16 or bf16; the output `[…, d_output]` has the type of `x`. Tensors of other
@@ -219,10 +221,26 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
 impl<B: Backend> FrozenLinear<B> {
     /// A layer of codes `[d_input, d_output]` in E4M3, `weight ≈ codes × weight_scale`, and a bias `[d_output]`, which is held in f32.
     ///
+    /// Reads codes and bias from the device to check them.
+    ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where the codes are not E4M3 or there are none, the bias has another length than the weight has columns, or a scale
-    /// is not a finite number of at least 2^-126.
+    /// [`Fp8Error::Invalid`] where the codes are not E4M3 or there are none, the bias has another length than the weight has columns, a scale
+    /// is not a finite number of at least 2^-126, or all elements of the weight, or of the bias, are NaN or infinite. (One that is makes its outputs NaN:
+    /// that is seen, and allowed.)
     pub fn from_parts(
+        weight: Fp8Codes<B, 2>,
+        weight_scale: f32,
+        bias: Option<Tensor<B, 1>>,
+        activation: ActivationScale,
+    ) -> Result<Self, Fp8Error> {
+        let (shape, codes) = (weight.dims(), weight.to_bytes());
+        let layer = Self::checked(weight, weight_scale, bias, activation)?;
+        check_finite(shape, &codes, read_bias(&layer.bias).as_deref()).map_err(invalid)?;
+        Ok(layer)
+    }
+
+    /// The same, of a weight and a bias that have finite elements.
+    fn checked(
         weight: Fp8Codes<B, 2>,
         weight_scale: f32,
         bias: Option<Tensor<B, 1>>,
@@ -287,6 +305,11 @@ impl<B: Backend> FrozenLinear<B> {
     pub fn dims(&self) -> [usize; 2] {
         self.weight.dims()
     }
+}
+
+fn read_bias<B: Backend>(bias: &Option<Tensor<B, 1>>) -> Option<Vec<f32>> {
+    let bias = constant(bias.clone()?).cast(FloatDType::F32);
+    Some(bias.into_data().to_vec().expect("it is f32"))
 }
 
 fn invalid(reason: String) -> Fp8Error {

@@ -41,13 +41,32 @@ impl TryFrom<Fields> for FrozenLinearRecord {
         if let Some(scale) = input_scale {
             check_scale("input_scale", *scale)?;
         }
-        match bias {
-            Some(bias) if bias.len() != *d_output => {
-                Err(format!("a bias of {} elements for {d_output} outputs", bias.len()))
-            }
-            _ => Ok(Self(fields)),
+        if let Some(bias) = bias
+            && bias.len() != *d_output
+        {
+            return Err(format!("a bias of {} elements for {d_output} outputs", bias.len()));
         }
+        check_finite([*d_input, *d_output], codes, bias.as_deref())?;
+        Ok(Self(fields))
     }
+}
+
+/// Whether weight and bias have a finite element each, else which one has not.
+pub(super) fn check_finite(
+    [d_input, d_output]: [usize; 2],
+    codes: &[u8],
+    bias: Option<&[f32]>,
+) -> Result<(), String> {
+    const REMEDY: &str = "all are NaN or infinite; the model that it comes from has diverged, or its file is damaged";
+    if codes.iter().all(|code| Fp8Format::E4M3.decode(*code).is_nan()) {
+        return Err(format!(
+            "no element of the weight [{d_input}, {d_output}] is finite: {REMEDY}"
+        ));
+    }
+    if bias.is_some_and(|bias| !bias.is_empty() && !bias.iter().any(|b| b.is_finite())) {
+        return Err(format!("no element of the bias [{d_output}] is finite: {REMEDY}"));
+    }
+    Ok(())
 }
 
 impl FrozenLinearRecord {
@@ -60,7 +79,7 @@ impl<B: Backend> FrozenLinear<B> {
     /// The record. Waits for the device.
     pub fn to_record(&self) -> FrozenLinearRecord {
         let [d_input, d_output] = self.dims();
-        let bias = self.bias.clone().map(|bias| bias.into_data().to_vec().expect("held in f32"));
+        let bias = super::read_bias(&self.bias);
         let input_scale = match self.activation {
             ActivationScale::Static(scale) => Some(scale),
             ActivationScale::Current => None,
@@ -81,7 +100,7 @@ impl<B: Backend> FrozenLinear<B> {
         };
         let activation = input_scale.map_or(ActivationScale::Current, ActivationScale::Static);
         weight
-            .and_then(|weight| Self::from_parts(weight, weight_scale, bias.map(tensor), activation))
+            .and_then(|weight| Self::checked(weight, weight_scale, bias.map(tensor), activation))
             .expect("a record is valid")
     }
 }

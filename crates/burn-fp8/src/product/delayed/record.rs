@@ -1,27 +1,26 @@
 //! The state of delayed scaling as data: exported, saved, loaded, carried in an optimizer's record.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
+use burn_fp8_core::text::shown;
 use burn_fp8_core::{AmaxHistory, Operand};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
-use serde::{Deserialize, Serialize};
+use safetensors::Dtype;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::site::SiteState;
 use super::slot::Slot;
 use super::state::DelayedState;
 use crate::error::Fp8Error;
 use crate::file;
+use crate::file::{MAX_TEXT, Tensors, f32s, little_endian, unexpected};
 
-/// The largest file read, in bytes: some 80,000 products with histories of 1024 steps.
+/// The largest file read, in bytes: it has room for histories of 1024 steps of more products than a header has room for, which is some 50,000.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The most sites loaded.
-const MAX_SITES: usize = 1 << 20;
-
+const WHAT: &str = "state of delayed scaling";
 const FORMAT: &str = "burn-fp8 delayed state";
 const VERSION: &str = "1";
 
@@ -29,7 +28,8 @@ const VERSION: &str = "1";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayedRecord {
-    /// The sites.
+    /// The sites, in ascending order of their indexes, each of which occurs once.
+    #[serde(deserialize_with = "in_order")]
     pub sites: Vec<SiteRecord>,
 }
 
@@ -85,7 +85,11 @@ impl DelayedState {
     }
 
     /// Replaces what the state holds. Amaxes of products that have run already are dropped.
-    pub fn import(&self, record: DelayedRecord) {
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where sites are not in ascending order, or one occurs twice; the state is then what it was.
+    pub fn import(&self, record: DelayedRecord) -> Result<(), Fp8Error> {
+        record.check()?;
         self.clear();
         let mut state = self.lock();
         for site in record.sites {
@@ -93,12 +97,13 @@ impl DelayedState {
             let epoch = state.epochs;
             state.sites.insert(site.index, SiteState::from_record(site, epoch));
         }
+        Ok(())
     }
 
     /// Writes the state to a safetensors file, whole or not at all.
     ///
     /// # Errors
-    /// [`Fp8Error::Io`] where the file cannot be written.
+    /// As [`DelayedRecord::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
         self.export().save(path)
     }
@@ -108,8 +113,7 @@ impl DelayedState {
     /// # Errors
     /// As [`DelayedRecord::load`]; the state is then what it was.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
-        self.import(DelayedRecord::load(path)?);
-        Ok(())
+        self.import(DelayedRecord::load(path)?)
     }
 }
 
@@ -118,76 +122,59 @@ impl DelayedRecord {
     /// entry for each step of the history.
     ///
     /// # Errors
+    /// [`Fp8Error::Invalid`] where sites are not in ascending order, one occurs twice, or there are too many to be read again (some 50,000);
     /// [`Fp8Error::Io`] where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
-        file::write(path.as_ref(), &self.to_bytes())
+        self.check()?;
+        let mut tensors = vec![];
+        for site in &self.sites {
+            for operand in Operand::ALL {
+                let entries = site.history(operand).entries();
+                tensors.push((name(site.index, operand), entries.len(), little_endian(entries)));
+            }
+        }
+        let tensors = tensors
+            .iter()
+            .map(|(name, steps, bytes)| (&name[..], Dtype::F32, vec![*steps], &bytes[..]));
+        let shapes: Vec<_> = self.sites.iter().map(|site| [site.index, site.k, site.n]).collect();
+        let shapes = serde_json::to_string(&shapes).expect("integers always serialize");
+        let metadata = [("format", FORMAT), ("version", VERSION), ("sites", shapes.as_str())];
+        file::write_safetensors(path.as_ref(), WHAT, tensors, &metadata)
+    }
+
+    fn check(&self) -> Result<(), Fp8Error> {
+        check_order(&self.sites).map_err(|reason| Fp8Error::Invalid { what: WHAT, reason })
     }
 
     /// Reads what [`save`](Self::save) has written, at most 1 GiB.
     ///
     /// # Errors
-    /// [`Fp8Error::Io`] where the file cannot be read, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is
+    /// [`Fp8Error::Io`] where the file cannot be read or is no regular one, [`Fp8Error::TooLarge`], and [`Fp8Error::InvalidState`], which tells what is
     /// wrong, where it is damaged or something else.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
-        let bytes = file::read_safetensors(path, MAX_FILE_BYTES)?;
-        Self::from_bytes(&bytes)
+        let tensors = Tensors::read(path, MAX_FILE_BYTES)?;
+        Self::from_tensors(&tensors)
             .map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut tensors: Vec<(String, [usize; 1], Vec<u8>)> = vec![];
-        for site in &self.sites {
-            for operand in Operand::ALL {
-                let entries = site.history(operand).entries();
-                let bytes = entries.iter().flat_map(|amax| amax.to_le_bytes()).collect();
-                tensors.push((name(site.index, operand), [entries.len()], bytes));
-            }
-        }
-        let views = tensors.iter().map(|(name, shape, bytes)| {
-            let view = TensorView::new(Dtype::F32, shape.to_vec(), bytes);
-            (name, view.expect("the bytes are those of the shape"))
-        });
-        let shapes: Vec<_> = self.sites.iter().map(|site| [site.index, site.k, site.n]).collect();
-        let shapes = serde_json::to_string(&shapes).expect("integers always serialize");
-        let metadata = HashMap::from([
-            ("format".to_string(), FORMAT.to_string()),
-            ("version".to_string(), VERSION.to_string()),
-            ("sites".to_string(), shapes),
-        ]);
-        safetensors::serialize(views, Some(metadata))
-            .expect("names, shapes and bytes are consistent")
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let invalid = |error| format!("not a complete safetensors file ({error})");
-        let tensors = SafeTensors::deserialize(bytes).map_err(invalid)?;
-        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(invalid)?;
-        let metadata = metadata.metadata().as_ref();
+    fn from_tensors(tensors: &Tensors) -> Result<Self, String> {
         let entry = |key| {
-            metadata
-                .and_then(|metadata| metadata.get(key))
-                .ok_or_else(|| format!("its metadata has no `{key}`; it is no {FORMAT}"))
+            let missing = || format!("its metadata has no `{key}`; it is no {FORMAT}");
+            tensors.entry(key).ok_or_else(missing)
         };
-        match (entry("format")?.as_str(), entry("version")?.as_str()) {
-            (FORMAT, VERSION) => {}
-            (FORMAT, version) => {
-                return Err(format!("it has version {version}; this burn-fp8 reads {VERSION}"));
-            }
-            (format, _) => return Err(format!("it holds `{format}`, not a {FORMAT}")),
+        match entry("format")? {
+            FORMAT => tensors.check_version(VERSION)?,
+            format => return Err(format!("it holds {}, not a {FORMAT}", file::name(format))),
         }
         let shapes: Vec<[usize; 3]> = serde_json::from_str(entry("sites")?)
-            .map_err(|error| format!("`sites` of its metadata: {error}"))?;
-        if shapes.len() > MAX_SITES {
-            return Err(format!("it has {} sites; at most {MAX_SITES} are read", shapes.len()));
+            .map_err(|error| error.to_string())
+            .map_err(|error| format!("`sites` of its metadata: {}", shown(&error, MAX_TEXT)))?;
+        let count = tensors.names().len();
+        if count != 3 * shapes.len() {
+            return Err(format!("{count} tensors for {} sites", shapes.len()));
         }
-        if tensors.len() != 3 * shapes.len() {
-            return Err(format!("{} tensors for {} sites", tensors.len(), shapes.len()));
-        }
-        let history = |index, operand| history(&tensors, &name(index, operand));
-        if !shapes.is_sorted_by(|a, b| a[0] < b[0]) {
-            return Err("`sites` of its metadata is not in order".into());
-        }
+        let history = |index, operand| history(tensors, &name(index, operand));
         let sites = shapes.into_iter().map(|[index, k, n]| {
             Ok(SiteRecord {
                 index,
@@ -198,7 +185,24 @@ impl DelayedRecord {
                 output_grad: history(index, Operand::OutputGrad)?,
             })
         });
-        Ok(Self { sites: sites.collect::<Result<_, String>>()? })
+        let sites = sites.collect::<Result<Vec<_>, String>>()?;
+        check_order(&sites).map_err(|reason| format!("`sites` of its metadata: {reason}"))?;
+        Ok(Self { sites })
+    }
+}
+
+/// Sites whose indexes ascend.
+fn in_order<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SiteRecord>, D::Error> {
+    let sites = Vec::deserialize(deserializer)?;
+    check_order(&sites).map_err(D::Error::custom)?;
+    Ok(sites)
+}
+
+fn check_order(sites: &[SiteRecord]) -> Result<(), String> {
+    match sites.windows(2).map(|pair| [pair[0].index, pair[1].index]).find(|[a, b]| a >= b) {
+        None => Ok(()),
+        Some([a, b]) if a == b => Err(format!("site {a} occurs twice; an index has one site")),
+        Some([a, b]) => Err(format!("site {b} comes after site {a}; indexes ascend")),
     }
 }
 
@@ -206,14 +210,12 @@ fn name(index: usize, operand: Operand) -> String {
     format!("site.{index}.{operand}")
 }
 
-fn history(tensors: &SafeTensors, name: &str) -> Result<AmaxHistory, String> {
-    let view = tensors.tensor(name).map_err(|_| format!("it has no `{name}`"))?;
+fn history(tensors: &Tensors, name: &str) -> Result<AmaxHistory, String> {
+    let view = tensors.get(name).ok_or_else(|| format!("it has no `{name}`"))?;
     if view.dtype() != Dtype::F32 || view.shape().len() != 1 {
-        return Err(format!("`{name}` is {:?} {:?}, not F32 [steps]", view.dtype(), view.shape()));
+        return Err(unexpected(name, &view, "F32 [steps]"));
     }
-    let bytes = view.data().chunks_exact(4);
-    let entries = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    AmaxHistory::from_entries(entries).ok_or_else(|| {
+    AmaxHistory::from_entries(f32s(&view)).ok_or_else(|| {
         format!("`{name}` is empty, too long, or holds something that is no finite magnitude")
     })
 }
