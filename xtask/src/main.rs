@@ -84,9 +84,10 @@ enum Task {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Pack the programs for a GPU host, with the script that runs them, into one archive
+    /// Pack the programs for a GPU host, with the one that runs the others, into one archive
     ///
     /// For a Linux x86-64 machine with driver, CUDA libraries and headers, but without Rust: unpack it there, start run.sh.
+    /// Fails if the archive is too large, or if a program imports symbols newer than GLIBC_2.34.
     GpuBundle {
         /// The archive [default: target/gpu/burn-fp8-gpu.tar.gz]
         #[arg(long, value_name = "FILE.tar.gz")]
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
 
 fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
     match task {
-        // The script's status says whether something failed or something is missing.
+        // Its status says whether something failed or something is missing.
         Task::Gpu { arguments } => return gpu::run(steps, &arguments),
         Task::Report { log, out } => report::run(&log, out),
         Task::GpuBundle { out } => gpu::bundle(steps, out),

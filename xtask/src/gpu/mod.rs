@@ -3,12 +3,15 @@
 mod archive;
 mod programs;
 mod stage;
+mod symbols;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
+use burn_fp8_gpu_run::Arguments;
 use cargo_metadata::{Metadata, MetadataCommand};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::repository;
 use crate::steps::Steps;
@@ -18,39 +21,50 @@ const NAME: &str = "burn-fp8-gpu";
 /// An archive is carried to machines over slow links.
 const MAX_ARCHIVE_BYTES: u64 = 60_000_000;
 
-/// Builds the programs and runs them here. Returns the status of the script.
-pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<ExitCode> {
-    let script = repository::root().join("xtask/gpu/run.sh");
-    if arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
-        return status(&script, &[String::from("--help")]);
-    }
-    // Before minutes are spent on building: the script says what is missing, or wrong in the command line. `--list` needs no GPU.
-    let check = Command::new(&script)
-        .args(arguments)
-        .arg("--check-only")
-        .status()
-        .with_context(|| format!("cannot start {}", script.display()))?;
-    if !check.success() || arguments.iter().any(|argument| argument == "--check-only") {
-        return Ok(code(check.code()));
+/// Builds the programs and runs them here. Returns the status of the run.
+pub fn run(steps: &mut Steps, given: &[String]) -> Result<ExitCode> {
+    let command = Arguments::command().name("cargo xtask gpu").bin_name("cargo xtask gpu");
+    let words = std::iter::once("gpu").chain(given.iter().map(String::as_str));
+    let arguments = match command.try_get_matches_from(words) {
+        Ok(matches) => Arguments::from_arg_matches(&matches)?,
+        Err(error) => {
+            error.print()?;
+            return Ok(code(Some(error.exit_code())));
+        }
+    };
+    // Before minutes are spent on building: what this machine lacks is said now, as is what is wrong in the command line. Phases are
+    // listed without a GPU.
+    let check = Arguments { check_only: true, ..arguments.clone() };
+    let status = burn_fp8_gpu_run::run(&check, None, "cargo xtask gpu")?;
+    if status != 0 || arguments.check_only {
+        return Ok(ExitCode::from(status));
     }
     let metadata = metadata()?;
     let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps)?;
+    let programs = programs::build(steps, &metadata)?;
     let folder = folder(&metadata).join(NAME);
     steps.step("staging", || stage::write(&folder, &programs, &manifest))?;
-    let mut arguments = arguments.to_vec();
-    if !arguments.iter().any(|argument| argument == "--out") {
+    let mut given = given.to_vec();
+    if arguments.out.is_none() {
         let results = metadata.target_directory.join("gpu/results");
-        arguments.extend([String::from("--out"), results.into_string()]);
+        given.extend([String::from("--out"), results.into_string()]);
     }
-    status(&folder.join("run.sh"), &arguments)
+    let script = folder.join("run.sh");
+    let status = Command::new(&script)
+        .args(given)
+        .status()
+        .with_context(|| format!("cannot start {}", script.display()))?;
+    Ok(code(status.code()))
 }
 
 /// Builds the programs and packs them.
 pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
     let metadata = metadata()?;
     let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps)?;
+    let programs = programs::build(steps, &metadata)?;
+    steps.step("symbols", || {
+        programs.iter().try_for_each(|program| symbols::check(&program.path, program.name))
+    })?;
     let folder = folder(&metadata);
     let staged = folder.join(NAME);
     steps.step("staging", || stage::write(&staged, &programs, &manifest))?;
@@ -85,14 +99,6 @@ fn metadata() -> Result<Metadata> {
 
 fn folder(metadata: &Metadata) -> PathBuf {
     metadata.target_directory.join("gpu").into_std_path_buf()
-}
-
-fn status(script: &Path, arguments: &[String]) -> Result<ExitCode> {
-    let status = Command::new(script)
-        .args(arguments)
-        .status()
-        .with_context(|| format!("cannot start {}", script.display()))?;
-    Ok(code(status.code()))
 }
 
 /// Ended by a signal counts as failed.

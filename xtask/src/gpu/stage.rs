@@ -1,4 +1,4 @@
-//! The folder that a GPU host gets: programs, script, data, and where they come from.
+//! The folder that a GPU host gets: programs, what starts them, data, and where they come from.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::repository;
 
 /// What is copied, and to where in the folder.
 const FILES: [(&str, &str); 5] = [
-    ("xtask/gpu/run.sh", "run.sh"),
+    ("xtask/gpu-run/run.sh", "run.sh"),
     ("benches/peers/gpu_peers.py", "peers/gpu_peers.py"),
     ("benches/peers/gpu_accuracy.py", "peers/gpu_accuracy.py"),
     ("LICENSE-MIT", "LICENSE-MIT"),
@@ -100,4 +100,31 @@ fn first_line(program: &str, arguments: &[&str]) -> Result<String> {
         .with_context(|| format!("cannot start {program}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::{Built, write};
+
+    /// The program that runs the others is found beside the script that starts it.
+    #[test]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn the_script_starts_the_program_that_is_staged_with_it() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("staged");
+        fs::create_dir_all(folder.join("of-an-earlier-build")).unwrap();
+        // Any program that tells its version will do.
+        let path = "/bin/ls".into();
+        write(&folder, &[Built { name: "burn-fp8-gpu-run", path }], "revision\tx\n").unwrap();
+        let output = Command::new(folder.join("run.sh")).arg("bin").current_dir(&folder).output();
+        let output = output.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "burn-fp8-gpu-run\n");
+        assert_eq!(fs::read_to_string(folder.join("MANIFEST")).unwrap(), "revision\tx\n");
+        assert!(folder.join("peers/gpu_peers.py").exists());
+        assert!(fs::read_dir(folder.join("golden")).unwrap().next().is_some());
+        assert!(!folder.join("of-an-earlier-build").exists());
+    }
 }

@@ -1,136 +1,10 @@
-//! The script that runs on a GPU host, on hosts that are made up: what it finds missing, what it runs, and how it ends.
-#![cfg(target_os = "linux")]
-
-mod host;
+//! What runs, and how a run ends.
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use burn_fp8_test_support::skip;
-use host::{Host, SCRIPT, error, has_nvidia_driver, printed, run_to_end};
-
-#[test]
-fn a_machine_without_a_gpu_is_told_all_that_it_lacks() {
-    if has_nvidia_driver() {
-        return skip("this machine has an NVIDIA driver, which the made-up hosts cannot hide");
-    }
-    let mut command = Command::new(SCRIPT);
-    command.env_remove("CUDA_PATH").env_remove("LD_LIBRARY_PATH");
-    let output = run_to_end(&mut command).unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let text = error(&output);
-    for what in [
-        "libcuda.so.1",
-        "nvidia-smi",
-        "libnvrtc.so.{13,12}",
-        "libcublasLt.so.{13,12}",
-        "CUDA headers",
-        "pip install nvidia-cublas",
-    ] {
-        assert!(text.contains(what), "{what} is not in\n{text}");
-    }
-}
-
-#[test]
-fn a_complete_host_passes_the_check() {
-    let output = Host::complete().run(&["--check-only"]);
-    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
-    assert!(
-        printed(&output).contains("Device 0: NVIDIA H200, compute capability 9.0, driver 580.1\n")
-    );
-}
-
-#[test]
-fn the_device_is_the_first_with_fp8_or_the_one_that_was_chosen() {
-    let host = Host::complete();
-    host.devices(
-        "0, GPU-aa, NVIDIA A100, 8.0, 580.1\n1, GPU-bb, NVIDIA L40, 8.9, 580.1\n2, GPU-cc, NVIDIA H100, 9.0, 580.1\n",
-    );
-    host.program(
-        "archive/bin/burn-fp8-gpu",
-        r#"if [ "$1" = device ]; then echo "$CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES"; fi"#,
-    );
-    for (chosen, device, seen) in [
-        (None, "Device 1: NVIDIA L40", "GPU-bb"),
-        (Some("2"), "Device 2: NVIDIA H100", "2"),
-        (Some("2,1"), "Device 2: NVIDIA H100", "2,1"),
-        (Some("GPU-c"), "Device 2: NVIDIA H100", "GPU-c"),
-    ] {
-        let output = host.run_seeing(chosen, &["--out", "results", "--phases", "peers"]);
-        let text = printed(&output);
-        assert!(text.contains(device), "{chosen:?}: {text}{}", error(&output));
-        assert!(text.contains(&format!("PCI_BUS_ID {seen}\n")), "{chosen:?}: {text}");
-    }
-    for (chosen, what) in [("0", "here is: 0, GPU-aa"), ("7", "is '7'"), ("", "is ''")] {
-        let output = host.run_seeing(Some(chosen), &["--check-only"]);
-        assert_eq!(output.status.code(), Some(2), "{chosen:?}");
-        assert!(error(&output).contains(what), "{chosen:?}: {}", error(&output));
-    }
-}
-
-/// NVRTC of one CUDA may not compile the headers of another.
-#[test]
-fn headers_of_another_cuda_are_warned_of() {
-    let host = Host::complete();
-    host.file("cuda/include/cuda_runtime_api.h", "#define CUDART_VERSION  12080\n");
-    let output = host.run(&["--check-only"]);
-    assert_eq!(output.status.code(), Some(0));
-    assert!(error(&output).contains("NVRTC is of CUDA 13"), "{}", error(&output));
-    host.file("cuda/include/cuda_runtime_api.h", "#define CUDART_VERSION  13000\n");
-    assert!(!error(&host.run(&["--check-only"])).contains("NVRTC is of"));
-}
-
-#[test]
-fn each_missing_piece_is_named_alone() {
-    if has_nvidia_driver() {
-        return skip("this machine has an NVIDIA driver, which the made-up hosts cannot hide");
-    }
-    for (file, what) in [
-        ("lib/libcuda.so.1", "libcuda.so.1"),
-        ("lib/libnvrtc.so.13", "libnvrtc.so"),
-        ("lib/libcublasLt.so.13", "libcublasLt.so"),
-        ("cuda/include/cuda_fp8.h", "include lacks cuda_fp8.h;"),
-        ("cuda/include/cccl/cuda/barrier", "include lacks cuda/barrier;"),
-        ("bin/nvidia-smi", "nvidia-smi"),
-    ] {
-        let host = Host::complete();
-        fs::remove_file(host.path(file)).unwrap();
-        let missing = host.missing();
-        assert!(missing.contains(what), "{what} is not in {missing}");
-        assert_eq!(missing.matches("\n  - ").count(), 1, "{missing}");
-    }
-}
-
-#[test]
-fn a_gpu_without_fp8_and_an_old_driver_are_named() {
-    let host = Host::complete();
-    host.driver("NVIDIA A100, 8.0, 580.1", "13.0");
-    let missing = host.missing();
-    assert!(missing.contains("compute capability 8.9") && missing.contains("A100"), "{missing}");
-
-    let host = Host::complete();
-    host.driver("NVIDIA H100, 9.0, 470.1", "11.4");
-    assert!(host.missing().contains("knows CUDA 11.4 at most"));
-
-    let host = Host::complete();
-    host.program("bin/nvidia-smi", "echo 'No devices were found'; exit 6");
-    assert!(host.missing().contains("nvidia-smi says: No devices were found"));
-}
-
-/// Libraries of CUDA 13 are no use to a driver that knows 12.
-#[test]
-fn libraries_fit_the_driver() {
-    if has_nvidia_driver() {
-        return skip("this machine has an NVIDIA driver, which the made-up hosts cannot hide");
-    }
-    let host = Host::complete();
-    host.driver("NVIDIA H100, 9.0, 550.1", "12.4");
-    assert!(host.missing().contains("libnvrtc.so.{12}"));
-    for library in ["libnvrtc.so.12", "libcublasLt.so.12"] {
-        host.file(&format!("lib/{library}"), "");
-    }
-    assert_eq!(host.run(&["--check-only"]).status.code(), Some(0));
-}
+use crate::host::{Host, error, printed, remove, run_to_end};
 
 #[test]
 fn every_phase_runs_and_is_reported() {
@@ -148,6 +22,7 @@ fn every_phase_runs_and_is_reported() {
         "burn-fp8:products",
         "burn-fp8-cublaslt",
         "burn-fp8-cublaslt:epilogues",
+        "burn-fp8-kernels:quantize",
         "digits",
         "fused_matmul",
         "char-lm",
@@ -179,13 +54,13 @@ fn every_phase_runs_and_is_reported() {
     }
     assert!(host.path("results/results.json").exists());
     assert!(
-        printed(&output).contains("14 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
+        printed(&output).contains("15 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
         "{}",
         printed(&output)
     );
     let archive = host.path("results/results.tar.gz");
-    let listed = printed(&run_to_end(Command::new("tar").arg("tzf").arg(archive)).unwrap());
-    assert!(listed.contains("./results.json\n") && listed.contains("./host.tsv\n"), "{listed}");
+    let listed = printed(&run_to_end(Command::new("tar").arg("tzf").arg(archive)));
+    assert!(listed.contains("results.json\n") && listed.contains("host.tsv\n"), "{listed}");
 }
 
 #[test]
@@ -199,7 +74,7 @@ case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
     let output = host.run(&["--out", "results", "--validate-only"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(printed(&output).contains("    test codes::a ... FAILED"), "{}", printed(&output));
-    let summary = "8 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
+    let summary = "9 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
     assert!(printed(&output).contains(summary), "{}", printed(&output));
     let phases = host.phases();
     assert!(phases.contains(&("burn-fp8:codes".into(), "failed: status 101".into())));
@@ -237,11 +112,12 @@ fn a_program_that_is_missing_is_a_failure() {
     for (program, phase) in [
         ("burn-fp8-tests", "burn-fp8"),
         ("burn-fp8-cublaslt-tests", "burn-fp8-cublaslt"),
+        ("burn-fp8-kernels-tests", "burn-fp8-kernels"),
         ("digits", "digits"),
         ("fused_matmul", "fused_matmul"),
     ] {
         let host = Host::complete();
-        fs::remove_file(host.path("archive/bin").join(program)).unwrap();
+        remove(&host.path("archive/bin").join(program));
         let output = host.run(&["--out", "results"]);
         assert_eq!(output.status.code(), Some(1), "{program}");
         let reason = format!("there is no bin/{program}");
@@ -253,7 +129,7 @@ fn a_program_that_is_missing_is_a_failure() {
         assert!(host.phases().contains(&(phase.into(), format!("skipped: {reason}"))));
     }
     let host = Host::complete();
-    fs::remove_file(host.path("archive/bin/burn-fp8-tests")).unwrap();
+    remove(&host.path("archive/bin/burn-fp8-tests"));
     let output = host.run(&["--out", "results", "--phases", "burn-fp8:codes"]);
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
 }
@@ -294,7 +170,7 @@ fn nothing_runs_where_the_device_is_not_native() {
     let output = host.run(&["--out", "results"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(printed(&output).contains("some reason"));
-    assert_eq!(host.phases(), [("device".into(), "failed".into())]);
+    assert_eq!(host.phases(), [("device".into(), "failed: status 1".into())]);
 }
 
 #[test]
@@ -326,27 +202,86 @@ fn phases_are_chosen_by_name_and_by_group() {
     assert!(printed(&output).contains("burn-fp8:codes (group tests)\n"), "{}", printed(&output));
 }
 
+/// What a phase has started ends with it, and the run goes on.
 #[test]
-fn a_wrong_command_line_is_explained() {
+fn a_phase_ends_when_its_time_is_up() {
     let host = Host::complete();
-    for (arguments, what) in [
-        (&["--quik"][..], "unknown option --quik"),
-        (&["--seconds", "ten"], "--seconds takes a whole number, not ten"),
-        (&["--validate-only", "--bench-only"], "exclude each other"),
-        (&["--phases", "nothing"], "no phase is called nothing"),
-        (&["--phases", "tests,foo"], "no phase is called foo"),
-        (&["--phases", "burn-fp8:foo"], "no phase is called burn-fp8:foo"),
-    ] {
-        let output = host.run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(error(&output).contains(what), "{}", error(&output));
-    }
+    host.digits("sleep 60 & wait");
+    let begun = Instant::now();
+    let output = host.run(&["--out", "results", "--seconds", "20", "--phases", "examples"]);
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    assert_eq!(output.status.code(), Some(1));
+    let phases = host.phases();
+    assert!(phases.contains(&("digits".into(), "timed out".into())), "{phases:?}");
+    assert!(phases.contains(&("fused_matmul".into(), "skipped: no time left".into())));
+}
+
+/// Whoever interrupts a run gets a report of what ran before.
+#[test]
+fn an_interrupted_run_ends_its_phase_and_reports() {
+    let host = Host::complete();
+    host.digits("echo here >begun; sleep 30 & wait; echo on >alive");
+    let mut command = host.command();
+    command.args(["--python", "/no/such/python", "--out", "results", "--phases", "examples"]);
+    let begun = Instant::now();
+    let output = std::thread::scope(|scope| {
+        // The script becomes the program, whose number it writes.
+        let script = "echo $$ >pid; exec \"$0\" \"$@\"";
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
+        shell.current_dir(host.path(""));
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let running = scope.spawn(move || run_to_end(&mut shell));
+        while !host.path("results/begun").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the phase does not begin");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let pid = fs::read_to_string(host.path("pid")).unwrap();
+        run_to_end(Command::new("/bin/sh").args(["-c", &format!("kill -INT {}", pid.trim())]));
+        running.join().unwrap()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(output.status.code(), Some(1));
+    let phases = host.phases();
+    assert!(phases.contains(&("digits".into(), "interrupted".into())), "{phases:?}");
+    assert!(phases.contains(&("char-lm".into(), "skipped: interrupted".into())), "{phases:?}");
+    assert!(host.path("results/results.json").exists());
+    assert!(!host.path("results/alive").exists());
 }
 
 #[test]
-fn shellcheck_finds_nothing() {
-    match run_to_end(Command::new("shellcheck").arg(SCRIPT)) {
-        Ok(output) => assert!(output.status.success(), "{}", printed(&output)),
-        Err(error) => skip(format_args!("cannot start shellcheck: {error}")),
+fn a_failure_that_is_known_upstream_is_reported_as_such() {
+    let host = Host::complete();
+    host.program(
+        "archive/bin/burn-fp8-tests",
+        r#"if [ "$1" = --list ]; then printf 'codes::a: test\n'; exit; fi
+echo "couldn't find resource for that handle: Memory page 0 doesn't exist"; exit 101"#,
+    );
+    let output = host.run(&["--out", "results", "--phases", "burn-fp8"]);
+    assert_eq!(output.status.code(), Some(1));
+    let (_, status) = host.phases().pop().unwrap();
+    assert!(status.starts_with("failed: status 101 (upstream, CubeCL 0.10"), "{status}");
+    assert!(status.contains("tracel-ai/cubecl issue 1401"), "{status}");
+}
+
+/// What an earlier run left would be reported as this one's; what is of none stays.
+#[test]
+fn results_of_an_earlier_run_are_removed() {
+    let host = Host::complete();
+    host.program("archive/bin/burn-fp8-gpu", "exit 0");
+    let of_a_run = ["rows-gpu-gemm.json", "torch.json", "accuracy/products.bin", "results.json"];
+    for file in of_a_run.into_iter().chain(["notes.txt"]) {
+        host.file(&format!("results/{file}"), "old");
     }
+    let output = host.run(&["--out", "results", "--phases", "peers"]);
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+    for file in of_a_run {
+        assert!(!host.path("results").join(file).exists(), "{file}");
+    }
+    assert!(host.path("results/notes.txt").exists());
 }

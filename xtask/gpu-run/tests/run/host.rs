@@ -1,14 +1,15 @@
-//! Hosts that are made up: what the script finds on them, and programs that stand for ours.
+//! Hosts that are made up: what lies below their root, what is found on their search path, and programs that stand for ours.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{RwLock, RwLockReadGuard};
 
 use tempfile::TempDir;
 
-pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu/run.sh");
+pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/run.sh");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_burn-fp8-gpu-run");
 
 /// Held to write while a process starts, to read while a program is written. A process that starts inherits, until it is another
 /// program, what other threads have open for writing, and what is open for writing cannot be run: "text file busy".
@@ -19,13 +20,13 @@ fn writing() -> RwLockReadGuard<'static, ()> {
 }
 
 /// Runs a command to its end.
-pub fn run_to_end(command: &mut Command) -> std::io::Result<Output> {
+pub fn run_to_end(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = {
         let _alone = STARTING.write().unwrap();
-        command.spawn()?
+        command.spawn().unwrap()
     };
-    child.wait_with_output()
+    child.wait_with_output().unwrap()
 }
 
 const HEADERS: [&str; 8] = [
@@ -39,31 +40,27 @@ const HEADERS: [&str; 8] = [
     "cccl/cuda/barrier",
 ];
 
-/// A real one would be found whatever a test makes up.
-pub fn has_nvidia_driver() -> bool {
-    Path::new("/dev/nvidiactl").exists() || Path::new("/usr/local/cuda").exists()
-}
+/// What scripts use of a Linux. Nothing else of the machine that runs the tests is on the search path.
+const TOOLS: [&str; 6] = ["cat", "dirname", "mkdir", "pwd", "sleep", "uname"];
 
-/// A host with everything, as far as the script can see, and an unpacked archive with programs that do nothing.
+/// A host and an unpacked archive with programs that do nothing.
 pub struct Host {
     folder: TempDir,
 }
 
 impl Host {
-    pub fn complete() -> Self {
-        let host = Self { folder: tempfile::tempdir().unwrap() };
-        for library in ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"] {
-            host.file(&format!("lib/{library}"), "");
+    /// A Linux without anything of NVIDIA's.
+    pub fn bare() -> Self {
+        // Where the program is, too: it is linked into archives.
+        let host = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        for folder in ["bin", "root", "archive/bin"] {
+            fs::create_dir_all(host.path(folder)).unwrap();
         }
-        for header in HEADERS {
-            host.file(&format!("cuda/include/{header}"), "");
+        for tool in TOOLS {
+            symlink(which::which(tool).unwrap(), host.path("bin").join(tool)).unwrap();
         }
-        host.driver("NVIDIA H200, 9.0, 580.1", "13.0");
-        fs::create_dir_all(host.path("archive")).unwrap();
-        {
-            let _writing = writing();
-            fs::copy(SCRIPT, host.path("archive/run.sh")).unwrap();
-        }
+        fs::hard_link(PROGRAM, host.path("archive/bin/burn-fp8-gpu-run")).unwrap();
+        host.program("archive/run.sh", &fs::read_to_string(SCRIPT).unwrap());
         host.file("archive/MANIFEST", "revision\tabc\n");
         host.program(
             "archive/bin/burn-fp8-tests",
@@ -74,13 +71,32 @@ echo "$BURN_FP8_GOLDEN $*""#,
             "archive/bin/burn-fp8-gpu",
             r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#,
         );
-        host.program(
-            "archive/bin/burn-fp8-cublaslt-tests",
-            r#"if [ "$1" = --list ]; then printf 'epilogues::c: test\nd: test\n'; fi"#,
-        );
+        for (program, tests) in [
+            ("burn-fp8-cublaslt-tests", r"epilogues::c: test\nd: test\n"),
+            ("burn-fp8-kernels-tests", r"quantize::e: test\n"),
+        ] {
+            host.program(
+                &format!("archive/bin/{program}"),
+                &format!("if [ \"$1\" = --list ]; then printf '{tests}'; fi"),
+            );
+        }
         host.digits("echo trained");
         host.fused_matmul(5);
         host.char_lm(12);
+        host
+    }
+
+    /// With everything that a run needs, for CUDA 13.0.
+    pub fn complete() -> Self {
+        let host = Self::bare();
+        for library in ["libcuda.so.1", "libnvrtc.so.13.0.88", "libcublasLt.so.13"] {
+            host.file(&format!("lib/{library}"), "");
+        }
+        symlink("libnvrtc.so.13.0.88", host.path("lib/libnvrtc.so.13")).unwrap();
+        for header in HEADERS {
+            host.file(&format!("root/usr/local/cuda/include/{header}"), "");
+        }
+        host.driver("NVIDIA H200, 9.0, 580.1", "13.0");
         host
     }
 
@@ -96,7 +112,8 @@ echo "$BURN_FP8_GOLDEN $*""#,
     }
 
     pub fn program(&self, name: &str, script: &str) {
-        self.file(name, &format!("#!/bin/sh\n{script}\n"));
+        let begin = if script.starts_with("#!") { "" } else { "#!/bin/sh\n" };
+        self.file(name, &format!("{begin}{script}\n"));
         fs::set_permissions(self.path(name), Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -148,35 +165,38 @@ echo "$BURN_FP8_GOLDEN $*""#,
         );
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        self.run_seeing(None, arguments)
+    /// A Python without torch, with wheels in `site/nvidia`. Returns its path.
+    pub fn python(&self) -> PathBuf {
+        let site = self.path("site/nvidia");
+        let script = format!(
+            "case $2 in *find_spec*) echo '{}';; *) echo \"No module named 'torch'\"; exit 1;; esac",
+            site.display()
+        );
+        self.program("venv/bin/python", &script);
+        self.path("venv/bin/python")
     }
 
-    /// With CUDA_VISIBLE_DEVICES.
-    pub fn run_seeing(&self, devices: Option<&str>, arguments: &[&str]) -> Output {
-        let search = std::env::var("PATH").unwrap();
+    /// A call of the script on this host, and on nothing of the machine that runs the tests.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(self.path("archive/run.sh"));
-        match devices {
-            Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
-            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
-        };
         command
-            .args(arguments)
-            .args(["--python", "/no/such/python"])
             .current_dir(self.folder.path())
-            .env("PATH", format!("{}:{search}", self.path("bin").display()))
-            .env("LD_LIBRARY_PATH", self.path("lib"))
-            .env("CUDA_PATH", self.path("cuda"));
-        run_to_end(&mut command).unwrap()
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("CUDA_PATH")
+            .env("PATH", self.path("bin"))
+            .env("BURN_FP8_HOST_ROOT", self.path("root"))
+            .env("LD_LIBRARY_PATH", self.path("lib"));
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        run_to_end(self.command().args(["--python", "/no/such/python"]).args(arguments))
     }
 
     /// What the script finds missing.
     #[track_caller]
     pub fn missing(&self) -> String {
-        let output = self.run(&["--check-only"]);
-        let text = error(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        text.split_once("Missing:").expect("a list").1.to_owned()
+        missing(&self.run(&["--check-only"]))
     }
 
     /// Phases with their status, as the last run left them.
@@ -190,10 +210,22 @@ echo "$BURN_FP8_GOLDEN $*""#,
     }
 }
 
+#[track_caller]
+pub fn missing(output: &Output) -> String {
+    let text = error(output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    text.split_once("Missing:").expect("a list").1.to_owned()
+}
+
 pub fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 pub fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Removes a file of a host.
+pub fn remove(path: &Path) {
+    fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
