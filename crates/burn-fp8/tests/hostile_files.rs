@@ -157,7 +157,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
         std::thread::spawn(move || {
             let config = Fp8Config::load(&thread_path).map(drop).expect_err("no file");
             let errors = errors(&thread_path).map(|(_, error)| error.to_string());
-            sender.send((config.to_string(), errors))
+            sender.send((config.to_string(), errors)).ok();
         });
         let (config, errors) =
             receiver.recv_timeout(Duration::from_secs(60)).expect("an answer at once");

@@ -16,7 +16,15 @@ pub const FLOORS: Floors = Floors {
         &["burn-fp8-core", "burn-fp8-test-support"],
         &["burn-fp8-cublaslt", "burn-fp8-kernels", "burn-fp8-report"],
         &["burn-fp8"],
-        &["burn-fp8-bench", "burn-fp8-docs", "burn-fp8-gpu-run", "char-lm", "digits", "fused_matmul", "xtask"],
+        &[
+            "burn-fp8-bench",
+            "burn-fp8-docs",
+            "burn-fp8-gpu-run",
+            "char-lm",
+            "digits",
+            "fused_matmul",
+            "xtask",
+        ],
     ],
     rooms: &[(
         "burn-fp8",

@@ -97,10 +97,10 @@ where
         let Self { inner, delayed } = self;
         // Where this panics, the state of delayed scaling is what it was.
         let inner = inner.load_record(record.optimizer);
-        if let (Some(state), Some(record)) = (&delayed, record.delayed) {
-            if let Err(error) = state.import(record) {
-                panic!("this record cannot be loaded: {error}");
-            }
+        if let (Some(state), Some(record)) = (&delayed, record.delayed)
+            && let Err(error) = state.import(record)
+        {
+            panic!("this record cannot be loaded: {error}");
         }
         Self { inner, delayed }
     }
