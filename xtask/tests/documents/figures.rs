@@ -32,6 +32,7 @@ struct Origin {
     date: String,
     cpu: String,
     cores: usize,
+    optimized: bool,
 }
 
 #[derive(Deserialize)]
@@ -186,12 +187,13 @@ fn every_result_names_its_origin_and_is_told_of() {
     for entry in fs::read_dir(root().join("benches/results")).expect("a folder") {
         let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
         let Results { origin, rows } = results(format!("benches/results/{name}"));
-        let Origin { command, commit, date, cpu, cores } = origin;
+        let Origin { command, commit, date, cpu, cores, optimized } = origin;
         assert!(command.starts_with("cargo xtask bench"), "{name}: {command}");
         let is_commit = commit.len() == 40 && commit.chars().all(|c| c.is_ascii_hexdigit());
         assert!(is_commit, "{name} was measured on {commit}: commit first, then measure");
         assert!(date.len() == 10 && name.starts_with(&date), "{name}: {date}");
         assert!(!cpu.is_empty() && cores > 0 && !rows.is_empty(), "{name}");
+        assert!(optimized, "{name} was measured without optimizations");
         assert!(text.contains(&format!("(results/{name})")), "{BENCHES} has no link to {name}");
         count += 1;
     }
