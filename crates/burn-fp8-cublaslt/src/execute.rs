@@ -177,7 +177,9 @@ impl CublasLt {
         Ok(launch)
     }
 
-    /// For users of this crate: burn-fp8 takes the heuristics' first choice. Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
+    /// For users of this crate; burn-fp8 takes the heuristics' first choice.
+    ///
+    /// Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
     /// host waits. Outputs hold the result of the candidate that ran last.
     ///
     /// # Errors

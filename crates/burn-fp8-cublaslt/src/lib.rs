@@ -7,8 +7,8 @@
 //!   [search](CublasLt::tune) for a faster one by timing.
 //! - [`SideStream`] orders its work with all other streams of the context, which may be private to a framework.
 //!
-//! burn-fp8 uses single products with a scale per tensor or none, with bias, activation and amax, by the heuristics' first choice. C, batches, scales
-//! per row and block, auxiliary outputs and the timed search are for other users of this crate.
+//! burn-fp8 uses single products with a scale per tensor or none, with bias, activation and amax, by the heuristics' first choice.
+//! C, batches, scales per row and block, auxiliary outputs and the timed search are for other users of this crate.
 //!
 //! What runs on the device has never been run so far: no GPU was at hand.
 //!
