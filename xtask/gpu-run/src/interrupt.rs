@@ -1,6 +1,5 @@
 //! Ends a run that its user interrupts: the phase that runs is ended too, and what was measured is reported.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -20,7 +19,6 @@ pub fn listen() -> Result<()> {
         .try_for_each(|signal| {
             signal_hook::flag::register(*signal, Arc::clone(&INTERRUPTED)).map(drop)
         })
-        .map_err(io::Error::from)
         .context("cannot listen for signals")
 }
 
