@@ -2,6 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Table};
 use serde::{Deserialize, Serialize};
+use statrs::statistics::{Data, OrderStatistics};
 
 /// One measurement beside its reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,10 +37,9 @@ impl Row {
     }
 }
 
-/// The median of at least one number; the upper of two in the middle.
+/// The median of at least one number; may change their order.
 pub fn median(numbers: &mut [f64]) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
+    Data::new(numbers).median()
 }
 
 /// The rows as a table in one of comfy-table's presets.

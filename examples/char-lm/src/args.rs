@@ -1,9 +1,9 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use examples_common::BackendName;
 
 use crate::high::High;
 use crate::precision::{Precision, Precisions};
@@ -217,54 +217,4 @@ fn temperature(text: &str) -> Result<f32, String> {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
         _ => Err("not a positive number".into()),
     }
-}
-
-/// A backend. Flex and NdArray run on every machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BackendName {
-    /// Burn's default CPU backend
-    Flex,
-    /// Burn's other CPU backend
-    Ndarray,
-    /// GPUs through WebGPU; built with the feature `wgpu`
-    Wgpu,
-    /// NVIDIA GPUs, FP8 on tensor cores from compute capability 8.9; built with the feature `cuda`
-    Cuda,
-}
-
-impl BackendName {
-    /// The name that `--backend` takes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Flex => "flex",
-            Self::Ndarray => "ndarray",
-            Self::Wgpu => "wgpu",
-            Self::Cuda => "cuda",
-        }
-    }
-}
-
-/// Reads the command line; on `--help`, `--version` or an error returns the exit code of what it printed.
-pub fn parse() -> Result<Args, ExitCode> {
-    Args::try_parse().map_err(|error| {
-        if error.use_stderr() {
-            eprintln!("{}", one_line(&error.to_string()));
-            ExitCode::from(2)
-        } else {
-            // Nothing is left to do where the help text has no reader.
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
-    })
-}
-
-/// clap's message without its usage paragraphs: the problem and, where there is one, the hint.
-fn one_line(message: &str) -> String {
-    let paragraphs = message.split("\n\n").filter(|paragraph| {
-        !["Usage:", "For more information"]
-            .iter()
-            .any(|start| paragraph.trim_start().starts_with(start))
-    });
-    let words = paragraphs.flat_map(str::split_whitespace);
-    words.collect::<Vec<_>>().join(" ") + " (see --help)"
 }

@@ -23,23 +23,36 @@ const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
 
 /// Keeps this many checkpoints, and has the training wait until one is written.
 ///
+/// The oldest is deleted before the newest is written, never after it: whether that one gets whole is not known yet, and all others are.
+///
 /// The Learner writes checkpoints on threads of their own while it trains on. With Burn's Fusion that ends in "Should have handle for
 /// tensor" where a step has taken a weight that such a thread has yet to read (<https://github.com/tracel-ai/burn/issues/4347>). A thread
 /// takes the order to delete only after it has written, and the Learner waits until it is taken.
 pub struct Last(pub usize);
 
-impl CheckpointingStrategy for Last {
-    fn checkpointing(&mut self, epoch: usize, _: &EventStoreClient) -> Vec<CheckpointingAction> {
-        // There is no epoch 0, and deleting what is not there does nothing.
-        vec![CheckpointingAction::Save, CheckpointingAction::Delete(epoch.saturating_sub(self.0))]
+impl Last {
+    fn actions(&self, epoch: usize) -> [CheckpointingAction; 3] {
+        let oldest = CheckpointingAction::Delete(epoch.saturating_sub(self.0));
+        // There is no epoch 0, and deleting what is not there does nothing but wait.
+        [oldest, CheckpointingAction::Save, CheckpointingAction::Delete(0)]
     }
 }
 
-/// The newest epoch, at most `newest`, whose checkpoint is whole. Says on stderr which ones are passed over. `None` where there is none, or
-/// nothing but what a process that was killed had not written to its end.
+impl CheckpointingStrategy for Last {
+    fn checkpointing(&mut self, epoch: usize, _: &EventStoreClient) -> Vec<CheckpointingAction> {
+        self.actions(epoch).into()
+    }
+}
+
+/// The newest epoch, at most `newest`, whose checkpoint is whole. Says on stderr which ones are passed over. `None` where a process was killed
+/// before it had written the first one.
+///
+/// `newest` is the last epoch with losses. Training goes on to an epoch only when the checkpoint of the one before is written: of epochs with
+/// losses of a later one, a missing file was there once.
 ///
 /// # Errors
-/// Where there are checkpoints and all of them are damaged, or their losses are gone; names the problem of the newest.
+/// Where there are checkpoints and all of them are damaged, or their losses are gone, or where there are none although there were; names
+/// the problem of the newest.
 pub fn last_whole<B, O, S>(
     folder: &Path,
     newest: usize,
@@ -56,6 +69,12 @@ where
     for epoch in epochs(folder)? {
         let missing = PARTS.into_iter().find(|part| !file(folder, part, epoch).exists());
         let problem = match missing {
+            Some(part) if epoch < newest => {
+                let error = anyhow!("{part}-{epoch}.mpk is missing");
+                let problem = error.to_string();
+                damage.get_or_insert(error);
+                problem
+            }
             Some(part) => format!("{part}-{epoch}.mpk was not written"),
             None if epoch > newest => {
                 // Losses are written last: a kill may cost those of one epoch, not more.
@@ -74,20 +93,22 @@ where
         let line = format!("the checkpoint of epoch {epoch} is passed over: {problem}");
         eprintln!("{}", line.replace(char::is_control, " "));
     }
-    match damage {
-        None => match lost {
-            None => Ok(None),
-            // Training from the beginning would write over what is there.
-            Some(epoch) => bail!(
-                "{} has a checkpoint of epoch {epoch}, but losses.jsonl only {newest}; put the losses back, or train anew into another --out",
-                folder.display()
-            ),
-        },
-        Some(problem) => Err(problem.context(format!(
-            "no checkpoint in {} is whole; train anew into another --out",
-            folder.display()
-        ))),
+    // In all of these, training from the beginning would write over what is there.
+    let folder = folder.display();
+    if let Some(problem) = damage {
+        let message = format!("no checkpoint in {folder} is whole; train anew into another --out");
+        return Err(problem.context(message));
     }
+    if let Some(epoch) = lost {
+        bail!(
+            "{folder} has a checkpoint of epoch {epoch}, but losses.jsonl only {newest}; put the losses back, or train anew into another --out"
+        );
+    }
+    ensure!(
+        newest <= 1,
+        "losses.jsonl has {newest} epochs, but {folder} no whole checkpoint; put the checkpoints back, or train anew into another --out"
+    );
+    Ok(None)
 }
 
 /// One of the files of a checkpoint.
@@ -195,4 +216,72 @@ fn quietly<T>(f: impl FnOnce() -> T + panic::UnwindSafe) -> Result<T, String> {
         let message = payload.downcast_ref::<String>().map(String::as_str);
         message.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use burn::backend::Flex;
+    use burn::tensor::backend::Backend;
+    use burn::train::checkpoint::{AsyncCheckpointer, Checkpointer, CheckpointerError};
+
+    use super::*;
+
+    /// How many parts of each epoch are written.
+    type Written = Arc<Mutex<HashMap<usize, usize>>>;
+
+    /// One part; slow as a disk may be.
+    struct Part {
+        written: Written,
+        time: Duration,
+    }
+
+    fn whole(written: &Written) -> usize {
+        written.lock().expect("no panic").values().filter(|parts| **parts == PARTS.len()).count()
+    }
+
+    impl<B: Backend> Checkpointer<(), B> for Part {
+        fn save(&self, epoch: usize, (): ()) -> Result<(), CheckpointerError> {
+            sleep(self.time);
+            assert!(whole(&self.written) >= 2.min(epoch - 1), "while epoch {epoch} is written");
+            *self.written.lock().expect("no panic").entry(epoch).or_default() += 1;
+            Ok(())
+        }
+
+        fn delete(&self, epoch: usize) -> Result<(), CheckpointerError> {
+            self.written.lock().expect("no panic").remove(&epoch);
+            assert!(epoch == 0 || whole(&self.written) >= 2, "epoch {epoch} is deleted");
+            Ok(())
+        }
+
+        fn restore(&self, _: usize, _: &B::Device) -> Result<(), CheckpointerError> {
+            unreachable!("nothing is restored")
+        }
+    }
+
+    /// On the threads that Burn writes on, in the order in which the Learner gives its orders.
+    #[test]
+    fn two_whole_checkpoints_are_always_there() {
+        let written = Written::default();
+        let times = [0, 20, 5].map(Duration::from_millis);
+        let parts = times.map(|time| {
+            AsyncCheckpointer::<(), Flex>::new(Part { written: written.clone(), time })
+        });
+        for epoch in 1..=6 {
+            for action in Last(3).actions(epoch) {
+                for part in &parts {
+                    match action {
+                        CheckpointingAction::Save => part.save(epoch, ()),
+                        CheckpointingAction::Delete(epoch) => part.delete(epoch),
+                    }
+                    .expect("its thread has not panicked");
+                }
+            }
+            assert_eq!(whole(&written), 3.min(epoch), "all are written when training goes on");
+        }
+    }
 }

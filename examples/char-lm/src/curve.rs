@@ -1,6 +1,6 @@
 //! Losses by epoch: what Burn's Learner logs, kept in a file that outlives the process, and early stopping that survives a resume.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -98,11 +98,9 @@ impl Curve {
     pub fn new(path: &Path, points: Vec<Point>, course: Course) -> Result<Self> {
         let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
         let lines = lines.collect::<Result<String, _>>()?;
-        // A process that is killed here leaves the old points or the new ones: without any, no checkpoint would be gone on from.
-        let new = path.with_extension("jsonl.new");
-        let file = fs::write(&new, lines)
-            .and_then(|()| fs::rename(&new, path))
-            .and_then(|()| OpenOptions::new().append(true).open(path));
+        // As a whole: without any points, no checkpoint would be gone on from.
+        examples_common::write(path, lines)?;
+        let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let state = State {
             points,
@@ -223,6 +221,8 @@ pub fn is_stuck(points: &[Point], patience: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use burn::train::metric::store::NumericMetricUpdate;
     use burn::train::metric::{MetricAttributes, MetricEntry, SerializedEntry};
@@ -286,6 +286,22 @@ mod tests {
         assert_eq!(read(&path).expect("losses"), [point(1, 1.75)], "half of a validation");
         // Who waits for the epoch is not left waiting.
         assert_eq!(curve.wait(2), [point(1, 1.75), point(2, 1.5)]);
+    }
+
+    /// A resumed run writes the points again that it read: they must not change by that.
+    #[test]
+    fn points_are_read_to_the_last_bit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("losses.jsonl");
+        // Numbers that serde_json reads an ulp off unless it is asked for more; their bits are those that Python gives them.
+        let line = r#"{"epoch":1,"train_loss":1.9955537200728461,"valid_loss":2.4330640790563614}"#;
+        fs::write(&path, format!("{line}\n")).expect("written");
+        let points = read(&path).expect("one point");
+        assert_eq!(points[0].train_loss.to_bits(), 0x3fff_edc9_bcd1_fbf5);
+        assert_eq!(points[0].valid_loss.to_bits(), 0x4003_76ea_4cc4_f498);
+        let course = Course { epochs: 1, valid_batches: 1, quiet: true };
+        drop(Curve::new(&path, points, course).expect("a curve"));
+        assert_eq!(fs::read_to_string(&path).expect("losses"), format!("{line}\n"));
     }
 
     #[test]

@@ -23,18 +23,17 @@ mod text;
 mod timing;
 mod train;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use burn::backend::{Autodiff, Flex, NdArray};
-use burn::tensor::backend::Backend;
+use burn::backend::Autodiff;
 use burn_fp8::report::Observatory;
 use burn_fp8::{Fp8Backend, Fp8Matmul};
 use clap::ValueEnum;
+use examples_common::{BackendName, OnBackend, end, parse, print};
 
-use args::{BackendName, Command, SamplingArgs};
+use args::{Command, SamplingArgs};
 use generate::Sampling;
 use model::Gpt;
 use precision::Setup;
@@ -42,55 +41,41 @@ use run::{Folder, Outcome, Settings};
 use size::Size;
 use text::{Text, Vocabulary};
 
+/// The name of the package, and so of the program.
+const PROGRAM: &str = env!("CARGO_PKG_NAME");
+
 fn main() -> ExitCode {
-    let args = match args::parse() {
+    let args = match parse::<args::Args>() {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let result = match &args.command {
-        Command::Train(args) => on_backend!(args.common.backend, train, args),
+    end(match &args.command {
+        Command::Train(args) => args.common.backend.run(PROGRAM, args),
         Command::Generate(args) => generate(args),
-        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| print(&text)),
+        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| show(&text)),
         Command::Compare(args) => compare(args),
-        Command::Block(args) => on_backend!(args.backend, block, args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            // File names and fields may hold line breaks: an error stays one line.
-            eprintln!("{}", format!("error: {error:#}").replace(char::is_control, " "));
-            ExitCode::from(2)
-        }
+        Command::Block(args) => args.backend.run(PROGRAM, args),
+    })
+}
+
+impl OnBackend for &args::Train {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        train::<I>(self)
     }
 }
 
-/// Calls a function that is generic over the backend inside the decorator. All precisions run on one type: with FP8 off it is the backend.
-macro_rules! on_backend {
-    ($backend:expr, $function:ident, $($argument:expr),*) => {
-        match $backend {
-            BackendName::Flex => $function::<Flex>($($argument),*),
-            BackendName::Ndarray => $function::<NdArray>($($argument),*),
-            #[cfg(feature = "wgpu")]
-            BackendName::Wgpu => $function::<burn::backend::Wgpu>($($argument),*),
-            #[cfg(feature = "cuda")]
-            BackendName::Cuda => anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
-                .and_then(|()| $function::<burn::backend::Cuda>($($argument),*)),
-            #[allow(unreachable_patterns, reason = "with both features there is no other")]
-            backend => Err(not_built(backend)),
-        }
-    };
-}
-use on_backend;
+impl OnBackend for &args::Timing {
+    type Output = ExitCode;
 
-/// A backend that was left out when the program was built.
-fn not_built(backend: BackendName) -> anyhow::Error {
-    let name = backend.as_str();
-    anyhow!(
-        "this program was built without --backend {name}: cargo run --release -p char-lm --features {name}"
-    )
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        show(&timing::timing::<Fp8Backend<Autodiff<I>>>(self)?)
+    }
 }
 
-fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
+/// All precisions run on one type: with FP8 off, the decorator is the backend that it wraps.
+fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     let text = Text::built_in()?;
     let size = args.common.size;
     let settings = Settings {
@@ -122,7 +107,7 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
         quiet: args.common.quiet,
         observe: args.observe.clone(),
     };
-    let trained = train::train::<Fp8Backend<Autodiff<I>>>(plan)?;
+    let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan)?;
     let observed =
         trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
     if args.common.quiet {
@@ -139,17 +124,13 @@ fn train<I: Backend + Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
         String::new()
     });
     let summary = summary(&trained.outcome);
-    print(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
-}
-
-fn block<I: Backend + Fp8Matmul>(args: &args::Timing) -> Result<ExitCode> {
-    print(&timing::timing::<Fp8Backend<Autodiff<I>>>(args)?)
+    show(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
 }
 
 /// A goal that is missed is no error of the program: exit code 1.
 fn compare(args: &args::Compare) -> Result<ExitCode> {
     let (text, missed) = compare::compare(args)?;
-    print(&text).map(|code| if missed { ExitCode::from(1) } else { code })
+    show(&text).map(|code| if missed { ExitCode::from(1) } else { code })
 }
 
 /// What was seen, as a table, and where the rest of it is.
@@ -195,14 +176,26 @@ fn generate(args: &args::Generate) -> Result<ExitCode> {
     };
     let backend = BackendName::from_str(&settings.backend, false)
         .map_err(|_| named("backend", &settings.backend))?;
-    on_backend!(backend, generate_on, &folder, &settings, &sampling(&args.sampling))
+    backend.run(PROGRAM, Generation { folder, settings, sampling: sampling(&args.sampling) })
 }
 
-fn generate_on<I: Backend + Fp8Matmul>(
-    folder: &Folder,
-    settings: &Settings,
-    sampling: &Sampling,
-) -> Result<ExitCode> {
+/// What a trained model is to write.
+struct Generation {
+    folder: Folder,
+    settings: Settings,
+    sampling: Sampling,
+}
+
+impl OnBackend for Generation {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        generate_on::<I>(&self)
+    }
+}
+
+fn generate_on<I: Fp8Matmul>(generation: &Generation) -> Result<ExitCode> {
+    let Generation { folder, settings, sampling } = generation;
     let place = || folder.settings().display().to_string();
     let size =
         Size::from_str(&settings.size, false).map_err(|e| anyhow!("{}: size: {e}", place()))?;
@@ -217,16 +210,14 @@ fn generate_on<I: Backend + Fp8Matmul>(
     }
     let shape = size.shape();
     let model: Gpt<Fp8Backend<I>> = train::new_model(&shape, vocabulary.width(), 0, &setup)?;
-    let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights())?;
+    let outcome = run::read_json::<Outcome>(&folder.outcome())?;
+    let crc32 = run::weights_crc32(folder, outcome.as_ref());
+    let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
     let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
-    print(&(text + "\n"))
+    show(&(text + "\n"))
 }
 
-/// Not `print!`, which panics where the reader of a pipe has gone: that is no error here.
-fn print(text: &str) -> Result<ExitCode> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        result => result.context("cannot write to stdout").map(|()| ExitCode::SUCCESS),
-    }
+/// Prints, and has succeeded.
+fn show(text: &str) -> Result<ExitCode> {
+    print(text).map(|()| ExitCode::SUCCESS)
 }

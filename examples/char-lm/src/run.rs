@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use examples_common::Origin;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +125,12 @@ pub struct Outcome {
     pub fp8_share: f64,
     /// Whether the run began in another process.
     pub resumed: bool,
+    /// CRC-32 of `weights.safetensors`; none where an earlier version of this program wrote the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_crc32: Option<u32>,
+    /// What the process that finished the run was; none where an earlier version of this program wrote the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 impl Outcome {
@@ -133,15 +140,25 @@ impl Outcome {
     }
 }
 
-/// Writes a file of JSON as a whole: a killed process leaves the old one or the new one.
+/// The CRC-32 that a run's weights have to have. Says on stderr where there is none, since damage to them then goes unseen.
+pub fn weights_crc32(folder: &Folder, outcome: Option<&Outcome>) -> Option<u32> {
+    let crc32 = outcome.and_then(|outcome| outcome.weights_crc32);
+    if crc32.is_none() {
+        eprintln!(
+            "note: the weights in {} are taken as they are: {} has no checksum of them",
+            folder.path().display(),
+            folder.outcome().display()
+        );
+    }
+    crc32
+}
+
+/// Makes a folder, and those that it lies in.
 ///
 /// # Errors
-/// Where it cannot be written.
-pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)? + "\n";
-    let temporary = path.with_extension("json.new");
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
+/// Where it cannot be made.
+pub fn make_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
 }
 
 /// Reads a file of JSON; `None` where there is none.

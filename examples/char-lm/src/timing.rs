@@ -1,9 +1,8 @@
 //! How long one transformer block takes: the table that libraries of FP8 layers publish.
 
-use std::fs;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
@@ -11,10 +10,12 @@ use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::{Implementation, ProductReport};
 use burn_fp8::{Capability, Fp8Matmul, Report, trace};
 use comfy_table::{CellAlignment, Table, presets};
-use serde_json::json;
+use examples_common::{Origin, write, write_json};
+use serde::{Deserialize, Serialize};
+use statrs::statistics::{Data, OrderStatistics};
 
+use crate::PROGRAM;
 use crate::args::Timing;
-use crate::child::Origin;
 use crate::model::{Block, future};
 use crate::precision::{Precision, Setup, for_compute};
 use crate::run;
@@ -56,8 +57,7 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
+    run::make_folder(&args.out)?;
     let device = B::Device::default();
     let mut shape = args.size.shape();
     // Random numbers cost the same in every precision, and are none of its merits.
@@ -135,14 +135,99 @@ impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
     }
 }
 
-/// The median; NaN of nothing.
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_unstable_by(f64::total_cmp);
-    match times.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => times[count / 2],
-        count => (times[count / 2 - 1] + times[count / 2]) / 2.0,
+/// What was timed of one variant.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    name: String,
+    /// Medians, in milliseconds.
+    forward_ms: f64,
+    forward_backward_ms: f64,
+    /// Of its products, those in FP8; and of these, those on tensor cores.
+    fp8_products: usize,
+    native_products: usize,
+    /// Each round.
+    all_forward_ms: Vec<f64>,
+    all_forward_backward_ms: Vec<f64>,
+}
+
+impl Row {
+    fn of<B: AutodiffBackend + Fp8Matmul>(variant: Timed<B>) -> Self {
+        let [fp8_products, native_products] = variant.fp8_products();
+        let median = |times: &[f64]| Data::new(times.to_vec()).median();
+        Self {
+            name: variant.name.into(),
+            forward_ms: median(&variant.forward),
+            forward_backward_ms: median(&variant.both),
+            fp8_products,
+            native_products,
+            all_forward_ms: variant.forward,
+            all_forward_backward_ms: variant.both,
+        }
+    }
+}
+
+/// All variants, with what they were timed on: `block.json`.
+#[derive(Serialize, Deserialize)]
+struct Times {
+    origin: Origin,
+    size: String,
+    batch: usize,
+    context: usize,
+    width: usize,
+    heads: usize,
+    rounds: usize,
+    /// What the device can do, in words, and whether that is to emulate FP8.
+    fp8: String,
+    is_emulated: bool,
+    /// In f32, in mixed bf16, and then with FP8.
+    rows: Vec<Row>,
+}
+
+impl Times {
+    /// The table with what it needs to be read, as Markdown.
+    fn markdown(&self) -> String {
+        let Self { origin, batch, context, width, heads, rounds, fp8, .. } = self;
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "one GPT block",
+            "forward, ms",
+            "forward + backward, ms",
+            "against f32",
+            "against mixed bf16",
+        ]);
+        let both =
+            |index| self.rows.get(index).map_or(f64::NAN, |row: &Row| row.forward_backward_ms);
+        let (f32_time, bf16_time) = (both(0), both(1));
+        for row in &self.rows {
+            table.add_row([
+                row.name.clone(),
+                format!("{:.2}", row.forward_ms),
+                format!("{:.2}", row.forward_backward_ms),
+                format!("{:.2}×", f32_time / row.forward_backward_ms),
+                format!("{:.2}×", bf16_time / row.forward_backward_ms),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!(
+            "{table}\n\nBatch {batch}, context {context}, width {width}, {heads} heads, no dropout; medians of {rounds} rounds, the variants one after \
+             the other in each; weights are cast in every pass. More than 1× is faster, by forward + backward. {fp8}.{}\n\n{origin}.\n",
+            self.ran()
+        )
+    }
+
+    /// What ran on tensor cores.
+    fn ran(&self) -> String {
+        if self.is_emulated {
+            return " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win.".into();
+        }
+        let fp8 = self.rows.iter().filter(|row| row.fp8_products > 0);
+        fp8.map(|Row { name, fp8_products, native_products, .. }| {
+            format!("\n\n{name}: {native_products} of {fp8_products} FP8 products on tensor cores.")
+        })
+        .collect()
     }
 }
 
@@ -154,88 +239,34 @@ fn report<B: AutodiffBackend + Fp8Matmul>(
 where
     B::InnerBackend: Fp8Matmul,
 {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header([
-        "one GPT block",
-        "forward, ms",
-        "forward + backward, ms",
-        "against f32",
-        "against mixed bf16",
-    ]);
-    let both = |index: usize| timed.get(index).map_or(f64::NAN, |variant| median(&variant.both));
-    let (f32_time, bf16_time) = (both(0), both(1));
-    for variant in &timed {
-        let time = median(&variant.both);
-        table.add_row([
-            variant.name.to_owned(),
-            format!("{:.2}", median(&variant.forward)),
-            format!("{time:.2}"),
-            format!("{:.2}×", f32_time / time),
-            format!("{:.2}×", bf16_time / time),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
     let capability = B::fp8_capability(&B::Device::default());
-    let origin = Origin::here(args.backend);
     let &Shape { batch, context, width, heads, .. } = shape;
-    let emulation: String = match capability {
-        Capability::FakeQuantized { .. } => {
-            " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win."
-                .into()
-        }
-        _ => timed
-            .iter()
-            .map(|variant| (variant.name, variant.fp8_products()))
-            .filter(|(_, [fp8, _])| *fp8 > 0)
-            .map(|(name, [fp8, native])| {
-                format!("\n\n{name}: {native} of {fp8} FP8 products on tensor cores.")
-            })
-            .collect(),
+    let times = Times {
+        origin: Origin::here(PROGRAM, args.backend.as_str()),
+        size: args.size.as_str().into(),
+        batch,
+        context,
+        width,
+        heads,
+        rounds: args.rounds as usize,
+        is_emulated: matches!(capability, Capability::FakeQuantized { .. }),
+        fp8: capability.to_string(),
+        rows: timed.into_iter().map(Row::of).collect(),
     };
-    let text = format!(
-        "{table}\n\nBatch {batch}, context {context}, width {width}, {heads} heads, no dropout; medians of {} rounds, the variants one after \
-         the other in each; weights are cast in every pass. More than 1× is faster, by forward + backward. {capability}.{emulation}\n\n{origin}.\n",
-        args.rounds
-    );
-    let rows = timed.iter().map(|variant| {
-        json!({
-            "name": variant.name,
-            "forward_ms": median(&variant.forward),
-            "forward_backward_ms": median(&variant.both),
-            "fp8_products": variant.fp8_products()[0],
-            "native_products": variant.fp8_products()[1],
-            "all_forward_ms": variant.forward,
-            "all_forward_backward_ms": variant.both,
-        })
-    });
-    let json = json!({
-        "origin": origin,
-        "size": args.size.as_str(),
-        "batch": batch,
-        "context": context,
-        "width": width,
-        "heads": heads,
-        "rounds": args.rounds,
-        "fp8": capability.to_string(),
-        "rows": rows.collect::<Vec<_>>(),
-    });
-    run::write_json(&args.out.join("block.json"), &json)?;
-    let path = args.out.join("block.md");
-    fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    let text = times.markdown();
+    write_json(&args.out.join("block.json"), &times)?;
+    write(&args.out.join("block.md"), &text)?;
     Ok(format!("{text}\n{}\n", args.out.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::committed;
 
     #[test]
-    fn medians() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(&[]).is_nan());
+    fn what_is_committed_is_told_from_the_committed_numbers() {
+        let times: Times = serde_json::from_value(committed::read("block.json")).expect("times");
+        committed::results().check("block.md", &times.markdown());
     }
 }

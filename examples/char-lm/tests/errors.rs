@@ -230,6 +230,13 @@ fn malformed_files_of_a_run() {
         fails(&generate, &["weights.safetensors", words]);
         fails(&resume, &["weights.safetensors", words]);
     }
+    // A bit of a number in the middle, which makes another number of it.
+    let mut flipped = whole.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    fs::write(&weights, &flipped).expect("written");
+    fails(&generate, &["weights.safetensors: is damaged", "CRC-32"]);
+    fails(&resume, &["weights.safetensors", "is damaged", "CRC-32", "remove outcome.json"]);
     fs::remove_file(&weights).expect("removed");
     fails(&generate, &["has not ended", "--resume"]);
 
@@ -278,5 +285,32 @@ fn malformed_files_of_a_run() {
             lines[1].starts_with("error: no checkpoint") && lines[1].contains("--out"),
             "{stderr}"
         );
+    }
+}
+
+#[test]
+fn weights_without_a_checksum_are_taken_with_a_note() {
+    let folder = folder();
+    let out = folder.path().join("run");
+    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "5", "--out", text(&out)];
+    succeeds(&train);
+    let resume = [&train[..], &["--resume"]].concat();
+    let generate = ["generate", "--run", text(&out), "--length", "5"];
+    let (told, stderr) = succeeds(&generate);
+    assert!(stderr.is_empty(), "{stderr}");
+
+    // As earlier versions wrote it.
+    let outcome = fs::read_to_string(out.join("outcome.json")).expect("an outcome");
+    let is_checksum = |line: &&str| line.contains("weights_crc32");
+    assert_eq!(outcome.lines().filter(is_checksum).count(), 1, "{outcome}");
+    let lines: Vec<_> = outcome.lines().filter(|line| !is_checksum(line)).collect();
+    let older = lines.join("\n").replace(",\n}", "\n}");
+    fs::write(out.join("outcome.json"), older).expect("written");
+    assert_eq!(succeeds(&generate).0, told);
+    for arguments in [&generate[..], &resume] {
+        let (_, stderr) = succeeds(arguments);
+        for words in ["note: ", "outcome.json has no checksum"] {
+            assert!(stderr.contains(words), "`{words}` is missing in: {stderr}");
+        }
     }
 }

@@ -5,13 +5,15 @@ mod common;
 
 use std::path::Path;
 
+use burn_fp8::Fp8Format::{E4M3, E5M2};
+use burn_fp8_report::{WORTHWHILE, rounding_limit};
 use common::{json, number};
 use serde_json::Value;
 
-/// What is told of the results, each line break a space: a sentence may have one anywhere.
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/README.md");
-    let text = std::fs::read_to_string(path).expect("results/README.md");
+/// What is told, each line break a space: a sentence may have one anywhere.
+fn readme(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let text = std::fs::read_to_string(path).expect("a note");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -21,7 +23,8 @@ fn committed(name: &str) -> Value {
 
 #[track_caller]
 fn told(sentence: &str) {
-    assert!(readme().contains(sentence), "results/README.md does not say: {sentence}");
+    let notes = readme("results/README.md");
+    assert!(notes.contains(sentence), "results/README.md does not say: {sentence}");
 }
 
 #[test]
@@ -76,6 +79,10 @@ fn what_is_told_of_the_comparison_is_in_it() {
         "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above f32, with {:.1}% of the matrix FLOPs in FP8",
         100.0 * share
     ));
+    let short = format!(
+        "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above the loss of f32"
+    );
+    assert!(readme("README.md").contains(&short), "README.md does not say: {short}");
     let pairs = ["fp8-current", "fp8-delayed"].map(|p| [1, 2, 3].map(|seed| against(p, &[seed])));
     let (low, high) = range(pairs.into_iter().flatten());
     assert!(low > 0.0, "above f32 in all six pairs of runs");
@@ -84,6 +91,81 @@ fn what_is_told_of_the_comparison_is_in_it() {
     let seconds: f64 = runs.iter().map(|run| number(&run["outcome"], "seconds")).sum();
     assert_eq!(runs.len(), 9);
     told(&format!("The nine runs trained for {seconds:.0} s in all, validation not counted"));
+}
+
+#[test]
+fn what_is_told_of_the_earlier_schedule_is_in_it() {
+    let earlier = committed("earlier-schedule.json");
+    let runs = earlier["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 5);
+    let loss = |precision: &str, seed: u64| {
+        let run = runs.iter().find(|run| run["precision"] == precision && run["seed"] == seed);
+        number(run.expect("a run"), "final_loss")
+    };
+    told(&format!("f32 ended at {:.4} and {:.4} (seeds 1 and 2)", loss("f32", 1), loss("f32", 2)));
+    let current = [1, 2].map(|seed| loss("fp8-current", seed));
+    let [first, second] = [1, 2].map(|s| 100.0 * (current[s as usize - 1] / loss("f32", s) - 1.0));
+    told(&format!(
+        "Current scaling ended at {:.4} and {:.4}, which is {first:.2}% and {second:.2}% above f32",
+        current[0], current[1]
+    ));
+    told(&format!("Delayed scaling ended at {:.4} (seed 1)", loss("fp8-delayed", 1)));
+    let short = format!("one FP8 run ended {second:.2}% above f32");
+    assert!(readme("README.md").contains(&short), "README.md does not say: {short}");
+}
+
+#[test]
+fn what_is_told_of_the_block_is_in_it() {
+    let block = committed("block.json");
+    let rows = block["rows"].as_array().expect("rows");
+    let [f32_time, bf16, fp8 @ ..] =
+        &rows.iter().map(|row| number(row, "forward_backward_ms")).collect::<Vec<_>>()[..]
+    else {
+        panic!("{rows:?}");
+    };
+    let (low, high) = range(fp8.iter().copied());
+    told(&format!(
+        "forward and backward take {f32_time:.0} ms in f32, {bf16:.0} ms in mixed bf16 and {low:.0} to {high:.0} ms in mixed bf16 with FP8"
+    ));
+}
+
+#[test]
+fn what_is_told_of_how_well_fp8_fits_is_in_it() {
+    let page = committed("fp8-current.json");
+    let products = page["products"].as_array().expect("products");
+    let limit = |product: &Value| {
+        let forward = product["role"] == "output";
+        rounding_limit([if forward { E4M3 } else { E5M2 }, E4M3]) - WORTHWHILE
+    };
+    let (fit, others): (Vec<_>, Vec<_>) =
+        products.iter().partition(|product| number(product, "last_db") >= limit(product));
+    assert!(fit.iter().all(|product| product["advice"] == "fits"), "{fit:?}");
+    let [worst] = others[..] else { panic!("not one that does not fit: {others:?}") };
+    assert_eq!((&worst["site"], &worst["role"]), (&"head".into(), &"grad_weight".into()));
+    told(&format!(
+        "Of the {} products {} fit in the last sample, of step {}",
+        products.len(),
+        fit.len(),
+        page["last_step"]
+    ));
+    let mut earlier: Vec<_> =
+        fit.into_iter().filter(|p| number(p, "lowest_db") < limit(p)).collect();
+    assert_eq!(earlier.len(), 4);
+    earlier.sort_by(|a, b| number(a, "lowest_db").total_cmp(&number(b, "lowest_db")));
+    let list = earlier.iter().map(|product| {
+        let [site, role] = ["site", "role"].map(|name| product[name].as_str().expect("text"));
+        format!("`{role}` of `{site}` ({:.1} dB)", number(product, "lowest_db"))
+    });
+    told(&format!(
+        "Four of these {} did not fit in an earlier sample: {}.",
+        products.len() - 1,
+        list.collect::<Vec<_>>().join(", ")
+    ));
+    told(&format!("The weight gradient of the head has {:.1} dB", number(worst, "last_db")));
+    told(&format!("It is {:.1}% of the FLOPs in FP8", number(worst, "flops_percent")));
+    let advice = worst["advice"].as_str().expect("text");
+    let instead = advice.strip_prefix("E4M3 × E4M3: ").expect("another format");
+    told(&format!("would have {instead} with its output gradient in E4M3"));
 }
 
 #[test]

@@ -32,6 +32,18 @@ fn weights(run: &Path) -> Vec<u8> {
     fs::read(run.join("weights.safetensors")).expect("a finished run has weights")
 }
 
+/// The losses as text: of two numbers that differ, no two are written alike, whatever a parser makes of them.
+fn losses(run: &Path) -> String {
+    fs::read_to_string(run.join("losses.jsonl")).expect("a run has losses")
+}
+
+/// Those of the outcome of a finished run, as text as well.
+fn outcome_losses(run: &Path) -> String {
+    let text = fs::read_to_string(run.join("outcome.json")).expect("a finished run has an outcome");
+    let losses = text.split_once("\"losses\": [").and_then(|(_, rest)| rest.split_once(']'));
+    losses.expect("a list of losses").0.to_owned()
+}
+
 /// Starts a run and kills it, by SIGKILL, as soon as its losses of so many epochs and the checkpoint of the last of them are there.
 fn kill_after_epoch(arguments: &[&str], run: &Path, epoch: usize) {
     let mut child = program(arguments).stderr(Stdio::null()).spawn().expect("the program starts");
@@ -66,13 +78,9 @@ fn resumes_to_equal_bits(precision: &str) {
     assert!(stderr.contains("going on from the checkpoint of epoch"), "{stderr}");
     assert!(!stderr.contains("epoch   1/4"), "the first epoch is not trained again: {stderr}");
     assert!(weights(&whole) == weights(&killed), "a resumed run ends elsewhere");
-    let losses = |run: &Path| json(run.join("outcome.json"))["losses"].clone();
-    assert_eq!(
-        losses(&whole),
-        losses(&killed),
-        "the losses of all epochs, those before the kill too"
-    );
-    assert_eq!(losses(&killed).as_array().map(Vec::len), Some(4));
+    assert_eq!(losses(&killed).lines().count(), 4);
+    assert_eq!(losses(&whole), losses(&killed), "of all epochs, those before the kill too");
+    assert_eq!(outcome_losses(&whole), outcome_losses(&killed));
     assert_eq!(json(killed.join("outcome.json"))["resumed"], true);
     assert_eq!(json(whole.join("outcome.json"))["resumed"], false);
 
@@ -92,6 +100,7 @@ fn resumes_to_equal_bits(precision: &str) {
     assert!(stdout.contains("nothing was left to train"), "{stdout}");
     assert!(weights(&whole) == weights(&killed), "the last checkpoint is the end of the run");
     assert_eq!(losses(&whole), losses(&killed));
+    assert_eq!(outcome_losses(&whole), outcome_losses(&killed));
     assert_eq!(json(killed.join("outcome.json"))["fp8_share"], share);
 }
 
@@ -136,11 +145,13 @@ fn killed_after_two_epochs(folder: &Path) -> PathBuf {
     for attempt in 0..5 {
         let run = folder.join(attempt.to_string());
         kill_after_epoch(&arguments("fp8-delayed", &run), &run, 2);
-        // On a busy machine the kill may come when the third checkpoint has taken the place of the first.
+        // On a busy machine the kill may come later, when the first checkpoint has been deleted.
         if parts.iter().all(|part| file(&run, part, 1).exists()) {
             for path in parts.iter().map(|part| file(&run, part, 3)).filter(|path| path.exists()) {
                 fs::remove_file(path).expect("removed");
             }
+            let two: String = losses(&run).split_inclusive('\n').take(2).collect();
+            fs::write(run.join("losses.jsonl"), two).expect("written");
             return run;
         }
     }
@@ -223,6 +234,80 @@ fn losses_that_were_lost_cost_no_checkpoints() {
         assert!(error.contains(words), "{stderr}");
     }
     assert!(run.join("checkpoint/model-2.mpk").exists());
+}
+
+/// A run with all of its checkpoints that has not written what it came to.
+fn unfinished(folder: &Path) -> PathBuf {
+    let run = folder.join("run");
+    succeeds(&arguments("f32", &run));
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(run.join(file)).expect("removed");
+    }
+    run
+}
+
+/// Resumes a run, which must fail with these words in the last line, and train nothing.
+fn cannot_go_on(run: &Path, words: &[&str]) {
+    let before = losses(run);
+    let resume = [arguments("f32", run), vec!["--resume"]].concat();
+    let output = program(&resume).output().expect("the program starts");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let error = stderr.lines().last().expect("an error");
+    for words in [&["error: ", "another --out"], words].concat() {
+        assert!(error.contains(words), "`{words}` is missing in: {stderr}");
+    }
+    assert_eq!(losses(run), before);
+}
+
+/// Once the losses of a later epoch are there, a checkpoint was whole: training from the beginning would throw the run away.
+#[test]
+fn files_that_are_missing_are_damage() {
+    let folder = folder();
+    let run = unfinished(folder.path());
+    let whole = folder.path().join("whole");
+    succeeds(&arguments("f32", &whole));
+    let remove = |name: &str| fs::remove_file(run.join("checkpoint").join(name)).expect("removed");
+
+    // The last three are kept. Of the last epoch, a kill may have come while it was written.
+    remove("optim-4.mpk");
+    remove("model-3.mpk");
+    let resume = [arguments("f32", &run), vec!["--resume"]].concat();
+    let (_, stderr) = succeeds(&resume);
+    for line in [
+        "the checkpoint of epoch 4 is passed over: optim-4.mpk was not written",
+        "the checkpoint of epoch 3 is passed over: model-3.mpk is missing",
+        "going on from the checkpoint of epoch 2",
+    ] {
+        assert!(stderr.contains(line), "`{line}` is missing in: {stderr}");
+    }
+    assert!(weights(&whole) == weights(&run), "a resumed run ends elsewhere");
+
+    for file in ["outcome.json", "weights.safetensors"] {
+        fs::remove_file(run.join(file)).expect("removed");
+    }
+    for name in ["optim-4.mpk", "model-3.mpk", "scheduler-2.mpk"] {
+        remove(name);
+    }
+    cannot_go_on(&run, &["no checkpoint in", "is whole", "model-3.mpk is missing"]);
+    fs::remove_dir_all(run.join("checkpoint")).expect("removed");
+    cannot_go_on(&run, &["losses.jsonl has 4 epochs", "no whole checkpoint"]);
+}
+
+#[test]
+fn a_kill_while_the_first_checkpoint_is_written_costs_no_more_than_the_time() {
+    let folder = folder();
+    let run = unfinished(folder.path());
+    // As such a kill leaves it: the losses of one epoch, and of its checkpoint the first file.
+    let first: String = losses(&run).split_inclusive('\n').take(1).collect();
+    fs::write(run.join("losses.jsonl"), first).expect("written");
+    let checkpoints = run.join("checkpoint");
+    fs::remove_dir_all(&checkpoints).expect("removed");
+    fs::create_dir(&checkpoints).expect("made");
+    fs::write(checkpoints.join("model-1.mpk"), "whole or not").expect("written");
+    let (_, stderr) = succeeds(&[arguments("f32", &run), vec!["--resume"]].concat());
+    assert!(stderr.contains("optim-1.mpk was not written"), "{stderr}");
+    assert!(stderr.contains("training from the beginning"), "{stderr}");
 }
 
 #[test]

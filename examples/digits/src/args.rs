@@ -1,9 +1,9 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use examples_common::{BackendName, once};
 
 use crate::recipe::RecipeName;
 
@@ -37,7 +37,7 @@ pub struct Args {
     recipes: Vec<RecipeName>,
 
     /// The backend that all runs use
-    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
     pub backend: BackendName,
 
     /// An Fp8Config as JSON for the FP8 runs, whose scaling is that of their recipe [default: dimensions of at least 16]
@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE.csv.gz")]
     pub data: Option<PathBuf>,
 
-    /// The directory that loss.svg and scales.svg are written to; made if it does not exist
+    /// The directory that loss.svg, scales.svg and runs.json are written to; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     pub out: PathBuf,
 
@@ -60,71 +60,11 @@ pub struct Args {
 impl Args {
     /// The recipes, f32 first, each once.
     pub fn recipes(&self) -> Vec<RecipeName> {
-        let f32_first = [RecipeName::F32].into_iter().chain(self.recipes.iter().copied());
-        once(f32_first)
+        once([RecipeName::F32].into_iter().chain(self.recipes.iter().copied()))
     }
 
     /// The seeds, each once.
     pub fn seeds(&self) -> Vec<u64> {
         once(self.seeds.iter().copied())
     }
-}
-
-fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
-    let mut seen = vec![];
-    for item in items {
-        if !seen.contains(&item) {
-            seen.push(item);
-        }
-    }
-    seen
-}
-
-/// A backend. Flex and NdArray run on every machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BackendName {
-    /// Burn's default CPU backend; FP8 quantizes with SIMD
-    Flex,
-    /// FP8 quantizes with tensor operations, as on any backend without code of its own
-    Ndarray,
-    /// NVIDIA GPUs, with Burn's Fusion; FP8 runs on tensor cores from compute capability 8.9
-    #[cfg(feature = "cuda")]
-    Cuda,
-}
-
-impl BackendName {
-    /// The name that `--backend` takes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Flex => "flex",
-            Self::Ndarray => "ndarray",
-            #[cfg(feature = "cuda")]
-            Self::Cuda => "cuda",
-        }
-    }
-}
-
-/// Reads the command line; on `--help`, `--version` or an error returns the exit code of what it printed.
-pub fn parse() -> Result<Args, ExitCode> {
-    Args::try_parse().map_err(|error| {
-        if error.use_stderr() {
-            eprintln!("{}", one_line(&error.to_string()));
-            ExitCode::from(2)
-        } else {
-            // Nothing is left to do where the help text has no reader.
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
-    })
-}
-
-/// clap's message without its usage paragraphs: the problem and, where there is one, the hint.
-fn one_line(message: &str) -> String {
-    let paragraphs = message.split("\n\n").filter(|paragraph| {
-        !["Usage:", "For more information"]
-            .iter()
-            .any(|start| paragraph.trim_start().starts_with(start))
-    });
-    let words = paragraphs.flat_map(str::split_whitespace);
-    words.collect::<Vec<_>>().join(" ") + " (see --help)"
 }

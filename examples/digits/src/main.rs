@@ -9,34 +9,28 @@ mod report;
 mod scales;
 mod train;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use burn::backend::{Autodiff, Flex, NdArray};
-use burn::tensor::backend::Backend;
+use anyhow::Result;
+use burn::backend::Autodiff;
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul};
+use examples_common::{OnBackend, Origin, end, parse, print, write};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::{Args, BackendName};
+use args::Args;
 use data::Digits;
 use model::LayerProducts;
 use recipe::RecipeName;
-use report::Run;
+use report::{Record, Run};
 use train::{Outcome, Plan};
 
+/// The name of the package, and so of the program.
+const PROGRAM: &str = env!("CARGO_PKG_NAME");
+
 fn main() -> ExitCode {
-    let args = match args::parse() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // File names and fields may hold line breaks: an error stays one line.
-            eprintln!("{}", format!("error: {error:#}").replace(char::is_control, " "));
-            ExitCode::from(2)
-        }
+    match parse::<Args>() {
+        Ok(args) => end(run(&args).map(|()| ExitCode::SUCCESS)),
+        Err(code) => code,
     }
 }
 
@@ -45,61 +39,77 @@ fn run(args: &Args) -> Result<()> {
         Some(path) => Fp8Config::load(path)?,
         None => Fp8Config::default(),
     };
-    match args.backend {
-        BackendName::Flex => compare::<Flex>(args, &config),
-        BackendName::Ndarray => compare::<NdArray>(args, &config),
-        #[cfg(feature = "cuda")]
-        BackendName::Cuda => {
-            anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
-                .and_then(|()| compare::<burn::backend::Cuda>(args, &config))
-        }
+    args.backend.run(PROGRAM, Comparison { args, config })
+}
+
+/// What is compared, on whatever backend.
+struct Comparison<'a> {
+    args: &'a Args,
+    config: Fp8Config,
+}
+
+impl OnBackend for Comparison<'_> {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        compare::<B>(self.args, &self.config)
     }
 }
 
 /// Trains with each seed and each recipe and reports them all.
-fn compare<B: Backend + Fp8Matmul>(args: &Args, config: &Fp8Config) -> Result<()> {
+fn compare<B: Fp8Matmul>(args: &Args, config: &Fp8Config) -> Result<()> {
     let (recipes, seeds) = (args.recipes(), args.seeds());
     let configs = recipes.iter().map(|recipe| recipe.config(*config));
     let configs = configs.collect::<Result<Vec<_>>>()?;
     config.check::<B>(&B::Device::default())?;
     let digits = Digits::load(args.data.as_deref())?;
     plot::prepare(&args.out)?;
+    // Before anything is written: what is written may lie in the repository.
+    let origin = Origin::here(PROGRAM, args.backend.as_str());
 
     let steps = train::steps(&digits) * args.epochs as usize;
     let progress = progress_bar((steps * recipes.len() * seeds.len()) as u64)?;
     let images = digits.train.len().min(train::BATCH);
     let mut runs = Vec::new();
-    let mut shown = false;
+    let mut first_step = String::new();
     for &seed in &seeds {
         for (&recipe, config) in recipes.iter().zip(&configs) {
             progress.set_message(format!("{}, seed {seed}", recipe.as_str()));
             let expected = model::expected_products(config, images);
             let plan = Plan { digits: &digits, epochs: args.epochs, seed, fp8_layers: None };
-            let outcome = train_with::<B>(recipe, config, plan, &expected, &progress);
-            let run = Run::new(recipe, seed, outcome);
+            let mut outcome = train_with::<B>(recipe, config, plan, &expected, &progress);
             assert_eq!(
-                run.fp8_products_per_step,
+                outcome.first_step.fp8().count(),
                 expected.iter().map(|layer| layer.products).sum::<usize>(),
                 "a step of {} runs other products in FP8 than the filter takes:\n{}",
                 recipe.as_str(),
-                run.first_step
+                outcome.first_step
             );
-            if recipe != RecipeName::F32 && !shown && !args.json {
-                progress.suspend(|| print(&report::first_step(&run, &expected)))?;
-                shown = true;
+            if recipe != RecipeName::F32 && first_step.is_empty() {
+                first_step = report::first_step(recipe, &outcome.first_step, &expected);
+                if !args.json {
+                    progress.suspend(|| print(&first_step))?;
+                }
             }
-            runs.push(run);
+            if seed != seeds[0] {
+                outcome.scales.clear();
+            }
+            runs.push(Run::new(recipe, seed, outcome));
         }
     }
     progress.finish_and_clear();
 
-    let loss = plot::loss_curves(&args.out, &runs)?;
-    let scales = plot::scales(&args.out, &runs)?;
+    let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| args.out.join(name));
+    write(&loss, plot::loss_curves(&runs)?)?;
+    write(&scales, plot::scales(&runs)?)?;
+    let record = Record { origin, epochs: args.epochs, first_step, runs };
+    write(&args.out.join("runs.json"), record.json()?)?;
+    let runs = &record.runs;
     match args.json {
-        true => print(&report::json(args, &runs)),
+        true => print(&report::json(args, runs)),
         false => print(&format!(
             "{}\nloss curves: {}\nscales over time: {}\n",
-            report::table(&runs),
+            report::table(runs),
             loss.display(),
             scales.display()
         )),
@@ -107,7 +117,7 @@ fn compare<B: Backend + Fp8Matmul>(args: &Args, config: &Fp8Config) -> Result<()
 }
 
 /// One run. What differs between the recipes is all here.
-fn train_with<B: Backend + Fp8Matmul>(
+fn train_with<B: Fp8Matmul>(
     recipe: RecipeName,
     config: &Fp8Config,
     plan: Plan,
@@ -136,13 +146,4 @@ fn train_with<B: Backend + Fp8Matmul>(
 fn progress_bar(steps: u64) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template("{msg:20} {wide_bar} {pos}/{len} steps, {eta} left")?;
     Ok(ProgressBar::new(steps).with_style(style))
-}
-
-/// Not `print!`, which panics where the reader of a pipe has gone: that is no error here.
-fn print(text: &str) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to stdout"),
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
@@ -37,28 +37,24 @@ pub fn prepare(directory: &Path) -> Result<()> {
         .with_context(|| format!("cannot make the directory {}", directory.display()))
 }
 
-/// Draws the mean training loss of each epoch into `loss.svg` and returns its path.
+/// Draws the mean training loss of each epoch.
 ///
 /// # Errors
-/// Where the file cannot be written.
-pub fn loss_curves(directory: &Path, runs: &[Run]) -> Result<PathBuf> {
-    let path = directory.join("loss.svg");
+/// Where the plotting library fails.
+pub fn loss_curves(runs: &[Run]) -> Result<String> {
     let mut svg = String::new();
     draw(&mut svg, runs).map_err(|error| anyhow!("cannot draw the loss curves: {error}"))?;
-    fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    Ok(svg)
 }
 
-/// Draws the scales of the first seed's FP8 runs over time into `scales.svg` and returns its path.
+/// Draws the scales of the first seed's FP8 runs over time.
 ///
 /// # Errors
-/// Where the file cannot be written.
-pub fn scales(directory: &Path, runs: &[Run]) -> Result<PathBuf> {
-    let path = directory.join("scales.svg");
+/// Where the plotting library fails.
+pub fn scales(runs: &[Run]) -> Result<String> {
     let mut svg = String::new();
     draw_scales(&mut svg, runs).map_err(|error| anyhow!("cannot draw the scales: {error}"))?;
-    fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    Ok(svg)
 }
 
 const SCALES_SIZE: (u32, u32) = (1080, 640);
@@ -69,8 +65,8 @@ fn draw_scales(svg: &mut String, runs: &[Run]) -> Result<(), Box<dyn std::error:
     area.fill(&WHITE)?;
     let title = ("sans-serif", 20).into_font().color(&INK);
     let area = area.titled("Scales in the last step of each epoch (x ≈ code × scale)", title)?;
-    let seed = runs.first().map(|run| run.seed);
-    let of_seed = |run: &&Run| Some(run.seed) == seed && run.recipe != RecipeName::F32;
+    let seed = runs.first().map(|run| run.row.seed);
+    let of_seed = |run: &&Run| Some(run.row.seed) == seed && run.row.recipe != RecipeName::F32;
     let runs: Vec<_> = runs.iter().filter(of_seed).collect();
     let in_fp8 = |layer: usize| {
         runs.iter().any(|run| run.scales.iter().flatten().any(|scale| scale.layer == layer))
@@ -95,9 +91,10 @@ fn draw_panel(
     layer: usize,
     operand: Operand,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    let name = operand.to_string();
     let line = |run: &Run| -> Vec<(f64, f64)> {
         let of_epoch = |scales: &Vec<LayerScale>| {
-            let found = scales.iter().find(|s| s.layer == layer && s.operand == operand);
+            let found = scales.iter().find(|s| s.layer == layer && s.operand == name);
             found.map(|found| f64::from(found.scale).log2())
         };
         let epochs = run.scales.iter().enumerate();
@@ -133,10 +130,10 @@ fn draw_panel(
         .axis_desc_style(text.clone())
         .draw()?;
     for run in runs {
-        let (colour, width) = stroke(run.recipe);
+        let (colour, width) = stroke(run.row.recipe);
         chart
             .draw_series(LineSeries::new(line(run), colour.stroke_width(width)))?
-            .label(run.recipe.as_str())
+            .label(run.row.recipe.as_str())
             .legend(move |(x, y)| {
                 PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(width))
             });
@@ -241,7 +238,7 @@ fn loss_label(loss: &f64) -> String {
 
 /// The mean over the seeds of a recipe, for each epoch.
 fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
-    let of_recipe: Vec<_> = runs.iter().filter(|run| run.recipe == recipe).collect();
+    let of_recipe: Vec<_> = runs.iter().filter(|run| run.row.recipe == recipe).collect();
     let epochs = of_recipe.first().map_or(0, |run| run.losses.len());
     let mean = |epoch| {
         let total: f64 = of_recipe.iter().map(|run: &&Run| f64::from(run.losses[epoch])).sum();

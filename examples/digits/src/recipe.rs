@@ -4,10 +4,11 @@ use anyhow::{Result, bail};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::{Delayed, Fp8Config, Recipe, Scaling};
 use clap::ValueEnum;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// What a run trains with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RecipeName {
     /// No FP8
     #[value(name = "f32")]
@@ -71,10 +72,4 @@ pub fn layers(config: &Fp8Config) -> Fp8DotGeneralConfig {
         .with_amax_history_length(delayed.history_length)
         .with_amax_choice(delayed.amax_choice)
         .with_margin(config.recipe.margin)
-}
-
-impl Serialize for RecipeName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use anyhow::Result;
 use burn_fp8::Report;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use examples_common::{Origin, once};
+use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
 use crate::model::LayerProducts;
@@ -13,8 +15,8 @@ use crate::scales::LayerScale;
 use crate::train::Outcome;
 
 /// A row of the table.
-#[derive(Serialize)]
-pub struct Run {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     /// What it trained with.
     pub recipe: RecipeName,
     /// The seed of weights and order.
@@ -27,56 +29,50 @@ pub struct Run {
     pub seconds: f64,
     /// The matrix products of a training step that ran in FP8.
     pub fp8_products_per_step: usize,
-    /// The mean training loss of each epoch, for the picture.
-    #[serde(skip)]
+}
+
+/// A run with what the pictures show of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Its row of the table.
+    #[serde(flatten)]
+    pub row: Row,
+    /// The mean training loss of each epoch.
     pub losses: Vec<f32>,
-    /// The scales of the last step of each epoch, for the picture.
-    #[serde(skip)]
+    /// The scales of the last step of each epoch; of the first seed alone, which the picture shows.
     pub scales: Vec<Vec<LayerScale>>,
-    /// The matrix products of the first step.
-    #[serde(skip)]
-    pub first_step: Report,
 }
 
 impl Run {
     /// The row of this outcome.
     pub fn new(recipe: RecipeName, seed: u64, outcome: Outcome) -> Self {
-        Self {
+        let row = Row {
             recipe,
             seed,
             test_accuracy: outcome.test_accuracy,
             train_loss: outcome.losses.last().copied().unwrap_or(f32::NAN),
             seconds: outcome.seconds,
             fp8_products_per_step: outcome.first_step.fp8().count(),
-            losses: outcome.losses,
-            scales: outcome.scales,
-            first_step: outcome.first_step,
-        }
+        };
+        Self { row, losses: outcome.losses, scales: outcome.scales }
     }
 }
 
 /// The recipes of the runs, in the order in which they first ran.
 pub fn recipes(runs: &[Run]) -> Vec<RecipeName> {
-    let mut recipes = Vec::new();
-    for run in runs {
-        if !recipes.contains(&run.recipe) {
-            recipes.push(run.recipe);
-        }
-    }
-    recipes
+    once(runs.iter().map(|run| run.row.recipe))
 }
 
 /// The trace of a step, and why it holds as many FP8 products as it does.
-pub fn first_step(run: &Run, expected: &[LayerProducts]) -> String {
+pub fn first_step(recipe: RecipeName, trace: &Report, expected: &[LayerProducts]) -> String {
     let mut text = format!(
-        "The matrix products of the first training step of {}:\n\n{}\n\n",
-        run.recipe.as_str(),
-        run.first_step
+        "The matrix products of the first training step of {}:\n\n{trace}\n\n",
+        recipe.as_str()
     );
     for (index, layer) in expected.iter().enumerate() {
         let LayerProducts { inputs, outputs, products, rejection } = layer;
         let why = match (products, rejection) {
-            (0, Some(rejection)) if run.recipe == RecipeName::Fp8Layers => {
+            (0, Some(rejection)) if recipe == RecipeName::Fp8Layers => {
                 format!("left an nn::Linear ({rejection}), whose products are not traced")
             }
             (0, Some(rejection)) => {
@@ -110,7 +106,7 @@ pub fn table(runs: &[Run]) -> String {
         "seconds",
         "FP8 products a step",
     ]);
-    for run in runs {
+    for Run { row: run, .. } in runs {
         table.add_row([
             run.recipe.as_str().to_owned(),
             run.seed.to_string(),
@@ -128,8 +124,8 @@ pub fn table(runs: &[Run]) -> String {
     let seeds = runs.len() / recipes.len().max(1);
     if seeds > 1 {
         let means = recipes.iter().map(|recipe| {
-            let of_recipe = runs.iter().filter(|run| run.recipe == *recipe);
-            let mean = of_recipe.map(|run| run.test_accuracy).sum::<f64>() / seeds as f64;
+            let of_recipe = runs.iter().filter(|run| run.row.recipe == *recipe);
+            let mean = of_recipe.map(|run| run.row.test_accuracy).sum::<f64>() / seeds as f64;
             format!("{} {:.2}%", recipe.as_str(), 100.0 * mean)
         });
         let _ = writeln!(
@@ -145,11 +141,39 @@ pub fn table(runs: &[Run]) -> String {
 struct Json<'a> {
     backend: &'static str,
     epochs: u32,
-    runs: &'a [Run],
+    runs: Vec<&'a Row>,
 }
 
 /// All runs as one JSON object on one line. A loss that is no number is `null`.
 pub fn json(args: &Args, runs: &[Run]) -> String {
+    let runs = runs.iter().map(|run| &run.row).collect();
     let json = Json { backend: args.backend.as_str(), epochs: args.epochs, runs };
     serde_json::to_string(&json).expect("numbers and names always serialize") + "\n"
+}
+
+/// All that is known of all runs, with what they were measured with: `runs.json`.
+#[derive(Serialize, Deserialize)]
+pub struct Record {
+    /// What they were measured with.
+    pub origin: Origin,
+    /// Epochs of each.
+    pub epochs: u32,
+    /// The products of the first step in FP8, as printed; empty where none of the runs was.
+    pub first_step: String,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+impl Record {
+    /// As JSON, a line for each run.
+    pub fn json(&self) -> Result<String> {
+        let Self { origin, epochs, first_step, runs } = self;
+        let runs = runs.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+        Ok(format!(
+            "{{\n\"origin\": {},\n\"epochs\": {epochs},\n\"first_step\": {},\n\"runs\": [\n{}\n]\n}}\n",
+            serde_json::to_string(origin)?,
+            serde_json::to_string(first_step)?,
+            runs.join(",\n")
+        ))
+    }
 }

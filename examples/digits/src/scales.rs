@@ -3,16 +3,17 @@
 use burn_fp8::burn_fp8_core::Operand;
 use burn_fp8::report::ProductReport;
 use burn_fp8::{GemmRole, Report};
+use serde::{Deserialize, Serialize};
 
 use crate::model::LAYERS;
 
 /// The scale of an operand of a layer in some step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LayerScale {
     /// The layer, from 0.
     pub layer: usize,
-    /// Which of its tensors.
-    pub operand: Operand,
+    /// The name of one of its tensors, as [`Operand`] displays it.
+    pub operand: String,
     /// The scale.
     pub scale: f32,
 }
@@ -30,6 +31,7 @@ pub fn of_step(report: &Report) -> Vec<LayerScale> {
         };
         for (operand, report) in operands.into_iter().zip([product.lhs, product.rhs]) {
             if let (Some(operand), Some(report)) = (operand, report) {
+                let operand = operand.to_string();
                 scales.push(LayerScale { layer, operand, scale: report.scale });
             }
         }

@@ -23,10 +23,23 @@ fn accuracies(report: &Value, recipe: &str) -> Vec<f64> {
 
 const FP8: [&str; 3] = ["fp8-current", "fp8-delayed", "fp8-layers"];
 
+/// What is wrong with a report whose FP8 runs are to have trained in FP8: the products of each step, and a loss that f32 does not have.
+fn not_in_fp8(report: &Value) -> Vec<String> {
+    let f32 = runs(report, "f32");
+    let pairs = FP8.iter().flat_map(|recipe| runs(report, recipe).into_iter().zip(&f32));
+    pairs
+        .filter(|(fp8, f32)| {
+            fp8["fp8_products_per_step"] != 5 || fp8["train_loss"] == f32["train_loss"]
+        })
+        .map(|(fp8, _)| fp8.to_string())
+        .collect()
+}
+
 #[test]
 fn fp8_is_as_accurate_as_f32() {
     // 30 epochs of 23 steps.
     let report = json("accuracy", &["--seed", "1,2,3"]);
+    assert_eq!(not_in_fp8(&report), [""; 0]);
     let f32 = accuracies(&report, "f32");
     assert!(f32.iter().all(|&accuracy| accuracy >= 0.95), "f32: {f32:?}");
     let mean = |accuracies: &[f64]| accuracies.iter().sum::<f64>() / 3.0;
@@ -36,6 +49,14 @@ fn fp8_is_as_accurate_as_f32() {
         assert_eq!((f32.len(), fp8.len()), (3, 3));
         assert!((mean(&f32) - mean(&fp8)).abs() <= 0.01, "f32 {f32:?}, {recipe} {fp8:?}");
     }
+}
+
+/// With FP8 off, every recipe is as accurate as f32: the test above must not take that for FP8.
+#[test]
+fn fp8_that_is_off_is_not_taken_for_fp8() {
+    let path = file("off", "off.json", br#"{"enabled": false}"#);
+    let report = json("off", &["--epochs", "1", "--config", &path]);
+    assert_eq!(not_in_fp8(&report).len(), FP8.len(), "{report}");
 }
 
 #[test]
@@ -55,11 +76,20 @@ fn json_holds_every_run() {
             assert_eq!(run.as_object().map(|fields| fields.len()), Some(6));
         }
     }
-    let svg =
-        |name| fs::read_to_string(directory("json").join(name)).expect("the picture is written");
-    let loss = svg("loss.svg");
+    let written = |name| fs::read_to_string(directory("json").join(name)).expect("it is written");
+    // The same numbers, with what the pictures show and what they were measured with.
+    let record: Value = serde_json::from_str(&written("runs.json")).expect("JSON");
+    assert_eq!(record["origin"]["command"], "digits --seed 7 --seed 8 --epochs 1 --json");
+    let recorded = record["runs"].as_array().expect("a list of runs");
+    for (recorded, run) in recorded.iter().zip(report["runs"].as_array().expect("a list")) {
+        let same = |(name, value): (&String, &Value)| recorded[name] == *value;
+        assert!(run.as_object().expect("a run").iter().all(same), "{recorded}");
+        assert_eq!(recorded["losses"], Value::from(vec![run["train_loss"].clone()]));
+    }
+    assert_eq!(recorded.len(), 8);
+    let loss = written("loss.svg");
     assert!(loss.starts_with("<svg") && loss.contains("fp8-current, mean of 2 seeds"));
-    let scales = svg("scales.svg");
+    let scales = written("scales.svg");
     for words in FP8.iter().chain(&["layer 1 (64→128), input", "layer 2 (128→128), output_grad"])
     {
         assert!(scales.contains(words), "`{words}` is missing in scales.svg");

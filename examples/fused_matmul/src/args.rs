@@ -1,9 +1,8 @@
 //! The command line.
 
-use std::process::ExitCode;
-
 use burn_fp8::Execution;
 use clap::{Parser, ValueEnum};
+use examples_common::BackendName;
 
 /// Climbs the ladder of fused FP8 matrix products: plain codes, mixed formats, scales, ReLU, bias and GELU, amax, and inference with
 /// calibrated static scales. Prints for each step what it does, its error against f64, and what ran it.
@@ -27,7 +26,7 @@ pub struct Args {
     pub seed: u64,
 
     /// What runs the products
-    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
     pub backend: BackendName,
 
     /// How products run; `native` ends the program at one that cannot run on tensor cores
@@ -39,21 +38,6 @@ pub struct Args {
 fn size() -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser;
     clap::value_parser!(u16).range(1..=1024).map(usize::from)
-}
-
-/// A backend of Burn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BackendName {
-    /// Burn's default CPU backend
-    Flex,
-    /// FP8 in tensor operations, as on any backend without code of its own
-    Ndarray,
-    /// A GPU, or Mesa's software Vulkan
-    #[cfg(feature = "wgpu")]
-    Wgpu,
-    /// An NVIDIA GPU
-    #[cfg(feature = "cuda")]
-    Cuda,
 }
 
 /// How products run.
@@ -75,13 +59,4 @@ impl From<ExecutionName> for Execution {
             ExecutionName::Native => Self::Native,
         }
     }
-}
-
-/// Reads the command line; on `--help`, `--version` or an error returns the exit code of what it printed.
-pub fn parse() -> Result<Args, ExitCode> {
-    Args::try_parse().map_err(|error| {
-        // Nothing is left to do where the text has no reader.
-        let _ = error.print();
-        ExitCode::from(if error.use_stderr() { 2 } else { 0 })
-    })
 }

@@ -9,33 +9,22 @@ mod print;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use burn::backend::{Flex, NdArray};
 use burn_fp8::{Fp8Config, Fp8Matmul};
+use clap::Parser;
+use examples_common::{OnBackend, end};
 
-use args::{Args, BackendName};
+use args::Args;
 
 fn main() -> ExitCode {
-    let args = match args::parse() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    let done = match args.backend {
-        BackendName::Flex => climb::<Flex>(&args),
-        BackendName::Ndarray => climb::<NdArray>(&args),
-        #[cfg(feature = "wgpu")]
-        BackendName::Wgpu => climb::<burn::backend::Wgpu>(&args),
-        #[cfg(feature = "cuda")]
-        BackendName::Cuda => {
-            anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")
-                .and_then(|()| climb::<burn::backend::Cuda>(&args))
-        }
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
+    let args = Args::parse();
+    end(args.backend.run(env!("CARGO_PKG_NAME"), &args).map(|()| ExitCode::SUCCESS))
+}
+
+impl OnBackend for &Args {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        climb::<B>(self)
     }
 }
 

@@ -1,8 +1,6 @@
 //! What goes to stdout.
 
-use std::io::{self, Write};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn_fp8::Report;
 use burn_fp8::report::ProductReport;
 
@@ -31,10 +29,7 @@ pub fn ran(report: &Report) -> String {
     format!("ran {count}: {}", products.join("; "))
 }
 
-/// Prints a line. Not `println!`, which panics where the reader of a pipe has gone: that is no error here.
+/// Prints a line.
 pub fn line(text: &str) -> Result<()> {
-    match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to stdout"),
-    }
+    examples_common::print(&format!("{text}\n"))
 }

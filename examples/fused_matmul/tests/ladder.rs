@@ -2,6 +2,10 @@
 
 use std::process::{Command, Output};
 
+use examples_common::Origin;
+use examples_common::committed::Results;
+use serde_json::{Value, json};
+
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fused_matmul"))
         .args(arguments)
@@ -80,4 +84,36 @@ fn help_and_errors() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
+}
+
+/// Whether two texts have the same words, and the same numbers but for what the order of f32 sums changes.
+fn alike(a: &str, b: &str) -> bool {
+    let same = |(a, b): (&str, &str)| match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) => (a - b).abs() <= 0.05 * a.abs().max(b.abs()) || a.max(b) < 1e-6,
+        _ => a == b,
+    };
+    let words =
+        |text: &str| text.split([' ', '\n', ',', ';']).map(str::to_owned).collect::<Vec<_>>();
+    let (a, b) = (words(a), words(b));
+    a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same((a, b)))
+}
+
+/// README.md shows what results/ladder.json holds, and that is what the program prints.
+#[test]
+fn what_is_told_is_what_is_printed() {
+    let results = Results::of(env!("CARGO_MANIFEST_DIR"));
+    let printed = climb(&[]);
+    if Results::renders() {
+        let command = "fused_matmul".to_owned();
+        let origin = Origin { command, ..Origin::here("fused_matmul", "flex") };
+        let record = json!({ "origin": origin, "printed": printed });
+        examples_common::write_json(&results.path("ladder.json"), &record).expect("written");
+    }
+    let record: Value = serde_json::from_str(&results.text("ladder.json")).expect("JSON");
+    let origin: Origin = serde_json::from_value(record["origin"].clone()).expect("an origin");
+    let committed = record["printed"].as_str().expect("text");
+    assert!(alike(&printed, committed), "{printed}");
+    assert!(!alike(&printed, &printed.replace("3.8e-2", "4.8e-2")), "numbers count");
+    let told = format!("```text\n{committed}```\n\nMade with {origin}.");
+    results.check_part("../README.md", "output", &told);
 }

@@ -3,12 +3,12 @@
 mod plot;
 mod report;
 
-use std::fs;
+use anyhow::{Result, bail};
+use examples_common::{Origin, once, write, write_json};
 
-use anyhow::{Context, Result, bail};
-
+use crate::PROGRAM;
 use crate::args::Compare;
-use crate::child::{self, Child, Origin, mean, once};
+use crate::child::{self, Child, mean};
 use crate::precision::Precision;
 use crate::run;
 use crate::size::Size;
@@ -32,8 +32,7 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
     }
     let seeds = once(args.seeds.iter().copied());
     let runs_folder = args.out.join("runs");
-    fs::create_dir_all(&runs_folder)
-        .with_context(|| format!("cannot make the folder {}", runs_folder.display()))?;
+    run::make_folder(&runs_folder)?;
     let mut runs = vec![];
     let count = precisions.len() * seeds.len();
     for &seed in &seeds {
@@ -47,19 +46,15 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
         }
     }
     let comparison = Comparison {
-        origin: Origin::here(args.common.backend),
+        origin: Origin::here(PROGRAM, args.common.backend.as_str()),
         size: args.common.size,
         goals: goals(args.common.size, &precisions, &runs),
         runs,
     };
     let table = comparison.markdown();
-    let write = |name: &str, content: &str| {
-        let path = args.out.join(name);
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-    };
-    run::write_json(&args.out.join("comparison.json"), &comparison.json())?;
-    write("table.md", &table)?;
-    write("loss.svg", &plot::loss(&comparison)?)?;
+    write_json(&args.out.join("comparison.json"), &comparison.json())?;
+    write(&args.out.join("table.md"), &table)?;
+    write(&args.out.join("loss.svg"), plot::loss(&comparison)?)?;
     let missed = comparison.goals.iter().any(|goal| !goal.reached);
     Ok((format!("{table}\n{}\n", args.out.display()), missed))
 }
@@ -111,6 +106,8 @@ mod tests {
             peak_memory: None,
             fp8_share: 0.0,
             resumed: false,
+            weights_crc32: None,
+            origin: None,
         };
         Run { precision, seed: 1, outcome }
     }

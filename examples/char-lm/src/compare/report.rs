@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
+use examples_common::{Origin, once};
 use serde_json::{Value, json};
 
 use super::final_loss;
-use crate::child::{Origin, mean, once};
+use crate::child::mean;
 use crate::precision::Precision;
 use crate::run::Outcome;
 use crate::size::Size;
@@ -223,8 +224,8 @@ mod tests {
     #[test]
     fn what_is_committed_is_drawn_from_the_committed_numbers() {
         let comparison = committed();
-        committed::check("table.md", &comparison.markdown());
-        committed::check("loss.svg", &plot::loss(&comparison).expect("drawn"));
+        committed::results().check("table.md", &comparison.markdown());
+        committed::results().check("loss.svg", &plot::loss(&comparison).expect("drawn"));
     }
 
     #[test]

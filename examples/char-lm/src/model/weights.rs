@@ -1,7 +1,7 @@
 //! All parameters of a model by name, as a safetensors file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -18,11 +18,11 @@ pub fn shapes<B: Backend, M: Module<B>>(model: &M) -> Vec<(String, Vec<usize>)> 
     collect.values.into_iter().map(|(name, shape, ())| (name, shape)).collect()
 }
 
-/// Writes all float parameters as F32, FP8 state of layers among them. Equal weights give equal bytes.
+/// Writes all float parameters as F32, FP8 state of layers among them, and returns the CRC-32 of the file. Equal weights give equal bytes.
 ///
 /// # Errors
 /// Where the file cannot be written.
-pub fn save<B: Backend, M: Module<B>>(model: &M, path: &Path) -> Result<()> {
+pub fn save<B: Backend, M: Module<B>>(model: &M, path: &Path) -> Result<u32> {
     let bytes = |data: TensorData| data.convert::<f32>().as_bytes().to_vec();
     let mut collect = Collect { path: vec![], found: bytes, values: vec![] };
     model.visit(&mut collect);
@@ -31,14 +31,15 @@ pub fn save<B: Backend, M: Module<B>>(model: &M, path: &Path) -> Result<()> {
     });
     let views = views.collect::<Result<BTreeMap<_, _>>>()?;
     let file = safetensors::serialize(views, None)?;
-    fs::write(path, file).with_context(|| format!("cannot write {}", path.display()))
+    examples_common::write(path, &file)?;
+    Ok(crc32fast::hash(&file))
 }
 
-/// Reads what [`save`] wrote into a model of the same shape.
+/// Reads what [`save`] wrote into a model of the same shape. Without the CRC-32 that [`save`] returned, a changed weight goes unseen.
 ///
 /// # Errors
 /// Where the file cannot be read, is damaged, is larger than such a model's can be, or holds other parameters; names it.
-pub fn load<B: Backend, M: Module<B>>(model: M, path: &Path) -> Result<M> {
+pub fn load<B: Backend, M: Module<B>>(model: M, path: &Path, crc32: Option<u32>) -> Result<M> {
     let read = || -> Result<M> {
         let expected = shapes::<B, M>(&model);
         let elements: usize =
@@ -66,6 +67,11 @@ pub fn load<B: Backend, M: Module<B>>(model: M, path: &Path) -> Result<M> {
             let numbers = tensor.data().chunks_exact(4);
             let numbers = numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             values.insert(name.clone(), numbers);
+        }
+        // Last: what is wrong with the structure says more than a checksum does.
+        let found = crc32fast::hash(&bytes);
+        if let Some(crc32) = crc32.filter(|crc32| *crc32 != found) {
+            bail!("is damaged: its CRC-32 is {found}, but was {crc32} when the run ended");
         }
         Ok(model.map(&mut Fill { path: vec![], values }))
     };

@@ -3,14 +3,15 @@
 mod plot;
 
 use std::fmt::Write;
-use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
+use examples_common::{Origin, once, write, write_json};
 use serde_json::{Value, json};
 
+use crate::PROGRAM;
 use crate::args::Sensitivity;
-use crate::child::{self, Child, Origin, mean, once};
+use crate::child::{self, Child, mean};
 use crate::high::High;
 use crate::precision::{Precision, Setup};
 use crate::run;
@@ -90,8 +91,7 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     let seeds = once(args.seeds.iter().copied());
     let variants = variants(args);
     let runs_folder = args.out.join("runs");
-    fs::create_dir_all(&runs_folder)
-        .with_context(|| format!("cannot make the folder {}", runs_folder.display()))?;
+    run::make_folder(&runs_folder)?;
     let shape = args.common.size.shape();
     let epochs = args.common.epochs.map_or(shape.epochs.div_ceil(3), |epochs| epochs as usize);
     let count = variants.len() * seeds.len();
@@ -122,7 +122,7 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     };
     ranked.sort_by(|a, b| key(b).total_cmp(&key(a)));
     let ranking = Ranking {
-        origin: Origin::here(args.common.backend),
+        origin: Origin::here(PROGRAM, args.common.backend.as_str()),
         precision: args.precision,
         size: args.common.size.as_str().into(),
         seeds,
@@ -130,13 +130,9 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
         variants: ranked,
     };
     let table = markdown(&ranking);
-    let write = |name: &str, content: &str| {
-        let path = args.out.join(name);
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-    };
-    run::write_json(&args.out.join("sensitivity.json"), &json(&ranking))?;
-    write("sensitivity.md", &table)?;
-    write("sensitivity.svg", &plot::bars(&ranking)?)?;
+    write_json(&args.out.join("sensitivity.json"), &json(&ranking))?;
+    write(&args.out.join("sensitivity.md"), &table)?;
+    write(&args.out.join("sensitivity.svg"), plot::bars(&ranking)?)?;
     Ok(format!("{table}\n{}\n", args.out.display()))
 }
 
@@ -233,9 +229,10 @@ fn json(ranking: &Ranking) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{BackendName, Common};
+    use crate::args::Common;
     use crate::committed;
     use crate::size::Size;
+    use examples_common::BackendName;
 
     fn variant(gains: &[f64]) -> Variant {
         Variant {
@@ -280,8 +277,8 @@ mod tests {
     #[test]
     fn what_is_committed_is_drawn_from_the_committed_numbers() {
         let ranking = committed();
-        committed::check("sensitivity.md", &markdown(&ranking));
-        committed::check("sensitivity.svg", &plot::bars(&ranking).expect("drawn"));
+        committed::results().check("sensitivity.md", &markdown(&ranking));
+        committed::results().check("sensitivity.svg", &plot::bars(&ranking).expect("drawn"));
     }
 
     fn args(precision: Precision, each_layer: bool) -> Sensitivity {

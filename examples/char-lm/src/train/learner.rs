@@ -1,0 +1,103 @@
+//! What Burn's Learner is made of: a step, the optimizer, the learning rate.
+
+use anyhow::{Result, anyhow};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::lr_scheduler::composed::{ComposedLrScheduler, ComposedLrSchedulerConfig};
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::optim::adaptor::OptimizerAdaptor;
+use burn::optim::{AdamW, AdamWConfig};
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::train::metric::{Adaptor, ItemLazy, LossInput};
+use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+
+use crate::loader::Batch;
+use crate::model::Gpt;
+use crate::precision::{Setup, for_compute};
+use crate::size::Shape;
+
+/// The learning rate rises over so many steps, and falls to a hundredth by a cosine over all.
+const WARMUP: usize = 50;
+const GRADIENT_NORM: f32 = 1.0;
+const WEIGHT_DECAY: f32 = 0.1;
+
+/// The loss of a step, for the Learner's metrics.
+pub struct Loss<B: Backend>(Tensor<B, 1>);
+
+impl<B: Backend> ItemLazy for Loss<B> {
+    type ItemSync = Loss<burn::backend::Flex>;
+
+    fn sync(self) -> Self::ItemSync {
+        Loss(Tensor::from_data(self.0.into_data(), &Default::default()))
+    }
+}
+
+impl<B: Backend> Adaptor<LossInput<B>> for Loss<B> {
+    fn adapt(&self) -> LossInput<B> {
+        LossInput::new(self.0.clone())
+    }
+}
+
+impl<B> TrainStep for Gpt<B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    type Input = Batch<B>;
+    type Output = Loss<B::InnerBackend>;
+
+    fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
+        let Batch { inputs, targets, step } = batch;
+        let (loss, gradients) = step.observe(|| {
+            let model = for_compute::<B, _>(self);
+            let loss = model.loss(inputs, targets);
+            (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
+        });
+        TrainOutput::new(self, gradients, Loss(loss))
+    }
+}
+
+impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
+    type Input = Batch<B>;
+    type Output = Loss<B>;
+
+    fn step(&self, batch: Batch<B>) -> Loss<B> {
+        let model = for_compute::<B, _>(self);
+        Loss(model.loss(batch.inputs, batch.targets))
+    }
+}
+
+/// AdamW, wrapped for loss scaling and for the state of FP8.
+pub type Optimizer<B> = LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>;
+
+/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record.
+pub fn optimizer<B: AutodiffBackend + Fp8Matmul>(setup: &Setup) -> Optimizer<B>
+where
+    B::InnerBackend: Fp8Matmul,
+{
+    let adamw = AdamWConfig::new()
+        .with_weight_decay(WEIGHT_DECAY)
+        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)));
+    let optimizer = Fp8Optimizer::new(adamw.init());
+    let optimizer = match setup.delayed() {
+        Some(state) => optimizer.with_delayed_state(state.clone()),
+        None => optimizer,
+    };
+    LossScaledOptimizer::new(optimizer, setup.loss_scale().clone())
+}
+
+/// The learning rate of each of so many steps.
+///
+/// # Errors
+/// Where Burn refuses it.
+pub fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
+    let peak = shape.learning_rate;
+    ComposedLrSchedulerConfig::new()
+        .linear(LinearLrSchedulerConfig::new(1.0 / WARMUP as f64, 1.0, WARMUP))
+        .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 100.0))
+        .init()
+        .map_err(|error| anyhow!("learning rate: {error}"))
+}
