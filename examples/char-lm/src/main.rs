@@ -14,6 +14,7 @@ mod model;
 mod ngram;
 mod precision;
 mod probe;
+mod program;
 mod progress;
 mod recorder;
 mod run;
@@ -37,12 +38,10 @@ use args::{Command, SamplingArgs};
 use generate::Sampling;
 use model::Gpt;
 use precision::Setup;
+use program::PROGRAM;
 use run::{Folder, Outcome, Settings};
 use size::Size;
 use text::{Text, Vocabulary};
-
-/// The name of the package, and so of the program.
-const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
 fn main() -> ExitCode {
     let args = match parse::<args::Args>() {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::Module;
 use burn::tensor::backend::Backend;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::FloatDType;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
@@ -263,11 +263,6 @@ impl Setup {
 /// The model as it computes inside [`Setup::scope`]: with its parameters in the compute type. Gradients pass through to the parameters.
 pub fn for_compute<B: Backend, M: Module<B>>(model: &M) -> M {
     policy::cast_module_to_compute(model)
-}
-
-/// What a model gives out, in the output type of [`Setup::scope`].
-pub fn to_output<B: Backend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, D> {
-    policy::cast_to_output(output)
 }
 
 #[cfg(test)]

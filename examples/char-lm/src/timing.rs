@@ -14,10 +14,10 @@ use examples_common::{Origin, write, write_json};
 use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
 
-use crate::PROGRAM;
 use crate::args::Timing;
 use crate::model::{Block, future};
 use crate::precision::{Precision, Setup, for_compute};
+use crate::program::PROGRAM;
 use crate::run;
 use crate::size::Shape;
 

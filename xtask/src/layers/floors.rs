@@ -22,6 +22,7 @@ pub const FLOORS: Floors = Floors {
             "burn-fp8-gpu-run",
             "char-lm",
             "digits",
+            "examples-common",
             "fused_matmul",
             "xtask",
         ],

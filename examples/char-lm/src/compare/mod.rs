@@ -6,13 +6,14 @@ mod report;
 use anyhow::{Result, bail};
 use examples_common::{Origin, once, write, write_json};
 
-use crate::PROGRAM;
 use crate::args::Compare;
 use crate::child::{self, Child, mean};
 use crate::precision::Precision;
+use crate::program::PROGRAM;
 use crate::run;
 use crate::size::Size;
 
+use report::final_loss;
 pub use report::{Comparison, Goal, Run};
 
 /// Trains all of them, writes `comparison.json`, `table.md` and `loss.svg`, and returns the table and whether a goal was missed.
@@ -57,12 +58,6 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
     write(&args.out.join("loss.svg"), plot::loss(&comparison)?)?;
     let missed = comparison.goals.iter().any(|goal| !goal.reached);
     Ok((format!("{table}\n{}\n", args.out.display()), missed))
-}
-
-/// The mean final validation loss of a precision.
-fn final_loss(runs: &[Run], precision: Precision) -> f64 {
-    let of_precision = runs.iter().filter(|run| run.precision == precision);
-    mean(of_precision.map(|run| run.outcome.final_loss()))
 }
 
 /// What the size promises, and whether it came so.

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::Comparison;
+use super::report::Comparison;
 use crate::precision::Precision;
 
 const SIZE: (u32, u32) = (860, 520);

@@ -6,7 +6,6 @@ use comfy_table::{CellAlignment, Table, presets};
 use examples_common::{Origin, once};
 use serde_json::{Value, json};
 
-use super::final_loss;
 use crate::child::mean;
 use crate::precision::Precision;
 use crate::run::Outcome;
@@ -44,6 +43,12 @@ pub struct Comparison {
     pub goals: Vec<Goal>,
     /// The runs, never none, f32 first among those of a seed.
     pub runs: Vec<Run>,
+}
+
+/// The mean final validation loss of a precision.
+pub fn final_loss(runs: &[Run], precision: Precision) -> f64 {
+    let of_precision = runs.iter().filter(|run| run.precision == precision);
+    mean(of_precision.map(|run| run.outcome.final_loss()))
 }
 
 impl Comparison {

@@ -10,7 +10,7 @@ use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::named;
 
 use super::dense::Dense;
-use super::{DEVIATION, LayerKind};
+use super::layers::{DEVIATION, LayerKind};
 use crate::size::Shape;
 
 /// A pre-norm transformer block (Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019):

@@ -2,9 +2,8 @@
 
 mod block;
 mod dense;
+mod layers;
 mod weights;
-
-use std::fmt;
 
 use anyhow::{Result, bail};
 use burn::module::Module;
@@ -16,72 +15,16 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::policy;
 use burn_fp8::report::named;
 
 pub use block::Block;
 use dense::Dense;
+use layers::DEVIATION;
+pub use layers::{LayerKind, Layers};
 pub use weights::{load, save, shapes};
 
-use crate::precision::to_output;
 use crate::size::Shape;
-
-/// The standard deviation of new weights, as in GPT-2.
-const DEVIATION: f64 = 0.02;
-
-/// A linear layer by its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerKind {
-    /// Queries, keys and values of attention.
-    Qkv,
-    /// The output projection of attention.
-    Projection,
-    /// The first layer of the MLP.
-    Up,
-    /// The second layer of the MLP.
-    Down,
-    /// From the residual stream to the characters.
-    Head,
-}
-
-impl LayerKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Qkv, Self::Projection, Self::Up, Self::Down, Self::Head];
-
-    /// Those that each block has.
-    pub const OF_BLOCK: [Self; 4] = [Self::Qkv, Self::Projection, Self::Up, Self::Down];
-
-    /// The name that `--high` takes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Qkv => "qkv",
-            Self::Projection => "projection",
-            Self::Up => "up",
-            Self::Down => "down",
-            Self::Head => "head",
-        }
-    }
-}
-
-/// Layers to keep out of FP8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layers {
-    /// Those of this kind, in all blocks.
-    Kind(LayerKind),
-    /// All of this block, counted from 0.
-    Block(usize),
-    /// One of this block.
-    One(usize, LayerKind),
-}
-
-impl fmt::Display for Layers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kind(kind) => f.write_str(kind.as_str()),
-            Self::Block(index) => write!(f, "block{index}"),
-            Self::One(index, kind) => write!(f, "block{index}.{}", kind.as_str()),
-        }
-    }
-}
 
 /// A GPT on characters: token and position embeddings, blocks, a last norm and a head of its own.
 #[derive(Module, Debug)]
@@ -171,7 +114,7 @@ impl<B: Fp8Matmul> Gpt<B> {
         let device = logits.device();
         let logits = logits.reshape([batch * context, characters]);
         // The loss is one number a batch: it stays in f32 whatever the model gives out.
-        let logits = to_output(logits).cast(FloatDType::F32);
+        let logits = policy::cast_to_output(logits).cast(FloatDType::F32);
         CrossEntropyLossConfig::new()
             .init(&device)
             .forward(logits, targets.reshape([batch * context]))

@@ -23,7 +23,6 @@ use burn_fp8::{Fp8Matmul, Report};
 use examples_common::{Origin, write_json};
 
 use self::learner::Optimizer;
-use crate::PROGRAM;
 use crate::checkpoint;
 use crate::curve::{self, Course, Curve, Patience, Point};
 use crate::loader::{self, TrainLoader, ValidLoader};
@@ -31,6 +30,7 @@ use crate::model::{self, Gpt};
 use crate::ngram;
 use crate::precision::Setup;
 use crate::probe::{self, StepContext};
+use crate::program::PROGRAM;
 use crate::progress::Silent;
 use crate::recorder::WholeFileRecorder;
 use crate::run::{self, Folder, Outcome, Settings};

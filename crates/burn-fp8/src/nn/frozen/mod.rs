@@ -17,6 +17,7 @@
 //! ```
 
 mod activation;
+mod check;
 mod file;
 mod module;
 mod record;
@@ -28,9 +29,9 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Overflow, ProductKind, Recipe};
 
 pub use activation::ActivationScale;
+use check::{check_finite, check_shape, read_bias};
 pub use file::{load_all, save_all};
 pub use record::FrozenLinearRecord;
-use record::check_finite;
 
 use crate::backend::Fp8Matmul;
 use crate::config::{self, Execution};
@@ -307,19 +308,6 @@ impl<B: Backend> FrozenLinear<B> {
     }
 }
 
-fn read_bias<B: Backend>(bias: &Option<Tensor<B, 1>>) -> Option<Vec<f32>> {
-    let bias = constant(bias.clone()?).cast(FloatDType::F32);
-    Some(bias.into_data().to_vec().expect("it is f32"))
-}
-
 fn invalid(reason: String) -> Fp8Error {
     Fp8Error::Invalid { what: "frozen linear layer", reason }
-}
-
-/// Whether a weight can be of this shape, else why not.
-fn check_shape([d_input, d_output]: [usize; 2]) -> Result<(), String> {
-    match d_input > 0 && d_output > 0 {
-        true => Ok(()),
-        false => Err(format!("the weight [{d_input}, {d_output}] has no elements")),
-    }
 }

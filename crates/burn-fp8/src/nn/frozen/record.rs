@@ -6,6 +6,7 @@ use burn::tensor::{Bytes, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 use serde::{Deserialize, Serialize};
 
+use super::check::{check_finite, check_shape, read_bias};
 use super::{ActivationScale, FrozenLinear};
 use crate::engine::check_scale;
 use crate::scaled::Fp8Codes;
@@ -36,7 +37,7 @@ impl TryFrom<Fields> for FrozenLinearRecord {
         if d_input.checked_mul(*d_output) != Some(codes.len()) {
             return Err(format!("{} codes for a weight [{d_input}, {d_output}]", codes.len()));
         }
-        super::check_shape([*d_input, *d_output])?;
+        check_shape([*d_input, *d_output])?;
         check_scale("weight_scale", *weight_scale)?;
         if let Some(scale) = input_scale {
             check_scale("input_scale", *scale)?;
@@ -51,24 +52,6 @@ impl TryFrom<Fields> for FrozenLinearRecord {
     }
 }
 
-/// Whether weight and bias have a finite element each, else which one has not.
-pub(super) fn check_finite(
-    [d_input, d_output]: [usize; 2],
-    codes: &[u8],
-    bias: Option<&[f32]>,
-) -> Result<(), String> {
-    const REMEDY: &str = "all are NaN or infinite; the model that it comes from has diverged, or its file is damaged";
-    if codes.iter().all(|code| Fp8Format::E4M3.decode(*code).is_nan()) {
-        return Err(format!(
-            "no element of the weight [{d_input}, {d_output}] is finite: {REMEDY}"
-        ));
-    }
-    if bias.is_some_and(|bias| !bias.is_empty() && !bias.iter().any(|b| b.is_finite())) {
-        return Err(format!("no element of the bias [{d_output}] is finite: {REMEDY}"));
-    }
-    Ok(())
-}
-
 impl FrozenLinearRecord {
     pub(super) fn fields(&self) -> &Fields {
         &self.0
@@ -79,7 +62,7 @@ impl<B: Backend> FrozenLinear<B> {
     /// The record. Waits for the device.
     pub fn to_record(&self) -> FrozenLinearRecord {
         let [d_input, d_output] = self.dims();
-        let bias = super::read_bias(&self.bias);
+        let bias = read_bias(&self.bias);
         let input_scale = match self.activation {
             ActivationScale::Static(scale) => Some(scale),
             ActivationScale::Current => None,
