@@ -142,9 +142,9 @@ struct Row {
     /// Medians, in milliseconds.
     forward_ms: f64,
     forward_backward_ms: f64,
-    /// Of its products, those in FP8; and of these, those on tensor cores.
-    fp8_products: usize,
-    native_products: usize,
+    /// Of its products, those in FP8; and of these, those on tensor cores. None in a file from before they were counted.
+    fp8_products: Option<usize>,
+    native_products: Option<usize>,
     /// Each round.
     all_forward_ms: Vec<f64>,
     all_forward_backward_ms: Vec<f64>,
@@ -158,8 +158,8 @@ impl Row {
             name: variant.name.into(),
             forward_ms: median(&variant.forward),
             forward_backward_ms: median(&variant.both),
-            fp8_products,
-            native_products,
+            fp8_products: Some(fp8_products),
+            native_products: Some(native_products),
             all_forward_ms: variant.forward,
             all_forward_backward_ms: variant.both,
         }
@@ -223,11 +223,13 @@ impl Times {
         if self.is_emulated {
             return " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win.".into();
         }
-        let fp8 = self.rows.iter().filter(|row| row.fp8_products > 0);
-        fp8.map(|Row { name, fp8_products, native_products, .. }| {
-            format!("\n\n{name}: {native_products} of {fp8_products} FP8 products on tensor cores.")
-        })
-        .collect()
+        let counted = self.rows.iter().filter_map(|row| {
+            Some((&row.name, row.fp8_products.filter(|count| *count > 0)?, row.native_products?))
+        });
+        let lines = counted.map(|(name, fp8, native)| {
+            format!("\n\n{name}: {native} of {fp8} FP8 products on tensor cores.")
+        });
+        lines.collect()
     }
 }
 

@@ -107,11 +107,11 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Result<(), Box<dyn std::er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::Origin;
     use crate::compare::Run;
     use crate::curve::Point;
     use crate::run::Outcome;
     use crate::size::Size;
+    use examples_common::Origin;
 
     /// A comparison of runs with these validation losses by epoch.
     fn comparison(runs: &[(Precision, u64, &[f64])], bigram_loss: f64) -> Comparison {
@@ -130,10 +130,13 @@ mod tests {
                 peak_memory: None,
                 fp8_share: 0.0,
                 resumed: false,
+                weights_crc32: None,
+                origin: None,
             };
             Run { precision, seed, outcome }
         };
         let origin = Origin {
+            commit: None,
             command: "char-lm compare".into(),
             date: "2026-11-21".into(),
             cpu: "made up".into(),

@@ -78,8 +78,8 @@ fn draw(svg: &mut String, ranking: &Ranking) -> Result<(), Box<dyn std::error::E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::Origin;
     use crate::precision::Precision;
+    use examples_common::Origin;
 
     /// A ranking of FP8 as a whole, and of each kind of layer with the gains of two seeds.
     fn ranking(gains: &[(&str, [f64; 2])]) -> Ranking {
@@ -93,6 +93,7 @@ mod tests {
         let parts = gains.iter().map(|&(high, gains)| variant(Some(high), gains));
         Ranking {
             origin: Origin {
+                commit: None,
                 command: "char-lm sensitivity".into(),
                 date: "2026-11-21".into(),
                 cpu: "made up".into(),
