@@ -12,7 +12,8 @@ use common::delayed::{
     K, M, N, delayed, product, scales, scales_come_from_earlier_steps, state_stays_finite,
     with_amax,
 };
-use common::{Outer, Random, bits, tensor, values};
+use common::exact::{Exact, Sums};
+use common::{Outer, Random, bits, reference, tensor, values};
 
 #[test]
 fn scales_come_from_earlier_steps_on_flex() {
@@ -60,21 +61,11 @@ fn a_value_beyond_the_old_scale_saturates_and_is_counted() {
             assert_eq!(forward.rhs.unwrap().saturated, 0);
             assert!(report.to_string().contains("2 saturated"), "{report}");
             // 16 became 1, the largest value that the scale of the step before can hold.
-            let quantized: Vec<f64> = w
-                .iter()
-                .map(|w| {
-                    let scale = f64::from(1f32 / 448.0);
-                    common::reference::round(f64::from(w / (1f32 / 448.0)), E4M3) * scale
-                })
-                .collect();
-            let column = |n: usize| -> f64 {
-                let x = |k: usize| if k < 3 { [1.0, -1.0, 1.0][k] } else { 0.5 };
-                (0..K).map(|k| x(k) * quantized[k * N + n]).sum()
-            };
-            let y = values(y);
-            for (n, y) in y[..N].iter().enumerate() {
-                assert!((f64::from(*y) - column(n)).abs() < 1e-4, "{n}: {y} {}", column(n));
-            }
+            let mut held = vec![0.5; M * K];
+            (held[0], held[1], held[2]) = (1.0, -1.0, 1.0);
+            let w_held = reference::quantize_dequantize_by(&w, 1.0 / 448.0, E4M3);
+            let exact = Exact::product(&held, &w_held, [M, K, N]);
+            exact.assert(&values(y), Sums::F32, "y");
             product::<Outer<Flex>>(&x, &w, &g);
         })
     });
@@ -226,9 +217,18 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
     use burn_fp8::report::HighPrecision;
 
     type Results = [Vec<u32>; 3];
-    fn run<B: AutodiffBackend>() -> (Results, Report) {
-        let mut random = Random(5);
-        let [x, w, g] = [M * K, K * N, M * N].map(|count| random.spread(count));
+    let mut random = Random(5);
+    let data = [M * K, K * N, M * N].map(|count| random.spread(count));
+    let exact = {
+        let [x, w, g] =
+            data.each_ref().map(|data| data.iter().copied().map(f64::from).collect::<Vec<_>>());
+        [
+            Exact::product(&x, &w, [M, K, N]),
+            Exact::product(&g, &reference::transpose(&w, [K, N]), [M, N, K]),
+            Exact::product(&reference::transpose(&x, [M, K]), &g, [K, M, N]),
+        ]
+    };
+    fn run<B: AutodiffBackend>([x, w, g]: [Vec<f32>; 3]) -> (Results, Report) {
         let x = Tensor::<B, 3>::from_data(TensorData::new(x, [2, M / 2, K]), &Default::default())
             .require_grad();
         let w = tensor::<B, 3>(&w, [1, K, N]).require_grad();
@@ -242,19 +242,21 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
     }
     let config = |recipe| common::every_matmul().with_recipe(recipe);
     for recipe in [Recipe::current(), Recipe::delayed()] {
-        let fresh = |recipe| DelayedState::new().scope(|| config(recipe).scope(run::<Outer<Flex>>));
+        let fresh = |recipe| {
+            DelayedState::new().scope(|| config(recipe).scope(|| run::<Outer<Flex>>(data.clone())))
+        };
         let (fp8, _) = fresh(recipe);
-        let (high, _) = run::<Autodiff<Flex>>();
+        let (high, _) = run::<Autodiff<Flex>>(data.clone());
         for role in GemmRole::ALL {
             let (mixed, report) = fresh(recipe.with_precision(role, Precision::High));
             for (index, other) in GemmRole::ALL.into_iter().enumerate() {
                 let expected = if other == role { &high } else { &fp8 };
                 if other == role && role != GemmRole::Output {
                     // One product over the joined leading dimensions: summed in another order than Burn's.
-                    let values = |bits: &[u32]| bits.iter().map(|b| f32::from_bits(*b)).collect();
-                    let (a, b): (Vec<f32>, Vec<f32>) =
-                        (values(&mixed[index]), values(&expected[index]));
-                    common::assert_close(&a, &b, 1e-6, "gradient");
+                    for bits in [&mixed[index], &expected[index]] {
+                        let values: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).collect();
+                        exact[index].assert(&values, Sums::F32, "gradient");
+                    }
                 } else {
                     assert!(mixed[index] == expected[index], "{role} high: {other}");
                 }

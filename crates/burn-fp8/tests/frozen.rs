@@ -9,14 +9,26 @@ use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
 use burn_fp8::report::HighPrecision;
 use burn_fp8::{Fp8Backend, Fp8Codes, Fp8Error, Fp8Matmul, ProductKind, high_precision, trace};
+use common::exact::{Exact, Sums};
 use common::frozen::layer;
-use common::{Random, assert_close, bits, every_matmul, reference, tensor, values};
+use common::{Random, bits, every_matmul, reference, tensor, values};
 
 use ActivationScale::{Current, Static};
 
-/// Quantizes with a given scale and dequantizes.
-fn quantize_dequantize(x: &[f32], scale: f32) -> Vec<f64> {
-    x.iter().map(|x| reference::round(f64::from(x / scale), E4M3) * f64::from(scale)).collect()
+/// What a layer computes, by definition.
+fn exact(
+    x: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    shape: [usize; 3],
+    activation: ActivationScale,
+) -> Exact {
+    let x = match activation {
+        Current => reference::quantize_dequantize(x, E4M3),
+        Static(scale) => reference::quantize_dequantize_by(x, scale, E4M3),
+    };
+    let weight = reference::quantize_dequantize(weight, E4M3);
+    Exact::product(&x, &weight, shape).plus_bias(bias)
 }
 
 /// Every shape and both kinds of scale against sums in f64 of the numbers of the format.
@@ -29,22 +41,8 @@ fn check_against_definition<B: Fp8Matmul>() {
             let (layer, weight, bias) = layer::<B>(&mut random, [k, n], activation);
             let x = random.spread(m * k);
             let y = values(layer.forward(tensor::<B, 2>(&x, [m, k])));
-            let x = match activation {
-                Current => reference::quantize_dequantize(&x, E4M3),
-                Static(scale) => quantize_dequantize(&x, scale),
-            };
-            let weight = reference::quantize_dequantize(&weight, E4M3);
-            let (product, magnitude) = reference::matmul(&x, &weight, [m, k, n]);
-            for (index, y) in y.iter().enumerate() {
-                let expected = product[index] + f64::from(bias[index % n]);
-                let size = magnitude[index] + f64::from(bias[index % n].abs());
-                let bound = size * (k as f64 + 4.0) * f64::from(f32::EPSILON);
-                let error = (f64::from(*y) - expected).abs();
-                assert!(
-                    error <= bound,
-                    "{m}×{k}×{n} {activation:?} [{index}]: {y}, not {expected}"
-                );
-            }
+            let exact = exact(&x, &weight, &bias, [m, k, n], activation);
+            exact.assert(&y, Sums::F32, &format!("{m}×{k}×{n} {activation:?}"));
         }
     }
 }
@@ -108,7 +106,9 @@ fn backends_hold_the_same_codes_and_decorated_ones_give_the_same_output() {
     {
         let ndarray = run::<burn::backend::NdArray>(&weight, &bias, &x);
         assert_eq!((ndarray.0, ndarray.1), (flex.0, flex.1));
-        assert_close(&ndarray.2, &flex.2, 1e-6, "outputs");
+        let exact = exact(&x, &weight, &bias, [6, k, n], Current);
+        exact.assert(&ndarray.2, Sums::F32, "NdArray");
+        exact.assert(&flex.2, Sums::F32, "Flex");
     }
 }
 
@@ -127,9 +127,12 @@ fn a_transposed_weight_is_frozen_as_its_copy() {
 
 fn check_ranks<B: Fp8Matmul>() {
     let mut random = Random(5);
-    let (layer, ..) = layer::<B>(&mut random, [12, 10], Static(0.01));
-    let x = tensor::<B, 2>(&random.spread(6 * 12), [6, 12]);
+    let (layer, weight, bias) = layer::<B>(&mut random, [12, 10], Static(0.01));
+    let input = random.spread(6 * 12);
+    let x = tensor::<B, 2>(&input, [6, 12]);
     let flat = values(layer.forward(x.clone()));
+    let exact = |x: &[f32]| exact(x, &weight, &bias, [x.len() / 12, 12, 10], Static(0.01));
+    exact(&input).assert(&flat, Sums::F32, "all rows");
     let y = layer.forward(x.clone().reshape([2, 3, 12]));
     assert_eq!((y.dims(), values(y)), ([2, 3, 10], flat.clone()));
     let y = layer.forward(x.clone().reshape([1, 2, 1, 3, 12]));
@@ -137,7 +140,7 @@ fn check_ranks<B: Fp8Matmul>() {
     // A row by itself is summed in another order.
     let y = layer.forward(x.clone().narrow(0, 2, 1).reshape([12]));
     assert_eq!(y.dims(), [10]);
-    assert_close(&values(y), &flat[20..30], 1e-6, "one row");
+    exact(&input[24..36]).assert(&values(y), Sums::F32, "one row");
     let transposed = x.clone().transpose().reshape([12, 6]).transpose();
     assert_eq!(values(layer.forward(transposed)), flat);
     let y = layer.forward(Tensor::<B, 3>::zeros([2, 0, 12], &x.device()));
@@ -155,14 +158,19 @@ fn inputs_have_any_rank() {
 #[test]
 fn outputs_have_the_type_of_the_input() {
     let mut random = Random(6);
-    let (layer, ..) = layer::<Flex>(&mut random, [32, 20], Current);
+    let (layer, weight, bias) = layer::<Flex>(&mut random, [32, 20], Current);
     let x = tensor::<Flex, 2>(&random.spread(3 * 32), [3, 32]);
-    for (dtype, tolerance) in [(FloatDType::BF16, 1e-2), (FloatDType::F16, 2e-3)] {
+    let weight = reference::quantize_dequantize(&weight, E4M3);
+    for dtype in [FloatDType::BF16, FloatDType::F16] {
         let x = x.clone().cast(dtype);
         let y = layer.forward(x.clone());
         assert_eq!(y.dtype(), DType::from(dtype));
-        let expected = layer.forward(x.cast(FloatDType::F32));
-        assert_close(&values(y), &values(expected), tolerance, "output");
+        // Product and bias are rounded to the type, and their sum is.
+        let x = reference::quantize_dequantize(&values(x), E4M3);
+        let bias = values(tensor::<Flex, 1>(&bias, [20]).cast(dtype));
+        let product = Exact::product(&x, &weight, [3, 32, 20]).rounded(dtype);
+        let exact = product.plus_bias(&bias).rounded(dtype);
+        exact.assert(&values(y), Sums::F32, &format!("{dtype:?}"));
     }
     // f64 is not quantized, and says so.
     let (y, report) = trace(|| layer.forward(x.clone().cast(FloatDType::F64)));
@@ -214,7 +222,7 @@ fn a_static_scale_saturates_and_the_trace_counts_it() {
 fn a_frozen_layer_runs_once_and_obeys_high_precision() {
     type B = Fp8Backend<Autodiff<Flex>>;
     let mut random = Random(8);
-    let (layer, weight, _) = layer::<B>(&mut random, [8, 4], Current);
+    let (layer, weight, bias) = layer::<B>(&mut random, [8, 4], Current);
     let x = tensor::<B, 2>(&random.spread(2 * 8), [2, 8]);
     let (_, report) = trace(|| layer.forward(x.clone()));
     assert_eq!((report.products.len(), report.fp8().count()), (1, 1), "{report}");
@@ -223,12 +231,9 @@ fn a_frozen_layer_runs_once_and_obeys_high_precision() {
     let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
     assert_eq!(reasons, [HighPrecision::Off], "{report}");
     let rounded = reference::quantize_dequantize(&weight, E4M3);
-    let exact: Vec<f64> = values(x.clone()).iter().map(|x| f64::from(*x)).collect();
-    let product = reference::matmul(&exact, &rounded, [2, 8, 4]).0;
-    let bias = values(layer.bias().expect("given").clone());
-    let expected: Vec<_> =
-        product.iter().enumerate().map(|(i, y)| *y as f32 + bias[i % 4]).collect();
-    assert_close(&values(y), &expected, 1e-6, "in high precision");
+    let x: Vec<f64> = values(x.clone()).iter().map(|x| f64::from(*x)).collect();
+    let exact = Exact::product(&x, &rounded, [2, 8, 4]).plus_bias(&bias);
+    exact.assert(&values(y), Sums::F32, "in high precision");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use burn_fp8::burn_fp8_core::scale;
 use burn_fp8::{
     Activation, Fp8Backend, Fp8Matmul, Fp8Tensor, Recipe, ScaledMatmulOptions, scaled_matmul,
 };
-use common::{Random, assert_close, fused, reference, tensor, values};
+use common::exact::{Exact, Sums};
+use common::{Random, assert_relative, fused, reference, tensor, values};
 
 #[test]
 fn flex_climbs_the_ladder_of_jax() {
@@ -37,17 +38,16 @@ const N: usize = 40;
 const P: usize = 32;
 
 /// `x · w + bias` in f64, of `x` `[M, from]` and `w` `[to, from]`, then an activation.
-fn layer(x: &[f64], w: &[f64], bias: &[f32], activation: Activation) -> Vec<f64> {
+fn layer(x: &[f64], w: &[f64], bias: &[f32], activation: Activation) -> Exact {
     let to = bias.len();
     let from = w.len() / to;
-    let (product, _) = reference::matmul(x, &reference::transpose(w, [to, from]), [M, from, to]);
-    let with_bias = product.iter().enumerate().map(|(index, x)| x + f64::from(bias[index % to]));
-    with_bias.map(|x| reference::activate(x, activation)).collect()
+    let product = Exact::product(x, &reference::transpose(w, [to, from]), [M, from, to]);
+    product.plus_bias(bias).activated(activation)
 }
 
-/// What a tensor of scale `scale` holds by definition: the division is f32's, as the library defines it.
+/// What a tensor of scale `scale` holds by definition.
 fn quantized(x: &[f32], scale: f32) -> Vec<f64> {
-    x.iter().map(|x| reference::round(f64::from(x / scale), E4M3) * f64::from(scale)).collect()
+    reference::quantize_dequantize_by(x, scale, E4M3)
 }
 
 /// gelu(x · w1 + b1) → E4M3 with a static scale; · w2 + b2 → f32.
@@ -77,7 +77,7 @@ fn inference_with_calibrated_scales<B: Fp8Matmul>() {
         options.with_bias(bias(0)).with_activation(Activation::Gelu)
     };
     let exact_w = weights.each_ref().map(|w| quantized(w, reference::scale(w, E4M3)));
-    let exact_first = |x: &[f64]| layer(x, &exact_w[0], &biases[0], Activation::Gelu);
+    let exact_first = |x: &[f64]| layer(x, &exact_w[0], &biases[0], Activation::Gelu).values;
 
     // Calibration, beside the same in f64.
     let amax = |x: &[f32]| x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
@@ -96,7 +96,7 @@ fn inference_with_calibrated_scales<B: Fp8Matmul>() {
     let scales =
         measured.map(|amax| scale::from_amax(amax, E4M3, Recipe::current().with_margin(1)));
     let [input_scale, hidden_scale] = expected.map(|amax| 2.0 * amax / 448.0);
-    assert_close(&scales, &[input_scale, hidden_scale], 1e-6, "scales");
+    assert_relative(&scales, &[input_scale, hidden_scale], 1e-6, "scales");
 
     // Inference.
     let x = Fp8Tensor::quantize_with(rows(&input), E4M3, scales[0]).expect("good");
@@ -126,8 +126,7 @@ fn inference_with_calibrated_scales<B: Fp8Matmul>() {
     // The second layer, of the codes that came out of the first one.
     let hidden: Vec<f64> = numbers.iter().map(|x| x * f64::from(scales[1])).collect();
     let exact = layer(&hidden, &exact_w[1], &biases[1], Activation::None);
-    let exact: Vec<f32> = exact.iter().map(|x| *x as f32).collect();
-    assert_close(&y, &exact, 1e-5, "second layer");
+    exact.assert(&y, Sums::F32, "second layer");
 }
 
 #[test]

@@ -8,13 +8,8 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::report::HighPrecision;
 use burn_fp8::{Fp8Backend, trace};
-use common::{Inner, Outer, Random, assert_close, every_matmul, reference, tensor, values};
-
-const TOLERANCE: f32 = 1e-5;
-
-fn f32s(values: &[f64]) -> Vec<f32> {
-    values.iter().map(|value| *value as f32).collect()
-}
+use common::exact::{Exact, Sums};
+use common::{Inner, Outer, Random, every_matmul, reference, tensor, values};
 
 /// `[2, 1, 3, 5] · [1, 4, 5, 2]`, with its gradients for an output gradient `dy`, in f64.
 fn check_broadcast<B: AutodiffBackend>() {
@@ -33,21 +28,30 @@ fn check_broadcast<B: AutodiffBackend>() {
     let (qx, qw) =
         (reference::quantize_dequantize(&x, E4M3), reference::quantize_dequantize(&w, E4M3));
     let qdy = reference::quantize_dequantize(&dy, E5M2);
-    let (mut expected_y, mut dx, mut dw) = (vec![], vec![0.0; qx.len()], vec![0.0; qw.len()]);
-    for i in 0..b0 {
-        for j in 0..b1 {
-            let (x, w) = (&qx[i * m * k..][..m * k], &qw[j * k * n..][..k * n]);
-            let dy = &qdy[(i * b1 + j) * m * n..][..m * n];
-            expected_y.extend(reference::matmul(x, w, [m, k, n]).0);
-            let grad = reference::matmul(dy, &reference::transpose(w, [k, n]), [m, n, k]).0;
-            dx[i * m * k..][..m * k].iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
-            let grad = reference::matmul(&reference::transpose(x, [m, k]), dy, [k, m, n]).0;
-            dw[j * k * n..][..k * n].iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
-        }
+    // Of each pair of matrices: output, gradients of both.
+    let pair = |i: usize, j: usize| {
+        let (x, w) = (&qx[i * m * k..][..m * k], &qw[j * k * n..][..k * n]);
+        let dy = &qdy[(i * b1 + j) * m * n..][..m * n];
+        [
+            Exact::product(x, w, [m, k, n]),
+            Exact::product(dy, &reference::transpose(w, [k, n]), [m, n, k]),
+            Exact::product(&reference::transpose(x, [m, k]), dy, [k, m, n]),
+        ]
+    };
+    let (y, [dx, dw]) =
+        (values(y), [left, right].map(|leaf| values(leaf.grad(&grads).expect("tracked"))));
+    for (index, y) in y.chunks(m * n).enumerate() {
+        pair(index / b1, index % b1)[0].assert(y, Sums::F32, "y");
     }
-    assert_close(&values(y), &f32s(&expected_y), TOLERANCE, "y");
-    assert_close(&values(left.grad(&grads).unwrap()), &f32s(&dx), TOLERANCE, "dx");
-    assert_close(&values(right.grad(&grads).unwrap()), &f32s(&dw), TOLERANCE, "dw");
+    let sum = |grads: Vec<Exact>| grads.into_iter().reduce(|a, b| a.plus(&b)).expect("several");
+    for (i, dx) in dx.chunks(m * k).enumerate() {
+        let exact = sum((0..b1).map(|j| pair(i, j)[1].clone()).collect());
+        exact.assert(dx, Sums::F32, "dx");
+    }
+    for (j, dw) in dw.chunks(k * n).enumerate() {
+        let exact = sum((0..b0).map(|i| pair(i, j)[2].clone()).collect());
+        exact.assert(dw, Sums::F32, "dw");
+    }
 }
 
 #[test]
@@ -69,16 +73,15 @@ fn a_plain_left_operand_broadcasts_over_a_batch() {
     let grads = every_matmul().scope(|| left.clone().matmul(right).sum().backward());
     let qx = reference::quantize_dequantize(&x, E4M3);
     let ones = vec![1.0; m * n];
-    let mut expected = vec![0.0; m * k];
-    for x in qx.chunks(k * n) {
-        let grad = reference::matmul(&ones, &reference::transpose(x, [k, n]), [m, n, k]).0;
-        expected.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
-    }
-    assert_close(&values(left.grad(&grads).unwrap()), &f32s(&expected), TOLERANCE, "da");
+    let grads_of_batch = qx
+        .chunks(k * n)
+        .map(|x| Exact::product(&ones, &reference::transpose(x, [k, n]), [m, n, k]));
+    let sum = grads_of_batch.reduce(|a, b| a.plus(&b)).expect("a batch");
+    sum.assert(&values(left.grad(&grads).unwrap()), Sums::F32, "da");
 }
 
 /// The same values as transposed, sliced, flipped and expanded views give the same product as contiguous ones, up to the
-/// order in which the backend sums.
+/// order in which the backend sums: that of their numbers, in f64.
 fn check_views<B: Backend>() {
     let mut random = Random(5);
     let (m, k, n) = (6, 10, 8);
@@ -96,14 +99,17 @@ fn check_views<B: Backend>() {
         ("row slice", tensor::<B, 2>(&random.spread(2 * m * k), [2 * m, k]).narrow(0, 2, m)),
         ("expanded", tensor::<B, 2>(&random.spread(k), [1, k]).expand([m, k])),
     ];
+    let quantized = |x: &Tensor<B, 2>| reference::quantize_dequantize(&values(x.clone()), E4M3);
     for (what, view) in views {
-        let (from_view, from_copy) = every_matmul()
-            .scope(|| (view.clone().matmul(w.clone()), contiguous(&view).matmul(w.clone())));
-        assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
         let weight = view.clone().transpose();
-        let (from_view, from_copy) = every_matmul()
-            .scope(|| (x.clone().matmul(weight.clone()), x.clone().matmul(contiguous(&weight))));
-        assert_close(&values(from_view), &values(from_copy), TOLERANCE, what);
+        for (x, w, shape) in [(&view, &w, [m, k, n]), (&x, &weight, [m, k, m])] {
+            let exact = Exact::product(&quantized(x), &quantized(w), shape);
+            every_matmul().scope(|| {
+                exact.assert(&values(x.clone().matmul(w.clone())), Sums::F32, what);
+                let copies = contiguous(x).matmul(contiguous(w));
+                exact.assert(&values(copies), Sums::F32, &format!("{what}, copied"));
+            });
+        }
     }
 }
 
@@ -115,7 +121,7 @@ fn views_give_what_copies_give() {
     check_views::<Fp8Backend<burn::backend::NdArray>>();
 }
 
-fn half_step<B: AutodiffBackend>(dtype: FloatDType) -> [Vec<f32>; 3] {
+fn half_step<B: AutodiffBackend>(dtype: FloatDType) {
     let mut random = Random(11);
     let x = tensor::<B, 2>(&random.spread(5 * 9), [5, 9]).cast(dtype).require_grad();
     let w = tensor::<B, 2>(&random.spread(9 * 4), [9, 4]).cast(dtype).require_grad();
@@ -131,16 +137,14 @@ fn half_step<B: AutodiffBackend>(dtype: FloatDType) -> [Vec<f32>; 3] {
         (reference::quantize_dequantize(&xs, E4M3), reference::quantize_dequantize(&ws, E4M3));
     let ones = reference::quantize_dequantize(&[1.0; 20], E5M2);
     let expected = [
-        reference::matmul(&qx, &qw, [5, 9, 4]).0,
-        reference::matmul(&ones, &reference::transpose(&qw, [9, 4]), [5, 4, 9]).0,
-        reference::matmul(&reference::transpose(&qx, [5, 9]), &ones, [9, 5, 4]).0,
+        Exact::product(&qx, &qw, [5, 9, 4]),
+        Exact::product(&ones, &reference::transpose(&qw, [9, 4]), [5, 4, 9]),
+        Exact::product(&reference::transpose(&qx, [5, 9]), &ones, [9, 5, 4]),
     ];
     let actual = [values(y), values(dx), values(dw)];
-    let epsilon = if dtype == FloatDType::BF16 { 2f32.powi(-8) } else { 2f32.powi(-11) };
-    for ((actual, expected), what) in actual.iter().zip(&expected).zip(["y", "dx", "dw"]) {
-        assert_close(actual, &f32s(expected), epsilon, what);
+    for ((actual, expected), what) in actual.iter().zip(expected).zip(["y", "dx", "dw"]) {
+        expected.rounded(dtype).assert(actual, Sums::F32, what);
     }
-    actual
 }
 
 #[test]

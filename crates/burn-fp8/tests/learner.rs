@@ -3,34 +3,26 @@
 mod common;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use burn::backend::{Autodiff, Flex};
-use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
-use burn::data::dataset::InMemDataset;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, Optimizer};
-use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
+use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorData};
-use burn::train::metric::{LossMetric, MetricDefinition};
-use burn::train::renderer::{
-    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
-    MetricsRendererTraining, ProgressType, TrainingProgress,
-};
 use burn::train::{
-    ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, RegressionOutput,
-    SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, RegressionOutput, TrainOutput,
+    TrainStep, TrainingStrategy,
 };
 use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
 use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{DelayedState, Fp8Config, Fp8Matmul, Recipe};
+use common::learner::{Batch, Sample, loader, training};
 use common::{Outer, Random, bits, values};
 
 const INPUTS: usize = 32;
@@ -119,28 +111,6 @@ impl<B: Fp8Matmul> Model<B> {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Batch<B: Backend> {
-    x: Tensor<B, 2>,
-    y: Tensor<B, 2>,
-}
-
-#[derive(Clone)]
-struct Stack;
-
-type Sample = (Vec<f32>, Vec<f32>);
-
-impl<B: Backend> Batcher<B, Sample, Batch<B>> for Stack {
-    fn batch(&self, samples: Vec<Sample>, device: &B::Device) -> Batch<B> {
-        let count = samples.len();
-        let (x, y): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
-        let tensor = |rows: Vec<Vec<f32>>, width| {
-            Tensor::from_data(TensorData::new(rows.concat(), [count, width]), device)
-        };
-        Batch { x: tensor(x, INPUTS), y: tensor(y, TARGETS) }
-    }
-}
-
 impl<B> TrainStep for Model<B>
 where
     B: AutodiffBackend + Fp8Matmul,
@@ -164,31 +134,9 @@ impl<B: Fp8Matmul> InferenceStep for Model<B> {
     }
 }
 
-/// Shows nothing.
-struct Silent;
-
-impl MetricsRendererTraining for Silent {
-    fn update_train(&mut self, _: MetricState) {}
-    fn update_valid(&mut self, _: MetricState) {}
-    fn render_train(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-    fn render_valid(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRendererEvaluation for Silent {
-    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
-    fn render_test(&mut self, _: EvaluationProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRenderer for Silent {
-    fn manual_close(&mut self) {}
-    fn register_metric(&mut self, _: MetricDefinition) {}
-}
-
-fn loader<B: Backend>(seed: u64, samples: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
+fn samples(seed: u64, count: usize) -> Vec<Sample> {
     let mut random = Random(seed);
-    let sample = |_| (random.spread(INPUTS), random.spread(TARGETS));
-    let samples: Vec<Sample> = (0..samples).map(sample).collect();
-    DataLoaderBuilder::new(Stack).batch_size(BATCH).build(InMemDataset::new(samples))
+    (0..count).map(|_| (random.spread(INPUTS), random.spread(TARGETS))).collect()
 }
 
 /// How a run differs from the plain one.
@@ -209,20 +157,13 @@ where
 {
     let model = Model::<B>::new(&Default::default(), options.layers);
     let scheduler = CosineAnnealingLrSchedulerConfig::new(0.02, 3 * EPOCHS).init();
-    let mut training = SupervisedTraining::new(
+    let mut training = training(
         folder,
-        loader::<B>(1, 3 * BATCH),
-        loader::<B::InnerBackend>(2, BATCH),
-    )
-    .renderer(Silent)
-    .with_application_logger(None)
-    .metric_train_numeric(LossMetric::new())
-    .metric_valid_numeric(LossMetric::new())
-    .with_file_checkpointer(NamedMpkFileRecorder::<FullPrecisionSettings>::new())
-    .num_epochs(options.epochs);
-    if let Some(epoch) = options.checkpoint {
-        training = training.checkpoint(epoch);
-    }
+        loader::<B>(samples(1, 3 * BATCH), BATCH),
+        loader::<B::InnerBackend>(samples(2, BATCH), BATCH),
+        options.epochs,
+        options.checkpoint,
+    );
     if let Some(batches) = options.accumulation {
         training = training.grads_accumulation(batches);
     }

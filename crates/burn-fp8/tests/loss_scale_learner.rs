@@ -3,33 +3,21 @@
 mod common;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use burn::backend::{Autodiff, Flex};
-use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
-use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
-use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::train::metric::{LossMetric, MetricDefinition};
-use burn::train::renderer::{
-    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
-    MetricsRendererTraining, ProgressType, TrainingProgress,
-};
-use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
-};
+use burn::train::{InferenceStep, Learner, RegressionOutput, TrainOutput, TrainStep};
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
 use burn_fp8::policy::{self, DynamicLossScale, LossScale, LossScaleRule, LossScaleState, Policy};
+use common::learner::{Batch, Sample, loader, training};
 use common::models::{initialized, parameters};
-use common::{Outer, Random, tensor};
+use common::{Outer, Random};
 
 const INPUTS: usize = 24;
 const TARGETS: usize = 16;
@@ -54,25 +42,6 @@ impl<B: Backend> Model<B> {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Batch<B: Backend> {
-    x: Tensor<B, 2>,
-    y: Tensor<B, 2>,
-}
-
-#[derive(Clone)]
-struct Stack;
-
-type Sample = (Vec<f32>, Vec<f32>);
-
-impl<B: Backend> Batcher<B, Sample, Batch<B>> for Stack {
-    fn batch(&self, samples: Vec<Sample>, _device: &B::Device) -> Batch<B> {
-        let count = samples.len();
-        let (x, y): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
-        Batch { x: tensor(&x.concat(), [count, INPUTS]), y: tensor(&y.concat(), [count, TARGETS]) }
-    }
-}
-
 impl<B: AutodiffBackend> TrainStep for Model<B> {
     type Input = Batch<B>;
     type Output = RegressionOutput<B>;
@@ -92,31 +61,10 @@ impl<B: Backend> InferenceStep for Model<B> {
     }
 }
 
-/// Shows nothing.
-struct Silent;
-
-impl MetricsRendererTraining for Silent {
-    fn update_train(&mut self, _: MetricState) {}
-    fn update_valid(&mut self, _: MetricState) {}
-    fn render_train(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-    fn render_valid(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRendererEvaluation for Silent {
-    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
-    fn render_test(&mut self, _: EvaluationProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRenderer for Silent {
-    fn manual_close(&mut self) {}
-    fn register_metric(&mut self, _: MetricDefinition) {}
-}
-
-fn loader<B: Backend>(seed: u64, batches: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
+fn samples(seed: u64, batches: usize) -> Vec<Sample> {
     let mut random = Random(seed);
     let mut numbers = |count| (0..count).map(|_| random.unit()).collect::<Vec<f32>>();
-    let samples = (0..batches * BATCH).map(|_| (numbers(INPUTS), numbers(TARGETS))).collect();
-    DataLoaderBuilder::new(Stack).batch_size(BATCH).build(InMemDataset::<Sample>::new(samples))
+    (0..batches * BATCH).map(|_| (numbers(INPUTS), numbers(TARGETS))).collect()
 }
 
 /// Trains `epochs` in all, from the checkpoint of an earlier one or from the start.
@@ -132,17 +80,13 @@ fn train<B: AutodiffBackend>(
     let model = Model { loss_scale: loss_scale.clone(), ..model.clone() };
     let inner = Fp8Optimizer::new(AdamWConfig::new().init());
     let optimizer = LossScaledOptimizer::new(inner, loss_scale.clone());
-    let mut training =
-        SupervisedTraining::new(folder, loader::<B>(1, BATCHES), loader::<B::InnerBackend>(2, 1))
-            .renderer(Silent)
-            .with_application_logger(None)
-            .metric_train_numeric(LossMetric::new())
-            .metric_valid_numeric(LossMetric::new())
-            .with_file_checkpointer(NamedMpkFileRecorder::<FullPrecisionSettings>::new())
-            .num_epochs(epochs);
-    if let Some(epoch) = checkpoint {
-        training = training.checkpoint(epoch);
-    }
+    let training = training(
+        folder,
+        loader::<B>(samples(1, BATCHES), BATCH),
+        loader::<B::InnerBackend>(samples(2, 1), BATCH),
+        epochs,
+        checkpoint,
+    );
     let model = training.launch(Learner::new(model, optimizer, ConstantLr::from(0.01))).model;
     (parameters(&model), loss_scale.export())
 }

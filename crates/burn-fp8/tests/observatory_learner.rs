@@ -4,28 +4,18 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
-
 use burn::backend::Flex;
-use burn::data::dataloader::DataLoaderBuilder;
-use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataset::InMemDataset;
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorData};
-use burn::train::metric::{MetricDefinition, NumericEntry};
-use burn::train::renderer::{
-    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
-    MetricsRendererTraining, ProgressType, TrainingProgress,
-};
 use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
 };
 use burn_fp8::report::metric::{Fp8Metric, Statistic};
 use burn_fp8::report::{Observatory, ObservatoryOptions, named};
+use common::learner::{Batch, Sample, Shown, loader};
 use common::{Outer, Random};
 
 const WIDTH: usize = 16;
@@ -41,81 +31,39 @@ struct Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    fn regression(&self, x: Tensor<B, 2>) -> RegressionOutput<B> {
-        let y = named("second", || {
-            self.second.forward(named("first", || self.first.forward(x.clone())))
-        });
-        let loss = MseLoss::new().forward(y.clone(), x.clone(), Reduction::Mean);
-        RegressionOutput::new(loss, y, x)
+    fn regression(&self, batch: Batch<B>) -> RegressionOutput<B> {
+        let output =
+            named("second", || self.second.forward(named("first", || self.first.forward(batch.x))));
+        let loss = MseLoss::new().forward(output.clone(), batch.y.clone(), Reduction::Mean);
+        RegressionOutput::new(loss, output, batch.y)
     }
 }
 
 impl<B: AutodiffBackend> TrainStep for Model<B> {
-    type Input = Tensor<B, 2>;
+    type Input = Batch<B>;
     type Output = RegressionOutput<B>;
 
-    fn step(&self, x: Tensor<B, 2>) -> TrainOutput<RegressionOutput<B>> {
+    fn step(&self, batch: Batch<B>) -> TrainOutput<RegressionOutput<B>> {
         self.observatory.step(|| {
-            let output = self.regression(x);
+            let output = self.regression(batch);
             TrainOutput::new(self, output.loss.backward(), output)
         })
     }
 }
 
 impl<B: Backend> InferenceStep for Model<B> {
-    type Input = Tensor<B, 2>;
+    type Input = Batch<B>;
     type Output = RegressionOutput<B>;
 
-    fn step(&self, x: Tensor<B, 2>) -> RegressionOutput<B> {
-        self.regression(x)
+    fn step(&self, batch: Batch<B>) -> RegressionOutput<B> {
+        self.regression(batch)
     }
 }
 
-#[derive(Clone)]
-struct Stack;
-
-impl<B: Backend> Batcher<B, Vec<f32>, Tensor<B, 2>> for Stack {
-    fn batch(&self, samples: Vec<Vec<f32>>, device: &B::Device) -> Tensor<B, 2> {
-        let rows = samples.len();
-        Tensor::from_data(TensorData::new(samples.concat(), [rows, WIDTH]), device)
-    }
-}
-
-/// Keeps what it is shown.
-#[derive(Clone, Default)]
-struct Shown(Arc<Mutex<Vec<(String, f64)>>>);
-
-impl MetricsRendererTraining for Shown {
-    fn update_train(&mut self, state: MetricState) {
-        if let MetricState::Numeric(entry, value) = state {
-            let value = match value {
-                NumericEntry::Value(value) => value,
-                NumericEntry::Aggregated { aggregated_value, .. } => aggregated_value,
-            };
-            self.0.lock().expect("unpoisoned").push((entry.serialized_entry.formatted, value));
-        }
-    }
-    fn update_valid(&mut self, _: MetricState) {}
-    fn render_train(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-    fn render_valid(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRendererEvaluation for Shown {
-    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
-    fn render_test(&mut self, _: EvaluationProgress, _: Vec<ProgressType>) {}
-}
-
-impl MetricsRenderer for Shown {
-    fn manual_close(&mut self) {}
-    fn register_metric(&mut self, _: MetricDefinition) {}
-}
-
-fn loader<B: Backend>(
-    batches: usize,
-) -> Arc<dyn burn::data::dataloader::DataLoader<B, Tensor<B, 2>>> {
+fn samples(batches: usize) -> Vec<Sample> {
     let mut random = Random(1);
-    let samples: Vec<Vec<f32>> = (0..batches * WIDTH).map(|_| random.spread(WIDTH)).collect();
-    DataLoaderBuilder::new(Stack).batch_size(WIDTH).build(InMemDataset::new(samples))
+    let rows = (0..batches * WIDTH).map(|_| random.spread(WIDTH));
+    rows.map(|row| (row.clone(), row)).collect()
 }
 
 #[test]
@@ -130,7 +78,8 @@ fn the_learner_shows_and_logs_what_is_seen() {
     let model = Model { first: linear(), second: linear(), observatory: observatory.clone() };
     let shown = Shown::default();
     let metric = |statistic| Fp8Metric::new(observatory.clone(), statistic);
-    SupervisedTraining::new(folder.path(), loader::<B>(BATCHES), loader::<Flex8>(1))
+    let (train, valid) = (loader::<B>(samples(BATCHES), WIDTH), loader::<Flex8>(samples(1), WIDTH));
+    SupervisedTraining::new(folder.path(), train, valid)
         .renderer(shown.clone())
         .with_application_logger(None)
         .metric_train_numeric(metric(Statistic::WorstSqnr))

@@ -59,6 +59,7 @@ fn check<B: Backend>(shape: [usize; 3], lhs: &Matrix, rhs: &Matrix) -> Result<()
     let product = values(product);
     // Products of codes are exact; k - 1 additions, the product of the scales and their application round.
     let bound = (k as f64 + 2.0) * f64::from(f32::EPSILON) / 2.0;
+    prop_assert_eq!(product.len(), expected.len());
     for ((actual, expected), magnitude) in product.iter().zip(&expected).zip(&magnitude) {
         let error = (f64::from(*actual) - expected).abs();
         // Below the smallest normal number f32 rounds to multiples of 2^-149.

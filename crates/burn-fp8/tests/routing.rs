@@ -11,12 +11,8 @@ use burn::tensor::{Distribution, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::report::{Implementation, ProductReport};
 use burn_fp8::{Filter, Fp8Backend, Fp8Config, Fp8Format, GemmRole, ProductKind, trace};
-use common::{
-    Inner, Outer, Random, assert_close, every_matmul, panic_of, reference, tensor, values,
-};
-
-/// A product of f32 sums, in another order than the f64 reference.
-const TOLERANCE: f32 = 1e-5;
+use common::exact::{Exact, Sums};
+use common::{Inner, Outer, Random, every_matmul, panic_of, reference, tensor, values};
 
 fn formats(product: &ProductReport) -> (GemmRole, Fp8Format, Fp8Format) {
     assert_eq!(product.ran, Implementation::FakeQuantized);
@@ -134,25 +130,25 @@ fn recomputing_changes_neither_gradients_nor_products() {
     assert!(balanced == (expected, products), "gradients, shapes or scales differ");
 }
 
-/// The gradients of `sum(linear(x) · dy)` by the formula of the golden file, in f64.
+/// Output and gradients of `sum(linear(x) · dy)` by the formula of the golden file, in f64.
 struct Expected {
-    y: Vec<f32>,
-    dx: Vec<f32>,
-    dw: Vec<f32>,
-    db: Vec<f32>,
+    y: Exact,
+    dx: Exact,
+    dw: Exact,
+    db: Exact,
 }
 
 fn expected(x: &[f32], w: &[f32], b: &[f32], dy: &[f32], [m, k, n]: [usize; 3]) -> Expected {
     let (qx, qw) =
         (reference::quantize_dequantize(x, E4M3), reference::quantize_dequantize(w, E4M3));
     let qdy = reference::quantize_dequantize(dy, E5M2);
-    let f32s = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<_>>();
-    let y = reference::matmul(&qx, &qw, [m, k, n]).0;
-    let y = y.iter().enumerate().map(|(i, y)| y + f64::from(b[i % n])).collect();
-    let dx = reference::matmul(&qdy, &reference::transpose(&qw, [k, n]), [m, n, k]).0;
-    let dw = reference::matmul(&reference::transpose(&qx, [m, k]), &qdy, [k, m, n]).0;
-    let db = (0..n).map(|col| (0..m).map(|row| f64::from(dy[row * n + col])).sum()).collect();
-    Expected { y: f32s(y), dx: f32s(dx), dw: f32s(dw), db: f32s(db) }
+    let dy: Vec<f64> = dy.iter().map(|dy| f64::from(*dy)).collect();
+    Expected {
+        y: Exact::product(&qx, &qw, [m, k, n]).plus_bias(b),
+        dx: Exact::product(&qdy, &reference::transpose(&qw, [k, n]), [m, n, k]),
+        dw: Exact::product(&reference::transpose(&qx, [m, k]), &qdy, [k, m, n]),
+        db: Exact::product(&vec![1.0; m], &dy, [1, m, n]),
+    }
 }
 
 /// Runs a linear layer on `x` of any rank in both orders and compares with the formula.
@@ -178,10 +174,10 @@ fn check_linear<B: AutodiffBackend, const D: usize>(lead: [usize; D]) {
     });
     let expected = expected(&x, &w, &b, &dy, [m, k, n]);
     let bias = linear.bias.as_ref().expect("made with a bias");
-    assert_close(&values(y), &expected.y, TOLERANCE, "y");
-    assert_close(&values(input.grad(&grads).unwrap()), &expected.dx, TOLERANCE, "dx");
-    assert_close(&values(linear.weight.grad(&grads).unwrap()), &expected.dw, TOLERANCE, "dw");
-    assert_close(&values(bias.grad(&grads).unwrap()), &expected.db, TOLERANCE, "db");
+    expected.y.assert(&values(y), Sums::F32, "y");
+    expected.dx.assert(&values(input.grad(&grads).unwrap()), Sums::F32, "dx");
+    expected.dw.assert(&values(linear.weight.grad(&grads).unwrap()), Sums::F32, "dw");
+    expected.db.assert(&values(bias.grad(&grads).unwrap()), Sums::F32, "db");
 }
 
 #[test]
@@ -223,8 +219,7 @@ fn a_weight_used_twice_sums_its_gradients() {
     let ones = vec![1.0; m * k];
     let a = expected(&x, &w, &vec![0.0; k], &ones, [m, k, k]).dw;
     let b = expected(&dy, &w, &vec![0.0; k], &ones, [m, k, k]).dw;
-    let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-    assert_close(&values(weight.grad(&grads).unwrap()), &sum, TOLERANCE, "dw");
+    a.plus(&b).assert(&values(weight.grad(&grads).unwrap()), Sums::F32, "dw");
 }
 
 /// The roles that run where one operand is frozen.
@@ -273,8 +268,8 @@ fn a_product_with_itself_sums_both_gradients() {
     let tracked = tensor::<B, 2>(&x, [k, k]).require_grad();
     let grads = every_matmul().scope(|| tracked.clone().matmul(tracked.clone()).sum().backward());
     let expected = expected(&x, &x, &vec![0.0; k], &vec![1.0; k * k], [k, k, k]);
-    let sum: Vec<f32> = expected.dx.iter().zip(&expected.dw).map(|(a, b)| a + b).collect();
-    assert_close(&values(tracked.grad(&grads).unwrap()), &sum, TOLERANCE, "dx");
+    let sum = expected.dx.plus(&expected.dw);
+    sum.assert(&values(tracked.grad(&grads).unwrap()), Sums::F32, "dx");
 }
 
 #[test]

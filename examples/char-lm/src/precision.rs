@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::Module;
-use burn::tensor::backend::Backend;
 use burn::tensor::FloatDType;
+use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
 use burn_fp8::{

@@ -10,7 +10,8 @@ use burn_fp8::engine::{Quantize, ScaleRule};
 use burn_fp8::{Fp8Backend, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Recipe, Report, trace};
 use safetensors::SafeTensors;
 
-use super::{Outer, assert_close, bits, every_matmul, tensor, values};
+use super::exact::{Exact, Sums};
+use super::{Outer, assert_close, bits, every_matmul, reference, tensor, values};
 
 /// Relative to the largest magnitude of a result: f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
@@ -186,11 +187,39 @@ fn products<B: AutodiffBackend, const D: usize>(
     }
 }
 
-fn check(golden: &Golden, case: &str, products: Products, tolerance: f32) {
+/// Output and gradients in f64, of the codes and scales in the file.
+fn exact_products(golden: &Golden, case: &str) -> [Exact; 3] {
+    let number = |name: &str, format| -> Vec<f64> {
+        let scale = f64::from(golden.f32(&format!("{case}/{name}_scale")).0[0]);
+        let codes = golden.codes(&format!("{case}/{name}_codes"));
+        codes.iter().map(|code| reference::decode(*code, format) * scale).collect()
+    };
+    let shape = |name: &str| dims::<2>(&golden.f32(&format!("{case}/{name}")).1);
+    let ([m, k], [_, n]) = (shape("x"), shape("w"));
+    let (x, w) = (number("x", Fp8Format::E4M3), number("w", Fp8Format::E4M3));
+    let dy = number("dy", Fp8Format::E5M2);
+    [
+        Exact::product(&x, &w, [m, k, n]),
+        Exact::product(&dy, &reference::transpose(&w, [k, n]), [m, n, k]),
+        Exact::product(&reference::transpose(&x, [m, k]), &dy, [k, m, n]),
+    ]
+}
+
+/// `sums` are those of matrices; batched products are always emulated.
+fn check(golden: &Golden, case: &str, products: Products, sums: Sums) {
     let expect = |name: &str| golden.f32(&format!("{case}/{name}")).0;
-    assert_close(&products.y, &expect("y"), tolerance, &format!("{case}/y"));
-    assert_close(&products.dx, &expect("dx"), tolerance, &format!("{case}/dx"));
-    assert_close(&products.dw, &expect("dw"), tolerance, &format!("{case}/dw"));
+    let exact = MATRICES.contains(&case).then(|| exact_products(golden, case));
+    let results = [("y", &products.y), ("dx", &products.dx), ("dw", &products.dw)];
+    for (index, (name, actual)) in results.into_iter().enumerate() {
+        let (expected, what) = (expect(name), format!("{case}/{name}"));
+        if let Some(exact) = &exact {
+            exact[index].assert(&expected, Sums::F32, &format!("{what} of the file"));
+            exact[index].assert(actual, sums, &what);
+        }
+        if sums == Sums::F32 || exact.is_none() {
+            assert_close(actual, &expected, TOLERANCE, &what);
+        }
+    }
 
     let scale = |name: &str| expect(&format!("{name}_scale"))[0];
     let operands = |role| match role {
@@ -213,11 +242,11 @@ where
     Autodiff<B>: Fp8Matmul,
     Fp8Backend<B>: burn::tensor::backend::Backend,
 {
-    products_and_gradients_match_within::<B>(TOLERANCE, &every_matmul());
+    products_and_gradients_match_under::<B>(&every_matmul(), Sums::F32);
 }
 
-/// The same under a configuration that takes every product, where sums may be less precise.
-pub fn products_and_gradients_match_within<B: Fp8Matmul>(tolerance: f32, config: &Fp8Config)
+/// The same under a configuration that takes every product; products of two matrices are added up by `sums`.
+pub fn products_and_gradients_match_under<B: Fp8Matmul>(config: &Fp8Config, sums: Sums)
 where
     Outer<B>: AutodiffBackend,
     Autodiff<B>: Fp8Matmul,
@@ -225,10 +254,10 @@ where
 {
     let golden = Golden::load();
     for case in MATRICES {
-        check(&golden, case, products::<Outer<B>, 2>(&golden, case, config), tolerance);
+        check(&golden, case, products::<Outer<B>, 2>(&golden, case, config), sums);
     }
     for case in BATCHED {
-        check(&golden, case, products::<Outer<B>, 3>(&golden, case, config), tolerance);
+        check(&golden, case, products::<Outer<B>, 3>(&golden, case, config), sums);
     }
 }
 
@@ -243,7 +272,7 @@ pub fn exact<B: burn::tensor::backend::Backend, const D: usize>(data: TensorData
     Tensor::from_data(data, (&Default::default(), dtype))
 }
 
-/// Asserts that a tensor has the type, the number of elements and the bits of golden data; any NaN equals any NaN.
+/// Asserts that a tensor has the type, the shape and the bits of golden data; any NaN equals any NaN.
 #[track_caller]
 pub fn assert_same<B: burn::tensor::backend::Backend, const D: usize>(
     actual: Tensor<B, D>,
@@ -251,10 +280,14 @@ pub fn assert_same<B: burn::tensor::backend::Backend, const D: usize>(
     what: &str,
 ) {
     assert_eq!(actual.dtype(), expected.dtype, "{what}: type");
+    // Of a tensor with less dimensions than `D` the file's shape lacks the leading ones, which are 1.
+    let missing = D.saturating_sub(expected.shape.num_dims());
+    let (dims, ones) = (actual.dims(), [1; D]);
+    assert_eq!(dims[..missing], ones[..missing], "{what}: leading dimensions");
+    assert_eq!(dims[missing..], expected.shape[..], "{what}: shape");
     // Widening keeps every number.
     let [actual, expected] = [actual.into_data(), expected.clone()]
         .map(|data| data.convert::<f32>().to_vec::<f32>().expect("converted to f32"));
-    assert_eq!(actual.len(), expected.len(), "{what}: elements");
     for (index, (a, e)) in actual.iter().zip(&expected).enumerate() {
         let same = a.to_bits() == e.to_bits() || (a.is_nan() && e.is_nan());
         assert!(same, "{what}[{index}]: {a:e} instead of {e:e}");

@@ -1,10 +1,12 @@
 //! What the test files share.
-#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+#![allow(dead_code, missing_docs, unused_imports, reason = "each test file uses a part of it")]
 
 pub mod delayed;
+pub mod exact;
 pub mod frozen;
 pub mod fused;
 pub mod golden;
+pub mod learner;
 pub mod models;
 pub mod observatory;
 pub mod reference;
@@ -40,17 +42,29 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Asserts that values agree to `tolerance` times the largest magnitude expected.
+/// Asserts that values agree to `tolerance` times the largest finite magnitude expected: how the golden files are to be compared, and
+/// what suits numbers of one size. What is not finite is the same, element by element. See [`exact::Exact`] for products of anything
+/// else.
 #[track_caller]
 pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}: lengths");
-    let largest = expected.iter().fold(0f32, |max, value| max.max(value.abs()));
+    let finite = expected.iter().filter(|value| value.is_finite());
+    let largest = finite.fold(0f32, |max, value| max.max(value.abs()));
     for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        let same = a == e || (a.is_nan() && e.is_nan());
-        assert!(
-            same || (a - e).abs() <= tolerance * largest,
-            "{what}[{index}]: {a} instead of {e}"
-        );
+        let near = match e.is_finite() {
+            true => (a - e).abs() <= tolerance * largest,
+            false => a == e || (a.is_nan() && e.is_nan()),
+        };
+        assert!(near, "{what}[{index}]: {a:e} instead of {e:e}, of at most {largest:e}");
+    }
+}
+
+/// Asserts that each value agrees with its own expectation to `tolerance` times that.
+#[track_caller]
+pub fn assert_relative(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}: lengths");
+    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert_close(&[*a], &[*e], tolerance, &format!("{what}[{index}]"));
     }
 }
 

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use burn_fp8::report::Implementation;
 use burn_fp8::{Formats, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Granularity, Recipe, trace};
 
+use super::exact::{Exact, Sums};
 use super::{Inner, Outer, Random, bits, every_matmul, reference, tensor, values};
 
 type Matrix = Vec<f64>;
@@ -25,18 +26,6 @@ fn by_rows(x: &[f32], [_, columns]: [usize; 2], format: Fp8Format) -> Matrix {
 fn by_columns(x: &[f32], [rows, columns]: [usize; 2], format: Fp8Format) -> Matrix {
     let rows_of_transpose = by_rows(&transpose(x, [rows, columns]), [columns, rows], format);
     reference::transpose(&rows_of_transpose, [columns, rows])
-}
-
-/// Agrees with a product to the error of f32 sums: relative to the magnitudes of its terms.
-#[track_caller]
-fn assert_product(actual: &[f32], (expected, magnitudes): (Matrix, Matrix), what: &str) {
-    assert!(expected.iter().any(|value| *value != 0.0), "{what}");
-    assert_eq!(actual.len(), expected.len(), "{what}");
-    for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-        let bound = 1e-5 * magnitudes[index] + f64::from(f32::MIN_POSITIVE);
-        let error = (f64::from(*actual) - expected).abs();
-        assert!(error <= bound, "{what}[{index}]: {actual} instead of {expected}");
-    }
 }
 
 /// Rows of very different sizes, one of them zero.
@@ -75,23 +64,15 @@ where
         });
         let [output, grad_x, grad_w] = grads;
         let (input, gradient) = (formats.input, formats.output_grad);
-        assert_product(
-            &output,
-            reference::matmul(&by_rows(&x, [m, k], input), &by_columns(&w, [k, n], input), SHAPE),
-            "output",
-        );
+        let exact =
+            Exact::product(&by_rows(&x, [m, k], input), &by_columns(&w, [k, n], input), SHAPE);
+        exact.assert(&output, Sums::F32, "output");
         let w_t = reference::transpose(&by_rows(&w, [k, n], input), [k, n]);
-        assert_product(
-            &grad_x,
-            reference::matmul(&by_rows(&g, [m, n], gradient), &w_t, [m, n, k]),
-            "grad_input",
-        );
+        let exact = Exact::product(&by_rows(&g, [m, n], gradient), &w_t, [m, n, k]);
+        exact.assert(&grad_x, Sums::F32, "grad_input");
         let x_t = reference::transpose(&by_columns(&x, [m, k], input), [m, k]);
-        assert_product(
-            &grad_w,
-            reference::matmul(&x_t, &by_columns(&g, [m, n], gradient), [k, m, n]),
-            "grad_weight",
-        );
+        let exact = Exact::product(&x_t, &by_columns(&g, [m, n], gradient), [k, m, n]);
+        exact.assert(&grad_w, Sums::F32, "grad_weight");
 
         assert_eq!(report.products.len(), 3);
         for product in &report.products {
@@ -126,15 +107,12 @@ where
         assert_eq!(bits(&values(joined)), expected);
         let transposed = tensor::<Outer<B>, 2>(&transpose(&w, [k, n]), [n, k]).transpose();
         let format = Fp8Format::E4M3;
-        assert_product(
-            &values(matrix.clone().matmul(transposed)),
-            reference::matmul(
-                &by_rows(&x, [2 * m, k], format),
-                &by_columns(&w, [k, n], format),
-                [2 * m, k, n],
-            ),
-            "transposed",
+        let exact = Exact::product(
+            &by_rows(&x, [2 * m, k], format),
+            &by_columns(&w, [k, n], format),
+            [2 * m, k, n],
         );
+        exact.assert(&values(matrix.clone().matmul(transposed)), Sums::F32, "transposed");
 
         // A batch is its products side by side.
         let weights =

@@ -1,0 +1,49 @@
+//! What [`Foreign<B>`](super::Foreign) does itself: it has a name.
+
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
+
+pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
+    format!("foreign<{}>", B::name(device))
+}
+
+pub(crate) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
+    B::backward(tensor)
+}
+
+pub(crate) fn float_matmul<B: Backend>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
+    B::float_matmul(lhs, rhs)
+}
+
+pub(crate) fn linear<B: Backend>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    B::linear(x, weight, bias)
+}
+
+pub(crate) fn linear_x_backward<B: Backend>(
+    weight: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    B::linear_x_backward(weight, output_grad)
+}
+
+pub(crate) fn linear_weight_backward<B: Backend>(
+    x: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    B::linear_weight_backward(x, output_grad)
+}
+
+pub(crate) fn attention<B: Backend>(
+    query: FloatTensor<B>,
+    key: FloatTensor<B>,
+    value: FloatTensor<B>,
+    mask: Option<BoolTensor<B>>,
+    attn_bias: Option<FloatTensor<B>>,
+    options: AttentionModuleOptions,
+) -> FloatTensor<B> {
+    B::attention(query, key, value, mask, attn_bias, options)
+}

@@ -1,0 +1,20 @@
+//! A backend that is not Burn's: a thin decorator, which has nothing to do with FP8.
+//!
+//! Its methods are those that `cargo xtask delegate` writes for `Fp8Backend`, compiled once more around another type: they find it, the
+//! structs that it rewraps and the operations that it does itself under the names of `burn_fp8`'s own modules.
+
+use std::marker::PhantomData;
+
+pub(crate) mod convert;
+pub(crate) mod intercept;
+
+#[path = "../../../src/backend/delegate/mod.rs"]
+mod delegate;
+
+/// Does what `B` does, in its own name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Foreign<B> {
+    backend: PhantomData<B>,
+}
+
+pub(crate) use self::Foreign as Fp8Backend;
