@@ -7,11 +7,6 @@ mod common;
 
 mod backend;
 
-/// Where the delegation looks for its bound: this backend asks nothing more of the one that it decorates.
-mod matmul {
-    pub(crate) use burn::tensor::backend::Backend as Fp8Matmul;
-}
-
 use burn::backend::{Autodiff, Flex};
 use burn::module::Param;
 use burn::nn::Linear;
