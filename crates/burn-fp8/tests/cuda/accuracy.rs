@@ -6,13 +6,12 @@
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::burn_fp8_core::Overflow;
-use burn_fp8::burn_fp8_core::{scale, slice};
-use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, Recipe, Report, trace};
+use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Report, trace};
 
-use crate::common::{Outer, Random, values};
+use crate::common::exact::Sums;
+use crate::common::{Outer, Random, reference, values};
 use crate::on_cuda_and_rehearsed;
-use crate::support::{DTYPES, assert_native, emulated, is_rehearsal, native, normal, typed};
+use crate::support::{DTYPES, assert_native, is_rehearsal, normal, typed, ways};
 
 /// How many elements of each result are computed on the host.
 const SAMPLES: usize = 4096;
@@ -27,15 +26,20 @@ const PRECISE: f64 = 0.005;
 struct Matrix {
     values: Vec<f64>,
     columns: usize,
+    format: Fp8Format,
+    scale: f32,
 }
 
 impl Matrix {
     fn new(values: &[f32], columns: usize, format: Fp8Format) -> Self {
-        let scale = scale::from_amax(slice::amax(values).value, format, Recipe::current());
-        let mut codes = vec![0; values.len()];
-        slice::encode(values, scale, format, Overflow::SaturateFinite, &mut codes);
-        let decode = |code: &u8| f64::from(format.decode(*code)) * f64::from(scale);
-        Self { values: codes.iter().map(decode).collect(), columns }
+        let scale = reference::scale(values, format);
+        let values = reference::quantize_dequantize_by(values, scale, format);
+        Self { values, columns, format, scale }
+    }
+
+    /// Its format, its scale, and that nothing is beyond that.
+    fn report(&self) -> (Fp8Format, f32, usize) {
+        (self.format, self.scale, 0)
     }
 
     fn at(&self, row: usize, column: usize) -> f64 {
@@ -109,24 +113,37 @@ fn check<B: Fp8Matmul>(
             error(&results[2], n, |i, j| (0..m).map(|t| x.at(t, i) * g.at(t, j)).sum()),
         ]
     };
-    let native = step::<Outer<B>>(data, shape, dtype, &native::<B>());
-    assert_native::<B>(&native.report, 3);
-    let emulated = step::<Outer<B>>(data, shape, dtype, &emulated());
-    let (native_errors, emulated_errors) = (errors(&native.results), errors(&emulated.results));
-    let what = format!("{what} {m}×{k}×{n} {dtype:?}");
-    let shown = |errors: [f64; 3]| errors.map(|error| format!("{error:.1e}")).join(" ");
-    println!("{what}: native {}, emulated {}", shown(native_errors), shown(emulated_errors));
-    for (native, bound) in native_errors.into_iter().zip([FAST, PRECISE, PRECISE]) {
-        assert!(native <= bound + epsilon, "{what}: {native_errors:?}");
+    let expected = [
+        (GemmRole::Output, [m, n, k], [&x, &w]),
+        (GemmRole::GradInput, [m, k, n], [&g, &w]),
+        (GemmRole::GradWeight, [k, n, m], [&x, &g]),
+    ]
+    .map(|(role, gemm, operands)| (role, gemm, operands.map(Matrix::report)));
+    for way in ways::<B>() {
+        let Step { results, report } = step::<Outer<B>>(data, shape, dtype, &way.config);
+        if way.is_native {
+            assert_native::<B>(&report, 3);
+        }
+        let (what, errors) =
+            (format!("{} {what} {m}×{k}×{n} {dtype:?}", way.name), errors(&results));
+        println!("{what}: {}", errors.map(|error| format!("{error:.1e}")).join(" "));
+        let bounds = match way.sums {
+            Sums::TensorCores => [FAST, PRECISE, PRECISE],
+            Sums::Of(_) => [1e-4; 3],
+        };
+        for (error, bound) in errors.into_iter().zip(bounds) {
+            assert!(error <= bound + epsilon, "{what}: {errors:?}");
+        }
+        let reported = report.products.iter().map(|product| {
+            let operands = [product.lhs, product.rhs].map(|operand| {
+                let operand = operand.expect("in FP8");
+                (operand.format, operand.scale, operand.saturated)
+            });
+            let gemm = product.gemm;
+            (product.role, [gemm.m, gemm.n, gemm.k], operands)
+        });
+        assert_eq!(reported.collect::<Vec<_>>(), expected, "{what}");
     }
-    for emulated in emulated_errors {
-        assert!(emulated <= 1e-4 + epsilon, "{what}, emulated: {emulated_errors:?}");
-    }
-    // Formats, scales, and how much saturated.
-    let operands = |report: &Report| {
-        report.products.iter().map(|p| (p.role, p.gemm, p.lhs, p.rhs)).collect::<Vec<_>>()
-    };
-    assert_eq!(operands(&native.report), operands(&emulated.report), "{what}");
 }
 
 fn of_normal_data_is_small<B: Fp8Matmul>()

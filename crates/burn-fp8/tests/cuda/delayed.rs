@@ -1,11 +1,13 @@
-//! Delayed scaling: the same scales and the same state as in emulation.
+//! Delayed scaling: the scales, the state and the results of the same on the host.
 
 use burn::tensor::backend::AutodiffBackend;
 use burn_fp8::{DelayedRecord, DelayedState, Fp8Config, Fp8Matmul, Recipe};
 
+use crate::common::exact::Exact;
 use crate::common::{Outer, delayed, tensor, values};
+use crate::host::History;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{emulated, native, normal};
+use crate::support::{exact_step, normal, ways};
 
 fn scales_come_from_earlier_steps<B: Fp8Matmul>()
 where
@@ -21,55 +23,110 @@ where
     delayed::state_stays_finite::<B>();
 }
 
-/// Two layers and two micro-batches a step; each step's data are of another magnitude, so that some saturate.
-fn train<B: AutodiffBackend>(config: Fp8Config) -> (DelayedRecord, Vec<f32>) {
-    let [m, k, n] = [64, 96, 80];
+/// M, K, N.
+const SHAPE: [usize; 3] = [64, 96, 80];
+const STEPS: u64 = 8;
+const BATCHES: u64 = 2;
+
+/// Two inputs, their common weight, and the gradient of the sum of both products; each step's of another magnitude, so that some
+/// saturate.
+struct Batch {
+    inputs: [Vec<f32>; 2],
+    weight: Vec<f32>,
+    grad: Vec<f32>,
+}
+
+impl Batch {
+    fn new(step: u64, batch: u64) -> Self {
+        let [m, k, n] = SHAPE;
+        let seed = 10 * step + batch;
+        let magnitude = [1.0, 8.0, 0.25, 100.0][(step % 4) as usize];
+        let data = |seed, count| normal(seed, count).iter().map(|x| x * magnitude).collect();
+        Self {
+            inputs: [data(seed, m * k), data(2, m * k)],
+            weight: data(1, k * n),
+            grad: data(3 + seed, m * n),
+        }
+    }
+}
+
+/// The state after training, and output and gradient of the weight of each batch.
+fn train<B: AutodiffBackend>(config: Fp8Config) -> (DelayedRecord, Vec<[Vec<f32>; 2]>) {
+    let [m, k, n] = SHAPE;
     let state = DelayedState::new();
-    let mut seen = vec![];
+    let mut results = vec![];
     config.scope(|| {
-        for step in 0..8u64 {
+        for step in 0..STEPS {
             state.step(|| {
-                for batch in 0..2 {
-                    let seed = 10 * step + batch;
-                    let magnitude = [1.0, 8.0, 0.25, 100.0][(step % 4) as usize];
-                    let data = |seed, count| {
-                        normal(seed, count).iter().map(|x| x * magnitude).collect::<Vec<_>>()
-                    };
-                    let x = tensor::<B, 2>(&data(seed, m * k), [m, k]).require_grad();
-                    let w = tensor::<B, 2>(&data(1, k * n), [k, n]).require_grad();
-                    let v = tensor::<B, 2>(&data(2, m * k), [m, k]).require_grad();
-                    let g = tensor::<B, 2>(&data(3 + seed, m * n), [m, n]);
-                    let y = x.clone().matmul(w.clone()) + v.clone().matmul(w.clone());
-                    let grads = (y.clone() * g).sum().backward();
-                    seen.extend(values(y).into_iter().step_by(97));
-                    seen.extend(values(w.grad(&grads).expect("tracked")).into_iter().step_by(89));
+                for batch in 0..BATCHES {
+                    let Batch { inputs, weight, grad } = Batch::new(step, batch);
+                    let [x, v] = inputs.map(|x| tensor::<B, 2>(&x, [m, k]).require_grad());
+                    let w = tensor::<B, 2>(&weight, [k, n]).require_grad();
+                    let y = x.matmul(w.clone()) + v.matmul(w.clone());
+                    let grads = (y.clone() * tensor(&grad, [m, n])).sum().backward();
+                    results.push([values(y), values(w.grad(&grads).expect("tracked"))]);
                 }
             });
         }
     });
-    (state.export(), seen)
+    (state.export(), results)
 }
 
-fn states_equal_those_of_emulation<B: Fp8Matmul>()
+/// The same on the host: the histories of both sites, input, weight and output gradient; and the results.
+fn expected(recipe: Recipe, length: usize) -> (Vec<[History; 3]>, Vec<[Exact; 2]>) {
+    let [m, k, n] = SHAPE;
+    let mut sites: Vec<_> = (0..2).map(|_| History::of_operands(length)).collect();
+    let mut results = vec![];
+    for step in 0..STEPS {
+        for batch in 0..BATCHES {
+            let Batch { inputs, weight, grad } = Batch::new(step, batch);
+            let products =
+                sites.iter_mut().zip(&inputs).map(|([of_input, of_weight, of_grad], x)| {
+                    let (x, w) =
+                        (of_input.quantize(x, recipe), of_weight.quantize(&weight, recipe));
+                    let g = of_grad.quantize(&grad, recipe);
+                    let [y, _, dw] = exact_step([&x, &w, &g], [m, k, n]);
+                    [y, dw]
+                });
+            let sum = products.reduce(|[y, dw], other| [y.plus(&other[0]), dw.plus(&other[1])]);
+            results.push(sum.expect("two products"));
+        }
+        sites.iter_mut().flatten().for_each(History::commit);
+    }
+    (sites, results)
+}
+
+fn states_and_results_equal_those_on_the_host<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
 {
-    for recipe in [
-        Recipe::delayed(),
-        Recipe::delayed().with_history_length(3).with_margin(1),
-        Recipe::delayed().with_history_length(2).with_power_of_two(true),
+    for (recipe, length) in [
+        (Recipe::delayed(), 1024),
+        (Recipe::delayed().with_history_length(3).with_margin(1), 3),
+        (Recipe::delayed().with_history_length(2).with_power_of_two(true), 2),
     ] {
-        let config = native::<B>().with_recipe(recipe);
-        let (native, seen) = train::<Outer<B>>(config);
-        let (emulated, expected) = train::<Outer<B>>(emulated().with_recipe(recipe));
-        assert_eq!(native, emulated, "{recipe:?}");
-        assert_eq!(native.sites.len(), 2);
-        crate::common::assert_close(&seen, &expected, 0.01, "results");
+        let (sites, exact) = expected(recipe, length);
+        for way in ways::<B>() {
+            let (record, results) = train::<Outer<B>>(way.config.with_recipe(recipe));
+            assert_eq!(record.sites.len(), sites.len());
+            for (site, histories) in record.sites.iter().zip(&sites) {
+                let recorded = [&site.input, &site.weight, &site.output_grad];
+                let expected = histories.each_ref().map(|history| &history.entries[..]);
+                assert_eq!(recorded.map(|history| history.entries()), expected, "{recipe:?}");
+            }
+            assert_eq!(results.len(), exact.len());
+            for (index, (results, exact)) in results.iter().zip(&exact).enumerate() {
+                for ((result, exact), name) in results.iter().zip(exact).zip(["y", "dw"]) {
+                    let what = format!("{} {recipe:?} batch {index} {name}", way.name);
+                    exact.assert(result, way.sums, &what);
+                }
+            }
+        }
     }
 }
 
 on_cuda_and_rehearsed!(
     scales_come_from_earlier_steps,
     state_stays_finite,
-    states_equal_those_of_emulation
+    states_and_results_equal_those_on_the_host
 );

@@ -1,8 +1,8 @@
-//! On an NVIDIA GPU: products on its tensor cores against emulation on the same device, and against arithmetic on the host.
+//! On an NVIDIA GPU: products on its tensor cores, and emulated ones on the same device, against arithmetic on the host.
 //!
 //! Ignored elsewhere; `cargo xtask gpu --validate-only` runs them, one process for each module below. Every check runs on CUDA with
-//! Burn's Fusion, as Burn has it by default, and without. Most are also rehearsed on Flex, which emulates: that shows, on any machine,
-//! that a check expects the right thing.
+//! Burn's Fusion, as Burn has it by default, and without. Most are also rehearsed on Flex, where emulation stands in for tensor cores:
+//! that shows, on any machine, that a check expects the right thing, since it expects sums in f64 of numbers that the host has rounded.
 #![cfg(any(feature = "cuda", feature = "flex"))]
 
 #[path = "../common/mod.rs"]
@@ -16,6 +16,7 @@ mod delayed;
 mod frozen;
 #[cfg(feature = "cuda")]
 mod golden;
+mod host;
 mod ladder;
 mod layers;
 mod products;

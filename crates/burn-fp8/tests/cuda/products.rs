@@ -4,13 +4,14 @@
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::linear;
 use burn::tensor::{FloatDType, Tensor};
+use burn_fp8::Fp8Format::E4M3;
 use burn_fp8::{Fp8Config, Fp8Matmul, trace};
 
 use crate::common::{Inner, Outer, assert_close, bits, tensor, values};
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
-    DTYPES, assert_native, emulated, integers, is_rehearsal, native, power_of_two, product,
-    rounded, transposed, typed,
+    DTYPES, Operand, assert_native, assert_sample, emulated, integers, is_rehearsal, native,
+    normal, power_of_two, product, rounded, transposed, typed,
 };
 
 /// M, K, N: single elements, odd, smaller than padding, multiples of it, more than one tile.
@@ -218,11 +219,14 @@ fn of_four_dimensions_are_exact<B: Fp8Matmul>() {
 fn are_deterministic<B: Fp8Matmul>() {
     type Plain<B> = burn_fp8::Fp8Backend<B>;
     let [m, k, n] = [200, 1000, 300];
-    let x = tensor::<Plain<B>, 2>(&crate::support::normal(1, m * k), [m, k]);
-    let w = tensor::<Plain<B>, 2>(&crate::support::normal(2, k * n), [k, n]);
-    let run = || native::<B>().scope(|| bits(&values(x.clone().matmul(w.clone()))));
+    let (x_values, w_values) = (normal(1, m * k), normal(2, k * n));
+    let x = tensor::<Plain<B>, 2>(&x_values, [m, k]);
+    let w = tensor::<Plain<B>, 2>(&w_values, [k, n]);
+    let run = || native::<B>().scope(|| values(x.clone().matmul(w.clone())));
     let first = run();
-    assert!((0..20).all(|_| run() == first));
+    let operands = [Operand(&x_values, E4M3), Operand(&w_values, E4M3)];
+    assert_sample::<B>(&first, operands, [m, k, n], FloatDType::F32, "the first time");
+    assert!((0..20).all(|_| bits(&run()) == bits(&first)));
 }
 
 on_cuda_and_rehearsed!(

@@ -1,11 +1,11 @@
-//! What is not finite shows where emulation shows it; scales far from one lose nothing.
+//! What is not finite shows where it does on the host; scales far from one lose nothing.
 
 use burn::tensor::backend::AutodiffBackend;
 use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul};
 
 use crate::common::{Outer, assert_close, special, tensor, values};
 use crate::on_cuda_and_rehearsed;
-use crate::support::{emulated, is_rehearsal, native, normal};
+use crate::support::{exact_step, is_rehearsal, native, normal, quantized, ways};
 
 const M: usize = 32;
 const K: usize = 64;
@@ -42,23 +42,15 @@ where
             let mut data = clean.clone();
             data[operand][77] = poison;
             let data = data.each_ref().map(Vec::as_slice);
-            let [native, emulated] =
-                [native::<B>(), emulated()].map(|c| step::<Outer<B>>(&c, data));
-            for ((native, emulated), result) in native.iter().zip(&emulated).zip(["y", "dx", "dw"])
-            {
-                let what = format!("{poison} in operand {operand}: {result}");
-                let poisoned = native.iter().filter(|value| !value.is_finite()).count();
-                assert!(poisoned < native.len(), "{what}: the rest is finite");
-                let kind = |value: &f32| (value.is_nan(), value.is_infinite(), *value > 0.0);
-                let not_finite = |values: &[f32]| {
-                    let all = values.iter().enumerate().filter(|(_, value)| !value.is_finite());
-                    all.map(|(index, value)| (index, kind(value))).collect::<Vec<_>>()
-                };
-                assert_eq!(not_finite(native), not_finite(emulated), "{what}");
-                let finite = |values: &[f32]| {
-                    values.iter().map(|v| if v.is_finite() { *v } else { 0.0 }).collect::<Vec<_>>()
-                };
-                assert_close(&finite(native), &finite(emulated), 0.01, &what);
+            let held = quantized(data);
+            let exact = exact_step(held.each_ref().map(Vec::as_slice), [M, K, N]);
+            for way in ways::<B>() {
+                let results = step::<Outer<B>>(&way.config, data);
+                for ((actual, exact), result) in results.iter().zip(&exact).zip(["y", "dx", "dw"]) {
+                    let what = format!("{}, {poison} in operand {operand}: {result}", way.name);
+                    assert!(exact.values.iter().any(|value| value.is_finite()), "{what}");
+                    exact.assert(actual, way.sums, &what);
+                }
             }
         }
     }
@@ -91,7 +83,8 @@ fn extreme_scales_lose_nothing<B: Fp8Matmul>() {
             continue;
         }
         println!("{left:e}·{right:e}: {:e}, exactly {expected:e}", product[0]);
-        assert_close(&product, &vec![expected; M * N], 1e-3, &format!("{left:e}·{right:e}"));
+        // 64 times 448² has 12 bits, so that tensor cores keep it too: what is left is the rounding of scales and of their products.
+        assert_close(&product, &vec![expected; M * N], 1e-6, &format!("{left:e}·{right:e}"));
     }
 }
 

@@ -2,11 +2,13 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burn_fp8::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8::engine::Fallback;
 use burn_fp8::report::Implementation;
-use burn_fp8::{Execution, Fp8Config, Fp8Format, Recipe, Report, trace};
+use burn_fp8::{Execution, Fp8Config, Recipe, Report, trace};
 
-use crate::common::{Random, every_matmul, tensor};
+use crate::common::exact::{Exact, Sums};
+use crate::common::{Random, every_matmul, reference, tensor};
 
 /// Whether a check is only rehearsed, on Flex.
 pub fn is_rehearsal<B: Backend>() -> bool {
@@ -29,6 +31,81 @@ pub fn native<B: Backend>() -> Fp8Config {
 /// Every product emulated, on the same device.
 pub fn emulated() -> Fp8Config {
     every_matmul().with_execution(Execution::FakeQuantized)
+}
+
+/// A way to run products.
+pub struct Way {
+    pub name: &'static str,
+    pub config: Fp8Config,
+    /// What adds up their terms.
+    pub sums: Sums,
+    pub is_native: bool,
+}
+
+/// All ways to run products: on tensor cores and emulated; in a rehearsal emulated only.
+pub fn ways<B: Backend>() -> Vec<Way> {
+    match is_rehearsal::<B>() {
+        true => vec![emulated_way()],
+        false => vec![of_tensor_cores::<B>(), emulated_way()],
+    }
+}
+
+/// Emulated, on the same device.
+pub fn emulated_way() -> Way {
+    Way { name: "emulated", config: emulated(), sums: Sums::F32, is_native: false }
+}
+
+/// On tensor cores; in a rehearsal emulated.
+pub fn of_tensor_cores<B: Backend>() -> Way {
+    let sums = if is_rehearsal::<B>() { Sums::F32 } else { Sums::TensorCores };
+    Way { name: "native", config: native::<B>(), sums, is_native: true }
+}
+
+/// Output and gradients of a product, in f64, of what the operands hold in FP8: `x` `[m, k]`, `w` `[k, n]`, `g` `[m, n]`.
+pub fn exact_step([x, w, g]: [&[f64]; 3], [m, k, n]: [usize; 3]) -> [Exact; 3] {
+    [
+        Exact::product(x, w, [m, k, n]),
+        Exact::product(g, &reference::transpose(w, [k, n]), [m, n, k]),
+        Exact::product(&reference::transpose(x, [m, k]), g, [k, m, n]),
+    ]
+}
+
+/// What operands hold under current scaling.
+pub fn quantized([x, w, g]: [&[f32]; 3]) -> [Vec<f64>; 3] {
+    [
+        reference::quantize_dequantize(x, E4M3),
+        reference::quantize_dequantize(w, E4M3),
+        reference::quantize_dequantize(g, E5M2),
+    ]
+}
+
+/// A matrix before it is quantized with current scaling, row by row.
+#[derive(Clone, Copy)]
+pub struct Operand<'a>(pub &'a [f32], pub Fp8Format);
+
+/// Asserts that elements here and there of `a` `[m, k]` times `b` `[k, n]` are those of sums on the host.
+#[track_caller]
+pub fn assert_sample<B: Backend>(
+    actual: &[f32],
+    [Operand(a, a_format), Operand(b, b_format)]: [Operand<'_>; 2],
+    [m, k, n]: [usize; 3],
+    dtype: FloatDType,
+    what: &str,
+) {
+    const COUNT: usize = 8;
+    assert_eq!(actual.len(), m * n, "{what}: elements");
+    let spread = |size: usize| (0..COUNT).map(move |index| index * (size - 1) / (COUNT - 1));
+    let rows: Vec<f32> = spread(m).flat_map(|row| &a[row * k..][..k]).copied().collect();
+    let columns: Vec<f32> =
+        (0..k).flat_map(|row| spread(n).map(move |column| b[row * n + column])).collect();
+    let rows = reference::quantize_dequantize_by(&rows, reference::scale(a, a_format), a_format);
+    let columns =
+        reference::quantize_dequantize_by(&columns, reference::scale(b, b_format), b_format);
+    let sample: Vec<f32> =
+        spread(m).flat_map(|row| spread(n).map(move |column| actual[row * n + column])).collect();
+    let exact = Exact::product(&rows, &columns, [COUNT, k, COUNT]).rounded(dtype);
+    assert!(exact.values.iter().any(|value| *value != 0.0), "{what}: there are numbers");
+    exact.assert(&sample, of_tensor_cores::<B>().sums, what);
 }
 
 /// Small integers have exact codes under it: their scale is a power of two.
