@@ -7,7 +7,7 @@ use burn_fp8::scaled::ScaledOutput;
 use burn_fp8::{Activation, Execution, Fp8Format, Fp8Matmul, ScaledMatmulOptions, scaled_matmul};
 
 use crate::common::exact::Sums;
-use crate::common::fused::{self, Case, File, Output, STEPS, Step, bf16_bits};
+use crate::common::fused::{Case, File, Output, STEPS, Step, bf16_bits, bf16_order, order};
 use crate::common::{assert_close, every_matmul, golden, values};
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
@@ -85,9 +85,7 @@ fn check<B: Fp8Matmul>(file: &File, case: &Case<B>, step: &Step, is_exact: bool)
             let options = ScaledMatmulOptions::float(FloatDType::BF16);
             let d = values(run(case, step, options, &what).into_float());
             let expected = bf16_bits(&file.data(name));
-            let apart = |index: usize| {
-                fused::bf16_order(d[index]).abs_diff(fused::bf16_order(expected[index]))
-            };
+            let apart = |index: usize| bf16_order(d[index]).abs_diff(bf16_order(expected[index]));
             match is_exact {
                 true => assert_close(&d, &expected, 0.0, &what),
                 false => assert_near(&d, &expected, &bounds, apart, 2, &what),
@@ -97,8 +95,7 @@ fn check<B: Fp8Matmul>(file: &File, case: &Case<B>, step: &Step, is_exact: bool)
             let options = ScaledMatmulOptions::fp8(format, scale);
             let d = run(case, step, options, &what).into_fp8().to_bytes();
             let expected = file.codes(name);
-            let apart =
-                |index: usize| fused::order(d[index]).abs_diff(fused::order(expected[index]));
+            let apart = |index: usize| order(d[index]).abs_diff(order(expected[index]));
             let numbers = |codes: &[u8]| -> Vec<f32> {
                 decoded(format, codes).iter().map(|number| number * scale).collect()
             };
