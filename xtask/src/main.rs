@@ -32,7 +32,7 @@ enum Task {
     /// Run everything that has to pass before a commit
     ///
     /// In this order, stopping at the first failure: formatting, clippy (over every backend, which is also their type
-    /// check), documentation, delegation, licences, tests, doctests.
+    /// check), documentation, delegation, layers, licences, tests, doctests.
     Test {
         /// Only the backends flex and ndarray
         #[arg(long)]

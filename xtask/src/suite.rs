@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::delegate::{self, Mode};
+use crate::layers;
 use crate::licences;
 use crate::steps::Steps;
 
@@ -56,6 +57,7 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         }
     }
     steps.step("delegation", || delegate::run(Mode::Check))?;
+    steps.step("layers", layers::run)?;
     steps.step("licences", licences::run)?;
 
     let features = match scope {
