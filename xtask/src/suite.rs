@@ -18,7 +18,7 @@ pub enum Scope {
 
 /// Backends whose tests run on any machine. wgpu runs on Mesa's lavapipe where there is no GPU.
 ///
-/// The kernels' feature `cuda` is that of a test which compiles them with NVRTC.
+/// The kernels' feature `cuda` is that of tests which compile them with NVRTC, and of their tests on CUDA, which are ignored here.
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion,burn-fp8/router,\
     burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,fused_matmul/wgpu,char-lm/wgpu";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
