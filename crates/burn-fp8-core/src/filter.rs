@@ -8,8 +8,8 @@ use crate::{Gemm, ProductKind};
 
 /// Chooses, by shape alone, the products that run in FP8.
 ///
-/// The default takes products whose three dimensions M, N and K are all at least 16 and of which one operand is a plain
-/// matrix: linear layers and 2-D products; not attention scores, not products of a matrix and a vector.
+/// The default takes a product if M, N and K are each at least 16 and one operand is a plain matrix: 2-D, or with leading dimensions of
+/// size 1. So it takes linear layers and 2-D products. It leaves attention scores and products of a matrix and a vector alone.
 ///
 /// **It does not know what a product is for.** Numerical code that multiplies matrices, yours or Burn's (`linalg::lu` and `linalg::det` from 256 rows on,
 /// `Tensor::cov`), runs in FP8 too, with an error of some percent where f32 has 1e-6. Run it in `burn_fp8::high_precision`, or take

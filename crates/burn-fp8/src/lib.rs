@@ -1,6 +1,7 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
 //!
-//! FP8 is emulated on every backend, code for code, and runs natively on CUDA devices of compute capability 8.9 and newer, through cuBLASLt.
+//! FP8 is emulated on every backend: operands are rounded to FP8 codes, then multiplied in f32. On CUDA devices of compute capability 8.9 and
+//! newer cuBLASLt is to multiply the codes themselves. That path has never run on a GPU.
 //!
 //! ```
 //! use burn::backend::{Autodiff, Flex};

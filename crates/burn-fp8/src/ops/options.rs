@@ -41,7 +41,7 @@ impl QdqOptions {
 pub enum DotMode {
     /// Operands are dequantized, then multiplied: `in_qdq`, `in_qdq`, dot, `out_qdq`. Flax's `Fp8DotGeneralOp`. Always emulated.
     QuantizeDequantize,
-    /// Codes are multiplied, the product then by both scales at once: what FP8 hardware does, and what runs natively where the
+    /// Codes are multiplied, the product then by both scales at once: the order of FP8 hardware, and what runs natively where the
     /// device can. Flax's `Fp8DirectDotGeneralOp`.
     #[default]
     Direct,

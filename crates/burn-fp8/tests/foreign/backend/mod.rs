@@ -5,6 +5,7 @@
 
 use std::marker::PhantomData;
 
+#[path = "../../../src/backend/convert.rs"]
 pub(crate) mod convert;
 pub(crate) mod intercept;
 
