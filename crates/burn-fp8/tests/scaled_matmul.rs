@@ -141,6 +141,36 @@ fn the_execution_holds_and_high_precision_does_not() {
     assert!(report.to_string().contains("scaled_matmul"), "{report}");
 }
 
+/// Codes are multiplied as they are, whichever decorators are around the backend: a product that the filter would take is not quantized
+/// a second time, and is one product in the trace.
+#[test]
+fn no_decorator_quantizes_codes_again() {
+    fn product<B: Fp8Matmul>(execution: Execution) -> Vec<f32> {
+        let mut random = Random(5);
+        let (a, b) = (random.spread(32 * 48), random.spread(48 * 16));
+        let quantize = |values: &[f32], shape, format, scale: f32| {
+            Fp8Tensor::quantize_with(tensor::<B, 2>(values, shape), format, scale).expect("a scale")
+        };
+        // Scales with which no code comes near the largest number.
+        let a = quantize(&a, [32, 48], E5M2, 2.0);
+        let b = quantize(&b, [48, 16], E4M3, 0.5);
+        let config = Fp8Config::default().with_execution(execution);
+        let (d, report) = trace(|| {
+            config.scope(|| scaled_matmul(&a, &b, &ScaledMatmulOptions::default())).expect("good")
+        });
+        assert_eq!(report.products.len(), 1, "{report}");
+        values(d.into_float())
+    }
+    let expected = product::<Flex>(Execution::FakeQuantized);
+    assert!(expected.iter().any(|d| *d != 0.0));
+    for execution in [Execution::Auto, Execution::FakeQuantized] {
+        assert_eq!(product::<Autodiff<Flex>>(execution), expected);
+        assert_eq!(product::<Fp8Backend<Flex>>(execution), expected);
+        assert_eq!(product::<Fp8Backend<Autodiff<Flex>>>(execution), expected);
+        assert_eq!(product::<Autodiff<Fp8Backend<Flex>>>(execution), expected);
+    }
+}
+
 #[test]
 fn the_wrong_output_is_named() {
     let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));

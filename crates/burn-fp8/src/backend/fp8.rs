@@ -85,6 +85,14 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
     }
 
+    fn fp8_scaled_matmul_emulated(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        B::fp8_scaled_matmul_emulated(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
+    }
+
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_amax(tensor)
     }

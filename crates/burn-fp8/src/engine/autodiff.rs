@@ -49,7 +49,7 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
 
     fn fp8_matmul_codes(x: FloatTensor<Self>, codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
         match x.is_tracked() {
-            true => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
+            true => Self::fp8_matmul_values(x, Self::fp8_values(codes)),
             false => {
                 AutodiffTensor::<B, C>::new(B::fp8_matmul_codes(x.primitive, inner_codes(codes)))
             }
@@ -64,33 +64,31 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
         B::fp8_check_native(device, problem)
     }
 
-    // Codes are constants of the graph, and a bias with a gradient has been refused: so is the result.
+    fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        match lhs.is_tracked() || rhs.is_tracked() {
+            true => Self::fp8_plain_matmul(lhs, rhs),
+            false => {
+                AutodiffTensor::<B, C>::new(B::fp8_matmul_values(lhs.primitive, rhs.primitive))
+            }
+        }
+    }
+
     fn fp8_scaled_matmul(
         a: ScaledOperand<Self>,
         b_t: ScaledOperand<Self>,
         request: ScaledRequest<Self>,
     ) -> ScaledProduct<Self> {
-        let operand = |ScaledOperand { codes, format, scale }| ScaledOperand {
-            codes: inner_codes(codes),
-            format,
-            scale: inner(scale),
-        };
-        let ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note } =
-            request;
-        let output = match output {
-            OutputType::Float(dtype) => OutputType::Float(dtype),
-            OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: inner(scale) },
-        };
-        let bias = bias.map(|bias| bias.primitive);
-        let request =
-            ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note };
-        let ScaledProduct { values, amax } =
-            B::fp8_scaled_matmul(operand(a), operand(b_t), request);
-        let values = match values {
-            ScaledValues::Float(values) => ScaledValues::Float(AutodiffTensor::<B, C>::new(values)),
-            ScaledValues::Codes(codes) => ScaledValues::Codes(constant_codes(codes)),
-        };
-        ScaledProduct { values, amax: amax.map(AutodiffTensor::<B, C>::new) }
+        let (a, b_t, request) = inner_product(a, b_t, request);
+        constant_product(B::fp8_scaled_matmul(a, b_t, request))
+    }
+
+    fn fp8_scaled_matmul_emulated(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        let (a, b_t, request) = inner_product(a, b_t, request);
+        constant_product(B::fp8_scaled_matmul_emulated(a, b_t, request))
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -122,6 +120,41 @@ fn constant_codes<B: Fp8Engine, C: CheckpointStrategy>(
             CodesPrimitive::Values(AutodiffTensor::<B, C>::new(values))
         }
     }
+}
+
+// Codes are constants of the graph, and a bias with a gradient has been refused: so is the result of a scaled product.
+
+fn inner_product<B: Fp8Engine, C: CheckpointStrategy>(
+    a: ScaledOperand<Autodiff<B, C>>,
+    b_t: ScaledOperand<Autodiff<B, C>>,
+    request: ScaledRequest<Autodiff<B, C>>,
+) -> (ScaledOperand<B>, ScaledOperand<B>, ScaledRequest<B>) {
+    let operand = |ScaledOperand { codes, format, scale }| ScaledOperand {
+        codes: inner_codes(codes),
+        format,
+        scale: inner(scale),
+    };
+    let ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note } =
+        request;
+    let output = match output {
+        OutputType::Float(dtype) => OutputType::Float(dtype),
+        OutputType::Fp8 { format, scale } => OutputType::Fp8 { format, scale: inner(scale) },
+    };
+    let bias = bias.map(|bias| bias.primitive);
+    let request =
+        ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note };
+    (operand(a), operand(b_t), request)
+}
+
+fn constant_product<B: Fp8Engine, C: CheckpointStrategy>(
+    product: ScaledProduct<B>,
+) -> ScaledProduct<Autodiff<B, C>> {
+    let ScaledProduct { values, amax } = product;
+    let values = match values {
+        ScaledValues::Float(values) => ScaledValues::Float(AutodiffTensor::<B, C>::new(values)),
+        ScaledValues::Codes(codes) => ScaledValues::Codes(constant_codes(codes)),
+    };
+    ScaledProduct { values, amax: amax.map(AutodiffTensor::<B, C>::new) }
 }
 
 /// The tensor of `B`. Panics where it has a gradient.

@@ -7,12 +7,15 @@ use burn_fp8_core::{Fp8Format, Overflow};
 
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
+use super::launch::{Launched, note};
 use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
+use super::portable::epilogue::{activate, reciprocal};
 use super::portable::{self, scale};
 use super::problem::NativeProblem;
 use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
-use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
+use super::scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
+use super::tensor::add_bias;
 
 /// What a backend does with FP8 codes: quantizes, decodes, multiplies.
 ///
@@ -74,7 +77,7 @@ pub trait Fp8Engine: Backend {
         portable::rescale_by::<Self>(tensor, lhs, rhs)
     }
 
-    /// A product in high precision, past any decorator.
+    /// A product in high precision, as the backend multiplies by itself.
     fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(lhs, rhs)
     }
@@ -121,15 +124,23 @@ pub trait Fp8Engine: Backend {
         no_tensor_cores::<Self>(&Self::int_device(&lhs.words))
     }
 
-    /// A product of codes with its epilogue, on tensor cores: `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both
-    /// E5M2.
+    /// A product of codes with its epilogue: `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both E5M2. On tensor
+    /// cores where the device has them, else emulated.
     fn fp8_scaled_matmul(
         a: ScaledOperand<Self>,
         b_t: ScaledOperand<Self>,
         request: ScaledRequest<Self>,
     ) -> ScaledProduct<Self> {
-        let _ = (b_t, request);
-        no_tensor_cores::<Self>(&a.codes.device())
+        Self::fp8_scaled_matmul_emulated(a, b_t, request)
+    }
+
+    /// The same, emulated in f32 whatever the device can do.
+    fn fp8_scaled_matmul_emulated(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        emulate::<Self>(a, b_t, request)
     }
 
     /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
@@ -161,6 +172,32 @@ pub(crate) fn quantize_rows<B: Fp8Engine>(
         false => B::fp8_quantize_codes(quotient, format, rule).0,
     };
     (codes, scales)
+}
+
+/// `a` `[M, K]` times the transpose of `b_t` `[N, K]`, emulated in f32.
+fn emulate<B: Fp8Engine>(
+    a: ScaledOperand<B>,
+    b_t: ScaledOperand<B>,
+    request: ScaledRequest<B>,
+) -> ScaledProduct<B> {
+    note(&request.note, || Launched::FakeQuantized);
+    let b = B::float_transpose(B::fp8_values(b_t.codes));
+    let product = B::fp8_matmul_values(B::fp8_values(a.codes), b);
+    let product = B::fp8_rescale(product, &a.scale, &b_t.scale);
+    let bias = request.bias.map(|bias| B::float_cast(bias, FloatDType::F32));
+    let product = activate::<B>(add_bias::<B>(product, bias), request.activation);
+    let amax = request.amax.then(|| B::fp8_amax(product.clone()));
+    let values = match request.output {
+        OutputType::Float(FloatDType::F32) => ScaledValues::Float(product),
+        OutputType::Float(dtype) => ScaledValues::Float(B::float_cast(product, dtype)),
+        OutputType::Fp8 { format, scale } => {
+            let (factor, one) = (reciprocal::<B>(scale), Scalar::Host(1.0));
+            let scaled = B::fp8_rescale(product, &factor, &one);
+            let scale = ScaleRule::Given(one, Overflow::Saturate);
+            ScaledValues::Codes(B::fp8_quantize_codes(scaled, format, scale).0)
+        }
+    };
+    ScaledProduct { values, amax }
 }
 
 /// A backend without gradients of its own: neither `Autodiff<B>` nor a decorator around one.

@@ -76,6 +76,12 @@ impl GemmOptions {
 }
 
 impl<B: Backend> QuantizedMatrix<B> {
+    /// Whether it has the codes in these layouts.
+    pub(crate) fn has(&self, layouts: Layouts) -> bool {
+        (self.rows.is_some() || !layouts.rows())
+            && (self.transposed.is_some() || !layouts.transposed())
+    }
+
     /// The matrix as a factor whose columns are summed over.
     pub(crate) fn by_rows(&self) -> Option<GemmOperand<B>> {
         Some(self.operand(self.rows.clone()?, self.shape[0]))

@@ -4,7 +4,7 @@
 //! defaults are tensor operations; Flex works on its memory, CubeCL's backends with kernels and, on CUDA, cuBLASLt; under Burn's Fusion each
 //! operation is a node of the stream.
 //!
-//! Nothing here knows of configurations, traces, roles in training or sites: the modules above do.
+//! Nothing here takes anything from configurations, traces, roles in training or sites: the modules above do.
 
 mod autodiff;
 mod backend;
@@ -13,7 +13,6 @@ mod capability;
 mod codes;
 #[cfg(feature = "cubecl")]
 mod cube;
-mod emulated;
 #[cfg(feature = "flex")]
 mod flex;
 #[cfg(feature = "fusion")]
@@ -33,7 +32,6 @@ pub(crate) mod tensor;
 pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, NativeDevice};
 pub use codes::CodesPrimitive;
-pub(crate) use emulated::{emulated as emulated_scaled_matmul, scaled_matmul};
 pub(crate) use gemm::native_gemm;
 pub use launch::{LaunchNote, Launched, Otherwise};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};

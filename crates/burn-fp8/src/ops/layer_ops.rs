@@ -42,7 +42,8 @@ pub trait Fp8LayerOps: Fp8Engine {
         x
     }
 
-    /// The product of [`nn::Fp8DotGeneral`](crate::nn::Fp8DotGeneral): `x` `[…, K]` times `kernel` `[K, N]`, neither empty;
+    /// The product of [`nn::Fp8DotGeneral`](crate::nn::Fp8DotGeneral): `x` `[…, K]` times `kernel` `[K, N]`, neither empty, both of one
+    /// type;
     /// `states` are scale and amax history of input, kernel and output gradient.
     fn fp8_dot(
         x: FloatTensor<Self>,

@@ -42,7 +42,7 @@ impl Policy {
         config::scope_with(|config| self.configure(config), f)
     }
 
-    /// Makes this the policy of every thread that is not inside a scope, until it is set anew.
+    /// Makes this the policy of every thread that is not inside a [`Policy::scope`], until it is set anew.
     ///
     /// Its key `m` is put on top of the configuration that [`Fp8Config::set_default`](crate::Fp8Config::set_default) has set, and holds until
     /// either is set anew.

@@ -208,7 +208,8 @@ impl LossScaleState {
 }
 
 fn static_scale<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-    let rule = LossScaleRule::Static(f32::deserialize(deserializer)?);
+    // Not as f32, whose range serde_json checks in words of its own where a crate turns on its feature `float_roundtrip`.
+    let rule = LossScaleRule::Static(f64::deserialize(deserializer)? as f32);
     rule.validate().map_err(serde::de::Error::custom)?;
     Ok(rule.loss_scale())
 }

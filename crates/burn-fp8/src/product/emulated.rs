@@ -14,7 +14,7 @@ use crate::engine::{Fp8Engine, Quantized, Scalar};
 /// Decoded codes. Operands are quantized in the layout they have and joined to matrices afterwards: quantizing takes any layout
 /// without a copy, joining dimensions does not.
 /// `M` says how two operands are multiplied.
-pub(crate) struct Emulated<M = Codes>(PhantomData<M>);
+pub(crate) struct Emulated<M = ByCodes>(PhantomData<M>);
 
 /// How two quantized operands are multiplied.
 pub(crate) trait Multiply<B: Fp8Engine> {
@@ -23,9 +23,9 @@ pub(crate) trait Multiply<B: Fp8Engine> {
 }
 
 /// Codes are multiplied, in f32 whatever the type of the result (products of codes overflow f16), the product then by both scales.
-pub(crate) struct Codes;
+pub(crate) struct ByCodes;
 
-impl<B: Fp8Engine> Multiply<B> for Codes {
+impl<B: Fp8Engine> Multiply<B> for ByCodes {
     fn multiply([lhs, rhs]: [Quantized<B>; 2], _dtype: DType) -> FloatTensor<B> {
         let output = B::fp8_matmul_values(lhs.values, rhs.values);
         B::fp8_rescale(output, &lhs.scale, &rhs.scale)

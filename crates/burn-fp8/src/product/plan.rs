@@ -96,10 +96,10 @@ impl Product {
     }
 
     /// Under which key the micro-batches of a step share the quantized weight.
-    fn shared(&self, operand: Operand, layouts: Option<Layouts>) -> Option<(&SiteUse, WeightKey)> {
+    fn shared(&self, operand: Operand) -> Option<(&SiteUse, WeightKey)> {
         match (operand, &self.site, self.weight) {
             (Operand::Weight, Some(site), Some(node)) => {
-                Some((site, WeightKey { node, recipe: self.gemms.recipe, layouts }))
+                Some((site, WeightKey { node, recipe: self.gemms.recipe }))
             }
             _ => None,
         }
@@ -108,7 +108,7 @@ impl Product {
 
 /// What the micro-batches of a step share of a weight: the values are decoded again.
 #[derive(Clone)]
-struct SharedWeight<B: Fp8Engine> {
+struct WeightCodes<B: Fp8Engine> {
     codes: CodesPrimitive<B>,
     scale: Scalar<B>,
     amax: Option<Scalar<B>>,
@@ -118,9 +118,9 @@ struct SharedWeight<B: Fp8Engine> {
 impl<B: Fp8Engine> Quantizer<B> for Product {
     fn quantize(&self, tensor: &FloatTensor<B>, operand: Operand, save: bool) -> Quantized<B> {
         let format = self.gemms.recipe.formats.of(operand);
-        let shared = self.shared(operand, None).filter(|_| save);
+        let shared = self.shared(operand).filter(|_| save);
         if let Some((site, key)) = &shared
-            && let Some(SharedWeight::<B> { codes, scale, amax }) = site.shared_weight(key)
+            && let Some(WeightCodes::<B> { codes, scale, amax }) = site.shared_weight(key)
         {
             let values = B::fp8_values(codes.clone());
             return Quantized { values, codes: Some(codes), scale, amax, format };
@@ -129,7 +129,7 @@ impl<B: Fp8Engine> Quantizer<B> for Product {
         let quantized = B::fp8_quantize(tensor.clone(), Quantize { format, scale, save });
         if let (Some((site, key)), Some(codes)) = (shared, quantized.codes.clone()) {
             let (scale, amax) = (quantized.scale.clone(), quantized.amax.clone());
-            site.share_weight(key, SharedWeight { codes, scale, amax });
+            site.share_weight(key, WeightCodes { codes, scale, amax });
         }
         quantized
     }
@@ -141,9 +141,10 @@ impl<B: Fp8Engine> Quantizer<B> for Product {
         layouts: Layouts,
     ) -> QuantizedMatrix<B> {
         let format = self.gemms.recipe.formats.of(operand);
-        let shared = self.shared(operand, Some(layouts));
+        let shared = self.shared(operand);
         if let Some((site, key)) = &shared
-            && let Some(matrix) = site.shared_weight(key)
+            && let Some(matrix) = site.shared_weight::<QuantizedMatrix<B>>(key)
+            && matrix.has(layouts)
         {
             return matrix;
         }

@@ -11,8 +11,8 @@ use super::tensor::Fp8Tensor;
 use crate::config::{self, Execution};
 use crate::engine::tensor::primitive;
 use crate::engine::{
-    self, Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct,
-    ScaledRequest, ScaledValues, emulated_scaled_matmul, portable,
+    Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct, ScaledRequest,
+    ScaledValues, portable,
 };
 use crate::error::Fp8Error;
 use crate::product::Fp8Products;
@@ -119,8 +119,8 @@ pub fn scaled_matmul<B: Fp8Products>(
             .map_err(|fallback| unavailable(fallback.to_string()))?;
     }
     let ScaledProduct { values, amax } = match execution {
-        Execution::FakeQuantized => emulated_scaled_matmul::<B>(lhs, rhs, request),
-        _ => engine::scaled_matmul::<B>(lhs, rhs, request),
+        Execution::FakeQuantized => B::fp8_scaled_matmul_emulated(lhs, rhs, request),
+        _ => B::fp8_scaled_matmul(lhs, rhs, request),
     };
 
     if let Some(note) = note {

@@ -22,7 +22,6 @@ use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 use super::backend::{Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
-use super::emulated::emulated;
 use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 use super::padding::pad_k;
 use super::portable;
@@ -183,7 +182,7 @@ where
         if let Some(product) = cuda::scaled_matmul::<Self, R>(&a, &b_t, &request) {
             return product;
         }
-        emulated::<Self>(a, b_t, request)
+        Self::fp8_scaled_matmul_emulated(a, b_t, request)
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

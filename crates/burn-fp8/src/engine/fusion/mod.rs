@@ -221,7 +221,11 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
         b_t: ScaledOperand<Self>,
         request: ScaledRequest<Self>,
     ) -> ScaledProduct<Self> {
-        scaled::scaled_matmul::<B>(a, b_t, request)
+        match B::fp8_capability(&a.codes.device()) {
+            Capability::Native(_) => scaled::scaled_matmul::<B>(a, b_t, request),
+            // As operations of the stream, which fuses them.
+            Capability::FakeQuantized { .. } => Self::fp8_scaled_matmul_emulated(a, b_t, request),
+        }
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -9,7 +9,6 @@ use super::op::{one, register};
 use super::rule::Number;
 use crate::engine::backend::Fp8Engine;
 use crate::engine::codes::CodesPrimitive;
-use crate::engine::emulated;
 use crate::engine::scaled::{
     OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
@@ -100,7 +99,7 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Engine>(
         let note = note.clone();
         let request =
             ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note };
-        let ScaledProduct { values, amax } = emulated::scaled_matmul::<B>(a, b_t, request);
+        let ScaledProduct { values, amax } = B::fp8_scaled_matmul(a, b_t, request);
         let mut outputs = ir.outputs.iter().map(|ir| ir.id);
         let mut next = || outputs.next().expect("as many as were registered");
         match values {

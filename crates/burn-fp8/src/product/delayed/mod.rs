@@ -1,12 +1,6 @@
-//! The state of delayed scaling in the decorator: amax histories of the products of a model that knows nothing of them.
+//! Delayed scaling in the decorator: amax histories of the products of a model that knows nothing of them.
 //!
-//! ```text
-//! forward:  state.next_site()  → scales from the site's histories, amaxes measured on the way, kept in the graph
-//! backward: site.deposit()     → the amaxes of the products that the graph reached, combined by maximum
-//! end of the step: commit      → one entry in each history that received something
-//!
-//! Nothing that a step does is seen by others before it is committed: a step that is given up leaves no trace.
-//! ```
+//! [`DelayedState`] holds the histories, [`DelayedRecord`] is what it holds as data, for files and for records of optimizers.
 
 mod record;
 mod scope;

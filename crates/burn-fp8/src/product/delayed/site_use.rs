@@ -167,7 +167,7 @@ mod tests {
             let amaxes = [(); 3].map(|()| Some(Scalar::<Flex>::Host(1.0)));
             thread::backward(|| site().deposit(amaxes));
         };
-        let key = |node, recipe| WeightKey { node, recipe, layouts: None };
+        let key = |node, recipe| WeightKey { node, recipe };
         let found =
             |site: &SiteUse, node, recipe| site.shared_weight(&key(node, recipe)) == Some("codes");
         let (recipe, other) = (Recipe::delayed(), Recipe::delayed().with_margin(4));

@@ -1,4 +1,12 @@
 //! What a [`DelayedState`] holds.
+//!
+//! ```text
+//! forward:  state.next_site()  → scales from the site's histories, amaxes measured on the way, kept in the graph
+//! backward: site.deposit()     → the amaxes of the products that the graph reached, combined by maximum
+//! end of the step: commit      → one entry in each history that received something
+//!
+//! Nothing that a step does is seen by others before it is committed: a step that is given up leaves no trace.
+//! ```
 
 use std::collections::BTreeMap;
 use std::fmt;

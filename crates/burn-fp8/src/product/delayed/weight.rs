@@ -2,7 +2,7 @@
 
 use core::any::Any;
 
-use burn_fp8_core::{Layouts, Recipe};
+use burn_fp8_core::Recipe;
 
 /// Which quantized weight: the same tensor by the same recipe has the same codes, as long as the history of its site stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,8 +10,6 @@ pub(crate) struct WeightKey {
     /// The node of the graph, which names the tensor for good: whatever changes a parameter makes a new one.
     pub(crate) node: u64,
     pub(crate) recipe: Recipe,
-    /// The layouts, of codes for tensor cores.
-    pub(crate) layouts: Option<Layouts>,
 }
 
 /// A quantized weight of any backend, which a state does not have as a parameter: asked for with another type it is not found.
