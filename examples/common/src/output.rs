@@ -40,7 +40,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file of JSON as [`write`] does.
+/// Writes a file of JSON as [`write()`] does.
 ///
 /// # Errors
 /// Where it cannot be written.
