@@ -3,8 +3,7 @@
 use burn::tensor::Scalar;
 use burn::tensor::ops::{ActivationOps, FloatTensor};
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> ActivationOps<Self> for Fp8Backend<B>
 where

@@ -5,8 +5,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::backend::distributed::{DistributedParamId, DistributedParams};
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor, QuantizedTensor};
 
-use crate::backend::Fp8Matmul;
-use crate::backend::{Fp8Backend, intercept};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> AutodiffBackend for Fp8Backend<B>
 where

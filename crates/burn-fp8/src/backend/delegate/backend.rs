@@ -3,8 +3,7 @@
 use burn::tensor::backend::{Backend, DTypeUsageSet, ExecutionError};
 use burn::tensor::{DType, TensorData};
 
-use crate::backend::Fp8Matmul;
-use crate::backend::{Fp8Backend, intercept};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> Backend for Fp8Backend<B>
 where

@@ -5,8 +5,7 @@ use burn::tensor::ops::{BoolTensor, BoolTensorOps, Device, FloatTensor, IntTenso
 use burn::tensor::{BoolDType, FloatDType, IntDType, Scalar, Shape, Slice, TensorData};
 use core::future::Future;
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> BoolTensorOps<Self> for Fp8Backend<B>
 where

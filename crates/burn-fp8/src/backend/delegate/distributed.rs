@@ -10,9 +10,8 @@ use burn::tensor::backend::distributed::{
 };
 use burn::tensor::ops::{Device, FloatTensor};
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> DistributedBackend for Fp8Backend<B>
 where

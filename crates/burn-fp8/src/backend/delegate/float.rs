@@ -10,8 +10,7 @@ use burn::tensor::{
 };
 use core::future::Future;
 
-use crate::backend::Fp8Matmul;
-use crate::backend::{Fp8Backend, intercept};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> FloatTensorOps<Self> for Fp8Backend<B>
 where

@@ -9,8 +9,7 @@ use burn::tensor::{
 use core::future::Future;
 use core::ops::Range;
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> IntTensorOps<Self> for Fp8Backend<B>
 where

@@ -6,9 +6,8 @@ use burn::tensor::ops::{
     MaxPool1dWithIndices, MaxPool2dBackward, MaxPool2dWithIndices, ModuleOps, UnfoldOptions,
 };
 
-use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
-use crate::backend::{Fp8Backend, intercept};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> ModuleOps<Self> for Fp8Backend<B>
 where

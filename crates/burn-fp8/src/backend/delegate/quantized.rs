@@ -8,9 +8,8 @@ use burn::tensor::{
 };
 use core::future::Future;
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> QTensorOps<Self> for Fp8Backend<B>
 where

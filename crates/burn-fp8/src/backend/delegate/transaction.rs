@@ -5,9 +5,8 @@ use burn::tensor::backend::ExecutionError;
 use burn::tensor::ops::{TransactionOps, TransactionPrimitiveData};
 use core::future::Future;
 
-use crate::backend::Fp8Backend;
-use crate::backend::Fp8Matmul;
 use crate::backend::convert::Rewrap;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 
 impl<B> TransactionOps<Self> for Fp8Backend<B>
 where
