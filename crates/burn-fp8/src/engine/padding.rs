@@ -1,7 +1,7 @@
 //! Zeros along the dimension that is summed over, for CubeCL's own matmul.
 //!
-//! cubek-matmul 0.2.0, which Burn 0.21 multiplies with on CubeCL backends, loses terms on CUDA where the number of its stages along K is
-//! odd (tracel-ai/cubek#434). With K a multiple of 256 it is even, whatever stage it chooses.
+//! cubek-matmul 0.2.0, which Burn 0.21 multiplies with on CubeCL backends, reads past the end of its operands and adds what lies there, where
+//! its stages fill K and their number is odd (tracel-ai/cubek#434). With K a multiple of 256 it is even for stages of up to 128.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;

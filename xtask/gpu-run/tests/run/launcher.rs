@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Command;
 
+use burn_fp8_test_support::skip;
+
 use crate::host::{Host, SCRIPT, error, printed, remove, run_to_end};
 
 #[test]
@@ -53,8 +55,7 @@ fn arguments_and_status_are_handed_on() {
 fn the_script_is_short_and_shellcheck_finds_nothing() {
     assert!(fs::read_to_string(SCRIPT).unwrap().lines().count() <= 60);
     let Ok(shellcheck) = which::which("shellcheck") else {
-        println!("skipped: there is no shellcheck");
-        return;
+        return skip("there is no shellcheck");
     };
     let output = run_to_end(Command::new(shellcheck).arg(SCRIPT));
     assert!(output.status.success(), "{}", printed(&output));
