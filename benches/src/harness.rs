@@ -1,5 +1,6 @@
 //! Measuring two things back to back.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 pub use crate::rows::{Row, median, table};
@@ -12,6 +13,8 @@ pub struct Options {
     pub elements: usize,
     /// Repetitions, of which medians are reported.
     pub repetitions: usize,
+    /// The Python that runs peers, where they are measured.
+    pub python: Option<PathBuf>,
 }
 
 /// One side of a comparison.

@@ -3,12 +3,15 @@
 //! `cargo run --release -p burn-fp8-bench`; `--help` lists the options. A function's speed is given relative to that of its reference,
 //! in runs or in bytes a second: higher is better. Absolute times depend on the machine, relative speeds far less.
 
+mod cpu_gemm;
 mod harness;
 mod mlp;
 mod observatory;
 mod origin;
 mod overhead;
+mod partner;
 mod peers;
+mod picture;
 mod plans;
 mod reference;
 mod rows;
@@ -30,6 +33,9 @@ struct Arguments {
     /// Write the rows to this file as JSON, with the command, the commit, the day and the machine.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the training steps of the group `mlp` into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Run one group only.
     #[arg(long, value_name = "GROUP", value_parser = GROUPS.map(|(name, _)| name))]
     only: Option<String>,
@@ -60,7 +66,8 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
+    (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (overhead::GROUP, overhead::run),
@@ -75,6 +82,7 @@ fn main() -> ExitCode {
         threads: arguments.threads,
         elements: arguments.elements,
         repetitions: arguments.repetitions.max(1),
+        python: arguments.peers.then(|| arguments.python.clone()),
     };
     let mut rows = Vec::new();
     for (name, run) in GROUPS {
@@ -82,7 +90,7 @@ fn main() -> ExitCode {
             rows.extend(run(&options));
         }
     }
-    if arguments.peers {
+    if arguments.peers && arguments.only.as_deref().is_none_or(|only| only == slices::GROUP) {
         match peers::run(&options, &arguments.python) {
             Ok(measured) => rows.extend(measured),
             Err(error) => {
@@ -92,8 +100,19 @@ fn main() -> ExitCode {
         }
     }
     println!("{}", harness::table(&rows, UTF8_FULL_CONDENSED));
+    let origin = Origin::here();
+    if let Some(path) = arguments.picture {
+        let drawn = picture::draw(&rows, &origin).map_err(|error| error.to_string());
+        let written = drawn.and_then(|svg| {
+            std::fs::write(&path, svg).map_err(|error| format!("{}: {error}", path.display()))
+        });
+        if let Err(error) = written {
+            eprintln!("no picture: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
     if let Some(path) = arguments.json {
-        let results = Results { origin: Origin::here(), rows: &rows };
+        let results = Results { origin, rows: &rows };
         let json = serde_json::to_string_pretty(&results).expect("results are plain data");
         if let Err(error) = std::fs::write(&path, json + "\n") {
             eprintln!("cannot write {}: {error}", path.display());

@@ -1,39 +1,44 @@
-//! A training step of a multi-layer perceptron in FP8, emulated on Flex, by each recipe: against the same step in f32, and against
+//! A training step of a multi-layer perceptron in FP8 on Flex, by each recipe: against the same step in f32, and against
 //! current scaling.
 
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module};
-use burn::nn::loss::{MseLoss, Reduction};
-use burn::nn::{Linear, LinearConfig, Relu};
-use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn::nn::Relu;
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8Linear};
 use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
 
+use burn_fp8_bench_f32::{Mlp, Model, passes};
+use burn_fp8_cpu::Unit;
+
 use crate::harness::{Options, Row, Side, compare};
+use crate::partner::Partner;
 
 /// The name of the group.
 pub const GROUP: &str = "mlp";
 
-const WIDTHS: [usize; 3] = [1024, 4096, 1024];
-const BATCH: usize = 256;
-
-/// FP8 may take 1.10 times as long as f32.
-const TARGET: f64 = 1.0 / 1.10;
-
-#[derive(Module, Debug)]
-struct Mlp<B: Backend> {
-    first: Linear<B>,
-    second: Linear<B>,
+/// What FP8 with current scaling is to reach: against f32 with AVX-512 and against f32 as Burn builds it, on one thread and on more.
+struct Targets {
+    passes: [[Option<f64>; 2]; 2],
+    step: [[Option<f64>; 2]; 2],
 }
 
-impl<B: Backend> Mlp<B> {
-    fn new(device: &B::Device) -> Self {
-        Self {
-            first: LinearConfig::new(WIDTHS[0], WIDTHS[1]).init(device),
-            second: LinearConfig::new(WIDTHS[1], WIDTHS[2]).init(device),
+fn targets(unit: Unit) -> Targets {
+    let some = |targets: [[f64; 2]; 2]| targets.map(|targets| targets.map(Some));
+    match unit {
+        Unit::AmxBf16 => {
+            Targets { passes: some([[2.2, 3.5], [1.8, 2.8]]), step: some([[1.6, 2.3], [1.4, 1.9]]) }
+        }
+        Unit::Avx512Bf16 => {
+            Targets { passes: some([[1.3, 2.0], [1.2, 1.7]]), step: some([[1.2, 1.6], [1.1, 1.4]]) }
+        }
+        // Emulated: FP8 may take 1.10 times as long as f32.
+        Unit::Portable => {
+            let cost = [[Some(1.0 / 1.10), None]; 2];
+            Targets { passes: [[None; 2]; 2], step: cost }
         }
     }
 }
@@ -47,19 +52,9 @@ struct Fp8Mlp<B: Backend> {
 
 impl<B: Fp8Matmul> Fp8Mlp<B> {
     fn new(device: &B::Device, config: &Fp8DotGeneralConfig) -> Self {
-        let Mlp { first, second } = Mlp::new(device);
-        let [first, second] = [first, second].map(|layer| Fp8Linear::from_linear(layer, config));
+        let layers = Mlp::new(device).into_layers();
+        let [first, second] = layers.map(|layer| Fp8Linear::from_linear(layer, config));
         Self { first, second }
-    }
-}
-
-trait Model<B: Backend> {
-    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2>;
-}
-
-impl<B: Backend> Model<B> for Mlp<B> {
-    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        self.second.forward(Relu::new().forward(self.first.forward(x)))
     }
 }
 
@@ -69,24 +64,11 @@ impl<B: Fp8Matmul> Model<B> for Fp8Mlp<B> {
     }
 }
 
-/// A model with its data, ready to take plain SGD steps.
+/// Training steps of plain SGD, by an optimizer that leaves the state of FP8 layers to them.
 fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
     model: impl FnOnce(&B::Device) -> M,
 ) -> impl FnMut() {
-    let device = Default::default();
-    B::seed(&device, 0);
-    let normal = Distribution::Normal(0.0, 1.0);
-    let x = Tensor::<B, 2>::random([BATCH, WIDTHS[0]], normal, &device);
-    let target = Tensor::<B, 2>::random([BATCH, WIDTHS[2]], normal, &device);
-    let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init::<B, M>());
-    let mut model = Some(model(&device));
-    move || {
-        let current = model.take().expect("put back after every step");
-        let output = current.forward(x.clone());
-        let loss = MseLoss::new().forward(output, target.clone(), Reduction::Mean);
-        let grads = GradientsParams::from_grads(loss.backward(), &current);
-        model = Some(optimizer.step(1e-3, current, grads));
-    }
+    burn_fp8_bench_f32::steps(model, Fp8Optimizer::new(SgdConfig::new().init::<B, M>()))
 }
 
 /// A recipe by name, and a training step with it.
@@ -124,37 +106,92 @@ fn recipes() -> [NamedStep; 5] {
     ]
 }
 
-/// Measures a step of each recipe at each thread count, beside f32 and beside current scaling.
+/// The passes alone, with current and with delayed scaling.
+fn fp8_passes() -> [NamedStep; 2] {
+    type Fp8 = Fp8Backend<Autodiff<Flex>>;
+    let mut current = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let mut delayed = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let recipe = Fp8Config::default().with_recipe(Recipe::delayed());
+    let state = DelayedState::new();
+    [
+        ("FP8, current, forward and backward", Box::new(move || current())),
+        (
+            "FP8, delayed, forward and backward",
+            Box::new(move || state.step(|| recipe.scope(&mut delayed))),
+        ),
+    ]
+}
+
+/// Measures the passes and a step of each recipe at each thread count, beside f32 and beside current scaling.
 pub fn run(options: &Options) -> Vec<Row> {
     for (name, mut step) in recipes() {
         let (_, products) = trace(&mut step);
         assert_eq!(products.fp8().count(), 5, "{name}: both layers run in FP8: {products}");
     }
-    let at = |threads: &usize| measure(*threads, options.repetitions);
+    let at = |threads: &usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
+        let pool = pool.expect("a pool of a few threads");
+        pool.install(|| [measure_passes(*threads, options), measure(*threads, options)].concat())
+    };
     options.threads.iter().flat_map(at).collect()
 }
 
-fn measure(threads: usize, repetitions: usize) -> Vec<Row> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.expect("a pool of a few threads").install(|| {
-        let mut high = steps::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
-        let [mut current, others @ ..] = recipes();
-        let mut rows = vec![compare(
-            (GROUP, threads, Some(TARGET)),
-            side(current.0, &mut current.1),
-            side("f32", &mut high),
-            repetitions,
-        )];
-        for (name, mut step) in others {
-            let references: [(_, &mut dyn FnMut()); 2] =
-                [("f32", &mut high), (current.0, &mut current.1)];
-            for (reference, run) in references {
-                let (subject, reference) = (side(name, &mut step), side(reference, run));
-                rows.push(compare((GROUP, threads, None), subject, reference, repetitions));
+/// Measures something beside f32 in both builds and beside PyTorch's bf16, of a `kind` that the programs for these know.
+fn beside_f32(
+    (name, run): (&'static str, &mut dyn FnMut()),
+    f32: &mut dyn FnMut(),
+    kind: &str,
+    (threads, targets): (usize, [Option<f64>; 2]),
+    options: &Options,
+) -> Vec<Row> {
+    let mut row = |reference: &str, target, other: &mut dyn FnMut()| {
+        let (subject, reference) = (side(name, run), side(reference, other));
+        compare((GROUP, threads, target), subject, reference, options.repetitions)
+    };
+    let mut rows = vec![row("f32", targets[0], f32)];
+    match Partner::f32(&[kind], threads) {
+        Ok(mut partner) => rows.push(row("f32, AVX2", targets[1], &mut || partner.run())),
+        Err(error) => eprintln!("f32, AVX2: not measured: {error}"),
+    }
+    for dtype in ["f32", "bf16"] {
+        let Some(python) = &options.python else { continue };
+        match Partner::torch(python, &[kind, dtype], threads) {
+            Ok(mut partner) => {
+                let reference = format!("{}: {dtype}", partner.name);
+                rows.push(row(&reference, None, &mut || partner.run()));
             }
+            Err(error) => eprintln!("{error}"),
         }
-        rows
-    })
+    }
+    rows
+}
+
+fn measure_passes(threads: usize, options: &Options) -> Vec<Row> {
+    let targets = targets(Unit::current()).passes[usize::from(threads > 1)];
+    let mut high = passes::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
+    let mut rows = Vec::new();
+    for (name, mut run) in fp8_passes() {
+        let subject = (name, &mut *run as &mut dyn FnMut());
+        rows.extend(beside_f32(subject, &mut high, "mlp-passes", (threads, targets), options));
+    }
+    rows
+}
+
+fn measure(threads: usize, options: &Options) -> Vec<Row> {
+    let targets = targets(Unit::current()).step[usize::from(threads > 1)];
+    let mut high = steps::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
+    let [mut current, others @ ..] = recipes();
+    let subject = (current.0, &mut *current.1 as &mut dyn FnMut());
+    let mut rows = beside_f32(subject, &mut high, "mlp-step", (threads, targets), options);
+    for (name, mut step) in others {
+        let references: [(_, &mut dyn FnMut()); 2] =
+            [("f32", &mut high), (current.0, &mut current.1)];
+        for (reference, run) in references {
+            let (subject, reference) = (side(name, &mut step), side(reference, run));
+            rows.push(compare((GROUP, threads, None), subject, reference, options.repetitions));
+        }
+    }
+    rows
 }
 
 fn side<'a>(name: &'a str, run: &'a mut dyn FnMut()) -> Side<'a> {

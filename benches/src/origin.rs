@@ -16,6 +16,8 @@ pub struct Origin {
     date: String,
     /// The model of the processor.
     cpu: String,
+    /// The unit that FP8 products ran on.
+    unit: String,
     /// The processors that the program may use. The threads of a measurement are in its row.
     cores: usize,
     /// Whether the program was built with optimizations: times mean nothing otherwise.
@@ -23,6 +25,21 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// The unit that FP8 products ran on.
+    pub fn unit(&self) -> &str {
+        &self.unit
+    }
+
+    /// The model of the processor.
+    pub fn cpu(&self) -> &str {
+        &self.cpu
+    }
+
+    /// The day, in UTC.
+    pub fn date(&self) -> &str {
+        &self.date
+    }
+
     /// This machine, today.
     pub fn here() -> Self {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -32,6 +49,7 @@ impl Origin {
             commit: commit().unwrap_or_else(|| "unknown".to_owned()),
             date: time::OffsetDateTime::now_utc().date().to_string(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
+            unit: burn_fp8_cpu::Unit::current().to_string(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
             optimized: !cfg!(debug_assertions),
         }
@@ -44,7 +62,7 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
     let mut is_path = false;
     for argument in arguments {
         let (option, value) = argument.split_once('=').unwrap_or((&argument, ""));
-        let takes_path = ["--json", "--python"].contains(&option);
+        let takes_path = ["--json", "--picture", "--python"].contains(&option);
         if !is_path && !takes_path {
             command = command + " " + &argument;
         }

@@ -135,6 +135,9 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
             ],
         ),
         Task::Bench { arguments } => {
+            // By itself: beside the benchmarks it would be built with their features.
+            let f32 = ["build", "--release", "-p", "burn-fp8-bench-f32"];
+            steps.cargo("f32 as Burn builds it", &f32)?;
             let mut command = vec!["run", "--release", "-p", "burn-fp8-bench", "--"];
             command.extend(arguments.iter().map(String::as_str));
             steps.cargo("benchmarks", &command)

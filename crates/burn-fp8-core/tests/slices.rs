@@ -131,6 +131,35 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
+/// One read gives what two give: blocks, tasks and threads, with special values in each.
+#[test]
+fn codes_and_amax_come_of_one_read() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
+    for len in [0, 1, 4095, 4097, 70_001, 3 * (1 << 16) + 17] {
+        let mut x = spread(len, 12);
+        let finite = slice::amax(&x);
+        for with_special in [false, true] {
+            if with_special {
+                for (x, special) in x.iter_mut().step_by(997).zip(special_values()) {
+                    *x = special;
+                }
+            }
+            let amax = slice::amax(&x);
+            assert!(with_special || amax == finite && !amax.non_finite);
+            for (format, overflow) in FORMATS.into_iter().zip(OVERFLOWS) {
+                let (mut codes, mut alone, mut pooled) = (vec![0; len], vec![1; len], vec![2; len]);
+                slice::encode(&x, 0.013, format, overflow, &mut codes);
+                let of_one = slice::encode_with_amax(&x, 0.013, format, overflow, &mut alone);
+                let of_pool = pool.install(|| {
+                    parallel::encode_with_amax(&x, 0.013, format, overflow, &mut pooled)
+                });
+                assert!([of_one, of_pool] == [amax; 2], "{len} elements, {format}");
+                assert!(alone == codes && pooled == codes, "{len} elements, {format}");
+            }
+        }
+    }
+}
+
 #[test]
 fn scaling_multiplies_every_element() {
     let x = spread(101, 30);

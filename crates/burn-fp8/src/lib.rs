@@ -43,6 +43,8 @@ pub use burn_fp8_core::{
     AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, Precision,
     ProductKind, Products, Recipe, Scaling,
 };
+#[cfg(feature = "flex")]
+pub use burn_fp8_cpu as cpu;
 pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
 pub use engine::{Activation, Capability};
 pub use error::Fp8Error;

@@ -15,6 +15,7 @@ use burn_fp8::{
     Execution, Filter, Fp8Backend, Fp8Config, Fp8Error, GemmRole, ProductKind, Recipe,
     high_precision, trace,
 };
+use common::implementation;
 
 type B = Fp8Backend<Flex>;
 
@@ -31,15 +32,15 @@ fn ran(m: usize, k: usize, n: usize) -> Implementation {
 
 /// Whether a product that any filter takes runs in FP8 now.
 fn in_fp8() -> bool {
-    ran(64, 64, 64) == Implementation::FakeQuantized
+    ran(64, 64, 64) == implementation::<Flex>()
 }
 
 #[test]
 fn the_default_filter_starts_at_sixteen() {
     // In a scope: another test of this file changes the process-wide default for a moment.
     let ran = |m, k, n| Fp8Config::default().scope(|| ran(m, k, n));
-    assert_eq!(ran(16, 16, 16), Implementation::FakeQuantized);
-    assert_eq!(ran(17, 17, 17), Implementation::FakeQuantized);
+    assert_eq!(ran(16, 16, 16), implementation::<Flex>());
+    assert_eq!(ran(17, 17, 17), implementation::<Flex>());
     for (sizes, dimension) in [((15, 16, 16), 'M'), ((16, 15, 16), 'K'), ((16, 16, 15), 'N')] {
         let rejection = Rejection::TooSmall { dimension, size: 15, minimum: 16 };
         let (m, k, n) = sizes;
@@ -67,7 +68,7 @@ fn batched_products_and_plain_ones_are_told_apart() {
     };
     assert_eq!(batched(), Implementation::HighPrecision(HighPrecision::Filter(Rejection::Batched)));
     let config = Fp8Config::default().with_filter(Filter::default().with_batched(true));
-    assert_eq!(config.scope(batched), Implementation::FakeQuantized);
+    assert_eq!(config.scope(batched), implementation::<Flex>());
     let linear_only = Fp8Config::default().with_filter(Filter::linear_only());
     let reason = linear_only.scope(|| ran(16, 16, 16));
     assert_eq!(reason, Implementation::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
@@ -160,7 +161,7 @@ static DEFAULT: Mutex<()> = Mutex::new(());
 #[test]
 fn scopes_stay_on_their_thread_and_the_default_is_for_all() {
     let _turn = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
-    let tiny = || ran(2, 2, 2) == Implementation::FakeQuantized;
+    let tiny = || ran(2, 2, 2) == implementation::<Flex>();
     let everything = Fp8Config::default().with_filter(Filter::every_matmul());
     everything.scope(|| {
         assert!(tiny());
@@ -168,7 +169,7 @@ fn scopes_stay_on_their_thread_and_the_default_is_for_all() {
     });
     // Other tests run meanwhile: the default only gets wider, by products that they do not make outside a scope.
     let wider = Fp8Config::default().with_filter(Filter::default().with_min_sizes(16, 16, 11));
-    let eleven = || ran(16, 11, 16) == Implementation::FakeQuantized;
+    let eleven = || ran(16, 11, 16) == implementation::<Flex>();
     assert!(!eleven());
     wider.set_default();
     assert!(thread::scope(|s| s.spawn(eleven).join().unwrap()));
@@ -230,19 +231,6 @@ fn a_predicate_decides_once_for_all_three_products() {
 }
 
 #[test]
-fn native_execution_is_refused_with_a_reason() {
-    let native = Fp8Config::default().with_execution(Execution::Native);
-    let error = native.check::<Flex>(&Default::default()).unwrap_err();
-    assert!(matches!(error, Fp8Error::NativeUnavailable { .. }));
-    let message = error.to_string();
-    assert!(message.contains("`flex`") && message.contains("Execution::Auto"), "{message}");
-    let panicked = catch_unwind(|| native.scope(|| product::<B>(16, 16, 16))).unwrap_err();
-    assert_eq!(panicked.downcast_ref::<String>(), Some(&message));
-    assert!(Fp8Config::default().check::<Flex>(&Default::default()).is_ok());
-    assert!(Fp8Config::default().check::<Autodiff<Flex>>(&Default::default()).is_ok());
-}
-
-#[test]
 fn a_margin_out_of_range_is_refused() {
     let config = Fp8Config::default().with_recipe(Recipe::current().with_margin(65));
     let error = config.check::<Flex>(&Default::default()).unwrap_err().to_string();
@@ -288,8 +276,8 @@ fn files_round_trip_and_bad_ones_are_named() {
 fn the_report_prints_as_a_table() {
     let report = trace(|| (product::<B>(16, 32, 64), product::<B>(2, 2, 2))).1;
     let text = report.to_string();
-    for expected in ["matmul", "output", "1 × 16×64×32", "E4M3", "fake-quantized", "M = 2 < 16"]
-    {
+    let ran = implementation::<Flex>().to_string();
+    for expected in ["matmul", "output", "1 × 16×64×32", "E4M3", &ran, "M = 2 < 16"] {
         assert!(text.contains(expected), "{text}");
     }
     assert!(text.ends_with("1 of 2 products in FP8"), "{text}");

@@ -13,7 +13,7 @@ use common::delayed::{
     with_amax,
 };
 use common::exact::{Exact, Sums};
-use common::{Outer, Random, bits, reference, tensor, values};
+use common::{Outer, Random, bits, implementation, reference, tensor, values};
 
 #[test]
 fn scales_come_from_earlier_steps_on_flex() {
@@ -263,7 +263,7 @@ fn products_can_be_kept_in_high_precision_one_by_one() {
                 let product = report.products.iter().find(|p| p.role == other).expect("three");
                 let expected = match other == role {
                     true => Implementation::HighPrecision(HighPrecision::Recipe),
-                    false => Implementation::FakeQuantized,
+                    false => implementation::<Flex>(),
                 };
                 assert_eq!(product.ran, expected, "{report}");
             }

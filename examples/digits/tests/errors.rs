@@ -2,11 +2,15 @@
 
 mod common;
 
-use common::{csv, digits, directory, file, gzip, rows};
+use common::{csv, digits, digits_in, directory, file, gzip, rows};
 
 /// Runs `digits` and checks the one line on stderr for these words.
 fn fails(test: &str, arguments: &[&str], words: &[&str]) {
-    let output = digits(test, arguments);
+    fails_in(&[], test, arguments, words);
+}
+
+fn fails_in(environment: &[(&str, &str)], test: &str, arguments: &[&str], words: &[&str]) {
+    let output = digits_in(environment, test, arguments);
     let stderr = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
@@ -164,5 +168,7 @@ fn recipes_that_the_layers_cannot_follow() {
 #[test]
 fn execution_that_the_backend_cannot_do() {
     let path = file("native", "native.json", b"{\"execution\": \"native\"}");
-    fails("native", &["--config", &path], &["Native", "Execution::FakeQuantized"]);
+    let without_unit = [("BURN_FP8_CPU_UNIT", "portable")];
+    let words = ["Native", "Execution::FakeQuantized"];
+    fails_in(&without_unit, "native", &["--config", &path], &words);
 }

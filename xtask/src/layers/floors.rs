@@ -14,10 +14,11 @@ pub struct Floors {
 pub const FLOORS: Floors = Floors {
     crates: &[
         &["burn-fp8-core", "burn-fp8-test-support"],
-        &["burn-fp8-cublaslt", "burn-fp8-kernels", "burn-fp8-report"],
+        &["burn-fp8-cpu", "burn-fp8-cublaslt", "burn-fp8-kernels", "burn-fp8-report"],
         &["burn-fp8"],
         &[
             "burn-fp8-bench",
+            "burn-fp8-bench-f32",
             "burn-fp8-docs",
             "burn-fp8-gpu-run",
             "char-lm",

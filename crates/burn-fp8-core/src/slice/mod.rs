@@ -26,7 +26,25 @@ use crate::{Fp8Format, Overflow};
 
 /// The largest finite magnitude of `x`.
 pub fn amax<S: Source>(x: &[S]) -> Amax {
-    pass::amax(x)
+    let mut amax = Amax::default();
+    match widened(x, |_, x| amax = amax.union(pass::amax(x))) {
+        true => amax,
+        false => pass::amax(x),
+    }
+}
+
+/// Runs `pass` on f32 copies of short pieces of `x`, with the index of their first elements, where converting them beforehand is faster; else
+/// says no.
+fn widened<S: Source>(x: &[S], mut pass: impl FnMut(usize, &[f32])) -> bool {
+    const PIECE: usize = 1024;
+    let Some(widen) = S::WIDEN else { return false };
+    let mut values = [0f32; PIECE];
+    for (index, x) in x.chunks(PIECE).enumerate() {
+        let values = &mut values[..x.len()];
+        widen(x, values);
+        pass(index * PIECE, values);
+    }
+    true
 }
 
 /// The codes of `x / scale`.
@@ -41,7 +59,34 @@ pub fn encode<S: Source>(
     codes: &mut [u8],
 ) {
     same_length(("x", x.len()), ("codes", codes.len()));
-    pass::run(Quantize { x, scale, y: codes, form: Code }, format, overflow);
+    let is_done = widened(x, |first, x| {
+        encode(x, scale, format, overflow, &mut codes[first..][..x.len()]);
+    });
+    if !is_done {
+        pass::run(Quantize { x, scale, y: codes, form: Code }, format, overflow);
+    }
+}
+
+/// [`encode`] and [`amax`] in one read of `x`: for a scale that was chosen before.
+///
+/// # Panics
+/// If `x` and `codes` differ in length.
+pub fn encode_with_amax<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+) -> Amax {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    // A block is still in the first-level cache when it is read again.
+    const BLOCK: usize = 4096;
+    let blocks = x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK));
+    blocks.fold(Amax::default(), |so_far, (x, codes)| {
+        let of_block = amax(x);
+        encode(x, scale, format, overflow, codes);
+        so_far.union(of_block)
+    })
 }
 
 /// The numbers that codes stand for, times `scale`: the product is rounded once, to f32.
@@ -65,7 +110,12 @@ pub fn round<S: Source>(
     values: &mut [f32],
 ) {
     same_length(("x", x.len()), ("values", values.len()));
-    pass::run(Quantize { x, scale, y: values, form: Value }, format, overflow);
+    let is_done = widened(x, |first, x| {
+        round(x, scale, format, overflow, &mut values[first..][..x.len()]);
+    });
+    if !is_done {
+        pass::run(Quantize { x, scale, y: values, form: Value }, format, overflow);
+    }
 }
 
 /// [`encode`] and [`round`] in one read of `x`.
@@ -82,7 +132,13 @@ pub fn encode_and_round<S: Source>(
 ) {
     same_length(("x", x.len()), ("codes", codes.len()));
     same_length(("x", x.len()), ("values", values.len()));
-    pass::run(pass::QuantizeTwice { x, scale, codes, values }, format, overflow);
+    let is_done = widened(x, |first, x| {
+        let (codes, values) = (&mut codes[first..][..x.len()], &mut values[first..][..x.len()]);
+        encode_and_round(x, scale, format, overflow, codes, values);
+    });
+    if !is_done {
+        pass::run(pass::QuantizeTwice { x, scale, codes, values }, format, overflow);
+    }
 }
 
 /// [`encode`] and [`decode`] without the codes in between.

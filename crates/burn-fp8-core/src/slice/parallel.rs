@@ -43,6 +43,27 @@ pub fn encode<S: Source>(
     pairs(x, codes, |x, codes| super::encode(x, scale, format, overflow, codes));
 }
 
+/// [`slice::encode_with_amax`](super::encode_with_amax), in parallel.
+///
+/// # Panics
+/// If `x` and `codes` differ in length.
+pub fn encode_with_amax<S: Source>(
+    x: &[S],
+    scale: f32,
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+) -> Amax {
+    same_length(("x", x.len()), ("codes", codes.len()));
+    let encode =
+        |x: &[S], codes: &mut [u8]| super::encode_with_amax(x, scale, format, overflow, codes);
+    if !worthwhile(x.len()) {
+        return encode(x, codes);
+    }
+    let tasks = x.par_chunks(TASK).zip(codes.par_chunks_mut(TASK));
+    tasks.map(|(x, codes)| encode(x, codes)).reduce(Amax::default, Amax::union)
+}
+
 /// [`slice::decode`](super::decode), in parallel.
 ///
 /// # Panics

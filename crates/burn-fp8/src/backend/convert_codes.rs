@@ -4,8 +4,9 @@ use burn::tensor::backend::Backend;
 
 use super::convert::{Rewrap, SameTensors};
 use crate::engine::{
-    CodesPrimitive, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix,
-    Scalar, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+    CodesPrimitive, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedCodes,
+    QuantizedMatrix, Scalar, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+    UnitOperand, UnitScale,
 };
 
 impl<A: Backend, B: SameTensors<A>> Rewrap<Scalar<B>> for Scalar<A> {
@@ -71,6 +72,24 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<Quantized<B>> for Quantized<A> {
         let Self { values, codes, scale, amax, format } = self;
         let (codes, amax) = (codes.map(Rewrap::rewrap), amax.map(Rewrap::rewrap));
         Quantized { values, codes, scale: scale.rewrap(), amax, format }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<QuantizedCodes<B>> for QuantizedCodes<A> {
+    fn rewrap(self) -> QuantizedCodes<B> {
+        let Self { codes, scale, amax, format } = self;
+        let (codes, amax) = (codes.rewrap(), amax.map(Rewrap::rewrap));
+        QuantizedCodes { codes, scale: scale.rewrap(), amax, format }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<UnitOperand<B>> for UnitOperand<A> {
+    fn rewrap(self) -> UnitOperand<B> {
+        let scale = match self.scale {
+            UnitScale::Tensor(scale) => UnitScale::Tensor(scale.rewrap()),
+            UnitScale::Rows(scales) => UnitScale::Rows(scales),
+        };
+        UnitOperand { codes: self.codes.rewrap(), scale }
     }
 }
 

@@ -8,8 +8,8 @@ use super::convert::Rewrap;
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
     Capability, CodesPrimitive, Fallback, Fp8Engine, GemmOperand, GemmOptions, NativeProblem,
-    Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, Scalar, ScaleRule, ScaledOperand,
-    ScaledProduct, ScaledRequest,
+    Quantize, QuantizeMatrix, Quantized, QuantizedCodes, QuantizedMatrix, Scalar, ScaleRule,
+    ScaledOperand, ScaledProduct, ScaledRequest, UnitOperand, UnitOptions,
 };
 use crate::ops::{DotOptions, Fp8LayerOps, QdqOptions};
 use crate::product::{Fp8Products, Product};
@@ -28,6 +28,22 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     ) -> (CodesPrimitive<Self>, Scalar<Self>) {
         let (codes, scale) = B::fp8_quantize_codes(tensor, format, scale.rewrap());
         (codes.rewrap(), scale.rewrap())
+    }
+
+    fn fp8_quantize_for_unit(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> QuantizedCodes<Self> {
+        B::fp8_quantize_for_unit(tensor, format, scale.rewrap()).rewrap()
+    }
+
+    fn fp8_matmul_on_unit(
+        lhs: UnitOperand<Self>,
+        rhs: UnitOperand<Self>,
+        options: UnitOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_matmul_on_unit(lhs.rewrap(), rhs.rewrap(), options)
     }
 
     fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {

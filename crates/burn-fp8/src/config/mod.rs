@@ -129,6 +129,7 @@ impl Fp8Config {
             Execution::Native if self.enabled => {
                 let reason = match B::fp8_capability(device) {
                     Capability::FakeQuantized { reason } => reason.into_owned(),
+                    Capability::MatrixUnit(_) => return Ok(()),
                     Capability::Native(_) => match self.recipe.granularity() {
                         Granularity::PerTensor => return Ok(()),
                         Granularity::PerRow => Fallback::PerRow.to_string(),

@@ -12,6 +12,7 @@ use super::problem::NativeProblem;
 use super::quantize::{Quantize, Quantized, ScaleRule};
 use super::scalar::Scalar;
 use super::scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
+use super::unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -41,6 +42,33 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
         let (codes, scale) =
             B::fp8_quantize_codes(untracked::<B, C>(tensor), format, inner_rule(scale));
         (constant_codes(codes), constant(scale))
+    }
+
+    fn fp8_quantize_for_unit(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> QuantizedCodes<Self> {
+        let tensor = untracked::<B, C>(tensor);
+        let QuantizedCodes { codes, scale, amax, format } =
+            B::fp8_quantize_for_unit(tensor, format, inner_rule(scale));
+        let (codes, scale) = (constant_codes(codes), constant(scale));
+        QuantizedCodes { codes, scale, amax: amax.map(constant), format }
+    }
+
+    fn fp8_matmul_on_unit(
+        lhs: UnitOperand<Self>,
+        rhs: UnitOperand<Self>,
+        options: UnitOptions,
+    ) -> FloatTensor<Self> {
+        let [lhs, rhs] = [lhs, rhs].map(|UnitOperand { codes, scale }| UnitOperand {
+            codes: inner_codes(codes),
+            scale: match scale {
+                UnitScale::Tensor(scale) => UnitScale::Tensor(inner(scale)),
+                UnitScale::Rows(scales) => UnitScale::Rows(scales.primitive),
+            },
+        });
+        AutodiffTensor::<B, C>::new(B::fp8_matmul_on_unit(lhs, rhs, options))
     }
 
     fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {

@@ -16,6 +16,7 @@ use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
 use super::scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 use super::tensor::add_bias;
+use super::unit::{QuantizedCodes, UnitOperand, UnitOptions};
 
 /// What a backend does with FP8 codes: quantizes, decodes, multiplies.
 ///
@@ -50,6 +51,17 @@ pub trait Fp8Engine: Backend {
         request: QuantizeRows,
     ) -> (CodesPrimitive<Self>, FloatTensor<Self>) {
         quantize_rows::<Self>(tensor, request)
+    }
+
+    /// Quantizes a tensor, as [`fp8_quantize`](Self::fp8_quantize) but to codes alone, for products on a matrix unit.
+    fn fp8_quantize_for_unit(
+        tensor: FloatTensor<Self>,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> QuantizedCodes<Self> {
+        let quantized = Self::fp8_quantize(tensor, Quantize { format, scale, save: true });
+        let Quantized { codes, scale, amax, format, .. } = quantized;
+        QuantizedCodes { codes: codes.expect("asked for"), scale, amax, format }
     }
 
     /// The values of saved codes, without their scale: an f32 tensor of the shape that was quantized.
@@ -90,6 +102,18 @@ pub trait Fp8Engine: Backend {
     /// Multiplies `x` `[M, K]`, f32, by the values of codes `[K, N]`, in f32.
     fn fp8_matmul_codes(x: FloatTensor<Self>, codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
         Self::fp8_matmul_values(x, Self::fp8_values(codes))
+    }
+
+    /// Multiplies codes on the matrix unit that [`fp8_capability`](Self::fp8_capability) announces: `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one
+    /// rank, none of them empty, whose leading dimensions broadcast; then by their scales.
+    fn fp8_matmul_on_unit(
+        lhs: UnitOperand<Self>,
+        rhs: UnitOperand<Self>,
+        options: UnitOptions,
+    ) -> FloatTensor<Self> {
+        let _ = (rhs, options);
+        let name = Self::name(&lhs.codes.device());
+        panic!("{name} announces a matrix unit for FP8, but has not implemented it")
     }
 
     /// What this device can do in FP8. Asked for each product: the answer must be at hand.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub enum Capability {
     /// Products run on FP8 tensor cores.
     Native(Arc<NativeDevice>),
+    /// Products run on a matrix unit of the CPU, with the codes and the f32 sums of emulation.
+    MatrixUnit(Arc<MatrixUnit>),
     /// Products are emulated.
     FakeQuantized {
         /// Why they do not run natively.
@@ -31,10 +33,23 @@ pub struct NativeDevice {
     pub cublaslt: String,
 }
 
+/// A unit of a CPU that multiplies bf16 and sums in f32: every FP8 number is a bf16 number, so it multiplies codes exactly.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MatrixUnit {
+    /// AMX-BF16 or AVX512-BF16.
+    pub name: &'static str,
+    /// What the CPU calls itself.
+    pub cpu: String,
+    /// For each faster unit: why it is not the one.
+    pub passed_over: Vec<String>,
+}
+
 impl Capability {
-    /// Whether products run on FP8 tensor cores.
+    /// Whether products run on units that multiply FP8, tensor cores or a matrix unit of the CPU: [`Execution::Native`](crate::Execution::Native)
+    /// is possible.
     pub fn is_native(&self) -> bool {
-        matches!(self, Self::Native(_))
+        matches!(self, Self::Native(_) | Self::MatrixUnit(_))
     }
 }
 
@@ -42,6 +57,7 @@ impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Native(device) => write!(f, "native: {device}"),
+            Self::MatrixUnit(unit) => write!(f, "native: {unit}"),
             Self::FakeQuantized { reason } => write!(f, "fake-quantized: {reason}"),
         }
     }
@@ -55,6 +71,17 @@ impl fmt::Display for NativeDevice {
             "{name}, compute capability {major}.{minor}, CUDA driver {}.{}, cuBLASLt {cublaslt}",
             driver.0, driver.1
         )
+    }
+}
+
+impl fmt::Display for MatrixUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, cpu, passed_over } = self;
+        write!(f, "{name} of {cpu}")?;
+        match passed_over.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", passed_over.join("; ")),
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Launched {
         /// What cuBLASLt chose.
         algorithm: String,
     },
+    /// A matrix unit of the CPU, of this name, multiplied the codes.
+    MatrixUnit(&'static str),
     /// The decoded codes were multiplied in f32.
     FakeQuantized,
     /// The same, on a device that runs other products natively.

@@ -28,9 +28,10 @@ mod quantize;
 mod scalar;
 mod scaled;
 pub(crate) mod tensor;
+mod unit;
 
 pub use backend::{Fp8Engine, Untracked};
-pub use capability::{Capability, Fallback, NativeDevice};
+pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::CodesPrimitive;
 pub(crate) use gemm::native_gemm;
 pub use launch::{LaunchNote, Launched, Otherwise};
@@ -42,3 +43,4 @@ pub(crate) use scalar::check_scale;
 pub use scaled::{
     Activation, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
+pub use unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};

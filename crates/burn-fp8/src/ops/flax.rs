@@ -8,7 +8,8 @@ use burn_fp8_core::{AmaxChoice, Fp8Format, Layouts, Overflow};
 use super::options::QdqOptions;
 use crate::engine::tensor::{primitive, reshape};
 use crate::engine::{
-    Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedMatrix, Scalar, ScaleRule,
+    Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedCodes, QuantizedMatrix, Scalar,
+    ScaleRule,
 };
 
 /// What is kept of a quantized tensor beside its values.
@@ -32,6 +33,19 @@ pub(crate) fn quantize<B: Fp8Engine>(
     let (x, scale_rule) = divided::<B>(x, scale.clone(), compute_dtype);
     let request = Quantize { format, scale: scale_rule, save: keep == Keep::Codes };
     Quantized { scale: Scalar::Device(scale), ..B::fp8_quantize(x, request) }
+}
+
+/// The same, for products on a matrix unit of the CPU.
+pub(crate) fn quantize_codes<B: Fp8Engine>(
+    x: &FloatTensor<B>,
+    scale: FloatTensor<B>,
+    format: Fp8Format,
+    compute_dtype: FloatDType,
+) -> QuantizedCodes<B> {
+    let scale = reshape::<B>(scale, Shape::new([1]));
+    let (x, rule) = divided::<B>(x, scale.clone(), compute_dtype);
+    let codes = B::fp8_quantize_for_unit(x, format, rule);
+    QuantizedCodes { scale: Scalar::Device(scale), ..codes }
 }
 
 /// The same, for products on tensor cores.

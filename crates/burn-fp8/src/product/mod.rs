@@ -3,7 +3,7 @@
 //! ```text
 //! plan: FP8 or not, native or emulated?  → Product
 //!   Fp8Products: Autodiff<B> quantizes once, saves codes and registers a backward step (autodiff); any other B just runs
-//!     run → gemms, the three GEMMs, by one Scheme: Native, Emulated or Rowwise
+//!     run → gemms, the three GEMMs, by one Scheme: Native, Units, Emulated or Rowwise
 //!       operands are quantized by a Quantizer: the Product, by its recipe and the histories of its site (delayed);
 //!                                              an FP8 layer, by its own state
 //! ```
@@ -19,10 +19,12 @@ mod plan;
 mod rowwise;
 mod run;
 pub(crate) mod scheme;
+mod units;
 
 pub(crate) use emulated::{Emulated, Multiply};
 pub(crate) use native::Native;
 pub(crate) use operand::{Measured, SavedOperand};
 pub use ops::Fp8Products;
 pub use plan::Product;
-pub(crate) use plan::{linear_gemm, native_unavailable, runs_natively};
+pub(crate) use plan::{linear_gemm, native_unavailable, path};
+pub(crate) use units::{MeasuredCodes, Units};

@@ -2,7 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn_fp8_core::{Fp8Format, GemmRole, Operand};
+use burn_fp8_core::Fp8Format;
 
 use crate::engine::{
     CodesPrimitive, Fp8Engine, GemmOperand, Quantized, QuantizedMatrix, Scalar, portable,
@@ -147,24 +147,9 @@ impl<B: Fp8Engine, T> Rows<B, T> {
     }
 }
 
-impl<B: Fp8Engine> Rows<B, FloatTensor<B>> {
+impl<B: Fp8Engine, T> Rows<B, T> {
     /// What a trace is told of it.
     pub(crate) fn pending(&self) -> PendingOperand {
         PendingOperand::per_row::<B>(self.format, self.scales.clone(), self.saturated.clone())
-    }
-
-    /// The operand as it stands in a product.
-    pub(super) fn place(self, operand: Operand, role: GemmRole) -> Self {
-        let transposed = matches!(
-            (role, operand),
-            (GemmRole::GradInput, Operand::Weight) | (GemmRole::GradWeight, Operand::Input)
-        );
-        match transposed {
-            true => {
-                let scales = B::float_transpose(self.scales.clone());
-                Self { scales, ..self.map(B::float_transpose) }
-            }
-            false => self,
-        }
     }
 }

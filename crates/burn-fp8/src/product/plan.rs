@@ -8,7 +8,7 @@ use super::delayed::{self, SiteUse, WeightKey};
 use super::scheme::{Gemms, Path, Quantizer};
 use crate::config::{self, Ambient, Execution, Fp8Config, ProductInfo};
 use crate::engine::{
-    Capability, CodesPrimitive, Fallback, Fp8Engine, Quantize, QuantizeMatrix, Quantized,
+    Capability, Fallback, Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedCodes,
     QuantizedMatrix, Scalar, ScaleRule,
 };
 use crate::error::Fp8Error;
@@ -106,21 +106,13 @@ impl Product {
     }
 }
 
-/// What the micro-batches of a step share of a weight: the values are decoded again.
-#[derive(Clone)]
-struct WeightCodes<B: Fp8Engine> {
-    codes: CodesPrimitive<B>,
-    scale: Scalar<B>,
-    amax: Option<Scalar<B>>,
-}
-
 /// By the recipe in force, from the tensor or from the histories of its site.
 impl<B: Fp8Engine> Quantizer<B> for Product {
     fn quantize(&self, tensor: &FloatTensor<B>, operand: Operand, save: bool) -> Quantized<B> {
         let format = self.gemms.recipe.formats.of(operand);
         let shared = self.shared(operand).filter(|_| save);
         if let Some((site, key)) = &shared
-            && let Some(WeightCodes::<B> { codes, scale, amax }) = site.shared_weight(key)
+            && let Some(QuantizedCodes::<B> { codes, scale, amax, .. }) = site.shared_weight(key)
         {
             let values = B::fp8_values(codes.clone());
             return Quantized { values, codes: Some(codes), scale, amax, format };
@@ -129,9 +121,25 @@ impl<B: Fp8Engine> Quantizer<B> for Product {
         let quantized = B::fp8_quantize(tensor.clone(), Quantize { format, scale, save });
         if let (Some((site, key)), Some(codes)) = (shared, quantized.codes.clone()) {
             let (scale, amax) = (quantized.scale.clone(), quantized.amax.clone());
-            site.share_weight(key, WeightCodes { codes, scale, amax });
+            site.share_weight(key, QuantizedCodes { codes, scale, amax, format });
         }
         quantized
+    }
+
+    fn quantize_codes(&self, tensor: &FloatTensor<B>, operand: Operand) -> QuantizedCodes<B> {
+        let format = self.gemms.recipe.formats.of(operand);
+        let shared = self.shared(operand);
+        if let Some((site, key)) = &shared
+            && let Some(codes) = site.shared_weight::<QuantizedCodes<B>>(key)
+        {
+            return codes;
+        }
+        let scale = self.scale_rule::<B>(operand, tensor);
+        let codes = B::fp8_quantize_for_unit(tensor.clone(), format, scale);
+        if let Some((site, key)) = shared {
+            site.share_weight(key, codes.clone());
+        }
+        codes
     }
 
     fn quantize_matrix(
@@ -190,6 +198,7 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
     let device = B::float_device(operand);
     let reason = match B::fp8_capability(&device) {
         Capability::FakeQuantized { reason } => Err(reason),
+        Capability::MatrixUnit(_) => return Path::MatrixUnit,
         Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
             Ok(Some(Fallback::Batched))
         }
@@ -211,18 +220,19 @@ pub(crate) fn native_unavailable<B: Fp8Engine>(device: &B::Device, reason: Strin
     panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
 }
 
-/// Whether products of this tensor run on tensor cores. Panics where they have to and cannot.
-pub(crate) fn runs_natively<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) -> bool {
+/// Where products of this tensor, of two matrices, run. Panics where they have to run natively and cannot.
+pub(crate) fn path<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) -> Path {
     if execution == Execution::FakeQuantized {
-        return false;
+        return Path::FakeQuantized;
     }
     let device = B::float_device(tensor);
     match (B::fp8_capability(&device), execution) {
-        (Capability::Native(_), _) => true,
+        (Capability::Native(_), _) => Path::Native,
+        (Capability::MatrixUnit(_), _) => Path::MatrixUnit,
         (Capability::FakeQuantized { reason }, Execution::Native) => {
             native_unavailable::<B>(&device, reason.into_owned())
         }
-        (Capability::FakeQuantized { .. }, _) => false,
+        (Capability::FakeQuantized { .. }, _) => Path::FakeQuantized,
     }
 }
 

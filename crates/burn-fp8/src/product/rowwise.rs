@@ -10,28 +10,115 @@
 //!
 //! so each operand is quantized once for each product that it is in.
 
+use core::marker::PhantomData;
+
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, TensorMetadata};
 use burn_fp8_core::{GemmRole, Operand};
 
 use super::operand::{Rows, SavedOperand};
 use super::scheme::{Gemms, Scheme, Uses};
-use crate::engine::{CodesPrimitive, Fp8Engine, QuantizeRows, Scalar, portable};
+use super::units;
+use crate::engine::{
+    CodesPrimitive, Fp8Engine, QuantizeRows, Scalar, UnitOperand, UnitScale, portable,
+};
 use crate::report;
 
-/// Decoded codes with scales per row or column.
-pub(crate) struct Rowwise;
+/// Codes with scales per row or column. `F` says in which form they are multiplied.
+pub(crate) struct Rowwise<F = OfValues>(PhantomData<F>);
+
+/// In which form codes are multiplied.
+pub(crate) trait Form<B: Fp8Engine> {
+    /// That form.
+    type Operand: Clone;
+    /// Whether it is made without codes.
+    const VALUES: bool;
+
+    fn of(codes: CodesPrimitive<B>) -> Self::Operand;
+
+    fn transpose(operand: Self::Operand) -> Self::Operand;
+
+    /// Multiplies two operands, and records the product.
+    fn multiply(
+        role: GemmRole,
+        operands: [Rows<B, Self::Operand>; 2],
+        dtype: DType,
+        gemms: &Gemms,
+    ) -> FloatTensor<B>;
+}
+
+/// Decoded, in f32.
+pub(crate) struct OfValues;
+
+impl<B: Fp8Engine> Form<B> for OfValues {
+    type Operand = FloatTensor<B>;
+    const VALUES: bool = true;
+
+    fn of(codes: CodesPrimitive<B>) -> FloatTensor<B> {
+        B::fp8_values(codes)
+    }
+
+    fn transpose(values: FloatTensor<B>) -> FloatTensor<B> {
+        B::float_transpose(values)
+    }
+
+    fn multiply(
+        role: GemmRole,
+        operands: [Rows<B, FloatTensor<B>>; 2],
+        dtype: DType,
+        gemms: &Gemms,
+    ) -> FloatTensor<B> {
+        gemms.record_emulated(role, || operands.each_ref().map(Rows::pending));
+        let [lhs, rhs] = operands;
+        let output = B::fp8_matmul_values(lhs.codes, rhs.codes);
+        let output = B::fp8_rescale_rows(output, lhs.scales, rhs.scales);
+        match dtype {
+            DType::F32 => output,
+            dtype => B::float_cast(output, dtype.into()),
+        }
+    }
+}
+
+/// As they are, on a matrix unit of the CPU.
+pub(crate) struct OfCodes;
+
+impl<B: Fp8Engine> Form<B> for OfCodes {
+    type Operand = CodesPrimitive<B>;
+    const VALUES: bool = false;
+
+    fn of(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
+        codes
+    }
+
+    fn transpose(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
+        units::transpose::<B>(codes)
+    }
+
+    fn multiply(
+        role: GemmRole,
+        operands: [Rows<B, CodesPrimitive<B>>; 2],
+        dtype: DType,
+        gemms: &Gemms,
+    ) -> FloatTensor<B> {
+        let pending = || operands.each_ref().map(Rows::pending);
+        let factors = operands.each_ref().map(|rows| UnitOperand {
+            codes: rows.codes.clone(),
+            scale: UnitScale::Rows(rows.scales.clone()),
+        });
+        units::multiply::<B>(role, factors, pending, dtype, gemms)
+    }
+}
 
 /// An operand quantized for each of its products.
-pub(crate) struct QuantizedRows<B: Fp8Engine> {
-    now: Vec<(GemmRole, Rows<B, FloatTensor<B>>)>,
+pub(crate) struct QuantizedRows<B: Fp8Engine, T> {
+    now: Vec<(GemmRole, Rows<B, T>)>,
     later: Option<Rows<B, CodesPrimitive<B>>>,
 }
 
 /// Whoever chooses the scales of whole tensors has no say here.
-impl<B: Fp8Engine, Q> Scheme<B, Q> for Rowwise {
-    type Quantized = QuantizedRows<B>;
-    type Factor = Rows<B, FloatTensor<B>>;
+impl<B: Fp8Engine, Q, F: Form<B>> Scheme<B, Q> for Rowwise<F> {
+    type Quantized = QuantizedRows<B, F::Operand>;
+    type Factor = Rows<B, F::Operand>;
 
     fn quantize(
         tensor: &FloatTensor<B>,
@@ -39,7 +126,7 @@ impl<B: Fp8Engine, Q> Scheme<B, Q> for Rowwise {
         uses: &Uses,
         _quantizer: &Q,
         gemms: &Gemms,
-    ) -> QuantizedRows<B> {
+    ) -> Self::Quantized {
         let tensor = gemms.join::<B>(tensor.clone());
         let last = tensor.rank() - 1;
         let recipe = gemms.recipe;
@@ -52,31 +139,31 @@ impl<B: Fp8Engine, Q> Scheme<B, Q> for Rowwise {
                 .then(|| portable::count_saturated_by::<B>(&tensor, scales.clone(), format));
             Rows { codes, scales, format, saturated }
         };
-        let now = uses.now.iter().map(|&role| (role, quantize(role, true).map(B::fp8_values)));
+        let now = uses.now.iter().map(|&role| (role, quantize(role, F::VALUES).map(F::of)));
         QuantizedRows { now: now.collect(), later: uses.later.map(|role| quantize(role, false)) }
     }
 
     /// There is no history of scales per row.
-    fn amax(_quantized: &QuantizedRows<B>) -> Option<Scalar<B>> {
+    fn amax(_quantized: &Self::Quantized) -> Option<Scalar<B>> {
         None
     }
 
-    fn scale(_quantized: &QuantizedRows<B>) -> Option<Scalar<B>> {
+    fn scale(_quantized: &Self::Quantized) -> Option<Scalar<B>> {
         None
     }
 
     fn factor(
-        quantized: &QuantizedRows<B>,
+        quantized: &Self::Quantized,
         operand: Operand,
         role: GemmRole,
         _gemms: &Gemms,
     ) -> Self::Factor {
         let of_role = quantized.now.iter().find(|(quantized_for, _)| *quantized_for == role);
         let (_, rows) = of_role.expect("quantized for the products of this pass");
-        rows.clone().place(operand, role)
+        place::<B, F>(rows.clone(), operand, role)
     }
 
-    fn keep(quantized: &QuantizedRows<B>, _operand: Operand, _role: GemmRole) -> SavedOperand<B> {
+    fn keep(quantized: &Self::Quantized, _operand: Operand, _role: GemmRole) -> SavedOperand<B> {
         SavedOperand::Rows(quantized.later.clone().expect("quantized for the later product"))
     }
 
@@ -89,7 +176,7 @@ impl<B: Fp8Engine, Q> Scheme<B, Q> for Rowwise {
         let SavedOperand::Rows(rows) = saved else {
             unreachable!("a row-wise product finds the rows that it has kept");
         };
-        rows.map(B::fp8_values).place(operand, role)
+        place::<B, F>(rows.map(F::of), operand, role)
     }
 
     fn multiply(
@@ -98,14 +185,22 @@ impl<B: Fp8Engine, Q> Scheme<B, Q> for Rowwise {
         dtype: DType,
         gemms: &Gemms,
     ) -> FloatTensor<B> {
-        gemms.record_emulated(role, || factors.each_ref().map(Rows::pending));
-        let [lhs, rhs] = factors;
-        let output = B::fp8_matmul_values(lhs.codes, rhs.codes);
-        let output = B::fp8_rescale_rows(output, lhs.scales, rhs.scales);
-        match dtype {
-            DType::F32 => output,
-            dtype => B::float_cast(output, dtype.into()),
+        F::multiply(role, factors, dtype, gemms)
+    }
+}
+
+/// An operand as it stands in a product.
+fn place<B: Fp8Engine, F: Form<B>>(
+    rows: Rows<B, F::Operand>,
+    operand: Operand,
+    role: GemmRole,
+) -> Rows<B, F::Operand> {
+    match units::is_transposed(operand, role) {
+        true => {
+            let scales = B::float_transpose(rows.scales.clone());
+            Rows { scales, ..rows.map(F::transpose) }
         }
+        false => rows,
     }
 }
 

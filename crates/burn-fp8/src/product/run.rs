@@ -9,8 +9,9 @@ use super::gemms::{self, Forward, Gradients};
 use super::native::Native;
 use super::operand::SavedOperand;
 use super::plan::Product;
-use super::rowwise::Rowwise;
+use super::rowwise::{OfCodes, Rowwise};
 use super::scheme::Path;
+use super::units::Units;
 use crate::engine::Fp8Engine;
 use crate::engine::tensor::add_bias;
 
@@ -21,6 +22,12 @@ macro_rules! on_scheme {
         match (&gemms.path, gemms.recipe.granularity()) {
             (Path::Native, _) => {
                 gemms::$function::<B, _, Native>($($argument,)* $product, gemms $(, $save)?)
+            }
+            (Path::MatrixUnit, Granularity::PerTensor) => {
+                gemms::$function::<B, _, Units>($($argument,)* $product, gemms $(, $save)?)
+            }
+            (Path::MatrixUnit, Granularity::PerRow) => {
+                gemms::$function::<B, _, Rowwise<OfCodes>>($($argument,)* $product, gemms $(, $save)?)
             }
             (_, Granularity::PerTensor) => {
                 gemms::$function::<B, _, Emulated>($($argument,)* $product, gemms $(, $save)?)

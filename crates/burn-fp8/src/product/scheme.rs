@@ -8,7 +8,9 @@ use burn_fp8_core::{Gemm, GemmRole, Layouts, Operand, ProductKind, Recipe};
 use super::operand::SavedOperand;
 use crate::config::Execution;
 use crate::engine::tensor::join;
-use crate::engine::{Fallback, Fp8Engine, Otherwise, Quantized, QuantizedMatrix, Scalar};
+use crate::engine::{
+    Fallback, Fp8Engine, Otherwise, Quantized, QuantizedCodes, QuantizedMatrix, Scalar,
+};
 use crate::report::{
     self, HighPrecision, Implementation, Pending, PendingOperand, PendingRan, Quantization, Site,
     Tap,
@@ -36,6 +38,8 @@ pub(crate) struct Gemms {
 pub(crate) enum Path {
     /// On tensor cores.
     Native,
+    /// On a matrix unit of the CPU.
+    MatrixUnit,
     /// Emulated, as asked for or as the device has nothing else.
     FakeQuantized,
     /// Emulated, on a device that runs other products natively.
@@ -106,6 +110,9 @@ impl Gemms {
 pub(crate) trait Quantizer<B: Fp8Engine> {
     /// Quantizes an operand; with its codes where they are to be saved.
     fn quantize(&self, tensor: &FloatTensor<B>, operand: Operand, save: bool) -> Quantized<B>;
+
+    /// Quantizes an operand to codes alone, for a matrix unit of the CPU.
+    fn quantize_codes(&self, tensor: &FloatTensor<B>, operand: Operand) -> QuantizedCodes<B>;
 
     /// Quantizes an operand, seen as a matrix, for tensor cores.
     fn quantize_matrix(

@@ -63,6 +63,8 @@ pub enum Implementation {
         /// What cuBLASLt chose.
         algorithm: String,
     },
+    /// A matrix unit of the CPU: its name, AMX-BF16 or AVX512-BF16.
+    MatrixUnit(&'static str),
     /// Emulated FP8: the decoded codes were multiplied in f32.
     FakeQuantized,
     /// The same, on a device that runs other products natively.
@@ -75,6 +77,7 @@ impl From<Launched> for Implementation {
     fn from(launched: Launched) -> Self {
         match launched {
             Launched::Native { algorithm } => Self::Native { algorithm },
+            Launched::MatrixUnit(name) => Self::MatrixUnit(name),
             Launched::FakeQuantized => Self::FakeQuantized,
             Launched::Fallback(reason) => Self::Fallback(reason),
         }
@@ -85,6 +88,7 @@ impl fmt::Display for Implementation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Native { algorithm } => write!(f, "native: {algorithm}"),
+            Self::MatrixUnit(name) => write!(f, "native: {name}"),
             Self::FakeQuantized => write!(f, "fake-quantized"),
             Self::Fallback(reason) => write!(f, "fake-quantized: {reason}"),
             Self::HighPrecision(reason) => write!(f, "high precision: {reason}"),

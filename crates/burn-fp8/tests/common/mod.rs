@@ -18,7 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::backend::Autodiff;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::{Filter, Fp8Backend, Fp8Config};
+use burn_fp8::engine::Fp8Engine;
+use burn_fp8::report::Implementation;
+use burn_fp8::{Capability, Filter, Fp8Backend, Fp8Config};
 
 /// The documented order of decorators.
 pub type Outer<B> = Fp8Backend<Autodiff<B>>;
@@ -28,6 +30,15 @@ pub type Inner<B> = Autodiff<Fp8Backend<B>>;
 /// Takes every product, whatever its size.
 pub fn every_matmul() -> Fp8Config {
     Fp8Config::default().with_filter(Filter::every_matmul())
+}
+
+/// What runs the FP8 products of a backend on this machine: a matrix unit of the CPU, or emulation.
+pub fn implementation<B: Fp8Engine>() -> Implementation {
+    match B::fp8_capability(&Default::default()) {
+        Capability::MatrixUnit(unit) => Implementation::MatrixUnit(unit.name),
+        Capability::FakeQuantized { .. } => Implementation::FakeQuantized,
+        native => panic!("{native}: the trace names an algorithm"),
+    }
 }
 
 pub fn tensor<B: Backend, const D: usize>(values: &[f32], shape: [usize; D]) -> Tensor<B, D> {

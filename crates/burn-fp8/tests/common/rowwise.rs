@@ -2,11 +2,10 @@
 
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
-use burn_fp8::report::Implementation;
 use burn_fp8::{Formats, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Granularity, Recipe, trace};
 
 use super::exact::{Exact, Sums};
-use super::{Inner, Outer, Random, bits, every_matmul, reference, tensor, values};
+use super::{Inner, Outer, Random, bits, every_matmul, implementation, reference, tensor, values};
 
 type Matrix = Vec<f64>;
 
@@ -76,7 +75,7 @@ where
 
         assert_eq!(report.products.len(), 3);
         for product in &report.products {
-            assert_eq!(product.ran, Implementation::FakeQuantized);
+            assert_eq!(product.ran, implementation::<B>());
             for operand in [&product.lhs, &product.rhs] {
                 let operand = operand.expect("in FP8");
                 assert_eq!(operand.granularity, Granularity::PerRow);

@@ -12,9 +12,14 @@ use flate2::write::GzEncoder;
 
 /// Runs `digits` with these arguments, writing into a directory of the calling test.
 pub fn digits(test: &str, arguments: &[&str]) -> Output {
+    digits_in(&[], test, arguments)
+}
+
+/// The same with environment variables.
+pub fn digits_in(environment: &[(&str, &str)], test: &str, arguments: &[&str]) -> Output {
     let out = directory(test);
     let mut command = Command::new(env!("CARGO_BIN_EXE_digits"));
-    command.args(arguments);
+    command.args(arguments).envs(environment.iter().copied());
     if !arguments.contains(&"--out") {
         command.arg("--out").arg(out);
     }

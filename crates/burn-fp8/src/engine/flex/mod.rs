@@ -3,18 +3,23 @@
 mod memory;
 mod rows;
 mod scratch;
+mod unit;
 
 use burn::backend::Flex;
-use burn::tensor::{Bytes, DType, Shape, TensorData, bf16, f16};
+use burn::tensor::ops::FloatTensorOps;
+use burn::tensor::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
 
 use super::backend::{Fp8Engine, Untracked, quantize_rows};
+use super::capability::Capability;
 use super::codes::CodesPrimitive;
 use super::portable;
 use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
+use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
+use super::unit::{QuantizedCodes, UnitOperand, UnitOptions};
 use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
@@ -27,6 +32,56 @@ impl Fp8Engine for Flex {
             DType::F16 => quantize(elements::<f16>(&tensor, &layout), &layout, request),
             DType::BF16 => quantize(elements::<bf16>(&tensor, &layout), &layout, request),
             _ => portable::quantize::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_quantize_codes(
+        tensor: FlexTensor,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
+        let QuantizedCodes { codes, scale, .. } =
+            Self::fp8_quantize_for_unit(tensor, format, scale);
+        (codes, scale)
+    }
+
+    fn fp8_quantize_for_unit(
+        tensor: FlexTensor,
+        format: Fp8Format,
+        scale: ScaleRule<Self>,
+    ) -> QuantizedCodes<Self> {
+        let (tensor, layout) = dense(tensor);
+        match tensor.dtype() {
+            DType::F16 => encode(elements::<f16>(&tensor, &layout), &layout, format, scale),
+            DType::BF16 => encode(elements::<bf16>(&tensor, &layout), &layout, format, scale),
+            DType::F32 => encode(elements::<f32>(&tensor, &layout), &layout, format, scale),
+            _ => {
+                let tensor = Self::float_cast(tensor, FloatDType::F32);
+                Self::fp8_quantize_for_unit(tensor, format, scale)
+            }
+        }
+    }
+
+    fn fp8_capability(_device: &Self::Device) -> Capability {
+        unit::capability()
+    }
+
+    fn fp8_matmul_on_unit(
+        lhs: UnitOperand<Self>,
+        rhs: UnitOperand<Self>,
+        options: UnitOptions,
+    ) -> FlexTensor {
+        unit::matmul(lhs, rhs, options)
+    }
+
+    fn fp8_scaled_matmul(
+        a: ScaledOperand<Self>,
+        b_t: ScaledOperand<Self>,
+        request: ScaledRequest<Self>,
+    ) -> ScaledProduct<Self> {
+        match unit::is_there() {
+            true => unit::scaled_matmul(a, b_t, request),
+            false => Self::fp8_scaled_matmul_emulated(a, b_t, request),
         }
     }
 
@@ -126,6 +181,32 @@ fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize<Flex>) -> Qua
         CodesPrimitive::Bytes(codes, format)
     });
     Quantized { values, codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
+}
+
+fn encode<S: Source>(
+    x: &[S],
+    layout: &Layout,
+    format: Fp8Format,
+    rule: ScaleRule<Flex>,
+) -> QuantizedCodes<Flex> {
+    let mut codes = vec![0u8; x.len()];
+    let (scale, amax) = match rule {
+        // The scale is known: one read of the tensor gives its codes and its amax.
+        ScaleRule::Delayed(amax, recipe) if amax.clone().read() != 0.0 => {
+            let scale = scale::from_amax(amax.read(), format, recipe);
+            let overflow = Overflow::SaturateFinite;
+            let amax = parallel::encode_with_amax(x, scale, format, overflow, &mut codes);
+            (scale, Some(amax.value))
+        }
+        rule => {
+            let (scale, amax, overflow) = choose_scale(x, format, rule);
+            parallel::encode(x, scale, format, overflow, &mut codes);
+            (scale, amax)
+        }
+    };
+    let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
+    let codes = CodesPrimitive::Bytes(codes, format);
+    QuantizedCodes { codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
 }
 
 /// The scale, the amax where it was measured, and the treatment of overflow.

@@ -223,8 +223,10 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
     ) -> ScaledProduct<Self> {
         match B::fp8_capability(&a.codes.device()) {
             Capability::Native(_) => scaled::scaled_matmul::<B>(a, b_t, request),
-            // As operations of the stream, which fuses them.
-            Capability::FakeQuantized { .. } => Self::fp8_scaled_matmul_emulated(a, b_t, request),
+            // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
+            Capability::FakeQuantized { .. } | Capability::MatrixUnit(_) => {
+                Self::fp8_scaled_matmul_emulated(a, b_t, request)
+            }
         }
     }
 

@@ -38,10 +38,11 @@ use crate::config::{self, Execution};
 use crate::engine::tensor::{add_bias, constant, join, primitive, reshape};
 use crate::engine::{
     Activation, NativeProblem, Otherwise, OutputType, Quantize, Scalar, ScaleRule, ScaledOperand,
-    ScaledRequest, ScaledValues, check_scale, portable,
+    ScaledRequest, ScaledValues, UnitOperand, UnitOptions, UnitScale, check_scale, portable,
 };
 use crate::error::Fp8Error;
-use crate::product::{Measured, native_unavailable, runs_natively};
+use crate::product::scheme::Path;
+use crate::product::{Measured, MeasuredCodes, native_unavailable, path};
 use crate::report::{
     self, HighPrecision, Implementation, Pending, PendingOperand, PendingRan, new_note,
     record_high_precision,
@@ -143,8 +144,12 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             }
             ActivationScale::Current => ScaleRule::Current(Recipe::current()),
         };
-        if runs_natively::<B>(&x, ambient.config.execution) {
-            return self.multiply_natively(x, scale, gemm, ambient.config.execution);
+        match path::<B>(&x, ambient.config.execution) {
+            Path::Native => {
+                return self.multiply_natively(x, scale, gemm, ambient.config.execution);
+            }
+            Path::MatrixUnit => return self.multiply_on_unit(x, scale, gemm),
+            Path::FakeQuantized | Path::Fallback(_) => {}
         }
         let request = Quantize { format: Fp8Format::E4M3, scale, save: false };
         let x = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
@@ -163,6 +168,33 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             DType::F32 => output,
             dtype => B::float_cast(output, dtype.into()),
         }
+    }
+
+    /// The same on a matrix unit of the CPU.
+    fn multiply_on_unit(
+        &self,
+        x: FloatTensor<B>,
+        scale: ScaleRule<B>,
+        gemm: Gemm,
+    ) -> FloatTensor<B> {
+        let format = Fp8Format::E4M3;
+        let dtype = x.dtype();
+        let x = join::<B>(x);
+        let x = MeasuredCodes::new(&x, B::fp8_quantize_for_unit(x.clone(), format, scale));
+        let weight_scale = Scalar::Host(self.weight_scale);
+        let codes = self.weight.laid_out(false);
+        let note = new_note();
+        if let Some(note) = &note {
+            let weight = PendingOperand::per_tensor::<B>(format, weight_scale.clone(), None);
+            let operands = Some([x.pending(), weight]);
+            let (kind, role) = (ProductKind::Linear, GemmRole::Output);
+            let ran = PendingRan::noted::<B>(note, codes.device());
+            report::record(|| Pending { kind, role, gemm, operands, site: None, ran });
+        }
+        let x = x.quantized;
+        let x = UnitOperand { codes: x.codes, scale: UnitScale::Tensor(x.scale) };
+        let weight = UnitOperand { codes, scale: UnitScale::Tensor(weight_scale) };
+        B::fp8_matmul_on_unit(x, weight, UnitOptions { dtype, note })
     }
 
     /// The same on tensor cores, or emulated by the device where they have no algorithm.

@@ -13,7 +13,7 @@ use crate::config::{self, Execution};
 use crate::engine::Fp8Engine;
 use crate::product::gemms::{self, Gradients};
 use crate::product::scheme::{Gemms, Path};
-use crate::product::{Emulated, Native, SavedOperand, native_unavailable, runs_natively};
+use crate::product::{Emulated, Native, SavedOperand, Units, native_unavailable, path};
 use crate::report;
 use dequantized::Dequantized;
 use quantizer::LayerQuantizer;
@@ -23,6 +23,7 @@ macro_rules! on_scheme {
     ($gemms:expr, $mode:expr, $function:ident($($argument:expr),*)) => {
         match (&$gemms.path, $mode) {
             (Path::Native, _) => gemms::$function::<B, _, Native>($($argument),*),
+            (Path::MatrixUnit, _) => gemms::$function::<B, _, Units>($($argument),*),
             (_, DotMode::Direct) => gemms::$function::<B, _, Emulated>($($argument),*),
             (_, DotMode::QuantizeDequantize) => {
                 gemms::$function::<B, _, Emulated<Dequantized>>($($argument),*)
@@ -111,16 +112,13 @@ fn plan<B: Fp8Engine>(
         .with_margin(margin)
         .with_amax_choice(amax_choice);
     let execution = config::current().config.execution;
-    let native = runs_natively::<B>(x, execution);
-    if native && mode == DotMode::QuantizeDequantize && execution == Execution::Native {
+    let path = path::<B>(x, execution);
+    if mode == DotMode::QuantizeDequantize && execution == Execution::Native {
         let reason =
             "DotMode::QuantizeDequantize multiplies dequantized operands; use DotMode::Direct";
         native_unavailable::<B>(&B::float_device(x), reason.into());
     }
-    let path = match native && mode == DotMode::Direct {
-        true => Path::Native,
-        false => Path::FakeQuantized,
-    };
+    let path = if mode == DotMode::Direct { path } else { Path::FakeQuantized };
     let tap = report::observe(report::FP8_LAYER, forward);
     Gemms { kind: ProductKind::Linear, forward, recipe, path, execution, site: None, tap }
 }

@@ -4,7 +4,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType};
 use burn_fp8_core::{Layouts, Operand};
 
-use crate::engine::{Fp8Engine, Quantized, QuantizedMatrix, Scalar};
+use crate::engine::{Fp8Engine, Quantized, QuantizedCodes, QuantizedMatrix, Scalar};
 use crate::ops::flax::{self, Keep};
 use crate::product::scheme::{Gemms, Quantizer};
 
@@ -49,6 +49,13 @@ impl<B: Fp8Engine> Quantizer<B> for LayerQuantizer<'_, B> {
         let scale = self.scale(operand);
         let quantized = flax::quantize::<B>(tensor, scale, format, self.compute_dtype, keep);
         Quantized { amax: self.observed(tensor), ..quantized }
+    }
+
+    fn quantize_codes(&self, tensor: &FloatTensor<B>, operand: Operand) -> QuantizedCodes<B> {
+        let format = self.gemms.recipe.formats.of(operand);
+        let scale = self.scale(operand);
+        let quantized = flax::quantize_codes::<B>(tensor, scale, format, self.compute_dtype);
+        QuantizedCodes { amax: self.observed(tensor), ..quantized }
     }
 
     fn quantize_matrix(

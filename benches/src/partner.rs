@@ -1,0 +1,78 @@
+//! A program that runs something whenever it is told to, so that it can be measured in turns with something here.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// The script that runs PyTorch.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/cpu_products.py");
+
+/// A running program. A line sent starts a run, a line received ends it.
+pub struct Partner {
+    /// What it says it is.
+    pub name: String,
+    process: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl Partner {
+    /// f32 as Burn builds it by default, from the program beside this one.
+    ///
+    /// # Errors
+    /// Where it has not been built: `cargo xtask bench` builds both.
+    pub fn f32(arguments: &[&str], threads: usize) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let program = program.with_file_name("burn-fp8-bench-f32");
+        let mut command = Command::new(&program);
+        command.args(arguments).env("RAYON_NUM_THREADS", threads.to_string());
+        let hint = "build it with: cargo build --release -p burn-fp8-bench-f32";
+        Self::start(command).map_err(|error| format!("{}: {error}; {hint}", program.display()))
+    }
+
+    /// PyTorch.
+    ///
+    /// # Errors
+    /// Where this Python has none.
+    pub fn torch(python: &Path, arguments: &[&str], threads: usize) -> Result<Self, String> {
+        let mut command = Command::new(python);
+        command.arg(SCRIPT).arg(threads.to_string()).args(arguments);
+        Self::start(command).map_err(|error| format!("PyTorch by {}: {error}", python.display()))
+    }
+
+    fn start(mut command: Command) -> Result<Self, String> {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = spawned.map_err(|error| error.to_string())?;
+        let to = process.stdin.take();
+        let from = BufReader::new(process.stdout.take().expect("piped"));
+        let mut partner = Self { name: String::new(), process, to, from };
+        partner.name = partner.receive()?.trim().to_owned();
+        Ok(partner)
+    }
+
+    /// One run.
+    pub fn run(&mut self) {
+        let to = self.to.as_mut().expect("open until it is dropped");
+        let sent = to.write_all(b"\n").and_then(|()| to.flush());
+        if let Err(error) = sent.map_err(|error| error.to_string()).and_then(|()| self.receive()) {
+            panic!("the program to compare with has stopped: {error}");
+        }
+    }
+
+    fn receive(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.from.read_line(&mut line) {
+            Ok(0) => Err("it says nothing".into()),
+            Ok(_) => Ok(line),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        // The end of its input ends it.
+        drop(self.to.take());
+        let _ = self.process.wait();
+    }
+}

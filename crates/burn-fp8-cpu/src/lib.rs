@@ -1,0 +1,51 @@
+//! Products of FP8 codes on the matrix units of CPUs.
+//!
+//! Every number of E4M3 and E5M2 is a bf16 number, and the product of two such numbers is exact in f32. So a unit that multiplies bf16 and
+//! sums in f32 multiplies FP8 codes with the numerics of FP8 emulation: exact codes, f32 sums in some order.
+//!
+//! - [`Unit`]: what a CPU multiplies on: AMX, AVX-512 BF16, or f32 on anything. Found at run time, can be forced.
+//! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
+//! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
+//!
+//! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
+//!
+//! ```
+//! use burn_fp8_core::Fp8Format::E4M3;
+//! use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul};
+//!
+//! // 1 and 2 in E4M3.
+//! let (one, two) = (0x38, 0x40);
+//! let (a, b) = ([one, two], [two, two, one, one]);
+//! let mut c = [0f32; 2];
+//! // [1 2] · [2 2; 1 1] = [4 4], then × 0.5.
+//! matmul(
+//!     Unit::current(),
+//!     Codes::rows(&a, E4M3, [1, 2]),
+//!     Codes::rows(&b, E4M3, [2, 2]),
+//!     &Epilogue::scaled(0.5, 1.0),
+//!     Output::F32(&mut c),
+//! );
+//! assert_eq!(c, [2.0, 2.0]);
+//! ```
+
+mod codes;
+mod epilogue;
+mod gemm;
+mod kernel;
+mod memory;
+mod pack;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod small;
+mod unit;
+
+pub use codes::Codes;
+pub use epilogue::{Activation, Epilogue, Output, Scales};
+#[doc(hidden)]
+pub use gemm::matmul_on_simulated_tiles;
+pub use gemm::{matmul, matmul_with_amax};
+pub use unit::{Unit, UnitError, cpu_name};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

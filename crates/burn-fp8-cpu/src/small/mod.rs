@@ -1,0 +1,65 @@
+//! Products with few rows, as in decoding: they take as long as it takes to read the right operand.
+//!
+//! So nothing is packed. Codes go from memory into registers, are decoded there, and multiplied by the rows of the left operand, which were
+//! decoded before: for up to five rows at once, for more from the first-level cache. On the units with AVX-512 BF16, and the same on those
+//! with AMX: what is added to a sum, and in which order, depends on the shape alone.
+#![allow(unsafe_code, reason = "vector instructions")]
+
+mod columns;
+mod kernel;
+mod memory;
+mod rows;
+
+#[cfg(test)]
+mod tests;
+
+use crate::epilogue::Finish;
+use crate::gemm::Product;
+use crate::unit::Unit;
+
+/// Rows up to which this is faster than packing, as measured on AMD Zen 4: where packing is cheap, the codes of the right operand being in
+/// the cache and in rows, and where it is not.
+///
+/// AMX's tiles take over at the lower one: it is where vectors at 0.6 of the speed of f32, as on Xeons, are expected to take longer than
+/// packing. That was calculated, not measured.
+const ROWS: [usize; 2] = [16, 32];
+
+/// Codes of a right operand that are not expected in the second-level cache.
+const UNCACHED: usize = 1 << 22;
+
+/// Codes times rows that are worth waking other threads for: some microseconds.
+const WORTHWHILE: usize = 1 << 19;
+
+/// Tasks for each thread, so that one that starts late does not keep the others waiting.
+const TASKS: usize = 4;
+
+/// Bytes that are read ahead, at least.
+const AHEAD: usize = 16 << 10;
+
+/// Whether this is the faster way for a product.
+pub(crate) fn suits(unit: Unit, &Product { m, n, k, ref rhs, .. }: &Product<'_>) -> bool {
+    let packing_is_slow = rhs.transposed || n.saturating_mul(k) >= UNCACHED;
+    m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
+}
+
+/// # Safety
+/// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
+pub(crate) unsafe fn run(product: &Product<'_>, finish: &Finish<'_>) {
+    if product.batch == 0 || product.m == 0 || product.n == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match product.rhs.transposed {
+            true => columns::run(product, finish),
+            false => rows::run(product, finish),
+        }
+    }
+}
+
+/// Threads for a product, and how many tasks they want.
+fn threads(&Product { batch, m, n, k, .. }: &Product<'_>) -> (usize, usize) {
+    let work = batch.saturating_mul(n).saturating_mul(k).saturating_mul(m.div_ceil(kernel::FUSED));
+    let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
+    (threads, if threads == 1 { 1 } else { TASKS * threads })
+}

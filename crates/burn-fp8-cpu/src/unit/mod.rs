@@ -1,0 +1,291 @@
+//! What a CPU multiplies FP8 codes on.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod permission;
+#[cfg(target_arch = "x86_64")]
+mod speed;
+
+use core::fmt;
+use core::str::FromStr;
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
+
+/// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`.
+const VARIABLE: &str = "BURN_FP8_CPU_UNIT";
+
+/// What a CPU multiplies FP8 codes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Unit {
+    /// f32, on any CPU.
+    Portable = 1,
+    /// The dot products of pairs of bf16 in AVX-512 BF16, with the byte permutations of AVX-512 VBMI: AMD since Zen 4, Xeons since 2023.
+    Avx512Bf16 = 2,
+    /// The tiles of AMX: Xeons since 2023, on Linux.
+    AmxBf16 = 3,
+}
+
+/// Why a unit cannot be forced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// No unit has this name.
+    #[error("{name:?} is no unit; {}", there_are(.available))]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The units of this machine.
+        available: Vec<Unit>,
+    },
+    /// This machine lacks the unit.
+    #[error("this machine has no {unit}: {reason}; {}", there_are(.available))]
+    Unavailable {
+        /// The unit asked for.
+        unit: Unit,
+        /// What is missing.
+        reason: String,
+        /// The units of this machine.
+        available: Vec<Unit>,
+    },
+}
+
+fn there_are(available: &[Unit]) -> String {
+    let names: Vec<_> = available.iter().map(|unit| unit.name()).collect();
+    format!("this machine has {}", names.join(", "))
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Portable => "f32",
+            Self::Avx512Bf16 => "AVX512-BF16",
+            Self::AmxBf16 => "AMX-BF16",
+        })
+    }
+}
+
+/// Reads the names that the environment variable takes.
+impl FromStr for Unit {
+    type Err = UnitError;
+
+    fn from_str(name: &str) -> Result<Self, UnitError> {
+        Self::ALL.into_iter().find(|unit| unit.name() == name).ok_or_else(|| UnitError::Unknown {
+            name: name.to_owned(),
+            available: Self::available(),
+        })
+    }
+}
+
+/// The unit that products run on: 0 where it has not been chosen yet.
+static CURRENT: AtomicU8 = AtomicU8::new(0);
+
+impl Unit {
+    const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::Portable];
+
+    /// Its name, as the environment variable takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx512Bf16 => "avx512-bf16",
+            Self::AmxBf16 => "amx-bf16",
+        }
+    }
+
+    /// The units of this machine, the most capable first.
+    ///
+    /// Asks CPUID and whether the operating system keeps their registers. AMX also takes the permission of Linux, which only
+    /// [`current`](Self::current) and [`force`](Self::force) ask for.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|unit| unit.check().is_ok()).collect()
+    }
+
+    /// The unit that products run on: the one forced by [`force`](Self::force) or by the variable `BURN_FP8_CPU_UNIT`, else the fastest.
+    ///
+    /// The first call chooses. AMX comes first, where Linux permits it. AVX-512 BF16 is taken only where its dot products were measured, at
+    /// that call and within a millisecond, to do clearly more multiplications a second than fused f32 instructions do: on AMD twice
+    /// as many, on Xeons fewer.
+    ///
+    /// Permission for AMX is of the whole process and for good. Since then, Linux wants alternate signal stacks (`sigaltstack`) to have at
+    /// least `AT_MINSIGSTKSZ` bytes.
+    ///
+    /// # Panics
+    /// If the variable names no unit, or one that this machine lacks.
+    pub fn current() -> Self {
+        match Self::from_number(CURRENT.load(Ordering::Relaxed)) {
+            Some(unit) => unit,
+            None => Self::choose().unwrap_or_else(|error| panic!("{VARIABLE}: {error}")),
+        }
+    }
+
+    /// As [`current`](Self::current), with an error in place of the panic.
+    pub fn try_current() -> Result<Self, UnitError> {
+        match Self::from_number(CURRENT.load(Ordering::Relaxed)) {
+            Some(unit) => Ok(unit),
+            None => Self::choose(),
+        }
+    }
+
+    /// Makes products run on a unit from now on, in the whole process. `None` chooses again.
+    pub fn force(unit: Option<Self>) -> Result<(), UnitError> {
+        if let Some(unit) = unit {
+            unit.require()?;
+        }
+        CURRENT.store(unit.map_or(0, |unit| unit as u8), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Why the current unit is not a faster one: one line for each unit above it.
+    pub fn why_not_faster() -> Vec<String> {
+        let current = Self::current();
+        let above = Self::ALL.into_iter().filter(|unit| *unit > current);
+        above
+            .map(|unit| match unit.require() {
+                Err(UnitError::Unavailable { reason, .. }) => format!("{unit}: {reason}"),
+                _ => format!("{unit}: {}", unit.passed_over()),
+            })
+            .collect()
+    }
+
+    fn passed_over(self) -> String {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 if !speed::is_worthwhile() => {
+                format!("measured at {:.1} of the speed of f32 with AVX-512", speed::ratio())
+            }
+            _ => "another unit was asked for".into(),
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as u8 == number)
+    }
+
+    fn choose() -> Result<Self, UnitError> {
+        let unit = match std::env::var_os(VARIABLE) {
+            Some(name) if !name.is_empty() => {
+                let unit: Self = name.to_string_lossy().parse()?;
+                unit.require()?;
+                unit
+            }
+            _ => Self::fastest(),
+        };
+        CURRENT.store(unit as u8, Ordering::Relaxed);
+        Ok(unit)
+    }
+
+    fn fastest() -> Self {
+        static FASTEST: OnceLock<Unit> = OnceLock::new();
+        *FASTEST.get_or_init(|| {
+            let is_faster = |unit: &Self| match unit {
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx512Bf16 => speed::is_worthwhile(),
+                _ => true,
+            };
+            let usable = |unit: &Self| unit.require().is_ok() && is_faster(unit);
+            Self::ALL.into_iter().find(usable).expect("f32 is everywhere")
+        })
+    }
+
+    /// Whether this machine has the unit and permits it, for good.
+    pub(crate) fn require(self) -> Result<(), UnitError> {
+        static UNITS: [OnceLock<Result<(), String>>; 3] = [const { OnceLock::new() }; 3];
+        let permitted = UNITS[self as usize - 1].get_or_init(|| {
+            self.check().and_then(|()| match self {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                Self::AmxBf16 => permission::ask(),
+                _ => Ok(()),
+            })
+        });
+        permitted.clone().map_err(|reason| {
+            let available = Self::available();
+            let available = available.into_iter().filter(|unit| *unit != self).collect();
+            UnitError::Unavailable { unit: self, reason, available }
+        })
+    }
+
+    /// Whether CPU and operating system have it, else what is missing.
+    fn check(self) -> Result<(), String> {
+        match self {
+            Self::Portable => Ok(()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => avx512(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::AmxBf16 => amx().and_then(|()| avx512()).and_then(|()| permission::supported()),
+            #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+            Self::AmxBf16 => Err("only Linux is supported".into()),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => Err("it is no x86-64 CPU".into()),
+        }
+    }
+}
+
+/// The CPU's own name, for reports: "AMD EPYC 9B14".
+pub fn cpu_name() -> String {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(brand) = raw_cpuid::CpuId::new().get_processor_brand_string() {
+        return brand.as_str().trim().to_owned();
+    }
+    std::env::consts::ARCH.into()
+}
+
+/// Whether packing with AVX-512 can be tested here.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn has_avx512() -> bool {
+    avx512().is_ok()
+}
+
+/// What packing needs is asked for as well: every CPU that is worth it has it.
+#[cfg(target_arch = "x86_64")]
+fn avx512() -> Result<(), String> {
+    use std::arch::is_x86_feature_detected as has;
+    let features = [
+        ("AVX512F", has!("avx512f")),
+        ("AVX512BW", has!("avx512bw")),
+        ("AVX512DQ", has!("avx512dq")),
+        ("AVX512VL", has!("avx512vl")),
+        ("AVX512_VBMI", has!("avx512vbmi")),
+        ("AVX512_BF16", has!("avx512bf16")),
+    ];
+    match features.into_iter().find(|(_, has)| !has) {
+        Some((feature, _)) => Err(format!("the CPU has no {feature}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn amx() -> Result<(), String> {
+    let features = raw_cpuid::CpuId::new().get_extended_feature_info();
+    match features.is_some_and(|features| features.has_amx_tile() && features.has_amx_bf16()) {
+        true => Ok(()),
+        false => Err("the CPU has no AMX-BF16".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for unit in Unit::ALL {
+            assert_eq!(unit.name().parse(), Ok(unit));
+        }
+        let error = "gpu".parse::<Unit>().unwrap_err().to_string();
+        assert!(error.starts_with("\"gpu\" is no unit; this machine has "), "{error}");
+        assert!(error.ends_with("portable"), "{error}");
+    }
+
+    /// Prints what this machine has, for whoever reads the log of a test run.
+    #[test]
+    fn units_that_are_missing_say_what_is_missing() {
+        println!("units of {}: {:?}", cpu_name(), Unit::available());
+        for unit in Unit::ALL {
+            match unit.require() {
+                Ok(()) => assert!(Unit::available().contains(&unit)),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.starts_with(&format!("this machine has no {unit}: ")), "{error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Products of codes on the matrix unit of a CPU, which multiplies bf16 and sums in f32: the numerics of emulation, faster than f32.
+
+use burn::tensor::DType;
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn_fp8_core::Fp8Format;
+
+use super::codes::CodesPrimitive;
+use super::launch::LaunchNote;
+use super::scalar::Scalar;
+
+/// A quantized tensor without the values of its codes.
+#[derive(Clone, Debug)]
+pub struct QuantizedCodes<B: Backend> {
+    /// The codes, of the shape of the tensor.
+    pub codes: CodesPrimitive<B>,
+    /// The scale: `x ≈ code × scale`.
+    pub scale: Scalar<B>,
+    /// The largest finite magnitude of the tensor, 0 if there are none; not where the scale was given.
+    pub amax: Option<Scalar<B>>,
+    /// The format of the codes.
+    pub format: Fp8Format,
+}
+
+/// An operand: codes `[…, M, K]` on the left or `[…, K, N]` on the right, in any layout that the backend has.
+#[derive(Clone, Debug)]
+pub struct UnitOperand<B: Backend> {
+    /// The codes.
+    pub codes: CodesPrimitive<B>,
+    /// Their scale, or scales.
+    pub scale: UnitScale<B>,
+}
+
+/// The scale of an operand.
+#[derive(Clone, Debug)]
+pub enum UnitScale<B: Backend> {
+    /// One for all elements.
+    Tensor(Scalar<B>),
+    /// One for all elements that are summed, f32: `[…, M, 1]` on the left, `[…, 1, N]` on the right. Both operands have them, or neither.
+    Rows(FloatTensor<B>),
+}
+
+/// How a product is run.
+#[derive(Clone, Debug)]
+pub struct UnitOptions {
+    /// The type of the result: F32, BF16 or F16.
+    pub dtype: DType,
+    /// Where it leaves what ran it, if anybody wants to know.
+    pub note: Option<LaunchNote>,
+}
