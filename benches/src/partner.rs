@@ -37,6 +37,8 @@ impl Partner {
     pub fn torch(python: &Path, arguments: &[&str], threads: usize) -> Result<Self, String> {
         let mut command = Command::new(python);
         command.arg(SCRIPT).arg(threads.to_string()).args(arguments);
+        // Its threads would wait for the next run in a loop, on the cores that we are measured on.
+        command.envs([("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "0")]);
         Self::start(command).map_err(|error| format!("PyTorch by {}: {error}", python.display()))
     }
 

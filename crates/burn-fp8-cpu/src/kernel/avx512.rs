@@ -26,7 +26,7 @@ impl Avx512 {
 }
 
 impl Kernel for Avx512 {
-    const DEPTH: usize = 1024;
+    const DEPTH: usize = 512;
     const TASK: [usize; 2] = [256, 256];
     const SUMS: usize = ROWS;
 
