@@ -17,7 +17,9 @@ fn main() -> ExitCode {
         eprintln!("usage: burn-fp8-bench-f32 mlp-step | mlp-passes | gemm M N K");
         return ExitCode::FAILURE;
     };
-    match answer(run) {
+    // On a thread of the pool, as the benchmarks run what it is compared with.
+    let pool = rayon::ThreadPoolBuilder::new().build().expect("a pool of a few threads");
+    match pool.install(|| answer(run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn runner(arguments: &[String]) -> Option<Box<dyn FnMut()>> {
+fn runner(arguments: &[String]) -> Option<Box<dyn FnMut() + Send>> {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["mlp-step"] => Some(Box::new(steps::<B, Mlp<B>, _>(Mlp::new, SgdConfig::new().init()))),
@@ -39,7 +41,7 @@ fn runner(arguments: &[String]) -> Option<Box<dyn FnMut()>> {
     }
 }
 
-fn answer(mut run: Box<dyn FnMut()>) -> io::Result<()> {
+fn answer(mut run: Box<dyn FnMut() + Send>) -> io::Result<()> {
     let mut output = io::stdout();
     let mut say = || writeln!(output).and_then(|()| output.flush());
     say()?;
