@@ -1,7 +1,8 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
 //!
-//! FP8 is emulated on every backend: operands are rounded to FP8 codes, then multiplied in f32. On CUDA devices of compute capability 8.9 and
-//! newer cuBLASLt is to multiply the codes themselves. That path has never run on a GPU.
+//! On Flex, CPUs with AVX-512 BF16 or AMX multiply the codes themselves, faster than f32. On CUDA devices of compute capability 8.9 and newer
+//! cuBLASLt is to do that; that path has never run on a GPU, nor has that of AMX. Elsewhere FP8 is emulated: operands are rounded to FP8 codes,
+//! then multiplied in f32.
 //!
 //! ```
 //! use burn::backend::{Autodiff, Flex};
