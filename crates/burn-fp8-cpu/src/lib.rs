@@ -29,21 +29,24 @@
 //! ```
 
 mod codes;
+mod dispatch;
 mod epilogue;
 mod gemm;
 mod kernel;
 mod memory;
 mod pack;
 mod portable;
+mod product;
+mod round;
 #[cfg(target_arch = "x86_64")]
 mod small;
 mod unit;
 
 pub use codes::Codes;
-pub use epilogue::{Activation, Epilogue, Output, Scales};
 #[doc(hidden)]
-pub use gemm::matmul_on_simulated_tiles;
-pub use gemm::{matmul, matmul_with_amax};
+pub use dispatch::matmul_on_simulated_tiles;
+pub use dispatch::{matmul, matmul_with_amax};
+pub use epilogue::{Activation, Epilogue, Output, Scales};
 pub use unit::{Unit, UnitError, cpu_name};
 
 #[cfg(doctest)]

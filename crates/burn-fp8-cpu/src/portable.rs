@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
-use crate::gemm::Product;
 use crate::kernel::WIDTH;
+use crate::product::Product;
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;

@@ -5,6 +5,10 @@ use half::{bf16, f16};
 
 use super::element;
 
+/// Converts a slice to f32.
+#[doc(hidden)]
+pub type Widen<S> = fn(&[S], &mut [f32]);
+
 /// An element type that can be quantized: `f32`, `f16` or `bf16`. Sealed.
 ///
 /// Each value is converted to f32, exactly, before it is divided by the scale.
@@ -14,7 +18,7 @@ pub trait Source: Copy + Send + Sync + sealed::Sealed {
 
     /// Converts a slice with instructions of the CPU, where those are faster than [`to_f32`](Self::to_f32) in a loop.
     #[doc(hidden)]
-    const WIDEN: Option<fn(&[Self], &mut [f32])> = None;
+    const WIDEN: Option<Widen<Self>> = None;
 }
 
 impl Source for f32 {
@@ -31,7 +35,7 @@ impl Source for f16 {
     }
 
     // One instruction for a vector, chosen when it runs.
-    const WIDEN: Option<fn(&[f16], &mut [f32])> = Some(<[f16]>::convert_to_f32_slice);
+    const WIDEN: Option<Widen<f16>> = Some(<[f16]>::convert_to_f32_slice);
 }
 
 impl Source for bf16 {

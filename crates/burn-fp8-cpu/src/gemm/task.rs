@@ -4,10 +4,11 @@ use core::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Product, scratch};
+use super::scratch;
 use crate::epilogue::{Finish, Part};
 use crate::kernel::{Kernel, Size, WIDTH};
 use crate::pack::STEP;
+use crate::product::Product;
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -16,7 +17,7 @@ const WORTHWHILE: usize = 1 << 21;
 const TASKS: usize = 4;
 
 /// Runs all tasks of a product, each with a kernel of its own.
-pub(super) fn run<K: Kernel>(
+pub(crate) fn run<K: Kernel>(
     product: &Product<'_>,
     finish: &Finish<'_>,
     kernel: impl Fn() -> K + Sync,

@@ -10,10 +10,8 @@ pub(crate) mod tiles;
 use core::ops::Range;
 
 use crate::codes::Codes;
+pub(crate) use crate::epilogue::WIDTH;
 use crate::epilogue::{Finish, Part};
-
-/// Numbers of a row of sums: the columns of a right panel.
-pub(crate) const WIDTH: usize = crate::pack::COLUMNS;
 
 /// A unit at work on one thread.
 pub(crate) trait Kernel {

@@ -9,12 +9,13 @@ mod columns;
 mod kernel;
 mod memory;
 mod rows;
+mod threads;
 
 #[cfg(test)]
 mod tests;
 
 use crate::epilogue::Finish;
-use crate::gemm::Product;
+use crate::product::Product;
 use crate::unit::Unit;
 
 /// Rows up to which this is faster than packing, as measured on AMD Zen 4: where packing is cheap, the codes of the right operand being in
@@ -26,15 +27,6 @@ const ROWS: [usize; 2] = [16, 32];
 
 /// Codes of a right operand that are not expected in the second-level cache.
 const UNCACHED: usize = 1 << 22;
-
-/// Codes times rows that are worth waking other threads for: some microseconds.
-const WORTHWHILE: usize = 1 << 19;
-
-/// Tasks for each thread, so that one that starts late does not keep the others waiting.
-const TASKS: usize = 4;
-
-/// Bytes that are read ahead, at least.
-const AHEAD: usize = 16 << 10;
 
 /// Whether this is the faster way for a product.
 pub(crate) fn suits(unit: Unit, &Product { m, n, k, ref rhs, .. }: &Product<'_>) -> bool {
@@ -55,11 +47,4 @@ pub(crate) unsafe fn run(product: &Product<'_>, finish: &Finish<'_>) {
             false => rows::run(product, finish),
         }
     }
-}
-
-/// Threads for a product, and how many tasks they want.
-fn threads(&Product { batch, m, n, k, .. }: &Product<'_>) -> (usize, usize) {
-    let work = batch.saturating_mul(n).saturating_mul(k).saturating_mul(m.div_ceil(kernel::FUSED));
-    let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
-    (threads, if threads == 1 { 1 } else { TASKS * threads })
 }

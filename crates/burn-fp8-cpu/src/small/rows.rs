@@ -11,13 +11,13 @@ use rayon::prelude::*;
 
 use super::kernel::{CODES, Context, DECODED, FUSED, LINES, SUMS, Units, add};
 use super::memory::{self, Scratch};
-use super::{AHEAD, threads};
+use super::threads::{AHEAD, threads};
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
-use crate::gemm::Product;
 use crate::kernel::WIDTH;
 use crate::memory::{Line, room};
 use crate::pack::avx512::Decoder;
+use crate::product::Product;
 
 /// K of a block, where sums are few.
 const DEPTH: usize = 512;

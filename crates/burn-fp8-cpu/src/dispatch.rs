@@ -1,0 +1,102 @@
+//! Which way a product goes: by the unit, and by how many rows it has.
+#![allow(unsafe_code, reason = "instructions are used after they were found")]
+
+use core::sync::atomic::AtomicU32;
+
+use crate::codes::Codes;
+use crate::epilogue::{Epilogue, Finish, Output};
+use crate::gemm;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::kernel::amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::avx512::Avx512;
+use crate::kernel::simulated::SimulatedTiles;
+use crate::portable;
+use crate::product::check;
+#[cfg(target_arch = "x86_64")]
+use crate::small;
+use crate::unit::Unit;
+
+/// Multiplies `lhs` `[M, K]` by `rhs` `[K, N]`, or each matrix of two batches, on rayon's current pool.
+///
+/// Codes are multiplied exactly and summed in f32; NaN and infinities come out as IEEE has it. The results of a unit do not depend on the
+/// number of threads. `Portable` decodes both operands to f32 and multiplies them with the crate `gemm`.
+///
+/// # Panics
+/// If the machine lacks the unit, or shapes, scales, bias and output do not fit each other.
+#[track_caller]
+pub fn matmul(
+    unit: Unit,
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    output: Output<'_>,
+) {
+    run(unit, lhs, rhs, epilogue, output, None);
+}
+
+/// [`matmul`], and the largest magnitude of the result before it is divided by the scale of the output and rounded.
+///
+/// NaN, else infinity, if there is one; 0 of an empty result.
+///
+/// # Panics
+/// As [`matmul`].
+#[track_caller]
+pub fn matmul_with_amax(
+    unit: Unit,
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    output: Output<'_>,
+) -> f32 {
+    let amax = AtomicU32::new(0);
+    run(unit, lhs, rhs, epilogue, output, Some(&amax));
+    f32::from_bits(amax.into_inner())
+}
+
+#[track_caller]
+fn run(
+    unit: Unit,
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    mut output: Output<'_>,
+    amax: Option<&AtomicU32>,
+) {
+    if let Err(error) = unit.require() {
+        panic!("{error}");
+    }
+    let product = check(lhs, rhs);
+    let shape = [product.m, product.n];
+    let finish = Finish::new(epilogue, &mut output, lhs.batch, shape, amax);
+    match unit {
+        Unit::Portable => portable::run(&product, &finish),
+        // SAFETY: `require` has found the instructions: AMX is not taken without them.
+        #[cfg(target_arch = "x86_64")]
+        Unit::Avx512Bf16 | Unit::AmxBf16 if small::suits(unit, &product) => unsafe {
+            small::run(&product, &finish)
+        },
+        // SAFETY: `require` has found the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Unit::Avx512Bf16 => gemm::run(&product, &finish, || unsafe { Avx512::new() }),
+        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Unit::AmxBf16 => gemm::run(&product, &finish, || unsafe { Amx::new() }),
+        #[allow(unreachable_patterns)]
+        _ => unreachable!("`require` refuses the units of other architectures"),
+    }
+}
+
+/// [`matmul`] on AMX's tiles in plain Rust: slow, for tests of blocking and packing on machines without AMX.
+#[doc(hidden)]
+#[track_caller]
+pub fn matmul_on_simulated_tiles(
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    mut output: Output<'_>,
+) {
+    let product = check(lhs, rhs);
+    let finish = Finish::new(epilogue, &mut output, lhs.batch, [product.m, product.n], None);
+    gemm::run(&product, &finish, SimulatedTiles::default);
+}

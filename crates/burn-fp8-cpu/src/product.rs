@@ -1,0 +1,31 @@
+//! The operands of a product.
+
+use crate::codes::Codes;
+
+/// Two operands that fit each other.
+pub(crate) struct Product<'a> {
+    pub(crate) lhs: Codes<'a>,
+    pub(crate) rhs: Codes<'a>,
+    pub(crate) batch: usize,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+#[track_caller]
+/// # Panics
+/// If they do not fit each other.
+pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
+    let ([m, k], [depth, n]) = (lhs.shape, rhs.shape);
+    assert!(
+        k == depth,
+        "{m} × {k} is not multiplied by {depth} × {n}: {k} and {depth} must be equal"
+    );
+    assert!(
+        lhs.batch == rhs.batch,
+        "{} matrices are not multiplied by {}: broadcast the one",
+        lhs.batch,
+        rhs.batch
+    );
+    Product { lhs, rhs, batch: lhs.batch, m, n, k }
+}
