@@ -1,5 +1,6 @@
 //! What a CPU multiplies FP8 codes on.
 
+mod detect;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod permission;
 #[cfg(target_arch = "x86_64")]
@@ -9,6 +10,10 @@ use core::fmt;
 use core::str::FromStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
+
+pub use detect::cpu_name;
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use detect::has_avx512;
 
 /// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`.
 const VARIABLE: &str = "BURN_FP8_CPU_UNIT";
@@ -78,6 +83,9 @@ impl FromStr for Unit {
 /// The unit that products run on: 0 where it has not been chosen yet.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
+/// For each unit, whether it can be used, where that has been found out for good.
+static USABLE: [OnceLock<Result<(), String>>; 3] = [const { OnceLock::new() }; 3];
+
 impl Unit {
     const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::Portable];
 
@@ -133,16 +141,56 @@ impl Unit {
         Ok(())
     }
 
-    /// Why the current unit is not a faster one: one line for each unit above it.
+    /// The unit that [`current`](Self::current) would choose if Linux permits it, without asking; the current one where it has been chosen.
+    ///
+    /// # Panics
+    /// As [`current`](Self::current).
+    pub fn expected() -> Self {
+        if let Some(unit) = Self::from_number(CURRENT.load(Ordering::Relaxed)) {
+            return unit;
+        }
+        let usable = |unit: &Self| unit.known().is_ok() && unit.is_worthwhile();
+        let forced = Self::from_environment().and_then(|forced| match forced {
+            Some(unit) => unit.known().map_err(|reason| unit.lacking(reason)).map(|()| forced),
+            None => Ok(None),
+        });
+        let fastest = || Self::ALL.into_iter().find(usable).expect("f32 is everywhere");
+        forced.unwrap_or_else(|error| panic!("{VARIABLE}: {error}")).unwrap_or_else(fastest)
+    }
+
+    /// Why the unit expected is not a faster one: one line for each unit above it. Asks for no permission.
     pub fn why_not_faster() -> Vec<String> {
-        let current = Self::current();
-        let above = Self::ALL.into_iter().filter(|unit| *unit > current);
+        let expected = Self::expected();
+        let above = Self::ALL.into_iter().filter(|unit| *unit > expected);
         above
-            .map(|unit| match unit.require() {
-                Err(UnitError::Unavailable { reason, .. }) => format!("{unit}: {reason}"),
-                _ => format!("{unit}: {}", unit.passed_over()),
+            .map(|unit| match unit.known() {
+                Err(reason) => format!("{unit}: {reason}"),
+                Ok(()) => format!("{unit}: {}", unit.passed_over()),
             })
             .collect()
+    }
+
+    /// Whether it can be used, as far as that is known without asking for permission.
+    fn known(self) -> Result<(), String> {
+        let usable = USABLE[self as usize - 1].get();
+        usable.cloned().unwrap_or_else(|| self.check())
+    }
+
+    /// Whether it is faster than the next one.
+    fn is_worthwhile(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => speed::is_worthwhile(),
+            _ => true,
+        }
+    }
+
+    /// The unit that the variable names, which this machine may lack.
+    fn from_environment() -> Result<Option<Self>, UnitError> {
+        match std::env::var_os(VARIABLE) {
+            Some(name) if !name.is_empty() => name.to_string_lossy().parse().map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn passed_over(self) -> String {
@@ -160,13 +208,12 @@ impl Unit {
     }
 
     fn choose() -> Result<Self, UnitError> {
-        let unit = match std::env::var_os(VARIABLE) {
-            Some(name) if !name.is_empty() => {
-                let unit: Self = name.to_string_lossy().parse()?;
+        let unit = match Self::from_environment()? {
+            Some(unit) => {
                 unit.require()?;
                 unit
             }
-            _ => Self::fastest(),
+            None => Self::fastest(),
         };
         CURRENT.store(unit as u8, Ordering::Relaxed);
         Ok(unit)
@@ -175,31 +222,28 @@ impl Unit {
     fn fastest() -> Self {
         static FASTEST: OnceLock<Unit> = OnceLock::new();
         *FASTEST.get_or_init(|| {
-            let is_faster = |unit: &Self| match unit {
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx512Bf16 => speed::is_worthwhile(),
-                _ => true,
-            };
-            let usable = |unit: &Self| unit.require().is_ok() && is_faster(unit);
+            let usable = |unit: &Self| unit.require().is_ok() && unit.is_worthwhile();
             Self::ALL.into_iter().find(usable).expect("f32 is everywhere")
         })
     }
 
     /// Whether this machine has the unit and permits it, for good.
     pub(crate) fn require(self) -> Result<(), UnitError> {
-        static UNITS: [OnceLock<Result<(), String>>; 3] = [const { OnceLock::new() }; 3];
-        let permitted = UNITS[self as usize - 1].get_or_init(|| {
+        let permitted = USABLE[self as usize - 1].get_or_init(|| {
             self.check().and_then(|()| match self {
                 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
                 Self::AmxBf16 => permission::ask(),
                 _ => Ok(()),
             })
         });
-        permitted.clone().map_err(|reason| {
-            let available = Self::available();
-            let available = available.into_iter().filter(|unit| *unit != self).collect();
-            UnitError::Unavailable { unit: self, reason, available }
-        })
+        permitted.clone().map_err(|reason| self.lacking(reason))
+    }
+
+    /// The error of whoever wants it where it cannot be used.
+    fn lacking(self, reason: String) -> UnitError {
+        let available = Self::available();
+        let available = available.into_iter().filter(|unit| *unit != self).collect();
+        UnitError::Unavailable { unit: self, reason, available }
     }
 
     /// Whether CPU and operating system have it, else what is missing.
@@ -207,56 +251,16 @@ impl Unit {
         match self {
             Self::Portable => Ok(()),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 => avx512(),
+            Self::Avx512Bf16 => detect::avx512(),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Self::AmxBf16 => amx().and_then(|()| avx512()).and_then(|()| permission::supported()),
+            Self::AmxBf16 => {
+                detect::amx().and_then(|()| detect::avx512()).and_then(|()| permission::supported())
+            }
             #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
             Self::AmxBf16 => Err("only Linux is supported".into()),
             #[cfg(not(target_arch = "x86_64"))]
             _ => Err("it is no x86-64 CPU".into()),
         }
-    }
-}
-
-/// The CPU's own name, for reports: "AMD EPYC 9B14".
-pub fn cpu_name() -> String {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(brand) = raw_cpuid::CpuId::new().get_processor_brand_string() {
-        return brand.as_str().trim().to_owned();
-    }
-    std::env::consts::ARCH.into()
-}
-
-/// Whether packing with AVX-512 can be tested here.
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) fn has_avx512() -> bool {
-    avx512().is_ok()
-}
-
-/// What packing needs is asked for as well: every CPU that is worth it has it.
-#[cfg(target_arch = "x86_64")]
-fn avx512() -> Result<(), String> {
-    use std::arch::is_x86_feature_detected as has;
-    let features = [
-        ("AVX512F", has!("avx512f")),
-        ("AVX512BW", has!("avx512bw")),
-        ("AVX512DQ", has!("avx512dq")),
-        ("AVX512VL", has!("avx512vl")),
-        ("AVX512_VBMI", has!("avx512vbmi")),
-        ("AVX512_BF16", has!("avx512bf16")),
-    ];
-    match features.into_iter().find(|(_, has)| !has) {
-        Some((feature, _)) => Err(format!("the CPU has no {feature}")),
-        None => Ok(()),
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn amx() -> Result<(), String> {
-    let features = raw_cpuid::CpuId::new().get_extended_feature_info();
-    match features.is_some_and(|features| features.has_amx_tile() && features.has_amx_bf16()) {
-        true => Ok(()),
-        false => Err("the CPU has no AMX-BF16".into()),
     }
 }
 

@@ -18,11 +18,12 @@ use crate::engine::scaled::{
 };
 use crate::engine::unit::{UnitOperand, UnitOptions, UnitScale};
 
-/// What the current unit can do. Asked for each product.
+/// What the unit of this CPU can do. Asked for each product.
 pub(super) fn capability() -> Capability {
     static PORTABLE: OnceLock<String> = OnceLock::new();
     static UNITS: [OnceLock<Arc<MatrixUnit>>; 2] = [const { OnceLock::new() }; 2];
-    let unit = Unit::current();
+    // Without asking Linux for AMX: that is for a product.
+    let unit = Unit::expected();
     let index = match unit {
         Unit::Portable => {
             let reason = || format!("no matrix unit ({})", Unit::why_not_faster().join("; "));

@@ -1,0 +1,109 @@
+//! AMX and the stacks of signal handlers: Linux must refuse the permission where one is too small for tiles, and one that is just large enough must do.
+//!
+//! Each case runs in a process of its own, since the permission is for good. On a machine without AMX nothing is tested.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![allow(unsafe_code, reason = "signal stacks and handlers are set by system calls")]
+
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul};
+
+/// Tells a process that it is the one to try it.
+const CHILD: &str = "BURN_FP8_CPU_AMX_CHILD";
+
+/// Runs a test of this file again, alone in a process, where there is AMX. Whether this is that process.
+fn in_a_process(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    if !Unit::available().contains(&Unit::AmxBf16) {
+        println!("skipped: no AMX");
+        return false;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
+        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .env(CHILD, "1")
+        .env_remove("BURN_FP8_CPU_UNIT")
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
+
+/// Gives this thread a stack of this size for signal handlers, for good.
+fn set_signal_stack(bytes: usize) {
+    let memory = Box::leak(vec![0u8; bytes].into_boxed_slice());
+    let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes };
+    // SAFETY: the memory is never freed; nothing is written through the second pointer.
+    let result = unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A product of ones, small enough to run on the calling thread.
+fn product_is_exact(unit: Unit) {
+    const SHAPE: [usize; 3] = [33, 47, 256];
+    let [m, n, k] = SHAPE;
+    let one = E4M3.encode(1.0, burn_fp8_core::Overflow::Saturate);
+    let (a, b, mut c) = (vec![one; m * k], vec![one; k * n], vec![0f32; m * n]);
+    let (lhs, rhs) = (Codes::rows(&a, E4M3, [m, k]), Codes::rows(&b, E4M3, [k, n]));
+    matmul(unit, lhs, rhs, &Epilogue::scaled(1.0, 1.0), Output::F32(&mut c));
+    assert!(c.iter().all(|c| *c == 256.0));
+}
+
+#[test]
+fn a_signal_stack_that_is_too_small_means_the_next_unit() {
+    if !in_a_process("a_signal_stack_that_is_too_small_means_the_next_unit") {
+        return;
+    }
+    set_signal_stack(libc::MINSIGSTKSZ);
+    assert_eq!(Unit::expected(), Unit::AmxBf16);
+    let unit = Unit::current();
+    assert_ne!(unit, Unit::AmxBf16);
+    assert_eq!(Unit::expected(), unit);
+    let reasons = Unit::why_not_faster();
+    assert!(reasons[0].starts_with("AMX-BF16: Linux refuses AMX"), "{reasons:?}");
+    product_is_exact(unit);
+}
+
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handle(_: libc::c_int) {
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn signals_are_handled_on_the_smallest_stack_allowed() {
+    if !in_a_process("signals_are_handled_on_the_smallest_stack_allowed") {
+        return;
+    }
+    // SAFETY: asks for a number.
+    let smallest = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    assert!(smallest > 8 << 10, "room for tiles: {smallest}");
+    set_signal_stack(smallest);
+    // SAFETY: all zeros is a valid value; the handler does nothing but count.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    assert_eq!(Unit::current(), Unit::AmxBf16);
+    // SAFETY: names this thread, which outlives the other one.
+    let this = unsafe { libc::pthread_self() };
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            for _ in 0..2000 {
+                // SAFETY: the thread waits for the end of this one.
+                unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+        });
+        while !sender.is_finished() {
+            product_is_exact(Unit::AmxBf16);
+        }
+    });
+    assert!(HANDLED.load(Ordering::Relaxed) > 0);
+}
