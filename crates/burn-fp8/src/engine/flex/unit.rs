@@ -234,7 +234,7 @@ impl Matrices {
 /// The scales of both operands, in memory.
 enum Batched {
     Tensor(f32, f32),
-    Rows(FlexTensor, FlexTensor),
+    Rows(Box<[FlexTensor; 2]>),
 }
 
 impl Batched {
@@ -244,7 +244,7 @@ impl Batched {
                 Self::Tensor(lhs.read(), rhs.read())
             }
             (UnitScale::Rows(lhs), UnitScale::Rows(rhs)) => {
-                let [lhs, rhs] = [lhs, rhs].map(|scales| {
+                let scales = [lhs, rhs].map(|scales| {
                     let shape = scales.layout().shape();
                     let rank = shape.num_dims();
                     let own: usize = shape.iter().take(rank - 2).product();
@@ -256,7 +256,7 @@ impl Batched {
                     let expanded = Flex::float_expand(scales, Shape::from(full));
                     expanded.to_contiguous()
                 });
-                Self::Rows(lhs, rhs)
+                Self::Rows(Box::new(scales))
             }
             _ => unreachable!("both operands have scales per row, or neither"),
         }
@@ -265,10 +265,10 @@ impl Batched {
     fn as_ref(&self) -> Scales<'_> {
         match self {
             Self::Tensor(lhs, rhs) => Scales::Tensor { lhs: *lhs, rhs: *rhs },
-            Self::Rows(lhs, rhs) => Scales::Rows {
-                lhs: elements::<f32>(lhs, lhs.layout()),
-                rhs: elements::<f32>(rhs, rhs.layout()),
-            },
+            Self::Rows(scales) => {
+                let [lhs, rhs] = scales.each_ref().map(|x| elements::<f32>(x, x.layout()));
+                Scales::Rows { lhs, rhs }
+            }
         }
     }
 }
