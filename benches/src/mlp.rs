@@ -109,12 +109,12 @@ fn recipes() -> [NamedStep; 5] {
 /// The passes alone, with current and with delayed scaling.
 fn fp8_passes() -> [NamedStep; 2] {
     type Fp8 = Fp8Backend<Autodiff<Flex>>;
-    let mut current = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let current = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
     let mut delayed = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
     let recipe = Fp8Config::default().with_recipe(Recipe::delayed());
     let state = DelayedState::new();
     [
-        ("FP8, current, forward and backward", Box::new(move || current())),
+        ("FP8, current, forward and backward", Box::new(current)),
         (
             "FP8, delayed, forward and backward",
             Box::new(move || state.step(|| recipe.scope(&mut delayed))),
