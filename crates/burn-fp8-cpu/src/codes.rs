@@ -70,24 +70,26 @@ impl<'a> Codes<'a> {
         assert!(fits, "{} codes are no {rows} × {columns} with a stride of {stride}", codes.len());
         let (batch, starts) = (1, Starts::Stride(0));
         let shape = [rows, columns];
-        Self { codes, format, shape, batch, starts, line_stride: stride, transposed: false }
+        let line_stride = if rows <= 1 { columns } else { stride };
+        Self { codes, format, shape, batch, starts, line_stride, transposed: false }
     }
 
-    /// A batch of matrices like this one, which begin at these elements. They may overlap.
+    /// A batch of matrices like this one, which begin as many elements after it. They may overlap.
     ///
     /// # Panics
     /// If it is a batch of matrices already, or one ends beyond the codes.
     #[track_caller]
     pub fn starting_at(self, starts: &'a [usize]) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices does not begin anew", self.batch);
+        let this = self.matrix(0);
         let [rows, columns] = self.shape;
         let [lines, elements] = if self.transposed { [columns, rows] } else { [rows, columns] };
         let extent = if lines == 0 { 0 } else { (lines - 1) * self.line_stride + elements };
         if let Some(last) = starts.iter().max() {
-            let fits = last.checked_add(extent).is_some_and(|end| end <= self.codes.len());
+            let fits = last.checked_add(extent).is_some_and(|end| end <= this.codes.len());
             assert!(fits, "a matrix {rows} × {columns} does not begin at code {last}");
         }
-        Self { batch: starts.len(), starts: Starts::Each(starts), ..self }
+        Self { batch: starts.len(), starts: Starts::Each(starts), ..this }
     }
 
     /// The same memory, seen as the transpose of the matrix, or of each matrix.

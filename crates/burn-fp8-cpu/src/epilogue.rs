@@ -142,7 +142,7 @@ impl<'a> Finish<'a> {
         amax: Option<&'a AtomicU32>,
     ) -> Self {
         let [m, n] = shape;
-        let elements = m.checked_mul(n).and_then(|x| x.checked_mul(batch));
+        let elements = batch.checked_mul(m).and_then(|x| x.checked_mul(n));
         assert!(
             elements == Some(output.len()),
             "the output has {} elements; {batch} products {m} × {n} do not",
@@ -154,7 +154,7 @@ impl<'a> Finish<'a> {
         if let Scales::Rows { lhs, rhs } = epilogue.scales {
             for (name, scales, lines) in [("left", lhs, m), ("right", rhs, n)] {
                 assert!(
-                    scales.len() == lines || scales.len() == batch * lines,
+                    scales.len() == lines || batch.checked_mul(lines) == Some(scales.len()),
                     "{} scales of the {name} operand for {batch} × {lines}",
                     scales.len()
                 );

@@ -1,7 +1,10 @@
 //! AMX: tiles in registers, by inline assembly (Rust's intrinsics for them are not stable).
+//!
+//! Tiles keep what they hold from one block of assembly to the next: compilers never use these registers by themselves, and never reorder such blocks.
 #![allow(unsafe_code, reason = "tile instructions")]
 
 use core::arch::asm;
+use core::marker::PhantomData;
 use core::ops::Range;
 
 use super::avx512::finish_avx512;
@@ -14,6 +17,8 @@ use crate::pack::avx512 as pack;
 /// A thread whose tiles are configured. Dropped, it releases them.
 pub(crate) struct Amx {
     staging: pack::Staging,
+    /// It stays on its thread.
+    of_thread: PhantomData<*const ()>,
 }
 
 /// What `ldtilecfg` reads.
@@ -46,7 +51,7 @@ impl Amx {
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly));
         }
-        Self { staging: pack::Staging::default() }
+        Self { staging: pack::Staging::default(), of_thread: PhantomData }
     }
 }
 

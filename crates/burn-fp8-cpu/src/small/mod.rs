@@ -28,10 +28,10 @@ const ROWS: [usize; 2] = [16, 32];
 /// Codes of a right operand that are not expected in the second-level cache.
 const UNCACHED: usize = 1 << 22;
 
-/// Whether this is the faster way for a product.
+/// Whether this is the faster way for a product. Not where there is nothing to sum.
 pub(crate) fn suits(unit: Unit, &Product { m, n, k, ref rhs, .. }: &Product<'_>) -> bool {
     let packing_is_slow = rhs.transposed || n.saturating_mul(k) >= UNCACHED;
-    m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
+    k > 0 && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
 }
 
 /// # Safety

@@ -22,7 +22,7 @@ use crate::product::Product;
 /// K of a block, where sums are few.
 const DEPTH: usize = 512;
 
-/// Sums of all blocks of one product, about.
+/// Sums of all blocks of all products of a batch, about.
 const TOTAL: usize = 1 << 20;
 
 /// Sums of a strip, at most: 256 KiB.
@@ -51,7 +51,8 @@ impl Cut {
     fn new(&Product { batch, m, n, k, ref rhs, .. }: &Product<'_>, tasks: usize) -> Self {
         let missing = if n < ALIGNED { 0 } else { beyond_line(rhs) };
         let tiles = (missing + n).div_ceil(CODES);
-        let blocks = (TOTAL / m.saturating_mul(n)).clamp(1, k.div_ceil(DEPTH).max(1));
+        let sums = m.saturating_mul(n.next_multiple_of(CODES)).saturating_mul(batch);
+        let blocks = (TOTAL / sums).clamp(1, k.div_ceil(DEPTH).max(1));
         let depth = k.div_ceil(blocks).next_multiple_of(DECODED * LINES).max(1);
         let blocks = k.div_ceil(depth).max(1);
         let wanted = tiles.div_ceil(tasks.div_ceil(batch * blocks));

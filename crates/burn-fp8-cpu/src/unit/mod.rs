@@ -215,8 +215,9 @@ impl Unit {
             }
             None => Self::fastest(),
         };
-        CURRENT.store(unit as u8, Ordering::Relaxed);
-        Ok(unit)
+        // Another thread may have forced a unit meanwhile.
+        let chosen = CURRENT.compare_exchange(0, unit as u8, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(chosen.err().and_then(Self::from_number).unwrap_or(unit))
     }
 
     fn fastest() -> Self {
