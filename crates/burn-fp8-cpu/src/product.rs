@@ -12,9 +12,9 @@ pub(crate) struct Product<'a> {
     pub(crate) k: usize,
 }
 
-#[track_caller]
 /// # Panics
 /// If they do not fit each other.
+#[track_caller]
 pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
     let ([m, k], [depth, n]) = (lhs.shape, rhs.shape);
     assert!(

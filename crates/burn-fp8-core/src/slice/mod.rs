@@ -26,25 +26,7 @@ use crate::{Fp8Format, Overflow};
 
 /// The largest finite magnitude of `x`.
 pub fn amax<S: Source>(x: &[S]) -> Amax {
-    let mut amax = Amax::default();
-    match widened(x, |_, x| amax = amax.union(pass::amax(x))) {
-        true => amax,
-        false => pass::amax(x),
-    }
-}
-
-/// Runs `pass` on f32 copies of short pieces of `x`, with the index of their first elements, where converting them beforehand is faster; else
-/// says no.
-fn widened<S: Source>(x: &[S], mut pass: impl FnMut(usize, &[f32])) -> bool {
-    const PIECE: usize = 1024;
-    let Some(widen) = S::WIDEN else { return false };
-    let mut values = [0f32; PIECE];
-    for (index, x) in x.chunks(PIECE).enumerate() {
-        let values = &mut values[..x.len()];
-        widen(x, values);
-        pass(index * PIECE, values);
-    }
-    true
+    pass::amax(x)
 }
 
 /// The codes of `x / scale`.
@@ -59,12 +41,7 @@ pub fn encode<S: Source>(
     codes: &mut [u8],
 ) {
     same_length(("x", x.len()), ("codes", codes.len()));
-    let is_done = widened(x, |first, x| {
-        encode(x, scale, format, overflow, &mut codes[first..][..x.len()]);
-    });
-    if !is_done {
-        pass::run(Quantize { x, scale, y: codes, form: Code }, format, overflow);
-    }
+    pass::run(Quantize { x, scale, y: codes, form: Code }, format, overflow);
 }
 
 /// [`encode`] and [`amax`] in one read of `x`: for a scale that was chosen before.
@@ -110,12 +87,7 @@ pub fn round<S: Source>(
     values: &mut [f32],
 ) {
     same_length(("x", x.len()), ("values", values.len()));
-    let is_done = widened(x, |first, x| {
-        round(x, scale, format, overflow, &mut values[first..][..x.len()]);
-    });
-    if !is_done {
-        pass::run(Quantize { x, scale, y: values, form: Value }, format, overflow);
-    }
+    pass::run(Quantize { x, scale, y: values, form: Value }, format, overflow);
 }
 
 /// [`encode`] and [`round`] in one read of `x`.
@@ -132,13 +104,7 @@ pub fn encode_and_round<S: Source>(
 ) {
     same_length(("x", x.len()), ("codes", codes.len()));
     same_length(("x", x.len()), ("values", values.len()));
-    let is_done = widened(x, |first, x| {
-        let (codes, values) = (&mut codes[first..][..x.len()], &mut values[first..][..x.len()]);
-        encode_and_round(x, scale, format, overflow, codes, values);
-    });
-    if !is_done {
-        pass::run(pass::QuantizeTwice { x, scale, codes, values }, format, overflow);
-    }
+    pass::run(pass::QuantizeTwice { x, scale, codes, values }, format, overflow);
 }
 
 /// [`encode`] and [`decode`] without the codes in between.

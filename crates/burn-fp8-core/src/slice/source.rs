@@ -1,13 +1,8 @@
 //! The element types that can be quantized.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::element;
-
-/// Converts a slice to f32.
-#[doc(hidden)]
-pub type Widen<S> = fn(&[S], &mut [f32]);
 
 /// An element type that can be quantized: `f32`, `f16` or `bf16`. Sealed.
 ///
@@ -15,10 +10,6 @@ pub type Widen<S> = fn(&[S], &mut [f32]);
 pub trait Source: Copy + Send + Sync + sealed::Sealed {
     /// The value as f32, exactly.
     fn to_f32(self) -> f32;
-
-    /// Converts a slice with instructions of the CPU, where those are faster than [`to_f32`](Self::to_f32) in a loop.
-    #[doc(hidden)]
-    const WIDEN: Option<Widen<Self>> = None;
 }
 
 impl Source for f32 {
@@ -33,9 +24,6 @@ impl Source for f16 {
     fn to_f32(self) -> f32 {
         element::f16_to_f32(self)
     }
-
-    // One instruction for a vector, chosen when it runs.
-    const WIDEN: Option<Widen<f16>> = Some(<[f16]>::convert_to_f32_slice);
 }
 
 impl Source for bf16 {

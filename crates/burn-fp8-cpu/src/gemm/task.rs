@@ -111,7 +111,8 @@ fn compute<K: Kernel>(
                 if block.end == k {
                     let start = [rows.start + first, columns.start + j * WIDTH];
                     let width = WIDTH.min(columns.len() - j * WIDTH);
-                    finish_part(kernel, finish, batch, start, [height, width], sums);
+                    let part = Part { batch, start, size: [height, width] };
+                    kernel.finish(finish, part, sums);
                 }
             }
         }
@@ -120,15 +121,4 @@ fn compute<K: Kernel>(
         }
         block = block.end..k.min(block.end + depth);
     }
-}
-
-fn finish_part<K: Kernel>(
-    kernel: &mut K,
-    finish: &Finish<'_>,
-    batch: usize,
-    start: [usize; 2],
-    size: [usize; 2],
-    sums: &mut [f32],
-) {
-    kernel.finish(finish, Part { batch, start, size }, sums);
 }

@@ -61,7 +61,7 @@ fn layouts<'a>(
 #[test]
 fn ragged_products_are_those_of_f64() {
     if !crate::unit::has_avx512() {
-        println!("skipped: no AVX-512");
+        burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
         return;
     }
     let shapes = [
@@ -95,7 +95,7 @@ fn ragged_products_are_those_of_f64() {
 #[test]
 fn batches_and_exact_slices_are_read() {
     if !crate::unit::has_avx512() {
-        println!("skipped: no AVX-512");
+        burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
         return;
     }
     let (batch, [m, n, k]) = (3, [2, 37, 70]);
@@ -110,7 +110,7 @@ fn batches_and_exact_slices_are_read() {
 #[test]
 fn sums_do_not_depend_on_threads() {
     if !crate::unit::has_avx512() {
-        println!("skipped: no AVX-512");
+        burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
         return;
     }
     for [m, n, k] in [[1, 1000, 1500], [5, 700, 2100], [16, 1030, 600]] {
@@ -130,7 +130,7 @@ fn sums_do_not_depend_on_threads() {
 #[test]
 fn sums_do_not_depend_on_addresses() {
     if !crate::unit::has_avx512() {
-        println!("skipped: no AVX-512");
+        burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
         return;
     }
     for [m, n, k] in [[1, 1024, 70], [5, 576, 600], [7, 640, 90]] {
@@ -156,7 +156,7 @@ fn sums_do_not_depend_on_addresses() {
 #[test]
 fn nan_and_infinity_are_those_of_ieee() {
     if !crate::unit::has_avx512() {
-        println!("skipped: no AVX-512");
+        burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
         return;
     }
     const INFINITY: u8 = 0x7C;

@@ -40,7 +40,15 @@ pub(super) fn capability() -> Capability {
     Capability::MatrixUnit(UNITS[index].get_or_init(describe).clone())
 }
 
-/// Whether there is a unit, at the cost of reading a number.
+/// What runs a product now: in f32 where Linux has refused the unit that was expected.
+fn launched(unit: Unit) -> Launched {
+    match unit {
+        Unit::Portable => Launched::FakeQuantized,
+        unit => Launched::MatrixUnit(name(unit)),
+    }
+}
+
+/// Whether there is a unit. The first call chooses it.
 pub(super) fn is_there() -> bool {
     Unit::current() != Unit::Portable
 }
@@ -60,7 +68,7 @@ pub(super) fn matmul(
     options: UnitOptions,
 ) -> FlexTensor {
     let unit = Unit::current();
-    note(&options.note, || Launched::MatrixUnit(name(unit)));
+    note(&options.note, || launched(unit));
     let [a, b] = [lhs.codes, rhs.codes].map(Matrices::new);
     let batch = a.broadcast_batch(&b);
     let scales = Batched::new(lhs.scale, rhs.scale, &batch);
@@ -81,7 +89,7 @@ pub(super) fn scaled_matmul(
     request: ScaledRequest<Flex>,
 ) -> ScaledProduct<Flex> {
     let unit = Unit::current();
-    note(&request.note, || Launched::MatrixUnit(name(unit)));
+    note(&request.note, || launched(unit));
     let bias = request.bias.map(|bias| {
         let bias = Flex::float_cast(bias, FloatDType::F32);
         bias.to_contiguous()
