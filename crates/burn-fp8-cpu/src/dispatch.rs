@@ -60,31 +60,63 @@ fn run(
     lhs: Codes<'_>,
     rhs: Codes<'_>,
     epilogue: &Epilogue<'_>,
-    mut output: Output<'_>,
+    output: Output<'_>,
     amax: Option<&AtomicU32>,
 ) {
     if let Err(error) = unit.require() {
         panic!("{error}");
     }
+    // SAFETY: `require` has found the instructions, and asked for the permission.
+    unsafe { dispatch(unit, lhs, rhs, epilogue, output, amax) }
+}
+
+/// # Safety
+/// The instructions of the unit can be used.
+#[track_caller]
+unsafe fn dispatch(
+    unit: Unit,
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    mut output: Output<'_>,
+    amax: Option<&AtomicU32>,
+) {
     let product = check(lhs, rhs);
     let shape = [product.m, product.n];
     let finish = Finish::new(epilogue, &mut output, lhs.batch, shape, amax);
     match unit {
         Unit::Portable => portable::run(&product, &finish),
-        // SAFETY: `require` has found the instructions: AMX is not taken without them.
+        // SAFETY: the caller's promise: AMX is not taken without the instructions of AVX-512.
         #[cfg(target_arch = "x86_64")]
         Unit::Avx512Bf16 | Unit::AmxBf16 if small::suits(unit, &product) => unsafe {
             small::run(&product, &finish)
         },
-        // SAFETY: `require` has found the instructions.
+        // SAFETY: the caller's promise.
         #[cfg(target_arch = "x86_64")]
         Unit::Avx512Bf16 => gemm::run(&product, &finish, || unsafe { Avx512::new() }),
-        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
+        // SAFETY: the caller's promise; a task makes one kernel, which never leaves it.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Unit::AmxBf16 => gemm::run(&product, &finish, || unsafe { Amx::new() }),
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         _ => unreachable!("`require` refuses the units of other machines"),
     }
+}
+
+/// [`matmul`] on AMX without asking whether the machine has it, for tests that emulate its instructions.
+///
+/// # Safety
+/// Something executes the instructions of AMX, and the CPU has AVX-512 F, BW, DQ, VL and VBMI.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[doc(hidden)]
+#[track_caller]
+pub unsafe fn matmul_on_amx_unchecked(
+    lhs: Codes<'_>,
+    rhs: Codes<'_>,
+    epilogue: &Epilogue<'_>,
+    output: Output<'_>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { dispatch(Unit::AmxBf16, lhs, rhs, epilogue, output, None) }
 }
 
 /// [`matmul`] on AMX's tiles in plain Rust: slow, for tests of blocking and packing on machines without AMX.

@@ -43,6 +43,9 @@ mod small;
 mod unit;
 
 pub use codes::Codes;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[doc(hidden)]
+pub use dispatch::matmul_on_amx_unchecked;
 #[doc(hidden)]
 pub use dispatch::matmul_on_simulated_tiles;
 pub use dispatch::{matmul, matmul_with_amax};

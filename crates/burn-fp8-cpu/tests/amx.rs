@@ -1,8 +1,12 @@
-//! AMX and the stacks of signal handlers: Linux must refuse the permission where one is too small for tiles, and one that is just large enough must do.
+//! What only AMX has: tiles that are configured and released, and Linux's permission, which depends on the stacks of signal handlers: it must be refused
+//! where one is too small for tiles, and one that is just large enough must do.
 //!
-//! Each case runs in a process of its own, since the permission is for good. On a machine without AMX both are skipped, and counted.
+//! Each case of stacks runs in a process of its own, since the permission is for good. On a machine without AMX they are skipped, and counted; tiles are
+//! emulated there.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "signal stacks and handlers are set by system calls")]
+
+mod common;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,4 +110,40 @@ fn signals_are_handled_on_the_smallest_stack_allowed() {
         }
     });
     assert!(HANDLED.load(Ordering::Relaxed) > 0);
+}
+
+/// Whoever runs next on a thread must find its tiles as they were: the emulation counts, and refuses to configure them twice.
+#[cfg(target_env = "gnu")]
+#[test]
+fn every_task_releases_the_tiles_that_it_configures() {
+    use common::{PAIRS, PLAIN, Random, emulated, integers, reference::Reference};
+    if !emulated::ready() {
+        burn_fp8_test_support::skip("AMX is not emulated");
+        return;
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+    let mut random = Random(11);
+    let [left, right] = PAIRS[1];
+    // Several tasks, of two blocks of K; and one.
+    for [m, n, k] in [[1030, 520, 40], [33, 31, 600]] {
+        let before = emulated::instructions();
+        let lhs = common::Operand::random(
+            &mut random,
+            &integers(left),
+            left,
+            [m, k],
+            common::Layout::Rows,
+        );
+        let rhs = common::Operand::random(
+            &mut random,
+            &integers(right),
+            right,
+            [k, n],
+            common::Layout::Rows,
+        );
+        let y = pool.install(|| common::Runner::EmulatedAmx.product(&lhs, &rhs, &PLAIN));
+        assert_eq!(Reference::new(&lhs, &rhs).inexact(&y, 1.0), None);
+        assert!(emulated::instructions() > before, "AMX's code has run");
+        assert_eq!(emulated::configured(), 0, "tiles are released");
+    }
 }

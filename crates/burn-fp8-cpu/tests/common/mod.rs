@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
 pub mod case;
+pub mod emulated;
 pub mod reference;
 
 use std::sync::Once;
@@ -180,25 +181,36 @@ impl Operand {
     }
 }
 
-/// What multiplies: a unit of this machine, or AMX's tiles in plain Rust.
+/// What multiplies: a unit of this machine, AMX's tiles in plain Rust, or AMX's own code with its instructions emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
     Unit(Unit),
     SimulatedTiles,
+    EmulatedAmx,
 }
 
 impl Runner {
-    /// All units of this machine, and the simulated tiles. Prints which.
+    /// All units of this machine, and AMX's stand-ins. Prints which.
     pub fn all() -> Vec<Self> {
         let mut all = Self::units();
-        all.push(Self::SimulatedTiles);
+        all.extend(Self::stand_ins());
+        all
+    }
+
+    /// The simulated tiles and, where it can be had, AMX emulated: all slow.
+    pub fn stand_ins() -> Vec<Self> {
+        let mut all = vec![Self::SimulatedTiles];
+        #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+        if emulated::ready() {
+            all.push(Self::EmulatedAmx);
+        }
         all
     }
 
     pub fn units() -> Vec<Self> {
         static PRINT: Once = Once::new();
         let units = Unit::available();
-        PRINT.call_once(|| println!("{} runs {units:?} and simulated tiles", cpu_name()));
+        PRINT.call_once(|| println!("{} runs {units:?} and AMX's stand-ins", cpu_name()));
         assert!(units.contains(&Unit::Portable));
         units.into_iter().map(Self::Unit).collect()
     }
@@ -207,6 +219,10 @@ impl Runner {
         match self {
             Self::Unit(unit) => matmul(unit, lhs, rhs, epilogue, output),
             Self::SimulatedTiles => matmul_on_simulated_tiles(lhs, rhs, epilogue, output),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+            Self::EmulatedAmx => emulated::matmul(lhs, rhs, epilogue, output),
+            #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+            Self::EmulatedAmx => unreachable!("not among the stand-ins of this machine"),
         }
     }
 
