@@ -66,25 +66,56 @@ const TRIAD: Function = function("triad", 12, |b| reference::triad(&b.x, SCALE, 
 const SUM: Function = function("sum", 4, |b| {
     black_box(reference::sum(&b.x));
 });
+const ENCODE: Function = function("encode", 5, |b| encode(FORMAT, &b.x, &mut b.codes));
+const AMAX: Function = function("amax", 4, |b| amax(&b.x));
+const ENCODE_WITH_AMAX: Function =
+    function("encode_with_amax", 5, |b| encode_with_amax(&b.x, &mut b.codes));
 const FLOAT8: Function = function("float8 qdq, scalar", 8, |b| {
     reference::float8_quantize_dequantize(&b.x, SCALE, &mut b.y);
 });
 
+const ENCODE_BF16: Function =
+    function("encode bf16", 3, |b| encode(FORMAT, &b.brains, &mut b.codes));
+const ENCODE_F16: Function = function("encode f16", 3, |b| encode(FORMAT, &b.halves, &mut b.codes));
+
 /// Each function, what it is measured against, and the least ratio of their speeds in bytes a second.
-const BENCHMARKS: [(Function, Function, Option<f64>); 13] = [
+const BENCHMARKS: [(Function, Function, Option<f64>); 17] = [
     (QUANTIZE_DEQUANTIZE, TRIAD, Some(0.6)),
-    (function("encode", 5, |b| encode(FORMAT, &b.x, &mut b.codes)), MEMCPY, Some(0.5)),
+    (ENCODE, MEMCPY, Some(0.5)),
     (function("decode", 5, |b| decode(FORMAT, &b.codes, &mut b.y)), MEMCPY, Some(0.5)),
-    (function("amax", 4, |b| amax(&b.x)), SUM, Some(0.8)),
+    (AMAX, SUM, Some(0.8)),
     (function("encode E5M2", 5, |b| encode(Fp8Format::E5M2, &b.x, &mut b.codes)), MEMCPY, None),
     (function("decode E5M2", 5, |b| decode(Fp8Format::E5M2, &b.codes, &mut b.y)), MEMCPY, None),
-    (function("encode bf16", 3, |b| encode(FORMAT, &b.brains, &mut b.codes)), MEMCPY, None),
-    (function("encode f16", 3, |b| encode(FORMAT, &b.halves, &mut b.codes)), MEMCPY, None),
+    (ENCODE_BF16, MEMCPY, None),
+    (ENCODE_F16, MEMCPY, None),
+    // What a product's operands cost before it: codes are what matrix units are given.
+    (ENCODE, TRIAD, Some(0.6)),
+    (ENCODE_BF16, TRIAD, Some(0.6)),
+    (ENCODE_F16, TRIAD, Some(0.6)),
+    (ENCODE_WITH_AMAX, TRIAD, Some(0.6)),
     (function("amax bf16", 2, |b| amax(&b.brains)), SUM, None),
     (ENCODE_AND_ROUND, TRIAD, None),
     (IN_PLACE, TRIAD, None),
     (SCALE_IN_PLACE, TRIAD, None),
     (QUANTIZE_DEQUANTIZE, FLOAT8, None),
+];
+
+/// Functions of narrow types against those of f32, and the least ratio of their speeds in elements a second.
+const ELEMENTS: [(Function, Function, Option<f64>); 6] = [
+    (ENCODE_BF16, ENCODE, Some(0.9)),
+    (ENCODE_F16, ENCODE, Some(0.9)),
+    (function("amax bf16", 2, |b| amax(&b.brains)), AMAX, Some(0.9)),
+    (function("amax f16", 2, |b| amax(&b.halves)), AMAX, Some(0.9)),
+    (
+        function("encode_with_amax bf16", 3, |b| encode_with_amax(&b.brains, &mut b.codes)),
+        ENCODE_WITH_AMAX,
+        Some(0.9),
+    ),
+    (
+        function("encode_with_amax f16", 3, |b| encode_with_amax(&b.halves, &mut b.codes)),
+        ENCODE_WITH_AMAX,
+        Some(0.9),
+    ),
 ];
 
 const QUANTIZE_DEQUANTIZE: Function = function("quantize_dequantize", 8, |b| {
@@ -106,6 +137,10 @@ fn encode<S: Source>(format: Fp8Format, x: &[S], codes: &mut [u8]) {
     parallel::encode(x, SCALE, format, OVERFLOW, codes);
 }
 
+fn encode_with_amax<S: Source>(x: &[S], codes: &mut [u8]) {
+    black_box(parallel::encode_with_amax(x, SCALE, FORMAT, OVERFLOW, codes));
+}
+
 fn decode(format: Fp8Format, codes: &[u8], x: &mut [f32]) {
     parallel::decode(codes, SCALE, format, x);
 }
@@ -120,10 +155,13 @@ pub fn run(options: &Options) -> Vec<Row> {
     let mut rows = Vec::new();
     for &threads in &options.threads {
         let pool = pool(threads);
-        for (subject, reference, target) in BENCHMARKS {
+        let elements = ELEMENTS.map(|benchmark| (benchmark, false));
+        for ((subject, reference, target), in_bytes) in
+            BENCHMARKS.map(|benchmark| (benchmark, true)).into_iter().chain(elements)
+        {
             let side = |function: Function, run| Side {
                 name: function.name,
-                bytes: Some(function.bytes * options.elements),
+                bytes: in_bytes.then_some(function.bytes * options.elements),
                 run,
             };
             let on_pool = |function: Function| {

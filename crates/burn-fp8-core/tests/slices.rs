@@ -135,28 +135,38 @@ fn threads_do_not_change_a_bit() {
 #[test]
 fn codes_and_amax_come_of_one_read() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
-    for len in [0, 1, 4095, 4097, 70_001, 3 * (1 << 16) + 17] {
-        let mut x = spread(len, 12);
-        let finite = slice::amax(&x);
+    for len in [0, 1, 15, 16, 33, 4095, 4097, 70_001, 3 * (1 << 16) + 17] {
         for with_special in [false, true] {
+            let mut x = spread(len, 12);
             if with_special {
                 for (x, special) in x.iter_mut().step_by(997).zip(special_values()) {
                     *x = special;
                 }
             }
-            let amax = slice::amax(&x);
-            assert!(with_special || amax == finite && !amax.non_finite);
-            for (format, overflow) in FORMATS.into_iter().zip(OVERFLOWS) {
-                let (mut codes, mut alone, mut pooled) = (vec![0; len], vec![1; len], vec![2; len]);
-                slice::encode(&x, 0.013, format, overflow, &mut codes);
-                let of_one = slice::encode_with_amax(&x, 0.013, format, overflow, &mut alone);
-                let of_pool = pool.install(|| {
-                    parallel::encode_with_amax(&x, 0.013, format, overflow, &mut pooled)
-                });
-                assert!([of_one, of_pool] == [amax; 2], "{len} elements, {format}");
-                assert!(alone == codes && pooled == codes, "{len} elements, {format}");
-            }
+            check_one_read(&x, &pool);
+            check_one_read(&x.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>(), &pool);
+            check_one_read(&x.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>(), &pool);
         }
+    }
+}
+
+fn check_one_read<S: Source>(x: &[S], pool: &rayon::ThreadPool) {
+    let len = x.len();
+    let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+    let finite = wide.iter().filter(|x| x.is_finite());
+    let amax = Amax {
+        value: finite.fold(0.0, |amax, x| x.abs().max(amax)),
+        non_finite: wide.iter().any(|x| !x.is_finite()),
+        nan: wide.iter().any(|x| x.is_nan()),
+    };
+    for (format, overflow) in FORMATS.into_iter().zip(OVERFLOWS) {
+        let codes: Vec<u8> = wide.iter().map(|x| scalar(*x, 0.013, format, overflow)).collect();
+        let (mut alone, mut pooled) = (vec![1; len], vec![2; len]);
+        let of_one = slice::encode_with_amax(x, 0.013, format, overflow, &mut alone);
+        let of_pool =
+            pool.install(|| parallel::encode_with_amax(x, 0.013, format, overflow, &mut pooled));
+        assert_eq!([of_one, of_pool, slice::amax(x)], [amax; 3], "{len} elements, {format}");
+        assert!(alone == codes && pooled == codes, "{len} elements, {format}");
     }
 }
 

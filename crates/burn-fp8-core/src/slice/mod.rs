@@ -17,9 +17,10 @@ pub mod parallel;
 mod pass;
 mod product;
 mod source;
+mod widen;
 
 pub use amax::Amax;
-use pass::{Code, Dequantized, Quantize, Value};
+use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
 pub use source::Source;
 
 use crate::{Fp8Format, Overflow};
@@ -56,13 +57,12 @@ pub fn encode_with_amax<S: Source>(
     codes: &mut [u8],
 ) -> Amax {
     same_length(("x", x.len()), ("codes", codes.len()));
-    // A block is still in the first-level cache when it is read again.
-    const BLOCK: usize = 4096;
-    let blocks = x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK));
+    let blocks = x.chunks(pass::BLOCK).zip(codes.chunks_mut(pass::BLOCK));
     blocks.fold(Amax::default(), |so_far, (x, codes)| {
-        let of_block = amax(x);
-        encode(x, scale, format, overflow, codes);
-        so_far.union(of_block)
+        let mut largest = Default::default();
+        let pass = QuantizeAndMeasure { x, scale, codes, largest: &mut largest };
+        pass::run(pass, format, overflow);
+        so_far.union(pass::of_block(x, largest))
     })
 }
 

@@ -4,7 +4,8 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::amax::Amax;
 use super::element::{self, Quantized};
-use super::source::Source;
+use super::source::{Source, sealed::Sealed};
+use super::widen::{Unaided, VECTOR, Widen};
 use crate::{Fp8Format, Overflow, scale};
 
 /// A loop that is compiled once per format and treatment of overflow.
@@ -12,21 +13,27 @@ use crate::{Fp8Format, Overflow, scale};
 /// `run` must be `#[inline(always)]`: the caller passes literals, and only inlined code sees them as constants. The same
 /// holds for `with_simd` below, which pulp calls from a function compiled for AVX-512, AVX2 or NEON.
 pub(super) trait Pass {
-    fn run(self, format: Fp8Format, overflow: Overflow);
+    fn run(self, widen: impl Widen, format: Fp8Format, overflow: Overflow);
 }
 
 /// Runs `pass` with the widest vectors that this CPU has.
 pub(super) fn run<P: Pass>(pass: P, format: Fp8Format, overflow: Overflow) {
-    Arch::new().dispatch(Specialized { pass, format, overflow });
+    let arch = Arch::new();
+    #[cfg(target_arch = "x86_64")]
+    if let Arch::V4(simd) = arch {
+        return Simd::vectorize(simd, Specialized { pass, widen: simd, format, overflow });
+    }
+    arch.dispatch(Specialized { pass, widen: Unaided, format, overflow });
 }
 
-struct Specialized<P> {
+struct Specialized<P, W> {
     pass: P,
+    widen: W,
     format: Fp8Format,
     overflow: Overflow,
 }
 
-impl<P: Pass> WithSimd for Specialized<P> {
+impl<P: Pass, W: Widen> WithSimd for Specialized<P, W> {
     type Output = ();
 
     #[inline(always)]
@@ -34,12 +41,12 @@ impl<P: Pass> WithSimd for Specialized<P> {
         use Fp8Format::{E4M3, E5M2};
         use Overflow::{NonSaturating, Saturate, SaturateFinite};
         match (self.format, self.overflow) {
-            (E4M3, Saturate) => self.pass.run(E4M3, Saturate),
-            (E4M3, SaturateFinite) => self.pass.run(E4M3, SaturateFinite),
-            (E4M3, NonSaturating) => self.pass.run(E4M3, NonSaturating),
-            (E5M2, Saturate) => self.pass.run(E5M2, Saturate),
-            (E5M2, SaturateFinite) => self.pass.run(E5M2, SaturateFinite),
-            (E5M2, NonSaturating) => self.pass.run(E5M2, NonSaturating),
+            (E4M3, Saturate) => self.pass.run(self.widen, E4M3, Saturate),
+            (E4M3, SaturateFinite) => self.pass.run(self.widen, E4M3, SaturateFinite),
+            (E4M3, NonSaturating) => self.pass.run(self.widen, E4M3, NonSaturating),
+            (E5M2, Saturate) => self.pass.run(self.widen, E5M2, Saturate),
+            (E5M2, SaturateFinite) => self.pass.run(self.widen, E5M2, SaturateFinite),
+            (E5M2, NonSaturating) => self.pass.run(self.widen, E5M2, NonSaturating),
         }
     }
 }
@@ -92,11 +99,63 @@ pub(super) struct Quantize<'a, S, T, F> {
 
 impl<S: Source, T, F: Form<T>> Pass for Quantize<'_, S, T, F> {
     #[inline(always)]
-    fn run(self, format: Fp8Format, overflow: Overflow) {
-        for (x, y) in self.x.iter().zip(self.y) {
-            let quantized = element::quantize(x.to_f32(), self.scale, format, overflow);
-            *y = self.form.of(quantized, self.scale);
+    fn run(self, widen: impl Widen, format: Fp8Format, overflow: Overflow) {
+        let Self { mut x, scale, mut y, form } = self;
+        if S::is_widened(widen) {
+            let vectors = x.len() - x.len() % VECTOR;
+            let (x_vectors, y_vectors);
+            (x_vectors, x) = x.split_at(vectors);
+            (y_vectors, y) = y.split_at_mut(vectors);
+            for (x, y) in
+                x_vectors.as_chunks::<VECTOR>().0.iter().zip(y_vectors.as_chunks_mut::<VECTOR>().0)
+            {
+                for (x, y) in S::widen(widen, x).iter().zip(y) {
+                    *y = form.of(element::quantize(*x, scale, format, overflow), scale);
+                }
+            }
         }
+        for (x, y) in x.iter().zip(y) {
+            *y = form.of(element::quantize(x.to_f32(), scale, format, overflow), scale);
+        }
+    }
+}
+
+/// From a block to its codes, and the largest magnitude of the block.
+pub(super) struct QuantizeAndMeasure<'a, S: Source> {
+    pub x: &'a [S],
+    pub scale: f32,
+    pub codes: &'a mut [u8],
+    pub largest: &'a mut S::Magnitude,
+}
+
+impl<S: Source> Pass for QuantizeAndMeasure<'_, S> {
+    #[inline(always)]
+    fn run(self, widen: impl Widen, format: Fp8Format, overflow: Overflow) {
+        let Self { mut x, scale, mut codes, largest } = self;
+        // Not behind the reference, lest it is written in each step.
+        let mut so_far = *largest;
+        if S::is_widened(widen) {
+            let vectors = x.len() - x.len() % VECTOR;
+            let (x_vectors, code_vectors);
+            (x_vectors, x) = x.split_at(vectors);
+            (code_vectors, codes) = codes.split_at_mut(vectors);
+            let mut each = [so_far; VECTOR];
+            let code_vectors = code_vectors.as_chunks_mut::<VECTOR>().0;
+            for (x, codes) in x_vectors.as_chunks::<VECTOR>().0.iter().zip(code_vectors) {
+                for (x, each) in x.iter().zip(&mut each) {
+                    *each = x.magnitude().max(*each);
+                }
+                for (x, code) in S::widen(widen, x).iter().zip(codes) {
+                    *code = element::quantize(*x, scale, format, overflow).code();
+                }
+            }
+            so_far = each.into_iter().fold(so_far, Ord::max);
+        }
+        for (x, code) in x.iter().zip(codes) {
+            so_far = x.magnitude().max(so_far);
+            *code = element::quantize(x.to_f32(), scale, format, overflow).code();
+        }
+        *largest = so_far;
     }
 }
 
@@ -110,7 +169,7 @@ pub(super) struct QuantizeEach<'a, S, T, F> {
 
 impl<S: Source, T, F: Form<T>> Pass for QuantizeEach<'_, S, T, F> {
     #[inline(always)]
-    fn run(self, format: Fp8Format, overflow: Overflow) {
+    fn run(self, _: impl Widen, format: Fp8Format, overflow: Overflow) {
         for ((x, scale), y) in self.x.iter().zip(self.scales).zip(self.y) {
             let quantized = element::quantize(x.to_f32(), *scale, format, overflow);
             *y = self.form.of(quantized, *scale);
@@ -128,7 +187,7 @@ pub(super) struct QuantizeTwice<'a, S> {
 
 impl<S: Source> Pass for QuantizeTwice<'_, S> {
     #[inline(always)]
-    fn run(self, format: Fp8Format, overflow: Overflow) {
+    fn run(self, _: impl Widen, format: Fp8Format, overflow: Overflow) {
         for ((x, code), value) in self.x.iter().zip(self.codes).zip(self.values) {
             let quantized = element::quantize(x.to_f32(), self.scale, format, overflow);
             *code = quantized.code();
@@ -145,7 +204,7 @@ pub(super) struct QuantizeInPlace<'a> {
 
 impl Pass for QuantizeInPlace<'_> {
     #[inline(always)]
-    fn run(self, format: Fp8Format, overflow: Overflow) {
+    fn run(self, _: impl Widen, format: Fp8Format, overflow: Overflow) {
         for x in self.x {
             *x = element::quantize(*x, self.scale, format, overflow).value() * self.scale;
         }
@@ -161,7 +220,7 @@ pub(super) struct Decode<'a> {
 
 impl Pass for Decode<'_> {
     #[inline(always)]
-    fn run(self, format: Fp8Format, _: Overflow) {
+    fn run(self, _: impl Widen, format: Fp8Format, _: Overflow) {
         for (code, x) in self.codes.iter().zip(self.x) {
             *x = element::decode(*code, format) * self.scale;
         }
@@ -187,29 +246,33 @@ impl<S: Source> WithSimd for FindAmax<'_, S> {
         // looked at again, while they are in the first-level cache.
         let mut amax = Amax::default();
         for block in self.x.chunks(BLOCK) {
-            let mut largest = block.iter().map(|x| magnitude(*x)).fold(0, u32::max);
-            if largest >= INFINITY {
-                amax.non_finite = true;
-                amax.nan |= largest > INFINITY;
-                let finite = |m| if m < INFINITY { m } else { 0 };
-                largest = block.iter().map(|x| finite(magnitude(*x))).fold(0, u32::max);
-            }
-            amax.value = amax.value.max(f32::from_bits(largest));
+            let zero = S::Magnitude::default();
+            let largest = block.iter().map(|x| x.magnitude()).fold(zero, Ord::max);
+            amax = amax.union(of_block(block, largest));
         }
         amax
     }
 }
 
 /// Elements whose maximum is taken at once: 16 KiB of f32.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
-/// The bits of `|x|`.
+/// The amax of a block whose largest magnitude is known: what is not finite is left out by looking at the block again.
 #[inline(always)]
-fn magnitude<S: Source>(x: S) -> u32 {
-    x.to_f32().to_bits() & 0x7FFF_FFFF
+pub(super) fn of_block<S: Source>(block: &[S], largest: S::Magnitude) -> Amax {
+    if largest < S::INFINITE {
+        let value = S::from_magnitude(largest).to_f32();
+        return Amax { value, ..Amax::default() };
+    }
+    let zero = S::Magnitude::default();
+    let finite = |m| if m < S::INFINITE { m } else { zero };
+    let among_finite = block.iter().map(|x| finite(x.magnitude())).fold(zero, Ord::max);
+    Amax {
+        value: S::from_magnitude(among_finite).to_f32(),
+        non_finite: true,
+        nan: largest > S::INFINITE,
+    }
 }
-
-const INFINITY: u32 = f32::INFINITY.to_bits();
 
 /// The largest finite magnitude of each column, or what `amax` held if that is larger. `x`: whole rows.
 pub(super) fn amax_columns<S: Source>(x: &[S], amax: &mut [f32]) {
@@ -228,8 +291,8 @@ impl<S: Source> WithSimd for ColumnAmax<'_, S> {
     fn with_simd<A: Simd>(self, _: A) {
         for row in self.x.chunks_exact(self.amax.len()) {
             for (x, amax) in row.iter().zip(self.amax.iter_mut()) {
-                let bits = magnitude(*x);
-                let finite = if bits < INFINITY { bits } else { 0 };
+                let bits = x.to_f32().magnitude();
+                let finite = if bits < f32::INFINITE { bits } else { 0 };
                 *amax = f32::from_bits(finite.max(amax.to_bits()));
             }
         }

@@ -33,9 +33,97 @@ impl Source for bf16 {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
+pub(super) mod sealed {
+    use half::{bf16, f16};
+
+    use super::Source;
+    use crate::slice::widen::{VECTOR, Widen};
+
+    /// What loops need beyond single values.
+    pub trait Sealed: Sized {
+        /// Bits of the same size, whose order is that of the magnitudes.
+        type Magnitude: Copy + Default + Ord;
+        /// The magnitude of infinity.
+        const INFINITE: Self::Magnitude;
+
+        /// The bits of `|x|`.
+        fn magnitude(self) -> Self::Magnitude;
+
+        /// What has these bits.
+        fn from_magnitude(bits: Self::Magnitude) -> Self;
+
+        /// Whether [`widen`](Self::widen) is faster than [`to_f32`](super::Source::to_f32) of each value.
+        #[inline(always)]
+        fn is_widened<W: Widen>(_: W) -> bool {
+            false
+        }
+
+        /// A vector as f32, exactly.
+        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR];
+    }
+
+    impl Sealed for f32 {
+        type Magnitude = u32;
+        const INFINITE: u32 = Self::INFINITY.to_bits();
+
+        #[inline(always)]
+        fn magnitude(self) -> u32 {
+            self.to_bits() & 0x7FFF_FFFF
+        }
+
+        #[inline(always)]
+        fn from_magnitude(bits: u32) -> Self {
+            Self::from_bits(bits)
+        }
+
+        #[inline(always)]
+        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
+            x.map(Source::to_f32)
+        }
+    }
+
+    impl Sealed for f16 {
+        type Magnitude = u16;
+        const INFINITE: u16 = Self::INFINITY.to_bits();
+
+        #[inline(always)]
+        fn magnitude(self) -> u16 {
+            self.to_bits() & 0x7FFF
+        }
+
+        #[inline(always)]
+        fn from_magnitude(bits: u16) -> Self {
+            Self::from_bits(bits)
+        }
+
+        #[inline(always)]
+        fn is_widened<W: Widen>(_: W) -> bool {
+            W::HAS_F16
+        }
+
+        #[inline(always)]
+        fn widen<W: Widen>(widen: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
+            widen.f16(x)
+        }
+    }
+
+    impl Sealed for bf16 {
+        type Magnitude = u16;
+        const INFINITE: u16 = Self::INFINITY.to_bits();
+
+        #[inline(always)]
+        fn magnitude(self) -> u16 {
+            self.to_bits() & 0x7FFF
+        }
+
+        #[inline(always)]
+        fn from_magnitude(bits: u16) -> Self {
+            Self::from_bits(bits)
+        }
+
+        #[inline(always)]
+        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
+            x.map(Source::to_f32)
+        }
+    }
 }
