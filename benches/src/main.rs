@@ -5,6 +5,7 @@
 
 mod cpu_gemm;
 mod harness;
+mod lm;
 mod mlp;
 mod observatory;
 mod origin;
@@ -66,10 +67,11 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
+    (lm::GROUP, lm::run),
     (overhead::GROUP, overhead::run),
     (plans::GROUP, plans::run),
     (observatory::GROUP, observatory::run),

@@ -109,10 +109,11 @@ enum Pass {
 }
 
 impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
-    /// How many of its products were in FP8, and how many of these on tensor cores.
+    /// How many of its products were in FP8, and how many of these on tensor cores or a matrix unit.
     fn fp8_products(&self) -> [usize; 2] {
-        let native =
-            |product: &&ProductReport| matches!(product.ran, Implementation::Native { .. });
+        let native = |product: &&ProductReport| {
+            matches!(product.ran, Implementation::Native { .. } | Implementation::MatrixUnit(_))
+        };
         [self.ran.fp8().count(), self.ran.fp8().filter(native).count()]
     }
 
@@ -142,7 +143,7 @@ struct Row {
     /// Medians, in milliseconds.
     forward_ms: f64,
     forward_backward_ms: f64,
-    /// Of its products, those in FP8; and of these, those on tensor cores. None in a file from before they were counted.
+    /// Of its products, those in FP8; and of these, those on tensor cores or a matrix unit. None in a file from before they were counted.
     fp8_products: Option<usize>,
     native_products: Option<usize>,
     /// Each round.
@@ -218,7 +219,7 @@ impl Times {
         )
     }
 
-    /// What ran on tensor cores.
+    /// What ran natively.
     fn ran(&self) -> String {
         if self.is_emulated {
             return " FP8 is emulated here: its rows show what emulation costs, not what tensor cores win.".into();
@@ -227,7 +228,7 @@ impl Times {
             Some((&row.name, row.fp8_products.filter(|count| *count > 0)?, row.native_products?))
         });
         let lines = counted.map(|(name, fp8, native)| {
-            format!("\n\n{name}: {native} of {fp8} FP8 products on tensor cores.")
+            format!("\n\n{name}: {native} of {fp8} FP8 products on tensor cores or a matrix unit.")
         });
         lines.collect()
     }

@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
     pub backend: BackendName,
 
-    /// How products run; `native` ends the program at one that cannot run on tensor cores
+    /// How products run; `native` ends the program at one that cannot run on tensor cores or a matrix unit
     #[arg(long, value_enum, default_value_t = ExecutionName::Auto)]
     pub execution: ExecutionName,
 }
@@ -43,11 +43,11 @@ fn size() -> impl clap::builder::TypedValueParser<Value = usize> {
 /// How products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExecutionName {
-    /// On tensor cores where they can
+    /// On tensor cores or a matrix unit where they can
     Auto,
     /// In emulation
     FakeQuantized,
-    /// On tensor cores
+    /// On tensor cores or a matrix unit
     Native,
 }
 

@@ -22,6 +22,8 @@ use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
 use examples_common::{Origin, write_json};
 
+pub use self::learner::optimizer;
+
 use self::learner::Optimizer;
 use crate::checkpoint;
 use crate::curve::{self, Course, Curve, Patience, Point};

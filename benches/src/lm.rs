@@ -1,0 +1,51 @@
+//! A training step of a transformer language model: the example char-lm, in FP8 against f32.
+
+use burn::backend::{Autodiff, Flex};
+use burn_fp8::Fp8Backend;
+use burn_fp8_cpu::Unit;
+use char_lm::{Precision, Size, characters_a_step, training_steps};
+
+use crate::harness::{Options, Row, Side, compare};
+
+/// The name of the group.
+pub const GROUP: &str = "lm";
+
+const SIZE: Size = Size::Medium;
+
+/// Precisions by the names that char-lm gives them.
+const PRECISIONS: [&str; 4] = ["fp8-current", "fp8-delayed", "fp8-layers", "c=bf16,o=f32,m=fp8"];
+
+/// What current scaling is to reach.
+fn target(unit: Unit) -> Option<f64> {
+    match unit {
+        Unit::AmxBf16 => Some(1.5),
+        Unit::Avx512Bf16 => Some(1.1),
+        Unit::Portable => None,
+    }
+}
+
+/// Measures a step in each precision, beside one in f32.
+pub fn run(options: &Options) -> Vec<Row> {
+    let at = |threads: &usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
+        pool.expect("a pool of a few threads").install(|| measure(*threads, options))
+    };
+    options.threads.iter().flat_map(at).collect()
+}
+
+fn measure(threads: usize, options: &Options) -> Vec<Row> {
+    let steps = |name: &str| {
+        let precision: Precision = name.parse().expect("a precision of char-lm");
+        training_steps::<Fp8Backend<Autodiff<Flex>>>(SIZE, precision).expect("Flex has it")
+    };
+    let mut high = steps("f32");
+    let row = |name: &str| {
+        let mut run = steps(name);
+        let title = format!("{}, {} characters, {name}", SIZE.as_str(), characters_a_step(SIZE));
+        let subject = Side { name: &title, bytes: None, run: &mut run };
+        let reference = Side { name: "f32", bytes: None, run: &mut high };
+        let target = target(Unit::current()).filter(|_| name == PRECISIONS[0]);
+        compare((GROUP, threads, target), subject, reference, options.repetitions)
+    };
+    PRECISIONS.map(row).into()
+}

@@ -1,0 +1,227 @@
+//! Trains a transformer language model on characters in f32 and in FP8, and compares them.
+
+mod args;
+mod checkpoint;
+mod child;
+#[cfg(test)]
+mod committed;
+mod compare;
+mod curve;
+mod generate;
+mod high;
+mod loader;
+mod model;
+mod ngram;
+mod precision;
+mod probe;
+mod program;
+mod progress;
+mod recorder;
+mod run;
+mod sensitivity;
+mod size;
+mod steps;
+mod text;
+mod timing;
+mod train;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use burn::backend::Autodiff;
+use burn_fp8::report::Observatory;
+use burn_fp8::{Fp8Backend, Fp8Matmul};
+use clap::ValueEnum;
+use examples_common::{BackendName, OnBackend, end, parse, print};
+
+pub use precision::Precision;
+pub use size::Size;
+pub use steps::{characters_a_step, training_steps};
+
+use args::{Command, SamplingArgs};
+use generate::Sampling;
+use model::Gpt;
+use precision::Setup;
+use program::PROGRAM;
+use run::{Folder, Outcome, Settings};
+use text::{Text, Vocabulary};
+
+/// The program.
+pub fn main() -> ExitCode {
+    let args = match parse::<args::Args>() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    end(match &args.command {
+        Command::Train(args) => args.common.backend.run(PROGRAM, args),
+        Command::Generate(args) => generate(args),
+        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| show(&text)),
+        Command::Compare(args) => compare(args),
+        Command::Block(args) => args.backend.run(PROGRAM, args),
+    })
+}
+
+impl OnBackend for &args::Train {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        train::<I>(self)
+    }
+}
+
+impl OnBackend for &args::Timing {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        show(&timing::timing::<Fp8Backend<Autodiff<I>>>(self)?)
+    }
+}
+
+/// All precisions run on one type: with FP8 off, the decorator is the backend that it wraps.
+fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
+    let text = Text::built_in()?;
+    let size = args.common.size;
+    let settings = Settings {
+        size: size.as_str().into(),
+        precision: args.precision.to_string(),
+        high: args.high.map(|high| high.to_string()),
+        backend: args.common.backend.as_str().into(),
+        seed: args.seed,
+        epochs: args.common.epochs(),
+        patience: args.patience.map(|epochs| epochs as usize),
+        vocabulary: text.vocabulary.to_string(),
+        text: text.checksum,
+    };
+    let default = || format!("target/char-lm/{}-{}-{}", size.as_str(), args.precision, args.seed);
+    let setup = Setup::new(args.precision, args.high)?;
+    // A prompt that cannot be used is told before the training, not after it.
+    sampling(&args.sampling).encode_prompt(&text.vocabulary).context("--prompt")?;
+    let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
+    if args.observe.is_some() && !args.precision.is_fp8() {
+        bail!("--observe looks at products in FP8, and {} has none", args.precision);
+    }
+    let plan = train::Plan {
+        text: &text,
+        shape: size.shape(),
+        settings,
+        setup: setup.clone(),
+        folder: folder.clone(),
+        resume: args.resume,
+        quiet: args.common.quiet,
+        observe: args.observe.clone(),
+    };
+    let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan)?;
+    let observed =
+        trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
+    if args.common.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !trained.outcome.final_loss().is_finite() {
+        eprintln!("warning: the training has diverged: its validation loss is no number");
+    }
+    let (sampling, context) = (sampling(&args.sampling), size.shape().context);
+    // The run has ended and is kept, which is what was asked for: a model that gives no numbers costs the sample, not the rest.
+    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling);
+    let sample = sample.unwrap_or_else(|error| {
+        eprintln!("warning: there is no sample: {error:#}");
+        String::new()
+    });
+    let summary = summary(&trained.outcome);
+    show(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
+}
+
+/// A goal that is missed is no error of the program: exit code 1.
+fn compare(args: &args::Compare) -> Result<ExitCode> {
+    let (text, missed) = compare::compare(args)?;
+    show(&text).map(|code| if missed { ExitCode::from(1) } else { code })
+}
+
+/// What was seen, as a table, and where the rest of it is.
+fn observed(observatory: &Observatory, args: &args::Train) -> String {
+    if let Some(failure) = observatory.failure() {
+        eprintln!("warning: --observe: {failure}");
+    }
+    let log = args.observe.as_deref().unwrap_or(Path::new("")).display();
+    format!("\n{}\ncargo xtask report {log}\n", observatory.report())
+}
+
+/// The numbers of a run in a few lines.
+fn summary(outcome: &Outcome) -> String {
+    let memory = match outcome.peak_memory {
+        Some(bytes) => format!("peak memory {:.0} MiB", bytes as f64 / f64::from(1 << 20)),
+        None => "peak memory unknown".into(),
+    };
+    let speed = match outcome.tokens_per_second {
+        Some(speed) => format!("{speed:.0} characters a second"),
+        None => "nothing was left to train".into(),
+    };
+    format!(
+        "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
+         {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8\n",
+        outcome.final_loss(),
+        outcome.losses.len(),
+        outcome.bigram_loss,
+        100.0 * outcome.fp8_share
+    )
+}
+
+fn sampling(args: &SamplingArgs) -> Sampling {
+    let SamplingArgs { prompt, length, temperature, sampling_seed } = args.clone();
+    Sampling { prompt, length: length as usize, temperature, seed: sampling_seed }
+}
+
+fn generate(args: &args::Generate) -> Result<ExitCode> {
+    let folder = Folder::new(&args.run);
+    let settings: Settings = run::read_json(&folder.settings())?
+        .with_context(|| format!("{} holds no run (there is no run.json)", args.run.display()))?;
+    let named = |what: &str, name: &str| {
+        anyhow!("{}: unknown {what} {name:?}", folder.settings().display())
+    };
+    let backend = BackendName::from_str(&settings.backend, false)
+        .map_err(|_| named("backend", &settings.backend))?;
+    backend.run(PROGRAM, Generation { folder, settings, sampling: sampling(&args.sampling) })
+}
+
+/// What a trained model is to write.
+struct Generation {
+    folder: Folder,
+    settings: Settings,
+    sampling: Sampling,
+}
+
+impl OnBackend for Generation {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        generate_on::<I>(&self)
+    }
+}
+
+fn generate_on<I: Fp8Matmul>(generation: &Generation) -> Result<ExitCode> {
+    let Generation { folder, settings, sampling } = generation;
+    let place = || folder.settings().display().to_string();
+    let size =
+        Size::from_str(&settings.size, false).map_err(|e| anyhow!("{}: size: {e}", place()))?;
+    let precision =
+        settings.precision.parse().map_err(|e| anyhow!("{}: precision: {e}", place()))?;
+    let high = settings.high.as_ref().map(|high| high.parse());
+    let high = high.transpose().map_err(|e: String| anyhow!("{}: high: {e}", place()))?;
+    let vocabulary = Vocabulary::of(&settings.vocabulary).with_context(place)?;
+    let setup = Setup::new(precision, high).with_context(place)?;
+    if !folder.weights().exists() {
+        bail!("the run in {} has not ended: train --resume finishes it", folder.path().display());
+    }
+    let shape = size.shape();
+    let model: Gpt<Fp8Backend<I>> = train::new_model(&shape, vocabulary.width(), 0, &setup)?;
+    let outcome = run::read_json::<Outcome>(&folder.outcome())?;
+    let crc32 = run::weights_crc32(folder, outcome.as_ref());
+    let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
+    let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
+    show(&(text + "\n"))
+}
+
+/// Prints, and has succeeded.
+fn show(text: &str) -> Result<ExitCode> {
+    print(text).map(|()| ExitCode::SUCCESS)
+}
