@@ -45,6 +45,16 @@ impl Steps {
 
     /// Runs `cargo test` like [`cargo`](Self::cargo), and notes which tests were skipped or ignored, for the summary.
     pub fn tests(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
+        self.tests_with(title, arguments, &[])
+    }
+
+    /// The same, with variables in the environment.
+    pub fn tests_with(
+        &mut self,
+        title: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<()> {
         let command = format!("cargo test {}", arguments.join(" "));
         let mut skips = std::mem::take(&mut self.skips);
         let result = self.timed(title, &command, || {
@@ -54,6 +64,7 @@ impl Steps {
                 .arg("test")
                 .args(arguments)
                 .env(skips::VARIABLE, &file)
+                .envs(variables.iter().copied())
                 .stdout(Stdio::piped())
                 .spawn()
                 .with_context(|| format!("cannot start {cargo}"))?;

@@ -33,6 +33,13 @@ const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-
 /// Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.
 const DISTRIBUTED: &str = "cuda,fusion,distributed";
 
+/// The tests of `burn-fp8` that compare with other libraries' runs. They also run where Flex has no matrix unit.
+const REFERENCE: [&str; 6] =
+    ["golden", "dense", "flax_ops", "flax_sequences", "fused_matmul", "max_accumulation"];
+
+/// What forces a unit: see `burn-fp8-cpu`.
+const UNIT: &str = "BURN_FP8_CPU_UNIT";
+
 /// Runs the suite and stops at the first failure.
 pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
     steps.cargo("formatting", &["fmt", "--all", "--check"])?;
@@ -65,6 +72,10 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         Scope::Full => TESTED,
     };
     steps.tests("tests", &["--locked", "--workspace", "--all-targets", "--features", features])?;
+    // As on a CPU without a matrix unit. Nothing is compiled for it.
+    let reference = ["--locked", "--workspace", "--features", features].into_iter();
+    let reference: Vec<_> = reference.chain(REFERENCE.iter().flat_map(|t| ["--test", t])).collect();
+    steps.tests_with("reference runs without a unit", &reference, &[(UNIT, "portable")])?;
     steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])
 }
 

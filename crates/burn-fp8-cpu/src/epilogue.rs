@@ -33,6 +33,7 @@ impl Epilogue<'_> {
 
 /// The scales of the operands of a product.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Scales<'a> {
     /// One for each operand.
     Tensor {
@@ -52,6 +53,7 @@ pub enum Scales<'a> {
 
 /// What is applied to each element after the bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Activation {
     /// Nothing.
     #[default]
@@ -64,6 +66,7 @@ pub enum Activation {
 
 /// Where a result `[batch × M × N]` goes, row by row.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Output<'a> {
     /// f32.
     F32(&'a mut [f32]),

@@ -32,6 +32,7 @@ pub enum Unit {
 
 /// Why a unit cannot be forced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UnitError {
     /// No unit has this name.
     #[error("{name:?} is no unit; {}", there_are(.available))]
@@ -231,11 +232,12 @@ impl Unit {
     /// Whether this machine has the unit and permits it, for good.
     pub(crate) fn require(self) -> Result<(), UnitError> {
         let permitted = USABLE[self as usize - 1].get_or_init(|| {
-            self.check().and_then(|()| match self {
-                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-                Self::AmxBf16 => permission::ask(),
-                _ => Ok(()),
-            })
+            self.check()?;
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            if self == Self::AmxBf16 {
+                permission::ask()?;
+            }
+            Ok(())
         });
         permitted.clone().map_err(|reason| self.lacking(reason))
     }

@@ -199,12 +199,11 @@ impl Runner {
 
     /// The simulated tiles and, where it can be had, AMX emulated: all slow.
     pub fn stand_ins() -> Vec<Self> {
-        let mut all = vec![Self::SimulatedTiles];
         #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
-        if emulated::ready() {
-            all.push(Self::EmulatedAmx);
-        }
-        all
+        let emulated = emulated::ready().then_some(Self::EmulatedAmx);
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+        let emulated = None;
+        [Some(Self::SimulatedTiles), emulated].into_iter().flatten().collect()
     }
 
     pub fn units() -> Vec<Self> {

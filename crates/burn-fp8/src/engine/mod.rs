@@ -43,4 +43,5 @@ pub(crate) use scalar::check_scale;
 pub use scaled::{
     Activation, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
+pub(crate) use unit::choose_unit;
 pub use unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};

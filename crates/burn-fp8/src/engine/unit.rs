@@ -48,3 +48,9 @@ pub struct UnitOptions {
     /// Where it leaves what ran it, if anybody wants to know.
     pub note: Option<LaunchNote>,
 }
+
+/// Chooses the unit, as long as it has not been: for a product that is about to run. Linux, which has to permit AMX, is not asked before.
+pub(crate) fn choose_unit() {
+    #[cfg(feature = "flex")]
+    let _ = burn_fp8_cpu::Unit::current();
+}

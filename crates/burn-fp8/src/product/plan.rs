@@ -9,7 +9,7 @@ use super::scheme::{Gemms, Path, Quantizer};
 use crate::config::{self, Ambient, Execution, Fp8Config, ProductInfo};
 use crate::engine::{
     Capability, Fallback, Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedCodes,
-    QuantizedMatrix, Scalar, ScaleRule,
+    QuantizedMatrix, Scalar, ScaleRule, choose_unit,
 };
 use crate::error::Fp8Error;
 use crate::report::{self, HighPrecision, record_high_precision};
@@ -196,7 +196,7 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
         return Path::FakeQuantized;
     }
     let device = B::float_device(operand);
-    let reason = match B::fp8_capability(&device) {
+    let reason = match capability::<B>(&device) {
         Capability::FakeQuantized { reason } => Err(reason),
         Capability::MatrixUnit(_) => return Path::MatrixUnit,
         Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
@@ -216,6 +216,18 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
     }
 }
 
+/// What the device does with a product that is about to run.
+pub(crate) fn capability<B: Fp8Engine>(device: &B::Device) -> Capability {
+    match B::fp8_capability(device) {
+        Capability::MatrixUnit(_) => {
+            // The operating system may refuse the unit that was expected: only now is it known.
+            choose_unit();
+            B::fp8_capability(device)
+        }
+        capability => capability,
+    }
+}
+
 pub(crate) fn native_unavailable<B: Fp8Engine>(device: &B::Device, reason: String) -> ! {
     panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
 }
@@ -226,7 +238,7 @@ pub(crate) fn path<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) 
         return Path::FakeQuantized;
     }
     let device = B::float_device(tensor);
-    match (B::fp8_capability(&device), execution) {
+    match (capability::<B>(&device), execution) {
         (Capability::Native(_), _) => Path::Native,
         (Capability::MatrixUnit(_), _) => Path::MatrixUnit,
         (Capability::FakeQuantized { reason }, Execution::Native) => {

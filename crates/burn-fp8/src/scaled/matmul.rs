@@ -15,7 +15,7 @@ use crate::engine::{
     ScaledValues, portable,
 };
 use crate::error::Fp8Error;
-use crate::product::Fp8Products;
+use crate::product::{self, Fp8Products};
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 
 /// The largest scale of an FP8 output: that of its reciprocal, which the product is multiplied by, is still a normal f32.
@@ -86,7 +86,7 @@ pub fn scaled_matmul<B: Fp8Products>(
     let execution = config::current().config.execution;
     let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
     if execution == Execution::Native
-        && let Capability::FakeQuantized { reason } = B::fp8_capability(&device)
+        && let Capability::FakeQuantized { reason } = product::capability::<B>(&device)
     {
         return Err(unavailable(reason.into_owned()));
     }
