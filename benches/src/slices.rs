@@ -13,6 +13,9 @@ use crate::reference;
 /// The name of this group.
 pub const GROUP: &str = "slices";
 
+/// What its rows are called that compare elements a second, not bytes.
+const ELEMENTS_GROUP: &str = "slices, elements";
+
 const FORMAT: Fp8Format = Fp8Format::E4M3;
 const OVERFLOW: Overflow = Overflow::SaturateFinite;
 /// No power of two, so that the division is one.
@@ -172,8 +175,9 @@ pub fn run(options: &Options) -> Vec<Row> {
                     pool.install(|| (function.run)(buffers));
                 }
             };
+            let group = if in_bytes { GROUP } else { ELEMENTS_GROUP };
             rows.push(compare(
-                (GROUP, threads, target),
+                (group, threads, target),
                 side(subject, &mut on_pool(subject)),
                 side(reference, &mut on_pool(reference)),
                 options.repetitions,
