@@ -33,7 +33,7 @@ const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-
 /// Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.
 const DISTRIBUTED: &str = "cuda,fusion,distributed";
 
-/// The tests of `burn-fp8` that compare with other libraries' runs. They also run where Flex has no matrix unit.
+/// The tests that compare with other libraries' runs. Those of `burn-fp8` use Flex's matrix unit where there is one; here they do without.
 const REFERENCE: [&str; 6] =
     ["golden", "dense", "flax_ops", "flax_sequences", "fused_matmul", "max_accumulation"];
 

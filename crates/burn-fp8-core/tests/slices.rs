@@ -43,11 +43,15 @@ fn check<S: Source>(x: &[S], scale: f32, format: Fp8Format, overflow: Overflow) 
 #[test]
 fn every_length_and_alignment_converts_like_its_elements() {
     let x = spread(512, 20);
+    let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+    let brains: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
     for format in FORMATS {
         for overflow in OVERFLOWS {
             for len in LENGTHS {
                 for offset in [0, 1, 3, 5, 15] {
                     check(&x[offset..offset + len], 0.37, format, overflow);
+                    check(&halves[offset..offset + len], 0.37, format, overflow);
+                    check(&brains[offset..offset + len], 0.37, format, overflow);
                 }
             }
         }
@@ -159,12 +163,13 @@ fn check_one_read<S: Source>(x: &[S], pool: &rayon::ThreadPool) {
         non_finite: wide.iter().any(|x| !x.is_finite()),
         nan: wide.iter().any(|x| x.is_nan()),
     };
-    for (format, overflow) in FORMATS.into_iter().zip(OVERFLOWS) {
-        let codes: Vec<u8> = wide.iter().map(|x| scalar(*x, 0.013, format, overflow)).collect();
+    for (format, overflow) in FORMATS.into_iter().flat_map(|f| OVERFLOWS.map(|o| (f, o))) {
+        let scale = 0.013;
+        let codes: Vec<u8> = wide.iter().map(|x| scalar(*x, scale, format, overflow)).collect();
         let (mut alone, mut pooled) = (vec![1; len], vec![2; len]);
-        let of_one = slice::encode_with_amax(x, 0.013, format, overflow, &mut alone);
+        let of_one = slice::encode_with_amax(x, scale, format, overflow, &mut alone);
         let of_pool =
-            pool.install(|| parallel::encode_with_amax(x, 0.013, format, overflow, &mut pooled));
+            pool.install(|| parallel::encode_with_amax(x, scale, format, overflow, &mut pooled));
         assert_eq!([of_one, of_pool, slice::amax(x)], [amax; 3], "{len} elements, {format}");
         assert!(alone == codes && pooled == codes, "{len} elements, {format}");
     }

@@ -60,41 +60,26 @@ fn run(
     lhs: Codes<'_>,
     rhs: Codes<'_>,
     epilogue: &Epilogue<'_>,
-    output: Output<'_>,
+    mut output: Output<'_>,
     amax: Option<&AtomicU32>,
 ) {
     if let Err(error) = unit.require() {
         panic!("{error}");
     }
-    // SAFETY: `require` has found the instructions, and asked for the permission.
-    unsafe { dispatch(unit, lhs, rhs, epilogue, output, amax) }
-}
-
-/// # Safety
-/// The instructions of the unit can be used.
-#[track_caller]
-unsafe fn dispatch(
-    unit: Unit,
-    lhs: Codes<'_>,
-    rhs: Codes<'_>,
-    epilogue: &Epilogue<'_>,
-    mut output: Output<'_>,
-    amax: Option<&AtomicU32>,
-) {
     let product = check(lhs, rhs);
     let shape = [product.m, product.n];
     let finish = Finish::new(epilogue, &mut output, lhs.batch, shape, amax);
     match unit {
         Unit::Portable => portable::run(&product, &finish),
-        // SAFETY: the caller's promise: AMX is not taken without the instructions of AVX-512.
+        // SAFETY: `require` has found the instructions: AMX is not taken without them.
         #[cfg(target_arch = "x86_64")]
         Unit::Avx512Bf16 | Unit::AmxBf16 if small::suits(unit, &product) => unsafe {
             small::run(&product, &finish)
         },
-        // SAFETY: the caller's promise.
+        // SAFETY: `require` has found the instructions.
         #[cfg(target_arch = "x86_64")]
         Unit::Avx512Bf16 => gemm::run(&product, &finish, || unsafe { Avx512::new() }),
-        // SAFETY: the caller's promise; a task makes one kernel, which never leaves it.
+        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Unit::AmxBf16 => gemm::run(&product, &finish, || unsafe { Amx::new() }),
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -102,21 +87,23 @@ unsafe fn dispatch(
     }
 }
 
-/// [`matmul`] on AMX without asking whether the machine has it, for tests that emulate its instructions.
+/// [`matmul`] on AMX's tiles for any number of rows, without asking whether the machine has them: for tests that emulate their instructions.
 ///
 /// # Safety
 /// Something executes the instructions of AMX, and the CPU has AVX-512 F, BW, DQ, VL and VBMI.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[doc(hidden)]
 #[track_caller]
-pub unsafe fn matmul_on_amx_unchecked(
+pub unsafe fn matmul_on_tiles(
     lhs: Codes<'_>,
     rhs: Codes<'_>,
     epilogue: &Epilogue<'_>,
-    output: Output<'_>,
+    mut output: Output<'_>,
 ) {
-    // SAFETY: the caller's promise.
-    unsafe { dispatch(Unit::AmxBf16, lhs, rhs, epilogue, output, None) }
+    let product = check(lhs, rhs);
+    let finish = Finish::new(epilogue, &mut output, lhs.batch, [product.m, product.n], None);
+    // SAFETY: the caller's promise; a task makes one kernel, which never leaves it.
+    gemm::run(&product, &finish, || unsafe { Amx::new() });
 }
 
 /// [`matmul`] on AMX's tiles in plain Rust: slow, for tests of blocking and packing on machines without AMX.

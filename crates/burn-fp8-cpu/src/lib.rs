@@ -43,11 +43,11 @@ mod small;
 mod unit;
 
 pub use codes::Codes;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#[doc(hidden)]
-pub use dispatch::matmul_on_amx_unchecked;
 #[doc(hidden)]
 pub use dispatch::matmul_on_simulated_tiles;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[doc(hidden)]
+pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
 pub use unit::{Unit, UnitError, cpu_name};

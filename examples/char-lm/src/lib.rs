@@ -47,7 +47,7 @@ use program::PROGRAM;
 use run::{Folder, Outcome, Settings};
 use text::{Text, Vocabulary};
 
-/// The program.
+/// Does what the command line says; the exit code of the program.
 pub fn main() -> ExitCode {
     let args = match parse::<args::Args>() {
         Ok(args) => args,

@@ -9,7 +9,7 @@ pub enum Size {
     Smoke,
     /// Minutes on two CPU cores
     Tiny,
-    /// An hour on two CPU cores, where their matrix unit makes FP8 faster than f32
+    /// For two CPU cores whose matrix unit makes FP8 faster than f32
     Medium,
     /// The shape of nanoGPT's model of Shakespeare's characters: hours on a CPU, for a GPU
     Small,

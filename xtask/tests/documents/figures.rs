@@ -275,7 +275,7 @@ fn what_is_told_of_training_steps_is_measured() {
     let rows = selected(results(model), "lm", "f32");
     let scaled = |row: &Row| row.name.ends_with("fp8-current") || row.name.ends_with("fp8-delayed");
     let [least, greatest] = range(&rows, 1, scaled);
-    told("README.md", &format!("small GPT trains [{least} to {greatest} times]"));
+    told("README.md", &format!("size `medium`, trains [{least} to {greatest} times]"));
 }
 
 #[test]

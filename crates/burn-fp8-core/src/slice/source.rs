@@ -39,7 +39,8 @@ pub(super) mod sealed {
     use super::Source;
     use crate::slice::widen::{VECTOR, Widen};
 
-    /// What loops need beyond single values.
+    /// What loops need beyond single values: no part of the interface.
+    #[doc(hidden)]
     pub trait Sealed: Sized {
         /// Bits of the same size, whose order is that of the magnitudes.
         type Magnitude: Copy + Default + Ord;

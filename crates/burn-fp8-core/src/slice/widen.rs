@@ -16,7 +16,7 @@ pub trait Widen: Copy {
     fn f16(self, x: &[f16; VECTOR]) -> [f32; VECTOR];
 }
 
-/// Integer arithmetic.
+/// Arithmetic on each value.
 #[derive(Clone, Copy)]
 pub struct Unaided;
 

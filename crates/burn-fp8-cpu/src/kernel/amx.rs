@@ -35,7 +35,7 @@ impl Amx {
     /// Configures the tiles of this thread.
     ///
     /// # Safety
-    /// The CPU must have AMX-BF16 and AVX-512 F, BW, VL and VBMI, and the process the permission to use tiles. While this is alive, nothing
+    /// The CPU must have AMX-BF16 and AVX-512 F, BW, DQ, VL and VBMI, and the process the permission to use tiles. While this is alive, nothing
     /// else on this thread may use tiles.
     pub(crate) unsafe fn new() -> Self {
         let mut configuration = Configuration {

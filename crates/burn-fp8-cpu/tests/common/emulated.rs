@@ -1,7 +1,8 @@
 //! AMX's instructions on a machine without them: each one raises SIGILL, whose handler decodes it and does what Intel's Software Developer's Manual
 //! says. So the assembly of this crate runs as it stands: its encodings, operands, addresses and strides, and the release of tiles.
 //!
-//! Stricter than a CPU: tiles that are configured twice, or used while they are not, end the process, and so does any other illegal instruction.
+//! Stricter than a CPU: tiles that are configured twice end the process, as do tiles that are used while they are not configured. Any other illegal
+//! instruction is left to whatever the process does with them.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #![allow(
     unsafe_code,
@@ -14,7 +15,7 @@ use std::ffi::c_int;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul_on_amx_unchecked};
+use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul_on_tiles};
 
 const TILES: usize = 8;
 const ROWS: usize = 16;
@@ -73,7 +74,7 @@ pub fn ready() -> bool {
 pub fn matmul(lhs: Codes<'_>, rhs: Codes<'_>, epilogue: &Epilogue<'_>, output: Output<'_>) {
     assert!(ready());
     // SAFETY: `ready` has found AVX-512, and has AMX's instructions emulated.
-    unsafe { matmul_on_amx_unchecked(lhs, rhs, epilogue, output) }
+    unsafe { matmul_on_tiles(lhs, rhs, epilogue, output) }
 }
 
 /// Threads whose tiles are configured now.
@@ -86,14 +87,14 @@ pub fn instructions() -> usize {
     INSTRUCTIONS.load(Ordering::SeqCst)
 }
 
-/// Ends the process: in a signal handler, nothing may panic.
+/// Ends the process: in a signal handler, nothing may panic or allocate.
 fn fail(what: &str) -> ! {
-    let message = ["AMX's emulation: ", what, "\n"].concat();
-    // SAFETY: writes a string to the standard error, then ends.
-    unsafe {
-        libc::write(2, message.as_ptr().cast(), message.len());
-        libc::abort()
+    for part in ["AMX's emulation: ", what, "\n"] {
+        // SAFETY: writes a string to the standard error.
+        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
     }
+    // SAFETY: ends.
+    unsafe { libc::abort() }
 }
 
 extern "C" fn handle(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -101,6 +102,12 @@ extern "C" fn handle(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_vo
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let address = registers[libc::REG_RIP as usize] as *const u8;
     let instruction = Instruction { registers, bytes: address };
+    if !instruction.is_three_byte_vex() {
+        // Not one of AMX's: it is executed again, and ends the process.
+        // SAFETY: the default action takes no handler.
+        unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
+        return;
+    }
     let length = REGISTERS.with(|amx| {
         // SAFETY: of this thread, and the handler does not interrupt itself.
         instruction.run(unsafe { &mut *amx.get() })
@@ -125,8 +132,13 @@ struct Memory {
 
 impl Instruction<'_> {
     fn byte(&self, index: usize) -> u8 {
-        // SAFETY: the CPU has read the instruction, and each byte is asked for only after those before say that it belongs to it.
+        // SAFETY: the CPU has read the instruction. Its first byte is asked for first, by `is_three_byte_vex`; an instruction that begins so has five
+        // bytes at least, and of those that follow each is asked for only where these say that it is there.
         unsafe { self.bytes.add(index).read() }
+    }
+
+    fn is_three_byte_vex(&self) -> bool {
+        self.byte(0) == 0xC4
     }
 
     /// A general register by the number that instructions have for it.
@@ -144,7 +156,7 @@ impl Instruction<'_> {
         // C4, then ~R ~X ~B mmmmm, W ~vvvv L pp, opcode, ModRM.
         let (first, second, opcode, modrm) =
             (self.byte(1), self.byte(2), self.byte(3), self.byte(4));
-        if self.byte(0) != 0xC4 || first & 0x1F != 2 || second & 0x84 != 0 {
+        if first & 0x1F != 2 || second & 0x84 != 0 {
             fail("this illegal instruction is not one of AMX's");
         }
         let in_memory = modrm >> 6 != 3;
@@ -153,9 +165,10 @@ impl Instruction<'_> {
         if first & 0x80 == 0 || vvvv > 7 {
             fail("there are tiles 0 to 7");
         }
+        let is_tiled = amx.configured;
         let tiled = |name: &str| {
-            if !amx.configured {
-                fail(&["tiles are not configured: ", name].concat());
+            if !is_tiled {
+                fail(name);
             }
         };
         match (opcode, second & 3, in_memory) {
@@ -167,20 +180,20 @@ impl Instruction<'_> {
             }
             // TILERELEASE
             (0x49, 0, false) if modrm == 0xC0 && vvvv == 0 => {
-                tiled("tilerelease");
+                tiled("tilerelease while tiles are not configured");
                 amx.configured = false;
                 CONFIGURED.fetch_sub(1, Ordering::SeqCst);
                 5
             }
             // TILEZERO tile
             (0x49, 3, false) if modrm & 7 == 0 && vvvv == 0 => {
-                tiled("tilezero");
+                tiled("tilezero while tiles are not configured");
                 amx.tiles[usize::from(reg)] = [[0; COLUMNS]; ROWS];
                 5
             }
             // TILELOADD tile, [start + stride]
             (0x4B, 3, true) if modrm & 7 == 4 && vvvv == 0 => {
-                tiled("tileloadd");
+                tiled("tileloadd while tiles are not configured");
                 let memory = self.memory(first);
                 for (row, tile) in amx.tiles[usize::from(reg)].iter_mut().enumerate() {
                     let address = memory.start + memory.index * row as i64;
@@ -191,7 +204,7 @@ impl Instruction<'_> {
             }
             // TILESTORED [start + stride], tile
             (0x4B, 2, true) if modrm & 7 == 4 && vvvv == 0 => {
-                tiled("tilestored");
+                tiled("tilestored while tiles are not configured");
                 let memory = self.memory(first);
                 for (row, tile) in amx.tiles[usize::from(reg)].iter().enumerate() {
                     let address = memory.start + memory.index * row as i64;
@@ -202,7 +215,7 @@ impl Instruction<'_> {
             }
             // TDPBF16PS sums, left, right
             (0x5C, 2, false) if first & 0x20 != 0 => {
-                tiled("tdpbf16ps");
+                tiled("tdpbf16ps while tiles are not configured");
                 let [sums, left, right] = [reg, modrm & 7, vvvv].map(usize::from);
                 if sums == left || sums == right || left == right {
                     fail("the three tiles of tdpbf16ps must differ");

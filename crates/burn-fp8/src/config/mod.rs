@@ -120,6 +120,8 @@ impl Fp8Config {
 
     /// Checks that products can run as this configuration says, on this backend and device.
     ///
+    /// AMX counts as there before Linux has been asked for it, which the first product does: if Linux refuses, that product panics.
+    ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
     /// asked for and the device, or the recipe, has none.

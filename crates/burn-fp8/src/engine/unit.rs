@@ -49,7 +49,7 @@ pub struct UnitOptions {
     pub note: Option<LaunchNote>,
 }
 
-/// Chooses the unit, as long as it has not been: for a product that is about to run. Linux, which has to permit AMX, is not asked before.
+/// Chooses the unit, unless it has been chosen: for a product that is about to run. Linux, which has to permit AMX, is not asked before.
 pub(crate) fn choose_unit() {
     #[cfg(feature = "flex")]
     let _ = burn_fp8_cpu::Unit::current();
