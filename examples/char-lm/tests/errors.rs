@@ -23,7 +23,7 @@ fn bad_flags() {
     ] {
         fails(&["train", "--precision", policy], &["--precision", words]);
     }
-    fails(&["train", "--size", "huge"], &["huge", "smoke, tiny, small, 125m"]);
+    fails(&["train", "--size", "huge"], &["huge", "smoke, tiny, medium, small, 125m"]);
     fails(&["train", "--backend", "abacus"], &["abacus", "flex, ndarray, wgpu, cuda"]);
     fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
     fails(&["train", "--seed", "x"], &["--seed"]);
