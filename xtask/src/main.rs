@@ -6,6 +6,7 @@ mod layers;
 mod licences;
 mod report;
 mod repository;
+mod sim;
 mod skips;
 mod steps;
 mod suite;
@@ -75,6 +76,13 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run tests that need an NVIDIA GPU on a simulated one, which checks the order of everything that touches device memory
+    ///
+    /// Needs g++, and fetches CUDA's headers. What it can and cannot tell stands in xtask/sim/README.md.
+    Sim {
+        /// Only tests whose names contain this
+        filter: Option<String>,
+    },
     /// Render a log of the FP8 observatory as one HTML page, to be opened from its file
     Report {
         /// The log, JSON lines, that an `Observatory` has written
@@ -112,6 +120,7 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
     match task {
         // Its status says whether something failed or something is missing.
         Task::Gpu { arguments } => return gpu::run(steps, &arguments),
+        Task::Sim { filter } => sim::run(steps, filter.as_deref()),
         Task::Report { log, out } => report::run(&log, out),
         Task::GpuBundle { out } => gpu::bundle(steps, out),
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),

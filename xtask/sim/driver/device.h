@@ -1,0 +1,100 @@
+// Streams and events. One thread runs the operations of all streams, one after the other, in a random order among those that may run next: so they are
+// late, overtake each other and pause, as on a GPU, and a seed repeats what a run has seen.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "clock.h"
+#include "memory.h"
+
+/// A point in a stream that others can wait for.
+struct Mark {
+    bool reached = false;
+    Clock clock;
+    std::chrono::steady_clock::time_point time;
+};
+using Marks = std::vector<std::shared_ptr<Mark>>;
+
+struct Operation {
+    std::string name;
+    /// Marks of other streams that come first.
+    Marks after;
+    std::function<void(const Accessor&)> run;
+    /// Reached when it has run.
+    std::shared_ptr<Mark> mark;
+    /// What the host knew when it enqueued it.
+    Clock host;
+};
+
+struct Stream {
+    unsigned number;
+    /// Whether it waits for the default stream, and that for it.
+    bool blocking;
+    std::deque<Operation> waiting;
+    Clock clock;
+    /// The names of its operations so far, from number 1 on.
+    std::vector<std::string> names;
+    bool destroyed = false;
+    /// Whether its operations are recorded for a graph, and whether something has made that impossible.
+    bool captured = false, capture_failed = false;
+};
+
+struct Event {
+    Marks marks;
+};
+
+class Device {
+public:
+    Device();
+
+    Memory memory;
+
+    Stream* create_stream(bool blocking);
+    void destroy_stream(Stream* stream);
+    /// The stream that a handle stands for: null is the default stream.
+    Stream* stream(void* handle) { return handle ? (Stream*)handle : &*default_stream; }
+
+    /// Enqueues an operation. Its mark is reached when it has run.
+    std::shared_ptr<Mark> enqueue(Stream* stream, std::string name, std::function<void(const Accessor&)> run, Marks after = {});
+    /// Waits on the host. What the marks have seen has happened before whatever the host does next.
+    void wait(const Marks& marks);
+    bool reached(const Marks& marks);
+    void begin_capture(Stream* stream);
+    /// Whether the capture has come to a graph.
+    bool end_capture(Stream* stream);
+    /// Whether a stream is captured; each such capture fails then. For what a capture forbids.
+    bool fail_captures();
+    /// A mark at the end of each stream that is not yet empty, or of one.
+    Marks ends();
+    Marks end_of(Stream* stream);
+    /// Has streams wait, those that are created later too.
+    void wait_in_all(const Marks& marks);
+
+private:
+    void work();
+    Operation take(Stream*& of);
+    std::string name(Epoch epoch);
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::unique_ptr<Stream>> streams;
+    std::unique_ptr<Stream> default_stream;
+    /// What the host knows.
+    Clock host;
+    /// What new streams wait for.
+    Marks for_new_streams;
+    std::mt19937 random;
+    long delay;
+};
+
+/// The device of this process.
+Device& device();

@@ -1,0 +1,13 @@
+// What the simulated cuBLASLt asks of the driver.
+#pragma once
+#include <cstddef>
+
+/// Bytes of device memory.
+struct SimRange {
+    const void* start;
+    size_t bytes;
+};
+
+/// Enqueues `run(data)` on a stream. It reads and writes these ranges, which are checked first.
+extern "C" void sim_enqueue(void* stream, const char* name, const SimRange* reads, size_t read_count, const SimRange* writes, size_t write_count,
+                            void (*run)(void*), void* data);
