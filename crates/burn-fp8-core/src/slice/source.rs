@@ -53,49 +53,50 @@ pub(super) mod sealed {
         /// What has these bits.
         fn from_magnitude(bits: Self::Magnitude) -> Self;
 
-        /// Whether [`widen`](Self::widen) is faster than [`to_f32`](super::Source::to_f32) of each value.
+        /// Whether [`widen`](Self::widen) is faster than [`to_f32`](Source::to_f32) of each value.
         #[inline(always)]
         fn is_widened<W: Widen>(_: W) -> bool {
             false
         }
 
         /// A vector as f32, exactly.
-        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR];
-    }
-
-    impl Sealed for f32 {
-        type Magnitude = u32;
-        const INFINITE: u32 = Self::INFINITY.to_bits();
-
         #[inline(always)]
-        fn magnitude(self) -> u32 {
-            self.to_bits() & 0x7FFF_FFFF
-        }
-
-        #[inline(always)]
-        fn from_magnitude(bits: u32) -> Self {
-            Self::from_bits(bits)
-        }
-
-        #[inline(always)]
-        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
+        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR]
+        where
+            Self: Source,
+        {
             x.map(Source::to_f32)
         }
     }
 
+    /// What a floating-point type and the unsigned integer of its size have in common.
+    macro_rules! magnitudes {
+        ($bits:ty) => {
+            type Magnitude = $bits;
+            const INFINITE: $bits = Self::INFINITY.to_bits();
+
+            #[inline(always)]
+            fn magnitude(self) -> $bits {
+                self.to_bits() & (<$bits>::MAX >> 1)
+            }
+
+            #[inline(always)]
+            fn from_magnitude(bits: $bits) -> Self {
+                Self::from_bits(bits)
+            }
+        };
+    }
+
+    impl Sealed for f32 {
+        magnitudes!(u32);
+    }
+
+    impl Sealed for bf16 {
+        magnitudes!(u16);
+    }
+
     impl Sealed for f16 {
-        type Magnitude = u16;
-        const INFINITE: u16 = Self::INFINITY.to_bits();
-
-        #[inline(always)]
-        fn magnitude(self) -> u16 {
-            self.to_bits() & 0x7FFF
-        }
-
-        #[inline(always)]
-        fn from_magnitude(bits: u16) -> Self {
-            Self::from_bits(bits)
-        }
+        magnitudes!(u16);
 
         #[inline(always)]
         fn is_widened<W: Widen>(_: W) -> bool {
@@ -105,26 +106,6 @@ pub(super) mod sealed {
         #[inline(always)]
         fn widen<W: Widen>(widen: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
             widen.f16(x)
-        }
-    }
-
-    impl Sealed for bf16 {
-        type Magnitude = u16;
-        const INFINITE: u16 = Self::INFINITY.to_bits();
-
-        #[inline(always)]
-        fn magnitude(self) -> u16 {
-            self.to_bits() & 0x7FFF
-        }
-
-        #[inline(always)]
-        fn from_magnitude(bits: u16) -> Self {
-            Self::from_bits(bits)
-        }
-
-        #[inline(always)]
-        fn widen<W: Widen>(_: W, x: &[Self; VECTOR]) -> [f32; VECTOR] {
-            x.map(Source::to_f32)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! AMX's instructions on a machine without them: each one raises SIGILL, whose handler decodes it and does what Intel's Software Developer's Manual
 //! says. So the assembly of this crate runs as it stands: its encodings, operands, addresses and strides, and the release of tiles.
 //!
-//! Stricter than a CPU: tiles that are configured twice end the process, as do tiles that are used while they are not configured. Any other illegal
-//! instruction is left to whatever the process does with them.
+//! Stricter than a CPU: tiles that are configured twice end the process, as do tiles that are used while they are not configured. An illegal
+//! instruction of another encoding ends it as it would without this.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #![allow(
     unsafe_code,
