@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #include <nvrtc.h>
+
+#include "driver/faults.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -69,31 +72,61 @@ static std::string exports(const std::string& source) {
     return text;
 }
 
-EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram handle, int count, const char* const* options) {
-    auto program = (Program*)handle;
-    std::string home = folder("SIM_HOME"), libraries = folder("SIM_LIBRARIES"), cache = folder("SIM_CACHE");
-    std::string source = program->source + exports(program->source), includes;
-    for (int i = 0; i < count; i++) {
-        if (!strncmp(options[i], "--include-path=", 15)) includes += std::string(" -I ") + (options[i] + 15);
-    }
-    // The accesses to memory are instrumented, and come to the driver; so the library of -fsanitize=thread is not linked.
-    std::string command = "g++ -std=c++17 -w -O1 -fno-strict-aliasing -ffp-contract=off -fno-gnu-unique -fvisibility=hidden -fPIC"
-                          " -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -include " + home + "/prelude.h" + includes;
+/// Accesses to memory are instrumented, and come to the driver; so the library of -fsanitize=thread is not linked.
+static const char COMPILER[] = "g++ -std=c++17 -w -O1 -fno-strict-aliasing -ffp-contract=off -fno-gnu-unique -fvisibility=hidden -fPIC"
+                               " -fsanitize=thread --param tsan-instrument-func-entry-exit=0";
+
+/// A name of 16 letters for what depends on a text.
+static std::string name_of(const std::string& text) {
     char name[17];
-    snprintf(name, sizeof name, "%016lx", hash(source + command + read(home + "/prelude.h") + read(home + "/kernel.h")));
-    std::string base = cache + "/" + name, library = base + ".so", mine = base + "." + std::to_string(getpid());
+    snprintf(name, sizeof name, "%016lx", hash(text));
+    return name;
+}
+
+/// Makes a file under another name first: other processes see it whole or not at all. False, with its log, where the command fails.
+static bool make(const std::string& file, std::function<std::string(const std::string&)> command, std::string& log) {
+    std::string mine = file + "." + std::to_string(getpid());
+    bool made = system((command(mine) + " 2> " + mine + ".log").c_str()) == 0;
+    log = read(mine + ".log");
+    unlink((mine + ".log").c_str());
+    return made && rename(mine.c_str(), file.c_str()) == 0;
+}
+
+/// The prelude, compiled once for all kernels with these options. Empty, with its log, where that fails.
+static std::string prelude(const std::string& options, std::string& log) {
+    std::string home = folder("SIM_HOME"), source = read(home + "/prelude.h");
+    std::string path = folder("SIM_CACHE") + "/prelude-" + name_of(options + source + read(home + "/kernel.h") + read(home + "/wmma.h")) + ".h", compiled = path + ".gch";
+    if (access(compiled.c_str(), R_OK) == 0) return path;
+    std::ofstream(path) << source;
+    auto command = [&](const std::string& to) { return options + " -I " + home + " -x c++-header " + path + " -o " + to; };
+    return make(compiled, command, log) ? path : "";
+}
+
+EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram handle, int count, const char* const* given) {
+    auto program = (Program*)handle;
+    if (fault("compiler-fails")) {
+        program->log = "refused on demand";
+        return NVRTC_ERROR_COMPILATION;
+    }
+    std::string options = COMPILER;
+    for (int i = 0; i < count; i++) {
+        if (!strncmp(given[i], "--include-path=", 15)) options += std::string(" -I ") + (given[i] + 15);
+    }
+    std::string header = prelude(options, program->log);
+    if (header.empty()) return NVRTC_ERROR_COMPILATION;
+    // One thread runs all kernels, so that shared memory can be static; the memory that a launch sizes is declared, and the module has it.
+    std::string source = std::regex_replace(program->source, std::regex(R"(extern\s+__shared__)"), "extern");
+    source += exports(program->source);
+    std::string library = folder("SIM_CACHE") + "/" + name_of(source + header) + ".so";
     program->module = "// simulated module " + library;
     if (access(library.c_str(), R_OK) == 0) return NVRTC_SUCCESS;
-    std::ofstream(mine + ".cpp") << source;
-    command += " -c " + mine + ".cpp -o " + mine + ".o 2> " + mine + ".log && g++ -shared " + mine + ".o -o " + mine + ".so -L" + libraries +
-               " -l:libcuda.so.1 2>> " + mine + ".log";
-    bool failed = system(command.c_str()) != 0;
-    program->log = read(mine + ".log");
-    if (!failed) rename((mine + ".so").c_str(), library.c_str());
-    for (const char* ending : {".cpp", ".o", ".log"}) {
-        if (!failed) unlink((mine + ending).c_str());
-    }
-    return failed ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
+    // The source stays there, for whoever looks for a bug.
+    auto command = [&](const std::string& to) {
+        std::ofstream(to + ".cpp") << source;
+        return "(" + options + " -include " + header + " -c " + to + ".cpp -o " + to + ".o && g++ -shared " + to + ".o -o " + to + " -L" +
+               folder("SIM_LIBRARIES") + " -l:libcuda.so.1 && rm " + to + ".o && mv " + to + ".cpp " + library + ".cpp)";
+    };
+    return make(library, command, program->log) ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
 }
 
 EXPORT nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t* size) {

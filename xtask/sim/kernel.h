@@ -20,8 +20,10 @@ struct Place {
 struct Services {
     /// Waits for all threads of the block.
     void (*wait_for_block)();
-    /// Waits for the lanes of `mask` that are left, and hands out what each of them has given: `all`, if not null, has room for 32 values.
+    /// Waits for the lanes of `mask` that are left, and hands out what each of them has given: `all` has room for 32; null where there are none to hand out.
     void (*exchange)(unsigned mask, uint64_t value, uint64_t* all);
+    /// Hands out what each lane of the warp has given, until they all wait for each other again.
+    const uint64_t* (*gather)(uint64_t value);
     /// The lanes of this warp whose threads have not ended.
     unsigned (*lanes_left)();
 };

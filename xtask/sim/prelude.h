@@ -12,7 +12,7 @@
 
 #include "kernel.h"
 
-// ---- qualifiers: all is host code; shared memory is that of the thread that runs blocks ----
+// ---- qualifiers: all is host code; shared memory is static, as one thread runs all blocks one after the other ----
 
 #define __grid_constant__
 #undef __launch_bounds__
@@ -20,7 +20,7 @@
 #undef __cluster_dims__
 #define __cluster_dims__(...)
 #undef __shared__
-#define __shared__ thread_local
+#define __shared__ static
 #undef __global__
 #define __global__
 #undef __device__
@@ -32,8 +32,9 @@
 
 // ---- where a thread is ----
 
-extern thread_local Place sim_place;
+extern Place sim_place;
 extern const Services* sim_services;
+extern unsigned char dynamic_shared_mem[];
 #define threadIdx (sim_place.thread)
 #define blockIdx (sim_place.block)
 #define blockDim (sim_place.block_size)
@@ -181,6 +182,8 @@ static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t)a * b
 static inline int __mulhi(int a, int b) { return (int64_t)a * b >> 32; }
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned __int128)a * b >> 64; }
 
+#include "wmma.h"
+
 // ---- what a module gives the driver ----
 
 template <auto KERNEL> struct SimKernel;
@@ -193,9 +196,9 @@ template <class... A, void (*KERNEL)(A...)> struct SimKernel<KERNEL> {
 };
 
 #define SIM_MODULE                                                                     \
-    thread_local Place sim_place;                                                      \
+    Place sim_place;                                                                   \
     const Services* sim_services;                                                      \
-    alignas(1024) thread_local unsigned char dynamic_shared_mem[SIM_SHARED];           \
+    alignas(1024) unsigned char dynamic_shared_mem[SIM_SHARED];                        \
     static const Module sim_the_module = {                                             \
         [](const Services* services) { sim_services = services; },                     \
         []() -> Place* { return &sim_place; },                                         \

@@ -88,6 +88,10 @@ struct Setting {
 };
 
 int main(int, char** arguments) {
+    CUcontext context;
+    done(cuInit(0));
+    done(cuDevicePrimaryCtxRetain(&context, 0));
+    done(cuCtxSetCurrent(context));
     Setting s(arguments[2]);
     std::map<std::string, std::function<void()>> scenarios = {
         {"ordered", [&] {

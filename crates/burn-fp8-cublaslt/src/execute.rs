@@ -135,6 +135,19 @@ impl CublasLt {
         Ok(self.ready(&mut self.lock(), problem)?.info)
     }
 
+    /// How many algorithms the heuristics name for a plan that may break rules, or their status. For tests of the rules.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CublasLt`] for a status that does not mean that there is none.
+    #[doc(hidden)]
+    pub fn ask(&self, plan: &Plan) -> Result<Result<usize, i32>, Error> {
+        self.context.check_current()?;
+        let descriptors = Descriptors::build(self.handle.lt, plan)?;
+        let (found, status) = self.heuristics(plan, &descriptors, self.workspace.raw().1, 1)?;
+        Ok(if status == 0 { Ok(found.len()) } else { Err(status) })
+    }
+
     /// Enqueues `D = scale_D · act(alpha · (scale_A · A)(scale_B · B)ᵀ + beta · C + bias)` after everything submitted to the context
     /// before, and everything submitted later after it. When the host waits is said at [`Ordering`].
     ///

@@ -53,6 +53,8 @@ pub use capability::{Capability, OLDEST_LIBRARY, OLDEST_LIBRARY_FOR_BLACKWELL, r
 pub use data_type::DataType;
 pub use error::{ContextError, Error};
 pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};
+#[doc(hidden)]
+pub use plan::plan_unchecked;
 pub use plan::{Plan, PlanError, Rule, plan};
 pub use problem::{
     Accumulation, Activation, Alignment, Bias, BlockScale, Epilogue, Matrix, Operand, ScaledMatmul,

@@ -3,6 +3,8 @@
 //! The line goes to standard error past libtest, which keeps back what passing tests print, and into the file that
 //! [`SKIPPED`] names. `cargo xtask test` sets that variable and ends with the list.
 
+pub mod faults;
+
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -5,6 +5,7 @@
 
 #include <cublasLt.h>
 
+#include "../driver/faults.h"
 #include "attributes.h"
 #include "product.h"
 
@@ -15,20 +16,27 @@ static long device() {
     return value ? atol(value) : 89;
 }
 
+EXPORT size_t cublasLtGetVersion() {
+    long asked = fault("cublaslt-version");
+    return asked ? asked : 130000;
+}
+
 EXPORT cublasStatus_t cublasLtGetProperty(libraryPropertyType property, int* value) {
-    *value = property == MAJOR_VERSION ? 13 : 0;
+    int version = cublasLtGetVersion();
+    *value = property == MAJOR_VERSION ? version / 10000 : property == MINOR_VERSION ? version / 100 % 100 : version % 100;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-EXPORT size_t cublasLtGetVersion() { return 130000; }
-
 EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+    if (fault("no-handle")) return CUBLAS_STATUS_NOT_INITIALIZED;
     *handle = (cublasLtHandle_t) new char;
+    sim_hold("handles", 1);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     delete (char*)handle;
+    sim_hold("handles", -1);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -38,6 +46,7 @@ EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 #define DESCRIPTOR(NAME, TYPE, ATTRIBUTE)                                                                                              \
     EXPORT cublasStatus_t NAME##Destroy(TYPE descriptor) {                                                                             \
         delete (Attributes*)descriptor;                                                                                                \
+        sim_hold("descriptors", -1);                                                                                                   \
         return CUBLAS_STATUS_SUCCESS;                                                                                                  \
     }                                                                                                                                  \
     EXPORT cublasStatus_t NAME##SetAttribute(TYPE descriptor, ATTRIBUTE attribute, const void* value, size_t bytes) {                  \
@@ -52,8 +61,13 @@ DESCRIPTOR(cublasLtMatmulDesc, cublasLtMatmulDesc_t, cublasLtMatmulDescAttribute
 DESCRIPTOR(cublasLtMatrixLayout, cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t)
 DESCRIPTOR(cublasLtMatmulPreference, cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t)
 
+static Attributes* new_descriptor() {
+    sim_hold("descriptors", 1);
+    return new Attributes;
+}
+
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute, cudaDataType_t scale) {
-    auto attributes = new Attributes;
+    auto attributes = new_descriptor();
     attributes->put<int32_t>(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, compute);
     attributes->put<int32_t>(CUBLASLT_MATMUL_DESC_SCALE_TYPE, scale);
     *descriptor = (cublasLtMatmulDesc_t)attributes;
@@ -61,7 +75,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor,
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns, int64_t ld) {
-    auto attributes = new Attributes;
+    auto attributes = new_descriptor();
     attributes->put<uint32_t>(CUBLASLT_MATRIX_LAYOUT_TYPE, type);
     attributes->put<uint64_t>(CUBLASLT_MATRIX_LAYOUT_ROWS, rows);
     attributes->put<uint64_t>(CUBLASLT_MATRIX_LAYOUT_COLS, columns);
@@ -71,7 +85,7 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-    *preference = (cublasLtMatmulPreference_t) new Attributes;
+    *preference = (cublasLtMatmulPreference_t)new_descriptor();
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -98,6 +112,8 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
                                                      cublasLtMatmulPreference_t preference, int wanted,
                                                      cublasLtMatmulHeuristicResult_t results[], int* found) {
     *found = 0;
+    if (long status = fault("heuristics")) return (cublasStatus_t)status;
+    if (fault("no-algorithm")) return CUBLAS_STATUS_SUCCESS;
     if (is_refused(problem_of(description, a, b, c, d))) return CUBLAS_STATUS_NOT_SUPPORTED;
     auto& preferences = *(Attributes*)preference;
     for (int attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -132,6 +148,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc
                                      const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout,
                                      void* d, cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                                      size_t workspace_bytes, cudaStream_t stream) {
+    if (long status = fault("product")) return (cublasStatus_t)status;
     Problem problem = problem_of(description, a_layout, b_layout, c_layout, d_layout);
     if (is_refused(problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
     auto product = new Product{problem, *(const float*)alpha, *(const float*)beta, (const char*)a, (const char*)b, (const char*)c, (char*)d};
@@ -151,6 +168,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc
         multiply(*(Product*)data);
         delete (Product*)data;
     };
-    sim_enqueue(stream, "cublasLtMatmul", reads.data(), reads.size(), writes.data(), writes.size(), run, product);
-    return CUBLAS_STATUS_SUCCESS;
+    bool enqueued = sim_enqueue(stream, "cublasLtMatmul", reads.data(), reads.size(), writes.data(), writes.size(), run, product);
+    if (!enqueued) delete product;
+    return enqueued ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -111,6 +111,8 @@ static const char* auxiliary(const Problem& p) {
     bool relu = p.epilogue & CUBLASLT_EPILOGUE_RELU;
     if (!p.aux) return "no pointer to the auxiliary output";
     if (p.aux_ld < (int64_t)p.d.rows || p.aux_ld % (relu ? 128 : 8)) return "the leading dimension of the auxiliary output";
+    // cublasLt.h, of CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: the same multiples.
+    if (p.d.batch > 1 && p.aux_stride % (relu ? 128 : 8)) return "the stride between auxiliary outputs";
     if (!relu && p.aux_type != p.d.type) return "the type of the auxiliary output";
     return nullptr;
 }

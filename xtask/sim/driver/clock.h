@@ -8,9 +8,12 @@
 struct Epoch {
     uint32_t bits = 0;
 
-    static Epoch of(unsigned stream, uint32_t clock) { return {stream << 24 | clock}; }
-    unsigned stream() const { return bits >> 24; }
-    uint32_t clock() const { return bits & 0xFFFFFF; }
+    /// Streams and operations of each that it can tell from each other.
+    static constexpr uint32_t STREAMS = 1 << 10, OPERATIONS = 1 << 22;
+
+    static Epoch of(unsigned stream, uint32_t clock) { return {stream * OPERATIONS | clock}; }
+    unsigned stream() const { return bits / OPERATIONS; }
+    uint32_t clock() const { return bits % OPERATIONS; }
 };
 
 /// For each stream the last operation that has happened before.

@@ -14,16 +14,20 @@
 struct Accessor {
     Epoch epoch;
     const Clock* before;
+    /// The device that it runs on.
+    int device;
     /// A name for complaints.
     std::function<std::string(Epoch)> name;
+    /// Whether it is let off where it reads what nothing has written.
+    bool may_read_anything = false;
 };
 
 class Memory {
 public:
     Memory();
 
-    /// A new allocation, 512-byte aligned with a gap behind it; 0 where there is no room. Its bytes can be used once `begin` has run.
-    uintptr_t allocate(size_t bytes);
+    /// A new allocation on a device, 512-byte aligned with a gap behind it; 0 where there is no room. Its bytes can be used once `begin` has run.
+    uintptr_t allocate(int device, size_t bytes);
     /// The bytes of an allocation; 0 if there is none at this address.
     size_t bytes_of(uintptr_t address);
     /// Ends an allocation: its memory can be allocated again, at other addresses.
@@ -42,7 +46,8 @@ public:
     }
 
 private:
-    static constexpr size_t ARENA = size_t(1) << 36;
+    /// Addresses, of all devices and of one.
+    static constexpr size_t ARENA = size_t(1) << 38, PART = ARENA / 4;
 
     /// States of a byte that no operation has written: epochs of the stream 0, which is none.
     enum State : uint32_t { NEVER_ALLOCATED, UNWRITTEN, FREED };
@@ -50,13 +55,18 @@ private:
         Epoch written, read;
     };
 
-    bool can_use(const Accessor& accessor, const char* access, const Byte& byte);
+    std::string neighbour(const Accessor& accessor, uintptr_t address);
+    static size_t alike(const Byte* first, size_t most);
+    bool can_use(const Accessor& accessor, const char* access, uintptr_t address);
     Byte& shadow_of(uintptr_t address) { return shadow[address - (uintptr_t)arena]; }
+    int device_of(uintptr_t address) const { return (address - (uintptr_t)arena) / PART; }
 
     char* arena;
     Byte* shadow;
     std::mutex mutex;
-    size_t top = 0, used = 0, limit;
+    size_t limit;
+    /// Of each device: where the next allocation lies, and how many bytes are allocated.
+    size_t tops[ARENA / PART] = {}, used[ARENA / PART] = {};
     std::map<uintptr_t, size_t> allocations;
     /// Of bytes that several streams have read without an order: all but the last read.
     std::map<uintptr_t, std::vector<Epoch>> other_reads;

@@ -91,7 +91,17 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
     scales::check(problem, capability)?;
     shape::check_layouts(problem, c)?;
     auxiliary::check(problem)?;
+    Ok(translate(problem, c, capability))
+}
 
+/// The same without the rules, for tests of them: what cuBLASLt would be told of a product that breaks some.
+#[doc(hidden)]
+pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
+    translate(problem, types::of_c(problem), capability)
+}
+
+/// `c` is the type of C, given or implied.
+fn translate(problem: &ScaledMatmul, c: DataType, capability: &Capability) -> Plan {
     let Shape { m, n, k, batch } = problem.shape;
     let layout = |dtype, rows, columns, ld, batch_stride| {
         // The stride of a single matrix means nothing: one value, so that equal plans are equal.
@@ -106,7 +116,7 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
         Scales::Blocks { a, b } => [a.into(), b.into()],
     };
     let alignment = problem.alignment;
-    Ok(Plan {
+    Plan {
         problem: *problem,
         layouts: [
             layout(DataType::Fp8(b.format), k, n, b.ld, b.batch_stride),
@@ -125,7 +135,7 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
             alignment.d,
         ],
         gap: gap::of(problem, c, capability),
-    })
+    }
 }
 
 fn device(capability: &Capability) -> Result<(), PlanError> {

@@ -34,7 +34,7 @@ pub(super) fn check(problem: &ScaledMatmul) -> Result<DataType, PlanError> {
             "store D as E4M3, BF16, F16 or F32",
         ));
     }
-    let c = problem.c.map_or_else(|| implied_c(problem), |c| c.dtype);
+    let c = of_c(problem);
     let c_fits = if d.is_fp8() { matches!(c, DataType::Bf16 | DataType::F16) } else { c == d };
     if !c_fits {
         return Err(PlanError::new(
@@ -59,8 +59,11 @@ pub(super) fn check(problem: &ScaledMatmul) -> Result<DataType, PlanError> {
     Ok(c)
 }
 
-/// The type that cuBLASLt is told for a C that is not there: D's, or, for D in FP8, what the bias needs.
-fn implied_c(problem: &ScaledMatmul) -> DataType {
+/// The type of C. Where there is none cuBLASLt is told D's, or, for D in FP8, what the bias needs.
+pub(super) fn of_c(problem: &ScaledMatmul) -> DataType {
+    if let Some(c) = problem.c {
+        return c.dtype;
+    }
     let d = problem.d.dtype;
     if !d.is_fp8() {
         return d;

@@ -12,18 +12,34 @@ use crate::data::{Case, Inputs, Random, decode, extent, is_scaled, reference, ro
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;
 
-/// The primary context of the first device, current to the calling thread.
+/// Whether the device is too slow for sizes that are meant for a GPU: a simulated one, for which `cargo xtask sim` says so.
+pub fn is_small() -> bool {
+    std::env::var_os("BURN_FP8_TEST_SIZE").is_some_and(|size| size == "small")
+}
+
+/// A number that a slow device gets a part of.
+pub fn fewer(count: usize, part: usize) -> usize {
+    if is_small() { count / part } else { count }
+}
+
+/// That, and cuBLASLt in it.
 pub struct Gpu {
     pub context: Arc<CudaContext>,
     pub lt: CublasLt,
 }
 
+/// The primary context of the first device, current to the calling thread.
+pub fn bind() -> Arc<CudaContext> {
+    // Kept over all tests: the device would forget with its primary context what the library has loaded into it.
+    static CONTEXT: OnceLock<Arc<CudaContext>> = OnceLock::new();
+    let context = CONTEXT.get_or_init(|| CudaContext::new(0).expect("a CUDA device")).clone();
+    context.bind_to_thread().expect("the context of the device");
+    context
+}
+
 impl Gpu {
     pub fn new() -> Self {
-        // Kept over all tests: the device would forget with its primary context what the library has loaded into it.
-        static CONTEXT: OnceLock<Arc<CudaContext>> = OnceLock::new();
-        let context = CONTEXT.get_or_init(|| CudaContext::new(0).expect("a CUDA device")).clone();
-        context.bind_to_thread().expect("the context of the device");
+        let context = bind();
         let lt = CublasLt::current().expect("FP8 on the first device");
         println!("{:?}, ordering by {:?}", lt.capability(), lt.ordering());
         Self { context, lt }

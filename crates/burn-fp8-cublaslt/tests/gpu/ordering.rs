@@ -8,9 +8,18 @@ use cudarc::driver::result::stream::{
 };
 use cudarc::driver::sys::{CUstream, CUstreamCaptureMode};
 
-use crate::device::{Buffer, Gpu};
+use crate::device::{Buffer, Gpu, fewer};
 
-const ROUNDS: usize = 200;
+/// How often: enough for each number of streams and codes to meet on a slow device.
+fn rounds() -> usize {
+    fewer(200, 10)
+}
+
+/// Bytes whose copy takes long.
+fn slow() -> usize {
+    fewer(64 << 20, 32)
+}
+
 const M: u64 = 256;
 const N: u64 = 256;
 const K: u64 = 512;
@@ -35,13 +44,13 @@ fn stress(
     let a = Buffer::filled((M * K) as usize);
     let b = Buffer::new(&vec![0x38; (N * K) as usize]);
     let d = Buffer::filled((M * N * 4) as usize);
-    let results = Buffer::filled(ROUNDS * d.bytes);
-    let (slow_from, slow_to) = (Buffer::filled(64 << 20), Buffer::filled(64 << 20));
+    let results = Buffer::filled(rounds() * d.bytes);
+    let (slow_from, slow_to) = (Buffer::filled(slow()), Buffer::filled(slow()));
     let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
     gpu.lt.prepare(&problem).unwrap();
     gpu.synchronize();
 
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let writer = writer(round);
         let (code, _) = CODES[round % CODES.len()];
         // SAFETY: all buffers live until the synchronization and are as long as said.
@@ -152,7 +161,7 @@ fn the_host_does_not_wait_where_events_order() {
     let (a, b) =
         (Buffer::new(&vec![0x38; (M * K) as usize]), Buffer::new(&vec![0x38; (N * K) as usize]));
     let d = Buffer::filled((M * N * 4) as usize);
-    let (from, to) = (Buffer::filled(256 << 20), Buffer::filled(256 << 20));
+    let (from, to) = (Buffer::filled(4 * slow()), Buffer::filled(4 * slow()));
     let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
     gpu.lt.prepare(&problem).unwrap();
     // SAFETY: the buffers cover the product and live until the end.

@@ -12,7 +12,7 @@ use burn_fp8::{
 use crate::common::{assert_close, fused as golden, tensor, values};
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
-    assert_native, assert_native_but_gelu, emulated, integers, native, product, rounded,
+    assert_native, assert_native_but_gelu, emulated, first, integers, native, product, rounded,
     trace_single_calls,
 };
 
@@ -80,7 +80,7 @@ fn both<B: Fp8Matmul, R>(
 
 fn of_integers_are_exact_with_bias_and_relu<B: Fp8Matmul>() {
     use FloatDType::{BF16, F16, F32};
-    for shape @ [_, _, n] in SHAPES {
+    for &shape @ [_, _, n] in first(&SHAPES, 2) {
         for formats in [[E4M3, E4M3], [E4M3, E5M2], [E5M2, E4M3]] {
             let operands = operands::<B>(shape, formats);
             for (dtype, bias_dtype) in [(F32, BF16), (BF16, BF16), (F16, F16)] {
@@ -107,7 +107,7 @@ fn of_integers_are_exact_with_bias_and_relu<B: Fp8Matmul>() {
 
 /// Codes and amax, with a scale of the output that makes some of it saturate.
 fn with_fp8_output_are_exact<B: Fp8Matmul>() {
-    for shape in SHAPES {
+    for &shape in first(&SHAPES, 2) {
         let operands = operands::<B>(shape, [E4M3, E4M3]);
         let amax = operands.exact.iter().fold(0f32, |amax, y| amax.max(y.abs()));
         for scale in [0.125, 4.0] {

@@ -15,9 +15,19 @@ pub fn is_rehearsal<B: Backend>() -> bool {
     B::name(&B::Device::default()).contains("flex")
 }
 
-/// Fewer of what is many, in a rehearsal.
+/// Whether the device is too slow for sizes that are meant for a GPU: a simulated one, for which `cargo xtask sim` says so.
+pub fn is_small() -> bool {
+    std::env::var_os("BURN_FP8_TEST_SIZE").is_some_and(|size| size == "small")
+}
+
+/// Fewer of what is many, in a rehearsal and on a slow device.
 pub fn fewer<B: Backend>(count: usize) -> usize {
-    if is_rehearsal::<B>() { count.div_ceil(50) } else { count }
+    if is_rehearsal::<B>() || is_small() { count.div_ceil(50) } else { count }
+}
+
+/// The first of some shapes: `small` of them on a slow device.
+pub fn first<T>(shapes: &[T], small: usize) -> &[T] {
+    if is_small() { &shapes[..small] } else { shapes }
 }
 
 /// Every product on tensor cores; one that cannot run there panics.

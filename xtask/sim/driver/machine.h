@@ -1,5 +1,5 @@
-// Streams and events. One thread runs the operations of all streams, one after the other, in a random order among those that may run next: so they are
-// late, overtake each other and pause, as on a GPU, and a seed repeats what a run has seen.
+// Devices, their streams, and events. One thread runs the operations of all streams, one after the other, in a random order among those that may run next:
+// so they are late, overtake each other and pause, as on a GPU, and a seed repeats what a run has seen.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -35,8 +35,12 @@ struct Operation {
     Clock host;
 };
 
+struct Context;
+
 struct Stream {
+    /// From 1 on: 0 is none.
     unsigned number;
+    Context* context;
     /// Whether it waits for the default stream, and that for it.
     bool blocking;
     std::deque<Operation> waiting;
@@ -49,19 +53,30 @@ struct Stream {
 };
 
 struct Event {
+    Context* context;
     Marks marks;
 };
 
-class Device {
+/// The primary context of a device, the only one that it has.
+struct Context {
+    int ordinal;
+    Stream* default_stream;
+    /// What new streams wait for.
+    Marks for_new_streams;
+};
+
+class Machine {
 public:
-    Device();
+    Machine();
 
     Memory memory;
 
-    Stream* create_stream(bool blocking);
+    /// How many devices there are: SIM_DEVICES, 1 unless set.
+    int devices() const { return contexts.size(); }
+    Context* context(int ordinal) { return &*contexts[ordinal]; }
+
+    Stream* create_stream(Context* context, bool blocking);
     void destroy_stream(Stream* stream);
-    /// The stream that a handle stands for: null is the default stream.
-    Stream* stream(void* handle) { return handle ? (Stream*)handle : &*default_stream; }
 
     /// Enqueues an operation. Its mark is reached when it has run.
     std::shared_ptr<Mark> enqueue(Stream* stream, std::string name, std::function<void(const Accessor&)> run, Marks after = {});
@@ -71,30 +86,29 @@ public:
     void begin_capture(Stream* stream);
     /// Whether the capture has come to a graph.
     bool end_capture(Stream* stream);
-    /// Whether a stream is captured; each such capture fails then. For what a capture forbids.
-    bool fail_captures();
-    /// A mark at the end of each stream that is not yet empty, or of one.
-    Marks ends();
+    /// Whether a stream of the context is captured; each such capture fails then. For what a capture forbids.
+    bool fail_captures(const Context* context);
+    /// A mark at the end of each stream of the context that is not yet empty, or of one.
+    Marks ends(const Context* context);
     Marks end_of(Stream* stream);
-    /// Has streams wait, those that are created later too.
-    void wait_in_all(const Marks& marks);
+    /// Has the streams of the context wait, those that are created later too.
+    void wait_in_all(Context* context, const Marks& marks);
 
 private:
     void work();
     Operation take(Stream*& of);
     std::string name(Epoch epoch);
+    Stream* add_stream(Context* context, bool blocking);
 
     std::mutex mutex;
     std::condition_variable changed;
+    std::vector<std::unique_ptr<Context>> contexts;
     std::vector<std::unique_ptr<Stream>> streams;
-    std::unique_ptr<Stream> default_stream;
     /// What the host knows.
     Clock host;
-    /// What new streams wait for.
-    Marks for_new_streams;
     std::mt19937 random;
     long delay;
 };
 
-/// The device of this process.
-Device& device();
+/// The one of this process.
+Machine& machine();

@@ -1,4 +1,4 @@
-#include "device.h"
+#include "machine.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -6,55 +6,62 @@
 
 #include "report.h"
 
-/// Streams that an epoch can tell from each other.
-constexpr unsigned STREAMS = 255;
-
-Device& device() {
+Machine& machine() {
     // Never destroyed: its thread runs until the process ends.
-    static Device* device = new Device;
-    return *device;
+    static Machine* machine = new Machine;
+    return *machine;
 }
 
-Device::Device() : random(variable("SIM_SEED", 1)), delay(variable("SIM_DELAY_US", 200)) {
-    default_stream.reset(new Stream{1, true, {}, {}, {}});
+Machine::Machine() : random(variable("SIM_SEED", 1)), delay(variable("SIM_DELAY_US", 200)) {
+    for (int ordinal = 0; ordinal < variable("SIM_DEVICES", 1); ordinal++) {
+        contexts.emplace_back(new Context{ordinal, nullptr, {}});
+        contexts.back()->default_stream = add_stream(&*contexts.back(), true);
+    }
     std::thread([this] { work(); }).detach();
 }
 
-Stream* Device::create_stream(bool blocking) {
-    std::lock_guard lock(mutex);
-    unsigned number = 2 + streams.size();
-    if (number > STREAMS) {
-        fprintf(stderr, "simulated CUDA: more than %u streams\n", STREAMS);
+/// The lock is held, or nobody else is there yet.
+Stream* Machine::add_stream(Context* context, bool blocking) {
+    unsigned number = 1 + streams.size();
+    if (number >= Epoch::STREAMS) {
+        fprintf(stderr, "simulated CUDA: more than %u streams\n", Epoch::STREAMS);
         abort();
     }
-    streams.emplace_back(new Stream{number, blocking, {}, {}, {}});
-    if (!for_new_streams.empty()) {
-        streams.back()->waiting.push_back({"a wait", for_new_streams, [](const Accessor&) {}, std::make_shared<Mark>(), host});
-    }
+    streams.emplace_back(new Stream{number, context, blocking, {}, {}, {}});
     return &*streams.back();
 }
 
-void Device::destroy_stream(Stream* stream) {
+Stream* Machine::create_stream(Context* context, bool blocking) {
+    std::lock_guard lock(mutex);
+    Stream* stream = add_stream(context, blocking);
+    if (!context->for_new_streams.empty()) {
+        stream->waiting.push_back({"a wait", context->for_new_streams, [](const Accessor&) {}, std::make_shared<Mark>(), host});
+    }
+    return stream;
+}
+
+void Machine::destroy_stream(Stream* stream) {
     std::lock_guard lock(mutex);
     stream->destroyed = true;
 }
 
-void Device::begin_capture(Stream* stream) {
+void Machine::begin_capture(Stream* stream) {
     std::lock_guard lock(mutex);
     stream->captured = true;
     stream->capture_failed = false;
 }
 
-bool Device::end_capture(Stream* stream) {
+bool Machine::end_capture(Stream* stream) {
     std::lock_guard lock(mutex);
     stream->captured = false;
     return !stream->capture_failed;
 }
 
-bool Device::fail_captures() {
+bool Machine::fail_captures(const Context* context) {
     std::lock_guard lock(mutex);
     bool any = false;
     for (auto& stream : streams) {
+        if (stream->context != context) continue;
         any |= stream->captured;
         stream->capture_failed |= stream->captured;
     }
@@ -68,7 +75,7 @@ static std::string on_this_thread(std::string name) {
     return name + " (thread " + thread + ")";
 }
 
-std::shared_ptr<Mark> Device::enqueue(Stream* stream, std::string name, std::function<void(const Accessor&)> run, Marks after) {
+std::shared_ptr<Mark> Machine::enqueue(Stream* stream, std::string name, std::function<void(const Accessor&)> run, Marks after) {
     auto mark = std::make_shared<Mark>();
     {
         std::lock_guard lock(mutex);
@@ -77,8 +84,9 @@ std::shared_ptr<Mark> Device::enqueue(Stream* stream, std::string name, std::fun
         auto last = [&](Stream& other) {
             if (!other.waiting.empty()) after.push_back(other.waiting.back().mark);
         };
-        if (stream == &*default_stream) {
-            for (auto& other : streams) if (other->blocking) last(*other);
+        Stream* default_stream = stream->context->default_stream;
+        if (stream == default_stream) {
+            for (auto& other : streams) if (other->blocking && other->context == stream->context) last(*other);
         } else if (stream->blocking) {
             last(*default_stream);
         }
@@ -88,7 +96,7 @@ std::shared_ptr<Mark> Device::enqueue(Stream* stream, std::string name, std::fun
     return mark;
 }
 
-void Device::wait(const Marks& marks) {
+void Machine::wait(const Marks& marks) {
     std::unique_lock lock(mutex);
     for (auto& mark : marks) {
         changed.wait(lock, [&] { return mark->reached; });
@@ -96,47 +104,46 @@ void Device::wait(const Marks& marks) {
     }
 }
 
-bool Device::reached(const Marks& marks) {
+bool Machine::reached(const Marks& marks) {
     std::lock_guard lock(mutex);
     for (auto& mark : marks) if (!mark->reached) return false;
     for (auto& mark : marks) host.join(mark->clock);
     return true;
 }
 
-Marks Device::end_of(Stream* stream) {
+Marks Machine::end_of(Stream* stream) {
     return {enqueue(stream, "a mark", [](const Accessor&) {})};
 }
 
-Marks Device::ends() {
-    std::vector<Stream*> all{&*default_stream};
+Marks Machine::ends(const Context* context) {
+    std::vector<Stream*> all;
     {
         std::lock_guard lock(mutex);
-        for (auto& stream : streams) if (!stream->destroyed) all.push_back(&*stream);
+        for (auto& stream : streams) if (stream->context == context && !stream->destroyed) all.push_back(&*stream);
     }
     Marks marks;
     for (Stream* stream : all) marks.push_back(end_of(stream)[0]);
     return marks;
 }
 
-void Device::wait_in_all(const Marks& marks) {
+void Machine::wait_in_all(Context* context, const Marks& marks) {
     std::lock_guard lock(mutex);
-    for_new_streams = marks;
+    context->for_new_streams = marks;
     for (auto& stream : streams) {
-        if (stream->destroyed) continue;
+        if (stream->context != context || stream->destroyed) continue;
         stream->waiting.push_back({"a wait", marks, [](const Accessor&) {}, std::make_shared<Mark>(), host});
     }
     changed.notify_all();
 }
 
 /// Takes an operation that may run. The lock is held.
-Operation Device::take(Stream*& of) {
+Operation Machine::take(Stream*& of) {
     std::vector<Stream*> ready;
     auto add = [&](Stream& stream) {
         if (stream.waiting.empty()) return;
         for (auto& mark : stream.waiting.front().after) if (!mark->reached) return;
         ready.push_back(&stream);
     };
-    add(*default_stream);
     for (auto& stream : streams) add(*stream);
     if (ready.empty()) return {};
     of = ready[random() % ready.size()];
@@ -144,13 +151,14 @@ Operation Device::take(Stream*& of) {
     return of->waiting.front();
 }
 
-std::string Device::name(Epoch epoch) {
+std::string Machine::name(Epoch epoch) {
     std::lock_guard lock(mutex);
-    Stream* stream = epoch.stream() == 1 ? &*default_stream : &*streams[epoch.stream() - 2];
-    return stream->names[epoch.clock() - 1] + ", operation " + std::to_string(epoch.clock()) + " of stream " + std::to_string(epoch.stream());
+    Stream& stream = *streams[epoch.stream() - 1];
+    std::string of_device = contexts.size() > 1 ? " of device " + std::to_string(stream.context->ordinal) : "";
+    return stream.names[epoch.clock() - 1] + ", operation " + std::to_string(epoch.clock()) + " of stream " + std::to_string(stream.number) + of_device;
 }
 
-void Device::work() {
+void Machine::work() {
     std::unique_lock lock(mutex);
     for (;;) {
         Stream* stream = nullptr;
@@ -166,6 +174,10 @@ void Device::work() {
             lock.lock();
         }
         stream->names.push_back(operation.name);
+        if (stream->names.size() >= Epoch::OPERATIONS) {
+            fprintf(stderr, "simulated CUDA: more than %u operations in a stream\n", Epoch::OPERATIONS);
+            abort();
+        }
         Clock& clock = stream->clock;
         clock.join(operation.host);
         for (auto& mark : operation.after) clock.join(mark->clock);
@@ -173,7 +185,7 @@ void Device::work() {
         clock.set(stream->number, epoch.clock());
         Clock before = clock;
         lock.unlock();
-        operation.run({epoch, &before, [this](Epoch epoch) { return name(epoch); }});
+        operation.run({epoch, &before, stream->context->ordinal, [this](Epoch epoch) { return name(epoch); }});
         lock.lock();
         stream->waiting.pop_front();
         operation.mark->clock = before;
