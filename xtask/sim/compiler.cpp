@@ -1,4 +1,5 @@
 // NVRTC's functions: CUDA C++ is compiled by the host's g++ into a library, which stands for PTX.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -83,9 +84,10 @@ static std::string name_of(const std::string& text) {
     return name;
 }
 
-/// Makes a file under another name first: other processes see it whole or not at all. False, with its log, where the command fails.
+/// Makes a file under another name first: other threads and processes see it whole or not at all. False, with its log, where the command fails.
 static bool make(const std::string& file, std::function<std::string(const std::string&)> command, std::string& log) {
-    std::string mine = file + "." + std::to_string(getpid());
+    static std::atomic<int> count;
+    std::string mine = file + "." + std::to_string(getpid()) + "." + std::to_string(count++);
     bool made = system((command(mine) + " 2> " + mine + ".log").c_str()) == 0;
     log = read(mine + ".log");
     unlink((mine + ".log").c_str());

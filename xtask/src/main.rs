@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use delegate::Mode;
+use sim::Size;
 use steps::Steps;
 use suite::Scope;
 
@@ -82,6 +83,9 @@ enum Task {
     Sim {
         /// Only tests whose names contain this
         filter: Option<String>,
+        /// Tests as large as on a GPU: hours
+        #[arg(long)]
+        full: bool,
     },
     /// Render a log of the FP8 observatory as one HTML page, to be opened from its file
     Report {
@@ -120,7 +124,12 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
     match task {
         // Its status says whether something failed or something is missing.
         Task::Gpu { arguments } => return gpu::run(steps, &arguments),
-        Task::Sim { filter } => sim::run(steps, filter.as_deref()),
+        Task::Sim { filter, full } => sim::run(
+            steps,
+            &sim::TESTS,
+            filter.as_deref(),
+            if full { Size::Full } else { Size::Small },
+        ),
         Task::Report { log, out } => report::run(&log, out),
         Task::GpuBundle { out } => gpu::bundle(steps, out),
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),

@@ -122,7 +122,7 @@ impl Steps {
 }
 
 /// The cargo that runs this program.
-fn cargo() -> String {
+pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string())
 }
 

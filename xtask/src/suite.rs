@@ -5,6 +5,7 @@ use anyhow::Result;
 use crate::delegate::{self, Mode};
 use crate::layers;
 use crate::licences;
+use crate::sim::{self, Size};
 use crate::steps::Steps;
 
 /// How much of the suite to run.
@@ -18,8 +19,9 @@ pub enum Scope {
 
 /// Backends whose tests run on any machine. wgpu runs on Mesa's lavapipe where there is no GPU.
 ///
-/// The kernels' feature `cuda` is that of tests which compile them with NVRTC, and of their tests on CUDA, which are ignored here.
-const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/fusion,burn-fp8/router,\
+/// Tests on CUDA are ignored here, and run on the simulated device afterwards: one set of features for both. The kernels' feature `cuda` is
+/// also that of tests which compile them with NVRTC.
+const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/cuda,burn-fp8/fusion,burn-fp8/router,\
     burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,fused_matmul/wgpu,char-lm/wgpu";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray";
 
@@ -71,12 +73,17 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         Scope::Quick => TESTED_QUICK,
         Scope::Full => TESTED,
     };
-    steps.tests("tests", &["--locked", "--workspace", "--all-targets", "--features", features])?;
+    let built = ["--locked", "--workspace", "--all-targets", "--features", features];
+    steps.tests("tests", &built)?;
     // As on a CPU without a matrix unit. Nothing is compiled for it.
     let reference = ["--locked", "--workspace", "--features", features].into_iter();
     let reference: Vec<_> = reference.chain(REFERENCE.iter().flat_map(|t| ["--test", t])).collect();
     steps.tests_with("reference runs without a unit", &reference, &[(UNIT, "portable")])?;
-    steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])
+    steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])?;
+    match scope {
+        Scope::Quick => Ok(()),
+        Scope::Full => sim::run(steps, &built, None, Size::Small),
+    }
 }
 
 fn clippy(steps: &mut Steps, title: &str, selection: &[&str]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Tests that need a fault of the simulated CUDA device: `cargo xtask sim`.
 
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -10,37 +10,37 @@ pub const FAULT: &str = "SIM_FAULT";
 /// Nothing that is tested takes so long: it hangs.
 const LONG: Duration = Duration::from_secs(240);
 
-/// Runs `check` where `fault` is asked for. Elsewhere runs the ignored test of this name, which has called this, in a process of its own
-/// for which it is: a fault is there from the start of a process, and some are never over.
+/// Runs `check` where `fault` is asked for: see [`with_variable`].
 ///
 /// # Panics
 ///
-/// If that process does not end well, or not at all.
+/// As [`with_variable`].
 pub fn with_fault(fault: &str, test: &str, check: impl FnOnce()) {
-    if std::env::var(FAULT).is_ok_and(|asked| asked == fault) {
-        return check();
-    }
-    let status = run_with_fault(fault, test);
-    assert!(status.success(), "{test} with {FAULT}={fault} ended with {status}");
+    with_variable(FAULT, fault, test, check);
 }
 
-/// Runs an ignored test of this program in a process that asks for a fault.
+/// Runs `check` where an environment variable has this value. Elsewhere runs the ignored test of this name, which has called this, in a
+/// process of its own where it does: the simulation reads its variables when a process starts, and some faults are never over.
 ///
 /// # Panics
 ///
-/// If the process cannot be started, or does not end.
-pub fn run_with_fault(fault: &str, test: &str) -> ExitStatus {
+/// If that process cannot be started, does not end well, or does not end.
+pub fn with_variable(name: &str, value: &str, test: &str, check: impl FnOnce()) {
+    if std::env::var(name).is_ok_and(|asked| asked == value) {
+        return check();
+    }
     let program = std::env::current_exe().expect("a test is a program");
     let mut command = Command::new(program);
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
-    let mut child = command.env(FAULT, fault).spawn().expect("a test starts itself");
+    let mut child = command.env(name, value).spawn().expect("a test starts itself");
     let start = Instant::now();
     while start.elapsed() < LONG {
         if let Some(status) = child.try_wait().expect("the process can be waited for") {
-            return status;
+            assert!(status.success(), "{test} with {name}={value} ended with {status}");
+            return;
         }
         sleep(Duration::from_millis(20));
     }
     let _ = child.kill();
-    panic!("{test} with {FAULT}={fault} hangs");
+    panic!("{test} with {name}={value} hangs");
 }

@@ -103,6 +103,13 @@ bool Memory::can_use(const Accessor& accessor, const char* access, uintptr_t add
     }
 }
 
+bool Memory::is_written_in_part(const void* start, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        if (shadow_of((uintptr_t)start + i).written.stream()) return true;
+    }
+    return false;
+}
+
 void Memory::read(const Accessor& accessor, const void* start, size_t bytes) {
     uintptr_t address = (uintptr_t)start, end = address + bytes;
     for (size_t count; address < end; address += count) {
@@ -112,7 +119,7 @@ void Memory::read(const Accessor& accessor, const void* start, size_t bytes) {
         // This operation has read them before, and that was looked at.
         if (byte.read.bits == accessor.epoch.bits) continue;
         if (!can_use(accessor, "read", address)) return;
-        if (byte.written.bits == UNWRITTEN && accessor.may_read_anything) continue;
+        if (byte.written.bits == UNWRITTEN && (accessor.may_read_anything || (accessor.reads_words && is_written_in_part(start, bytes)))) continue;
         if (byte.written.bits == UNWRITTEN) {
             forbidden(accessor, "read", "nothing has been written there" + neighbour(accessor, address));
             return;

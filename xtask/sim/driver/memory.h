@@ -20,6 +20,8 @@ struct Accessor {
     std::function<std::string(Epoch)> name;
     /// Whether it is let off where it reads what nothing has written.
     bool may_read_anything = false;
+    /// Whether it reads words, of which only a part may have been written: the last one of an odd number of bf16 values.
+    bool reads_words = false;
 };
 
 class Memory {
@@ -56,6 +58,7 @@ private:
     };
 
     std::string neighbour(const Accessor& accessor, uintptr_t address);
+    bool is_written_in_part(const void* start, size_t bytes);
     static size_t alike(const Byte* first, size_t most);
     bool can_use(const Accessor& accessor, const char* access, uintptr_t address);
     Byte& shadow_of(uintptr_t address) { return shadow[address - (uintptr_t)arena]; }

@@ -89,6 +89,7 @@ pub const TRAITS: &[Spec] = &[
 
 /// Methods that are not forwarded but handed to `backend/intercept.rs`.
 pub const INTERCEPTED: &[(&str, &str)] = &[
+    ("FloatTensorOps", "float_into_data"),
     ("FloatTensorOps", "float_matmul"),
     ("ModuleOps", "linear"),
     ("ModuleOps", "linear_x_backward"),

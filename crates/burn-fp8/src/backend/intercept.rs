@@ -2,14 +2,15 @@
 
 use std::cell::Cell;
 
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::attention::attention_fallback;
 use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
-use burn::tensor::{Shape, TensorMetadata};
+use burn::tensor::{Shape, TensorData, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
+use crate::engine::raise_refusal;
 use crate::product::{Product, delayed, linear_gemm};
 use crate::report::record_high_precision;
 
@@ -20,6 +21,15 @@ pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
 /// A backward pass ends the step of delayed scaling that it belongs to.
 pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     delayed::backward(|| B::backward(tensor))
+}
+
+/// What is read may rest on a product that has been refused meanwhile.
+pub(super) async fn float_into_data<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    let data = B::float_into_data(tensor).await;
+    raise_refusal();
+    data
 }
 
 pub(super) fn float_matmul<B: Fp8Matmul>(

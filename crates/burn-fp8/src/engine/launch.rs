@@ -1,6 +1,6 @@
 //! What runs a product: whether it may be emulated, and what was done in the end.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::capability::Fallback;
 
@@ -11,6 +11,30 @@ pub enum Otherwise {
     Emulate,
     /// It panics, with what cuBLASLt says.
     Refuse,
+    /// The same, where it runs on a thread that others need: whoever next reads a tensor or asks for such a product panics.
+    RefuseLater,
+}
+
+impl Otherwise {
+    /// On the thread of a stream, which a panic would leave without its tensors.
+    #[cfg(feature = "fusion")]
+    pub(super) fn in_stream(self) -> Self {
+        match self {
+            Self::Refuse => Self::RefuseLater,
+            otherwise => otherwise,
+        }
+    }
+}
+
+/// What the next reader of a tensor is to be told.
+static REFUSED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Panics where a product of a stream has been refused since it was last asked.
+pub(crate) fn raise_refusal() {
+    let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(refused) = refused {
+        panic!("{refused}");
+    }
 }
 
 /// What a device did with a product.
@@ -40,17 +64,20 @@ pub(crate) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
     }
 }
 
-/// Notes that a product is emulated, and why. Panics where it must not be.
+/// Notes that a product is emulated, and why. Panics where it must not be, now or later.
 #[cfg(feature = "cubecl")]
 pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<LaunchNote>) {
+    if otherwise == Otherwise::Emulate {
+        return note(to, || Launched::Fallback(fallback));
+    }
+    let refused = refusal(&fallback);
+    if let Some(note) = to {
+        let _ = note.set(Err(refused.clone()));
+    }
     if otherwise == Otherwise::Refuse {
-        let refused = refusal(&fallback);
-        if let Some(note) = to {
-            let _ = note.set(Err(refused.clone()));
-        }
         panic!("{refused}");
     }
-    note(to, || Launched::Fallback(fallback));
+    *REFUSED.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
 }
 
 /// What a product says that must run natively and cannot.

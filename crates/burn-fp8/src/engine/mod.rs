@@ -34,6 +34,7 @@ pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::CodesPrimitive;
 pub(crate) use gemm::native_gemm;
+pub(crate) use launch::raise_refusal;
 pub use launch::{LaunchNote, Launched, Otherwise};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use problem::{NativeOutput, NativeProblem};

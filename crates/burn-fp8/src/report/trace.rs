@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::product::{HighPrecision, Implementation, OperandReport, ProductReport};
 use super::site::Site;
-use crate::engine::{LaunchNote, Scalar};
+use crate::engine::{LaunchNote, Scalar, raise_refusal};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -160,7 +160,10 @@ impl PendingRan {
                 }
                 match note.get() {
                     Some(Ok(launched)) => launched.clone().into(),
-                    Some(Err(refused)) => panic!("{refused}"),
+                    Some(Err(refused)) => {
+                        raise_refusal();
+                        panic!("{refused}");
+                    }
                     None => panic!(
                         "the device did not run a traced FP8 product: an operation before it failed, see its message on standard error"
                     ),

@@ -49,7 +49,7 @@ where
     fn float_into_data(
         tensor: FloatTensor<B>,
     ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send {
-        <B as FloatTensorOps<B>>::float_into_data(tensor)
+        intercept::float_into_data::<B>(tensor)
     }
 
     fn float_device(tensor: &FloatTensor<B>) -> Device<B> {

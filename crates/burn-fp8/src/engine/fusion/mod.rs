@@ -194,6 +194,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
         options: GemmOptions,
     ) -> FloatTensor<Self> {
         let outputs = vec![(Shape::new([lhs.rows, rhs.rows]), options.dtype)];
+        let options = GemmOptions { otherwise: options.otherwise.in_stream(), ..options };
         let mut inputs = vec![];
         let [lhs, rhs] = [lhs, rhs].map(|operand| {
             let GemmOperand { words, rows, format, scale } = operand;

@@ -55,6 +55,7 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Engine>(
     });
     let ScaledRequest { output, bias, activation, amax, fast_accumulation, otherwise, note } =
         request;
+    let otherwise = otherwise.in_stream();
     let has_bias = bias.is_some();
     inputs.extend(bias);
     let shape = Shape::new([m, n]);

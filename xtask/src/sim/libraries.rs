@@ -1,4 +1,4 @@
-//! Runs what needs an NVIDIA GPU on a simulated one: the sources in `xtask/sim/`, built by the host's compiler.
+//! The simulated libraries, built by the host's compiler, and the program that tests them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::repository::root;
-use crate::steps::Steps;
 
 /// How a process ends that the simulation has complained of: see `xtask/sim/driver/report.cpp`.
-const COMPLAINED: i32 = 86;
+pub const COMPLAINED: i32 = 86;
 
 /// Scenarios of `xtask/sim/self_test.cpp`, and what must be complained of.
 const SCENARIOS: [(&str, Option<&str>); 8] = [
@@ -28,7 +27,7 @@ const SCENARIOS: [(&str, Option<&str>); 8] = [
 const SEEDS: u32 = 4;
 
 /// Where things lie.
-struct Folders {
+pub struct Folders {
     sources: PathBuf,
     /// The libraries, and the program that tests them.
     libraries: PathBuf,
@@ -36,10 +35,12 @@ struct Folders {
     cache: PathBuf,
     /// CUDA's headers are in its `include`.
     toolkit: PathBuf,
+    /// What jobs have printed.
+    logs: PathBuf,
 }
 
 impl Folders {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let target = root().join("target");
         let fetched = Command::new(root().join(".ci/fetch-cuda")).arg(target.join("cuda")).output();
         let fetched = fetched.context("cannot start .ci/fetch-cuda")?;
@@ -54,14 +55,16 @@ impl Folders {
             libraries: target.join("sim/lib"),
             cache: target.join("sim/kernels"),
             toolkit,
+            logs: target.join("sim/logs"),
         };
         fs::create_dir_all(&folders.libraries)?;
         fs::create_dir_all(&folders.cache)?;
+        fs::create_dir_all(&folders.logs)?;
         Ok(folders)
     }
 
     /// What programs on the simulation are given.
-    fn variables(&self) -> Result<[(&'static str, &str); 5]> {
+    pub fn variables(&self) -> Result<[(&'static str, &str); 5]> {
         fn of(folder: &Path) -> Result<&str> {
             folder.to_str().context("the repository's path is not UTF-8")
         }
@@ -75,7 +78,7 @@ impl Folders {
     }
 
     /// Builds the libraries, and the program that tests them.
-    fn build(&self) -> Result<()> {
+    pub fn build(&self) -> Result<()> {
         let own = |name: &str| vec![self.sources.join(name)];
         let shared = ["-shared", "-fPIC", "-fvisibility=hidden"];
         let here = format!("-L{}", self.libraries.display());
@@ -108,8 +111,13 @@ impl Folders {
         Ok(())
     }
 
+    /// Where a job's output goes.
+    pub fn log(&self, job: &str) -> PathBuf {
+        self.logs.join(format!("{job}.log"))
+    }
+
     /// Runs each scenario: what is wrong must be complained of, and nothing else.
-    fn self_test(&self) -> Result<()> {
+    pub fn self_test(&self) -> Result<()> {
         for (scenario, complaint) in SCENARIOS {
             for seed in 1..=SEEDS {
                 let mut command = Command::new(self.libraries.join("self_test"));
@@ -130,35 +138,4 @@ impl Folders {
         println!("{} scenarios, {SEEDS} orders of streams each", SCENARIOS.len());
         Ok(())
     }
-}
-
-/// Packages whose test `gpu` runs on the simulation, the features that it needs, and a test that is left out.
-///
-/// That one fills 4 GiB of device memory: the simulation knows of each byte, in eight.
-const PACKAGES: [(&str, &[&str], Option<&str>); 2] = [
-    ("burn-fp8-kernels", &["--features", "cuda"], Some("more_elements_than_32_bits_reach")),
-    ("burn-fp8-cublaslt", &[], None),
-];
-
-/// Builds the simulation, tests it, and runs the GPU tests on it whose names contain the filter.
-pub fn run(steps: &mut Steps, filter: Option<&str>) -> Result<()> {
-    let mut built = None;
-    steps.step("simulation: libraries", || {
-        let folders = Folders::new()?;
-        folders.build()?;
-        built = Some(folders);
-        Ok(())
-    })?;
-    let folders = built.context("the step before has made them")?;
-    steps.step("simulation: self test", || folders.self_test())?;
-    for (package, features, left_out) in PACKAGES {
-        let title = format!("{package} on the simulated device");
-        let mut arguments = vec!["--locked", "-p", package, "--test", "gpu"];
-        arguments.extend(features);
-        arguments.extend(["--", "--ignored", "--test-threads=1"]);
-        arguments.extend(left_out.into_iter().flat_map(|name| ["--skip", name]));
-        arguments.extend(filter);
-        steps.tests_with(&title, &arguments, &folders.variables()?)?;
-    }
-    Ok(())
 }

@@ -1,0 +1,120 @@
+//! Under [`Execution::Auto`] a fault of ours is a fallback that the report names, and the result is right. Under [`Execution::Native`] it
+//! is a panic on the calling thread that names it. Nothing hangs, nothing is emulated in silence.
+//!
+//! What CubeCL makes of faults of its own stands below, as seen: a panic or an error where a tensor is read.
+
+use burn_cubecl::cubecl::cuda::CudaDevice;
+use burn_fp8::report::Implementation;
+use burn_fp8::{Capability, Execution, Fp8Backend, Fp8Matmul};
+use burn_fp8_test_support::faults::with_fault;
+
+use crate::common::panic_of;
+use crate::{Fused, Unfused, config, device, expected, is_native, product};
+
+/// Tests in processes of their own, with the fault: without Fusion and with it.
+macro_rules! faults {
+    ($($name:ident, $fault:expr => $check:ident($($argument:expr),*);)*) => {
+        mod unfused { $(faults! { test $name, $fault, $check, super::Unfused, "unfused" $(, $argument)* })* }
+        mod fused { $(faults! { test $name, $fault, $check, super::Fused, "fused" $(, $argument)* })* }
+    };
+    (test $name:ident, $fault:expr, $check:ident, $backend:ty, $room:literal $(, $argument:expr)*) => {
+        #[test]
+        #[ignore = "needs the simulated device: cargo xtask sim"]
+        fn $name() {
+            let test = concat!("faults::", $room, "::", stringify!($name));
+            super::with_fault($fault, test, || super::$check::<$backend>($($argument),*));
+        }
+    };
+}
+
+faults! {
+    without_a_handle, "no-handle" => falls_back("CUBLAS_STATUS_NOT_INITIALIZED");
+    without_an_algorithm, "no-algorithm" => falls_back("its heuristics named none");
+    with_heuristics_that_call_it_invalid, "heuristics=7" => falls_back("CUBLAS_STATUS_INVALID_VALUE");
+    with_heuristics_that_do_not_support_it, "heuristics=15" => falls_back("CUBLAS_STATUS_NOT_SUPPORTED");
+    with_heuristics_that_fail, "heuristics=14" => falls_back("CUBLAS_STATUS_INTERNAL_ERROR");
+    with_a_product_that_is_refused, "product=13" => falls_back("CUBLAS_STATUS_EXECUTION_FAILED");
+    with_a_driver_that_is_older_than_the_library, "driver-version=12080" => is_emulated("update the driver");
+    with_an_old_library, "cublaslt-version=120300" => is_emulated("is too old for FP8");
+    without_a_device, "no-device" => has_no_device();
+    where_kernels_do_not_compile, "compiler-fails" => fails_when_it_is_read("refused on demand");
+    where_kernels_are_too_new_for_the_driver, "ptx-too-new" => fails_when_it_is_read("UNSUPPORTED_PTX_VERSION");
+    // CubeCL says so, or its thread panics with it and the reader has "CallError".
+    with_an_illegal_address, "illegal-address=1" => fails_when_it_is_read("Error");
+    without_memory_at_1, "out-of-memory=1" => is_right_or_says_why();
+    without_memory_at_2, "out-of-memory=2" => is_right_or_says_why();
+    without_memory_at_3, "out-of-memory=3" => is_right_or_says_why();
+    without_memory_at_4, "out-of-memory=4" => is_right_or_says_why();
+    without_memory_at_5, "out-of-memory=5" => is_right_or_says_why();
+    without_memory_at_6, "out-of-memory=6" => is_right_or_says_why();
+}
+
+/// The device multiplies in FP8, this product it does not: the report says why, or the panic does.
+fn falls_back<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
+    is_emulated_for::<B>(why);
+    let message = panic_of(|| product::<B>(&config(Execution::Native), &device(0)));
+    assert!(message.contains("Execution::Native") && message.contains(why), "{message}");
+    // The device is well: what comes afterwards is right.
+    let (values, _) = product::<B>(&config(Execution::FakeQuantized), &device(0));
+    assert_eq!(values, expected());
+}
+
+/// Under `Auto` the product is emulated, again and again, and its report says why.
+fn is_emulated_for<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
+    assert!(Fp8Backend::<B>::capability(&device(0)).is_native());
+    for _ in 0..2 {
+        let (values, report) = product::<B>(&config(Execution::Auto), &device(0));
+        assert_eq!(values, expected(), "{report}");
+        let ran = &report.products[0].ran;
+        assert!(matches!(ran, Implementation::Fallback(_)), "{report}");
+        assert!(ran.to_string().contains(why), "{ran}");
+    }
+}
+
+/// The device does not multiply in FP8.
+fn is_emulated<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
+    let capability = Fp8Backend::<B>::capability(&device(0));
+    assert!(matches!(capability, Capability::FakeQuantized { .. }), "{capability}");
+    assert!(capability.to_string().contains(why), "{capability}");
+    let (values, report) = product::<B>(&config(Execution::Auto), &device(0));
+    assert_eq!(values, expected(), "{report}");
+    assert_eq!(report.products[0].ran, Implementation::FakeQuantized, "{report}");
+    let message = panic_of(|| product::<B>(&config(Execution::Native), &device(0)));
+    assert!(message.contains("Execution::Native") && message.contains(why), "{message}");
+}
+
+/// The capability says so without a panic; CubeCL panics once a tensor is made.
+fn has_no_device<B: Fp8Matmul<Device = CudaDevice>>() {
+    let capability = Fp8Backend::<B>::capability(&device(0));
+    assert!(capability.to_string().contains("CUDA_ERROR_NO_DEVICE"), "{capability}");
+    println!("as seen: {}", panic_of(|| product::<B>(&config(Execution::Auto), &device(0))));
+}
+
+/// No result comes of it, and who reads it is told why.
+fn fails_when_it_is_read<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
+    let message = panic_of(|| product::<B>(&config(Execution::Auto), &device(0)));
+    println!("as seen: {message}");
+    assert!(message.contains(why), "{message}");
+}
+
+/// One allocation fails, of CubeCL or of cuBLASLt's workspace: the result is right, natively or by a fallback that is named, or there is none.
+fn is_right_or_says_why<B: Fp8Matmul<Device = CudaDevice>>() {
+    let run = || product::<B>(&config(Execution::Auto), &device(0));
+    match std::panic::catch_unwind(run) {
+        Ok((values, report)) => {
+            assert_eq!(values, expected(), "{report}");
+            let ran = &report.products[0].ran;
+            println!("as seen: {ran}");
+            let says_why = ran.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY");
+            assert!(is_native(&report) || says_why, "{report}");
+        }
+        Err(panic) => {
+            let message = panic.downcast::<String>().map_or_else(
+                |panic| panic.downcast::<&str>().map_or_else(|_| String::new(), |m| m.to_string()),
+                |m| *m,
+            );
+            println!("as seen: {message}");
+            assert!(!message.is_empty());
+        }
+    }
+}

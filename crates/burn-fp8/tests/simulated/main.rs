@@ -1,0 +1,67 @@
+//! What only a simulated CUDA device shows of the native path: faults on demand, several devices, and that its events are needed.
+//!
+//! `cargo xtask sim` runs it; nothing of it needs, or has run on, a GPU.
+#![cfg(all(feature = "cuda", feature = "fusion"))]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod devices;
+mod faults;
+mod order;
+
+use burn::tensor::{Tensor, TensorData};
+use burn_cubecl::cubecl::cuda::CudaDevice;
+use burn_fp8::report::Implementation;
+use burn_fp8::{Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Report, trace};
+use common::{Random, every_matmul};
+
+/// CUDA without Fusion.
+type Unfused = burn_cubecl::CubeBackend<burn_cubecl::cubecl::cuda::CudaRuntime, f32, i32, u8>;
+/// CUDA with Fusion.
+type Fused = burn::backend::Cuda;
+
+/// M, K, N: none a multiple of 16.
+const SHAPE: [usize; 3] = [19, 40, 33];
+
+/// Every product in FP8. Small integers have exact codes.
+fn config(execution: Execution) -> Fp8Config {
+    every_matmul()
+        .with_recipe(Recipe { power_of_two: true, ..Recipe::current() })
+        .with_execution(execution)
+}
+
+/// Integers from -2 to 2.
+fn integers(seed: u64, count: usize) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..count).map(|_| (random.bits() % 5) as f32 - 2.0).collect()
+}
+
+/// A product of integers on a device, and what ran it.
+fn product<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> (Vec<f32>, Report) {
+    let [m, k, n] = SHAPE;
+    let tensor = |seed, shape: [usize; 2]| {
+        let data = TensorData::new(integers(seed, shape[0] * shape[1]), shape);
+        Tensor::<Fp8Backend<B>, 2>::from_data(data, device)
+    };
+    config.scope(|| trace(|| common::values(tensor(1, [m, k]).matmul(tensor(2, [k, n])))))
+}
+
+/// The same on the host.
+fn expected() -> Vec<f32> {
+    let [m, k, n] = SHAPE;
+    let (x, w) = (integers(1, m * k), integers(2, k * n));
+    let mut y = vec![0.0; m * n];
+    for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
+        y[row * n + column] = (0..k).map(|i| x[row * k + i] * w[i * n + column]).sum();
+    }
+    y
+}
+
+fn is_native(report: &Report) -> bool {
+    assert_eq!(report.products.len(), 1, "{report}");
+    matches!(report.products[0].ran, Implementation::Native { .. })
+}
+
+fn device(index: usize) -> CudaDevice {
+    CudaDevice { index }
+}

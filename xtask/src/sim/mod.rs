@@ -1,0 +1,60 @@
+//! Runs what needs an NVIDIA GPU on a simulated one: the sources in `xtask/sim/`.
+
+mod jobs;
+mod libraries;
+mod programs;
+
+use anyhow::{Context, Result};
+
+use crate::steps::Steps;
+use jobs::run_all;
+use libraries::Folders;
+use programs::Programs;
+
+/// How large tests are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// For two cores and minutes.
+    Small,
+    /// As on a GPU: hours.
+    Full,
+}
+
+/// What `cargo test` has to build of this repository for [`run`], and no more.
+pub const TESTS: [&str; 15] = [
+    "--locked",
+    "-p",
+    "burn-fp8",
+    "-p",
+    "burn-fp8-cublaslt",
+    "-p",
+    "burn-fp8-kernels",
+    "--test",
+    "cuda",
+    "--test",
+    "gpu",
+    "--test",
+    "simulated",
+    "--features",
+    "burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda",
+];
+
+/// Builds the simulation, tests it, and runs the GPU tests on it whose names contain the filter: those that `cargo test` builds with these arguments.
+pub fn run(steps: &mut Steps, tests: &[&str], filter: Option<&str>, size: Size) -> Result<()> {
+    let mut built = None;
+    steps.step("simulated device: libraries", || {
+        let folders = Folders::new()?;
+        folders.build()?;
+        built = Some(folders);
+        Ok(())
+    })?;
+    let folders = built.context("the step before has made them")?;
+    steps.step("simulated device: self test", || folders.self_test())?;
+    let mut programs = None;
+    steps.step("simulated device: tests to run on it", || {
+        programs = Some(Programs::build(tests)?);
+        Ok(())
+    })?;
+    let programs = programs.context("the step before has built them")?;
+    steps.step("simulated device: tests", || run_all(&folders, &programs, filter, size))
+}
