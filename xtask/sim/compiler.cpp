@@ -99,7 +99,10 @@ static std::string prelude(const std::string& options, std::string& log) {
     std::string home = folder("SIM_HOME"), source = read(home + "/prelude.h");
     std::string path = folder("SIM_CACHE") + "/prelude-" + name_of(options + source + read(home + "/kernel.h") + read(home + "/wmma.h")) + ".h", compiled = path + ".gch";
     if (access(compiled.c_str(), R_OK) == 0) return path;
-    std::ofstream(path) << source;
+    // As `make` does: another process may read it.
+    std::string mine = path + "." + std::to_string(getpid());
+    std::ofstream(mine) << source;
+    rename(mine.c_str(), path.c_str());
     auto command = [&](const std::string& to) { return options + " -I " + home + " -x c++-header " + path + " -o " + to; };
     return make(compiled, command, log) ? path : "";
 }

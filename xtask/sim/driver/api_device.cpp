@@ -146,8 +146,8 @@ CUresult broken() { return is_broken ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS
 
 void break_all() { is_broken = true; }
 
-static std::mutex counts_mutex;
-static std::map<std::string, long> counts;
+static std::mutex& counts_mutex = *new std::mutex;
+static auto& counts = *new std::map<std::string, long>;
 
 void hold(const char* kind, int more) {
     std::lock_guard lock(counts_mutex);

@@ -12,7 +12,8 @@
 /// Whether this allocation is the one that a fault lets fail.
 static bool is_refused() {
     static std::atomic<long> count;
-    return ++count == fault("out-of-memory");
+    long first = fault("out-of-memory");
+    return ++count >= first && first > 0;
 }
 
 static CUresult allocate(CUdeviceptr* pointer, size_t bytes, CUstream stream, bool waits) {
@@ -20,7 +21,7 @@ static CUresult allocate(CUdeviceptr* pointer, size_t bytes, CUstream stream, bo
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     uintptr_t address = is_refused() ? 0 : machine().memory.allocate(stream_of(stream)->context->ordinal, bytes);
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
-    auto begin = [=](const Accessor&) { machine().memory.begin(address, bytes); };
+    auto begin = [=](const Accessor& accessor) { machine().memory.begin(accessor, address, bytes); };
     auto mark = machine().enqueue(stream_of(stream), "an allocation", begin);
     if (waits) machine().wait({mark});
     hold("allocations", 1);
@@ -52,8 +53,9 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) { return release(pointer, null
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { return release(pointer, stream, false); }
 
 /// Host memory that copies read and write when they run, not when they are enqueued.
-static std::mutex pinned_mutex;
-static std::map<uintptr_t, size_t> pinned;
+// Never destroyed, like all that other threads may still use when the process ends.
+static std::mutex& pinned_mutex = *new std::mutex;
+static auto& pinned = *new std::map<uintptr_t, size_t>;
 
 static bool is_pinned(const void* pointer) {
     std::lock_guard lock(pinned_mutex);

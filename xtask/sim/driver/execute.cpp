@@ -56,6 +56,8 @@ struct Block {
     Fiber fibers[THREADS];
     Warp warps[THREADS / WARP];
     unsigned threads, current, left, at_barrier, barriers;
+    /// Grows whenever a thread ends, arrives at a barrier or an exchange, or leaves it.
+    unsigned progress;
     void* scheduler;
     const Kernel* kernel;
     void** arguments;
@@ -77,6 +79,7 @@ static void yield() { sim_switch(&block.fibers[block.current].stack, block.sched
 static void wait_for_block() {
     unsigned round = block.barriers;
     block.at_barrier++;
+    block.progress++;
     block.fibers[block.current].at_barrier = true;
     while (block.barriers == round) yield();
 }
@@ -84,11 +87,17 @@ static void wait_for_block() {
 /// Waits for the lanes of the mask that are left.
 static void meet(Warp& warp, unsigned mask) {
     unsigned round = warp.rounds;
+    if ((mask & warp.left) != warp.left) {
+        fprintf(stderr, "simulated CUDA: an exchange of a part of a warp: not there\n");
+        abort();
+    }
     warp.arrived |= 1u << block.current % WARP;
+    block.progress++;
     while (warp.rounds == round) {
         if ((warp.arrived & mask & warp.left) == (mask & warp.left)) {
             warp.arrived = 0;
             warp.rounds++;
+            block.progress++;
             return;
         }
         yield();
@@ -121,6 +130,7 @@ static void begin() {
     block.kernel->run(block.arguments);
     block.fibers[block.current].ended = true;
     block.left--;
+    block.progress++;
     block.warps[block.current / WARP].left &= ~(1u << block.current % WARP);
     yield();
     abort();
@@ -131,7 +141,7 @@ static char* stacks() {
     return stacks;
 }
 
-static void run_block(Place& place, Index size) {
+static void run_block(Place& place, Index size, const char* name) {
     block.left = block.threads = size.x * size.y * size.z;
     block.at_barrier = block.barriers = 0;
     memset(block.warps, 0, sizeof block.warps);
@@ -143,7 +153,10 @@ static void run_block(Place& place, Index size) {
         stack[6] = (void*)begin;
         block.fibers[i] = {stack, false, false};
     }
+    unsigned stuck = 0;
     while (block.left) {
+        // A fiber that waits polls: two passes without any progress are enough to know that there will be none.
+        unsigned before = block.progress;
         for (unsigned i = 0; i < block.threads; i++) {
             Fiber& fiber = block.fibers[i];
             if (fiber.ended || fiber.at_barrier) continue;
@@ -155,7 +168,13 @@ static void run_block(Place& place, Index size) {
         if (block.at_barrier && block.at_barrier == block.left) {
             block.at_barrier = 0;
             block.barriers++;
+            block.progress++;
             for (unsigned i = 0; i < block.threads; i++) block.fibers[i].at_barrier = false;
+        }
+        stuck = block.progress == before ? stuck + 1 : 0;
+        if (stuck == 3) {
+            fprintf(stderr, "simulated CUDA: the threads of a block of %s wait for each other for ever\n", name);
+            abort();
         }
     }
 }
@@ -188,7 +207,7 @@ void run(const Launch& launch, Memory& memory, const Accessor& given) {
                 place.block = {x, y, z};
                 // What no thread has written shows where it is used.
                 memset(module.shared_memory(), 0xFF, launch.shared);
-                run_block(place, launch.block);
+                run_block(place, launch.block, launch.function->name.c_str());
             }
         }
     }

@@ -4,10 +4,10 @@
 // |------------------------|--------------------------------------------------------------------------------------------------|
 // | `no-device`            | `cuInit` finds no device                                                                         |
 // | `driver-version=12020` | the driver is one for CUDA 12.2                                                                  |
-// | `out-of-memory=n`      | the n-th allocation of device memory fails                                                       |
+// | `out-of-memory=n`      | the n-th allocation of device memory fails, and all after it                                     |
 // | `compiler-fails`       | NVRTC refuses every kernel                                                                       |
 // | `ptx-too-new`          | the driver refuses what NVRTC makes                                                              |
-// | `illegal-address=n`    | the n-th product reads where it must not: from then on all calls fail                            |
+// | `illegal-address=n`    | the n-th product reads where it must not: what is enqueued, allocated or waited for fails then   |
 // | `cublaslt-version=n`   | cuBLASLt 12.3 is 12 * 10000 + 3 * 100                                                            |
 // | `no-handle`            | cuBLASLt cannot be initialized                                                                   |
 // | `no-algorithm`         | its heuristics succeed and name none                                                             |

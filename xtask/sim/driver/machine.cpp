@@ -15,7 +15,12 @@ Machine& machine() {
 }
 
 Machine::Machine() : random(variable("SIM_SEED", 1)), delay(variable("SIM_DELAY_US", 200)) {
-    for (int ordinal = 0; ordinal < variable("SIM_DEVICES", 1); ordinal++) {
+    long devices = variable("SIM_DEVICES", 1);
+    if (devices < 1 || devices > Memory::DEVICES) {
+        fprintf(stderr, "simulated CUDA: SIM_DEVICES is %ld, and must be 1 to %d\n", devices, Memory::DEVICES);
+        abort();
+    }
+    for (int ordinal = 0; ordinal < devices; ordinal++) {
         contexts.emplace_back(new Context{ordinal, nullptr, {}});
         contexts.back()->default_stream = add_stream(&*contexts.back(), true);
     }
@@ -29,7 +34,7 @@ Stream* Machine::add_stream(Context* context, bool blocking) {
         fprintf(stderr, "simulated CUDA: more than %u streams\n", Epoch::STREAMS);
         abort();
     }
-    streams.emplace_back(new Stream{number, context, blocking, {}, {}, {}});
+    streams.emplace_back(new Stream{number, context, blocking, {}, {}, {}, {}});
     return &*streams.back();
 }
 
@@ -37,9 +42,15 @@ Stream* Machine::create_stream(Context* context, bool blocking) {
     std::lock_guard lock(mutex);
     Stream* stream = add_stream(context, blocking);
     if (!context->for_new_streams.empty()) {
-        stream->waiting.push_back({"a wait", context->for_new_streams, [](const Accessor&) {}, std::make_shared<Mark>(), host});
+        push(stream, {"a wait", context->for_new_streams, [](const Accessor&) {}, std::make_shared<Mark>(), host});
     }
     return stream;
+}
+
+/// The lock is held.
+void Machine::push(Stream* stream, Operation operation) {
+    stream->last = operation.mark;
+    stream->waiting.push_back(std::move(operation));
 }
 
 void Machine::destroy_stream(Stream* stream) {
@@ -84,7 +95,7 @@ std::shared_ptr<Mark> Machine::enqueue(Stream* stream, std::string name, std::fu
         if (stream->destroyed) complain("a destroyed stream is given " + name);
         // The default stream waits for those that block, and they for it.
         auto last = [&](Stream& other) {
-            if (!other.waiting.empty()) after.push_back(other.waiting.back().mark);
+            if (other.last) after.push_back(other.last);
         };
         Stream* default_stream = stream->context->default_stream;
         if (stream == default_stream) {
@@ -92,7 +103,7 @@ std::shared_ptr<Mark> Machine::enqueue(Stream* stream, std::string name, std::fu
         } else if (stream->blocking) {
             last(*default_stream);
         }
-        stream->waiting.push_back({on_this_thread(std::move(name)), std::move(after), std::move(run), mark, host});
+        push(stream, {on_this_thread(std::move(name)), std::move(after), std::move(run), mark, host});
     }
     changed.notify_all();
     return mark;
@@ -118,14 +129,24 @@ Marks Machine::end_of(Stream* stream) {
 }
 
 Marks Machine::ends(const Context* context) {
-    std::vector<Stream*> all;
-    {
-        std::lock_guard lock(mutex);
-        for (auto& stream : streams) if (stream->context == context && !stream->destroyed) all.push_back(&*stream);
-    }
+    std::lock_guard lock(mutex);
     Marks marks;
-    for (Stream* stream : all) marks.push_back(end_of(stream)[0]);
+    for (auto& stream : streams) if (stream->context == context && stream->last) marks.push_back(stream->last);
     return marks;
+}
+
+bool Machine::drain(std::chrono::steady_clock::time_point end) {
+    std::unique_lock lock(mutex);
+    return changed.wait_until(lock, end, [&] {
+        for (auto& stream : streams) if (!stream->waiting.empty()) return false;
+        return true;
+    });
+}
+
+void drain() {
+    if (!machine().drain(std::chrono::steady_clock::now() + std::chrono::seconds(20))) {
+        fprintf(stderr, "simulated CUDA: operations are left that never ran\n");
+    }
 }
 
 void Machine::wait_in_all(Context* context, const Marks& marks) {
@@ -133,7 +154,7 @@ void Machine::wait_in_all(Context* context, const Marks& marks) {
     context->for_new_streams = marks;
     for (auto& stream : streams) {
         if (stream->context != context || stream->destroyed) continue;
-        stream->waiting.push_back({"a wait", marks, [](const Accessor&) {}, std::make_shared<Mark>(), host});
+        push(&*stream, {"a wait", marks, [](const Accessor&) {}, std::make_shared<Mark>(), host});
     }
     changed.notify_all();
 }
@@ -187,7 +208,7 @@ void Machine::work() {
         clock.set(stream->number, epoch.clock());
         Clock before = clock;
         lock.unlock();
-// Where kernels do not compile, what reads their results goes on.
+        // Where kernels do not compile, what reads their results goes on.
         static const bool anything = fault("compiler-fails") || fault("ptx-too-new");
         Accessor accessor{epoch, &before, stream->context->ordinal, [this](Epoch epoch) { return name(epoch); }, anything};
         // After an illegal access nothing runs any more.

@@ -1,5 +1,5 @@
 // Devices, their streams, and events. One thread runs the operations of all streams, one after the other, in a random order among those that may run next:
-// so they are late, overtake each other and pause, as on a GPU, and a seed repeats what a run has seen.
+// so they are late, overtake each other and pause, as on a GPU. Another seed makes another order; the host's threads have a part in it, so that no run repeats exactly.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -44,6 +44,8 @@ struct Stream {
     /// Whether it waits for the default stream, and that for it.
     bool blocking;
     std::deque<Operation> waiting;
+    /// That of the operation that was enqueued last.
+    std::shared_ptr<Mark> last;
     Clock clock;
     /// The names of its operations so far, from number 1 on.
     std::vector<std::string> names;
@@ -88,9 +90,12 @@ public:
     bool end_capture(Stream* stream);
     /// Whether a stream of the context is captured; each such capture fails then. For what a capture forbids.
     bool fail_captures(const Context* context);
-    /// A mark at the end of each stream of the context that is not yet empty, or of one.
+    /// The marks of what was enqueued last in each stream of the context.
     Marks ends(const Context* context);
+    /// A new mark at the end of a stream.
     Marks end_of(Stream* stream);
+    /// Whether all that was enqueued has run, before a time.
+    bool drain(std::chrono::steady_clock::time_point end);
     /// Has the streams of the context wait, those that are created later too.
     void wait_in_all(Context* context, const Marks& marks);
 
@@ -99,6 +104,7 @@ private:
     Operation take(Stream*& of);
     std::string name(Epoch epoch);
     Stream* add_stream(Context* context, bool blocking);
+    void push(Stream* stream, Operation operation);
 
     std::mutex mutex;
     std::condition_variable changed;

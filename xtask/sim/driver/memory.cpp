@@ -20,7 +20,10 @@ static void* reserve(size_t bytes) {
 }
 
 Memory::Memory()
-    : arena((char*)reserve(ARENA)), shadow((Byte*)reserve(ARENA * sizeof(Byte))), limit(variable("SIM_MEMORY_MB", 4096) << 20) {}
+    : arena((char*)reserve(ARENA)), shadow((Byte*)reserve(ARENA * sizeof(Byte))), limit(variable("SIM_MEMORY_MB", 4096) << 20) {
+    // Before the first allocation there is a gap, too.
+    for (size_t& top : tops) top = ALIGNMENT;
+}
 
 uintptr_t Memory::allocate(int device, size_t bytes) {
     std::lock_guard lock(mutex);
@@ -53,8 +56,9 @@ size_t Memory::alike(const Byte* first, size_t most) {
     return count;
 }
 
-void Memory::begin(uintptr_t address, size_t bytes) {
-    std::fill_n(&shadow_of(address), bytes, Byte{{UNWRITTEN}, {}});
+void Memory::begin(const Accessor& accessor, uintptr_t address, size_t bytes) {
+    // Like a read of the operation that allocates: whoever writes has to come later.
+    std::fill_n(&shadow_of(address), bytes, Byte{{UNWRITTEN}, accessor.epoch});
     // What nobody has written shows where it is used all the same: NaN in every floating-point format.
     memset((void*)address, 0xFF, bytes);
 }
@@ -62,7 +66,7 @@ void Memory::begin(uintptr_t address, size_t bytes) {
 void Memory::end(const Accessor& accessor, uintptr_t address, size_t bytes) {
     for (size_t i = 0, count; i < bytes; i += count) {
         count = alike(&shadow_of(address + i), bytes - i);
-        if (shadow_of(address + i).written.bits != UNWRITTEN) write(accessor, (void*)(address + i), count);
+        write(accessor, (void*)(address + i), count);
     }
     std::fill_n(&shadow_of(address), bytes, Byte{{FREED}, {}});
     other_reads.erase(other_reads.lower_bound(address), other_reads.lower_bound(address + bytes));
@@ -103,9 +107,10 @@ bool Memory::can_use(const Accessor& accessor, const char* access, uintptr_t add
     }
 }
 
-bool Memory::is_written_in_part(const void* start, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        if (shadow_of((uintptr_t)start + i).written.stream()) return true;
+bool Memory::is_written_in_part(uintptr_t address) {
+    uintptr_t word = address & ~uintptr_t(3);
+    for (uintptr_t byte = word; byte < word + 4; byte++) {
+        if (shadow_of(byte).written.stream()) return true;
     }
     return false;
 }
@@ -117,9 +122,11 @@ void Memory::read(const Accessor& accessor, const void* start, size_t bytes) {
         Byte byte = *first;
         count = alike(first, end - address);
         // This operation has read them before, and that was looked at.
-        if (byte.read.bits == accessor.epoch.bits) continue;
+        if (byte.read.bits == accessor.epoch.bits && byte.written.bits != UNWRITTEN) continue;
         if (!can_use(accessor, "read", address)) return;
-        if (byte.written.bits == UNWRITTEN && (accessor.may_read_anything || (accessor.reads_words && is_written_in_part(start, bytes)))) continue;
+        // Word by word: a run may begin in one of which a part has been written, and end in another.
+        if (byte.written.bits == UNWRITTEN) count = std::min<size_t>(count, 4 - address % 4);
+        if (byte.written.bits == UNWRITTEN && (accessor.may_read_anything || (accessor.reads_words && is_written_in_part(address)))) continue;
         if (byte.written.bits == UNWRITTEN) {
             forbidden(accessor, "read", "nothing has been written there" + neighbour(accessor, address));
             return;
@@ -131,6 +138,7 @@ void Memory::read(const Accessor& accessor, const void* start, size_t bytes) {
         if (byte.read.bits && !accessor.before->has(byte.read)) {
             for (size_t i = 0; i < count; i++) {
                 auto& others = other_reads[address + i];
+                std::erase_if(others, [&](Epoch other) { return accessor.before->has(other); });
                 if (others.empty() || others.back().bits != byte.read.bits) others.push_back(byte.read);
             }
         }
@@ -149,7 +157,7 @@ void Memory::write(const Accessor& accessor, const void* start, size_t bytes) {
         if (byte.written.bits != UNWRITTEN && !accessor.before->has(byte.written)) {
             unordered(accessor, "write", "write", byte.written);
         } else if (byte.read.bits && !accessor.before->has(byte.read)) {
-            unordered(accessor, "write", "read", byte.read);
+            unordered(accessor, "write", byte.written.bits == UNWRITTEN ? "beginning" : "read", byte.read);
         } else if (!other_reads.empty()) {
             auto last = other_reads.lower_bound(address + count);
             for (auto found = other_reads.lower_bound(address); found != last; found = other_reads.erase(found)) {

@@ -26,6 +26,8 @@ struct Accessor {
 
 class Memory {
 public:
+    static constexpr int DEVICES = 4;
+
     Memory();
 
     /// A new allocation on a device, 512-byte aligned with a gap behind it; 0 where there is no room. Its bytes can be used once `begin` has run.
@@ -37,8 +39,8 @@ public:
 
     // What follows is only called by the thread that runs operations.
 
-    /// From here on the bytes are there, and nothing has been written to them.
-    void begin(uintptr_t address, size_t bytes);
+    /// From here on the bytes are there, and nothing has been written to them. What is not ordered afterwards must not use them.
+    void begin(const Accessor& accessor, uintptr_t address, size_t bytes);
     /// From here on they are not: every access that is not ordered before is a complaint, and so is every later one.
     void end(const Accessor& accessor, uintptr_t address, size_t bytes);
     void read(const Accessor& accessor, const void* address, size_t bytes);
@@ -49,7 +51,7 @@ public:
 
 private:
     /// Addresses, of all devices and of one.
-    static constexpr size_t ARENA = size_t(1) << 38, PART = ARENA / 4;
+    static constexpr size_t ARENA = size_t(1) << 38, PART = ARENA / DEVICES;
 
     /// States of a byte that no operation has written: epochs of the stream 0, which is none.
     enum State : uint32_t { NEVER_ALLOCATED, UNWRITTEN, FREED };
@@ -58,7 +60,7 @@ private:
     };
 
     std::string neighbour(const Accessor& accessor, uintptr_t address);
-    bool is_written_in_part(const void* start, size_t bytes);
+    bool is_written_in_part(uintptr_t address);
     static size_t alike(const Byte* first, size_t most);
     bool can_use(const Accessor& accessor, const char* access, uintptr_t address);
     Byte& shadow_of(uintptr_t address) { return shadow[address - (uintptr_t)arena]; }
@@ -69,7 +71,7 @@ private:
     std::mutex mutex;
     size_t limit;
     /// Of each device: where the next allocation lies, and how many bytes are allocated.
-    size_t tops[ARENA / PART] = {}, used[ARENA / PART] = {};
+    size_t tops[DEVICES] = {}, used[DEVICES] = {};
     std::map<uintptr_t, size_t> allocations;
     /// Of bytes that several streams have read without an order: all but the last read.
     std::map<uintptr_t, std::vector<Epoch>> other_reads;

@@ -6,8 +6,9 @@
 #include <set>
 #include <unistd.h>
 
-static std::mutex mutex;
-static std::set<std::string> complaints;
+// Never destroyed: other threads may complain while the process ends.
+static std::mutex& mutex = *new std::mutex;
+static auto& complaints = *new std::set<std::string>;
 
 void complain(const std::string& text) {
     std::lock_guard lock(mutex);
@@ -25,6 +26,7 @@ long variable(const char* name, long otherwise) {
 constexpr int FAILED = 86;
 
 __attribute__((destructor)) static void at_the_end() {
+    drain();
     std::lock_guard lock(mutex);
     if (complaints.empty()) return;
     fprintf(stderr, "simulated CUDA: %zu complaints\n", complaints.size());

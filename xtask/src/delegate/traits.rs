@@ -91,6 +91,8 @@ pub const TRAITS: &[Spec] = &[
 pub const INTERCEPTED: &[(&str, &str)] = &[
     ("FloatTensorOps", "float_into_data"),
     ("FloatTensorOps", "float_matmul"),
+    ("IntTensorOps", "int_into_data"),
+    ("BoolTensorOps", "bool_into_data"),
     ("ModuleOps", "linear"),
     ("ModuleOps", "linear_x_backward"),
     ("ModuleOps", "linear_weight_backward"),

@@ -1,11 +1,13 @@
 //! What runs on the simulated device: test programs, each in a process of its own, as many at a time as there are cores.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,8 +26,8 @@ struct Job {
     /// No test whose name contains one of these.
     skip: &'static [&'static str],
     variables: Vec<(&'static str, &'static str)>,
-    /// Whether the simulation has to complain: its events do nothing.
-    is_mutation: bool,
+    /// What the simulation has to complain of, where its events do nothing.
+    complaint: Option<&'static str>,
 }
 
 impl Job {
@@ -37,7 +39,7 @@ impl Job {
             only: &[],
             skip: &[],
             variables: vec![],
-            is_mutation: false,
+            complaint: None,
         }
     }
 
@@ -47,6 +49,12 @@ impl Job {
 
     fn skip(self, skip: &'static [&'static str]) -> Self {
         Self { skip, ..self }
+    }
+
+    /// Whether it runs a test.
+    fn takes(&self, test: &str) -> bool {
+        let is_in = |parts: &[&str]| parts.iter().any(|part| test.contains(part));
+        (self.only.is_empty() || is_in(self.only)) && !is_in(self.skip)
     }
 
     fn with(mut self, name: &'static str, value: &'static str) -> Self {
@@ -81,21 +89,26 @@ fn jobs() -> Vec<Job> {
         };
         jobs.extend([of("gpu"), of("simulated")]);
     }
-    for event in ["SIM_WITHOUT_RECORD", "SIM_WITHOUT_WAIT"] {
-        let mutation = |name, package, target, only| Job {
-            is_mutation: true,
-            ..Job::new(format!("{name}, {event}"), package, target).only(only).with(event, "1")
+    // What a product reads too early; and what is written, in memory that a pool has given out again, while a product still reads it.
+    let (early, late) =
+        ("read by cublasLtMatmul (", "is not ordered after the read by cublasLtMatmul (");
+    let (record, wait) = ("SIM_WITHOUT_RECORD", "SIM_WITHOUT_WAIT");
+    for (event, complaint) in [(record, early), (wait, late)] {
+        let mutation = |name, only| Job {
+            complaint: Some(complaint),
+            ..Job::new(format!("{name}, {event}"), "burn-fp8", "simulated")
+                .only(only)
+                .with(event, "1")
         };
-        jobs.extend([
-            mutation("order", "burn-fp8", "simulated", &["order::unfused"][..]),
-            mutation("order with Fusion", "burn-fp8", "simulated", &["order::fused"]),
-            mutation(
-                "order of cublaslt",
-                "burn-fp8-cublaslt",
-                "gpu",
-                &["products_are_ordered_with_several_streams_that_take_turns"],
-            ),
-        ]);
+        jobs.push(mutation("order", &["order::unfused"]));
+        jobs.push(mutation("order with Fusion", &["order::fused"]));
+    }
+    for (event, complaint) in
+        [(record, early), (wait, "is not ordered after the write by cublasLtMatmul (")]
+    {
+        let job = Job::new(format!("order of cublaslt, {event}"), "burn-fp8-cublaslt", "gpu");
+        let only = &["products_are_ordered_with_several_streams_that_take_turns"];
+        jobs.push(Job { complaint: Some(complaint), ..job.only(only).with(event, "1") });
     }
     jobs
 }
@@ -108,6 +121,7 @@ pub fn run_all(
     size: Size,
 ) -> Result<()> {
     let jobs = jobs();
+    check_complete(&jobs, folders, programs)?;
     let next = AtomicUsize::new(0);
     let results = Mutex::new(vec![]);
     thread::scope(|scope| {
@@ -145,17 +159,10 @@ fn run(
     filter: Option<&str>,
     size: Size,
 ) -> Result<Option<String>> {
-    let (program, folder) = programs.get(job.package, job.target)?;
-    let mut list = Command::new(program);
-    let list = list.args(["--ignored", "--list"]).envs(folders.variables()?).output()?;
-    let list = String::from_utf8_lossy(&list.stdout);
-    let tests: Vec<_> = list
-        .lines()
-        .filter_map(|line| line.strip_suffix(": test"))
-        .filter(|test| job.only.is_empty() || job.only.iter().any(|part| test.contains(part)))
-        .filter(|test| !job.skip.iter().any(|part| test.contains(part)))
-        .filter(|test| filter.is_none_or(|part| test.contains(part)))
-        .collect();
+    let place = programs.get(job.package, job.target)?;
+    let (program, folder) = place;
+    let mut tests = tests_of(place, folders)?;
+    tests.retain(|test| job.takes(test) && filter.is_none_or(|part| test.contains(part)));
     if tests.is_empty() {
         ensure!(filter.is_some(), "no test of {} is left", job.package);
         return Ok(None);
@@ -169,13 +176,13 @@ fn run(
         command.env("BURN_FP8_TEST_SIZE", "small");
     }
     command.stdout(file.try_clone()?).stderr(file);
-    let status = command.status().with_context(|| format!("cannot start {}", program.display()))?;
+    let status = status_in_time(command)
+        .with_context(|| format!("{} for {}", program.display(), log.display()))?;
     let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    if job.is_mutation {
-        let complained = said.contains("is not ordered after the ");
+    if let Some(complaint) = job.complaint {
         ensure!(
-            complained && !status.success(),
-            "the order was switched off, and nothing complained: see {}",
+            said.contains(complaint) && !status.success(),
+            "the order was switched off, and nothing said \"{complaint}\": see {}",
             log.display()
         );
         return Ok(Some("complained of, as it has to be".to_owned()));
@@ -188,7 +195,52 @@ fn run(
             if status.code() == Some(COMPLAINED) { ": the simulation complained" } else { "" };
         bail!("{status}{complaint}; all of it is in {}", log.display());
     }
-    let passed = format!("{} passed", tests.len());
-    ensure!(said.contains(&passed), "not all tests ran: see {}", log.display());
-    Ok(Some(passed))
+    // Tests that start themselves say so of one test each: the last line counts.
+    let passed = format!("ok. {} passed; 0 failed;", tests.len());
+    let result = said.lines().rfind(|line| line.starts_with("test result: "));
+    let all = result.is_some_and(|line| line.contains(&passed));
+    ensure!(all, "not all tests ran: see {}", log.display());
+    Ok(Some(format!("{} passed", tests.len())))
+}
+
+/// How a process ends, which has so long and no longer.
+fn status_in_time(mut command: Command) -> Result<ExitStatus> {
+    const LIMIT: Duration = Duration::from_secs(20 * 60);
+    let mut child = command.spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if start.elapsed() > LIMIT {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("it did not end within {} minutes", LIMIT.as_secs() / 60);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Fails where a test is in no job: a new module of tests would never run.
+fn check_complete(jobs: &[Job], folders: &Folders, programs: &Programs) -> Result<()> {
+    for (package, target) in
+        jobs.iter().map(|job| (job.package, job.target)).collect::<BTreeSet<_>>()
+    {
+        for test in tests_of(programs.get(package, target)?, folders)? {
+            let is_known = jobs.iter().any(|job| {
+                (job.package, job.target) == (package, target)
+                    && (job.takes(&test) || job.skip.iter().any(|part| test.contains(part)))
+            });
+            ensure!(is_known, "the test {test} of {package} is in no job of xtask/src/sim/jobs.rs");
+        }
+    }
+    Ok(())
+}
+
+/// The names of the ignored tests of a program.
+fn tests_of((program, _): &(PathBuf, PathBuf), folders: &Folders) -> Result<Vec<String>> {
+    let mut list = Command::new(program);
+    let list = list.args(["--ignored", "--list"]).envs(folders.variables()?).output()?;
+    let list = String::from_utf8(list.stdout)?;
+    Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }

@@ -22,7 +22,7 @@ pub fn fewer(count: usize, part: usize) -> usize {
     if is_small() { count / part } else { count }
 }
 
-/// That, and cuBLASLt in it.
+/// The context of the first device, and cuBLASLt in it.
 pub struct Gpu {
     pub context: Arc<CudaContext>,
     pub lt: CublasLt,

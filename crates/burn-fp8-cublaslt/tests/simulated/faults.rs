@@ -15,7 +15,7 @@ macro_rules! faults {
             #[test]
             #[ignore = "needs the simulated device: cargo xtask sim"]
             fn $name() {
-                with_fault($fault, concat!("faults::", stringify!($name)), $check);
+                with_fault($fault, $check);
             }
         )*
     };
@@ -107,8 +107,10 @@ fn multiply(gpu: &Gpu) -> Result<Launch, Error> {
     launch
 }
 
-/// The error keeps what they answered, and they are asked once.
+/// The error keeps what they answered, they are asked once, and nothing is left of it.
 fn refused_by_heuristics(answer: i32) {
+    let _context = bind();
+    let before = alive();
     let gpu = Gpu::new();
     for _ in 0..2 {
         let error = multiply(&gpu).unwrap_err();
@@ -118,4 +120,6 @@ fn refused_by_heuristics(answer: i32) {
         );
     }
     assert_eq!(gpu.lt.cache_statistics(), (1, 1));
+    drop(gpu);
+    assert_eq!(alive(), before);
 }

@@ -20,7 +20,7 @@ fn is_ours_alone(rule: Rule) -> bool {
         Rule::ScaleBatch => true,
         // That the documentation asks for this was not found again when the simulation's rules were written.
         Rule::ScaleBlockShape => true,
-        // Header: "usually" only.
+        // cublasLt.h says only that dimensions "usually" fit in 32 bits.
         Rule::DimensionRange | Rule::Extent => true,
         // Heuristics know no addresses and no outputs that overlap.
         Rule::StrideRange => true,

@@ -27,7 +27,7 @@ pub fn alive() -> [c_long; 6] {
 
 #[test]
 #[ignore = "needs the simulated device: cargo xtask sim"]
-fn nothing_is_left_of_a_library_that_has_multiplied_searched_and_failed() {
+fn nothing_is_left_of_a_library_that_has_multiplied_and_searched() {
     // The context of the tests is kept, so it is there before.
     drop(Gpu::new());
     let before = alive();
@@ -43,8 +43,6 @@ fn nothing_is_left_of_a_library_that_has_multiplied_searched_and_failed() {
             gpu.lt.tune(&case.problem, &device.pointers, case.alpha, case.beta, Search::default())
         }
         .unwrap();
-        let bad = ScaledMatmul::new(64, 48, 81, E4M3, E4M3, DataType::Bf16);
-        assert!(gpu.lt.prepare(&bad).is_err());
         let during = alive();
         for (kind, (before, during)) in KINDS.iter().zip(before.iter().zip(during)) {
             assert!(during > *before, "{kind}: there are some meanwhile");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::attention::attention_fallback;
-use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
+use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor};
 use burn::tensor::{Shape, TensorData, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
@@ -23,14 +23,21 @@ pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradien
     delayed::backward(|| B::backward(tensor))
 }
 
-/// What is read may rest on a product that has been refused meanwhile.
-pub(super) async fn float_into_data<B: Fp8Matmul>(
-    tensor: FloatTensor<B>,
-) -> Result<TensorData, ExecutionError> {
-    let data = B::float_into_data(tensor).await;
-    raise_refusal();
-    data
+/// Reads a tensor. What is read may rest on a product that has been refused meanwhile.
+macro_rules! into_data {
+    ($name:ident, $tensor:ident) => {
+        pub(super) async fn $name<B: Fp8Matmul>(
+            tensor: $tensor<B>,
+        ) -> Result<TensorData, ExecutionError> {
+            let data = B::$name(tensor).await;
+            raise_refusal();
+            data
+        }
+    };
 }
+into_data!(float_into_data, FloatTensor);
+into_data!(int_into_data, IntTensor);
+into_data!(bool_into_data, BoolTensor);
 
 pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,

@@ -3,7 +3,7 @@
 use burn::tensor::ops::FloatTensor;
 
 use super::backend::Fp8Engine;
-use super::launch::{Otherwise, raise_refusal, refusal};
+use super::launch::{Otherwise, refusal};
 use super::matrix::{GemmOperand, GemmOptions};
 use super::problem::NativeProblem;
 
@@ -14,7 +14,6 @@ pub(crate) fn native_gemm<B: Fp8Engine>(
     rhs: GemmOperand<B>,
     options: GemmOptions,
 ) -> FloatTensor<B> {
-    raise_refusal();
     if options.otherwise == Otherwise::Refuse {
         let problem = NativeProblem::of_gemm([&lhs, &rhs], &options);
         if let Err(fallback) = B::fp8_check_native(&B::int_device(&lhs.words), &problem) {

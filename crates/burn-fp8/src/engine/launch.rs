@@ -1,6 +1,8 @@
 //! What runs a product: whether it may be emulated, and what was done in the end.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
 use super::capability::Fallback;
 
@@ -11,28 +13,36 @@ pub enum Otherwise {
     Emulate,
     /// It panics, with what cuBLASLt says.
     Refuse,
-    /// The same, where it runs on a thread that others need: whoever next reads a tensor or asks for such a product panics.
-    RefuseLater,
+    /// It is emulated, on a thread that must not panic, and the thread that has asked for it panics when it next reads a tensor.
+    RefuseLater(ThreadId),
 }
 
 impl Otherwise {
-    /// On the thread of a stream, which a panic would leave without its tensors.
+    /// What is asked for here and becomes known in a stream, whose thread a panic would leave without its tensors.
+    ///
+    /// Panics where this thread has not yet been told of an earlier refusal.
     #[cfg(feature = "fusion")]
     pub(super) fn in_stream(self) -> Self {
-        match self {
-            Self::Refuse => Self::RefuseLater,
-            otherwise => otherwise,
+        if self != Self::Refuse {
+            return self;
         }
+        raise_refusal();
+        Self::RefuseLater(thread::current().id())
     }
 }
 
-/// What the next reader of a tensor is to be told.
-static REFUSED: Mutex<Option<String>> = Mutex::new(None);
+/// What threads are to be told of products that have been refused: the first of each.
+static REFUSED: Mutex<Option<HashMap<ThreadId, String>>> = Mutex::new(None);
 
-/// Panics where a product of a stream has been refused since it was last asked.
+/// What this thread is to be told, which is then told.
+pub(crate) fn take_refusal() -> Option<String> {
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    refused.as_mut()?.remove(&thread::current().id())
+}
+
+/// Panics where a product that this thread has asked for was refused meanwhile.
 pub(crate) fn raise_refusal() {
-    let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(refused) = refused {
+    if let Some(refused) = take_refusal() {
         panic!("{refused}");
     }
 }
@@ -74,10 +84,9 @@ pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<La
     if let Some(note) = to {
         let _ = note.set(Err(refused.clone()));
     }
-    if otherwise == Otherwise::Refuse {
-        panic!("{refused}");
-    }
-    *REFUSED.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
+    let Otherwise::RefuseLater(thread) = otherwise else { panic!("{refused}") };
+    let mut all = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get_or_insert_default().entry(thread).or_insert(refused);
 }
 
 /// What a product says that must run natively and cannot.

@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::product::{HighPrecision, Implementation, OperandReport, ProductReport};
 use super::site::Site;
-use crate::engine::{LaunchNote, Scalar, raise_refusal};
+use crate::engine::{LaunchNote, Scalar, take_refusal};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -161,7 +161,8 @@ impl PendingRan {
                 match note.get() {
                     Some(Ok(launched)) => launched.clone().into(),
                     Some(Err(refused)) => {
-                        raise_refusal();
+                        // Told here.
+                        let _ = take_refusal();
                         panic!("{refused}");
                     }
                     None => panic!(

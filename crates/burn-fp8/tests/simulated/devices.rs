@@ -65,15 +65,14 @@ where
 
 macro_rules! on_two_devices {
     ($($check:ident),*) => {
-        mod unfused { $(on_two_devices! { test $check, super::Unfused, "unfused" })* }
-        mod fused { $(on_two_devices! { test $check, super::Fused, "fused" })* }
+        mod unfused { $(on_two_devices! { test $check, super::Unfused })* }
+        mod fused { $(on_two_devices! { test $check, super::Fused })* }
     };
-    (test $check:ident, $backend:ty, $room:literal) => {
+    (test $check:ident, $backend:ty) => {
         #[test]
         #[ignore = "needs the simulated device: cargo xtask sim"]
         fn $check() {
-            let test = concat!("devices::", $room, "::", stringify!($check));
-            super::with_variable(super::DEVICES, "2", test, super::$check::<$backend>);
+            super::with_variable(super::DEVICES, "2", super::$check::<$backend>);
         }
     };
 }

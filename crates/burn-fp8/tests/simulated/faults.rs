@@ -1,12 +1,17 @@
 //! Under [`Execution::Auto`] a fault of ours is a fallback that the report names, and the result is right. Under [`Execution::Native`] it
 //! is a panic on the calling thread that names it. Nothing hangs, nothing is emulated in silence.
 //!
-//! What CubeCL makes of faults of its own stands below, as seen: a panic or an error where a tensor is read.
+//! What CubeCL makes of faults of its own stands below, as seen: a panic or an error where a tensor is read. Without NVRTC it is neither: its
+//! thread panics at each kernel, and what is read is memory that nothing has written (docs/hardware.md).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
 use burn_fp8::report::Implementation;
 use burn_fp8::{Capability, Execution, Fp8Backend, Fp8Matmul};
-use burn_fp8_test_support::faults::with_fault;
+use burn_fp8_test_support::faults::{with_fault, with_variable};
 
 use crate::common::panic_of;
 use crate::{Fused, Unfused, config, device, expected, is_native, product};
@@ -14,15 +19,14 @@ use crate::{Fused, Unfused, config, device, expected, is_native, product};
 /// Tests in processes of their own, with the fault: without Fusion and with it.
 macro_rules! faults {
     ($($name:ident, $fault:expr => $check:ident($($argument:expr),*);)*) => {
-        mod unfused { $(faults! { test $name, $fault, $check, super::Unfused, "unfused" $(, $argument)* })* }
-        mod fused { $(faults! { test $name, $fault, $check, super::Fused, "fused" $(, $argument)* })* }
+        mod unfused { $(faults! { test $name, $fault, $check, super::Unfused $(, $argument)* })* }
+        mod fused { $(faults! { test $name, $fault, $check, super::Fused $(, $argument)* })* }
     };
-    (test $name:ident, $fault:expr, $check:ident, $backend:ty, $room:literal $(, $argument:expr)*) => {
+    (test $name:ident, $fault:expr, $check:ident, $backend:ty $(, $argument:expr)*) => {
         #[test]
         #[ignore = "needs the simulated device: cargo xtask sim"]
         fn $name() {
-            let test = concat!("faults::", $room, "::", stringify!($name));
-            super::with_fault($fault, test, || super::$check::<$backend>($($argument),*));
+            super::with($fault, || super::$check::<$backend>($($argument),*));
         }
     };
 }
@@ -36,17 +40,44 @@ faults! {
     with_a_product_that_is_refused, "product=13" => falls_back("CUBLAS_STATUS_EXECUTION_FAILED");
     with_a_driver_that_is_older_than_the_library, "driver-version=12080" => is_emulated("update the driver");
     with_an_old_library, "cublaslt-version=120300" => is_emulated("is too old for FP8");
+    without_cublaslt, "without libcublasLt" => is_emulated("no cuBLASLt");
     without_a_device, "no-device" => has_no_device();
     where_kernels_do_not_compile, "compiler-fails" => fails_when_it_is_read("refused on demand");
     where_kernels_are_too_new_for_the_driver, "ptx-too-new" => fails_when_it_is_read("UNSUPPORTED_PTX_VERSION");
     // CubeCL says so, or its thread panics with it and the reader has "CallError".
-    with_an_illegal_address, "illegal-address=1" => fails_when_it_is_read("Error");
+    with_an_illegal_address, "illegal-address=1" => fails_on_the_device();
     without_memory_at_1, "out-of-memory=1" => is_right_or_says_why();
     without_memory_at_2, "out-of-memory=2" => is_right_or_says_why();
     without_memory_at_3, "out-of-memory=3" => is_right_or_says_why();
     without_memory_at_4, "out-of-memory=4" => is_right_or_says_why();
     without_memory_at_5, "out-of-memory=5" => is_right_or_says_why();
     without_memory_at_6, "out-of-memory=6" => is_right_or_says_why();
+}
+
+/// Runs a check in a process of its own: with a fault of the simulation, or without one of its libraries.
+fn with(fault: &str, check: impl FnOnce()) {
+    match fault.strip_prefix("without ") {
+        Some(library) => {
+            let folder = libraries_but(library);
+            with_variable("LD_LIBRARY_PATH", folder.to_str().expect("UTF-8"), check);
+        }
+        None => with_fault(fault, check),
+    }
+}
+
+/// A folder with the simulation's libraries, except for one.
+fn libraries_but(library: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("without-{library}"));
+    fs::create_dir_all(&folder).expect("a folder for tests");
+    let libraries = std::env::var_os("SIM_LIBRARIES").expect("cargo xtask sim sets it");
+    for entry in fs::read_dir(libraries).expect("the simulation is built") {
+        let entry = entry.expect("a library");
+        let link = folder.join(entry.file_name());
+        if !entry.file_name().to_string_lossy().starts_with(library) && !link.exists() {
+            symlink(entry.path(), link).expect("a link to a library");
+        }
+    }
+    folder
 }
 
 /// The device multiplies in FP8, this product it does not: the report says why, or the panic does.
@@ -97,7 +128,14 @@ fn fails_when_it_is_read<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
     assert!(message.contains(why), "{message}");
 }
 
-/// One allocation fails, of CubeCL or of cuBLASLt's workspace: the result is right, natively or by a fallback that is named, or there is none.
+/// No result comes of it.
+fn fails_on_the_device<B: Fp8Matmul<Device = CudaDevice>>() {
+    let message = panic_of(|| product::<B>(&config(Execution::Auto), &device(0)));
+    println!("as seen: {message}");
+    assert!(message.contains("ILLEGAL_ADDRESS") || message.contains("CallError"), "{message}");
+}
+
+/// This allocation fails and all after it, of CubeCL or of cuBLASLt's workspace: the result is right, natively or by a fallback that is named, or there is none.
 fn is_right_or_says_why<B: Fp8Matmul<Device = CudaDevice>>() {
     let run = || product::<B>(&config(Execution::Auto), &device(0));
     match std::panic::catch_unwind(run) {

@@ -5,7 +5,7 @@ use burn::tensor::ops::{BoolTensor, BoolTensorOps, Device, FloatTensor, IntTenso
 use burn::tensor::{BoolDType, FloatDType, IntDType, Scalar, Shape, Slice, TensorData};
 use core::future::Future;
 
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> BoolTensorOps<Self> for Fp8Backend<B>
 where
@@ -26,7 +26,7 @@ where
     fn bool_into_data(
         tensor: BoolTensor<B>,
     ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send {
-        <B as BoolTensorOps<B>>::bool_into_data(tensor)
+        intercept::bool_into_data::<B>(tensor)
     }
 
     fn bool_from_data(data: TensorData, device: &Device<B>) -> BoolTensor<B> {

@@ -9,7 +9,7 @@ use burn::tensor::{
 use core::future::Future;
 use core::ops::Range;
 
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> IntTensorOps<Self> for Fp8Backend<B>
 where
@@ -22,7 +22,7 @@ where
     fn int_into_data(
         tensor: IntTensor<B>,
     ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send {
-        <B as IntTensorOps<B>>::int_into_data(tensor)
+        intercept::int_into_data::<B>(tensor)
     }
 
     fn int_from_data(data: TensorData, device: &Device<B>) -> IntTensor<B> {

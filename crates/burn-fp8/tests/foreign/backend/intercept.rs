@@ -1,7 +1,8 @@
 //! What [`Foreign<B>`](super::Foreign) does itself: it has a name.
 
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor};
+use burn::tensor::TensorData;
+use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
+use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor};
 
 pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("foreign<{}>", B::name(device))
@@ -9,6 +10,24 @@ pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
 
 pub(crate) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     B::backward(tensor)
+}
+
+pub(crate) async fn float_into_data<B: Backend>(
+    tensor: FloatTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    B::float_into_data(tensor).await
+}
+
+pub(crate) async fn int_into_data<B: Backend>(
+    tensor: IntTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    B::int_into_data(tensor).await
+}
+
+pub(crate) async fn bool_into_data<B: Backend>(
+    tensor: BoolTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    B::bool_into_data(tensor).await
 }
 
 pub(crate) fn float_matmul<B: Backend>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
