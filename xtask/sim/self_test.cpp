@@ -141,6 +141,19 @@ int main(int, char** arguments) {
             s.launch(s.first, COUNT + 1);
             done(cuCtxSynchronize());
         }},
+        {"never-written-and-read-by-a-kernel", [&] {
+            done(cuMemFreeAsync(s.x, s.first));
+            done(cuMemAllocAsync(&s.x, BYTES, s.first));
+            s.launch(s.first);
+            done(cuCtxSynchronize());
+        }},
+        {"used-before-it-is-there", [&] {
+            done(cuStreamSynchronize(s.first));
+            CUdeviceptr z;
+            done(cuMemAllocAsync(&z, BYTES, s.first));
+            // Nothing waits for the end: what is left then runs all the same.
+            done(cuMemsetD8Async(z, 0, BYTES, s.second));
+        }},
         {"never-written", [&] {
             std::vector<float> y(COUNT);
             done(cuMemcpyDtoHAsync(y.data(), s.y, BYTES, s.first));

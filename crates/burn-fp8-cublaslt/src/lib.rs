@@ -10,7 +10,7 @@
 //! burn-fp8 uses single products with a scale per tensor or none, with bias, activation and amax, by the heuristics' first choice.
 //! C, batches, scales per row and block, auxiliary outputs and the timed search are for other users of this crate.
 //!
-//! What runs on the device has never been run so far: no GPU was at hand.
+//! What runs on the device has run on a simulated one only: no GPU was at hand.
 //!
 //! Three layers: [`raw`] declares the C functions and returns their status as `Result`; [`descriptor`] and [`context`] own handles and memory; the
 //! types above check everything before they call. Libraries are loaded when first used: see [`library`].

@@ -11,9 +11,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Size;
 use super::libraries::{COMPLAINED, Folders};
 use super::programs::Programs;
+
+/// How large tests are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// For two cores and minutes.
+    Small,
+    /// As on a GPU: hours.
+    Full,
+}
 
 /// One process.
 struct Job {

@@ -12,7 +12,7 @@ use crate::repository::root;
 pub const COMPLAINED: i32 = 86;
 
 /// Scenarios of `xtask/sim/self_test.cpp`, and what must be complained of.
-const SCENARIOS: [(&str, Option<&str>); 8] = [
+const SCENARIOS: [(&str, Option<&str>); 10] = [
     ("ordered", None),
     ("ordered-by-the-host", None),
     ("read-too-early", Some("is not ordered after the ")),
@@ -20,7 +20,9 @@ const SCENARIOS: [(&str, Option<&str>); 8] = [
     ("freed-too-early", Some("free")),
     ("used-after-it-was-freed", Some("the memory has been freed")),
     ("out-of-bounds", Some("out of bounds")),
-    ("never-written", Some("nothing has been written there")),
+    ("never-written", Some("read by a copy to the host")),
+    ("never-written-and-read-by-a-kernel", Some("read by the kernel mirror")),
+    ("used-before-it-is-there", Some("write by a fill")),
 ];
 
 /// Orders in which streams run: a self test must end alike in all.

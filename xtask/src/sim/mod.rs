@@ -7,18 +7,10 @@ mod programs;
 use anyhow::{Context, Result};
 
 use crate::steps::Steps;
+pub use jobs::Size;
 use jobs::run_all;
 use libraries::Folders;
 use programs::Programs;
-
-/// How large tests are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// For two cores and minutes.
-    Small,
-    /// As on a GPU: hours.
-    Full,
-}
 
 /// What `cargo test` has to build of this repository for [`run`], and no more.
 pub const TESTS: [&str; 15] = [
