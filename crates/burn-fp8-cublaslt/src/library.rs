@@ -1,4 +1,4 @@
-//! Loading of libcuda and libcublasLt: once per process, with a typed error where one is missing.
+//! Loading of libcuda and libcublasLt, and whether NVRTC is there: once per process, with a typed error where one is missing.
 #![allow(unsafe_code, reason = "loads C libraries; presence is checked first, since cudarc panics")]
 
 use std::sync::OnceLock;
@@ -46,6 +46,20 @@ pub fn cublaslt() -> Result<&'static Lt, Unavailable> {
             .map_err(|function| Unavailable::MissingFunction { library: "libcublasLt", function })
     });
     loaded.as_ref().map_err(Clone::clone)
+}
+
+/// Checks that NVRTC is there, which compiles CubeCL's kernels. Products need none.
+///
+/// # Errors
+///
+/// [`Unavailable::NoNvrtc`].
+pub fn require_nvrtc() -> Result<(), Unavailable> {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: opens and closes libnvrtc, whose initializers may run at any time.
+    match PRESENT.get_or_init(|| unsafe { cudarc::nvrtc::sys::is_culib_present() }) {
+        true => Ok(()),
+        false => Err(Unavailable::NoNvrtc { tried: candidates(&["nvrtc"]) }),
+    }
 }
 
 /// The file names that cudarc looks for, in its order.

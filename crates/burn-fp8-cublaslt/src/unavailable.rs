@@ -25,6 +25,15 @@ pub enum Unavailable {
         /// The file names that were looked for.
         tried: Vec<String>,
     },
+    /// NVRTC is missing.
+    #[error(
+        "no NVRTC, which compiles kernels: none of {} was found; install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, and add the folder of libnvrtc.so.13 or .12 to LD_LIBRARY_PATH",
+        list(tried)
+    )]
+    NoNvrtc {
+        /// The file names that were looked for.
+        tried: Vec<String>,
+    },
     /// A library lacks a function.
     #[error(
         "{library} lacks the function {function}: it is older than CUDA 12 or damaged; update it"

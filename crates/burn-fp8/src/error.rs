@@ -54,4 +54,12 @@ pub enum Fp8Error {
         /// Why it cannot.
         reason: String,
     },
+    /// The device computes nothing, and what is read from it would be no result.
+    #[error("backend `{backend}` computes nothing on this device: {reason}")]
+    DeviceUnusable {
+        /// The name of the backend.
+        backend: String,
+        /// What is missing.
+        reason: String,
+    },
 }

@@ -91,10 +91,21 @@ fn other_backends_train_too() {
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_trains_in_each_precision() {
+    trains_in_each_precision("wgpu");
+}
+
+/// Built with `cuda`, or with `examples-common/cuda` on a simulated device.
+#[test]
+#[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
+fn cuda_trains_in_each_precision() {
+    trains_in_each_precision("cuda");
+}
+
+fn trains_in_each_precision(backend: &str) {
     let folder = folder();
     for precision in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
         let run = folder.path().join(precision);
-        let arguments = ["train", "--size", "smoke", "--epochs", "2", "--backend", "wgpu"];
+        let arguments = ["train", "--size", "smoke", "--epochs", "2", "--backend", backend];
         let more = ["--precision", precision, "--out", text(&run), "--length", "8"];
         let (stdout, _) = succeeds(&[&arguments[..], &more].concat());
         let outcome = json(run.join("outcome.json"));

@@ -51,6 +51,18 @@ fn fp8_is_as_accurate_as_f32() {
     }
 }
 
+#[test]
+#[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
+fn cuda_trains_in_fp8() {
+    let report = json("cuda", &["--backend", "cuda", "--epochs", "2"]);
+    assert_eq!(not_in_fp8(&report), [""; 0]);
+    for recipe in ["f32"].iter().chain(&FP8) {
+        // Guessing is right at one of ten.
+        let accuracy = accuracies(&report, recipe)[0];
+        assert!(accuracy > 0.5, "{recipe}: {accuracy}");
+    }
+}
+
 /// With FP8 off, every recipe is as accurate as f32: the test above must not take that for FP8.
 #[test]
 fn fp8_that_is_off_is_not_taken_for_fp8() {

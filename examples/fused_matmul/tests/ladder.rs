@@ -58,6 +58,12 @@ fn odd_sizes_run_on_other_backends_too() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
+fn every_step_runs_natively_on_a_gpu() {
+    check(&["--backend", "cuda", "--execution", "native"], "64×96×128");
+}
+
+#[test]
 fn the_seed_is_all_that_it_depends_on() {
     assert_eq!(climb(&["--seed", "3"]), climb(&["--seed", "3"]));
     assert_ne!(climb(&["--seed", "3"]), climb(&["--seed", "4"]));

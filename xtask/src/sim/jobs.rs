@@ -89,6 +89,9 @@ fn jobs() -> Vec<Job> {
         // It fills 4 GiB of device memory: the simulation knows of each byte, in eight.
         Job::new("kernels", "burn-fp8-kernels", "gpu").skip(&["more_elements_than_32_bits_reach"]),
         Job::new("faults and devices", "burn-fp8", "simulated"),
+        Job::new("char-lm", "char-lm", "training"),
+        Job::new("digits", "digits", "training"),
+        Job::new("fused_matmul", "fused_matmul", "ladder"),
     ];
     for capability in ["89", "90", "100"] {
         let of = |target| {

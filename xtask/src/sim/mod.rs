@@ -13,7 +13,7 @@ use libraries::Folders;
 use programs::Programs;
 
 /// What `cargo test` has to build of this repository for [`run`], and no more.
-pub const TESTS: [&str; 15] = [
+pub const TESTS: [&str; 25] = [
     "--locked",
     "-p",
     "burn-fp8",
@@ -21,6 +21,16 @@ pub const TESTS: [&str; 15] = [
     "burn-fp8-cublaslt",
     "-p",
     "burn-fp8-kernels",
+    "-p",
+    "char-lm",
+    "-p",
+    "digits",
+    "-p",
+    "fused_matmul",
+    "--test",
+    "training",
+    "--test",
+    "ladder",
     "--test",
     "cuda",
     "--test",
@@ -28,7 +38,7 @@ pub const TESTS: [&str; 15] = [
     "--test",
     "simulated",
     "--features",
-    "burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda",
+    "burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda,examples-common/cuda",
 ];
 
 /// Builds the simulation, tests it, and runs the GPU tests on it whose names contain the filter: those that `cargo test` builds with these arguments.

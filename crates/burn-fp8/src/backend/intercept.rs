@@ -23,21 +23,24 @@ pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradien
     delayed::backward(|| B::backward(tensor))
 }
 
-/// Reads a tensor. What is read may rest on a product that has been refused meanwhile.
+/// Reads a tensor. What is read may rest on a product that has been refused meanwhile, or on nothing that was computed.
 macro_rules! into_data {
-    ($name:ident, $tensor:ident) => {
+    ($name:ident, $device:ident, $tensor:ident) => {
         pub(super) async fn $name<B: Fp8Matmul>(
             tensor: $tensor<B>,
         ) -> Result<TensorData, ExecutionError> {
+            if let Err(error) = B::fp8_usable(&B::$device(&tensor)) {
+                return Err(ExecutionError::WithContext { reason: error.to_string() });
+            }
             let data = B::$name(tensor).await;
             raise_refusal();
             data
         }
     };
 }
-into_data!(float_into_data, FloatTensor);
-into_data!(int_into_data, IntTensor);
-into_data!(bool_into_data, BoolTensor);
+into_data!(float_into_data, float_device, FloatTensor);
+into_data!(int_into_data, int_device, IntTensor);
+into_data!(bool_into_data, bool_device, BoolTensor);
 
 pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,

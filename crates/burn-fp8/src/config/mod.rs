@@ -124,23 +124,24 @@ impl Fp8Config {
     ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
-    /// asked for and the device, or the recipe, has none.
+    /// asked for and the device, or the recipe, has none; [`Fp8Error::DeviceUnusable`] where the device computes nothing.
     pub fn check<B: Fp8Engine>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
-        match self.execution {
-            Execution::Native if self.enabled => {
-                let reason = match B::fp8_capability(device) {
-                    Capability::FakeQuantized { reason } => reason.into_owned(),
-                    Capability::MatrixUnit(_) => return Ok(()),
-                    Capability::Native(_) => match self.recipe.granularity() {
-                        Granularity::PerTensor => return Ok(()),
-                        Granularity::PerRow => Fallback::PerRow.to_string(),
-                    },
-                };
-                Err(Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason })
-            }
-            _ => Ok(()),
+        let capability = B::fp8_usable(device)?;
+        if !self.enabled || self.execution != Execution::Native {
+            return Ok(());
         }
+        let reason = match capability {
+            Capability::FakeQuantized { reason } | Capability::Unusable { reason } => {
+                reason.into_owned()
+            }
+            Capability::MatrixUnit(_) => return Ok(()),
+            Capability::Native(_) => match self.recipe.granularity() {
+                Granularity::PerTensor => return Ok(()),
+                Granularity::PerRow => Fallback::PerRow.to_string(),
+            },
+        };
+        Err(Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason })
     }
 
     /// Checks what does not depend on a device. What was read from JSON is valid.

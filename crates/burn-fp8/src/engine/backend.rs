@@ -17,6 +17,7 @@ use super::scalar::Scalar;
 use super::scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 use super::tensor::add_bias;
 use super::unit::{QuantizedCodes, UnitOperand, UnitOptions};
+use crate::error::Fp8Error;
 
 /// What a backend does with FP8 codes: quantizes, decodes, multiplies.
 ///
@@ -120,6 +121,17 @@ pub trait Fp8Engine: Backend {
     fn fp8_capability(device: &Self::Device) -> Capability {
         let _ = device;
         Capability::FakeQuantized { reason: "burn-fp8 has no native path for this backend".into() }
+    }
+
+    /// What a device can do, or [`Fp8Error::DeviceUnusable`].
+    fn fp8_usable(device: &Self::Device) -> Result<Capability, Fp8Error> {
+        match Self::fp8_capability(device) {
+            Capability::Unusable { reason } => Err(Fp8Error::DeviceUnusable {
+                backend: Self::name(device),
+                reason: reason.into_owned(),
+            }),
+            capability => Ok(capability),
+        }
     }
 
     /// Whether a device with tensor cores has an algorithm for a product, else why not. On the calling thread, also where products run on

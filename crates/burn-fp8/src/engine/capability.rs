@@ -17,6 +17,11 @@ pub enum Capability {
         /// Why they do not run natively.
         reason: Cow<'static, str>,
     },
+    /// Nothing that the device is asked for is computed, and nothing but this says so: products panic, and reading a tensor is an error.
+    Unusable {
+        /// What is missing.
+        reason: Cow<'static, str>,
+    },
 }
 
 /// A device with FP8 tensor cores, and the libraries that drive them.
@@ -59,6 +64,7 @@ impl fmt::Display for Capability {
             Self::Native(device) => write!(f, "native: {device}"),
             Self::MatrixUnit(unit) => write!(f, "native: {unit}"),
             Self::FakeQuantized { reason } => write!(f, "fake-quantized: {reason}"),
+            Self::Unusable { reason } => write!(f, "unusable: {reason}"),
         }
     }
 }

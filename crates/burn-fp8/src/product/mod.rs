@@ -26,5 +26,5 @@ pub(crate) use native::Native;
 pub(crate) use operand::{Measured, SavedOperand};
 pub use ops::Fp8Products;
 pub use plan::Product;
-pub(crate) use plan::{capability, linear_gemm, native_unavailable, path};
+pub(crate) use plan::{capability, linear_gemm, native_unavailable, path, usable};
 pub(crate) use units::{MeasuredCodes, Units};

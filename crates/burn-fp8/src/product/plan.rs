@@ -192,12 +192,13 @@ fn check(
 /// Where a product runs. Panics where it is to run natively and cannot.
 fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatTensor<B>) -> Path {
     let execution = config.execution;
+    let device = B::float_device(operand);
     if execution == Execution::FakeQuantized {
+        usable::<B>(&device);
         return Path::FakeQuantized;
     }
-    let device = B::float_device(operand);
     let reason = match capability::<B>(&device) {
-        Capability::FakeQuantized { reason } => Err(reason),
+        Capability::FakeQuantized { reason } | Capability::Unusable { reason } => Err(reason),
         Capability::MatrixUnit(_) => return Path::MatrixUnit,
         Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
             Ok(Some(Fallback::Batched))
@@ -216,9 +217,14 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
     }
 }
 
-/// What the device does with a product that is about to run.
+/// What a device can do. Panics where it computes nothing.
+pub(crate) fn usable<B: Fp8Engine>(device: &B::Device) -> Capability {
+    B::fp8_usable(device).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What the device does with a product that is about to run. Panics where it computes nothing.
 pub(crate) fn capability<B: Fp8Engine>(device: &B::Device) -> Capability {
-    match B::fp8_capability(device) {
+    match usable::<B>(device) {
         Capability::MatrixUnit(_) => {
             // The operating system may refuse the unit that was expected: only now is it known.
             choose_unit();
@@ -234,17 +240,19 @@ pub(crate) fn native_unavailable<B: Fp8Engine>(device: &B::Device, reason: Strin
 
 /// Where products of this tensor, of two matrices, run. Panics where they have to run natively and cannot.
 pub(crate) fn path<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) -> Path {
+    let device = B::float_device(tensor);
     if execution == Execution::FakeQuantized {
+        usable::<B>(&device);
         return Path::FakeQuantized;
     }
-    let device = B::float_device(tensor);
     match (capability::<B>(&device), execution) {
         (Capability::Native(_), _) => Path::Native,
         (Capability::MatrixUnit(_), _) => Path::MatrixUnit,
-        (Capability::FakeQuantized { reason }, Execution::Native) => {
-            native_unavailable::<B>(&device, reason.into_owned())
-        }
-        (Capability::FakeQuantized { .. }, _) => Path::FakeQuantized,
+        (
+            Capability::FakeQuantized { reason } | Capability::Unusable { reason },
+            Execution::Native,
+        ) => native_unavailable::<B>(&device, reason.into_owned()),
+        (Capability::FakeQuantized { .. } | Capability::Unusable { .. }, _) => Path::FakeQuantized,
     }
 }
 

@@ -83,6 +83,7 @@ pub fn scaled_matmul<B: Fp8Products>(
 ) -> Result<ScaledOutput<B>, Fp8Error> {
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
+    B::fp8_usable(&device)?;
     let execution = config::current().config.execution;
     let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
     if execution == Execution::Native

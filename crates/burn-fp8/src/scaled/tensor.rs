@@ -8,6 +8,7 @@ use super::codes::Fp8Codes;
 use crate::engine::tensor::{constant, primitive};
 use crate::engine::{CodesPrimitive, Fp8Engine, Scalar, ScaleRule, portable};
 use crate::error::Fp8Error;
+use crate::product;
 
 /// A tensor in FP8: codes, one scale for all of them, and the format. `x ≈ code × scale`.
 ///
@@ -76,6 +77,7 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     }
 
     fn quantize_by(tensor: Tensor<B, D>, format: Fp8Format, scale: ScaleRule<B>) -> Self {
+        product::usable::<B>(&tensor.device());
         if tensor.shape().num_elements() == 0 {
             let codes = Fp8Codes::from_bytes(vec![], tensor.dims(), format, &tensor.device());
             let scale = match scale {

@@ -2,18 +2,19 @@
 //! is a panic on the calling thread that names it. Nothing hangs, nothing is emulated in silence.
 //!
 //! What CubeCL makes of faults of its own stands below, as seen: a panic or an error where a tensor is read. Without NVRTC it is neither: its
-//! thread panics at each kernel, and what is read is memory that nothing has written (docs/hardware.md).
+//! thread panics at each kernel, and what is read is memory that nothing has written. So we refuse the device.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{Int, Tensor};
 use burn_cubecl::cubecl::cuda::CudaDevice;
 use burn_fp8::report::Implementation;
-use burn_fp8::{Capability, Execution, Fp8Backend, Fp8Matmul};
-use burn_fp8_test_support::faults::{with_fault, with_variable};
+use burn_fp8::{Capability, Execution, Fp8Backend, Fp8Format, Fp8Matmul, Fp8Tensor};
+use burn_fp8_test_support::faults::{with_fault, with_variable, without_variable};
 
-use crate::common::panic_of;
+use crate::common::{self, panic_of};
 use crate::{Fused, Unfused, config, device, expected, product};
 
 /// Tests in processes of their own, with the fault: without Fusion and with it.
@@ -42,6 +43,8 @@ faults! {
     with_an_old_library, "cublaslt-version=120300" => is_emulated("is too old for FP8");
     without_cublaslt, "without libcublasLt" => is_emulated("no cuBLASLt");
     without_a_device, "no-device" => has_no_device();
+    without_nvrtc, "without libnvrtc" => is_unusable("no NVRTC");
+    without_headers, "without CUDA_PATH" => is_unusable("the headers of CUDA");
     where_kernels_do_not_compile, "compiler-fails" => fails_when_it_is_read("refused on demand");
     where_kernels_are_too_new_for_the_driver, "ptx-too-new" => fails_when_it_is_read("UNSUPPORTED_PTX_VERSION");
     // CubeCL says so, or its thread panics with it and the reader has "CallError".
@@ -54,6 +57,7 @@ faults! {
 /// Runs a check in a process of its own: with a fault of the simulation, or without one of its libraries.
 fn with(fault: &str, check: impl FnOnce()) {
     match fault.strip_prefix("without ") {
+        Some(variable @ "CUDA_PATH") => without_variable(variable, check),
         Some(library) => {
             let folder = libraries_but(library);
             with_variable("LD_LIBRARY_PATH", folder.to_str().expect("UTF-8"), check);
@@ -109,6 +113,40 @@ fn is_emulated<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
     assert_eq!(report.products[0].ran, Implementation::FakeQuantized, "{report}");
     let message = panic_of(|| product::<B>(&config(Execution::Native), &device(0)));
     assert!(message.contains("Execution::Native") && message.contains(why), "{message}");
+}
+
+/// Nothing is computed: whoever asks for a product, or reads a tensor, is told why, whatever the execution.
+fn is_unusable<B: Fp8Matmul<Device = CudaDevice>>(why: &str) {
+    if let Some(found) = ["/usr/local/cuda", "/opt/cuda", "/usr/bin/nvcc"]
+        .iter()
+        .find(|path| Path::new(path).exists())
+        && why.contains("headers")
+    {
+        return println!("skipped: CubeCL finds the headers by {found}, too");
+    }
+    let device = device(0);
+    let capability = Fp8Backend::<B>::capability(&device);
+    assert!(matches!(capability, Capability::Unusable { .. }), "{capability}");
+    for execution in [Execution::Auto, Execution::FakeQuantized, Execution::Native] {
+        let told = |message: String| {
+            assert!(message.contains("computes nothing") && message.contains(why), "{message}");
+        };
+        told(config(execution).check::<B>(&device).expect_err("not usable").to_string());
+        told(panic_of(|| product::<B>(&config(execution), &device)));
+    }
+    let read = panic_of(|| {
+        common::values(Tensor::<Fp8Backend<B>, 1>::from_floats([1.0, 2.0], &device) * 2.0)
+    });
+    assert!(read.contains("computes nothing") && read.contains(why), "{read}");
+    let int = Tensor::<Fp8Backend<B>, 1, Int>::from_ints([1, 2], &device) * 2;
+    let error = int.try_into_data().expect_err("nothing was computed").to_string();
+    assert!(error.contains("computes nothing") && error.contains(why), "{error}");
+    let bool = Tensor::<Fp8Backend<B>, 1>::from_floats([1.0, 2.0], &device).greater_elem(1.5);
+    let error = bool.try_into_data().expect_err("nothing was computed").to_string();
+    assert!(error.contains("computes nothing") && error.contains(why), "{error}");
+    let message =
+        panic_of(|| Fp8Tensor::quantize(Tensor::<B, 2>::zeros([16, 16], &device), Fp8Format::E4M3));
+    assert!(message.contains(why), "{message}");
 }
 
 /// The capability says so without a panic; CubeCL panics once a tensor is made.

@@ -225,7 +225,9 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
         match B::fp8_capability(&a.codes.device()) {
             Capability::Native(_) => scaled::scaled_matmul::<B>(a, b_t, request),
             // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
-            Capability::FakeQuantized { .. } | Capability::MatrixUnit(_) => {
+            Capability::FakeQuantized { .. }
+            | Capability::MatrixUnit(_)
+            | Capability::Unusable { .. } => {
                 Self::fp8_scaled_matmul_emulated(a, b_t, request)
             }
         }

@@ -1,9 +1,11 @@
 //! What CUDA devices can do: asked of the driver once for each.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
+use burn_cubecl::cubecl::cuda::install::cuda_path;
 use burn_fp8_cublaslt::CublasLt;
 
 use crate::engine::capability::{Capability, Fallback, NativeDevice};
@@ -19,6 +21,11 @@ pub(in crate::engine::cube) fn capability(device: &CudaDevice) -> Capability {
 
 fn probe(index: usize) -> Capability {
     let ordinal = u32::try_from(index).unwrap_or(u32::MAX);
+    if burn_fp8_cublaslt::require_device(ordinal).is_ok()
+        && let Err(reason) = require_compiler()
+    {
+        return Capability::Unusable { reason };
+    }
     match burn_fp8_cublaslt::Capability::probe(ordinal) {
         Ok(found) => {
             let device = NativeDevice {
@@ -30,6 +37,15 @@ fn probe(index: usize) -> Capability {
             Capability::Native(Arc::new(device))
         }
         Err(unavailable) => Capability::FakeQuantized { reason: unavailable.to_string().into() },
+    }
+}
+
+/// Whether CubeCL can compile kernels. Where it cannot, its thread panics at each of them, and tensors are read as if they had been computed.
+fn require_compiler() -> Result<(), Cow<'static, str>> {
+    burn_fp8_cublaslt::library::require_nvrtc().map_err(|missing| missing.to_string())?;
+    match cuda_path() {
+        Some(_) => Ok(()),
+        None => Err("the headers of CUDA, which kernels include, were not found; install the CUDA toolkit, or set CUDA_PATH to the folder with include/cuda_runtime.h".into()),
     }
 }
 
