@@ -14,7 +14,13 @@ pub struct Floors {
 pub const FLOORS: Floors = Floors {
     crates: &[
         &["burn-fp8-core", "burn-fp8-test-support"],
-        &["burn-fp8-cpu", "burn-fp8-cublaslt", "burn-fp8-kernels", "burn-fp8-report"],
+        &[
+            "burn-fp8-checkpoint",
+            "burn-fp8-cpu",
+            "burn-fp8-cublaslt",
+            "burn-fp8-kernels",
+            "burn-fp8-report",
+        ],
         &["burn-fp8"],
         &[
             "burn-fp8-bench",

@@ -1,0 +1,159 @@
+//! A value of a configuration that knows its file and its key, so that errors can say them.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::CheckpointError;
+use crate::safetensors::read_small;
+use crate::text;
+
+/// The largest configuration, in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// The most values in a configuration: each takes tens of bytes of memory, whatever its length in the file.
+const MAX_VALUES: usize = 1 << 20;
+
+/// Reads a file as JSON.
+pub(super) fn read(path: &Path) -> Result<(String, Value), CheckpointError> {
+    let error = |found: String| {
+        CheckpointError::file(path, found, "a JSON object of UTF-8 text", "fetch the file again")
+    };
+    let json = String::from_utf8(read_small(path, MAX_CONFIG)?)
+        .map_err(|_| error("bytes that are not UTF-8".into()))?;
+    // Values are separated or begun by one of these.
+    if json.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > MAX_VALUES {
+        let (found, expected) = ("too many values", format!("at most {MAX_VALUES}"));
+        return Err(CheckpointError::file(path, found, expected, ""));
+    }
+    match serde_json::from_str(&json) {
+        Ok(value @ Value::Object(_)) => Ok((json, value)),
+        Ok(_) => Err(error("JSON that is no object".into())),
+        Err(reason) => Err(error(format!("JSON that cannot be read ({})", text::reason(reason)))),
+    }
+}
+
+/// A value and where it is.
+#[derive(Clone)]
+pub(super) struct Node<'a> {
+    file: &'a Path,
+    key: String,
+    value: &'a Value,
+}
+
+impl<'a> Node<'a> {
+    /// A whole file.
+    pub(super) fn new(file: &'a Path, value: &'a Value) -> Self {
+        Self { file, key: String::new(), value }
+    }
+
+    fn below(&self, key: &str) -> String {
+        match self.key.as_str() {
+            "" => key.to_owned(),
+            above => format!("{above}.{key}"),
+        }
+    }
+
+    /// The value of a key. Null is as good as absent, and where there is no object, nothing is in it.
+    pub(super) fn get(&self, key: &str) -> Option<Self> {
+        let value = self.value.get(key).filter(|value| !value.is_null())?;
+        Some(Self { file: self.file, key: self.below(key), value })
+    }
+
+    /// The values of an object, by their keys.
+    pub(super) fn entries(&self) -> Result<Vec<Self>, CheckpointError> {
+        let object = self.value.as_object().ok_or_else(|| self.error("an object"))?;
+        let node =
+            |(key, value): (&String, _)| Self { file: self.file, key: self.below(key), value };
+        Ok(object.iter().map(node).collect())
+    }
+
+    /// Whether there is something in it: an object or a list that is not empty, or another value.
+    pub(super) fn says_something(&self) -> bool {
+        match self.value {
+            Value::Object(object) => !object.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            Value::Null => false,
+            _ => true,
+        }
+    }
+
+    /// The object that this is, or an error.
+    pub(super) fn object(self) -> Result<Self, CheckpointError> {
+        match self.value {
+            Value::Object(_) => Ok(self),
+            _ => Err(self.error("an object")),
+        }
+    }
+
+    pub(super) fn text(&self) -> Result<&'a str, CheckpointError> {
+        self.value.as_str().ok_or_else(|| self.error("a text"))
+    }
+
+    pub(super) fn boolean(&self) -> Option<bool> {
+        self.value.as_bool()
+    }
+
+    pub(super) fn integer(&self) -> Option<i64> {
+        self.value.as_i64()
+    }
+
+    pub(super) fn positive(&self) -> Option<usize> {
+        usize::try_from(self.value.as_u64()?).ok().filter(|number| *number > 0)
+    }
+
+    /// Rows and columns of a block.
+    pub(super) fn block(&self) -> Result<[usize; 2], CheckpointError> {
+        let expected = "two positive integers, rows and columns of a block, such as [128, 128]";
+        let positive = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|n| *n > 0);
+        match self.value.as_array().map(Vec::as_slice) {
+            Some([rows, columns]) => match (positive(rows), positive(columns)) {
+                (Some(rows), Some(columns)) => Ok([rows, columns]),
+                _ => Err(self.error(expected)),
+            },
+            _ => Err(self.error(expected)),
+        }
+    }
+
+    pub(super) fn texts(&self) -> Result<Vec<&'a str>, CheckpointError> {
+        let texts = self.value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+        texts.ok_or_else(|| self.error("a list of texts"))
+    }
+
+    /// That this is not what was expected.
+    pub(super) fn error(&self, expected: impl Into<String>) -> CheckpointError {
+        self.error_with(expected, "")
+    }
+
+    /// That this is not what was expected, and what to do.
+    pub(super) fn error_with(&self, expected: impl Into<String>, advice: &str) -> CheckpointError {
+        self.wrong(&self.key, text::text(&self.value.to_string()), expected, advice)
+    }
+
+    /// That a key is absent.
+    pub(super) fn missing(&self, key: &str, expected: impl Into<String>) -> CheckpointError {
+        self.wrong(&self.below(key), "no such key, or null".into(), expected, "")
+    }
+
+    fn wrong(
+        &self,
+        key: &str,
+        found: String,
+        expected: impl Into<String>,
+        advice: &str,
+    ) -> CheckpointError {
+        let (path, key) = (self.file.into(), key.into());
+        CheckpointError::Config {
+            path,
+            key,
+            found,
+            expected: expected.into(),
+            advice: advice.into(),
+        }
+    }
+
+    /// A warning about it.
+    pub(super) fn warning(&self, message: &str) -> String {
+        format!("{}: {}: {message}", text::path(self.file), text::name(&self.key))
+    }
+}

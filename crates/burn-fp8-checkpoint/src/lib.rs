@@ -1,0 +1,37 @@
+//! FP8 checkpoints as Hugging Face's hub has them, read and written. Needs neither Burn nor a GPU.
+//!
+//! - [`Checkpoint::open`]: a folder or a file. Opening reads headers and configurations; layers are read when they are asked for.
+//! - [`Checkpoint::format`], [`layers`](Checkpoint::layers), [`tensors`](Checkpoint::tensors): what it is and what it holds.
+//! - [`Checkpoint::linear`]: a [`QuantizedLinear`], with [`Scales`] in one form for all formats, and the [`Activations`] that it is meant for.
+//! - [`Export`]: layers and tensors, written as compressed-tensors does.
+//!
+//! Files are not trusted: what headers and configurations say is checked before it is used, and every [`CheckpointError`] names the file, what was found
+//! and what was expected. A *scale* is always the dequantization multiplier: `x ≈ code × scale`, also where files call it `weight_scale_inv`.
+
+mod checkpoint;
+mod config;
+mod error;
+mod files;
+mod format;
+mod layer;
+mod numbers;
+mod plan;
+mod safetensors;
+mod scheme;
+mod text;
+mod values;
+mod verify;
+mod write;
+
+pub use checkpoint::Checkpoint;
+pub use config::Method;
+pub use error::CheckpointError;
+pub use format::{Format, LayerKind};
+pub use layer::{Activations, LayerInfo, PlainTensor, QuantizedLinear, Scales, TensorInfo};
+pub use safetensors::Dtype;
+pub use scheme::{ActivationScaling, WeightScaling};
+pub use write::Export;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

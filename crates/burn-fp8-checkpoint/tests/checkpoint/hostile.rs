@@ -1,0 +1,291 @@
+//! Files that were made to do harm: to hang, to fill memory, to be obeyed by a terminal.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use burn_fp8_checkpoint::Checkpoint;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::common::{f32s, folder, golden, ones};
+
+fn refusal(path: &Path) -> String {
+    Checkpoint::open(path).map(drop).unwrap_err().to_string()
+}
+
+/// A file with this header and so many bytes of zeros behind it, which take no place on the disk.
+fn write_sparse(path: &Path, header: &str, data: u64) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    file.set_len(8 + header.len() as u64 + data).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_at_once() {
+    for pipe in
+        ["model.safetensors", "config.json", "model.safetensors.index.json", "hf_quant_config.json"]
+    {
+        let folder = TempDir::new().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(golden("modelopt").join(file), folder.path().join(file)).unwrap();
+        }
+        if pipe == "model.safetensors.index.json" {
+            fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+        }
+        let path = folder.path().join(pipe);
+        let _ = fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = refusal(folder.path());
+        assert!(error.contains(pipe) && error.contains("a pipe or a device"), "{error}");
+    }
+    assert!(refusal(Path::new("/dev/zero")).contains("config.json"));
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let folder = TempDir::new().unwrap();
+    assert!(refusal(folder.path()).contains("neither model.safetensors nor"));
+    assert!(refusal(&folder.path().join("model.safetensors")).contains("cannot read"));
+    fs::write(folder.path().join("model.safetensors"), b"").unwrap();
+    let error = refusal(folder.path());
+    assert!(error.contains("config.json") && error.contains("cannot read"), "{error}");
+    fs::create_dir(folder.path().join("config.json")).unwrap();
+    assert!(refusal(folder.path()).contains("it is a folder"));
+}
+
+#[test]
+fn large_configurations_are_not_read() {
+    let folder = folder("{}", &[f32s("a", &[1], &[1.0])]);
+    let config = folder.path().join("config.json");
+    File::create(&config).unwrap().set_len(100 << 20).unwrap();
+    let error = refusal(folder.path());
+    assert!(error.contains("104857600 bytes") && error.contains("16777216"), "{error}");
+
+    // Each of these takes two bytes in the file and more in memory.
+    fs::write(&config, format!("{{\"a\":[{}0]}}", "0,".repeat(5 << 20))).unwrap();
+    assert!(refusal(folder.path()).contains("too many values"));
+
+    fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    fs::write(&config, "{}").unwrap();
+    let index = folder.path().join("model.safetensors.index.json");
+    File::create(&index).unwrap().set_len(100 << 20).unwrap();
+    assert!(refusal(folder.path()).contains("104857600 bytes"));
+}
+
+#[test]
+fn deep_json_is_no_overflow_of_the_stack() {
+    let folder = folder("{}", &[f32s("a", &[1], &[1.0])]);
+    let deep = |open: &str, close: &str| {
+        format!("{{\"quantization_config\":{}1{}}}", open.repeat(400_000), close.repeat(400_000))
+    };
+    for json in [deep("[", "]"), deep("{\"a\":", "}")] {
+        fs::write(folder.path().join("config.json"), json).unwrap();
+        assert!(refusal(folder.path()).contains("recursion limit"));
+    }
+    fs::write(folder.path().join("config.json"), "{}").unwrap();
+    for unread in ["\"a\"", "\"__metadata__\"", "\"weight_map\""] {
+        let json = format!("{{{unread}:{}{}}}", "[".repeat(400_000), "]".repeat(400_000));
+        write_sparse(&folder.path().join("model.safetensors"), &json, 0);
+        refusal(folder.path());
+    }
+    fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    let index = format!("{{\"x\":{}{}}}", "[".repeat(400_000), "]".repeat(400_000));
+    fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+    assert!(refusal(folder.path()).contains("index.json"));
+}
+
+#[test]
+fn shapes_and_names_of_any_length_are_refused() {
+    let folder = folder("{}", &[]);
+    let model = folder.path().join("model.safetensors");
+    let shape = format!(
+        r#"{{"a":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,1]}}}}"#,
+        "1,".repeat(1 << 20)
+    );
+    write_sparse(&model, &shape, 1);
+    let error = refusal(folder.path());
+    assert!(error.contains("`a`") && error.contains("at most 16 sizes"), "{error}");
+    let name = "n".repeat(1 << 20);
+    write_sparse(
+        &model,
+        &format!(r#"{{"{name}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#),
+        1,
+    );
+    let error = refusal(folder.path());
+    assert!(error.contains("1048576 bytes") && error.len() < 1000, "{error}");
+    for (field, word) in [
+        (r#""dtype":"U8","shape":[-1],"data_offsets":[0,1]"#, "`a`"),
+        (r#""dtype":"U8","shape":[1],"data_offsets":[0,1,2]"#, "`a`"),
+        (r#""dtype":"U8","shape":[1],"data_offsets":[0.5,1]"#, "`a`"),
+        (r#""dtype":"U8","shape":[1]"#, "data_offsets"),
+        (r#""dtype":"F4","shape":[1],"data_offsets":[0,1]"#, "whole number of bytes"),
+        (r#""dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]"#, "duplicate field"),
+    ] {
+        write_sparse(&model, &format!(r#"{{"a":{{{field}}}}}"#), 1);
+        let error = refusal(folder.path());
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn messages_are_short_and_obeyed_by_no_terminal() {
+    let name = format!("a\u{1b}[2J\n{}", "x".repeat(500));
+    let config = json!({ "quantization_config": { "quant_method": "\u{1b}[31m".repeat(50_000) } });
+    let tensors = [ones(&format!("{name}.weight"), [2, 2])];
+    let folder = folder(&config.to_string(), &tensors);
+    let error = refusal(folder.path());
+    assert!(!error.contains('\u{1b}') && error.len() < 1500, "{error}");
+    let config = json!({ "quantization_config": { "quant_method": "fp8" } });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = refusal(folder.path());
+    assert!(!error.contains(['\u{1b}', '\n']) && error.len() < 1500, "{error}");
+    assert!(error.contains("`a\\u{1b}[2J\\nxxx"), "{error}");
+}
+
+#[test]
+fn expressions_take_little_time() {
+    let groups = json!({ "g": {
+        "weights": { "type": "float" }, "targets": ["Linear", "re:(a|a)*(a|a)*(a|a)*b", "re:((a{1,50}){1,50}){1,50}"],
+    } });
+    let config = json!({ "quantization_config": { "quant_method": "compressed-tensors", "config_groups": groups } });
+    let name = "a".repeat(900);
+    let tensors = [
+        ones(&format!("{name}.weight"), [2, 2]),
+        f32s(&format!("{name}.weight_scale"), &[1], &[1.0]),
+    ];
+    let folder = folder(&config.to_string(), &tensors);
+    let start = Instant::now();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert!(start.elapsed().as_secs() < 10);
+    // The last one would take more memory than is given to it.
+    assert!(checkpoint.warnings()[0].contains("{1,50}"), "{:?}", checkpoint.warnings());
+}
+
+/// What the process has read and the most memory that it had, in bytes.
+#[cfg(target_os = "linux")]
+fn used() -> (u64, u64) {
+    let field = |file: &str, key: &str| {
+        let text = fs::read_to_string(file).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    (field("/proc/self/io", "rchar:"), field("/proc/self/status", "VmHWM:") * 1024)
+}
+
+/// Runs a test again in a process of its own, whose memory is then that of this test alone, and the work there.
+#[cfg(target_os = "linux")]
+fn alone(test: &str, work: impl FnOnce()) {
+    const ALONE: &str = "BURN_FP8_CHECKPOINT_TEST_ALONE";
+    if std::env::var(ALONE).is_ok_and(|alone| alone == test) {
+        return work();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--test-threads=1"])
+        .env(ALONE, test)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn opening_8_gb_reads_little() {
+    alone("hostile::opening_8_gb_reads_little", open_8_gb);
+}
+
+#[cfg(target_os = "linux")]
+fn open_8_gb() {
+    let folder = TempDir::new().unwrap();
+    fs::write(
+        folder.path().join("config.json"),
+        r#"{"quantization_config":{"quant_method":"fp8"}}"#,
+    )
+    .unwrap();
+    let (mut header, mut end) = (String::from("{"), 0_u64);
+    for layer in 0..512 {
+        let weight = end + 4096 * 4096;
+        header += &format!(
+            r#""{layer}.weight":{{"dtype":"F8_E4M3","shape":[4096,4096],"data_offsets":[{end},{weight}]}},"#
+        );
+        end = weight + 4;
+        header += &format!(
+            r#""{layer}.weight_scale_inv":{{"dtype":"F32","shape":[],"data_offsets":[{weight},{end}]}},"#
+        );
+    }
+    header.pop();
+    header += "}";
+    let model = folder.path().join("model.safetensors");
+    write_sparse(&model, &header, end);
+    // The scale of layer 3.
+    let mut file = fs::OpenOptions::new().write(true).open(&model).unwrap();
+    let place = 8 + header.len() as u64 + 4 * (4096 * 4096 + 4) - 4;
+    file.seek(SeekFrom::Start(place)).unwrap();
+    file.write_all(&0.5_f32.to_le_bytes()).unwrap();
+
+    let (start, (read, memory)) = (Instant::now(), used());
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let (seconds, (read_after, memory_after)) = (start.elapsed().as_secs_f64(), used());
+    assert_eq!(checkpoint.layers().len(), 512);
+    assert!(
+        end > 8_000_000_000 && read_after - read < 1_000_000,
+        "{} bytes read",
+        read_after - read
+    );
+    assert!(memory_after - memory < 20 << 20, "{} bytes of memory", memory_after - memory);
+    assert!(seconds < 5.0, "{seconds} s");
+    // A layer takes its own bytes.
+    let layer = checkpoint.linear("3").unwrap();
+    assert_eq!(layer.scales().values(), [0.5]);
+    assert!(used().0 - read_after < 4096 * 4096 + 10_000);
+    let error = checkpoint.linear("4").unwrap_err().to_string();
+    assert!(error.contains("`4.weight_scale_inv`: found 0;"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn verifying_takes_little_memory() {
+    alone("hostile::verifying_takes_little_memory", verify_256_mb);
+}
+
+#[cfg(target_os = "linux")]
+fn verify_256_mb() {
+    let folder = TempDir::new().unwrap();
+    fs::write(
+        folder.path().join("config.json"),
+        r#"{"quantization_config":{"quant_method":"fp8"}}"#,
+    )
+    .unwrap();
+    let header = r#"{"s.weight_scale":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"s.weight":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[4,268435460]}}"#;
+    let model = folder.path().join("model.safetensors");
+    write_sparse(&model, header, (1 << 28) + 4);
+    let mut file = fs::OpenOptions::new().write(true).open(&model).unwrap();
+    file.seek(SeekFrom::Start(8 + header.len() as u64)).unwrap();
+    file.write_all(&0.5_f32.to_le_bytes()).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let (read, memory) = used();
+    checkpoint.verify().unwrap();
+    let (read_after, memory_after) = used();
+    assert!(read_after - read > 1 << 28, "all of it");
+    assert!(memory_after - memory < 32 << 20, "{} bytes of memory", memory_after - memory);
+    // One NaN in the last place.
+    file.seek(SeekFrom::End(-1)).unwrap();
+    file.write_all(&[0xFF]).unwrap();
+    let error = checkpoint.verify().unwrap_err().to_string();
+    assert!(error.contains("0xFF, NaN at [16383, 16383]"), "{error}");
+}
+
+#[test]
+fn a_tensor_beyond_memory_is_an_error() {
+    let folder = folder("{}", &[]);
+    let header = r#"{"a":{"dtype":"U8","shape":[8000000000000],"data_offsets":[0,8000000000000]}}"#;
+    write_sparse(&folder.path().join("model.safetensors"), header, 8_000_000_000_000);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let error = checkpoint.tensor("a").map(drop).unwrap_err().to_string();
+    assert!(error.contains("`a`") && error.contains("8000000000000 bytes"), "{error}");
+}
