@@ -7,6 +7,7 @@
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
 
+pub mod e8m0;
 mod filter;
 mod format;
 mod gemm;
@@ -24,7 +25,8 @@ pub use gemm::{Gemm, GemmRole, Operand, ProductKind};
 pub use history::AmaxHistory;
 pub use layout::{Layouts, PADDING};
 pub use recipe::{
-    AmaxChoice, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError, Scaling,
+    AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
+    ScaleRounding, Scaling,
 };
 
 #[cfg(doctest)]

@@ -4,7 +4,7 @@
 //! [`MIN_SCALE`] and [`largest`]; 1 where amax is 0. All in f32. TransformerEngine and torchao store the reciprocal; here a
 //! scale is always the dequantization multiplier, `x ≈ code × scale`.
 
-use crate::{Fp8Format, Recipe};
+use crate::{Fp8Format, Granularity, Recipe, e8m0};
 
 /// The smallest scale: the smallest normal f32, 2^-126. Smaller ones would be flushed to zero on some devices.
 pub const MIN_SCALE: f32 = f32::MIN_POSITIVE;
@@ -23,6 +23,15 @@ pub fn from_amax(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     let scale = amax / format.max() * power_of_two(recipe.margin);
     let scale = if recipe.power_of_two { round_up_to_power_of_two(scale) } else { scale };
     scale.clamp(MIN_SCALE, largest(recipe))
+}
+
+/// The scale of a block, or of a tensor, whose largest finite magnitude is `amax`: that of [`e8m0::from_amax`] where the recipe is MXFP8, else
+/// that of [`from_amax`].
+pub fn of_block(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
+    match recipe.granularity() {
+        Granularity::Mx(rounding) => e8m0::decode(e8m0::from_amax(amax, format, rounding)),
+        _ => from_amax(amax, format, recipe),
+    }
 }
 
 /// The largest scale of a recipe: [`MAX_SCALE`], or the largest power of two.

@@ -2,6 +2,8 @@
 
 use burn_fp8_core::Fp8Format;
 
+use crate::powers::{Grid, Powers};
+
 /// A matrix of FP8 codes in memory, or a batch of matrices of one shape.
 ///
 /// Either its rows or its columns lie without gaps between their elements.
@@ -17,6 +19,8 @@ pub struct Codes<'a> {
     pub(crate) line_stride: usize,
     /// Whether the elements of a column are next to each other, not those of a row.
     pub(crate) transposed: bool,
+    /// What blocks of the matrix are multiplied by.
+    pub(crate) powers: Option<Grid<'a>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +55,8 @@ impl<'a> Codes<'a> {
         );
         // Not `rows * columns`, which may overflow where there are no matrices.
         let starts = Starts::Stride(codes.len() / batch.max(1));
-        Self { codes, format, shape, batch, starts, line_stride: columns, transposed: false }
+        let line_stride = columns;
+        Self { codes, format, shape, batch, starts, line_stride, transposed: false, powers: None }
     }
 
     /// Rows that are `stride` elements apart: part of a wider matrix.
@@ -71,16 +76,17 @@ impl<'a> Codes<'a> {
         let (batch, starts) = (1, Starts::Stride(0));
         let shape = [rows, columns];
         let line_stride = if rows <= 1 { columns } else { stride };
-        Self { codes, format, shape, batch, starts, line_stride, transposed: false }
+        Self { codes, format, shape, batch, starts, line_stride, transposed: false, powers: None }
     }
 
     /// A batch of matrices like this one, which begin as many elements after it. They may overlap.
     ///
     /// # Panics
-    /// If it is a batch of matrices already, or one ends beyond the codes.
+    /// If it is a batch of matrices already, or one ends beyond the codes, or its blocks have powers.
     #[track_caller]
     pub fn starting_at(self, starts: &'a [usize]) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices does not begin anew", self.batch);
+        assert!(self.powers.is_none(), "a matrix with powers does not begin anew");
         let this = self.matrix(0);
         let [rows, columns] = self.shape;
         let [lines, elements] = if self.transposed { [columns, rows] } else { [rows, columns] };
@@ -95,7 +101,8 @@ impl<'a> Codes<'a> {
     /// The same memory, seen as the transpose of the matrix, or of each matrix.
     pub fn transpose(self) -> Self {
         let [rows, columns] = self.shape;
-        Self { shape: [columns, rows], transposed: !self.transposed, ..self }
+        let powers = self.powers.map(Grid::transpose);
+        Self { shape: [columns, rows], transposed: !self.transposed, powers, ..self }
     }
 
     /// One matrix as the operand of each product of a batch.
@@ -106,6 +113,18 @@ impl<'a> Codes<'a> {
     pub fn broadcast(self, batch: usize) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices is not broadcast", self.batch);
         Self { batch, ..self.matrix(0) }
+    }
+
+    /// Multiplies each block of the matrix, as it is seen now, by a power of two. Powers that it had are forgotten.
+    ///
+    /// In a product, blocks must have a multiple of 32 elements along the dimension that is summed; the last ones may have fewer.
+    ///
+    /// # Panics
+    /// If there are not as many exponents as blocks, one is positive or below [`Powers::lowest`], or it is a batch of matrices.
+    #[track_caller]
+    pub fn with_powers(self, powers: Powers<'a>) -> Self {
+        assert!(self.batch == 1, "a batch of {} matrices has no powers: 1 has", self.batch);
+        Self { powers: Some(Grid::new(powers, self.format, self.shape)), ..self }
     }
 
     /// Rows and columns of a matrix.

@@ -19,8 +19,9 @@ use crate::unit::Unit;
 
 /// Multiplies `lhs` `[M, K]` by `rhs` `[K, N]`, or each matrix of two batches, on rayon's current pool.
 ///
-/// Codes are multiplied exactly and summed in f32; NaN and infinities come out as IEEE has it. The results of a unit do not depend on the
-/// number of threads. `Portable` decodes both operands to f32 and multiplies them with the crate `gemm`.
+/// Codes are multiplied exactly, as are the powers of two of their blocks ([`Powers`](crate::Powers)), and summed in f32; NaN and infinities
+/// come out as IEEE has it. The results of a unit do not depend on the number of threads. `Portable` decodes both operands to f32 and
+/// multiplies them with the crate `gemm`.
 ///
 /// # Panics
 /// If the machine lacks the unit, or shapes, scales, bias and output do not fit each other.

@@ -5,6 +5,7 @@
 //!
 //! - [`Unit`]: what a CPU multiplies on: AMX, AVX-512 BF16, or f32 on anything. Found at run time, can be forced.
 //! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
+//! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8.
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
@@ -36,6 +37,7 @@ mod kernel;
 mod memory;
 mod pack;
 mod portable;
+mod powers;
 mod product;
 mod round;
 #[cfg(target_arch = "x86_64")]
@@ -50,6 +52,7 @@ pub use dispatch::matmul_on_simulated_tiles;
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
+pub use powers::Powers;
 pub use unit::{Unit, UnitError, cpu_name};
 
 #[cfg(doctest)]

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
 use crate::kernel::WIDTH;
+use crate::powers::Grid;
 use crate::product::Product;
 
 /// Multiplications that are worth waking other threads for.
@@ -81,6 +82,28 @@ fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
             parallel::decode(codes, 1.0, matrix.format, values);
         }
     }
+    if let Some(powers) = matrix.powers {
+        let powers = if matrix.transposed { powers.transpose() } else { powers };
+        multiply(&mut values, elements, &powers);
+    }
     let elements = elements as isize;
     (values, if matrix.transposed { [1, elements] } else { [elements, 1] })
+}
+
+/// Multiplies numbers, in lines of `elements`, by the powers of their blocks.
+fn multiply(values: &mut [f32], elements: usize, powers: &Grid<'_>) {
+    let width = powers.block()[1];
+    let line = |(line, values): (usize, &mut [f32])| {
+        let start = powers.row(line);
+        for (values, place) in values.chunks_mut(width).zip(powers.columns(0, width)) {
+            // From 2^-117 on: a normal number.
+            let power = f32::from_bits(((127 + powers.exponent(start + place)) as u32) << 23);
+            values.iter_mut().for_each(|x| *x *= power);
+        }
+    };
+    let lines = elements.max(1);
+    match values.len() < WORTHWHILE {
+        true => values.chunks_mut(lines).enumerate().for_each(line),
+        false => values.par_chunks_mut(lines).enumerate().for_each(line),
+    }
 }

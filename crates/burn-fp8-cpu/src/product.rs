@@ -1,6 +1,8 @@
 //! The operands of a product.
 
 use crate::codes::Codes;
+use crate::pack::STEP;
+use crate::powers::Grid;
 
 /// Two operands that fit each other.
 pub(crate) struct Product<'a> {
@@ -13,7 +15,7 @@ pub(crate) struct Product<'a> {
 }
 
 /// # Panics
-/// If they do not fit each other.
+/// If they do not fit each other, or blocks of one begin between the steps of panels.
 #[track_caller]
 pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
     let ([m, k], [depth, n]) = (lhs.shape, rhs.shape);
@@ -27,5 +29,15 @@ pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
         lhs.batch,
         rhs.batch
     );
+    let rhs_powers = rhs.powers.map(Grid::transpose);
+    for (name, powers) in [("left", lhs.powers), ("right", rhs_powers)] {
+        if let Some(powers) = powers {
+            let [_, along] = powers.block();
+            assert!(
+                along.is_multiple_of(STEP),
+                "blocks of the {name} operand have {along} elements along K, no multiple of {STEP}"
+            );
+        }
+    }
     Product { lhs, rhs, batch: lhs.batch, m, n, k }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8_cpu::{Activation, Codes, Epilogue, Output, Scales, matmul_with_amax};
+use burn_fp8_cpu::{Activation, Codes, Epilogue, Output, Powers, Scales, matmul_with_amax};
 use common::{FORMATS, PLAIN, Runner};
 
 const HUGE: usize = usize::MAX;
@@ -50,6 +50,65 @@ fn codes_that_are_no_matrix_are_refused() {
     // The last row needs no gap behind it.
     assert_eq!(Codes::strided(&codes, E4M3, [2, 4], 8).shape(), [2, 4]);
     assert_eq!(Codes::strided(&codes, E4M3, [1, 4], HUGE).shape(), [1, 4]);
+}
+
+#[test]
+fn powers_that_do_not_fit_a_matrix_are_refused() {
+    let codes = [0x38u8; 130];
+    let zeros = [0i16; 12];
+    for format in FORMATS {
+        let matrix = Codes::rows(&codes, format, [2, 65]);
+        let with = |exponents: &[i16], block| _ = matrix.with_powers(Powers { exponents, block });
+        with(&zeros[..6], [1, 32]);
+        for count in [0, 2, 4, 5, 7, 12] {
+            let parts = [&*format!("{count} exponents"), "2 × 3 blocks 1 × 32", "2 × 65"];
+            refused(&parts, || with(&zeros[..count], [1, 32]));
+        }
+        // Blocks of the transpose are another grid.
+        let powers = Powers { exponents: &zeros[..6], block: [32, 1] };
+        refused(&["6 exponents", "1 × 65 blocks 32 × 1"], || _ = matrix.with_powers(powers));
+        assert_eq!(matrix.transpose().with_powers(powers).shape(), [65, 2]);
+        with(&zeros[..1], [HUGE, HUGE]);
+        for block in [[0, 32], [1, 0]] {
+            let part = format!("{} × {}", block[0], block[1]);
+            refused(&[&part], || with(&zeros[..6], block));
+        }
+        let lowest = Powers::lowest(format);
+        for exponent in [1, i16::MAX, lowest - 1, i16::MIN] {
+            let parts = [&*exponent.to_string(), &format!("{format} is not from {lowest} to 0")];
+            refused(&parts, || with(&[0, exponent], [2, 64]));
+        }
+        with(&[0, lowest], [2, 64]);
+        let powers = Powers { exponents: &zeros[..2], block: [1, 32] };
+        let batch = Codes::batch(&codes[..4], format, 2, [2, 1]);
+        refused(&["batch of 2", "powers"], || _ = batch.with_powers(powers));
+        refused(&["batch of 0", "powers"], || _ = matrix.broadcast(0).with_powers(powers));
+        let matrix = Codes::rows(&codes[..4], format, [2, 2]).with_powers(powers);
+        refused(&["powers"], || _ = matrix.starting_at(&[0]));
+    }
+}
+
+#[test]
+fn blocks_that_begin_between_the_steps_of_a_product_are_refused() {
+    let codes = [0x38u8; 130];
+    let (lhs, rhs) =
+        (Codes::rows(&codes, E4M3, [2, 65]), Codes::rows(&codes, E4M3, [2, 65]).transpose());
+    for runner in Runner::all() {
+        let mut y = [0f32; 4];
+        for along in [1, 16, 31, 33, 65, 100] {
+            let exponents = vec![0; 65usize.div_ceil(along)];
+            let left = Powers { exponents: &exponents, block: [2, along] };
+            let right = Powers { exponents: &exponents, block: [along, 2] };
+            let parts = [&*format!("{along} elements along K"), "multiple of 32"];
+            let (a, b) = (lhs.with_powers(left), rhs.with_powers(right));
+            let part = ["left operand"];
+            refused(&parts, || runner.run(a, rhs, &PLAIN, Output::F32(&mut y)));
+            refused(&part, || runner.run(a, rhs, &PLAIN, Output::F32(&mut y)));
+            refused(&parts, || runner.run(lhs, b, &PLAIN, Output::F32(&mut y)));
+            refused(&["right operand"], || runner.run(lhs, b, &PLAIN, Output::F32(&mut y)));
+        }
+        assert_eq!(y, [0.0; 4], "nothing is written");
+    }
 }
 
 #[test]

@@ -170,6 +170,8 @@ fn how(role: GemmRole, alternative: Alternative) -> String {
             format!("Use {} × {} for the operands{gradient}", formats[0], formats[1])
         }
         Alternative::PerRow => "Use row-wise scales".into(),
+        Alternative::Blockwise => "Use scales of blocks of 128 (Recipe::blockwise)".into(),
+        Alternative::Mxfp8 => "Use MXFP8 (Recipe::mxfp8)".into(),
     }
 }
 

@@ -4,9 +4,9 @@
 mod common;
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
-use burn_fp8_core::{GemmRole, Recipe};
+use burn_fp8_core::{GemmRole, Operand, Recipe};
 use burn_fp8_report::sample::{
-    Alternative, Lines, Matrix, OperandSample, ProductStats, product, sizes, spread,
+    Alternative, Lines, MAX_SIDE, Matrix, OperandSample, ProductStats, product, sizes, spread,
 };
 use burn_fp8_report::{Advice, Histogram, MatrixSqnr, POOR, Sqnr, rounding_limit};
 use common::{decibels_of, nearest, operand, random};
@@ -32,7 +32,8 @@ fn rounding_of_evenly_spread_mantissas_leaves_the_limit() {
     for (format, limit) in [(E4M3, 32.5), (E5M2, 26.5)] {
         let sample =
             OperandSample { scale: Some(1.0), format, ..operand(values.clone(), [64, 64], format) };
-        let sqnr = sample.stats(Lines::Rows, Recipe::current()).sqnr.decibels().unwrap();
+        let sqnr =
+            sample.stats(Operand::Input, Lines::Rows, Recipe::current()).sqnr.decibels().unwrap();
         assert!((sqnr - limit).abs() < 0.1, "{format}: {sqnr}");
         // Two such operands, with errors that have nothing to do with each other, are 3 dB worse.
         assert!((rounding_limit([format, format]) - (limit - 3.0)).abs() < 0.1);
@@ -44,7 +45,7 @@ fn powers_of_two_under_a_power_of_two_are_exact() {
     // amax 1.75: scale 2^-8, and the smallest of them, 2^-15, is a subnormal number of it.
     let values: Vec<f32> = (0..16).map(|i| 2f32.powi(-i)).chain([1.75, -0.5]).collect();
     let x = operand(values[2..].to_vec(), [4, 4], E4M3);
-    let stats = x.stats(Lines::Rows, Recipe::current());
+    let stats = x.stats(Operand::Input, Lines::Rows, Recipe::current());
     assert_eq!(stats.scale, 2f32.powi(-8));
     assert_eq!(stats.sqnr.decibels(), Some(f64::INFINITY));
     let product = product(GemmRole::Output, [&x, &x], Recipe::current());
@@ -60,7 +61,7 @@ fn what_is_lost_is_counted() {
     values.extend([2f32.powi(-10) * 1.01; 2]);
     values.extend([448.0, -449.0, 500.0, f32::NAN, f32::INFINITY, 1.0, 1.0]);
     let sample = OperandSample { scale: Some(1.0), ..operand(values, [4, 4], E4M3) };
-    let stats = sample.stats(Lines::Rows, Recipe::current());
+    let stats = sample.stats(Operand::Input, Lines::Rows, Recipe::current());
     let counts = (stats.zeros, stats.flushed, stats.saturated, stats.non_finite);
     assert_eq!(counts, (4, 3, 2, 2));
     assert_eq!(stats.share(stats.flushed), 3.0 / 16.0);
@@ -143,6 +144,72 @@ fn products_and_predictions_agree_with_the_table_of_codes() {
     };
     let rows = reference(operands, [m, n, k], [E4M3, E4M3], line);
     check(predicted(&stats, Alternative::PerRow), rows);
+}
+
+/// Blocks along K, cut off by its end: with the definition of MXFP8's scales, and with those of blocks of 128, where a weight's are square.
+#[test]
+fn blocks_have_scales_of_their_own() {
+    let [m, n, k] = [6, 140, 150];
+    let mut x = random(1, m * k);
+    x[40..50].iter_mut().for_each(|x| *x *= 4096.0);
+    let w = random(2, k * n);
+    let samples = [operand(x.clone(), [m, k], E4M3), operand(w.clone(), [k, n], E4M3)];
+    let stats = product(GemmRole::Output, [&samples[0], &samples[1]], Recipe::current());
+    let power = |amax: f32| 2f64.powf((f64::from(amax) / 448.0).log2().ceil());
+    let amax = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |a, x| a.max(x.abs()));
+    // [rows of x or columns of w, K] that share a scale.
+    for (alternative, recipe, [of_x, of_w], along) in [
+        (Alternative::Mxfp8, Recipe::mxfp8(), [1, 1], 32),
+        (Alternative::Blockwise, Recipe::blockwise(), [1, 128], 128),
+    ] {
+        let of_block = |across: usize,
+                        line: usize,
+                        i: usize,
+                        at: &dyn Fn(usize, usize) -> f32,
+                        lines: usize| {
+            let (first, from) = (line / across * across, i / along * along);
+            let lines = first..lines.min(first + across);
+            power(amax(
+                &mut lines.flat_map(|line| (from..k.min(from + along)).map(move |i| at(line, i))),
+            ))
+        };
+        let (at_x, at_w) =
+            (|line: usize, i: usize| x[line * k + i], |line: usize, i: usize| w[i * n + line]);
+        let dequantized =
+            |across: usize, lines: usize, at: &dyn Fn(usize, usize) -> f32| -> Vec<f64> {
+                (0..lines * k)
+                    .map(|index| {
+                        let (line, i) = (index / k, index % k);
+                        nearest(at(line, i), of_block(across, line, i, at, lines) as f32, E4M3)
+                    })
+                    .collect()
+            };
+        let (left, right) = (dequantized(of_x, m, &at_x), dequantized(of_w, n, &at_w));
+        // As many lines of each operand as are computed.
+        let chosen = spread(n, MAX_SIDE);
+        let (mut exact, mut quantized) = (vec![], vec![]);
+        for row in 0..m {
+            for column in &chosen {
+                let sum = |a: &dyn Fn(usize) -> f64| (0..k).map(a).sum::<f64>();
+                exact.push(sum(&|i| f64::from(at_x(row, i)) * f64::from(at_w(*column, i))));
+                quantized.push(sum(&|i| left[row * k + i] * right[column * k + i]));
+            }
+        }
+        let expected = decibels_of(&exact, &quantized);
+        let found = predicted(&stats, alternative);
+        assert!((found - expected).abs() < 1e-6, "{alternative}: {found} {expected}");
+        // The same where it is what ran.
+        let none = samples.clone().map(|sample| OperandSample { scale: None, ..sample });
+        let ran = product(GemmRole::Output, [&none[0], &none[1]], recipe);
+        assert!((ran.sqnr.whole.decibels().unwrap() - expected).abs() < 1e-6);
+        assert!(ran.alternatives.iter().all(|other| other.alternative != alternative));
+        let of_input = none[0].stats(Operand::Input, Lines::Rows, recipe);
+        assert_eq!(of_input.saturated, 0, "scales are rounded up");
+        assert!(of_input.sqnr.decibels().unwrap() > 25.0);
+        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let expected = decibels_of(&x, &left);
+        assert!((of_input.sqnr.decibels().unwrap() - expected).abs() < 1e-6);
+    }
 }
 
 #[test]

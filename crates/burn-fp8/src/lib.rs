@@ -39,10 +39,11 @@ pub mod report;
 pub mod scaled;
 
 pub use backend::{Fp8Backend, Fp8Matmul};
+pub use burn_fp8_checkpoint as checkpoint;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
     AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, Precision,
-    ProductKind, Products, Recipe, Scaling,
+    ProductKind, Products, Recipe, ScaleRounding, Scaling,
 };
 #[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;

@@ -285,7 +285,9 @@ fn the_report_prints_as_a_table() {
 
 #[test]
 fn recipes_are_read_from_json() {
-    use burn_fp8::{AmaxChoice, Formats, Fp8Format, GemmRole, Precision};
+    use burn_fp8::{
+        AmaxChoice, Formats, Fp8Format, GemmRole, Granularity, Precision, ScaleRounding,
+    };
 
     let recipe =
         |json: &str| Fp8Config::from_json(&format!(r#"{{"recipe": {json}}}"#)).map(|c| c.recipe);
@@ -293,6 +295,18 @@ fn recipes_are_read_from_json() {
         (r#"{"scaling": "current"}"#, Recipe::current()),
         (r#"{"scaling": {"current": "per_tensor"}}"#, Recipe::current()),
         (r#"{"scaling": {"current": "per_row"}}"#, Recipe::rowwise()),
+        (
+            r#"{"scaling": {"current": "mxfp8"}, "formats": {"output_grad": "e4m3"}}"#,
+            Recipe::mxfp8(),
+        ),
+        (
+            r#"{"scaling": {"current": {"mxfp8": "even"}}}"#,
+            Recipe::current().with_granularity(Granularity::Mx(ScaleRounding::Even)),
+        ),
+        (
+            r#"{"scaling": {"current": "blockwise"}, "power_of_two": true, "formats": {"output_grad": "e4m3"}}"#,
+            Recipe::blockwise(),
+        ),
         (r#"{"scaling": "delayed"}"#, Recipe::delayed()),
         (r#"{"scaling": {"delayed": {}}}"#, Recipe::delayed()),
         (
@@ -312,6 +326,9 @@ fn recipes_are_read_from_json() {
     for original in [
         Recipe::current(),
         Recipe::rowwise().with_formats(Formats::E4M3),
+        Recipe::mxfp8(),
+        Recipe::mxfp8().with_granularity(Granularity::Mx(ScaleRounding::Floor)),
+        Recipe::blockwise().with_margin(1),
         Recipe::delayed().with_history_length(3).with_margin(-2).with_power_of_two(true),
         Recipe::delayed().with_formats(swapped).with_precision(GemmRole::Output, Precision::High),
     ] {
@@ -320,7 +337,18 @@ fn recipes_are_read_from_json() {
     }
     for (json, words) in [
         (r#"{"scaling": "delayd"}"#, "expected `current` or `delayed`"),
-        (r#"{"scaling": {"current": "per_tile"}}"#, "expected `per_tensor` or `per_row`"),
+        (
+            r#"{"scaling": {"current": "per_tile"}}"#,
+            "`per_tensor`, `per_row`, `mxfp8`, `blockwise`",
+        ),
+        (r#"{"scaling": {"current": {"mxfp8": "up"}}}"#, "`rceil`, `floor`, `ceil`, `even`"),
+        (r#"{"scaling": {"current": {"blockwise": {}}}}"#, "unknown field `blockwise`"),
+        (
+            r#"{"scaling": {"current": {"mxfp8": "even", "per_row": {}}}}"#,
+            "unknown field `per_row`",
+        ),
+        (r#"{"scaling": {"delayed": "mxfp8"}}"#, "invalid type"),
+        (r#"{"margin": 1, "scaling": {"current": "mxfp8"}}"#, "MXFP8"),
         (r#"{"scaling": {"current": {}}}"#, "invalid"),
         (r#"{"scaling": {"currant": {}}}"#, "expected `current` or `delayed`"),
         (r#"{"scaling": {"current": "per_row", "delayed": {}}}"#, "either current or delayed"),

@@ -63,7 +63,13 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
         ("p=f32,p=bf16", &["`p=bf16` sets what an earlier part has set"]),
         ("compute=f32,c=f32", &["`c=f32` sets"]),
         ("m=fp8,m=fp8", &["`m=fp8` sets"]),
-        ("m=fp4", &["`fp4` in `m=fp4`", "high, fp8, fp8_e4m3, fp8_rowwise, fp8_delayed"]),
+        (
+            "m=fp4",
+            &[
+                "`fp4` in `m=fp4`",
+                "high, fp8, fp8_e4m3, fp8_rowwise, mxfp8, fp8_block, fp8_delayed",
+            ],
+        ),
         ("m=bf16", &["`bf16` in `m=bf16`"]),
         ("m=fp8_current", &["`fp8_current` in `m=fp8_current`", "current scaling is `fp8`"]),
         ("c=fp8", &["unknown dtype `fp8`"]),
@@ -90,6 +96,8 @@ fn one_key_sets_how_matrix_products_run() {
     for (name, config) in [
         ("high", Fp8Config { enabled: false, ..around }),
         ("fp8", Fp8Config { enabled: true, recipe: Recipe::default(), ..around }),
+        ("mxfp8", Fp8Config { enabled: true, recipe: Recipe::mxfp8(), ..around }),
+        ("fp8_block", Fp8Config { enabled: true, recipe: Recipe::blockwise(), ..around }),
         ("fp8_rowwise", Fp8Config { enabled: true, recipe: Recipe::rowwise(), ..around }),
         ("fp8_delayed", Fp8Config { enabled: true, recipe: Recipe::delayed(), ..around }),
     ] {

@@ -11,7 +11,7 @@ use burn_cubecl::cubecl::wgpu::WgpuRuntime;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8LinearConfig};
 use burn_fp8::optim::Fp8Optimizer;
-use common::{Random, delayed, fused, golden, rowwise, special, tensor, values};
+use common::{Random, blocks, delayed, fused, golden, published, rowwise, special, tensor, values};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -53,6 +53,24 @@ fn products_with_scales_per_row_follow_the_definition() {
     rowwise::shapes_and_orders_agree::<Unfused>();
     rowwise::non_finite_values_stay_in_their_rows::<Unfused>();
     rowwise::outliers_cost_less_than_with_a_scale_per_tensor::<Unfused>();
+}
+
+#[test]
+fn products_with_scales_of_blocks_are_those_of_other_libraries() {
+    blocks::layers_are_those_of_other_libraries::<Unfused>();
+    blocks::shapes_and_orders_agree::<Unfused>();
+    blocks::outliers_stay_in_their_blocks::<Unfused>();
+    blocks::native_is_refused_in_words::<Unfused>();
+}
+
+#[test]
+fn published_layers_are_those_of_their_libraries() {
+    published::layers_are_those_of_their_libraries::<Unfused>();
+}
+
+#[test]
+fn blocks_are_those_of_slices() {
+    blocks::blocks_are_those_of_slices::<Unfused>(false);
 }
 
 /// FP8 layers, their state and its roots: a step of the same layer on Wgpu and on Flex leaves the same state.

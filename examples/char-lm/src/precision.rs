@@ -27,6 +27,10 @@ pub enum Precision {
     Fp8Current,
     /// f32, products in FP8, each scale from the amaxes of earlier steps.
     Fp8Delayed,
+    /// f32, products in FP8, scales of blocks of 32 that are powers of two.
+    Mxfp8,
+    /// f32, products in FP8, scales of blocks of 128.
+    Fp8Block,
     /// f32, the linear layers replaced by `Fp8Linear`.
     Fp8Layers,
     /// What a policy says; without its key `m`, no FP8.
@@ -35,11 +39,13 @@ pub enum Precision {
 
 impl Precision {
     /// All that have a name.
-    pub const NAMED: [(Self, &'static str); 5] = [
+    pub const NAMED: [(Self, &'static str); 7] = [
         (Self::F32, "f32"),
         (Self::Bf16, "bf16"),
         (Self::Fp8Current, "fp8-current"),
         (Self::Fp8Delayed, "fp8-delayed"),
+        (Self::Mxfp8, "mxfp8"),
+        (Self::Fp8Block, "fp8-block"),
         (Self::Fp8Layers, "fp8-layers"),
     ];
 
@@ -72,6 +78,8 @@ impl Precision {
             Self::F32 | Self::Bf16 => Fp8Config::off(),
             Self::Fp8Current => Fp8Config::default().with_recipe(Recipe::current()),
             Self::Fp8Delayed => Fp8Config::default().with_recipe(Recipe::delayed()),
+            Self::Mxfp8 => Fp8Config::default().with_recipe(Recipe::mxfp8()),
+            Self::Fp8Block => Fp8Config::default().with_recipe(Recipe::blockwise()),
             // Layers follow no filter, and the products of attention are none of theirs.
             Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
             Self::Policy(policy) => {
@@ -320,11 +328,14 @@ mod tests {
             ("bf16", "p=f32,c=bf16,o=f32"),
             ("fp8-current", "p=f32,c=f32,o=f32,m=fp8"),
             ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
+            ("mxfp8", "p=f32,c=f32,o=f32,m=mxfp8"),
+            ("fp8-block", "p=f32,c=f32,o=f32,m=fp8_block"),
             ("c=bf16,o=f32,m=fp8", "p=f32,c=bf16,o=f32,m=fp8"),
         ] {
             assert!(is_same(named, policy) && is_same(policy, named), "{named} and {policy}");
         }
-        let others = ["f32", "bf16", "fp8-current", "fp8-delayed", "fp8-layers", "c=bf16,m=fp8"];
+        let others = ["f32", "bf16", "fp8-current", "fp8-delayed", "mxfp8", "fp8-block"];
+        let others = [&others[..], &["fp8-layers", "c=bf16,m=fp8"]].concat();
         for (index, a) in others.iter().enumerate() {
             for b in &others[index + 1..] {
                 assert!(!is_same(a, b), "{a} and {b}");

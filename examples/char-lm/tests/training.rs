@@ -21,6 +21,8 @@ fn losses_fall_below_the_frequencies_of_characters() {
         "fp8-current",
         "fp8-delayed",
         "fp8-layers",
+        "mxfp8",
+        "fp8-block",
         "p=f32,c=bf16,o=bf16,m=fp8",
         "p=f32,c=f16,o=f32,m=fp8_delayed",
     ]

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::{Delayed, Fp8Config, Recipe, Scaling};
+use burn_fp8::{Delayed, Formats, Fp8Config, Recipe, Scaling};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,10 @@ pub enum RecipeName {
     Fp8Current,
     /// The backend decorated, each scale from the amaxes of earlier steps
     Fp8Delayed,
+    /// The backend decorated, scales of blocks of 32 that are powers of two, all in E4M3
+    Mxfp8,
+    /// The backend decorated, scales of blocks of 128, all in E4M3
+    Fp8Block,
     /// The backend as it is, the linear layers replaced by Fp8Linear
     Fp8Layers,
 }
@@ -28,6 +32,8 @@ impl RecipeName {
             Self::F32 => "f32",
             Self::Fp8Current => "fp8-current",
             Self::Fp8Delayed => "fp8-delayed",
+            Self::Mxfp8 => "mxfp8",
+            Self::Fp8Block => "fp8-block",
             Self::Fp8Layers => "fp8-layers",
         }
     }
@@ -38,6 +44,13 @@ impl RecipeName {
     /// Where the layers cannot do what the configuration asks for.
     pub fn config(self, config: Fp8Config) -> Result<Fp8Config> {
         let recipe = config.recipe;
+        // Formats that are not the usual ones were asked for.
+        let in_blocks = |blocks: Recipe| {
+            let formats =
+                if recipe.formats == Formats::HYBRID { blocks.formats } else { recipe.formats };
+            let power_of_two = recipe.power_of_two || blocks.power_of_two;
+            Recipe { scaling: blocks.scaling, formats, power_of_two, ..recipe }
+        };
         let delayed = match recipe.scaling {
             Scaling::Current(_) => Recipe::delayed().scaling,
             given @ Scaling::Delayed(_) => given,
@@ -46,6 +59,8 @@ impl RecipeName {
             Self::F32 => return Ok(Fp8Config::off()),
             Self::Fp8Current => Scaling::default(),
             Self::Fp8Delayed => delayed,
+            Self::Mxfp8 => return valid(config.with_recipe(in_blocks(Recipe::mxfp8()))),
+            Self::Fp8Block => return valid(config.with_recipe(in_blocks(Recipe::blockwise()))),
             Self::Fp8Layers => {
                 let plain =
                     Recipe { scaling: recipe.scaling, margin: recipe.margin, ..Recipe::current() };
@@ -60,6 +75,11 @@ impl RecipeName {
         };
         Ok(config.with_recipe(Recipe { scaling, ..recipe }))
     }
+}
+
+fn valid(config: Fp8Config) -> Result<Fp8Config> {
+    config.validate()?;
+    Ok(config)
 }
 
 /// The options of FP8 layers that a configuration of [`RecipeName::Fp8Layers`] amounts to.

@@ -1,5 +1,6 @@
 //! How scales are chosen, and which operands and products they are chosen for.
 
+mod granularity;
 mod operands;
 mod scaling;
 
@@ -8,8 +9,9 @@ use core::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use granularity::{Block, Granularity, ScaleRounding};
 pub use operands::{Formats, Precision, Products};
-pub use scaling::{AmaxChoice, Delayed, Granularity, Scaling};
+pub use scaling::{AmaxChoice, Delayed, Scaling};
 
 use crate::{Fp8Format, GemmRole};
 
@@ -76,6 +78,23 @@ impl Recipe {
         Self::current().with_granularity(Granularity::PerRow)
     }
 
+    /// MXFP8, as Blackwell's tensor cores multiply it: blocks of 32 along the dimension that a product sums over, scales that are powers of two,
+    /// rounded so that nothing saturates, and E4M3 for all operands.
+    pub const fn mxfp8() -> Self {
+        Self::current()
+            .with_granularity(Granularity::Mx(ScaleRounding::Rceil))
+            .with_formats(Formats::E4M3)
+    }
+
+    /// Blocks of 128, as DeepSeek-V3 was trained: 1 × 128 for inputs and output gradients, 128 × 128 for weights, E4M3 for all operands, and
+    /// scales that are powers of two (TransformerEngine's default). [`with_power_of_two(false)`](Self::with_power_of_two) has f32 scales.
+    pub const fn blockwise() -> Self {
+        Self::current()
+            .with_granularity(Granularity::Blockwise)
+            .with_power_of_two(true)
+            .with_formats(Formats::E4M3)
+    }
+
     /// Delayed scaling without margin: the largest amax of the last 1024 steps.
     ///
     /// Needs `Fp8Backend<Autodiff<B>>`: a product has a history only where gradients are tracked. Validation and inference
@@ -109,6 +128,16 @@ impl Recipe {
         }
     }
 
+    /// Whether scales are those of blocks.
+    pub const fn is_in_blocks(&self) -> bool {
+        matches!(self.granularity(), Granularity::Mx(_) | Granularity::Blockwise)
+    }
+
+    /// Whether all scales are powers of two.
+    pub const fn has_powers_of_two(&self) -> bool {
+        self.power_of_two || matches!(self.granularity(), Granularity::Mx(_))
+    }
+
     const fn delayed_or_default(&self) -> Delayed {
         match self.scaling {
             Scaling::Current(_) => Delayed::DEFAULT,
@@ -121,7 +150,7 @@ impl Recipe {
         Self { margin, ..self }
     }
 
-    /// The same recipe with scales rounded up to powers of two, or not.
+    /// The same recipe with scales rounded up to powers of two, or not. Those of MXFP8 always are.
     pub const fn with_power_of_two(self, power_of_two: bool) -> Self {
         Self { power_of_two, ..self }
     }
@@ -139,12 +168,17 @@ impl Recipe {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`RecipeError::Margin`] where the margin is outside -64..=64; [`RecipeError::HistoryLength`] where the history is empty
+    /// [`RecipeError::Margin`] where the margin is outside -64..=64; [`RecipeError::MarginOfMx`] where there is one with MXFP8; [`RecipeError::HistoryLength`] where the history is empty
     /// or longer than [`MAX_HISTORY_LENGTH`](Self::MAX_HISTORY_LENGTH); [`RecipeError::Formats`] where a product would
     /// multiply E5M2 by E5M2.
     pub fn validate(&self) -> Result<(), RecipeError> {
         if !(-64..=64).contains(&self.margin) {
             return Err(RecipeError::Margin { margin: self.margin });
+        }
+        if let Granularity::Mx(_) = self.granularity()
+            && self.margin != 0
+        {
+            return Err(RecipeError::MarginOfMx { margin: self.margin });
         }
         if let Scaling::Delayed(Delayed { history_length, .. }) = self.scaling
             && !(1..=Self::MAX_HISTORY_LENGTH).contains(&history_length)
@@ -188,6 +222,12 @@ pub enum RecipeError {
     /// The margin is out of range.
     #[error("margin = {margin} is outside -64..=64; 0 is usual, each step doubles the scale")]
     Margin {
+        /// The margin given.
+        margin: i32,
+    },
+    /// MXFP8 has no margin: its scales follow from its rounding alone.
+    #[error("margin = {margin} with MXFP8, which has none; leave it 0, or choose another rounding")]
+    MarginOfMx {
         /// The margin given.
         margin: i32,
     },

@@ -5,9 +5,11 @@ use core::fmt;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::granularity::{Granularity, ScaleRounding};
+
 /// Where the amax of a scale comes from.
 ///
-/// As JSON `"current"`, `"delayed"`, or with options: `{"current": "per_row"}`,
+/// As JSON `"current"`, `"delayed"`, or with options: `{"current": "per_row"}`, `{"current": "mxfp8"}`,
 /// `{"delayed": {"history_length": 16, "amax_choice": "most_recent"}}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -22,20 +24,6 @@ impl Default for Scaling {
     fn default() -> Self {
         Self::Current(Granularity::PerTensor)
     }
-}
-
-/// How many elements share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Granularity {
-    /// A scale for each tensor.
-    #[default]
-    PerTensor,
-    /// A scale for each row of the left operand of a product, and for each column of the right one: for all elements that are multiplied
-    /// and summed into one row, or one column, of the result. An outlier costs the precision of its own row alone.
-    ///
-    /// A tensor that two products sum over different dimensions of is quantized twice. torchao and PyTorch call this row-wise scaling.
-    PerRow,
 }
 
 /// Delayed scaling: the options of the amax history.
@@ -119,6 +107,9 @@ impl fmt::Display for Scaling {
         match self {
             Self::Current(Granularity::PerTensor) => write!(f, "current scaling"),
             Self::Current(Granularity::PerRow) => write!(f, "current scaling per row"),
+            Self::Current(Granularity::Mx(ScaleRounding::Rceil)) => write!(f, "MXFP8"),
+            Self::Current(Granularity::Mx(rounding)) => write!(f, "MXFP8 ({rounding})"),
+            Self::Current(Granularity::Blockwise) => write!(f, "current scaling of blocks of 128"),
             Self::Delayed(Delayed { history_length, amax_choice }) => {
                 write!(f, "delayed scaling ({amax_choice} of {history_length})")
             }

@@ -10,6 +10,7 @@
 //! Every function panics, naming both lengths, where its slices differ in length.
 
 mod amax;
+pub mod blocks;
 mod element;
 pub mod matrix;
 #[cfg(feature = "rayon")]

@@ -92,7 +92,13 @@ fn compute<K: Kernel>(
         let length = block.len().next_multiple_of(STEP);
         if !block.is_empty() {
             kernel.pack_left(&lhs, rows.clone(), block.clone(), panel, left);
+            if let Some(powers) = &lhs.powers {
+                kernel.shift_left(powers, rows.clone(), block.clone(), panel, left);
+            }
             kernel.pack_right(&rhs, columns.clone(), block.clone(), right);
+            if let Some(powers) = &rhs.powers {
+                kernel.shift_right(powers, columns.clone(), block.clone(), right);
+            }
         }
         for j in 0..across {
             for i in 0..down {

@@ -7,12 +7,13 @@ use core::arch::asm;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::avx512::finish_avx512;
+use super::avx512::{finish_avx512, shift_left_avx512, shift_right_avx512};
 use super::tiles::{self, Tiles};
 use super::{Kernel, Size};
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
 use crate::pack::avx512 as pack;
+use crate::powers::Grid;
 
 /// A thread whose tiles are configured. Dropped, it releases them.
 pub(crate) struct Amx {
@@ -125,6 +126,29 @@ impl Kernel for Amx {
     ) {
         // SAFETY: whoever made this kernel has promised the instructions.
         unsafe { pack::right(matrix, columns, depth, panels, &mut self.staging) }
+    }
+
+    fn shift_left(
+        &mut self,
+        powers: &Grid<'_>,
+        rows: Range<usize>,
+        depth: Range<usize>,
+        panel: usize,
+        panels: &mut [u16],
+    ) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { shift_left_avx512(powers, rows, depth, panel, panels) }
+    }
+
+    fn shift_right(
+        &mut self,
+        powers: &Grid<'_>,
+        columns: Range<usize>,
+        depth: Range<usize>,
+        panels: &mut [u16],
+    ) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { shift_right_avx512(powers, columns, depth, panels) }
     }
 
     fn multiply(

@@ -7,7 +7,8 @@ use core::ops::Range;
 use super::{Kernel, Size, WIDTH};
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
-use crate::pack::{STEP, avx512 as pack};
+use crate::pack::{STEP, avx512 as pack, shift};
+use crate::powers::Grid;
 
 /// Rows whose sums fit into registers: 28 vectors of sums, two of the right panel, one of the left.
 const ROWS: usize = 14;
@@ -58,6 +59,29 @@ impl Kernel for Avx512 {
         unsafe { pack::right(matrix, columns, depth, panels, &mut self.staging) }
     }
 
+    fn shift_left(
+        &mut self,
+        powers: &Grid<'_>,
+        rows: Range<usize>,
+        depth: Range<usize>,
+        panel: usize,
+        panels: &mut [u16],
+    ) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { shift_left_avx512(powers, rows, depth, panel, panels) }
+    }
+
+    fn shift_right(
+        &mut self,
+        powers: &Grid<'_>,
+        columns: Range<usize>,
+        depth: Range<usize>,
+        panels: &mut [u16],
+    ) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { shift_right_avx512(powers, columns, depth, panels) }
+    }
+
     fn multiply(
         &mut self,
         left: &[u16],
@@ -91,6 +115,29 @@ impl Kernel for Avx512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) fn finish_avx512(finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
     finish.run(part, sums);
+}
+
+/// Powers of left panels, compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn shift_left_avx512(
+    powers: &Grid<'_>,
+    rows: Range<usize>,
+    depth: Range<usize>,
+    panel: usize,
+    panels: &mut [u16],
+) {
+    shift::left(powers, rows, depth, panel, panels);
+}
+
+/// Powers of right panels, compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn shift_right_avx512(
+    powers: &Grid<'_>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+    panels: &mut [u16],
+) {
+    shift::right(powers, columns, depth, panels);
 }
 
 /// # Safety

@@ -12,6 +12,8 @@ use core::ops::Range;
 use crate::codes::Codes;
 pub(crate) use crate::epilogue::WIDTH;
 use crate::epilogue::{Finish, Part};
+use crate::pack::shift;
+use crate::powers::Grid;
 
 /// A unit at work on one thread.
 pub(crate) trait Kernel {
@@ -43,6 +45,29 @@ pub(crate) trait Kernel {
         depth: Range<usize>,
         panels: &mut [u16],
     );
+
+    /// Multiplies packed left panels by the powers of their blocks.
+    fn shift_left(
+        &mut self,
+        powers: &Grid<'_>,
+        rows: Range<usize>,
+        depth: Range<usize>,
+        panel: usize,
+        panels: &mut [u16],
+    ) {
+        shift::left(powers, rows, depth, panel, panels);
+    }
+
+    /// Multiplies packed right panels by the powers of their blocks.
+    fn shift_right(
+        &mut self,
+        powers: &Grid<'_>,
+        columns: Range<usize>,
+        depth: Range<usize>,
+        panels: &mut [u16],
+    ) {
+        shift::right(powers, columns, depth, panels);
+    }
 
     /// Adds the product of two panels to `sums` `[rows][32]`, or overwrites them with it.
     ///

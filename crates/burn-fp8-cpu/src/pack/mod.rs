@@ -10,6 +10,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod shift;
 mod table;
 #[cfg(target_arch = "x86_64")]
 mod transpose;

@@ -1,6 +1,7 @@
 //! What several test files need: operands in every layout, whatever multiplies them, and f64 sums that share no code with the library.
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
+pub mod blocks;
 pub mod case;
 pub mod emulated;
 pub mod reference;

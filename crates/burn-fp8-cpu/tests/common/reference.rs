@@ -17,19 +17,25 @@ impl Reference {
     pub fn new(lhs: &Operand, rhs: &Operand) -> Self {
         let ([m, k], [depth, n]) = (lhs.shape, rhs.shape);
         assert!(k == depth && lhs.batches() == rhs.batches());
-        let elements = lhs.batches() * m * n;
-        let (mut sums, mut sizes) = (vec![0.0; elements], vec![0.0; elements]);
+        let (mut sums, mut sizes) = (vec![], vec![]);
         for batch in 0..lhs.batches() {
-            let (a, b) = (lhs.numbers(batch), rhs.numbers(batch));
-            for row in 0..m {
-                let place = (batch * m + row) * n;
-                let (sums, sizes) = (&mut sums[place..][..n], &mut sizes[place..][..n]);
-                for (l, a) in a[row * k..][..k].iter().enumerate() {
-                    let b = &b[l * n..][..n];
-                    for ((sum, size), b) in sums.iter_mut().zip(sizes.iter_mut()).zip(b) {
-                        *sum += a * b;
-                        *size += (a * b).abs();
-                    }
+            let one = Self::of_numbers(&lhs.numbers(batch), &rhs.numbers(batch), [m, n, k]);
+            sums.extend(one.sums);
+            sizes.extend(one.sizes);
+        }
+        Self { sums, sizes, depth: k, columns: n }
+    }
+
+    /// Of one product of numbers, row by row.
+    pub fn of_numbers(a: &[f64], b: &[f64], [m, n, k]: [usize; 3]) -> Self {
+        let (mut sums, mut sizes) = (vec![0.0; m * n], vec![0.0; m * n]);
+        for row in 0..m {
+            let (sums, sizes) = (&mut sums[row * n..][..n], &mut sizes[row * n..][..n]);
+            for (l, a) in a[row * k..][..k].iter().enumerate() {
+                let b = &b[l * n..][..n];
+                for ((sum, size), b) in sums.iter_mut().zip(sizes.iter_mut()).zip(b) {
+                    *sum += a * b;
+                    *size += (a * b).abs();
                 }
             }
         }

@@ -121,7 +121,7 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> Markup {
     }
     let title = html! { (operand) " " span.faint { (stats.format) ", " (decibels(stats.sqnr.decibels())) } };
     let facts = html! {
-        "amax " (magnitude(stats.amax.into())) " · " @if stats.per_row { "row scales to" } @else { "scale" } " " (magnitude(stats.scale.into())) " · "
+        "amax " (magnitude(stats.amax.into())) " · " @if stats.per_row { "scales to" } @else { "scale" } " " (magnitude(stats.scale.into())) " · "
         @if stats.sampled == stats.elements { "all " } @else { (count(stats.sampled)) " of " }
         (count(stats.elements)) " elements" br; (joined(shares))
     };

@@ -55,6 +55,11 @@ impl Matrix {
         matrix
     }
 
+    /// A matrix of the same shape, whole.
+    pub(crate) fn with_values(&self, values: Vec<f32>) -> Self {
+        Self::whole(values, self.shape)
+    }
+
     /// The elements, row by row.
     pub fn values(&self) -> &[f32] {
         &self.values

@@ -1,6 +1,7 @@
 //! What quantization does to one tensor.
 
-use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use burn_fp8_core::slice::blocks::{self, Blocks};
+use burn_fp8_core::{Block, Fp8Format, Operand, Overflow, Recipe, scale, slice};
 use serde::{Deserialize, Serialize};
 
 use super::{Lines, Matrix};
@@ -18,7 +19,7 @@ pub struct OperandSample {
     pub elements: u64,
     /// The format it is quantized to.
     pub format: Fp8Format,
-    /// The scale it was quantized with; `None` where each row, or each column, has its own.
+    /// The scale it was quantized with; `None` where each row, column or block has its own.
     pub scale: Option<f32>,
     /// The largest finite magnitude of the whole tensor.
     pub amax: f32,
@@ -34,7 +35,7 @@ pub struct OperandStats {
     pub amax: f32,
     /// The scale, `x ≈ code × scale`; the largest one where there are several.
     pub scale: f32,
-    /// Whether there are several: one for each row or column.
+    /// Whether there are several: one for each row, column or block.
     pub per_row: bool,
     /// The number of elements of the whole tensor.
     pub elements: u64,
@@ -55,8 +56,9 @@ pub struct OperandStats {
 }
 
 impl OperandSample {
-    /// Measures the sample. `lines` have a scale each where there is no common one.
-    pub fn stats(&self, lines: Lines, recipe: Recipe) -> OperandStats {
+    /// Measures the sample, which is of this operand. `lines` lie along the dimension that a product sums over: where there is no common
+    /// scale, each of them has one, or each of its blocks.
+    pub fn stats(&self, operand: Operand, lines: Lines, recipe: Recipe) -> OperandStats {
         let values = self.matrix.values();
         let mut stats = OperandStats {
             format: self.format,
@@ -74,6 +76,12 @@ impl OperandSample {
         };
         match self.scale {
             Some(scale) => stats.add(values, scale),
+            None if recipe.is_in_blocks() => {
+                let (values, scales) = self.in_blocks(operand, lines, self.format, recipe);
+                for ((x, value), scale) in self.matrix.values().iter().zip(values).zip(scales) {
+                    stats.add_element(*x, f64::from(value), scale);
+                }
+            }
             None => {
                 for (index, amax) in self.matrix.amaxes(lines).iter().enumerate() {
                     let scale = scale::from_amax(*amax, self.format, recipe);
@@ -83,22 +91,56 @@ impl OperandSample {
         }
         stats
     }
+
+    /// What the elements become with a scale for each block, and their scales, both row by row.
+    ///
+    /// Blocks are those of the matrix. Of a tensor that was sampled they hold elements that are no neighbours.
+    pub(super) fn in_blocks(
+        &self,
+        operand: Operand,
+        lines: Lines,
+        format: Fp8Format,
+        recipe: Recipe,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let block = recipe.granularity().block(operand);
+        let Block { along, across } = block.expect("a recipe with blocks");
+        let block = match lines {
+            Lines::Rows => [across, along],
+            Lines::Columns => [along, across],
+        };
+        let (x, columns) = (self.matrix.values(), self.matrix.count(Lines::Columns));
+        let matrix = Blocks { columns, block };
+        let [rows_of_grid, columns_of_grid] = matrix.grid(x.len());
+        let mut values = vec![0.0; x.len()];
+        let mut grid = vec![0.0; rows_of_grid * columns_of_grid];
+        blocks::quantize_dequantize(x, matrix, format, recipe, &mut values, &mut grid);
+        let of_block = |at: usize| {
+            let [row, column] = [at / columns / block[0], at % columns / block[1]];
+            grid[row * columns_of_grid + column]
+        };
+        (values, (0..x.len()).map(of_block).collect())
+    }
 }
 
 impl OperandStats {
     fn add(&mut self, values: &[f32], scale: f32) {
-        self.scale = self.scale.max(scale);
         let codes = quantized(values, scale, self.format);
         for (&x, &code) in values.iter().zip(&codes) {
-            if !x.is_finite() {
-                self.non_finite += 1;
-                continue;
-            }
-            self.zeros += u64::from(x == 0.0);
-            self.flushed += u64::from(x != 0.0 && code == 0.0);
-            self.saturated += u64::from((x / scale).abs() > self.format.saturates_beyond());
-            self.sqnr.add(f64::from(x), f64::from(code) * f64::from(scale));
+            self.add_element(x, f64::from(code) * f64::from(scale), scale);
         }
+    }
+
+    /// Adds an element, what it becomes, and its scale.
+    fn add_element(&mut self, x: f32, value: f64, scale: f32) {
+        self.scale = self.scale.max(scale);
+        if !x.is_finite() {
+            self.non_finite += 1;
+            return;
+        }
+        self.zeros += u64::from(x == 0.0);
+        self.flushed += u64::from(x != 0.0 && value == 0.0);
+        self.saturated += u64::from((x / scale).abs() > self.format.saturates_beyond());
+        self.sqnr.add(f64::from(x), value);
     }
 
     /// A count as a share of the sampled elements, between 0 and 1.

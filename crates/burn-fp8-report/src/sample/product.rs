@@ -22,6 +22,10 @@ pub enum Alternative {
     CurrentScale,
     /// A scale for each row of the left operand and each column of the right one, from its own amax.
     PerRow,
+    /// Blocks of 128, 128 × 128 of a weight, scales that are powers of two, E4M3 for both operands.
+    Blockwise,
+    /// Blocks of 32 along the dimension summed over, scales that are powers of two, E4M3 for both operands.
+    Mxfp8,
     /// Other formats of the left and the right operand, with scales from this step's amaxes.
     Formats([Fp8Format; 2]),
 }
@@ -32,6 +36,8 @@ impl fmt::Display for Alternative {
             Self::CurrentScale => write!(f, "current scaling"),
             Self::Formats([lhs, rhs]) => write!(f, "{lhs} × {rhs}"),
             Self::PerRow => write!(f, "row-wise scales"),
+            Self::Blockwise => write!(f, "blocks of 128"),
+            Self::Mxfp8 => write!(f, "MXFP8"),
         }
     }
 }
@@ -67,6 +73,9 @@ pub struct ProductStats {
 /// Operands as lines along the dimension that is summed over.
 struct Panel<'a> {
     sample: &'a OperandSample,
+    operand: Operand,
+    along: Lines,
+    chosen: Vec<usize>,
     lines: Vec<Vec<f32>>,
     amaxes: Vec<f32>,
 }
@@ -80,11 +89,12 @@ pub fn lines_of(role: GemmRole, operand: Operand) -> Lines {
 }
 
 impl<'a> Panel<'a> {
-    fn new(sample: &'a OperandSample, lines: Lines) -> Self {
-        let chosen = spread(sample.matrix.count(lines), MAX_SIDE);
-        let amaxes = chosen.iter().map(|line| sample.matrix.amaxes(lines)[*line]).collect();
-        let lines = chosen.iter().map(|line| sample.matrix.line(lines, *line)).collect();
-        Self { sample, lines, amaxes }
+    fn new(sample: &'a OperandSample, role: GemmRole, operand: Operand) -> Self {
+        let along = lines_of(role, operand);
+        let chosen = spread(sample.matrix.count(along), MAX_SIDE);
+        let amaxes = chosen.iter().map(|line| sample.matrix.amaxes(along)[*line]).collect();
+        let lines = chosen.iter().map(|line| sample.matrix.line(along, *line)).collect();
+        Self { sample, operand, along, chosen, lines, amaxes }
     }
 
     fn exact(&self) -> Vec<Vec<f64>> {
@@ -103,8 +113,16 @@ impl<'a> Panel<'a> {
     fn used(&self, recipe: Recipe) -> Vec<Vec<f64>> {
         match self.sample.scale {
             Some(scale) => self.quantized(self.sample.format, |_| scale),
+            None if recipe.is_in_blocks() => self.in_blocks(self.sample.format, recipe),
             None => self.per_row(recipe),
         }
+    }
+
+    fn in_blocks(&self, format: Fp8Format, recipe: Recipe) -> Vec<Vec<f64>> {
+        let (values, _) = self.sample.in_blocks(self.operand, self.along, format, recipe);
+        let matrix = self.sample.matrix.with_values(values);
+        let line = |line: &usize| matrix.line(self.along, *line).into_iter().map(f64::from);
+        self.chosen.iter().map(|chosen| line(chosen).collect()).collect()
     }
 
     fn per_row(&self, recipe: Recipe) -> Vec<Vec<f64>> {
@@ -114,6 +132,9 @@ impl<'a> Panel<'a> {
 
     /// As used, but for the format and the step that the amax is of.
     fn current(&self, format: Fp8Format, recipe: Recipe) -> Vec<Vec<f64>> {
+        if recipe.is_in_blocks() && self.sample.scale.is_none() {
+            return self.in_blocks(format, recipe);
+        }
         let whole = self.sample.scale.map(|_| self.sample.amax);
         self.quantized(format, |amax| scale::from_amax(whole.unwrap_or(amax), format, recipe))
     }
@@ -130,8 +151,7 @@ impl<'a> Panel<'a> {
 /// Where the operands differ along the dimension that is summed over.
 pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) -> ProductStats {
     let [lhs, rhs] = role.operands();
-    let lhs = Panel::new(operands[0], lines_of(role, lhs));
-    let rhs = Panel::new(operands[1], lines_of(role, rhs));
+    let (lhs, rhs) = (Panel::new(operands[0], role, lhs), Panel::new(operands[1], role, rhs));
     let exact = multiply([lhs.exact(), rhs.exact()]);
     let formats = operands.map(|operand| operand.format);
 
@@ -145,7 +165,7 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
         let operands = [lhs.current(formats[0], recipe), rhs.current(formats[1], recipe)];
         predict(Alternative::CurrentScale, operands);
     }
-    if operands.iter().any(|operand| operand.scale.is_some()) {
+    if recipe.is_in_blocks() || operands.iter().any(|operand| operand.scale.is_some()) {
         predict(Alternative::PerRow, [lhs.per_row(recipe), rhs.per_row(recipe)]);
     }
     // Hardware never multiplies E5M2 by E5M2.
@@ -153,6 +173,13 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
         if others != formats {
             let operands = [lhs.current(others[0], recipe), rhs.current(others[1], recipe)];
             predict(Alternative::Formats(others), operands);
+        }
+    }
+    for (alternative, other) in
+        [(Alternative::Blockwise, Recipe::blockwise()), (Alternative::Mxfp8, Recipe::mxfp8())]
+    {
+        if other.granularity() != recipe.granularity() {
+            predict(alternative, [lhs.in_blocks(E4M3, other), rhs.in_blocks(E4M3, other)]);
         }
     }
 

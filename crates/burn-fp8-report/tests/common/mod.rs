@@ -69,7 +69,7 @@ pub fn entry(step: u64, site: u64, name: &str, spoil: f32) -> SiteEntry {
     ];
     let mut operands = Operands::default();
     for (operand, sample) in Operand::ALL.into_iter().zip(&samples) {
-        operands.set(operand, sample.stats(Lines::Rows, recipe));
+        operands.set(operand, sample.stats(operand, Lines::Rows, recipe));
     }
     let mut products = Products::default();
     for role in GemmRole::ALL {

@@ -4,9 +4,9 @@ use burn::tensor::backend::Backend;
 
 use super::convert::{Rewrap, SameTensors};
 use crate::engine::{
-    CodesPrimitive, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized, QuantizedCodes,
-    QuantizedMatrix, Scalar, ScaleRule, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
-    UnitOperand, UnitScale,
+    BlockCodes, CodesPrimitive, GemmOperand, OutputType, Quantize, QuantizeMatrix, Quantized,
+    QuantizedCodes, QuantizedMatrix, Scalar, ScaleRule, ScaledOperand, ScaledProduct,
+    ScaledRequest, ScaledValues, UnitOperand, UnitScale,
 };
 
 impl<A: Backend, B: SameTensors<A>> Rewrap<Scalar<B>> for Scalar<A> {
@@ -88,8 +88,16 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<UnitOperand<B>> for UnitOperand<A> {
         let scale = match self.scale {
             UnitScale::Tensor(scale) => UnitScale::Tensor(scale.rewrap()),
             UnitScale::Rows(scales) => UnitScale::Rows(scales),
+            UnitScale::Blocks { scales, block } => UnitScale::Blocks { scales, block },
         };
         UnitOperand { codes: self.codes.rewrap(), scale }
+    }
+}
+
+impl<A: Backend, B: SameTensors<A>> Rewrap<BlockCodes<B>> for BlockCodes<A> {
+    fn rewrap(self) -> BlockCodes<B> {
+        let Self { codes, scales, block, format } = self;
+        BlockCodes { codes: codes.rewrap(), scales, block, format }
     }
 }
 

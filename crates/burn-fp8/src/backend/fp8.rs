@@ -7,9 +7,10 @@ use burn_fp8_core::Fp8Format;
 use super::convert::Rewrap;
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
-    Capability, CodesPrimitive, Fallback, Fp8Engine, GemmOperand, GemmOptions, NativeProblem,
-    Quantize, QuantizeMatrix, Quantized, QuantizedCodes, QuantizedMatrix, Scalar, ScaleRule,
-    ScaledOperand, ScaledProduct, ScaledRequest, UnitOperand, UnitOptions,
+    BlockCodes, Capability, CodesPrimitive, Fallback, Fp8Engine, GemmOperand, GemmOptions,
+    NativeProblem, Quantize, QuantizeBlocks, QuantizeMatrix, QuantizeRows, Quantized,
+    QuantizedCodes, QuantizedMatrix, Scalar, ScaleRule, ScaledOperand, ScaledProduct,
+    ScaledRequest, UnitOperand, UnitOptions,
 };
 use crate::ops::{DotOptions, Fp8LayerOps, QdqOptions};
 use crate::product::{Fp8Products, Product};
@@ -71,6 +72,30 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         rhs: &Scalar<Self>,
     ) -> FloatTensor<Self> {
         B::fp8_rescale(tensor, &lhs.clone().rewrap(), &rhs.clone().rewrap())
+    }
+
+    fn fp8_quantize_rows(
+        tensor: FloatTensor<Self>,
+        request: QuantizeRows,
+    ) -> (CodesPrimitive<Self>, FloatTensor<Self>) {
+        let (codes, scales) = B::fp8_quantize_rows(tensor, request);
+        (codes.rewrap(), scales)
+    }
+
+    fn fp8_rescale_rows(
+        tensor: FloatTensor<Self>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        B::fp8_rescale_rows(tensor, lhs, rhs)
+    }
+
+    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
+        B::fp8_quantize_blocks(tensor, request).rewrap()
+    }
+
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        B::fp8_dequantize_blocks(codes.rewrap())
     }
 
     fn fp8_capability(device: &Self::Device) -> Capability {

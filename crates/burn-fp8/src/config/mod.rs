@@ -135,10 +135,16 @@ impl Fp8Config {
             Capability::FakeQuantized { reason } | Capability::Unusable { reason } => {
                 reason.into_owned()
             }
-            Capability::MatrixUnit(_) => return Ok(()),
+            Capability::MatrixUnit(_)
+                if !self.recipe.is_in_blocks() || self.recipe.has_powers_of_two() =>
+            {
+                return Ok(());
+            }
+            Capability::MatrixUnit(_) => Fallback::Blocks.to_string(),
+            Capability::Native(_) if self.recipe.is_in_blocks() => Fallback::Blocks.to_string(),
             Capability::Native(_) => match self.recipe.granularity() {
-                Granularity::PerTensor => return Ok(()),
                 Granularity::PerRow => Fallback::PerRow.to_string(),
+                _ => return Ok(()),
             },
         };
         Err(Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason })
@@ -162,8 +168,11 @@ impl Fp8Config {
     /// # Errors
     /// [`Fp8Error::InvalidConfig`], with line and column, for malformed JSON, unknown fields and values out of range.
     pub fn from_json(json: &str) -> Result<Self, Fp8Error> {
-        serde_json::from_str(json)
-            .map_err(|error| Fp8Error::InvalidConfig(shown(&error.to_string(), MAX_MESSAGE)))
+        let config: Self = serde_json::from_str(json)
+            .map_err(|error| Fp8Error::InvalidConfig(shown(&error.to_string(), MAX_MESSAGE)))?;
+        // Each field is checked where it stands; this is about several.
+        config.validate()?;
+        Ok(config)
     }
 
     /// Writes the configuration to a JSON file.

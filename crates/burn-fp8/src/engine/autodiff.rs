@@ -6,10 +6,11 @@ use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Fp8Format;
 
 use super::backend::Fp8Engine;
+use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
 use super::problem::NativeProblem;
-use super::quantize::{Quantize, Quantized, ScaleRule};
+use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
 use super::scaled::{OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues};
 use super::unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};
@@ -66,9 +67,34 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             scale: match scale {
                 UnitScale::Tensor(scale) => UnitScale::Tensor(inner(scale)),
                 UnitScale::Rows(scales) => UnitScale::Rows(scales.primitive),
+                UnitScale::Blocks { scales, block } => {
+                    UnitScale::Blocks { scales: scales.primitive, block }
+                }
             },
         });
         AutodiffTensor::<B, C>::new(B::fp8_matmul_on_unit(lhs, rhs, options))
+    }
+
+    fn fp8_quantize_rows(
+        tensor: FloatTensor<Self>,
+        request: QuantizeRows,
+    ) -> (CodesPrimitive<Self>, FloatTensor<Self>) {
+        let (codes, scales) = B::fp8_quantize_rows(untracked::<B, C>(tensor), request);
+        (constant_codes(codes), AutodiffTensor::<B, C>::new(scales))
+    }
+
+    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
+        let BlockCodes { codes, scales, block, format } =
+            B::fp8_quantize_blocks(untracked::<B, C>(tensor), request);
+        let scales = AutodiffTensor::<B, C>::new(scales);
+        BlockCodes { codes: constant_codes(codes), scales, block, format }
+    }
+
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        let BlockCodes { codes, scales, block, format } = codes;
+        let (codes, scales) = (inner_codes(codes), scales.primitive);
+        let codes = BlockCodes { codes, scales, block, format };
+        AutodiffTensor::<B, C>::new(B::fp8_dequantize_blocks(codes))
     }
 
     fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {

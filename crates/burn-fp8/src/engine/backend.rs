@@ -1,16 +1,17 @@
 //! The trait by which a backend tells what it does with codes.
 
-use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Overflow};
 
+use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
 use super::launch::{Launched, note};
 use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 use super::portable::epilogue::{activate, reciprocal};
-use super::portable::{self, scale};
+use super::portable::{self, blocks, scale};
 use super::problem::NativeProblem;
 use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
@@ -88,6 +89,16 @@ pub trait Fp8Engine: Backend {
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         portable::rescale_by::<Self>(tensor, lhs, rhs)
+    }
+
+    /// Quantizes a non-empty tensor, with a scale for each block. Finite elements saturate, the others stay visible.
+    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
+        quantize_blocks::<Self>(tensor, request)
+    }
+
+    /// The numbers that codes stand for, times the scales of their blocks. f32.
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        dequantize_blocks::<Self>(codes)
     }
 
     /// A product in high precision, as the backend multiplies by itself.
@@ -208,6 +219,28 @@ pub(crate) fn quantize_rows<B: Fp8Engine>(
         false => B::fp8_quantize_codes(quotient, format, rule).0,
     };
     (codes, scales)
+}
+
+/// Codes and the scales of their blocks, from tensor operations and [`Fp8Engine::fp8_quantize_codes`].
+pub(crate) fn quantize_blocks<B: Fp8Engine>(
+    tensor: FloatTensor<B>,
+    request: QuantizeBlocks,
+) -> BlockCodes<B> {
+    let QuantizeBlocks { block, format, recipe } = request;
+    let tensor = B::float_cast(tensor, FloatDType::F32);
+    let [quotient, scales] = blocks::divide::<B>(tensor, block, format, recipe);
+    let rule = ScaleRule::Given(Scalar::Host(1.0), Overflow::SaturateFinite);
+    let (codes, _) = B::fp8_quantize_codes(quotient, format, rule);
+    BlockCodes { codes, scales, block, format }
+}
+
+/// Decoded codes times the scales of their blocks, in tensor operations.
+pub(crate) fn dequantize_blocks<B: Fp8Engine>(codes: BlockCodes<B>) -> FloatTensor<B> {
+    let BlockCodes { codes, scales, block, .. } = codes;
+    let values = B::fp8_values(codes);
+    let shape = values.shape();
+    let scales = blocks::Grid::new(&shape, block).spread::<B>(scales, shape);
+    B::float_mul(values, scales)
 }
 
 /// `a` `[M, K]` times the transpose of `b_t` `[N, K]`, emulated in f32.

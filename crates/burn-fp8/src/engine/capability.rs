@@ -99,6 +99,10 @@ pub enum Fallback {
     Batched,
     /// The scales are per row.
     PerRow,
+    /// The scales are those of blocks, and no unit takes them: they are no powers of two, or the product is one of a batch.
+    Blocks,
+    /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
+    BlocksTooFarApart,
     /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
     NoAlgorithm(Arc<str>),
     /// cuBLASLt cannot be set up on the device, for want of memory perhaps: why.
@@ -112,6 +116,10 @@ impl fmt::Display for Fallback {
         match self {
             Self::Batched => write!(f, "batched products are not native"),
             Self::PerRow => write!(f, "products with scales per row are not native"),
+            Self::Blocks => write!(f, "products with such scales of blocks are not native"),
+            Self::BlocksTooFarApart => {
+                write!(f, "scales of blocks are further apart than the matrix unit takes")
+            }
             Self::NoAlgorithm(reason) => write!(f, "{reason}"),
             Self::Setup(reason) => write!(f, "cuBLASLt cannot be set up: {reason}"),
             Self::Failed(reason) => write!(f, "the native product failed: {reason}"),

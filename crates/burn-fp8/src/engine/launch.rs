@@ -75,7 +75,7 @@ pub(crate) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
 }
 
 /// Notes that a product is emulated, and why. Panics where it must not be, now or later.
-#[cfg(feature = "cubecl")]
+#[cfg(any(feature = "cubecl", feature = "flex"))]
 pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<LaunchNote>) {
     if otherwise == Otherwise::Emulate {
         return note(to, || Launched::Fallback(fallback));

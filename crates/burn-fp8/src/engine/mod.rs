@@ -9,6 +9,7 @@
 mod autodiff;
 mod backend;
 mod backends;
+mod blocks;
 mod capability;
 mod codes;
 #[cfg(feature = "cubecl")]
@@ -31,6 +32,7 @@ pub(crate) mod tensor;
 mod unit;
 
 pub use backend::{Fp8Engine, Untracked};
+pub use blocks::{BlockCodes, QuantizeBlocks};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::CodesPrimitive;
 pub(crate) use gemm::native_gemm;

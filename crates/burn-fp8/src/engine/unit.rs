@@ -6,7 +6,7 @@ use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Fp8Format;
 
 use super::codes::CodesPrimitive;
-use super::launch::LaunchNote;
+use super::launch::{LaunchNote, Otherwise};
 use super::scalar::Scalar;
 
 /// A quantized tensor without the values of its codes.
@@ -38,6 +38,14 @@ pub enum UnitScale<B: Backend> {
     Tensor(Scalar<B>),
     /// One for all elements that are summed, f32: `[…, M, 1]` on the left, `[…, 1, N]` on the right. Both operands have them, or neither.
     Rows(FloatTensor<B>),
+    /// One for each block of a matrix, powers of two, `[⌈rows / block[0]⌉, ⌈columns / block[1]⌉]`: the rows and columns of the operand. Blocks have a multiple
+    /// of 32 elements along the dimension that is summed. Both operands have them, or neither.
+    Blocks {
+        /// The scales, f32.
+        scales: FloatTensor<B>,
+        /// Rows and columns of a block.
+        block: [usize; 2],
+    },
 }
 
 /// How a product is run.
@@ -45,6 +53,8 @@ pub enum UnitScale<B: Backend> {
 pub struct UnitOptions {
     /// The type of the result: F32, BF16 or F16.
     pub dtype: DType,
+    /// What becomes of it where the scales of blocks are further apart than the unit can take.
+    pub otherwise: Otherwise,
     /// Where it leaves what ran it, if anybody wants to know.
     pub note: Option<LaunchNote>,
 }

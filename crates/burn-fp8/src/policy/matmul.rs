@@ -19,17 +19,23 @@ pub enum MatmulPolicy {
     Fp8E4m3,
     /// `fp8_rowwise`: [`Recipe::rowwise`].
     Fp8Rowwise,
+    /// `mxfp8`: [`Recipe::mxfp8`].
+    Mxfp8,
+    /// `fp8_block`: [`Recipe::blockwise`].
+    Fp8Block,
     /// `fp8_delayed`: [`Recipe::delayed`].
     Fp8Delayed,
 }
 
 /// Each with its name and, where FP8 is on, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 5] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 7] = [
     (MatmulPolicy::High, "high", None),
     // `Recipe::default()`, which is not const; a test compares them.
     (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
     (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),
     (MatmulPolicy::Fp8Rowwise, "fp8_rowwise", Some(Recipe::rowwise())),
+    (MatmulPolicy::Mxfp8, "mxfp8", Some(Recipe::mxfp8())),
+    (MatmulPolicy::Fp8Block, "fp8_block", Some(Recipe::blockwise())),
     (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),
 ];
 

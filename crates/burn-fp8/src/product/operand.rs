@@ -2,10 +2,11 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Granularity};
 
 use crate::engine::{
-    CodesPrimitive, Fp8Engine, GemmOperand, Quantized, QuantizedMatrix, Scalar, portable,
+    BlockCodes, CodesPrimitive, Fp8Engine, GemmOperand, Quantized, QuantizedMatrix, Scalar,
+    portable,
 };
 use crate::report::{self, PendingOperand};
 
@@ -24,6 +25,8 @@ pub(crate) enum SavedOperand<B: Fp8Engine> {
     Fp8(SavedCodes<B>),
     /// In FP8, with scales per row.
     Rows(Rows<B, CodesPrimitive<B>>),
+    /// In FP8, with scales of blocks.
+    Blocks(MeasuredBlocks<B>),
     /// In FP8, laid out for the native product that needs it.
     Matrix(MeasuredOperand<B>),
     /// As it came, for a product in high precision.
@@ -151,5 +154,22 @@ impl<B: Fp8Engine, T> Rows<B, T> {
     /// What a trace is told of it.
     pub(crate) fn pending(&self) -> PendingOperand {
         PendingOperand::per_row::<B>(self.format, self.scales.clone(), self.saturated.clone())
+    }
+}
+
+/// An operand with scales of blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredBlocks<B: Fp8Engine> {
+    pub(super) codes: BlockCodes<B>,
+    pub(super) granularity: Granularity,
+    /// How many finite elements were beyond the largest number. Counted while a trace runs.
+    pub(super) saturated: Option<IntTensor<B>>,
+}
+
+impl<B: Fp8Engine> MeasuredBlocks<B> {
+    /// What a trace is told of it.
+    pub(super) fn pending(&self) -> PendingOperand {
+        let BlockCodes { scales, format, .. } = self.codes.clone();
+        PendingOperand::of_scales::<B>(format, self.granularity, scales, self.saturated.clone())
     }
 }

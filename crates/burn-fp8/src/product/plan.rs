@@ -199,13 +199,22 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
     }
     let reason = match capability::<B>(&device) {
         Capability::FakeQuantized { reason } | Capability::Unusable { reason } => Err(reason),
+        Capability::Native(_) if config.recipe.is_in_blocks() => Ok(Some(Fallback::Blocks)),
+        Capability::MatrixUnit(_)
+            if config.recipe.is_in_blocks()
+                && !(config.recipe.has_powers_of_two()
+                    && forward.batch == 1
+                    && forward.plain_operand) =>
+        {
+            Ok(Some(Fallback::Blocks))
+        }
         Capability::MatrixUnit(_) => return Path::MatrixUnit,
         Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
             Ok(Some(Fallback::Batched))
         }
         Capability::Native(_) => match config.recipe.granularity() {
-            Granularity::PerTensor => Ok(None),
             Granularity::PerRow => Ok(Some(Fallback::PerRow)),
+            _ => Ok(None),
         },
     };
     match (reason, execution) {

@@ -132,7 +132,7 @@ impl<B: Fp8Engine, Q, F: Form<B>> Scheme<B, Q> for Rowwise<F> {
         let recipe = gemms.recipe;
         let format = recipe.formats.of(operand);
         let quantize = |role, values| {
-            let dim = if sums_columns(operand, role) { last } else { last - 1 };
+            let dim = if units::sums_columns(operand, role) { last } else { last - 1 };
             let request = QuantizeRows { dim, format, recipe, values };
             let (codes, scales) = B::fp8_quantize_rows(tensor.clone(), request);
             let saturated = report::is_tracing()
@@ -201,15 +201,6 @@ fn place<B: Fp8Engine, F: Form<B>>(
             Rows { scales, ..rows.map(F::transpose) }
         }
         false => rows,
-    }
-}
-
-/// Whether a product sums over the last dimension of an operand, as it lies before it is transposed: see the table above.
-fn sums_columns(operand: Operand, role: GemmRole) -> bool {
-    match role {
-        GemmRole::Output => operand == Operand::Input,
-        GemmRole::GradInput => true,
-        GemmRole::GradWeight => false,
     }
 }
 

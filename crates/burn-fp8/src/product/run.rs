@@ -4,6 +4,7 @@ use burn::tensor::Shape;
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Granularity;
 
+use super::blocks::{self, Blocks};
 use super::emulated::Emulated;
 use super::gemms::{self, Forward, Gradients};
 use super::native::Native;
@@ -28,6 +29,12 @@ macro_rules! on_scheme {
             }
             (Path::MatrixUnit, Granularity::PerRow) => {
                 gemms::$function::<B, _, Rowwise<OfCodes>>($($argument,)* $product, gemms $(, $save)?)
+            }
+            (Path::MatrixUnit, Granularity::Mx(_) | Granularity::Blockwise) => {
+                gemms::$function::<B, _, Blocks<blocks::OfCodes>>($($argument,)* $product, gemms $(, $save)?)
+            }
+            (_, Granularity::Mx(_) | Granularity::Blockwise) => {
+                gemms::$function::<B, _, Blocks>($($argument,)* $product, gemms $(, $save)?)
             }
             (_, Granularity::PerTensor) => {
                 gemms::$function::<B, _, Emulated>($($argument,)* $product, gemms $(, $save)?)

@@ -118,7 +118,7 @@ pub(super) fn multiply<B: Fp8Engine>(
         let ran = PendingRan::noted::<B>(note, lhs.codes.device());
         gemms.record(role, pending, ran);
     }
-    B::fp8_matmul_on_unit(lhs, rhs, UnitOptions { dtype, note })
+    B::fp8_matmul_on_unit(lhs, rhs, UnitOptions { dtype, otherwise: gemms.otherwise(), note })
 }
 
 /// An operand as it stands in a product.
@@ -148,6 +148,15 @@ pub(super) fn is_transposed(operand: Operand, role: GemmRole) -> bool {
     )
 }
 
+/// Whether a product sums over the last dimension of an operand, as it lies before it is transposed: see the table in [`rowwise`](super::rowwise).
+pub(super) fn sums_columns(operand: Operand, role: GemmRole) -> bool {
+    match role {
+        GemmRole::Output => operand == Operand::Input,
+        GemmRole::GradInput => true,
+        GemmRole::GradWeight => false,
+    }
+}
+
 /// Joins all dimensions but the last.
 fn join<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
     let shape = codes.shape();
@@ -160,7 +169,7 @@ fn join<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
 }
 
 /// Swaps the last two dimensions.
-pub(super) fn transpose<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
+pub(crate) fn transpose<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
     map::<B>(codes, B::int_transpose)
 }
 

@@ -34,7 +34,7 @@ pub struct OperandReport {
     pub format: Fp8Format,
     /// How many of its elements share a scale.
     pub granularity: Granularity,
-    /// Its scale, the dequantization multiplier; with scales per row the largest of them.
+    /// Its scale, the dequantization multiplier; with several scales the largest of them.
     pub scale: f32,
     /// How many of its finite elements were larger than the largest number times the scale, and became that.
     pub saturated: usize,
@@ -45,6 +45,7 @@ impl fmt::Display for OperandReport {
         let scale = match self.granularity {
             Granularity::PerTensor => "scale",
             Granularity::PerRow => "row scales to",
+            Granularity::Mx(_) | Granularity::Blockwise => "block scales to",
         };
         write!(f, "{} {scale} {:.3e}", self.format, self.scale)?;
         match self.saturated {
@@ -112,6 +113,8 @@ pub enum HighPrecision {
     Dtype(DType),
     /// The operands are of different types.
     MixedDtypes(DType, DType),
+    /// Only the weight is in FP8: its checkpoint does not quantize activations.
+    WeightOnly,
 }
 
 impl fmt::Display for HighPrecision {
@@ -123,6 +126,7 @@ impl fmt::Display for HighPrecision {
             Self::Recipe => write!(f, "left out by the recipe"),
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
+            Self::WeightOnly => write!(f, "only the weight is in FP8"),
         }
     }
 }

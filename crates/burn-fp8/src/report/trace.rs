@@ -100,9 +100,19 @@ impl PendingOperand {
         scales: FloatTensor<B>,
         saturated: Option<IntTensor<B>>,
     ) -> Self {
+        Self::of_scales::<B>(format, Granularity::PerRow, scales, saturated)
+    }
+
+    /// An operand with several scales: the largest is reported.
+    pub(crate) fn of_scales<B: Backend>(
+        format: Fp8Format,
+        granularity: Granularity,
+        scales: FloatTensor<B>,
+        saturated: Option<IntTensor<B>>,
+    ) -> Self {
         Self {
             format,
-            granularity: Granularity::PerRow,
+            granularity,
             scale: Box::new(move || Scalar::<B>::Device(B::float_max(scales)).read()),
             saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }

@@ -1,6 +1,7 @@
 //! What the test files share.
 #![allow(dead_code, missing_docs, unused_imports, reason = "each test file uses a part of it")]
 
+pub mod blocks;
 pub mod delayed;
 pub mod exact;
 pub mod frozen;
@@ -9,6 +10,7 @@ pub mod golden;
 pub mod learner;
 pub mod models;
 pub mod observatory;
+pub mod published;
 pub mod reference;
 pub mod rowwise;
 pub mod special;

@@ -20,6 +20,8 @@ const fn stroke(precision: Precision) -> (RGBColor, u32) {
         Precision::Fp8Current => (RGBColor(213, 94, 0), 3),
         Precision::Fp8Delayed => (RGBColor(0, 0, 0), 1),
         Precision::Fp8Layers => (RGBColor(0, 158, 115), 1),
+        Precision::Mxfp8 => (RGBColor(0, 114, 178), 1),
+        Precision::Fp8Block => (RGBColor(240, 228, 66), 1),
         // Several policies share it: the legend has them in their order.
         Precision::Policy(_) => (RGBColor(204, 121, 167), 1),
     }

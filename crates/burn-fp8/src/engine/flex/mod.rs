@@ -1,9 +1,11 @@
 //! Flex: quantization over its memory, one byte an element for saved codes.
 
+mod blocks;
 mod memory;
 mod rows;
 mod scratch;
 mod unit;
+mod unit_blocks;
 
 use burn::backend::Flex;
 use burn::tensor::ops::FloatTensorOps;
@@ -12,14 +14,15 @@ use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
 
-use super::backend::{Fp8Engine, Untracked, quantize_rows};
+use super::backend::{Fp8Engine, Untracked, dequantize_blocks, quantize_blocks, quantize_rows};
+use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::Capability;
 use super::codes::CodesPrimitive;
 use super::portable;
 use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
 use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
-use super::unit::{QuantizedCodes, UnitOperand, UnitOptions};
+use super::unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};
 use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
@@ -71,7 +74,10 @@ impl Fp8Engine for Flex {
         rhs: UnitOperand<Self>,
         options: UnitOptions,
     ) -> FlexTensor {
-        unit::matmul(lhs, rhs, options)
+        match lhs.scale {
+            UnitScale::Blocks { .. } => unit_blocks::matmul(lhs, rhs, options),
+            _ => unit::matmul(lhs, rhs, options),
+        }
     }
 
     fn fp8_scaled_matmul(
@@ -154,6 +160,20 @@ impl Fp8Engine for Flex {
             true => rows::rescale(tensor, lhs, rhs),
             false => portable::rescale_by::<Self>(tensor, lhs, rhs),
         }
+    }
+
+    fn fp8_quantize_blocks(tensor: FlexTensor, request: QuantizeBlocks) -> BlockCodes<Self> {
+        let quantized = match tensor.dtype() {
+            DType::F32 => blocks::quantize::<f32>(&tensor, request),
+            DType::F16 => blocks::quantize::<f16>(&tensor, request),
+            DType::BF16 => blocks::quantize::<bf16>(&tensor, request),
+            _ => None,
+        };
+        quantized.unwrap_or_else(|| quantize_blocks::<Self>(tensor, request))
+    }
+
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FlexTensor {
+        blocks::dequantize(&codes).unwrap_or_else(|| dequantize_blocks::<Self>(codes))
     }
 
     fn fp8_amax(tensor: FlexTensor) -> FlexTensor {

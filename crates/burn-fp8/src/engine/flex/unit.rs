@@ -41,7 +41,7 @@ pub(super) fn capability() -> Capability {
 }
 
 /// What runs a product now: in f32 where Linux has refused the unit that was expected.
-fn launched(unit: Unit) -> Launched {
+pub(super) fn launched(unit: Unit) -> Launched {
     match unit {
         Unit::Portable => Launched::FakeQuantized,
         unit => Launched::MatrixUnit(name(unit)),
@@ -137,7 +137,7 @@ pub(super) fn scaled_matmul(
 }
 
 /// A contiguous tensor of F32, BF16 or F16, filled by `run`.
-fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor {
+pub(super) fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor {
     let elements = shape.num_elements();
     let bytes = match dtype {
         DType::BF16 => {
@@ -161,13 +161,13 @@ fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor
 }
 
 /// Matrices of codes in the memory of a tensor `[…, R, C]`.
-struct Matrices {
+pub(super) struct Matrices {
     tensor: FlexTensor,
     format: Fp8Format,
     /// The leading dimensions and their strides.
     batch: Vec<(usize, usize)>,
-    start: usize,
-    shape: [usize; 2],
+    pub(super) start: usize,
+    pub(super) shape: [usize; 2],
     /// From one row, or one column, to the next.
     stride: usize,
     transposed: bool,
@@ -175,7 +175,7 @@ struct Matrices {
 
 impl Matrices {
     /// Copies the codes where neither rows nor columns lie without gaps.
-    fn new(codes: CodesPrimitive<Flex>) -> Self {
+    pub(super) fn new(codes: CodesPrimitive<Flex>) -> Self {
         let CodesPrimitive::Bytes(tensor, format) = codes else {
             unreachable!("Flex holds one byte a code");
         };
@@ -230,7 +230,7 @@ impl Matrices {
         starts
     }
 
-    fn codes<'a>(&'a self, starts: &'a [usize]) -> Codes<'a> {
+    pub(super) fn codes<'a>(&'a self, starts: &'a [usize]) -> Codes<'a> {
         let [rows, columns] = self.shape;
         let lines = if self.transposed { [columns, rows] } else { [rows, columns] };
         let codes = Codes::strided(self.tensor.storage::<u8>(), self.format, lines, self.stride);
@@ -266,7 +266,7 @@ impl Batched {
                 });
                 Self::Rows(Box::new(scales))
             }
-            _ => unreachable!("both operands have scales per row, or neither"),
+            _ => unreachable!("both operands have scales of one kind, and blocks go another way"),
         }
     }
 

@@ -227,9 +227,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
             // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
             Capability::FakeQuantized { .. }
             | Capability::MatrixUnit(_)
-            | Capability::Unusable { .. } => {
-                Self::fp8_scaled_matmul_emulated(a, b_t, request)
-            }
+            | Capability::Unusable { .. } => Self::fp8_scaled_matmul_emulated(a, b_t, request),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Bit-equal to [`burn_fp8_core::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
 
+pub(crate) mod blocks;
 pub(crate) mod epilogue;
 pub(crate) mod scale;
 

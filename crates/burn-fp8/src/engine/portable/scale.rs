@@ -3,7 +3,7 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, Shape, TensorMetadata};
-use burn_fp8_core::{Fp8Format, Recipe, scale};
+use burn_fp8_core::{Fp8Format, Recipe, ScaleRounding, scale};
 
 /// The magnitudes of an f32 tensor; zeros keep their sign.
 ///
@@ -75,6 +75,65 @@ pub(crate) fn from_amax<B: Backend>(
     B::float_mask_fill(scale, zero, 1f32.into())
 }
 
+/// As [`e8m0::from_amax`](burn_fp8_core::e8m0::from_amax), element by element: the scales, and their reciprocals.
+///
+/// The scale 2^-127 is a subnormal number, which some devices take for 0. Its reciprocal is none: multiply by it.
+pub(crate) fn mx<B: Backend>(
+    amax: FloatTensor<B>,
+    format: Fp8Format,
+    rounding: ScaleRounding,
+) -> [FloatTensor<B>; 2] {
+    let device = B::float_device(&amax);
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let full = |value: f32| B::float_full(amax.shape(), value.into(), &device, FloatDType::F32);
+    let power = |exponent: i32| 2f64.powi(exponent) as f32;
+    let emax = format.max().log2().floor() as i32;
+    // What is rounded to a power of two, its distance from the scale, and the amax up to which the scale is 2^-127.
+    let (x, exponent, smallest) = match rounding {
+        // A tensor divisor: some backends turn a division by a constant into a product with its reciprocal. A quotient an ulp of its
+        // subnormal self above 2^-127 is rounded to that.
+        ScaleRounding::Rceil => (
+            B::float_div(amax.clone(), full(format.max())),
+            0,
+            (format.max() * power(-127)).next_up(),
+        ),
+        ScaleRounding::Ceil => (amax.clone(), -emax, power(emax - 127)),
+        ScaleRounding::Floor => (amax.clone(), -emax, power(emax - 126).next_down()),
+        ScaleRounding::Even => {
+            (amax.clone(), -emax, (rounded_up_from(format) * power(emax - 127)).next_down())
+        }
+    };
+    let [mantissa, down] = mantissa_and_power::<B>(x);
+    let scale = B::float_mul_scalar(down, power(exponent).into());
+    let up = match rounding {
+        ScaleRounding::Floor => None,
+        ScaleRounding::Rceil | ScaleRounding::Ceil => {
+            Some(B::float_greater_elem(mantissa, 1f32.into(), settings.bool_dtype))
+        }
+        ScaleRounding::Even => Some(B::float_greater_equal_elem(
+            mantissa,
+            rounded_up_from(format).into(),
+            settings.bool_dtype,
+        )),
+    };
+    let scale = match up {
+        Some(up) => {
+            let doubled = B::float_mul_scalar(scale.clone(), 2f32.into());
+            B::float_mask_where(scale, up, doubled)
+        }
+        None => scale,
+    };
+    let smallest = B::float_lower_equal_elem(amax.clone(), smallest.into(), settings.bool_dtype);
+    let reciprocal = B::float_div(full(1.0), scale.clone());
+    let reciprocal = B::float_mask_fill(reciprocal, smallest.clone(), power(127).into());
+    [B::float_mask_fill(scale, smallest, power(-127).into()), reciprocal]
+}
+
+/// The smallest mantissa, in [1, 2), that is 2 once it is rounded to the precision of a format, halves upwards.
+fn rounded_up_from(format: Fp8Format) -> f32 {
+    2.0 - format.epsilon() / 2.0
+}
+
 /// The first of two amaxes, or the second where the first is 0. Shape `[1]`.
 pub(crate) fn first_non_zero<B: Backend>(
     first: FloatTensor<B>,
@@ -106,10 +165,18 @@ pub(crate) fn of_product<B: Backend>(
 }
 
 /// The smallest power of two that is at least `x`, at least 2^-126, element by element.
-///
-/// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the
-/// power looked for, doubled where something above 1 remains.
 fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&x));
+    let [mantissa, power] = mantissa_and_power::<B>(x);
+    let more = B::float_greater_elem(mantissa, 1f32.into(), settings.bool_dtype);
+    let doubled = B::float_mul_scalar(power.clone(), 2f32.into());
+    B::float_mask_where(power, more, doubled)
+}
+
+/// `x`, 2^-126 in place of anything smaller, as a number in [1, 2) and a power of two, element by element.
+///
+/// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the power.
+fn mantissa_and_power<B: Backend>(x: FloatTensor<B>) -> [FloatTensor<B>; 2] {
     let device = B::float_device(&x);
     let settings = burn::tensor::get_device_settings::<B>(&device);
     let power = |exponent: i32| f32::from_bits(((exponent + 127) as u32) << 23);
@@ -132,7 +199,5 @@ fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
         rest = B::float_mask_where(rest, above.clone(), lowered);
         result = B::float_mask_where(result, above, raised);
     }
-    let more = B::float_greater_elem(rest, 1f32.into(), settings.bool_dtype);
-    let doubled = B::float_mul_scalar(result.clone(), 2f32.into());
-    B::float_mask_where(result, more, doubled)
+    [rest, result]
 }

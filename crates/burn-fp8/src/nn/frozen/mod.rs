@@ -194,7 +194,9 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let x = x.quantized;
         let x = UnitOperand { codes: x.codes, scale: UnitScale::Tensor(x.scale) };
         let weight = UnitOperand { codes, scale: UnitScale::Tensor(weight_scale) };
-        B::fp8_matmul_on_unit(x, weight, UnitOptions { dtype, note })
+        // It has no scales of blocks, which alone may be refused.
+        let otherwise = Otherwise::Emulate;
+        B::fp8_matmul_on_unit(x, weight, UnitOptions { dtype, otherwise, note })
     }
 
     /// The same on tensor cores, or emulated by the device where they have no algorithm.

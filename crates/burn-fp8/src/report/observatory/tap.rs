@@ -116,7 +116,7 @@ impl Tap {
             };
             let first = GemmRole::ALL.into_iter().find(|role| role.operands().contains(&operand));
             let lines = lines_of(first.expect("every operand is in two products"), operand);
-            let stats = operand_sample.stats(lines, *recipe);
+            let stats = operand_sample.stats(operand, lines, *recipe);
             sample.entry.operands.set(operand, stats);
             sample.operands[operand as usize] = Some(operand_sample);
             new.push(operand);

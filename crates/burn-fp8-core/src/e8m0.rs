@@ -1,0 +1,82 @@
+//! E8M0: the scale of an MXFP8 block, one byte. Byte `b` stands for `2^(b − 127)`, 255 for NaN (OCP Microscaling Formats, 5.4.1).
+
+use crate::{Fp8Format, ScaleRounding};
+
+/// The byte of NaN.
+pub const NAN: u8 = 255;
+
+/// The scale of a block whose largest finite magnitude is `amax`, at least 0. 0 gives 0: such a block holds zeros, whatever its scale.
+pub fn from_amax(amax: f32, format: Fp8Format, rounding: ScaleRounding) -> u8 {
+    debug_assert!(amax.is_finite() && amax >= 0.0, "amax = {amax} is not a finite magnitude");
+    if amax == 0.0 {
+        return 0;
+    }
+    let emax = format.max().log2().floor() as i32;
+    let exponent = match rounding {
+        ScaleRounding::Rceil => match amax / format.max() {
+            0.0 => -127,
+            quotient => log2_up(quotient),
+        },
+        ScaleRounding::Floor => log2_down(amax) - emax,
+        ScaleRounding::Ceil => log2_up(amax) - emax,
+        ScaleRounding::Even => {
+            // Half of the last bit of the format's mantissa, in [1, 2).
+            let half = f64::from(format.epsilon()) / 2.0;
+            let power = log2_down(amax);
+            let mantissa = f64::from(amax) / 2f64.powi(power);
+            power + i32::from(mantissa >= 2.0 - half) - emax
+        }
+    };
+    (exponent.clamp(-127, 127) + 127) as u8
+}
+
+/// The scale that a byte stands for. That of 0 is 2^-127, a subnormal f32.
+pub fn decode(byte: u8) -> f32 {
+    match byte {
+        0 => f32::MIN_POSITIVE / 2.0,
+        NAN => f32::NAN,
+        byte => f32::from_bits(u32::from(byte) << 23),
+    }
+}
+
+/// The byte of a scale that is a power of two from 2^-127 to 2^127, or NaN; else none.
+pub fn encode(scale: f32) -> Option<u8> {
+    if scale.is_nan() {
+        return Some(NAN);
+    }
+    let byte = if scale == decode(0) { 0 } else { (scale.to_bits() >> 23) as u8 };
+    (scale > 0.0 && byte != NAN && decode(byte) == scale).then_some(byte)
+}
+
+/// `⌊log2 x⌋` of a positive, finite number.
+fn log2_down(x: f32) -> i32 {
+    // Every f32 is a normal f64.
+    (f64::from(x).to_bits() >> 52) as i32 - 1023
+}
+
+/// `⌈log2 x⌉` of a positive, finite number.
+fn log2_up(x: f32) -> i32 {
+    let is_power = f64::from(x).to_bits() << 12 == 0;
+    log2_down(x) + i32::from(!is_power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_a_power_of_two_and_back() {
+        for byte in 0..=u8::MAX {
+            let scale = decode(byte);
+            assert_eq!(encode(scale), Some(byte));
+            if byte != NAN {
+                assert_eq!(f64::from(scale), 2f64.powi(i32::from(byte) - 127));
+            }
+        }
+        for scale in
+            [0.0, -1.0, 3.0, f32::INFINITY, f32::from_bits(1), f32::MAX, -0.0, -f32::MIN_POSITIVE]
+        {
+            assert_eq!(encode(scale), None, "{scale}");
+        }
+    }
+}

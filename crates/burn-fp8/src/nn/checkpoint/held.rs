@@ -1,0 +1,154 @@
+//! A published weight on its device.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, TensorData};
+use burn_fp8_core::Fp8Format;
+
+use crate::checkpoint::{Activations, QuantizedLinear};
+use crate::engine::tensor::primitive;
+use crate::engine::{BlockCodes, Fp8Engine};
+use crate::nn::frozen::{ActivationScale, FrozenLinear};
+use crate::scaled::Fp8Codes;
+
+/// A weight in the granularity of its file.
+#[derive(Clone, Debug)]
+pub(super) enum Held<B: Backend> {
+    /// One scale, and one for activations: what a frozen layer is.
+    Tensor(FrozenLinear<B>),
+    /// A scale for each output.
+    Outputs {
+        /// `[d_input, d_output]`.
+        codes: Fp8Codes<B, 2>,
+        /// `[1, d_output]`.
+        scales: Tensor<B, 2>,
+    },
+    /// A scale for each block.
+    Blocks {
+        /// `[d_output, d_input]`, as in the file.
+        codes: Fp8Codes<B, 2>,
+        /// A grid of the same orientation.
+        scales: Tensor<B, 2>,
+        /// Outputs, inputs.
+        block: [usize; 2],
+        /// Whether all scales are.
+        are_powers_of_two: bool,
+    },
+}
+
+impl<B: Backend> Held<B> {
+    /// Puts a weight, and the bias of a frozen layer, on a device.
+    pub(super) fn new(
+        layer: QuantizedLinear,
+        bias: &Option<Tensor<B, 1>>,
+        device: &B::Device,
+    ) -> Self {
+        let [d_output, d_input] = layer.shape();
+        let (scales, activations) = (layer.scales().clone(), layer.activations());
+        let codes = |codes, shape| {
+            Fp8Codes::from_bytes(codes, shape, Fp8Format::E4M3, device)
+                .expect("as many codes as the weight has elements")
+        };
+        if scales.block()[1] < d_input {
+            let grid = TensorData::new(scales.values().to_vec(), scales.grid());
+            return Self::Blocks {
+                codes: codes(layer.into_codes(), [d_output, d_input]),
+                scales: Tensor::from_data(grid, device),
+                block: scales.block(),
+                are_powers_of_two: scales.are_powers_of_two(),
+            };
+        }
+        let transposed = transpose(&layer.into_codes(), [d_output, d_input]);
+        let weight = codes(transposed, [d_input, d_output]);
+        let activation = match activations {
+            Activations::Static(scale) => Some(ActivationScale::Static(scale)),
+            Activations::PerTensor => Some(ActivationScale::Current),
+            _ => None,
+        };
+        if let ([1, 1], Some(activation)) = (scales.grid(), activation)
+            && let Ok(frozen) = FrozenLinear::from_parts(
+                weight.clone(),
+                scales.values()[0],
+                bias.clone(),
+                activation,
+            )
+        {
+            return Self::Tensor(frozen);
+        }
+        let of_blocks = scales.values().iter();
+        let scales = of_blocks.flat_map(|scale| core::iter::repeat_n(*scale, scales.block()[0]));
+        let scales: Vec<f32> = scales.take(d_output).collect();
+        let scales = Tensor::from_data(TensorData::new(scales, [1, d_output]), device);
+        Self::Outputs { codes: weight, scales }
+    }
+
+    pub(super) fn device(&self) -> B::Device {
+        match self {
+            Self::Tensor(frozen) => frozen.codes().device(),
+            Self::Outputs { codes, .. } | Self::Blocks { codes, .. } => codes.device(),
+        }
+    }
+
+    pub(super) fn to_device(self, device: &B::Device) -> Self {
+        match self {
+            Self::Tensor(frozen) => Self::Tensor(burn::module::Module::to_device(frozen, device)),
+            Self::Outputs { codes, scales } => {
+                Self::Outputs { codes: codes.to_device(device), scales: scales.to_device(device) }
+            }
+            Self::Blocks { codes, scales, block, are_powers_of_two } => Self::Blocks {
+                codes: codes.to_device(device),
+                scales: scales.to_device(device),
+                block,
+                are_powers_of_two,
+            },
+        }
+    }
+
+    /// Bytes on the device, without the bias.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Tensor(frozen) => frozen.codes().bytes_held(),
+            Self::Outputs { codes, scales } | Self::Blocks { codes, scales, .. } => {
+                codes.bytes_held() + scales.shape().num_elements() * scales.dtype().size()
+            }
+        }
+    }
+}
+
+impl<B: Fp8Engine> Held<B> {
+    /// The weight `[d_input, d_output]` in f32: codes times scales, as most loaders dequantize it.
+    pub(super) fn dequantize(&self) -> Tensor<B, 2>
+    where
+        B: crate::backend::Fp8Matmul,
+    {
+        match self {
+            Self::Tensor(frozen) => frozen.weight(),
+            Self::Outputs { codes, scales } => codes.values() * scales.clone(),
+            Self::Blocks { codes, scales, block, .. } => {
+                let codes = BlockCodes {
+                    codes: codes.codes().clone(),
+                    scales: primitive(scales.clone()),
+                    block: *block,
+                    format: Fp8Format::E4M3,
+                };
+                let values = B::fp8_dequantize_blocks(codes);
+                Tensor::from_primitive(burn::tensor::TensorPrimitive::Float(values)).transpose()
+            }
+        }
+    }
+}
+
+/// The transpose of a matrix of bytes, in squares that fit into the first-level cache.
+fn transpose(codes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
+    const SIDE: usize = 64;
+    let mut transposed = vec![0; codes.len()];
+    for first in (0..rows).step_by(SIDE) {
+        for from in (0..columns).step_by(SIDE) {
+            for row in first..rows.min(first + SIDE) {
+                for column in from..columns.min(from + SIDE) {
+                    transposed[column * rows + row] = codes[row * columns + column];
+                }
+            }
+        }
+    }
+    transposed
+}

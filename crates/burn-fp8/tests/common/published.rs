@@ -1,0 +1,174 @@
+//! Published checkpoints, one layer of a Llama each, against what the libraries that wrote them make of the same weights.
+
+use std::path::PathBuf;
+
+use burn::module::{AutodiffModule, Module};
+use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn_fp8::checkpoint::{Activations, Checkpoint, QuantizedLinear, Scales};
+use burn_fp8::nn::CheckpointLinear;
+use burn_fp8::report::{HighPrecision, Implementation};
+use burn_fp8::{Fp8Matmul, Granularity, high_precision, trace};
+use safetensors::SafeTensors;
+
+use super::{assert_close, bits, tensor, values};
+
+/// Folders, and whether one scale serves each weight and each input.
+pub const CHECKPOINTS: [(&str, bool); 8] = [
+    ("ct_tensor_static", true),
+    ("ct_channel_dynamic", false),
+    ("ct_block", false),
+    ("ct_mxfp8", false),
+    ("fp8_block", false),
+    ("fp8_block_ue8m0", false),
+    ("fp8_tensor_static", true),
+    ("modelopt", true),
+];
+
+pub fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../burn-fp8-checkpoint/tests/golden").join(name)
+}
+
+/// What a layer is to be: parts of `expected.safetensors`.
+pub struct Expected(Vec<u8>);
+
+impl Expected {
+    pub fn of(name: &str) -> Self {
+        Self(std::fs::read(folder(name).join("expected.safetensors")).expect("in the repository"))
+    }
+
+    /// Numbers, and their shape.
+    pub fn part(&self, layer: &str, part: &str) -> (Vec<f32>, [usize; 2]) {
+        let file = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        let view = file.tensor(&format!("{layer}/{part}")).expect("every layer has it");
+        let numbers = view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        (numbers, view.shape().try_into().expect("a matrix"))
+    }
+}
+
+/// Weights exactly, outputs with the activations that the file declares and with those of f32.
+pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
+    let device = Default::default();
+    for (name, is_per_tensor) in CHECKPOINTS {
+        let checkpoint = Checkpoint::open(folder(name)).expect(name);
+        let expected = Expected::of(name);
+        assert_eq!(checkpoint.layers().len(), 7, "{name}");
+        for info in checkpoint.layers() {
+            let place = format!("{name}, {}", info.name);
+            let layer =
+                CheckpointLinear::<B>::load(&checkpoint, &info.name, &device).expect(&place);
+            let (weight, [n, k]) = expected.part(&info.name, "weight");
+            assert_eq!(layer.dims(), [k, n], "{place}");
+            let of_file = values(layer.weight().transpose());
+            assert_eq!(bits(&of_file), bits(&weight), "{place}");
+            // Codes, and what their scales and a bias take.
+            let others = layer.bytes() - n * k;
+            assert!(others <= 4 * (n + n.max(2) * k.div_ceil(32)), "{place}: {others}");
+
+            let (x, shape) = expected.part(&info.name, "input");
+            let x = tensor::<B, 2>(&x, shape);
+            let (unquantized, _) = expected.part(&info.name, "output");
+            let (output, _) = expected.part(&info.name, "output_w8a8");
+            let plain = high_precision(|| values(layer.forward(x.clone())));
+            assert_close(&plain, &unquantized, 1e-5, &place);
+            let (ours, report) = trace(|| values(layer.forward(x.clone())));
+            match layer.activations() {
+                Activations::PerToken => rows_have_scales_of_their_own(
+                    [&layer, &with_one_scale(&checkpoint, &info.name)],
+                    x.clone(),
+                    &output,
+                    &place,
+                ),
+                _ => assert_close(&ours, &output, 1e-5, &place),
+            }
+            let [product] = &report.products[..] else { panic!("one product: {report}") };
+            let operand = product.lhs.expect("in FP8");
+            assert_eq!(operand.granularity == Granularity::PerTensor, is_per_tensor, "{place}");
+            assert!(!matches!(product.ran, Implementation::HighPrecision(_)), "{place}");
+
+            // Leading dimensions, and an empty batch.
+            let [m, _] = shape;
+            let batch = values(layer.forward(x.clone().reshape([m, 1, k])));
+            assert_close(&batch, &ours, 1e-6, &place);
+            let none = layer.forward(Tensor::<B, 2>::zeros([0, k], &device));
+            assert_eq!(none.dims(), [0, n]);
+        }
+    }
+}
+
+/// The same layer with one scale for all activations.
+fn with_one_scale<B: Fp8Matmul>(checkpoint: &Checkpoint, name: &str) -> CheckpointLinear<B> {
+    let layer = checkpoint.linear(name).expect("a layer");
+    let (shape, scales) = (layer.shape(), layer.scales().clone());
+    let bias = layer.bias().map(<[f32]>::to_vec);
+    let layer =
+        QuantizedLinear::new(shape, layer.into_codes(), scales, bias, Activations::PerTensor);
+    CheckpointLinear::new(layer.expect("of a layer"), &Default::default())
+}
+
+/// compressed-tensors 0.20 takes the amax of an input of two dimensions over no dimension, which torch takes for all: its expected output has one scale for all
+/// rows. A row by itself has that scale, too.
+fn rows_have_scales_of_their_own<B: Fp8Matmul>(
+    [per_token, with_one_scale]: [&CheckpointLinear<B>; 2],
+    x: Tensor<B, 2>,
+    expected: &[f32],
+    place: &str,
+) {
+    assert_close(&values(with_one_scale.forward(x.clone())), expected, 1e-5, place);
+    let [rows, _] = x.dims();
+    let each =
+        (0..rows).flat_map(|row| values(with_one_scale.forward(x.clone().slice([row..row + 1]))));
+    let together = values(per_token.forward(x.clone()));
+    assert_close(&together, &each.collect::<Vec<_>>(), 1e-6, place);
+    // Rows differ in size, so that the two are not the same.
+    assert!(bits(&together) != bits(&values(with_one_scale.forward(x))), "{place}");
+}
+
+/// Activations that no file quantizes are multiplied as they are: products of 24 bits, not of 8.
+pub fn activations_stay_as_they_are_where_no_file_quantizes_them<B: Fp8Matmul>() {
+    let device = Default::default();
+    // 1 + 2^-20: neither FP8 nor bf16 has it.
+    let x = tensor::<B, 2>(&[1.0 + 2f32.powi(-20), -1.0], [1, 2]);
+    let scales = Scales::new([3, 2], [1, 2], vec![1.0, 2.0, 0.5]).expect("three outputs");
+    let codes = vec![0x38; 6];
+    let layer = QuantizedLinear::new([3, 2], codes, scales, None, Activations::None);
+    let layer = CheckpointLinear::<B>::new(layer.expect("a layer"), &device);
+    let (y, report) = trace(|| values(layer.forward(x)));
+    assert_eq!(y, [1.0, 2.0, 0.5].map(|scale| scale * 2f32.powi(-20)));
+    let ran = &report.products[0].ran;
+    assert_eq!(*ran, Implementation::HighPrecision(HighPrecision::WeightOnly));
+    assert_eq!(ran.to_string(), "high precision: only the weight is in FP8");
+}
+
+/// A layer keeps the type of its input, moves, and goes through records and `valid` as it is.
+pub fn layers_are_modules<B: Fp8Matmul>()
+where
+    burn::backend::Autodiff<B>: Fp8Matmul,
+{
+    type Tracked<B> = burn::backend::Autodiff<B>;
+    let device = Default::default();
+    for name in ["ct_channel_dynamic", "ct_mxfp8", "fp8_tensor_static"] {
+        let checkpoint = Checkpoint::open(folder(name)).expect(name);
+        let info = &checkpoint.layers()[0];
+        let layer = CheckpointLinear::<Tracked<B>>::load(&checkpoint, &info.name, &device);
+        let layer = layer.expect(name);
+        let (x, shape) = Expected::of(name).part(&info.name, "input");
+        let expected = values(layer.forward(tensor(&x, shape)));
+        let moved = layer.clone().to_device(&device).fork(&device);
+        let record = moved.clone().into_record();
+        let again = moved.load_record(record);
+        assert_eq!(bits(&values(again.forward(tensor(&x, shape)))), bits(&expected));
+        let inner = layer.valid();
+        assert_eq!(bits(&values(inner.forward(tensor(&x, shape)))), bits(&expected));
+        let back = CheckpointLinear::<Tracked<B>>::from_inner(inner);
+        assert_eq!(bits(&values(back.forward(tensor(&x, shape)))), bits(&expected));
+        let [k, n] = layer.dims();
+        assert_eq!(Module::num_params(&layer), k * n + layer.bias().map_or(0, |_| n));
+        assert!(layer.to_string().contains("E4M3"), "{layer}");
+        let half = Tensor::<Tracked<B>, 2>::from_data(TensorData::new(x, shape), &device);
+        if B::supports_dtype(&Default::default(), burn::tensor::DType::BF16) {
+            let half = layer.forward(half.cast(FloatDType::BF16));
+            assert_eq!(half.dtype(), burn::tensor::DType::BF16);
+            assert_close(&values(half), &expected, 0.05, name);
+        }
+    }
+}
