@@ -3,6 +3,7 @@
 mod common;
 
 use burn_fp8_core::slice::blocks::{self, Blocks};
+use burn_fp8_core::slice::matmul_block_codes;
 use burn_fp8_core::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
 use common::FORMATS;
 use safetensors::SafeTensors;
@@ -273,6 +274,46 @@ fn large_matrices_are_quantized_block_by_block() {
                 let amax = of_block.fold(0f32, |amax, (_, x)| amax.max(x.abs()));
                 let ratio = amax / scales[at];
                 assert!((224.0..=448.001).contains(&ratio), "block {at}: {ratio}");
+            }
+        }
+    }
+}
+
+/// Against f64, for all places of the ends of blocks, rows and columns.
+#[test]
+fn codes_in_blocks_are_multiplied_as_they_are_decoded() {
+    let mut state = 3u32;
+    let mut random = || {
+        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    for [m, k, n] in
+        [[1, 1, 1], [1, 300, 70], [5, 129, 200], [3, 64, 129], [7, 31, 64], [2, 1000, 700]]
+    {
+        let w: Vec<f32> = (0..k * n).map(|at| random() * (1 << (at / 97 % 20)) as f32).collect();
+        let x: Vec<f32> = (0..m * k).map(|_| random()).collect();
+        for (recipe, block) in [
+            (Recipe::mxfp8(), [32, 1]),
+            (Recipe::blockwise().with_power_of_two(false), [128, 128]),
+            (Recipe::blockwise(), [48, 40]),
+        ] {
+            let matrix = Blocks { columns: n, block };
+            let [rows, columns] = matrix.grid(w.len());
+            let (mut codes, mut scales) = (vec![0; w.len()], vec![0.0; rows * columns]);
+            blocks::encode(&w, matrix, Fp8Format::E4M3, recipe, &mut codes, &mut scales);
+            let mut y = vec![f32::NAN; m * n];
+            let shape = [m, k, n];
+            matmul_block_codes(&x, &codes, shape, block, &scales, Fp8Format::E4M3, &mut y);
+            for (at, y) in y.iter().enumerate() {
+                let (mut sum, mut size) = (0f64, 0f64);
+                for i in 0..k {
+                    let scale = scales[i / block[0] * columns + at % n / block[1]];
+                    let weight = f64::from(Fp8Format::E4M3.decode(codes[i * n + at % n]));
+                    let product = f64::from(x[at / n * k + i]) * weight * f64::from(scale);
+                    sum += product;
+                    size += product.abs();
+                }
+                assert!((f64::from(*y) - sum).abs() <= 1e-5 * size, "{shape:?} {block:?} [{at}]");
             }
         }
     }

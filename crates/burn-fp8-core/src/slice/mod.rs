@@ -10,6 +10,7 @@
 //! Every function panics, naming both lengths, where its slices differ in length.
 
 mod amax;
+mod block_product;
 pub mod blocks;
 mod element;
 pub mod matrix;
@@ -21,6 +22,7 @@ mod source;
 mod widen;
 
 pub use amax::Amax;
+pub use block_product::matmul_block_codes;
 use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
 pub use source::Source;
 

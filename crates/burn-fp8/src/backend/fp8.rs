@@ -98,6 +98,10 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         B::fp8_dequantize_blocks(codes.rewrap())
     }
 
+    fn fp8_matmul_block_codes(x: FloatTensor<Self>, codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        B::fp8_matmul_block_codes(x, codes.rewrap())
+    }
+
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
     }

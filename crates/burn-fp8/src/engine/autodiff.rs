@@ -91,10 +91,7 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
     }
 
     fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
-        let BlockCodes { codes, scales, block, format } = codes;
-        let (codes, scales) = (inner_codes(codes), scales.primitive);
-        let codes = BlockCodes { codes, scales, block, format };
-        AutodiffTensor::<B, C>::new(B::fp8_dequantize_blocks(codes))
+        AutodiffTensor::<B, C>::new(B::fp8_dequantize_blocks(inner_blocks(codes)))
     }
 
     fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
@@ -106,6 +103,16 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             true => Self::fp8_matmul_values(x, Self::fp8_values(codes)),
             false => {
                 AutodiffTensor::<B, C>::new(B::fp8_matmul_codes(x.primitive, inner_codes(codes)))
+            }
+        }
+    }
+
+    fn fp8_matmul_block_codes(x: FloatTensor<Self>, codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        match x.is_tracked() {
+            true => Self::fp8_plain_matmul(x, Self::fp8_dequantize_blocks(codes)),
+            false => {
+                let codes = inner_blocks(codes);
+                AutodiffTensor::<B, C>::new(B::fp8_matmul_block_codes(x.primitive, codes))
             }
         }
     }
@@ -148,6 +155,13 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         AutodiffTensor::<B, C>::new(B::fp8_amax(tensor.primitive))
     }
+}
+
+fn inner_blocks<B: Fp8Engine, C: CheckpointStrategy>(
+    codes: BlockCodes<Autodiff<B, C>>,
+) -> BlockCodes<B> {
+    let BlockCodes { codes, scales, block, format } = codes;
+    BlockCodes { codes: inner_codes(codes), scales: scales.primitive, block, format }
 }
 
 fn inner_codes<B: Fp8Engine, C: CheckpointStrategy>(

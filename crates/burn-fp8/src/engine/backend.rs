@@ -116,6 +116,11 @@ pub trait Fp8Engine: Backend {
         Self::fp8_matmul_values(x, Self::fp8_values(codes))
     }
 
+    /// Multiplies `x` `[M, K]`, f32, by codes `[K, N]` times the scales of their blocks, in f32.
+    fn fp8_matmul_block_codes(x: FloatTensor<Self>, codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        Self::fp8_plain_matmul(x, Self::fp8_dequantize_blocks(codes))
+    }
+
     /// Multiplies codes on the matrix unit that [`fp8_capability`](Self::fp8_capability) announces: `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one
     /// rank, none of them empty, whose leading dimensions broadcast; then by their scales.
     fn fp8_matmul_on_unit(

@@ -20,7 +20,7 @@ mod plan;
 mod rowwise;
 mod run;
 pub(crate) mod scheme;
-pub(crate) mod units;
+mod units;
 
 pub(crate) use emulated::{Emulated, Multiply};
 pub(crate) use native::Native;

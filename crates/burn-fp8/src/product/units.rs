@@ -169,7 +169,7 @@ fn join<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
 }
 
 /// Swaps the last two dimensions.
-pub(crate) fn transpose<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
+pub(super) fn transpose<B: Fp8Engine>(codes: CodesPrimitive<B>) -> CodesPrimitive<B> {
     map::<B>(codes, B::int_transpose)
 }
 

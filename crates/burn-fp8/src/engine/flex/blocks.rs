@@ -3,10 +3,10 @@
 use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::slice::Source;
 use burn_fp8_core::slice::blocks::{self, Blocks};
+use burn_fp8_core::slice::{Source, matmul_block_codes};
 
-use super::memory::{dense, elements};
+use super::memory::{dense, elements, is_plain};
 use super::scratch;
 use crate::engine::blocks::{BlockCodes, QuantizeBlocks};
 use crate::engine::codes::CodesPrimitive;
@@ -93,4 +93,24 @@ pub(super) fn dequantize(codes: &BlockCodes<Flex>) -> Option<FlexTensor> {
     Some(scratch::tensor(layout.clone(), |values| {
         blocks::decode(bytes, matrix.blocks, grid, *format, values);
     }))
+}
+
+/// Rows of `x` up to which decoding while multiplying is faster than decoding before: each row reads all codes of a block again, from the cache.
+const ROWS: usize = 16;
+
+/// `x` `[M, K]` times codes `[K, N]` times their scales; none where the codes do not lie row by row, or `x` has many rows.
+pub(super) fn matmul(x: &FlexTensor, codes: &BlockCodes<Flex>) -> Option<FlexTensor> {
+    let BlockCodes { codes, scales, block, format } = codes;
+    let CodesPrimitive::Bytes(codes, _) = codes else { return None };
+    let [m, k] = x.layout().shape().dims();
+    let [_, n] = codes.layout().shape().dims();
+    if !is_plain(codes.layout()) || m > ROWS {
+        return None;
+    }
+    let [x, scales] = [x, scales].map(FlexTensor::to_contiguous);
+    let [x, scales] = [&x, &scales].map(|tensor| elements::<f32>(tensor, tensor.layout()));
+    let mut y = vec![0.0; m * n];
+    matmul_block_codes(x, codes.bytes(), [m, k, n], *block, scales, *format, &mut y);
+    let layout = Layout::contiguous(Shape::new([m, n]));
+    Some(FlexTensor::new(Bytes::from_elems(y), layout, DType::F32))
 }

@@ -119,6 +119,13 @@ impl Fp8Engine for Flex {
         }
     }
 
+    fn fp8_matmul_block_codes(x: FlexTensor, codes: BlockCodes<Self>) -> FlexTensor {
+        match blocks::matmul(&x, &codes) {
+            Some(y) => y,
+            None => Self::fp8_plain_matmul(x, Self::fp8_dequantize_blocks(codes)),
+        }
+    }
+
     fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
         if tensor.dtype() != DType::F32 {
             return portable::rescale::<Self>(tensor, lhs, rhs);

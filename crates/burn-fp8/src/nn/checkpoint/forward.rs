@@ -4,7 +4,7 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKind, Recipe};
 
-use super::held::Held;
+use super::held::{Held, block_codes};
 use super::layer::CheckpointLinear;
 use crate::backend::Fp8Matmul;
 use crate::checkpoint::Activations;
@@ -15,7 +15,7 @@ use crate::engine::{
     UnitOperand, UnitOptions, UnitScale, portable,
 };
 use crate::product::scheme::Path;
-use crate::product::{native_unavailable, path, units};
+use crate::product::{native_unavailable, path};
 use crate::report::{
     self, HighPrecision, Implementation, Pending, PendingOperand, PendingRan, new_note,
     record_high_precision,
@@ -103,6 +103,9 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
                 let output = B::fp8_matmul_codes(B::fp8_values(x.codes), codes.codes().clone());
                 B::fp8_rescale_rows(output, rows, primitive(scales.clone()))
             }
+            (Held::Blocks { codes, scales, block, .. }, _) => {
+                B::fp8_matmul_block_codes(x.dequantize(), block_codes(codes, scales, *block))
+            }
             _ => B::fp8_plain_matmul(x.dequantize(), primitive(self.weight())),
         };
         B::float_cast(output, dtype.into())
@@ -115,13 +118,11 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
                 let scale = UnitScale::Rows(primitive(scales.clone()));
                 Some(UnitOperand { codes: codes.codes().clone(), scale })
             }
-            Held::Blocks { codes, scales, block: [outputs, inputs], are_powers_of_two: true }
-                if x.powers_of_two_in_blocks && inputs.is_multiple_of(32) =>
+            Held::Blocks { codes, scales, block, are_powers_of_two: true }
+                if x.powers_of_two_in_blocks && block[0].is_multiple_of(32) =>
             {
-                let codes = units::transpose::<B>(codes.codes().clone());
-                let scales = primitive(scales.clone().transpose());
-                let scale = UnitScale::Blocks { scales, block: [*inputs, *outputs] };
-                Some(UnitOperand { codes, scale })
+                let scale = UnitScale::Blocks { scales: primitive(scales.clone()), block: *block };
+                Some(UnitOperand { codes: codes.codes().clone(), scale })
             }
             _ => None,
         }
@@ -142,7 +143,7 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
             let (granularity, scales) = match &self.weight {
                 Held::Tensor(_) => unreachable!("a frozen layer records itself"),
                 Held::Outputs { scales, .. } => (Granularity::PerRow, scales),
-                Held::Blocks { scales, block, .. } if block[1] == 32 => {
+                Held::Blocks { scales, block, .. } if block[0] == 32 => {
                     (Recipe::mxfp8().granularity(), scales)
                 }
                 Held::Blocks { scales, .. } => (Granularity::Blockwise, scales),

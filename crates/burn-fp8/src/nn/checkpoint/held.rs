@@ -1,12 +1,13 @@
 //! A published weight on its device.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData, TensorPrimitive};
 use burn_fp8_core::Fp8Format;
 
+use crate::backend::Fp8Matmul;
 use crate::checkpoint::{Activations, QuantizedLinear};
+use crate::engine::BlockCodes;
 use crate::engine::tensor::primitive;
-use crate::engine::{BlockCodes, Fp8Engine};
 use crate::nn::frozen::{ActivationScale, FrozenLinear};
 use crate::scaled::Fp8Codes;
 
@@ -24,11 +25,11 @@ pub(super) enum Held<B: Backend> {
     },
     /// A scale for each block.
     Blocks {
-        /// `[d_output, d_input]`, as in the file.
+        /// `[d_input, d_output]`.
         codes: Fp8Codes<B, 2>,
         /// A grid of the same orientation.
         scales: Tensor<B, 2>,
-        /// Outputs, inputs.
+        /// Inputs, outputs.
         block: [usize; 2],
         /// Whether all scales are.
         are_powers_of_two: bool,
@@ -48,17 +49,18 @@ impl<B: Backend> Held<B> {
             Fp8Codes::from_bytes(codes, shape, Fp8Format::E4M3, device)
                 .expect("as many codes as the weight has elements")
         };
+        let transposed = transpose(&layer.into_codes(), [d_output, d_input]);
+        let weight = codes(transposed, [d_input, d_output]);
         if scales.block()[1] < d_input {
             let grid = TensorData::new(scales.values().to_vec(), scales.grid());
+            let [outputs, inputs] = scales.block();
             return Self::Blocks {
-                codes: codes(layer.into_codes(), [d_output, d_input]),
-                scales: Tensor::from_data(grid, device),
-                block: scales.block(),
+                codes: weight,
+                scales: contiguous(Tensor::from_data(grid, device).transpose()),
+                block: [inputs, outputs],
                 are_powers_of_two: scales.are_powers_of_two(),
             };
         }
-        let transposed = transpose(&layer.into_codes(), [d_output, d_input]);
-        let weight = codes(transposed, [d_input, d_output]);
         let activation = match activations {
             Activations::Static(scale) => Some(ActivationScale::Static(scale)),
             Activations::PerTensor => Some(ActivationScale::Current),
@@ -114,27 +116,33 @@ impl<B: Backend> Held<B> {
     }
 }
 
-impl<B: Fp8Engine> Held<B> {
+impl<B: Fp8Matmul> Held<B> {
     /// The weight `[d_input, d_output]` in f32: codes times scales, as most loaders dequantize it.
-    pub(super) fn dequantize(&self) -> Tensor<B, 2>
-    where
-        B: crate::backend::Fp8Matmul,
-    {
+    pub(super) fn dequantize(&self) -> Tensor<B, 2> {
         match self {
             Self::Tensor(frozen) => frozen.weight(),
             Self::Outputs { codes, scales } => codes.values() * scales.clone(),
             Self::Blocks { codes, scales, block, .. } => {
-                let codes = BlockCodes {
-                    codes: codes.codes().clone(),
-                    scales: primitive(scales.clone()),
-                    block: *block,
-                    format: Fp8Format::E4M3,
-                };
-                let values = B::fp8_dequantize_blocks(codes);
-                Tensor::from_primitive(burn::tensor::TensorPrimitive::Float(values)).transpose()
+                let values = B::fp8_dequantize_blocks(block_codes(codes, scales, *block));
+                Tensor::from_primitive(TensorPrimitive::Float(values))
             }
         }
     }
+}
+
+/// Codes and the scales of their blocks, for the engine.
+pub(super) fn block_codes<B: Backend>(
+    codes: &Fp8Codes<B, 2>,
+    scales: &Tensor<B, 2>,
+    block: [usize; 2],
+) -> BlockCodes<B> {
+    let (codes, scales) = (codes.codes().clone(), primitive(scales.clone()));
+    BlockCodes { codes, scales, block, format: Fp8Format::E4M3 }
+}
+
+/// A copy that lies row by row, not a view.
+fn contiguous<B: Backend>(tensor: Tensor<B, 2>) -> Tensor<B, 2> {
+    Tensor::from_data(tensor.to_data(), &tensor.device())
 }
 
 /// The transpose of a matrix of bytes, in squares that fit into the first-level cache.
