@@ -116,7 +116,7 @@ fn rows_have_scales_of_their_own<B: Fp8Matmul>(
     assert_close(&values(with_one_scale.forward(x.clone())), expected, 1e-5, place);
     let [rows, _] = x.dims();
     let each =
-        (0..rows).flat_map(|row| values(with_one_scale.forward(x.clone().slice([row..row + 1]))));
+        (0..rows).flat_map(|row| values(with_one_scale.forward(x.clone().narrow(0, row, 1))));
     let together = values(per_token.forward(x.clone()));
     assert_close(&together, &each.collect::<Vec<_>>(), 1e-6, place);
     // Rows differ in size, so that the two are not the same.

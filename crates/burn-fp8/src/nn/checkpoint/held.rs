@@ -90,7 +90,7 @@ impl<B: Backend> Held<B> {
         }
     }
 
-    pub(super) fn to_device(self, device: &B::Device) -> Self {
+    pub(super) fn moved_to(self, device: &B::Device) -> Self {
         match self {
             Self::Tensor(frozen) => Self::Tensor(burn::module::Module::to_device(frozen, device)),
             Self::Outputs { codes, scales } => {

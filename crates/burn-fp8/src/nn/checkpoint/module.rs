@@ -29,7 +29,7 @@ impl<B: Backend> Module<B> for CheckpointLinear<B> {
 
     fn to_device(self, device: &B::Device) -> Self {
         let bias = self.bias.map(|bias| bias.to_device(device));
-        Self { weight: self.weight.to_device(device), bias, ..self }
+        Self { weight: self.weight.moved_to(device), bias, ..self }
     }
 
     fn num_params(&self) -> usize {
