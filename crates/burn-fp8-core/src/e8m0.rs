@@ -5,7 +5,7 @@ use crate::{Fp8Format, ScaleRounding};
 /// The byte of NaN.
 pub const NAN: u8 = 255;
 
-/// The scale of a block whose largest finite magnitude is `amax`, at least 0. 0 gives 0: such a block holds zeros, whatever its scale.
+/// The scale of a block whose largest finite magnitude is `amax`, at least 0. 0 gives 0: such a block has no finite number but zeros, whatever its scale.
 pub fn from_amax(amax: f32, format: Fp8Format, rounding: ScaleRounding) -> u8 {
     debug_assert!(amax.is_finite() && amax >= 0.0, "amax = {amax} is not a finite magnitude");
     if amax == 0.0 {

@@ -29,29 +29,19 @@ pub fn with_variable(name: &str, value: &str, check: impl FnOnce()) {
     if std::env::var(name).is_ok_and(|asked| asked == value) {
         return check();
     }
-    again(&format!("{name}={value}"), |command| command.env(name, value));
+    again(name, value);
 }
 
-/// The same, where an environment variable has no value.
-///
-/// # Panics
-///
-/// As [`with_variable`].
-pub fn without_variable(name: &str, check: impl FnOnce()) {
-    if std::env::var_os(name).is_none() {
-        return check();
-    }
-    again(&format!("no {name}"), |command| command.env_remove(name));
-}
-
-/// Runs this ignored test again, in a process with other variables.
-fn again(variables: &str, change: impl FnOnce(&mut Command) -> &mut Command) {
+/// Runs this ignored test again, in a process where a variable has another value.
+fn again(name: &str, value: &str) {
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads after the tests");
     let program = std::env::current_exe().expect("a test is a program");
-    let mut command = Command::new(program);
-    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
-    let mut child = change(&mut command).spawn().expect("a test starts itself");
+    let mut child = Command::new(program)
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .env(name, value)
+        .spawn()
+        .expect("a test starts itself");
     let start = Instant::now();
     let status = loop {
         match child.try_wait().expect("the process can be waited for") {
@@ -63,7 +53,7 @@ fn again(variables: &str, change: impl FnOnce(&mut Command) -> &mut Command) {
     let Some(status) = status else {
         let _ = child.kill();
         let _ = child.wait();
-        panic!("{test} with {variables} hangs");
+        panic!("{test} with {name}={value} hangs");
     };
-    assert!(status.success(), "{test} with {variables} ended with {status}");
+    assert!(status.success(), "{test} with {name}={value} ended with {status}");
 }

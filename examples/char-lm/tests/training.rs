@@ -92,20 +92,20 @@ fn other_backends_train_too() {
 /// On Mesa's software Vulkan where there is no GPU. Burn's Fusion and autotuning are on, and dropout is the device's own.
 #[cfg(feature = "wgpu")]
 #[test]
-fn wgpu_trains_in_each_precision() {
-    trains_in_each_precision("wgpu");
+fn wgpu_trains_with_each_kind_of_scaling() {
+    trains_with_each_kind_of_scaling("wgpu");
 }
 
 /// Built with `cuda`, or with `examples-common/cuda` on a simulated device.
 #[test]
 #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
-fn cuda_trains_in_each_precision() {
-    trains_in_each_precision("cuda");
+fn cuda_trains_with_each_kind_of_scaling() {
+    trains_with_each_kind_of_scaling("cuda");
 }
 
-fn trains_in_each_precision(backend: &str) {
+fn trains_with_each_kind_of_scaling(backend: &str) {
     let folder = folder();
-    for precision in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
+    for precision in ["f32", "fp8-current", "fp8-delayed", "mxfp8", "fp8-layers"] {
         let run = folder.path().join(precision);
         let arguments = ["train", "--size", "smoke", "--epochs", "2", "--backend", backend];
         let more = ["--precision", precision, "--out", text(&run), "--length", "8"];

@@ -46,6 +46,10 @@ impl RecipeName {
         let recipe = config.recipe;
         // Formats that are not the usual ones were asked for.
         let in_blocks = |blocks: Recipe| {
+            // Asked for with all its options.
+            if recipe.granularity() == blocks.granularity() {
+                return recipe;
+            }
             let formats =
                 if recipe.formats == Formats::HYBRID { blocks.formats } else { recipe.formats };
             let power_of_two = recipe.power_of_two || blocks.power_of_two;

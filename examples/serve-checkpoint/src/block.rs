@@ -9,6 +9,8 @@ use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::CheckpointLinear;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::contents::printable;
+
 /// The layers of a Llama's MLP: down(silu(gate(x)) · up(x)).
 const MLP: [&str; 3] = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 
@@ -28,7 +30,7 @@ impl<B: Fp8Matmul> Block<B> {
         let progress = ProgressBar::new(names.len() as u64).with_style(style);
         let mut layers = vec![];
         for name in &names {
-            progress.set_message(name.clone());
+            progress.set_message(printable(name));
             layers.push(CheckpointLinear::load(checkpoint, name, device)?);
             progress.inc(1);
         }
@@ -37,6 +39,17 @@ impl<B: Fp8Matmul> Block<B> {
             [name] => name.clone(),
             _ => names[0].trim_end_matches(".gate_proj").to_owned(),
         };
+        let name = printable(&name);
+        if let [gate, up, down] = &layers[..]
+            && (gate.dims() != up.dims() || gate.dims()[1] != down.dims()[0])
+        {
+            bail!(
+                "{name}: gate {:?}, up {:?} and down {:?} [in, out] do not fit each other; run one of them with --part",
+                gate.dims(),
+                up.dims(),
+                down.dims()
+            );
+        }
         Ok(Self { name, layers })
     }
 

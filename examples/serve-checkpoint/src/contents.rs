@@ -28,7 +28,7 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
     for layer in layers.iter().take(SHOWN) {
         let [out, input] = layer.shape;
         table.add_row([
-            layer.name.clone(),
+            printable(&layer.name),
             format!("[{out}, {input}]"),
             format!("{}, {}", layer.weight, layer.scale_dtype),
             layer.activations.to_string(),
@@ -59,6 +59,11 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
         bytes(plain)
     );
     text
+}
+
+/// A name of the file as a terminal may see it.
+pub fn printable(name: &str) -> String {
+    name.escape_debug().to_string()
 }
 
 /// The bytes of a layer whose weight and bias are bf16.

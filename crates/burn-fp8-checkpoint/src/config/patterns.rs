@@ -8,11 +8,14 @@ use super::node::Node;
 use crate::error::CheckpointError;
 use crate::text;
 
-/// The most expressions of a list.
-const MAX_EXPRESSIONS: usize = 1000;
+/// The most expressions of a list. Published models have a handful.
+const MAX_EXPRESSIONS: usize = 256;
 
-/// The most memory of a compiled expression, and of all of a list, in bytes. They bound the time to compile; that to match is linear in a name's length.
-const MAX_COMPILED: [usize; 2] = [1 << 18, 4 << 20];
+/// The longest expression in bytes: what is parsed takes memory in proportion.
+const MAX_LENGTH: usize = 1024;
+
+/// The most memory of a compiled expression, and of all of a list, in bytes: they bound what is done for each byte of a name.
+const MAX_COMPILED: [usize; 2] = [1 << 16, 1 << 18];
 
 /// How a method means its lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl Patterns {
             };
             match expression {
                 None => drop(patterns.exact.insert(pattern.to_owned())),
-                Some(expression) if expressions.len() < MAX_EXPRESSIONS => {
+                Some(expression) if expressions.len() + unread.len() < MAX_EXPRESSIONS => {
                     match compiled(&expression) {
                         Some(_) => expressions.push(expression),
                         None => unread.push(pattern),
@@ -100,5 +103,8 @@ impl Patterns {
 }
 
 fn compiled(expression: &str) -> Option<Regex> {
+    if expression.len() > MAX_LENGTH {
+        return None;
+    }
     RegexBuilder::new(expression).size_limit(MAX_COMPILED[0]).build().ok()
 }

@@ -90,7 +90,7 @@ impl<'a> Export<'a> {
     /// `quantization_config` replaces one that it may have.
     ///
     /// Both files are written under other names, and get theirs when all of them is on the disk, the configuration last: a folder without it is no
-    /// checkpoint. Files that are there already are not replaced.
+    /// checkpoint. A folder that holds a checkpoint already is an error; two programs must not write into one folder at the same time.
     ///
     /// # Errors
     /// [`CheckpointError::Invalid`] where nothing is quantized, where a tensor has the name of one of a layer's, or where `config` is no JSON object.

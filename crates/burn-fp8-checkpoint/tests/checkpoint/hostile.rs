@@ -166,6 +166,37 @@ fn expressions_take_little_time() {
     assert!(checkpoint.warnings()[0].contains("{1,50}"), "{:?}", checkpoint.warnings());
 }
 
+/// Neither expressions that are refused, nor long ones, nor many layers.
+#[test]
+fn many_and_long_expressions_take_little_time() {
+    let open = |targets: Vec<String>, layers: usize| {
+        let groups = json!({ "g": { "weights": { "type": "float" }, "targets": targets } });
+        let config = json!({ "quantization_config": { "quant_method": "compressed-tensors", "config_groups": groups } });
+        let tensors: Vec<_> = (0..layers)
+            .flat_map(|layer| {
+                let name = format!("{}{layer}", "a".repeat(200));
+                [
+                    ones(&format!("{name}.weight"), [1, 1]),
+                    f32s(&format!("{name}.weight_scale"), &[1], &[1.0]),
+                ]
+            })
+            .collect();
+        let folder = folder(&config.to_string(), &tensors);
+        let start = Instant::now();
+        let opened = Checkpoint::open(folder.path());
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+        opened
+    };
+    let refused = vec!["re:\\w{99}\\w{99}".to_owned(); 100_000];
+    let error = open(refused, 1).expect_err("too many").to_string();
+    assert!(error.contains("at most 256 expressions"), "{error}");
+    let long = format!("re:{}", "\\pL".repeat(200_000));
+    let checkpoint = open(vec![long, "Linear".into()], 1).expect("left out");
+    assert!(checkpoint.warnings()[0].contains("cannot match"), "{:?}", checkpoint.warnings());
+    let slow = vec!["re:(a|a)*(a|a)*(a|a)*b".to_owned(), "Linear".into()];
+    assert_eq!(open(slow, 2000).expect("a checkpoint").layers().len(), 2000);
+}
+
 /// What the process has read and the most memory that it had, in bytes.
 #[cfg(target_os = "linux")]
 fn used() -> (u64, u64) {

@@ -18,22 +18,43 @@ use crate::{Fp8Format, GemmRole};
 /// How matrix products run in FP8: where scales come from, their options, the format of each operand, and which of the three
 /// products of training run in FP8 at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(try_from = "Fields")]
 pub struct Recipe {
     /// The scaling rule.
-    #[serde(deserialize_with = "valid_scaling")]
     pub scaling: Scaling,
     /// Headroom in powers of two: the scale is multiplied by `2^margin`. Between -64 and 64.
-    #[serde(deserialize_with = "valid_margin")]
     pub margin: i32,
     /// Whether scales are rounded up to a power of two, so that scaling itself loses nothing and, with current scaling and a
     /// margin of at least 0, nothing saturates.
     pub power_of_two: bool,
     /// The formats of the operands.
-    #[serde(deserialize_with = "valid_formats")]
     pub formats: Formats,
     /// Which of the three products run in FP8.
     pub products: Products,
+}
+
+/// The fields as they are read: each is checked where it stands, then all of them together.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Fields {
+    #[serde(deserialize_with = "valid_scaling")]
+    scaling: Scaling,
+    #[serde(deserialize_with = "valid_margin")]
+    margin: i32,
+    power_of_two: bool,
+    #[serde(deserialize_with = "valid_formats")]
+    formats: Formats,
+    products: Products,
+}
+
+impl TryFrom<Fields> for Recipe {
+    type Error = RecipeError;
+
+    fn try_from(fields: Fields) -> Result<Self, RecipeError> {
+        let Fields { scaling, margin, power_of_two, formats, products } = fields;
+        let recipe = Self { scaling, margin, power_of_two, formats, products };
+        recipe.validate().map(|()| recipe)
+    }
 }
 
 fn valid<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

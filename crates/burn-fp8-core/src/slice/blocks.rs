@@ -128,7 +128,7 @@ fn for_each_band<S: Sync, T: Send>(
     scales: &mut [f32],
     f: impl Fn(&[S], &mut [f32], &mut [T]) + Sync,
 ) {
-    let band = blocks.block[0] * blocks.columns;
+    let band = blocks.block[0].min(x.len() / blocks.columns).max(1) * blocks.columns;
     let of_grid = blocks.columns.div_ceil(blocks.block[1]);
     let run = |(x, (scales, y)): (&[S], (&mut [f32], &mut [T]))| {
         let parts = scales.chunks_mut(of_grid).zip(y.chunks_mut(band));

@@ -99,7 +99,7 @@ pub enum Fallback {
     Batched,
     /// The scales are per row.
     PerRow,
-    /// The scales are those of blocks, and no unit takes them: they are no powers of two, or the product is one of a batch.
+    /// The scales are those of blocks. Tensor cores take none yet; matrix units of CPUs those that are powers of two, where the product is none of a batch.
     Blocks,
     /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
     BlocksTooFarApart,

@@ -6,12 +6,12 @@ use std::thread::{self, ThreadId};
 
 use super::capability::Fallback;
 
-/// What becomes of a native product that cuBLASLt has no algorithm for.
+/// What becomes of a native product that the unit turns out not to take: cuBLASLt has no algorithm for it, or scales of blocks are too far apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Otherwise {
     /// It is emulated, and its note says why.
     Emulate,
-    /// It panics, with what cuBLASLt says.
+    /// It panics, with the reason.
     Refuse,
     /// It is emulated, on a thread that must not panic, and the thread that has asked for it panics when it next reads a tensor.
     RefuseLater(ThreadId),

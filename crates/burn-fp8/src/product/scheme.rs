@@ -65,7 +65,7 @@ impl Gemms {
         }
     }
 
-    /// What becomes of a GEMM that cuBLASLt has no algorithm for.
+    /// What becomes of a GEMM that the unit turns out not to take.
     pub(crate) fn otherwise(&self) -> Otherwise {
         self.execution.otherwise()
     }

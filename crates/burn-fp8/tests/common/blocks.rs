@@ -238,6 +238,15 @@ where
         let exact = |row: usize| x[row * k..][..k].iter().sum::<f32>();
         assert_eq!(rounded[n], exact(1));
         assert_eq!(rounded[2 * n], exact(2));
+        // The other blocks of its own row, too: the weight takes its block out.
+        let along = recipe.granularity().block(burn_fp8::burn_fp8_core::Operand::Input);
+        let along = along.expect("blocks").along;
+        let others: Vec<f32> =
+            (0..n * k).map(|at| if at % k < along { 0.0 } else { 1.0 }).collect();
+        let rounded = every_matmul().with_recipe(recipe).scope(|| {
+            values(tensor::<Outer<B>, 2>(&x, [m, k]).matmul(tensor(&others, [n, k]).transpose()))
+        });
+        assert_eq!(rounded[0], x[along..k].iter().sum::<f32>());
         for bad in [f32::NAN, f32::INFINITY] {
             let mut x = x.clone();
             x[k + 3] = bad;

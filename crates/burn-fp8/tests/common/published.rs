@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use burn::module::{AutodiffModule, Module};
-use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::checkpoint::{Activations, Checkpoint, QuantizedLinear, Scales};
+use burn_fp8::engine::Fallback;
 use burn_fp8::nn::CheckpointLinear;
 use burn_fp8::report::{HighPrecision, Implementation};
 use burn_fp8::{Fp8Matmul, Granularity, high_precision, trace};
@@ -83,7 +84,7 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
             let [product] = &report.products[..] else { panic!("one product: {report}") };
             let operand = product.lhs.expect("in FP8");
             assert_eq!(operand.granularity == Granularity::PerTensor, is_per_tensor, "{place}");
-            assert!(!matches!(product.ran, Implementation::HighPrecision(_)), "{place}");
+            assert_eq!(product.ran, implementation::<B>(name), "{place}");
 
             // Leading dimensions, and an empty batch.
             let [m, _] = shape;
@@ -92,6 +93,16 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
             let none = layer.forward(Tensor::<B, 2>::zeros([0, k], &device));
             assert_eq!(none.dims(), [0, n]);
         }
+    }
+}
+
+/// What runs the products of a checkpoint: a matrix unit takes scales of blocks that are powers of two.
+fn implementation<B: Fp8Matmul>(name: &str) -> Implementation {
+    match super::implementation::<B>() {
+        Implementation::MatrixUnit(_) if ["ct_block", "fp8_block"].contains(&name) => {
+            Implementation::Fallback(Fallback::Blocks)
+        }
+        ran => ran,
     }
 }
 
@@ -139,6 +150,48 @@ pub fn activations_stay_as_they_are_where_no_file_quantizes_them<B: Fp8Matmul>()
     assert_eq!(ran.to_string(), "high precision: only the weight is in FP8");
 }
 
+/// Whatever the device's default type is, weights are exact.
+pub fn scales_and_biases_are_f32<B: Fp8Matmul>() {
+    let device = Default::default();
+    for (name, _) in CHECKPOINTS {
+        let checkpoint = Checkpoint::open(folder(name)).expect(name);
+        let expected = Expected::of(name);
+        for info in checkpoint.layers() {
+            let layer = CheckpointLinear::<B>::load(&checkpoint, &info.name, &device).expect(name);
+            let (weight, _) = expected.part(&info.name, "weight");
+            let of_file = values(layer.weight().transpose());
+            assert_eq!(bits(&of_file), bits(&weight), "{name}, {}", info.name);
+            assert!(layer.bias().is_none_or(|bias| bias.dtype() == DType::F32), "{name}");
+            let (x, shape) = expected.part(&info.name, "input");
+            let x = Tensor::<B, 2>::from_data(TensorData::new(x, shape), (&device, DType::F32));
+            let output = layer.forward(x);
+            assert_eq!(output.dtype(), DType::F32, "{name}");
+        }
+    }
+}
+
+/// Files may declare blocks of any size: nothing is allocated for what a matrix does not have.
+pub fn blocks_larger_than_the_weight_are_as_large_as_it<B: Fp8Matmul>() {
+    let device = Default::default();
+    let [n, k] = [3, 70];
+    let codes: Vec<u8> = (0..n * k).map(|at| (at % 0x60) as u8).collect();
+    let x = super::Random(1).spread(2 * k);
+    let run = |block: [usize; 2], size| {
+        let scales = Scales::new([n, k], block, vec![0.5; n.div_ceil(block[0])]).expect("scales");
+        let activations = Activations::Blocks { size, power_of_two: false };
+        let layer = QuantizedLinear::new([n, k], codes.clone(), scales, None, activations);
+        let layer = CheckpointLinear::<B>::new(layer.expect("a layer"), &device);
+        values(layer.forward(tensor(&x, [2, k])))
+    };
+    let expected = run([3, 70], 70);
+    assert!(expected.iter().all(|y| y.is_finite() && *y != 0.0));
+    for (block, size) in
+        [([3, 128], 128), ([1 << 40, 1 << 40], 1 << 40), ([2, usize::MAX], 1 << 62)]
+    {
+        assert_close(&run(block, size), &expected, 1e-6, &format!("{block:?}, {size}"));
+    }
+}
+
 /// A layer keeps the type of its input, moves, and goes through records and `valid` as it is.
 pub fn layers_are_modules<B: Fp8Matmul>()
 where
@@ -165,9 +218,9 @@ where
         assert_eq!(Module::num_params(&layer), k * n + layer.bias().map_or(0, |_| n));
         assert!(layer.to_string().contains("E4M3"), "{layer}");
         let half = Tensor::<Tracked<B>, 2>::from_data(TensorData::new(x, shape), &device);
-        if B::supports_dtype(&Default::default(), burn::tensor::DType::BF16) {
+        if B::supports_dtype(&Default::default(), DType::BF16) {
             let half = layer.forward(half.cast(FloatDType::BF16));
-            assert_eq!(half.dtype(), burn::tensor::DType::BF16);
+            assert_eq!(half.dtype(), DType::BF16);
             assert_close(&values(half), &expected, 0.05, name);
         }
     }

@@ -57,8 +57,8 @@ impl Operand {
         (self.format(), lowest - self.largest)
     }
 
-    /// Gives blocks of zeros, which have any scale, that of the largest other one.
-    fn ignore_zeros(&mut self) {
+    /// Gives blocks without a finite number but zeros, whose scale says nothing, that of the largest other one: NaN and infinities stay what they are.
+    fn ignore_empty(&mut self) {
         let CodesPrimitive::Bytes(codes, _) = &self.codes.codes else {
             unreachable!("Flex holds one byte a code");
         };
@@ -66,18 +66,21 @@ impl Operand {
         let columns = codes.layout().shape()[1];
         let [rows_of_block, columns_of_block] = self.codes.block;
         let across = columns.div_ceil(columns_of_block);
-        let mut is_zero = vec![true; self.exponents.len()];
+        let format = self.format();
+        let says_nothing =
+            |code: &u8| code & 0x7F == 0 || format.is_nan(*code) || format.is_infinite(*code);
+        let mut is_empty = vec![true; self.exponents.len()];
         for (row, codes) in elements::<u8>(&codes, codes.layout()).chunks_exact(columns).enumerate()
         {
-            let is_zero = &mut is_zero[row / rows_of_block * across..][..across];
-            for (codes, is_zero) in codes.chunks(columns_of_block).zip(is_zero) {
-                *is_zero &= codes.iter().all(|code| code & 0x7F == 0);
+            let is_empty = &mut is_empty[row / rows_of_block * across..][..across];
+            for (codes, is_empty) in codes.chunks(columns_of_block).zip(is_empty) {
+                *is_empty &= codes.iter().all(says_nothing);
             }
         }
-        let others = self.exponents.iter().zip(&is_zero).filter(|(_, zero)| !**zero);
+        let others = self.exponents.iter().zip(&is_empty).filter(|(_, empty)| !**empty);
         self.largest = others.map(|(exponent, _)| *exponent).max().unwrap_or(0);
-        for (exponent, is_zero) in self.exponents.iter_mut().zip(is_zero) {
-            if is_zero {
+        for (exponent, is_empty) in self.exponents.iter_mut().zip(is_empty) {
+            if is_empty {
                 *exponent = self.largest;
             }
         }
@@ -104,7 +107,7 @@ pub(super) fn matmul(
     let mut operands = [lhs, rhs].map(Operand::new);
     let are_exact = |[a, b]: &[Operand; 2]| Powers::are_exact(a.extent(), b.extent());
     if !are_exact(&operands) {
-        operands.iter_mut().for_each(Operand::ignore_zeros);
+        operands.iter_mut().for_each(Operand::ignore_empty);
     }
     if !are_exact(&operands) {
         fall_back(Fallback::BlocksTooFarApart, otherwise, &to);
@@ -227,5 +230,12 @@ mod tests {
         let (output, ran) = run(a, b, Otherwise::Refuse);
         assert_eq!(ran, launched(Unit::current()));
         assert!(output[0] > 3e31 && output[n] > 6e31, "{output:?}");
+        // Nor does one of NaN, which stays visible.
+        x[..32].fill(f32::NAN);
+        let a = quantized(&x, [m, k], [1, 32], Recipe::mxfp8());
+        let b = quantized(&w, [k, n], [32, 1], Recipe::mxfp8());
+        let (output, ran) = run(a, b, Otherwise::Refuse);
+        assert_eq!(ran, launched(Unit::current()));
+        assert!(output[0].is_nan() && output[n] > 6e31, "{output:?}");
     }
 }

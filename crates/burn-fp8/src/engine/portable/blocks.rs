@@ -20,6 +20,8 @@ impl Grid {
     pub(crate) fn new(shape: &Shape, block: [usize; 2]) -> Self {
         let rank = shape.num_dims();
         let size = [shape[rank - 2], shape[rank - 1]];
+        // Blocks larger than the matrix are as large as that: nothing is filled up for them.
+        let block = [0, 1].map(|dim| block[dim].min(size[dim]).max(1));
         Self { leading: shape[..rank - 2].iter().product(), size, block }
     }
 

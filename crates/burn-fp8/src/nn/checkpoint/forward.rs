@@ -29,8 +29,11 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
     /// Applies the layer to `[…, d_input]`, f32, f16 or bf16; the output `[…, d_output]` has the type of `x`. Tensors of other types are multiplied in
     /// high precision, and so is everything inside [`high_precision`](crate::high_precision): the input as it is, times the dequantized weight.
     ///
+    /// It appears once in a [`trace`](crate::trace) and is not subject to the filter.
+    ///
     /// # Panics
-    /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`] is asked for and not available.
+    /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`] is asked for and not available; where `x` has a gradient and is
+    /// quantized.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         let [k, n] = self.dims;
         assert!(
@@ -38,7 +41,9 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
             "a CheckpointLinear of {k} inputs and {n} outputs takes […, {k}], not {:?}",
             x.dims()
         );
-        if let Held::Tensor(frozen) = &self.weight {
+        if let Held::Tensor(frozen) = &self.weight
+            && config::current().config.enabled
+        {
             return frozen.forward(x);
         }
         let dtype = x.dtype();
@@ -67,7 +72,12 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
             dtype => Err(HighPrecision::Dtype(dtype)),
         };
         if let Err(reason) = in_fp8 {
+            let weight_only = reason == HighPrecision::WeightOnly;
             record_high_precision(KIND, ROLE, gemm, reason);
+            if weight_only {
+                let output = self.multiply_codes(B::float_cast(x, FloatDType::F32), None);
+                return B::float_cast(output, dtype.into());
+            }
             let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
             let weight = B::float_cast(primitive(self.weight()), wide.into());
             let output = B::fp8_plain_matmul(B::float_cast(x, wide.into()), weight);
@@ -98,17 +108,34 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
             native_unavailable::<B>(&self.weight.device(), fallback.to_string());
         }
         self.record(gemm, &x, PendingRan::Known(ran));
-        let output = match (&self.weight, x.by_rows()) {
-            (Held::Outputs { codes, scales }, Some(rows)) => {
-                let output = B::fp8_matmul_codes(B::fp8_values(x.codes), codes.codes().clone());
-                B::fp8_rescale_rows(output, rows, primitive(scales.clone()))
-            }
-            (Held::Blocks { codes, scales, block, .. }, _) => {
-                B::fp8_matmul_block_codes(x.dequantize(), block_codes(codes, scales, *block))
-            }
-            _ => B::fp8_plain_matmul(x.dequantize(), primitive(self.weight())),
+        let output = match x.by_rows() {
+            Some(rows) => self.multiply_codes(B::fp8_values(x.codes), Some(rows)),
+            None => self.multiply_codes(x.dequantize(), None),
         };
         B::float_cast(output, dtype.into())
+    }
+
+    /// `x` `[M, K]`, f32, times the weight, and times scales of its rows, `[M, 1]`, where it has some. Codes are decoded as they are multiplied, where the
+    /// backend does that.
+    fn multiply_codes(&self, x: FloatTensor<B>, rows: Option<FloatTensor<B>>) -> FloatTensor<B> {
+        let scaled = |x, rows: Option<FloatTensor<B>>| match rows {
+            Some(rows) => B::float_mul(x, rows),
+            None => x,
+        };
+        match &self.weight {
+            Held::Tensor(_) => B::fp8_plain_matmul(scaled(x, rows), primitive(self.weight())),
+            Held::Outputs { codes, scales } => {
+                let rows = rows.unwrap_or_else(|| {
+                    let shape = Shape::new([x.shape()[0], 1]);
+                    B::float_ones(shape, &B::float_device(&x), FloatDType::F32)
+                });
+                let output = B::fp8_matmul_codes(x, codes.codes().clone());
+                B::fp8_rescale_rows(output, rows, primitive(scales.clone()))
+            }
+            Held::Blocks { codes, scales, block, .. } => {
+                B::fp8_matmul_block_codes(scaled(x, rows), block_codes(codes, scales, *block))
+            }
+        }
     }
 
     /// The weight as a matrix unit of the CPU takes it with this input, where it does.
@@ -143,7 +170,7 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
             let (granularity, scales) = match &self.weight {
                 Held::Tensor(_) => unreachable!("a frozen layer records itself"),
                 Held::Outputs { scales, .. } => (Granularity::PerRow, scales),
-                Held::Blocks { scales, block, .. } if block[0] == 32 => {
+                Held::Blocks { scales, block: [32, 1], are_powers_of_two: true, .. } => {
                     (Recipe::mxfp8().granularity(), scales)
                 }
                 Held::Blocks { scales, .. } => (Granularity::Blockwise, scales),
@@ -172,7 +199,14 @@ struct Input<B: Fp8Matmul> {
 
 impl<B: Fp8Matmul> Input<B> {
     fn quantize(x: FloatTensor<B>, activations: Activations) -> Self {
-        let rows = x.shape()[0];
+        let [rows, k] = x.shape().dims();
+        // A file may declare any size.
+        let activations = match activations {
+            Activations::Blocks { size, power_of_two } => {
+                Activations::Blocks { size: size.min(k.next_multiple_of(32)), power_of_two }
+            }
+            other => other,
+        };
         let (granularity, block) = match activations {
             Activations::PerToken => (Granularity::PerRow, None),
             Activations::Mx => (Recipe::mxfp8().granularity(), Some(32)),

@@ -1,8 +1,8 @@
 //! A published weight on its device.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData, TensorPrimitive};
-use burn_fp8_core::Fp8Format;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, e8m0};
 
 use crate::backend::Fp8Matmul;
 use crate::checkpoint::{Activations, QuantizedLinear};
@@ -51,14 +51,21 @@ impl<B: Backend> Held<B> {
         };
         let transposed = transpose(&layer.into_codes(), [d_output, d_input]);
         let weight = codes(transposed, [d_input, d_output]);
-        if scales.block()[1] < d_input {
-            let grid = TensorData::new(scales.values().to_vec(), scales.grid());
+        let in_blocks = matches!(activations, Activations::Blocks { .. } | Activations::Mx);
+        if scales.block()[1] < d_input || (in_blocks && scales.block()[1] > 1) {
+            let [down, across] = scales.grid();
+            let grid = (0..down * across).map(|at| scales.values()[at % down * across + at / down]);
             let [outputs, inputs] = scales.block();
             return Self::Blocks {
                 codes: weight,
-                scales: contiguous(Tensor::from_data(grid, device).transpose()),
-                block: [inputs, outputs],
-                are_powers_of_two: scales.are_powers_of_two(),
+                scales: f32s(grid.collect(), [across, down], device),
+                // A file may declare any size. A matrix unit wants multiples of 32.
+                block: [inputs.min(d_input.next_multiple_of(32)), outputs.min(d_output)],
+                // As bytes of E8M0: subnormal scales below 2^-127 are none.
+                are_powers_of_two: scales
+                    .values()
+                    .iter()
+                    .all(|scale| e8m0::encode(*scale).is_some()),
             };
         }
         let activation = match activations {
@@ -79,8 +86,7 @@ impl<B: Backend> Held<B> {
         let of_blocks = scales.values().iter();
         let scales = of_blocks.flat_map(|scale| core::iter::repeat_n(*scale, scales.block()[0]));
         let scales: Vec<f32> = scales.take(d_output).collect();
-        let scales = Tensor::from_data(TensorData::new(scales, [1, d_output]), device);
-        Self::Outputs { codes: weight, scales }
+        Self::Outputs { codes: weight, scales: f32s(scales, [1, d_output], device) }
     }
 
     pub(super) fn device(&self) -> B::Device {
@@ -140,9 +146,13 @@ pub(super) fn block_codes<B: Backend>(
     BlockCodes { codes, scales, block, format: Fp8Format::E4M3 }
 }
 
-/// A copy that lies row by row, not a view.
-fn contiguous<B: Backend>(tensor: Tensor<B, 2>) -> Tensor<B, 2> {
-    Tensor::from_data(tensor.to_data(), &tensor.device())
+/// A tensor of f32, whatever the device's default is.
+pub(super) fn f32s<B: Backend, const D: usize>(
+    values: Vec<f32>,
+    shape: [usize; D],
+    device: &B::Device,
+) -> Tensor<B, D> {
+    Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
 }
 
 /// The transpose of a matrix of bytes, in squares that fit into the first-level cache.

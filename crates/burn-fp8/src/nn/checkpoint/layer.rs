@@ -1,9 +1,9 @@
 //! A published layer.
 
+use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData};
 
-use super::held::Held;
+use super::held::{Held, f32s};
 use crate::backend::Fp8Matmul;
 use crate::checkpoint::{Activations, Checkpoint, CheckpointError, QuantizedLinear};
 
@@ -40,9 +40,7 @@ impl<B: Backend> CheckpointLinear<B> {
     /// Puts a layer on a device.
     pub fn new(layer: QuantizedLinear, device: &B::Device) -> Self {
         let [d_output, d_input] = layer.shape();
-        let bias = layer
-            .bias()
-            .map(|bias| Tensor::from_data(TensorData::new(bias.to_vec(), [d_output]), device));
+        let bias = layer.bias().map(|bias| f32s(bias.to_vec(), [d_output], device));
         let activations = layer.activations();
         let weight = Held::new(layer, &bias, device);
         Self { weight, bias, activations, dims: [d_input, d_output] }

@@ -43,10 +43,15 @@ fn probe(index: usize) -> Capability {
 /// Whether CubeCL can compile kernels. Where it cannot, its thread panics at each of them, and tensors are read as if they had been computed.
 fn require_compiler() -> Result<(), Cow<'static, str>> {
     burn_fp8_cublaslt::library::require_nvrtc().map_err(|missing| missing.to_string())?;
-    match cuda_path() {
-        Some(_) => Ok(()),
-        None => Err("the headers of CUDA, which kernels include, were not found; install the CUDA toolkit, or set CUDA_PATH to the folder with include/cuda_runtime.h".into()),
-    }
+    const HEADER: &str = "include/cuda_runtime.h";
+    const REMEDY: &str = "install the CUDA toolkit, or set CUDA_PATH to the folder that has it";
+    let folder = match cuda_path() {
+        Some(folder) if folder.join(HEADER).is_file() => return Ok(()),
+        Some(folder) => format!("there is no {HEADER} in {}", folder.display()),
+        None => format!("no {HEADER} was found"),
+    };
+    Err(format!("the headers of CUDA, which kernels include, are missing: {folder}; {REMEDY}")
+        .into())
 }
 
 fn name(index: usize) -> Option<String> {
