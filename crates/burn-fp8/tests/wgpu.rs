@@ -133,7 +133,7 @@ fn scaled_products_of_special_values() {
 mod fusion {
     use burn::backend::Wgpu;
 
-    use super::{delayed, fused, golden, rowwise, special};
+    use super::{blocks, delayed, fused, golden, published, rowwise, special};
 
     #[test]
     fn scaled_products_equal_those_of_torch() {
@@ -181,6 +181,18 @@ mod fusion {
         rowwise::shapes_and_orders_agree::<Wgpu>();
         rowwise::non_finite_values_stay_in_their_rows::<Wgpu>();
         rowwise::outliers_cost_less_than_with_a_scale_per_tensor::<Wgpu>();
+    }
+
+    #[test]
+    fn products_with_scales_of_blocks_are_those_of_other_libraries() {
+        blocks::layers_are_those_of_other_libraries::<Wgpu>();
+        blocks::shapes_and_orders_agree::<Wgpu>();
+        blocks::outliers_stay_in_their_blocks::<Wgpu>();
+    }
+
+    #[test]
+    fn published_layers_are_those_of_their_libraries() {
+        published::layers_are_those_of_their_libraries::<Wgpu>();
     }
 
     #[test]

@@ -115,10 +115,12 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let mut shape = x.shape();
         let m = shape.num_elements() / k;
         shape[D - 1] = n;
-        let output = match m {
-            0 => B::float_zeros(shape.clone(), &x.device(), dtype.into()),
-            _ => self.multiply(primitive(x), Gemm::matrix(m, n, k)),
-        };
+        if m == 0 {
+            // No bias: CubeCL does not broadcast it over no rows.
+            let output = B::float_zeros(shape, &x.device(), dtype.into());
+            return Tensor::from_primitive(TensorPrimitive::Float(output));
+        }
+        let output = self.multiply(primitive(x), Gemm::matrix(m, n, k));
         let bias = self.bias.clone().map(|bias| primitive(bias.cast(FloatDType::from(dtype))));
         let output = add_bias::<B>(reshape::<B>(output, shape), bias);
         Tensor::from_primitive(TensorPrimitive::Float(output))
