@@ -12,7 +12,7 @@ fn bad_flags() {
     fails(&["train", "--frobnicate"], &["--frobnicate"]);
     fails(
         &["train", "--precision", "fp4"],
-        &["fp4", "f32, bf16, fp8-current, fp8-delayed, fp8-layers"],
+        &["fp4", "f32, bf16, fp8-current, fp8-delayed, mxfp8, fp8-block, fp8-layers"],
     );
     for (policy, words) in [
         ("p=f16", "p=f32"),
