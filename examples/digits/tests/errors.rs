@@ -46,7 +46,11 @@ fn bad_flags() {
     fails("flags", &["--seed", "1,-2"], &["--seed", "-2"]);
     fails("flags", &["--backend", "abacus"], &["abacus", "flex, ndarray"]);
     fails("flags", &["--config"], &["--config"]);
-    fails("flags", &["--recipe", "fp4"], &["fp4", "f32, fp8-current, fp8-delayed, fp8-layers"]);
+    fails(
+        "flags",
+        &["--recipe", "fp4"],
+        &["fp4", "f32, fp8-current, fp8-delayed, mxfp8, fp8-block, fp8-layers"],
+    );
 }
 
 #[test]
