@@ -1,5 +1,7 @@
 //! What a run trains with: f32, or one of three ways to FP8.
 
+use std::mem::discriminant;
+
 use anyhow::{Result, bail};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::{Delayed, Formats, Fp8Config, Recipe, Scaling};
@@ -47,7 +49,7 @@ impl RecipeName {
         // Formats that are not the usual ones were asked for.
         let in_blocks = |blocks: Recipe| {
             // Asked for with all its options.
-            if recipe.granularity() == blocks.granularity() {
+            if discriminant(&recipe.granularity()) == discriminant(&blocks.granularity()) {
                 return recipe;
             }
             let formats =
@@ -96,4 +98,29 @@ pub fn layers(config: &Fp8Config) -> Fp8DotGeneralConfig {
         .with_amax_history_length(delayed.history_length)
         .with_amax_choice(delayed.amax_choice)
         .with_margin(config.recipe.margin)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_fp8::{Granularity, ScaleRounding};
+
+    use super::*;
+
+    #[test]
+    fn blocks_keep_the_options_that_a_configuration_has_for_them() {
+        let config = |name: RecipeName, recipe| {
+            name.config(Fp8Config::default().with_recipe(recipe)).map(|config| config.recipe)
+        };
+        let floor = Recipe::mxfp8().with_granularity(Granularity::Mx(ScaleRounding::Floor));
+        let f32_scales = Recipe::blockwise().with_power_of_two(false);
+        for (name, given, expected) in [
+            (RecipeName::Mxfp8, Recipe::current(), Recipe::mxfp8()),
+            (RecipeName::Mxfp8, floor, floor),
+            (RecipeName::Fp8Block, Recipe::current(), Recipe::blockwise()),
+            (RecipeName::Fp8Block, f32_scales, f32_scales),
+        ] {
+            assert_eq!(config(name, given).expect("valid"), expected);
+        }
+        assert!(config(RecipeName::Mxfp8, Recipe::current().with_margin(1)).is_err());
+    }
 }

@@ -9,22 +9,22 @@ use tempfile::TempDir;
 
 use crate::common::{GOLDENS, Tensor, f32s, folder, golden, ones};
 
-fn open(config: &Value, tensors: &[Tensor]) -> Result<Checkpoint, String> {
+pub fn open(config: &Value, tensors: &[Tensor]) -> Result<Checkpoint, String> {
     Checkpoint::open(folder(&config.to_string(), tensors).path()).map_err(|e| e.to_string())
 }
 
-fn refused(config: &Value, tensors: &[Tensor], words: &[&str]) {
+pub fn refused(config: &Value, tensors: &[Tensor], words: &[&str]) {
     let error = open(config, tensors).map(drop).unwrap_err();
     for word in words {
         assert!(error.contains(word), "no {word} in {error}");
     }
 }
 
-fn group(weights: Value, activations: Value, targets: Value) -> Value {
+pub fn group(weights: Value, activations: Value, targets: Value) -> Value {
     json!({ "weights": weights, "input_activations": activations, "targets": targets })
 }
 
-fn compressed(groups: Value, ignore: Value) -> Value {
+pub fn compressed(groups: Value, ignore: Value) -> Value {
     json!({ "quantization_config": {
         "quant_method": "compressed-tensors",
         "format": "float-quantized",
@@ -33,18 +33,18 @@ fn compressed(groups: Value, ignore: Value) -> Value {
     } })
 }
 
-fn float(strategy: &str) -> Value {
+pub fn float(strategy: &str) -> Value {
     json!({ "num_bits": 8, "type": "float", "strategy": strategy })
 }
 
-fn fp8(fields: Value) -> Value {
+pub fn fp8(fields: Value) -> Value {
     let mut config = json!({ "quant_method": "fp8" });
     config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     json!({ "quantization_config": config })
 }
 
 /// A layer with one scale of its own.
-fn layer(name: &str) -> [Tensor; 2] {
+pub fn layer(name: &str) -> [Tensor; 2] {
     [ones(&format!("{name}.weight"), [4, 6]), f32s(&format!("{name}.weight_scale"), &[1], &[2.0])]
 }
 
@@ -297,132 +297,4 @@ fn modelopt_is_declared_in_either_file() {
 fn the_configuration_of_the_language_model_counts() {
     let config = json!({ "text_config": fp8(json!({})) });
     assert_eq!(open(&config, &layer("a")).unwrap().format().method, Method::Fp8);
-}
-
-#[test]
-fn what_is_not_read_is_refused() {
-    let linear = || json!(["Linear"]);
-    let with = |key: &str, value: Value| {
-        let groups = json!({ "g": group(float("tensor"), Value::Null, linear()) });
-        let mut config = compressed(groups, Value::Null);
-        config["quantization_config"][key] = value;
-        config
-    };
-    let weights = |weights: Value| {
-        compressed(json!({ "g": group(weights, Value::Null, linear()) }), Value::Null)
-    };
-    let inputs = |inputs: Value| {
-        compressed(json!({ "g": group(float("tensor"), inputs, linear()) }), Value::Null)
-    };
-    let quantized = "quantization_config.";
-    for (config, words) in [
-        (with("format", json!("pack-quantized")), ["format", "pack-quantized", "float-quantized"]),
-        (
-            with("sparsity_config", json!({ "format": "sparse-24-bitmask" })),
-            ["sparsity_config.format", "sparse-24", "dense"],
-        ),
-        (with("config_groups", json!({})), ["config_groups", "{}", "groups"]),
-        (with("config_groups", json!(null)), ["config_groups", "no such key", "groups"]),
-        (with("config_groups", json!({ "g": 3 })), ["config_groups.g", "3", "object"]),
-        (with("ignore", json!("lm_head")), ["ignore", "lm_head", "list"]),
-        (with("quant_method", json!(7)), ["quant_method", "7", "text"]),
-        (weights(json!({ "num_bits": 8 })), ["weights.type", "no such key", "float"]),
-        (weights(json!({ "num_bits": 8, "type": "int" })), ["weights.type", "int", "float"]),
-        (
-            weights(json!({ "num_bits": 4, "type": "float" })),
-            ["weights.num_bits", "4", "num_bits 8"],
-        ),
-        (
-            weights(json!({ "type": "float", "symmetric": false })),
-            ["weights.symmetric", "false", "symmetric"],
-        ),
-        (
-            weights(json!({ "type": "float", "dynamic": true })),
-            ["weights.dynamic", "true", "false"],
-        ),
-        (
-            weights(json!({ "type": "float", "actorder": "group" })),
-            ["weights.actorder", "group", "none"],
-        ),
-        (weights(float("block")), ["weights.block_structure", "no such key", "rows"]),
-        (weights(float("group")), ["weights.group_size", "no such key", "positive"]),
-        (weights(float("tensor_group")), ["weights.strategy", "tensor_group", "channel"]),
-        (inputs(float("token")), ["input_activations.strategy", "token", "tensor"]),
-        (
-            inputs(json!({ "type": "float", "dynamic": "local" })),
-            ["input_activations.dynamic", "local", "true or false"],
-        ),
-        (fp8(json!({ "fmt": "e5m2" })), ["fmt", "e5m2", "e4m3"]),
-        (fp8(json!({ "scale_fmt": "e5m3" })), ["scale_fmt", "e5m3", "ue8m0"]),
-        (
-            fp8(json!({ "activation_scheme": "sometimes" })),
-            ["activation_scheme", "sometimes", "dynamic"],
-        ),
-        (fp8(json!({ "weight_block_size": 128 })), ["weight_block_size", "128", "two positive"]),
-        (
-            fp8(json!({ "weight_block_size": [128, -1] })),
-            ["weight_block_size", "-1", "two positive"],
-        ),
-        (json!({ "quantization_config": {} }), ["quant_method", "no such key", "modelopt"]),
-        (json!({ "quantization_config": [] }), ["quantization_config", "[]", "object"]),
-    ] {
-        let key = if words[0] == "quantization_config" { "" } else { quantized };
-        refused(&config, &layer("a"), &["config.json", key, words[0], words[1], words[2]]);
-    }
-}
-
-#[test]
-fn a_scale_is_for_codes_whatever_the_status() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let mut config = compressed(groups, Value::Null);
-    config["quantization_config"]["quantization_status"] = json!("frozen");
-    assert_eq!(open(&config, &layer("a")).unwrap().layers().len(), 1);
-    let tensors = [f32s("a.weight", &[1, 2], &[1.0, 2.0]), layer("a")[1].clone()];
-    refused(&config, &tensors, &["`a.weight`", "found F32 [1, 2]", "F8_E4M3"]);
-}
-
-#[test]
-fn what_a_method_calls_otherwise_is_pointed_at() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let tensors = [ones("a.weight", [4, 6]), f32s("a.weight_scale_inv", &[1], &[1.0])];
-    let words = ["`a.weight_scale`", "no such tensor", "`a.weight_scale_inv`", "quant_method"];
-    refused(&compressed(groups, Value::Null), &tensors, &words);
-}
-
-#[test]
-fn other_fp8_tensors_and_unused_scales_are_told() {
-    let mut tensors = layer("a").to_vec();
-    tensors.push(ones("experts.up", [2, 2]));
-    tensors.push(f32s("a.input_scale", &[1], &[1.0]));
-    let checkpoint = open(&fp8(json!({})), &tensors).unwrap();
-    let warnings = checkpoint.warnings();
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].contains("`a.input_scale`") && warnings[1].contains("`experts.up`"));
-    let plain: Vec<_> = checkpoint.tensors().iter().map(|info| &info.name[..]).collect();
-    assert_eq!(plain, ["a.input_scale", "experts.up"]);
-}
-
-#[test]
-fn shapes_that_are_no_layer_are_refused() {
-    let config = fp8(json!({}));
-    for shape in [vec![24], vec![2, 2, 6], vec![0, 6], vec![4, 0]] {
-        let bytes = vec![0x38; shape.iter().product()];
-        let tensors = [("a.weight".into(), Dtype::F8_E4M3, shape, bytes), layer("a")[1].clone()];
-        refused(&config, &tensors, &["`a.weight`", "found F8_E4M3", "[out, in]"]);
-    }
-    let mut tensors = layer("a").to_vec();
-    tensors.push(f32s("a.bias", &[6], &[0.0; 6]));
-    refused(&config, &tensors, &["`a.bias`", "found F32 [6]", "[4]"]);
-}
-
-#[test]
-fn a_layer_needs_no_name_and_a_model_no_fp8() {
-    let tensors = [ones("weight", [4, 6]), f32s("weight_scale", &[], &[0.5])];
-    let folder = folder(&fp8(json!({})).to_string(), &tensors);
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    assert_eq!(checkpoint.linear("").unwrap().dequantize(), [0.5; 24]);
-
-    let checkpoint = open(&json!({}), &[f32s("norm.weight", &[2], &[1.0, 2.0])]).unwrap();
-    assert_eq!(checkpoint.format().to_string(), "not quantized: no quantized layers");
-    assert_eq!(checkpoint.warnings().len(), 1);
 }

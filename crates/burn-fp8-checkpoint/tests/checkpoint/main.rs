@@ -7,4 +7,5 @@ mod declared;
 mod goldens;
 mod hostile;
 mod shards;
+mod undeclared;
 mod write;

@@ -1,5 +1,6 @@
 //! A published weight on its device.
 
+use burn::module::Module;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, e8m0};
@@ -91,14 +92,14 @@ impl<B: Backend> Held<B> {
 
     pub(super) fn device(&self) -> B::Device {
         match self {
-            Self::Tensor(frozen) => frozen.codes().device(),
+            Self::Tensor(frozen) => frozen.devices().swap_remove(0),
             Self::Outputs { codes, .. } | Self::Blocks { codes, .. } => codes.device(),
         }
     }
 
     pub(super) fn moved_to(self, device: &B::Device) -> Self {
         match self {
-            Self::Tensor(frozen) => Self::Tensor(burn::module::Module::to_device(frozen, device)),
+            Self::Tensor(frozen) => Self::Tensor(frozen.to_device(device)),
             Self::Outputs { codes, scales } => {
                 Self::Outputs { codes: codes.to_device(device), scales: scales.to_device(device) }
             }
@@ -111,12 +112,14 @@ impl<B: Backend> Held<B> {
         }
     }
 
-    /// Bytes on the device, without the bias.
-    pub(super) fn bytes(&self) -> usize {
+    /// Bytes on the device, with those of a bias.
+    pub(super) fn bytes(&self, bias: &Option<Tensor<B, 1>>) -> usize {
+        const F32: usize = size_of::<f32>();
         match self {
-            Self::Tensor(frozen) => frozen.codes().bytes_held(),
+            Self::Tensor(frozen) => frozen.bytes(),
             Self::Outputs { codes, scales } | Self::Blocks { codes, scales, .. } => {
-                codes.bytes_held() + scales.shape().num_elements() * scales.dtype().size()
+                let bias = bias.as_ref().map_or(0, |bias| bias.shape().num_elements());
+                codes.bytes_held() + F32 * (scales.shape().num_elements() + bias)
             }
         }
     }

@@ -63,9 +63,7 @@ impl<B: Backend> CheckpointLinear<B> {
 
     /// The bytes that the layer holds on its device: codes, scales and bias.
     pub fn bytes(&self) -> usize {
-        let bias = self.bias.as_ref();
-        let bias = bias.map_or(0, |bias| bias.shape().num_elements() * bias.dtype().size());
-        self.weight.bytes() + bias
+        self.weight.bytes(&self.bias)
     }
 }
 
