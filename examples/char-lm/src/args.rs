@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use examples_common::BackendName;
 
+use crate::arm::Arms;
 use crate::high::High;
-use crate::precision::{Precision, Precisions};
+use crate::precision::Precision;
 use crate::size::Size;
 
 /// Trains a transformer language model on characters in f32 and in FP8, and compares them.
@@ -66,7 +67,7 @@ pub struct Train {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, mxfp8, fp8-block, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
+    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, fp8-row (these three also with -e4m3 for gradients in E4M3), mxfp8, fp8-block, fp8-block-f32, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
 
@@ -115,14 +116,14 @@ pub struct Compare {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with; f32 is always among them, to compare with
+    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; f32 is always among them
     #[arg(
         long = "precision",
         visible_alias = "precisions",
         value_name = "PRECISION,…",
         default_value = "f32,fp8-current,fp8-delayed"
     )]
-    pub precisions: Vec<Precisions>,
+    pub precisions: Vec<Arms>,
 
     /// Seeds of the initial weights, of the order of the text and of dropout
     #[arg(

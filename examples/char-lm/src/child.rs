@@ -6,17 +6,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::args::Common;
-use crate::high::High;
-use crate::precision::Precision;
+use crate::arm::Arm;
 use crate::run::{self, Folder, Outcome};
 
 /// One of several runs.
 #[derive(Clone, Debug)]
 pub struct Child {
     /// What it computes with.
-    pub precision: Precision,
-    /// What stays out of FP8.
-    pub high: Option<High>,
+    pub arm: Arm,
     /// Its seed.
     pub seed: u64,
     /// Its epochs.
@@ -39,11 +36,11 @@ impl Child {
             "--backend",
             common.backend.as_str(),
             "--precision",
-            &self.precision.to_string(),
+            &self.arm.precision.to_string(),
         ]);
         command.args(["--seed", &self.seed.to_string(), "--epochs", &self.epochs.to_string()]);
         command.arg("--out").arg(&self.folder);
-        if let Some(high) = self.high {
+        if let Some(high) = self.arm.high {
             command.args(["--high", &high.to_string()]);
         }
         if folder.settings().exists() {

@@ -1,6 +1,7 @@
 //! Trains a transformer language model on characters in f32 and in FP8, and compares them.
 
 mod args;
+mod arm;
 mod checkpoint;
 mod child;
 #[cfg(test)]

@@ -10,7 +10,8 @@ use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
-    DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe, Scaling,
+    DelayedState, Filter, Formats, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe,
+    Scaling,
 };
 
 use crate::high::High;
@@ -23,14 +24,8 @@ pub enum Precision {
     F32,
     /// bf16 with master weights in f32, no FP8.
     Bf16,
-    /// f32, products in FP8, each scale from the tensor itself.
-    Fp8Current,
-    /// f32, products in FP8, each scale from the amaxes of earlier steps.
-    Fp8Delayed,
-    /// f32, products in FP8, scales of blocks of 32 that are powers of two.
-    Mxfp8,
-    /// f32, products in FP8, scales of blocks of 128.
-    Fp8Block,
+    /// f32, products in FP8 by this recipe.
+    Fp8(Recipe),
     /// f32, the linear layers replaced by `Fp8Linear`.
     Fp8Layers,
     /// What a policy says; without its key `m`, no FP8.
@@ -38,14 +33,24 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Each scale from the tensor itself.
+    pub const FP8_CURRENT: Self = Self::Fp8(Recipe::current());
+    /// Each scale from the amaxes of earlier steps.
+    pub const FP8_DELAYED: Self = Self::Fp8(Recipe::delayed());
+
     /// All that have a name.
-    pub const NAMED: [(Self, &'static str); 7] = [
+    pub const NAMED: [(Self, &'static str); 12] = [
         (Self::F32, "f32"),
         (Self::Bf16, "bf16"),
-        (Self::Fp8Current, "fp8-current"),
-        (Self::Fp8Delayed, "fp8-delayed"),
-        (Self::Mxfp8, "mxfp8"),
-        (Self::Fp8Block, "fp8-block"),
+        (Self::FP8_CURRENT, "fp8-current"),
+        (Self::Fp8(Recipe::current().with_formats(Formats::E4M3)), "fp8-current-e4m3"),
+        (Self::FP8_DELAYED, "fp8-delayed"),
+        (Self::Fp8(Recipe::delayed().with_formats(Formats::E4M3)), "fp8-delayed-e4m3"),
+        (Self::Fp8(Recipe::rowwise()), "fp8-row"),
+        (Self::Fp8(Recipe::rowwise().with_formats(Formats::E4M3)), "fp8-row-e4m3"),
+        (Self::Fp8(Recipe::mxfp8()), "mxfp8"),
+        (Self::Fp8(Recipe::blockwise()), "fp8-block"),
+        (Self::Fp8(Recipe::blockwise().with_power_of_two(false)), "fp8-block-f32"),
         (Self::Fp8Layers, "fp8-layers"),
     ];
 
@@ -76,10 +81,7 @@ impl Precision {
     fn config(self) -> Fp8Config {
         match self {
             Self::F32 | Self::Bf16 => Fp8Config::off(),
-            Self::Fp8Current => Fp8Config::default().with_recipe(Recipe::current()),
-            Self::Fp8Delayed => Fp8Config::default().with_recipe(Recipe::delayed()),
-            Self::Mxfp8 => Fp8Config::default().with_recipe(Recipe::mxfp8()),
-            Self::Fp8Block => Fp8Config::default().with_recipe(Recipe::blockwise()),
+            Self::Fp8(recipe) => Fp8Config::default().with_recipe(recipe),
             // Layers follow no filter, and the products of attention are none of theirs.
             Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
             Self::Policy(policy) => {
@@ -130,30 +132,6 @@ impl FromStr for Precision {
                 "parameters in {other:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c="
             )),
         }
-    }
-}
-
-/// Several precisions, separated by commas. Parts with `=` that follow each other are one policy.
-#[derive(Clone, Debug)]
-pub struct Precisions(pub Vec<Precision>);
-
-impl FromStr for Precisions {
-    type Err = String;
-
-    fn from_str(list: &str) -> Result<Self, String> {
-        let mut names: Vec<String> = vec![];
-        for part in list.split(',') {
-            match names.last_mut() {
-                Some(last) if last.contains('=') && part.contains('=') => {
-                    last.push(',');
-                    last.push_str(part);
-                }
-                _ => names.push(part.to_owned()),
-            }
-        }
-        let precisions =
-            names.iter().map(|name| name.parse().map_err(|e: String| format!("{name}: {e}")));
-        precisions.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -290,18 +268,6 @@ mod tests {
     }
 
     #[test]
-    fn lists_may_hold_policies() {
-        let names = |list: &str| {
-            let list = list.parse::<Precisions>().expect("precisions").0;
-            list.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
-        assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
-        let error = "f32,c=bf17".parse::<Precisions>().unwrap_err();
-        assert!(error.starts_with("c=bf17: ") && error.contains("bf17"), "{error}");
-    }
-
-    #[test]
     fn a_policy_says_what_is_in_fp8() {
         let setup =
             |text: &str| Setup::new(text.parse().expect("a policy"), None).expect("a setup");
@@ -328,14 +294,16 @@ mod tests {
             ("bf16", "p=f32,c=bf16,o=f32"),
             ("fp8-current", "p=f32,c=f32,o=f32,m=fp8"),
             ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
+            ("fp8-current-e4m3", "p=f32,c=f32,o=f32,m=fp8_e4m3"),
+            ("fp8-row", "p=f32,c=f32,o=f32,m=fp8_rowwise"),
             ("mxfp8", "p=f32,c=f32,o=f32,m=mxfp8"),
             ("fp8-block", "p=f32,c=f32,o=f32,m=fp8_block"),
             ("c=bf16,o=f32,m=fp8", "p=f32,c=bf16,o=f32,m=fp8"),
         ] {
             assert!(is_same(named, policy) && is_same(policy, named), "{named} and {policy}");
         }
-        let others = ["f32", "bf16", "fp8-current", "fp8-delayed", "mxfp8", "fp8-block"];
-        let others = [&others[..], &["fp8-layers", "c=bf16,m=fp8"]].concat();
+        let others = Precision::NAMED.map(|(_, name)| name);
+        let others = [&others[..], &["c=bf16,m=fp8"]].concat();
         for (index, a) in others.iter().enumerate() {
             for b in &others[index + 1..] {
                 assert!(!is_same(a, b), "{a} and {b}");
@@ -348,6 +316,6 @@ mod tests {
         let role = Some(High::Role(GemmRole::Output));
         assert!(Setup::new(Precision::F32, role).is_err());
         assert!(Setup::new(Precision::Fp8Layers, role).is_err());
-        assert!(Setup::new(Precision::Fp8Current, role).is_ok());
+        assert!(Setup::new(Precision::FP8_CURRENT, role).is_ok());
     }
 }

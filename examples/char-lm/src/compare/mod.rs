@@ -1,5 +1,7 @@
 //! The same training in several precisions, from the same seeds and in the same order, and what came of it.
 
+mod differences;
+mod dots;
 mod plot;
 mod report;
 
@@ -7,8 +9,8 @@ use anyhow::{Result, bail};
 use examples_common::{Origin, once, write, write_json};
 
 use crate::args::Compare;
+use crate::arm::Arm;
 use crate::child::{self, Child, mean};
-use crate::precision::Precision;
 use crate::program::PROGRAM;
 use crate::run;
 use crate::size::Size;
@@ -16,54 +18,61 @@ use crate::size::Size;
 use report::final_loss;
 pub use report::{Comparison, Goal, Run};
 
-/// Trains all of them, writes `comparison.json`, `table.md` and `loss.svg`, and returns the table and whether a goal was missed.
+/// Trains all of them, writes `comparison.json`, `table.md`, `loss.svg`, `differences.md` and `differences.svg`, and returns the tables and whether a goal was missed.
 ///
 /// # Errors
 /// Where a run fails, or a file cannot be written.
 pub fn compare(args: &Compare) -> Result<(String, bool)> {
-    let precisions = once(
-        [Precision::F32]
+    let arms = once(
+        [Arm::F32]
             .into_iter()
             .chain(args.precisions.iter().flat_map(|list| list.0.iter().copied())),
     );
-    for (index, precision) in precisions.iter().enumerate() {
-        if let Some(first) = precisions[..index].iter().find(|first| first.is_same(*precision)) {
-            bail!("--precision {precision} computes what {first} computes: name only one of them");
+    for (index, arm) in arms.iter().enumerate() {
+        if let Some(first) = arms[..index].iter().find(|first| first.is_same(*arm)) {
+            bail!("--precision {arm} computes what {first} computes: name only one of them");
         }
     }
     let seeds = once(args.seeds.iter().copied());
     let runs_folder = args.out.join("runs");
     run::make_folder(&runs_folder)?;
     let mut runs = vec![];
-    let count = precisions.len() * seeds.len();
+    let count = arms.len() * seeds.len();
     for &seed in &seeds {
-        for &precision in &precisions {
-            let name = format!("{precision}-{seed}");
+        for &arm in &arms {
+            let name = format!("{arm}-{seed}");
             child::announce(args.common.quiet, runs.len(), count, &name);
             let folder = runs_folder.join(name);
             let epochs = args.common.epochs();
-            let child = Child { precision, high: None, seed, epochs, folder };
-            runs.push(Run { precision, seed, outcome: child.train(&args.common)? });
+            let child = Child { arm, seed, epochs, folder };
+            runs.push(Run { arm, seed, outcome: child.train(&args.common)? });
         }
     }
     let comparison = Comparison {
         origin: Origin::here(PROGRAM, args.common.backend.as_str()),
         size: args.common.size,
-        goals: goals(args.common.size, &precisions, &runs),
+        goals: goals(args.common.size, &arms, &runs),
         runs,
     };
     let table = comparison.markdown();
     write_json(&args.out.join("comparison.json"), &comparison.json())?;
     write(&args.out.join("table.md"), &table)?;
     write(&args.out.join("loss.svg"), plot::loss(&comparison)?)?;
+    let mut told = table;
+    if arms.len() > 1 {
+        let differences = differences::markdown(&comparison);
+        write(&args.out.join("differences.md"), &differences)?;
+        write(&args.out.join("differences.svg"), dots::differences(&comparison)?)?;
+        told = format!("{told}\n{differences}");
+    }
     let missed = comparison.goals.iter().any(|goal| !goal.reached);
-    Ok((format!("{table}\n{}\n", args.out.display()), missed))
+    Ok((format!("{told}\n{}\n", args.out.display()), missed))
 }
 
 /// What the size promises, and whether it came so.
-fn goals(size: Size, precisions: &[Precision], runs: &[Run]) -> Vec<Goal> {
+fn goals(size: Size, arms: &[Arm], runs: &[Run]) -> Vec<Goal> {
     let Some(goals) = size.goals() else { return vec![] };
-    let f32_loss = final_loss(runs, Precision::F32);
+    let f32_loss = final_loss(runs, Arm::F32);
     let bigram = mean(runs.iter().map(|run| run.outcome.bigram_loss));
     // A NaN reaches no goal.
     let below = bigram - f32_loss;
@@ -73,10 +82,10 @@ fn goals(size: Size, precisions: &[Precision], runs: &[Run]) -> Vec<Goal> {
         value: below,
         reached: below >= goals.below_bigram,
     }];
-    for precision in precisions.iter().filter(|precision| precision.is_fp8()) {
-        let difference = final_loss(runs, *precision) / f32_loss - 1.0;
+    for arm in arms.iter().filter(|arm| arm.precision.is_fp8()) {
+        let difference = final_loss(runs, *arm) / f32_loss - 1.0;
         list.push(Goal {
-            what: format!("{precision} against f32, difference of the loss: at most"),
+            what: format!("{arm} against f32, difference of the loss: at most"),
             limit: goals.fp8_within,
             value: difference,
             reached: difference.abs() <= goals.fp8_within,
@@ -89,6 +98,7 @@ fn goals(size: Size, precisions: &[Precision], runs: &[Run]) -> Vec<Goal> {
 mod tests {
     use super::*;
     use crate::curve::Point;
+    use crate::precision::Precision;
     use crate::run::Outcome;
 
     fn run(precision: Precision, valid_loss: f64) -> Run {
@@ -104,14 +114,14 @@ mod tests {
             weights_crc32: None,
             origin: None,
         };
-        Run { precision, seed: 1, outcome }
+        Run { arm: precision.into(), seed: 1, outcome }
     }
 
     fn reached(f32_losses: [f64; 2], fp8_losses: [f64; 2]) -> Vec<bool> {
         let f32_runs = f32_losses.map(|loss| run(Precision::F32, loss));
-        let fp8_runs = fp8_losses.map(|loss| run(Precision::Fp8Delayed, loss));
+        let fp8_runs = fp8_losses.map(|loss| run(Precision::FP8_DELAYED, loss));
         let runs: Vec<_> = f32_runs.into_iter().chain(fp8_runs).collect();
-        let goals = goals(Size::Tiny, &[Precision::F32, Precision::Fp8Delayed], &runs);
+        let goals = goals(Size::Tiny, &[Arm::F32, Precision::FP8_DELAYED.into()], &runs);
         goals.iter().map(|goal| goal.reached).collect()
     }
 
@@ -130,6 +140,6 @@ mod tests {
         );
         assert_eq!(reached([1.0, 1.0], [f64::NAN, 1.0]), [true, false]);
         assert_eq!(reached([f64::NAN, 1.0], [1.0, 1.0]), [false, false]);
-        assert!(goals(Size::Smoke, &[Precision::F32], &[run(Precision::F32, 1.0)]).is_empty());
+        assert!(goals(Size::Smoke, &[Arm::F32], &[run(Precision::F32, 1.0)]).is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! The validation losses as a picture.
 
 use anyhow::{Result, anyhow};
+use burn_fp8::Granularity;
 use plotters::prelude::*;
 
 use super::report::Comparison;
@@ -17,12 +18,15 @@ const fn stroke(precision: Precision) -> (RGBColor, u32) {
     match precision {
         Precision::F32 => (RGBColor(86, 180, 233), 6),
         Precision::Bf16 => (RGBColor(230, 159, 0), 1),
-        Precision::Fp8Current => (RGBColor(213, 94, 0), 3),
-        Precision::Fp8Delayed => (RGBColor(0, 0, 0), 1),
+        Precision::FP8_CURRENT => (RGBColor(213, 94, 0), 3),
+        Precision::FP8_DELAYED => (RGBColor(0, 0, 0), 1),
         Precision::Fp8Layers => (RGBColor(0, 158, 115), 1),
-        Precision::Mxfp8 => (RGBColor(0, 114, 178), 1),
-        Precision::Fp8Block => (RGBColor(240, 228, 66), 1),
-        // Several policies share it: the legend has them in their order.
+        Precision::Fp8(recipe) => match recipe.granularity() {
+            Granularity::Mx(_) => (RGBColor(0, 114, 178), 1),
+            Granularity::Blockwise => (RGBColor(240, 228, 66), 1),
+            // Shared, as by several policies: the legend has them in their order.
+            Granularity::PerTensor | Granularity::PerRow => (RGBColor(204, 121, 167), 1),
+        },
         Precision::Policy(_) => (RGBColor(204, 121, 167), 1),
     }
 }
@@ -75,14 +79,14 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Result<(), Box<dyn std::er
         .label("bigram model")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 22, y)], BIGRAM.stroke_width(2)));
     let seeds = comparison.seeds();
-    for precision in comparison.precisions() {
-        let (colour, width) = stroke(precision);
+    for arm in comparison.arms() {
+        let (colour, width) = stroke(arm.precision);
         let label = match seeds {
-            1 => precision.to_string(),
-            seeds => format!("{precision}, {seeds} seeds"),
+            1 => arm.to_string(),
+            seeds => format!("{arm}, {seeds} seeds"),
         };
-        let of_precision = comparison.runs.iter().filter(|run| run.precision == precision);
-        for (index, run) in of_precision.enumerate() {
+        let of_arm = comparison.runs.iter().filter(|run| run.arm == arm);
+        for (index, run) in of_arm.enumerate() {
             let points = run.outcome.losses.iter().filter(|point| point.valid_loss.is_finite());
             let points = points.map(|point| (point.epoch as f64, point.valid_loss));
             let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(width)))?;
@@ -135,7 +139,7 @@ mod tests {
                 weights_crc32: None,
                 origin: None,
             };
-            Run { precision, seed, outcome }
+            Run { arm: precision.into(), seed, outcome }
         };
         let origin = Origin {
             commit: None,
@@ -171,9 +175,9 @@ mod tests {
         const F32: &[f64] = &[3.0, 2.5, 2.0];
         let runs: [(Precision, u64, &[f64]); 4] = [
             (Precision::F32, 1, F32),
-            (Precision::Fp8Current, 1, &[3.0, 2.5, 2.1]),
+            (Precision::FP8_CURRENT, 1, &[3.0, 2.5, 2.1]),
             (Precision::F32, 2, &[2.75, 2.25, 2.2]),
-            (Precision::Fp8Current, 2, &[3.0, f64::NAN, f64::NAN]),
+            (Precision::FP8_CURRENT, 2, &[3.0, f64::NAN, f64::NAN]),
         ];
         let svg = loss(&comparison(&runs, 2.5)).expect("drawn");
         // The last line of a colour is that of the legend.
@@ -183,7 +187,7 @@ mod tests {
             assert!(legend.len() == 2 && legend[0].1 == legend[1].1, "{legend:?}");
             lines
         };
-        let (f32_lines, fp8_lines) = (of(Precision::F32), of(Precision::Fp8Current));
+        let (f32_lines, fp8_lines) = (of(Precision::F32), of(Precision::FP8_CURRENT));
         assert_eq!(f32_lines.len(), 2, "a line for each seed");
         let epochs = |lines: &[Vec<_>]| lines.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(epochs(&f32_lines), [3, 3]);

@@ -6,15 +6,15 @@ use comfy_table::{CellAlignment, Table, presets};
 use examples_common::{Origin, once};
 use serde_json::{Value, json};
 
+use crate::arm::Arm;
 use crate::child::mean;
-use crate::precision::Precision;
 use crate::run::Outcome;
 use crate::size::Size;
 
 /// One run of a comparison.
 pub struct Run {
     /// What it computed with.
-    pub precision: Precision,
+    pub arm: Arm,
     /// Its seed.
     pub seed: u64,
     /// What it came to.
@@ -45,16 +45,16 @@ pub struct Comparison {
     pub runs: Vec<Run>,
 }
 
-/// The mean final validation loss of a precision.
-pub fn final_loss(runs: &[Run], precision: Precision) -> f64 {
-    let of_precision = runs.iter().filter(|run| run.precision == precision);
-    mean(of_precision.map(|run| run.outcome.final_loss()))
+/// The mean final validation loss of an arm.
+pub fn final_loss(runs: &[Run], arm: Arm) -> f64 {
+    let of_arm = runs.iter().filter(|run| run.arm == arm);
+    mean(of_arm.map(|run| run.outcome.final_loss()))
 }
 
 impl Comparison {
-    /// The precisions, in their order.
-    pub fn precisions(&self) -> Vec<Precision> {
-        once(self.runs.iter().map(|run| run.precision))
+    /// The arms, in their order.
+    pub fn arms(&self) -> Vec<Arm> {
+        once(self.runs.iter().map(|run| run.arm))
     }
 
     /// The number of seeds.
@@ -68,9 +68,9 @@ impl Comparison {
     }
 
     /// The mean final loss of this precision and its difference from that of f32, as a share.
-    fn mean_loss(&self, precision: Precision) -> (f64, f64) {
-        let loss = final_loss(&self.runs, precision);
-        (loss, loss / final_loss(&self.runs, Precision::F32) - 1.0)
+    fn mean_loss(&self, arm: Arm) -> (f64, f64) {
+        let loss = final_loss(&self.runs, arm);
+        (loss, loss / final_loss(&self.runs, Arm::F32) - 1.0)
     }
 
     /// The table with what it needs to be read, as Markdown.
@@ -87,13 +87,11 @@ impl Comparison {
             "FP8 share of FLOPs",
         ]);
         for run in &self.runs {
-            let f32_run = self
-                .runs
-                .iter()
-                .find(|other| other.seed == run.seed && other.precision == Precision::F32);
+            let f32_run =
+                self.runs.iter().find(|other| other.seed == run.seed && other.arm == Arm::F32);
             let reference = f32_run.map_or(f64::NAN, |run| run.outcome.final_loss());
             table.add_row(row(
-                run.precision,
+                run.arm,
                 run.seed.to_string(),
                 run.outcome.final_loss(),
                 run.outcome.final_loss() / reference - 1.0,
@@ -101,11 +99,11 @@ impl Comparison {
             ));
         }
         if self.seeds() > 1 {
-            for precision in self.precisions() {
-                let (loss, difference) = self.mean_loss(precision);
-                let outcomes = self.runs.iter().filter(|run| run.precision == precision);
+            for arm in self.arms() {
+                let (loss, difference) = self.mean_loss(arm);
+                let outcomes = self.runs.iter().filter(|run| run.arm == arm);
                 let outcomes = outcomes.map(|run| &run.outcome);
-                table.add_row(row(precision, "mean".into(), loss, difference, outcomes));
+                table.add_row(row(arm, "mean".into(), loss, difference, outcomes));
             }
         }
         for column in table.column_iter_mut().skip(1) {
@@ -144,15 +142,15 @@ impl Comparison {
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
             json!({
-                "precision": run.precision.to_string(),
+                "precision": run.arm.to_string(),
                 "seed": run.seed,
                 "final_loss": run.outcome.final_loss(),
                 "outcome": run.outcome,
             })
         });
-        let means = self.precisions().into_iter().map(|precision| {
-            let (loss, difference) = self.mean_loss(precision);
-            json!({ "precision": precision.to_string(), "final_loss": loss, "against_f32": difference })
+        let means = self.arms().into_iter().map(|arm| {
+            let (loss, difference) = self.mean_loss(arm);
+            json!({ "precision": arm.to_string(), "final_loss": loss, "against_f32": difference })
         });
         let goals = self.goals.iter().map(|goal| {
             json!({ "what": goal.what, "limit": goal.limit, "value": goal.value, "reached": goal.reached })
@@ -170,7 +168,7 @@ impl Comparison {
 
 /// A row of one run, or of the means of several.
 fn row<'a>(
-    precision: Precision,
+    arm: Arm,
     seed: String,
     loss: f64,
     difference: f64,
@@ -181,14 +179,10 @@ fn row<'a>(
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let memory = move |outcome: &Outcome| outcome.peak_memory.map_or(f64::NAN, mebibytes);
     [
-        precision.to_string(),
+        arm.to_string(),
         seed,
         format!("{loss:.4}"),
-        if precision == Precision::F32 {
-            "–".into()
-        } else {
-            format!("{:+.2}%", 100.0 * difference)
-        },
+        if arm == Arm::F32 { "–".into() } else { format!("{:+.2}%", 100.0 * difference) },
         whole(over(|outcome| outcome.tokens_per_second.unwrap_or(f64::NAN))),
         whole(mean(outcomes.clone().into_iter().map(memory))),
         format!("{:.1}%", 100.0 * over(|outcome| outcome.fp8_share)),
@@ -208,7 +202,7 @@ mod tests {
         let json = committed::read("comparison.json");
         let list = |name: &str| json[name].as_array().expect("a list").iter();
         let run = |run: &Value| Run {
-            precision: committed::text(run, "precision").parse().expect("a precision"),
+            arm: committed::text(run, "precision").parse().expect("an arm"),
             seed: field(run, "seed"),
             outcome: field(run, "outcome"),
         };

@@ -11,6 +11,7 @@ use examples_common::{Origin, once, write, write_json};
 use serde_json::{Value, json};
 
 use crate::args::Sensitivity;
+use crate::arm::Arm;
 use crate::child::{self, Child, mean};
 use crate::high::High;
 use crate::precision::{Precision, Setup};
@@ -39,14 +40,14 @@ pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     let mut done = 0;
     let mut ranked: Vec<Variant> = vec![];
     for (precision, high) in variants {
-        let part = high.map_or(String::new(), |high| format!("-without-{high}"));
+        let arm = Arm { precision, high };
         let mut losses = vec![];
         let mut shares = vec![];
         for &seed in &seeds {
-            let name = format!("{precision}{part}-{seed}");
+            let name = format!("{arm}-{seed}");
             child::announce(args.common.quiet, done, count, &name);
             let folder = runs_folder.join(name);
-            let child = Child { precision, high, seed, epochs, folder };
+            let child = Child { arm, seed, epochs, folder };
             let outcome = child.train(&args.common)?;
             losses.push(outcome.final_loss());
             shares.push(outcome.fp8_share);
@@ -177,7 +178,7 @@ mod tests {
 
     fn variant(gains: &[f64]) -> Variant {
         Variant {
-            precision: Precision::Fp8Current,
+            precision: Precision::FP8_CURRENT,
             high: None,
             losses: vec![],
             gains: gains.to_vec(),
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn layers_are_asked_about_one_by_one_where_that_is_wanted() {
         let names = |each_layer| {
-            let parts = variants(&args(Precision::Fp8Current, each_layer)).into_iter();
+            let parts = variants(&args(Precision::FP8_CURRENT, each_layer)).into_iter();
             parts.filter_map(|(_, high)| Some(high?.to_string())).collect::<Vec<_>>()
         };
         let (few, all) = (names(false), names(true));
@@ -251,6 +252,6 @@ mod tests {
         let line =
             "Not in the table: output, grad_input, grad_weight, which fp8-layers cannot leave out.";
         assert!(told(Precision::Fp8Layers).lines().any(|told| told == line));
-        assert!(!told(Precision::Fp8Current).contains("Not in the table"));
+        assert!(!told(Precision::FP8_CURRENT).contains("Not in the table"));
     }
 }

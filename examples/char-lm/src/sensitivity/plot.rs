@@ -84,7 +84,7 @@ mod tests {
     /// A ranking of FP8 as a whole, and of each kind of layer with the gains of two seeds.
     fn ranking(gains: &[(&str, [f64; 2])]) -> Ranking {
         let variant = |high: Option<&str>, gains: [f64; 2]| Variant {
-            precision: Precision::Fp8Current,
+            precision: Precision::FP8_CURRENT,
             high: high.map(|high| high.parse().expect("a part")),
             losses: vec![2.0, 2.0],
             gains: gains.to_vec(),
@@ -101,7 +101,7 @@ mod tests {
                 backend: "flex".into(),
                 optimized: true,
             },
-            precision: Precision::Fp8Current,
+            precision: Precision::FP8_CURRENT,
             size: "smoke".into(),
             seeds: vec![1, 2],
             epochs: 1,

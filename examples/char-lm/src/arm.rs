@@ -1,0 +1,113 @@
+//! One arm of a comparison: a precision, and what stays out of FP8.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::high::High;
+use crate::precision::{Precision, Setup};
+
+/// Between the precision and the part.
+const WITHOUT: &str = "-without-";
+
+/// What all runs of an arm compute with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// The precision.
+    pub precision: Precision,
+    /// What stays out of FP8.
+    pub high: Option<High>,
+}
+
+impl Arm {
+    /// What the others are compared with.
+    pub const F32: Self = Self { precision: Precision::F32, high: None };
+
+    /// Whether both train to the same bits, whatever they are called.
+    pub fn is_same(self, other: Self) -> bool {
+        self.high == other.high && self.precision.is_same(other.precision)
+    }
+}
+
+impl From<Precision> for Arm {
+    fn from(precision: Precision) -> Self {
+        Self { precision, high: None }
+    }
+}
+
+/// `fp8-current`, or `fp8-current-without-head`.
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.precision)?;
+        self.high.map_or(Ok(()), |high| write!(f, "{WITHOUT}{high}"))
+    }
+}
+
+impl FromStr for Arm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let Some((precision, high)) = name.rsplit_once(WITHOUT) else {
+            return name.parse().map(|precision: Precision| precision.into());
+        };
+        let arm = Self { precision: precision.parse()?, high: Some(high.parse()?) };
+        Setup::new(arm.precision, arm.high).map_err(|error| error.to_string())?;
+        Ok(arm)
+    }
+}
+
+/// Several arms, separated by commas. Parts with `=` that follow each other are one policy.
+#[derive(Clone, Debug)]
+pub struct Arms(pub Vec<Arm>);
+
+impl FromStr for Arms {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut names: Vec<String> = vec![];
+        for part in list.split(',') {
+            match names.last_mut() {
+                Some(last) if last.contains('=') && part.contains('=') => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                _ => names.push(part.to_owned()),
+            }
+        }
+        let arms =
+            names.iter().map(|name| name.parse().map_err(|e: String| format!("{name}: {e}")));
+        arms.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_may_hold_policies() {
+        let names = |list: &str| {
+            let list = list.parse::<Arms>().expect("arms").0;
+            list.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
+        assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
+        let error = "f32,c=bf17".parse::<Arms>().unwrap_err();
+        assert!(error.starts_with("c=bf17: ") && error.contains("bf17"), "{error}");
+    }
+
+    #[test]
+    fn names_lead_back() {
+        let head = "head".parse().expect("a part");
+        for precision in ["f32", "mxfp8", "p=f32,c=bf16,o=f32,m=fp8_delayed"] {
+            let arm = Arm::from(precision.parse::<Precision>().expect("a precision"));
+            assert_eq!(arm.to_string().parse(), Ok(arm));
+            let without = Arm { high: Some(head), ..arm };
+            match arm.precision.is_fp8() {
+                true => assert_eq!(without.to_string().parse(), Ok(without)),
+                false => assert!(without.to_string().parse::<Arm>().is_err()),
+            }
+            assert!(!without.is_same(arm));
+        }
+        assert!("mxfp8-without-tail".parse::<Arm>().unwrap_err().contains("tail"));
+    }
+}
