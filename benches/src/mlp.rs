@@ -24,21 +24,25 @@ pub const GROUP: &str = "mlp";
 struct Targets {
     passes: [[Option<f64>; 2]; 2],
     step: [[Option<f64>; 2]; 2],
+    /// The passes with MXFP8 and with blockwise scales, against f32 with AVX-512 on one thread.
+    blocks: [f64; 2],
 }
 
 fn targets(unit: Unit) -> Targets {
     let some = |targets: [[f64; 2]; 2]| targets.map(|targets| targets.map(Some));
     match unit {
         Unit::AmxBf16 => {
-            Targets { passes: some([[2.2, 3.5], [1.8, 2.8]]), step: some([[1.6, 2.3], [1.4, 1.9]]) }
+            let (passes, step) = ([[2.2, 3.5], [1.8, 2.8]], [[1.6, 2.3], [1.4, 1.9]]);
+            Targets { passes: some(passes), step: some(step), blocks: [2.2, 1.8] }
         }
         Unit::Avx512Bf16 => {
-            Targets { passes: some([[1.3, 2.0], [1.2, 1.7]]), step: some([[1.2, 1.6], [1.1, 1.4]]) }
+            let (passes, step) = ([[1.3, 2.0], [1.2, 1.7]], [[1.2, 1.6], [1.1, 1.4]]);
+            Targets { passes: some(passes), step: some(step), blocks: [1.2, 1.1] }
         }
-        // Emulated: FP8 may take 1.10 times as long as f32.
+        // Emulated: FP8 may take 1.10 times as long as f32, in blocks 1.25 times.
         Unit::Portable => {
             let cost = [[Some(1.0 / 1.10), None]; 2];
-            Targets { passes: [[None; 2]; 2], step: cost }
+            Targets { passes: [[None; 2]; 2], step: cost, blocks: [1.0 / 1.25; 2] }
         }
     }
 }
@@ -81,13 +85,17 @@ pub fn fp8_steps() -> impl FnMut() {
 }
 
 /// What the recipes have in common: the widths and the optimizer; what differs is the type and the scope of a step.
-fn recipes() -> [NamedStep; 5] {
+fn recipes() -> [NamedStep; 7] {
     type Fp8 = Fp8Backend<Autodiff<Flex>>;
     let config = |recipe| Fp8Config::default().with_recipe(recipe);
     let current = config(Recipe::current());
     let mut current_steps = fp8_steps();
     let rowwise = config(Recipe::rowwise());
     let mut rowwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let mxfp8 = config(Recipe::mxfp8());
+    let mut mxfp8_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
+    let blockwise = config(Recipe::blockwise());
+    let mut blockwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
     let delayed = config(Recipe::delayed());
     let mut delayed_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
     let state = DelayedState::new();
@@ -100,6 +108,8 @@ fn recipes() -> [NamedStep; 5] {
     [
         ("FP8, current", Box::new(move || current.scope(&mut current_steps))),
         ("FP8, per row", Box::new(move || rowwise.scope(&mut rowwise_steps))),
+        ("MXFP8", Box::new(move || mxfp8.scope(&mut mxfp8_steps))),
+        ("FP8, blockwise", Box::new(move || blockwise.scope(&mut blockwise_steps))),
         ("FP8, delayed", Box::new(move || state.step(|| delayed.scope(&mut delayed_steps)))),
         ("FP8 layers, direct", Box::new(steps(layers(DotMode::Direct)))),
         ("FP8 layers, quantize-dequantize", Box::new(steps(layers(DotMode::QuantizeDequantize)))),
@@ -119,6 +129,20 @@ fn fp8_passes() -> [NamedStep; 2] {
             "FP8, delayed, forward and backward",
             Box::new(move || state.step(|| recipe.scope(&mut delayed))),
         ),
+    ]
+}
+
+/// The passes alone, with scales of blocks.
+fn block_passes() -> [NamedStep; 2] {
+    type Fp8 = Fp8Backend<Autodiff<Flex>>;
+    let with = |name, recipe| -> NamedStep {
+        let mut passes = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
+        let config = Fp8Config::default().with_recipe(recipe);
+        (name, Box::new(move || config.scope(&mut passes)))
+    };
+    [
+        with("MXFP8, forward and backward", Recipe::mxfp8()),
+        with("FP8, blockwise, forward and backward", Recipe::blockwise()),
     ]
 }
 
@@ -167,12 +191,18 @@ fn beside_f32(
 }
 
 fn measure_passes(threads: usize, options: &Options) -> Vec<Row> {
-    let targets = targets(Unit::current()).passes[usize::from(threads > 1)];
+    let Targets { passes: of_passes, blocks, .. } = targets(Unit::current());
+    let targets = of_passes[usize::from(threads > 1)];
     let mut high = passes::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
     let mut rows = Vec::new();
     for (name, mut run) in fp8_passes() {
         let subject = (name, &mut *run as &mut dyn FnMut());
         rows.extend(beside_f32(subject, &mut high, "mlp-passes", (threads, targets), options));
+    }
+    for ((name, mut run), target) in block_passes().into_iter().zip(blocks) {
+        let target = (threads == 1).then_some(target);
+        let (subject, reference) = (side(name, &mut run), side("f32", &mut high));
+        rows.push(compare((GROUP, threads, target), subject, reference, options.repetitions));
     }
     rows
 }

@@ -4,7 +4,7 @@
 //! [`MIN_SCALE`] and [`largest`]; 1 where amax is 0. All in f32. TransformerEngine and torchao store the reciprocal; here a
 //! scale is always the dequantization multiplier, `x ≈ code × scale`.
 
-use crate::{Fp8Format, Granularity, Recipe, e8m0};
+use crate::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
 
 /// The smallest scale: the smallest normal f32, 2^-126. Smaller ones would be flushed to zero on some devices.
 pub const MIN_SCALE: f32 = f32::MIN_POSITIVE;
@@ -15,6 +15,7 @@ pub const MAX_SCALE: f32 = f32::MAX;
 /// The scale of a tensor whose largest finite magnitude is `amax`.
 ///
 /// `amax` must be finite and not negative; 0 (also: an empty tensor, or one without finite elements) gives 1.
+#[inline]
 pub fn from_amax(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     debug_assert!(amax.is_finite() && amax >= 0.0, "amax = {amax} is not a finite magnitude");
     if amax == 0.0 {
@@ -31,6 +32,18 @@ pub fn of_block(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     match recipe.granularity() {
         Granularity::Mx(rounding) => e8m0::decode(e8m0::from_amax(amax, format, rounding)),
         _ => from_amax(amax, format, recipe),
+    }
+}
+
+/// The scales of several blocks, in place of their amaxes: [`of_block`] of each, in a loop without branches where there is one.
+#[inline(always)]
+pub(crate) fn of_blocks(amaxes: &mut [f32], format: Fp8Format, recipe: Recipe) {
+    let max = format.max();
+    match recipe.granularity() {
+        Granularity::Mx(ScaleRounding::Rceil) => {
+            amaxes.iter_mut().for_each(|x| *x = e8m0::round_up(*x / max));
+        }
+        _ => amaxes.iter_mut().for_each(|x| *x = of_block(*x, format, recipe)),
     }
 }
 

@@ -3,9 +3,10 @@
 //! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`]. With the feature `rayon` the functions here run on rayon's
 //! current pool; results do not depend on the number of threads.
 
+use super::block_pass::Band;
 use super::pass::{self, Code, Dequantized, Form};
 use super::{Source, same_length};
-use crate::{Fp8Format, Overflow, Recipe, scale};
+use crate::{Fp8Format, Overflow, Recipe};
 
 /// Elements per task: as in [`parallel`](super::parallel).
 const TASK: usize = 1 << 16;
@@ -40,7 +41,7 @@ impl Blocks {
     }
 
     /// The scale of each column, from those of its blocks.
-    fn expand(self, scales: &[f32], of_columns: &mut [f32]) {
+    pub(super) fn expand(self, scales: &[f32], of_columns: &mut [f32]) {
         for (columns, scale) in of_columns.chunks_mut(self.block[1]).zip(scales) {
             columns.fill(*scale);
         }
@@ -106,17 +107,8 @@ fn quantize<S: Source, T: Send, F: Form<T> + Sync>(
 ) {
     blocks.check(x.len(), y.len(), scales.len());
     for_each_band(x, blocks, y, scales, |x, scales, y| {
-        let mut of_columns = vec![0.0; blocks.columns];
-        pass::amax_columns(x, &mut of_columns);
-        for (amaxes, scale) in of_columns.chunks(blocks.block[1]).zip(scales.iter_mut()) {
-            let amax = amaxes.iter().fold(0f32, |largest, amax| largest.max(*amax));
-            *scale = scale::of_block(amax, format, recipe);
-        }
-        blocks.expand(scales, &mut of_columns);
-        for (x, y) in x.chunks_exact(blocks.columns).zip(y.chunks_exact_mut(blocks.columns)) {
-            let pass = pass::QuantizeEach { x, scales: &of_columns, y, form };
-            pass::run(pass, format, Overflow::SaturateFinite);
-        }
+        let band = Band { x, blocks, recipe, form, y, scales };
+        pass::run(band, format, Overflow::SaturateFinite);
     });
 }
 

@@ -69,6 +69,12 @@ impl Quantized {
 /// its integer multiplier. Subtracting it again is exact. Rust never fuses or reorders these operations; GPU compilers may.
 #[inline(always)]
 pub(crate) fn quantize(x: f32, scale: f32, format: Fp8Format, overflow: Overflow) -> Quantized {
+    round(x, x / scale, format, overflow)
+}
+
+/// The same, where the quotient of `x` and its scale is known: as a product, which is exact where the scale is a power of two and several times as fast.
+#[inline(always)]
+pub(crate) fn round(x: f32, quotient: f32, format: Fp8Format, overflow: Overflow) -> Quantized {
     let m = format.mantissa_bits();
     let max = format.max().to_bits();
     let limit = match overflow {
@@ -77,7 +83,7 @@ pub(crate) fn quantize(x: f32, scale: f32, format: Fp8Format, overflow: Overflow
         Overflow::NonSaturating => (2.0 * format.max()).to_bits(),
     };
 
-    let quotient = (x / scale).to_bits();
+    let quotient = quotient.to_bits();
     let sign = quotient & SIGN;
     let magnitude = quotient & !SIGN;
     // The order of non-negative floats is that of their bits, and NaN comes after infinity.

@@ -10,6 +10,7 @@
 //! Every function panics, naming both lengths, where its slices differ in length.
 
 mod amax;
+mod block_pass;
 mod block_product;
 pub mod blocks;
 mod element;

@@ -100,8 +100,8 @@ fn compute<K: Kernel>(
                 kernel.shift_right(powers, columns.clone(), block.clone(), right);
             }
         }
-        for j in 0..across {
-            for i in 0..down {
+        for i in 0..down {
+            for j in 0..across {
                 let first = i * panel;
                 let height = panel.min(rows.len() - first);
                 let index = if one_block { 0 } else { j * down + i };

@@ -97,7 +97,7 @@ impl Tiles for Amx {
 
 impl Kernel for Amx {
     // A right panel of 32 KiB stays in the first-level cache (48 KiB) while the left panels go by.
-    const DEPTH: usize = 512;
+    const DEPTH: usize = 256;
     const TASK: [usize; 2] = [512, 512];
     const SUMS: usize = tiles::ROWS;
 

@@ -7,7 +7,7 @@ use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::slice::{Source, matmul_block_codes};
 
 use super::memory::{dense, elements, is_plain};
-use super::scratch;
+use super::pool;
 use crate::engine::blocks::{BlockCodes, QuantizeBlocks};
 use crate::engine::codes::CodesPrimitive;
 
@@ -74,10 +74,11 @@ where
     let matrix = Matrix::of(&layout, block)?;
     let x = elements::<E>(&tensor, &layout);
     let [rows, columns] = matrix.blocks.grid(x.len());
-    let (mut codes, mut scales) = (vec![0u8; x.len()], vec![0f32; rows * columns]);
-    blocks::encode(x, matrix.blocks, format, recipe, &mut codes, &mut scales);
+    let mut scales = vec![0f32; rows * columns];
+    let codes = pool::tensor(layout, |codes: &mut [u8]| {
+        blocks::encode(x, matrix.blocks, format, recipe, codes, &mut scales);
+    });
     let scales = matrix.scales(scales);
-    let codes = FlexTensor::new(Bytes::from_elems(codes), layout, DType::U8);
     Some(BlockCodes { codes: CodesPrimitive::Bytes(codes, format), scales, block, format })
 }
 
@@ -90,7 +91,7 @@ pub(super) fn dequantize(codes: &BlockCodes<Flex>) -> Option<FlexTensor> {
     let bytes = elements::<u8>(&codes, &layout);
     let grid = matrix.grid(scales.clone());
     let grid = elements::<f32>(&grid, grid.layout());
-    Some(scratch::tensor(layout.clone(), |values| {
+    Some(pool::tensor(layout, |values: &mut [f32]| {
         blocks::decode(bytes, matrix.blocks, grid, *format, values);
     }))
 }
@@ -109,8 +110,7 @@ pub(super) fn matmul(x: &FlexTensor, codes: &BlockCodes<Flex>) -> Option<FlexTen
     }
     let [x, scales] = [x, scales].map(FlexTensor::to_contiguous);
     let [x, scales] = [&x, &scales].map(|tensor| elements::<f32>(tensor, tensor.layout()));
-    let mut y = vec![0.0; m * n];
-    matmul_block_codes(x, codes.bytes(), [m, k, n], *block, scales, *format, &mut y);
-    let layout = Layout::contiguous(Shape::new([m, n]));
-    Some(FlexTensor::new(Bytes::from_elems(y), layout, DType::F32))
+    Some(pool::tensor(Layout::contiguous(Shape::new([m, n])), |y: &mut [f32]| {
+        matmul_block_codes(x, codes.bytes(), [m, k, n], *block, scales, *format, y);
+    }))
 }

@@ -2,14 +2,14 @@
 
 mod blocks;
 mod memory;
+mod pool;
 mod rows;
-mod scratch;
 mod unit;
 mod unit_blocks;
 
 use burn::backend::Flex;
 use burn::tensor::ops::FloatTensorOps;
-use burn::tensor::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16};
+use burn::tensor::{DType, FloatDType, Shape, TensorData, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
@@ -94,7 +94,7 @@ impl Fp8Engine for Flex {
     fn fp8_values(codes: CodesPrimitive<Self>) -> FlexTensor {
         match codes {
             CodesPrimitive::Bytes(codes, format) => {
-                scratch::tensor(codes.layout().clone(), |values| {
+                pool::tensor(codes.layout().clone(), |values: &mut [f32]| {
                     parallel::decode(codes.bytes(), 1.0, format, values);
                 })
             }
@@ -110,10 +110,9 @@ impl Fp8Engine for Flex {
                 let [_, n] = codes.layout().shape().dims();
                 let x = x.to_contiguous();
                 let x = elements::<f32>(&x, x.layout());
-                let mut y = vec![0.0; m * n];
-                parallel::matmul_codes(x, codes.bytes(), [m, k, n], format, &mut y);
-                let layout = Layout::contiguous(Shape::new([m, n]));
-                FlexTensor::new(Bytes::from_elems(y), layout, DType::F32)
+                pool::tensor(Layout::contiguous(Shape::new([m, n])), |y: &mut [f32]| {
+                    parallel::matmul_codes(x, codes.bytes(), [m, k, n], format, y);
+                })
             }
             codes => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
         }
@@ -142,7 +141,7 @@ impl Fp8Engine for Flex {
         // Shared, as decoded operands are with the memory kept for the next ones.
         let (tensor, layout) = dense(tensor);
         let x = elements::<f32>(&tensor, &layout);
-        scratch::tensor(layout.clone(), |values| {
+        pool::tensor(layout.clone(), |values: &mut [f32]| {
             parallel::scale(x, first, values);
             if second != 1.0 {
                 parallel::scale_in_place(values, second);
@@ -198,15 +197,22 @@ impl Fp8Engine for Flex {
 fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize<Flex>) -> Quantized<Flex> {
     let Quantize { format, scale, save } = request;
     let (scale, amax, overflow) = choose_scale(x, format, scale);
-    let mut codes = vec![0u8; if save { x.len() } else { 0 }];
-    let values = scratch::tensor(layout.clone(), |values| match save {
-        true => parallel::encode_and_round(x, scale, format, overflow, &mut codes, values),
-        false => parallel::round(x, scale, format, overflow, values),
-    });
-    let codes = save.then(|| {
-        let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
-        CodesPrimitive::Bytes(codes, format)
-    });
+    let values = |codes: Option<&mut [u8]>| {
+        pool::tensor(layout.clone(), |values: &mut [f32]| match codes {
+            Some(codes) => {
+                parallel::encode_and_round(x, scale, format, overflow, codes, values);
+            }
+            None => parallel::round(x, scale, format, overflow, values),
+        })
+    };
+    let (codes, values) = match save {
+        true => {
+            let (codes, values) =
+                pool::tensor_and(layout.clone(), |codes: &mut [u8]| values(Some(codes)));
+            (Some(CodesPrimitive::Bytes(codes, format)), values)
+        }
+        false => (None, values(None)),
+    };
     Quantized { values, codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
 }
 
@@ -216,22 +222,20 @@ fn encode<S: Source>(
     format: Fp8Format,
     rule: ScaleRule<Flex>,
 ) -> QuantizedCodes<Flex> {
-    let mut codes = vec![0u8; x.len()];
-    let (scale, amax) = match rule {
+    let (codes, (scale, amax)) = pool::tensor_and(layout.clone(), |codes: &mut [u8]| match rule {
         // The scale is known: one read of the tensor gives its codes and its amax.
         ScaleRule::Delayed(amax, recipe) if amax.clone().read() != 0.0 => {
             let scale = scale::from_amax(amax.read(), format, recipe);
             let overflow = Overflow::SaturateFinite;
-            let amax = parallel::encode_with_amax(x, scale, format, overflow, &mut codes);
+            let amax = parallel::encode_with_amax(x, scale, format, overflow, codes);
             (scale, Some(amax.value))
         }
         rule => {
             let (scale, amax, overflow) = choose_scale(x, format, rule);
-            parallel::encode(x, scale, format, overflow, &mut codes);
+            parallel::encode(x, scale, format, overflow, codes);
             (scale, amax)
         }
-    };
-    let codes = FlexTensor::new(Bytes::from_elems(codes), layout.clone(), DType::U8);
+    });
     let codes = CodesPrimitive::Bytes(codes, format);
     QuantizedCodes { codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
 }

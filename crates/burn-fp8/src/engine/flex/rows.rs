@@ -7,7 +7,7 @@ use burn_fp8_core::slice::{Source, matrix};
 use burn_fp8_core::{Overflow, scale};
 
 use super::memory::{dense, elements, is_plain};
-use super::scratch;
+use super::pool;
 use crate::engine::codes::CodesPrimitive;
 use crate::engine::quantize::QuantizeRows;
 
@@ -36,16 +36,14 @@ where
     }
     let overflow = Overflow::SaturateFinite;
     let codes = match values {
-        true => CodesPrimitive::Values(scratch::tensor(layout, |values| {
+        true => CodesPrimitive::Values(pool::tensor(layout, |values: &mut [f32]| {
             matrix::round(x, matrix, &scales, format, overflow, values);
         })),
         false => {
-            let mut codes = vec![0u8; x.len()];
-            matrix::encode(x, matrix, &scales, format, overflow, &mut codes);
-            CodesPrimitive::Bytes(
-                FlexTensor::new(Bytes::from_elems(codes), layout, DType::U8),
-                format,
-            )
+            let codes = pool::tensor(layout, |codes: &mut [u8]| {
+                matrix::encode(x, matrix, &scales, format, overflow, codes);
+            });
+            CodesPrimitive::Bytes(codes, format)
         }
     };
     let mut of_scales = shape;

@@ -10,6 +10,7 @@ use burn_fp8_core::Fp8Format;
 use burn_fp8_cpu::{self as cpu, Codes, Epilogue, Output, Scales, Unit};
 
 use super::memory::elements;
+use super::pool;
 use crate::engine::capability::{Capability, MatrixUnit};
 use crate::engine::codes::CodesPrimitive;
 use crate::engine::launch::{Launched, note};
@@ -122,10 +123,10 @@ pub(super) fn scaled_matmul(
     let values = match request.output {
         OutputType::Float(dtype) => ScaledValues::Float(float(shape, dtype.into(), run)),
         OutputType::Fp8 { format, scale } => {
-            let mut codes = vec![0u8; shape.num_elements()];
-            run(Output::Fp8 { codes: &mut codes, format, factor: 1.0 / scale.read() });
-            let layout = Layout::contiguous(shape);
-            let codes = FlexTensor::new(Bytes::from_elems(codes), layout, DType::U8);
+            let factor = 1.0 / scale.read();
+            let codes = pool::tensor(Layout::contiguous(shape), |codes: &mut [u8]| {
+                run(Output::Fp8 { codes, format, factor });
+            });
             ScaledValues::Codes(CodesPrimitive::Bytes(codes, format))
         }
     };
@@ -138,26 +139,13 @@ pub(super) fn scaled_matmul(
 
 /// A contiguous tensor of F32, BF16 or F16, filled by `run`.
 pub(super) fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor {
-    let elements = shape.num_elements();
-    let bytes = match dtype {
-        DType::BF16 => {
-            let mut y = vec![bf16::ZERO; elements];
-            run(Output::Bf16(&mut y));
-            Bytes::from_elems(y)
-        }
-        DType::F16 => {
-            let mut y = vec![f16::ZERO; elements];
-            run(Output::F16(&mut y));
-            Bytes::from_elems(y)
-        }
-        DType::F32 | DType::Flex32 => {
-            let mut y = vec![0f32; elements];
-            run(Output::F32(&mut y));
-            Bytes::from_elems(y)
-        }
+    let layout = Layout::contiguous(shape);
+    match dtype {
+        DType::BF16 => pool::tensor(layout, |y: &mut [bf16]| run(Output::Bf16(y))),
+        DType::F16 => pool::tensor(layout, |y: &mut [f16]| run(Output::F16(y))),
+        DType::F32 | DType::Flex32 => pool::tensor(layout, |y: &mut [f32]| run(Output::F32(y))),
         dtype => unreachable!("a product of type {dtype:?} is not in FP8"),
-    };
-    FlexTensor::new(bytes, Layout::contiguous(shape), dtype)
+    }
 }
 
 /// Matrices of codes in the memory of a tensor `[…, R, C]`.

@@ -38,8 +38,9 @@ impl Operand {
         };
         let scales = scales.to_contiguous();
         let exponent = |scale: &f32| {
-            let byte = e8m0::encode(*scale).filter(|byte| *byte != e8m0::NAN);
-            i16::from(byte.expect("scales that are powers of two")) - 127
+            debug_assert!(e8m0::encode(*scale).is_some_and(|byte| byte != e8m0::NAN), "{scale:e}");
+            // Of 2^-127, which is no normal f32, too.
+            (scale.to_bits() >> 23) as i16 - 127
         };
         let exponents: Vec<i16> =
             elements::<f32>(&scales, scales.layout()).iter().map(exponent).collect();
