@@ -37,8 +37,17 @@ const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-
 const DISTRIBUTED: &str = "cuda,fusion,distributed";
 
 /// The tests that compare with other libraries' runs. Those of `burn-fp8` use Flex's matrix unit where there is one; here they do without.
-const REFERENCE: [&str; 6] =
-    ["golden", "dense", "flax_ops", "flax_sequences", "fused_matmul", "max_accumulation"];
+const REFERENCE: [&str; 9] = [
+    "golden",
+    "dense",
+    "flax_ops",
+    "flax_sequences",
+    "fused_matmul",
+    "max_accumulation",
+    "blocks",
+    "scaled_blocks",
+    "published",
+];
 
 /// What forces a unit: see `burn-fp8-cpu`.
 const UNIT: &str = "BURN_FP8_CPU_UNIT";

@@ -2,7 +2,7 @@
 
 use burn_fp8_core::Fp8Format;
 
-use crate::powers::{Grid, Powers};
+use crate::powers::{BlockScales, Grid, Powers};
 
 /// A matrix of FP8 codes in memory, or a batch of matrices of one shape.
 ///
@@ -21,6 +21,8 @@ pub struct Codes<'a> {
     pub(crate) transposed: bool,
     /// What blocks of the matrix are multiplied by.
     pub(crate) powers: Option<Grid<'a>>,
+    /// What sums over blocks of the matrix are multiplied by.
+    pub(crate) scales: Option<Grid<'a, f32>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +57,9 @@ impl<'a> Codes<'a> {
         );
         // Not `rows * columns`, which may overflow where there are no matrices.
         let starts = Starts::Stride(codes.len() / batch.max(1));
-        let line_stride = columns;
-        Self { codes, format, shape, batch, starts, line_stride, transposed: false, powers: None }
+        let (line_stride, transposed) = (columns, false);
+        let (powers, scales) = (None, None);
+        Self { codes, format, shape, batch, starts, line_stride, transposed, powers, scales }
     }
 
     /// Rows that are `stride` elements apart: part of a wider matrix.
@@ -76,17 +79,21 @@ impl<'a> Codes<'a> {
         let (batch, starts) = (1, Starts::Stride(0));
         let shape = [rows, columns];
         let line_stride = if rows <= 1 { columns } else { stride };
-        Self { codes, format, shape, batch, starts, line_stride, transposed: false, powers: None }
+        let (transposed, powers, scales) = (false, None, None);
+        Self { codes, format, shape, batch, starts, line_stride, transposed, powers, scales }
     }
 
     /// A batch of matrices like this one, which begin as many elements after it. They may overlap.
     ///
     /// # Panics
-    /// If it is a batch of matrices already, or one ends beyond the codes, or its blocks have powers.
+    /// If it is a batch of matrices already, or one ends beyond the codes, or its blocks have powers or scales.
     #[track_caller]
     pub fn starting_at(self, starts: &'a [usize]) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices does not begin anew", self.batch);
-        assert!(self.powers.is_none(), "a matrix with powers does not begin anew");
+        assert!(
+            self.powers.is_none() && self.scales.is_none(),
+            "a matrix whose blocks have powers or scales does not begin anew"
+        );
         let this = self.matrix(0);
         let [rows, columns] = self.shape;
         let [lines, elements] = if self.transposed { [columns, rows] } else { [rows, columns] };
@@ -101,8 +108,8 @@ impl<'a> Codes<'a> {
     /// The same memory, seen as the transpose of the matrix, or of each matrix.
     pub fn transpose(self) -> Self {
         let [rows, columns] = self.shape;
-        let powers = self.powers.map(Grid::transpose);
-        Self { shape: [columns, rows], transposed: !self.transposed, powers, ..self }
+        let (powers, scales) = (self.powers.map(Grid::transpose), self.scales.map(Grid::transpose));
+        Self { shape: [columns, rows], transposed: !self.transposed, powers, scales, ..self }
     }
 
     /// One matrix as the operand of each product of a batch.
@@ -124,7 +131,25 @@ impl<'a> Codes<'a> {
     #[track_caller]
     pub fn with_powers(self, powers: Powers<'a>) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices has no powers: 1 has", self.batch);
-        Self { powers: Some(Grid::new(powers, self.format, self.shape)), ..self }
+        let powers = Some(Grid::of_powers(powers, self.format, self.shape));
+        Self { powers, scales: None, ..self }
+    }
+
+    /// Multiplies each block of the matrix, as it is seen now, by a scale. Powers that it had are forgotten.
+    ///
+    /// In a product, both operands have scales, of blocks with as many elements along the dimension that is summed, a multiple of 32; the last ones may have fewer.
+    ///
+    /// # Panics
+    /// If there are not as many scales as blocks, or it is a batch of matrices.
+    #[track_caller]
+    pub fn with_scales(self, BlockScales { scales, block }: BlockScales<'a>) -> Self {
+        assert!(
+            self.batch == 1,
+            "a batch of {} matrices has no scales of blocks: 1 has",
+            self.batch
+        );
+        let scales = Some(Grid::new("scales", scales, block, self.shape));
+        Self { powers: None, scales, ..self }
     }
 
     /// Rows and columns of a matrix.

@@ -5,7 +5,7 @@
 //!
 //! - [`Unit`]: what a CPU multiplies on: AMX, AVX-512 BF16, or f32 on anything. Found at run time, can be forced.
 //! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
-//! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8.
+//! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8; [`BlockScales`]: others.
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
@@ -40,6 +40,7 @@ mod portable;
 mod powers;
 mod product;
 mod round;
+mod scaled;
 #[cfg(target_arch = "x86_64")]
 mod small;
 mod unit;
@@ -52,7 +53,7 @@ pub use dispatch::matmul_on_simulated_tiles;
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
-pub use powers::Powers;
+pub use powers::{BlockScales, Powers};
 pub use unit::{Unit, UnitError, cpu_name};
 
 #[cfg(doctest)]

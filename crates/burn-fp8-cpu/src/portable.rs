@@ -84,21 +84,31 @@ fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
     }
     if let Some(powers) = matrix.powers {
         let powers = if matrix.transposed { powers.transpose() } else { powers };
-        multiply(&mut values, elements, &powers);
+        // From 2^-117 on: a normal number.
+        let power = |exponent: i16| f32::from_bits(((127 + exponent) as u32) << 23);
+        multiply(&mut values, elements, &powers, power);
+    }
+    if let Some(scales) = matrix.scales {
+        let scales = if matrix.transposed { scales.transpose() } else { scales };
+        multiply(&mut values, elements, &scales, |scale| scale);
     }
     let elements = elements as isize;
     (values, if matrix.transposed { [1, elements] } else { [elements, 1] })
 }
 
-/// Multiplies numbers, in lines of `elements`, by the powers of their blocks.
-fn multiply(values: &mut [f32], elements: usize, powers: &Grid<'_>) {
-    let width = powers.block()[1];
+/// Multiplies numbers, in lines of `elements`, by what their blocks have.
+fn multiply<T: Copy + Sync>(
+    values: &mut [f32],
+    elements: usize,
+    grid: &Grid<'_, T>,
+    factor: impl Fn(T) -> f32 + Sync,
+) {
+    let width = grid.block()[1];
     let line = |(line, values): (usize, &mut [f32])| {
-        let start = powers.row(line);
-        for (values, place) in values.chunks_mut(width).zip(powers.columns(0, width)) {
-            // From 2^-117 on: a normal number.
-            let power = f32::from_bits(((127 + powers.exponent(start + place)) as u32) << 23);
-            values.iter_mut().for_each(|x| *x *= power);
+        let start = grid.row(line);
+        for (values, place) in values.chunks_mut(width).zip(grid.columns(0, width)) {
+            let factor = factor(grid.at(start + place));
+            values.iter_mut().for_each(|x| *x *= factor);
         }
     };
     let lines = elements.max(1);

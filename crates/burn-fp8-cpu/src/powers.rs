@@ -36,42 +36,77 @@ impl Powers<'_> {
     }
 }
 
+/// Scales of blocks in f32: those of DeepSeek's recipe.
+///
+/// What a product sums over one block of K is multiplied by the scales of its two blocks, and added to what other blocks of K gave: so blocks of both
+/// operands have as many elements along K.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockScales<'a> {
+    /// The scales `[⌈rows / block[0]⌉, ⌈columns / block[1]⌉]`, row by row.
+    pub scales: &'a [f32],
+    /// Rows and columns of a block: `[1, 128]`, say. The last ones may have fewer.
+    pub block: [usize; 2],
+}
+
 /// The exponent of the smallest positive number of a format.
 const fn lowest_code(format: Fp8Format) -> i16 {
     1 - format.exponent_bias() as i16 - format.mantissa_bits() as i16
 }
 
-/// The exponents of a matrix, in rows or transposed as it is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grid<'a> {
-    exponents: &'a [i16],
+/// What the blocks of a matrix have, exponents or scales, in rows or transposed as it is.
+#[derive(Debug)]
+pub(crate) struct Grid<'a, T = i16> {
+    of_blocks: &'a [T],
     block: [usize; 2],
     /// From a block to the one below, and to the one on the right.
     strides: [usize; 2],
 }
 
+impl<T> Clone for Grid<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Grid<'_, T> {}
+
 impl<'a> Grid<'a> {
     /// # Panics
     /// If there are not as many exponents as blocks, or one is out of range.
     #[track_caller]
-    pub(crate) fn new(
+    pub(crate) fn of_powers(
         Powers { exponents, block }: Powers<'a>,
         format: Fp8Format,
+        shape: [usize; 2],
+    ) -> Self {
+        let grid = Self::new("exponents", exponents, block, shape);
+        let lowest = Powers::lowest(format);
+        if let Some(exponent) = exponents.iter().find(|x| !(lowest..=0).contains(x)) {
+            panic!("the exponent {exponent} of a block of {format} is not from {lowest} to 0");
+        }
+        grid
+    }
+}
+
+impl<'a, T> Grid<'a, T> {
+    /// # Panics
+    /// If there are not as many of them as blocks.
+    #[track_caller]
+    pub(crate) fn new(
+        name: &str,
+        of_blocks: &'a [T],
+        block: [usize; 2],
         [rows, columns]: [usize; 2],
     ) -> Self {
         let [height, width] = block;
         assert!(height > 0 && width > 0, "blocks {height} × {width} have no elements");
         let [down, across] = [rows.div_ceil(height), columns.div_ceil(width)];
         assert!(
-            down.checked_mul(across) == Some(exponents.len()),
-            "{} exponents for {down} × {across} blocks {height} × {width} of a matrix {rows} × {columns}",
-            exponents.len()
+            down.checked_mul(across) == Some(of_blocks.len()),
+            "{} {name} for {down} × {across} blocks {height} × {width} of a matrix {rows} × {columns}",
+            of_blocks.len()
         );
-        let lowest = Powers::lowest(format);
-        if let Some(exponent) = exponents.iter().find(|x| !(lowest..=0).contains(x)) {
-            panic!("the exponent {exponent} of a block of {format} is not from {lowest} to 0");
-        }
-        Self { exponents, block, strides: [across, 1] }
+        Self { of_blocks, block, strides: [across, 1] }
     }
 
     pub(crate) fn transpose(self) -> Self {
@@ -107,9 +142,20 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// The exponent at a place.
+    /// What the block at a place has.
     #[inline(always)]
-    pub(crate) fn exponent(&self, place: usize) -> i16 {
-        self.exponents[place]
+    pub(crate) fn at(&self, place: usize) -> T
+    where
+        T: Copy,
+    {
+        self.of_blocks[place]
+    }
+
+    /// What the block of an element has.
+    pub(crate) fn of(&self, row: usize, column: usize) -> T
+    where
+        T: Copy,
+    {
+        self.at(self.row(row) + column / self.block[1] * self.strides[1])
     }
 }

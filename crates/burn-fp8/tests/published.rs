@@ -6,6 +6,7 @@ use burn::backend::Flex;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::checkpoint::{Activations, Checkpoint, Export};
 use burn_fp8::nn::{ActivationScale, CheckpointLinear, FrozenLinear};
+use burn_fp8::report::Implementation;
 use burn_fp8::{Execution, Fp8Config};
 use common::{bits, panic_of, published, values};
 
@@ -95,9 +96,13 @@ fn a_missing_layer_and_a_wrong_input_are_told() {
     let [k, _] = layer.dims();
     let message = panic_of(|| layer.forward(Tensor::<Flex, 2>::zeros([2, k + 1], &device)));
     assert!(message.contains(&format!("takes […, {k}]")), "{message}");
-    // Its scales are no powers of two.
     let native = Fp8Config::default().with_execution(Execution::Native);
-    let message =
-        panic_of(|| native.scope(|| layer.forward(Tensor::<Flex, 2>::ones([2, k], &device))));
-    assert!(message.contains("Execution::Native"), "{message}");
+    let forward = || native.scope(|| layer.forward(Tensor::<Flex, 2>::ones([2, k], &device)));
+    match common::implementation::<Flex>() {
+        Implementation::MatrixUnit(_) => drop(forward()),
+        _ => {
+            let message = panic_of(forward);
+            assert!(message.contains("Execution::Native"), "{message}");
+        }
+    }
 }

@@ -49,7 +49,8 @@ impl FromStr for Arm {
         let Some((precision, high)) = name.rsplit_once(WITHOUT) else {
             return name.parse().map(|precision: Precision| precision.into());
         };
-        let arm = Self { precision: precision.parse()?, high: Some(high.parse()?) };
+        let part = high.parse().map_err(|error| format!("{high}: {error}"))?;
+        let arm = Self { precision: precision.parse()?, high: Some(part) };
         Setup::new(arm.precision, arm.high).map_err(|error| error.to_string())?;
         Ok(arm)
     }

@@ -63,6 +63,25 @@ fn a_comparison_has_all_runs_and_is_not_trained_twice() {
         assert!(picture.contains(words), "`{words}` is missing in loss.svg");
     }
 
+    // Its mean and the interval by hand: 12.7062 is Student's t of one degree of freedom.
+    let of_seeds = [loss(1) / loss(0) - 1.0, loss(3) / loss(2) - 1.0].map(|share| 100.0 * share);
+    let (middle, half) =
+        (of_seeds.iter().sum::<f64>() / 2.0, 12.7062 * (of_seeds[0] - of_seeds[1]).abs() / 2.0);
+    let differences = fs::read_to_string(out.join("differences.md")).expect("a table");
+    let row = differences.lines().find(|line| line.contains("| fp8-current")).expect("a row");
+    let cell = |index: usize| row.split('|').nth(index).expect("a cell").trim().to_owned();
+    assert_eq!((cell(2), cell(4)), ("2".into(), format!("{middle:+.2}%")));
+    let interval: Vec<f64> = cell(5)
+        .split(" … ")
+        .map(|end| end.trim_end_matches('%').parse().expect("a number"))
+        .collect();
+    let near = |a: f64, b: f64| (a - b).abs() < 0.0051 + 1e-4 * half;
+    assert!(near(interval[0], middle - half) && near(interval[1], middle + half), "{row}");
+    let picture = fs::read_to_string(out.join("differences.svg")).expect("a picture");
+    for words in ["<svg", "fp8-current"] {
+        assert!(picture.contains(words), "`{words}` is missing in differences.svg");
+    }
+
     let weights = out.join("runs/f32-1/weights.safetensors");
     let written = |path| fs::metadata(path).and_then(|file| file.modified()).expect("a file");
     let before = written(&weights);

@@ -12,8 +12,19 @@ fn bad_flags() {
     fails(&["train", "--frobnicate"], &["--frobnicate"]);
     fails(
         &["train", "--precision", "fp4"],
-        &["fp4", "f32, bf16, fp8-current, fp8-delayed, mxfp8, fp8-block, fp8-layers"],
+        &[
+            "fp4",
+            "f32, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, mxfp8, fp8-block, \
+             fp8-block-f32, fp8-layers",
+        ],
     );
+    for (arm, words) in [
+        ("fp8-current-without-bias", &["bias: no such", "qkv, projection, up, down, head"][..]),
+        ("f32-without-head", &["f32", "head"]),
+        ("fp8-current,fp4", &["fp4: no such precision"]),
+    ] {
+        fails(&["compare", "--precision", arm], &[&["--precision"], words].concat());
+    }
     for (policy, words) in [
         ("p=f16", "p=f32"),
         ("c=bf17", "bf17"),

@@ -34,8 +34,12 @@ pub struct Args {
     pub backend: BackendName,
 
     /// Print what the model holds, and end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "export")]
     pub list: bool,
+
+    /// Write the model as compressed-tensors' float-quantized into a new folder, and end
+    #[arg(long, value_name = "FOLDER")]
+    pub export: Option<PathBuf>,
 }
 
 impl Args {

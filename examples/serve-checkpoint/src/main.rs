@@ -3,6 +3,7 @@
 mod args;
 mod block;
 mod contents;
+mod export;
 mod timing;
 
 use std::process::ExitCode;
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let checkpoint = Checkpoint::open(&args.model)?;
     print(&contents::describe(&args.model, &checkpoint))?;
+    if let Some(folder) = &args.export {
+        return print(&export::write(&checkpoint, folder)?);
+    }
     match args.list {
         true => Ok(()),
         false => args.backend.run(env!("CARGO_PKG_NAME"), Serve { args, checkpoint: &checkpoint }),

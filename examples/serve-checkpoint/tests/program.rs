@@ -39,6 +39,29 @@ fn row(text: &str, tokens: &str) -> Vec<f64> {
     row.split_whitespace().map(|number| number.parse().expect(row)).collect()
 }
 
+/// What was written is read again, with the same layers; blocks are refused, as is a folder that holds a model.
+#[test]
+fn models_are_exported_and_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["fp8_tensor_static", "ct_channel_dynamic", "modelopt"] {
+        let exported = folder.path().join(name);
+        let exported = exported.to_str().expect("UTF-8");
+        let text = succeeds(&["--model", &golden(name), "--export", exported]);
+        assert!(text.contains("7 layers and") && text.contains("float-quantized"), "{text}");
+        let text = succeeds(&["--model", exported, "--batch", "1", "--milliseconds", "1"]);
+        assert!(text.contains("compressed-tensors") && text.contains("7 layers in FP8"), "{text}");
+        fails(&["--model", &golden(name), "--export", exported], &["it is there already"]);
+    }
+    let other = folder.path().join("blocks");
+    let other = other.to_str().expect("UTF-8");
+    fails(
+        &["--model", &golden("fp8_block"), "--export", other],
+        &["scales of blocks are not written"],
+    );
+    assert!(!std::path::Path::new(other).exists(), "nothing was made");
+    fails(&["--list", "--export", other], &["--list", "--export"]);
+}
+
 #[test]
 fn every_format_is_described_and_runs() {
     for (name, words, dynamic) in [

@@ -9,6 +9,7 @@ use crate::epilogue::{Finish, Part};
 use crate::kernel::{Kernel, Size, WIDTH};
 use crate::pack::STEP;
 use crate::product::Product;
+use crate::scaled::Scaled;
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -80,14 +81,23 @@ fn compute<K: Kernel>(
     let panel = K::panel(rows.len());
     let [down, across] = [rows.len().div_ceil(panel), columns.len().div_ceil(WIDTH)];
     let depth = K::DEPTH.min(k.next_multiple_of(STEP));
-    // Sums of a pair of panels; of all of them, where K has several blocks.
+    // Of blocks with scales, each is summed by itself.
+    let along = product.blocks.map_or(usize::MAX, |blocks| blocks.along);
+    let next =
+        |start: usize| start..k.min(start + depth).min(start.saturating_add(along - start % along));
+    // Sums of a pair of panels; of all of them, where K has several blocks. Then as many sums of those of blocks with scales.
     let tile = K::SUMS * WIDTH;
-    let one_block = k <= depth;
+    let one_block = next(0).end == k;
     let tiles = if one_block { 1 } else { down * across };
-    let (left, right, sums) =
-        scratch.parts([rows.len() * depth + K::SUMS * STEP, across * WIDTH * depth, tiles * tile]);
+    let totals = if product.blocks.is_some() { tiles } else { 0 };
+    let (left, right, sums) = scratch.parts([
+        rows.len() * depth + K::SUMS * STEP,
+        across * WIDTH * depth,
+        (tiles + totals) * tile,
+    ]);
+    let (sums, totals) = sums.split_at_mut(tiles * tile);
 
-    let mut block = 0..k.min(depth);
+    let mut block = next(0);
     loop {
         let length = block.len().next_multiple_of(STEP);
         if !block.is_empty() {
@@ -105,18 +115,26 @@ fn compute<K: Kernel>(
                 let first = i * panel;
                 let height = panel.min(rows.len() - first);
                 let index = if one_block { 0 } else { j * down + i };
-                let sums = &mut sums[index * tile..][..tile];
+                let mut sums = &mut sums[index * tile..][..tile];
                 let size = Size { rows: height, steps: length / STEP };
                 kernel.multiply(
                     &left[first * length..],
                     &right[j * WIDTH * length..],
                     size,
                     sums,
-                    block.start > 0,
+                    !block.start.is_multiple_of(along),
                 );
+                let start = [rows.start + first, columns.start + j * WIDTH];
+                let width = WIDTH.min(columns.len() - j * WIDTH);
+                if let Some(blocks) = &product.blocks {
+                    let totals = &mut totals[index * tile..][..tile];
+                    if block.end == k || block.end.is_multiple_of(along) {
+                        let scales = Scaled::new(blocks, start, [height, width], block.start);
+                        kernel.add_scaled(&scales, sums, totals, block.start < along);
+                    }
+                    sums = totals;
+                }
                 if block.end == k {
-                    let start = [rows.start + first, columns.start + j * WIDTH];
-                    let width = WIDTH.min(columns.len() - j * WIDTH);
                     let part = Part { batch, start, size: [height, width] };
                     kernel.finish(finish, part, sums);
                 }
@@ -125,6 +143,6 @@ fn compute<K: Kernel>(
         if block.end == k {
             return;
         }
-        block = block.end..k.min(block.end + depth);
+        block = next(block.end);
     }
 }

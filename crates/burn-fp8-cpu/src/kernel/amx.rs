@@ -7,13 +7,14 @@ use core::arch::asm;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use super::avx512::{finish_avx512, shift_left_avx512, shift_right_avx512};
+use super::avx512::{add_scaled_avx512, finish_avx512, shift_left_avx512, shift_right_avx512};
 use super::tiles::{self, Tiles};
 use super::{Kernel, Size};
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
 use crate::pack::avx512 as pack;
 use crate::powers::Grid;
+use crate::scaled::Scaled;
 
 /// A thread whose tiles are configured. Dropped, it releases them.
 pub(crate) struct Amx {
@@ -161,6 +162,11 @@ impl Kernel for Amx {
     ) {
         // SAFETY: tasks leave room for a panel after the last one.
         unsafe { tiles::multiply(self, left, right, size, sums, accumulate) }
+    }
+
+    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { add_scaled_avx512(scales, sums, totals, overwrite) }
     }
 
     fn finish(&mut self, finish: &Finish<'_>, part: Part, sums: &mut [f32]) {

@@ -9,6 +9,7 @@ use crate::codes::Codes;
 use crate::epilogue::{Finish, Part};
 use crate::pack::{STEP, avx512 as pack, shift};
 use crate::powers::Grid;
+use crate::scaled::Scaled;
 
 /// Rows whose sums fit into registers: 28 vectors of sums, two of the right panel, one of the left.
 const ROWS: usize = 14;
@@ -105,6 +106,11 @@ impl Kernel for Avx512 {
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
     }
 
+    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+        // SAFETY: whoever made this kernel has promised the instructions.
+        unsafe { add_scaled_avx512(scales, sums, totals, overwrite) }
+    }
+
     fn finish(&mut self, finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
         // SAFETY: whoever made this kernel has promised the instructions.
         unsafe { finish_avx512(finish, part, sums) }
@@ -115,6 +121,17 @@ impl Kernel for Avx512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) fn finish_avx512(finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
     finish.run(part, sums);
+}
+
+/// Scales of blocks, compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn add_scaled_avx512(
+    scales: &Scaled,
+    sums: &[f32],
+    totals: &mut [f32],
+    overwrite: bool,
+) {
+    scales.add(sums, totals, overwrite);
 }
 
 /// Powers of left panels, compiled for AVX-512.

@@ -14,6 +14,7 @@ pub(crate) use crate::epilogue::WIDTH;
 use crate::epilogue::{Finish, Part};
 use crate::pack::shift;
 use crate::powers::Grid;
+use crate::scaled::Scaled;
 
 /// A unit at work on one thread.
 pub(crate) trait Kernel {
@@ -80,6 +81,11 @@ pub(crate) trait Kernel {
         sums: &mut [f32],
         accumulate: bool,
     );
+
+    /// Adds sums `[rows][32]` over a block of K, times the scales of the block, to totals, or overwrites these.
+    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+        scales.add(sums, totals, overwrite);
+    }
 
     /// Applies the epilogue to sums `[rows][32]` and stores the result.
     fn finish(&mut self, finish: &Finish<'_>, part: Part, sums: &mut [f32]);

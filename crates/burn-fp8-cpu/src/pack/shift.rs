@@ -29,7 +29,7 @@ pub(crate) fn left(
             // A run of each step.
             let runs = runs[..height * steps].iter_mut().skip(row).step_by(height);
             for (run, place) in runs.zip(grid.columns(depth.start, STEP)) {
-                let offset = offset(grid.exponent(start + place));
+                let offset = offset(grid.at(start + place));
                 run.iter_mut().for_each(|x| *x = shifted(*x, offset));
             }
         }
@@ -56,7 +56,7 @@ pub(crate) fn right(
         for (step, place) in steps.iter_mut().zip(grid.columns(depth.start, STEP)) {
             let mut offsets = [0; 2 * COLUMNS];
             for (pair, start) in offsets.as_chunks_mut().0.iter_mut().zip(&starts) {
-                *pair = [offset(grid.exponent(start + place)); 2];
+                *pair = [offset(grid.at(start + place)); 2];
             }
             for pairs in step.as_chunks_mut::<{ 2 * COLUMNS }>().0 {
                 pairs.iter_mut().zip(&offsets).for_each(|(x, offset)| *x = shifted(*x, *offset));

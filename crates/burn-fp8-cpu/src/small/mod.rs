@@ -28,11 +28,12 @@ const ROWS: [usize; 2] = [16, 32];
 /// Codes of a right operand that are not expected in the second-level cache.
 const UNCACHED: usize = 1 << 22;
 
-/// Whether this is the faster way for a product. Not where there is nothing to sum, nor where blocks have powers, which this does not know.
-pub(crate) fn suits(unit: Unit, &Product { m, n, k, ref lhs, ref rhs, .. }: &Product<'_>) -> bool {
-    let has_powers = lhs.powers.is_some() || rhs.powers.is_some();
+/// Whether this is the faster way for a product. Not where there is nothing to sum, nor where blocks have powers or scales, which this does not know.
+pub(crate) fn suits(unit: Unit, product: &Product<'_>) -> bool {
+    let &Product { m, n, k, ref lhs, ref rhs, .. } = product;
+    let has_blocks = lhs.powers.is_some() || rhs.powers.is_some() || product.blocks.is_some();
     let packing_is_slow = rhs.transposed || n.saturating_mul(k) >= UNCACHED;
-    k > 0 && !has_powers && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
+    k > 0 && !has_blocks && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
 }
 
 /// # Safety

@@ -22,7 +22,7 @@ fn product(lhs: Codes<'_>, rhs: Codes<'_>, threads: usize) -> Vec<f32> {
     let finish = Finish::new(&epilogue, &mut output, batch, [m, n], None);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     // SAFETY: tests ask whether the machine has the instructions.
-    pool.install(|| unsafe { run(&Product { lhs, rhs, batch, m, n, k }, &finish) });
+    pool.install(|| unsafe { run(&Product { lhs, rhs, batch, m, n, k, blocks: None }, &finish) });
     sums
 }
 

@@ -42,6 +42,11 @@ impl Reference {
         Self { sums, sizes, depth: k, columns: n }
     }
 
+    /// The same, of numbers that are rounded so often before they are summed, or afterwards.
+    pub fn with_roundings(self, more: usize) -> Self {
+        Self { depth: self.depth + more, ..self }
+    }
+
     /// The first element of `y` that is further from the product times `scale` than roundings explain.
     ///
     /// A sum of K numbers in f32, in whatever order, takes each of them through at most K − 1 roundings of 2^-24, as products of codes are

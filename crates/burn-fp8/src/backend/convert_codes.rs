@@ -88,7 +88,9 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<UnitOperand<B>> for UnitOperand<A> {
         let scale = match self.scale {
             UnitScale::Tensor(scale) => UnitScale::Tensor(scale.rewrap()),
             UnitScale::Rows(scales) => UnitScale::Rows(scales),
-            UnitScale::Blocks { scales, block } => UnitScale::Blocks { scales, block },
+            UnitScale::Blocks { scales, block, are_powers_of_two } => {
+                UnitScale::Blocks { scales, block, are_powers_of_two }
+            }
         };
         UnitOperand { codes: self.codes.rewrap(), scale }
     }

@@ -137,12 +137,7 @@ impl Fp8Config {
             Capability::FakeQuantized { reason } | Capability::Unusable { reason } => {
                 reason.into_owned()
             }
-            Capability::MatrixUnit(_)
-                if !self.recipe.is_in_blocks() || self.recipe.has_powers_of_two() =>
-            {
-                return Ok(());
-            }
-            Capability::MatrixUnit(_) => Fallback::Blocks.to_string(),
+            Capability::MatrixUnit(_) => return Ok(()),
             Capability::Native(_) if self.recipe.is_in_blocks() => Fallback::Blocks.to_string(),
             Capability::Native(_) => match self.recipe.granularity() {
                 Granularity::PerRow => Fallback::PerRow.to_string(),

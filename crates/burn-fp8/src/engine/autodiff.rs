@@ -67,8 +67,8 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             scale: match scale {
                 UnitScale::Tensor(scale) => UnitScale::Tensor(inner(scale)),
                 UnitScale::Rows(scales) => UnitScale::Rows(scales.primitive),
-                UnitScale::Blocks { scales, block } => {
-                    UnitScale::Blocks { scales: scales.primitive, block }
+                UnitScale::Blocks { scales, block, are_powers_of_two } => {
+                    UnitScale::Blocks { scales: scales.primitive, block, are_powers_of_two }
                 }
             },
         });

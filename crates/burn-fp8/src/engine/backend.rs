@@ -257,7 +257,14 @@ fn emulate<B: Fp8Engine>(
     note(&request.note, || Launched::FakeQuantized);
     let b = B::float_transpose(B::fp8_values(b_t.codes));
     let product = B::fp8_matmul_values(B::fp8_values(a.codes), b);
-    let product = B::fp8_rescale(product, &a.scale, &b_t.scale);
+    finish::<B>(B::fp8_rescale(product, &a.scale, &b_t.scale), request)
+}
+
+/// What is asked for beside a product, in f32: bias, activation, amax, the type of the result.
+pub(crate) fn finish<B: Fp8Engine>(
+    product: FloatTensor<B>,
+    request: ScaledRequest<B>,
+) -> ScaledProduct<B> {
     let bias = request.bias.map(|bias| B::float_cast(bias, FloatDType::F32));
     let product = activate::<B>(add_bias::<B>(product, bias), request.activation);
     let amax = request.amax.then(|| B::fp8_amax(product.clone()));

@@ -99,7 +99,8 @@ pub enum Fallback {
     Batched,
     /// The scales are per row.
     PerRow,
-    /// The scales are those of blocks. Tensor cores take none yet; matrix units of CPUs those that are powers of two, where the product is none of a batch.
+    /// The scales are those of blocks. Tensor cores take none yet; matrix units of CPUs do where the product is none of a batch, and scales that are no powers of
+    /// two are of as many elements along K in both operands.
     Blocks,
     /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
     BlocksTooFarApart,

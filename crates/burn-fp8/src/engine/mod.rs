@@ -31,13 +31,14 @@ mod scaled;
 pub(crate) mod tensor;
 mod unit;
 
+pub(crate) use backend::finish;
 pub use backend::{Fp8Engine, Untracked};
 pub use blocks::{BlockCodes, QuantizeBlocks};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::CodesPrimitive;
 pub(crate) use gemm::native_gemm;
 pub use launch::{LaunchNote, Launched, Otherwise};
-pub(crate) use launch::{raise_refusal, take_refusal};
+pub(crate) use launch::{note, raise_refusal, take_refusal};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
 pub use problem::{NativeOutput, NativeProblem};
 pub use quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};

@@ -38,13 +38,15 @@ pub enum UnitScale<B: Backend> {
     Tensor(Scalar<B>),
     /// One for all elements that are summed, f32: `[…, M, 1]` on the left, `[…, 1, N]` on the right. Both operands have them, or neither.
     Rows(FloatTensor<B>),
-    /// One for each block of a matrix, powers of two, `[⌈rows / block[0]⌉, ⌈columns / block[1]⌉]`: the rows and columns of the operand. Blocks have a multiple
-    /// of 32 elements along the dimension that is summed. Both operands have them, or neither.
+    /// One for each block of a matrix, `[⌈rows / block[0]⌉, ⌈columns / block[1]⌉]`: the rows and columns of the operand. Both operands have them, or neither.
+    /// Blocks have a multiple of 32 elements along the dimension that is summed, and as many in both operands unless all scales are powers of two.
     Blocks {
         /// The scales, f32.
         scales: FloatTensor<B>,
         /// Rows and columns of a block.
         block: [usize; 2],
+        /// Whether all scales are.
+        are_powers_of_two: bool,
     },
 }
 

@@ -76,7 +76,8 @@ impl<B: Fp8Engine> Form<B> for OfCodes {
                 }
                 false => (codes, scales, [rows, columns]),
             };
-            UnitOperand { codes, scale: UnitScale::Blocks { scales, block } }
+            let are_powers_of_two = gemms.recipe.has_powers_of_two();
+            UnitOperand { codes, scale: UnitScale::Blocks { scales, block, are_powers_of_two } }
         });
         units::multiply::<B>(role, operands, pending, dtype, gemms)
     }

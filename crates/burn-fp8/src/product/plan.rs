@@ -201,10 +201,7 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
         Capability::FakeQuantized { reason } | Capability::Unusable { reason } => Err(reason),
         Capability::Native(_) if config.recipe.is_in_blocks() => Ok(Some(Fallback::Blocks)),
         Capability::MatrixUnit(_)
-            if config.recipe.is_in_blocks()
-                && !(config.recipe.has_powers_of_two()
-                    && forward.batch == 1
-                    && forward.plain_operand) =>
+            if config.recipe.is_in_blocks() && !(forward.batch == 1 && forward.plain_operand) =>
         {
             Ok(Some(Fallback::Blocks))
         }

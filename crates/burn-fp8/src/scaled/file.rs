@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 use burn_fp8_core::text::shown;
 use safetensors::Dtype;
 
+use super::codes::Fp8Codes;
 use super::tensor::Fp8Tensor;
 use crate::engine::check_scale;
+use crate::engine::tensor;
 use crate::error::Fp8Error;
 use crate::file;
 use crate::file::{Tensors, little_endian, number, unexpected};
@@ -21,10 +24,17 @@ const VERSION: &str = "1";
 /// What the name of a scale has after that of its tensor: as in files of frozen layers, `fc1.weight` and `fc1.weight_scale`.
 const SCALE: &str = "_scale";
 
+/// What the metadata of a file call the blocks of a tensor: `fc1.weight_block` is `1x32`, its rows and columns.
+const BLOCK: &str = "_block";
+
+/// The smallest scale of a block: that of zeros in MXFP8.
+const LOWEST: f32 = f32::MIN_POSITIVE / 2.0;
+
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// Writes tensors to a safetensors file, whole or not at all. Reads their scales from the device.
     ///
-    /// For each name it has `NAME`, F8_E4M3 or F8_E5M2, and `NAME_scale`, F32 `[1]`.
+    /// For each name it has `NAME`, F8_E4M3 or F8_E5M2, and `NAME_scale`, F32 `[1]`; or, where there is a scale for each block, F32
+    /// `[…, ⌈R / rows⌉, ⌈C / columns⌉]`, and in the metadata `NAME_block`: `1x32`, say.
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where a name is empty, `__metadata__` or occurs twice, is that of another one's scale, where names and shapes take more
@@ -37,16 +47,27 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         B: 'a,
     {
         let mut entries = BTreeMap::new();
+        let mut metadata: Vec<(String, String)> =
+            vec![("format".into(), FORMAT.into()), ("version".into(), VERSION.into())];
         for (name, tensor) in tensors {
             let name = name.as_ref();
-            let scale = tensor.read_scale();
-            check_scale(&scale_key(name), scale).map_err(invalid)?;
+            let scales = read_scales(tensor);
+            for scale in &scales {
+                check(&scale_key(name), *scale, tensor.block().is_some()).map_err(invalid)?;
+            }
+            let shape = match tensor.block() {
+                None => vec![1],
+                Some([rows, columns]) => {
+                    metadata.push((format!("{name}{BLOCK}"), format!("{rows}x{columns}")));
+                    tensor.scales().dims().to_vec()
+                }
+            };
             let dtype = match tensor.format() {
                 Fp8Format::E4M3 => Dtype::F8_E4M3,
                 Fp8Format::E5M2 => Dtype::F8_E5M2,
             };
             let codes = (dtype, tensor.dims().to_vec(), tensor.to_bytes());
-            let scale = (Dtype::F32, vec![1], little_endian(&[scale]));
+            let scale = (Dtype::F32, shape, little_endian(&scales));
             if name.is_empty() {
                 return Err(invalid("a tensor has no name".into()));
             }
@@ -62,7 +83,8 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         let tensors = entries
             .iter()
             .map(|(key, (dtype, shape, bytes))| (&key[..], *dtype, shape.clone(), &bytes[..]));
-        let metadata = [("format", FORMAT), ("version", VERSION)];
+        let metadata: Vec<_> =
+            metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         file::write_safetensors(path.as_ref(), WHAT, tensors, &metadata)
     }
 
@@ -147,10 +169,55 @@ fn tensor<B: Backend, const D: usize>(
         return Err(unexpected(name, &view, &format!("F8_E4M3 or F8_E5M2 of {D} dimensions")));
     };
     let key = scale_key(name);
+    if let Some(block) = file.entry(&format!("{name}{BLOCK}")) {
+        let codes = Fp8Codes::from_bytes(view.data().to_vec(), shape, format, device)
+            .map_err(|error| error.to_string())?;
+        return in_blocks(file, &key, codes, block);
+    }
     let scale = number(file, &key)?.ok_or_else(|| format!("it has no {}", file::name(&key)))?;
     check_scale(&shown(&key, file::MAX_NAME), scale)?;
     Fp8Tensor::from_bytes(view.data().to_vec(), shape, format, scale, device)
         .map_err(|error| error.to_string())
+}
+
+/// Codes with the scales of their blocks, given as the metadata has them.
+fn in_blocks<B: Backend, const D: usize>(
+    file: &Tensors,
+    key: &str,
+    codes: Fp8Codes<B, D>,
+    block: &str,
+) -> Result<Fp8Tensor<B, D>, String> {
+    let sizes = block.split_once('x').map(|(rows, columns)| [rows, columns].map(str::parse));
+    let Some([Ok(rows), Ok(columns)]) = sizes else {
+        let block = shown(block, file::MAX_TEXT);
+        return Err(format!("its blocks of {} are {block}, not ROWSxCOLUMNS", file::name(key)));
+    };
+    let view = file.get(key).ok_or_else(|| format!("it has no {}", file::name(key)))?;
+    let (Dtype::F32, Ok(shape)) = (view.dtype(), <[usize; D]>::try_from(view.shape())) else {
+        return Err(unexpected(key, &view, &format!("F32 of {D} dimensions")));
+    };
+    let scales = file::f32s(&view);
+    for scale in &scales {
+        check(&shown(key, file::MAX_NAME), *scale, true)?;
+    }
+    let device = codes.device();
+    let scales = Tensor::from_data(TensorData::new(scales, shape), (&device, DType::F32));
+    Fp8Tensor::from_blocks(codes, scales, [rows, columns]).map_err(|error| error.to_string())
+}
+
+fn read_scales<B: Backend, const D: usize>(q: &Fp8Tensor<B, D>) -> Vec<f32> {
+    match q.block() {
+        None => vec![q.read_scale()],
+        Some(_) => tensor::read::<B>(tensor::primitive(q.scales())),
+    }
+}
+
+/// Whether this can be a scale. That of a block of zeros is the lowest that MXFP8 has.
+fn check(name: &str, scale: f32, of_block: bool) -> Result<(), String> {
+    match of_block && scale == LOWEST {
+        true => Ok(()),
+        false => check_scale(name, scale),
+    }
 }
 
 /// Some of the names in a file, to find the right one by.

@@ -4,15 +4,17 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
+use super::blocks;
 use super::codes::Fp8Codes;
 use super::options::ScaledMatmulOptions;
 use super::output::{ScaledMatrix, ScaledOutput};
+use super::scales::Scales;
 use super::tensor::Fp8Tensor;
 use crate::config::{self, Execution};
 use crate::engine::tensor::primitive;
 use crate::engine::{
-    Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct, ScaledRequest,
-    ScaledValues, portable,
+    Capability, Fallback, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct,
+    ScaledRequest, ScaledValues, portable,
 };
 use crate::error::Fp8Error;
 use crate::product::{self, Fp8Products};
@@ -31,6 +33,10 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 ///
 /// The low-level peer of PyTorch's `torch._scaled_mm` and XLA's `__cublas$lt$matmul$f8`. Emulated on every backend: the decoded codes are
 /// multiplied and summed in f32.
+///
+/// **Scales.** Both operands have one scale; or one for each row of `a` and each column of `b`; or scales of blocks: 1×32 times 32×1 (MXFP8), 1×128 or 128×128
+/// times 128×1 or 128×128, but not 128×128 on both sides. Those of MXFP8 are powers of two. Operands with several scales give float output. Matrix units of CPUs run products
+/// of rows, and of blocks whose scales are powers of two; tensor cores are not given such products yet.
 ///
 /// **Layout.** The tensor cores of Ada and Hopper read both operands along K: `a` row by row, `b` column by column, which is the
 /// [`transpose`](Fp8Tensor::transpose) of a tensor `[N, K]` (PyTorch: `_scaled_mm(a, b.t())`). Other layouts give the same result, at the price
@@ -92,11 +98,6 @@ pub fn scaled_matmul<B: Fp8Products>(
         return Err(unavailable(reason.into_owned()));
     }
 
-    let operand = |tensor: &Fp8Tensor<B, 2>, of_transpose| ScaledOperand {
-        codes: tensor.row_major(of_transpose),
-        format: tensor.format(),
-        scale: tensor.scalar().clone(),
-    };
     let output = match options.output.clone() {
         OutputType::Fp8 { format, scale } => {
             OutputType::Fp8 { format, scale: scale.moved_to(&device) }
@@ -113,26 +114,58 @@ pub fn scaled_matmul<B: Fp8Products>(
         otherwise: execution.otherwise(),
         note: note.clone(),
     };
-    let (lhs, rhs) = (operand(a, false), operand(b, true));
-    if execution == Execution::Native {
-        let problem = NativeProblem::of_scaled([&lhs, &rhs], &request);
-        B::fp8_check_native(&device, &problem)
-            .map_err(|fallback| unavailable(fallback.to_string()))?;
-    }
-    let ScaledProduct { values, amax } = match execution {
-        Execution::FakeQuantized => B::fp8_scaled_matmul_emulated(lhs, rhs, request),
-        _ => B::fp8_scaled_matmul(lhs, rhs, request),
+    let scaled = |tensor: &Fp8Tensor<B, 2>, of_transpose| match tensor.as_they_lie() {
+        Scales::One(scale) => Some(ScaledOperand {
+            codes: tensor.row_major(of_transpose),
+            format: tensor.format(),
+            scale: scale.clone(),
+        }),
+        Scales::Blocks(_) => None,
+    };
+    let ScaledProduct { values, amax } = match (scaled(a, false), scaled(b, true)) {
+        (Some(lhs), Some(rhs)) => {
+            if execution == Execution::Native {
+                let problem = NativeProblem::of_scaled([&lhs, &rhs], &request);
+                B::fp8_check_native(&device, &problem)
+                    .map_err(|fallback| unavailable(fallback.to_string()))?;
+            }
+            match execution {
+                Execution::FakeQuantized => B::fp8_scaled_matmul_emulated(lhs, rhs, request),
+                _ => B::fp8_scaled_matmul(lhs, rhs, request),
+            }
+        }
+        _ => {
+            let capability = match execution {
+                Execution::FakeQuantized => {
+                    Capability::FakeQuantized { reason: "asked for".into() }
+                }
+                _ => product::capability::<B>(&device),
+            };
+            if execution == Execution::Native && !blocks::is_native([a, b], &capability) {
+                return Err(unavailable(Fallback::Blocks.to_string()));
+            }
+            blocks::multiply([a, b], &capability, request)
+        }
     };
 
     if let Some(note) = note {
-        let operand = |operand: &Fp8Tensor<B, 2>| {
-            PendingOperand::per_tensor::<B>(operand.format(), operand.scalar().clone(), None)
+        let operand = |(operand, dim): (&Fp8Tensor<B, 2>, usize)| {
+            let format = operand.format();
+            match operand.as_they_lie() {
+                Scales::One(scale) => PendingOperand::per_tensor::<B>(format, scale.clone(), None),
+                Scales::Blocks(scales) => {
+                    let dim = if operand.is_transposed() { 1 - dim } else { dim };
+                    let granularity = scales.granularity(gemm.k, dim);
+                    let scales = scales.scales.clone();
+                    PendingOperand::of_scales::<B>(format, granularity, scales, None)
+                }
+            }
         };
         report::record(|| Pending {
             kind: ProductKind::ScaledMatmul,
             role: GemmRole::Output,
             gemm,
-            operands: Some([a, b].map(operand)),
+            operands: Some([(a, blocks::SUMMED[0]), (b, blocks::SUMMED[1])].map(operand)),
             site: None,
             ran: PendingRan::noted::<B>(&note, device.clone()),
         });
@@ -173,6 +206,13 @@ fn check<B: Fp8Products>(
             "the operands are on different devices, {device:?} and {:?}; use to_device",
             b.device()
         ));
+    }
+    let in_blocks = blocks::check([a, b], k)?;
+    if in_blocks && matches!(options.output, OutputType::Fp8 { .. }) {
+        return Err(
+            "operands with several scales give no FP8 output: take float output, and quantize that"
+                .into(),
+        );
     }
     let formats = [a.format(), b.format()];
     if formats == [Fp8Format::E5M2; 2] {

@@ -1,10 +1,12 @@
 //! Tensors in FP8, and one product of two of them with everything that the hardware fuses into it.
 
+mod blocks;
 mod codes;
 mod file;
 mod matmul;
 mod options;
 mod output;
+mod scales;
 mod tensor;
 
 pub use codes::Fp8Codes;

@@ -5,15 +5,25 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 
 use super::codes::Fp8Codes;
+use super::scales::{BlockScales, Scales, Shown, check_block};
 use crate::engine::tensor::{constant, primitive};
-use crate::engine::{CodesPrimitive, Fp8Engine, Scalar, ScaleRule, portable};
+use crate::engine::{
+    BlockCodes, CodesPrimitive, Fp8Engine, QuantizeBlocks, Scalar, ScaleRule, portable,
+};
 use crate::error::Fp8Error;
 use crate::product;
 
-/// A tensor in FP8: codes, one scale for all of them, and the format. `x ≈ code × scale`.
+/// A tensor in FP8: codes, one scale for all of them or one for each block, and the format. `x ≈ code × scale`.
 ///
-/// It is what PyTorch's `_scaled_mm` takes as a `float8_e4m3fn` or `float8_e5m2` tensor and its scale.
+/// It is what PyTorch's `scaled_mm` takes as a `float8_e4m3fn` or `float8_e5m2` tensor and its scales.
 /// [`scaled_matmul`](crate::scaled_matmul) multiplies two of them and can write a third one.
+///
+/// | made by                                        | scales                                             | PyTorch's `ScalingType`                           |
+/// |------------------------------------------------|----------------------------------------------------|---------------------------------------------------|
+/// | [`quantize`](Self::quantize)                   | one, `amax / max`                                  | `TensorWise`                                      |
+/// | [`quantize_with`](Self::quantize_with)         | one, given                                         | `TensorWise`                                      |
+/// | [`quantize_rows`](Self::quantize_rows)         | one for each row                                   | `RowWise`                                         |
+/// | [`quantize_blocks`](Self::quantize_blocks)     | one for each block: 1×32 (MXFP8), 1×128, 128×128   | `BlockWise1x32`, `BlockWise1x128`, `BlockWise128x128` |
 ///
 /// The scale lies on the host or on the device; one on the device is never read back unless asked for with
 /// [`read_scale`](Self::read_scale), a save or a [`trace`](crate::trace). In a graph of Autodiff the tensor is a constant:
@@ -43,7 +53,8 @@ use crate::product;
 pub struct Fp8Tensor<B: Backend, const D: usize> {
     /// Row by row, of the tensor or, where it is transposed, of its transpose.
     codes: Fp8Codes<B, D>,
-    scale: Scalar<B>,
+    /// As the codes lie.
+    scales: Scales<B>,
     /// Only with two dimensions.
     transposed: bool,
 }
@@ -76,6 +87,71 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
         Ok(Self::quantize_by(tensor, format, ScaleRule::Given(scale, Overflow::SaturateFinite)))
     }
 
+    /// Quantizes with a scale for each row, the elements along the last dimension: `amax / max` of the row's finite elements.
+    ///
+    /// The right operand of a product `[K, N]` has one for each column: it is the [`transpose`](Self::transpose) of rows `[N, K]`.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the tensor has one dimension.
+    pub fn quantize_rows(tensor: Tensor<B, D>, format: Fp8Format) -> Result<Self, Fp8Error> {
+        let columns = tensor.dims()[D - 1].max(1);
+        Self::quantize_blocks(tensor, format, [1, columns], Recipe::current())
+    }
+
+    /// Quantizes with a scale for each block of the last two dimensions, given as its rows and columns; blocks at their ends are cut off.
+    ///
+    /// The recipe says how a scale follows from the amax of a block: [`Recipe::mxfp8`] and blocks `[1, 32]`, [`Recipe::blockwise`] and blocks `[1, 128]` or
+    /// `[128, 128]`, or [`Recipe::current`] for `amax / max` in f32. The rest is as for [`quantize`](Self::quantize).
+    ///
+    /// ```
+    /// use burn::backend::Flex;
+    /// use burn::tensor::{Distribution, Tensor};
+    /// use burn_fp8::{Fp8Format, Fp8Tensor, Recipe, ScaledMatmulOptions, scaled_matmul};
+    ///
+    /// let device = Default::default();
+    /// let random = |shape| Tensor::<Flex, 2>::random(shape, Distribution::Default, &device);
+    /// let mx = |tensor| Fp8Tensor::quantize_blocks(tensor, Fp8Format::E4M3, [1, 32], Recipe::mxfp8());
+    ///
+    /// let (a, weight) = (mx(random([16, 64]))?, mx(random([8, 64]))?); // [M, K] and [N, K]
+    /// assert_eq!((a.block(), a.scales().dims()), (Some([1, 32]), [16, 2]));
+    /// let y = scaled_matmul(&a, &weight.transpose(), &ScaledMatmulOptions::default())?.into_float();
+    /// assert_eq!(y.dims(), [16, 8]);
+    /// # Ok::<(), burn_fp8::Fp8Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the tensor has one dimension, a block has no elements, or blocks of 32 along a row have scales that are no powers of two.
+    pub fn quantize_blocks(
+        tensor: Tensor<B, D>,
+        format: Fp8Format,
+        block: [usize; 2],
+        recipe: Recipe,
+    ) -> Result<Self, Fp8Error> {
+        let (dims, device) = (tensor.dims(), tensor.device());
+        check_block(dims, block).map_err(invalid)?;
+        if block == [1, 32] && dims[D - 1] > 32 && !recipe.has_powers_of_two() {
+            return Err(invalid(format!(
+                "blocks {} have scales that are powers of two, one byte each: use Recipe::mxfp8()",
+                Shown(block)
+            )));
+        }
+        product::usable::<B>(&device);
+        if tensor.shape().num_elements() == 0 {
+            let codes = Fp8Codes::from_bytes(vec![], dims, format, &device)?;
+            let scales = Tensor::zeros(super::scales::grid(dims, block), &device);
+            return Self::from_blocks(codes, scales, block);
+        }
+        let tensor = match tensor.dtype() {
+            DType::F64 => tensor.cast(FloatDType::F32),
+            _ => tensor,
+        };
+        let request = QuantizeBlocks { block, format, recipe };
+        let BlockCodes { codes, scales, .. } =
+            B::fp8_quantize_blocks(primitive(constant(tensor)), request);
+        let codes = Fp8Codes::new(portable::compact::<B>(codes, format), format);
+        Ok(Self { codes, scales: Scales::Blocks(BlockScales { scales, block }), transposed: false })
+    }
+
     fn quantize_by(tensor: Tensor<B, D>, format: Fp8Format, scale: ScaleRule<B>) -> Self {
         product::usable::<B>(&tensor.device());
         if tensor.shape().num_elements() == 0 {
@@ -99,8 +175,15 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
         let values = match self.codes.shape().num_elements() {
             0 => self.codes.values(),
             _ => {
-                let values = B::fp8_values(self.codes.codes().clone());
-                let values = B::fp8_rescale(values, &self.scale, &Scalar::Host(1.0));
+                let (codes, format) = (self.codes.codes().clone(), self.format());
+                let values = match self.scales.clone() {
+                    Scales::One(scale) => {
+                        B::fp8_rescale(B::fp8_values(codes), &scale, &Scalar::Host(1.0))
+                    }
+                    Scales::Blocks(BlockScales { scales, block }) => {
+                        B::fp8_dequantize_blocks(BlockCodes { codes, scales, block, format })
+                    }
+                };
                 Tensor::from_primitive(TensorPrimitive::Float(values))
             }
         };
@@ -118,7 +201,24 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
 
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     pub(crate) fn new(codes: Fp8Codes<B, D>, scale: Scalar<B>) -> Self {
-        Self { codes, scale, transposed: false }
+        Self { codes, scales: Scales::One(scale), transposed: false }
+    }
+
+    /// Codes, row by row, and the scales of blocks of so many rows and columns, f32, `[…, ⌈R / rows⌉, ⌈C / columns⌉]`.
+    ///
+    /// Scales of MXFP8 are powers of two from 2^-127 to 2^127: byte `b` of E8M0 is `2^(b − 127)`.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the scales have another shape or type, the codes one dimension, or a block no elements. The values of scales are
+    /// not looked at.
+    pub fn from_blocks(
+        codes: Fp8Codes<B, D>,
+        scales: Tensor<B, D>,
+        block: [usize; 2],
+    ) -> Result<Self, Fp8Error> {
+        let scales = scales.to_device(&codes.device());
+        let scales = BlockScales::new(scales, codes.dims(), block).map_err(invalid)?;
+        Ok(Self { codes, scales: Scales::Blocks(scales), transposed: false })
     }
 
     /// Codes, row by row, and their scale, an `f32` or a tensor `[1]`, which goes to the device of the codes.
@@ -185,13 +285,50 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     }
 
     /// The scale, on the device: f32, shape `[1]`.
+    ///
+    /// # Panics
+    /// Where the tensor has scales of [blocks](Self::block).
+    #[track_caller]
     pub fn scale(&self) -> Tensor<B, 1> {
-        self.scale.to_tensor(&self.device())
+        self.only_scale().to_tensor(&self.device())
     }
 
     /// The scale as a number. Waits for the device where it lies there.
+    ///
+    /// # Panics
+    /// Where the tensor has scales of [blocks](Self::block).
+    #[track_caller]
     pub fn read_scale(&self) -> f32 {
-        self.scale.clone().read()
+        self.only_scale().clone().read()
+    }
+
+    #[track_caller]
+    fn only_scale(&self) -> &Scalar<B> {
+        match &self.scales {
+            Scales::One(scale) => scale,
+            Scales::Blocks(BlockScales { block, .. }) => {
+                panic!("the tensor has a scale for each block {}: use scales()", Shown(*block))
+            }
+        }
+    }
+
+    /// The rows and columns of a block, where there is a scale for each.
+    pub fn block(&self) -> Option<[usize; 2]> {
+        match &self.scales {
+            Scales::One(_) => None,
+            Scales::Blocks(BlockScales { block: [rows, columns], .. }) => {
+                Some(if self.transposed { [*columns, *rows] } else { [*rows, *columns] })
+            }
+        }
+    }
+
+    /// All scales, on the device: f32, `[…, ⌈R / rows⌉, ⌈C / columns⌉]` for blocks, one element where there is one for all.
+    pub fn scales(&self) -> Tensor<B, D> {
+        match &self.scales {
+            Scales::One(scale) => scale.to_tensor(&self.device()).reshape([1; D]),
+            Scales::Blocks(scales) if self.transposed => scales.clone().transpose().tensor(),
+            Scales::Blocks(scales) => scales.tensor(),
+        }
     }
 
     /// The codes as they lie: row by row, those of the transpose where the tensor [is transposed](Self::is_transposed).
@@ -211,12 +348,13 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
 
     /// The same tensor on another device.
     pub fn to_device(self, device: &B::Device) -> Self {
-        let Self { codes, scale, transposed } = self;
-        Self { codes: codes.to_device(device), scale: scale.moved_to(device), transposed }
+        let Self { codes, scales, transposed } = self;
+        Self { codes: codes.to_device(device), scales: scales.moved_to(device), transposed }
     }
 
-    pub(crate) fn scalar(&self) -> &Scalar<B> {
-        &self.scale
+    /// The scales as the codes lie.
+    pub(super) fn as_they_lie(&self) -> &Scales<B> {
+        &self.scales
     }
 }
 
@@ -232,7 +370,13 @@ impl<B: Backend> Fp8Tensor<B, 2> {
     pub(crate) fn laid_out(&self, of_transpose: bool) -> Self {
         let codes = self.row_major(of_transpose).contiguous();
         let codes = Fp8Codes::new(codes, self.format());
-        Self { codes, scale: self.scale.clone(), transposed: of_transpose }
+        let scales = match self.scales.clone() {
+            Scales::Blocks(scales) if self.transposed != of_transpose => {
+                Scales::Blocks(scales.transpose())
+            }
+            scales => scales,
+        };
+        Self { codes, scales, transposed: of_transpose }
     }
 
     /// The codes row by row of the tensor, or of its transpose; moved where they lie the other way.
@@ -248,14 +392,14 @@ impl<B: Backend> Fp8Tensor<B, 2> {
 impl<B: AutodiffBackend, const D: usize> Fp8Tensor<B, D> {
     /// The same tensor without autodiff.
     pub fn inner(self) -> Fp8Tensor<B::InnerBackend, D> {
-        let Self { codes, scale, transposed } = self;
-        Fp8Tensor { codes: codes.inner(), scale: scale.inner(), transposed }
+        let Self { codes, scales, transposed } = self;
+        Fp8Tensor { codes: codes.inner(), scales: scales.inner(), transposed }
     }
 
     /// A tensor of the inner backend on this one.
     pub fn from_inner(tensor: Fp8Tensor<B::InnerBackend, D>) -> Self {
-        let Fp8Tensor { codes, scale, transposed } = tensor;
-        Self { codes: Fp8Codes::from_inner(codes), scale: Scalar::from_inner(scale), transposed }
+        let Fp8Tensor { codes, scales, transposed } = tensor;
+        Self { codes: Fp8Codes::from_inner(codes), scales: Scales::from_inner(scales), transposed }
     }
 }
 

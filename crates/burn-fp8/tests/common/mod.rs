@@ -13,6 +13,7 @@ pub mod observatory;
 pub mod published;
 pub mod reference;
 pub mod rowwise;
+pub mod scaled_blocks;
 pub mod special;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

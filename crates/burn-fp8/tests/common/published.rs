@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use burn::module::{AutodiffModule, Module};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::checkpoint::{Activations, Checkpoint, QuantizedLinear, Scales};
-use burn_fp8::engine::Fallback;
 use burn_fp8::nn::CheckpointLinear;
 use burn_fp8::report::{HighPrecision, Implementation};
 use burn_fp8::{Fp8Matmul, Granularity, high_precision, trace};
@@ -84,7 +83,7 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
             let [product] = &report.products[..] else { panic!("one product: {report}") };
             let operand = product.lhs.expect("in FP8");
             assert_eq!(operand.granularity == Granularity::PerTensor, is_per_tensor, "{place}");
-            assert_eq!(product.ran, implementation::<B>(name), "{place}");
+            assert_eq!(product.ran, super::implementation::<B>(), "{place}");
 
             // Leading dimensions, and an empty batch.
             let [m, _] = shape;
@@ -93,16 +92,6 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
             let none = layer.forward(Tensor::<B, 2>::zeros([0, k], &device));
             assert_eq!(none.dims(), [0, n]);
         }
-    }
-}
-
-/// What runs the products of a checkpoint: a matrix unit takes scales of blocks that are powers of two.
-fn implementation<B: Fp8Matmul>(name: &str) -> Implementation {
-    match super::implementation::<B>() {
-        Implementation::MatrixUnit(_) if ["ct_block", "fp8_block"].contains(&name) => {
-            Implementation::Fallback(Fallback::Blocks)
-        }
-        ran => ran,
     }
 }
 

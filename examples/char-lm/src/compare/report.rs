@@ -195,11 +195,18 @@ mod tests {
 
     use super::*;
     use crate::committed::{self, field};
-    use crate::compare::plot;
+    use crate::compare::{differences, dots, plot};
+
+    /// The comparisons that have folders of their own in `results`.
+    const FOLDERS: [&str; 1] = ["recipes"];
 
     /// The comparison in `results`.
     fn committed() -> Comparison {
-        let json = committed::read("comparison.json");
+        of_file("comparison.json")
+    }
+
+    fn of_file(name: &str) -> Comparison {
+        let json = committed::read(name);
         let list = |name: &str| json[name].as_array().expect("a list").iter();
         let run = |run: &Value| Run {
             arm: committed::text(run, "precision").parse().expect("an arm"),
@@ -225,6 +232,16 @@ mod tests {
         let comparison = committed();
         committed::results().check("table.md", &comparison.markdown());
         committed::results().check("loss.svg", &plot::loss(&comparison).expect("drawn"));
+        for folder in FOLDERS {
+            let comparison = of_file(&format!("{folder}/comparison.json"));
+            let check = |name: &str, text: &str| {
+                committed::results().check(&format!("{folder}/{name}"), text);
+            };
+            check("table.md", &comparison.markdown());
+            check("loss.svg", &plot::loss(&comparison).expect("drawn"));
+            check("differences.md", &differences::markdown(&comparison));
+            check("differences.svg", &dots::differences(&comparison).expect("drawn"));
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Products on the matrix unit whose operands have scales of blocks, powers of two.
+//! Products on the matrix unit whose operands have scales of blocks.
 //!
-//! A code times a power of two is a bf16 number, as long as the power is not too small. The largest power of an operand is applied to the result, so that those of
+//! Scales in f32 are applied to the sums over blocks of K. A code times a power of two is a bf16 number, as long as the power is not too small. The largest power of an operand is applied to the result, so that those of
 //! its blocks are 1 and less.
 
 use burn::backend::Flex;
@@ -8,7 +8,7 @@ use burn::tensor::Shape;
 use burn::tensor::ops::FloatTensorOps;
 use burn_flex::FlexTensor;
 use burn_fp8_core::{Fp8Format, e8m0};
-use burn_fp8_cpu::{self as cpu, Epilogue, Powers, Unit};
+use burn_fp8_cpu::{self as cpu, BlockScales, Epilogue, Powers, Unit};
 
 use super::memory::elements;
 use super::unit::{Matrices, float, launched};
@@ -30,7 +30,7 @@ struct Operand {
 
 impl Operand {
     fn new(operand: UnitOperand<Flex>) -> Self {
-        let UnitOperand { codes, scale: UnitScale::Blocks { scales, block } } = operand else {
+        let UnitOperand { codes, scale: UnitScale::Blocks { scales, block, .. } } = operand else {
             unreachable!("both operands have scales of blocks, or neither");
         };
         let CodesPrimitive::Bytes(_, format) = codes else {
@@ -104,6 +104,36 @@ pub(super) fn matmul(
     rhs: UnitOperand<Flex>,
     options: UnitOptions,
 ) -> FlexTensor {
+    let are_powers = |operand: &UnitOperand<Flex>| match operand.scale {
+        UnitScale::Blocks { are_powers_of_two, .. } => are_powers_of_two,
+        _ => unreachable!("both operands have scales of blocks, or neither"),
+    };
+    match are_powers(&lhs) && are_powers(&rhs) {
+        true => by_powers(lhs, rhs, options),
+        false => by_scales(lhs, rhs, options),
+    }
+}
+
+/// Sums over a block of K are multiplied by the scales of both blocks, in f32.
+fn by_scales(lhs: UnitOperand<Flex>, rhs: UnitOperand<Flex>, options: UnitOptions) -> FlexTensor {
+    let unit = Unit::current();
+    note(&options.note, || launched(unit));
+    let [(a, of_a, block_a), (b, of_b, block_b)] = [lhs, rhs].map(|operand| {
+        let UnitScale::Blocks { scales, block, .. } = operand.scale else {
+            unreachable!("both operands have scales of blocks, or neither");
+        };
+        (Matrices::new(operand.codes), scales.to_contiguous(), block)
+    });
+    let (start_a, start_b) = ([a.start], [b.start]);
+    let [of_a, of_b] = [&of_a, &of_b].map(|scales| elements::<f32>(scales, scales.layout()));
+    let codes_a = a.codes(&start_a).with_scales(BlockScales { scales: of_a, block: block_a });
+    let codes_b = b.codes(&start_b).with_scales(BlockScales { scales: of_b, block: block_b });
+    let shape = Shape::new([a.shape[0], b.shape[1]]);
+    let epilogue = Epilogue::scaled(1.0, 1.0);
+    float(shape, options.dtype, |output| cpu::matmul(unit, codes_a, codes_b, &epilogue, output))
+}
+
+fn by_powers(lhs: UnitOperand<Flex>, rhs: UnitOperand<Flex>, options: UnitOptions) -> FlexTensor {
     let UnitOptions { dtype, otherwise, note: to } = options;
     let mut operands = [lhs, rhs].map(Operand::new);
     let are_exact = |[a, b]: &[Operand; 2]| Powers::are_exact(a.extent(), b.extent());
@@ -151,7 +181,9 @@ mod tests {
     }
 
     fn operand(BlockCodes { codes, scales, block, .. }: BlockCodes<Flex>) -> UnitOperand<Flex> {
-        UnitOperand { codes, scale: UnitScale::Blocks { scales, block } }
+        let are_powers_of_two =
+            read(scales.clone()).iter().all(|scale| scale.log2().fract() == 0.0);
+        UnitOperand { codes, scale: UnitScale::Blocks { scales, block, are_powers_of_two } }
     }
 
     fn read(tensor: FlexTensor) -> Vec<f32> {
@@ -185,11 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_blocks_are_part_of_the_product() {
+    fn scales_of_blocks_are_part_of_the_product() {
         let [m, k, n] = [35, 270, 40];
-        for (recipe, of_a, of_b) in
-            [(Recipe::mxfp8(), [1, 32], [32, 1]), (Recipe::blockwise(), [1, 128], [128, 128])]
-        {
+        let divided = Recipe::blockwise().with_power_of_two(false);
+        for (recipe, of_a, of_b) in [
+            (Recipe::mxfp8(), [1, 32], [32, 1]),
+            (Recipe::blockwise(), [1, 128], [128, 128]),
+            (divided, [1, 128], [128, 128]),
+            (divided, [128, 128], [128, 1]),
+        ] {
             let a = quantized(&values(m * k), [m, k], of_a, recipe);
             let b = quantized(&values(k * n), [k, n], of_b, recipe);
             let expected = exact(&a, &b, [m, k, n]);

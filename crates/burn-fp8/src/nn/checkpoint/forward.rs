@@ -147,10 +147,17 @@ impl<B: Fp8Matmul> CheckpointLinear<B> {
                 let scale = UnitScale::Rows(primitive(scales.clone()));
                 Some(UnitOperand { codes: codes.codes().clone(), scale })
             }
-            Held::Blocks { codes, scales, block, are_powers_of_two: true }
-                if x.powers_of_two_in_blocks && block[0].is_multiple_of(32) =>
-            {
-                let scale = UnitScale::Blocks { scales: primitive(scales.clone()), block: *block };
+            Held::Blocks { codes, scales, block, are_powers_of_two } => {
+                let (along, of_x) = (block[0], x.block?);
+                let are_possible = along == of_x || *are_powers_of_two && x.are_powers_of_two;
+                if !are_possible || [along, of_x].iter().any(|along| !along.is_multiple_of(32)) {
+                    return None;
+                }
+                let scale = UnitScale::Blocks {
+                    scales: primitive(scales.clone()),
+                    block: *block,
+                    are_powers_of_two: *are_powers_of_two,
+                };
                 Some(UnitOperand { codes: codes.codes().clone(), scale })
             }
             _ => None,
@@ -193,8 +200,8 @@ struct Input<B: Fp8Matmul> {
     granularity: Granularity,
     /// The elements of a block along K.
     block: Option<usize>,
-    /// Whether scales are those of blocks of multiples of 32, and powers of two.
-    powers_of_two_in_blocks: bool,
+    /// Whether scales are those of blocks, and powers of two.
+    are_powers_of_two: bool,
     saturated: Option<IntTensor<B>>,
     rows: usize,
 }
@@ -249,12 +256,9 @@ impl<B: Fp8Matmul> Input<B> {
             };
             portable::count_saturated_by::<B>(&x, scales, FORMAT)
         });
-        let powers_of_two_in_blocks = match activations {
-            Activations::Mx => true,
-            Activations::Blocks { size, power_of_two } => power_of_two && size.is_multiple_of(32),
-            _ => false,
-        };
-        Self { codes, scales, granularity, block, powers_of_two_in_blocks, saturated, rows }
+        let are_powers_of_two =
+            matches!(activations, Activations::Mx | Activations::Blocks { power_of_two: true, .. });
+        Self { codes, scales, granularity, block, are_powers_of_two, saturated, rows }
     }
 
     fn in_blocks(
@@ -281,9 +285,11 @@ impl<B: Fp8Matmul> Input<B> {
     fn for_unit(self) -> UnitOperand<B> {
         let scale = match (self.by_rows(), self.block) {
             (Some(rows), _) => UnitScale::Rows(rows),
-            (None, block) => {
-                UnitScale::Blocks { scales: self.scales, block: [1, block.unwrap_or(1)] }
-            }
+            (None, block) => UnitScale::Blocks {
+                scales: self.scales,
+                block: [1, block.unwrap_or(1)],
+                are_powers_of_two: self.are_powers_of_two,
+            },
         };
         UnitOperand { codes: self.codes, scale }
     }

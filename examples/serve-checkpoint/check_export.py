@@ -1,0 +1,73 @@
+"""Loads models that `serve-checkpoint --export` wrote with the Python libraries that serve them, and compares.
+
+    cargo run -p serve-checkpoint -- --model ORIGINAL --export EXPORTED      # then, with both folders
+    pip install torch transformers compressed-tensors accelerate
+    python examples/serve-checkpoint/check_export.py ORIGINAL EXPORTED
+
+Run by hand: the libraries are gigabytes. Both folders go through `transformers`, which hands the exported one to `compressed-tensors`.
+It compares the weights of every linear layer, as the libraries dequantize them, and the logits for the same tokens.
+"""
+
+import sys
+
+import compressed_tensors
+import torch
+import transformers
+
+
+def load(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu")
+    # What was dequantized to bf16 beside other tensors in f32.
+    model = model if hasattr(model.config, "quantization_config") else model.float()
+    return model.eval()
+
+
+def dequantized(model):
+    """The weights of linear layers in f64, by name."""
+    weights = {}
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.dim() != 2 or isinstance(module, torch.nn.Embedding):
+            continue
+        scale = getattr(module, "weight_scale", getattr(module, "weight_scale_inv", None))
+        values = weight.detach().to(torch.float64)
+        if weight.dtype == torch.float8_e4m3fn:
+            values = values * scale.detach().to(torch.float64).reshape(-1, 1)
+        weights[name] = (weight.dtype, values)
+    return weights
+
+
+def main(original, exported):
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"compressed-tensors {compressed_tensors.__version__}"
+    )
+    models = {"original": load(original), "exported": load(exported)}
+    for name, model in models.items():
+        # Without a GPU transformers dequantizes the formats of DeepSeek and Qwen as it loads them.
+        config = getattr(model.config, "quantization_config", None)
+        print(f"{name}: {'dequantized when loaded' if config is None else type(config).__name__}")
+    before, after = (dequantized(model) for model in models.values())
+    assert before.keys() == after.keys(), before.keys() ^ after.keys()
+    worst = 0.0
+    for name, (dtype, expected) in before.items():
+        found_dtype, found = after[name]
+        difference = ((found - expected).abs().max() / expected.abs().max()).item()
+        worst = max(worst, difference)
+        print(f"  {name}: {dtype} and {found_dtype}, largest relative difference {difference:.2e}")
+    tokens = torch.arange(24).reshape(2, 12) % models["original"].config.vocab_size
+    with torch.no_grad():
+        logits = {name: model(tokens).logits.double() for name, model in models.items()}
+    difference = (logits["exported"] - logits["original"]).norm() / logits["original"].norm()
+    print(f"weights differ by at most {worst:.2e}, logits by {difference:.2e}")
+    is_quantized = hasattr(models["original"].config, "quantization_config")
+    # An original that was dequantized was rounded to bf16, and does not quantize activations: 5% are left for that.
+    limits = (1e-6, 1e-6) if is_quantized else (2**-8, 5e-2)
+    if worst > limits[0] or difference > limits[1]:
+        sys.exit("they differ")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
