@@ -1,6 +1,5 @@
 //! One pass over a band of rows that share the scales of blocks, compiled for each vector instruction set.
 
-use super::blocks::Blocks;
 use super::element::{self, Quantized};
 use super::pass::{Form, Pass};
 use super::source::{Source, sealed::Sealed};
@@ -10,7 +9,10 @@ use crate::{Fp8Format, Overflow, Recipe, scale};
 /// Rows that share scales, and where these and what is kept of the rows go.
 pub(super) struct Band<'a, S, T, F> {
     pub x: &'a [S],
-    pub blocks: Blocks,
+    /// Elements of a row.
+    pub columns: usize,
+    /// Columns of a block.
+    pub width: usize,
     pub recipe: Recipe,
     pub form: F,
     pub y: &'a mut [T],
@@ -28,11 +30,10 @@ impl<S: Source, T, F: Form<T>> Pass for Band<'_, S, T, F> {
 }
 
 impl<S: Source, T, F: Form<T>> Band<'_, S, T, F> {
-    /// Scales are spread over columns, so that the last loop is as long as a row: those of blocks are too short for vectors.
+    /// What divides is spread over columns, so that the last loop is as long as a row: blocks are too short for vectors.
     #[inline(always)]
     fn quantize<const POWERS: bool>(self, format: Fp8Format, overflow: Overflow) {
-        let Self { x, blocks, recipe, form, y, scales } = self;
-        let (columns, width) = (blocks.columns, blocks.block[1]);
+        let Self { x, columns, width, recipe, form, y, scales } = self;
         let mut of_columns = vec![0f32; columns];
         if x.len() == columns {
             for (x, amax) in x.chunks(width).zip(scales.iter_mut()) {
@@ -54,16 +55,31 @@ impl<S: Source, T, F: Form<T>> Band<'_, S, T, F> {
             }
         }
         scale::of_blocks(scales, format, recipe);
-        blocks.expand(scales, &mut of_columns);
-        let factor = |scale: &f32| if POWERS { 1.0 / scale } else { *scale };
-        let factors: Vec<f32> = of_columns.iter().map(factor).collect();
+        match width {
+            1 => {
+                for (factor, scale) in of_columns.iter_mut().zip(scales.iter()) {
+                    *factor = inverse::<POWERS>(*scale);
+                }
+            }
+            width => {
+                for (factors, scale) in of_columns.chunks_mut(width).zip(scales.iter()) {
+                    factors.fill(inverse::<POWERS>(*scale));
+                }
+            }
+        }
         for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(columns)) {
-            let scales = factors.iter().zip(&of_columns);
-            for ((x, y), (factor, scale)) in x.iter().zip(y).zip(scales) {
-                *y = form.of(scaled::<POWERS>(x.to_f32(), *factor, format, overflow), *scale);
+            for ((x, y), factor) in x.iter().zip(y).zip(&of_columns) {
+                let quantized = scaled::<POWERS>(x.to_f32(), *factor, format, overflow);
+                *y = form.of(quantized, inverse::<POWERS>(*factor));
             }
         }
     }
+}
+
+/// The reciprocal of a power of two, exact in f32; else the number itself. Its own inverse.
+#[inline(always)]
+fn inverse<const POWERS: bool>(scale: f32) -> f32 {
+    if POWERS { 1.0 / scale } else { scale }
 }
 
 /// `x` divided by a scale: its reciprocal is given where it is a power of two, so that the product is the quotient, bit by bit.

@@ -41,7 +41,7 @@ impl Blocks {
     }
 
     /// The scale of each column, from those of its blocks.
-    pub(super) fn expand(self, scales: &[f32], of_columns: &mut [f32]) {
+    fn expand(self, scales: &[f32], of_columns: &mut [f32]) {
         for (columns, scale) in of_columns.chunks_mut(self.block[1]).zip(scales) {
             columns.fill(*scale);
         }
@@ -107,7 +107,8 @@ fn quantize<S: Source, T: Send, F: Form<T> + Sync>(
 ) {
     blocks.check(x.len(), y.len(), scales.len());
     for_each_band(x, blocks, y, scales, |x, scales, y| {
-        let band = Band { x, blocks, recipe, form, y, scales };
+        let (columns, width) = (blocks.columns, blocks.block[1]);
+        let band = Band { x, columns, width, recipe, form, y, scales };
         pass::run(band, format, Overflow::SaturateFinite);
     });
 }
