@@ -1,6 +1,6 @@
 //! Matrices, row by row in memory, with a scale for each block.
 //!
-//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`]. With the feature `rayon` the functions here run on rayon's
+//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`](crate::scale::of_block). With the feature `rayon` the functions here run on rayon's
 //! current pool; results do not depend on the number of threads.
 
 use super::block_pass::Band;
