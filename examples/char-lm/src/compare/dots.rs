@@ -63,7 +63,10 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Result<(), Box<dyn std::er
         .configure_mesh()
         .disable_y_mesh()
         .x_desc("difference in %: a dot for each seed, the mean with its 95% interval")
-        .x_label_formatter(&|percent| format!("{percent:+.1}"))
+        .x_label_formatter(&|percent| match percent.abs() < 0.05 {
+            true => "0".into(),
+            false => format!("{percent:+.1}"),
+        })
         .y_labels(2 * rows + 1)
         .y_label_formatter(&name)
         .bold_line_style(GRID)
