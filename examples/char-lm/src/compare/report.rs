@@ -198,7 +198,7 @@ mod tests {
     use crate::compare::{differences, dots, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 1] = ["recipes"];
+    const FOLDERS: [&str; 3] = ["recipes", "recipes-best", "confirmed"];
 
     /// The comparison in `results`.
     fn committed() -> Comparison {
