@@ -14,10 +14,7 @@ pub fn from_amax(amax: f32, format: Fp8Format, rounding: ScaleRounding) -> u8 {
     }
     let emax = log2_down(format.max());
     let exponent = match rounding {
-        ScaleRounding::Rceil => match amax / format.max() {
-            0.0 => -127,
-            quotient => log2_up(quotient),
-        },
+        ScaleRounding::Rceil => return (round_up(amax / format.max()).to_bits() >> 23) as u8,
         ScaleRounding::Floor => log2_down(amax) - emax,
         ScaleRounding::Ceil => log2_up(amax) - emax,
         ScaleRounding::Even => {

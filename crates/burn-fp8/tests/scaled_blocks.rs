@@ -110,6 +110,9 @@ fn parts_that_do_not_fit_are_refused() {
         "powers of two, one byte each: use Recipe::mxfp8()",
     );
     refused(Matrix::quantize_blocks(x(), E4M3, [1, 0], Recipe::mxfp8()), "no elements");
+    let quantized = |recipe| Matrix::quantize_blocks(x(), E4M3, [1, 64], recipe);
+    refused(quantized(Recipe::delayed()), "without a history; use Recipe::current()");
+    refused(quantized(Recipe::current().with_margin(65)), "65");
     let error = Fp8Tensor::quantize_rows(Tensor::<Flex, 1>::ones([4], &device), E4M3);
     assert!(error.expect_err("refused").to_string().contains("[4] are no rows and columns"));
 }

@@ -11,7 +11,10 @@ use burn_cubecl::cubecl::wgpu::WgpuRuntime;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8LinearConfig};
 use burn_fp8::optim::Fp8Optimizer;
-use common::{Random, blocks, delayed, fused, golden, published, rowwise, special, tensor, values};
+use common::{
+    Random, blocks, delayed, fused, golden, published, rowwise, scaled_blocks, special, tensor,
+    values,
+};
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -61,6 +64,13 @@ fn products_with_scales_of_blocks_are_those_of_other_libraries() {
     blocks::shapes_and_orders_agree::<Unfused>();
     blocks::outliers_stay_in_their_blocks::<Unfused>();
     blocks::native_is_refused_in_words::<Unfused>();
+}
+
+#[test]
+fn products_of_tensors_in_blocks_are_those_of_torchao_and_f64() {
+    scaled_blocks::products_are_those_of_torchao::<Unfused>();
+    scaled_blocks::products_are_those_of_f64::<Unfused>();
+    scaled_blocks::rows_are_those_quantized_by_themselves::<Unfused>();
 }
 
 #[test]
@@ -133,7 +143,7 @@ fn scaled_products_of_special_values() {
 mod fusion {
     use burn::backend::Wgpu;
 
-    use super::{blocks, delayed, fused, golden, published, rowwise, special};
+    use super::{blocks, delayed, fused, golden, published, rowwise, scaled_blocks, special};
 
     #[test]
     fn scaled_products_equal_those_of_torch() {
@@ -181,6 +191,13 @@ mod fusion {
         rowwise::shapes_and_orders_agree::<Wgpu>();
         rowwise::non_finite_values_stay_in_their_rows::<Wgpu>();
         rowwise::outliers_cost_less_than_with_a_scale_per_tensor::<Wgpu>();
+    }
+
+    #[test]
+    fn products_of_tensors_in_blocks_are_those_of_torchao_and_f64() {
+        scaled_blocks::products_are_those_of_torchao::<Wgpu>();
+        scaled_blocks::products_are_those_of_f64::<Wgpu>();
+        scaled_blocks::rows_are_those_quantized_by_themselves::<Wgpu>();
     }
 
     #[test]

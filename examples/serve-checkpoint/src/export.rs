@@ -10,8 +10,10 @@ use indicatif::ProgressIterator;
 ///
 /// All of it is in memory at once.
 pub fn write(checkpoint: &Checkpoint, folder: &Path) -> Result<String> {
-    let layers = checkpoint.layers().iter().progress().with_message("layers");
-    let layers: Vec<(&str, QuantizedLinear)> = layers
+    let layers: Vec<(&str, QuantizedLinear)> = checkpoint
+        .layers()
+        .iter()
+        .progress()
         .map(|layer| Ok((&layer.name[..], checkpoint.linear(&layer.name)?)))
         .collect::<Result<_>>()?;
     let others: Vec<PlainTensor> = checkpoint
@@ -21,9 +23,7 @@ pub fn write(checkpoint: &Checkpoint, folder: &Path) -> Result<String> {
         .collect::<Result<_>>()?;
     let mut export = Export::new();
     for (name, layer) in &layers {
-        export.linear(name, layer).with_context(|| {
-            format!("{name}: scales of blocks are not written; per tensor and per output they are")
-        })?;
+        export.linear(name, layer).with_context(|| format!("{name} cannot be exported"))?;
     }
     for tensor in &others {
         let info = tensor.info();

@@ -9,7 +9,7 @@ use crate::epilogue::{Finish, Part};
 use crate::kernel::{Kernel, Size, WIDTH};
 use crate::pack::STEP;
 use crate::product::Product;
-use crate::scaled::Scaled;
+use crate::scaled::PartScales;
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -97,6 +97,7 @@ fn compute<K: Kernel>(
     ]);
     let (sums, totals) = sums.split_at_mut(tiles * tile);
 
+    let mut scales = PartScales::default();
     let mut block = next(0);
     loop {
         let length = block.len().next_multiple_of(STEP);
@@ -109,6 +110,11 @@ fn compute<K: Kernel>(
             if let Some(powers) = &rhs.powers {
                 kernel.shift_right(powers, columns.clone(), block.clone(), right);
             }
+        }
+        // Whether a block with scales has been summed.
+        let is_summed = block.end == k || block.end.is_multiple_of(along);
+        if let Some(blocks) = product.blocks.as_ref().filter(|_| is_summed) {
+            scales.look_up(blocks, rows.clone(), columns.clone(), block.start);
         }
         for i in 0..down {
             for j in 0..across {
@@ -124,17 +130,17 @@ fn compute<K: Kernel>(
                     sums,
                     !block.start.is_multiple_of(along),
                 );
-                let start = [rows.start + first, columns.start + j * WIDTH];
-                let width = WIDTH.min(columns.len() - j * WIDTH);
-                if let Some(blocks) = &product.blocks {
+                if product.blocks.is_some() {
                     let totals = &mut totals[index * tile..][..tile];
-                    if block.end == k || block.end.is_multiple_of(along) {
-                        let scales = Scaled::new(blocks, start, [height, width], block.start);
-                        kernel.add_scaled(&scales, sums, totals, block.start < along);
+                    if is_summed {
+                        let scales = scales.tile(first..first + height, j * WIDTH);
+                        kernel.add_scaled(scales, sums, totals, block.start < along);
                     }
                     sums = totals;
                 }
                 if block.end == k {
+                    let start = [rows.start + first, columns.start + j * WIDTH];
+                    let width = WIDTH.min(columns.len() - j * WIDTH);
                     let part = Part { batch, start, size: [height, width] };
                     kernel.finish(finish, part, sums);
                 }

@@ -164,7 +164,13 @@ impl Kernel for Amx {
         unsafe { tiles::multiply(self, left, right, size, sums, accumulate) }
     }
 
-    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+    fn add_scaled(
+        &mut self,
+        scales: Scaled<'_>,
+        sums: &[f32],
+        totals: &mut [f32],
+        overwrite: bool,
+    ) {
         // SAFETY: whoever made this kernel has promised the instructions.
         unsafe { add_scaled_avx512(scales, sums, totals, overwrite) }
     }

@@ -106,7 +106,13 @@ impl Kernel for Avx512 {
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
     }
 
-    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+    fn add_scaled(
+        &mut self,
+        scales: Scaled<'_>,
+        sums: &[f32],
+        totals: &mut [f32],
+        overwrite: bool,
+    ) {
         // SAFETY: whoever made this kernel has promised the instructions.
         unsafe { add_scaled_avx512(scales, sums, totals, overwrite) }
     }
@@ -126,7 +132,7 @@ pub(super) fn finish_avx512(finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
 /// Scales of blocks, compiled for AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) fn add_scaled_avx512(
-    scales: &Scaled,
+    scales: Scaled<'_>,
     sums: &[f32],
     totals: &mut [f32],
     overwrite: bool,

@@ -83,7 +83,13 @@ pub(crate) trait Kernel {
     );
 
     /// Adds sums `[rows][32]` over a block of K, times the scales of the block, to totals, or overwrites these.
-    fn add_scaled(&mut self, scales: &Scaled, sums: &[f32], totals: &mut [f32], overwrite: bool) {
+    fn add_scaled(
+        &mut self,
+        scales: Scaled<'_>,
+        sums: &[f32],
+        totals: &mut [f32],
+        overwrite: bool,
+    ) {
         scales.add(sums, totals, overwrite);
     }
 

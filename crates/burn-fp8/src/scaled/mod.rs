@@ -6,6 +6,7 @@ mod file;
 mod matmul;
 mod options;
 mod output;
+mod quantize;
 mod scales;
 mod tensor;
 
