@@ -228,7 +228,7 @@ fn amax_elements(
 /// The largest of some magnitudes, or of those that are finite. The rare case costs a branch that is not taken.
 #[cube]
 #[allow(clippy::collapsible_if, reason = "the outer one is decided when the kernel is compiled")]
-fn counted(magnitudes: &Sequence<Quad>, #[comptime] non_finite: NonFinite) -> u32 {
+pub(crate) fn counted(magnitudes: &Sequence<Quad>, #[comptime] non_finite: NonFinite) -> u32 {
     let mut largest = bits::largest(magnitudes);
     if comptime!(non_finite == NonFinite::Excluded) {
         if largest >= INFINITY {

@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::scale::{scale_args, scale_of};
-use crate::tensor::{Scalar, check_words};
+use crate::tensor::{Scalar, check_codes};
 use crate::unit::Values;
 
 /// The numbers that `len` codes stand for, as `output`: multiplied by the scale in f32, where there is one, and rounded once more
@@ -27,14 +27,10 @@ pub fn dequantize<R: Runtime>(
     scale: Option<&Scalar>,
     output: Element,
 ) -> Result<Handle, KernelError> {
-    let (words, held) = (len.div_ceil(4), codes.size_in_used());
     if len == 0 {
         return Err(KernelError::Empty { shape: vec![0] });
     }
-    if (4 * words) as u64 > held {
-        return Err(KernelError::Codes { len, held });
-    }
-    check_words(codes)?;
+    let words = check_codes(codes, len)?;
     scale.map_or(Ok(()), Scalar::check)?;
     let address = address_type(client, len as u64)?;
     let values = Words::for_elements(client, len, output.size());
@@ -74,14 +70,7 @@ fn decode_words<X: Size>(
     let position = ABSOLUTE_POS;
     if position < words {
         let scale = scale_of(scale, given);
-        let word = codes[position];
-        let mut codes = Quad::new(0u32);
-        #[unroll]
-        for i in 0..4usize {
-            codes[i] = word >> comptime!(8 * i as u32).runtime();
-        }
-        let magnitude = bits::decode(codes & Quad::new(0x7F), format);
-        let value = magnitude | ((codes & Quad::new(0x80)) << Quad::new(24));
+        let value = bits::decode_word(codes[position], format);
         let mut quads = Sequence::<Quad>::new();
         quads.push(bits::finish(value, scale, output.element, output.scaled));
         let mut stored = Vector::<u32, X>::empty();

@@ -46,8 +46,20 @@ pub enum KernelError {
         /// The bytes of the buffer.
         held: u64,
     },
+    /// Blocks are those of the last two dimensions, and scales of MXFP8 are a matrix.
+    #[error("a tensor of shape {shape:?} is no matrix, whose blocks have scales; reshape it")]
+    NoMatrix {
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// A block has no elements.
+    #[error("blocks of {} × {} elements have none; they take one at least each way", block[0], block[1])]
+    Block {
+        /// Its rows and columns.
+        block: [usize; 2],
+    },
     /// A tensor of f32 is needed.
-    #[error("a product of values is f32, this tensor is {element}; cast it first")]
+    #[error("products of values and scales are f32, this tensor is {element}; cast it first")]
     Element {
         /// The type of its elements.
         element: Element,

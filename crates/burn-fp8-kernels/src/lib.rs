@@ -7,6 +7,9 @@
 //! | [`quantize_matrix`] | padded codes of a matrix, of the transposed matrix or both | 3, or 1 with a given scale |
 //! | [`quantize_dequantize`] | values times the scale, in one type of three | 1 |
 //! | [`dequantize`] | codes to numbers, times a scale if wanted | 1 |
+//! | [`quantize_blocks`] | codes, and a scale for each block of a matrix | 1 or 2 |
+//! | [`dequantize_blocks`] | codes times the scales of their blocks | 1 |
+//! | [`tile_e8m0`] | scales of MXFP8 as cuBLASLt reads them | 1 |
 //! | [`rescale`] | a product of values times both scales, in one type of three | 1 |
 //!
 //! Tensors come as an [`Input`]: f32, f16 or bf16, of any shape and strides. Scales and amaxes stay on the device; nothing is read
@@ -45,6 +48,7 @@
 
 mod amax;
 mod bits;
+mod blocks;
 mod dequantize;
 mod element;
 mod error;
@@ -57,9 +61,11 @@ mod rescale;
 mod scale;
 mod strided;
 mod tensor;
+mod tile_e8m0;
 mod unit;
 
 pub use amax::{NonFinite, amax};
+pub use blocks::{BlockCodes, QuantizedBlocks, dequantize_blocks, quantize_blocks};
 pub use burn_fp8_core::{Layouts, PADDING};
 pub use dequantize::dequantize;
 pub use element::Element;
@@ -69,6 +75,7 @@ pub use quantize::{Outputs, Quantized, quantize, quantize_dequantize};
 pub use rescale::rescale;
 pub use scale::ScaleRule;
 pub use tensor::{Input, Scalar};
+pub use tile_e8m0::tile_e8m0;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -151,7 +151,12 @@ fn given_bits(from: &ComptimeOption<Array<f32>>) -> u32 {
 
 /// [`burn_fp8_core::scale::from_amax`], bit for bit where the device keeps f32 subnormals.
 #[cube]
-fn from_amax(amax: u32, max_code: f32, margin: f32, #[comptime] power_of_two: bool) -> f32 {
+pub(crate) fn from_amax(
+    amax: u32,
+    max_code: f32,
+    margin: f32,
+    #[comptime] power_of_two: bool,
+) -> f32 {
     let exact = u32::reinterpret(f32::reinterpret(amax) / max_code * margin);
     let smallest = comptime!(MIN_SCALE.to_bits()).runtime();
     let bits = if comptime!(power_of_two) {
@@ -164,6 +169,6 @@ fn from_amax(amax: u32, max_code: f32, margin: f32, #[comptime] power_of_two: bo
 }
 
 /// `2^exponent` for exponents in -126..=127.
-fn power_of_two(exponent: i32) -> f32 {
+pub(crate) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }

@@ -64,6 +64,19 @@ pub(crate) fn check_words(handle: &Handle) -> Result<(), KernelError> {
     }
 }
 
+/// Checks that a buffer holds codes, and returns how many words they take.
+pub(crate) fn check_codes(codes: &Handle, len: usize) -> Result<usize, KernelError> {
+    if len as u64 > MOST_ELEMENTS {
+        return Err(KernelError::TooLarge { elements: len as u64, needed: AddressType::U64 });
+    }
+    let (words, held) = (len.div_ceil(4), codes.size_in_used());
+    if (4 * words) as u64 > held {
+        return Err(KernelError::Codes { len, held });
+    }
+    check_words(codes)?;
+    Ok(words)
+}
+
 /// A number that a kernel is given, from the host or from the device, never read back.
 #[derive(Clone, Debug)]
 pub enum Scalar {

@@ -26,3 +26,15 @@ pub(crate) fn decode(code: Quad, #[comptime] format: Fp8Format) -> Quad {
         }
     }
 }
+
+/// The f32 bits of the numbers that the four codes of a word stand for, the first in its lowest byte.
+#[cube]
+pub(crate) fn decode_word(word: u32, #[comptime] format: Fp8Format) -> Quad {
+    let mut codes = Quad::new(0u32);
+    #[unroll]
+    for i in 0..4usize {
+        codes[i] = word >> comptime!(8 * i as u32).runtime();
+    }
+    let magnitude = decode(codes & Quad::new(0x7F), format);
+    magnitude | ((codes & Quad::new(0x80)) << Quad::new(24))
+}

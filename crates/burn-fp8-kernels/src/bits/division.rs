@@ -15,10 +15,12 @@ pub enum Division {
     /// NVRTC expands each division by itself: a reciprocal, a check and a branch for every element. This takes five
     /// instructions.
     Reciprocal,
+    /// Multiplies by the reciprocal, for scales that are powers of two: the product is the quotient, bit for bit.
+    PowerOfTwo,
 }
 
 impl Division {
-    /// The way that suits a runtime.
+    /// The way that suits a runtime, for any scale.
     pub(crate) fn of<R: Runtime>(client: &ComputeClient<R>) -> Self {
         match R::name(client) {
             "cuda" => Self::Reciprocal,
@@ -27,11 +29,13 @@ impl Division {
     }
 }
 
-/// A scale, prepared for divisions by it.
+/// Scales of four elements, prepared for divisions by them.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Divisor {
-    scale: f32,
-    reciprocal: f32,
+    scale: Vector<f32, Const<4>>,
+    /// CubeCL has no sign change of vectors in CUDA C++.
+    negative: Vector<f32, Const<4>>,
+    reciprocal: Vector<f32, Const<4>>,
     in_range: bool,
 }
 
@@ -39,16 +43,59 @@ pub(crate) struct Divisor {
 const SMALLEST: u32 = (127 - 80) << 23;
 /// The distance from there to 2^100, in bits.
 const RANGE: u32 = 180 << 23;
+/// 2^-127, a subnormal number.
+const HALF_OF_SMALLEST: u32 = 1 << 22;
 
-/// Prepares a scale: positive, normal, finite.
+/// Prepares a scale that all elements share: positive, normal, finite. A power of two may also be 2^-127.
 #[cube]
 pub(crate) fn divisor(scale: f32, #[comptime] division: Division) -> Divisor {
+    let reciprocal = reciprocal_of(scale, division);
+    let in_range = is_in_range(scale, division);
+    Divisor {
+        scale: Vector::new(scale),
+        negative: Vector::new(-scale),
+        reciprocal: Vector::new(reciprocal),
+        in_range,
+    }
+}
+
+/// Prepares four scales, given as their bits.
+#[cube]
+pub(crate) fn divisor_of_each(scales: Quad, #[comptime] division: Division) -> Divisor {
+    let scale = Vector::<f32, Const<4>>::reinterpret(scales);
+    let mut negative = Vector::<f32, Const<4>>::empty();
+    let mut reciprocal = Vector::<f32, Const<4>>::empty();
+    let mut in_range = true.runtime();
+    #[unroll]
+    for i in 0..4usize {
+        negative[i] = -scale[i];
+        reciprocal[i] = reciprocal_of(scale[i], division);
+        in_range = in_range && is_in_range(scale[i], division);
+    }
+    Divisor { scale, negative, reciprocal, in_range }
+}
+
+/// The reciprocal, where the division needs one.
+#[cube]
+fn reciprocal_of(scale: f32, #[comptime] division: Division) -> f32 {
+    match division {
+        Division::Operator => scale,
+        Division::Reciprocal => 1.0f32 / scale,
+        Division::PowerOfTwo => {
+            // The exponent with its sign changed. That of 2^127 is subnormal, and so is that of 2^-127, whose bits have none.
+            let exponent = comptime!(254u32).runtime() - (u32::reinterpret(scale) >> 23);
+            f32::reinterpret(select(exponent == 0, HALF_OF_SMALLEST, exponent << 23))
+        }
+    }
+}
+
+/// Whether [`corrected`] divides by a scale.
+#[cube]
+fn is_in_range(scale: f32, #[comptime] division: Division) -> bool {
     if comptime!(division == Division::Reciprocal) {
-        let reciprocal = 1.0f32 / scale;
-        let in_range = u32::reinterpret(scale) - SMALLEST <= RANGE;
-        Divisor { scale, reciprocal, in_range }
+        u32::reinterpret(scale) - SMALLEST <= RANGE
     } else {
-        Divisor { scale, reciprocal: 1.0f32, in_range: true }
+        true.runtime()
     }
 }
 
@@ -63,23 +110,24 @@ pub(crate) fn divide(
     let x = Vector::<f32, Const<4>>::reinterpret(magnitude);
     if comptime!(division == Division::Reciprocal) {
         if divisor.in_range {
-            let quotient = corrected(x, divisor.scale, divisor.reciprocal);
+            let quotient = corrected(x, divisor.negative, divisor.reciprocal);
             let limit = Vector::<f32, Const<4>>::new(limit.runtime());
             // CUDA's minimum is the other number where one is NaN, and takes the magnitude at no cost.
             Quad::reinterpret(min(quotient.abs(), limit))
         } else {
-            divide_by(x, divisor.scale, limit)
+            clip(x / divisor.scale, limit)
         }
+    } else if comptime!(division == Division::PowerOfTwo) {
+        clip(x * divisor.reciprocal, limit)
     } else {
-        divide_by(x, divisor.scale, limit)
+        clip(x / divisor.scale, limit)
     }
 }
 
-/// The operator. The order of non-negative floats is that of their bits, and NaN, whatever its sign, comes after infinity.
+/// The order of non-negative floats is that of their bits, and NaN, whatever its sign, comes after infinity.
 #[cube]
-fn divide_by(x: Vector<f32, Const<4>>, scale: f32, #[comptime] limit: f32) -> Quad {
-    let quotient = Quad::reinterpret(x / Vector::<f32, Const<4>>::new(scale));
-    min(quotient, Quad::new(comptime!(limit.to_bits()).runtime()))
+fn clip(quotient: Vector<f32, Const<4>>, #[comptime] limit: f32) -> Quad {
+    min(Quad::reinterpret(quotient), Quad::new(comptime!(limit.to_bits()).runtime()))
 }
 
 /// `x / scale` by Markstein's theorem: with the correctly rounded reciprocal `r`, and `q` within a unit in the last place of the
@@ -89,12 +137,14 @@ fn divide_by(x: Vector<f32, Const<4>>, scale: f32, #[comptime] limit: f32) -> Qu
 /// With a scale of at least 2^-80, whatever underflows has a quotient below 2^-18, whose code is zero in both formats, and stays
 /// there. (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.)
 #[cube]
-fn corrected(x: Vector<f32, Const<4>>, scale: f32, reciprocal: f32) -> Vector<f32, Const<4>> {
-    let r = Vector::<f32, Const<4>>::new(reciprocal);
-    let negative = Vector::<f32, Const<4>>::new(-scale);
-    let quotient = x * r;
-    let quotient = fma(fma(negative, quotient, x), r, quotient);
-    fma(fma(negative, quotient, x), r, quotient)
+fn corrected(
+    x: Vector<f32, Const<4>>,
+    negative: Vector<f32, Const<4>>,
+    reciprocal: Vector<f32, Const<4>>,
+) -> Vector<f32, Const<4>> {
+    let quotient = x * reciprocal;
+    let quotient = fma(fma(negative, quotient, x), reciprocal, quotient);
+    fma(fma(negative, quotient, x), reciprocal, quotient)
 }
 
 #[cfg(test)]

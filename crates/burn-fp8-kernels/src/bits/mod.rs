@@ -6,14 +6,14 @@
 
 mod constants;
 mod decoding;
-pub(crate) mod division;
+mod division;
 mod encoding;
 mod narrowing;
 mod units;
 
 pub(crate) use constants::{INFINITY, QUIET_NAN};
-pub(crate) use decoding::decode;
-pub(crate) use division::{Divisor, divisor};
+pub(crate) use decoding::{decode, decode_word};
+pub(crate) use division::{Division, Divisor, divisor, divisor_of_each};
 pub(crate) use encoding::{Encoding, encode, repair};
 pub(crate) use narrowing::{finish, output_word};
 pub(crate) use units::{

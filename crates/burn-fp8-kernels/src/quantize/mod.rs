@@ -196,4 +196,4 @@ fn in_tiles<R: Runtime>(
 }
 
 #[cfg(all(test, feature = "wgpu"))]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
 
 use super::*;
-use crate::bits::division::Division;
+use crate::bits::Division;
 use crate::tensor::Scalar;
 use burn_fp8_core::slice;
 use burn_fp8_test_support::skip_unless_required;
@@ -15,7 +15,7 @@ fn fuse(terms: &Array<f32>, sum: &mut Array<f32>) {
     sum[0] = fma(terms[0], terms[1], terms[2]);
 }
 
-fn fuses(client: &ComputeClient<WgpuRuntime>) -> bool {
+pub(crate) fn fuses(client: &ComputeClient<WgpuRuntime>) -> bool {
     let a = 1.0 + f32::EPSILON;
     let terms: Vec<u8> = [a, a, -1.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
     let (terms, sum) = (client.create_from_slice(&terms), client.empty(4));

@@ -11,19 +11,19 @@ const FORMAT: Fp8Format = Fp8Format::E4M3;
 const SCALE: f32 = 0.37;
 
 /// A view: how many elements there are in memory, bytes before the first, shape and strides.
-struct View {
+pub struct View {
     memory: usize,
     offset: usize,
-    shape: Vec<usize>,
-    strides: Vec<usize>,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
 }
 
 impl View {
-    fn contiguous(shape: &[usize]) -> Self {
+    pub fn contiguous(shape: &[usize]) -> Self {
         Self::strided(shape, &contiguous(shape))
     }
 
-    fn strided(shape: &[usize], strides: &[usize]) -> Self {
+    pub fn strided(shape: &[usize], strides: &[usize]) -> Self {
         let last: usize = shape.iter().zip(strides).map(|(size, stride)| (size - 1) * stride).sum();
         Self { memory: last + 1, offset: 0, shape: shape.into(), strides: strides.into() }
     }
@@ -35,7 +35,17 @@ impl View {
 
     /// The tensor, and what it holds in row-major order.
     fn hold(&self, client: &Client, element: Element) -> (Held, Vec<f32>) {
-        let x = spread(self.memory, 12, self.memory as u64);
+        self.hold_of(client, element, |len| spread(len, 12, len as u64))
+    }
+
+    /// The same, with other numbers.
+    pub fn hold_of(
+        &self,
+        client: &Client,
+        element: Element,
+        numbers: impl FnOnce(usize) -> Vec<f32>,
+    ) -> (Held, Vec<f32>) {
+        let x = numbers(self.memory);
         let (mut held, x) = Held::new(client, &x, &[self.memory], element);
         held.handle = held.handle.offset_start((self.offset * element.size()) as u64);
         (held.shape, held.strides) = (self.shape.clone(), self.strides.clone());
@@ -44,7 +54,7 @@ impl View {
     }
 }
 
-fn views() -> Vec<View> {
+pub fn views() -> Vec<View> {
     let contiguous = [
         &[][..],
         &[1],

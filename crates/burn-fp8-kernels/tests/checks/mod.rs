@@ -1,6 +1,7 @@
 //! What is checked on every runtime: each test target names its runtime `TestRuntime`, and makes tests of all checks with [`tests`].
 //! Here are a device, and tensors on it.
 
+pub mod blocks;
 pub mod conversions;
 pub mod layouts;
 pub mod quantize;
@@ -35,6 +36,15 @@ macro_rules! tests {
                 matrices_are_padded_and_transposed
                 large_grids
                 tall_matrices
+            }
+            blocks {
+                codes_and_scales_of_every_layout
+                every_recipe_and_block
+                every_amax
+                more_blocks_than_a_dimension_of_a_grid
+                codes_are_multiplied_by_the_scales_of_their_blocks
+                scales_of_mxfp8_are_tiled
+                what_has_no_blocks_is_an_error
             }
             conversions {
                 every_code_is_decoded

@@ -88,6 +88,31 @@ pub fn spread(len: usize, exponent: i32, seed: u64) -> Vec<f32> {
         .collect()
 }
 
+/// Runs of 16 numbers that are hard in different ways: any bits, zeros of both signs, nothing finite, subnormals, one outlier, and
+/// magnitudes at which the rounding of a scale turns, with ties among their quotients.
+pub fn adversarial(len: usize, seed: u64) -> Vec<f32> {
+    let bits = random_bits(2 * len, seed);
+    let number = |i: usize| {
+        let [kind, random] = [bits[len + i / 16], bits[i]].map(f32::to_bits);
+        let sign = random & 0x8000_0000;
+        let magnitude = match kind % 8 {
+            0 => random & 0x7FFF_FFFF,
+            1 => 0,
+            2 => 0x7F80_0000 | (random & 0x40_0000),
+            3 => random & 0x7F_FFFF,
+            4 if i % 16 == (kind >> 8) as usize % 16 => 0x7000_0000 | (random & 0x7F_FFFF),
+            4 | 5 => 0x3F00_0000 | (random & 0xFF_FFFF),
+            _ => {
+                let mantissas = [0, 3 << 21, (3 << 21) + 1, 0x78_0000, 0x77_FFFF, 0x7F_FFFF];
+                let exponent = 60 + (kind >> 8) % 150 - (random >> 8) % 12;
+                (exponent << 23) | mantissas[random as usize % mantissas.len()]
+            }
+        };
+        f32::from_bits(sign | magnitude)
+    };
+    (0..len).map(number).collect()
+}
+
 /// Bits, with every NaN made equal.
 pub fn comparable(x: f32) -> u32 {
     if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }

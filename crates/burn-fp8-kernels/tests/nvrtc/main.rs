@@ -3,6 +3,7 @@
 //! Needs no GPU and no driver: `CUDA_PATH` names a folder with `include` and `lib`, as `.ci/fetch-cuda` makes one. Without it the
 //! sources are generated and looked at, and compiling them is skipped; that fails where `BURN_FP8_REQUIRE_NVRTC` is 1.
 
+mod blocks;
 mod compiler;
 mod runtime;
 mod variants;

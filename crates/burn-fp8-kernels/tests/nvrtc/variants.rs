@@ -6,10 +6,11 @@ use burn_fp8_kernels::{
     quantize_dequantize, quantize_matrix, rescale,
 };
 
+use super::blocks::blocks;
 use super::runtime::Client;
 
-const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
-const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
+pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
+pub const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
 const OVERFLOWS: [Overflow; 3] =
     [Overflow::Saturate, Overflow::SaturateFinite, Overflow::NonSaturating];
 
@@ -22,17 +23,17 @@ pub struct Expected {
 }
 
 /// A layout, as kernels tell layouts apart.
-struct Layout {
+pub struct Layout {
     shape: Vec<usize>,
     strides: Vec<usize>,
 }
 
-fn layout(shape: &[usize], strides: &[usize]) -> Layout {
+pub fn layout(shape: &[usize], strides: &[usize]) -> Layout {
     Layout { shape: shape.into(), strides: strides.into() }
 }
 
 /// In units, in units with gaps, elements of two dimensions and of three; and more than 2^32 elements.
-fn layouts() -> [Layout; 5] {
+pub fn layouts() -> [Layout; 5] {
     [
         layout(&[1024, 1024], &[1024, 1]),
         layout(&[1024, 1024], &[2048, 1]),
@@ -42,13 +43,13 @@ fn layouts() -> [Layout; 5] {
     ]
 }
 
-struct Launcher<'a> {
-    client: &'a Client,
-    launches: usize,
+pub struct Launcher<'a> {
+    pub client: &'a Client,
+    pub launches: usize,
 }
 
 impl Launcher<'_> {
-    fn run(
+    pub fn run(
         &mut self,
         layout: &Layout,
         element: Element,
@@ -87,6 +88,7 @@ pub fn launch_all(client: &Client) -> Expected {
         delayed(&mut launcher),
         matrices(&mut launcher),
         conversions(&mut launcher),
+        blocks(&mut launcher),
     ];
     let dividing = kernels.iter().map(|[_, dividing]| dividing).sum();
     let kernels = kernels.iter().map(|[kernels, _]| kernels).sum();

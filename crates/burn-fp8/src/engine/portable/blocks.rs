@@ -31,7 +31,7 @@ impl Grid {
     }
 
     /// The shape of the scales of a tensor of this shape.
-    fn of_scales(&self, shape: &Shape) -> Shape {
+    pub(crate) fn of_scales(&self, shape: &Shape) -> Shape {
         let mut scales = shape.clone();
         let rank = shape.num_dims();
         [scales[rank - 2], scales[rank - 1]] = self.blocks();

@@ -1,0 +1,117 @@
+//! Blocks of one row that lie side by side in memory, in whole 16-byte units: measured and encoded in one read.
+
+use cubecl::prelude::*;
+
+use super::rule::{Factors, Rule, scale_bits};
+use crate::amax::{NonFinite, counted};
+use crate::bits::{self, Encoding, Quad};
+use crate::element::Element;
+use crate::launch::CUBE;
+use crate::strided::offset_of;
+use crate::unit::quantize_unit;
+
+/// What a kernel does, known when it is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Job {
+    pub(super) element: Element,
+    pub(super) encoding: Encoding,
+    pub(super) rule: Rule,
+    /// How many units of a cube share a block.
+    team: usize,
+    /// How many loads each of them has in flight.
+    loads: usize,
+}
+
+impl Job {
+    /// For blocks of this many elements, where a few units of a cube can share one.
+    pub(super) fn new(
+        element: Element,
+        encoding: Encoding,
+        rule: Rule,
+        block: usize,
+    ) -> Option<Self> {
+        const MOST_LOADS: usize = 4;
+        const LARGEST_TEAM: usize = 32;
+        let units = block / element.per_unit();
+        let suits = block.is_multiple_of(element.per_unit()) && units.is_power_of_two();
+        let loads = units.min(MOST_LOADS);
+        let job = suits.then(|| Self { element, encoding, rule, team: units / loads, loads })?;
+        (job.team <= LARGEST_TEAM).then_some(job)
+    }
+
+    /// The cubes for this many blocks.
+    pub(super) fn cubes(&self, blocks: usize) -> usize {
+        (blocks * self.team).div_ceil(CUBE as usize)
+    }
+}
+
+/// Codes row by row, `W` words at a time, and a scale for each block.
+///
+/// The units of a block read side by side, and hold what they read until all of them know its scale.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn encode_row_blocks<W: Size>(
+    input: &Array<Quad>,
+    codes: &mut Array<Vector<u32, W>>,
+    scales: &mut Array<u32>,
+    factors: Factors,
+    blocks: usize,
+    blocks_of_row: usize,
+    columns: usize,
+    sizes: Sequence<usize>,
+    strides: Sequence<usize>,
+    #[comptime] job: Job,
+) {
+    let (team, loads) = comptime!((job.team, job.loads));
+    let per_unit = comptime!(job.element.per_unit());
+    let block = ABSOLUTE_POS / team;
+    let member = UNIT_POS % comptime!(team as u32);
+    let row = block / blocks_of_row;
+    let first = (block % blocks_of_row) * comptime!(team * loads) + member as usize;
+    let start = offset_of(row, &sizes, &strides) / per_unit;
+    let mut loaded = Sequence::<Quad>::new();
+    #[unroll]
+    for i in 0..loads {
+        let column = first + comptime!(i * team).runtime();
+        let mut words = Quad::new(0u32);
+        if block < blocks && column < columns {
+            words = input[start + column];
+        }
+        loaded.push(words);
+    }
+    let mut amax = 0u32;
+    #[unroll]
+    for i in 0..loads {
+        let magnitudes = bits::magnitudes(*loaded.index(i), job.element);
+        amax = max(amax, counted(&magnitudes, NonFinite::Excluded));
+    }
+    if comptime!(team > 1) {
+        let mut found = SharedMemory::<u32>::new(comptime!(CUBE as usize));
+        found[UNIT_POS as usize] = amax;
+        sync_cube();
+        let of_team = (UNIT_POS - member) as usize;
+        #[unroll]
+        for i in 0..team {
+            amax = max(amax, found[of_team + i]);
+        }
+    }
+    let scale = scale_bits(amax, &factors, job.rule);
+    if block < blocks && member == 0 {
+        scales[block] = scale;
+    }
+    let divisor = bits::divisor(f32::reinterpret(scale), job.encoding.division);
+    #[unroll]
+    for i in 0..loads {
+        let column = first + comptime!(i * team).runtime();
+        let words = *loaded.index(i);
+        let quantized = quantize_unit(words, &divisor, job.element, job.encoding, false);
+        if block < blocks && column < columns {
+            let mut packed = Vector::<u32, W>::empty();
+            #[unroll]
+            for word in 0..W::value() {
+                packed[word] =
+                    bits::pack(&quantized.codes, word) | bits::code_signs(words, job.element, word);
+            }
+            codes[row * columns + column] = packed;
+        }
+    }
+}
