@@ -279,6 +279,7 @@ pub fn scale_mode(mode: ScaleMode) -> i32 {
     match mode {
         ScaleMode::Scalar => c::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
         ScaleMode::OuterVector => c::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        ScaleMode::Vector32 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
         ScaleMode::Vector128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
         ScaleMode::Block128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F,
     }

@@ -113,7 +113,7 @@ pub struct Matrix {
     pub batch_stride: u64,
 }
 
-/// How A and B are scaled. Scales are f32 on the device, dequantization multipliers: `x ≈ code × scale`.
+/// How A and B are scaled. Scales lie on the device, dequantization multipliers: `x ≈ code × scale`. f32, but for those of [`BlockScale::Row32`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scales {
     /// No scale on the device: both are 1, or the caller has put them into alpha.
@@ -122,7 +122,7 @@ pub enum Scales {
     PerTensor,
     /// A scale for each row: `[M]` for A, `[N]` for B. cuBLAS: "outer vector scaling". Hopper, cuBLASLt 12.9.
     PerRow,
-    /// A scale for each block along K. Hopper, cuBLASLt 12.9.
+    /// A scale for each block along K. Blocks of 128: Hopper, cuBLASLt 12.9. Blocks of 32, for both operands or for none: Blackwell.
     Blocks {
         /// Of A.
         a: BlockScale,
@@ -131,15 +131,39 @@ pub enum Scales {
     },
 }
 
-/// The blocks of 128 along K that share a scale. `L = ⌈K / 128⌉`.
+/// The blocks along K that share a scale. `L` is how many there are: `⌈K / 32⌉` or `⌈K / 128⌉`.
 ///
-/// Layouts after the cuBLAS documentation, "128-element 1D and 128x128 2D Block Scaling For FP8 Data Types".
+/// Layouts after the cuBLAS documentation, "1D Block Scaling Factors Layout" for blocks of 32, and "128-element 1D and 128x128 2D Block Scaling For FP8 Data
+/// Types".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockScale {
+    /// 1×32, MXFP8: one byte of E8M0 each. Rows are padded to a multiple of 128 and `L` to a multiple of 4, which gives tiles of 128×4 scales, 512 bytes each,
+    /// row-major. In a tile that of row `r` and block `l` is byte `16 (r mod 32) + 4 ⌊r / 32⌋ + l`.
+    Row32,
     /// 1×128: row-major `[L, rows]`, so the scales of one column of blocks are contiguous.
     Row128,
     /// 128×128: row-major `[⌈rows / 128⌉, L₄]` where `L₄` is `L` rounded up to a multiple of 4.
     Square128,
+}
+
+impl BlockScale {
+    /// Elements along K.
+    pub const fn along(self) -> u64 {
+        match self {
+            Self::Row32 => 32,
+            Self::Row128 | Self::Square128 => 128,
+        }
+    }
+
+    /// The bytes of the scales of an operand of so many rows.
+    pub const fn bytes(self, rows: u64, k: u64) -> u64 {
+        let blocks = k.div_ceil(self.along());
+        match self {
+            Self::Row32 => rows.next_multiple_of(128) * blocks.next_multiple_of(4),
+            Self::Row128 => 4 * blocks * rows,
+            Self::Square128 => 4 * rows.div_ceil(128) * blocks.next_multiple_of(4),
+        }
+    }
 }
 
 /// What is done to the products before they are stored: bias, then activation.

@@ -106,6 +106,7 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
         Scales::None | Scales::PerTensor => 0,
         Scales::PerRow => 3,
         Scales::Blocks { a, b } => match if ours_is_a { a } else { b } {
+            BlockScale::Row32 => 2,
             BlockScale::Row128 => 4,
             BlockScale::Square128 => 5,
         },

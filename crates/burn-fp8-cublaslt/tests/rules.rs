@@ -85,6 +85,17 @@ fn scales() {
     breaks(Rule::ScaleBlocks, &["128×128"], |p| {
         p.scales = Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Square128 };
     });
+    breaks(Rule::ScaleBlocks, &["one of 128"], |p| {
+        p.scales = Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row128 };
+    });
+    let mx = |p: &mut ScaledMatmul| {
+        p.scales = Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row32 };
+    };
+    breaks(Rule::ScaleDevice, &["per block of 32", "sm_90", "10.0 or newer"], mx);
+    breaks_on(blackwell, Rule::ScaleOutput, &["E4M3"], |p| {
+        mx(p);
+        p.d.dtype = DataType::Fp8(E4M3);
+    });
     breaks(Rule::ScaleBlockShape, &["M is 30"], |p| {
         p.scales = BLOCKS;
         p.shape.m = 30;

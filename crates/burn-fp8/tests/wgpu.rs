@@ -213,6 +213,11 @@ mod fusion {
     }
 
     #[test]
+    fn blocks_are_those_of_slices() {
+        blocks::blocks_are_those_of_slices::<Wgpu>(false);
+    }
+
+    #[test]
     fn layers_train() {
         super::layers_leave_the_state_that_flex_leaves::<Wgpu>();
     }

@@ -41,15 +41,20 @@ static void columns(std::vector<SimRange>& ranges, const void* start, const Matr
     }
 }
 
-/// How many scales an operand has, of so many rows of the product.
+/// Elements along K that share a scale, where it is that of a block.
+static uint64_t along(int mode) { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ? 32 : 128; }
+
+/// The bytes of the scales of an operand, of so many rows of the product.
 static uint64_t scales_of(int mode, uint64_t rows, uint64_t k) {
-    uint64_t blocks = (k + 127) / 128;
+    uint64_t blocks = (k + along(mode) - 1) / along(mode);
     switch (mode) {
-    case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return rows;
-    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return rows * blocks;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return 4 * rows;
+    // A byte each, in whole tiles of 128×4.
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return 4 * rows * blocks;
     // Its columns of blocks are padded to a multiple of 4.
-    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return (rows + 127) / 128 * ((blocks + 3) / 4 * 4);
-    default: return 1;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return 4 * ((rows + 127) / 128) * ((blocks + 3) / 4 * 4);
+    default: return 4;
     }
 }
 
@@ -61,8 +66,8 @@ void ranges(const Product& product, std::vector<SimRange>& reads, std::vector<Si
     columns(reads, product.a, p.a);
     columns(reads, product.b, p.b);
     if (product.beta != 0) columns(reads, product.c, p.c);
-    if (p.scale_a) reads.push_back({p.scale_a, 4 * scales_of(p.scale_mode_a, p.a.columns, p.k())});
-    if (p.scale_b) reads.push_back({p.scale_b, 4 * scales_of(p.scale_mode_b, p.b.columns, p.k())});
+    if (p.scale_a) reads.push_back({p.scale_a, scales_of(p.scale_mode_a, p.a.columns, p.k())});
+    if (p.scale_b) reads.push_back({p.scale_b, scales_of(p.scale_mode_b, p.b.columns, p.k())});
     scalar(reads, p.scale_d);
     scalar(reads, p.aux_scale);
     if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) {
@@ -87,12 +92,18 @@ void ranges(const Product& product, std::vector<SimRange>& reads, std::vector<Si
     }
 }
 
-/// The factor of a block of 128 along K.
+/// The factor of a block along K.
 static float scale(const void* scales, int mode, uint64_t row, uint64_t rows, uint64_t block, uint64_t blocks) {
     if (!scales) return 1;
     auto factors = (const float*)scales;
     switch (mode) {
     case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return factors[row];
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: {
+        // "1D Block Scaling Factors Layout": the tile of the 128 rows and four blocks, then the place in it.
+        uint64_t tile = row / 128 * ((blocks + 3) / 4) + block / 4, outer = row % 128, inner = block % 4;
+        uint8_t byte = ((const uint8_t*)scales)[tile * 512 + outer % 32 * 16 + outer / 32 * 4 + inner];
+        return byte == 255 ? NAN : ldexpf(1, byte - 127);
+    }
     case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return factors[block * rows + row];
     case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return factors[row / 128 * ((blocks + 3) / 4 * 4) + block];
     default: return factors[0];
@@ -105,7 +116,7 @@ static double larger(double amax, double x) { return std::isnan(x) || std::isnan
 
 void multiply(const Product& product) {
     const Problem& p = product.problem;
-    uint64_t m = p.d.rows, n = p.d.columns, k = p.k(), blocks = (k + 127) / 128;
+    uint64_t m = p.d.rows, n = p.d.columns, k = p.k(), size = along(p.scale_mode_a), blocks = (k + size - 1) / size;
     float values_a[256], values_b[256];
     for (int code = 0; code < 256; code++) {
         values_a[code] = decode(code, p.a.type);
@@ -128,7 +139,7 @@ void multiply(const Product& product) {
                 double x = 0;
                 for (uint64_t block = 0; block < blocks; block++) {
                     float sum = 0;
-                    for (uint64_t l = block * 128; l < k && l < (block + 1) * 128; l++) sum += left[row * k + l] * right[l];
+                    for (uint64_t l = block * size; l < k && l < (block + 1) * size; l++) sum += left[row * k + l] * right[l];
                     x += (double)sum * scale(p.scale_a, p.scale_mode_a, row, m, block, blocks) * scale(p.scale_b, p.scale_mode_b, column, n, block, blocks);
                 }
                 x *= product.alpha;

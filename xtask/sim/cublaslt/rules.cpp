@@ -95,11 +95,16 @@ static const char* scales(const Problem& p, long device) {
     int modes[] = {p.scale_mode_a, p.scale_mode_b};
     for (int mode : modes) {
         if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) continue;
-        if (device != 90) return "scales of vectors or blocks in f32 are for compute capability 9.0";
+        bool mx = mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+        if (mx && device < 100) return "scales of blocks of 32 are for compute capability 10.0 and newer";
+        if (!mx && device != 90) return "scales of vectors or blocks in f32 are for compute capability 9.0";
+        // With blocks of 32 D would have scales of blocks too, by an attribute that this simulation does not know.
         if (is_fp8(p.d.type)) return "D is FP8 and scales are of vectors or blocks";
     }
     bool vectors = modes[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F || modes[1] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     if (vectors && modes[0] != modes[1]) return "one operand has a scale for each row, the other has not";
+    bool mx = modes[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 || modes[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    if (mx && modes[0] != modes[1]) return "one operand has a scale for each 32 elements, the other has not";
     bool scaled = modes[0] != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F || modes[1] != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
     if (scaled && (!p.scale_a || !p.scale_b)) return "no pointer to scales of vectors or blocks";
     bool squares = modes[0] == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && modes[1] == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;

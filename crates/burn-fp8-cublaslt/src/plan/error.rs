@@ -44,15 +44,15 @@ pub enum Rule {
     CType,
     /// The bias is BF16 for D in BF16 or F32, F16 for F16, and of C's type for FP8.
     BiasType,
-    /// Scales per row and per block exist on compute capability 9.0 alone.
+    /// Scales per row and per block of 128 exist on compute capability 9.0 alone, those of blocks of 32 from 10.0 on.
     ScaleDevice,
-    /// Scales per row and per block came with cuBLASLt 12.9 (<https://github.com/NVIDIA/CUDALibrarySamples/issues/310>).
+    /// Scales per row and per block of 128 came with cuBLASLt 12.9 (<https://github.com/NVIDIA/CUDALibrarySamples/issues/310>).
     ScaleLibrary,
-    /// Scales per row and per block exclude D in FP8.
+    /// Scales per row and per block of 128 exclude D in FP8. With blocks of 32 D has scales of blocks too, which this crate does not ask for.
     ScaleOutput,
-    /// 128×128 blocks on both sides are not supported.
+    /// 128×128 blocks on both sides are not supported, nor are blocks of 32 on one side.
     ScaleBlocks,
-    /// With scales per block M and N are multiples of 4.
+    /// With scales per block of 128 M and N are multiples of 4.
     ScaleBlockShape,
     /// Scales per row and per block are documented for a single product: their length is M and N.
     ScaleBatch,
@@ -101,11 +101,11 @@ impl fmt::Display for Rule {
             Self::BiasType => {
                 "the bias must be BF16 for D in BF16 or F32, F16 for D in F16, of C's type for D in FP8"
             }
-            Self::ScaleDevice => "scales per row or per block need compute capability 9.0 (Hopper)",
-            Self::ScaleLibrary => "scales per row or per block need cuBLASLt 12.9 or newer",
+            Self::ScaleDevice => "scales per row or per block of 128 need compute capability 9.0 (Hopper), per block of 32 10.0 or newer (Blackwell)",
+            Self::ScaleLibrary => "scales per row or per block of 128 need cuBLASLt 12.9 or newer",
             Self::ScaleOutput => "scales per row or per block need D in BF16, F16 or F32",
-            Self::ScaleBlocks => "at most one operand may have scales per 128×128 block",
-            Self::ScaleBlockShape => "scales per block need M and N to be multiples of 4",
+            Self::ScaleBlocks => "at most one operand may have scales per 128×128 block, and both or none per 1×32 block",
+            Self::ScaleBlockShape => "scales per block of 128 need M and N to be multiples of 4",
             Self::ScaleBatch => "scales per row or per block are for a single product",
             Self::ScaleD => "only D in FP8 can be scaled",
             Self::AmaxD => "only D in FP8 can have an amax",

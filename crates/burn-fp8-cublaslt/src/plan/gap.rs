@@ -4,7 +4,7 @@ use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use crate::capability::Capability;
 use crate::data_type::DataType;
-use crate::problem::{Activation, Epilogue, ScaledMatmul, Scales};
+use crate::problem::{Activation, BlockScale, Epilogue, ScaledMatmul, Scales};
 use crate::version::ComputeCapability;
 
 /// `c` is the type of C, given or implied.
@@ -32,6 +32,8 @@ fn of_scales(problem: &ScaledMatmul) -> Option<&'static str> {
             let tested = formats == [E4M3; 2] || (formats, d) == ([E4M3, E5M2], DataType::Bf16);
             (!tested).then_some("scales per row with operands of two formats are not always there")
         }
+        // NVIDIA's table of types has all of them.
+        Scales::Blocks { a: BlockScale::Row32, .. } => None,
         Scales::Blocks { .. } if formats != [E4M3; 2] => {
             Some("scales per block with an operand in E5M2 are not always there")
         }

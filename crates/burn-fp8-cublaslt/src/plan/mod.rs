@@ -63,6 +63,8 @@ pub enum ScaleMode {
     Scalar,
     /// `OUTER_VEC_32F`.
     OuterVector,
+    /// `VEC32_UE8M0`.
+    Vector32,
     /// `VEC128_32F`.
     Vector128,
     /// `BLK128x128_32F`.
@@ -72,6 +74,7 @@ pub enum ScaleMode {
 impl From<BlockScale> for ScaleMode {
     fn from(block: BlockScale) -> Self {
         match block {
+            BlockScale::Row32 => Self::Vector32,
             BlockScale::Row128 => Self::Vector128,
             BlockScale::Square128 => Self::Block128,
         }

@@ -70,15 +70,22 @@ pub fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     let fp8_out = matches!(p.d.dtype, Fp8(_));
     add(p.scaled_d && !fp8_out, Rule::ScaleD);
     add(p.amax_d && !fp8_out, Rule::AmaxD);
+    let of_32 = match p.scales {
+        Scales::Blocks { a, b } => {
+            u8::from(a == BlockScale::Row32) + u8::from(b == BlockScale::Row32)
+        }
+        _ => 0,
+    };
     if !matches!(p.scales, Scales::None | Scales::PerTensor) {
-        add(cc != 90, Rule::ScaleDevice);
-        add(library < 1209, Rule::ScaleLibrary);
+        add(cc != 90 && of_32 == 0 || cc < 100 && of_32 == 2, Rule::ScaleDevice);
+        add(library < 1209 && of_32 == 0, Rule::ScaleLibrary);
+        add(of_32 == 1, Rule::ScaleBlocks);
         add(fp8_out, Rule::ScaleOutput);
         add(batch != 1, Rule::ScaleBatch);
     }
     if let Scales::Blocks { a, b } = p.scales {
         add(a == BlockScale::Square128 && b == BlockScale::Square128, Rule::ScaleBlocks);
-        add(m % 4 + n % 4 != 0, Rule::ScaleBlockShape);
+        add(m % 4 + n % 4 != 0 && of_32 == 0, Rule::ScaleBlockShape);
     }
 
     // Memory.

@@ -81,6 +81,7 @@ pub struct Inputs {
     pub c_bytes: Vec<u8>,
     pub bias: Vec<f64>,
     pub bias_bytes: Vec<u8>,
+    /// As they lie on the device, but those of blocks of 32, which are bytes there: [`on_device`].
     pub scale_a: Vec<f32>,
     pub scale_b: Vec<f32>,
     pub inverse_scale_d: f32,
@@ -100,11 +101,26 @@ fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
         Scales::PerTensor => 1,
         Scales::PerRow => rows,
         Scales::Blocks { a, b } => match if of_a { a } else { b } {
+            BlockScale::Row32 => {
+                let count = rows.div_ceil(128) * 128 * problem.shape.k.div_ceil(128) * 4;
+                return (0..count).map(|_| 2f32.powi((random.bits() % 5) as i32 - 6)).collect();
+            }
             BlockScale::Row128 => blocks * rows,
             BlockScale::Square128 => rows.div_ceil(128) * blocks.next_multiple_of(4),
         },
     };
     (0..count).map(|_| random.between(0.02, 0.08)).collect()
+}
+
+/// The bytes of scales on the device.
+pub fn on_device(problem: &ScaledMatmul, scales: &[f32]) -> Vec<u8> {
+    match problem.scales {
+        // E8M0: the exponent, as f32 has it.
+        Scales::Blocks { a: BlockScale::Row32, .. } => {
+            scales.iter().map(|scale| (scale.to_bits() >> 23) as u8).collect()
+        }
+        _ => scales.iter().flat_map(|scale| scale.to_le_bytes()).collect(),
+    }
 }
 
 /// The scale of one element, by the layouts that `Scales` documents.
@@ -121,6 +137,11 @@ fn scale_of(
         (Scales::None, _) => return 1.0,
         (Scales::PerTensor, _) => 0,
         (Scales::PerRow, _) => row,
+        (Scales::Blocks { .. }, Some(BlockScale::Row32)) => {
+            // Tiles of 128 rows and four blocks, which are 128 elements of K.
+            let tile = row / 128 * blocks + k / 128;
+            512 * tile + 16 * (row % 32) + 4 * (row % 128 / 32) + k % 128 / 32
+        }
         (Scales::Blocks { .. }, Some(BlockScale::Square128)) => {
             (row / 128) * blocks.next_multiple_of(4) + k / 128
         }

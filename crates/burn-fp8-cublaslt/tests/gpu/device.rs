@@ -7,7 +7,9 @@ use burn_fp8_cublaslt::raw::lt::NOT_SUPPORTED;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::{CudaContext, result};
 
-use crate::data::{Case, Inputs, Random, decode, extent, is_scaled, reference, rounding, saturate};
+use crate::data::{
+    Case, Inputs, Random, decode, extent, is_scaled, on_device, reference, rounding, saturate,
+};
 
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;
@@ -151,8 +153,8 @@ impl OnDevice {
             b: keep(Buffer::new(&inputs.b)),
             c: if case.in_place { d.pointer } else { keep(Buffer::new(&inputs.c_bytes)) },
             d: d.pointer,
-            scale_a: keep(Buffer::f32(&inputs.scale_a)),
-            scale_b: keep(Buffer::f32(&inputs.scale_b)),
+            scale_a: keep(Buffer::new(&on_device(problem, &inputs.scale_a))),
+            scale_b: keep(Buffer::new(&on_device(problem, &inputs.scale_b))),
             inverse_scale_d: keep(scalar(problem.scaled_d, inputs.inverse_scale_d)),
             amax_d: amax_d.pointer,
             bias: keep(Buffer::new(&inputs.bias_bytes)),

@@ -123,6 +123,9 @@ fn c_is_added_times_beta_beside_d_and_in_place() {
     });
 }
 
+/// Blocks of MXFP8.
+const MX: Scales = Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row32 };
+
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn scales_per_row_and_per_block_are_right_where_the_device_has_them() {
@@ -133,17 +136,20 @@ fn scales_per_row_and_per_block_are_right_where_the_device_has_them() {
         blocks(BlockScale::Row128, BlockScale::Row128),
         blocks(BlockScale::Row128, BlockScale::Square128),
         blocks(BlockScale::Square128, BlockScale::Row128),
+        MX,
     ];
     let Capability { compute, library, .. } = gpu.lt.capability();
-    let there = compute == ComputeCapability::SM_90 && library >= LibraryVersion::new(12, 9);
+    let of_hopper = compute == ComputeCapability::SM_90 && library >= LibraryVersion::new(12, 9);
     let (mut ran, mut gaps) = (0, 0);
     for scales in modes {
+        let there = if scales == MX { compute >= ComputeCapability::SM_100 } else { of_hopper };
         for (m, n, k) in [(64, 80, 96), (256, 256, 384), (132, 144, 1152)] {
             for (a, b) in PAIRS {
                 for d in [DataType::Bf16, DataType::F16, DataType::F32] {
                     let problem = ScaledMatmul { scales, ..ScaledMatmul::new(m, n, k, a, b, d) };
                     if !there {
-                        let error = plan(&problem, &gpu.lt.capability()).expect_err("Hopper's");
+                        let error =
+                            plan(&problem, &gpu.lt.capability()).expect_err("another device's");
                         assert!(matches!(error.rule, Rule::ScaleDevice | Rule::ScaleLibrary));
                     } else if check(&gpu, &Case::new(problem), 9) {
                         ran += 1;

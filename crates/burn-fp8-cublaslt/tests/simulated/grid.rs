@@ -11,7 +11,7 @@ use crate::device::Gpu;
 const FORMATS: [burn_fp8_core::Fp8Format; 2] = [E4M3, E5M2];
 const TYPES: [DataType; 5] =
     [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
-const BLOCKS: [BlockScale; 2] = [BlockScale::Row128, BlockScale::Square128];
+const BLOCKS: [BlockScale; 3] = [BlockScale::Row32, BlockScale::Row128, BlockScale::Square128];
 
 /// What cuBLASLt's heuristics cannot refuse, or may not by the documentation: each with the reason.
 fn is_ours_alone(rule: Rule) -> bool {
@@ -76,6 +76,8 @@ fn each_shape(visit: &mut impl FnMut(ScaledMatmul)) {
             visit(base);
             visit(ScaledMatmul { scales: Scales::PerRow, ..base });
             let scales = Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Square128 };
+            visit(ScaledMatmul { scales, ..base });
+            let scales = Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row32 };
             visit(ScaledMatmul { scales, ..base });
         }
         let base = ScaledMatmul::new(48, 32, 64, E4M3, E4M3, d);

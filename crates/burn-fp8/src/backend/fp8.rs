@@ -66,6 +66,14 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         B::fp8_gemm(lhs.rewrap(), rhs.rewrap(), options)
     }
 
+    fn fp8_gemm_of_blocks(
+        lhs: BlockCodes<Self>,
+        rhs: BlockCodes<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_gemm_of_blocks(lhs.rewrap(), rhs.rewrap(), options)
+    }
+
     fn fp8_rescale(
         tensor: FloatTensor<Self>,
         lhs: &Scalar<Self>,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
 
-use crate::engine::{Capability, Fallback, Fp8Engine, Otherwise};
+use crate::engine::{Capability, Fallback, Fp8Engine, NativeProblem, Otherwise};
 use crate::error::Fp8Error;
 use crate::file;
 
@@ -81,6 +81,10 @@ pub struct Fp8Config {
     pub filter: Filter,
     /// How they are run.
     pub execution: Execution,
+    /// Whether tensor cores are given products with scales of blocks, off by default: no GPU has run these for this project yet. On a simulated device they give what the
+    /// emulation gives. MXFP8 needs compute capability 10.0 (Blackwell), blocks of 128 need 9.0 (Hopper) and CUDA 12.9; elsewhere the products are emulated, and the trace
+    /// says why. Matrix units of CPUs run such products whatever this says.
+    pub native_blocks: bool,
 }
 
 impl Default for Fp8Config {
@@ -90,6 +94,7 @@ impl Default for Fp8Config {
             recipe: Recipe::default(),
             filter: Filter::default(),
             execution: Execution::default(),
+            native_blocks: false,
         }
     }
 }
@@ -118,6 +123,11 @@ impl Fp8Config {
         Self { execution, ..self }
     }
 
+    /// The same configuration with products with scales of blocks given to tensor cores, or not: [`native_blocks`](Self::native_blocks).
+    pub fn with_native_blocks(self, native_blocks: bool) -> Self {
+        Self { native_blocks, ..self }
+    }
+
     /// Checks that products can run as this configuration says, on this backend and device.
     ///
     /// What depends on data is not known before a product runs: scales of blocks that are too far apart for a matrix unit.
@@ -138,7 +148,16 @@ impl Fp8Config {
                 reason.into_owned()
             }
             Capability::MatrixUnit(_) => return Ok(()),
-            Capability::Native(_) if self.recipe.is_in_blocks() => Fallback::Blocks.to_string(),
+            Capability::Native(_) if self.recipe.is_in_blocks() && !self.native_blocks => {
+                Fallback::BlocksUntried.to_string()
+            }
+            Capability::Native(_) if self.recipe.is_in_blocks() => {
+                let problem = NativeProblem::of_recipe(&self.recipe);
+                match B::fp8_check_native(device, &problem) {
+                    Ok(()) => return Ok(()),
+                    Err(fallback) => fallback.to_string(),
+                }
+            }
             Capability::Native(_) => match self.recipe.granularity() {
                 Granularity::PerRow => Fallback::PerRow.to_string(),
                 _ => return Ok(()),

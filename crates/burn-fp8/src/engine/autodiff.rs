@@ -9,6 +9,7 @@ use super::backend::Fp8Engine;
 use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
+use super::matrix::GemmOptions;
 use super::problem::NativeProblem;
 use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
 use super::scalar::Scalar;
@@ -92,6 +93,15 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
 
     fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
         AutodiffTensor::<B, C>::new(B::fp8_dequantize_blocks(inner_blocks(codes)))
+    }
+
+    fn fp8_gemm_of_blocks(
+        lhs: BlockCodes<Self>,
+        rhs: BlockCodes<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        let [lhs, rhs] = [lhs, rhs].map(inner_blocks);
+        AutodiffTensor::<B, C>::new(B::fp8_gemm_of_blocks(lhs, rhs, options))
     }
 
     fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {

@@ -176,6 +176,17 @@ pub trait Fp8Engine: Backend {
         no_tensor_cores::<Self>(&Self::int_device(&lhs.words))
     }
 
+    /// The same of codes with scales of blocks: `[1, 32]`, `[1, 128]`, `[128, 128]`, or rows of at least K elements, in pairs that
+    /// [`scaled_matmul`](crate::scaled_matmul) names. Those of `[1, 32]` are powers of two: rows as short as that are given as longer ones.
+    fn fp8_gemm_of_blocks(
+        lhs: BlockCodes<Self>,
+        rhs: BlockCodes<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        let _ = (rhs, options);
+        no_tensor_cores::<Self>(&lhs.codes.device())
+    }
+
     /// A product of codes with its epilogue: `a` `[M, K]` times the transpose of `b_t` `[N, K]`, neither empty, never both E5M2. On tensor
     /// cores where the device has them, else emulated.
     fn fp8_scaled_matmul(

@@ -99,12 +99,15 @@ pub enum Fallback {
     Batched,
     /// The scales are per row.
     PerRow,
-    /// The scales are those of blocks. Tensor cores take none yet; matrix units of CPUs do where the product is none of a batch, and scales that are no powers of
+    /// The scales are those of blocks, and a matrix unit of the CPU takes them where the product is none of a batch, and scales that are no powers of
     /// two are of as many elements along K in both operands.
     Blocks,
+    /// The scales are those of blocks, or several of [`scaled_matmul`](crate::scaled_matmul), which no GPU has multiplied for this project yet: tensor cores are given
+    /// them where [`Fp8Config::native_blocks`](crate::Fp8Config::native_blocks) asks for it.
+    BlocksUntried,
     /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
     BlocksTooFarApart,
-    /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words.
+    /// cuBLASLt has no algorithm for the product, or none that its workspace suffices for: its own words, or the rule of its documentation.
     NoAlgorithm(Arc<str>),
     /// cuBLASLt cannot be set up on the device, for want of memory perhaps: why.
     Setup(Arc<str>),
@@ -118,6 +121,10 @@ impl fmt::Display for Fallback {
             Self::Batched => write!(f, "batched products are not native"),
             Self::PerRow => write!(f, "products with scales per row are not native"),
             Self::Blocks => write!(f, "products with such scales of blocks are not native"),
+            Self::BlocksUntried => write!(
+                f,
+                "tensor cores have not run products with scales of blocks yet: Fp8Config::with_native_blocks(true) has them try"
+            ),
             Self::BlocksTooFarApart => {
                 write!(f, "scales of blocks are further apart than the matrix unit takes")
             }

@@ -36,7 +36,7 @@ pub use backend::{Fp8Engine, Untracked};
 pub use blocks::{BlockCodes, QuantizeBlocks};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::CodesPrimitive;
-pub(crate) use gemm::native_gemm;
+pub(crate) use gemm::{native_gemm, native_gemm_of_blocks};
 pub use launch::{LaunchNote, Launched, Otherwise};
 pub(crate) use launch::{note, raise_refusal, take_refusal};
 pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};

@@ -2,8 +2,9 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, TensorMetadata};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Operand, Recipe};
 
+use super::blocks::BlockCodes;
 use super::matrix::{GemmOperand, GemmOptions};
 use super::scalar::Scalar;
 use super::scaled::{Activation, OutputType, ScaledOperand, ScaledRequest};
@@ -27,6 +28,8 @@ pub struct NativeProblem {
     pub fast_accumulation: bool,
     /// Whether the product is multiplied by one factor instead of two scales on the device: the host knows both.
     pub host_factor: bool,
+    /// The blocks of both operands that have a scale each, where they have several: their rows, and their elements along K.
+    pub blocks: Option<[[usize; 2]; 2]>,
 }
 
 /// The product of both scales, where the host knows it and it is a normal number: then it travels with the call.
@@ -61,6 +64,45 @@ impl NativeProblem {
             amax: false,
             fast_accumulation: options.fast_accumulation,
             host_factor: host_factor([&lhs.scale, &rhs.scale]).is_some(),
+            blocks: None,
+        }
+    }
+
+    /// A GEMM of codes with scales of blocks, `[M, K]` and `[N, K]`.
+    pub(crate) fn of_blocks<B: Backend>(
+        [lhs, rhs]: [&BlockCodes<B>; 2],
+        options: &GemmOptions,
+    ) -> Self {
+        let [[m, k], [n, _]] = [lhs, rhs].map(|operand| operand.codes.shape().dims());
+        Self {
+            shape: [m, n, k],
+            formats: [lhs.format, rhs.format],
+            output: NativeOutput::Float(options.dtype.into()),
+            bias: None,
+            activation: Activation::None,
+            amax: false,
+            fast_accumulation: options.fast_accumulation,
+            host_factor: false,
+            blocks: Some([lhs.block, rhs.block]),
+        }
+    }
+
+    /// A product of one block by one, to ask whether there are any of a recipe with scales of blocks.
+    pub(crate) fn of_recipe(recipe: &Recipe) -> Self {
+        let block = |operand| {
+            let block = recipe.granularity().block(operand).expect("a recipe with blocks");
+            [block.across, block.along]
+        };
+        Self {
+            shape: [128; 3],
+            formats: [Operand::Input, Operand::Weight].map(|operand| recipe.formats.of(operand)),
+            output: NativeOutput::Float(FloatDType::BF16),
+            bias: None,
+            activation: Activation::None,
+            amax: false,
+            fast_accumulation: true,
+            host_factor: false,
+            blocks: Some([Operand::Input, Operand::Weight].map(block)),
         }
     }
 
@@ -82,6 +124,7 @@ impl NativeProblem {
             amax: request.amax,
             fast_accumulation: request.fast_accumulation,
             host_factor: host_factor([&a.scale, &b_t.scale]).is_some(),
+            blocks: None,
         }
     }
 }

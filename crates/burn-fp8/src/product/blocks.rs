@@ -1,7 +1,7 @@
 //! The three products with a scale for each block: MXFP8, and blocks of 128.
 //!
 //! Elements that are summed have several scales, so operands are multiplied by theirs before the product: in f32, or, where they are powers of two, on a
-//! matrix unit of the CPU, whose bf16 numbers take them without loss. The three products sum
+//! matrix unit of the CPU, whose bf16 numbers take them without loss; tensor cores take codes and scales. The three products sum
 //! over different dimensions. An operand whose blocks are longer than wide is quantized for each of its products, from what it was before;
 //! square blocks serve both.
 
@@ -13,17 +13,23 @@ use burn_fp8_core::{Block, GemmRole, Operand};
 
 use super::operand::{MeasuredBlocks, SavedOperand};
 use super::scheme::{Gemms, Scheme, Uses};
-use super::units;
+use super::{native, units};
 use crate::engine::{
-    BlockCodes, Fp8Engine, QuantizeBlocks, Scalar, UnitOperand, UnitScale, portable,
+    BlockCodes, Fp8Engine, QuantizeBlocks, Scalar, UnitOperand, UnitScale, native_gemm_of_blocks,
+    portable,
 };
-use crate::report;
+use crate::report::{self, PendingRan};
 
 /// Codes with a scale for each block. `F` says in which form they are multiplied.
 pub(crate) struct Blocks<F = OfValues>(PhantomData<F>);
 
 /// In which form codes are multiplied.
 pub(crate) trait Form<B: Fp8Engine> {
+    /// Whether an operand is quantized transposed, to have the dimension contiguous that is summed over.
+    fn turns(_operand: Operand, _role: GemmRole) -> bool {
+        false
+    }
+
     /// Multiplies two operands, and records the product.
     fn multiply(
         role: GemmRole,
@@ -83,6 +89,30 @@ impl<B: Fp8Engine> Form<B> for OfCodes {
     }
 }
 
+/// As they are, on tensor cores, which want the dimension contiguous that is summed over: see the table in [`native`].
+pub(crate) struct OfTensorCores;
+
+impl<B: Fp8Engine> Form<B> for OfTensorCores {
+    fn turns(operand: Operand, role: GemmRole) -> bool {
+        native::is_transposed(operand, role)
+    }
+
+    fn multiply(
+        role: GemmRole,
+        factors: [Factor<B>; 2],
+        dtype: DType,
+        gemms: &Gemms,
+    ) -> FloatTensor<B> {
+        let options = native::options(role, dtype, gemms);
+        if let Some(note) = &options.note {
+            let ran = PendingRan::noted::<B>(note, factors[0].operand.codes.codes.device());
+            gemms.record(role, || factors.each_ref().map(|factor| factor.operand.pending()), ran);
+        }
+        let [lhs, rhs] = factors.map(|factor| factor.operand.codes);
+        native_gemm_of_blocks::<B>(lhs, rhs, options)
+    }
+}
+
 /// An operand quantized for each of its products.
 pub(crate) struct QuantizedBlocks<B: Fp8Engine> {
     now: Vec<(GemmRole, MeasuredBlocks<B>)>,
@@ -108,14 +138,23 @@ impl<B: Fp8Engine, Q, F: Form<B>> Scheme<B, Q> for Blocks<F> {
         gemms: &Gemms,
     ) -> QuantizedBlocks<B> {
         let tensor = gemms.join::<B>(tensor.clone());
-        let mut known: Vec<MeasuredBlocks<B>> = vec![];
+        let mut known: Vec<(bool, MeasuredBlocks<B>)> = vec![];
         let mut quantize = |role| {
-            let block = block_in_memory(operand, role, gemms);
-            if let Some(known) = known.iter().find(|known| known.codes.block == block) {
+            let turned = F::turns(operand, role);
+            let [rows, columns] = block_in_memory(operand, role, gemms);
+            let block = if turned { [columns, rows] } else { [rows, columns] };
+            let is_same = |known: &&(bool, MeasuredBlocks<B>)| {
+                known.0 == turned && known.1.codes.block == block
+            };
+            if let Some((_, known)) = known.iter().find(is_same) {
                 return known.clone();
             }
+            let tensor = match turned {
+                true => B::float_transpose(tensor.clone()),
+                false => tensor.clone(),
+            };
             let quantized = quantize::<B>(&tensor, operand, block, gemms);
-            known.push(quantized.clone());
+            known.push((turned, quantized.clone()));
             quantized
         };
         let now = uses.now.iter().map(|role| (*role, quantize(*role))).collect();

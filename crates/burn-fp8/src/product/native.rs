@@ -83,14 +83,7 @@ impl<B: Fp8Engine, Q: Quantizer<B>> Scheme<B, Q> for Native {
         dtype: DType,
         gemms: &Gemms,
     ) -> FloatTensor<B> {
-        let options = GemmOptions {
-            k: gemms.gemm(role).k,
-            dtype,
-            // As in TransformerEngine and torchao: gradients sum more terms of smaller size.
-            fast_accumulation: role == GemmRole::Output,
-            otherwise: gemms.otherwise(),
-            note: new_note(),
-        };
+        let options = options(role, dtype, gemms);
         if let Some(note) = &options.note {
             let ran = PendingRan::noted::<B>(note, B::int_device(&factors[0].operand.words));
             gemms.record(role, || factors.each_ref().map(MeasuredOperand::pending), ran);
@@ -100,8 +93,20 @@ impl<B: Fp8Engine, Q: Quantizer<B>> Scheme<B, Q> for Native {
     }
 }
 
+/// How one of the three is run.
+pub(super) fn options(role: GemmRole, dtype: DType, gemms: &Gemms) -> GemmOptions {
+    GemmOptions {
+        k: gemms.gemm(role).k,
+        dtype,
+        // As in TransformerEngine and torchao: gradients sum more terms of smaller size.
+        fast_accumulation: role == GemmRole::Output,
+        otherwise: gemms.otherwise(),
+        note: new_note(),
+    }
+}
+
 /// Whether an operand stands in a product as the rows of its transpose: see the table above.
-fn is_transposed(operand: Operand, role: GemmRole) -> bool {
+pub(super) fn is_transposed(operand: Operand, role: GemmRole) -> bool {
     match role {
         GemmRole::Output => operand == Operand::Weight,
         GemmRole::GradInput => false,

@@ -199,7 +199,9 @@ fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatT
     }
     let reason = match capability::<B>(&device) {
         Capability::FakeQuantized { reason } | Capability::Unusable { reason } => Err(reason),
-        Capability::Native(_) if config.recipe.is_in_blocks() => Ok(Some(Fallback::Blocks)),
+        Capability::Native(_) if config.recipe.is_in_blocks() && !config.native_blocks => {
+            Ok(Some(Fallback::BlocksUntried))
+        }
         Capability::MatrixUnit(_)
             if config.recipe.is_in_blocks() && !(forward.batch == 1 && forward.plain_operand) =>
         {

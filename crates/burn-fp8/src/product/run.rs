@@ -21,6 +21,9 @@ macro_rules! on_scheme {
     ($product:expr, $function:ident($($argument:expr),*) $(, $save:expr)?) => {{
         let gemms = &$product.gemms;
         match (&gemms.path, gemms.recipe.granularity()) {
+            (Path::Native, Granularity::Mx(_) | Granularity::Blockwise) => {
+                gemms::$function::<B, _, Blocks<blocks::OfTensorCores>>($($argument,)* $product, gemms $(, $save)?)
+            }
             (Path::Native, _) => {
                 gemms::$function::<B, _, Native>($($argument,)* $product, gemms $(, $save)?)
             }

@@ -8,8 +8,8 @@ use super::scales::{BlockScales, Scales, Shown};
 use super::tensor::Fp8Tensor;
 use crate::engine::tensor::{primitive, read};
 use crate::engine::{
-    Capability, Fallback, Fp8Engine, Launched, ScaledProduct, ScaledRequest, UnitOperand,
-    UnitOptions, UnitScale, finish, note,
+    BlockCodes, Capability, Fallback, Fp8Engine, GemmOptions, Launched, NativeProblem,
+    ScaledProduct, ScaledRequest, UnitOperand, UnitOptions, UnitScale, finish, note,
 };
 
 /// Which dimension of an operand is summed: of the left one, and of the right one.
@@ -51,25 +51,50 @@ pub(super) fn check<B: Fp8Engine>([a, b]: [&Fp8Tensor<B, 2>; 2], k: usize) -> Re
     }
 }
 
-/// Multiplies operands that [`check`] has let pass: on a matrix unit of the CPU where it takes their scales, else in f32.
+/// What runs operands that [`check`] has let pass.
+pub(super) enum Runner {
+    /// A matrix unit of the CPU.
+    MatrixUnit,
+    /// Tensor cores.
+    TensorCores,
+    /// The emulation; with the reason where the device runs other products natively.
+    Emulation(Option<Fallback>),
+}
+
+impl Runner {
+    /// By what the device can do, and whether tensor cores are to be given scales of blocks.
+    pub(super) fn of(capability: &Capability, native_blocks: bool) -> Self {
+        match capability {
+            Capability::MatrixUnit(_) => Self::MatrixUnit,
+            Capability::Native(_) if native_blocks => Self::TensorCores,
+            Capability::Native(_) => Self::Emulation(Some(Fallback::BlocksUntried)),
+            Capability::FakeQuantized { .. } | Capability::Unusable { .. } => Self::Emulation(None),
+        }
+    }
+}
+
+/// Multiplies operands that [`check`] has let pass.
 pub(super) fn multiply<B: Fp8Engine>(
     operands: [&Fp8Tensor<B, 2>; 2],
-    capability: &Capability,
+    runner: Runner,
     request: ScaledRequest<B>,
 ) -> ScaledProduct<B> {
-    let unit = match capability {
-        Capability::MatrixUnit(_) => on_unit(operands),
-        _ => None,
-    };
-    let product = match unit {
-        Some([lhs, rhs]) => {
-            let (otherwise, note) = (request.otherwise, request.note.clone());
-            B::fp8_matmul_on_unit(lhs, rhs, UnitOptions { dtype: DType::F32, otherwise, note })
+    let (otherwise, note_of) = (request.otherwise, request.note.clone());
+    let product = match runner {
+        Runner::MatrixUnit => {
+            let [lhs, rhs] = on_unit(operands);
+            let options = UnitOptions { dtype: DType::F32, otherwise, note: note_of };
+            B::fp8_matmul_on_unit(lhs, rhs, options)
         }
-        None => {
-            note(&request.note, || match capability.is_native() {
-                true => Launched::Fallback(Fallback::Blocks),
-                false => Launched::FakeQuantized,
+        Runner::TensorCores => {
+            let [lhs, rhs] = for_tensor_cores(operands);
+            let options = options(operands, &request);
+            B::fp8_gemm_of_blocks(lhs, rhs, options)
+        }
+        Runner::Emulation(fallback) => {
+            note(&note_of, || match fallback {
+                Some(fallback) => Launched::Fallback(fallback),
+                None => Launched::FakeQuantized,
             });
             let [a, b] = operands.map(|operand| primitive(operand.dequantize()));
             B::fp8_matmul_values(a, b)
@@ -78,22 +103,55 @@ pub(super) fn multiply<B: Fp8Engine>(
     finish::<B>(product, request)
 }
 
-/// Whether there are scales that this device multiplies natively.
-pub(super) fn is_native<B: Fp8Engine>(
+/// What tensor cores would be asked for.
+pub(super) fn problem<B: Fp8Engine>(
     operands: [&Fp8Tensor<B, 2>; 2],
-    capability: &Capability,
-) -> bool {
-    matches!(capability, Capability::MatrixUnit(_)) && on_unit(operands).is_some()
+    request: &ScaledRequest<B>,
+) -> NativeProblem {
+    let [lhs, rhs] = for_tensor_cores(operands);
+    NativeProblem::of_blocks([&lhs, &rhs], &options(operands, request))
 }
 
-/// The operands as a matrix unit takes them; none where they have one scale each.
-fn on_unit<B: Fp8Engine>(operands: [&Fp8Tensor<B, 2>; 2]) -> Option<[UnitOperand<B>; 2]> {
-    let several = operands.map(|operand| match operand.as_they_lie() {
-        Scales::Blocks(scales) if operand.is_transposed() => Some(scales.clone().transpose()),
-        Scales::Blocks(scales) => Some(scales.clone()),
-        Scales::One(_) => None,
-    });
-    let [Some(of_a), Some(of_b)] = several else { return None };
+/// The product in f32: what is asked for beside it is done with that.
+fn options<B: Fp8Engine>([a, _]: [&Fp8Tensor<B, 2>; 2], request: &ScaledRequest<B>) -> GemmOptions {
+    GemmOptions {
+        k: a.dims()[1],
+        dtype: DType::F32,
+        fast_accumulation: request.fast_accumulation,
+        otherwise: request.otherwise,
+        note: request.note.clone(),
+    }
+}
+
+/// The operands as tensor cores take them: `[M, K]`, and the right one transposed, `[N, K]`.
+fn for_tensor_cores<B: Fp8Engine>([a, b]: [&Fp8Tensor<B, 2>; 2]) -> [BlockCodes<B>; 2] {
+    let [_, k] = a.dims();
+    [(a, false), (b, true)].map(|(operand, of_transpose)| {
+        let BlockScales { scales, block } = scales_of(operand, of_transpose);
+        let block = match block {
+            // A row, whose scale may be any number.
+            [1, along] if along >= k => [1, usize::MAX],
+            block => block,
+        };
+        let codes = operand.row_major(of_transpose);
+        BlockCodes { codes, scales, block, format: operand.format() }
+    })
+}
+
+/// The scales of an operand, or of its transpose.
+fn scales_of<B: Fp8Engine>(operand: &Fp8Tensor<B, 2>, of_transpose: bool) -> BlockScales<B> {
+    match operand.as_they_lie() {
+        Scales::Blocks(scales) if operand.is_transposed() != of_transpose => {
+            scales.clone().transpose()
+        }
+        Scales::Blocks(scales) => scales.clone(),
+        Scales::One(_) => unreachable!("both operands have several scales"),
+    }
+}
+
+/// Operands with several scales each, as a matrix unit takes them.
+fn on_unit<B: Fp8Engine>(operands: [&Fp8Tensor<B, 2>; 2]) -> [UnitOperand<B>; 2] {
+    let [of_a, of_b] = operands.map(|operand| scales_of(operand, false));
     let [[_, k], _] = operands.map(Fp8Tensor::dims);
     // Not blocks of several rows that hold all of K.
     let are_rows =
@@ -107,7 +165,7 @@ fn on_unit<B: Fp8Engine>(operands: [&Fp8Tensor<B, 2>; 2]) -> Option<[UnitOperand
             false => UnitScale::Blocks { scales, block, are_powers_of_two },
         },
     };
-    Some([operand(a, of_a), operand(b, of_b)])
+    [operand(a, of_a), operand(b, of_b)]
 }
 
 fn are_powers_of_two<B: Backend>(scales: &BlockScales<B>) -> bool {

@@ -4,13 +4,13 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
-use super::blocks;
+use super::blocks::{self, Runner};
 use super::codes::Fp8Codes;
 use super::options::ScaledMatmulOptions;
 use super::output::{ScaledMatrix, ScaledOutput};
 use super::scales::Scales;
 use super::tensor::Fp8Tensor;
-use crate::config::{self, Execution};
+use crate::config::{self, Execution, Fp8Config};
 use crate::engine::tensor::primitive;
 use crate::engine::{
     Capability, Fallback, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct,
@@ -35,8 +35,8 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// multiplied and summed in f32.
 ///
 /// **Scales.** Both operands have one scale; or one for each row of `a` and each column of `b`; or scales of blocks: 1×32 times 32×1 (MXFP8), 1×128 or 128×128
-/// times 128×1 or 128×128, but not 128×128 on both sides. Those of MXFP8 are powers of two. Operands with several scales give float output. Matrix units of CPUs run products
-/// of rows, and of blocks whose scales are powers of two; tensor cores are not given such products yet.
+/// times 128×1 or 128×128, but not 128×128 on both sides. Those of MXFP8 are powers of two. Operands with several scales give float output. Matrix units of CPUs run
+/// such products, and tensor cores where [`Fp8Config::native_blocks`] asks for it.
 ///
 /// **Layout.** The tensor cores of Ada and Hopper read both operands along K: `a` row by row, `b` column by column, which is the
 /// [`transpose`](Fp8Tensor::transpose) of a tensor `[N, K]` (PyTorch: `_scaled_mm(a, b.t())`). Other layouts give the same result, at the price
@@ -56,6 +56,9 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// with a gradient; a host scale of the output outside of [2^-126, 2^126].
 /// [`Fp8Error::NativeUnavailable`] where [`Execution::Native`] is asked for and not available, or cuBLASLt has no algorithm for the product; it
 /// says which.
+///
+/// # Panics
+/// Where [`Execution::Native`] is asked for, and a matrix unit of the CPU finds that scales of blocks which are powers of two lie too far apart for it.
 ///
 /// ```
 /// use burn::backend::Flex;
@@ -90,7 +93,7 @@ pub fn scaled_matmul<B: Fp8Products>(
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
     B::fp8_usable(&device)?;
-    let execution = config::current().config.execution;
+    let Fp8Config { execution, native_blocks, .. } = config::current().config;
     let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
     if execution == Execution::Native
         && let Capability::FakeQuantized { reason } = product::capability::<B>(&device)
@@ -141,10 +144,20 @@ pub fn scaled_matmul<B: Fp8Products>(
                 }
                 _ => product::capability::<B>(&device),
             };
-            if execution == Execution::Native && !blocks::is_native([a, b], &capability) {
-                return Err(unavailable(Fallback::Blocks.to_string()));
+            let runner = Runner::of(&capability, native_blocks);
+            if execution == Execution::Native {
+                let runs = match &runner {
+                    Runner::MatrixUnit => Ok(()),
+                    Runner::TensorCores => {
+                        B::fp8_check_native(&device, &blocks::problem([a, b], &request))
+                    }
+                    Runner::Emulation(fallback) => {
+                        Err(fallback.clone().unwrap_or(Fallback::Blocks))
+                    }
+                };
+                runs.map_err(|fallback| unavailable(fallback.to_string()))?;
             }
-            blocks::multiply([a, b], &capability, request)
+            blocks::multiply([a, b], runner, request)
         }
     };
 

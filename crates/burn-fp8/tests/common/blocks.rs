@@ -25,7 +25,7 @@ fn implementation<B: Fp8Engine>() -> Implementation {
     match B::fp8_capability(&Default::default()) {
         Capability::FakeQuantized { .. } => Implementation::FakeQuantized,
         Capability::MatrixUnit(unit) => Implementation::MatrixUnit(unit.name),
-        _ => Implementation::Fallback(Fallback::Blocks),
+        _ => Implementation::Fallback(Fallback::BlocksUntried),
     }
 }
 
@@ -258,7 +258,7 @@ where
     }
 }
 
-/// No unit multiplies f32 scales of blocks, and tensor cores none at all yet: `Auto` says so in the trace, `Native` is an error.
+/// Where no unit multiplies scales of blocks `Auto` says so in the trace, and `Native` is an error. Tensor cores have to be asked to try.
 pub fn native_is_refused_in_words<B: Fp8Matmul>()
 where
     Autodiff<B>: Fp8Matmul,

@@ -10,6 +10,7 @@ mod common;
 mod support;
 
 mod accuracy;
+mod blocks;
 #[cfg(feature = "cuda")]
 mod codes;
 mod delayed;

@@ -19,7 +19,8 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 use burn_fp8_core::Fp8Format;
 use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
-use super::backend::{Fp8Engine, Untracked};
+use super::backend::{self, Fp8Engine, Untracked};
+use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
 use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
@@ -119,6 +120,46 @@ where
         }
     }
 
+    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
+        let QuantizeBlocks { block, format, recipe } = request;
+        let like = tensor.clone();
+        let shape = tensor.shape();
+        let quantized = run(tensor, |input| {
+            kernels::quantize_blocks(&like.client, input, block, format, recipe)
+        });
+        let of_scales = portable::blocks::Grid::new(&shape, block).of_scales(&shape);
+        let scales = output(&like, quantized.scales, of_scales, DType::F32);
+        let len = shape.num_elements().div_ceil(4);
+        let words = output(&like, quantized.codes, [len], DType::I32);
+        let codes = CodesPrimitive::Packed(words, shape, format);
+        BlockCodes { codes, scales, block, format }
+    }
+
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        match codes {
+            BlockCodes {
+                codes: CodesPrimitive::Packed(words, shape, format),
+                scales,
+                block,
+                ..
+            } if shape.num_elements() > 0 => {
+                let [words, scales] = [words, scales].map(into_contiguous);
+                let values = unwrap(kernels::dequantize_blocks(
+                    &words.client,
+                    &kernels::BlockCodes {
+                        codes: &words.handle,
+                        scales: &scales.handle,
+                        shape: &shape,
+                        block,
+                        format,
+                    },
+                ));
+                output(&words, values, shape, DType::F32)
+            }
+            codes => backend::dequantize_blocks::<Self>(codes),
+        }
+    }
+
     fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         let [lhs, rhs] = pad_k::<Self>(lhs, rhs);
         Self::fp8_plain_matmul(lhs, rhs)
@@ -171,6 +212,14 @@ where
         options: GemmOptions,
     ) -> FloatTensor<Self> {
         gemm::gemm::<Self, R>(lhs, rhs, options)
+    }
+
+    fn fp8_gemm_of_blocks(
+        lhs: BlockCodes<Self>,
+        rhs: BlockCodes<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        gemm::gemm_of_blocks::<Self, R>(lhs, rhs, options)
     }
 
     fn fp8_scaled_matmul(

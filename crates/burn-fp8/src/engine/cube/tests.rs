@@ -85,13 +85,21 @@ fn step<B: Fp8Matmul>(config: Fp8Config, seed: u64, dims: [usize; 4]) -> (Vec<Ve
 }
 
 fn config(recipe: Recipe) -> Fp8Config {
-    Fp8Config::default().with_recipe(recipe).with_filter(Filter::every_matmul())
+    let config = Fp8Config::default().with_recipe(recipe).with_filter(Filter::every_matmul());
+    config.with_native_blocks(true)
 }
 
 fn products_are_those_of_the_emulation<B: Fp8Matmul>() {
     let _pretend = pretend_tensor_cores();
-    let recipes = [Recipe::current(), Recipe::current().with_power_of_two(true).with_margin(1)];
-    let dims = [[1, 16, 16, 16], [2, 17, 33, 19], [1, 1, 5, 1], [3, 40, 64, 48]];
+    let recipes = [
+        Recipe::current(),
+        Recipe::current().with_power_of_two(true).with_margin(1),
+        Recipe::mxfp8(),
+        Recipe::blockwise(),
+        Recipe::blockwise().with_power_of_two(false).with_margin(1),
+    ];
+    let dims =
+        [[1, 16, 16, 16], [2, 17, 33, 19], [1, 1, 5, 1], [3, 40, 64, 48], [1, 140, 300, 150]];
     for (recipe, dims) in recipes.into_iter().flat_map(|recipe| dims.map(|dims| (recipe, dims))) {
         let native = config(recipe).with_execution(Execution::Native);
         let emulated = config(recipe).with_execution(Execution::FakeQuantized);

@@ -1,6 +1,8 @@
 //! CubeCL backends under Burn's Fusion, as they are by default: each operation below is one node of the stream, which runs what
 //! the backend itself does. Nothing waits for the device.
 
+mod blocks;
+mod codes;
 mod op;
 mod rule;
 mod scaled;
@@ -10,7 +12,8 @@ use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, PADDING};
 use burn_fusion::{Fusion, FusionBackend};
 
-use super::backend::{Fp8Engine, Untracked};
+use super::backend::{self, Fp8Engine, Untracked};
+use super::blocks::{BlockCodes, QuantizeBlocks};
 use super::capability::{Capability, Fallback};
 use super::codes::CodesPrimitive;
 use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
@@ -136,6 +139,25 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
         }
     }
 
+    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
+        match B::FP8_KERNELS {
+            true => blocks::quantize::<B>(tensor, request),
+            false => backend::quantize_blocks::<Self>(tensor, request),
+        }
+    }
+
+    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
+        match codes {
+            BlockCodes {
+                codes: CodesPrimitive::Packed(words, shape, format),
+                scales,
+                block,
+                ..
+            } if B::FP8_KERNELS => blocks::dequantize::<B>([words, scales], shape, block, format),
+            codes => backend::dequantize_blocks::<Self>(codes),
+        }
+    }
+
     fn fp8_quantize_matrix(
         tensor: FloatTensor<Self>,
         request: QuantizeMatrix<Self>,
@@ -215,6 +237,14 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
             let output = B::fp8_gemm(lhs, rhs, options.clone());
             handles.register_float_tensor::<B>(&ir.outputs[0].id, output);
         }))
+    }
+
+    fn fp8_gemm_of_blocks(
+        lhs: BlockCodes<Self>,
+        rhs: BlockCodes<Self>,
+        options: GemmOptions,
+    ) -> FloatTensor<Self> {
+        blocks::gemm::<B>(lhs, rhs, options)
     }
 
     fn fp8_scaled_matmul(

@@ -1,10 +1,10 @@
 //! [`scaled_matmul`](crate::scaled_matmul) as one node of a stream.
 
-use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape};
 use burn_fp8_core::Fp8Format;
 use burn_fusion::{Fusion, FusionBackend};
 
+use super::codes::Form;
 use super::op::{one, register};
 use super::rule::Number;
 use crate::engine::backend::Fp8Engine;
@@ -13,30 +13,11 @@ use crate::engine::scaled::{
     OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
 };
 
-/// Codes without their tensor.
-#[derive(Clone, Debug)]
-enum Form {
-    Bytes(Fp8Format),
-    Packed(Shape, Fp8Format),
-    Values,
-}
-
 /// An [`OutputType`] without the tensor of its scale.
 #[derive(Clone, Copy, Debug)]
 enum Output {
     Float(FloatDType),
     Fp8(Fp8Format, Number),
-}
-
-type Tensor<B> = FloatTensor<Fusion<B>>;
-
-/// The codes without their tensor, which is an int tensor unless they are values.
-fn split<B: FusionBackend>(codes: CodesPrimitive<Fusion<B>>) -> (Form, Tensor<B>) {
-    match codes {
-        CodesPrimitive::Bytes(codes, format) => (Form::Bytes(format), codes),
-        CodesPrimitive::Packed(words, shape, format) => (Form::Packed(shape, format), words),
-        CodesPrimitive::Values(values) => (Form::Values, values),
-    }
 }
 
 pub(super) fn scaled_matmul<B: FusionBackend + Fp8Engine>(
@@ -47,7 +28,7 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Engine>(
     let [m, n] = [&a, &b_t].map(|operand| operand.codes.shape()[0]);
     let mut inputs = vec![];
     let operands = [a, b_t].map(|ScaledOperand { codes, format, scale }| {
-        let (form, codes) = split::<B>(codes);
+        let (form, codes) = Form::split::<B>(codes);
         let (scale, tensor) = Number::split(&scale);
         inputs.push(codes);
         inputs.extend(tensor);
@@ -77,15 +58,7 @@ pub(super) fn scaled_matmul<B: FusionBackend + Fp8Engine>(
         let mut inputs = ir.inputs.iter();
         let mut next = || inputs.next().expect("as many as were registered");
         let [a, b_t] = operands.clone().map(|(form, format, scale)| {
-            let codes = match form {
-                Form::Bytes(format) => {
-                    CodesPrimitive::Bytes(handles.get_int_tensor::<B>(next()), format)
-                }
-                Form::Packed(shape, format) => {
-                    CodesPrimitive::Packed(handles.get_int_tensor::<B>(next()), shape, format)
-                }
-                Form::Values => CodesPrimitive::Values(handles.get_float_tensor::<B>(next())),
-            };
+            let codes = form.join::<B>(next(), handles);
             let scale = scale.join::<B>(|| handles.get_float_tensor::<B>(next()));
             ScaledOperand { codes, format, scale }
         });

@@ -75,7 +75,7 @@ pub(in crate::engine::cube) fn launch(
 /// The reason to emulate a product that cuBLASLt does not run.
 pub(super) fn not_run(error: Error) -> Fallback {
     match error {
-        Error::NoAlgorithm { .. } | Error::Workspace { .. } => {
+        Error::Plan(_) | Error::NoAlgorithm { .. } | Error::Workspace { .. } => {
             Fallback::NoAlgorithm(error.to_string().into())
         }
         error => failed(error),

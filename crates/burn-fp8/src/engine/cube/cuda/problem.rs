@@ -16,20 +16,28 @@ use crate::engine::capability::Fallback;
 use crate::engine::problem::{NativeOutput, NativeProblem};
 use crate::engine::scaled::Activation;
 
-/// The product as cuBLASLt is given it: N and K padded.
+/// The product as cuBLASLt is given it: N and K padded, and M for blocks of 128.
 pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
     let [m, n, k] = problem.shape;
-    let [n, k] = [n, k].map(|size| size.next_multiple_of(PADDING) as u64);
+    let [n, padded_k] = [n, k].map(|size| size.next_multiple_of(PADDING) as u64);
+    let scales = match problem.blocks {
+        None if problem.host_factor => lt::Scales::None,
+        None => lt::Scales::PerTensor,
+        Some(blocks) if blocks.iter().all(|block| is_row(*block, k)) => lt::Scales::PerRow,
+        Some([a, b]) => lt::Scales::Blocks { a: block_scale(a), b: block_scale(b) },
+    };
+    let multiple = match scales {
+        lt::Scales::Blocks { a: lt::BlockScale::Row128 | lt::BlockScale::Square128, .. } => 4,
+        _ => 1,
+    };
+    let m = m.next_multiple_of(multiple);
     let [a, b] = problem.formats;
     let output = match problem.output {
         NativeOutput::Float(dtype) => data_type(dtype.into()),
         NativeOutput::Fp8(format) => lt::DataType::Fp8(format),
     };
     lt::ScaledMatmul {
-        scales: match problem.host_factor {
-            true => lt::Scales::None,
-            false => lt::Scales::PerTensor,
-        },
+        scales,
         scaled_d: output.is_fp8(),
         amax_d: problem.amax,
         accumulation: match problem.fast_accumulation {
@@ -45,7 +53,21 @@ pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
             bias: problem.bias.map(|dtype| lt::Bias { dtype: data_type(dtype), batch_stride: 0 }),
             aux: None,
         },
-        ..lt::ScaledMatmul::new(m as u64, n, k, a, b, output)
+        ..lt::ScaledMatmul::new(m as u64, n, padded_k, a, b, output)
+    }
+}
+
+/// Whether a block is a row. Those of MXFP8 are blocks, however short the row is.
+fn is_row([across, along]: [usize; 2], k: usize) -> bool {
+    across == 1 && along >= k && along != 32
+}
+
+/// Blocks by their rows, and their elements along K.
+pub(super) fn block_scale(block: [usize; 2]) -> lt::BlockScale {
+    match block {
+        [1, 32] => lt::BlockScale::Row32,
+        [1, _] => lt::BlockScale::Row128,
+        _ => lt::BlockScale::Square128,
     }
 }
 

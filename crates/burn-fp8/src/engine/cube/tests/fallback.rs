@@ -17,11 +17,11 @@ fn native() -> Fp8Config {
 }
 
 /// Emulated under `Auto`: the forward product only, whose K it is.
-fn without_an_algorithm_is_emulated<B: Fp8Matmul>() {
+fn without_an_algorithm_is_emulated<B: Fp8Matmul>(recipe: Recipe) {
     let _pretend = pretend_tensor_cores();
     let dims = [2, 17, K, 20];
-    let (actual, ran) = step::<B>(config(Recipe::current()), 3, dims);
-    let emulated = config(Recipe::current()).with_execution(Execution::FakeQuantized);
+    let (actual, ran) = step::<B>(config(recipe), 3, dims);
+    let emulated = config(recipe).with_execution(Execution::FakeQuantized);
     let (expected, _) = step::<Flex>(emulated, 3, dims);
     for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
         assert_close(actual, expected, &format!("result {index}"));
@@ -37,6 +37,40 @@ fn without_an_algorithm_is_emulated<B: Fp8Matmul>() {
     assert_eq!(by_role(GemmRole::GradInput), &decoded, "{ran}");
     assert_eq!(by_role(GemmRole::GradWeight), &decoded, "{ran}");
     assert!(ran.to_string().contains("fake-quantized: no algorithm for this K"), "{ran}");
+}
+
+/// What no GPU has run is emulated, unless it is asked for.
+fn blocks_are_not_tried_unasked<B: Fp8Matmul>() {
+    let _pretend = pretend_tensor_cores();
+    for recipe in [Recipe::mxfp8(), Recipe::blockwise()] {
+        let unasked = config(recipe).with_native_blocks(false);
+        let (_, ran) = step::<B>(unasked, 5, [1, 17, 40, 20]);
+        assert_eq!(ran.products.len(), 3);
+        for product in &ran.products {
+            assert_eq!(product.ran, Implementation::Fallback(Fallback::BlocksUntried), "{ran}");
+        }
+        let native = unasked.with_execution(Execution::Native);
+        let message = panic_of(|| step::<B>(native, 5, [1, 17, 40, 20]));
+        assert!(message.contains("with_native_blocks(true)"), "{message}");
+        let error = native.check::<B>(&Default::default()).expect_err("refused").to_string();
+        assert!(error.contains("with_native_blocks(true)"), "{error}");
+        let asked = native.with_native_blocks(true);
+        asked.check::<B>(&Default::default()).expect("they would be tried");
+    }
+    let a = tensor::<B, 2>(1, [17, 40]);
+    let a = Fp8Tensor::quantize_rows(a, Fp8Format::E4M3).expect("rows");
+    let b = tensor::<B, 2>(2, [20, 40]);
+    let b = Fp8Tensor::quantize_rows(b, Fp8Format::E4M3).expect("rows").transpose();
+    let native = config(Recipe::current()).with_execution(Execution::Native);
+    let product = || scaled_matmul(&a, &b, &ScaledMatmulOptions::default());
+    let error = native.with_native_blocks(false).scope(product).expect_err("refused").to_string();
+    assert!(error.contains("with_native_blocks(true)"), "{error}");
+    let (tried, ran) = trace(|| native.scope(product));
+    let decoded = Implementation::Native { algorithm: "decoded".into() };
+    assert_eq!(ran.products[0].ran, decoded);
+    let emulated = native.with_execution(Execution::FakeQuantized).scope(product);
+    let [tried, emulated] = [tried, emulated].map(|y| values(y.expect("rows").into_float()));
+    assert_close(&tried, &emulated, "rows times columns");
 }
 
 /// Refused under `Native`, by the thread that asks for the product and not by the one that would run it.
@@ -77,9 +111,18 @@ fn without_an_algorithm_is_refused<B: Fp8Matmul>() {
 
 #[test]
 fn without_an_algorithm_is_emulated_and_says_so() {
-    without_an_algorithm_is_emulated::<Unfused>();
+    for recipe in [Recipe::current(), Recipe::mxfp8(), Recipe::blockwise()] {
+        without_an_algorithm_is_emulated::<Unfused>(recipe);
+        #[cfg(feature = "fusion")]
+        without_an_algorithm_is_emulated::<burn::backend::Wgpu>(recipe);
+    }
+}
+
+#[test]
+fn blocks_are_not_tried_unless_asked_for() {
+    blocks_are_not_tried_unasked::<Unfused>();
     #[cfg(feature = "fusion")]
-    without_an_algorithm_is_emulated::<burn::backend::Wgpu>();
+    blocks_are_not_tried_unasked::<burn::backend::Wgpu>();
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! Products with scales of blocks on tensor cores, where the device has them: data whose products are exact whatever is summed first, with other scales in
+//! each block, so that a scale in a wrong place is seen.
+
+use burn::backend::Autodiff;
+use burn::tensor::Tensor;
+use burn_fp8::Fp8Format::E4M3;
+use burn_fp8::engine::Fallback;
+use burn_fp8::report::Implementation;
+use burn_fp8::{
+    Capability, Execution, Fp8Config, Fp8Matmul, Fp8Tensor, Recipe, ScaledMatmulOptions,
+    scaled_matmul, trace,
+};
+
+use crate::common::exact::Exact;
+use crate::common::{Outer, Random, assert_close, panic_of, tensor, values};
+use crate::on_cuda_and_rehearsed;
+use crate::support::{
+    assert_native, emulated, first, is_rehearsal, native, normal, of_tensor_cores, product,
+    transposed,
+};
+
+/// M, K, N: less than a block, ragged ones, whole ones, more than one tile of scales.
+const SHAPES: [[usize; 3]; 6] =
+    [[3, 40, 5], [17, 96, 33], [130, 300, 150], [128, 256, 128], [300, 520, 260], [512, 1024, 384]];
+
+/// Whether tensor cores of this device have scales of these blocks: by NVIDIA's table.
+fn has<B: Fp8Matmul>(recipe: Recipe) -> bool {
+    match B::fp8_capability(&B::Device::default()) {
+        Capability::Native(device) if recipe == Recipe::mxfp8() => {
+            device.compute_capability >= (10, 0)
+        }
+        Capability::Native(device) => device.compute_capability == (9, 0),
+        _ => false,
+    }
+}
+
+fn tried<B: Fp8Matmul>(recipe: Recipe) -> Fp8Config {
+    native::<B>().with_recipe(recipe).with_native_blocks(true)
+}
+
+/// Integers up to 2 times powers of two from 1 to 8, another one in each 32 elements of a row.
+fn stepped(seed: u64, [rows, columns]: [usize; 2]) -> Vec<f32> {
+    let mut random = Random(seed);
+    let mut values = vec![0.0; rows * columns];
+    for row in values.chunks_mut(columns) {
+        for part in row.chunks_mut(32) {
+            let step = 2f32.powi((random.bits() % 4) as i32);
+            part.fill_with(|| step * ((random.bits() % 5) as f32 - 2.0));
+        }
+    }
+    values
+}
+
+fn recipes() -> [Recipe; 2] {
+    [Recipe::mxfp8(), Recipe::blockwise()]
+}
+
+/// Output and both gradients.
+fn of_layers_are_exact<B: Fp8Matmul>()
+where
+    Autodiff<B>: Fp8Matmul,
+{
+    for recipe in recipes() {
+        for &[m, k, n] in first(&SHAPES, 4) {
+            let (x, w, g) = (stepped(1, [m, k]), stepped(2, [k, n]), stepped(3, [m, n]));
+            let step = |config: Fp8Config| {
+                trace(|| {
+                    config.scope(|| {
+                        let x = tensor::<Outer<B>, 2>(&x, [m, k]).require_grad();
+                        let w = tensor::<Outer<B>, 2>(&w, [k, n]).require_grad();
+                        let y = x.clone().matmul(w.clone());
+                        let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
+                        let grad = |of: &Tensor<_, 2>| values(of.grad(&grads).expect("tracked"));
+                        [values(y), grad(&x), grad(&w)]
+                    })
+                })
+            };
+            let expected = [
+                product(&x, &w, [m, k, n]),
+                product(&g, &transposed(&w, [k, n]), [m, n, k]),
+                product(&transposed(&x, [m, k]), &g, [k, m, n]),
+            ];
+            let what = format!("{recipe}, {m}×{k}×{n}");
+            let there = has::<B>(recipe);
+            if !there && !is_rehearsal::<B>() {
+                refused::<B>(recipe, || drop(step(tried::<B>(recipe))));
+                let config = tried::<B>(recipe).with_execution(Execution::Auto);
+                let (actual, report) = step(config);
+                for product in &report.products {
+                    assert_fell_back(&product.ran, &what);
+                }
+                for (actual, expected) in actual.iter().zip(&expected) {
+                    assert_close(actual, expected, 0.0, &what);
+                }
+                continue;
+            }
+            for config in [tried::<B>(recipe), emulated().with_recipe(recipe)] {
+                let (actual, report) = step(config);
+                if config.execution == Execution::Native {
+                    assert_native::<B>(&report, 3);
+                }
+                for (actual, expected) in actual.iter().zip(&expected) {
+                    assert_close(actual, expected, 0.0, &what);
+                }
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn refused<B: Fp8Matmul>(recipe: Recipe, run: impl FnOnce()) {
+    let message = panic_of(run);
+    assert!(message.contains("compute capability"), "{recipe}: {message}");
+}
+
+#[track_caller]
+fn assert_fell_back(ran: &Implementation, what: &str) {
+    let Implementation::Fallback(Fallback::NoAlgorithm(reason)) = ran else {
+        panic!("{what}: {ran:?}");
+    };
+    assert!(reason.contains("compute capability"), "{what}: {reason}");
+}
+
+/// The pairs that `scaled_matmul` takes, with scales in f32 where there are any: against sums in f64 of the numbers that the tensors stand for.
+fn of_tensors_are_those_of_f64<B: Fp8Matmul>() {
+    let divided = Recipe::blockwise().with_power_of_two(false);
+    for &[m, k, n] in first(&SHAPES, 4) {
+        let (x, w) = (normal(1, m * k), normal(2, n * k));
+        for (of_a, of_b, recipe) in [
+            ([1, k], [1, k], Recipe::current()),
+            ([1, 32], [1, 32], Recipe::mxfp8()),
+            ([1, 128], [128, 128], divided),
+            ([1, 128], [1, 128], divided),
+            ([128, 128], [1, 128], divided),
+        ] {
+            let quantized = |values: &[f32], shape, block| {
+                let tensor = tensor::<B, 2>(values, shape);
+                Fp8Tensor::quantize_blocks(tensor, E4M3, block, recipe).expect("blocks")
+            };
+            let (a, b) = (quantized(&x, [m, k], of_a), quantized(&w, [n, k], of_b).transpose());
+            let numbers = |tensor: &Fp8Tensor<B, 2>| -> Vec<f64> {
+                values(tensor.dequantize()).into_iter().map(f64::from).collect()
+            };
+            let exact = Exact::product(&numbers(&a), &numbers(&b), [m, k, n]);
+            let what = format!("{m}×{k}×{n} {of_a:?} {of_b:?}");
+            let options = ScaledMatmulOptions::default();
+            let config = match is_rehearsal::<B>() {
+                true => emulated(),
+                false => tried::<B>(recipe).with_execution(Execution::Auto),
+            };
+            let (y, report) =
+                trace(|| config.scope(|| scaled_matmul(&a, &b, &options).expect("they fit")));
+            match has::<B>(recipe) {
+                true => assert_native::<B>(&report, 1),
+                // Burn multiplies f32 with fewer bits on tensor cores: what is emulated there is seen elsewhere.
+                false if !is_rehearsal::<B>() => {
+                    assert_fell_back(&report.products[0].ran, &what);
+                    continue;
+                }
+                false => {}
+            }
+            exact.assert(&values(y.into_float()), of_tensor_cores::<B>().sums, &what);
+        }
+    }
+}
+
+on_cuda_and_rehearsed!(of_layers_are_exact, of_tensors_are_those_of_f64);
