@@ -13,7 +13,7 @@ pub(crate) fn cube_max(value: u32) -> u32 {
 
 /// As [`cube_max`], in shared memory that may still be read: a word for each unit of the cube.
 #[cube]
-fn cube_max_in(values: &mut SharedMemory<u32>, value: u32) -> u32 {
+pub(crate) fn cube_max_in(values: &mut SharedMemory<u32>, value: u32) -> u32 {
     let unit = UNIT_POS as usize;
     sync_cube();
     values[unit] = value;

@@ -17,5 +17,5 @@ pub(crate) use division::{Division, Divisor, divisor, divisor_of_each};
 pub(crate) use encoding::{Encoding, encode, repair};
 pub(crate) use narrowing::{finish, output_word};
 pub(crate) use units::{
-    Quad, code_signs, largest, largest_finite, magnitudes, pack, read_element, signs,
+    Quad, code_signs, largest, largest_finite, magnitudes, pack, read_element, signs, widen_four,
 };

@@ -115,6 +115,31 @@ pub(crate) fn pack(codes: &Sequence<Quad>, #[comptime] word: usize) -> u32 {
         | (lane(codes, comptime!(4 * word + 3)) << 24)
 }
 
+/// The f32 bits, signs included, of four elements side by side: four words of f32, or two of 16-bit elements.
+#[cube]
+pub(crate) fn widen_four<W: Size>(words: Vector<u32, W>, #[comptime] element: Element) -> Quad {
+    let mut quad = Quad::new(0u32);
+    if comptime!(element == Element::F32) {
+        #[unroll]
+        for i in 0..4usize {
+            quad[i] = words[i];
+        }
+        quad
+    } else {
+        #[unroll]
+        for i in 0..2usize {
+            quad[comptime!(2 * i)] = words[i] << 16;
+            quad[comptime!(2 * i + 1)] = words[i] & 0xFFFF_0000u32;
+        }
+        if comptime!(element == Element::F16) {
+            let magnitude = widen((quad & Quad::new(0x7FFF_0000)) >> Quad::new(16));
+            magnitude | (quad & Quad::new(SIGN))
+        } else {
+            quad
+        }
+    }
+}
+
 /// The f32 bits, sign included, of the element at an index; for elements that do not lie side by side.
 #[cube]
 pub(crate) fn read_element(words: &Array<u32>, index: usize, #[comptime] element: Element) -> u32 {

@@ -2,14 +2,77 @@
 
 use cubecl::prelude::*;
 
+use super::Request;
 use super::grid::Grid;
-use super::rule::{Factors, Rule, scale_bits};
+use super::rule::{Factors, Rule, factors, scale_bits};
 use crate::bits::{self, Encoding, INFINITY, Quad};
 use crate::element::Element;
-use crate::launch::CUBE;
+use crate::launch::{CUBE, Words, array, cube_dim, grid};
+use crate::layout::Dims;
 use crate::reduce::cube_max;
-use crate::strided::offset_of;
+use crate::strided::{self, offset_of};
 use crate::unit::quantize_unit;
+
+/// The elements that one unit of a cube measures alone.
+const ALONE: usize = 256;
+
+pub(super) fn launch<R: Runtime>(
+    client: &ComputeClient<R>,
+    request: &Request<'_>,
+    [codes, scales]: [&Words; 2],
+) {
+    let Request { input, blocks, format, recipe, encoding, rule, address, .. } = *request;
+    let rank = input.shape.len();
+    let (leading, of_matrix) = input.strides.split_at(rank - 2);
+    let matrices = Dims::new(&input.shape[..rank - 2], leading);
+    let (sizes, strides) = strided::args(&matrices);
+    let by_cubes = blocks.block.iter().product::<usize>() > ALONE;
+    let cubes = if by_cubes { blocks.count() } else { blocks.count().div_ceil(CUBE as usize) };
+    // SAFETY: `Input::check` holds the tensor to its buffer, and blocks are cut off at its ends; there is a scale for each of them, and
+    // those beyond are skipped.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        measure_blocks::launch_unchecked(
+            client,
+            grid(client, cubes),
+            cube_dim(),
+            address,
+            array(input.handle),
+            scales.arg(),
+            blocks.arg(),
+            factors(format, recipe),
+            blocks.count(),
+            sizes,
+            strides,
+            of_matrix[0],
+            of_matrix[1],
+            input.element,
+            rule,
+            by_cubes,
+        );
+    }
+    let elements = blocks.elements();
+    let (sizes, strides) = strided::args(&Dims::new(input.shape, input.strides));
+    // SAFETY: As above; elements beyond the last are skipped, and the codes were made for all of those before.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        encode_elements::launch_unchecked(
+            client,
+            grid(client, elements.div_ceil(4 * CUBE as usize)),
+            cube_dim(),
+            address,
+            array(input.handle),
+            scales.arg(),
+            codes.arg(),
+            blocks.arg(),
+            elements,
+            sizes,
+            strides,
+            input.element,
+            encoding,
+        );
+    }
+}
 
 /// The scale of each block, by a cube, or by a unit of one.
 #[cube(launch_unchecked, address_type = "dynamic")]

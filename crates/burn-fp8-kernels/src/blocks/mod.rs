@@ -5,6 +5,8 @@ mod general;
 mod grid;
 mod rows;
 mod rule;
+mod tile_kernel;
+mod tiles;
 
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 use cubecl::ir::AddressType;
@@ -13,14 +15,12 @@ use cubecl::server::Handle;
 
 use crate::bits::{Division, Encoding};
 use crate::error::KernelError;
-use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
-use crate::layout::Dims;
-use crate::matrix::View;
-use crate::strided;
+use crate::launch::{Words, address_type};
 use crate::tensor::Input;
 pub use dequantize::{BlockCodes, dequantize_blocks};
 use grid::Blocks;
-use rule::{Rule, factors};
+use rule::Rule;
+use tiles::Tiles;
 
 /// A tensor `[…, R, C]` in FP8, with a scale for each block.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct QuantizedBlocks {
 /// What is launched for a tensor.
 struct Request<'a> {
     input: &'a Input<'a>,
+    /// As it was asked for; `blocks` has it no larger than the matrix.
+    block: [usize; 2],
     blocks: Blocks,
     format: Fp8Format,
     recipe: Recipe,
@@ -45,8 +47,12 @@ struct Request<'a> {
 /// Quantizes a tensor `[…, R, C]` with a scale for each block of `[rows, columns]` elements of its last two dimensions; blocks at the end of a dimension
 /// are cut off by it. Finite elements saturate, the others stay visible: [`Overflow::SaturateFinite`].
 ///
-/// The scale of a block follows from its amax as in [`burn_fp8_core::scale::of_block`]. One launch and one read where a block is a part of a row, rows lie
-/// in units of 16 bytes, and a block has 1, 2, 4, up to 128 of them; else two of each.
+/// The scale of a block follows from its amax as in [`burn_fp8_core::scale::of_block`]. One launch and one read where blocks are
+/// - parts of a row in memory, of 1, 2, 4, up to 128 units of 16 bytes, and rows are whole units; or
+/// - 4, 8, 16, up to 128 elements of a column in memory, or 128 × 128, and rows are whole groups of four elements; where the tensor is a transposed view, columns
+///   groups of 16.
+///
+/// Else two launches, each of which reads all.
 ///
 /// # Errors
 /// If the tensor is empty, or cannot be addressed; if it has less than two dimensions, or a block no elements.
@@ -76,113 +82,18 @@ fn launch<R: Runtime>(
     // Units of cubes beyond the last block count, too.
     let reached = span.max(2 * blocks.elements() as u64);
     let address = address_type(client, reached)?;
-    let request = Request { input, blocks, format, recipe, encoding, rule, address };
+    let request = Request { input, block, blocks, format, recipe, encoding, rule, address };
     let codes = Words::for_elements(client, blocks.elements(), 1);
     let scales = Words::new(client, blocks.count());
-    let view = View::new(input);
-    let job = rows::Job::new(input.element, encoding, rule, block[1]);
-    match job.filter(|_| blocks.block[0] == 1 && view.in_units(input)) {
-        Some(job) => in_rows(client, &request, view, job, [&codes, &scales]),
-        None => in_general(client, &request, [&codes, &scales]),
+    let outputs = [&codes, &scales];
+    if let Some(job) = rows::Job::new(&request) {
+        rows::launch(client, &request, job, outputs);
+    } else if let Some(tiles) = Tiles::new(&request) {
+        tiles.launch(client, &request, outputs);
+    } else {
+        general::launch(client, &request, outputs);
     }
     Ok(QuantizedBlocks { codes: codes.into_handle(), scales: scales.into_handle() })
-}
-
-/// Blocks of one row, in units of 16 bytes.
-fn in_rows<R: Runtime>(
-    client: &ComputeClient<R>,
-    request: &Request<'_>,
-    view: View,
-    job: rows::Job,
-    [codes, scales]: [&Words; 2],
-) {
-    let Request { input, blocks, format, recipe, address, .. } = *request;
-    let per_unit = input.element.per_unit();
-    let (sizes, strides) = strided::args(&view.rows);
-    // SAFETY: `Input::check` holds the tensor to its buffer, and only units of rows that there are are read; the outputs were made
-    // for the codes of all of these, and for the scales of all blocks.
-    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-    unsafe {
-        rows::encode_row_blocks::launch_unchecked(
-            client,
-            grid(client, job.cubes(blocks.count())),
-            cube_dim(),
-            address,
-            per_unit / 4,
-            array(input.handle),
-            codes.arg(),
-            scales.arg(),
-            factors(format, recipe),
-            blocks.count(),
-            blocks.grid()[1],
-            view.columns.0 / per_unit,
-            sizes,
-            strides,
-            job,
-        );
-    }
-}
-
-/// The elements that one unit of a cube measures alone.
-const ALONE: usize = 256;
-
-/// Any blocks.
-fn in_general<R: Runtime>(
-    client: &ComputeClient<R>,
-    request: &Request<'_>,
-    [codes, scales]: [&Words; 2],
-) {
-    let Request { input, blocks, format, recipe, encoding, rule, address } = *request;
-    let rank = input.shape.len();
-    let (leading, of_matrix) = input.strides.split_at(rank - 2);
-    let matrices = Dims::new(&input.shape[..rank - 2], leading);
-    let (sizes, strides) = strided::args(&matrices);
-    let by_cubes = blocks.block.iter().product::<usize>() > ALONE;
-    let cubes = if by_cubes { blocks.count() } else { blocks.count().div_ceil(CUBE as usize) };
-    // SAFETY: `Input::check` holds the tensor to its buffer, and blocks are cut off at its ends; there is a scale for each of them, and
-    // those beyond are skipped.
-    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-    unsafe {
-        general::measure_blocks::launch_unchecked(
-            client,
-            grid(client, cubes),
-            cube_dim(),
-            address,
-            array(input.handle),
-            scales.arg(),
-            blocks.arg(),
-            factors(format, recipe),
-            blocks.count(),
-            sizes,
-            strides,
-            of_matrix[0],
-            of_matrix[1],
-            input.element,
-            rule,
-            by_cubes,
-        );
-    }
-    let elements = blocks.elements();
-    let (sizes, strides) = strided::args(&Dims::new(input.shape, input.strides));
-    // SAFETY: As above; elements beyond the last are skipped, and the codes were made for all of those before.
-    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-    unsafe {
-        general::encode_elements::launch_unchecked(
-            client,
-            grid(client, elements.div_ceil(4 * CUBE as usize)),
-            cube_dim(),
-            address,
-            array(input.handle),
-            scales.arg(),
-            codes.arg(),
-            blocks.arg(),
-            elements,
-            sizes,
-            strides,
-            input.element,
-            encoding,
-        );
-    }
 }
 
 #[cfg(all(test, feature = "wgpu"))]

@@ -2,12 +2,14 @@
 
 use cubecl::prelude::*;
 
-use super::rule::{Factors, Rule, scale_bits};
+use super::Request;
+use super::rule::{Factors, Rule, factors, scale_bits};
 use crate::amax::{NonFinite, counted};
 use crate::bits::{self, Encoding, Quad};
 use crate::element::Element;
-use crate::launch::CUBE;
-use crate::strided::offset_of;
+use crate::launch::{CUBE, Words, array, cube_dim, grid};
+use crate::matrix::View;
+use crate::strided::{self, offset_of};
 use crate::unit::quantize_unit;
 
 /// What a kernel does, known when it is compiled.
@@ -23,25 +25,54 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// For blocks of this many elements, where a few units of a cube can share one.
-    pub(super) fn new(
-        element: Element,
-        encoding: Encoding,
-        rule: Rule,
-        block: usize,
-    ) -> Option<Self> {
+    /// Where blocks are those of rows, and a few units of a cube can share one.
+    pub(super) fn new(request: &Request<'_>) -> Option<Self> {
         const MOST_LOADS: usize = 4;
         const LARGEST_TEAM: usize = 32;
+        let Request { input, block: [_, block], blocks, encoding, rule, .. } = *request;
+        let element = input.element;
+        if blocks.block[0] > 1 || !View::new(input).in_units(input) {
+            return None;
+        }
         let units = block / element.per_unit();
         let suits = block.is_multiple_of(element.per_unit()) && units.is_power_of_two();
         let loads = units.min(MOST_LOADS);
         let job = suits.then(|| Self { element, encoding, rule, team: units / loads, loads })?;
         (job.team <= LARGEST_TEAM).then_some(job)
     }
+}
 
-    /// The cubes for this many blocks.
-    pub(super) fn cubes(&self, blocks: usize) -> usize {
-        (blocks * self.team).div_ceil(CUBE as usize)
+pub(super) fn launch<R: Runtime>(
+    client: &ComputeClient<R>,
+    request: &Request<'_>,
+    job: Job,
+    [codes, scales]: [&Words; 2],
+) {
+    let Request { input, blocks, format, recipe, address, .. } = *request;
+    let per_unit = input.element.per_unit();
+    let view = View::new(input);
+    let (sizes, strides) = strided::args(&view.rows);
+    // SAFETY: `Input::check` holds the tensor to its buffer, and only units of rows that there are are read; the outputs were made
+    // for the codes of all of these, and for the scales of all blocks.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        encode_row_blocks::launch_unchecked(
+            client,
+            grid(client, (blocks.count() * job.team).div_ceil(CUBE as usize)),
+            cube_dim(),
+            address,
+            per_unit / 4,
+            array(input.handle),
+            codes.arg(),
+            scales.arg(),
+            factors(format, recipe),
+            blocks.count(),
+            blocks.grid()[1],
+            view.columns.0 / per_unit,
+            sizes,
+            strides,
+            job,
+        );
     }
 }
 

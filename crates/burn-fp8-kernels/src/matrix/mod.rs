@@ -16,6 +16,7 @@ use crate::scale::{Chosen, ScaleRule, choose, scale_args};
 use crate::strided;
 use crate::tensor::{Input, Scalar};
 use job::Job;
+pub(crate) use tile::{COLUMN, TILE, sixteen_of_column, turn};
 pub(crate) use view::View;
 
 /// A matrix `[R, C]` in FP8, padded with zeros to `[R', C']`, multiples of [`PADDING`](burn_fp8_core::PADDING).

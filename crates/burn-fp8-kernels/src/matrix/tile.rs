@@ -17,9 +17,9 @@ use crate::launch::CUBE;
 use crate::unit::quantize_unit;
 
 /// Rows and columns of a tile.
-pub(super) const TILE: usize = 128;
+pub(crate) const TILE: usize = 128;
 /// Words of a column of the tile.
-const COLUMN: usize = TILE / 4;
+pub(crate) const COLUMN: usize = TILE / 4;
 
 /// How often a cube has to read to see its tile, four rows of `width` elements for each of its units.
 pub(super) fn steps(width: usize) -> usize {
@@ -125,19 +125,17 @@ pub(super) fn store_rows<W: Size>(
     if comptime!(job.transposed) {
         #[unroll]
         for word in 0..per_row {
-            let block = transpose(
+            let column =
+                (tile.column - tile.first_column) as u32 + comptime!(4 * word as u32).runtime();
+            turn(
+                turned,
+                column,
+                tile.quad(step),
                 *words.index(word),
                 *words.index(comptime!(per_row + word)),
                 *words.index(comptime!(2 * per_row + word)),
                 *words.index(comptime!(3 * per_row + word)),
             );
-            let block_column =
-                (tile.column - tile.first_column) as u32 / 4 + comptime!(word as u32).runtime();
-            #[unroll]
-            for i in 0..4usize {
-                let column = block_column * 4 + comptime!(i as u32).runtime();
-                turned[place(column, tile.quad(step))] = block[i];
-            }
         }
     }
     largest
@@ -161,16 +159,41 @@ pub(super) fn store_columns(
             let in_tile = UNIT_POS / 8 * 4 + i;
             let column = tile.first_column + in_tile as usize;
             if row < tile.padded_rows && column < tile.padded_columns {
-                let mut stored = Quad::new(0u32);
-                #[unroll]
-                for j in 0..4usize {
-                    let quad = sixteenth * 4 + comptime!(j as u32).runtime();
-                    stored[j] = turned[place(in_tile, quad)];
-                }
-                transposed[(column * tile.padded_rows + row) / 16] = stored;
+                let place = (column * tile.padded_rows + row) / 16;
+                transposed[place] = sixteen_of_column(turned, in_tile, sixteenth);
             }
         }
     }
+}
+
+/// Puts the codes of four rows and four columns, a word for each row, in shared memory, a word for each column. `column` is the first of them in
+/// the tile, `quad` says which four rows of the tile they are.
+#[cube]
+pub(crate) fn turn(
+    turned: &mut SharedMemory<u32>,
+    column: u32,
+    quad: u32,
+    first: u32,
+    second: u32,
+    third: u32,
+    fourth: u32,
+) {
+    let block = transpose(first, second, third, fourth);
+    #[unroll]
+    for i in 0..4usize {
+        turned[place(column + comptime!(i as u32).runtime(), quad)] = block[i];
+    }
+}
+
+/// Sixteen codes of a column of the tile, from shared memory.
+#[cube]
+pub(crate) fn sixteen_of_column(turned: &SharedMemory<u32>, column: u32, sixteenth: u32) -> Quad {
+    let mut codes = Quad::new(0u32);
+    #[unroll]
+    for j in 0..4usize {
+        codes[j] = turned[place(column, sixteenth * 4 + comptime!(j as u32).runtime())];
+    }
+    codes
 }
 
 /// Where four codes of a column are in shared memory.
