@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-use super::Request;
 use super::grid::Grid;
+use super::request::Request;
 use super::rule::{Factors, Rule, factors, scale_bits};
 use crate::bits::{self, Encoding, INFINITY, Quad};
 use crate::element::Element;

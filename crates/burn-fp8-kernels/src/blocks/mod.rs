@@ -3,13 +3,13 @@
 mod dequantize;
 mod general;
 mod grid;
+mod request;
 mod rows;
 mod rule;
 mod tile_kernel;
 mod tiles;
 
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
-use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
@@ -19,6 +19,7 @@ use crate::launch::{Words, address_type};
 use crate::tensor::Input;
 pub use dequantize::{BlockCodes, dequantize_blocks};
 use grid::Blocks;
+use request::Request;
 use rule::Rule;
 use tiles::Tiles;
 
@@ -29,19 +30,6 @@ pub struct QuantizedBlocks {
     pub codes: Handle,
     /// The scales `[…, ⌈R / rows⌉, ⌈C / columns⌉]`, f32, in row-major order.
     pub scales: Handle,
-}
-
-/// What is launched for a tensor.
-struct Request<'a> {
-    input: &'a Input<'a>,
-    /// As it was asked for; `blocks` has it no larger than the matrix.
-    block: [usize; 2],
-    blocks: Blocks,
-    format: Fp8Format,
-    recipe: Recipe,
-    encoding: Encoding,
-    rule: Rule,
-    address: AddressType,
 }
 
 /// Quantizes a tensor `[…, R, C]` with a scale for each block of `[rows, columns]` elements of its last two dimensions; blocks at the end of a dimension

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::Request;
+use super::request::Request;
 use super::rule::{Factors, Rule, factors, scale_bits};
 use crate::amax::{NonFinite, counted};
 use crate::bits::{self, Encoding, Quad};

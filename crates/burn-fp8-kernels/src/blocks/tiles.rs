@@ -3,7 +3,7 @@
 use burn_fp8_core::PADDING;
 use cubecl::prelude::*;
 
-use super::Request;
+use super::request::Request;
 use super::rule::factors;
 use super::tile_kernel::{ROWS, Share, TileJob, TilesArgsLaunch, encode_tiles};
 use crate::launch::{Words, array, cube_dim, grid};

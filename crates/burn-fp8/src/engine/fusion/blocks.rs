@@ -6,8 +6,7 @@ use burn_fp8_core::Fp8Format;
 use burn_fusion::{Fusion, FusionBackend};
 
 use super::codes::Form;
-use super::op::register;
-use super::single;
+use super::op::{register, single};
 use crate::engine::backend::Fp8Engine;
 use crate::engine::blocks::{BlockCodes, QuantizeBlocks};
 use crate::engine::codes::CodesPrimitive;

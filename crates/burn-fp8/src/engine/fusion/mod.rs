@@ -24,7 +24,7 @@ use super::quantize::{Quantize, Quantized, ScaleRule};
 use super::scalar::Scalar;
 use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
 use super::tensor::matrix_shape;
-use op::{one, register};
+use op::{one, register, single};
 use rule::{Number, Rule};
 
 impl<B: FusionBackend + Untracked> Untracked for Fusion<B> {}
@@ -304,10 +304,6 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
             handles.register_float_tensor::<B>(&ir.outputs[0].id, output);
         }))
     }
-}
-
-fn single<T>(outputs: Vec<T>) -> T {
-    outputs.into_iter().next().expect("one was registered")
 }
 
 fn on_device<B: Fp8Engine>(scalar: Scalar<B>) -> FloatTensor<B> {

@@ -57,3 +57,8 @@ where
 pub(super) fn one() -> (Shape, DType) {
     (Shape::new([1]), DType::F32)
 }
+
+/// The output of an operation that has one.
+pub(super) fn single<T>(outputs: Vec<T>) -> T {
+    outputs.into_iter().next().expect("one was registered")
+}
