@@ -83,7 +83,7 @@ where
             let what = format!("{recipe}, {m}×{k}×{n}");
             let there = has::<B>(recipe);
             if !there && !is_rehearsal::<B>() {
-                refused::<B>(recipe, || drop(step(tried::<B>(recipe))));
+                refused(recipe, || drop(step(tried::<B>(recipe))));
                 let config = tried::<B>(recipe).with_execution(Execution::Auto);
                 let (actual, report) = step(config);
                 for product in &report.products {
@@ -108,7 +108,7 @@ where
 }
 
 #[track_caller]
-fn refused<B: Fp8Matmul>(recipe: Recipe, run: impl FnOnce()) {
+fn refused(recipe: Recipe, run: impl FnOnce()) {
     let message = panic_of(run);
     assert!(message.contains("compute capability"), "{recipe}: {message}");
 }
