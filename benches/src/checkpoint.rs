@@ -48,7 +48,8 @@ pub fn run(options: &Options) -> Vec<Row> {
 
 /// A model as DeepSeek publishes it. Returns the bytes of its file.
 fn write(folder: &Path) -> std::io::Result<u64> {
-    let config = json!({ "quantization_config": { "quant_method": "fp8" } });
+    let quantization = json!({ "quant_method": "fp8", "weight_block_size": [128, 128] });
+    let config = json!({ "quantization_config": quantization });
     fs::write(folder.join("config.json"), config.to_string())?;
     let (mut tensors, mut end) = (Map::new(), 0);
     for layer in 0..LAYERS {
