@@ -23,15 +23,15 @@ impl Recipe {
     }
 }
 
-/// The recipes of a committed comparison, the smallest mean first. Each has these seeds.
-fn recipes(folder: &str, seeds: &[u64]) -> Vec<Recipe> {
+/// The recipes of a committed comparison of so many epochs, the smallest mean first. Each has these seeds.
+fn recipes(folder: &str, seeds: &[u64], epochs: usize) -> Vec<Recipe> {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     let comparison = json(results.join(folder).join("comparison.json"));
     assert_eq!(comparison["origin"]["optimized"], true);
     let mut losses: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
     for run in comparison["runs"].as_array().expect("runs") {
         assert_eq!(run["outcome"]["resumed"], false);
-        assert_eq!(run["outcome"]["losses"].as_array().map(Vec::len), Some(12));
+        assert_eq!(run["outcome"]["losses"].as_array().map(Vec::len), Some(epochs));
         let precision = run["precision"].as_str().expect("a name").to_owned();
         if precision != "f32" {
             assert!(number(&run["outcome"], "fp8_share") >= 0.9, "{precision}");
@@ -76,7 +76,7 @@ const SEEDS: [u64; 4] = [101, 102, 105, 106];
 
 #[test]
 fn what_is_told_of_all_recipes_is_in_the_comparison() {
-    let recipes = recipes("recipes", &[1, 2, 3, 4]);
+    let recipes = recipes("recipes", &[1, 2, 3, 4], 12);
     assert_eq!(recipes.len(), 11);
     told(NOTES, &rows(&recipes));
     assert_eq!(recipes.iter().filter(|recipe| recipe.mean <= 0.3).count(), 4);
@@ -106,13 +106,28 @@ fn what_is_told_of_all_recipes_is_in_the_comparison() {
 
 #[test]
 fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
-    let best = recipes("recipes-best", &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let best = recipes("recipes-best", &[1, 2, 3, 4, 5, 6, 7, 8], 12);
     told(NOTES, &rows(&best));
     assert!(best.len() == 4 && best[0].name == "fp8-row-e4m3-without-head");
     assert!(best[0].mean + best[0].half < 0.3 && best[3].name == "fp8-block");
     told(NOTES, "with the whole interval below 0.3%");
-    let again = recipes("confirmed", &SEEDS);
+    let again = recipes("confirmed", &SEEDS, 12);
     assert!(again.len() == 1 && again[0].name == best[0].name);
     assert!(again[0].mean + again[0].half < 0.3);
     told(NOTES, &rows(&again));
+}
+
+#[test]
+fn what_is_told_of_the_longer_training_is_in_its_comparison() {
+    let longer = recipes("longer", &[1, 2], 48);
+    let [recipe] = &longer[..] else { panic!("one recipe") };
+    told(NOTES, &recipe.row());
+    let of_12 = recipes("recipes-best", &[1, 2, 3, 4, 5, 6, 7, 8], 12);
+    let same = of_12.iter().find(|other| other.name == recipe.name).expect("it was the best");
+    let pairs =
+        |recipe: &Recipe| format!("{:+.2}% and {:+.2}%", recipe.of_seeds[0], recipe.of_seeds[1]);
+    told(
+        NOTES,
+        &format!("The seeds differ by {} after 48 epochs, {} after 12", pairs(recipe), pairs(same)),
+    );
 }
