@@ -198,7 +198,7 @@ mod tests {
     use crate::compare::{differences, dots, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 3] = ["recipes", "recipes-best", "confirmed"];
+    const FOLDERS: [&str; 4] = ["recipes", "recipes-best", "confirmed", "longer"];
 
     /// The comparison in `results`.
     fn committed() -> Comparison {
