@@ -146,26 +146,6 @@ pub enum BlockScale {
     Square128,
 }
 
-impl BlockScale {
-    /// Elements along K.
-    pub const fn along(self) -> u64 {
-        match self {
-            Self::Row32 => 32,
-            Self::Row128 | Self::Square128 => 128,
-        }
-    }
-
-    /// The bytes of the scales of an operand of so many rows.
-    pub const fn bytes(self, rows: u64, k: u64) -> u64 {
-        let blocks = k.div_ceil(self.along());
-        match self {
-            Self::Row32 => rows.next_multiple_of(128) * blocks.next_multiple_of(4),
-            Self::Row128 => 4 * blocks * rows,
-            Self::Square128 => 4 * rows.div_ceil(128) * blocks.next_multiple_of(4),
-        }
-    }
-}
-
 /// What is done to the products before they are stored: bias, then activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {

@@ -188,6 +188,12 @@ fn known_gaps_are_named_and_nothing_else() {
     assert_eq!(plan(&problem, &HOPPER).unwrap().gap, None);
     problem.d.dtype = DataType::F32;
     assert!(plan(&problem, &HOPPER).unwrap().gap.unwrap().contains("F32"));
+    let scales = Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row32 };
+    let blackwell = capability(10, 0, (13, 0));
+    for (d, has_gap) in [(DataType::Bf16, false), (DataType::F32, true)] {
+        let mx = ScaledMatmul { scales, ..ScaledMatmul::new(32, 128, 64, E4M3, E4M3, d) };
+        assert_eq!(plan(&mx, &blackwell).unwrap().gap.is_some(), has_gap);
+    }
 
     let gap = |[m, n, k]: [u64; 3], scales, [a, b]: [Fp8Format; 2], d| {
         let problem = ScaledMatmul { scales, ..ScaledMatmul::new(m, n, k, a, b, d) };

@@ -357,7 +357,6 @@ fn a_weight_takes_one_byte_an_element() {
 
 #[test]
 fn a_trained_layer_freezes_with_the_scale_of_its_history() {
-    use burn::backend::Autodiff;
     use burn::module::AutodiffModule;
     use burn::optim::{GradientsParams, Optimizer, SgdConfig};
     use burn_fp8::nn::Fp8LinearConfig;
@@ -367,8 +366,7 @@ fn a_trained_layer_freezes_with_the_scale_of_its_history() {
     let mut layer = Fp8LinearConfig::new(32, 16).init::<B>(&Default::default());
     let error = layer.freeze().expect_err("it has seen nothing").to_string();
     assert!(error.contains("has seen no input") && error.contains("freeze_with"), "{error}");
-    let current = layer.freeze_with(ActivationScale::Current).expect("needs no history");
-    assert_eq!(current.activation(), ActivationScale::Current);
+    assert_eq!(layer.freeze_with(Current).expect("needs no history").activation(), Current);
 
     for poison in [f32::NAN, f32::INFINITY] {
         let x = tensor::<B, 2>(&[[poison; 32], [1.0; 32]].concat(), [2, 32]);
@@ -389,7 +387,7 @@ fn a_trained_layer_freezes_with_the_scale_of_its_history() {
     }
     let frozen = layer.valid().freeze().expect("trained");
     // By Flax's formula, from the largest amax.
-    assert_eq!(frozen.activation(), ActivationScale::Static(1.0 / (448.0 / 3.0f32)));
+    assert_eq!(frozen.activation(), Static(1.0 / (448.0 / 3.0f32)));
     assert_eq!(frozen.bytes(), 32 * 16 + 16 * 4);
 
     let x: Vec<f32> = (0..8 * 32).map(|_| 3.0 * random.unit()).collect();
@@ -397,7 +395,7 @@ fn a_trained_layer_freezes_with_the_scale_of_its_history() {
     let exact = burn::nn::Linear::from(layer.valid()).forward(x.clone());
     let (exact, fp8) = (values(exact), values(frozen.forward(x)));
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
-    let error = norm(&mut exact.iter().zip(&fp8).map(|(a, b)| a - b));
-    let error = error / norm(&mut exact.iter().copied());
-    assert!(error > 0.0 && error < 0.05, "relative error {error}");
+    let difference = norm(&mut exact.iter().zip(&fp8).map(|(a, b)| a - b));
+    let error = difference / norm(&mut exact.iter().copied());
+    assert!(error > 0.0 && error < 0.05, "{error}");
 }

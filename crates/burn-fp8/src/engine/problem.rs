@@ -50,21 +50,31 @@ pub enum NativeOutput {
 }
 
 impl NativeProblem {
+    /// A product with one scale on the device for each operand, and nothing else.
+    const fn plain(shape: [usize; 3], formats: [Fp8Format; 2], output: FloatDType) -> Self {
+        Self {
+            shape,
+            formats,
+            output: NativeOutput::Float(output),
+            bias: None,
+            activation: Activation::None,
+            amax: false,
+            fast_accumulation: false,
+            host_factor: false,
+            blocks: None,
+        }
+    }
+
     /// A GEMM of codes, with nothing but scales.
     pub(crate) fn of_gemm<B: Backend>(
         [lhs, rhs]: [&GemmOperand<B>; 2],
         options: &GemmOptions,
     ) -> Self {
+        let shape = [lhs.rows, rhs.rows, options.k];
         Self {
-            shape: [lhs.rows, rhs.rows, options.k],
-            formats: [lhs.format, rhs.format],
-            output: NativeOutput::Float(options.dtype.into()),
-            bias: None,
-            activation: Activation::None,
-            amax: false,
             fast_accumulation: options.fast_accumulation,
             host_factor: host_factor([&lhs.scale, &rhs.scale]).is_some(),
-            blocks: None,
+            ..Self::plain(shape, [lhs.format, rhs.format], options.dtype.into())
         }
     }
 
@@ -75,34 +85,24 @@ impl NativeProblem {
     ) -> Self {
         let [[m, k], [n, _]] = [lhs, rhs].map(|operand| operand.codes.shape().dims());
         Self {
-            shape: [m, n, k],
-            formats: [lhs.format, rhs.format],
-            output: NativeOutput::Float(options.dtype.into()),
-            bias: None,
-            activation: Activation::None,
-            amax: false,
             fast_accumulation: options.fast_accumulation,
-            host_factor: false,
             blocks: Some([lhs.block, rhs.block]),
+            ..Self::plain([m, n, k], [lhs.format, rhs.format], options.dtype.into())
         }
     }
 
     /// A product of one block by one, to ask whether there are any of a recipe with scales of blocks.
     pub(crate) fn of_recipe(recipe: &Recipe) -> Self {
+        let operands = [Operand::Input, Operand::Weight];
         let block = |operand| {
             let block = recipe.granularity().block(operand).expect("a recipe with blocks");
             [block.across, block.along]
         };
+        let formats = operands.map(|operand| recipe.formats.of(operand));
         Self {
-            shape: [128; 3],
-            formats: [Operand::Input, Operand::Weight].map(|operand| recipe.formats.of(operand)),
-            output: NativeOutput::Float(FloatDType::BF16),
-            bias: None,
-            activation: Activation::None,
-            amax: false,
             fast_accumulation: true,
-            host_factor: false,
-            blocks: Some([Operand::Input, Operand::Weight].map(block)),
+            blocks: Some(operands.map(block)),
+            ..Self::plain([128; 3], formats, FloatDType::BF16)
         }
     }
 

@@ -8,7 +8,7 @@ use super::scales::{BlockScales, Scales, Shown};
 use super::tensor::Fp8Tensor;
 use crate::engine::tensor::{primitive, read};
 use crate::engine::{
-    BlockCodes, Capability, Fallback, Fp8Engine, GemmOptions, Launched, NativeProblem,
+    BlockCodes, Capability, Fallback, Fp8Engine, GemmOptions, Launched, NativeProblem, Otherwise,
     ScaledProduct, ScaledRequest, UnitOperand, UnitOptions, UnitScale, finish, note,
 };
 
@@ -73,12 +73,13 @@ impl Runner {
     }
 }
 
-/// Multiplies operands that [`check`] has let pass.
+/// Multiplies operands that [`check`] has let pass; or says why it does not, where nothing else than a native product will do.
 pub(super) fn multiply<B: Fp8Engine>(
     operands: [&Fp8Tensor<B, 2>; 2],
     runner: Runner,
     request: ScaledRequest<B>,
-) -> ScaledProduct<B> {
+) -> Result<ScaledProduct<B>, Fallback> {
+    let must_be_native = request.otherwise == Otherwise::Refuse;
     let (otherwise, note_of) = (request.otherwise, request.note.clone());
     let product = match runner {
         Runner::MatrixUnit => {
@@ -89,7 +90,14 @@ pub(super) fn multiply<B: Fp8Engine>(
         Runner::TensorCores => {
             let [lhs, rhs] = for_tensor_cores(operands);
             let options = options(operands, &request);
+            if must_be_native {
+                let problem = NativeProblem::of_blocks([&lhs, &rhs], &options);
+                B::fp8_check_native(&lhs.codes.device(), &problem)?;
+            }
             B::fp8_gemm_of_blocks(lhs, rhs, options)
+        }
+        Runner::Emulation(fallback) if must_be_native => {
+            return Err(fallback.unwrap_or(Fallback::Blocks));
         }
         Runner::Emulation(fallback) => {
             note(&note_of, || match fallback {
@@ -100,16 +108,7 @@ pub(super) fn multiply<B: Fp8Engine>(
             B::fp8_matmul_values(a, b)
         }
     };
-    finish::<B>(product, request)
-}
-
-/// What tensor cores would be asked for.
-pub(super) fn problem<B: Fp8Engine>(
-    operands: [&Fp8Tensor<B, 2>; 2],
-    request: &ScaledRequest<B>,
-) -> NativeProblem {
-    let [lhs, rhs] = for_tensor_cores(operands);
-    NativeProblem::of_blocks([&lhs, &rhs], &options(operands, request))
+    Ok(finish::<B>(product, request))
 }
 
 /// The product in f32: what is asked for beside it is done with that.

@@ -13,8 +13,8 @@ use super::tensor::Fp8Tensor;
 use crate::config::{self, Execution, Fp8Config};
 use crate::engine::tensor::primitive;
 use crate::engine::{
-    Capability, Fallback, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct,
-    ScaledRequest, ScaledValues, portable,
+    Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct, ScaledRequest,
+    ScaledValues, portable,
 };
 use crate::error::Fp8Error;
 use crate::product::{self, Fp8Products};
@@ -145,19 +145,8 @@ pub fn scaled_matmul<B: Fp8Products>(
                 _ => product::capability::<B>(&device),
             };
             let runner = Runner::of(&capability, native_blocks);
-            if execution == Execution::Native {
-                let runs = match &runner {
-                    Runner::MatrixUnit => Ok(()),
-                    Runner::TensorCores => {
-                        B::fp8_check_native(&device, &blocks::problem([a, b], &request))
-                    }
-                    Runner::Emulation(fallback) => {
-                        Err(fallback.clone().unwrap_or(Fallback::Blocks))
-                    }
-                };
-                runs.map_err(|fallback| unavailable(fallback.to_string()))?;
-            }
             blocks::multiply([a, b], runner, request)
+                .map_err(|fallback| unavailable(fallback.to_string()))?
         }
     };
 
