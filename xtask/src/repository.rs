@@ -1,5 +1,6 @@
 //! Where things lie.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The repository's root, wherever the command was started.
@@ -8,4 +9,14 @@ pub fn root() -> PathBuf {
     let manifest = std::env::var("CARGO_MANIFEST_DIR")
         .unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     Path::new(&manifest).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// Where cargo builds, absolute: test programs start in the folders of their packages.
+///
+/// # Errors
+/// Where `CARGO_TARGET_DIR` is relative and there is no working directory.
+pub fn target() -> io::Result<PathBuf> {
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    std::path::absolute(folder)
 }

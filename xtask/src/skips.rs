@@ -28,11 +28,9 @@ pub struct Skips {
 impl Skips {
     /// The file to which tests of this run add a line each when they skip, empty; `burn-fp8-test-support` does that in every test crate.
     pub fn new_file() -> Result<PathBuf> {
-        let target = std::env::var_os("CARGO_TARGET_DIR")
-            .map_or_else(|| repository::root().join("target"), PathBuf::from);
+        let target = repository::target()?;
         fs::create_dir_all(&target)?;
-        // Test programs start in the folders of their packages.
-        let file = std::path::absolute(target.join("skipped-tests.txt"))?;
+        let file = target.join("skipped-tests.txt");
         fs::write(&file, "").with_context(|| format!("cannot write {}", file.display()))?;
         Ok(file)
     }

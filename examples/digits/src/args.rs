@@ -7,7 +7,7 @@ use examples_common::{BackendName, once};
 
 use crate::recipe::RecipeName;
 
-/// Trains a classifier of handwritten digits in f32 and, three ways, in FP8, and compares them.
+/// Trains a classifier of handwritten digits in f32 and, in several ways, in FP8, and compares them.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {

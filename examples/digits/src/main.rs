@@ -127,7 +127,7 @@ fn train_with<B: Fp8Matmul>(
     match recipe {
         RecipeName::F32 => train::train::<Autodiff<B>>(plan, progress),
         // Another type.
-        RecipeName::Fp8Current | RecipeName::Mxfp8 | RecipeName::Fp8Block => {
+        RecipeName::Fp8Current | RecipeName::Fp8Row | RecipeName::Mxfp8 | RecipeName::Fp8Block => {
             config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan, progress))
         }
         // The same type; the histories of this run's products are kept apart from those of other runs.

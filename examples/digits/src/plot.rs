@@ -15,7 +15,7 @@ use crate::report::{Run, recipes};
 use crate::scales::LayerScale;
 
 const SIZE: (u32, u32) = (820, 460);
-/// Colours and widths: sky blue, vermilion, black, bluish green, orange and reddish purple of Okabe and Ito, told apart by colour-blind readers too.
+/// Colours and widths: sky blue, vermilion, black, bluish green, orange, reddish purple and blue of Okabe and Ito, told apart by colour-blind readers too.
 /// f32 is drawn wide because the others cover it where FP8 changes nothing.
 const fn stroke(recipe: RecipeName) -> (RGBColor, u32) {
     match recipe {
@@ -23,6 +23,7 @@ const fn stroke(recipe: RecipeName) -> (RGBColor, u32) {
         RecipeName::Fp8Current => (RGBColor(213, 94, 0), 2),
         RecipeName::Fp8Delayed => (RGBColor(0, 0, 0), 2),
         RecipeName::Fp8Layers => (RGBColor(0, 158, 115), 2),
+        RecipeName::Fp8Row => (RGBColor(0, 114, 178), 2),
         RecipeName::Mxfp8 => (RGBColor(230, 159, 0), 2),
         RecipeName::Fp8Block => (RGBColor(204, 121, 167), 2),
     }

@@ -1,4 +1,4 @@
-//! What a run trains with: f32, or one of three ways to FP8.
+//! What a run trains with: f32, or one of the ways to FP8.
 
 use std::mem::discriminant;
 
@@ -19,6 +19,8 @@ pub enum RecipeName {
     Fp8Current,
     /// The backend decorated, each scale from the amaxes of earlier steps
     Fp8Delayed,
+    /// The backend decorated, a scale for each row
+    Fp8Row,
     /// The backend decorated, scales of blocks of 32 that are powers of two, all in E4M3
     Mxfp8,
     /// The backend decorated, scales of blocks of 128, all in E4M3
@@ -34,6 +36,7 @@ impl RecipeName {
             Self::F32 => "f32",
             Self::Fp8Current => "fp8-current",
             Self::Fp8Delayed => "fp8-delayed",
+            Self::Fp8Row => "fp8-row",
             Self::Mxfp8 => "mxfp8",
             Self::Fp8Block => "fp8-block",
             Self::Fp8Layers => "fp8-layers",
@@ -65,6 +68,7 @@ impl RecipeName {
             Self::F32 => return Ok(Fp8Config::off()),
             Self::Fp8Current => Scaling::default(),
             Self::Fp8Delayed => delayed,
+            Self::Fp8Row => Recipe::rowwise().scaling,
             Self::Mxfp8 => return valid(config.with_recipe(in_blocks(Recipe::mxfp8()))),
             Self::Fp8Block => return valid(config.with_recipe(in_blocks(Recipe::blockwise()))),
             Self::Fp8Layers => {
@@ -105,6 +109,13 @@ mod tests {
     use burn_fp8::{Granularity, ScaleRounding};
 
     use super::*;
+
+    #[test]
+    fn rows_keep_the_options_that_a_configuration_has() {
+        let given = Fp8Config::default().with_recipe(Recipe::delayed().with_margin(1));
+        let recipe = RecipeName::Fp8Row.config(given).expect("valid").recipe;
+        assert_eq!(recipe, Recipe::rowwise().with_margin(1));
+    }
 
     #[test]
     fn blocks_keep_the_options_that_a_configuration_has_for_them() {

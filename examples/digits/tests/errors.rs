@@ -49,7 +49,7 @@ fn bad_flags() {
     fails(
         "flags",
         &["--recipe", "fp4"],
-        &["fp4", "f32, fp8-current, fp8-delayed, mxfp8, fp8-block, fp8-layers"],
+        &["fp4", "f32, fp8-current, fp8-delayed, fp8-row, mxfp8, fp8-block, fp8-layers"],
     );
 }
 

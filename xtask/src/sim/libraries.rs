@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::repository::root;
+use crate::repository::{root, target};
 
 /// How a process ends that the simulation has complained of: see `xtask/sim/driver/report.cpp`.
 pub const COMPLAINED: i32 = 86;
@@ -43,7 +43,7 @@ pub struct Folders {
 
 impl Folders {
     pub fn new() -> Result<Self> {
-        let target = root().join("target");
+        let target = target()?;
         let fetched = Command::new(root().join(".ci/fetch-cuda")).arg(target.join("cuda")).output();
         let fetched = fetched.context("cannot start .ci/fetch-cuda")?;
         ensure!(
