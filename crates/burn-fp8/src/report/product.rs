@@ -32,7 +32,8 @@ pub struct ProductReport {
 pub struct OperandReport {
     /// Its format.
     pub format: Fp8Format,
-    /// How many of its elements share a scale.
+    /// How many of its elements share a scale. Blocks of any size but MXFP8's are called [`Granularity::Blockwise`], which the products of a checkpoint
+    /// and of [`scaled_matmul`](crate::scaled_matmul) may have.
     pub granularity: Granularity,
     /// Its scale, the dequantization multiplier; with several scales the largest of them.
     pub scale: f32,

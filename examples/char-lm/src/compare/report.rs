@@ -198,7 +198,7 @@ mod tests {
     use crate::compare::{differences, dots, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 4] = ["recipes", "recipes-best", "confirmed", "longer"];
+    const FOLDERS: [&str; 5] = ["recipes", "recipes-best", "confirmed", "longer", "longer-more"];
 
     /// The comparison in `results`.
     fn committed() -> Comparison {
