@@ -1,10 +1,10 @@
 //! Delayed scaling, on any backend.
 
-use burn::tensor::backend::AutodiffBackend;
+use burn_fp8::AmaxChoice;
+use burn_fp8::delayed::SiteRecord;
 use burn_fp8::report::{OperandReport, SiteStatus};
-use burn_fp8::{AmaxChoice, DelayedState, Fp8Config, Fp8Matmul, Recipe, Report, trace};
 
-use super::{Outer, Random, tensor, values};
+use super::*;
 
 pub const M: usize = 16;
 pub const K: usize = 32;
@@ -12,6 +12,11 @@ pub const N: usize = 24;
 
 pub fn delayed(recipe: Recipe) -> Fp8Config {
     Fp8Config::default().with_recipe(recipe)
+}
+
+/// Runs under a recipe, by default [`Recipe::delayed`], with a state.
+pub fn under<R>(state: &DelayedState, recipe: Recipe, run: impl FnOnce() -> R) -> R {
+    state.scope(|| delayed(recipe).scope(run))
 }
 
 /// Values in -1..1, of which one is `amax`.
@@ -22,12 +27,19 @@ pub fn with_amax(seed: u64, count: usize, amax: f32) -> Vec<f32> {
     values
 }
 
+/// Input, weight and output gradient of these amaxes.
+pub fn operands([x, w, g]: [f32; 3]) -> [Vec<f32>; 3] {
+    [with_amax(1, M * K, x), with_amax(2, K * N, w), with_amax(3, M * N, g)]
+}
+
 /// One product `x · w` with output gradient `g`, forward and backward.
-pub fn product<B: AutodiffBackend>(x: &[f32], w: &[f32], g: &[f32]) -> Report {
-    let x = tensor::<B, 2>(x, [M, K]).require_grad();
-    let w = tensor::<B, 2>(w, [K, N]).require_grad();
-    let g = tensor::<B, 2>(g, [M, N]);
-    trace(|| (x.matmul(w) * g).sum().backward()).1
+pub fn product<B: AutodiffBackend>(operands: &[Vec<f32>; 3]) -> Report {
+    trace(|| matrix_step::<B>(operands.each_ref().map(Vec::as_slice), [M, K, N])).1
+}
+
+/// The same of operands of these amaxes.
+pub fn product_of<B: AutodiffBackend>(amaxes: [f32; 3]) -> Report {
+    product::<B>(&operands(amaxes))
 }
 
 /// The scales of input, weight and output gradient in a report of one product.
@@ -42,6 +54,16 @@ pub fn scales(report: &Report) -> [f32; 3] {
     [scale(&forward.lhs), scale(&forward.rhs), scale(&grad_input.lhs)]
 }
 
+/// How many steps have entered a site.
+pub fn entered(site: &SiteRecord) -> usize {
+    site.input.entries().iter().filter(|amax| **amax > 0.0).count()
+}
+
+/// The sites of a state, and how many steps have entered each.
+pub fn entries(state: &DelayedState) -> Vec<(usize, usize)> {
+    state.export().sites.iter().map(|site| (site.index, entered(site))).collect()
+}
+
 /// Each step's scales are those of the largest amax of the steps before, as far as the history reaches; the first step's are
 /// its own. Amaxes are chosen, expectations are computed here.
 pub fn scales_come_from_earlier_steps<B: Fp8Matmul>()
@@ -49,35 +71,31 @@ where
     Outer<B>: AutodiffBackend,
 {
     let amaxes = [3.0f32, 1.0, 0.5, 0.25, 7.0, 2.0, 2.0, 0.125];
-    for length in [1, 3, 1024] {
-        for choice in [AmaxChoice::Maximum, AmaxChoice::MostRecent] {
-            let recipe = Recipe::delayed().with_history_length(length).with_amax_choice(choice);
-            DelayedState::new().scope(|| {
-                delayed(recipe).scope(|| {
-                    for (step, amax) in amaxes.into_iter().enumerate() {
-                        let report = product::<Outer<B>>(
-                            &with_amax(1, M * K, amax),
-                            &with_amax(2, K * N, 2.0 * amax),
-                            &with_amax(3, M * N, 3.0 * amax),
-                        );
-                        let seen = match (step, choice) {
-                            (0, _) => amax,
-                            (_, AmaxChoice::MostRecent) => amaxes[step - 1],
-                            (_, AmaxChoice::Maximum) => amaxes[step.saturating_sub(length)..step]
-                                .iter()
-                                .fold(0.0, |a: f32, b| a.max(*b)),
-                        };
-                        let expected = [seen / 448.0, 2.0 * seen / 448.0, 3.0 * seen / 57344.0];
-                        assert_eq!(scales(&report), expected, "{length} {choice:?} step {step}");
-                        let status = [SiteStatus::New, SiteStatus::Known][step.min(1)];
-                        for product in &report.products {
-                            let site = product.site.expect("tracked");
-                            assert_eq!((site.index, site.status), (0, status));
-                        }
+    for (length, choice) in [1, 3, 1024]
+        .into_iter()
+        .flat_map(|l| [AmaxChoice::Maximum, AmaxChoice::MostRecent].map(|c| (l, c)))
+    {
+        let recipe = Recipe::delayed().with_history_length(length).with_amax_choice(choice);
+        under(&DelayedState::new(), recipe, || {
+            for (step, amax) in amaxes.into_iter().enumerate() {
+                let report = product_of::<Outer<B>>([amax, 2.0 * amax, 3.0 * amax]);
+                let seen = match (step, choice) {
+                    (0, _) => amax,
+                    (_, AmaxChoice::MostRecent) => amaxes[step - 1],
+                    (_, AmaxChoice::Maximum) => {
+                        let history = &amaxes[step.saturating_sub(length)..step];
+                        history.iter().fold(0.0, |a: f32, b| a.max(*b))
                     }
-                })
-            });
-        }
+                };
+                let expected = [seen / 448.0, 2.0 * seen / 448.0, 3.0 * seen / 57344.0];
+                assert_eq!(scales(&report), expected, "{length} {choice:?} step {step}");
+                let status = [SiteStatus::New, SiteStatus::Known][step.min(1)];
+                for product in &report.products {
+                    let site = product.site.expect("tracked");
+                    assert_eq!((site.index, site.status), (0, status));
+                }
+            }
+        });
     }
 }
 
@@ -88,28 +106,15 @@ where
 {
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let state = DelayedState::new();
-        state.scope(|| {
-            delayed(Recipe::delayed().with_history_length(4)).scope(|| {
-                let w = with_amax(2, K * N, 1.0);
-                let g = with_amax(3, M * N, 1.0);
-                product::<Outer<B>>(&with_amax(1, M * K, 1.0), &w, &g);
-                let mut x = with_amax(1, M * K, 2.0);
-                x[0] = poison;
-                let mut poisoned_g = g.clone();
-                poisoned_g[5] = poison;
-                let (y, _) = trace(|| {
-                    let x = tensor::<Outer<B>, 2>(&x, [M, K]);
-                    let w = tensor::<Outer<B>, 2>(&w, [K, N]).require_grad();
-                    let g = tensor::<Outer<B>, 2>(&poisoned_g, [M, N]);
-                    let y = x.matmul(w);
-                    (y.clone() * g).sum().backward();
-                    values(y)
-                });
-                assert!(y[..N].iter().all(|y| !y.is_finite()), "the first row");
-                assert!(y[N..].iter().all(|y| y.is_finite()), "the other rows");
-                let report = product::<Outer<B>>(&with_amax(1, M * K, 0.5), &w, &g);
-                assert_eq!(scales(&report), [2.0 / 448.0, 1.0 / 448.0, 1.0 / 57344.0]);
-            })
+        under(&state, Recipe::delayed().with_history_length(4), || {
+            product_of::<Outer<B>>([1.0; 3]);
+            let [mut x, w, mut g] = operands([2.0, 1.0, 1.0]);
+            (x[0], g[5]) = (poison, poison);
+            let [y, ..] = matrix_step::<Outer<B>>([&x, &w, &g], [M, K, N]);
+            assert!(y[..N].iter().all(|y| !y.is_finite()), "the first row");
+            assert!(y[N..].iter().all(|y| y.is_finite()), "the other rows");
+            let report = product_of::<Outer<B>>([0.5, 1.0, 1.0]);
+            assert_eq!(scales(&report), [2.0 / 448.0, 1.0 / 448.0, 1.0 / 57344.0]);
         });
         let site = &state.export().sites[0];
         assert_eq!(site.input.entries(), [0.5, 0.0, 1.0, 2.0]);

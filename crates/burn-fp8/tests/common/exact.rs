@@ -1,9 +1,7 @@
 //! Products in f64, and how far from them a sum in fewer bits may end: element by element, from an analysis of the errors.
 
-use burn::tensor::FloatDType;
-use burn_fp8::Activation;
-
-use super::reference;
+use super::reference::{Along, Operand, held, transpose};
+use super::*;
 
 /// What adds up the terms of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +45,39 @@ fn range(dtype: FloatDType) -> [f64; 2] {
         FloatDType::F16 => [2f64.powi(-14), 65504.0],
         _ => [f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)],
     }
+}
+
+/// Output and gradients of a product, in f64, of what the operands hold in FP8: `x` `[m, k]`, `w` `[k, n]`, `g` `[m, n]`.
+pub fn exact_step([x, w, g]: [&[f64]; 3], [m, k, n]: [usize; 3]) -> [Exact; 3] {
+    [
+        Exact::product(x, w, [m, k, n]),
+        Exact::product(g, &transpose(w, [k, n]), [m, n, k]),
+        Exact::product(&transpose(x, [m, k]), g, [k, m, n]),
+    ]
+}
+
+/// The same of what operands hold under a recipe: blocks lie along what each product sums.
+pub fn exact_step_under(
+    recipe: Recipe,
+    [x, w, g]: [&[f32]; 3],
+    [m, k, n]: [usize; 3],
+) -> [Exact; 3] {
+    use Along::{Columns, Rows};
+    let x = |along| held(x, k, Operand::Input, along, recipe);
+    let w = |along| held(w, n, Operand::Weight, along, recipe);
+    let g = |along| held(g, n, Operand::OutputGrad, along, recipe);
+    [
+        Exact::product(&x(Rows), &w(Columns), [m, k, n]),
+        Exact::product(&g(Rows), &transpose(&w(Rows), [k, n]), [m, n, k]),
+        Exact::product(&transpose(&x(Columns), [m, k]), &g(Columns), [k, m, n]),
+    ]
+}
+
+/// The signal of a result against what it is off, in dB.
+pub fn sqnr(exact: &[f64], actual: &[f64]) -> f64 {
+    let signal: f64 = exact.iter().map(|x| x * x).sum();
+    let noise: f64 = exact.iter().zip(actual).map(|(x, y)| (x - y) * (x - y)).sum();
+    10.0 * (signal / noise).log10()
 }
 
 /// The result of a product, row by row.

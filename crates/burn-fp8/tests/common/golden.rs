@@ -3,15 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use burn::backend::Autodiff;
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use burn_fp8::engine::{Quantize, ScaleRule};
-use burn_fp8::{Fp8Backend, Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Recipe, Report, trace};
 use safetensors::SafeTensors;
 
-use super::exact::{Exact, Sums};
-use super::{Outer, assert_close, bits, every_matmul, reference, tensor, values};
+use super::special::quantize;
+use super::*;
 
 /// Relative to the largest magnitude of a result: f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
@@ -95,26 +90,29 @@ impl Golden {
         TensorData::from_bytes_vec(bytes, shape, data.dtype)
     }
 
-    fn bytes(&self, name: &str) -> (Vec<u8>, Vec<usize>) {
-        let file = SafeTensors::deserialize(&self.tensors).expect("the golden file is valid");
-        let view = file.tensor(name).unwrap_or_else(|_| panic!("golden {name} is missing"));
-        (view.data().to_vec(), view.shape().to_vec())
+    /// The numbers of a tensor and its shape.
+    pub fn f32(&self, name: &str) -> (Vec<f32>, Vec<usize>) {
+        let data = self.data(name);
+        let shape = data.shape.to_vec();
+        (data.to_vec().expect("f32"), shape)
     }
 
-    pub fn f32(&self, name: &str) -> (Vec<f32>, Vec<usize>) {
-        let (bytes, shape) = self.bytes(name);
-        let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        (values.collect(), shape)
+    /// The numbers of a tensor of any float type.
+    pub fn wide(&self, name: &str) -> Vec<f32> {
+        self.data(name).convert::<f32>().to_vec().expect("converted to f32")
     }
 
     pub fn codes(&self, name: &str) -> Vec<u8> {
-        self.bytes(name).0
+        self.data(name).to_vec().expect("u8")
     }
 }
 
 /// The cases with two dimensions, then those with more.
 pub const MATRICES: [&str; 5] = ["mm0", "mm1", "mm2", "mm5", "zero_w"];
 pub const BATCHED: [&str; 2] = ["mm3", "mm4"];
+
+const OPERANDS: [(&str, Fp8Format); 3] =
+    [("x", Fp8Format::E4M3), ("w", Fp8Format::E4M3), ("dy", Fp8Format::E5M2)];
 
 fn dims<const D: usize>(shape: &[usize]) -> [usize; D] {
     let mut dims = [1; D];
@@ -125,98 +123,50 @@ fn dims<const D: usize>(shape: &[usize]) -> [usize; D] {
 /// Codes and scales of every tensor of every case equal the golden ones bit for bit.
 pub fn codes_and_scales_are_exact<B: Fp8Matmul>() {
     let golden = Golden::load();
-    let cases = Golden::open("current_scaling").cases();
+    let cases = golden.cases();
     let names: BTreeSet<_> =
         cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
     assert_eq!(names, MATRICES.iter().chain(&BATCHED).copied().collect(), "every case runs");
-    for case in MATRICES.iter().chain(&BATCHED) {
-        for (name, format) in
-            [("x", Fp8Format::E4M3), ("w", Fp8Format::E4M3), ("dy", Fp8Format::E5M2)]
-        {
+    for case in names {
+        for (name, format) in OPERANDS {
             let (x, shape) = golden.f32(&format!("{case}/{name}"));
-            let TensorPrimitive::Float(x) = tensor::<B, 3>(&x, dims(&shape)).into_primitive()
-            else {
-                unreachable!("made of floats");
-            };
-            let request =
-                Quantize { format, scale: ScaleRule::Current(Recipe::current()), save: true };
-            let mut quantized = B::fp8_quantize(x, request);
-            let scale = quantized.scale.read();
+            let x = tensor::<B, 3>(&x, dims(&shape));
+            let (values, scale) = quantize(x, format, Recipe::current());
             let expected = golden.f32(&format!("{case}/{name}_scale")).0[0];
             assert_eq!(scale.to_bits(), expected.to_bits(), "{case}/{name} scale");
-
             let codes = golden.codes(&format!("{case}/{name}_codes"));
             let expected: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
-            let rounded = Tensor::<B, 3>::from_primitive(TensorPrimitive::Float(quantized.values));
-            assert_eq!(rounded.dtype(), DType::F32);
-            assert_eq!(bits(&values(rounded)), bits(&expected), "{case}/{name} values");
-
-            let saved = B::fp8_values(quantized.codes.take().expect("codes were asked for"));
-            let saved = Tensor::<B, 3>::from_primitive(TensorPrimitive::Float(saved));
-            assert_eq!(bits(&values(saved)), bits(&expected), "{case}/{name} saved codes");
+            assert_eq!(bits(&values), bits(&expected), "{case}/{name} values");
         }
     }
-}
-
-struct Products {
-    y: Vec<f32>,
-    dx: Vec<f32>,
-    dw: Vec<f32>,
-    report: Report,
 }
 
 fn products<B: AutodiffBackend, const D: usize>(
     golden: &Golden,
     case: &str,
     config: &Fp8Config,
-) -> Products {
-    let load = |name: &str| golden.f32(&format!("{case}/{name}"));
-    let (x, x_shape) = load("x");
-    let (w, w_shape) = load("w");
-    let (dy, dy_shape) = load("dy");
-    let x = tensor::<B, D>(&x, dims(&x_shape)).require_grad();
-    let w = tensor::<B, D>(&w, dims(&w_shape)).require_grad();
-    let dy = tensor::<B, D>(&dy, dims(&dy_shape));
-    let ((y, grads), report) = trace(|| {
-        config.scope(|| {
-            let y = x.clone().matmul(w.clone());
-            // The gradient of sum(y · dy) with respect to y is dy, exactly.
-            let grads = (y.clone() * dy).sum().backward();
-            (y, grads)
-        })
+) -> ([Vec<f32>; 3], Report) {
+    let tensors = OPERANDS.map(|(name, _)| {
+        let (x, shape) = golden.f32(&format!("{case}/{name}"));
+        tensor::<B, D>(&x, dims(&shape))
     });
-    Products {
-        y: values(y),
-        dx: values(x.grad(&grads).expect("x is tracked")),
-        dw: values(w.grad(&grads).expect("w is tracked")),
-        report,
-    }
-}
-
-/// Output and gradients in f64, of the codes and scales in the file.
-fn exact_products(golden: &Golden, case: &str) -> [Exact; 3] {
-    let number = |name: &str, format| -> Vec<f64> {
-        let scale = f64::from(golden.f32(&format!("{case}/{name}_scale")).0[0]);
-        let codes = golden.codes(&format!("{case}/{name}_codes"));
-        codes.iter().map(|code| reference::decode(*code, format) * scale).collect()
-    };
-    let shape = |name: &str| dims::<2>(&golden.f32(&format!("{case}/{name}")).1);
-    let ([m, k], [_, n]) = (shape("x"), shape("w"));
-    let (x, w) = (number("x", Fp8Format::E4M3), number("w", Fp8Format::E4M3));
-    let dy = number("dy", Fp8Format::E5M2);
-    [
-        Exact::product(&x, &w, [m, k, n]),
-        Exact::product(&dy, &reference::transpose(&w, [k, n]), [m, n, k]),
-        Exact::product(&reference::transpose(&x, [m, k]), &dy, [k, m, n]),
-    ]
+    trace(|| config.scope(|| step(tensors).map(values)))
 }
 
 /// `sums` are those of matrices; batched products are always emulated.
-fn check(golden: &Golden, case: &str, products: Products, sums: Sums) {
+fn check(golden: &Golden, case: &str, (results, report): ([Vec<f32>; 3], Report), sums: Sums) {
     let expect = |name: &str| golden.f32(&format!("{case}/{name}")).0;
-    let exact = MATRICES.contains(&case).then(|| exact_products(golden, case));
-    let results = [("y", &products.y), ("dx", &products.dx), ("dw", &products.dw)];
-    for (index, (name, actual)) in results.into_iter().enumerate() {
+    let scale = |name: &str| expect(&format!("{name}_scale"))[0];
+    // Of the codes and scales in the file.
+    let exact = MATRICES.contains(&case).then(|| {
+        let [x, w, dy] = OPERANDS.map(|(name, format)| {
+            reference::numbers(&golden.codes(&format!("{case}/{name}_codes")), format, scale(name))
+        });
+        let shape = |name: &str| dims::<2>(&golden.f32(&format!("{case}/{name}")).1);
+        let ([m, k], [_, n]) = (shape("x"), shape("w"));
+        exact_step([&x, &w, &dy], [m, k, n])
+    });
+    for (index, (name, actual)) in ["y", "dx", "dw"].into_iter().zip(&results).enumerate() {
         let (expected, what) = (expect(name), format!("{case}/{name}"));
         if let Some(exact) = &exact {
             exact[index].assert(&expected, Sums::F32, &format!("{what} of the file"));
@@ -226,18 +176,12 @@ fn check(golden: &Golden, case: &str, products: Products, sums: Sums) {
             assert_close(actual, &expected, TOLERANCE, &what);
         }
     }
-
-    let scale = |name: &str| expect(&format!("{name}_scale"))[0];
-    let operands = |role| match role {
-        GemmRole::Output => ["x", "w"],
-        GemmRole::GradInput => ["dy", "w"],
-        GemmRole::GradWeight => ["x", "dy"],
-    };
-    assert_eq!(products.report.products.len(), 3, "{case}: {}", products.report);
-    for (product, role) in products.report.products.iter().zip(GemmRole::ALL) {
+    assert_eq!(report.products.len(), 3, "{case}: {report}");
+    let operands = [["x", "w"], ["dy", "w"], ["x", "dy"]];
+    for ((product, role), operands) in report.products.iter().zip(GemmRole::ALL).zip(operands) {
         assert_eq!(product.role, role, "{case}");
         let scales = [product.lhs, product.rhs].map(|operand| operand.expect("in FP8").scale);
-        assert_eq!(scales, operands(role).map(scale), "{case} {role}");
+        assert_eq!(scales, operands.map(scale), "{case} {role}");
     }
 }
 
@@ -246,7 +190,7 @@ pub fn products_and_gradients_match<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
     Autodiff<B>: Fp8Matmul,
-    Fp8Backend<B>: burn::tensor::backend::Backend,
+    Fp8Backend<B>: Backend,
 {
     products_and_gradients_match_under::<B>(&every_matmul(), Sums::F32);
 }
@@ -256,7 +200,7 @@ pub fn products_and_gradients_match_under<B: Fp8Matmul>(config: &Fp8Config, sums
 where
     Outer<B>: AutodiffBackend,
     Autodiff<B>: Fp8Matmul,
-    Fp8Backend<B>: burn::tensor::backend::Backend,
+    Fp8Backend<B>: Backend,
 {
     let golden = Golden::load();
     for case in MATRICES {
@@ -268,19 +212,16 @@ where
 }
 
 /// A tensor of the golden data's own type.
-pub fn exact<B: burn::tensor::backend::Backend, const D: usize>(data: TensorData) -> Tensor<B, D> {
+pub fn exact<B: Backend, const D: usize>(data: TensorData) -> Tensor<B, D> {
     let dtype = data.dtype;
-    let mut shape = data.shape.to_vec();
-    while shape.len() < D {
-        shape.insert(0, 1);
-    }
+    let shape: [usize; D] = dims(&data.shape[..]);
     let data = TensorData::from_bytes(data.bytes, shape, dtype);
     Tensor::from_data(data, (&Default::default(), dtype))
 }
 
 /// Asserts that a tensor has the type, the shape and the bits of golden data; any NaN equals any NaN.
 #[track_caller]
-pub fn assert_same<B: burn::tensor::backend::Backend, const D: usize>(
+pub fn assert_same<B: Backend, const D: usize>(
     actual: Tensor<B, D>,
     expected: &TensorData,
     what: &str,
@@ -294,10 +235,7 @@ pub fn assert_same<B: burn::tensor::backend::Backend, const D: usize>(
     // Widening keeps every number.
     let [actual, expected] = [actual.into_data(), expected.clone()]
         .map(|data| data.convert::<f32>().to_vec::<f32>().expect("converted to f32"));
-    for (index, (a, e)) in actual.iter().zip(&expected).enumerate() {
-        let same = a.to_bits() == e.to_bits() || (a.is_nan() && e.is_nan());
-        assert!(same, "{what}[{index}]: {a:e} instead of {e:e}");
-    }
+    special::assert_same(&actual, &expected, what);
 }
 
 /// The format by its name in the sidecars.
@@ -310,11 +248,11 @@ pub fn format(name: &serde_json::Value) -> Fp8Format {
 }
 
 /// The float type by its name in the sidecars.
-pub fn dtype(name: &serde_json::Value) -> burn::tensor::FloatDType {
+pub fn dtype(name: &serde_json::Value) -> FloatDType {
     match name.as_str() {
-        Some("f32") => burn::tensor::FloatDType::F32,
-        Some("bf16") => burn::tensor::FloatDType::BF16,
-        Some("f16") => burn::tensor::FloatDType::F16,
+        Some("f32") => FloatDType::F32,
+        Some("bf16") => FloatDType::BF16,
+        Some("f16") => FloatDType::F16,
         other => panic!("no type {other:?}"),
     }
 }

@@ -1,14 +1,9 @@
 //! A small model, plain and with FP8 layers.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::{GradientsParams, Optimizer};
-use burn::tensor::Tensor;
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn_fp8::Fp8Matmul;
-use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear, Fp8LinearConfig, Fp8State};
+use burn::module::ModuleVisitor;
+use burn_fp8::nn::Fp8State;
 
-use super::{Random, bits, tensor, values};
+use super::*;
 
 #[derive(Module, Debug)]
 pub struct Net<B: Backend> {

@@ -1,11 +1,9 @@
 //! What the tests of the observatory share.
 
-use burn::tensor::Tensor;
-use burn::tensor::backend::AutodiffBackend;
 use burn_fp8::report::sample::{Alternative, Prediction, ProductStats};
 use burn_fp8::report::{Observations, Observatory, ObservatoryOptions, named};
 
-use super::{Random, tensor, values};
+use super::*;
 
 pub const M: usize = 20;
 pub const K: usize = 24;
@@ -21,13 +19,8 @@ pub fn operands(seed: u64) -> [Vec<f32>; 3] {
 }
 
 /// `x · w`, and the gradients of both for a given gradient of the result.
-pub fn products<B: AutodiffBackend>([x, w, g]: &[Vec<f32>; 3]) -> [Vec<f32>; 3] {
-    let x = tensor::<B, 2>(x, [M, K]).require_grad();
-    let w = tensor::<B, 2>(w, [K, N]).require_grad();
-    let y = named("up", || x.clone().matmul(w.clone()));
-    let gradients = (y.clone() * tensor(g, [M, N])).sum().backward();
-    let grad = |tensor: &Tensor<B, 2>| values(tensor.grad(&gradients).expect("tracked"));
-    [values(y.inner()), grad(&x), grad(&w)]
+pub fn products<B: AutodiffBackend>(tensors: &[Vec<f32>; 3]) -> [Vec<f32>; 3] {
+    named("up", || matrix_step::<B>(tensors.each_ref().map(Vec::as_slice), [M, K, N]))
 }
 
 pub fn decibels(stats: Option<&ProductStats>) -> f64 {

@@ -2,15 +2,11 @@
 
 use std::path::PathBuf;
 
-use burn::module::{AutodiffModule, Module};
-use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::checkpoint::{Activations, Checkpoint, QuantizedLinear, Scales};
 use burn_fp8::nn::CheckpointLinear;
-use burn_fp8::report::{HighPrecision, Implementation};
-use burn_fp8::{Fp8Matmul, Granularity, high_precision, trace};
 use safetensors::SafeTensors;
 
-use super::{assert_close, bits, tensor, values};
+use super::*;
 
 /// Folders, and whether one scale serves each weight and each input.
 pub const CHECKPOINTS: [(&str, bool); 8] = [

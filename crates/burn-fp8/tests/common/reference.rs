@@ -1,8 +1,8 @@
-//! FP8 by definition, in f64: the nearest of all values of the format, ties to the even code.
+//! FP8 by definition, in f64: the nearest of all values of the format, ties to the even code; the scale of each block from its amax.
 
 use std::sync::OnceLock;
 
-use burn_fp8::{Activation, Fp8Format};
+use super::*;
 
 /// The magnitudes of a format in ascending order of their codes, computed from its definition: sign, exponent, mantissa.
 pub fn magnitudes(format: Fp8Format) -> &'static [f64] {
@@ -40,8 +40,24 @@ pub fn round(x: f64, format: Fp8Format) -> f64 {
 
 /// The scale of current scaling, in f32 as the library defines it.
 pub fn scale(x: &[f32], format: Fp8Format) -> f32 {
-    let amax = amax(x);
-    if amax == 0.0 { 1.0 } else { (amax / largest(format)).max(f32::MIN_POSITIVE) }
+    scale_of(amax(x), format, Recipe::current())
+}
+
+/// The scale of a block from its amax, by the recipe. Divisions by the largest number are f32's, as the library defines it.
+pub fn scale_of(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
+    let wide = f64::from(amax);
+    let emax = if format == Fp8Format::E4M3 { 8.0 } else { 15.0 };
+    let exponent = match recipe.granularity() {
+        _ if amax == 0.0 => return 1.0,
+        Granularity::Mx(ScaleRounding::Floor) => wide.log2().floor() - emax,
+        Granularity::Mx(ScaleRounding::Ceil) => wide.log2().ceil() - emax,
+        // Half of the last of three bits below the next power.
+        Granularity::Mx(ScaleRounding::Even) => (wide / 1.9375 * 2.0).log2().floor() - emax,
+        Granularity::Mx(ScaleRounding::Rceil) => (wide / f64::from(largest(format))).log2().ceil(),
+        _ if recipe.power_of_two => (wide / f64::from(largest(format))).log2().ceil(),
+        _ => return (amax / largest(format)).max(f32::MIN_POSITIVE),
+    };
+    exponent.exp2() as f32
 }
 
 /// The largest finite magnitude.
@@ -70,6 +86,46 @@ pub fn quantize_dequantize_by(x: &[f32], scale: f32, format: Fp8Format) -> Vec<f
     x.iter().map(one).collect()
 }
 
+/// Which operand of a linear layer's products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operand {
+    Input,
+    Weight,
+    OutputGrad,
+}
+
+/// Whether rows or columns of an operand lie along what is summed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Along {
+    Rows,
+    Columns,
+}
+
+/// What an operand of these columns holds in FP8 under a recipe, in f64: each block has a scale of its own.
+pub fn held(x: &[f32], columns: usize, operand: Operand, along: Along, recipe: Recipe) -> Vec<f64> {
+    let format = match operand {
+        Operand::Input => recipe.formats.input,
+        Operand::Weight => recipe.formats.weight,
+        Operand::OutputGrad => recipe.formats.output_grad,
+    };
+    let square = if operand == Operand::Weight { 128 } else { 1 };
+    let [length, width] = match recipe.granularity() {
+        Granularity::PerTensor => [x.len(), x.len()],
+        Granularity::PerRow => [x.len(), 1],
+        Granularity::Mx(_) => [32, 1],
+        Granularity::Blockwise => [128, square],
+    };
+    let [high, wide] = if along == Along::Rows { [width, length] } else { [length, width] };
+    let across = columns.div_ceil(wide);
+    let block = |at: usize| at / columns / high * across + at % columns / wide;
+    let mut blocks = vec![vec![]; (x.len() / columns).div_ceil(high) * across];
+    x.iter().enumerate().for_each(|(at, x)| blocks[block(at)].push(*x));
+    let scale = |block: Vec<f32>| scale_of(amax(&block), format, recipe);
+    let scales: Vec<f32> = blocks.into_iter().map(scale).collect();
+    let one = |(at, x): (usize, &f32)| quantize_dequantize_by(&[*x], scales[block(at)], format)[0];
+    x.iter().enumerate().map(one).collect()
+}
+
 /// A row-major product of an m×k and a k×n matrix, and for each element the sum of the magnitudes of its terms.
 pub fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
     let mut product = vec![0.0; m * n];
@@ -86,7 +142,7 @@ pub fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> (Vec<f64>, Vec<f64
     (product, magnitude)
 }
 
-pub fn transpose(a: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {
+pub fn transpose<T: Copy>(a: &[T], [rows, cols]: [usize; 2]) -> Vec<T> {
     (0..cols).flat_map(|col| (0..rows).map(move |row| a[row * cols + col])).collect()
 }
 
@@ -99,6 +155,11 @@ pub fn decode(code: u8, format: Fp8Format) -> f64 {
         _ => f64::NAN,
     };
     sign * magnitude
+}
+
+/// What codes of one scale stand for.
+pub fn numbers(codes: &[u8], format: Fp8Format, scale: f32) -> Vec<f64> {
+    codes.iter().map(|code| decode(*code, format) * f64::from(scale)).collect()
 }
 
 /// GELU in its tanh approximation, and ReLU.

@@ -1,24 +1,7 @@
 //! Tensors with scales of rows and blocks, and their products: against golden data and f64.
 
-use burn::backend::Autodiff;
-use burn::tensor::{DType, FloatDType, Tensor};
-use burn_fp8::{
-    Activation, Fp8Format, Fp8Matmul, Fp8Tensor, Granularity, ProductKind, Recipe, ScaleRounding,
-    ScaledMatmulOptions, scaled_matmul, trace,
-};
-
-use super::golden::Golden;
-use super::{Outer, Random, assert_close, implementation, reference, tensor, values};
-
-fn format(name: &str) -> Fp8Format {
-    match name {
-        "e4m3fn" => Fp8Format::E4M3,
-        name => {
-            assert_eq!(name, "e5m2");
-            Fp8Format::E5M2
-        }
-    }
-}
+use super::blocks::mx;
+use super::*;
 
 /// Products of MXFP8 by torchao: codes and scales exactly, results to 1e-5.
 pub fn products_are_those_of_torchao<B: Fp8Matmul>() {
@@ -35,14 +18,13 @@ pub fn products_are_those_of_torchao<B: Fp8Matmul>() {
                 ScaleRounding::Floor
             }
         };
-        let recipe = Recipe::mxfp8().with_granularity(Granularity::Mx(rounding));
         let operand = |part: &str, rows| {
             let x = golden.f32(&format!("{name}/{part}")).0;
             let x = tensor::<B, 2>(&x, [rows, k]);
-            let quantized = Fp8Tensor::quantize_blocks(x, format(&text(part)), [1, 32], recipe);
+            let format = golden::format(&case[part]);
+            let quantized = Fp8Tensor::quantize_blocks(x, format, [1, 32], mx(rounding));
             let quantized = quantized.expect("rows and columns");
-            let bytes =
-                |of: &str| golden.data(&format!("{name}/{part}_{of}")).to_vec::<u8>().expect("u8");
+            let bytes = |of: &str| golden.codes(&format!("{name}/{part}_{of}"));
             assert_eq!(quantized.to_bytes(), bytes("codes"), "{name}/{part}");
             let expected: Vec<f32> = bytes("scales")
                 .iter()
@@ -56,9 +38,7 @@ pub fn products_are_those_of_torchao<B: Fp8Matmul>() {
             scaled_matmul(&a, &b.transpose(), &ScaledMatmulOptions::default())
                 .expect("it multiplies")
         });
-        let expected = golden.data(&format!("{name}/y")).convert::<f32>();
-        let expected: Vec<f32> = expected.to_vec().expect("converted to f32");
-        assert_close(&values(y.into_float()), &expected, 1e-5, &name);
+        assert_close(&values(y.into_float()), &golden.wide(&format!("{name}/y")), 1e-5, &name);
         let [product] = &report.products[..] else { panic!("one product: {report}") };
         assert_eq!(
             (product.kind, product.ran.clone()),
@@ -91,36 +71,23 @@ where
             ([128, 128], [1, 128], Recipe::blockwise(), [Granularity::Blockwise; 2]),
             ([1, 128], [128, 128], divided, [Granularity::Blockwise; 2]),
         ] {
-            let a = Fp8Tensor::quantize_blocks(
-                tensor::<Outer<B>, 2>(&x, [m, k]),
-                Fp8Format::E4M3,
-                of_a,
-                recipe,
-            );
-            let b = Fp8Tensor::quantize_blocks(
-                tensor::<Outer<B>, 2>(&w, [n, k]),
-                Fp8Format::E5M2,
-                of_b,
-                recipe,
-            );
-            let (a, b) = (a.expect("blocks"), b.expect("blocks"));
-            let bias = Tensor::<Outer<B>, 1>::ones([n], &Default::default());
-            let bias = match B::supports_dtype(&Default::default(), DType::BF16) {
-                true => bias.cast(FloatDType::BF16),
-                false => bias,
+            let quantized = |x: &[f32], shape, format, block| {
+                let x = tensor::<Outer<B>, 2>(x, shape);
+                Fp8Tensor::quantize_blocks(x, format, block, recipe).expect("blocks")
             };
-            let options =
-                ScaledMatmulOptions::default().with_bias(bias).with_activation(Activation::Relu);
+            let a = quantized(&x, [m, k], Fp8Format::E4M3, of_a);
+            let b = quantized(&w, [n, k], Fp8Format::E5M2, of_b);
+            let options = ScaledMatmulOptions::default()
+                .with_bias(bias(&vec![1.0; n]))
+                .with_activation(Activation::Relu);
             let (y, report) =
                 trace(|| scaled_matmul(&a, &b.transpose(), &options).expect("it multiplies"));
 
-            let f64s = |tensor: &Fp8Tensor<Outer<B>, 2>| {
-                values(tensor.dequantize()).into_iter().map(f64::from).collect::<Vec<_>>()
-            };
-            let b_values = reference::transpose(&f64s(&b), [n, k]);
-            let (sums, _) = reference::matmul(&f64s(&a), &b_values, [m, k, n]);
+            let [of_a, of_b] = [&a, &b].map(|tensor| wide(&values(tensor.dequantize())));
+            let (sums, _) =
+                reference::matmul(&of_a, &reference::transpose(&of_b, [n, k]), [m, k, n]);
             let expected: Vec<f32> = sums.iter().map(|y| (y + 1.0).max(0.0) as f32).collect();
-            let what = format!("{m}×{k}×{n} {of_a:?} {of_b:?}");
+            let what = format!("{m}×{k}×{n} {:?} {:?}", a.block(), b.block());
             assert_close(&values(y.into_float()), &expected, 1e-5, &what);
             let product = &report.products[0];
             assert_eq!(product.ran, implementation::<B>(), "{what}");

@@ -1,20 +1,16 @@
-//! The error of products on tensor cores, against f64 sums of the same codes.
+//! The error of products on tensor cores, against f64 sums of the same codes, and the golden products of Flax and JAX.
 //!
 //! A sanity bound, which a wrong layout, scale or format misses by far; how the error compares to that of `torch._scaled_mm` is
 //! judged by `benches/peers/gpu_accuracy.py`.
 
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{FloatDType, Tensor};
-use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{Fp8Config, Fp8Format, Fp8Matmul, GemmRole, Report, trace};
-
-use crate::common::exact::Sums;
-use crate::common::{Outer, Random, reference, values};
-use crate::on_cuda_and_rehearsed;
-use crate::support::{DTYPES, assert_native, first, is_rehearsal, is_small, normal, typed, ways};
-
-/// How many elements of each result are computed on the host.
-const SAMPLES: usize = 4096;
+use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match_under};
+use crate::common::reference::{scale, transpose};
+use crate::common::*;
+use crate::support::{
+    DTYPES, Operand, assert_native, emulated, first, is_rehearsal, is_small, normal, rounded,
+    sample, typed, ways,
+};
+use crate::{on_cuda, on_cuda_and_rehearsed};
 
 /// Hopper's tensor cores keep 14 bits or so of a sum of FP8 products, and with fast accumulation all along K; DeepSeek saw single
 /// elements off by nearly 2 % at K = 4096 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2). Over all elements it is less.
@@ -22,127 +18,54 @@ const FAST: f64 = 0.02;
 /// Without fast accumulation partial sums are added in f32.
 const PRECISE: f64 = 0.005;
 
-/// A matrix as it enters a product, dequantized on the host.
-struct Matrix {
-    values: Vec<f64>,
-    columns: usize,
-    format: Fp8Format,
-    scale: f32,
-}
-
-impl Matrix {
-    fn new(values: &[f32], columns: usize, format: Fp8Format) -> Self {
-        let scale = reference::scale(values, format);
-        let values = reference::quantize_dequantize_by(values, scale, format);
-        Self { values, columns, format, scale }
-    }
-
-    /// Its format, its scale, and that nothing is beyond that.
-    fn report(&self) -> (Fp8Format, f32, usize) {
-        (self.format, self.scale, 0)
-    }
-
-    fn at(&self, row: usize, column: usize) -> f64 {
-        self.values[row * self.columns + column]
-    }
-}
-
-/// ‖actual − exact‖ / ‖exact‖ over random elements of a matrix with `columns` columns.
-fn error(actual: &[f32], columns: usize, exact: impl Fn(usize, usize) -> f64) -> f64 {
-    let mut random = Random(99);
-    let (mut squares, mut total) = (0.0, 0.0);
-    for _ in 0..SAMPLES.min(actual.len()) {
-        let index = (random.bits() % actual.len() as u64) as usize;
-        let exact = exact(index / columns, index % columns);
-        squares += (f64::from(actual[index]) - exact).powi(2);
-        total += exact.powi(2);
-    }
-    (squares / total).sqrt()
-}
-
-struct Step {
-    results: [Vec<f32>; 3],
-    report: Report,
-}
-
-fn step<B: AutodiffBackend>(
-    [x, w, g]: [&[f32]; 3],
-    [m, k, n]: [usize; 3],
-    dtype: FloatDType,
-    config: &Fp8Config,
-) -> Step {
-    let x: Tensor<B, 2> = typed(x, [m, k], dtype).require_grad();
-    let w: Tensor<B, 2> = typed(w, [k, n], dtype).require_grad();
-    let g: Tensor<B, 2> = typed(g, [m, n], dtype);
-    let ((y, grads), report) = trace(|| {
-        config.scope(|| {
-            let y = x.clone().matmul(w.clone());
-            let grads = (y.clone() * g).sum().backward();
-            (y, grads)
-        })
-    });
-    let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
-    Step { results: [values(y), dx, dw], report }
-}
-
 #[track_caller]
-fn check<B: Fp8Matmul>(
-    data: [&[f32]; 3],
-    shape @ [m, k, n]: [usize; 3],
-    dtype: FloatDType,
-    what: &str,
-) where
+fn check<B: Fp8Matmul>(data: &[Vec<f32>; 3], [m, k, n]: [usize; 3], dtype: FloatDType, what: &str)
+where
     Outer<B>: AutodiffBackend,
 {
     // As the tensors hold them.
-    let held = data.map(|data| crate::support::rounded(data.to_vec(), dtype));
-    let [x, w, g] = [
-        Matrix::new(&held[0], k, E4M3),
-        Matrix::new(&held[1], n, E4M3),
-        Matrix::new(&held[2], n, E5M2),
+    let [x, w, g] = data.each_ref().map(|data| rounded(data.clone(), dtype));
+    let (x_t, w_t) = (transpose(&x, [m, k]), transpose(&w, [k, n]));
+    let products = [
+        ([Operand(&x, E4M3), Operand(&w, E4M3)], [m, k, n]),
+        ([Operand(&g, E5M2), Operand(&w_t, E4M3)], [m, n, k]),
+        ([Operand(&x_t, E4M3), Operand(&g, E5M2)], [k, m, n]),
     ];
     let epsilon = match dtype {
         FloatDType::BF16 => 2f64.powi(-9),
         FloatDType::F16 => 2f64.powi(-12),
         _ => 2f64.powi(-25),
     };
-    let errors = |results: &[Vec<f32>; 3]| {
-        [
-            error(&results[0], n, |i, j| (0..k).map(|t| x.at(i, t) * w.at(t, j)).sum()),
-            error(&results[1], k, |i, j| (0..n).map(|t| g.at(i, t) * w.at(j, t)).sum()),
-            error(&results[2], n, |i, j| (0..m).map(|t| x.at(t, i) * g.at(t, j)).sum()),
-        ]
-    };
-    let expected = [
-        (GemmRole::Output, [m, n, k], [&x, &w]),
-        (GemmRole::GradInput, [m, k, n], [&g, &w]),
-        (GemmRole::GradWeight, [k, n, m], [&x, &g]),
-    ]
-    .map(|(role, gemm, operands)| (role, gemm, operands.map(Matrix::report)));
     for way in ways::<B>() {
-        let Step { results, report } = step::<Outer<B>>(data, shape, dtype, &way.config);
+        let tensors = || {
+            [(&x, [m, k]), (&w, [k, n]), (&g, [m, n])]
+                .map(|(x, shape)| typed::<Outer<B>, 2>(x, shape, dtype))
+        };
+        let (results, report) = trace(|| way.config.scope(|| step(tensors()).map(values)));
         if way.is_native {
             assert_native::<B>(&report, 3);
         }
-        let (what, errors) =
-            (format!("{} {what} {m}×{k}×{n} {dtype:?}", way.name), errors(&results));
-        println!("{what}: {}", errors.map(|error| format!("{error:.1e}")).join(" "));
+        let what = format!("{} {what} {m}×{k}×{n} {dtype:?}", way.name);
         let bounds = match way.sums {
             Sums::TensorCores => [FAST, PRECISE, PRECISE],
             Sums::Of(_) => [1e-4; 3],
         };
-        for (error, bound) in errors.into_iter().zip(bounds) {
-            assert!(error <= bound + epsilon, "{what}: {errors:?}");
+        assert_eq!(report.products.len(), 3, "{report}");
+        for (index, (operands, shape)) in products.into_iter().enumerate() {
+            let (sample, exact) = sample(&results[index], operands, shape, 64);
+            // ‖actual − exact‖ / ‖exact‖
+            let error = 10f64.powf(-sqnr(&exact.values, &wide(&sample)) / 20.0);
+            println!("{what}: {error:.1e}");
+            assert!(error <= bounds[index] + epsilon, "{what}: {error:e}");
+            let product = &report.products[index];
+            assert_eq!(product.role, GemmRole::ALL[index]);
+            assert_eq!([product.gemm.m, product.gemm.k, product.gemm.n], shape, "{what}");
+            for (operand, reported) in operands.iter().zip([product.lhs, product.rhs]) {
+                let reported = reported.expect("in FP8");
+                let reported = (reported.format, reported.scale, reported.saturated);
+                assert_eq!(reported, (operand.1, scale(operand.0, operand.1), 0), "{what}");
+            }
         }
-        let reported = report.products.iter().map(|product| {
-            let operands = [product.lhs, product.rhs].map(|operand| {
-                let operand = operand.expect("in FP8");
-                (operand.format, operand.scale, operand.saturated)
-            });
-            let gemm = product.gemm;
-            (product.role, [gemm.m, gemm.n, gemm.k], operands)
-        });
-        assert_eq!(reported.collect::<Vec<_>>(), expected, "{what}");
     }
 }
 
@@ -150,19 +73,16 @@ fn of_normal_data_is_small<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
 {
-    for &shape @ [m, k, n] in first(&[[123, 1000, 77], [256, 512, 384]], 1) {
-        let data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+    let data = |[m, k, n]: [usize; 3]| [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+    for &shape in first(&[[123, 1000, 77], [256, 512, 384]], 1) {
         for dtype in DTYPES {
-            check::<B>(data.each_ref().map(Vec::as_slice), shape, dtype, "normal");
+            check::<B>(&data(shape), shape, dtype, "normal");
         }
     }
-    if is_rehearsal::<B>() || is_small() {
-        return;
+    if !is_rehearsal::<B>() && !is_small() {
+        let shape = [2048, 4096, 1024];
+        check::<B>(&data(shape), shape, FloatDType::BF16, "normal");
     }
-    let shape @ [m, k, n] = [2048, 4096, 1024];
-    let data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
-    let dtype = FloatDType::BF16;
-    check::<B>(data.each_ref().map(Vec::as_slice), shape, dtype, "normal");
 }
 
 /// A few elements a thousand times as large as the rest.
@@ -175,7 +95,33 @@ where
     for data in &mut data {
         data.iter_mut().step_by(1009).for_each(|value| *value *= 1000.0);
     }
-    check::<B>(data.each_ref().map(Vec::as_slice), shape, FloatDType::F32, "outliers");
+    check::<B>(&data, shape, FloatDType::F32, "outliers");
 }
 
-on_cuda_and_rehearsed!(of_normal_data_is_small, of_outliers_is_small);
+on_cuda_and_rehearsed!([of_normal_data_is_small, of_outliers_is_small]);
+
+#[cfg(feature = "cuda")]
+mod golden {
+    use super::*;
+
+    fn emulated_products_match<B: Fp8Matmul>()
+    where
+        Outer<B>: AutodiffBackend,
+        Autodiff<B>: Fp8Matmul,
+        Fp8Backend<B>: Backend,
+    {
+        products_and_gradients_match_under::<B>(&emulated(), Sums::F32);
+    }
+
+    /// Batched products among them fall back to emulation.
+    fn products_match<B: Fp8Matmul>()
+    where
+        Outer<B>: AutodiffBackend,
+        Autodiff<B>: Fp8Matmul,
+        Fp8Backend<B>: Backend,
+    {
+        products_and_gradients_match_under::<B>(&every_matmul(), Sums::TensorCores);
+    }
+
+    on_cuda!([codes_and_scales_are_exact, emulated_products_match, products_match]);
+}

@@ -1,22 +1,13 @@
 //! Products with scales of blocks on tensor cores, where the device has them: data whose products are exact whatever is summed first, with other scales in
 //! each block, so that a scale in a wrong place is seen.
 
-use burn::backend::Autodiff;
-use burn::tensor::Tensor;
-use burn_fp8::Fp8Format::E4M3;
 use burn_fp8::engine::Fallback;
-use burn_fp8::report::Implementation;
-use burn_fp8::{
-    Capability, Execution, Fp8Config, Fp8Matmul, Fp8Tensor, Recipe, ScaledMatmulOptions,
-    scaled_matmul, trace,
-};
 
-use crate::common::exact::Exact;
-use crate::common::{Outer, Random, assert_close, panic_of, tensor, values};
+use crate::common::reference::transpose;
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
     assert_native, emulated, first, is_rehearsal, native, normal, of_tensor_cores, product,
-    transposed,
 };
 
 /// M, K, N: less than a block, ragged ones, whole ones, more than one tile of scales.
@@ -64,26 +55,17 @@ where
         for &[m, k, n] in first(&SHAPES, 4) {
             let (x, w, g) = (stepped(1, [m, k]), stepped(2, [k, n]), stepped(3, [m, n]));
             let step = |config: Fp8Config| {
-                trace(|| {
-                    config.scope(|| {
-                        let x = tensor::<Outer<B>, 2>(&x, [m, k]).require_grad();
-                        let w = tensor::<Outer<B>, 2>(&w, [k, n]).require_grad();
-                        let y = x.clone().matmul(w.clone());
-                        let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
-                        let grad = |of: &Tensor<_, 2>| values(of.grad(&grads).expect("tracked"));
-                        [values(y), grad(&x), grad(&w)]
-                    })
-                })
+                trace(|| config.scope(|| matrix_step::<Outer<B>>([&x, &w, &g], [m, k, n])))
             };
             let expected = [
                 product(&x, &w, [m, k, n]),
-                product(&g, &transposed(&w, [k, n]), [m, n, k]),
-                product(&transposed(&x, [m, k]), &g, [k, m, n]),
+                product(&g, &transpose(&w, [k, n]), [m, n, k]),
+                product(&transpose(&x, [m, k]), &g, [k, m, n]),
             ];
             let what = format!("{recipe}, {m}×{k}×{n}");
             let there = has::<B>(recipe);
             if !there && !is_rehearsal::<B>() {
-                refused(recipe, || drop(step(tried::<B>(recipe))));
+                panics(|| step(tried::<B>(recipe)), ["compute capability"]);
                 let config = tried::<B>(recipe).with_execution(Execution::Auto);
                 let (actual, report) = step(config);
                 for product in &report.products {
@@ -105,12 +87,6 @@ where
             }
         }
     }
-}
-
-#[track_caller]
-fn refused(recipe: Recipe, run: impl FnOnce()) {
-    let message = panic_of(run);
-    assert!(message.contains("compute capability"), "{recipe}: {message}");
 }
 
 #[track_caller]
@@ -138,11 +114,9 @@ fn of_tensors_are_those_of_f64<B: Fp8Matmul>() {
                 Fp8Tensor::quantize_blocks(tensor, E4M3, block, recipe).expect("blocks")
             };
             let (a, b) = (quantized(&x, [m, k], of_a), quantized(&w, [n, k], of_b).transpose());
-            let numbers = |tensor: &Fp8Tensor<B, 2>| -> Vec<f64> {
-                values(tensor.dequantize()).into_iter().map(f64::from).collect()
-            };
-            let exact = Exact::product(&numbers(&a), &numbers(&b), [m, k, n]);
-            let what = format!("{m}×{k}×{n} {of_a:?} {of_b:?}");
+            let [of_a, of_b] = [&a, &b].map(|tensor| wide(&values(tensor.dequantize())));
+            let exact = Exact::product(&of_a, &of_b, [m, k, n]);
+            let what = format!("{m}×{k}×{n} {:?} {:?}", a.block(), b.block());
             let options = ScaledMatmulOptions::default();
             let config = match is_rehearsal::<B>() {
                 true => emulated(),
@@ -164,4 +138,4 @@ fn of_tensors_are_those_of_f64<B: Fp8Matmul>() {
     }
 }
 
-on_cuda_and_rehearsed!(of_layers_are_exact, of_tensors_are_those_of_f64);
+on_cuda_and_rehearsed!([of_layers_are_exact, of_tensors_are_those_of_f64]);

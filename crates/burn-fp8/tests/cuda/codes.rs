@@ -1,15 +1,12 @@
 //! The codes and scales that kernels write for tensor cores equal those of the slice functions on the host, bit for bit.
 
-use burn::tensor::{FloatDType, Int, Tensor, TensorPrimitive};
-use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::burn_fp8_core::{Layouts, Overflow};
-use burn_fp8::burn_fp8_core::{scale, slice};
+use burn_fp8::burn_fp8_core::{Layouts, Overflow, scale, slice};
 use burn_fp8::engine::{QuantizeMatrix, Scalar, ScaleRule};
-use burn_fp8::{Fp8Format, Fp8Matmul, Recipe};
 
-use crate::common::{Random, tensor, values};
+use crate::common::products::View;
+use crate::common::*;
 use crate::on_cuda;
-use crate::support::{DTYPES, decoded, first, normal};
+use crate::support::{DTYPES, first, normal};
 
 /// Rows and columns of codes are padded to multiples of it.
 const PADDING: usize = 16;
@@ -30,8 +27,8 @@ fn write<B: Fp8Matmul, const D: usize>(
     let shape = x.dims();
     let columns = shape[D - 1];
     let shape = [shape.iter().product::<usize>() / columns, columns];
-    let TensorPrimitive::Float(x) = x.into_primitive() else { unreachable!("made of floats") };
-    let matrix = B::fp8_quantize_matrix(x, QuantizeMatrix { format, scale, layouts });
+    let request = QuantizeMatrix { format, scale, layouts };
+    let matrix = B::fp8_quantize_matrix(x.into_primitive().tensor(), request);
     assert_eq!((matrix.shape, matrix.format), (shape, format));
     let [padded_rows, padded_columns] = shape.map(|size| size.next_multiple_of(PADDING));
     let bytes = |words, shape: [usize; 2]| {
@@ -65,9 +62,8 @@ fn pad(codes: &[u8], [rows, columns]: [usize; 2]) -> [Vec<u8>; 2] {
 #[track_caller]
 fn assert_same(format: Fp8Format, actual: &[u8], expected: &[u8], what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");
-    let both = decoded(format, actual).into_iter().zip(decoded(format, expected));
-    for (index, ((a, e), numbers)) in actual.iter().zip(expected).zip(both).enumerate() {
-        let same = a == e || (numbers.0.is_nan() && numbers.1.is_nan());
+    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
+        let same = a == e || (format.is_nan(*a) && format.is_nan(*e));
         assert!(same, "{what}: code {index} is {a:#04x} instead of {e:#04x}");
     }
 }
@@ -80,14 +76,12 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
     let rows = host.len() / columns;
     let amax = slice::amax(&host).value;
     let recipe = Recipe::current();
+    let powers = recipe.with_power_of_two(true).with_margin(-2);
+    let margin = recipe.with_margin(3);
     let rules: [(ScaleRule<B>, Recipe, f32); 6] = [
         (ScaleRule::Current(recipe), recipe, amax),
-        (
-            ScaleRule::Current(recipe.with_power_of_two(true).with_margin(-2)),
-            recipe.with_power_of_two(true).with_margin(-2),
-            amax,
-        ),
-        (ScaleRule::Current(recipe.with_margin(3)), recipe.with_margin(3), amax),
+        (ScaleRule::Current(powers), powers, amax),
+        (ScaleRule::Current(margin), margin, amax),
         // Smaller than the tensor: elements saturate.
         (ScaleRule::Delayed(Scalar::Host(0.3), recipe), recipe, 0.3),
         (ScaleRule::Delayed(on_device(0.7), recipe), recipe, 0.7),
@@ -118,10 +112,7 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
 }
 
 fn on_device<B: Fp8Matmul>(value: f32) -> Scalar<B> {
-    let TensorPrimitive::Float(value) = tensor::<B, 1>(&[value], [1]).into_primitive() else {
-        unreachable!("made of floats")
-    };
-    Scalar::Device(value)
+    Scalar::Device(tensor::<B, 1>(&[value], [1]).into_primitive().tensor())
 }
 
 fn of_every_shape<B: Fp8Matmul>() {
@@ -153,20 +144,12 @@ fn of_every_magnitude<B: Fp8Matmul>() {
 }
 
 fn of_views<B: Fp8Matmul>() {
-    let [rows, columns] = [48, 80];
-    let base = |shape: [usize; 2]| tensor::<B, 2>(&normal(5, shape[0] * shape[1]), shape);
-    let views = [
-        ("transposed", base([columns, rows]).transpose()),
-        ("sliced", base([2 * rows, 2 * columns]).slice([3..3 + rows, 5..5 + columns])),
-        ("flipped", base([rows, columns]).flip([0, 1])),
-        ("rows narrowed", base([2 * rows, columns]).narrow(0, 2, rows)),
-        ("expanded", base([1, columns]).expand([rows, columns])),
-    ];
-    for (what, view) in views {
+    let x = tensor::<B, 2>(&normal(5, 48 * 80), [48, 80]);
+    for view in View::ALL {
         for dtype in [FloatDType::F32, FloatDType::BF16] {
-            check(view.clone().cast(dtype), E4M3, what);
+            check(view.of(x.clone()).cast(dtype), E4M3, &format!("{view:?}"));
         }
-        check(view, E5M2, what);
+        check(view.of(x.clone()), E5M2, &format!("{view:?}"));
     }
 }
 
@@ -177,4 +160,4 @@ fn of_joined_dimensions<B: Fp8Matmul>() {
     check(tensor::<B, 4>(&normal(7, 2 * 3 * 4 * 40), [2, 3, 4, 40]), E5M2, "rank 4");
 }
 
-on_cuda!(of_every_shape, of_every_magnitude, of_views, of_joined_dimensions);
+on_cuda!([of_every_shape, of_every_magnitude, of_views, of_joined_dimensions]);

@@ -1,27 +1,12 @@
 //! Delayed scaling: the scales, the state and the results of the same on the host.
 
-use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::{DelayedRecord, DelayedState, Fp8Config, Fp8Matmul, Recipe};
+use burn_fp8::DelayedRecord;
 
-use crate::common::exact::Exact;
-use crate::common::{Outer, delayed, tensor, values};
+use crate::common::delayed::{scales_come_from_earlier_steps, state_stays_finite};
+use crate::common::*;
 use crate::host::History;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{exact_step, normal, ways};
-
-fn scales_come_from_earlier_steps<B: Fp8Matmul>()
-where
-    Outer<B>: AutodiffBackend,
-{
-    delayed::scales_come_from_earlier_steps::<B>();
-}
-
-fn state_stays_finite<B: Fp8Matmul>()
-where
-    Outer<B>: AutodiffBackend,
-{
-    delayed::state_stays_finite::<B>();
-}
+use crate::support::{normal, ways};
 
 /// M, K, N.
 const SHAPE: [usize; 3] = [64, 96, 80];
@@ -125,8 +110,8 @@ where
     }
 }
 
-on_cuda_and_rehearsed!(
+on_cuda_and_rehearsed!([
     scales_come_from_earlier_steps,
     state_stays_finite,
     states_and_results_equal_those_on_the_host
-);
+]);

@@ -1,10 +1,8 @@
 //! Training on the host: amax histories, and a linear layer with FP8 products.
 
-use burn::tensor::FloatDType;
-use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::{Recipe, Scaling};
+use burn_fp8::Scaling;
 
-use crate::common::reference;
+use crate::common::*;
 use crate::support::rounded;
 
 /// The amax history of an operand.

@@ -1,20 +1,13 @@
 //! FP8 layers on tensor cores: the results of sums on the host, and the very state of Flax's formulas.
 
-use burn::backend::Autodiff;
-use burn::module::Param;
-use burn::optim::{GradientsParams, Optimizer, SgdConfig};
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{DType, FloatDType};
-use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8Linear, Fp8LinearConfig};
-use burn_fp8::optim::Fp8Optimizer;
-use burn_fp8::{Fp8Matmul, trace};
-
-use crate::common::exact::{Exact, Sums};
+use crate::common::frozen::for_each_layer;
 use crate::common::models::state;
-use crate::common::{Outer, bits, reference, values};
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{DTYPES, Way, assert_native, exact_step, normal, rounded, typed, ways};
+use crate::support::{
+    DTYPES, Way, assert_native, emulated_way, first, normal, of_tensor_cores, rounded,
+    trace_single_calls, typed, ways,
+};
 
 /// M, K, N: multiples of 16, and not.
 const SHAPES: [[usize; 3]; 2] = [[64, 96, 80], [37, 100, 33]];
@@ -146,8 +139,7 @@ fn expected(data: &Data) -> Vec<([Exact; 4], Vec<u32>)> {
         });
         let [y, dx, dw] = exact_step(held.each_ref().map(Vec::as_slice), *shape)
             .map(|product| product.rounded(dtype));
-        let g: Vec<_> = g.iter().map(|g| f64::from(*g)).collect();
-        let db = Exact::product(&vec![1.0; *m], &g, [1, *m, *n]).rounded(dtype);
+        let db = Exact::product(&vec![1.0; *m], &wide(&g), [1, *m, *n]).rounded(dtype);
         let y = y.plus_bias(bias).rounded(dtype);
         ([y, dx, dw, db], operands.iter().flat_map(Operand::bits).collect())
     });
@@ -185,4 +177,25 @@ where
     check::<B, Outer<B>>("layer within the decorator");
 }
 
-on_cuda_and_rehearsed!(match_sums_on_the_host);
+/// Frozen layers: each product one call, on a weight that is moved once.
+fn frozen_ones_match_sums_on_the_host<B: Fp8Matmul>() {
+    // A batch of one, too.
+    let shapes = [SHAPES[0], [1, 128, 64], SHAPES[1]];
+    for_each_layer::<B>(first(&shapes, 2), &DTYPES, |layer, x, exact, what| {
+        let (codes, dtype) = (layer.codes().to_bytes(), x.dtype());
+        // Emulated, then natively twice: on a weight that lies as emulation left it, and as the first product did. Then emulated again.
+        let native = of_tensor_cores::<B>;
+        for way in [emulated_way(), native(), native(), emulated_way()] {
+            let forward = || way.config.scope(|| layer.forward(x.clone()));
+            let (y, report) = trace_single_calls::<B, _>(forward);
+            if way.is_native {
+                assert_native::<B>(&report, 1);
+            }
+            assert_eq!(y.dtype(), dtype);
+            exact.assert(&values(y), way.sums, &format!("{} {what}", way.name));
+        }
+        assert_eq!(layer.codes().to_bytes(), codes);
+    });
+}
+
+on_cuda_and_rehearsed!([match_sums_on_the_host, frozen_ones_match_sums_on_the_host]);

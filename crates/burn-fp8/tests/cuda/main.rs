@@ -14,11 +14,7 @@ mod blocks;
 #[cfg(feature = "cuda")]
 mod codes;
 mod delayed;
-mod frozen;
-#[cfg(feature = "cuda")]
-mod golden;
 mod host;
-mod ladder;
 mod layers;
 mod products;
 mod scaled;
@@ -31,48 +27,25 @@ mod training;
 #[cfg(feature = "cuda")]
 pub type Unfused = burn_cubecl::CubeBackend<burn_cubecl::cubecl::cuda::CudaRuntime, f32, i32, u8>;
 
-/// Makes tests of functions that are generic over the backend, for CUDA without and with Fusion.
+/// Makes tests of checks that are generic over the backend, for CUDA without and with Fusion.
 macro_rules! on_cuda {
-    ($($check:ident),+ $(,)?) => {
-        #[cfg(feature = "cuda")]
-        mod unfused {
-            $(
-                #[test]
-                #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
-                fn $check() {
-                    super::$check::<crate::Unfused>();
-                }
-            )+
-        }
-
-        #[cfg(all(feature = "cuda", feature = "fusion"))]
-        mod fused {
-            $(
-                #[test]
-                #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
-                fn $check() {
-                    super::$check::<burn::backend::Cuda>();
-                }
-            )+
-        }
+    ($checks:tt) => {
+        crate::common::tests_on!(
+            #[cfg(feature = "cuda")] unfused: crate::Unfused, $checks,
+            needs "an NVIDIA GPU of compute capability 8.9 or higher"
+        );
+        crate::common::tests_on!(
+            #[cfg(all(feature = "cuda", feature = "fusion"))] fused: burn::backend::Cuda, $checks,
+            needs "an NVIDIA GPU of compute capability 8.9 or higher"
+        );
     };
 }
-pub(crate) use on_cuda;
 
 /// The same, and a test of each on Flex that any machine runs.
 macro_rules! on_cuda_and_rehearsed {
-    ($($check:ident),+ $(,)?) => {
-        crate::on_cuda!($($check),+);
-
-        #[cfg(feature = "flex")]
-        mod rehearsed {
-            $(
-                #[test]
-                fn $check() {
-                    super::$check::<burn::backend::Flex>();
-                }
-            )+
-        }
+    ($checks:tt) => {
+        crate::on_cuda!($checks);
+        crate::common::tests_on!(#[cfg(feature = "flex")] rehearsed: burn::backend::Flex, $checks);
     };
 }
-pub(crate) use on_cuda_and_rehearsed;
+pub(crate) use {on_cuda, on_cuda_and_rehearsed};

@@ -1,40 +1,61 @@
-//! Scaled products, `scaled_matmul`, on tensor cores: small integers again, so that native, emulated and integer arithmetic agree
-//! to the last bit, with bias, activation, FP8 output and amax.
+//! Scaled products, `scaled_matmul`, on tensor cores, each in one call of cuBLASLt: the ladder of JAX; and small integers again, so that native, emulated and
+//! integer arithmetic agree to the last bit, with bias, activation, FP8 output and amax.
 
-use burn::tensor::{FloatDType, Tensor};
-use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::burn_fp8_core::Overflow;
-use burn_fp8::{
-    Activation, Fp8Config, Fp8Format, Fp8Matmul, Fp8Tensor, ScaledMatmulOptions, scaled_matmul,
-    trace,
-};
+use burn_fp8::scaled::ScaledOutput;
 
-use crate::common::{assert_close, fused as golden, tensor, values};
+use crate::common::fused::{
+    Way, all_layouts_give_the_same_product, ladder_of_jax, ladder_of_jax_by, products_of_torch,
+    special_values_stay_visible_or_saturate,
+};
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
-    assert_native, assert_native_but_gelu, emulated, first, integers, native, product, rounded,
-    trace_single_calls,
+    assert_native, assert_native_but_gelu, emulated, first, integers, is_rehearsal, native,
+    of_tensor_cores, product, rounded, trace_single_calls,
 };
 
 const SHAPES: [[usize; 3]; 3] = [[48, 64, 80], [130, 256, 96], [512, 512, 256]];
 
 fn climb_the_ladder_of_jax_emulated<B: Fp8Matmul>() {
-    emulated().scope(golden::ladder_of_jax::<B>);
+    emulated().scope(ladder_of_jax::<B>);
+}
+
+fn climb_the_ladder_of_jax_natively<B: Fp8Matmul>() {
+    let sums = of_tensor_cores::<B>().sums;
+    ladder_of_jax_by::<B>(Way {
+        run: |multiply, activation| {
+            // Where an algorithm may be missing, `Native` would panic.
+            let is_gelu = activation == Activation::Gelu;
+            let config = match (is_rehearsal::<B>(), is_gelu) {
+                (true, _) => emulated(),
+                (false, true) => every_matmul(),
+                (false, false) => every_matmul().with_execution(Execution::Native),
+            };
+            let (output, report) = trace_single_calls::<B, _>(|| config.scope(multiply));
+            match is_gelu {
+                true => assert_native_but_gelu::<B>(&report, "a step of the ladder"),
+                false => assert_native::<B>(&report, 1),
+            }
+            (output, report)
+        },
+        sums,
+    });
 }
 
 fn equal_those_of_torch_emulated<B: Fp8Matmul>() {
-    emulated().scope(golden::products_of_torch::<B>);
+    emulated().scope(products_of_torch::<B>);
 }
 
 /// Natively of any shape: codes are padded.
 fn of_every_layout_are_the_same<B: Fp8Matmul>() {
-    let ((), report) = trace(golden::all_layouts_give_the_same_product::<B>);
+    let ((), report) = trace(all_layouts_give_the_same_product::<B>);
     assert_native::<B>(&report, report.products.len());
     assert!(report.products.len() >= 16);
 }
 
 fn of_special_values<B: Fp8Matmul>() {
-    let ((), report) = trace(golden::special_values::<B>);
+    let ((), report) = trace(special_values_stay_visible_or_saturate::<B>);
     assert_native_but_gelu::<B>(&report, "special values");
 }
 
@@ -66,7 +87,7 @@ fn operands<B: Fp8Matmul>([m, k, n]: [usize; 3], formats: [Fp8Format; 2]) -> Ope
 fn both<B: Fp8Matmul, R>(
     operands: &Operands<B>,
     options: &ScaledMatmulOptions<B>,
-    read: impl Fn(burn_fp8::scaled::ScaledOutput<B>) -> R,
+    read: impl Fn(ScaledOutput<B>) -> R,
 ) -> [R; 2] {
     let run = |config: Fp8Config| {
         let run = || config.scope(|| scaled_matmul(&operands.a, &operands.b, options));
@@ -109,7 +130,7 @@ fn of_integers_are_exact_with_bias_and_relu<B: Fp8Matmul>() {
 fn with_fp8_output_are_exact<B: Fp8Matmul>() {
     for &shape in first(&SHAPES, 2) {
         let operands = operands::<B>(shape, [E4M3, E4M3]);
-        let amax = operands.exact.iter().fold(0f32, |amax, y| amax.max(y.abs()));
+        let amax = reference::amax(&operands.exact);
         for scale in [0.125, 4.0] {
             let options = ScaledMatmulOptions::fp8(E4M3, scale).with_amax();
             let expected: Vec<_> =
@@ -121,7 +142,8 @@ fn with_fp8_output_are_exact<B: Fp8Matmul>() {
             for (result, name) in results.into_iter().zip(["native", "emulated"]) {
                 assert_eq!(result.0, [amax], "{name} {shape:?}: amax");
                 // A zero has either sign.
-                let decode = |codes: &[u8]| crate::support::decoded(E4M3, codes);
+                let decode =
+                    |codes: &[u8]| codes.iter().map(|code| E4M3.decode(*code)).collect::<Vec<_>>();
                 let what = format!("{name} {shape:?} {scale}");
                 assert_close(&decode(&result.1), &decode(&expected), 0.0, &what);
             }
@@ -129,11 +151,12 @@ fn with_fp8_output_are_exact<B: Fp8Matmul>() {
     }
 }
 
-on_cuda_and_rehearsed!(
+on_cuda_and_rehearsed!([
     climb_the_ladder_of_jax_emulated,
+    climb_the_ladder_of_jax_natively,
     equal_those_of_torch_emulated,
     of_every_layout_are_the_same,
     of_special_values,
     of_integers_are_exact_with_bias_and_relu,
     with_fp8_output_are_exact,
-);
+]);

@@ -1,36 +1,16 @@
 //! What is not finite shows where it does on the host; scales far from one lose nothing.
 
-use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul};
-
-use crate::common::{Outer, assert_close, special, tensor, values};
+use crate::common::special::{
+    codes_and_scales_agree_with_flex, special_values_stay_visible, ties_go_to_even,
+};
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{exact_step, is_rehearsal, native, normal, quantized, ways};
+use crate::support::{is_rehearsal, native, normal, ways};
 
 const M: usize = 32;
 const K: usize = 64;
 const N: usize = 48;
-
-fn emulated_ties_go_to_even<B: Fp8Matmul>() {
-    special::check_ties::<B>();
-}
-
-fn emulated_special_values<B: Fp8Matmul>() {
-    special::check_special::<B>();
-    special::check_agreement::<B>();
-}
-
-fn step<B: AutodiffBackend>(config: &Fp8Config, [x, w, g]: [&[f32]; 3]) -> [Vec<f32>; 3] {
-    let x = tensor::<B, 2>(x, [M, K]).require_grad();
-    let w = tensor::<B, 2>(w, [K, N]).require_grad();
-    let g = tensor::<B, 2>(g, [M, N]);
-    config.scope(|| {
-        let y = x.clone().matmul(w.clone());
-        let grads = (y.clone() * g).sum().backward();
-        let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
-        [values(y), dx, dw]
-    })
-}
+const SHAPE: [usize; 3] = [M, K, N];
 
 fn non_finite_values_stay_visible<B: Fp8Matmul>()
 where
@@ -42,10 +22,9 @@ where
             let mut data = clean.clone();
             data[operand][77] = poison;
             let data = data.each_ref().map(Vec::as_slice);
-            let held = quantized(data);
-            let exact = exact_step(held.each_ref().map(Vec::as_slice), [M, K, N]);
+            let exact = exact_step_under(Recipe::current(), data, SHAPE);
             for way in ways::<B>() {
-                let results = step::<Outer<B>>(&way.config, data);
+                let results = way.config.scope(|| matrix_step::<Outer<B>>(data, SHAPE));
                 for ((actual, exact), result) in results.iter().zip(&exact).zip(["y", "dx", "dw"]) {
                     let what = format!("{}, {poison} in operand {operand}: {result}", way.name);
                     assert!(exact.values.iter().any(|value| value.is_finite()), "{what}");
@@ -61,7 +40,8 @@ where
     Outer<B>: AutodiffBackend,
 {
     let (x, w, g) = (vec![0.0; M * K], normal(2, K * N), normal(3, M * N));
-    let [y, dx, dw] = step::<Outer<B>>(&native::<B>(), [&x, &w, &g]);
+    let step = || matrix_step::<Outer<B>>([&x, &w, &g], SHAPE);
+    let [y, dx, dw] = native::<B>().scope(step);
     assert!(y.iter().chain(&dw).all(|value| *value == 0.0));
     assert!(dx.iter().all(|value| value.is_finite()) && dx.iter().any(|value| *value != 0.0));
 }
@@ -88,10 +68,11 @@ fn extreme_scales_lose_nothing<B: Fp8Matmul>() {
     }
 }
 
-on_cuda_and_rehearsed!(
-    emulated_ties_go_to_even,
-    emulated_special_values,
+on_cuda_and_rehearsed!([
+    ties_go_to_even,
+    special_values_stay_visible,
+    codes_and_scales_agree_with_flex,
     non_finite_values_stay_visible,
     zeros_give_zeros,
     extreme_scales_lose_nothing,
-);
+]);

@@ -4,12 +4,9 @@
 //! Native products run on a stream of their own. If one started before its operands were written, if what follows started before
 //! it had ended, or if memory were reused while it reads, some element would differ.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::{Distribution, FloatDType, Tensor};
-use burn_fp8::Fp8Format::E4M3;
-use burn_fp8::{Fp8Backend, Fp8Matmul};
+use burn::tensor::Distribution;
 
-use crate::common::{Random, values};
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{Operand, assert_sample, fewer, first, is_small, native, normal, typed};
 
@@ -136,4 +133,4 @@ fn chains_change_nothing<B: Fp8Matmul>() {
     }
 }
 
-on_cuda_and_rehearsed!(interleaved_operations_change_nothing, chains_change_nothing);
+on_cuda_and_rehearsed!([interleaved_operations_change_nothing, chains_change_nothing]);

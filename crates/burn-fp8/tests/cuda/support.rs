@@ -1,14 +1,8 @@
 //! What the modules share: configurations, data whose products are exact, and products of integers.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::{DType, FloatDType, Tensor, TensorData};
-use burn_fp8::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8::engine::Fallback;
-use burn_fp8::report::Implementation;
-use burn_fp8::{Execution, Fp8Config, Recipe, Report, trace};
 
-use crate::common::exact::{Exact, Sums};
-use crate::common::{Random, every_matmul, reference, tensor};
+use crate::common::*;
 
 /// Whether a check is only rehearsed, on Flex.
 pub fn is_rehearsal<B: Backend>() -> bool {
@@ -71,51 +65,42 @@ pub fn of_tensor_cores<B: Backend>() -> Way {
     Way { name: "native", config: native::<B>(), sums, is_native: true }
 }
 
-/// Output and gradients of a product, in f64, of what the operands hold in FP8: `x` `[m, k]`, `w` `[k, n]`, `g` `[m, n]`.
-pub fn exact_step([x, w, g]: [&[f64]; 3], [m, k, n]: [usize; 3]) -> [Exact; 3] {
-    [
-        Exact::product(x, w, [m, k, n]),
-        Exact::product(g, &reference::transpose(w, [k, n]), [m, n, k]),
-        Exact::product(&reference::transpose(x, [m, k]), g, [k, m, n]),
-    ]
-}
-
-/// What operands hold under current scaling.
-pub fn quantized([x, w, g]: [&[f32]; 3]) -> [Vec<f64>; 3] {
-    [
-        reference::quantize_dequantize(x, E4M3),
-        reference::quantize_dequantize(w, E4M3),
-        reference::quantize_dequantize(g, E5M2),
-    ]
-}
-
 /// A matrix before it is quantized with current scaling, row by row.
 #[derive(Clone, Copy)]
 pub struct Operand<'a>(pub &'a [f32], pub Fp8Format);
 
-/// Asserts that elements here and there of `a` `[m, k]` times `b` `[k, n]` are those of sums on the host.
-#[track_caller]
-pub fn assert_sample<B: Backend>(
+/// Elements here and there of `a` `[m, k]` times `b` `[k, n]`: of `count` rows and columns, and the same by sums on the host.
+pub fn sample(
     actual: &[f32],
     [Operand(a, a_format), Operand(b, b_format)]: [Operand<'_>; 2],
     [m, k, n]: [usize; 3],
-    dtype: FloatDType,
-    what: &str,
-) {
-    const COUNT: usize = 8;
-    assert_eq!(actual.len(), m * n, "{what}: elements");
-    let spread = |size: usize| (0..COUNT).map(move |index| index * (size - 1) / (COUNT - 1));
+    count: usize,
+) -> (Vec<f32>, Exact) {
+    assert_eq!(actual.len(), m * n, "elements");
+    let spread = |size: usize| (0..count).map(move |index| index * (size - 1) / (count - 1));
     let rows: Vec<f32> = spread(m).flat_map(|row| &a[row * k..][..k]).copied().collect();
     let columns: Vec<f32> =
         (0..k).flat_map(|row| spread(n).map(move |column| b[row * n + column])).collect();
     let rows = reference::quantize_dequantize_by(&rows, reference::scale(a, a_format), a_format);
     let columns =
         reference::quantize_dequantize_by(&columns, reference::scale(b, b_format), b_format);
-    let sample: Vec<f32> =
-        spread(m).flat_map(|row| spread(n).map(move |column| actual[row * n + column])).collect();
-    let exact = Exact::product(&rows, &columns, [COUNT, k, COUNT]).rounded(dtype);
-    assert!(exact.values.iter().any(|value| *value != 0.0), "{what}: there are numbers");
-    exact.assert(&sample, of_tensor_cores::<B>().sums, what);
+    let sample = spread(m).flat_map(|row| spread(n).map(move |column| actual[row * n + column]));
+    let exact = Exact::product(&rows, &columns, [count, k, count]);
+    assert!(exact.values.iter().any(|value| *value != 0.0), "there are numbers");
+    (sample.collect(), exact)
+}
+
+/// Asserts that elements here and there are those of sums on the host.
+#[track_caller]
+pub fn assert_sample<B: Backend>(
+    actual: &[f32],
+    operands: [Operand<'_>; 2],
+    shape: [usize; 3],
+    dtype: FloatDType,
+    what: &str,
+) {
+    let (sample, exact) = sample(actual, operands, shape, 8);
+    exact.rounded(dtype).assert(&sample, of_tensor_cores::<B>().sums, what);
 }
 
 /// Small integers have exact codes under it: their scale is a power of two.
@@ -154,10 +139,6 @@ pub fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
         }
     }
     product
-}
-
-pub fn transposed(a: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
-    (0..columns).flat_map(|column| (0..rows).map(move |row| a[row * columns + column])).collect()
 }
 
 /// Rounded to a type and back.
@@ -231,9 +212,4 @@ pub fn assert_native_but_gelu<B: Backend>(report: &Report, what: &str) {
             ran => assert!(is_native(ran) || is_rehearsal::<B>(), "{what}: {report}"),
         }
     }
-}
-
-/// What codes stand for, without their scale.
-pub fn decoded(format: Fp8Format, codes: &[u8]) -> Vec<f32> {
-    codes.iter().map(|code| format.decode(*code)).collect()
 }

@@ -3,15 +3,11 @@
 
 use std::sync::mpsc;
 
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{FloatDType, Tensor};
-use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::{Fp8Config, Fp8Matmul};
-
-use crate::common::{Outer, Random, bits, tensor, values};
+use crate::common::reference::transpose;
+use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::stress::{Pair, round, run, serial, serial_as_configured};
-use crate::support::{Operand, assert_sample, fewer, native, normal, transposed};
+use crate::support::{Operand, assert_sample, fewer, native, normal};
 
 const THREADS: u64 = 4;
 const ITERATIONS: usize = 1000;
@@ -138,18 +134,16 @@ where
         [normal(seed + 1, m * k), normal(seed, k * n), normal(seed + 2, m * n)]
     }
     fn gradients<B: AutodiffBackend>(seed: u64) -> [Vec<f32>; 2] {
-        let ([m, k, n], [x, w, g]) = (SHAPE, data(seed));
-        let x = tensor::<B, 2>(&x, [m, k]).require_grad();
-        let w = tensor::<B, 2>(&w, [k, n]).require_grad();
-        let grads = (x.clone().matmul(w.clone()) * tensor(&g, [m, n])).sum().backward();
-        [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")))
+        let [x, w, g] = data(seed);
+        let [_, dx, dw] = matrix_step::<B>([&x, &w, &g], SHAPE);
+        [dx, dw]
     }
     let [m, k, n] = SHAPE;
     let expected: Vec<_> = (0..THREADS)
         .map(|thread| {
             let [dx, dw] = native::<B>().scope(|| gradients::<Outer<B>>(10 * thread));
             let [x, w, g] = data(10 * thread);
-            let (w, x) = (transposed(&w, [k, n]), transposed(&x, [m, k]));
+            let (w, x) = (transpose(&w, [k, n]), transpose(&x, [m, k]));
             let (f32, g) = (FloatDType::F32, Operand(&g, E5M2));
             assert_sample::<B>(&dx, [g, Operand(&w, E4M3)], [m, n, k], f32, "dx");
             assert_sample::<B>(&dw, [Operand(&x, E4M3), g], [k, m, n], f32, "dw");
@@ -170,9 +164,9 @@ where
     });
 }
 
-on_cuda_and_rehearsed!(
+on_cuda_and_rehearsed!([
     with_their_own_tensors,
     with_shared_tensors,
     with_tensors_that_travel,
     that_train_at_once,
-);
+]);

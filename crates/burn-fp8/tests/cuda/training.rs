@@ -1,16 +1,9 @@
 //! A model trained on tensor cores, and emulated, learns as the same model does on the host.
 
-use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{FloatDType, Int, Tensor, TensorData};
-use burn_fp8::{DelayedState, Fp8Config, Fp8Matmul, Recipe};
 
-use crate::common::exact::Sums;
-use crate::common::{Inner, Outer, tensor, values};
+use crate::common::*;
 use crate::host::Layer;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{is_small, normal, rounded, ways};
@@ -157,4 +150,4 @@ where
     check::<B, Inner<B>>(current, FloatDType::F32, "the other order, current, f32");
 }
 
-on_cuda_and_rehearsed!(follows_the_host);
+on_cuda_and_rehearsed!([follows_the_host]);

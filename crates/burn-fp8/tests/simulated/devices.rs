@@ -1,14 +1,11 @@
 //! Two devices in one process. Burn's `Learner` over several devices is not among it: CubeCL 0.10 moves tensors between devices by NCCL, and without
 //! it panics on its own thread ("Communicator for this ID should exist"), as seen here; what is read then is what nothing has written.
 
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
 use burn_cubecl::cubecl::cuda::CudaDevice;
-use burn_fp8::{Execution, Fp8Matmul};
 use burn_fp8_test_support::faults::with_variable;
 
-use crate::common::{Outer, values};
-use crate::{Fused, SHAPE, Unfused, config, device, expected, integers, is_native, product};
+use crate::common::*;
+use crate::{SHAPE, config, device, expected, integers, is_native, on_simulated, product};
 
 const DEVICES: &str = "SIM_DEVICES";
 
@@ -32,13 +29,12 @@ fn multiply_alike<B: Fp8Matmul<Device = CudaDevice>>() {
 /// Gradients of the product of two integer matrices.
 fn gradients<B: AutodiffBackend<Device = CudaDevice>>(index: usize) -> [Vec<f32>; 2] {
     let [m, k, n] = SHAPE;
-    let tensor = |seed, shape: [usize; 2]| {
+    let tensors = [(1, [m, k]), (2, [k, n]), (3, [m, n])].map(|(seed, shape)| {
         let data = TensorData::new(integers(seed, shape[0] * shape[1]), shape);
         Tensor::<B, 2>::from_data(data, &device(index))
-    };
-    let (x, w) = (tensor(1, [m, k]).require_grad(), tensor(2, [k, n]).require_grad());
-    let grads = (x.clone().matmul(w.clone()) * tensor(3, [m, n])).sum().backward();
-    [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")))
+    });
+    let [_, dx, dw] = step(tensors).map(values);
+    [dx, dw]
 }
 
 /// Two threads that train at once, each on its device.
@@ -63,17 +59,16 @@ where
     });
 }
 
-macro_rules! on_two_devices {
-    ($($check:ident),*) => {
-        mod unfused { $(on_two_devices! { test $check, super::Unfused })* }
-        mod fused { $(on_two_devices! { test $check, super::Fused })* }
-    };
-    (test $check:ident, $backend:ty) => {
-        #[test]
-        #[ignore = "needs the simulated device: cargo xtask sim"]
-        fn $check() {
-            super::with_variable(super::DEVICES, "2", super::$check::<$backend>);
-        }
-    };
+fn multiply_alike_on_two<B: Fp8Matmul<Device = CudaDevice>>() {
+    with_variable(DEVICES, "2", multiply_alike::<B>);
 }
-on_two_devices!(multiply_alike, train_alike);
+
+fn train_alike_on_two<B>()
+where
+    B: Fp8Matmul<Device = CudaDevice>,
+    Outer<B>: AutodiffBackend<Device = CudaDevice>,
+{
+    with_variable(DEVICES, "2", train_alike::<B>);
+}
+
+on_simulated!([multiply_alike_on_two, train_alike_on_two]);

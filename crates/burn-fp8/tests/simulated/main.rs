@@ -3,17 +3,26 @@
 //! `cargo xtask sim` runs it; nothing of it needs, or has run on, a GPU.
 #![cfg(all(feature = "cuda", feature = "fusion"))]
 
+/// Makes tests of checks that are generic over the backend, for CUDA without and with Fusion.
+macro_rules! on_simulated {
+    ($checks:tt) => {
+        crate::common::tests_on!(unfused: crate::Unfused, $checks,
+            needs "the simulated device: cargo xtask sim");
+        crate::common::tests_on!(fused: burn::backend::Cuda, $checks,
+            needs "the simulated device: cargo xtask sim");
+    };
+}
+pub(crate) use on_simulated;
+
 #[path = "../common/mod.rs"]
 mod common;
 mod devices;
 mod faults;
 mod order;
 
-use burn::tensor::{Tensor, TensorData};
 use burn_cubecl::cubecl::cuda::CudaDevice;
-use burn_fp8::report::Implementation;
-use burn_fp8::{Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Report, trace};
-use common::{Random, every_matmul};
+
+use common::*;
 
 /// CUDA without Fusion.
 type Unfused = burn_cubecl::CubeBackend<burn_cubecl::cubecl::cuda::CudaRuntime, f32, i32, u8>;

@@ -1,12 +1,10 @@
 //! A product between operations of another stream, whose memory is reused at once: `cargo xtask sim` also runs it with the events of the
 //! context switched off, one after the other, and the simulation has to complain.
 
-use burn::tensor::{Tensor, TensorData};
 use burn_cubecl::cubecl::cuda::CudaDevice;
-use burn_fp8::{Execution, Fp8Backend, Fp8Matmul, trace};
 
-use crate::common::values;
-use crate::{Fused, Unfused, config, device, integers, is_native};
+use crate::common::*;
+use crate::{config, device, integers, is_native, on_simulated};
 
 /// Operands that are made by kernels, multiplied, freed, and whose memory is written again; the result is read by a kernel.
 fn between_kernels<B: Fp8Matmul<Device = CudaDevice>>() {
@@ -35,14 +33,4 @@ fn between_kernels<B: Fp8Matmul<Device = CudaDevice>>() {
     });
 }
 
-#[test]
-#[ignore = "needs the simulated device: cargo xtask sim"]
-fn unfused_between_kernels() {
-    between_kernels::<Unfused>();
-}
-
-#[test]
-#[ignore = "needs the simulated device: cargo xtask sim"]
-fn fused_between_kernels() {
-    between_kernels::<Fused>();
-}
+on_simulated!([between_kernels]);

@@ -1,0 +1,232 @@
+//! The filter at its edges, traces, and configurations in files.
+
+use burn::tensor::module;
+use burn_fp8::burn_fp8_core::Rejection;
+use burn_fp8::{AmaxChoice, ProductInfo};
+
+use crate::common::*;
+
+type B = Fp8Backend<Flex>;
+
+fn product<B: Backend>(m: usize, k: usize, n: usize) -> Tensor<B, 2> {
+    let device = Default::default();
+    Tensor::<B, 2>::ones([m, k], &device).matmul(Tensor::ones([k, n], &device))
+}
+
+fn ran(m: usize, k: usize, n: usize) -> Implementation {
+    let report = trace(|| product::<B>(m, k, n)).1;
+    assert_eq!(report.products.len(), 1);
+    report.products[0].ran.clone()
+}
+
+#[test]
+fn the_default_filter_starts_at_sixteen() {
+    assert_eq!(ran(16, 16, 16), implementation::<Flex>());
+    assert_eq!(ran(17, 17, 17), implementation::<Flex>());
+    for (sizes, dimension) in [((15, 16, 16), 'M'), ((16, 15, 16), 'K'), ((16, 16, 15), 'N')] {
+        let rejection = Rejection::TooSmall { dimension, size: 15, minimum: 16 };
+        let (m, k, n) = sizes;
+        assert_eq!(ran(m, k, n), Implementation::HighPrecision(HighPrecision::Filter(rejection)));
+    }
+}
+
+#[test]
+fn leading_dimensions_count_as_rows() {
+    let device = Default::default();
+    let linear = |lead: [usize; 2]| {
+        let x = Tensor::<B, 3>::ones([lead[0], lead[1], 16], &device);
+        trace(|| module::linear(x, Tensor::ones([16, 16], &device), None)).1
+    };
+    assert_eq!(linear([4, 4]).fp8().count(), 1);
+    assert_eq!(linear([3, 5]).fp8().count(), 0);
+}
+
+#[test]
+fn batched_products_and_plain_ones_are_told_apart() {
+    let device = Default::default();
+    let batched = || {
+        let x = Tensor::<B, 3>::ones([2, 16, 16], &device);
+        trace(|| x.clone().matmul(x)).1.products[0].ran.clone()
+    };
+    assert_eq!(batched(), Implementation::HighPrecision(HighPrecision::Filter(Rejection::Batched)));
+    let config = Fp8Config::default().with_filter(Filter::default().with_batched(true));
+    assert_eq!(config.scope(batched), implementation::<Flex>());
+    let linear_only = Fp8Config::default().with_filter(Filter::linear_only());
+    let reason = linear_only.scope(|| ran(16, 16, 16));
+    assert_eq!(reason, Implementation::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
+}
+
+#[test]
+fn attention_stays_on_the_backend_unless_batches_are_taken() {
+    let attention = |batch: [usize; 2]| -> Report {
+        let x = Tensor::<B, 4>::ones([batch[0], batch[1], 16, 32], &Default::default());
+        let options = Default::default();
+        trace(|| module::attention(x.clone(), x.clone(), x, None, None, options)).1
+    };
+    let report = attention([2, 3]);
+    let batched = HighPrecision::Filter(Rejection::Batched);
+    assert_eq!(report.products.len(), 2);
+    assert!(report.high_precision().all(|(product, reason)| {
+        product.kind == ProductKind::Attention && product.gemm.batch == 6 && reason == batched
+    }));
+    // One pair of matrices is a batch as well.
+    assert_eq!(attention([1, 1]).fp8().count(), 0);
+    let every = every_matmul();
+    assert_eq!(every.scope(|| attention([1, 1])).fp8().count(), 2);
+    let report = every.scope(|| attention([2, 3]));
+    let kinds: Vec<_> = report.fp8().map(|product| (product.kind, product.gemm.n)).collect();
+    assert_eq!(kinds, [(ProductKind::Attention, 16), (ProductKind::Attention, 32)]);
+    // A predicate sees what the products are part of.
+    let is_no_attention = |product: &ProductInfo| product.kind != ProductKind::Attention;
+    let report = every.scope_where(is_no_attention, || attention([2, 3]));
+    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
+    assert_eq!(reasons, [HighPrecision::Predicate; 2]);
+}
+
+#[test]
+fn traces_nest() {
+    let ((_, inner), outer) = trace(|| {
+        product::<B>(16, 16, 16);
+        trace(|| product::<B>(17, 16, 16))
+    });
+    assert_eq!(inner.products.len(), 1);
+    assert_eq!(outer.products.len(), 2);
+    assert_eq!(outer.products[1], inner.products[0]);
+}
+
+#[test]
+fn a_predicate_decides_once_for_all_three_products() {
+    let [x, w] = [[16, 32], [32, 48]]
+        .map(|shape| Tensor::<Outer<Flex>, 2>::ones(shape, &Default::default()).require_grad());
+    let step = |n: usize| {
+        Fp8Config::default().scope_where(
+            move |product| product.role == GemmRole::Output && product.gemm.n == n,
+            || trace(|| x.clone().matmul(w.clone()).sum().backward()).1,
+        )
+    };
+    assert_eq!(step(48).fp8().count(), 3);
+    let left_out = step(47);
+    assert_eq!(left_out.products.len(), 1);
+    assert_eq!(left_out.products[0].ran, Implementation::HighPrecision(HighPrecision::Predicate));
+}
+
+#[test]
+fn a_margin_out_of_range_is_refused() {
+    let config = Fp8Config::default().with_recipe(Recipe::current().with_margin(65));
+    refused(config.check::<Flex>(&Default::default()), ["margin = 65"]);
+    says(panic_of(|| config.scope(|| ())), ["margin = 65"]);
+    refused(Fp8Config::from_json(r#"{"recipe": {"margin": -65}}"#), ["margin = -65"]);
+}
+
+#[test]
+fn files_round_trip_and_bad_ones_are_named() {
+    let (_folder, path) = files::path("fp8.json");
+    let config = Fp8Config::default()
+        .with_recipe(Recipe::current().with_margin(1).with_power_of_two(true))
+        .with_filter(Filter::linear_only().with_min_sizes(1, 2, 3))
+        .with_execution(Execution::FakeQuantized);
+    config.save(&path).unwrap();
+    assert_eq!(Fp8Config::load(&path).unwrap(), config);
+
+    let name = path.display().to_string();
+    for (content, expected) in [
+        (&b"{"[..], "EOF"),
+        (br#"{"filter": {"min_q": 1}}"#, "unknown field `min_q`"),
+        (br#"{"execution": "gpu"}"#, "unknown variant `gpu`"),
+        (br#"{"filter": {"min_m": -1}}"#, "line 1"),
+        (b"[]x", "invalid"),
+        (b"{\xff", "not UTF-8"),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        refused(Fp8Config::load(&path), [expected, &name]);
+    }
+    std::fs::write(&path, "é".repeat(1 << 20)).unwrap();
+    assert!(matches!(Fp8Config::load(&path), Err(Fp8Error::TooLarge { .. })));
+    refused(Fp8Config::load(path.with_file_name("missing.json")), ["cannot read", "missing.json"]);
+}
+
+#[test]
+fn the_report_prints_as_a_table() {
+    let report = trace(|| (product::<B>(16, 32, 64), product::<B>(2, 2, 2))).1;
+    let text = report.to_string();
+    let ran = implementation::<Flex>().to_string();
+    says(&text, ["matmul", "output", "1 × 16×64×32", "E4M3", &ran, "M = 2 < 16"]);
+    assert!(text.ends_with("1 of 2 products in FP8"), "{text}");
+}
+
+#[test]
+fn recipes_are_read_from_json() {
+    let recipe =
+        |json: &str| Fp8Config::from_json(&format!(r#"{{"recipe": {json}}}"#)).map(|c| c.recipe);
+    for (json, expected) in [
+        (r#"{"scaling": "current"}"#, Recipe::current()),
+        (r#"{"scaling": {"current": "per_tensor"}}"#, Recipe::current()),
+        (r#"{"scaling": {"current": "per_row"}}"#, Recipe::rowwise()),
+        (
+            r#"{"scaling": {"current": "mxfp8"}, "formats": {"output_grad": "e4m3"}}"#,
+            Recipe::mxfp8(),
+        ),
+        (
+            r#"{"scaling": {"current": {"mxfp8": "even"}}}"#,
+            Recipe::current().with_granularity(Granularity::Mx(ScaleRounding::Even)),
+        ),
+        (
+            r#"{"scaling": {"current": "blockwise"}, "power_of_two": true, "formats": {"output_grad": "e4m3"}}"#,
+            Recipe::blockwise(),
+        ),
+        (r#"{"scaling": "delayed"}"#, Recipe::delayed()),
+        (r#"{"scaling": {"delayed": {}}}"#, Recipe::delayed()),
+        (
+            r#"{"scaling": {"delayed": {"history_length": 16, "amax_choice": "most_recent"}}}"#,
+            Recipe::delayed().with_history_length(16).with_amax_choice(AmaxChoice::MostRecent),
+        ),
+        (r#"{"formats": {"output_grad": "e4m3"}}"#, Recipe::current().with_formats(Formats::E4M3)),
+        (
+            r#"{"products": {"grad_weight": "high"}}"#,
+            Recipe::current().with_precision(GemmRole::GradWeight, Precision::High),
+        ),
+    ] {
+        assert_eq!(recipe(json).expect(json), expected, "{json}");
+    }
+    let swapped =
+        Formats { input: Fp8Format::E5M2, output_grad: Fp8Format::E4M3, ..Formats::HYBRID };
+    for original in [
+        Recipe::current(),
+        Recipe::rowwise().with_formats(Formats::E4M3),
+        Recipe::mxfp8(),
+        Recipe::mxfp8().with_granularity(Granularity::Mx(ScaleRounding::Floor)),
+        Recipe::blockwise().with_margin(1),
+        Recipe::delayed().with_history_length(3).with_margin(-2).with_power_of_two(true),
+        Recipe::delayed().with_formats(swapped).with_precision(GemmRole::Output, Precision::High),
+    ] {
+        let config = Fp8Config::default().with_recipe(original);
+        assert_eq!(Fp8Config::from_json(&config.to_json()).expect("just written"), config);
+    }
+    for (json, words) in [
+        (r#"{"scaling": "delayd"}"#, "expected `current` or `delayed`"),
+        (
+            r#"{"scaling": {"current": "per_tile"}}"#,
+            "`per_tensor`, `per_row`, `mxfp8`, `blockwise`",
+        ),
+        (r#"{"scaling": {"current": {"mxfp8": "up"}}}"#, "`rceil`, `floor`, `ceil`, `even`"),
+        (r#"{"scaling": {"current": {"blockwise": {}}}}"#, "unknown field `blockwise`"),
+        (
+            r#"{"scaling": {"current": {"mxfp8": "even", "per_row": {}}}}"#,
+            "unknown field `per_row`",
+        ),
+        (r#"{"scaling": {"delayed": "mxfp8"}}"#, "invalid type"),
+        (r#"{"margin": 1, "scaling": {"current": "mxfp8"}}"#, "MXFP8"),
+        (r#"{"scaling": {"current": {}}}"#, "invalid"),
+        (r#"{"scaling": {"currant": {}}}"#, "expected `current` or `delayed`"),
+        (r#"{"scaling": {"current": "per_row", "delayed": {}}}"#, "either current or delayed"),
+        (r#"{"scaling": {}}"#, "\"delayed\""),
+        (r#"{"scaling": {"delayed": {}, "margin": 1}}"#, "unknown field `margin`"),
+        (r#"{"scaling": {"delayed": {"history": 1}}}"#, "unknown field `history`"),
+        (r#"{"scaling": {"delayed": {"history_length": 0}}}"#, "1..=65536"),
+        (r#"{"scaling": 3}"#, "\"current\", \"delayed\""),
+        (r#"{"formats": {"weight": "e5m2"}}"#, "grad_input would multiply E5M2 by E5M2"),
+        (r#"{"products": {"output": "fp4"}}"#, "unknown variant `fp4`"),
+    ] {
+        refused(recipe(json), [words]);
+    }
+}

@@ -1,0 +1,10 @@
+//! Inference: tensors in FP8, their products, and layers with frozen weights; and the files of all of them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod files;
+mod frozen;
+mod modules;
+mod scaled_matmul;
+mod tensors;

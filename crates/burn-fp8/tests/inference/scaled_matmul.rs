@@ -1,0 +1,320 @@
+//! Scaled products: what is refused and why, layouts, special values, and any product against f64.
+
+use proptest::prelude::*;
+
+use crate::common::files::NO_SCALES;
+use crate::common::fused::{
+    all_layouts_give_the_same_product, special_values_stay_visible_or_saturate,
+};
+use crate::common::*;
+
+tests_on_cpu!([all_layouts_give_the_same_product, special_values_stay_visible_or_saturate]);
+
+#[test]
+fn products_of_the_decorator_are_those_of_its_backend() {
+    all_layouts_give_the_same_product::<Outer<Flex>>();
+    special_values_stay_visible_or_saturate::<Outer<Flex>>();
+}
+
+type Options = ScaledMatmulOptions<Flex>;
+
+fn ones<const D: usize>(shape: [usize; D], format: Fp8Format) -> Fp8Tensor<Flex, D> {
+    Fp8Tensor::quantize(Tensor::ones(shape, &Default::default()), format)
+}
+
+type Matrix = Fp8Tensor<Flex, 2>;
+
+#[track_caller]
+fn assert_refused<const N: usize>(a: &Matrix, b: &Matrix, options: Options, words: [&str; N]) {
+    let (error, report) = trace(|| scaled_matmul(a, b, &options).expect_err("refused"));
+    assert!(matches!(error, Fp8Error::Invalid { what: "scaled_matmul", .. }), "{error:?}");
+    assert!(report.products.is_empty(), "nothing ran");
+    says(error, words);
+}
+
+#[test]
+fn shapes_and_formats_that_do_not_multiply_are_refused() {
+    let e4m3 = |shape| ones(shape, E4M3);
+    let words = ["[4, 6] times [5, 6]", "weight.transpose()"];
+    assert_refused(&e4m3([4, 6]), &e4m3([5, 6]), Options::default(), words);
+    for (a, b) in [([0, 6], [6, 5]), ([4, 0], [0, 5]), ([4, 6], [6, 0])] {
+        assert_refused(&e4m3(a), &e4m3(b), Options::default(), ["no elements"]);
+    }
+    let (a, b) = (ones([4, 6], E5M2), ones([6, 5], E5M2));
+    assert_refused(&a, &b, Options::default(), ["E5M2 times E5M2", "to E4M3"]);
+}
+
+#[test]
+fn outputs_that_the_hardware_does_not_have_are_refused() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let refused = |options, words| assert_refused(&a, &b, options, [words]);
+    for dtype in [FloatDType::F64, FloatDType::Flex32] {
+        refused(Options::float(dtype), "F32, BF16, F16 and FP8 are possible");
+    }
+    refused(Options::fp8(E5M2, 1.0), "no E5M2 output: take E4M3");
+    refused(Options::default().with_amax(), "amax comes with FP8 output only");
+    for scale in NO_SCALES.into_iter().chain([2f32.powi(127)]) {
+        refused(Options::fp8(E4M3, scale), "the scale of the output");
+    }
+    let two = tensor::<Flex, 1>(&[1.0, 2.0], [2]);
+    refused(Options::fp8(E4M3, two), "F32 [2]; it must be F32 [1]");
+    for scale in [f32::MIN_POSITIVE, 2f32.powi(126)] {
+        scaled_matmul(&a, &b, &Options::fp8(E4M3, scale)).expect("the ends of the range");
+    }
+    for (a, b, out) in
+        [(E4M3, E5M2, E4M3), (E4M3, E5M2, E5M2), (E5M2, E4M3, E4M3), (E5M2, E4M3, E5M2)]
+    {
+        let output = scaled_matmul(&ones([4, 6], a), &ones([6, 5], b), &Options::fp8(out, 1.0));
+        assert_eq!(output.expect("the hardware has it").into_fp8().format(), out);
+    }
+}
+
+#[test]
+fn biases_that_the_hardware_does_not_take_are_refused() {
+    use FloatDType::{BF16, F16, F32, F64};
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let bias = |len, dtype| Tensor::<Flex, 1>::ones([len], &Default::default()).cast(dtype);
+    let options = Options::default().with_bias(bias(4, BF16));
+    assert_refused(&a, &b, options, ["4 elements for 5 columns"]);
+    for (options, taken) in [
+        (Options::float(F32), &[BF16][..]),
+        (Options::float(BF16), &[BF16]),
+        (Options::float(F16), &[F16]),
+        (Options::fp8(E4M3, 1.0), &[BF16, F16]),
+    ] {
+        for dtype in [F32, F16, BF16, F64] {
+            let options = options.clone().with_bias(bias(5, dtype));
+            match taken.contains(&dtype) {
+                true => drop(scaled_matmul(&a, &b, &options).expect("the hardware takes it")),
+                false => {
+                    let words = [&format!("the bias is {dtype:?}")[..], "use bias.cast"];
+                    assert_refused(&a, &b, options, words);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_with_a_gradient_is_refused() {
+    fn check<B: Fp8Matmul + AutodiffBackend>() {
+        let x = || Tensor::<B, 2>::ones([4, 4], &Default::default()).require_grad();
+        let (a, b) = (Fp8Tensor::quantize(x(), E4M3), Fp8Tensor::quantize(x(), E4M3));
+        let bias = tensor::<B, 1>(&[1.0; 4], [4]).cast(FloatDType::BF16).require_grad();
+        let product = |bias| scaled_matmul(&a, &b, &ScaledMatmulOptions::default().with_bias(bias));
+        let tracked = product(bias.clone()).map(drop);
+        refused(tracked, ["bias.detach().set_require_grad(false)"]);
+        let d = product(bias.detach().set_require_grad(false)).expect("good").into_float();
+        assert_close(&values(d.clone()), &[5.0; 16], 1e-6, "4 + 1");
+        assert!(!d.is_require_grad(), "a constant of the graph");
+    }
+    check::<Autodiff<Flex>>();
+    check::<Outer<Flex>>();
+    check::<Inner<Flex>>();
+}
+
+#[test]
+fn the_execution_holds_and_high_precision_does_not() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let emulated = Fp8Config::default().with_execution(Execution::FakeQuantized);
+    let (_, report) = trace(|| {
+        emulated.scope(|| scaled_matmul(&a, &b, &Options::default())).expect("good");
+        high_precision(|| scaled_matmul(&a, &b, &Options::default())).expect("good");
+    });
+    assert_eq!(report.fp8().count(), 2, "{report}");
+    // `high_precision` is about the products of models.
+    let expected = [Implementation::FakeQuantized, implementation::<Flex>()];
+    for (product, expected) in report.products.iter().zip(expected) {
+        assert_eq!((product.kind, &product.ran), (ProductKind::ScaledMatmul, &expected));
+    }
+    assert!(report.to_string().contains("scaled_matmul"), "{report}");
+}
+
+/// Codes are multiplied as they are, whichever decorators are around the backend: a product that the filter would take is not quantized
+/// a second time, and is one product in the trace.
+#[test]
+fn no_decorator_quantizes_codes_again() {
+    fn product<B: Fp8Matmul>(execution: Execution) -> Vec<f32> {
+        let mut random = Random(5);
+        let (a, b) = (random.spread(32 * 48), random.spread(48 * 16));
+        let quantize = |values: &[f32], shape, format, scale: f32| {
+            Fp8Tensor::quantize_with(tensor::<B, 2>(values, shape), format, scale).expect("a scale")
+        };
+        // Scales with which no code comes near the largest number.
+        let a = quantize(&a, [32, 48], E5M2, 2.0);
+        let b = quantize(&b, [48, 16], E4M3, 0.5);
+        let config = Fp8Config::default().with_execution(execution);
+        let (d, report) = trace(|| {
+            config.scope(|| scaled_matmul(&a, &b, &ScaledMatmulOptions::default())).expect("good")
+        });
+        assert_eq!(report.products.len(), 1, "{report}");
+        values(d.into_float())
+    }
+    for execution in [Execution::Auto, Execution::FakeQuantized] {
+        let expected = product::<Flex>(execution);
+        assert!(expected.iter().any(|d| *d != 0.0));
+        assert_eq!(product::<Autodiff<Flex>>(execution), expected);
+        assert_eq!(product::<Fp8Backend<Flex>>(execution), expected);
+        assert_eq!(product::<Outer<Flex>>(execution), expected);
+        assert_eq!(product::<Inner<Flex>>(execution), expected);
+    }
+}
+
+#[test]
+fn the_wrong_output_is_named() {
+    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let float = scaled_matmul(&a, &b, &Options::default()).expect("good");
+    panics(|| float.into_fp8(), ["use into_float()"]);
+    let fp8 = scaled_matmul(&a, &b, &Options::fp8(E4M3, 1.0)).expect("good");
+    assert!(fp8.amax.is_none());
+    panics(|| fp8.into_float(), ["use into_fp8()"]);
+}
+
+/// What cuBLASLt and JAX call GELU is not Burn's.
+#[test]
+fn gelu_is_the_tanh_approximation() {
+    let x: Vec<f32> = (-40..=40).map(|i| i as f32 / 8.0).collect();
+    let a = Fp8Tensor::<Flex, 2>::quantize(Tensor::ones([1, 1], &Default::default()), E4M3);
+    let b = Fp8Tensor::quantize(Tensor::zeros([1, x.len()], &Default::default()), E4M3);
+    let bias = tensor::<Flex, 1>(&x, [x.len()]).cast(FloatDType::BF16);
+    let options = Options::default().with_bias(bias).with_activation(Activation::Gelu);
+    let d = values(scaled_matmul(&a, &b, &options).expect("good").into_float());
+    for (x, d) in x.iter().zip(d) {
+        let expected = reference::activate(f64::from(*x), Activation::Gelu);
+        assert!((f64::from(d) - expected).abs() <= 1e-6 * x.abs() as f64, "{x}: {d} {expected}");
+    }
+}
+
+/// Two layers at inference: the FP8 output of the first one feeds the second one, with static scales on the device.
+#[test]
+fn fp8_output_feeds_the_next_product() {
+    let mut random = Random(5);
+    let (x, w1, w2) = (random.spread(8 * 32), random.spread(24 * 32), random.spread(16 * 24));
+    let x = Fp8Tensor::quantize(tensor::<Flex, 2>(&x, [8, 32]), E4M3);
+    let w1 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w1, [24, 32]), E4M3).transpose();
+    let w2 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w2, [16, 24]), E4M3).transpose();
+    let amax = |options| scaled_matmul(&x, &w1, &options).expect("good").amax.expect("asked for");
+    let scale = amax(Options::fp8(E4M3, 1.0).with_amax()) / 448.0;
+    let hidden = scaled_matmul(&x, &w1, &Options::fp8(E4M3, scale.clone())).expect("good");
+    let hidden = hidden.into_fp8();
+    assert_eq!(hidden.read_scale(), scale.into_scalar());
+    let y = scaled_matmul(&hidden, &w2, &Options::default()).expect("good").into_float();
+    let [x, w] = [&hidden, &w2].map(|tensor| wide(&values(tensor.dequantize())));
+    let product = Exact::product(&x, &w, [8, 24, 16]);
+    product.assert(&values(y), Sums::F32, "second layer");
+    assert_eq!(values(hidden.dequantize().abs().max()), values(hidden.scale() * 448.0));
+}
+
+/// A product of any shape, and what is made of it.
+#[derive(Clone, Debug)]
+struct Any {
+    shape: [usize; 3],
+    a: Vec<u8>,
+    b_t: Vec<u8>,
+    formats: [Fp8Format; 2],
+    scales: [f32; 2],
+    bias: Option<Vec<f32>>,
+    activation: Activation,
+    /// The format and scale of FP8 output.
+    output: Option<(Fp8Format, f32)>,
+}
+
+fn codes(format: Fp8Format, len: usize) -> impl Strategy<Value = Vec<u8>> {
+    let largest: u8 = if format == E4M3 { 0x7E } else { 0x7B };
+    let code =
+        (0..=largest, any::<bool>()).prop_map(|(code, negative)| code | (u8::from(negative) << 7));
+    prop::collection::vec(code, len)
+}
+
+fn any_product() -> impl Strategy<Value = Any> {
+    let formats = prop::sample::select(vec![[E4M3, E4M3], [E4M3, E5M2], [E5M2, E4M3]]);
+    let scale = || (1f32..2.0, -20i32..20).prop_map(|(x, exponent)| x * 2f32.powi(exponent));
+    let activation =
+        prop::sample::select(vec![Activation::None, Activation::Relu, Activation::Gelu]);
+    ([1usize..20, 1usize..20, 1usize..40], formats).prop_flat_map(move |(shape, formats)| {
+        let [m, n, k] = shape;
+        let out = match formats {
+            [E4M3, E4M3] => vec![E4M3],
+            _ => vec![E4M3, E5M2],
+        };
+        // Multiples of 1/8 are bf16.
+        let bias = prop::collection::vec((-100i32..100).prop_map(|x| x as f32 / 8.0), n);
+        (
+            (codes(formats[0], m * k), codes(formats[1], n * k)),
+            [scale(), scale()],
+            prop::option::of(bias),
+            activation.clone(),
+            prop::option::of((prop::sample::select(out), scale())),
+        )
+            .prop_map(move |((a, b_t), scales, bias, activation, output)| Any {
+                shape,
+                a,
+                b_t,
+                formats,
+                scales,
+                bias,
+                activation,
+                output,
+            })
+    })
+}
+
+fn check_any(any: Any) {
+    let Any { shape: [m, n, k], a, b_t, formats, scales, bias, activation, output } = any;
+    let operand = |codes: &[u8], shape, index: usize| {
+        let (format, scale) = (formats[index], scales[index]);
+        Matrix::from_bytes(codes.to_vec(), shape, format, scale, &Default::default()).expect("good")
+    };
+    let options = match output {
+        Some((format, scale)) => Options::fp8(format, scale).with_amax(),
+        None => Options::default(),
+    };
+    let mut options = options.with_activation(activation);
+    let b = reference::numbers(&b_t, formats[1], scales[1]);
+    let b = reference::transpose(&b, [n, k]);
+    let mut exact = Exact::product(&reference::numbers(&a, formats[0], scales[0]), &b, [m, k, n]);
+    if let Some(bias) = bias {
+        options = options.with_bias(crate::common::bias(&bias));
+        exact = exact.plus_bias(&bias);
+    }
+    let exact = exact.activated(activation);
+    let d = scaled_matmul(&operand(&a, [m, k], 0), &operand(&b_t, [n, k], 1).transpose(), &options)
+        .expect("a product of the hardware");
+    let Some((format, scale)) = output else {
+        return exact.assert(&values(d.into_float()), Sums::F32, "any");
+    };
+    let bounds = exact.bounds(Sums::F32);
+    let (mut largest, mut slack) = (0f64, 0f64);
+    let amax = values(d.amax.clone().expect("asked for"))[0];
+    let d = d.into_fp8();
+    assert_eq!(d.read_scale(), scale);
+    let numbers = reference::numbers(&d.to_bytes(), format, 1.0);
+    for ((d, expected), bound) in numbers.iter().zip(&exact.values).zip(bounds) {
+        // Rounding keeps order: the code lies between those of the ends of what the sum, times the reciprocal, may be.
+        let widened = bound + 3.0 * f64::from(f32::EPSILON) * (expected.abs() + bound);
+        let [low, high] = [expected - widened, expected + widened]
+            .map(|end| reference::round(end / f64::from(scale), format));
+        assert!(low <= *d && *d <= high, "{d} not within {low}..={high}");
+        (largest, slack) = (largest.max(expected.abs()), slack.max(bound));
+    }
+    let is_amax = (f64::from(amax) - largest).abs() <= slack;
+    assert!(is_amax, "amax {amax:e} not {largest:e} ± {slack:e}");
+}
+
+proptest! {
+    #[test]
+    fn every_product_is_that_of_f64_within_the_bound_of_f32(any in any_product()) {
+        check_any(any);
+    }
+}
+
+#[test]
+fn f16_output_rounds_and_overflows_as_f16() {
+    let a = Fp8Tensor::<Flex, 2>::quantize_with(tensor(&[400.0, 1.0], [2, 1]), E4M3, 1.0);
+    let b = Fp8Tensor::quantize_with(tensor(&[400.0, 1.0], [1, 2]), E4M3, 1.0).expect("good");
+    let d = scaled_matmul(&a.expect("good"), &b, &Options::float(FloatDType::F16));
+    let d = d.expect("good").into_float();
+    assert_eq!(d.dtype(), DType::F16);
+    // 400 rounds to 416 or 384: to even. 384² is beyond f16.
+    assert_eq!(values(d), [f32::INFINITY, 384.0, 384.0, 1.0]);
+}

@@ -1,0 +1,96 @@
+//! The golden files `dense_*`: eight steps of SGD on Flax's `Dense` with FP8, free-running.
+
+use crate::common::golden::exact;
+use crate::common::*;
+
+const STEPS: usize = 8;
+const TOLERANCE: f32 = 1e-5;
+
+fn floats(data: TensorData) -> Vec<f32> {
+    data.to_vec().expect("golden data of f32")
+}
+
+/// Equal to one unit in the last place.
+fn assert_state(actual: Vec<f32>, expected: TensorData, what: &str) {
+    let expected = floats(expected);
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    for (index, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        let apart = a.to_bits().abs_diff(e.to_bits());
+        assert!(apart <= 1, "{what}[{index}]: {a:e} and {e:e} are {apart} ulp apart");
+    }
+}
+
+fn run<B: AutodiffBackend + Fp8Matmul, const D: usize>(op: &str, mode: DotMode, name: &str) {
+    let golden = Golden::open(&format!("dense_{op}"));
+    let entry = |what: &str, step| golden.entry(&format!("{name}/{what}"), step);
+    let kernel = entry("param/kernel", 0);
+    let [d_input, d_output] = kernel.shape.dims();
+    let steps = entry("fp8/input_amax_history", 0).num_elements();
+    let dot = Fp8DotGeneralConfig::new().with_amax_history_length(steps).with_mode(mode);
+    let mut layer: Fp8Linear<B> =
+        Fp8LinearConfig::new(d_input, d_output).with_dot(dot).init(&Default::default());
+    layer.weight = layer.weight.map(|_| exact(kernel).require_grad());
+    layer.bias = layer.bias.map(|bias| bias.map(|_| exact(entry("param/bias", 0)).require_grad()));
+    let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
+
+    for step in 0..STEPS {
+        let what = format!("{op} {name} step {step}");
+        let close = |actual: Vec<f32>, part: &str, step| {
+            let expected = floats(entry(part, step));
+            assert_close(&actual, &expected, TOLERANCE, &format!("{what} {part}"));
+        };
+        let x = exact::<B, D>(entry("x", step)).require_grad();
+        let y = layer.forward(x.clone());
+        close(values(y.clone()), "y", step);
+        let error = y - exact::<B, D>(entry("target", step));
+        let loss = (error.clone() * error).mean();
+        close(values(loss.clone()), "loss", step);
+        let grads = loss.backward();
+        close(values(x.grad(&grads).expect("tracked")), "grad/x", step);
+        let grads = GradientsParams::from_grads(grads, &layer);
+        let kernel = grads.get::<B::InnerBackend, 2>(layer.weight.id).expect("tracked");
+        close(values(kernel), "grad/kernel", step);
+        let bias = |layer: &Fp8Linear<B>| layer.bias.clone().expect("a bias");
+        let of_bias = grads.get::<B::InnerBackend, 1>(bias(&layer).id).expect("tracked");
+        close(values(of_bias), "grad/bias", step);
+
+        layer = optimizer.step(0.05, layer, grads);
+        close(values(layer.weight.val()), "param/kernel", step + 1);
+        close(values(bias(&layer).val()), "param/bias", step + 1);
+        let dot = &layer.dot;
+        for (operand, state) in
+            [("input", &dot.input), ("kernel", &dot.kernel), ("output_grad", &dot.output_grad)]
+        {
+            let scale = format!("fp8/{operand}_scale");
+            assert_state(values(state.scale.val()), entry(&scale, step + 1), &what);
+            let history = format!("fp8/{operand}_amax_history");
+            assert_state(values(state.amax_history.val()), entry(&history, step + 1), &what);
+        }
+    }
+}
+
+fn run_all<B: AutodiffBackend + Fp8Matmul>() {
+    let modes = [
+        ("Fp8DotGeneralOp", DotMode::QuantizeDequantize),
+        ("Fp8DirectDotGeneralOp", DotMode::Direct),
+    ];
+    for (op, mode) in modes {
+        let cases = Golden::open(&format!("dense_{op}")).cases();
+        let names: Vec<_> =
+            cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
+        assert_eq!(names, ["h1024", "h4"], "every case runs");
+        run::<B, 2>(op, mode, "h1024");
+        run::<B, 3>(op, mode, "h4");
+    }
+}
+
+fn autodiff_trains_as_flax_in_every_order<B: Fp8Matmul>()
+where
+    Autodiff<B>: Fp8Matmul,
+{
+    run_all::<Autodiff<B>>();
+    run_all::<Outer<B>>();
+    run_all::<Inner<B>>();
+}
+
+tests_on_cpu!([autodiff_trains_as_flax_in_every_order]);

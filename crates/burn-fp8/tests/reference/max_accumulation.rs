@@ -1,0 +1,92 @@
+//! The golden file `max_accumulation`: several uses of one state combine by maximum.
+
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
+
+use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
+
+use crate::common::golden::{assert_same, exact};
+use crate::common::*;
+
+/// In which order the backward pass comes to the uses: it goes by depth in the graph.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Forward,
+    Backward,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Inputs {
+    Tracked,
+    Untracked,
+}
+
+fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) -> usize {
+    let golden = Golden::open("max_accumulation");
+    let cases = golden.cases();
+    for case in &cases {
+        let name = case["name"].as_str().expect("a name");
+        let uses = case["reuse"].as_u64().expect("a number") as usize;
+        let load = |what: &str| exact::<B, 2>(golden.data(&format!("{name}/{what}")));
+        let state = |what: &str| exact::<B, 1>(golden.data(&format!("{name}/{what}")));
+        let (scale, history) =
+            (state("scale").require_grad(), state("amax_history").require_grad());
+        let (op, format): (fn(_, _, _, _) -> _, _) = match case["op"].as_str() {
+            Some("in_qdq") => (in_qdq::<B, 2>, Fp8Format::E4M3),
+            Some("out_qdq") => (out_qdq::<B, 2>, Fp8Format::E5M2),
+            other => panic!("no operation {other:?}"),
+        };
+        let mut xs = vec![];
+        let mut loss: Option<Tensor<B, 1>> = None;
+        for index in 0..uses {
+            let mut x = load(&format!("x{index}"));
+            if inputs == Inputs::Tracked {
+                x = x.require_grad();
+            }
+            xs.push(x.clone());
+            let options = QdqOptions::new(format);
+            let mut y = op(x, scale.clone(), history.clone(), options);
+            let shallow = match order {
+                Order::Forward => index,
+                Order::Backward => uses - index,
+            };
+            // Exact, and deeper: a later place in the graph.
+            for _ in 0..shallow {
+                y = y * 1.0;
+            }
+            let term = (y * load(&format!("g{index}"))).sum();
+            loss = Some(match loss {
+                Some(loss) => loss + term,
+                None => term,
+            });
+        }
+        let grads = loss.expect("at least one use").backward();
+        let expect = |what: &str| golden.data(&format!("{name}/max/{what}"));
+        let new = |state: &Tensor<B, 1>| state.grad(&grads).expect("a new value");
+        assert_same(new(&scale), &expect("scale"), &format!("{name} {order:?} {inputs:?} scale"));
+        // The golden file has, for contrast, what plain addition would give.
+        let sum = golden.data(&format!("{name}/sum/scale"));
+        assert_ne!(values(new(&scale)), sum.to_vec::<f32>().expect("f32"), "{name}: a sum");
+        let what = format!("{name} {order:?} {inputs:?} history");
+        assert_same(new(&history), &expect("amax_history"), &what);
+        for (index, x) in xs.iter().enumerate() {
+            assert_eq!(x.grad(&grads).is_some(), inputs == Inputs::Tracked);
+            if let Some(dx) = x.grad(&grads) {
+                assert_same(dx, &expect(&format!("dx{index}")), &format!("{name} dx{index}"));
+            }
+        }
+    }
+    cases.len()
+}
+
+#[test]
+fn golden_cases_in_either_order_with_and_without_tracked_inputs() {
+    for order in [Order::Forward, Order::Backward] {
+        for inputs in [Inputs::Tracked, Inputs::Untracked] {
+            assert_eq!(golden_cases::<Autodiff<Flex>>(order, inputs), 9);
+            assert_eq!(golden_cases::<Outer<Flex>>(order, inputs), 9);
+            assert_eq!(golden_cases::<Autodiff<Flex, BalancedCheckpointing>>(order, inputs), 9);
+            #[cfg(feature = "ndarray")]
+            assert_eq!(golden_cases::<Autodiff<burn::backend::NdArray>>(order, inputs), 9);
+        }
+    }
+}
