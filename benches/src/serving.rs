@@ -6,8 +6,8 @@ use burn::backend::Flex;
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Distribution, Tensor};
-use burn_fp8::Fp8Codes;
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
+use burn_fp8::{Fp8Format, Fp8Tensor};
 use burn_fp8_core::slice::parallel;
 
 use crate::harness::{Options, Row, Side, compare};
@@ -42,10 +42,10 @@ impl Layers {
             .expect("a good weight");
         // Each layer in memory of its own.
         let frozen = (0..count).map(|_| {
-            let codes = first.codes();
-            let codes = Fp8Codes::from_bytes(codes.to_bytes(), shape, codes.format(), &device);
-            let codes = codes.expect("they fill the shape");
-            FrozenLinear::from_parts(codes, first.weight_scale(), Some(bias.clone()), activation)
+            let (codes, scale) = (first.tensor().to_bytes(), first.tensor().read_scale());
+            let weight = Fp8Tensor::from_bytes(codes, shape, Fp8Format::E4M3, scale, &device);
+            let weight = weight.expect("they fill the shape");
+            FrozenLinear::from_tensor(weight, Some(bias.clone()), activation)
                 .expect("the parts fit")
         });
         let high = (0..count).map(|_| Linear {

@@ -240,3 +240,15 @@ pub(crate) fn some_names(names: impl IntoIterator<Item = String>) -> String {
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
+
+/// Rows and columns of a block, as the metadata has them.
+pub(crate) fn parse_block(block: &str, key: &str) -> Result<[usize; 2], String> {
+    let sizes = block.split_once('x').map(|(rows, columns)| [rows, columns].map(str::parse));
+    match sizes {
+        Some([Ok(rows), Ok(columns)]) => Ok([rows, columns]),
+        _ => {
+            let block = shown(block, MAX_TEXT);
+            Err(format!("its blocks of {} are {block}, not ROWSxCOLUMNS", name(key)))
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! FP8 matrix products for Burn: wrap a backend in [`Fp8Backend`] and its matrix products run in FP8.
 //!
 //! On Flex, CPUs with AVX-512 BF16 or AMX multiply the codes themselves, faster than f32. On CUDA devices of compute capability 8.9 and newer
-//! cuBLASLt is to do that; that path has never run on a GPU, nor has that of AMX. Elsewhere FP8 is emulated: operands are rounded to FP8 codes,
+//! cuBLASLt is to do that; that path has never run on a GPU. Elsewhere FP8 is emulated: operands are rounded to FP8 codes,
 //! then multiplied in f32.
 //!
 //! ```
@@ -36,7 +36,7 @@ pub mod optim;
 pub mod policy;
 mod product;
 pub mod report;
-pub mod scaled;
+pub mod tensor;
 
 pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;
@@ -47,13 +47,13 @@ pub use burn_fp8_core::{
 };
 #[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;
-pub use config::{Execution, Fp8Config, ProductInfo, high_precision};
-pub use engine::{Activation, Capability};
+pub use config::{Fp8Config, ProductInfo, high_precision};
+pub use engine::{Activation, Capability, Execution};
 pub use error::Fp8Error;
 pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
-pub use scaled::{Fp8Codes, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
+pub use tensor::{Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8::scaled::ScaledMatrix;
+use burn_fp8::tensor::ScaledMatrix;
 use burn_fp8::{
     Activation, Fp8Matmul, Fp8Tensor, Report, ScaledMatmulOptions, scaled_matmul, trace,
 };

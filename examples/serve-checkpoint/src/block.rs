@@ -6,7 +6,7 @@ use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
-use burn_fp8::nn::CheckpointLinear;
+use burn_fp8::nn::FrozenLinear;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::contents::printable;
@@ -18,7 +18,7 @@ const MLP: [&str; 3] = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 pub struct Block<B: Backend> {
     pub name: String,
     /// One, or gate, up and down.
-    pub layers: Vec<CheckpointLinear<B>>,
+    pub layers: Vec<FrozenLinear<B>>,
 }
 
 impl<B: Fp8Matmul> Block<B> {
@@ -31,7 +31,7 @@ impl<B: Fp8Matmul> Block<B> {
         let mut layers = vec![];
         for name in &names {
             progress.set_message(printable(name));
-            layers.push(CheckpointLinear::load(checkpoint, name, device)?);
+            layers.push(FrozenLinear::from_checkpoint(checkpoint, name, device)?);
             progress.inc(1);
         }
         progress.finish_and_clear();
@@ -69,7 +69,7 @@ impl<B: Fp8Matmul> Block<B> {
 
     /// Bytes on the device.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(CheckpointLinear::bytes).sum()
+        self.layers.iter().map(FrozenLinear::bytes).sum()
     }
 }
 

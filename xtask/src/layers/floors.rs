@@ -41,7 +41,7 @@ pub const FLOORS: Floors = Floors {
             &["engine", "error", "file"],
             &["config", "report"],
             &["product"],
-            &["backend", "ops", "scaled"],
+            &["backend", "ops", "tensor"],
             &["nn"],
             &["optim", "policy"],
             &["lib"],

@@ -60,14 +60,17 @@ pub struct Block {
 }
 
 impl Granularity {
-    /// The blocks of an operand, where scales are those of blocks. Blocks at the end of a dimension are cut off by it.
-    pub const fn block(self, operand: Operand) -> Option<Block> {
-        match (self, operand) {
-            (Self::PerTensor | Self::PerRow, _) => None,
-            (Self::Mx(_), _) => Some(Block { along: 32, across: 1 }),
-            (Self::Blockwise, Operand::Weight) => Some(Block { along: 128, across: 128 }),
-            (Self::Blockwise, _) => Some(Block { along: 128, across: 1 }),
-        }
+    /// The elements of an operand that share a scale: every granularity is a block shape. [`usize::MAX`] stands for the whole dimension; blocks at the
+    /// end of one are cut off by it.
+    pub const fn block(self, operand: Operand) -> Block {
+        let (along, across) = match (self, operand) {
+            (Self::PerTensor, _) => (usize::MAX, usize::MAX),
+            (Self::PerRow, _) => (usize::MAX, 1),
+            (Self::Mx(_), _) => (32, 1),
+            (Self::Blockwise, Operand::Weight) => (128, 128),
+            (Self::Blockwise, _) => (128, 1),
+        };
+        Block { along, across }
     }
 }
 

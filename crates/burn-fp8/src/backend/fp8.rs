@@ -4,146 +4,48 @@ use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Fp8Format;
 
-use super::convert::Rewrap;
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
-    BlockCodes, Capability, CodesPrimitive, Fallback, Fp8Engine, GemmOperand, GemmOptions,
-    NativeProblem, Quantize, QuantizeBlocks, QuantizeMatrix, QuantizeRows, Quantized,
-    QuantizedCodes, QuantizedMatrix, Scalar, ScaleRule, ScaledOperand, ScaledProduct,
-    ScaledRequest, UnitOperand, UnitOptions,
+    Capability, EpilogueOf, Fallback, Fp8Engine, MatrixOf, OperandOf, Problem, ProductOf,
+    RequestOf, Run, Scales,
 };
-use crate::ops::{DotOptions, Fp8LayerOps, QdqOptions};
+use crate::ops::{DotOptions, Fp8LayerOps, FrozenOptions, QdqOptions};
 use crate::product::{Fp8Products, Product};
 
+// The tensors are those of `B`, so the structs of the engine are, too.
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     const FP8_KERNELS: bool = B::FP8_KERNELS;
-
-    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
-        B::fp8_quantize(tensor, request.rewrap()).rewrap()
-    }
-
-    fn fp8_quantize_codes(
-        tensor: FloatTensor<Self>,
-        format: Fp8Format,
-        scale: ScaleRule<Self>,
-    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
-        let (codes, scale) = B::fp8_quantize_codes(tensor, format, scale.rewrap());
-        (codes.rewrap(), scale.rewrap())
-    }
-
-    fn fp8_quantize_for_unit(
-        tensor: FloatTensor<Self>,
-        format: Fp8Format,
-        scale: ScaleRule<Self>,
-    ) -> QuantizedCodes<Self> {
-        B::fp8_quantize_for_unit(tensor, format, scale.rewrap()).rewrap()
-    }
-
-    fn fp8_matmul_on_unit(
-        lhs: UnitOperand<Self>,
-        rhs: UnitOperand<Self>,
-        options: UnitOptions,
-    ) -> FloatTensor<Self> {
-        B::fp8_matmul_on_unit(lhs.rewrap(), rhs.rewrap(), options)
-    }
-
-    fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
-        B::fp8_values(codes.rewrap())
-    }
-
-    fn fp8_quantize_matrix(
-        tensor: FloatTensor<Self>,
-        request: QuantizeMatrix<Self>,
-    ) -> QuantizedMatrix<Self> {
-        B::fp8_quantize_matrix(tensor, request.rewrap()).rewrap()
-    }
-
-    fn fp8_gemm(
-        lhs: GemmOperand<Self>,
-        rhs: GemmOperand<Self>,
-        options: GemmOptions,
-    ) -> FloatTensor<Self> {
-        B::fp8_gemm(lhs.rewrap(), rhs.rewrap(), options)
-    }
-
-    fn fp8_gemm_of_blocks(
-        lhs: BlockCodes<Self>,
-        rhs: BlockCodes<Self>,
-        options: GemmOptions,
-    ) -> FloatTensor<Self> {
-        B::fp8_gemm_of_blocks(lhs.rewrap(), rhs.rewrap(), options)
-    }
-
-    fn fp8_rescale(
-        tensor: FloatTensor<Self>,
-        lhs: &Scalar<Self>,
-        rhs: &Scalar<Self>,
-    ) -> FloatTensor<Self> {
-        B::fp8_rescale(tensor, &lhs.clone().rewrap(), &rhs.clone().rewrap())
-    }
-
-    fn fp8_quantize_rows(
-        tensor: FloatTensor<Self>,
-        request: QuantizeRows,
-    ) -> (CodesPrimitive<Self>, FloatTensor<Self>) {
-        let (codes, scales) = B::fp8_quantize_rows(tensor, request);
-        (codes.rewrap(), scales)
-    }
-
-    fn fp8_rescale_rows(
-        tensor: FloatTensor<Self>,
-        lhs: FloatTensor<Self>,
-        rhs: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        B::fp8_rescale_rows(tensor, lhs, rhs)
-    }
-
-    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
-        B::fp8_quantize_blocks(tensor, request).rewrap()
-    }
-
-    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
-        B::fp8_dequantize_blocks(codes.rewrap())
-    }
-
-    fn fp8_matmul_block_codes(x: FloatTensor<Self>, codes: BlockCodes<Self>) -> FloatTensor<Self> {
-        B::fp8_matmul_block_codes(x, codes.rewrap())
-    }
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
     }
 
-    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
-        B::fp8_check_native(device, problem)
+    fn fp8_check(device: &Self::Device, problem: &Problem) -> Result<(), Fallback> {
+        B::fp8_check(device, problem)
     }
 
-    fn fp8_plain_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        B::fp8_plain_matmul(lhs, rhs)
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: RequestOf<Self>) -> MatrixOf<Self> {
+        B::fp8_quantize(tensor, request)
     }
 
-    fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        B::fp8_matmul_values(lhs, rhs)
+    fn fp8_dequantize(matrix: MatrixOf<Self>) -> FloatTensor<Self> {
+        B::fp8_dequantize(matrix)
     }
 
-    fn fp8_matmul_codes(x: FloatTensor<Self>, codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
-        B::fp8_matmul_codes(x, codes.rewrap())
+    fn fp8_multiply(
+        lhs: OperandOf<Self>,
+        rhs: OperandOf<Self>,
+        epilogue: EpilogueOf<Self>,
+        run: Run,
+    ) -> ProductOf<Self> {
+        B::fp8_multiply(lhs, rhs, epilogue, run)
     }
 
-    fn fp8_scaled_matmul(
-        a: ScaledOperand<Self>,
-        b_t: ScaledOperand<Self>,
-        request: ScaledRequest<Self>,
-    ) -> ScaledProduct<Self> {
-        B::fp8_scaled_matmul(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
-    }
-
-    fn fp8_scaled_matmul_emulated(
-        a: ScaledOperand<Self>,
-        b_t: ScaledOperand<Self>,
-        request: ScaledRequest<Self>,
-    ) -> ScaledProduct<Self> {
-        B::fp8_scaled_matmul_emulated(a.rewrap(), b_t.rewrap(), request.rewrap()).rewrap()
+    fn fp8_rescale(
+        product: FloatTensor<Self>,
+        scales: [Scales<FloatTensor<Self>>; 2],
+    ) -> FloatTensor<Self> {
+        B::fp8_rescale(product, scales)
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -223,5 +125,13 @@ impl<B: Fp8Matmul> Fp8LayerOps for Fp8Backend<B> {
         options: DotOptions,
     ) -> FloatTensor<Self> {
         B::fp8_dot(x, kernel, states, options)
+    }
+
+    fn fp8_frozen(
+        x: FloatTensor<Self>,
+        weight: MatrixOf<Self>,
+        options: FrozenOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_frozen(x, weight, options)
     }
 }

@@ -10,7 +10,7 @@ use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
-use crate::engine::raise_refusal;
+use crate::engine::{raise_refusal, usable};
 use crate::product::{Product, delayed, linear_gemm};
 use crate::report::record_high_precision;
 
@@ -29,7 +29,7 @@ macro_rules! into_data {
         pub(super) async fn $name<B: Fp8Matmul>(
             tensor: $tensor<B>,
         ) -> Result<TensorData, ExecutionError> {
-            if let Err(error) = B::fp8_usable(&B::$device(&tensor)) {
+            if let Err(error) = usable::<B>(&B::$device(&tensor)) {
                 return Err(ExecutionError::WithContext { reason: error.to_string() });
             }
             let data = B::$name(tensor).await;

@@ -4,7 +4,6 @@
 //! in FP8.
 
 mod convert;
-mod convert_codes;
 mod delegate;
 mod fp8;
 mod intercept;

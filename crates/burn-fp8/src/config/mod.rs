@@ -7,13 +7,13 @@ use std::path::Path;
 use burn::config::Config;
 use burn::tensor::backend::Backend;
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{Filter, Granularity, Recipe};
+use burn_fp8_core::{Filter, Gemm, Recipe};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
 
-use crate::engine::{Capability, Fallback, Fp8Engine, NativeProblem, Otherwise};
+use crate::engine::{Execution, Fp8Engine, Kind, Problem, Target, usable};
 use crate::error::Fp8Error;
 use crate::file;
 
@@ -22,32 +22,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The most characters of what is wrong with JSON that an error repeats: the names that it has may be long.
 const MAX_MESSAGE: usize = 400;
-
-/// How the products that the filter takes are run.
-///
-/// It never decides *which* products run in FP8: what a laptop emulates is what the GPU runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Execution {
-    /// Natively where the device can, else fake-quantized.
-    #[default]
-    Auto,
-    /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do. For comparison with other backends.
-    FakeQuantized,
-    /// Natively; an error of [`Fp8Config::check`], or a panic of the thread that asks for the product, says why where the device or cuBLASLt
-    /// cannot. The first product of a shape waits until cuBLASLt has been asked.
-    Native,
-}
-
-impl Execution {
-    /// What becomes of a product on tensor cores that they have no algorithm for.
-    pub(crate) fn otherwise(self) -> Otherwise {
-        match self {
-            Self::Native => Otherwise::Refuse,
-            Self::Auto | Self::FakeQuantized => Otherwise::Emulate,
-        }
-    }
-}
 
 /// What runs in FP8, and how.
 ///
@@ -132,38 +106,25 @@ impl Fp8Config {
     ///
     /// What depends on data is not known before a product runs: scales of blocks that are too far apart for a matrix unit.
     ///
-    /// AMX counts as there before Linux has been asked for it, which the first product does: if Linux refuses, that product panics.
-    ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
     /// asked for and the device, or the recipe, has none; [`Fp8Error::DeviceUnusable`] where the device computes nothing.
     pub fn check<B: Fp8Engine>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
-        let capability = B::fp8_usable(device)?;
         if !self.enabled || self.execution != Execution::Native {
-            return Ok(());
+            return usable::<B>(device).map(|_| ());
         }
-        let reason = match capability {
-            Capability::FakeQuantized { reason } | Capability::Unusable { reason } => {
-                reason.into_owned()
+        let kind = Kind::of_recipe(&self.recipe, Gemm::matrix(1, 1, 1));
+        let target = Target::of::<B>(device, kind, self.execution, self.native_blocks)?;
+        match target {
+            Target::TensorCores if kind.blocks.is_some() => {
+                B::fp8_check(device, &Problem::of_recipe(&self.recipe)).map_err(|fallback| {
+                    let backend = <B as Backend>::name(device);
+                    Fp8Error::NativeUnavailable { backend, reason: fallback.to_string() }
+                })
             }
-            Capability::MatrixUnit(_) => return Ok(()),
-            Capability::Native(_) if self.recipe.is_in_blocks() && !self.native_blocks => {
-                Fallback::BlocksUntried.to_string()
-            }
-            Capability::Native(_) if self.recipe.is_in_blocks() => {
-                let problem = NativeProblem::of_recipe(&self.recipe);
-                match B::fp8_check_native(device, &problem) {
-                    Ok(()) => return Ok(()),
-                    Err(fallback) => fallback.to_string(),
-                }
-            }
-            Capability::Native(_) => match self.recipe.granularity() {
-                Granularity::PerRow => Fallback::PerRow.to_string(),
-                _ => return Ok(()),
-            },
-        };
-        Err(Fp8Error::NativeUnavailable { backend: <B as Backend>::name(device), reason })
+            _ => Ok(()),
+        }
     }
 
     /// Checks what does not depend on a device. What was read from JSON is valid.

@@ -97,13 +97,11 @@ impl fmt::Display for MatrixUnit {
 pub enum Fallback {
     /// Neither operand is a plain matrix.
     Batched,
-    /// The scales are per row.
-    PerRow,
-    /// The scales are those of blocks, and a matrix unit of the CPU takes them where the product is none of a batch, and scales that are no powers of
-    /// two are of as many elements along K in both operands.
+    /// The scales are those of blocks, and a matrix unit of the CPU takes them where the product is none of a batch, both operands have them, and
+    /// scales that are no powers of two are of as many elements along K in both.
     Blocks,
-    /// The scales are those of blocks, or several of [`scaled_matmul`](crate::scaled_matmul), which no GPU has multiplied for this project yet: tensor cores are given
-    /// them where [`Fp8Config::native_blocks`](crate::Fp8Config::native_blocks) asks for it.
+    /// Operands have several scales, which no GPU has multiplied for this project yet: tensor cores are given them where
+    /// [`Fp8Config::native_blocks`](crate::Fp8Config::native_blocks) asks for it.
     BlocksUntried,
     /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
     BlocksTooFarApart,
@@ -119,11 +117,10 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Batched => write!(f, "batched products are not native"),
-            Self::PerRow => write!(f, "products with scales per row are not native"),
             Self::Blocks => write!(f, "products with such scales of blocks are not native"),
             Self::BlocksUntried => write!(
                 f,
-                "tensor cores have not run products with scales of blocks yet: Fp8Config::with_native_blocks(true) has them try"
+                "tensor cores have not run products with several scales yet: Fp8Config::with_native_blocks(true) has them try"
             ),
             Self::BlocksTooFarApart => {
                 write!(f, "scales of blocks are further apart than the matrix unit takes")

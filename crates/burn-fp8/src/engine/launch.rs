@@ -68,7 +68,7 @@ pub enum Launched {
 pub type LaunchNote = Arc<OnceLock<Result<Launched, String>>>;
 
 /// Notes what ran a product, where somebody wants to know. The first answer counts.
-pub(crate) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
+pub(super) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
     if let Some(note) = note {
         let _ = note.get_or_init(|| Ok(ran()));
     }
@@ -76,7 +76,7 @@ pub(crate) fn note(note: &Option<LaunchNote>, ran: impl FnOnce() -> Launched) {
 
 /// Notes that a product is emulated, and why. Panics where it must not be, now or later.
 #[cfg(any(feature = "cubecl", feature = "flex"))]
-pub(crate) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<LaunchNote>) {
+pub(super) fn fall_back(fallback: Fallback, otherwise: Otherwise, to: &Option<LaunchNote>) {
     if otherwise == Otherwise::Emulate {
         return note(to, || Launched::Fallback(fallback));
     }

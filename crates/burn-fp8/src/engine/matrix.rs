@@ -1,98 +1,331 @@
-//! Matrices of FP8 codes as tensor cores take them: the dimension that is summed over contiguous, every dimension padded.
+//! The quantized matrix: codes and a grid of scales.
 
-use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::IntTensor;
-use burn_fp8_core::{Fp8Format, Layouts};
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{Shape, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Recipe};
 
-use super::launch::{LaunchNote, Otherwise};
-use super::quantize::ScaleRule;
+use super::portable::{codes, grid};
+use super::request::Wanted;
 use super::scalar::Scalar;
+use super::tensor::join;
 
-/// What to quantize a tensor `[…, C]` to, seen as a matrix `[R, C]` by joining its leading dimensions.
-#[derive(Clone, Debug)]
-pub struct QuantizeMatrix<B: Backend> {
-    /// The format of the codes.
-    pub format: Fp8Format,
-    /// How the scale is chosen.
-    pub scale: ScaleRule<B>,
-    /// The layouts wanted.
-    pub layouts: Layouts,
-}
+/// The block of a tensor with one scale.
+pub const WHOLE: [usize; 2] = [usize::MAX; 2];
 
-/// A tensor `[…, C]` quantized as a matrix `[R, C]`.
+/// A tensor `[…, R, C]` in FP8: `x ≈ code × scale`.
 ///
-/// Codes are words of an i32 tensor, four in each, the first in its lowest byte: on every runtime the same bytes. R and C are padded to
-/// multiples of [`PADDING`](burn_fp8_core::PADDING), which gives R' and C'.
+/// Every granularity is a block shape. The codes are there in one form or several, as its [`Request`](super::Request) wanted them; whoever
+/// multiplies takes the form that suits it. `F` and `I` are how a backend holds float and integer tensors; [`MatrixOf<B>`] names the type by its
+/// backend.
 #[derive(Clone, Debug)]
-pub struct QuantizedMatrix<B: Backend> {
-    /// The codes, `[R', C' / 4]`, where they were asked for.
-    pub rows: Option<IntTensor<B>>,
-    /// Those of the transposed matrix, `[C', R' / 4]`, where they were asked for.
-    pub transposed: Option<IntTensor<B>>,
+pub struct Matrix<F, I> {
+    /// The codes, `[…, R, C]`.
+    pub codes: Option<Codes<F, I>>,
+    /// Those of the transpose, `[…, C, R]`.
+    pub transposed: Option<Codes<F, I>>,
+    /// The numbers that the codes stand for, without scales, f32 `[…, R, C]`.
+    pub values: Option<F>,
+    /// The scales.
+    pub scales: Scales<F>,
+    /// The format of the codes.
+    pub format: Fp8Format,
+    /// The largest finite magnitude of the tensor, 0 if there are none; only where one scale was made from it.
+    pub amax: Option<Scalar<F>>,
+}
+
+/// A [`Matrix`] of a backend.
+pub type MatrixOf<B> = Matrix<FloatTensor<B>, IntTensor<B>>;
+
+/// FP8 codes as a backend holds them.
+#[derive(Clone, Debug)]
+pub enum Codes<F, I> {
+    /// One byte an element, in whatever layout the backend has.
+    Bytes(I),
+    /// Four codes in an i32, the first in its lowest byte, row by row; the last may have bytes to spare. With the shape of the tensor.
+    Packed(I, Shape),
+    /// The same for tensor cores: rows and columns padded with zeros to multiples of [`PADDING`](burn_fp8_core::PADDING), `[R', C' / 4]`. With
     /// `[R, C]`.
-    pub shape: [usize; 2],
-    /// The scale: `x ≈ code × scale`.
-    pub scale: Scalar<B>,
-    /// The largest finite magnitude of the tensor, 0 if there are none; not where the scale was given.
-    pub amax: Option<Scalar<B>>,
-    /// The format of the codes.
-    pub format: Fp8Format,
+    Padded(I, [usize; 2]),
+    /// The numbers that the codes stand for, f32, where the backend holds no bytes.
+    Values(F),
 }
 
-/// An operand of a GEMM `[M, K] · [N, K]ᵀ`: the codes of a matrix `[rows, K]`, row by row, padded.
+/// The scales of a matrix.
 #[derive(Clone, Debug)]
-pub struct GemmOperand<B: Backend> {
-    /// `[rows', K' / 4]`, as in [`QuantizedMatrix`].
-    pub words: IntTensor<B>,
-    /// Its rows: M or N, without padding.
-    pub rows: usize,
-    /// The format of the codes.
-    pub format: Fp8Format,
-    /// Their scale.
-    pub scale: Scalar<B>,
+pub enum Scales<F> {
+    /// One for all elements.
+    One(Scalar<F>),
+    /// One for each block of the last two dimensions, cut off at their ends.
+    Grid {
+        /// f32, `[…, ⌈R / rows⌉, ⌈C / columns⌉]`.
+        scales: F,
+        /// Rows and columns of a block.
+        block: [usize; 2],
+        /// What kind of numbers the scales are.
+        kind: ScaleKind,
+    },
 }
 
-/// How a GEMM of codes is run.
-#[derive(Clone, Debug)]
-pub struct GemmOptions {
-    /// The dimension that is summed over, without padding.
-    pub k: usize,
-    /// The type of the result.
-    pub dtype: DType,
-    /// Whether tensor cores may accumulate with fewer bits.
-    pub fast_accumulation: bool,
-    /// What becomes of it where there is no algorithm on tensor cores.
-    pub otherwise: Otherwise,
-    /// Where it leaves what ran it, if anybody wants to know.
-    pub note: Option<LaunchNote>,
+/// What kind of numbers the scales of a grid are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleKind {
+    /// Any f32.
+    F32,
+    /// Powers of two from 2^-127 to 2^127, which one byte of E8M0 holds.
+    PowerOfTwo,
 }
 
-impl GemmOptions {
-    /// A product that tells nobody what runs it, and panics where nothing does.
-    pub fn new(k: usize, dtype: DType, fast_accumulation: bool) -> Self {
-        Self { k, dtype, fast_accumulation, otherwise: Otherwise::Refuse, note: None }
+impl ScaleKind {
+    /// Of the scales that a recipe makes.
+    pub(crate) fn of(recipe: &Recipe) -> Self {
+        match recipe.has_powers_of_two() {
+            true => Self::PowerOfTwo,
+            false => Self::F32,
+        }
     }
 }
 
-impl<B: Backend> QuantizedMatrix<B> {
-    /// Whether it has the codes in these layouts.
-    pub(crate) fn has(&self, layouts: Layouts) -> bool {
-        (self.rows.is_some() || !layouts.rows())
-            && (self.transposed.is_some() || !layouts.transposed())
+impl<F, I> Codes<F, I> {
+    /// The same codes, their tensor handed through `float` or `int`.
+    pub fn map<G, J, X>(
+        self,
+        context: &mut X,
+        float: impl Fn(&mut X, F) -> G,
+        int: impl Fn(&mut X, I) -> J,
+    ) -> Codes<G, J> {
+        match self {
+            Self::Bytes(codes) => Codes::Bytes(int(context, codes)),
+            Self::Packed(words, shape) => Codes::Packed(int(context, words), shape),
+            Self::Padded(words, shape) => Codes::Padded(int(context, words), shape),
+            Self::Values(values) => Codes::Values(float(context, values)),
+        }
+    }
+}
+
+impl<F: TensorMetadata, I: TensorMetadata> Codes<F, I> {
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Self::Bytes(codes) => codes.shape(),
+            Self::Packed(_, shape) => shape.clone(),
+            Self::Padded(_, shape) => Shape::new(*shape),
+            Self::Values(values) => values.shape(),
+        }
     }
 
-    /// The matrix as a factor whose columns are summed over.
-    pub(crate) fn by_rows(&self) -> Option<GemmOperand<B>> {
-        Some(self.operand(self.rows.clone()?, self.shape[0]))
+    pub(crate) fn bytes_held(&self) -> usize {
+        let (shape, dtype) = match self {
+            Self::Bytes(codes) | Self::Packed(codes, _) | Self::Padded(codes, _) => {
+                (codes.shape(), codes.dtype())
+            }
+            Self::Values(values) => (values.shape(), values.dtype()),
+        };
+        shape.num_elements() * dtype.size()
+    }
+}
+
+impl<F> Scales<F> {
+    /// The same scales, their tensor handed through `float`.
+    pub fn map<G>(self, float: impl FnOnce(F) -> G) -> Scales<G> {
+        match self {
+            Self::One(scale) => Scales::One(scale.map(float)),
+            Self::Grid { scales, block, kind } => {
+                Scales::Grid { scales: float(scales), block, kind }
+            }
+        }
     }
 
-    /// The matrix as a factor whose rows are summed over.
-    pub(crate) fn by_columns(&self) -> Option<GemmOperand<B>> {
-        Some(self.operand(self.transposed.clone()?, self.shape[1]))
+    /// Rows and columns of the elements that share a scale.
+    pub const fn block(&self) -> [usize; 2] {
+        match self {
+            Self::One(_) => WHOLE,
+            Self::Grid { block, .. } => *block,
+        }
     }
 
-    fn operand(&self, words: IntTensor<B>, rows: usize) -> GemmOperand<B> {
-        GemmOperand { words, rows, format: self.format, scale: self.scale.clone() }
+    /// Whether every scale is known to be a power of two.
+    pub fn are_powers_of_two(&self) -> bool {
+        matches!(self, Self::Grid { kind: ScaleKind::PowerOfTwo, .. })
     }
+
+    /// The scales of the transpose.
+    pub(crate) fn transpose<B: Backend<FloatTensorPrimitive = F>>(self) -> Self {
+        match self {
+            Self::Grid { scales, block: [rows, columns], kind } => {
+                let scales = B::float_transpose(scales);
+                Self::Grid { scales, block: [columns, rows], kind }
+            }
+            one => one,
+        }
+    }
+}
+
+impl<F, I> Matrix<F, I> {
+    /// A matrix of codes.
+    pub(crate) fn new(codes: Codes<F, I>, scales: Scales<F>, format: Fp8Format) -> Self {
+        Self { codes: Some(codes), transposed: None, values: None, scales, format, amax: None }
+    }
+
+    /// The same matrix, its tensors handed through `float` and `int`, in a fixed order.
+    pub fn map<G, J, X>(
+        self,
+        context: &mut X,
+        float: impl Fn(&mut X, F) -> G,
+        int: impl Fn(&mut X, I) -> J,
+    ) -> Matrix<G, J> {
+        let Self { codes, transposed, values, scales, format, amax } = self;
+        Matrix {
+            codes: codes.map(|codes| codes.map(context, &float, &int)),
+            transposed: transposed.map(|codes| codes.map(context, &float, &int)),
+            values: values.map(|values| float(context, values)),
+            scales: scales.map(|scales| float(context, scales)),
+            format,
+            amax: amax.map(|amax| amax.map(|amax| float(context, amax))),
+        }
+    }
+
+    /// Whether it has its codes in this form.
+    pub(crate) fn has(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Values => false,
+            Wanted::Codes | Wanted::CodesAndValues => self.codes.is_some(),
+            Wanted::Lines(layouts) => {
+                (self.codes.is_some() || !layouts.rows())
+                    && (self.transposed.is_some() || !layouts.transposed())
+            }
+        }
+    }
+
+    /// The one scale. Panics where there are several.
+    #[track_caller]
+    pub(crate) fn scale(&self) -> &Scalar<F> {
+        match &self.scales {
+            Scales::One(scale) => scale,
+            Scales::Grid { block: [rows, columns], .. } => {
+                panic!("the tensor has a scale for each block {rows}×{columns}: use scales()")
+            }
+        }
+    }
+
+    /// Codes and scales that are kept for a later product: those of the transpose where it takes them and they are there, else those as they are.
+    pub(crate) fn keep(self, transposed: bool) -> Self {
+        let (codes, of_transpose) = match (self.codes, self.transposed) {
+            (Some(_), Some(codes)) if transposed => (None, Some(codes)),
+            (Some(codes), _) => (Some(codes), None),
+            (None, codes) => (None, codes),
+        };
+        Self { codes, transposed: of_transpose, values: None, amax: None, ..self }
+    }
+}
+
+impl<F: TensorMetadata + Clone, I: TensorMetadata + Clone> Matrix<F, I> {
+    /// `[…, R, C]`.
+    pub(crate) fn shape(&self) -> Shape {
+        match (&self.codes, &self.values, &self.transposed) {
+            (Some(codes), ..) => codes.shape(),
+            (None, Some(values), _) => values.shape(),
+            (None, None, Some(codes)) => swapped(codes.shape()),
+            (None, None, None) => unreachable!("a matrix has its codes in some form"),
+        }
+    }
+
+    pub(crate) fn device<B>(&self) -> B::Device
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        match self.codes.as_ref().or(self.transposed.as_ref()) {
+            Some(Codes::Bytes(codes) | Codes::Packed(codes, _) | Codes::Padded(codes, _)) => {
+                B::int_device(codes)
+            }
+            Some(Codes::Values(values)) => B::float_device(values),
+            None => B::float_device(self.values.as_ref().expect("its codes in some form")),
+        }
+    }
+
+    /// The same matrix on another device.
+    pub(crate) fn moved_to<B>(self, device: &B::Device) -> Self
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        self.map(&mut (), |_, x| B::float_to_device(x, device), |_, x| B::int_to_device(x, device))
+    }
+
+    /// The transpose. No code moves.
+    pub(crate) fn transpose<B>(self) -> Self
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        let Self { codes, transposed, values, scales, format, amax } = self;
+        Self {
+            codes: transposed,
+            transposed: codes,
+            values: values.map(B::float_transpose),
+            scales: scales.transpose::<B>(),
+            format,
+            amax,
+        }
+    }
+
+    /// A matrix with one scale `[…, R, C]`, its leading dimensions joined.
+    pub(crate) fn join<B>(self) -> Self
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        if self.transposed.is_some() || self.shape().num_dims() == 2 {
+            return self;
+        }
+        Self { codes: self.codes.map(codes::join::<B>), values: self.values.map(join::<B>), ..self }
+    }
+
+    /// The codes row by row of the matrix, or of its transpose; moved where they lie the other way.
+    pub(crate) fn row_by_row<B>(&self, of_transpose: bool) -> Codes<F, I>
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        let [here, there] = match of_transpose {
+            false => [&self.codes, &self.transposed],
+            true => [&self.transposed, &self.codes],
+        };
+        match (here, there) {
+            (Some(codes), _) => codes.clone(),
+            (None, Some(codes)) => codes::transpose::<B>(codes.clone()),
+            (None, None) => {
+                let values = self.values.clone().expect("a matrix has its codes in some form");
+                Codes::Values(if of_transpose { B::float_transpose(values) } else { values })
+            }
+        }
+    }
+
+    /// Whether all elements along a dimension, the last but one or the last, share a scale, which may be applied after they are summed: one for each line
+    /// along it, or one for all.
+    pub(crate) fn is_constant_along(&self, dim: usize) -> bool {
+        let (shape, block) = (self.shape(), self.scales.block());
+        let reaches = |dim: usize| block[dim] >= shape[shape.num_dims() - 2 + dim];
+        reaches(dim) && (block[1 - dim] == 1 || reaches(1 - dim))
+    }
+
+    /// The scale of each element, so that it broadcasts against `[…, R, C]`.
+    pub(crate) fn spread_scales<B>(&self) -> F
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        let shape = self.shape();
+        match self.scales.clone() {
+            Scales::One(scale) => {
+                let scale = scale.on_device::<B>(&self.device::<B>());
+                B::float_reshape(scale, Shape::from(vec![1; shape.num_dims()]))
+            }
+            Scales::Grid { scales, block, .. } => {
+                grid::Grid::new(&shape, block).spread::<B>(scales, shape)
+            }
+        }
+    }
+}
+
+/// A shape with its last two dimensions swapped.
+fn swapped(mut shape: Shape) -> Shape {
+    let rank = shape.num_dims();
+    let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
+    (shape[rank - 2], shape[rank - 1]) = (columns, rows);
+    shape
 }

@@ -9,43 +9,37 @@
 mod autodiff;
 mod backend;
 mod backends;
-mod blocks;
 mod capability;
-mod codes;
 #[cfg(feature = "cubecl")]
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
 #[cfg(feature = "fusion")]
 mod fusion;
-mod gemm;
 mod launch;
 mod matrix;
-#[cfg(any(feature = "cubecl", feature = "fusion", test))]
 mod padding;
 pub(crate) mod portable;
 mod problem;
-mod quantize;
+mod product;
+mod request;
 mod scalar;
-mod scaled;
+mod target;
 pub(crate) mod tensor;
-mod unit;
 
-pub(crate) use backend::finish;
 pub use backend::{Fp8Engine, Untracked};
-pub use blocks::{BlockCodes, QuantizeBlocks};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
-pub use codes::CodesPrimitive;
-pub(crate) use gemm::{native_gemm, native_gemm_of_blocks};
 pub use launch::{LaunchNote, Launched, Otherwise};
-pub(crate) use launch::{note, raise_refusal, take_refusal};
-pub use matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
-pub use problem::{NativeOutput, NativeProblem};
-pub use quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
-pub use scalar::Scalar;
-pub(crate) use scalar::check_scale;
-pub use scaled::{
-    Activation, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+pub(crate) use launch::{raise_refusal, take_refusal};
+pub use matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+pub(crate) use problem::blocks_of;
+pub use problem::{Problem, ProblemOutput};
+pub use product::{
+    Activation, Epilogue, EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run,
 };
-pub(crate) use unit::choose_unit;
-pub use unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};
+pub(crate) use product::{check, multiply, multiply_high};
+pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
+pub(crate) use scalar::check_scale;
+pub use scalar::{Scalar, ScalarOf};
+pub use target::{Execution, Target};
+pub(crate) use target::{Kind, has_tensor_cores_for, usable};

@@ -1,50 +1,52 @@
 //! One number, a scale or an amax, on the host or on the device.
 
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
+use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata};
 use burn_fp8_core::scale;
 
 use super::tensor::{constant, primitive, read};
 
 /// One number: the scale of a tensor (the dequantization multiplier, `x ≈ code × scale`), or its amax.
-#[derive(Clone, Debug)]
-pub enum Scalar<B: Backend> {
+///
+/// `F` is how a backend holds a float tensor; [`ScalarOf<B>`] names the type by its backend.
+#[derive(Clone, Copy, Debug)]
+pub enum Scalar<F> {
     /// Known on the host.
     Host(f32),
     /// In a tensor on the device: f32, shape `[1]`. Never read back while products run.
-    Device(FloatTensor<B>),
+    Device(F),
 }
 
-impl<B: Backend> Scalar<B> {
+/// A [`Scalar`] of a backend.
+pub type ScalarOf<B> = Scalar<FloatTensor<B>>;
+
+impl<F> Scalar<F> {
+    /// The same number, its tensor handed through `tensor`.
+    pub fn map<G>(self, tensor: impl FnOnce(F) -> G) -> Scalar<G> {
+        match self {
+            Self::Host(value) => Scalar::Host(value),
+            Self::Device(number) => Scalar::Device(tensor(number)),
+        }
+    }
+
     /// Reads the number, waiting for the device where it lies there.
-    pub fn read(self) -> f32 {
+    pub fn read<B: Backend<FloatTensorPrimitive = F>>(self) -> f32 {
         match self {
             Self::Host(value) => value,
             Self::Device(tensor) => read::<B>(tensor)[0],
         }
     }
+}
 
-    /// The number as a tensor of shape `[1]`, f32.
-    pub(crate) fn to_tensor(&self, device: &B::Device) -> Tensor<B, 1> {
-        Tensor::from_primitive(TensorPrimitive::Float(self.on_device(device)))
-    }
-
-    /// The same as a primitive.
-    pub(crate) fn on_device(&self, device: &B::Device) -> FloatTensor<B> {
+impl<F: TensorMetadata + Clone> Scalar<F> {
+    /// The number in a tensor `[1]`, f32.
+    pub(crate) fn on_device<B: Backend<FloatTensorPrimitive = F>>(&self, device: &B::Device) -> F {
         match self {
             Self::Host(value) => {
                 B::float_full(Shape::new([1]), (*value).into(), device, FloatDType::F32)
             }
             Self::Device(tensor) => tensor.clone(),
-        }
-    }
-
-    /// The same number for use with tensors of this device.
-    pub(crate) fn moved_to(self, device: &B::Device) -> Self {
-        match self {
-            Self::Host(value) => Self::Host(value),
-            Self::Device(tensor) => Self::Device(B::float_to_device(tensor, device)),
         }
     }
 
@@ -66,32 +68,14 @@ impl<B: Backend> Scalar<B> {
     }
 }
 
-impl<B: AutodiffBackend> Scalar<B> {
-    /// The number without autodiff.
-    pub(crate) fn inner(self) -> Scalar<B::InnerBackend> {
-        match self {
-            Self::Host(value) => Scalar::Host(value),
-            Self::Device(tensor) => Scalar::Device(B::inner(tensor)),
-        }
-    }
-
-    /// A number of the inner backend on this one.
-    pub(crate) fn from_inner(scalar: Scalar<B::InnerBackend>) -> Self {
-        match scalar {
-            Scalar::Host(value) => Self::Host(value),
-            Scalar::Device(tensor) => Self::Device(B::from_inner(tensor)),
-        }
-    }
-}
-
-impl<B: Backend> From<f32> for Scalar<B> {
+impl<F> From<f32> for Scalar<F> {
     fn from(value: f32) -> Self {
         Self::Host(value)
     }
 }
 
 /// The number stays on the device; gradients end here.
-impl<B: Backend> From<Tensor<B, 1>> for Scalar<B> {
+impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
     fn from(tensor: Tensor<B, 1>) -> Self {
         Self::Device(primitive(constant(tensor).cast(FloatDType::F32)))
     }

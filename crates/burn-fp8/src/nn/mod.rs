@@ -26,13 +26,11 @@
 //! is switched off, as inside [`high_precision`](crate::high_precision): they are then plain layers, and their state stays
 //! as it is. The product inside a layer goes past the decorator, so that nothing is quantized twice.
 
-pub mod checkpoint;
 mod dot_general;
 pub mod frozen;
 mod linear;
 mod state;
 
-pub use checkpoint::CheckpointLinear;
 pub use dot_general::{Fp8DotGeneral, Fp8DotGeneralConfig, Fp8DotGeneralRecord};
 pub use frozen::{ActivationScale, FrozenLinear};
 pub use linear::{Fp8Linear, Fp8LinearConfig, Fp8LinearRecord};

@@ -3,23 +3,13 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{AmaxChoice, Fp8Format, Layouts, Overflow};
+use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
 
 use super::options::QdqOptions;
 use crate::engine::tensor::{primitive, reshape};
 use crate::engine::{
-    Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedCodes, QuantizedMatrix, Scalar,
-    ScaleRule,
+    Fp8Engine, Matrix, MatrixOf, Request, Scalar, ScaleRule, ScaleRuleOf, Scales, Wanted,
 };
-
-/// What is kept of a quantized tensor beside its values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// The codes as well.
-    Codes,
-    /// Nothing.
-    Values,
-}
 
 /// Divides a non-empty tensor by a scale of one element, clips and rounds.
 pub(crate) fn quantize<B: Fp8Engine>(
@@ -27,39 +17,12 @@ pub(crate) fn quantize<B: Fp8Engine>(
     scale: FloatTensor<B>,
     format: Fp8Format,
     compute_dtype: FloatDType,
-    keep: Keep,
-) -> Quantized<B> {
-    let scale = reshape::<B>(scale, Shape::new([1]));
-    let (x, scale_rule) = divided::<B>(x, scale.clone(), compute_dtype);
-    let request = Quantize { format, scale: scale_rule, save: keep == Keep::Codes };
-    Quantized { scale: Scalar::Device(scale), ..B::fp8_quantize(x, request) }
-}
-
-/// The same, for products on a matrix unit of the CPU.
-pub(crate) fn quantize_codes<B: Fp8Engine>(
-    x: &FloatTensor<B>,
-    scale: FloatTensor<B>,
-    format: Fp8Format,
-    compute_dtype: FloatDType,
-) -> QuantizedCodes<B> {
+    wanted: Wanted,
+) -> MatrixOf<B> {
     let scale = reshape::<B>(scale, Shape::new([1]));
     let (x, rule) = divided::<B>(x, scale.clone(), compute_dtype);
-    let codes = B::fp8_quantize_for_unit(x, format, rule);
-    QuantizedCodes { scale: Scalar::Device(scale), ..codes }
-}
-
-/// The same, for products on tensor cores.
-pub(crate) fn quantize_matrix<B: Fp8Engine>(
-    x: &FloatTensor<B>,
-    scale: FloatTensor<B>,
-    format: Fp8Format,
-    compute_dtype: FloatDType,
-    layouts: Layouts,
-) -> QuantizedMatrix<B> {
-    let scale = reshape::<B>(scale, Shape::new([1]));
-    let (x, scale_rule) = divided::<B>(x, scale.clone(), compute_dtype);
-    let request = QuantizeMatrix { format, scale: scale_rule, layouts };
-    QuantizedMatrix { scale: Scalar::Device(scale), ..B::fp8_quantize_matrix(x, request) }
+    let matrix = B::fp8_quantize(x, Request::whole(format, rule, wanted));
+    Matrix { scales: Scales::One(Scalar::Device(scale)), ..matrix }
 }
 
 /// The tensor that is clipped and rounded, and the scale by which it is still to be divided before.
@@ -67,7 +30,7 @@ fn divided<B: Fp8Engine>(
     x: &FloatTensor<B>,
     scale: FloatTensor<B>,
     compute_dtype: FloatDType,
-) -> (FloatTensor<B>, ScaleRule<B>) {
+) -> (FloatTensor<B>, ScaleRuleOf<B>) {
     let divisor = rounded::<B>(scale, compute_dtype);
     match promote(x.dtype(), compute_dtype) {
         FloatDType::F32 => {

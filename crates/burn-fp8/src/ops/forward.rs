@@ -4,9 +4,9 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{FloatDType, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
-use super::flax::{self, Keep};
+use super::flax;
 use super::options::QdqOptions;
-use crate::engine::Fp8Engine;
+use crate::engine::{Fp8Engine, Wanted, portable};
 
 pub(crate) fn quantize_dequantize<B: Fp8Engine>(
     x: FloatTensor<B>,
@@ -14,8 +14,8 @@ pub(crate) fn quantize_dequantize<B: Fp8Engine>(
     format: Fp8Format,
     compute_dtype: FloatDType,
 ) -> FloatTensor<B> {
-    let quantized = flax::quantize::<B>(&x, scale.clone(), format, compute_dtype, Keep::Values);
-    flax::dequantize::<B>(quantized.values, scale, x.dtype())
+    let quantized = flax::quantize::<B>(&x, scale.clone(), format, compute_dtype, Wanted::Values);
+    flax::dequantize::<B>(portable::decode::<B>(quantized), scale, x.dtype())
 }
 
 /// `x` quantized and dequantized with its new scale, and the new state.

@@ -43,6 +43,7 @@ mod check_row;
 mod dot;
 pub(crate) mod flax;
 mod forward;
+mod frozen;
 mod layer_ops;
 mod options;
 mod state;
@@ -53,17 +54,19 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 pub(crate) use check_row::is_intact;
+pub use frozen::{ActivationScale, FrozenOptions};
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};
 
-use crate::engine::Fp8Engine;
 use crate::engine::tensor::{constant as without_graph, primitive};
-use crate::scaled::Fp8Codes;
+use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
+use crate::tensor::Fp8Tensor;
 
 /// The codes of `x / scale`: divided in the promoted type of `x` and `compute_dtype`, clipped to ±max, rounded to nearest even.
 ///
 /// `x` has any shape, f32, f16 or bf16; f64 is taken as f32. `scale` `[1]` is f32 and rounded to `compute_dtype` first. Infinities
-/// become ±max, NaN stays NaN; a scale that is 0, infinite or NaN divides as IEEE has it. The codes are a constant of the graph.
+/// become ±max, NaN stays NaN; a scale that is 0, infinite or NaN divides as IEEE has it. The result is a constant of the graph: the codes, with the
+/// scale 1.
 ///
 /// # Panics
 /// Where `x` is empty, or `scale` is not f32.
@@ -74,24 +77,24 @@ pub fn quantize<B: Fp8Engine, const D: usize>(
     format: Fp8Format,
     scale: Tensor<B, 1>,
     compute_dtype: FloatDType,
-) -> Fp8Codes<B, D> {
+) -> Fp8Tensor<B, D> {
     require_elements(&x);
     require_f32(&scale, "scale");
     let (x, scale) = (constant(x), constant(scale));
-    let quantized = flax::quantize::<B>(&x, scale, format, compute_dtype, flax::Keep::Codes);
-    Fp8Codes::new(quantized.codes.expect("the codes were asked for"), format)
+    let quantized = flax::quantize::<B>(&x, scale, format, compute_dtype, Wanted::Codes);
+    Fp8Tensor::new(Matrix { scales: Scales::One(Scalar::Host(1.0)), ..quantized })
 }
 
 /// The numbers that codes stand for, times `scale` `[1]` rounded to `dtype`: a tensor of type `dtype`, rounded once.
 ///
-/// A constant of the graph.
+/// A constant of the graph. What scale the codes have of their own does not count.
 ///
 /// # Panics
 /// Where `scale` is not f32.
 ///
 /// Source: `fp8_ops.dequantize`.
 pub fn dequantize<B: Fp8Engine, const D: usize>(
-    codes: &Fp8Codes<B, D>,
+    codes: &Fp8Tensor<B, D>,
     scale: Tensor<B, 1>,
     dtype: FloatDType,
 ) -> Tensor<B, D> {

@@ -12,9 +12,8 @@ use super::gemms;
 use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
-use super::run;
 use crate::engine::tensor::add_bias;
-use crate::engine::{Fp8Engine, Scalar};
+use crate::engine::{Fp8Engine, ScalarOf};
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
@@ -68,7 +67,7 @@ struct Fp8Step;
 #[derive(Clone, Debug)]
 struct Saved<B: Fp8Engine> {
     operands: [Option<SavedOperand<B>>; 2],
-    amaxes: [Option<Scalar<B>>; 2],
+    amaxes: [Option<ScalarOf<B>>; 2],
     shapes: [Shape; 2],
     product: Product,
 }
@@ -89,7 +88,7 @@ impl<B: Fp8Engine, const N: usize> Backward<B, N> for Fp8Step {
         let bias_grad = bias.map(|node| (node, B::linear_bias_backward(output_grad.clone())));
         let [lhs_amax, rhs_amax] = amaxes;
         let gemms::Gradients { operands: [grad_lhs, grad_rhs], amax } =
-            run::backward::<B>(output_grad, operands, shapes, &product);
+            gemms::backward::<B>(output_grad, operands, shapes, &product, &product.gemms);
         product.deposit::<B>([lhs_amax, rhs_amax, amax]);
         for (node, grad) in [(lhs, grad_lhs), (rhs, grad_rhs)] {
             if let (Some(node), Some(grad)) = (node, grad) {
@@ -121,7 +120,7 @@ fn tracked<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
     let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
 
     let gemms::Forward { output, saved: operands, amaxes } =
-        run::forward::<B>(lhs.primitive, rhs.primitive, &product, save);
+        gemms::forward::<B>(lhs.primitive, rhs.primitive, &product, &product.gemms, save);
     let output = add_bias::<B>(output, bias.map(|bias| bias.primitive));
 
     match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {

@@ -2,13 +2,96 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Shape, TensorMetadata};
-use burn_fp8_core::{GemmRole, Operand};
+use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe};
 
-use super::operand::SavedOperand;
-use super::scheme::{Gemms, Scheme, Uses};
-use crate::engine::tensor::reshape;
-use crate::engine::{Fp8Engine, Scalar};
+use super::operand::{Measured, Quantized, Quantizer, SavedOperand, Uses};
+use crate::engine::tensor::{join, reshape};
+use crate::engine::{
+    Epilogue, Execution, Fp8Engine, Operand as Factor, Run, ScalarOf, Target, multiply,
+};
+use crate::report::{
+    self, HighPrecision, Pending, PendingRan, Site, Tap, new_note, record_high_precision,
+};
+
+/// A product of the model, forward and backward: what its three GEMMs have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Gemms {
+    pub(crate) kind: ProductKind,
+    /// The shape of the forward product.
+    pub(crate) forward: Gemm,
+    /// Which of the three are in FP8, in which formats, and how many elements share a scale.
+    pub(crate) recipe: Recipe,
+    /// What runs them.
+    pub(crate) target: Target,
+    /// How they were to be run.
+    pub(crate) execution: Execution,
+    /// The place of the product under delayed scaling.
+    pub(crate) site: Option<Site>,
+    /// Where it leaves what the observatory wants to see.
+    pub(crate) tap: Option<Tap>,
+}
+
+impl Gemms {
+    /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.forward.batch == 1 && self.forward.plain_operand
+    }
+
+    /// A tensor as it is multiplied: as a matrix where leading dimensions join M.
+    pub(crate) fn join<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
+        match self.is_flat() {
+            true => join::<B>(tensor),
+            false => tensor,
+        }
+    }
+
+    /// Multiplies two operands in their places, and records the product.
+    fn multiply<B: Fp8Engine>(
+        &self,
+        role: GemmRole,
+        factors: [Measured<B>; 2],
+        dtype: DType,
+        quantizer: &impl Quantizer<B>,
+    ) -> FloatTensor<B> {
+        let granularity = self.recipe.granularity();
+        let note = new_note();
+        if let Some(note) = &note {
+            let ran = PendingRan::noted::<B>(note, factors[0].matrix.device::<B>());
+            report::record(|| Pending {
+                kind: self.kind,
+                role,
+                gemm: self.forward.for_role(role),
+                operands: Some(factors.each_ref().map(|factor| factor.pending(granularity))),
+                site: self.site,
+                ran,
+            });
+        }
+        let [lhs, rhs] =
+            factors.map(|factor| Factor::Matrix(quantizer.finish(factor.matrix, dtype)));
+        let run = Run {
+            target: self.target.clone(),
+            // As in TransformerEngine and torchao: gradients sum more terms of smaller size; and TransformerEngine has products in blocks sum precisely.
+            fast_accumulation: role == GemmRole::Output
+                && granularity == burn_fp8_core::Granularity::PerTensor,
+            otherwise: self.execution.otherwise(),
+            note,
+        };
+        multiply::<B>(lhs, rhs, Epilogue::float(dtype.into()), run).result.into_float()
+    }
+
+    /// A product that the recipe keeps in high precision.
+    fn multiply_high<B: Fp8Engine>(
+        &self,
+        role: GemmRole,
+        lhs: FloatTensor<B>,
+        rhs: FloatTensor<B>,
+    ) -> FloatTensor<B> {
+        let gemm = self.forward.for_role(role);
+        record_high_precision(self.kind, role, gemm, HighPrecision::Recipe);
+        crate::engine::multiply_high::<B>(lhs, rhs)
+    }
+}
 
 /// A product of the forward pass, and what its backward pass needs.
 pub(crate) struct Forward<B: Fp8Engine> {
@@ -16,15 +99,15 @@ pub(crate) struct Forward<B: Fp8Engine> {
     /// The operands that were asked for.
     pub(crate) saved: [Option<SavedOperand<B>>; 2],
     /// The amaxes of the operands that were quantized.
-    pub(crate) amaxes: [Option<Scalar<B>>; 2],
+    pub(crate) amaxes: [Option<ScalarOf<B>>; 2],
 }
 
 /// A product of the forward pass: operands of the same rank, or any left operand and a matrix. Keeps the operands that
 /// `save` asks for.
-pub(crate) fn forward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+pub(crate) fn forward<B: Fp8Engine>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
-    quantizer: &Q,
+    quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
     save: [bool; 2],
 ) -> Forward<B> {
@@ -39,10 +122,12 @@ pub(crate) fn forward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
             later: Some(again(operand)).filter(|role| save && in_fp8(role)),
             ..Uses::now(Some(GemmRole::Output).filter(in_fp8))
         };
-        let quantized =
-            uses.roles().next().map(|_| S::quantize(tensor, operand, &uses, quantizer, gemms));
+        let quantized = uses
+            .roles()
+            .next()
+            .map(|_| Quantized::<B>::new(tensor, operand, &uses, quantizer, gemms));
         let saved = save.then(|| match (&quantized, uses.later) {
-            (Some(quantized), Some(role)) => S::keep(quantized, operand, role),
+            (Some(quantized), Some(role)) => quantized.keep(operand, role),
             _ => SavedOperand::High(tensor.clone()),
         });
         (quantized, saved)
@@ -50,23 +135,23 @@ pub(crate) fn forward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
     let [input, weight] = GemmRole::Output.operands();
     let (lhs_fp8, lhs_saved) = prepare(&lhs, input, save[0]);
     let (rhs_fp8, rhs_saved) = prepare(&rhs, weight, save[1]);
-    let amaxes = [&lhs_fp8, &rhs_fp8].map(|operand| S::amax(operand.as_ref()?));
+    let amaxes = [&lhs_fp8, &rhs_fp8].map(|operand| operand.as_ref()?.quantization().amax);
     if let Some(tap) = &gemms.tap {
-        let seen = [(input, &lhs, &lhs_fp8), (weight, &rhs, &rhs_fp8)]
-            .map(|(operand, x, fp8)| (operand, x.clone(), fp8.as_ref().map(S::quantization)));
+        let seen = [(input, &lhs, &lhs_fp8), (weight, &rhs, &rhs_fp8)].map(|(operand, x, fp8)| {
+            (operand, x.clone(), fp8.as_ref().map(Quantized::quantization))
+        });
         tap.see::<B>(seen, &[GemmRole::Output], &gemms.recipe);
     }
 
     let role = GemmRole::Output;
     let output = match (lhs_fp8, rhs_fp8) {
         (Some(lhs), Some(rhs)) if in_fp8(&role) => {
-            let factors =
-                [S::factor(&lhs, input, role, gemms), S::factor(&rhs, weight, role, gemms)];
-            S::multiply(role, factors, dtype, gemms)
+            let factors = [lhs.place(input, role, gemms), rhs.place(weight, role, gemms)];
+            gemms.multiply(role, factors, dtype, quantizer)
         }
         _ => {
             let (lhs, rhs) = (gemms.join::<B>(lhs), gemms.join::<B>(rhs));
-            multiply_high::<B>(role, lhs, rhs, gemms)
+            gemms.multiply_high::<B>(role, lhs, rhs)
         }
     };
     let output = match gemms.is_flat() {
@@ -89,18 +174,18 @@ pub(crate) struct Gradients<B: Fp8Engine> {
     /// Those of the operands, of their shapes, where the counterpart was saved.
     pub(crate) operands: [Option<FloatTensor<B>>; 2],
     /// The amax of the output gradient, where it was quantized.
-    pub(crate) amax: Option<Scalar<B>>,
+    pub(crate) amax: Option<ScalarOf<B>>,
 }
 
 /// The gradients of the operands of a forward product, of the shapes of those operands.
 ///
 /// The gradient of the left operand needs the right one saved, and the other way round; where the operand was not saved
 /// its counterpart's gradient is not computed.
-pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+pub(crate) fn backward<B: Fp8Engine>(
     output_grad: FloatTensor<B>,
     [lhs, rhs]: [Option<SavedOperand<B>>; 2],
     [lhs_shape, rhs_shape]: [Shape; 2],
-    quantizer: &Q,
+    quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
 ) -> Gradients<B> {
     let dtype = output_grad.dtype();
@@ -110,15 +195,15 @@ pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
     let uses = [(in_fp8(&rhs), GemmRole::GradInput), (in_fp8(&lhs), GemmRole::GradWeight)];
     let uses = Uses::now(uses.into_iter().filter_map(|(is, role)| is.then_some(role)));
     let quantized = (!uses.now.is_empty())
-        .then(|| S::quantize(&output_grad, Operand::OutputGrad, &uses, quantizer, gemms));
-    let amax = quantized.as_ref().and_then(S::amax);
+        .then(|| Quantized::<B>::new(&output_grad, Operand::OutputGrad, &uses, quantizer, gemms));
+    let amax = quantized.as_ref().and_then(|quantized| quantized.quantization().amax);
     if let Some(tap) = &gemms.tap {
-        let fp8 = quantized.as_ref().map(S::quantization);
+        let fp8 = quantized.as_ref().map(Quantized::quantization);
         tap.see::<B>([(Operand::OutputGrad, output_grad.clone(), fp8)], &uses.now, &gemms.recipe);
     }
     let gradient = |role| {
         let quantized = quantized.as_ref().expect("quantized where an operand is in FP8");
-        S::factor(quantized, Operand::OutputGrad, role, gemms)
+        quantized.place(Operand::OutputGrad, role, gemms)
     };
 
     let grad_lhs = rhs.map(|rhs| {
@@ -127,11 +212,11 @@ pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
             SavedOperand::High(rhs) => {
                 let rhs = B::float_transpose(gemms.join::<B>(rhs));
                 let output_grad = gemms.join::<B>(output_grad.clone());
-                multiply_high::<B>(role, output_grad, rhs, gemms)
+                gemms.multiply_high::<B>(role, output_grad, rhs)
             }
-            rhs => {
-                let rhs = S::restore(rhs, Operand::Weight, role, gemms);
-                S::multiply(role, [gradient(role), rhs], dtype, gemms)
+            SavedOperand::Fp8(rhs) => {
+                let rhs = rhs.place(Operand::Weight, role, gemms);
+                gemms.multiply(role, [gradient(role), rhs], dtype, quantizer)
             }
         };
         reduce::<B>(grad, lhs_shape)
@@ -141,11 +226,11 @@ pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
         let grad = match lhs {
             SavedOperand::High(lhs) => {
                 let lhs = B::float_transpose(gemms.join::<B>(lhs));
-                multiply_high::<B>(role, lhs, gemms.join::<B>(output_grad), gemms)
+                gemms.multiply_high::<B>(role, lhs, gemms.join::<B>(output_grad))
             }
-            lhs => {
-                let lhs = S::restore(lhs, Operand::Input, role, gemms);
-                S::multiply(role, [lhs, gradient(role)], dtype, gemms)
+            SavedOperand::Fp8(lhs) => {
+                let lhs = lhs.place(Operand::Input, role, gemms);
+                gemms.multiply(role, [lhs, gradient(role)], dtype, quantizer)
             }
         };
         reduce::<B>(grad, rhs_shape)
@@ -154,59 +239,48 @@ pub(crate) fn backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
 }
 
 /// `output_grad` `[…, N]` times `weight` `[K, N]` transposed.
-pub(crate) fn linear_x_backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+pub(crate) fn linear_x_backward<B: Fp8Engine>(
     weight: FloatTensor<B>,
     output_grad: FloatTensor<B>,
-    quantizer: &Q,
+    quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
 ) -> FloatTensor<B> {
     let mut shape = output_grad.shape();
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[0];
-    let grad = gradient::<B, Q, S>(GemmRole::GradInput, [&output_grad, &weight], quantizer, gemms);
+    let grad = gradient::<B>(GemmRole::GradInput, [&output_grad, &weight], quantizer, gemms);
     reshape::<B>(grad, shape)
 }
 
 /// `x` `[…, K]` transposed times `output_grad` `[…, N]`, summed over the leading dimensions by joining them in one GEMM.
-pub(crate) fn linear_weight_backward<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+pub(crate) fn linear_weight_backward<B: Fp8Engine>(
     x: FloatTensor<B>,
     output_grad: FloatTensor<B>,
-    quantizer: &Q,
+    quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
 ) -> FloatTensor<B> {
-    gradient::<B, Q, S>(GemmRole::GradWeight, [&x, &output_grad], quantizer, gemms)
+    gradient::<B>(GemmRole::GradWeight, [&x, &output_grad], quantizer, gemms)
 }
 
 /// A product of the backward pass by itself, of operands that nobody has quantized.
-fn gradient<B: Fp8Engine, Q, S: Scheme<B, Q>>(
+fn gradient<B: Fp8Engine>(
     role: GemmRole,
     tensors: [&FloatTensor<B>; 2],
-    quantizer: &Q,
+    quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
 ) -> FloatTensor<B> {
     let [lhs, rhs] = role.operands();
     let factor = |tensor: &FloatTensor<B>, operand| {
-        let quantized = S::quantize(tensor, operand, &Uses::now([role]), quantizer, gemms);
+        let quantized = Quantized::<B>::new(tensor, operand, &Uses::now([role]), quantizer, gemms);
         if let Some(tap) = &gemms.tap {
-            let fp8 = Some(S::quantization(&quantized));
+            let fp8 = Some(quantized.quantization());
             tap.see::<B>([(operand, tensor.clone(), fp8)], &[role], &gemms.recipe);
         }
-        S::factor(&quantized, operand, role, gemms)
+        quantized.place(operand, role, gemms)
     };
     let factors = [factor(tensors[0], lhs), factor(tensors[1], rhs)];
     // Both are tensors of the backward pass of one layer, of one type.
-    S::multiply(role, factors, tensors[0].dtype(), gemms)
-}
-
-/// A product that the recipe keeps in high precision.
-fn multiply_high<B: Fp8Engine>(
-    role: GemmRole,
-    lhs: FloatTensor<B>,
-    rhs: FloatTensor<B>,
-    gemms: &Gemms,
-) -> FloatTensor<B> {
-    gemms.record_high_precision(role);
-    B::fp8_plain_matmul(lhs, rhs)
+    gemms.multiply(role, factors, tensors[0].dtype(), quantizer)
 }
 
 /// Sums a gradient over the dimensions along which its operand was broadcast, and gives it the operand's shape.

@@ -1,175 +1,204 @@
-//! Operands in FP8 on their way into products, and saved for the backward pass.
+//! Operands in FP8: quantized for all of their products, placed in one, kept for another.
 
-use burn::tensor::backend::Backend;
+use burn::tensor::DType;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn_fp8_core::{Fp8Format, Granularity};
+use burn_fp8_core::{Block, GemmRole, Granularity, Layouts, Operand};
 
-use crate::engine::{
-    BlockCodes, CodesPrimitive, Fp8Engine, GemmOperand, Quantized, QuantizedMatrix, Scalar,
-    portable,
-};
-use crate::report::{self, PendingOperand};
+use super::gemms::Gemms;
+use crate::engine::{Fp8Engine, MatrixOf, Scales, WHOLE, Wanted, portable};
+use crate::report::{self, PendingOperand, Quantization};
 
-/// A quantized tensor on its way into a product.
+/// Who chooses the scales of operands: the recipe in force, or the state of a layer.
+pub(crate) trait Quantizer<B: Fp8Engine> {
+    /// Quantizes an operand, in blocks of so many rows and columns.
+    fn quantize(
+        &self,
+        tensor: &FloatTensor<B>,
+        operand: Operand,
+        block: [usize; 2],
+        wanted: Wanted,
+    ) -> MatrixOf<B>;
+
+    /// An operand as it goes into a product of this type.
+    fn finish(&self, operand: MatrixOf<B>, dtype: DType) -> MatrixOf<B> {
+        let _ = dtype;
+        operand
+    }
+}
+
+/// A quantized operand.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured<B: Backend> {
-    pub(crate) quantized: Quantized<B>,
+pub(crate) struct Measured<B: Fp8Engine> {
+    pub(crate) matrix: MatrixOf<B>,
     /// How many finite elements were beyond the largest number. Counted while a trace runs.
-    pub(crate) saturated: Option<IntTensor<B>>,
+    saturated: Option<IntTensor<B>>,
 }
 
 /// An operand kept for the backward pass.
 #[derive(Clone, Debug)]
 pub(crate) enum SavedOperand<B: Fp8Engine> {
     /// In FP8.
-    Fp8(SavedCodes<B>),
-    /// In FP8, with scales per row.
-    Rows(Rows<B, CodesPrimitive<B>>),
-    /// In FP8, with scales of blocks.
-    Blocks(MeasuredBlocks<B>),
-    /// In FP8, laid out for the native product that needs it.
-    Matrix(MeasuredOperand<B>),
+    Fp8(Measured<B>),
     /// As it came, for a product in high precision.
     High(FloatTensor<B>),
 }
 
-/// The codes of an operand.
-#[derive(Clone, Debug)]
-pub(crate) struct SavedCodes<B: Backend> {
-    pub(crate) codes: CodesPrimitive<B>,
-    pub(crate) scale: Scalar<B>,
-    pub(crate) format: Fp8Format,
-    pub(crate) saturated: Option<IntTensor<B>>,
+/// The products that an operand is quantized for.
+pub(crate) struct Uses {
+    /// Those of this pass.
+    pub(crate) now: Vec<GemmRole>,
+    /// The one of the backward pass that it is kept for.
+    pub(crate) later: Option<GemmRole>,
+}
+
+/// An operand quantized for its products: once, or once for each of them where they want other blocks.
+///
+/// A scale must not differ among elements that are summed, but by blocks, and the three products sum over different dimensions:
+///
+/// | role          | summed over | left          | right         |
+/// |---------------|-------------|---------------|---------------|
+/// | `output`      | K           | x `[M, K]`    | w `[K, N]`    |
+/// | `grad_input`  | N           | g `[M, N]`    | wᵀ `[N, K]`   |
+/// | `grad_weight` | M           | xᵀ `[K, M]`   | g `[M, N]`    |
+pub(crate) struct Quantized<B: Fp8Engine>(Vec<(Vec<GemmRole>, Measured<B>)>);
+
+impl Uses {
+    pub(super) fn now(roles: impl IntoIterator<Item = GemmRole>) -> Self {
+        Self { now: roles.into_iter().collect(), later: None }
+    }
+
+    /// All of them.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = GemmRole> {
+        self.now.iter().copied().chain(self.later)
+    }
 }
 
 impl<B: Fp8Engine> Measured<B> {
     /// A tensor that has been quantized.
-    pub(crate) fn new(tensor: &FloatTensor<B>, quantized: Quantized<B>) -> Self {
-        let saturated = report::is_tracing()
-            .then(|| portable::count_saturated::<B>(tensor, &quantized.scale, quantized.format));
-        Self { quantized, saturated }
-    }
-
-    /// The codes, to be kept, where they were asked for.
-    pub(crate) fn codes(&self) -> Option<SavedCodes<B>> {
-        Some(SavedCodes {
-            codes: self.quantized.codes.clone()?,
-            scale: self.quantized.scale.clone(),
-            format: self.quantized.format,
-            saturated: self.saturated.clone(),
-        })
-    }
-}
-
-impl<B: Backend> Measured<B> {
-    /// What a trace is told of it.
-    pub(crate) fn pending(&self) -> PendingOperand {
-        let Quantized { format, scale, .. } = &self.quantized;
-        PendingOperand::per_tensor::<B>(*format, scale.clone(), self.saturated.clone())
-    }
-
-    /// The same operand with its values in another layout or shape.
-    pub(crate) fn map(self, f: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> Self {
-        let Self { quantized, saturated } = self;
-        let values = f(quantized.values);
-        Self { quantized: Quantized { values, ..quantized }, saturated }
-    }
-}
-
-impl<B: Fp8Engine> SavedCodes<B> {
-    /// Decodes the operand, to be multiplied again.
-    pub(crate) fn restore(self) -> Measured<B> {
-        let Self { codes, scale, format, saturated } = self;
-        let values = B::fp8_values(codes.clone());
-        let quantized = Quantized { values, codes: Some(codes), scale, amax: None, format };
-        Measured { quantized, saturated }
-    }
-}
-
-/// A quantized matrix on its way into products.
-#[derive(Clone, Debug)]
-pub(crate) struct MeasuredMatrix<B: Backend> {
-    pub(crate) matrix: QuantizedMatrix<B>,
-    /// How many finite elements were beyond the largest number. Counted while a trace runs.
-    pub(crate) saturated: Option<IntTensor<B>>,
-}
-
-/// An operand of a GEMM, and how much of it saturated.
-#[derive(Clone, Debug)]
-pub(crate) struct MeasuredOperand<B: Backend> {
-    pub(crate) operand: GemmOperand<B>,
-    pub(crate) saturated: Option<IntTensor<B>>,
-}
-
-impl<B: Backend> MeasuredOperand<B> {
-    /// What a trace is told of it: not the codes, which a trace must not hold.
-    pub(crate) fn pending(&self) -> PendingOperand {
-        let GemmOperand { format, scale, .. } = &self.operand;
-        PendingOperand::per_tensor::<B>(*format, scale.clone(), self.saturated.clone())
-    }
-}
-
-impl<B: Fp8Engine> MeasuredMatrix<B> {
-    /// A tensor that has been quantized.
-    pub(crate) fn new(tensor: &FloatTensor<B>, matrix: QuantizedMatrix<B>) -> Self {
-        let saturated = report::is_tracing()
-            .then(|| portable::count_saturated::<B>(tensor, &matrix.scale, matrix.format));
+    pub(crate) fn new(tensor: &FloatTensor<B>, matrix: MatrixOf<B>) -> Self {
+        let saturated =
+            report::is_tracing().then(|| portable::count_saturated::<B>(tensor, &matrix));
         Self { matrix, saturated }
     }
-}
 
-impl<B: Backend> MeasuredMatrix<B> {
-    /// The matrix as a factor whose columns are summed over. Panics where its rows were not asked for.
-    pub(crate) fn by_rows(&self) -> MeasuredOperand<B> {
-        let operand = self.matrix.by_rows().expect("the rows were asked for");
-        MeasuredOperand { operand, saturated: self.saturated.clone() }
-    }
-
-    /// The matrix as a factor whose rows are summed over. Panics where its transpose was not asked for.
-    pub(crate) fn by_columns(&self) -> MeasuredOperand<B> {
-        let operand = self.matrix.by_columns().expect("the transpose was asked for");
-        MeasuredOperand { operand, saturated: self.saturated.clone() }
+    /// What a trace is told of it: not the codes, which a trace must not hold.
+    pub(crate) fn pending(&self, granularity: Granularity) -> PendingOperand {
+        let (scales, format) = (self.matrix.scales.clone(), self.matrix.format);
+        PendingOperand::new::<B>(format, granularity, scales, self.saturated.clone())
     }
 }
 
-/// Codes, or their values, with scales that broadcast against them.
-#[derive(Clone, Debug)]
-pub(crate) struct Rows<B: Fp8Engine, T> {
-    pub(super) codes: T,
-    /// f32, 1 along the dimension that is summed over.
-    pub(crate) scales: FloatTensor<B>,
-    pub(crate) format: Fp8Format,
-    /// How many finite elements were beyond the largest number. Counted while a trace runs.
-    pub(crate) saturated: Option<IntTensor<B>>,
-}
+impl<B: Fp8Engine> Quantized<B> {
+    /// Quantizes an operand for its products. Whoever chooses the scales of whole tensors has no say in those of blocks.
+    ///
+    /// A tensor with one scale is quantized in the layout it has and joined to a matrix afterwards: quantizing takes any layout without a copy, joining
+    /// dimensions does not.
+    pub(super) fn new(
+        tensor: &FloatTensor<B>,
+        operand: Operand,
+        uses: &Uses,
+        quantizer: &impl Quantizer<B>,
+        gemms: &Gemms,
+    ) -> Self {
+        let mut groups: Vec<([usize; 2], Vec<GemmRole>)> = vec![];
+        for role in uses.roles() {
+            let block = block(operand, role, gemms);
+            match groups.iter_mut().find(|(of_group, _)| *of_group == block) {
+                Some((_, roles)) => roles.push(role),
+                None => groups.push((block, vec![role])),
+            }
+        }
+        let quantize = |(block, roles): ([usize; 2], Vec<GemmRole>)| {
+            let any = |is: &dyn Fn(GemmRole) -> bool| roles.iter().any(|role| is(*role));
+            let layouts = Layouts::of(
+                any(&|role| !reads_transposed(operand, role)),
+                any(&|role| reads_transposed(operand, role)),
+            );
+            let wanted = gemms.target.wanted(
+                any(&|role| uses.now.contains(&role)),
+                any(&|role| uses.later == Some(role)),
+                layouts.expect("an operand of some product"),
+            );
+            let tensor = match block {
+                WHOLE => tensor.clone(),
+                _ => gemms.join::<B>(tensor.clone()),
+            };
+            let matrix = quantizer.quantize(&tensor, operand, block, wanted);
+            (roles, Measured::new(&tensor, matrix))
+        };
+        Self(groups.into_iter().map(quantize).collect())
+    }
 
-impl<B: Fp8Engine, T> Rows<B, T> {
-    pub(super) fn map<U>(self, codes: impl FnOnce(T) -> U) -> Rows<B, U> {
-        let Self { codes: old, scales, format, saturated } = self;
-        Rows { codes: codes(old), scales, format, saturated }
+    fn of(&self, role: GemmRole) -> &Measured<B> {
+        let of_role = self.0.iter().find(|(roles, _)| roles.contains(&role));
+        &of_role.expect("quantized for this product").1
+    }
+
+    /// What the observatory and delayed scaling want to know: of one scale.
+    pub(super) fn quantization(&self) -> Quantization<B> {
+        let matrix = &self.0[0].1.matrix;
+        let scale = match &matrix.scales {
+            Scales::One(scale) => Some(scale.clone()),
+            Scales::Grid { .. } => None,
+        };
+        Quantization { scale, amax: matrix.amax.clone() }
+    }
+
+    /// The operand as it stands in a product.
+    pub(super) fn place(&self, operand: Operand, role: GemmRole, gemms: &Gemms) -> Measured<B> {
+        self.of(role).clone().place(operand, role, gemms)
+    }
+
+    /// What is kept of it for a product of the backward pass.
+    pub(super) fn keep(&self, operand: Operand, role: GemmRole) -> SavedOperand<B> {
+        let Measured { matrix, saturated } = self.of(role).clone();
+        let matrix = matrix.keep(reads_transposed(operand, role));
+        SavedOperand::Fp8(Measured { matrix, saturated })
     }
 }
 
-impl<B: Fp8Engine, T> Rows<B, T> {
-    /// What a trace is told of it.
-    pub(crate) fn pending(&self) -> PendingOperand {
-        PendingOperand::per_row::<B>(self.format, self.scales.clone(), self.saturated.clone())
+impl<B: Fp8Engine> Measured<B> {
+    /// The operand as it stands in a product.
+    pub(super) fn place(self, operand: Operand, role: GemmRole, gemms: &Gemms) -> Self {
+        let matrix = match gemms.is_flat() {
+            true => self.matrix.join::<B>(),
+            false => self.matrix,
+        };
+        let matrix = match is_transposed(operand, role) {
+            true => matrix.transpose::<B>(),
+            false => matrix,
+        };
+        Self { matrix, ..self }
     }
 }
 
-/// An operand with scales of blocks.
-#[derive(Clone, Debug)]
-pub(crate) struct MeasuredBlocks<B: Fp8Engine> {
-    pub(super) codes: BlockCodes<B>,
-    pub(super) granularity: Granularity,
-    /// How many finite elements were beyond the largest number. Counted while a trace runs.
-    pub(super) saturated: Option<IntTensor<B>>,
+/// The rows and columns of a block of an operand, as it lies before it is transposed.
+fn block(operand: Operand, role: GemmRole, gemms: &Gemms) -> [usize; 2] {
+    let Block { along, across } = gemms.recipe.granularity().block(operand);
+    match sums_columns(operand, role) {
+        true => [across, along],
+        false => [along, across],
+    }
 }
 
-impl<B: Fp8Engine> MeasuredBlocks<B> {
-    /// What a trace is told of it.
-    pub(super) fn pending(&self) -> PendingOperand {
-        let BlockCodes { scales, format, .. } = self.codes.clone();
-        PendingOperand::of_scales::<B>(format, self.granularity, scales, self.saturated.clone())
+/// Whether an operand stands transposed in a product.
+fn is_transposed(operand: Operand, role: GemmRole) -> bool {
+    matches!(
+        (role, operand),
+        (GemmRole::GradInput, Operand::Weight) | (GemmRole::GradWeight, Operand::Input)
+    )
+}
+
+/// Whether a product sums over the last dimension of an operand, as it lies before it is transposed.
+fn sums_columns(operand: Operand, role: GemmRole) -> bool {
+    match role {
+        GemmRole::Output => operand == Operand::Input,
+        GemmRole::GradInput => true,
+        GemmRole::GradWeight => false,
     }
+}
+
+/// Whether tensor cores, which want the dimension contiguous that is summed over, read the transpose of an operand, as it lies before it is transposed.
+fn reads_transposed(operand: Operand, role: GemmRole) -> bool {
+    !sums_columns(operand, role)
 }

@@ -2,8 +2,9 @@
 
 use burn::tensor::ops::FloatTensor;
 
+use super::gemms;
 use super::plan::Product;
-use super::run;
+use crate::engine::tensor::add_bias;
 use crate::engine::{Fp8Engine, Untracked};
 
 /// The products that [`Fp8Backend`](crate::Fp8Backend) runs in FP8.
@@ -22,7 +23,7 @@ pub trait Fp8Products: Fp8Engine {
         rhs: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        run::matmul::<Self>(lhs, rhs, &product)
+        gemms::forward::<Self>(lhs, rhs, &product, &product.gemms, [false, false]).output
     }
 
     /// Runs `x` `[…, K]` times `weight` `[K, N]` in FP8 and adds `bias` `[N]`.
@@ -32,7 +33,7 @@ pub trait Fp8Products: Fp8Engine {
         bias: Option<FloatTensor<Self>>,
         product: Product,
     ) -> FloatTensor<Self> {
-        run::linear::<Self>(x, weight, bias, &product)
+        add_bias::<Self>(Self::fp8_matmul(x, weight, product), bias)
     }
 
     /// Runs `output_grad` `[…, N]` times `weight` `[K, N]` transposed in FP8.
@@ -41,7 +42,7 @@ pub trait Fp8Products: Fp8Engine {
         output_grad: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        run::linear_x_backward::<Self>(weight, output_grad, &product)
+        gemms::linear_x_backward::<Self>(weight, output_grad, &product, &product.gemms)
     }
 
     /// Runs `x` `[…, K]` transposed times `output_grad` `[…, N]` in FP8, as one product over all leading dimensions.
@@ -50,7 +51,7 @@ pub trait Fp8Products: Fp8Engine {
         output_grad: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        run::linear_weight_backward::<Self>(x, output_grad, &product)
+        gemms::linear_weight_backward::<Self>(x, output_grad, &product, &product.gemms)
     }
 }
 

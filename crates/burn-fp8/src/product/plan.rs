@@ -2,16 +2,15 @@
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Scaling};
+use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
 use super::delayed::{self, SiteUse, WeightKey};
-use super::scheme::{Gemms, Path, Quantizer};
-use crate::config::{self, Ambient, Execution, Fp8Config, ProductInfo};
+use super::gemms::Gemms;
+use super::operand::Quantizer;
+use crate::config::{self, Ambient, Fp8Config, ProductInfo};
 use crate::engine::{
-    Capability, Fallback, Fp8Engine, Quantize, QuantizeMatrix, Quantized, QuantizedCodes,
-    QuantizedMatrix, Scalar, ScaleRule, choose_unit,
+    Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
 };
-use crate::error::Fp8Error;
 use crate::report::{self, HighPrecision, record_high_precision};
 
 /// A product that runs in FP8, with the configuration that was ambient when that was decided.
@@ -55,9 +54,9 @@ impl Product {
             record_high_precision(kind, role, gemm, reason);
             return None;
         }
-        let path = choose_path::<B>(&ambient.config, forward, operands[0]);
+        let target = target::<B>(&recipe, forward, operands[0], &ambient.config);
         let tap = report::observe(kind, forward);
-        let gemms = Gemms { kind, forward, recipe, path, execution, site: None, tap };
+        let gemms = Gemms { kind, forward, recipe, target, execution, site: None, tap };
         Some(Self { gemms, site: None, weight: None })
     }
 
@@ -80,14 +79,18 @@ impl Product {
     }
 
     /// Hands the amaxes of the input, the weight and the output gradient over to the state of delayed scaling.
-    pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<Scalar<B>>; 3]) {
+    pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<ScalarOf<B>>; 3]) {
         if let Some(site) = &self.site {
             site.deposit::<B>(amaxes);
         }
     }
 
     /// How the scale of an operand is chosen.
-    fn scale_rule<B: Fp8Engine>(&self, operand: Operand, tensor: &FloatTensor<B>) -> ScaleRule<B> {
+    fn scale_rule<B: Fp8Engine>(
+        &self,
+        operand: Operand,
+        tensor: &FloatTensor<B>,
+    ) -> ScaleRuleOf<B> {
         let recipe = self.gemms.recipe;
         match &self.site {
             Some(site) => site.rule::<B>(operand, recipe, &B::float_device(tensor)),
@@ -108,59 +111,25 @@ impl Product {
 
 /// By the recipe in force, from the tensor or from the histories of its site.
 impl<B: Fp8Engine> Quantizer<B> for Product {
-    fn quantize(&self, tensor: &FloatTensor<B>, operand: Operand, save: bool) -> Quantized<B> {
-        let format = self.gemms.recipe.formats.of(operand);
-        let shared = self.shared(operand).filter(|_| save);
-        if let Some((site, key)) = &shared
-            && let Some(QuantizedCodes::<B> { codes, scale, amax, .. }) = site.shared_weight(key)
-        {
-            let values = B::fp8_values(codes.clone());
-            return Quantized { values, codes: Some(codes), scale, amax, format };
-        }
-        let scale = self.scale_rule::<B>(operand, tensor);
-        let quantized = B::fp8_quantize(tensor.clone(), Quantize { format, scale, save });
-        if let (Some((site, key)), Some(codes)) = (shared, quantized.codes.clone()) {
-            let (scale, amax) = (quantized.scale.clone(), quantized.amax.clone());
-            site.share_weight(key, QuantizedCodes { codes, scale, amax, format });
-        }
-        quantized
-    }
-
-    fn quantize_codes(&self, tensor: &FloatTensor<B>, operand: Operand) -> QuantizedCodes<B> {
-        let format = self.gemms.recipe.formats.of(operand);
-        let shared = self.shared(operand);
-        if let Some((site, key)) = &shared
-            && let Some(codes) = site.shared_weight::<QuantizedCodes<B>>(key)
-        {
-            return codes;
-        }
-        let scale = self.scale_rule::<B>(operand, tensor);
-        let codes = B::fp8_quantize_for_unit(tensor.clone(), format, scale);
-        if let Some((site, key)) = shared {
-            site.share_weight(key, codes.clone());
-        }
-        codes
-    }
-
-    fn quantize_matrix(
+    fn quantize(
         &self,
         tensor: &FloatTensor<B>,
         operand: Operand,
-        layouts: Layouts,
-    ) -> QuantizedMatrix<B> {
+        block: [usize; 2],
+        wanted: Wanted,
+    ) -> MatrixOf<B> {
         let format = self.gemms.recipe.formats.of(operand);
-        let shared = self.shared(operand);
+        let shared = self.shared(operand).filter(|_| wanted.codes());
         if let Some((site, key)) = &shared
-            && let Some(matrix) = site.shared_weight::<QuantizedMatrix<B>>(key)
-            && matrix.has(layouts)
+            && let Some(matrix) = site.shared_weight::<MatrixOf<B>>(key)
+            && matrix.has(wanted)
         {
             return matrix;
         }
-        let scale = self.scale_rule::<B>(operand, tensor);
-        let request = QuantizeMatrix { format, scale, layouts };
-        let matrix = B::fp8_quantize_matrix(tensor.clone(), request);
+        let rule = self.scale_rule::<B>(operand, tensor);
+        let matrix = B::fp8_quantize(tensor.clone(), Request { format, block, rule, wanted });
         if let Some((site, key)) = shared {
-            site.share_weight(key, matrix.clone());
+            site.share_weight(key, MatrixOf::<B> { values: None, ..matrix.clone() });
         }
         matrix
     }
@@ -189,79 +158,16 @@ fn check(
     Ok(())
 }
 
-/// Where a product runs. Panics where it is to run natively and cannot.
-fn choose_path<B: Fp8Engine>(config: &Fp8Config, forward: Gemm, operand: &FloatTensor<B>) -> Path {
-    let execution = config.execution;
-    let device = B::float_device(operand);
-    if execution == Execution::FakeQuantized {
-        usable::<B>(&device);
-        return Path::FakeQuantized;
-    }
-    let reason = match capability::<B>(&device) {
-        Capability::FakeQuantized { reason } | Capability::Unusable { reason } => Err(reason),
-        Capability::Native(_) if config.recipe.is_in_blocks() && !config.native_blocks => {
-            Ok(Some(Fallback::BlocksUntried))
-        }
-        Capability::MatrixUnit(_)
-            if config.recipe.is_in_blocks() && !(forward.batch == 1 && forward.plain_operand) =>
-        {
-            Ok(Some(Fallback::Blocks))
-        }
-        Capability::MatrixUnit(_) => return Path::MatrixUnit,
-        Capability::Native(_) if !(forward.batch == 1 && forward.plain_operand) => {
-            Ok(Some(Fallback::Batched))
-        }
-        Capability::Native(_) => match config.recipe.granularity() {
-            Granularity::PerRow => Ok(Some(Fallback::PerRow)),
-            _ => Ok(None),
-        },
-    };
-    match (reason, execution) {
-        (Ok(None), _) => Path::Native,
-        (Ok(Some(fallback)), Execution::Auto) => Path::Fallback(fallback),
-        (Err(_), Execution::Auto) => Path::FakeQuantized,
-        (Ok(Some(fallback)), _) => native_unavailable::<B>(&device, fallback.to_string()),
-        (Err(reason), _) => native_unavailable::<B>(&device, reason.into_owned()),
-    }
-}
-
-/// What a device can do. Panics where it computes nothing.
-pub(crate) fn usable<B: Fp8Engine>(device: &B::Device) -> Capability {
-    B::fp8_usable(device).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// What the device does with a product that is about to run. Panics where it computes nothing.
-pub(crate) fn capability<B: Fp8Engine>(device: &B::Device) -> Capability {
-    match usable::<B>(device) {
-        Capability::MatrixUnit(_) => {
-            // The operating system may refuse the unit that was expected: only now is it known.
-            choose_unit();
-            B::fp8_capability(device)
-        }
-        capability => capability,
-    }
-}
-
-pub(crate) fn native_unavailable<B: Fp8Engine>(device: &B::Device, reason: String) -> ! {
-    panic!("{}", Fp8Error::NativeUnavailable { backend: B::name(device), reason })
-}
-
-/// Where products of this tensor, of two matrices, run. Panics where they have to run natively and cannot.
-pub(crate) fn path<B: Fp8Engine>(tensor: &FloatTensor<B>, execution: Execution) -> Path {
-    let device = B::float_device(tensor);
-    if execution == Execution::FakeQuantized {
-        usable::<B>(&device);
-        return Path::FakeQuantized;
-    }
-    match (capability::<B>(&device), execution) {
-        (Capability::Native(_), _) => Path::Native,
-        (Capability::MatrixUnit(_), _) => Path::MatrixUnit,
-        (
-            Capability::FakeQuantized { reason } | Capability::Unusable { reason },
-            Execution::Native,
-        ) => native_unavailable::<B>(&device, reason.into_owned()),
-        (Capability::FakeQuantized { .. } | Capability::Unusable { .. }, _) => Path::FakeQuantized,
-    }
+/// Where a product with the scales of this recipe runs. Panics where it is to run natively and cannot.
+pub(crate) fn target<B: Fp8Engine>(
+    recipe: &Recipe,
+    forward: Gemm,
+    operand: &FloatTensor<B>,
+    config: &Fp8Config,
+) -> Target {
+    let kind = Kind::of_recipe(recipe, forward);
+    Target::of::<B>(&B::float_device(operand), kind, config.execution, config.native_blocks)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The GEMM of a linear layer: `x` `[…, K]` times `weight` `[K, N]`, both of at least two dimensions.

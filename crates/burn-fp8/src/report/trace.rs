@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::product::{HighPrecision, Implementation, OperandReport, ProductReport};
 use super::site::Site;
-use crate::engine::{LaunchNote, Scalar, take_refusal};
+use crate::engine::{LaunchNote, Scalar, Scales, take_refusal};
 
 /// Every product that a traced closure registered, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,40 +80,21 @@ pub(crate) struct PendingOperand {
 }
 
 impl PendingOperand {
-    /// An operand with one scale, and how many of its finite elements saturated, where that was counted.
-    pub(crate) fn per_tensor<B: Backend>(
-        format: Fp8Format,
-        scale: Scalar<B>,
-        saturated: Option<IntTensor<B>>,
-    ) -> Self {
-        Self {
-            format,
-            granularity: Granularity::PerTensor,
-            scale: Box::new(move || scale.read()),
-            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
-        }
-    }
-
-    /// An operand with a scale for each row, or column: the largest is reported.
-    pub(crate) fn per_row<B: Backend>(
-        format: Fp8Format,
-        scales: FloatTensor<B>,
-        saturated: Option<IntTensor<B>>,
-    ) -> Self {
-        Self::of_scales::<B>(format, Granularity::PerRow, scales, saturated)
-    }
-
-    /// An operand with several scales: the largest is reported.
-    pub(crate) fn of_scales<B: Backend>(
+    /// An operand, and how many of its finite elements saturated, where that was counted. Of several scales the largest is reported.
+    pub(crate) fn new<B: Backend>(
         format: Fp8Format,
         granularity: Granularity,
-        scales: FloatTensor<B>,
+        scales: Scales<FloatTensor<B>>,
         saturated: Option<IntTensor<B>>,
     ) -> Self {
+        let scale = move || match scales {
+            Scales::One(scale) => scale.read::<B>(),
+            Scales::Grid { scales, .. } => Scalar::Device(B::float_max(scales)).read::<B>(),
+        };
         Self {
             format,
             granularity,
-            scale: Box::new(move || Scalar::<B>::Device(B::float_max(scales)).read()),
+            scale: Box::new(scale),
             saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
         }
     }

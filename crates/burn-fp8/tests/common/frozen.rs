@@ -19,7 +19,7 @@ pub fn parts<B: Backend>(
     layer: &FrozenLinear<B>,
 ) -> (Vec<u8>, f32, Option<Vec<f32>>, ActivationScale) {
     let bias = layer.bias().map(|bias| values(bias.clone()));
-    (layer.codes().to_bytes(), layer.weight_scale(), bias, layer.activation())
+    (layer.tensor().to_bytes(), layer.tensor().read_scale(), bias, layer.activation())
 }
 
 /// What an input holds in FP8.
@@ -27,6 +27,7 @@ pub fn quantized(x: &[f32], activation: ActivationScale) -> Vec<f64> {
     match activation {
         ActivationScale::Current => reference::quantize_dequantize(x, E4M3),
         ActivationScale::Static(scale) => reference::quantize_dequantize_by(x, scale, E4M3),
+        other => panic!("{other:?} has a test of its own"),
     }
 }
 

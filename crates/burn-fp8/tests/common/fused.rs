@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use burn::tensor::bf16;
 use burn_fp8::Gemm;
 use burn_fp8::burn_fp8_core::Overflow;
-use burn_fp8::scaled::ScaledOutput;
+use burn_fp8::tensor::ScaledOutput;
 
 use super::*;
 

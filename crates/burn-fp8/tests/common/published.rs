@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use burn_fp8::checkpoint::{Activations, Checkpoint, QuantizedLinear, Scales};
-use burn_fp8::nn::CheckpointLinear;
 use safetensors::SafeTensors;
 
 use super::*;
@@ -51,7 +50,7 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
         for info in checkpoint.layers() {
             let place = format!("{name}, {}", info.name);
             let layer =
-                CheckpointLinear::<B>::load(&checkpoint, &info.name, &device).expect(&place);
+                FrozenLinear::<B>::from_checkpoint(&checkpoint, &info.name, &device).expect(&place);
             let (weight, [n, k]) = expected.part(&info.name, "weight");
             assert_eq!(layer.dims(), [k, n], "{place}");
             let of_file = values(layer.weight().transpose());
@@ -67,8 +66,8 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
             let plain = high_precision(|| values(layer.forward(x.clone())));
             assert_close(&plain, &unquantized, 1e-5, &place);
             let (ours, report) = trace(|| values(layer.forward(x.clone())));
-            match layer.activations() {
-                Activations::PerToken => rows_have_scales_of_their_own(
+            match layer.activation() {
+                ActivationScale::PerToken => rows_have_scales_of_their_own(
                     [&layer, &with_one_scale(&checkpoint, &info.name)],
                     x.clone(),
                     &output,
@@ -92,19 +91,19 @@ pub fn layers_are_those_of_their_libraries<B: Fp8Matmul>() {
 }
 
 /// The same layer with one scale for all activations.
-fn with_one_scale<B: Fp8Matmul>(checkpoint: &Checkpoint, name: &str) -> CheckpointLinear<B> {
+fn with_one_scale<B: Fp8Matmul>(checkpoint: &Checkpoint, name: &str) -> FrozenLinear<B> {
     let layer = checkpoint.linear(name).expect("a layer");
     let (shape, scales) = (layer.shape(), layer.scales().clone());
     let bias = layer.bias().map(<[f32]>::to_vec);
     let layer =
         QuantizedLinear::new(shape, layer.into_codes(), scales, bias, Activations::PerTensor);
-    CheckpointLinear::new(layer.expect("of a layer"), &Default::default())
+    FrozenLinear::from_published(layer.expect("of a layer"), &Default::default())
 }
 
 /// compressed-tensors 0.20 takes the amax of an input of two dimensions over no dimension, which torch takes for all: its expected output has one scale for all
 /// rows. A row by itself has that scale, too.
 fn rows_have_scales_of_their_own<B: Fp8Matmul>(
-    [per_token, with_one_scale]: [&CheckpointLinear<B>; 2],
+    [per_token, with_one_scale]: [&FrozenLinear<B>; 2],
     x: Tensor<B, 2>,
     expected: &[f32],
     place: &str,
@@ -127,7 +126,7 @@ pub fn activations_stay_as_they_are_where_no_file_quantizes_them<B: Fp8Matmul>()
     let scales = Scales::new([3, 2], [1, 2], vec![1.0, 2.0, 0.5]).expect("three outputs");
     let codes = vec![0x38; 6];
     let layer = QuantizedLinear::new([3, 2], codes, scales, None, Activations::None);
-    let layer = CheckpointLinear::<B>::new(layer.expect("a layer"), &device);
+    let layer = FrozenLinear::<B>::from_published(layer.expect("a layer"), &device);
     let (y, report) = trace(|| values(layer.forward(x)));
     assert_eq!(y, [1.0, 2.0, 0.5].map(|scale| scale * 2f32.powi(-20)));
     let ran = &report.products[0].ran;
@@ -142,7 +141,8 @@ pub fn scales_and_biases_are_f32<B: Fp8Matmul>() {
         let checkpoint = Checkpoint::open(folder(name)).expect(name);
         let expected = Expected::of(name);
         for info in checkpoint.layers() {
-            let layer = CheckpointLinear::<B>::load(&checkpoint, &info.name, &device).expect(name);
+            let layer =
+                FrozenLinear::<B>::from_checkpoint(&checkpoint, &info.name, &device).expect(name);
             let (weight, _) = expected.part(&info.name, "weight");
             let of_file = values(layer.weight().transpose());
             assert_eq!(bits(&of_file), bits(&weight), "{name}, {}", info.name);
@@ -165,7 +165,7 @@ pub fn blocks_larger_than_the_weight_are_as_large_as_it<B: Fp8Matmul>() {
         let scales = Scales::new([n, k], block, vec![0.5; n.div_ceil(block[0])]).expect("scales");
         let activations = Activations::Blocks { size, power_of_two: false };
         let layer = QuantizedLinear::new([n, k], codes.clone(), scales, None, activations);
-        let layer = CheckpointLinear::<B>::new(layer.expect("a layer"), &device);
+        let layer = FrozenLinear::<B>::from_published(layer.expect("a layer"), &device);
         values(layer.forward(tensor(&x, [2, k])))
     };
     let expected = run([3, 70], 70);
@@ -187,7 +187,7 @@ where
     for name in ["ct_channel_dynamic", "ct_mxfp8", "fp8_tensor_static"] {
         let checkpoint = Checkpoint::open(folder(name)).expect(name);
         let info = &checkpoint.layers()[0];
-        let layer = CheckpointLinear::<Tracked<B>>::load(&checkpoint, &info.name, &device);
+        let layer = FrozenLinear::<Tracked<B>>::from_checkpoint(&checkpoint, &info.name, &device);
         let layer = layer.expect(name);
         let (x, shape) = Expected::of(name).part(&info.name, "input");
         let expected = values(layer.forward(tensor(&x, shape)));
@@ -197,7 +197,7 @@ where
         assert_eq!(bits(&values(again.forward(tensor(&x, shape)))), bits(&expected));
         let inner = layer.valid();
         assert_eq!(bits(&values(inner.forward(tensor(&x, shape)))), bits(&expected));
-        let back = CheckpointLinear::<Tracked<B>>::from_inner(inner);
+        let back = FrozenLinear::<Tracked<B>>::from_inner(inner);
         assert_eq!(bits(&values(back.forward(tensor(&x, shape)))), bits(&expected));
         let [k, n] = layer.dims();
         assert_eq!(Module::num_params(&layer), k * n + layer.bias().map_or(0, |_| n));

@@ -1,7 +1,7 @@
 //! Quantization of special values, of every rounding decision, and of random bit patterns, on any backend.
 
 use burn::tensor::TensorPrimitive;
-use burn_fp8::engine::{Quantize, ScaleRule};
+use burn_fp8::engine::{Matrix, Request, Scalar, ScaleRule, Scales, Wanted};
 
 use super::*;
 
@@ -11,14 +11,17 @@ pub fn quantize<B: Fp8Matmul, const D: usize>(
     format: Fp8Format,
     recipe: Recipe,
 ) -> (Vec<f32>, f32) {
-    let request = Quantize { format, scale: ScaleRule::Current(recipe), save: true };
+    let rule = ScaleRule::Current(recipe);
+    let request = Request::whole(format, rule, Wanted::CodesAndValues);
     let quantized = B::fp8_quantize(x.into_primitive().tensor(), request);
-    let saved = B::fp8_values(quantized.codes.expect("asked for"));
-    let [used, saved] = [quantized.values, saved]
-        .map(|values| Tensor::<B, D>::from_primitive(TensorPrimitive::Float(values)))
-        .map(values);
+    let Scales::One(scale) = quantized.scales.clone() else { panic!("one for all") };
+    let used = Matrix { scales: Scales::One(Scalar::Host(1.0)), ..quantized };
+    let saved = Matrix { values: None, ..used.clone() };
+    let [used, saved] = [used, saved]
+        .map(|matrix| TensorPrimitive::Float(B::fp8_dequantize(matrix)))
+        .map(|numbers| values(Tensor::<B, D>::from_primitive(numbers)));
     assert_same(&used, &saved, "saved codes hold the values");
-    (used, quantized.scale.read())
+    (used, scale.read::<B>())
 }
 
 /// The same bits; any NaN equals any NaN.

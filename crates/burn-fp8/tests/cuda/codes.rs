@@ -1,7 +1,7 @@
 //! The codes and scales that kernels write for tensor cores equal those of the slice functions on the host, bit for bit.
 
 use burn_fp8::burn_fp8_core::{Layouts, Overflow, scale, slice};
-use burn_fp8::engine::{QuantizeMatrix, Scalar, ScaleRule};
+use burn_fp8::engine::{Codes, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf, Scales, Wanted};
 
 use crate::common::products::View;
 use crate::common::*;
@@ -21,26 +21,32 @@ struct Written {
 fn write<B: Fp8Matmul, const D: usize>(
     x: Tensor<B, D>,
     format: Fp8Format,
-    scale: ScaleRule<B>,
+    rule: ScaleRuleOf<B>,
     layouts: Layouts,
 ) -> Written {
     let shape = x.dims();
     let columns = shape[D - 1];
     let shape = [shape.iter().product::<usize>() / columns, columns];
-    let request = QuantizeMatrix { format, scale, layouts };
-    let matrix = B::fp8_quantize_matrix(x.into_primitive().tensor(), request);
-    assert_eq!((matrix.shape, matrix.format), (shape, format));
-    let [padded_rows, padded_columns] = shape.map(|size| size.next_multiple_of(PADDING));
-    let bytes = |words, shape: [usize; 2]| {
+    let matrix = B::fp8_quantize(
+        x.into_primitive().tensor(),
+        Request::whole(format, rule, Wanted::Lines(layouts)),
+    );
+    assert_eq!(matrix.format, format);
+    let bytes = |codes, shape: [usize; 2]| {
+        let Codes::Padded(words, unpadded) = codes else { panic!("laid out for tensor cores") };
+        assert_eq!(unpadded, shape);
+        let [rows, columns] = shape.map(|size| size.next_multiple_of(PADDING));
         let words = Tensor::<B, 2, Int>::from_primitive(words);
-        assert_eq!(words.dims(), [shape[0], shape[1] / 4]);
+        assert_eq!(words.dims(), [rows, columns / 4]);
         words.into_data().as_bytes().to_vec()
     };
+    let Scales::One(scale) = matrix.scales else { panic!("one for all") };
+    let [rows, columns] = shape;
     Written {
-        rows: matrix.rows.map(|words| bytes(words, [padded_rows, padded_columns])),
-        transposed: matrix.transposed.map(|words| bytes(words, [padded_columns, padded_rows])),
-        scale: matrix.scale.read(),
-        amax: matrix.amax.map(Scalar::read),
+        rows: matrix.codes.map(|codes| bytes(codes, [rows, columns])),
+        transposed: matrix.transposed.map(|codes| bytes(codes, [columns, rows])),
+        scale: scale.read::<B>(),
+        amax: matrix.amax.map(ScalarOf::<B>::read::<B>),
     }
 }
 
@@ -78,7 +84,7 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
     let recipe = Recipe::current();
     let powers = recipe.with_power_of_two(true).with_margin(-2);
     let margin = recipe.with_margin(3);
-    let rules: [(ScaleRule<B>, Recipe, f32); 6] = [
+    let rules: [(ScaleRuleOf<B>, Recipe, f32); 6] = [
         (ScaleRule::Current(recipe), recipe, amax),
         (ScaleRule::Current(powers), powers, amax),
         (ScaleRule::Current(margin), margin, amax),
@@ -111,7 +117,7 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
     }
 }
 
-fn on_device<B: Fp8Matmul>(value: f32) -> Scalar<B> {
+fn on_device<B: Fp8Matmul>(value: f32) -> ScalarOf<B> {
     Scalar::Device(tensor::<B, 1>(&[value], [1]).into_primitive().tensor())
 }
 

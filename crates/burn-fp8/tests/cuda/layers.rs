@@ -182,7 +182,7 @@ fn frozen_ones_match_sums_on_the_host<B: Fp8Matmul>() {
     // A batch of one, too.
     let shapes = [SHAPES[0], [1, 128, 64], SHAPES[1]];
     for_each_layer::<B>(first(&shapes, 2), &DTYPES, |layer, x, exact, what| {
-        let (codes, dtype) = (layer.codes().to_bytes(), x.dtype());
+        let (codes, dtype) = (layer.tensor().to_bytes(), x.dtype());
         // Emulated, then natively twice: on a weight that lies as emulation left it, and as the first product did. Then emulated again.
         let native = of_tensor_cores::<B>;
         for way in [emulated_way(), native(), native(), emulated_way()] {
@@ -194,7 +194,7 @@ fn frozen_ones_match_sums_on_the_host<B: Fp8Matmul>() {
             assert_eq!(y.dtype(), dtype);
             exact.assert(&values(y), way.sums, &format!("{} {what}", way.name));
         }
-        assert_eq!(layer.codes().to_bytes(), codes);
+        assert_eq!(layer.tensor().to_bytes(), codes);
     });
 }
 

@@ -2,7 +2,7 @@
 //! integer arithmetic agree to the last bit, with bias, activation, FP8 output and amax.
 
 use burn_fp8::burn_fp8_core::Overflow;
-use burn_fp8::scaled::ScaledOutput;
+use burn_fp8::tensor::ScaledOutput;
 
 use crate::common::fused::{
     Way, all_layouts_give_the_same_product, ladder_of_jax, ladder_of_jax_by, products_of_torch,

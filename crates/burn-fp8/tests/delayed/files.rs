@@ -52,11 +52,10 @@ impl Run {
     fn new() -> Self {
         let device = Default::default();
         <B as Backend>::seed(&device, 42);
-        Self {
-            model: Model::new(&device),
-            optimizer: AdamWConfig::new().init(),
-            state: DelayedState::new(),
-        }
+        let model = Model::new(&device);
+        // Parameters are drawn when they are first read.
+        parameters(&model);
+        Self { model, optimizer: AdamWConfig::new().init(), state: DelayedState::new() }
     }
 
     /// One pass over the data, in an order and with dropout that depend on the epoch only.

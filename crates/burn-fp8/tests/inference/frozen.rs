@@ -1,7 +1,6 @@
 //! Layers for inference with weights in FP8: what they compute.
 
 use ActivationScale::{Current, Static};
-use burn_fp8::Fp8Codes;
 
 use crate::common::files::NO_SCALES;
 use crate::common::frozen::{layer, outputs_follow_the_definition, quantized};
@@ -73,7 +72,7 @@ fn backends_hold_the_same_codes_and_decorated_ones_give_the_same_output() {
         let layer = FrozenLinear::from_weight(weight, Some(tensor(bias, [72])), Current);
         let layer = layer.expect("a good layer");
         let y = layer.forward(tensor::<B, 2>(x, [6, 40]));
-        (layer.codes().to_bytes(), layer.weight_scale(), values(y))
+        (layer.tensor().to_bytes(), layer.tensor().read_scale(), values(y))
     }
     let flex = run::<Flex>(tensor(&weight, SHAPE), &bias, &x);
     assert_eq!(run::<Fp8Backend<Flex>>(tensor(&weight, SHAPE), &bias, &x), flex);
@@ -178,11 +177,34 @@ fn a_frozen_layer_runs_once_and_obeys_high_precision() {
     exact.assert(&values(y), Sums::F32, "in high precision");
 }
 
+/// Straight through the quantization of the input, times the weight that codes and scale stand for. The weight stays as it is.
+fn check_gradient_of_the_input<B: Fp8Matmul + AutodiffBackend>() {
+    let [m, k, n] = [6, 40, 24];
+    for activation in [Current, Static(0.01), ActivationScale::PerToken, ActivationScale::Mx] {
+        let mut random = Random(9);
+        let (layer, weight, _) = layer::<B>(&mut random, [k, n], activation);
+        let weight = reference::quantize_dequantize(&weight, E4M3);
+        let (x, grad) = (random.spread(m * k), random.spread(m * n));
+        let x = tensor::<B, 3>(&x, [2, m / 2, k]).require_grad();
+        let y = layer.forward(x.clone());
+        let grads = (y * tensor::<B, 3>(&grad, [2, m / 2, n])).sum().backward();
+        let actual = values(x.grad(&grads).expect("it reaches the input"));
+        let transposed: Vec<f64> = (0..k * n).map(|at| weight[at % k * n + at / k]).collect();
+        let grad: Vec<f64> = grad.iter().map(|x| f64::from(*x)).collect();
+        Exact::product(&grad, &transposed, [m, n, k]).assert(
+            &actual,
+            Sums::F32,
+            &format!("{activation:?}"),
+        );
+    }
+}
+
 #[test]
-#[should_panic(expected = "frozen layers no derivative")]
-fn a_gradient_does_not_end_silently() {
-    let (layer, ..) = layer::<Autodiff<Flex>>(&mut Random(9), [8, 4], Current);
-    layer.forward(tensor::<Autodiff<Flex>, 2>(&[1.0; 8], [1, 8]).require_grad());
+fn the_gradient_of_an_output_reaches_the_input() {
+    check_gradient_of_the_input::<Autodiff<Flex>>();
+    check_gradient_of_the_input::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    check_gradient_of_the_input::<Autodiff<burn::backend::NdArray>>();
 }
 
 #[test]
@@ -237,32 +259,35 @@ fn weights_and_biases_without_a_finite_element_are_refused<B: Fp8Matmul>() {
         let layer = FrozenLinear::from_weight(weight([1.0; 4]), bias([a, b]), Current);
         refused(layer, "no element of the bias [2] is finite");
     }
-    let codes = |codes| Fp8Codes::<B, 2>::from_bytes(codes, [2, 2], E4M3, &device).expect("four");
-    let layer = FrozenLinear::from_parts(codes(vec![0x7f, 0xff, 0x7f, 0xff]), 1.0, None, Current);
+    let codes =
+        |codes| Fp8Tensor::<B, 2>::from_bytes(codes, [2, 2], E4M3, 1.0, &device).expect("four");
+    let layer = FrozenLinear::from_tensor(codes(vec![0x7f, 0xff, 0x7f, 0xff]), None, Current);
     refused(layer, "no element of the weight [2, 2] is finite");
-    let layer = FrozenLinear::from_parts(codes(vec![0; 4]), 1.0, bias([nan, inf]), Current);
+    let layer = FrozenLinear::from_tensor(codes(vec![0; 4]), bias([nan, inf]), Current);
     refused(layer, "no element of the bias [2] is finite");
     // One that is finite is enough.
     FrozenLinear::from_weight(weight([nan, inf, 0.0, nan]), bias([inf, 1.0]), Current)
         .expect("seen in what it gives");
-    FrozenLinear::from_parts(codes(vec![0x7f, 0xff, 0x7f, 0x7e]), 1.0, bias([nan, 0.0]), Current)
+    FrozenLinear::from_tensor(codes(vec![0x7f, 0xff, 0x7f, 0x7e]), bias([nan, 0.0]), Current)
         .expect("seen in what it gives");
 }
 
 #[test]
 fn parts_that_do_not_fit_are_refused() {
     let device = Default::default();
-    let codes = |format| Fp8Codes::<Flex, 2>::from_bytes(vec![0x38; 6], [2, 3], format, &device);
     let message = |format, scale, bias: Option<usize>, activation| {
         let bias = bias.map(|len| tensor(&vec![1.0; len], [len]));
-        let layer = FrozenLinear::from_parts(codes(format).expect("6"), scale, bias, activation);
-        layer.err().map(|error| error.to_string()).unwrap_or_default()
+        Fp8Tensor::<Flex, 2>::from_bytes(vec![0x38; 6], [2, 3], format, scale, &device)
+            .and_then(|weight| FrozenLinear::from_tensor(weight, bias, activation))
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
     };
     assert_eq!(message(E4M3, 0.1, Some(3), Static(0.2)), "");
     assert!(message(E5M2, 0.1, None, Current).contains("E4M3"));
     assert!(message(E4M3, 0.1, Some(2), Current).contains("2 elements for 3 outputs"));
     for scale in NO_SCALES {
-        assert!(message(E4M3, scale, None, Current).contains("weight_scale is"), "{scale}");
+        assert!(message(E4M3, scale, None, Current).contains("the scale is"), "{scale}");
         assert!(message(E4M3, 1.0, None, Static(scale)).contains("input_scale is"), "{scale}");
     }
     let empty = Tensor::<Flex, 2>::zeros([0, 3], &device);
@@ -272,11 +297,11 @@ fn parts_that_do_not_fit_are_refused() {
 fn a_weight_takes_one_byte_an_element<B: Fp8Matmul>() {
     let (layer, ..) = layer::<B>(&mut Random(10), [31, 33], Current);
     assert_eq!(layer.bytes(), 31 * 33 + 4 * 33);
-    assert_eq!(layer.codes().bytes_held(), 31 * 33);
+    assert_eq!(layer.tensor().bytes_held(), 31 * 33);
     assert_eq!(layer.num_params(), 31 * 33 + 33);
     assert_eq!(layer.devices(), [B::Device::default()]);
     let moved = layer.clone().fork(&Default::default());
-    assert_eq!(moved.codes().to_bytes(), layer.codes().to_bytes());
+    assert_eq!(moved.tensor().to_bytes(), layer.tensor().to_bytes());
 }
 
 #[test]

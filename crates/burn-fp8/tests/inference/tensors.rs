@@ -1,6 +1,7 @@
 //! FP8 tensors, with one scale and with those of rows and blocks: made from floats and from bytes, read back, transposed, moved, refused.
 
-use burn_fp8::Fp8Codes;
+use burn::tensor::ops::FloatTensor;
+use burn_fp8::engine::Scalar;
 
 use crate::common::files::NO_SCALES;
 use crate::common::*;
@@ -96,9 +97,12 @@ fn what_is_not_finite_stays_visible() {
     }
 }
 
-fn codes<const D: usize>(shape: [usize; D]) -> Fp8Codes<Flex, D> {
-    let bytes = vec![0; shape.iter().product()];
-    Fp8Codes::from_bytes(bytes, shape, E4M3, &Default::default()).expect("as many as it has")
+fn scaled(scale: impl Into<Scalar<FloatTensor<Flex>>>) -> Result<Matrix, Fp8Error> {
+    Matrix::from_bytes(vec![0; 6], [2, 3], E4M3, scale, &Default::default())
+}
+
+fn in_blocks(grid: [usize; 2], block: [usize; 2]) -> Result<Matrix, Fp8Error> {
+    Matrix::from_blocks(vec![0; 12], [2, 6], E4M3, ones(grid), block, &Default::default())
 }
 
 fn ones<const D: usize>(shape: [usize; D]) -> Tensor<Flex, D> {
@@ -113,16 +117,16 @@ fn scales_that_are_none_are_refused() {
         says(error, [expected]);
     };
     for scale in NO_SCALES.into_iter().chain([-0.0]) {
-        refused(Fp8Tensor::from_parts(codes([2, 3]), scale), "the scale is");
+        refused(scaled(scale), "the scale is");
         refused(Fp8Tensor::quantize_with(ones([2, 3]), E4M3, scale), "the scale is");
     }
     for shape in [0, 2] {
-        refused(Fp8Tensor::from_parts(codes([2, 3]), ones([shape])), "it must be F32 [1]");
+        refused(scaled(ones([shape])), "it must be F32 [1]");
         let quantized = Fp8Tensor::quantize_with(ones([2, 3]), E4M3, ones([shape]));
         refused(quantized, "it must be F32 [1]");
     }
     // Of another float type it is cast.
-    let q = Fp8Tensor::from_parts(codes([2, 3]), ones([1]).cast(FloatDType::BF16));
+    let q = scaled(ones([1]).cast(FloatDType::BF16));
     assert_eq!(q.expect("good").scale().dtype(), DType::F32);
     for (bytes, shape) in [(5, [2, 3]), (0, [usize::MAX, 0]), (0, [0, usize::MAX])] {
         let result = Matrix::from_bytes(vec![0; bytes], shape, E4M3, 1.0, &Default::default());
@@ -158,8 +162,8 @@ fn transposes_keep_the_scales_of_their_blocks() {
     assert_eq!((t.block(), t.scales().dims(), t.dims()), (Some([32, 1]), [3, 5], [70, 5]));
     assert_eq!(values(t.dequantize()), values(q.dequantize().transpose()));
     assert_eq!(values(t.scales()), values(q.scales().transpose()));
-    let codes = Fp8Codes::from_bytes(t.to_bytes(), [70, 5], E4M3, &Default::default());
-    let again = Matrix::from_blocks(codes.expect("350 codes"), t.scales(), [32, 1]);
+    let (bytes, scales) = (t.to_bytes(), t.scales());
+    let again = Matrix::from_blocks(bytes, [70, 5], E4M3, scales, [32, 1], &Default::default());
     assert_eq!(values(again.expect("its own parts").dequantize()), values(t.dequantize()));
     // On another backend.
     let lifted = Fp8Tensor::<Autodiff<Flex>, 2>::from_inner(t.clone());
@@ -181,11 +185,8 @@ fn one_scale_is_not_made_up_where_there_are_several() {
 
 #[test]
 fn parts_that_do_not_fit_are_refused() {
-    refused(
-        Matrix::from_blocks(codes([2, 6]), ones([2, 3]), [1, 4]),
-        ["F32 [2, 3]; codes [2, 6] in blocks 1×4 have F32 [2, 2]"],
-    );
-    let none = Matrix::from_blocks(codes([2, 6]), ones([2, 2]), [0, 4]);
+    refused(in_blocks([2, 3], [1, 4]), ["F32 [2, 3]; codes [2, 6] in blocks 1×4 have F32 [2, 2]"]);
+    let none = in_blocks([2, 2], [0, 4]);
     refused(none, ["0×4 have no elements"]);
     for (block, recipe, words) in [
         ([1, 32], Recipe::current(), "powers of two, one byte each: use Recipe::mxfp8()"),

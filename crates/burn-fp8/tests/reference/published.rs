@@ -2,7 +2,6 @@
 
 use burn::tensor::{Distribution, IntDType, set_default_dtypes};
 use burn_fp8::checkpoint::{Activations, Checkpoint, Export};
-use burn_fp8::nn::CheckpointLinear;
 
 use crate::common::published::{
     activations_stay_as_they_are_where_no_file_quantizes_them,
@@ -46,7 +45,8 @@ fn frozen_layers_are_published_and_read_again() {
         .and_then(|export| export.write(&folder, "{}"))
         .expect("written");
     let checkpoint = Checkpoint::open(&folder).expect("just written");
-    let load = |name| CheckpointLinear::<Flex>::load(&checkpoint, name, &device).expect(name);
+    let load =
+        |name| FrozenLinear::<Flex>::from_checkpoint(&checkpoint, name, &device).expect(name);
     let again = load("fixed");
     assert_eq!(bits(&values(again.weight())), bits(&values(fixed.weight())));
     assert_eq!(bits(&values(again.forward(x.clone()))), bits(&values(fixed.forward(x.clone()))));
@@ -62,10 +62,10 @@ fn frozen_layers_are_published_and_read_again() {
 fn a_missing_layer_and_a_wrong_input_are_told() {
     let checkpoint = Checkpoint::open(published::folder("ct_block")).expect("a checkpoint");
     let device = Default::default();
-    let missing = CheckpointLinear::<Flex>::load(&checkpoint, "model.layers.9.x", &device);
+    let missing = FrozenLinear::<Flex>::from_checkpoint(&checkpoint, "model.layers.9.x", &device);
     refused(missing, ["model.layers.9.x", "model.layers.0"]);
     let name = &checkpoint.layers()[0].name;
-    let layer = CheckpointLinear::<Flex>::load(&checkpoint, name, &device).expect(name);
+    let layer = FrozenLinear::<Flex>::from_checkpoint(&checkpoint, name, &device).expect(name);
     let [k, _] = layer.dims();
     let too_wide = Tensor::<Flex, 2>::zeros([2, k + 1], &device);
     panics(|| layer.forward(too_wide), [&format!("takes […, {k}]")]);

@@ -3,7 +3,7 @@
 use burn_cubecl::CubeRuntime;
 
 use crate::engine::capability::{Capability, Fallback};
-use crate::engine::problem::NativeProblem;
+use crate::engine::problem::Problem;
 
 /// What a device can do. Asked of the driver once.
 pub(super) fn of<R: CubeRuntime>(device: &R::CubeDevice) -> Capability {
@@ -22,7 +22,7 @@ pub(super) fn of<R: CubeRuntime>(device: &R::CubeDevice) -> Capability {
 /// Whether the device has an algorithm for a product, else why not.
 pub(super) fn check<R: CubeRuntime>(
     device: &R::CubeDevice,
-    problem: &NativeProblem,
+    problem: &Problem,
 ) -> Result<(), Fallback> {
     #[cfg(feature = "cuda")]
     if let Some(checked) = super::cuda::check(device, problem) {

@@ -4,34 +4,32 @@
 mod capability;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod gemm;
 mod tensor;
 #[cfg(all(test, feature = "wgpu", feature = "flex"))]
 mod tests;
 
 use burn::tensor::backend::DeviceOps;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, TensorMetadata};
+use burn::tensor::ops::{FloatTensor, FloatTensorOps};
+use burn::tensor::{DType, Shape, Slice, TensorMetadata};
 use burn_cubecl::cubecl::server::ComputeServer;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Layouts};
 use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
-use super::backend::{self, Fp8Engine, Untracked};
-use super::blocks::{BlockCodes, QuantizeBlocks};
+use super::backend::{Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
-use super::codes::CodesPrimitive;
-use super::matrix::{GemmOperand, GemmOptions, QuantizeMatrix, QuantizedMatrix};
-use super::padding::pad_k;
-use super::portable;
-use super::problem::NativeProblem;
-use super::quantize::{Quantize, Quantized, ScaleRule};
+use super::launch::fall_back;
+use super::matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::portable::{self, grid::Grid};
+use super::problem::Problem;
+use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
+use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
-use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
+use super::target::Target;
 use super::tensor::matrix_shape;
-use tensor::{elements, number, output, rule, run, scalar, unwrap};
+use tensor::{number, output, rule, run as run_kernel, scalar, unwrap};
 
 impl<R, F, I, B> Untracked for CubeBackend<R, F, I, B>
 where
@@ -59,197 +57,243 @@ where
         capability::of::<R>(device)
     }
 
-    fn fp8_check_native(device: &Self::Device, problem: &NativeProblem) -> Result<(), Fallback> {
+    fn fp8_check(device: &Self::Device, problem: &Problem) -> Result<(), Fallback> {
         capability::check::<R>(device, problem)
     }
 
-    fn fp8_quantize(tensor: FloatTensor<Self>, request: Quantize<Self>) -> Quantized<Self> {
-        let Quantize { format, scale, save } = request;
-        let like = tensor.clone();
-        let shape = tensor.shape();
-        let rule = rule(&like, &scale);
-        let outputs = if save { Outputs::CodesAndValues } else { Outputs::Values };
-        let quantized =
-            run(tensor, |input| kernels::quantize(&like.client, input, format, &rule, outputs));
-        let values = quantized.values.expect("values were asked for");
-        let codes = quantized.codes.map(|words| {
-            let len = shape.num_elements().div_ceil(4);
-            CodesPrimitive::Packed(output(&like, words, [len], DType::I32), shape.clone(), format)
-        });
-        Quantized {
-            values: output(&like, values, shape, DType::F32),
-            codes,
-            scale: chosen(&like, scale, quantized.scale),
-            amax: quantized.amax.map(|amax| Scalar::Device(number(&like, amax))),
-            format,
-        }
-    }
-
-    fn fp8_quantize_codes(
-        tensor: FloatTensor<Self>,
-        format: Fp8Format,
-        scale: ScaleRule<Self>,
-    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
-        let like = tensor.clone();
-        let shape = tensor.shape();
-        let rule = rule(&like, &scale);
-        let quantized = run(tensor, |input| {
-            kernels::quantize(&like.client, input, format, &rule, Outputs::Codes)
-        });
-        let words = quantized.codes.expect("codes were asked for");
-        let words = output(&like, words, [shape.num_elements().div_ceil(4)], DType::I32);
-        (CodesPrimitive::Packed(words, shape, format), chosen(&like, scale, quantized.scale))
-    }
-
-    fn fp8_values(codes: CodesPrimitive<Self>) -> FloatTensor<Self> {
-        match codes {
-            CodesPrimitive::Packed(words, shape, format) if shape.num_elements() > 0 => {
-                let words = into_contiguous(words);
-                let len = shape.num_elements();
-                let values = unwrap(kernels::dequantize(
-                    &words.client,
-                    &words.handle,
-                    len,
-                    format,
-                    None,
-                    Element::F32,
-                ));
-                output(&words, values, shape, DType::F32)
+    fn fp8_quantize(tensor: FloatTensor<Self>, request: RequestOf<Self>) -> MatrixOf<Self> {
+        match (request.block, request.wanted) {
+            (WHOLE, Wanted::Lines(layouts)) => lines(tensor, request, layouts),
+            (WHOLE, _) => with_one_scale(tensor, request),
+            (_, Wanted::Lines(layouts)) => {
+                let rows = layouts.rows().then(|| in_blocks(tensor.clone(), &request));
+                let transposed = layouts.transposed().then(|| {
+                    let [rows, columns] = request.block;
+                    let request = Request { block: [columns, rows], ..request };
+                    in_blocks(Self::float_transpose(tensor), &request).transpose::<Self>()
+                });
+                match (rows, transposed) {
+                    (Some(rows), Some(columns)) => {
+                        Matrix { transposed: columns.transposed, ..rows }
+                    }
+                    (rows, columns) => rows.or(columns).expect("some layout is wanted"),
+                }
             }
-            codes => portable::values::<Self>(codes),
+            _ => in_blocks(tensor, &request),
         }
     }
 
-    fn fp8_quantize_blocks(tensor: FloatTensor<Self>, request: QuantizeBlocks) -> BlockCodes<Self> {
-        let QuantizeBlocks { block, format, recipe } = request;
-        let like = tensor.clone();
-        let shape = tensor.shape();
-        let quantized = run(tensor, |input| {
-            kernels::quantize_blocks(&like.client, input, block, format, recipe)
-        });
-        let of_scales = portable::blocks::Grid::new(&shape, block).of_scales(&shape);
-        let scales = output(&like, quantized.scales, of_scales, DType::F32);
-        let len = shape.num_elements().div_ceil(4);
-        let words = output(&like, quantized.codes, [len], DType::I32);
-        let codes = CodesPrimitive::Packed(words, shape, format);
-        BlockCodes { codes, scales, block, format }
-    }
-
-    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FloatTensor<Self> {
-        match codes {
-            BlockCodes {
-                codes: CodesPrimitive::Packed(words, shape, format),
-                scales,
-                block,
-                ..
-            } if shape.num_elements() > 0 => {
-                let [words, scales] = [words, scales].map(into_contiguous);
-                let values = unwrap(kernels::dequantize_blocks(
-                    &words.client,
-                    &kernels::BlockCodes {
-                        codes: &words.handle,
-                        scales: &scales.handle,
-                        shape: &shape,
-                        block,
-                        format,
-                    },
-                ));
-                output(&words, values, shape, DType::F32)
+    fn fp8_dequantize(matrix: MatrixOf<Self>) -> FloatTensor<Self> {
+        let codes = match (&matrix.values, &matrix.codes) {
+            (None, Some(codes)) => codes,
+            (None, None) => {
+                return Self::float_transpose(Self::fp8_dequantize(matrix.transpose::<Self>()));
             }
-            codes => backend::dequantize_blocks::<Self>(codes),
+            _ => return portable::dequantize::<Self>(matrix),
+        };
+        match (codes, &matrix.scales) {
+            (Codes::Packed(words, shape), Scales::One(Scalar::Host(1.0)))
+                if shape.num_elements() > 0 =>
+            {
+                decode(words.clone(), shape.clone(), matrix.format)
+            }
+            (Codes::Padded(words, [rows, columns]), Scales::One(Scalar::Host(1.0))) => {
+                let [padded, words_of_row] = words.shape().dims();
+                let shape = Shape::new([padded, 4 * words_of_row]);
+                let values = decode(words.clone(), shape, matrix.format);
+                Self::float_slice(values, &[Slice::from(0..*rows), Slice::from(0..*columns)])
+            }
+            (Codes::Packed(words, shape), Scales::Grid { scales, block, .. })
+                if shape.num_elements() > 0 =>
+            {
+                let [words, scales] = [words, scales].map(|x| into_contiguous(x.clone()));
+                let codes = kernels::BlockCodes {
+                    codes: &words.handle,
+                    scales: &scales.handle,
+                    shape,
+                    block: clamped(*block, shape),
+                    format: matrix.format,
+                };
+                let values = unwrap(kernels::dequantize_blocks(&words.client, &codes));
+                output(&words, values, shape.clone(), DType::F32)
+            }
+            _ => portable::dequantize::<Self>(matrix),
         }
     }
 
-    fn fp8_matmul_values(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        let [lhs, rhs] = pad_k::<Self>(lhs, rhs);
-        Self::fp8_plain_matmul(lhs, rhs)
+    fn fp8_multiply(
+        lhs: OperandOf<Self>,
+        rhs: OperandOf<Self>,
+        epilogue: EpilogueOf<Self>,
+        run: Run,
+    ) -> ProductOf<Self> {
+        let (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::TensorCores) =
+            (&lhs, &rhs, &run.target)
+        else {
+            return portable::multiply::<Self>(lhs, rhs, epilogue, run);
+        };
+        match on_tensor_cores::<Self, R>([lhs, rhs], &epilogue, &run) {
+            Ok(Some(product)) => return product,
+            // A test without tensor cores runs the rest of the native path.
+            Ok(None) => {}
+            Err(fallback) => fall_back(fallback, run.otherwise, &run.note),
+        }
+        let [lhs, rhs] = [lhs, rhs].map(|matrix| Operand::Matrix(matrix.clone()));
+        portable::multiply::<Self>(lhs, rhs, epilogue, Run::emulated())
     }
 
     fn fp8_rescale(
-        tensor: FloatTensor<Self>,
-        lhs: &Scalar<Self>,
-        rhs: &Scalar<Self>,
+        product: FloatTensor<Self>,
+        scales: [Scales<FloatTensor<Self>>; 2],
     ) -> FloatTensor<Self> {
-        if elements(&tensor) == 0 {
-            return tensor;
+        let [Scales::One(lhs), Scales::One(rhs)] = &scales else {
+            return portable::rescale::<Self>(product, scales);
+        };
+        if product.shape().num_elements() == 0 {
+            return product;
         }
-        let like = tensor.clone();
+        let like = product.clone();
         let scales = [lhs, rhs].map(scalar);
-        let rescaled = run(tensor, |input| {
+        let rescaled = run_kernel(product, |input| {
             kernels::rescale(&like.client, input, scales.each_ref(), Element::F32)
         });
         output(&like, rescaled, like.shape(), DType::F32)
     }
 
-    fn fp8_quantize_matrix(
-        tensor: FloatTensor<Self>,
-        request: QuantizeMatrix<Self>,
-    ) -> QuantizedMatrix<Self> {
-        let QuantizeMatrix { format, scale, layouts } = request;
-        let like = tensor.clone();
-        let shape = matrix_shape(&tensor);
-        let rule = rule(&like, &scale);
-        let matrix = run(tensor, |input| {
-            kernels::quantize_matrix(&like.client, input, format, &rule, layouts)
-        });
-        let [rows, columns] = matrix.padded;
-        let words = |handle, rows: usize, columns: usize| {
-            output(&like, handle, [rows, columns / 4], DType::I32)
-        };
-        QuantizedMatrix {
-            rows: matrix.rows.map(|handle| words(handle, rows, columns)),
-            transposed: matrix.transposed.map(|handle| words(handle, columns, rows)),
-            shape,
-            scale: chosen(&like, scale, matrix.scale),
-            amax: matrix.amax.map(|amax| Scalar::Device(number(&like, amax))),
-            format,
-        }
-    }
-
-    fn fp8_gemm(
-        lhs: GemmOperand<Self>,
-        rhs: GemmOperand<Self>,
-        options: GemmOptions,
-    ) -> FloatTensor<Self> {
-        gemm::gemm::<Self, R>(lhs, rhs, options)
-    }
-
-    fn fp8_gemm_of_blocks(
-        lhs: BlockCodes<Self>,
-        rhs: BlockCodes<Self>,
-        options: GemmOptions,
-    ) -> FloatTensor<Self> {
-        gemm::gemm_of_blocks::<Self, R>(lhs, rhs, options)
-    }
-
-    fn fp8_scaled_matmul(
-        a: ScaledOperand<Self>,
-        b_t: ScaledOperand<Self>,
-        request: ScaledRequest<Self>,
-    ) -> ScaledProduct<Self> {
-        #[cfg(feature = "cuda")]
-        if let Some(product) = cuda::scaled_matmul::<Self, R>(&a, &b_t, &request) {
-            return product;
-        }
-        Self::fp8_scaled_matmul_emulated(a, b_t, request)
-    }
-
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         let like = tensor.clone();
-        let amax = run(tensor, |input| kernels::amax(&like.client, input, NonFinite::Propagated));
+        let amax =
+            run_kernel(tensor, |input| kernels::amax(&like.client, input, NonFinite::Propagated));
         number(&like, amax)
     }
 }
 
-/// The scale that a tensor was quantized with: the one given, or the one that the kernels chose.
-fn chosen<B, R: CubeRuntime>(
-    like: &CubeTensor<R>,
-    rule: ScaleRule<B>,
-    scale: kernels::Scalar,
-) -> Scalar<B>
+fn with_one_scale<R: CubeRuntime>(
+    tensor: CubeTensor<R>,
+    request: Request<CubeTensor<R>>,
+) -> Matrix<CubeTensor<R>, CubeTensor<R>> {
+    let Request { format, rule: scale, wanted, .. } = request;
+    let like = tensor.clone();
+    let shape = tensor.shape();
+    let rule = rule(&like, &scale);
+    let outputs = match wanted {
+        Wanted::Values => Outputs::Values,
+        Wanted::CodesAndValues => Outputs::CodesAndValues,
+        _ => Outputs::Codes,
+    };
+    let quantized =
+        run_kernel(tensor, |input| kernels::quantize(&like.client, input, format, &rule, outputs));
+    let values = quantized.values.map(|values| output(&like, values, shape.clone(), DType::F32));
+    let (codes, values) = match (quantized.codes, values) {
+        (Some(words), values) => {
+            let len = shape.num_elements().div_ceil(4);
+            (Codes::Packed(output(&like, words, [len], DType::I32), shape), values)
+        }
+        (None, values) => (Codes::Values(values.expect("values were asked for")), None),
+    };
+    let amax = quantized.amax.map(|amax| Scalar::Device(number(&like, amax)));
+    let scales = Scales::One(chosen(&like, scale, quantized.scale));
+    Matrix { values, amax, ..Matrix::new(codes, scales, format) }
+}
+
+/// A matrix with one scale, laid out for tensor cores.
+fn lines<R: CubeRuntime>(
+    tensor: CubeTensor<R>,
+    request: Request<CubeTensor<R>>,
+    layouts: Layouts,
+) -> Matrix<CubeTensor<R>, CubeTensor<R>> {
+    let Request { format, rule: scale, .. } = request;
+    let like = tensor.clone();
+    let [rows, columns] = matrix_shape(&tensor);
+    let rule = rule(&like, &scale);
+    let matrix = run_kernel(tensor, |input| {
+        kernels::quantize_matrix(&like.client, input, format, &rule, layouts)
+    });
+    let [padded_rows, padded_columns] = matrix.padded;
+    let words = |handle, [rows, columns]: [usize; 2], shape| {
+        Codes::Padded(output(&like, handle, [rows, columns / 4], DType::I32), shape)
+    };
+    Matrix {
+        codes: matrix
+            .rows
+            .map(|handle| words(handle, [padded_rows, padded_columns], [rows, columns])),
+        transposed: matrix
+            .transposed
+            .map(|handle| words(handle, [padded_columns, padded_rows], [columns, rows])),
+        values: None,
+        scales: Scales::One(chosen(&like, scale, matrix.scale)),
+        format,
+        amax: matrix.amax.map(|amax| Scalar::Device(number(&like, amax))),
+    }
+}
+
+fn in_blocks<R: CubeRuntime>(
+    tensor: CubeTensor<R>,
+    request: &Request<CubeTensor<R>>,
+) -> Matrix<CubeTensor<R>, CubeTensor<R>> {
+    let (format, block, recipe) = (request.format, request.block, request.rule.of_blocks());
+    let like = tensor.clone();
+    let shape = tensor.shape();
+    let quantized = run_kernel(tensor, |input| {
+        let block = clamped(block, &shape);
+        kernels::quantize_blocks(&like.client, input, block, format, recipe)
+    });
+    let grid = Grid::new(&shape, block).of_scales(&shape);
+    let scales = output(&like, quantized.scales, grid, DType::F32);
+    let len = shape.num_elements().div_ceil(4);
+    let words = output(&like, quantized.codes, [len], DType::I32);
+    let scales = Scales::Grid { scales, block, kind: ScaleKind::of(&recipe) };
+    Matrix::new(Codes::Packed(words, shape), scales, format)
+}
+
+/// A block that does not reach over the end of a tensor.
+fn clamped(block: [usize; 2], shape: &Shape) -> [usize; 2] {
+    let rank = shape.num_dims();
+    [0, 1].map(|dim| block[dim].min(shape[rank - 2 + dim].max(1)))
+}
+
+/// The numbers of packed codes, in a tensor of this shape.
+fn decode<R: CubeRuntime>(words: CubeTensor<R>, shape: Shape, format: Fp8Format) -> CubeTensor<R> {
+    let words = into_contiguous(words);
+    let len = shape.num_elements();
+    let values = kernels::dequantize(&words.client, &words.handle, len, format, None, Element::F32);
+    output(&words, unwrap(values), shape, DType::F32)
+}
+
+/// The product as one call of cuBLASLt; or why there is none. `None` where a test pretends that there are tensor cores.
+fn on_tensor_cores<B, R: CubeRuntime>(
+    [lhs, rhs]: [&MatrixOf<B>; 2],
+    epilogue: &EpilogueOf<B>,
+    run: &Run,
+) -> Result<Option<ProductOf<B>>, Fallback>
 where
-    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
+    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
+    #[cfg(feature = "cuda")]
+    if let Some(product) = cuda::multiply::<B, R>([lhs, rhs], epilogue, run) {
+        return product.map(Some);
+    }
+    #[cfg(test)]
+    {
+        let algorithm = capability::pretended_algorithm(lhs.shape()[1])?;
+        super::launch::note(&run.note, || super::launch::Launched::Native { algorithm });
+        let _ = (rhs, epilogue);
+        Ok(None)
+    }
+    #[cfg(not(test))]
+    {
+        let _ = (rhs, epilogue, run);
+        let name = B::name(&lhs.device::<B>());
+        panic!("{name} announces tensor cores for FP8, but has not implemented them")
+    }
+}
+
+/// The scale that a tensor was quantized with: the one given, or the one that the kernels chose.
+fn chosen<R: CubeRuntime>(
+    like: &CubeTensor<R>,
+    rule: ScaleRule<CubeTensor<R>>,
+    scale: kernels::Scalar,
+) -> Scalar<CubeTensor<R>> {
     match (rule, scale) {
         (ScaleRule::Given(scale, _), _) => scale,
         (_, kernels::Scalar::Device(handle)) => Scalar::Device(number(like, handle)),

@@ -1,6 +1,6 @@
 //! Burn's tensors as the kernels take them, and back.
 
-use burn::tensor::{DType, Shape, TensorMetadata};
+use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::kernel::into_contiguous;
@@ -9,8 +9,7 @@ use burn_fp8_kernels::{
     Element, Input, KernelError, Scalar as KernelScalar, ScaleRule as KernelRule,
 };
 
-use crate::engine::backend::Fp8Engine;
-use crate::engine::quantize::ScaleRule;
+use crate::engine::request::ScaleRule;
 use crate::engine::scalar::Scalar;
 
 /// The tensor for a kernel. Panics where it is not f32, f16, bf16 or flex32: those do not get here.
@@ -71,10 +70,7 @@ pub(super) fn number<R: CubeRuntime>(like: &CubeTensor<R>, handle: Handle) -> Cu
 }
 
 /// A number for a kernel.
-pub(super) fn scalar<B, R: CubeRuntime>(scalar: &Scalar<B>) -> KernelScalar
-where
-    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
-{
+pub(super) fn scalar<R: CubeRuntime>(scalar: &Scalar<CubeTensor<R>>) -> KernelScalar {
     match scalar {
         Scalar::Host(value) => KernelScalar::Host(*value),
         Scalar::Device(tensor) => KernelScalar::Device(tensor.handle.clone()),
@@ -82,10 +78,10 @@ where
 }
 
 /// A rule for a kernel.
-pub(super) fn rule<B, R: CubeRuntime>(like: &CubeTensor<R>, rule: &ScaleRule<B>) -> KernelRule
-where
-    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
-{
+pub(super) fn rule<R: CubeRuntime>(
+    like: &CubeTensor<R>,
+    rule: &ScaleRule<CubeTensor<R>>,
+) -> KernelRule {
     match rule {
         ScaleRule::Current(recipe) | ScaleRule::Delayed(Scalar::Host(0.0), recipe) => {
             KernelRule::Current(*recipe)
@@ -101,9 +97,4 @@ where
             KernelRule::Given { scale: self::scalar(scale), overflow: *overflow }
         }
     }
-}
-
-/// The number of elements of a tensor.
-pub(super) fn elements<R: CubeRuntime>(tensor: &CubeTensor<R>) -> usize {
-    tensor.shape().num_elements()
 }

@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::tensor::{Shape, Tensor, TensorData, TensorMetadata};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;
 use burn_fp8_core::{
@@ -18,13 +18,13 @@ use burn_fp8_core::{
 
 use super::capability::pretend_tensor_cores;
 use crate::engine::tensor::primitive;
-use crate::engine::{CodesPrimitive, Fallback, Quantize, QuantizeMatrix, Scalar, ScaleRule};
+use crate::engine::{Codes, Fallback, Request, Scalar, ScaleRule, Scales, Wanted};
 use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
 use crate::report::Implementation;
 use crate::{
-    Activation, DelayedState, Execution, Fp8Backend, Fp8Codes, Fp8Config, Fp8Matmul, Fp8Tensor,
-    Report, ScaledMatmulOptions, scaled_matmul, trace,
+    Activation, DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Fp8Tensor, Report,
+    ScaledMatmulOptions, scaled_matmul, trace,
 };
 
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
@@ -94,6 +94,7 @@ fn products_are_those_of_the_emulation<B: Fp8Matmul>() {
     let recipes = [
         Recipe::current(),
         Recipe::current().with_power_of_two(true).with_margin(1),
+        Recipe::rowwise(),
         Recipe::mxfp8(),
         Recipe::blockwise(),
         Recipe::blockwise().with_power_of_two(false).with_margin(1),
@@ -285,31 +286,19 @@ fn given_scales_are_kept<B: Fp8Matmul>() {
         for given in [Scalar::Host(scale), device] {
             let rule = ScaleRule::Given(given, Overflow::Saturate);
             let x = || primitive(tensor::<B, 2>(9, [3, 21]));
-            let request = QuantizeMatrix {
-                format: Fp8Format::E4M3,
-                scale: rule.clone(),
-                layouts: Layouts::Rows,
-            };
-            let matrix = B::fp8_quantize_matrix(x(), request);
-            assert_eq!((matrix.scale.read(), matrix.amax.is_none()), (scale, true));
-            let words = CodesPrimitive::<B>::Packed(
-                B::int_reshape(matrix.rows.expect("asked for"), Shape::new([16 * 8])),
-                Shape::new([16, 32]),
-                Fp8Format::E4M3,
-            );
-            let padded = Fp8Codes::<B, 2>::new(words, Fp8Format::E4M3).to_bytes();
-            let rows = padded.chunks(32).take(3).flat_map(|row| row[..21].to_vec());
-            assert_eq!(rows.collect::<Vec<_>>(), codes);
-            // What an emulated product saves, and what an FP8 tensor holds.
-            let request = Quantize { format: Fp8Format::E4M3, scale: rule.clone(), save: true };
-            let saved = B::fp8_quantize(x(), request).codes.expect("asked for");
-            let saved = Fp8Codes::<B, 2>::new(saved, Fp8Format::E4M3);
-            assert_eq!((saved.to_bytes(), saved.bytes_held()), (codes.clone(), 64));
-            let (flat, kept) = B::fp8_quantize_codes(x(), Fp8Format::E4M3, rule);
-            assert_eq!(kept.read(), scale);
-            let flat = Fp8Codes::<B, 2>::new(flat, Fp8Format::E4M3);
-            // One byte an element, in whole words.
-            assert_eq!((flat.to_bytes(), flat.bytes_held()), (codes.clone(), 64));
+            let request = |wanted| Request::whole(Fp8Format::E4M3, rule.clone(), wanted);
+            let matrix = B::fp8_quantize(x(), request(Wanted::Lines(Layouts::Rows)));
+            let Scales::One(kept) = &matrix.scales else { panic!("one for all") };
+            assert_eq!((kept.clone().read::<B>(), matrix.amax.is_none()), (scale, true));
+            let Some(Codes::Padded(words, [3, 21])) = &matrix.codes else { panic!("asked for") };
+            assert_eq!(words.shape(), Shape::new([16, 8]));
+            assert_eq!(Fp8Tensor::<B, 2>::new(matrix).to_bytes(), codes);
+            // What an emulated product saves, and what an FP8 tensor holds: one byte an element, in whole words.
+            for wanted in [Wanted::CodesAndValues, Wanted::Codes] {
+                let kept = Fp8Tensor::<B, 2>::new(B::fp8_quantize(x(), request(wanted)));
+                assert_eq!(kept.read_scale(), scale);
+                assert_eq!((kept.to_bytes(), kept.bytes_held()), (codes.clone(), 64));
+            }
         }
     }
 }

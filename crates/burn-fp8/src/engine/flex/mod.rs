@@ -1,145 +1,96 @@
-//! Flex: quantization over its memory, one byte an element for saved codes.
+//! Flex: quantization over its memory, one byte an element for codes, products on the matrix unit of the CPU.
 
-mod blocks;
 mod memory;
 mod pool;
-mod rows;
+mod quantize;
 mod unit;
-mod unit_blocks;
 
 use burn::backend::Flex;
 use burn::tensor::ops::FloatTensorOps;
-use burn::tensor::{DType, FloatDType, Shape, TensorData, bf16, f16};
+use burn::tensor::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::slice::{Source, parallel};
-use burn_fp8_core::{Fp8Format, Overflow, scale};
+use burn_fp8_core::scale;
+use burn_fp8_core::slice::{matmul_block_codes, matrix, parallel};
 
-use super::backend::{Fp8Engine, Untracked, dequantize_blocks, quantize_blocks, quantize_rows};
-use super::blocks::{BlockCodes, QuantizeBlocks};
+use super::backend::{Fp8Engine, Untracked};
 use super::capability::Capability;
-use super::codes::CodesPrimitive;
+use super::launch::{Launched, note};
+use super::matrix::{Codes, MatrixOf, Scales};
 use super::portable;
-use super::quantize::{Quantize, QuantizeRows, Quantized, ScaleRule};
+use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
+use super::request::RequestOf;
 use super::scalar::Scalar;
-use super::scaled::{ScaledOperand, ScaledProduct, ScaledRequest};
-use super::unit::{QuantizedCodes, UnitOperand, UnitOptions, UnitScale};
+use super::target::Target;
 use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
 
 impl Fp8Engine for Flex {
-    fn fp8_quantize(tensor: FlexTensor, request: Quantize<Self>) -> Quantized<Self> {
-        let (tensor, layout) = dense(tensor);
-        match tensor.dtype() {
-            DType::F32 => quantize(elements::<f32>(&tensor, &layout), &layout, request),
-            DType::F16 => quantize(elements::<f16>(&tensor, &layout), &layout, request),
-            DType::BF16 => quantize(elements::<bf16>(&tensor, &layout), &layout, request),
-            _ => portable::quantize::<Self>(tensor, request),
-        }
-    }
-
-    fn fp8_quantize_codes(
-        tensor: FlexTensor,
-        format: Fp8Format,
-        scale: ScaleRule<Self>,
-    ) -> (CodesPrimitive<Self>, Scalar<Self>) {
-        let QuantizedCodes { codes, scale, .. } =
-            Self::fp8_quantize_for_unit(tensor, format, scale);
-        (codes, scale)
-    }
-
-    fn fp8_quantize_for_unit(
-        tensor: FlexTensor,
-        format: Fp8Format,
-        scale: ScaleRule<Self>,
-    ) -> QuantizedCodes<Self> {
-        let (tensor, layout) = dense(tensor);
-        match tensor.dtype() {
-            DType::F16 => encode(elements::<f16>(&tensor, &layout), &layout, format, scale),
-            DType::BF16 => encode(elements::<bf16>(&tensor, &layout), &layout, format, scale),
-            DType::F32 => encode(elements::<f32>(&tensor, &layout), &layout, format, scale),
-            _ => {
-                let tensor = Self::float_cast(tensor, FloatDType::F32);
-                Self::fp8_quantize_for_unit(tensor, format, scale)
-            }
-        }
-    }
-
     fn fp8_capability(_device: &Self::Device) -> Capability {
         unit::capability()
     }
 
-    fn fp8_matmul_on_unit(
-        lhs: UnitOperand<Self>,
-        rhs: UnitOperand<Self>,
-        options: UnitOptions,
-    ) -> FlexTensor {
-        match lhs.scale {
-            UnitScale::Blocks { .. } => unit_blocks::matmul(lhs, rhs, options),
-            _ => unit::matmul(lhs, rhs, options),
+    fn fp8_quantize(tensor: FlexTensor, request: RequestOf<Self>) -> MatrixOf<Self> {
+        match tensor.dtype() {
+            DType::F32 => quantize::quantize::<f32>(tensor, request),
+            DType::F16 => quantize::quantize::<f16>(tensor, request),
+            DType::BF16 => quantize::quantize::<bf16>(tensor, request),
+            _ => Self::fp8_quantize(Self::float_cast(tensor, FloatDType::F32), request),
         }
     }
 
-    fn fp8_scaled_matmul(
-        a: ScaledOperand<Self>,
-        b_t: ScaledOperand<Self>,
-        request: ScaledRequest<Self>,
-    ) -> ScaledProduct<Self> {
-        match unit::is_there() {
-            true => unit::scaled_matmul(a, b_t, request),
-            false => Self::fp8_scaled_matmul_emulated(a, b_t, request),
-        }
+    fn fp8_dequantize(matrix: MatrixOf<Self>) -> FlexTensor {
+        quantize::dequantize(&matrix).unwrap_or_else(|| portable::dequantize::<Self>(matrix))
     }
 
-    fn fp8_values(codes: CodesPrimitive<Self>) -> FlexTensor {
-        match codes {
-            CodesPrimitive::Bytes(codes, format) => {
-                pool::tensor(codes.layout().clone(), |values: &mut [f32]| {
-                    parallel::decode(codes.bytes(), 1.0, format, values);
-                })
+    fn fp8_multiply(
+        lhs: OperandOf<Self>,
+        rhs: OperandOf<Self>,
+        epilogue: EpilogueOf<Self>,
+        run: Run,
+    ) -> ProductOf<Self> {
+        match (lhs, rhs, &run.target) {
+            (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::MatrixUnit) => {
+                unit::multiply(lhs, rhs, epilogue, run)
             }
-            codes => portable::values::<Self>(codes),
-        }
-    }
-
-    // Faster than decoding the weight first at every batch size that the benchmark `serving` measures, and needs no room for it.
-    fn fp8_matmul_codes(x: FlexTensor, codes: CodesPrimitive<Self>) -> FlexTensor {
-        match codes {
-            CodesPrimitive::Bytes(codes, format) if is_plain(codes.layout()) => {
-                let [m, k] = x.layout().shape().dims();
-                let [_, n] = codes.layout().shape().dims();
-                let x = x.to_contiguous();
-                let x = elements::<f32>(&x, x.layout());
-                pool::tensor(Layout::contiguous(Shape::new([m, n])), |y: &mut [f32]| {
-                    parallel::matmul_codes(x, codes.bytes(), [m, k, n], format, y);
-                })
+            (lhs, Operand::Matrix(rhs), _) if rhs.values.is_none() => {
+                match multiply_codes(lhs, &rhs) {
+                    Ok(product) => {
+                        note(&run.note, || match run.target {
+                            Target::Emulation(Some(fallback)) => Launched::Fallback(fallback),
+                            _ => Launched::FakeQuantized,
+                        });
+                        portable::epilogue::finish::<Self>(product, epilogue)
+                    }
+                    Err(lhs) => {
+                        portable::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run)
+                    }
+                }
             }
-            codes => Self::fp8_plain_matmul(x, Self::fp8_values(codes)),
+            (lhs, rhs, _) => portable::multiply::<Self>(lhs, rhs, epilogue, run),
         }
     }
 
-    fn fp8_matmul_block_codes(x: FlexTensor, codes: BlockCodes<Self>) -> FlexTensor {
-        match blocks::matmul(&x, &codes) {
-            Some(y) => y,
-            None => Self::fp8_plain_matmul(x, Self::fp8_dequantize_blocks(codes)),
-        }
-    }
-
-    fn fp8_rescale(mut tensor: FlexTensor, lhs: &Scalar<Self>, rhs: &Scalar<Self>) -> FlexTensor {
-        if tensor.dtype() != DType::F32 {
-            return portable::rescale::<Self>(tensor, lhs, rhs);
-        }
-        // Reading a scale from a tensor costs nothing here.
-        let [lhs, rhs] = [lhs, rhs].map(|scale| scale.clone().read());
+    fn fp8_rescale(mut product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTensor {
+        let [lhs, rhs] = match (scales, product.dtype()) {
+            // Reading a scale from a tensor costs nothing here.
+            ([Scales::One(lhs), Scales::One(rhs)], DType::F32) => {
+                [lhs, rhs].map(Scalar::read::<Self>)
+            }
+            (scales, DType::F32) if product.layout().shape().num_dims() == 2 => {
+                return rescale_rows(product, scales);
+            }
+            (scales, _) => return portable::rescale::<Self>(product, scales),
+        };
         let [first, second] = scale::of_product(lhs, rhs);
-        if let Some(values) = tensor.try_storage_mut::<f32>() {
+        if let Some(values) = product.try_storage_mut::<f32>() {
             for factor in [first, second].into_iter().filter(|factor| *factor != 1.0) {
                 parallel::scale_in_place(values, factor);
             }
-            return tensor;
+            return product;
         }
         // Shared, as decoded operands are with the memory kept for the next ones.
-        let (tensor, layout) = dense(tensor);
+        let (tensor, layout) = dense(product);
         let x = elements::<f32>(&tensor, &layout);
         pool::tensor(layout.clone(), |values: &mut [f32]| {
             parallel::scale(x, first, values);
@@ -147,39 +98,6 @@ impl Fp8Engine for Flex {
                 parallel::scale_in_place(values, second);
             }
         })
-    }
-
-    fn fp8_quantize_rows(
-        tensor: FlexTensor,
-        request: QuantizeRows,
-    ) -> (CodesPrimitive<Self>, FlexTensor) {
-        match (tensor.dtype(), tensor.layout().shape().num_dims()) {
-            (DType::F32, 2) => rows::quantize::<f32>(tensor, request),
-            (DType::F16, 2) => rows::quantize::<f16>(tensor, request),
-            (DType::BF16, 2) => rows::quantize::<bf16>(tensor, request),
-            _ => quantize_rows::<Self>(tensor, request),
-        }
-    }
-
-    fn fp8_rescale_rows(tensor: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
-        match tensor.dtype() == DType::F32 && tensor.layout().shape().num_dims() == 2 {
-            true => rows::rescale(tensor, lhs, rhs),
-            false => portable::rescale_by::<Self>(tensor, lhs, rhs),
-        }
-    }
-
-    fn fp8_quantize_blocks(tensor: FlexTensor, request: QuantizeBlocks) -> BlockCodes<Self> {
-        let quantized = match tensor.dtype() {
-            DType::F32 => blocks::quantize::<f32>(&tensor, request),
-            DType::F16 => blocks::quantize::<f16>(&tensor, request),
-            DType::BF16 => blocks::quantize::<bf16>(&tensor, request),
-            _ => None,
-        };
-        quantized.unwrap_or_else(|| quantize_blocks::<Self>(tensor, request))
-    }
-
-    fn fp8_dequantize_blocks(codes: BlockCodes<Self>) -> FlexTensor {
-        blocks::dequantize(&codes).unwrap_or_else(|| dequantize_blocks::<Self>(codes))
     }
 
     fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
@@ -194,64 +112,74 @@ impl Fp8Engine for Flex {
     }
 }
 
-fn quantize<S: Source>(x: &[S], layout: &Layout, request: Quantize<Flex>) -> Quantized<Flex> {
-    let Quantize { format, scale, save } = request;
-    let (scale, amax, overflow) = choose_scale(x, format, scale);
-    let values = |codes: Option<&mut [u8]>| {
-        pool::tensor(layout.clone(), |values: &mut [f32]| match codes {
-            Some(codes) => {
-                parallel::encode_and_round(x, scale, format, overflow, codes, values);
-            }
-            None => parallel::round(x, scale, format, overflow, values),
-        })
-    };
-    let (codes, values) = match save {
-        true => {
-            let (codes, values) =
-                pool::tensor_and(layout.clone(), |codes: &mut [u8]| values(Some(codes)));
-            (Some(CodesPrimitive::Bytes(codes, format)), values)
-        }
-        false => (None, values(None)),
-    };
-    Quantized { values, codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
-}
-
-fn encode<S: Source>(
-    x: &[S],
-    layout: &Layout,
-    format: Fp8Format,
-    rule: ScaleRule<Flex>,
-) -> QuantizedCodes<Flex> {
-    let (codes, (scale, amax)) = pool::tensor_and(layout.clone(), |codes: &mut [u8]| match rule {
-        // The scale is known: one read of the tensor gives its codes and its amax.
-        ScaleRule::Delayed(amax, recipe) if amax.clone().read() != 0.0 => {
-            let scale = scale::from_amax(amax.read(), format, recipe);
-            let overflow = Overflow::SaturateFinite;
-            let amax = parallel::encode_with_amax(x, scale, format, overflow, codes);
-            (scale, Some(amax.value))
-        }
-        rule => {
-            let (scale, amax, overflow) = choose_scale(x, format, rule);
-            parallel::encode(x, scale, format, overflow, codes);
-            (scale, amax)
-        }
+/// Multiplies a matrix by scales of its rows and of its columns, or by one for all of them.
+fn rescale_rows(product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTensor {
+    let shape = product.layout().shape().clone();
+    let mut dims = [0, 1].into_iter();
+    let [rows, columns] = scales.map(|scales| {
+        let size = shape[dims.next().expect("two operands")];
+        unit::line(scales, size)
     });
-    let codes = CodesPrimitive::Bytes(codes, format);
-    QuantizedCodes { codes, scale: Scalar::Host(scale), amax: amax.map(Scalar::Host), format }
+    let mut product = match is_plain(product.layout()) {
+        // Not `to_contiguous`, which shares the memory: it could not be written to.
+        true => product,
+        false => product.to_contiguous(),
+    };
+    if let Some(values) = product.try_storage_mut::<f32>()
+        && values.len() == shape.num_elements()
+    {
+        matrix::scale_in_place(values, &rows, &columns);
+        return product;
+    }
+    let mut values = elements::<f32>(&product, product.layout()).to_vec();
+    matrix::scale_in_place(&mut values, &rows, &columns);
+    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
 }
 
-/// The scale, the amax where it was measured, and the treatment of overflow.
-fn choose_scale<S: Source>(
-    x: &[S],
-    format: Fp8Format,
-    rule: ScaleRule<Flex>,
-) -> (f32, Option<f32>, Overflow) {
-    let (from, recipe) = match rule {
-        ScaleRule::Given(scale, overflow) => return (scale.read(), None, overflow),
-        ScaleRule::Current(recipe) => (0.0, recipe),
-        ScaleRule::Delayed(amax, recipe) => (amax.read(), recipe),
+/// Rows of the left operand up to which decoding scaled blocks while multiplying is faster than decoding before: each row reads all codes of a
+/// block again, from the cache.
+const ROWS: usize = 16;
+
+/// Multiplies by codes `[K, N]` as they lie row by row, decoded on the way: faster than decoding a weight first at every batch size that the
+/// benchmark `serving` measures, and needs no room for it. Gives the left operand back where they do not lie so.
+fn multiply_codes(
+    lhs: OperandOf<Flex>,
+    rhs: &MatrixOf<Flex>,
+) -> Result<FlexTensor, OperandOf<Flex>> {
+    let shape = match &lhs {
+        Operand::Matrix(matrix) => matrix.shape(),
+        Operand::Float(tensor) => tensor.layout().shape().clone(),
     };
-    let amax = parallel::amax(x).value;
-    let from = if from == 0.0 { amax } else { from };
-    (scale::from_amax(from, format, recipe), Some(amax), Overflow::SaturateFinite)
+    let codes = match &rhs.codes {
+        Some(Codes::Bytes(codes)) if is_plain(codes.layout()) && shape.num_dims() == 2 => codes,
+        _ => return Err(lhs),
+    };
+    let ([m, k], [_, n]) = (shape.dims(), codes.layout().shape().dims());
+    let output = Layout::contiguous(Shape::new([m, n]));
+    let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(&lhs, 1);
+    match &rhs.scales {
+        of_rhs if waits => {
+            let (x, of_lhs) = portable::split::<Flex>(lhs);
+            let x = x.to_contiguous();
+            let x = elements::<f32>(&x, x.layout());
+            let product = pool::tensor(output, |y: &mut [f32]| {
+                parallel::matmul_codes(x, codes.bytes(), [m, k, n], rhs.format, y);
+            });
+            Ok(Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()]))
+        }
+        Scales::Grid { scales, block, .. } if m <= ROWS => {
+            let x = match lhs {
+                Operand::Matrix(matrix) => Flex::fp8_dequantize(matrix),
+                Operand::Float(tensor) => tensor,
+            };
+            let [x, scales] = [&x, scales].map(FlexTensor::to_contiguous);
+            let [x, scales] = [&x, &scales].map(|tensor| elements::<f32>(tensor, tensor.layout()));
+            let block = [0, 1].map(|dim| block[dim].min([k, n][dim]));
+            Ok(pool::tensor(output, |y: &mut [f32]| {
+                let codes = codes.bytes();
+                matmul_block_codes(x, codes, [m, k, n], block, scales, rhs.format, y);
+            }))
+        }
+        _ => Err(lhs),
+    }
 }

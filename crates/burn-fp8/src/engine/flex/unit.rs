@@ -6,18 +6,20 @@ use burn::backend::Flex;
 use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::Fp8Format;
-use burn_fp8_cpu::{self as cpu, Codes, Epilogue, Output, Scales, Unit};
+use burn_fp8_core::{Fp8Format, e8m0};
+use burn_fp8_cpu::{self as cpu, BlockScales, Codes as Lines, Epilogue, Output, Powers, Unit};
 
 use super::memory::elements;
 use super::pool;
-use crate::engine::capability::{Capability, MatrixUnit};
-use crate::engine::codes::CodesPrimitive;
-use crate::engine::launch::{Launched, note};
-use crate::engine::scaled::{
-    Activation, OutputType, ScaledOperand, ScaledProduct, ScaledRequest, ScaledValues,
+use crate::engine::capability::{Capability, Fallback, MatrixUnit};
+use crate::engine::launch::{Launched, fall_back, note};
+use crate::engine::matrix::{Codes, Matrix, MatrixOf, Scales};
+use crate::engine::portable;
+use crate::engine::product::{
+    Activation, EpilogueOf, Operand, OutputType, Product, ProductOf, Run,
 };
-use crate::engine::unit::{UnitOperand, UnitOptions, UnitScale};
+use crate::engine::scalar::Scalar;
+use crate::engine::target::Target;
 
 /// What the unit of this CPU can do. Asked for each product.
 pub(super) fn capability() -> Capability {
@@ -49,11 +51,6 @@ pub(super) fn launched(unit: Unit) -> Launched {
     }
 }
 
-/// Whether there is a unit. The first call chooses it.
-pub(super) fn is_there() -> bool {
-    Unit::current() != Unit::Portable
-}
-
 fn name(unit: Unit) -> &'static str {
     match unit {
         Unit::AmxBf16 => "AMX-BF16",
@@ -62,83 +59,225 @@ fn name(unit: Unit) -> &'static str {
     }
 }
 
-/// Multiplies two operands of the same rank, whose leading dimensions broadcast.
-pub(super) fn matmul(
-    lhs: UnitOperand<Flex>,
-    rhs: UnitOperand<Flex>,
-    options: UnitOptions,
-) -> FlexTensor {
-    let unit = Unit::current();
-    note(&options.note, || launched(unit));
-    let [a, b] = [lhs.codes, rhs.codes].map(Matrices::new);
-    let batch = a.broadcast_batch(&b);
-    let scales = Batched::new(lhs.scale, rhs.scale, &batch);
-    let epilogue = Epilogue { scales: scales.as_ref(), ..Epilogue::scaled(1.0, 1.0) };
-    let [starts_a, starts_b] = [&a, &b].map(|matrices| matrices.starts(&batch));
-    let [codes_a, codes_b] = [a.codes(&starts_a), b.codes(&starts_b)];
-    let mut shape = batch;
-    shape.extend([codes_a.shape()[0], codes_b.shape()[1]]);
-    float(Shape::from(shape), options.dtype, |output| {
-        cpu::matmul(unit, codes_a, codes_b, &epilogue, output);
-    })
+/// Multiplies two matrices of the same rank, whose leading dimensions broadcast.
+///
+/// Scales of whole lines along K are applied to the result. Other ones in f32 are applied to the sums over blocks of K. A code times a power of two
+/// is a bf16 number, as long as the power is not too small: the largest power of an operand is applied to the result, so that those of its blocks are 1
+/// and less.
+pub(super) fn multiply(
+    lhs: MatrixOf<Flex>,
+    rhs: MatrixOf<Flex>,
+    epilogue: EpilogueOf<Flex>,
+    run: Run,
+) -> ProductOf<Flex> {
+    let [a, b] = [&lhs, &rhs].map(Matrices::new);
+    if lhs.is_constant_along(1) && rhs.is_constant_along(0) {
+        let batch = a.broadcast_batch(&b);
+        let [starts_a, starts_b] = [&a, &b].map(|matrices| matrices.starts(&batch));
+        let lines = [a.codes(&starts_a), b.codes(&starts_b)];
+        return match (lhs.scales, rhs.scales) {
+            (Scales::One(lhs), Scales::One(rhs)) => {
+                let [lhs, rhs] = [lhs, rhs].map(Scalar::read::<Flex>);
+                launch(lines, batch, cpu::Scales::Tensor { lhs, rhs }, epilogue, &run)
+            }
+            (lhs, rhs) => {
+                let count: usize = batch.iter().product();
+                let lhs = broadcast(lhs, &batch, count * a.shape[0]);
+                let rhs = broadcast(rhs, &batch, count * b.shape[1]);
+                let scales = cpu::Scales::Rows { lhs: &lhs, rhs: &rhs };
+                launch(lines, batch, scales, epilogue, &run)
+            }
+        };
+    }
+    let (start_a, start_b) = ([a.start], [b.start]);
+    let lines = [a.codes(&start_a), b.codes(&start_b)];
+    if !(lhs.scales.are_powers_of_two() && rhs.scales.are_powers_of_two()) {
+        let [of_a, of_b] = [&lhs, &rhs].map(grid);
+        let blocks = [&lhs, &rhs].map(block_of);
+        let [a, b] = lines;
+        let a = a.with_scales(BlockScales { scales: &of_a, block: blocks[0] });
+        let b = b.with_scales(BlockScales { scales: &of_b, block: blocks[1] });
+        let scales = cpu::Scales::Tensor { lhs: 1.0, rhs: 1.0 };
+        return launch([a, b], vec![], scales, epilogue, &run);
+    }
+    let mut of_blocks = [&lhs, &rhs].map(Exponents::new);
+    let are_exact = |of_blocks: &[Exponents; 2], [a, b]: [Fp8Format; 2]| {
+        Powers::are_exact((a, of_blocks[0].lowest()), (b, of_blocks[1].lowest()))
+    };
+    let formats = [lhs.format, rhs.format];
+    if !are_exact(&of_blocks, formats) {
+        for (of_blocks, matrix) in of_blocks.iter_mut().zip([&lhs, &rhs]) {
+            of_blocks.ignore_empty(matrix);
+        }
+    }
+    if !are_exact(&of_blocks, formats) {
+        fall_back(Fallback::BlocksTooFarApart, run.otherwise, &run.note);
+        let run = Run { target: Target::Emulation(None), note: None, ..run };
+        let [lhs, rhs] = [lhs, rhs].map(Operand::Matrix);
+        return portable::multiply::<Flex>(lhs, rhs, epilogue, run);
+    }
+    let [of_a, of_b] = of_blocks.each_ref().map(Exponents::relative);
+    let [lhs_factor, rhs_factor] = of_blocks.each_ref().map(Exponents::factor);
+    let blocks = [&lhs, &rhs].map(block_of);
+    let [a, b] = lines;
+    let a = a.with_powers(Powers { exponents: &of_a, block: blocks[0] });
+    let b = b.with_powers(Powers { exponents: &of_b, block: blocks[1] });
+    let scales = cpu::Scales::Tensor { lhs: lhs_factor, rhs: rhs_factor };
+    launch([a, b], vec![], scales, epilogue, &run)
 }
 
-/// `a` `[M, K]` times the transpose of `b_t` `[N, K]`, with the epilogue that is asked for.
-pub(super) fn scaled_matmul(
-    a: ScaledOperand<Flex>,
-    b_t: ScaledOperand<Flex>,
-    request: ScaledRequest<Flex>,
-) -> ScaledProduct<Flex> {
+/// Runs a product with its epilogue.
+fn launch(
+    [a, b]: [Lines<'_>; 2],
+    batch: Vec<usize>,
+    scales: cpu::Scales<'_>,
+    epilogue: EpilogueOf<Flex>,
+    run: &Run,
+) -> ProductOf<Flex> {
     let unit = Unit::current();
-    note(&request.note, || launched(unit));
-    let bias = request.bias.map(|bias| {
-        let bias = Flex::float_cast(bias, FloatDType::F32);
-        bias.to_contiguous()
-    });
-    let (lhs, rhs) = (a.scale.read(), b_t.scale.read());
-    let epilogue = Epilogue {
+    note(&run.note, || launched(unit));
+    let bias = epilogue.bias.map(|bias| Flex::float_cast(bias, FloatDType::F32).to_contiguous());
+    let of_unit = Epilogue {
+        scales,
         bias: bias.as_ref().map(|bias| elements::<f32>(bias, bias.layout())),
-        activation: match request.activation {
+        activation: match epilogue.activation {
             Activation::None => cpu::Activation::None,
             Activation::Relu => cpu::Activation::Relu,
             Activation::Gelu => cpu::Activation::Gelu,
         },
-        ..Epilogue::scaled(lhs, rhs)
     };
-    let [a, b] = [a.codes, b_t.codes].map(Matrices::new);
-    let (start_a, start_b) = ([a.start], [b.start]);
-    let (codes_a, codes_b) = (a.codes(&start_a), b.codes(&start_b));
-    let shape = Shape::new([codes_a.shape()[0], codes_b.shape()[0]]);
+    let mut shape = batch;
+    shape.extend([a.shape()[0], b.shape()[1]]);
+    let shape = Shape::from(shape);
     let mut amax = 0.0;
-    let mut run = |output: Output<'_>| {
-        let rhs = codes_b.transpose();
-        amax = match request.amax {
-            true => cpu::matmul_with_amax(unit, codes_a, rhs, &epilogue, output),
-            false => {
-                cpu::matmul(unit, codes_a, rhs, &epilogue, output);
-                0.0
-            }
-        };
+    let mut multiply = |output: Output<'_>| match epilogue.amax {
+        true => amax = cpu::matmul_with_amax(unit, a, b, &of_unit, output),
+        false => cpu::matmul(unit, a, b, &of_unit, output),
     };
-    let values = match request.output {
-        OutputType::Float(dtype) => ScaledValues::Float(float(shape, dtype.into(), run)),
+    let result = match epilogue.output {
+        OutputType::Float(dtype) => Operand::Float(float(shape, dtype.into(), multiply)),
         OutputType::Fp8 { format, scale } => {
-            let factor = 1.0 / scale.read();
+            let factor = 1.0 / scale.clone().read::<Flex>();
             let codes = pool::tensor(Layout::contiguous(shape), |codes: &mut [u8]| {
-                run(Output::Fp8 { codes, format, factor });
+                multiply(Output::Fp8 { codes, format, factor });
             });
-            ScaledValues::Codes(CodesPrimitive::Bytes(codes, format))
+            Operand::Matrix(Matrix::new(Codes::Bytes(codes), Scales::One(scale), format))
         }
     };
-    let amax = request.amax.then(|| {
+    let amax = epilogue.amax.then(|| {
         let layout = Layout::contiguous(Shape::new([1]));
         FlexTensor::new(Bytes::from_elems(vec![amax]), layout, DType::F32)
     });
-    ScaledProduct { values, amax }
+    Product { result, amax }
+}
+
+/// Scales of the rows, or columns, of one matrix of `size` of them.
+pub(super) fn line(scales: Scales<FlexTensor>, size: usize) -> Vec<f32> {
+    broadcast(scales, &[], size)
+}
+
+/// Scales of the rows, or columns, of a batch of matrices with `size` of them together.
+fn broadcast(scales: Scales<FlexTensor>, batch: &[usize], size: usize) -> Vec<f32> {
+    let scales = match scales {
+        Scales::One(scale) => return vec![scale.read::<Flex>(); size],
+        Scales::Grid { scales, .. } => scales,
+    };
+    let shape = scales.layout().shape();
+    let mut full = batch.to_vec();
+    full.extend(shape.iter().skip(shape.num_dims() - 2));
+    let scales = match *shape == Shape::from(full.clone()) {
+        true => scales,
+        false => Flex::float_expand(scales, Shape::from(full)),
+    };
+    let scales = scales.to_contiguous();
+    let scales = elements::<f32>(&scales, scales.layout());
+    // A block may hold a whole matrix.
+    let each = size / scales.len();
+    scales.iter().flat_map(|scale| core::iter::repeat_n(*scale, each)).collect()
+}
+
+/// Scales of blocks, block by block.
+fn grid(matrix: &MatrixOf<Flex>) -> Vec<f32> {
+    match &matrix.scales {
+        Scales::One(scale) => vec![scale.clone().read::<Flex>()],
+        Scales::Grid { scales, .. } => {
+            let scales = scales.to_contiguous();
+            elements::<f32>(&scales, scales.layout()).to_vec()
+        }
+    }
+}
+
+/// Rows and columns of a block of a matrix; one that reaches over its end may end on the next multiple of 32, which a unit wants.
+fn block_of(matrix: &MatrixOf<Flex>) -> [usize; 2] {
+    let (shape, block) = (matrix.shape(), matrix.scales.block());
+    [0, 1].map(|dim| block[dim].min(shape[dim].next_multiple_of(32)))
+}
+
+/// The powers of two of the blocks of a matrix.
+struct Exponents {
+    of_blocks: Vec<i16>,
+    largest: i16,
+}
+
+impl Exponents {
+    fn new(matrix: &MatrixOf<Flex>) -> Self {
+        let exponent = |scale: f32| {
+            debug_assert!(e8m0::encode(scale).is_some_and(|byte| byte != e8m0::NAN), "{scale:e}");
+            // Of 2^-127, which is no normal f32, too.
+            (scale.to_bits() >> 23) as i16 - 127
+        };
+        let of_blocks: Vec<i16> = grid(matrix).into_iter().map(exponent).collect();
+        let largest = of_blocks.iter().copied().max().unwrap_or(0);
+        Self { of_blocks, largest }
+    }
+
+    /// The lowest exponent in relation to the largest.
+    fn lowest(&self) -> i16 {
+        self.of_blocks.iter().copied().min().unwrap_or(self.largest) - self.largest
+    }
+
+    /// Gives blocks without a finite number but zeros, whose scale says nothing, that of the largest other one: NaN and infinities stay what they are.
+    fn ignore_empty(&mut self, matrix: &MatrixOf<Flex>) {
+        let Codes::Bytes(codes) = matrix.row_by_row::<Flex>(false) else {
+            unreachable!("Flex holds one byte a code");
+        };
+        let codes = codes.to_contiguous();
+        let columns = codes.layout().shape()[1];
+        let [rows_of_block, columns_of_block] = block_of(matrix);
+        let across = columns.div_ceil(columns_of_block);
+        let format = matrix.format;
+        let says_nothing =
+            |code: &u8| code & 0x7F == 0 || format.is_nan(*code) || format.is_infinite(*code);
+        let mut is_empty = vec![true; self.of_blocks.len()];
+        for (row, codes) in elements::<u8>(&codes, codes.layout()).chunks_exact(columns).enumerate()
+        {
+            let is_empty = &mut is_empty[row / rows_of_block * across..][..across];
+            for (codes, is_empty) in codes.chunks(columns_of_block).zip(is_empty) {
+                *is_empty &= codes.iter().all(says_nothing);
+            }
+        }
+        let others = self.of_blocks.iter().zip(&is_empty).filter(|(_, empty)| !**empty);
+        self.largest = others.map(|(exponent, _)| *exponent).max().unwrap_or(0);
+        for (exponent, is_empty) in self.of_blocks.iter_mut().zip(is_empty) {
+            if is_empty {
+                *exponent = self.largest;
+            }
+        }
+    }
+
+    /// Exponents in relation to the largest.
+    fn relative(&self) -> Vec<i16> {
+        self.of_blocks.iter().map(|exponent| exponent - self.largest).collect()
+    }
+
+    /// The power of the largest one.
+    fn factor(&self) -> f32 {
+        e8m0::decode((self.largest + 127) as u8)
+    }
 }
 
 /// A contiguous tensor of F32, BF16 or F16, filled by `run`.
-pub(super) fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor {
+fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) -> FlexTensor {
     let layout = Layout::contiguous(shape);
     match dtype {
         DType::BF16 => pool::tensor(layout, |y: &mut [bf16]| run(Output::Bf16(y))),
@@ -149,13 +288,13 @@ pub(super) fn float(shape: Shape, dtype: DType, run: impl FnOnce(Output<'_>)) ->
 }
 
 /// Matrices of codes in the memory of a tensor `[…, R, C]`.
-pub(super) struct Matrices {
+struct Matrices {
     tensor: FlexTensor,
     format: Fp8Format,
     /// The leading dimensions and their strides.
     batch: Vec<(usize, usize)>,
-    pub(super) start: usize,
-    pub(super) shape: [usize; 2],
+    start: usize,
+    shape: [usize; 2],
     /// From one row, or one column, to the next.
     stride: usize,
     transposed: bool,
@@ -163,13 +302,20 @@ pub(super) struct Matrices {
 
 impl Matrices {
     /// Copies the codes where neither rows nor columns lie without gaps.
-    pub(super) fn new(codes: CodesPrimitive<Flex>) -> Self {
-        let CodesPrimitive::Bytes(tensor, format) = codes else {
-            unreachable!("Flex holds one byte a code");
+    fn new(matrix: &MatrixOf<Flex>) -> Self {
+        let tensor = match (&matrix.codes, &matrix.transposed) {
+            (Some(Codes::Bytes(codes)), _) => codes.clone(),
+            (None, Some(Codes::Bytes(codes))) => {
+                let rank = codes.layout().shape().num_dims();
+                codes.transpose(rank - 2, rank - 1)
+            }
+            _ => unreachable!("Flex holds one byte a code"),
         };
-        match Self::borrow(&tensor, format) {
+        match Self::borrow(&tensor, matrix.format) {
             Some(matrices) => matrices,
-            None => Self::borrow(&tensor.to_contiguous(), format).expect("rows without gaps"),
+            None => {
+                Self::borrow(&tensor.to_contiguous(), matrix.format).expect("rows without gaps")
+            }
         }
     }
 
@@ -218,53 +364,128 @@ impl Matrices {
         starts
     }
 
-    pub(super) fn codes<'a>(&'a self, starts: &'a [usize]) -> Codes<'a> {
+    fn codes<'a>(&'a self, starts: &'a [usize]) -> Lines<'a> {
         let [rows, columns] = self.shape;
         let lines = if self.transposed { [columns, rows] } else { [rows, columns] };
-        let codes = Codes::strided(self.tensor.storage::<u8>(), self.format, lines, self.stride);
+        let codes = Lines::strided(self.tensor.storage::<u8>(), self.format, lines, self.stride);
         let codes = if self.transposed { codes.transpose() } else { codes };
         codes.starting_at(starts)
     }
 }
 
-/// The scales of both operands, in memory.
-enum Batched {
-    Tensor(f32, f32),
-    Rows(Box<[FlexTensor; 2]>),
-}
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Tensor, TensorData, TensorPrimitive};
+    use burn_fp8_core::Recipe;
 
-impl Batched {
-    fn new(lhs: UnitScale<Flex>, rhs: UnitScale<Flex>, batch: &[usize]) -> Self {
-        match (lhs, rhs) {
-            (UnitScale::Tensor(lhs), UnitScale::Tensor(rhs)) => {
-                Self::Tensor(lhs.read(), rhs.read())
+    use super::*;
+    use crate::engine::backend::Fp8Engine;
+    use crate::engine::launch::{LaunchNote, Otherwise};
+    use crate::engine::request::{Request, ScaleRule, Wanted};
+
+    fn quantized(
+        x: &[f32],
+        shape: [usize; 2],
+        block: [usize; 2],
+        recipe: Recipe,
+    ) -> MatrixOf<Flex> {
+        let tensor =
+            Tensor::<Flex, 2>::from_data(TensorData::new(x.to_vec(), shape), &Default::default());
+        let (rule, wanted) = (ScaleRule::Current(recipe), Wanted::Codes);
+        let request = Request { block, format: Fp8Format::E4M3, rule, wanted };
+        Flex::fp8_quantize(tensor.into_primitive().tensor(), request)
+    }
+
+    fn read(tensor: FlexTensor) -> Vec<f32> {
+        let tensor = Tensor::<Flex, 2>::from_primitive(TensorPrimitive::Float(tensor));
+        tensor.into_data().to_vec().expect("f32")
+    }
+
+    /// Magnitudes from 2^-12 to 2^12 in blocks of their own, and a block of zeros.
+    fn values(count: usize) -> Vec<f32> {
+        let value = |index: usize| match index / 40 % 7 {
+            6 => 0.0,
+            size => ((index * 37 % 101) as f32 - 50.0) * 2f32.powi(4 * size as i32 - 12),
+        };
+        (0..count).map(value).collect()
+    }
+
+    fn run(a: MatrixOf<Flex>, b: MatrixOf<Flex>, otherwise: Otherwise) -> (Vec<f32>, Launched) {
+        let note = LaunchNote::default();
+        let (target, to) = (Target::MatrixUnit, Some(note.clone()));
+        let run = Run { target, fast_accumulation: false, otherwise, note: to };
+        let [a, b] = [a, b].map(Operand::Matrix);
+        let output = Flex::fp8_multiply(a, b, EpilogueOf::<Flex>::float(FloatDType::F32), run);
+        let launched = note.get().expect("noted").clone().expect("it ran");
+        (read(output.result.into_float()), launched)
+    }
+
+    /// `[m, k]` times `[k, n]` of what the codes stand for, in f64.
+    fn exact(a: &MatrixOf<Flex>, b: &MatrixOf<Flex>, [m, k, n]: [usize; 3]) -> Vec<f64> {
+        let [a, b] = [a, b].map(|codes| read(Flex::fp8_dequantize(codes.clone())));
+        let sum = |row: usize, column: usize| {
+            (0..k).map(|i| f64::from(a[row * k + i]) * f64::from(b[i * n + column])).sum()
+        };
+        (0..m * n).map(|at| sum(at / n, at % n)).collect()
+    }
+
+    #[test]
+    fn scales_of_blocks_are_part_of_the_product() {
+        let [m, k, n] = [35, 270, 40];
+        let divided = Recipe::blockwise().with_power_of_two(false);
+        for (recipe, of_a, of_b) in [
+            (Recipe::mxfp8(), [1, 32], [32, 1]),
+            (Recipe::blockwise(), [1, 128], [128, 128]),
+            (divided, [1, 128], [128, 128]),
+            (divided, [128, 128], [128, 1]),
+        ] {
+            let a = quantized(&values(m * k), [m, k], of_a, recipe);
+            let b = quantized(&values(k * n), [k, n], of_b, recipe);
+            let expected = exact(&a, &b, [m, k, n]);
+            let largest = expected.iter().fold(0f64, |largest, y| largest.max(y.abs()));
+            let (output, ran) = run(a, b, Otherwise::Refuse);
+            assert_eq!(ran, launched(Unit::current()));
+            for (y, expected) in output.iter().zip(&expected) {
+                assert!((f64::from(*y) - expected).abs() <= 1e-6 * largest, "{y} {expected}");
             }
-            (UnitScale::Rows(lhs), UnitScale::Rows(rhs)) => {
-                let scales = [lhs, rhs].map(|scales| {
-                    let shape = scales.layout().shape();
-                    let rank = shape.num_dims();
-                    let own: usize = shape.iter().take(rank - 2).product();
-                    if own == 1 || own == batch.iter().product::<usize>() {
-                        return scales.to_contiguous();
-                    }
-                    let mut full = batch.to_vec();
-                    full.extend(shape.iter().skip(rank - 2));
-                    let expanded = Flex::float_expand(scales, Shape::from(full));
-                    expanded.to_contiguous()
-                });
-                Self::Rows(Box::new(scales))
-            }
-            _ => unreachable!("both operands have scales of one kind, and blocks go another way"),
         }
     }
 
-    fn as_ref(&self) -> Scales<'_> {
-        match self {
-            Self::Tensor(lhs, rhs) => Scales::Tensor { lhs: *lhs, rhs: *rhs },
-            Self::Rows(scales) => {
-                let [lhs, rhs] = scales.each_ref().map(|x| elements::<f32>(x, x.layout()));
-                Scales::Rows { lhs, rhs }
-            }
-        }
+    /// Powers that a bf16 unit has no numbers for are multiplied in f32, or refused.
+    #[test]
+    fn powers_too_far_apart_are_told() {
+        let [m, k, n] = [2, 64, 3];
+        let mut x = vec![1e30f32; m * k];
+        x[..32].fill(3e-30);
+        let w = vec![1.0; k * n];
+        let operands = || {
+            let a = quantized(&x, [m, k], [1, 32], Recipe::mxfp8());
+            (a, quantized(&w, [k, n], [32, 1], Recipe::mxfp8()))
+        };
+        let (a, b) = operands();
+        let expected = exact(&a, &b, [m, k, n]);
+        let (output, ran) = run(a, b, Otherwise::Emulate);
+        assert_eq!(ran, Launched::Fallback(Fallback::BlocksTooFarApart));
+        assert!(output.iter().zip(&expected).all(|(y, e)| (f64::from(*y) / e - 1.0).abs() < 1e-6));
+        let refused = std::panic::catch_unwind(|| {
+            let (a, b) = operands();
+            run(a, b, Otherwise::Refuse)
+        });
+        let message = refused.expect_err("refused").downcast::<String>().expect("words");
+        assert!(message.contains("Execution::Native") && message.contains("further apart"));
+        // A block of zeros has the lowest scale there is, and does not count.
+        x[..32].fill(0.0);
+        let a = quantized(&x, [m, k], [1, 32], Recipe::mxfp8());
+        let b = quantized(&w, [k, n], [32, 1], Recipe::mxfp8());
+        let (output, ran) = run(a, b, Otherwise::Refuse);
+        assert_eq!(ran, launched(Unit::current()));
+        assert!(output[0] > 3e31 && output[n] > 6e31, "{output:?}");
+        // Nor does one of NaN, which stays visible.
+        x[..32].fill(f32::NAN);
+        let a = quantized(&x, [m, k], [1, 32], Recipe::mxfp8());
+        let b = quantized(&w, [k, n], [32, 1], Recipe::mxfp8());
+        let (output, ran) = run(a, b, Otherwise::Refuse);
+        assert_eq!(ran, launched(Unit::current()));
+        assert!(output[0].is_nan() && output[n] > 6e31, "{output:?}");
     }
 }

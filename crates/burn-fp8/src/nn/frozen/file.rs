@@ -5,13 +5,14 @@ use std::path::Path;
 
 use burn::tensor::Bytes;
 use burn::tensor::backend::Backend;
+use burn_fp8_core::text::shown;
 use safetensors::Dtype;
 
 use super::record::Fields;
 use super::{FrozenLinear, FrozenLinearRecord};
 use crate::error::Fp8Error;
 use crate::file;
-use crate::file::{Tensors, little_endian, numbers, unexpected};
+use crate::file::{Tensors, little_endian, numbers, parse_block, unexpected};
 
 const WHAT: &str = "file of frozen layers";
 const FORMAT: &str = "burn-fp8 frozen layers";
@@ -21,11 +22,15 @@ const WEIGHT: &str = "weight";
 const WEIGHT_SCALE: &str = "weight_scale";
 const INPUT_SCALE: &str = "input_scale";
 const BIAS: &str = "bias";
+const BLOCK: &str = "weight_block";
+const ACTIVATION: &str = "activation";
 
 /// Writes layers to a safetensors file, whole or not at all.
 ///
 /// For each name it has `NAME.weight`, F8_E4M3 `[d_input, d_output]`, `NAME.weight_scale`, F32 `[1]`, and where the layer has them
-/// `NAME.input_scale`, F32 `[1]`, a static scale, and `NAME.bias`, F32 `[d_output]`.
+/// `NAME.input_scale`, F32 `[1]`, a static scale, and `NAME.bias`, F32 `[d_output]`. Where the weight has a scale for each block, `NAME.weight_scale` is F32
+/// `[⌈d_input / rows⌉, ⌈d_output / columns⌉]`, and the metadata have `NAME.weight_block`: `128x128`, say. Where inputs are scaled neither by a static scale nor
+/// by their amax, the metadata have `NAME.activation`, as JSON.
 ///
 /// # Errors
 /// [`Fp8Error::Invalid`] where a name occurs twice, or names and shapes take more than 16 MiB, [`Fp8Error::Io`] where the file cannot be written.
@@ -108,24 +113,40 @@ fn key(layer: &str, field: &str) -> String {
 fn write(path: &Path, records: &BTreeMap<String, FrozenLinearRecord>) -> Result<(), Fp8Error> {
     let mut numbers = vec![];
     let mut codes = vec![];
+    let mut metadata: Vec<(String, String)> =
+        vec![("format".into(), FORMAT.into()), ("version".into(), VERSION.into())];
     for (name, record) in records {
-        let Fields { d_input, d_output, codes: bytes, weight_scale, input_scale, bias } =
-            record.fields();
-        codes.push((key(name, WEIGHT), vec![*d_input, *d_output], &bytes[..]));
-        numbers.push((key(name, WEIGHT_SCALE), little_endian(&[*weight_scale])));
-        if let Some(scale) = input_scale {
-            numbers.push((key(name, INPUT_SCALE), little_endian(&[*scale])));
+        let fields = record.fields();
+        let shape = [fields.d_input, fields.d_output];
+        codes.push((key(name, WEIGHT), shape.to_vec(), &fields.codes[..]));
+        let mut number = |field, shape, values: &[f32]| {
+            numbers.push((key(name, field), shape, little_endian(values)));
+        };
+        match fields.block {
+            None => number(WEIGHT_SCALE, vec![1], &[fields.weight_scale]),
+            Some(block) => {
+                let grid = [0, 1].map(|dim| shape[dim].div_ceil(block[dim]));
+                number(WEIGHT_SCALE, grid.to_vec(), &fields.scales);
+                metadata.push((key(name, BLOCK), format!("{}x{}", block[0], block[1])));
+            }
         }
-        if let Some(bias) = bias {
-            numbers.push((key(name, BIAS), little_endian(bias)));
+        if let Some(scale) = fields.input_scale {
+            number(INPUT_SCALE, vec![1], &[scale]);
+        }
+        if let Some(bias) = &fields.bias {
+            number(BIAS, vec![bias.len()], bias);
+        }
+        if let Some(activation) = &fields.activation {
+            let json = serde_json::to_string(activation).expect("names and numbers");
+            metadata.push((key(name, ACTIVATION), json));
         }
     }
     let codes =
         codes.iter().map(|(key, shape, bytes)| (&key[..], Dtype::F8_E4M3, shape.clone(), *bytes));
-    let numbers = numbers
-        .iter()
-        .map(|(key, bytes)| (&key[..], Dtype::F32, vec![bytes.len() / 4], &bytes[..]));
-    let metadata = [("format", FORMAT), ("version", VERSION)];
+    let numbers =
+        numbers.iter().map(|(key, shape, bytes)| (&key[..], Dtype::F32, shape.clone(), &bytes[..]));
+    let metadata: Vec<_> =
+        metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     file::write_safetensors(path, WHAT, codes.chain(numbers), &metadata)
 }
 
@@ -153,14 +174,39 @@ fn records(tensors: &Tensors) -> Result<BTreeMap<String, FrozenLinearRecord>, St
             return Err(unexpected(&key(&layer, WEIGHT), &view, "F8_E4M3 [d_input, d_output]"));
         }
         let numbers = |field, len| numbers(tensors, &key(&layer, field), len);
+        let missing = || format!("it has no {}", file::name(&key(&layer, WEIGHT_SCALE)));
+        let block = match tensors.entry(&key(&layer, BLOCK)) {
+            Some(block) => Some(parse_block(block, &key(&layer, WEIGHT_SCALE))?),
+            None => None,
+        };
+        let (weight_scale, scales) = match block {
+            None => (numbers(WEIGHT_SCALE, 1)?.ok_or_else(missing)?[0], vec![]),
+            Some(_) => {
+                let scale = key(&layer, WEIGHT_SCALE);
+                let view = tensors.get(&scale).ok_or_else(missing)?;
+                if view.dtype() != Dtype::F32 || view.shape().len() != 2 {
+                    return Err(unexpected(&scale, &view, "F32 of 2 dimensions"));
+                }
+                (1.0, file::f32s(&view))
+            }
+        };
+        let activation = match tensors.entry(&key(&layer, ACTIVATION)) {
+            Some(json) => Some(serde_json::from_str(json).map_err(|error| {
+                let json = shown(json, file::MAX_TEXT);
+                format!("{} is {json}: {error}", file::name(&key(&layer, ACTIVATION)))
+            })?),
+            None => None,
+        };
         let fields = Fields {
             d_input,
             d_output,
             codes: Bytes::from_bytes_vec(view.data().to_vec()),
-            weight_scale: numbers(WEIGHT_SCALE, 1)?
-                .ok_or_else(|| format!("it has no {}", file::name(&key(&layer, WEIGHT_SCALE))))?[0],
+            weight_scale,
             input_scale: numbers(INPUT_SCALE, 1)?.map(|scale| scale[0]),
             bias: numbers(BIAS, d_output)?,
+            block,
+            scales,
+            activation,
         };
         for field in [WEIGHT, WEIGHT_SCALE, INPUT_SCALE, BIAS] {
             left.remove(&key(&layer, field));

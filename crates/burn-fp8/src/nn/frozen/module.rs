@@ -4,8 +4,8 @@ use burn::module::{
     AutodiffModule, Content, Devices, DisplaySettings, HasAutodiffModule, Module, ModuleDisplay,
     ModuleDisplayDefault, ModuleMapper, ModuleVisitor, Param, ParamId,
 };
+use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{DType, Tensor};
 
 use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear, FrozenLinearRecord};
@@ -41,11 +41,9 @@ impl<B: Backend> Module<B> for FrozenLinear<B> {
     // Something has to be visited: Burn takes an optional module in which visitors find no floats for one without a record,
     // and leaves it as it was when a record is loaded.
     fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
-        let scale =
-            Tensor::from_data([self.weight_scale], (&self.weight.get().device(), DType::F32));
-        let scale = Param::initialized(ParamId::new(), scale);
+        let scale = Param::initialized(ParamId::new(), self.weight.get().scales());
         visitor.enter_module("weight_scale", "Struct:FrozenLinear");
-        visitor.visit_float::<1>(&scale);
+        visitor.visit_float::<2>(&scale);
         visitor.exit_module("weight_scale", "Struct:FrozenLinear");
     }
 
@@ -66,19 +64,14 @@ impl<B: AutodiffBackend> AutodiffModule<B> for FrozenLinear<B> {
     type InnerModule = FrozenLinear<B::InnerBackend>;
 
     fn valid(&self) -> Self::InnerModule {
-        let Self { weight, weight_scale, bias, activation } = self.clone();
-        FrozenLinear {
-            weight: weight.inner(),
-            weight_scale,
-            bias: bias.map(Tensor::inner),
-            activation,
-        }
+        let Self { weight, bias, activation } = self.clone();
+        FrozenLinear { weight: weight.inner(), bias: bias.map(Tensor::inner), activation }
     }
 
     fn from_inner(module: Self::InnerModule) -> Self {
-        let FrozenLinear { weight, weight_scale, bias, activation } = module;
+        let FrozenLinear { weight, bias, activation } = module;
         let bias = bias.map(Tensor::from_inner);
-        Self { weight: Weight::from_inner(&weight), weight_scale, bias, activation }
+        Self { weight: Weight::from_inner(&weight), bias, activation }
     }
 }
 
@@ -89,16 +82,25 @@ impl<B: AutodiffBackend> HasAutodiffModule<B> for FrozenLinear<B::InnerBackend> 
 impl<B: Backend> ModuleDisplayDefault for FrozenLinear<B> {
     fn content(&self, content: Content) -> Option<Content> {
         let [d_input, d_output] = self.dims();
+        let weight = self.weight.get();
+        let weight_scale = match weight.block() {
+            None => format!("{:.3e}", weight.read_scale()),
+            Some([rows, columns]) => format!("for each {rows} × {columns}"),
+        };
         let input_scale = match self.activation {
             ActivationScale::Static(scale) => format!("{scale:.3e}"),
             ActivationScale::Current => "current".into(),
+            ActivationScale::PerToken => "for each row".into(),
+            ActivationScale::Blocks { size, .. } => format!("for each {size} of a row"),
+            ActivationScale::Mx => "MXFP8".into(),
+            ActivationScale::Unquantized => "none".into(),
         };
         content
             .add("d_input", &d_input)
             .add("d_output", &d_output)
             .add("bias", &self.bias.is_some())
             .add("weight", &Fp8Format::E4M3.to_string())
-            .add("weight_scale", &format!("{:.3e}", self.weight_scale))
+            .add("weight_scale", &weight_scale)
             .add("input_scale", &input_scale)
             .optional()
     }

@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use crate::engine::CodesPrimitive;
-use crate::scaled::{Fp8Codes, Fp8Tensor};
+use crate::tensor::Fp8Tensor;
 
 /// A weight `[d_input, d_output]` in the layout that the last product took: row by row for emulated ones, column by column for tensor
 /// cores.
@@ -30,18 +29,13 @@ impl<B: Backend> Weight<B> {
         self.lock().clone()
     }
 
-    /// The codes row by row, of the weight or of its transpose. They stay in this layout.
-    pub(super) fn laid_out(&self, of_transpose: bool) -> CodesPrimitive<B> {
+    /// The weight with its codes row by row, or column by column. They stay in this layout.
+    pub(super) fn laid_out(&self, of_transpose: bool) -> Fp8Tensor<B, 2> {
         let mut held = self.lock();
         if held.is_transposed() != of_transpose {
             *held = held.laid_out(of_transpose);
         }
-        held.codes().codes().clone()
-    }
-
-    /// The codes row by row.
-    pub(super) fn codes(&self) -> Fp8Codes<B, 2> {
-        self.get().laid_out(false).codes().clone()
+        held.clone()
     }
 
     pub(super) fn dims(&self) -> [usize; 2] {
@@ -69,6 +63,7 @@ mod tests {
     use burn_fp8_core::Fp8Format;
 
     use super::*;
+    use crate::engine::Codes;
 
     /// A view would be copied by every product.
     #[test]
@@ -80,13 +75,16 @@ mod tests {
         let column_by_column = [0, 5, 10, 1, 6, 11, 2, 7, 12, 3, 8, 13, 4, 9, 14];
         let row_by_row: [u8; 15] = std::array::from_fn(|code| code as u8);
         for (of_transpose, expected) in [(true, column_by_column), (false, row_by_row)] {
-            let CodesPrimitive::Bytes(codes, _) = weight.laid_out(of_transpose) else {
-                panic!("Flex has u8");
+            let laid_out = weight.laid_out(of_transpose);
+            let codes = match of_transpose {
+                true => &laid_out.matrix().transposed,
+                false => &laid_out.matrix().codes,
             };
+            let Some(Codes::Bytes(codes)) = codes else { panic!("Flex has u8") };
             assert!(codes.layout().is_contiguous());
             assert_eq!(codes.bytes(), expected);
             assert_eq!(weight.get().is_transposed(), of_transpose);
-            assert_eq!(weight.codes().to_bytes(), row_by_row);
+            assert_eq!(weight.get().to_bytes(), row_by_row);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::slot::Slot;
 use super::weight::SharedWeight;
-use crate::engine::{Fp8Engine, Scalar};
+use crate::engine::{Fp8Engine, ScalarOf};
 
 /// What a state holds for a site.
 pub(super) struct SiteState {
@@ -32,7 +32,7 @@ impl SiteState {
         &mut self,
         step: u64,
         history_length: usize,
-        amaxes: [Option<Scalar<B>>; 3],
+        amaxes: [Option<ScalarOf<B>>; 3],
     ) {
         self.history_length = history_length;
         for (slot, amax) in self.slots.iter_mut().zip(amaxes) {

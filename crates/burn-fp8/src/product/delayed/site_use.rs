@@ -11,7 +11,7 @@ use super::state::{DelayedState, Staged, State};
 use super::step::Pass;
 use super::thread::{self, Place};
 use super::weight::{SharedWeight, WeightKey};
-use crate::engine::{Fp8Engine, Scalar, ScaleRule};
+use crate::engine::{Fp8Engine, ScalarOf, ScaleRule, ScaleRuleOf};
 use crate::report::{Site, SiteStatus};
 
 /// One product at a site, from its forward pass to its backward pass.
@@ -95,7 +95,7 @@ impl SiteUse {
         operand: Operand,
         recipe: Recipe,
         device: &B::Device,
-    ) -> ScaleRule<B> {
+    ) -> ScaleRuleOf<B> {
         match self.state.lock().known(self) {
             Some(site) => {
                 let amax = site.slots[operand as usize].amax::<B>(self.delayed, device);
@@ -127,7 +127,7 @@ impl SiteUse {
     }
 
     /// Hands over the amaxes of the input, the weight and the output gradient, when the backward pass has come here.
-    pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<Scalar<B>>; 3]) {
+    pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<ScalarOf<B>>; 3]) {
         self.pass.end();
         let step = &self.pass.step;
         let mut state = self.state.lock();
@@ -164,8 +164,8 @@ mod tests {
             state.next_site(gemm, Recipe::delayed()).expect("delayed")
         };
         let deposit = || {
-            let amaxes = [(); 3].map(|()| Some(Scalar::<Flex>::Host(1.0)));
-            thread::backward(|| site().deposit(amaxes));
+            let amaxes = [(); 3].map(|()| Some(ScalarOf::<Flex>::Host(1.0)));
+            thread::backward(|| site().deposit::<Flex>(amaxes));
         };
         let key = |node, recipe| WeightKey { node, recipe };
         let found =

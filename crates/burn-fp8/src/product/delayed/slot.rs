@@ -7,7 +7,7 @@ use burn::tensor::{Shape, Slice, TensorData, TensorMetadata};
 use burn_fp8_core::{AmaxChoice, AmaxHistory, Delayed};
 
 use crate::engine::tensor::read;
-use crate::engine::{Fp8Engine, Scalar};
+use crate::engine::{Fp8Engine, Scalar, ScalarOf};
 
 /// The history of an operand, and what steps have observed of it, by their ids.
 pub(super) enum Slot {
@@ -51,7 +51,11 @@ impl Slot {
     }
 
     /// The amax that counts.
-    pub(super) fn amax<B: Fp8Engine>(&mut self, delayed: Delayed, device: &B::Device) -> Scalar<B> {
+    pub(super) fn amax<B: Fp8Engine>(
+        &mut self,
+        delayed: Delayed,
+        device: &B::Device,
+    ) -> ScalarOf<B> {
         let Delayed { history_length, amax_choice } = delayed;
         match self {
             Self::Device(slot) => {
@@ -72,7 +76,7 @@ impl Slot {
     }
 
     /// Takes in an amax of a step.
-    pub(super) fn observe<B: Fp8Engine>(&mut self, step: u64, amax: Scalar<B>) {
+    pub(super) fn observe<B: Fp8Engine>(&mut self, step: u64, amax: ScalarOf<B>) {
         match amax {
             Scalar::Host(amax) => {
                 if let Self::Device(slot) = self {

@@ -11,14 +11,14 @@ use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
 use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};
 
 use super::read;
-use crate::engine::Scalar;
+use crate::engine::ScalarOf;
 
 /// How an operand was quantized.
 pub(crate) struct Quantization<B: Backend> {
     /// Its scale; `None` where rows have scales of their own.
-    pub(crate) scale: Option<Scalar<B>>,
+    pub(crate) scale: Option<ScalarOf<B>>,
     /// Its amax, where it was measured.
-    pub(crate) amax: Option<Scalar<B>>,
+    pub(crate) amax: Option<ScalarOf<B>>,
 }
 
 /// A product of a sampled step: where it, and later its backward pass, leave what they see.
@@ -108,9 +108,9 @@ impl Tap {
                 matrix,
                 elements: tensor.shape().num_elements() as u64,
                 format: recipe.formats.of(operand),
-                scale: scale.map(Scalar::read),
+                scale: scale.map(ScalarOf::<B>::read::<B>),
                 // That of a layer is not finite where the tensor is not; nobody measures it where rows have scales of their own.
-                amax: Some(amax.map_or_else(|| read::amax::<B>(&tensor), Scalar::read))
+                amax: Some(amax.map_or_else(|| read::amax::<B>(&tensor), ScalarOf::<B>::read::<B>))
                     .filter(|amax| amax.is_finite())
                     .unwrap_or(largest),
             };

@@ -10,7 +10,6 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::device::capability;
-use crate::engine::backend::Fp8Engine;
 use crate::engine::scalar::Scalar;
 
 /// A device with FP8 tensor cores, and its ordinal.
@@ -29,13 +28,10 @@ pub(super) fn words<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Handle {
 }
 
 /// A scale in a buffer.
-pub(super) fn on_device<B, R: CubeRuntime>(
+pub(super) fn on_device<R: CubeRuntime>(
     client: &ComputeClient<CudaRuntime>,
-    scale: &Scalar<B>,
-) -> Handle
-where
-    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
-{
+    scale: &Scalar<CubeTensor<R>>,
+) -> Handle {
     match scale {
         Scalar::Host(value) => client.create_from_slice(&value.to_ne_bytes()),
         Scalar::Device(tensor) => tensor.handle.clone(),

@@ -10,44 +10,40 @@ use burn_fp8_cublaslt::{Alignment, Error, Launch, Ordering, Pointers, ScaledMatm
 
 use super::buffer::{Device, on_device};
 use super::device::cublaslt;
-use crate::engine::backend::Fp8Engine;
 use crate::engine::capability::Fallback;
 use crate::engine::problem::host_factor;
 use crate::engine::scalar::Scalar;
 
 /// The buffers of a product. Each is as large as the product says.
 #[derive(Clone)]
-pub(in crate::engine::cube) struct Call {
+pub(super) struct Call {
     /// Codes of the left operand, `[M, K]`.
-    pub(in crate::engine::cube) a: Handle,
+    pub(super) a: Handle,
     /// Codes of the right operand, `[N, K]`.
-    pub(in crate::engine::cube) b: Handle,
+    pub(super) b: Handle,
     /// The output.
-    pub(in crate::engine::cube) d: Handle,
+    pub(super) d: Handle,
     pub(super) scale_a: Option<Handle>,
     pub(super) scale_b: Option<Handle>,
-    pub(in crate::engine::cube) inverse_scale_d: Option<Handle>,
-    pub(in crate::engine::cube) amax_d: Option<Handle>,
-    pub(in crate::engine::cube) bias: Option<Handle>,
+    pub(super) inverse_scale_d: Option<Handle>,
+    pub(super) amax_d: Option<Handle>,
+    pub(super) bias: Option<Handle>,
     /// What the product is multiplied by, beside the scales.
     pub(super) alpha: f32,
 }
 
 impl Call {
-    pub(in crate::engine::cube) fn new(a: Handle, b: Handle, d: Handle) -> Self {
+    pub(super) fn new(a: Handle, b: Handle, d: Handle) -> Self {
         let [scale_a, scale_b, inverse_scale_d, amax_d, bias] = [const { None }; 5];
         Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha: 1.0 }
     }
 
     /// The same product times both scales. Those that the host knows travel with the call, unless their product is no normal number.
-    pub(in crate::engine::cube) fn scaled<B, R: CubeRuntime>(
+    pub(super) fn scaled<R: CubeRuntime>(
         self,
         client: &ComputeClient<CudaRuntime>,
-        [a, b]: [&Scalar<B>; 2],
-    ) -> Self
-    where
-        B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>>,
-    {
+        [a, b]: [&Scalar<CubeTensor<R>>; 2],
+    ) -> Self {
         if let Some(alpha) = host_factor([a, b]) {
             return Self { alpha, ..self };
         }
@@ -62,7 +58,7 @@ impl Call {
 /// # Errors
 /// Where cuBLASLt cannot be set up, has no algorithm, or fails. A panic on that thread would lose its words: CubeCL catches it and says
 /// that the thread is gone.
-pub(in crate::engine::cube) fn launch(
+pub(super) fn launch(
     (client, device): Device<'_>,
     problem: ScaledMatmul,
     call: Call,
@@ -132,7 +128,7 @@ fn enqueue(
 }
 
 /// What ran a product, for a report.
-pub(in crate::engine::cube) fn describe(launch: &Launch) -> String {
+pub(super) fn describe(launch: &Launch) -> String {
     match launch.ordering {
         Ordering::Events => launch.algorithm.to_string(),
         Ordering::Synchronize => {

@@ -13,17 +13,17 @@ use burn_fp8_cublaslt as lt;
 use super::device::cublaslt;
 use super::launch::{failed, not_run};
 use crate::engine::capability::Fallback;
-use crate::engine::problem::{NativeOutput, NativeProblem};
-use crate::engine::scaled::Activation;
+use crate::engine::problem::{Problem, ProblemOutput};
+use crate::engine::product::Activation;
 
 /// The product as cuBLASLt is given it: N and K padded, and M for blocks of 128.
-pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
+pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
     let [m, n, k] = problem.shape;
     let [n, padded_k] = [n, k].map(|size| size.next_multiple_of(PADDING) as u64);
     let scales = match problem.blocks {
         None if problem.host_factor => lt::Scales::None,
         None => lt::Scales::PerTensor,
-        Some(blocks) if blocks.iter().all(|block| is_row(*block, k)) => lt::Scales::PerRow,
+        Some([[1, usize::MAX], [1, usize::MAX]]) => lt::Scales::PerRow,
         Some([a, b]) => lt::Scales::Blocks { a: block_scale(a), b: block_scale(b) },
     };
     let multiple = match scales {
@@ -33,8 +33,8 @@ pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
     let m = m.next_multiple_of(multiple);
     let [a, b] = problem.formats;
     let output = match problem.output {
-        NativeOutput::Float(dtype) => data_type(dtype.into()),
-        NativeOutput::Fp8(format) => lt::DataType::Fp8(format),
+        ProblemOutput::Float(dtype) => data_type(dtype.into()),
+        ProblemOutput::Fp8(format) => lt::DataType::Fp8(format),
     };
     lt::ScaledMatmul {
         scales,
@@ -57,11 +57,6 @@ pub(super) fn plan_of(problem: &NativeProblem) -> lt::ScaledMatmul {
     }
 }
 
-/// Whether a block is a row. Those of MXFP8 are blocks, however short the row is.
-fn is_row([across, along]: [usize; 2], k: usize) -> bool {
-    across == 1 && along >= k && along != 32
-}
-
 /// Blocks by their rows, and their elements along K.
 pub(super) fn block_scale(block: [usize; 2]) -> lt::BlockScale {
     match block {
@@ -81,7 +76,7 @@ fn data_type(dtype: DType) -> lt::DataType {
 }
 
 /// Products that were found to have an algorithm, by the ordinal of their device.
-static POSSIBLE: Mutex<Option<HashSet<(usize, NativeProblem)>>> = Mutex::new(None);
+static POSSIBLE: Mutex<Option<HashSet<(usize, Problem)>>> = Mutex::new(None);
 
 /// Whether cuBLASLt has an algorithm for a product, else why not. The thread that feeds the device is asked once for each product:
 /// the caller waits for it then, though not for the device.
@@ -89,7 +84,7 @@ static POSSIBLE: Mutex<Option<HashSet<(usize, NativeProblem)>>> = Mutex::new(Non
 /// `None` where the device is none of CUDA.
 pub(in crate::engine::cube) fn check(
     device: &dyn Any,
-    problem: &NativeProblem,
+    problem: &Problem,
 ) -> Option<Result<(), Fallback>> {
     let device: &CudaDevice = device.downcast_ref()?;
     let key = (device.index, *problem);

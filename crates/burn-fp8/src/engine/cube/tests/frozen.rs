@@ -22,7 +22,7 @@ fn check<B: Fp8Matmul>() {
     for activation in [ActivationScale::Current, ActivationScale::Static(2f32.powi(-6))] {
         let (expected, emulated) = output(&layer::<Flex>(activation), Execution::FakeQuantized);
         let frozen = layer::<B>(activation);
-        let (codes, bytes) = (frozen.codes().to_bytes(), frozen.bytes());
+        let (codes, bytes) = (frozen.tensor().to_bytes(), frozen.bytes());
         let clone = frozen.clone();
 
         let pretend = pretend_tensor_cores();
@@ -38,10 +38,10 @@ fn check<B: Fp8Matmul>() {
 
         // The weight has been moved; it is the same one, held once, also that of the clone.
         for layer in [&frozen, &clone] {
-            assert_eq!(layer.codes().to_bytes(), codes);
+            assert_eq!(layer.tensor().to_bytes(), codes);
             assert_eq!((layer.dims(), layer.bytes()), (DIMS, bytes));
             let restored = FrozenLinear::<B>::from_record(layer.to_record(), &Default::default());
-            assert_eq!(restored.codes().to_bytes(), codes);
+            assert_eq!(restored.tensor().to_bytes(), codes);
         }
         let moved = frozen.clone().with_activation(ActivationScale::Current).expect("valid");
         assert_eq!(values(moved.weight()), values(layer::<Flex>(activation).weight()));

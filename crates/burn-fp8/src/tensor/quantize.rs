@@ -3,13 +3,13 @@
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, Scaling};
 
-use super::codes::Fp8Codes;
-use super::scales::{BlockScales, Shown, check_block, grid};
-use super::tensor::{Fp8Tensor, invalid};
+use super::tensor::{Fp8Tensor, Shown, check_block, grid, invalid};
+use crate::engine::portable::codes;
 use crate::engine::tensor::{constant, primitive};
-use crate::engine::{BlockCodes, Fp8Engine, QuantizeBlocks, Scalar, ScaleRule, portable};
+use crate::engine::{
+    Fp8Engine, Matrix, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf, WHOLE, Wanted, usable,
+};
 use crate::error::Fp8Error;
-use crate::product;
 
 impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     /// Quantizes with current scaling: the scale is `amax / max` of the format, over the finite elements of the tensor; 1 where those
@@ -19,7 +19,7 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     /// in E5M2. Nothing is read back from the device. The codes take one byte an element where the device has u8 or the backend packs them, as CUDA,
     /// Wgpu and their like do; else their values stay in f32 ([`bytes_held`](Self::bytes_held) tells, and codes made [from bytes](Self::from_bytes) take one byte there too).
     pub fn quantize(tensor: Tensor<B, D>, format: Fp8Format) -> Self {
-        Self::quantize_by(tensor, format, ScaleRule::Current(Recipe::current()))
+        Self::quantize_by(tensor, format, ScaleRule::Current(Recipe::current()), WHOLE)
     }
 
     /// Quantizes with a given scale, an `f32` or a tensor `[1]`: a static one, or one of earlier tensors.
@@ -32,11 +32,13 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     pub fn quantize_with(
         tensor: Tensor<B, D>,
         format: Fp8Format,
-        scale: impl Into<Scalar<B>>,
+        scale: impl Into<ScalarOf<B>>,
     ) -> Result<Self, Fp8Error> {
-        let scale = scale.into().moved_to(&tensor.device());
+        let (scale, device) = (scale.into(), tensor.device());
         scale.check_scale("the scale").map_err(invalid)?;
-        Ok(Self::quantize_by(tensor, format, ScaleRule::Given(scale, Overflow::SaturateFinite)))
+        let scale = scale.map(|scale| B::float_to_device(scale, &device));
+        let rule = ScaleRule::Given(scale, Overflow::SaturateFinite);
+        Ok(Self::quantize_by(tensor, format, rule, WHOLE))
     }
 
     /// Quantizes with a scale for each row, the elements along the last dimension: `amax / max` of the row's finite elements.
@@ -46,8 +48,7 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     /// # Errors
     /// [`Fp8Error::Invalid`] where the tensor has one dimension.
     pub fn quantize_rows(tensor: Tensor<B, D>, format: Fp8Format) -> Result<Self, Fp8Error> {
-        let columns = tensor.dims()[D - 1].max(1);
-        Self::quantize_blocks(tensor, format, [1, columns], Recipe::current())
+        Self::quantize_blocks(tensor, format, [1, usize::MAX], Recipe::current())
     }
 
     /// Quantizes with a scale for each block of the last two dimensions, given as its rows and columns; blocks at their ends are cut off.
@@ -95,38 +96,36 @@ impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
                 Shown(block)
             )));
         }
-        product::usable::<B>(&device);
         if tensor.shape().num_elements() == 0 {
-            let codes = Fp8Codes::from_bytes(vec![], dims, format, &device)?;
             let scales = Tensor::zeros(grid(dims, block), &device);
-            return Self::from_blocks(codes, scales, block);
+            return Self::from_blocks(vec![], dims, format, scales, block, &device);
         }
-        let tensor = match tensor.dtype() {
-            DType::F64 => tensor.cast(FloatDType::F32),
-            _ => tensor,
-        };
-        let request = QuantizeBlocks { block, format, recipe };
-        let BlockCodes { codes, scales, .. } =
-            B::fp8_quantize_blocks(primitive(constant(tensor)), request);
-        let codes = Fp8Codes::new(portable::compact::<B>(codes, format), format);
-        Ok(Self::of_blocks(codes, BlockScales { scales, block }))
+        Ok(Self::quantize_by(tensor, format, ScaleRule::Current(recipe), block))
     }
 
-    fn quantize_by(tensor: Tensor<B, D>, format: Fp8Format, scale: ScaleRule<B>) -> Self {
-        product::usable::<B>(&tensor.device());
+    fn quantize_by(
+        tensor: Tensor<B, D>,
+        format: Fp8Format,
+        rule: ScaleRuleOf<B>,
+        block: [usize; 2],
+    ) -> Self {
+        let device = tensor.device();
+        usable::<B>(&device).unwrap_or_else(|error| panic!("{error}"));
         if tensor.shape().num_elements() == 0 {
-            let codes = Fp8Codes::from_bytes(vec![], tensor.dims(), format, &tensor.device());
-            let scale = match scale {
+            let scale = match rule {
                 ScaleRule::Given(scale, _) => scale,
                 _ => Scalar::Host(1.0),
             };
-            return Self::new(codes.expect("no bytes for no elements"), scale);
+            return Self::from_bytes(vec![], tensor.dims(), format, scale, &device)
+                .expect("no bytes for no elements");
         }
         let tensor = match tensor.dtype() {
             DType::F64 => tensor.cast(FloatDType::F32),
             _ => tensor,
         };
-        let (codes, scale) = B::fp8_quantize_codes(primitive(constant(tensor)), format, scale);
-        Self::new(Fp8Codes::new(portable::compact::<B>(codes, format), format), scale)
+        let request = Request { format, block, rule, wanted: Wanted::Codes };
+        let matrix = B::fp8_quantize(primitive(constant(tensor)), request);
+        let codes = matrix.codes.map(|codes| codes::compact::<B>(codes, format));
+        Self::new(Matrix { codes, ..matrix })
     }
 }

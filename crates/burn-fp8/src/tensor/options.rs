@@ -1,10 +1,11 @@
-//! What a scaled product is to do beside multiplying.
+//! What a scaled product is to do beside multiplying, and what it returns.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8_core::Fp8Format;
 
-use crate::engine::{Activation, OutputType, Scalar};
+use super::tensor::Fp8Tensor;
+use crate::engine::{Activation, OutputType, ScalarOf};
 
 /// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, a bias, an activation, the amax.
 ///
@@ -32,7 +33,7 @@ use crate::engine::{Activation, OutputType, Scalar};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ScaledMatmulOptions<B: Backend> {
-    pub(super) output: OutputType<B>,
+    pub(super) output: OutputType<B::FloatTensorPrimitive>,
     pub(super) bias: Option<Tensor<B, 1>>,
     pub(super) activation: Activation,
     pub(super) amax: bool,
@@ -58,11 +59,11 @@ impl<B: Backend> ScaledMatmulOptions<B> {
     /// f32: this is what cuBLASLt takes as `D_SCALE` and XLA's `__cublas$lt$matmul$f8` as `d_scale`. So codes may differ by one from those of
     /// [`Fp8Tensor::quantize_with`](crate::Fp8Tensor::quantize_with), which divides, unless the scale is a power of two. Values beyond the largest number,
     /// infinities too, become that (clamping); NaN stays NaN.
-    pub fn fp8(format: Fp8Format, scale: impl Into<Scalar<B>>) -> Self {
+    pub fn fp8(format: Fp8Format, scale: impl Into<ScalarOf<B>>) -> Self {
         Self::of(OutputType::Fp8 { format, scale: scale.into() })
     }
 
-    fn of(output: OutputType<B>) -> Self {
+    fn of(output: OutputType<B::FloatTensorPrimitive>) -> Self {
         let activation = Activation::None;
         Self { output, bias: None, activation, amax: false, fast_accumulation: false }
     }
@@ -86,5 +87,54 @@ impl<B: Backend> ScaledMatmulOptions<B> {
     /// Lets the tensor cores sum with fewer bits, as PyTorch's `use_fast_accum`. Emulated products sum in f32 with it and without.
     pub fn with_fast_accumulation(self) -> Self {
         Self { fast_accumulation: true, ..self }
+    }
+}
+
+/// What [`scaled_matmul`](crate::scaled_matmul) returns.
+#[derive(Clone, Debug)]
+pub struct ScaledOutput<B: Backend> {
+    /// The result `[M, N]`.
+    pub d: ScaledMatrix<B>,
+    /// Its largest magnitude before output scale and rounding, f32 `[1]`, on the device; where it was
+    /// [asked for](crate::ScaledMatmulOptions::with_amax).
+    pub amax: Option<Tensor<B, 1>>,
+}
+
+/// The result of a scaled product, of the type that was asked for.
+#[derive(Clone, Debug)]
+pub enum ScaledMatrix<B: Backend> {
+    /// In F32, BF16 or F16.
+    Float(Tensor<B, 2>),
+    /// In FP8, with the scale that was given.
+    Fp8(Fp8Tensor<B, 2>),
+}
+
+impl<B: Backend> ScaledOutput<B> {
+    /// The result as a float tensor.
+    ///
+    /// # Panics
+    /// Where the output is FP8.
+    #[track_caller]
+    pub fn into_float(self) -> Tensor<B, 2> {
+        match self.d {
+            ScaledMatrix::Float(tensor) => tensor,
+            ScaledMatrix::Fp8(tensor) => {
+                panic!("the output is {}, not float: use into_fp8()", tensor.format())
+            }
+        }
+    }
+
+    /// The result as an FP8 tensor.
+    ///
+    /// # Panics
+    /// Where the output is not FP8.
+    #[track_caller]
+    pub fn into_fp8(self) -> Fp8Tensor<B, 2> {
+        match self.d {
+            ScaledMatrix::Fp8(tensor) => tensor,
+            ScaledMatrix::Float(tensor) => {
+                panic!("the output is {:?}, not FP8: use into_float()", tensor.dtype())
+            }
+        }
     }
 }

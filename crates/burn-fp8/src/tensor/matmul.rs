@@ -4,20 +4,17 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
-use super::blocks::{self, Runner};
-use super::codes::Fp8Codes;
-use super::options::ScaledMatmulOptions;
-use super::output::{ScaledMatrix, ScaledOutput};
-use super::scales::Scales;
-use super::tensor::Fp8Tensor;
-use crate::config::{self, Execution, Fp8Config};
+use super::options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};
+use super::tensor::{Fp8Tensor, Shown};
+use crate::config::{self, Fp8Config};
+use crate::engine::portable::codes;
 use crate::engine::tensor::primitive;
 use crate::engine::{
-    Capability, NativeProblem, OutputType, Scalar, ScaledOperand, ScaledProduct, ScaledRequest,
-    ScaledValues, portable,
+    Epilogue, Kind, Matrix, Operand, OutputType, Product, Run, Scalar, Target, WHOLE, blocks_of,
+    check as check_product, has_tensor_cores_for, multiply,
 };
 use crate::error::Fp8Error;
-use crate::product::{self, Fp8Products};
+use crate::product::Fp8Products;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 
 /// The largest scale of an FP8 output: that of its reciprocal, which the product is multiplied by, is still a normal f32.
@@ -92,93 +89,56 @@ pub fn scaled_matmul<B: Fp8Products>(
 ) -> Result<ScaledOutput<B>, Fp8Error> {
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
-    B::fp8_usable(&device)?;
     let Fp8Config { execution, native_blocks, .. } = config::current().config;
-    let unavailable = |reason| Fp8Error::NativeUnavailable { backend: B::name(&device), reason };
-    if execution == Execution::Native
-        && let Capability::FakeQuantized { reason } = product::capability::<B>(&device)
-    {
-        return Err(unavailable(reason.into_owned()));
-    }
+    let matrices = [a.matrix(), b.matrix()];
+    let blocks = matrices.map(|matrix| matrix.scales.block());
+    let are_powers_of_two = matrices.iter().all(|matrix| matrix.scales.are_powers_of_two());
+    let kind = Kind::of_matrices(blocks, gemm.k, are_powers_of_two);
+    let target = Target::of::<B>(&device, kind, execution, native_blocks)?;
 
-    let output = match options.output.clone() {
-        OutputType::Fp8 { format, scale } => {
-            OutputType::Fp8 { format, scale: scale.moved_to(&device) }
-        }
-        output => output,
-    };
     let note = new_note();
-    let request = ScaledRequest {
-        output: output.clone(),
+    let epilogue = Epilogue {
+        output: options.output.clone().map(|scale| B::float_to_device(scale, &device)),
         bias: options.bias.clone().map(primitive),
         activation: options.activation,
         amax: options.amax,
+    };
+    let run = Run {
+        target,
         fast_accumulation: options.fast_accumulation,
         otherwise: execution.otherwise(),
         note: note.clone(),
     };
-    let scaled = |tensor: &Fp8Tensor<B, 2>, of_transpose| match tensor.as_they_lie() {
-        Scales::One(scale) => Some(ScaledOperand {
-            codes: tensor.row_major(of_transpose),
-            format: tensor.format(),
-            scale: scale.clone(),
-        }),
-        Scales::Blocks(_) => None,
-    };
-    let ScaledProduct { values, amax } = match (scaled(a, false), scaled(b, true)) {
-        (Some(lhs), Some(rhs)) => {
-            if execution == Execution::Native {
-                let problem = NativeProblem::of_scaled([&lhs, &rhs], &request);
-                B::fp8_check_native(&device, &problem)
-                    .map_err(|fallback| unavailable(fallback.to_string()))?;
-            }
-            match execution {
-                Execution::FakeQuantized => B::fp8_scaled_matmul_emulated(lhs, rhs, request),
-                _ => B::fp8_scaled_matmul(lhs, rhs, request),
-            }
-        }
-        _ => {
-            let capability = match execution {
-                Execution::FakeQuantized => {
-                    Capability::FakeQuantized { reason: "asked for".into() }
-                }
-                _ => product::capability::<B>(&device),
-            };
-            let runner = Runner::of(&capability, native_blocks);
-            blocks::multiply([a, b], runner, request)
-                .map_err(|fallback| unavailable(fallback.to_string()))?
-        }
-    };
+    let [lhs, rhs] = matrices.map(|matrix| Operand::Matrix(matrix.clone()));
+    check_product::<B>([&lhs, &rhs], &epilogue, &run).map_err(|fallback| {
+        Fp8Error::NativeUnavailable { backend: B::name(&device), reason: fallback.to_string() }
+    })?;
+    let Product { result, amax } = multiply::<B>(lhs, rhs, epilogue, run);
 
     if let Some(note) = note {
         let operand = |(operand, dim): (&Fp8Tensor<B, 2>, usize)| {
-            let format = operand.format();
-            match operand.as_they_lie() {
-                Scales::One(scale) => PendingOperand::per_tensor::<B>(format, scale.clone(), None),
-                Scales::Blocks(scales) => {
-                    let dim = if operand.is_transposed() { 1 - dim } else { dim };
-                    let granularity = scales.granularity(gemm.k, dim);
-                    let scales = scales.scales.clone();
-                    PendingOperand::of_scales::<B>(format, granularity, scales, None)
-                }
-            }
+            let (format, scales) = (operand.format(), operand.matrix().scales.clone());
+            PendingOperand::new::<B>(format, operand.granularity(dim), scales, None)
         };
         report::record(|| Pending {
             kind: ProductKind::ScaledMatmul,
             role: GemmRole::Output,
             gemm,
-            operands: Some([(a, blocks::SUMMED[0]), (b, blocks::SUMMED[1])].map(operand)),
+            // The left operand is summed along its columns, the right one along its rows.
+            operands: Some([(a, 1), (b, 0)].map(operand)),
             site: None,
             ran: PendingRan::noted::<B>(&note, device.clone()),
         });
     }
-    let float = |tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor));
-    let d = match (values, output) {
-        (ScaledValues::Codes(codes), OutputType::Fp8 { format, scale }) => ScaledMatrix::Fp8(
-            Fp8Tensor::new(Fp8Codes::new(portable::compact::<B>(codes, format), format), scale),
-        ),
-        (ScaledValues::Float(tensor), OutputType::Float(_)) => ScaledMatrix::Float(float(tensor)),
-        _ => unreachable!("a backend gives the type of output that it was asked for"),
+    let d = match result {
+        Operand::Matrix(matrix) => {
+            let format = matrix.format;
+            let codes = matrix.codes.map(|codes| codes::compact::<B>(codes, format));
+            ScaledMatrix::Fp8(Fp8Tensor::new(Matrix { codes, ..matrix }))
+        }
+        Operand::Float(tensor) => {
+            ScaledMatrix::Float(Tensor::from_primitive(TensorPrimitive::Float(tensor)))
+        }
     };
     let amax = amax.map(|amax| Tensor::from_primitive(TensorPrimitive::Float(amax)));
     Ok(ScaledOutput { d, amax })
@@ -209,7 +169,7 @@ fn check<B: Fp8Products>(
             b.device()
         ));
     }
-    let in_blocks = blocks::check([a, b], k)?;
+    let in_blocks = check_blocks([a, b], k)?;
     if in_blocks && matches!(options.output, OutputType::Fp8 { .. }) {
         return Err(
             "operands with several scales give no FP8 output: take float output, and quantize that"
@@ -223,20 +183,49 @@ fn check<B: Fp8Products>(
                 .into(),
         );
     }
-    check_output(&options.output, formats, &device)?;
+    check_output::<B>(&options.output, formats, &device)?;
     if options.amax && matches!(options.output, OutputType::Float(_)) {
         return Err(
             "amax comes with FP8 output only; with float output take it from the result: d.abs().max()".into()
         );
     }
     if let Some(bias) = &options.bias {
-        check_bias(bias, n, &options.output, &device)?;
+        check_bias::<B>(bias, n, &options.output, &device)?;
     }
     Ok(Gemm::matrix(m, n, k))
 }
 
+/// Whether a product has several scales for each operand, else one; or why there is none of such two operands.
+fn check_blocks<B: Backend>([a, b]: [&Fp8Tensor<B, 2>; 2], k: usize) -> Result<bool, String> {
+    let blocks = [a, b].map(|operand| operand.matrix().scales.block());
+    let Some(of_operands) = blocks_of(blocks, k) else { return Ok(false) };
+    let shown = |operand: &Fp8Tensor<B, 2>| match operand.block() {
+        Some(block) => format!("a scale for each block {}", Shown(block)),
+        None => "one scale".into(),
+    };
+    if blocks.contains(&WHOLE) {
+        return Err(format!(
+            "the left operand has {}, the right one {}: both have one scale, or both have several",
+            shown(a),
+            shown(b)
+        ));
+    }
+    // Blocks of 32 or 128 that hold all of a row are rows, too.
+    let is_row = |[across, along]: [usize; 2]| across == 1 && along >= k;
+    match has_tensor_cores_for(of_operands) || of_operands.into_iter().all(is_row) {
+        true => Ok(true),
+        false => {
+            let [of_a, of_b] = [a, b].map(|operand| Shown(operand.block().expect("several")));
+            Err(format!(
+                "blocks {of_a} of the left operand, {of_b} of the right one [K, N]: possible are rows times columns (1×K and K×1), 1×32 times 32×1, and \
+                 1×128 or 128×128 times 128×1 or 128×128, but not 128×128 on both sides"
+            ))
+        }
+    }
+}
+
 fn check_output<B: Backend>(
-    output: &OutputType<B>,
+    output: &OutputType<B::FloatTensorPrimitive>,
     formats: [Fp8Format; 2],
     device: &B::Device,
 ) -> Result<(), String> {
@@ -269,7 +258,7 @@ fn check_output<B: Backend>(
 fn check_bias<B: Fp8Products>(
     bias: &Tensor<B, 1>,
     n: usize,
-    output: &OutputType<B>,
+    output: &OutputType<B::FloatTensorPrimitive>,
     device: &B::Device,
 ) -> Result<(), String> {
     let ([len], dtype) = (bias.dims(), bias.dtype());

@@ -9,13 +9,12 @@ use burn_fp8_core::Fp8Format;
 use burn_fp8_core::text::shown;
 use safetensors::Dtype;
 
-use super::codes::Fp8Codes;
 use super::tensor::Fp8Tensor;
 use crate::engine::check_scale;
 use crate::engine::tensor;
 use crate::error::Fp8Error;
 use crate::file;
-use crate::file::{Tensors, little_endian, number, unexpected};
+use crate::file::{Tensors, little_endian, number, parse_block, unexpected};
 
 const WHAT: &str = "file of FP8 tensors";
 const FORMAT: &str = "burn-fp8 tensors";
@@ -170,9 +169,11 @@ fn tensor<B: Backend, const D: usize>(
     };
     let key = scale_key(name);
     if let Some(block) = file.entry(&format!("{name}{BLOCK}")) {
-        let codes = Fp8Codes::from_bytes(view.data().to_vec(), shape, format, device)
-            .map_err(|error| error.to_string())?;
-        return in_blocks(file, &key, codes, block);
+        let [rows, columns] = parse_block(block, &key)?;
+        let scales = scales(file, &key, device)?;
+        let bytes = view.data().to_vec();
+        return Fp8Tensor::from_blocks(bytes, shape, format, scales, [rows, columns], device)
+            .map_err(|error| error.to_string());
     }
     let scale = number(file, &key)?.ok_or_else(|| format!("it has no {}", file::name(&key)))?;
     check_scale(&shown(&key, file::MAX_NAME), scale)?;
@@ -180,18 +181,12 @@ fn tensor<B: Backend, const D: usize>(
         .map_err(|error| error.to_string())
 }
 
-/// Codes with the scales of their blocks, given as the metadata has them.
-fn in_blocks<B: Backend, const D: usize>(
+/// The scales of the blocks of a tensor.
+fn scales<B: Backend, const D: usize>(
     file: &Tensors,
     key: &str,
-    codes: Fp8Codes<B, D>,
-    block: &str,
-) -> Result<Fp8Tensor<B, D>, String> {
-    let sizes = block.split_once('x').map(|(rows, columns)| [rows, columns].map(str::parse));
-    let Some([Ok(rows), Ok(columns)]) = sizes else {
-        let block = shown(block, file::MAX_TEXT);
-        return Err(format!("its blocks of {} are {block}, not ROWSxCOLUMNS", file::name(key)));
-    };
+    device: &B::Device,
+) -> Result<Tensor<B, D>, String> {
     let view = file.get(key).ok_or_else(|| format!("it has no {}", file::name(key)))?;
     let (Dtype::F32, Ok(shape)) = (view.dtype(), <[usize; D]>::try_from(view.shape())) else {
         return Err(unexpected(key, &view, &format!("F32 of {D} dimensions")));
@@ -200,9 +195,7 @@ fn in_blocks<B: Backend, const D: usize>(
     for scale in &scales {
         check(&shown(key, file::MAX_NAME), *scale, true)?;
     }
-    let device = codes.device();
-    let scales = Tensor::from_data(TensorData::new(scales, shape), (&device, DType::F32));
-    Fp8Tensor::from_blocks(codes, scales, [rows, columns]).map_err(|error| error.to_string())
+    Ok(Tensor::from_data(TensorData::new(scales, shape), (device, DType::F32)))
 }
 
 fn read_scales<B: Backend, const D: usize>(q: &Fp8Tensor<B, D>) -> Vec<f32> {

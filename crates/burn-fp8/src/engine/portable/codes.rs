@@ -1,0 +1,411 @@
+//! Codes in their forms: bytes, packed words, values.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Overflow, slice};
+
+use super::scale;
+use crate::engine::matrix::Codes;
+use crate::engine::tensor::{join as join_floats, matrix_shape, read};
+
+type CodesOf<B> = Codes<FloatTensor<B>, IntTensor<B>>;
+
+/// Codes given row by row, as small as the device can hold them.
+pub(crate) fn from_bytes<B: Backend>(
+    bytes: Vec<u8>,
+    shape: Shape,
+    format: Fp8Format,
+    device: &B::Device,
+) -> CodesOf<B> {
+    if B::supports_dtype(device, DType::U8) {
+        Codes::Bytes(B::int_from_data(TensorData::new(bytes, shape), device))
+    } else if B::supports_dtype(device, DType::I32) {
+        from_words::<B>(&bytes, shape, device)
+    } else {
+        let mut values = vec![0.0; bytes.len()];
+        slice::decode(&bytes, 1.0, format, &mut values);
+        Codes::Values(B::float_from_data(TensorData::new(values, shape), device))
+    }
+}
+
+/// Four codes to an i32, the first in its lowest byte.
+pub(crate) fn from_words<B: Backend>(bytes: &[u8], shape: Shape, device: &B::Device) -> CodesOf<B> {
+    let word = |codes: &[u8]| {
+        let mut bytes = [0; 4];
+        bytes[..codes.len()].copy_from_slice(codes);
+        i32::from_le_bytes(bytes)
+    };
+    let mut words: Vec<_> = bytes.chunks(4).map(word).collect();
+    if words.is_empty() {
+        // Not every backend has tensors without elements.
+        words.push(0);
+    }
+    let len = words.len();
+    Codes::Packed(B::int_from_data(TensorData::new(words, [len]), device), shape)
+}
+
+/// The codes row by row, one byte each. Waits for the device.
+pub(crate) fn into_bytes<B: Backend>(codes: CodesOf<B>, format: Fp8Format) -> Vec<u8> {
+    match codes {
+        Codes::Bytes(codes) => read_codes::<B>(codes).to_vec().expect("codes are u8"),
+        Codes::Packed(words, shape) => {
+            let mut bytes = bytes_of::<B>(words);
+            bytes.truncate(shape.num_elements());
+            bytes
+        }
+        Codes::Padded(words, [rows, columns]) => {
+            let [padded, words_of_row] = words.shape().dims();
+            let bytes = bytes_of::<B>(words);
+            let lines = bytes.chunks(4 * words_of_row).take(rows.min(padded));
+            lines.flat_map(|line| line[..columns].to_vec()).collect()
+        }
+        Codes::Values(values) => {
+            let encode = |value: f32| format.encode(value, Overflow::NonSaturating);
+            read::<B>(values).into_iter().map(encode).collect()
+        }
+    }
+}
+
+fn bytes_of<B: Backend>(words: IntTensor<B>) -> Vec<u8> {
+    let words: Vec<i32> = read_codes::<B>(words).to_vec().expect("packed codes are i32");
+    words.into_iter().flat_map(i32::to_le_bytes).collect()
+}
+
+fn read_codes<B: Backend>(codes: IntTensor<B>) -> TensorData {
+    burn::tensor::try_read_sync(B::int_into_data(codes))
+        .expect("codes are read where blocking on the device is possible")
+        .expect("codes can be read from their device")
+}
+
+/// The same codes, row by row in memory. A transpose may be a view.
+pub(crate) fn contiguous<B: Backend>(codes: CodesOf<B>) -> CodesOf<B> {
+    // Flat tensors are no views; Burn has no operation for it.
+    let flat = Shape::new([codes.shape().num_elements()]);
+    match codes {
+        Codes::Bytes(codes) => {
+            let shape = codes.shape();
+            Codes::Bytes(B::int_reshape(B::int_reshape(codes, flat), shape))
+        }
+        Codes::Values(values) => {
+            let shape = values.shape();
+            Codes::Values(B::float_reshape(B::float_reshape(values, flat), shape))
+        }
+        packed => packed,
+    }
+}
+
+/// The same codes, their leading dimensions joined.
+pub(crate) fn join<B: Backend>(codes: CodesOf<B>) -> CodesOf<B> {
+    match codes {
+        Codes::Bytes(codes) => {
+            let joined = Shape::new(matrix_shape(&codes));
+            Codes::Bytes(B::int_reshape(codes, joined))
+        }
+        Codes::Packed(words, shape) => {
+            let columns = shape[shape.num_dims() - 1];
+            Codes::Packed(words, Shape::new([shape.num_elements() / columns, columns]))
+        }
+        Codes::Values(values) => Codes::Values(join_floats::<B>(values)),
+        padded @ Codes::Padded(..) => padded,
+    }
+}
+
+/// The numbers that codes stand for, f32.
+pub(crate) fn values<B: Backend>(codes: CodesOf<B>, format: Fp8Format) -> FloatTensor<B> {
+    match codes {
+        Codes::Values(values) => values,
+        Codes::Bytes(codes) => {
+            let shape = codes.shape();
+            look_up::<B>(codes, shape, format)
+        }
+        Codes::Packed(words, shape) => {
+            let codes = unpack::<B>(words, shape.num_elements());
+            look_up::<B>(codes, shape, format)
+        }
+        Codes::Padded(words, shape) => {
+            let padded = unpadded::<B>(words);
+            let values = values::<B>(padded, format);
+            let [rows, columns] = shape;
+            B::float_slice(values, &[Slice::from(0..rows), Slice::from(0..columns)])
+        }
+    }
+}
+
+/// Padded codes as packed ones, padding and all.
+pub(crate) fn unpadded<B: Backend>(words: IntTensor<B>) -> CodesOf<B> {
+    let [rows, words_of_row] = words.shape().dims();
+    let flat = B::int_reshape(words, Shape::new([rows * words_of_row]));
+    Codes::Packed(flat, Shape::new([rows, 4 * words_of_row]))
+}
+
+/// Codes of one byte each in place of values, where the device has u8. Nothing is read back.
+pub(crate) fn compact<B: Backend>(codes: CodesOf<B>, format: Fp8Format) -> CodesOf<B> {
+    match codes {
+        Codes::Values(values)
+            if B::supports_dtype(&B::float_device(&values), DType::U8)
+                && values.shape().num_elements() > 0 =>
+        {
+            Codes::Bytes(encode::<B>(values, format))
+        }
+        codes => codes,
+    }
+}
+
+/// The codes of the transpose of a matrix.
+pub(crate) fn transpose<B: Backend>(codes: CodesOf<B>) -> CodesOf<B> {
+    match codes {
+        Codes::Bytes(codes) => Codes::Bytes(B::int_transpose(codes)),
+        Codes::Values(values) => Codes::Values(B::float_transpose(values)),
+        Codes::Packed(words, shape) => {
+            let [rows, columns] = shape.dims();
+            let transposed = Shape::new([columns, rows]);
+            if shape.num_elements() == 0 {
+                return Codes::Packed(words, transposed);
+            }
+            let codes = B::int_reshape(unpack::<B>(words, shape.num_elements()), shape);
+            let elements = Shape::new([rows * columns]);
+            let codes = B::int_reshape(B::int_transpose(codes), elements);
+            Codes::Packed(pack::<B>(codes), transposed)
+        }
+        Codes::Padded(words, [rows, columns]) => match transpose::<B>(unpadded::<B>(words)) {
+            Codes::Packed(words, shape) => {
+                let [padded, padded_columns] = shape.dims();
+                let words = B::int_reshape(words, Shape::new([padded, padded_columns / 4]));
+                Codes::Padded(words, [columns, rows])
+            }
+            _ => unreachable!("packed codes stay packed"),
+        },
+    }
+}
+
+/// The codes in i32 words with four of them each, the first in the lowest byte.
+fn unpack<B: Backend>(words: IntTensor<B>, elements: usize) -> IntTensor<B> {
+    let len = words.shape().num_elements();
+    let word = B::int_reshape(words, Shape::new([len, 1]));
+    let bytes = (0..4).map(|byte| {
+        let shifted = B::bitwise_right_shift_scalar(word.clone(), (8 * byte).into());
+        B::bitwise_and_scalar(shifted, 0xFF.into())
+    });
+    let codes = B::int_reshape(B::int_cat(bytes.collect(), 1), Shape::new([4 * len]));
+    B::int_slice(codes, &[Slice::new(0, Some(elements as isize), 1)])
+}
+
+/// The inverse of [`unpack`]: codes `[n]` in i32 become words.
+fn pack<B: Backend>(codes: IntTensor<B>) -> IntTensor<B> {
+    let elements = codes.shape().num_elements();
+    let words = elements.div_ceil(4);
+    let device = B::int_device(&codes);
+    let codes = match 4 * words - elements {
+        0 => codes,
+        spare => {
+            let zeros = B::int_zeros(Shape::new([spare]), &device, IntDType::I32);
+            B::int_cat(vec![codes, zeros], 0)
+        }
+    };
+    let codes = B::int_reshape(codes, Shape::new([words, 4]));
+    let byte = |byte: isize| {
+        let column = [Slice::full(), Slice::new(byte, Some(byte + 1), 1)];
+        let codes = B::int_slice(codes.clone(), &column);
+        let codes = match byte {
+            // The highest byte has the sign of the word: some backends do not let a shift change it.
+            3 => {
+                let flipped = B::bitwise_xor_scalar(codes, 0x80.into());
+                B::int_sub_scalar(flipped, 0x80.into())
+            }
+            _ => codes,
+        };
+        B::bitwise_left_shift_scalar(codes, (8 * byte as i32).into())
+    };
+    let packed = (1..4).fold(byte(0), |word, index| B::bitwise_or(word, byte(index)));
+    B::int_reshape(packed, Shape::new([words]))
+}
+
+/// The codes of numbers of a format, u8. NaN has the code that [`Fp8Format::encode`] gives it, without a sign.
+///
+/// Magnitudes ascend with their codes, so each bit of a code, from the highest one, is set where the magnitude is not below the number
+/// that the bits so far and this one stand for. NaN numbers are not: the comparison is false.
+fn encode<B: Backend>(values: FloatTensor<B>, format: Fp8Format) -> IntTensor<B> {
+    let (device, shape) = (B::float_device(&values), values.shape());
+    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let flat = Shape::new([shape.num_elements()]);
+    let values = B::float_reshape(values, flat.clone());
+    let magnitude = scale::magnitude::<B>(values.clone());
+    let table: Vec<f32> = (0..0x80).map(|code| format.decode(code)).collect();
+    let table = B::float_from_data(TensorData::new(table, [0x80]), &device);
+    let mut codes = B::int_zeros(flat, &device, settings.int_dtype);
+    for bit in (0..7).rev().map(|bit| 1 << bit) {
+        let with_bit = B::int_add_scalar(codes.clone(), bit.into());
+        let bound = B::float_select(table.clone(), 0, with_bit.clone());
+        let set = B::float_greater_equal(magnitude.clone(), bound, settings.bool_dtype);
+        codes = B::int_mask_where(codes, set, with_bit);
+    }
+    let number = B::float_lower_equal_elem(magnitude, f32::INFINITY.into(), settings.bool_dtype);
+    let nan = format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F;
+    codes = B::int_mask_fill(codes, B::bool_not(number), i32::from(nan).into());
+    // A zero has its sign in its reciprocal.
+    let zero = B::float_equal_elem(values.clone(), 0f32.into(), settings.bool_dtype);
+    let signed = B::float_mask_where(values.clone(), zero, B::float_recip(values));
+    let negative = B::float_lower_elem(signed, 0f32.into(), settings.bool_dtype);
+    let negated = B::int_add_scalar(codes.clone(), 0x80.into());
+    let codes = B::int_mask_where(codes, negative, negated);
+    B::int_reshape(B::int_cast(codes, IntDType::U8), shape)
+}
+
+/// The numbers of codes of any integer type.
+fn look_up<B: Backend>(codes: IntTensor<B>, shape: Shape, format: Fp8Format) -> FloatTensor<B> {
+    let device = B::int_device(&codes);
+    if shape.num_elements() == 0 {
+        return B::float_zeros(shape, &device, FloatDType::F32);
+    }
+    let indices = match B::supports_dtype(&device, DType::I32) {
+        true => IntDType::I32,
+        false => burn::tensor::get_device_settings::<B>(&device).int_dtype,
+    };
+    let codes = B::int_reshape(codes, Shape::new([shape.num_elements()]));
+    let table: Vec<f32> = (0..=u8::MAX).map(|code| format.decode(code)).collect();
+    let table = B::float_from_data(TensorData::new(table, [256]), &device);
+    B::float_reshape(B::float_select(table, 0, B::int_cast(codes, indices)), shape)
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    #[cfg(feature = "ndarray")]
+    use burn::backend::NdArray;
+    use burn::backend::{Autodiff, Flex};
+
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::backend::Fp8Backend;
+    use crate::engine::{Fp8Engine, Matrix, Scalar, Scales};
+    use crate::tensor::Fp8Tensor;
+
+    fn tensor<B: Backend, const D: usize>(codes: CodesOf<B>, format: Fp8Format) -> Fp8Tensor<B, D> {
+        Fp8Tensor::new(Matrix::new(codes, Scales::One(Scalar::Host(1.0)), format))
+    }
+
+    fn bits<const D: usize>(values: Tensor<impl Backend, D>) -> Vec<u32> {
+        let values: Vec<f32> = values.into_data().to_vec().expect("values are f32");
+        values.iter().map(|x| if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }).collect()
+    }
+
+    /// Every code, in every form that a backend may hold them in, is the number that the core decodes.
+    fn check_forms<B: Fp8Engine>() {
+        let device = Default::default();
+        // Not a multiple of four, and more than one dimension.
+        let bytes: Vec<u8> = (0..=255).chain([0x38, 0xC0]).collect();
+        let shape = || Shape::new([2, 3, 43]);
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let mut values = vec![0.0; bytes.len()];
+            slice::decode(&bytes, 1.0, format, &mut values);
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values.clone(), shape()), &device);
+            let forms = [
+                (Codes::Bytes(as_u8), bytes.len()),
+                (from_words::<B>(&bytes, shape(), &device), bytes.len().next_multiple_of(4)),
+                (Codes::Values(as_f32), 4 * bytes.len()),
+            ];
+            let expected: Vec<_> =
+                values.iter().map(|x| if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }).collect();
+            for (codes, held) in forms {
+                let is_values = matches!(codes, Codes::Values(_));
+                let codes = tensor::<B, 3>(codes, format).to_device(&device);
+                assert_eq!((codes.dims(), codes.bytes_held()), ([2, 3, 43], held));
+                assert_eq!(bits(codes.values()), expected, "{format}");
+                if !is_values {
+                    assert_eq!(codes.to_bytes(), bytes);
+                }
+            }
+            let held =
+                Fp8Tensor::<B, 3>::from_bytes(bytes.clone(), [2, 3, 43], format, 1.0, &device)
+                    .expect("they fill the shape");
+            assert_eq!((held.bytes_held(), held.to_bytes()), (bytes.len(), bytes.clone()));
+        }
+        for (bytes, shape) in [(vec![1; 5], [2, 3]), (vec![], [1, 1]), (vec![1], [usize::MAX, 3])] {
+            let error = Fp8Tensor::<B, 2>::from_bytes(bytes, shape, Fp8Format::E4M3, 1.0, &device);
+            assert!(error.unwrap_err().to_string().contains("do not fill the shape"));
+        }
+        let empty = from_words::<B>(&[], Shape::new([0, 3]), &device);
+        let empty = tensor::<B, 2>(empty, Fp8Format::E4M3);
+        assert_eq!((empty.values().dims(), empty.to_bytes()), ([0, 3], vec![]));
+    }
+
+    /// The transpose of a matrix of codes, in every form, of sizes that leave bytes of the last word to spare and that do not.
+    fn check_transposes<B: Fp8Engine>() {
+        let (device, format) = (Default::default(), Fp8Format::E4M3);
+        for [rows, columns] in [[1, 1], [3, 5], [4, 6], [16, 3], [7, 32], [0, 3]] {
+            let bytes: Vec<u8> = (0..rows * columns).map(|code| (code * 37) as u8 & 0xF7).collect();
+            let expected: Vec<u8> = (0..columns)
+                .flat_map(|column| bytes.iter().skip(column).step_by(columns).copied())
+                .collect();
+            let shape = || Shape::new([rows, columns]);
+            let values = bytes.iter().map(|code| format.decode(*code)).collect::<Vec<_>>();
+            let as_u8 = B::int_from_data(TensorData::new(bytes.clone(), shape()), &device);
+            let as_f32 = B::float_from_data(TensorData::new(values, shape()), &device);
+            for codes in [
+                Codes::Bytes(as_u8),
+                from_words::<B>(&bytes, shape(), &device),
+                Codes::Values(as_f32),
+            ] {
+                let transposed = tensor::<B, 2>(transpose::<B>(codes), format);
+                assert_eq!(transposed.dims(), [columns, rows]);
+                assert_eq!(transposed.to_bytes(), expected);
+            }
+        }
+    }
+
+    /// Every number of both formats, compacted, has its own code again; NaN has one.
+    fn check_compact<B: Fp8Engine>() {
+        let device = Default::default();
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let codes: Vec<u8> = (0..=255).collect();
+            let values: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
+            let values = B::float_from_data(TensorData::new(values, [2, 128]), &device);
+            let compact = compact::<B>(Codes::Values(values), format);
+            assert!(matches!(compact, Codes::Bytes(..)), "the device has u8");
+            let bytes = tensor::<B, 2>(compact, format).to_bytes();
+            for (code, byte) in codes.into_iter().zip(bytes) {
+                let expected = match format.is_nan(code) {
+                    true => format.encode(f32::NAN, Overflow::NonSaturating) & 0x7F,
+                    false => code,
+                };
+                assert_eq!(byte & 0x7F, expected & 0x7F, "{format} {code:#x}");
+                assert!(format.is_nan(code) || byte == code, "{format} {code:#x}: {byte:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_compact_to_their_codes() {
+        check_compact::<Flex>();
+        #[cfg(feature = "ndarray")]
+        {
+            check_compact::<NdArray>();
+            check_compact::<Fp8Backend<Autodiff<NdArray>>>();
+        }
+    }
+
+    #[test]
+    fn transposes_move_every_code() {
+        check_transposes::<Flex>();
+        check_transposes::<Fp8Backend<Autodiff<Flex>>>();
+        #[cfg(feature = "ndarray")]
+        check_transposes::<NdArray>();
+    }
+
+    #[test]
+    fn every_form_holds_every_code() {
+        check_forms::<Flex>();
+        check_forms::<Fp8Backend<Flex>>();
+        check_forms::<Autodiff<Flex>>();
+        check_forms::<Fp8Backend<Autodiff<Flex>>>();
+    }
+
+    #[cfg(feature = "ndarray")]
+    #[test]
+    fn every_form_holds_every_code_on_ndarray() {
+        check_forms::<NdArray>();
+        check_forms::<Fp8Backend<Autodiff<NdArray>>>();
+    }
+}

@@ -1,0 +1,92 @@
+//! Rounding to the values of a format, in tensor operations.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{BoolDType, FloatDType, TensorMetadata};
+use burn_fp8_core::Fp8Format;
+
+use super::scale;
+
+/// What becomes of an infinite input.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Infinite {
+    /// The largest number.
+    Saturates,
+    /// NaN in E4M3, infinite in E5M2.
+    StaysVisible,
+}
+
+/// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even, saturating. Where the input is NaN the
+/// result is. Zeros keep their sign.
+///
+/// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent, so dividing by it is
+/// exact. Rounding uses `floor` and comparisons only:
+/// what `round` does with ties differs between backends, and the usual trick of adding and subtracting a large number does
+/// not survive compilers that rearrange floats.
+pub(super) fn round<B: Backend>(
+    x: FloatTensor<B>,
+    input: FloatTensor<B>,
+    format: Fp8Format,
+    infinite: Infinite,
+) -> FloatTensor<B> {
+    let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
+    let clipped = B::float_clamp_max(scale::magnitude::<B>(x.clone()), format.max().into());
+    let (steps, quanta) = in_quanta::<B>(clipped, format, bool_dtype);
+    let floor = B::float_floor(steps.clone());
+    let fraction = B::float_sub(steps, floor.clone());
+    let half_floor = B::float_mul_scalar(floor.clone(), 0.5f32.into());
+    let odd = B::float_not_equal(half_floor.clone(), B::float_floor(half_floor), bool_dtype);
+    let above = B::float_greater_elem(fraction.clone(), 0.5f32.into(), bool_dtype);
+    let tie = B::float_equal_elem(fraction, 0.5f32.into(), bool_dtype);
+    let up = B::bool_or(above, B::bool_and(tie, odd));
+    let next = B::float_add_scalar(floor.clone(), 1f32.into());
+    let rounded = B::float_mul(B::float_mask_where(floor, up, next), quanta);
+
+    let negative = B::float_lower_elem(x.clone(), 0f32.into(), bool_dtype);
+    let negated = B::float_neg(rounded.clone());
+    let signed = B::float_mask_where(rounded, negative, negated);
+    let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
+    let signed = B::float_mask_where(signed, zero, x);
+
+    // The comparison is false for NaN, and for infinities where they are excluded.
+    let largest = match infinite {
+        Infinite::Saturates => f32::INFINITY,
+        Infinite::StaysVisible => f32::MAX,
+    };
+    let magnitude = scale::magnitude::<B>(input.clone());
+    let kept = B::float_lower_equal_elem(magnitude, largest.into(), bool_dtype);
+    let non_finite = B::bool_not(kept);
+    match format {
+        Fp8Format::E4M3 => B::float_mask_fill(signed, non_finite, f32::NAN.into()),
+        Fp8Format::E5M2 => B::float_mask_where(signed, non_finite, input),
+    }
+}
+
+/// Every magnitude in units of its quantum, and the quantum. All operations are exact.
+///
+/// Divides by powers of two, in descending steps, until what is left lies in [1, 2): the mantissa. Subnormals have the quantum of the
+/// smallest normal numbers.
+fn in_quanta<B: Backend>(
+    magnitude: FloatTensor<B>,
+    format: Fp8Format,
+    bool_dtype: BoolDType,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let device = B::float_device(&magnitude);
+    let normal = format.min_positive_normal();
+    let smallest = format.min_positive_subnormal();
+    let subnormal = B::float_lower_elem(magnitude.clone(), normal.into(), bool_dtype);
+    let in_smallest = B::float_mul_scalar(magnitude.clone(), (1.0 / smallest).into());
+
+    let mut mantissa = B::float_mul_scalar(magnitude.clone(), (1.0 / normal).into());
+    let mut quanta = B::float_full(magnitude.shape(), smallest.into(), &device, FloatDType::F32);
+    // Exponents span less than 2^exponent_bits; the largest step is half of that.
+    for step in (0..format.exponent_bits()).rev().map(|bit| 2f32.powi(1 << bit)) {
+        let above = B::float_greater_equal_elem(mantissa.clone(), step.into(), bool_dtype);
+        let lowered = B::float_mul_scalar(mantissa.clone(), (1.0 / step).into());
+        let raised = B::float_mul_scalar(quanta.clone(), step.into());
+        mantissa = B::float_mask_where(mantissa, above.clone(), lowered);
+        quanta = B::float_mask_where(quanta, above, raised);
+    }
+    let steps = B::float_mul_scalar(mantissa, (1.0 / format.epsilon()).into());
+    (B::float_mask_where(steps, subnormal, in_smallest), quanta)
+}

@@ -1,0 +1,206 @@
+//! A product: what a backend is asked for, and what it answers.
+
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{FloatDType, TensorMetadata};
+use burn_fp8_core::Fp8Format;
+
+use super::backend::Fp8Engine;
+use super::launch::{LaunchNote, Otherwise, refusal};
+use super::matrix::Matrix;
+use super::problem::Problem;
+use super::scalar::Scalar;
+use super::target::Target;
+
+/// An operand of a product, or its result.
+#[derive(Clone, Debug)]
+pub enum Operand<F, I> {
+    /// In FP8.
+    Matrix(Matrix<F, I>),
+    /// As it is.
+    Float(F),
+}
+
+/// An [`Operand`] of a backend.
+pub type OperandOf<B> = Operand<FloatTensor<B>, IntTensor<B>>;
+
+/// What is made of a product: `activation(product × scales + bias)` in f32, then the type of the result.
+#[derive(Clone, Debug)]
+pub struct Epilogue<F> {
+    /// The type of the result.
+    pub output: OutputType<F>,
+    /// A bias `[N]`: BF16 or F16 as cuBLASLt wants it, or F32 where the device has not got that. Not tracked.
+    pub bias: Option<F>,
+    /// What is applied after the bias.
+    pub activation: Activation,
+    /// Whether the amax is wanted.
+    pub amax: bool,
+}
+
+/// An [`Epilogue`] of a backend.
+pub type EpilogueOf<B> = Epilogue<FloatTensor<B>>;
+
+/// The type of the result of a product.
+#[derive(Clone, Copy, Debug)]
+pub enum OutputType<F> {
+    /// F32, BF16 or F16.
+    Float(FloatDType),
+    /// FP8.
+    Fp8 {
+        /// The format.
+        format: Fp8Format,
+        /// The dequantization multiplier of the result: its reciprocal is cuBLASLt's `D_SCALE`.
+        scale: Scalar<F>,
+    },
+}
+
+/// What is applied to each element after the bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: the approximation of cuBLASLt and of JAX's `gelu(approximate=True)`, not the error
+    /// function that [`burn::tensor::activation::gelu`] has.
+    Gelu,
+}
+
+/// How a product is run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What runs it.
+    pub target: Target,
+    /// Whether tensor cores may sum with fewer bits.
+    pub fast_accumulation: bool,
+    /// What becomes of it where the target turns out not to take it.
+    pub otherwise: Otherwise,
+    /// Where it leaves what ran it, if anybody wants to know.
+    pub note: Option<LaunchNote>,
+}
+
+/// A product, as asked for.
+#[derive(Clone, Debug)]
+pub struct Product<F, I> {
+    /// The result `[…, M, N]`: of the type that was asked for, in FP8 codes row by row.
+    pub result: Operand<F, I>,
+    /// Its largest magnitude before it is scaled and rounded, f32 `[1]`, where it was asked for.
+    pub amax: Option<F>,
+}
+
+/// A [`Product`] of a backend.
+pub type ProductOf<B> = Product<FloatTensor<B>, IntTensor<B>>;
+
+impl<F, I> Operand<F, I> {
+    /// The same operand, its tensors handed through `float` and `int`, in a fixed order.
+    pub fn map<G, J, X>(
+        self,
+        context: &mut X,
+        float: impl Fn(&mut X, F) -> G,
+        int: impl Fn(&mut X, I) -> J,
+    ) -> Operand<G, J> {
+        match self {
+            Self::Matrix(matrix) => Operand::Matrix(matrix.map(context, float, int)),
+            Self::Float(tensor) => Operand::Float(float(context, tensor)),
+        }
+    }
+
+    /// The float tensor. Panics where the operand is in FP8: a backend gives what it was asked for.
+    pub(crate) fn into_float(self) -> F {
+        match self {
+            Self::Float(tensor) => tensor,
+            Self::Matrix(_) => unreachable!("a float was asked for"),
+        }
+    }
+}
+
+impl<F> OutputType<F> {
+    /// The same type, the tensor of its scale handed through `float`.
+    pub fn map<G>(self, float: impl FnOnce(F) -> G) -> OutputType<G> {
+        match self {
+            Self::Float(dtype) => OutputType::Float(dtype),
+            Self::Fp8 { format, scale } => OutputType::Fp8 { format, scale: scale.map(float) },
+        }
+    }
+}
+
+impl<F> Epilogue<F> {
+    /// The product itself, of this type.
+    pub const fn float(dtype: FloatDType) -> Self {
+        let output = OutputType::Float(dtype);
+        Self { output, bias: None, activation: Activation::None, amax: false }
+    }
+
+    /// The same epilogue, its tensors handed through `float`, in a fixed order.
+    pub fn map<G, X>(self, context: &mut X, float: impl Fn(&mut X, F) -> G) -> Epilogue<G> {
+        let Self { output, bias, activation, amax } = self;
+        let output = output.map(|scale| float(context, scale));
+        let bias = bias.map(|bias| float(context, bias));
+        Epilogue { output, bias, activation, amax }
+    }
+}
+
+impl<F, I> Product<F, I> {
+    /// The same product, its tensors handed through `float` and `int`, in a fixed order.
+    pub fn map<G, J, X>(
+        self,
+        context: &mut X,
+        float: impl Fn(&mut X, F) -> G,
+        int: impl Fn(&mut X, I) -> J,
+    ) -> Product<G, J> {
+        let result = self.result.map(context, &float, &int);
+        Product { result, amax: self.amax.map(|amax| float(context, amax)) }
+    }
+}
+
+impl Run {
+    /// Emulated, and nobody is told.
+    pub const fn emulated() -> Self {
+        Self {
+            target: Target::Emulation(None),
+            fast_accumulation: false,
+            otherwise: Otherwise::Emulate,
+            note: None,
+        }
+    }
+}
+
+/// Multiplies `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one rank, whose leading dimensions broadcast.
+///
+/// Panics, on this thread, where tensor cores must run it and cannot: Fusion runs products on a thread of its own, whose panics nobody sees.
+pub(crate) fn multiply<B: Fp8Engine>(
+    lhs: OperandOf<B>,
+    rhs: OperandOf<B>,
+    epilogue: EpilogueOf<B>,
+    run: Run,
+) -> ProductOf<B> {
+    if let Err(fallback) = check::<B>([&lhs, &rhs], &epilogue, &run) {
+        panic!("{}", refusal(&fallback));
+    }
+    B::fp8_multiply(lhs, rhs, epilogue, run)
+}
+
+/// Whether tensor cores have an algorithm for a product that nothing else may run, else why not.
+pub(crate) fn check<B: Fp8Engine>(
+    operands: [&OperandOf<B>; 2],
+    epilogue: &EpilogueOf<B>,
+    run: &Run,
+) -> Result<(), super::capability::Fallback> {
+    match (operands, &run.target, run.otherwise) {
+        ([Operand::Matrix(lhs), Operand::Matrix(rhs)], Target::TensorCores, Otherwise::Refuse) => {
+            let problem = Problem::new::<B>([lhs, rhs], epilogue, run.fast_accumulation);
+            B::fp8_check(&lhs.device::<B>(), &problem)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A product in high precision, as the backend multiplies by itself.
+pub(crate) fn multiply_high<B: Fp8Engine>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let epilogue = Epilogue::float(lhs.dtype().into());
+    let [lhs, rhs] = [lhs, rhs].map(Operand::Float);
+    B::fp8_multiply(lhs, rhs, epilogue, Run::emulated()).result.into_float()
+}

@@ -1,0 +1,155 @@
+//! The product of a frozen layer: an input, quantized as the layer says, times a weight that is in FP8 already.
+
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, TensorMetadata};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKind, Recipe};
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Activations;
+use crate::engine::{
+    Epilogue, Execution, Fp8Engine, Matrix, MatrixOf, Operand, Request, Run, Scalar, ScaleRule,
+    Target, WHOLE, multiply as multiply_operands,
+};
+use crate::product::Measured;
+use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
+
+const FORMAT: Fp8Format = Fp8Format::E4M3;
+
+/// How the inputs of a frozen layer are scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationScale {
+    /// By this scale, the dequantization multiplier: `x ≈ code × scale`. Finite values beyond 448 times the scale become
+    /// that; infinite ones and NaN become NaN.
+    Static(f32),
+    /// By the amax of each input, which takes one more read of it.
+    Current,
+    /// By the amax of each row of an input: a scale for each token.
+    PerToken,
+    /// By the amax of each `size` elements of a row.
+    Blocks {
+        /// The elements of a block.
+        size: usize,
+        /// Whether scales are rounded up to powers of two.
+        power_of_two: bool,
+    },
+    /// MXFP8: by the amax of each 32 elements of a row, rounded to a power of two.
+    Mx,
+    /// Not at all: inputs are multiplied as they are, in f32.
+    Unquantized,
+}
+
+/// As checkpoints declare it.
+impl From<Activations> for ActivationScale {
+    fn from(activations: Activations) -> Self {
+        match activations {
+            Activations::None => Self::Unquantized,
+            Activations::Static(scale) => Self::Static(scale),
+            Activations::PerTensor => Self::Current,
+            Activations::PerToken => Self::PerToken,
+            Activations::Blocks { size, power_of_two } => Self::Blocks { size, power_of_two },
+            Activations::Mx => Self::Mx,
+            other => unreachable!("{other:?} is no scheme of this version"),
+        }
+    }
+}
+
+/// How the product of a frozen layer is run.
+#[derive(Clone, Debug)]
+pub struct FrozenOptions {
+    /// How the input is scaled.
+    pub(crate) activation: ActivationScale,
+    /// What a trace calls the scales of the weight.
+    pub(crate) granularity: Granularity,
+    pub(crate) target: Target,
+    pub(crate) execution: Execution,
+}
+
+impl ActivationScale {
+    /// The elements of an input `[M, K]` that share a scale.
+    pub(crate) fn block(self) -> [usize; 2] {
+        match self {
+            Self::Static(_) | Self::Current | Self::Unquantized => WHOLE,
+            Self::PerToken => [1, usize::MAX],
+            Self::Blocks { size, .. } => [1, size],
+            Self::Mx => [1, 32],
+        }
+    }
+
+    /// How its scales follow from amaxes.
+    pub(crate) fn recipe(self) -> Recipe {
+        match self {
+            Self::Static(_) | Self::Current | Self::Unquantized => Recipe::current(),
+            Self::PerToken => Recipe::rowwise(),
+            Self::Blocks { power_of_two, .. } => {
+                Recipe::blockwise().with_power_of_two(power_of_two)
+            }
+            Self::Mx => Recipe::mxfp8(),
+        }
+    }
+}
+
+/// `x` `[M, K]` times `weight` `[K, N]`.
+pub(super) fn multiply<B: Fp8Engine>(
+    x: FloatTensor<B>,
+    weight: MatrixOf<B>,
+    options: &FrozenOptions,
+) -> FloatTensor<B> {
+    let FrozenOptions { activation, granularity, target, execution } = options;
+    let dtype = FloatDType::from(x.dtype());
+    if *activation == ActivationScale::Unquantized {
+        let operands = [Operand::Float(B::float_cast(x, FloatDType::F32)), Operand::Matrix(weight)];
+        let [x, weight] = operands;
+        let epilogue = Epilogue::float(dtype);
+        return multiply_operands::<B>(x, weight, epilogue, Run::emulated()).result.into_float();
+    }
+    let rule = match activation {
+        ActivationScale::Static(scale) => {
+            ScaleRule::Given(Scalar::Host(*scale), Overflow::SaturateFinite)
+        }
+        activation => ScaleRule::Current(activation.recipe()),
+    };
+    let wanted = target.wanted(true, false, burn_fp8_core::Layouts::Rows);
+    let request = Request { format: FORMAT, block: activation.block(), rule, wanted };
+    let gemm = {
+        let ([m, k], [_, n]) = (x.shape().dims(), weight.shape().dims());
+        Gemm::matrix(m, n, k)
+    };
+    let input = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
+    let note = new_note();
+    if let Some(note) = &note {
+        let ran = PendingRan::noted::<B>(note, weight.device::<B>());
+        let of_weight = PendingOperand::new::<B>(FORMAT, *granularity, weight.scales.clone(), None);
+        let operands = [input.pending(activation.recipe().granularity()), of_weight];
+        report::record(|| Pending {
+            kind: ProductKind::Linear,
+            role: GemmRole::Output,
+            gemm,
+            operands: Some(operands),
+            site: None,
+            ran,
+        });
+    }
+    let run = Run {
+        target: target.clone(),
+        fast_accumulation: input.matrix.scales.block() == WHOLE && weight.scales.block() == WHOLE,
+        otherwise: execution.otherwise(),
+        note,
+    };
+    let [input, weight] = [input.matrix, weight].map(Operand::Matrix);
+    multiply_operands::<B>(input, weight, Epilogue::float(dtype), run).result.into_float()
+}
+
+/// `output_grad` `[M, N]` times `weight` transposed, `[N, K]`: the gradient is not quantized, the codes are multiplied where they lie.
+pub(super) fn x_backward<B: Fp8Engine>(
+    output_grad: FloatTensor<B>,
+    weight: MatrixOf<B>,
+) -> FloatTensor<B> {
+    let dtype = FloatDType::from(output_grad.dtype());
+    let weight: Matrix<_, _> = weight.transpose::<B>();
+    let output_grad = B::float_cast(output_grad, FloatDType::F32);
+    let [output_grad, weight] = [Operand::Float(output_grad), Operand::Matrix(weight)];
+    let epilogue = Epilogue::float(dtype);
+    multiply_operands::<B>(output_grad, weight, epilogue, Run::emulated()).result.into_float()
+}
