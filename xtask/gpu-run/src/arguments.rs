@@ -1,14 +1,13 @@
 //! The command line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 
 /// Checks that this machine has what is needed, validates burn-fp8 on its GPU, then measures it
 ///
-/// Writes results.json, table.txt, table.md and a log for each phase into the output folder, and all of them once more as
-/// results.tar.gz.
+/// Writes results.json, table.txt, table.md and a log for each phase into the output folder.
 ///
 /// Uses the first GPU of CUDA_VISIBLE_DEVICES, numbered as nvidia-smi numbers them, or else the first of compute capability 8.9.
 ///
@@ -52,30 +51,16 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Where results go.
-    pub(crate) fn out(&self) -> &Path {
-        self.out.as_deref().unwrap_or(Path::new("burn-fp8-gpu-results"))
-    }
-
     /// Within what all phases have to end.
     pub(crate) fn limit(&self) -> Option<Duration> {
-        let seconds = self.seconds.filter(|seconds| *seconds > 0).or(self.quick.then_some(480));
+        let seconds = self.seconds.or(self.quick.then_some(480)).filter(|seconds| *seconds > 0);
         seconds.map(Duration::from_secs)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use clap::{CommandFactory, Parser};
-
-    use super::Arguments;
-
-    #[test]
-    fn clap_accepts_the_definition() {
-        Arguments::command().debug_assert();
-    }
+    use super::*;
 
     #[test]
     fn quick_ends_within_eight_minutes_unless_told_otherwise() {

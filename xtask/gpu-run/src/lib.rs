@@ -5,23 +5,17 @@
 
 mod arguments;
 mod host;
-pub mod interrupt;
-mod known;
 mod log;
-mod phases;
 mod plan;
 mod process;
-mod results;
-mod selection;
 mod session;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 pub use arguments::Arguments;
-use host::Findings;
-use selection::Selection;
+use host::Machine;
 use session::Session;
 
 /// Exit status: everything passed.
@@ -34,55 +28,44 @@ const CANNOT: u8 = 2;
 /// Checks this machine and runs what the arguments ask for. Returns the exit status: 0 all passed; 1 something failed, was cut short,
 /// or missed a target; 2 this machine lacks something, or a phase is unknown.
 ///
-/// `archive` is the folder with `bin/`; without one there is nothing to run yet, and only the machine is checked. `command` is what
-/// the report says was called.
+/// `archive` is the folder with `bin/`; without one there is nothing to run yet, and only the command line and the machine are
+/// checked. `command` is what the report says was called.
 ///
 /// # Errors
-/// If the output folder cannot be written.
+/// If the output folder cannot be written, or signals cannot be listened for.
 pub fn run(arguments: &Arguments, archive: Option<&Path>, command: &str) -> Result<u8> {
-    let selection = match Selection::new(arguments, archive) {
-        Ok(selection) => selection,
+    let phases = match plan::wanted(arguments, archive.unwrap_or(Path::new(""))) {
+        Ok(phases) => phases,
         Err(error) => {
             eprintln!("{error}; see --help");
             return Ok(CANNOT);
         }
     };
-    if arguments.list && !arguments.check_only {
-        let Some(archive) = archive else { return Ok(PASSED) };
-        plan::list(archive);
+    if arguments.list {
+        for phase in phases.iter().filter(|_| archive.is_some()) {
+            println!("{} (group {})", phase.name, phase.group.name());
+        }
         return Ok(PASSED);
     }
-    let Findings { machine, missing, notes } = host::check(arguments, archive)?;
-    for note in notes {
+    let machine = Machine::find(&arguments.python)?;
+    for note in &machine.search.notes {
         eprintln!("note: {note}");
     }
-    if !missing.is_empty() && !arguments.list {
+    if !machine.search.missing.is_empty() {
         eprintln!("This machine cannot run burn-fp8 natively. Missing:");
-        for entry in &missing {
-            eprintln!("  - {}\n      {}", entry.what, entry.why);
+        for (what, why) in &machine.search.missing {
+            eprintln!("  - {what}\n      {why}");
         }
         return Ok(CANNOT);
     }
     if let Some(device) = &machine.device {
         println!("This machine has what is needed. Device {device}");
     }
-    if arguments.check_only {
-        return Ok(PASSED);
+    let Some(archive) = archive.filter(|_| !arguments.check_only) else { return Ok(PASSED) };
+    process::listen().context("cannot listen for signals")?;
+    let mut session = Session::begin(arguments, &phases, archive, &machine, command)?;
+    if session.device() {
+        phases.iter().for_each(|phase| session.phase(phase));
     }
-    let Some(archive) = archive.filter(|archive| archive.join("bin/burn-fp8-gpu").is_file()) else {
-        eprintln!(
-            "{} has no programs: build them with `cargo xtask gpu`, or unpack an archive of `cargo xtask gpu-bundle`",
-            archive.map_or_else(
-                || "this folder".into(),
-                |archive| archive.join("bin").display().to_string()
-            )
-        );
-        return Ok(CANNOT);
-    };
-    let mut session = Session::begin(arguments, selection, archive, &machine, command)?;
-    if !session.device() {
-        return Ok(FAILED);
-    }
-    plan::run(&mut session, &machine);
     Ok(if session.finish() { PASSED } else { FAILED })
 }

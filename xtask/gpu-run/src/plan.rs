@@ -1,16 +1,15 @@
-//! What runs, in which order.
+//! What runs, in which order: phases, each a program with a limit of time.
 
-use std::ffi::OsString;
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
 
-use crate::host::{Machine, Torch};
-use crate::phases::{Half, OTHERS, Phase, TEST_PROGRAMS, TESTS, modules, prefix_of, tests_of};
-use crate::session::{Outcome, Session};
+use crate::arguments::Arguments;
+use crate::process::Environment;
 
-/// CubeCL is to search for its fastest kernels over few classes of shapes: compiling them is most of what tests take.
-const FEW_SHAPES: &[(&str, &str)] = &[("CUBECL_AUTOTUNE_LEVEL", "minimal")];
+/// Test programs, each with a phase for every module. A program's phases are called as it is, without `-tests`.
+const TEST_PROGRAMS: [&str; 3] =
+    ["burn-fp8-cublaslt-tests", "burn-fp8-kernels-tests", "burn-fp8-tests"];
 
 /// The program whose tests compute-sanitizer watches.
 const SANITIZED: &str = "burn-fp8-tests";
@@ -22,290 +21,261 @@ const SANITIZER: [(&str, &[&str]); 3] = [
     ("initcheck", &["codes::unfused::of_joined_dimensions"]),
 ];
 
-/// Prints the phases, each with its group.
-pub fn list(archive: &Path) {
-    for program in TEST_PROGRAMS {
-        let tests = tests_of(archive, program);
-        for (module, _) in modules(&tests) {
-            println!("{} (group {TESTS})", name_of(program, module));
+/// What a benchmark gets in its arguments for the seconds that it has.
+pub const SECONDS: &str = "{seconds}";
+
+/// A configuration that has no emulation: its file and its text.
+pub const NATIVE: (&str, &str) = ("digits.json", "{\"execution\": \"native\"}\n");
+
+/// A command that runs for a limited time.
+pub struct Phase {
+    pub name: String,
+    pub group: Group,
+    pub work: Work,
+    /// At most.
+    pub seconds: u64,
+    /// Words that show that it ran on tensor cores, and how often at least it prints them: what emulates where it must not ends well, too.
+    pub evidence: Option<(&'static str, usize)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Tests,
+    Sanitizer,
+    Accuracy,
+    Examples,
+    Peers,
+    Bench,
+}
+
+pub enum Work {
+    Run(Program, Vec<String>),
+    /// Left out, since it is not asked for; why.
+    Skip(String),
+    /// Left out though it should have run; why.
+    Lose(String),
+}
+
+/// What a phase starts.
+#[derive(Clone, Copy)]
+pub enum Program {
+    /// A program of the archive.
+    Own(&'static str),
+    /// The same, watched by a tool of compute-sanitizer.
+    Watched(&'static str, &'static str),
+    /// A script of the archive, run by the Python that has torch.
+    Script(&'static str),
+}
+
+impl Group {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tests => "tests",
+            Self::Sanitizer => "sanitizer",
+            Self::Accuracy => "accuracy",
+            Self::Examples => "examples",
+            Self::Peers => "peers",
+            Self::Bench => "bench",
         }
-        if tests.is_empty() {
-            eprintln!("{}: {}", prefix_of(program), without_tests(archive, program));
-        }
     }
-    for (phase, group) in OTHERS {
-        println!("{phase} (group {group})");
+
+    pub fn is_benchmark(self) -> bool {
+        matches!(self, Self::Peers | Self::Bench)
     }
 }
 
-/// Runs all phases that are wanted.
-pub fn run(session: &mut Session<'_>, machine: &Machine) {
-    for program in TEST_PROGRAMS {
-        tests(session, program);
+impl Phase {
+    fn new(name: impl Into<String>, group: Group, seconds: u64, work: Work) -> Self {
+        Self { name: name.into(), group, work, seconds, evidence: None }
     }
-    sanitizer(session, machine);
-    accuracy(session, machine);
-    examples(session);
-    benchmarks(session, machine);
-    // What was written for torch's comparison is large and of no further use.
-    let _ = fs::remove_dir_all(session.results.folder().join("accuracy"));
-}
 
-fn name_of(program: &str, module: &str) -> String {
-    let prefix = prefix_of(program);
-    if module.is_empty() { prefix.to_owned() } else { format!("{prefix}:{module}") }
-}
-
-fn without_tests(archive: &Path, program: &str) -> String {
-    if archive.join("bin").join(program).is_file() {
-        "the program lists no tests".to_owned()
-    } else {
-        format!("there is no bin/{program}")
+    /// Whether it is meant by a name on the command line: its own, its group's, that of its test program, or that of a module of a
+    /// program whose modules are not known.
+    fn is_called(&self, name: &str) -> bool {
+        let program = self.name.split(':').next();
+        let module = name.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix(':'));
+        [Some(self.name.as_str()), Some(self.group.name()), program].contains(&Some(name))
+            || (matches!(self.work, Work::Lose(_)) && module.is_some_and(|name| !name.is_empty()))
     }
 }
 
-/// A command: a program and its arguments.
-fn words<const N: usize>(program: impl Into<OsString>, rest: [&str; N]) -> Vec<OsString> {
-    std::iter::once(program.into()).chain(rest.map(OsString::from)).collect()
+/// The phases that the command line asks for, as far as modules of tests are known: where their program is.
+///
+/// # Errors
+/// If no phase has a name that is asked for.
+pub fn wanted(arguments: &Arguments, archive: &Path) -> Result<Vec<Phase>, String> {
+    let names = &arguments.phases;
+    let mut phases = all(archive, arguments.quick, !names.is_empty());
+    if let Some(name) = names.iter().find(|name| !phases.iter().any(|phase| phase.is_called(name)))
+    {
+        return Err(format!("no phase is called {name}: --list lists them"));
+    }
+    phases.retain(|phase| match (names.is_empty(), phase.group.is_benchmark()) {
+        (false, _) => names.iter().any(|name| phase.is_called(name)),
+        (true, true) => !arguments.validate_only,
+        (true, false) => !arguments.bench_only,
+    });
+    Ok(phases)
+}
+
+/// All phases. With `quick` they are smaller, and compute-sanitizer runs only where phases are named.
+fn all(archive: &Path, quick: bool, named: bool) -> Vec<Phase> {
+    let tests = TEST_PROGRAMS.into_iter().flat_map(|program| tests(archive, program, quick));
+    let others = [sanitizer(archive, quick && !named), examples(quick), measured(quick)];
+    tests.chain(others.into_iter().flatten()).collect()
+}
+
+/// The names of a program's tests. All of these need a GPU, and say so by being ignored elsewhere.
+fn tests_of(archive: &Path, program: &str) -> Result<Vec<String>, String> {
+    let path = archive.join("bin").join(program);
+    if !path.is_file() {
+        return Err(format!("there is no bin/{program}"));
+    }
+    let mut command = Command::new(path);
+    command.args(["--list", "--ignored", "--format", "terse"]);
+    let output = Environment::default().output(&mut command, 60);
+    let text = output.map(|output| output.text).unwrap_or_default();
+    let tests: Vec<String> =
+        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    if tests.is_empty() { Err("the program lists no tests".to_owned()) } else { Ok(tests) }
 }
 
 /// A phase for each module of a test program, so that one which ends a process ends no other.
-fn tests(session: &mut Session<'_>, program: &str) {
-    let prefix = prefix_of(program);
-    let tests = tests_of(session.archive, program);
-    let by_module = format!("{prefix}:");
-    if tests.is_empty()
-        && (session.selection.wants(prefix, TESTS) || session.selection.names_one_of(&by_module))
-    {
-        let reason = without_tests(session.archive, program);
-        session.lose(prefix, &reason);
+fn tests(archive: &Path, program: &'static str, quick: bool) -> Vec<Phase> {
+    let prefix = program.trim_end_matches("-tests");
+    let tests = match tests_of(archive, program) {
+        Ok(tests) => tests,
+        Err(reason) => return vec![Phase::new(prefix, Group::Tests, 0, Work::Lose(reason))],
+    };
+    let mut modules = BTreeMap::<String, Vec<String>>::new();
+    for test in tests {
+        let module = test.split_once("::").map(|(module, _)| format!(":{module}"));
+        modules.entry(module.unwrap_or_default()).or_default().push(test);
     }
-    let seconds = if session.arguments.quick { 180 } else { 600 };
-    for (module, names) in modules(&tests) {
-        let mut command = words(
-            session.program(program),
-            ["--ignored", "--exact", "--show-output", "--test-threads=1"],
-        );
-        command.extend(names.into_iter().map(OsString::from));
-        session.phase(Phase {
-            name: name_of(program, module),
-            group: TESTS,
-            limit: Duration::from_secs(seconds),
-            command,
-            environment: FEW_SHAPES,
-            evidence: None,
-        });
-    }
+    let of_module = |(module, tests)| {
+        let mut words = words("--ignored --exact --show-output --test-threads=1");
+        words.extend(tests);
+        let work = Work::Run(Program::Own(program), words);
+        Phase::new(format!("{prefix}{module}"), Group::Tests, if quick { 180 } else { 600 }, work)
+    };
+    modules.into_iter().map(of_module).collect()
 }
 
 /// Some tests, with each access to memory checked in software.
-fn sanitizer(session: &mut Session<'_>, machine: &Machine) {
-    let group = "sanitizer";
-    let wanted = |tool: &str| session.selection.wants(&format!("{group}-{tool}"), group);
-    if !SANITIZER.iter().any(|(tool, _)| wanted(tool)) {
-        return;
-    }
-    let sanitizer = match &machine.sanitizer {
-        None => Err("no compute-sanitizer".to_owned()),
-        Some(_) if session.arguments.quick && !session.selection.is_of_names() => {
-            Err("not with --quick".to_owned())
-        }
-        Some(sanitizer) => refusal(session, sanitizer).map_or(Ok(sanitizer), Err),
-    };
-    let sanitizer = match sanitizer {
-        Ok(sanitizer) => sanitizer,
-        Err(reason) => return session.skip(group, &reason),
-    };
-    let known = tests_of(session.archive, SANITIZED);
-    for (tool, tests) in SANITIZER {
-        let name = format!("{group}-{tool}");
+fn sanitizer(archive: &Path, skipped: bool) -> Vec<Phase> {
+    let known = tests_of(archive, SANITIZED).unwrap_or_default();
+    let phase = |(tool, tests): (&'static str, &[&str])| {
         // A name that matches nothing would be no failure of the program.
         let unknown = tests.iter().find(|test| !known.iter().any(|known| known == *test));
-        if let Some(test) = unknown.filter(|_| !known.is_empty())
-            && session.selection.wants(&name, group)
-        {
-            session.lose(&name, &format!("there is no test {test}"));
-            continue;
-        }
-        let mut command = words(sanitizer, ["--tool", tool, "--error-exitcode", "9"]);
-        command.push(session.program(SANITIZED).into());
-        command.extend(words("--ignored", ["--exact", "--test-threads=1"]));
-        command.extend(tests.iter().map(OsString::from));
-        session.phase(Phase { environment: FEW_SHAPES, ..Phase::new(&name, 600, command) });
-    }
-}
-
-/// Why compute-sanitizer cannot watch a program here, if so: a container may not allow it, and it knows certain devices only. The
-/// program has just run without it.
-fn refusal(session: &Session<'_>, sanitizer: &Path) -> Option<String> {
-    let mut command = words(sanitizer, ["--tool", "memcheck"]);
-    command.extend([session.program("burn-fp8-gpu").into(), OsString::from("device")]);
-    let log = "sanitizer-probe.log";
-    let ended = session.run_into(log, Duration::from_secs(180), &command, &[]);
-    let text = session.read_log(log);
-    let reason = refused(&text);
-    if ended.as_ref().is_ok_and(|ended| ended.is_ok()) && reason.is_none() {
-        return None;
-    }
-    let reason = match (reason, ended) {
-        (Some(line), _) => line.to_owned(),
-        (None, Ok(ended)) => {
-            text.trim().lines().next_back().map_or_else(|| ended.to_string(), str::to_owned)
-        }
-        (None, Err(error)) => error.to_string(),
+        let work = match unknown {
+            _ if skipped => Work::Skip("not with --quick".to_owned()),
+            Some(test) if !known.is_empty() => Work::Lose(format!("there is no test {test}")),
+            _ => {
+                let mut words = words("--ignored --exact --test-threads=1");
+                words.extend(tests.iter().map(ToString::to_string));
+                Work::Run(Program::Watched(SANITIZED, tool), words)
+            }
+        };
+        Phase::new(format!("sanitizer-{tool}"), Group::Sanitizer, 600, work)
     };
-    Some(format!("compute-sanitizer cannot watch a program here: {reason}"))
+    SANITIZER.map(phase).into()
 }
 
-/// The line in which compute-sanitizer says that it cannot work.
-fn refused(text: &str) -> Option<&str> {
-    let marks = ["internal sanitizer error", "unable to", "not supported", "no attachable process"];
-    text.lines().find(|line| {
-        let line = line.to_lowercase();
-        marks.iter().any(|mark| line.contains(mark))
-    })
-}
-
-/// Errors of products, beside torch's.
-fn accuracy(session: &mut Session<'_>, machine: &Machine) {
-    let (products, judge) = ("accuracy-products", "accuracy");
-    let Some(torch) = &machine.torch else {
-        if session.selection.wants(products, judge) || session.selection.wants(judge, judge) {
-            session.skip(judge, "no torch");
-        }
-        return;
+fn examples(quick: bool) -> Vec<Phase> {
+    let phase = |name, seconds, program, arguments: &str, evidence| {
+        let work = Work::Run(Program::Own(program), words(arguments));
+        Phase { evidence, ..Phase::new(name, Group::Examples, seconds, work) }
     };
-    let mut command = words(session.program("burn-fp8-gpu"), ["accuracy", "accuracy"]);
-    command.extend(small(session));
-    if session.phase(Phase::new(products, 120, command)) == Outcome::Failed {
-        if session.selection.wants(judge, judge) {
-            session.skip(judge, &format!("{products} failed"));
-        }
-        return;
-    }
-    let command = script(session, torch, "gpu_accuracy.py", ["accuracy", "accuracy.json"]);
-    session.phase(Phase::new(judge, 120, command));
-}
-
-fn examples(session: &mut Session<'_>) {
-    let group = "examples";
-    if session.selection.wants("digits", group) {
+    let epochs = if quick { 2 } else { 10 };
+    let digits = format!("--backend cuda --config {} --epochs {epochs} --out digits", NATIVE.0);
+    let train =
+        "train --backend cuda --size smoke --epochs 2 --precision fp8-current --out char-lm";
+    vec![
         // Its products run on tensor cores or end it. Layers too narrow for FP8 are left out by the filter, not emulated.
-        let path = session.results.folder().join("digits.json");
-        if let Err(error) = fs::write(&path, "{\"execution\": \"native\"}\n") {
-            eprintln!("note: cannot write {}: {error}", path.display());
-        }
-    }
-    let epochs = if session.arguments.quick { "2" } else { "10" };
-    let arguments =
-        ["--backend", "cuda", "--config", "digits.json", "--epochs", epochs, "--out", "digits"];
-    let command = words(session.program("digits"), arguments);
-    session.phase(Phase::new("digits", 180, command));
-
-    // It prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it there. The
-    // other five of its eight products have none.
-    let command =
-        words(session.program("fused_matmul"), ["--backend", "cuda", "--execution", "auto"]);
-    session.phase(Phase::new("fused_matmul", 120, command).showing(5, "native: algorithm "));
-
-    // A language model through Burn's Learner with its checkpoints; and one block of it in five precisions, three of them in FP8, each
-    // with three products of four layers.
-    if session.selection.wants("char-lm", group) {
-        // A run that has ended is not trained again.
-        let _ = fs::remove_dir_all(session.results.folder().join("char-lm"));
-    }
-    let train = [
-        "train",
-        "--backend",
-        "cuda",
-        "--size",
-        "smoke",
-        "--epochs",
-        "2",
-        "--precision",
-        "fp8-current",
-        "--out",
-        "char-lm",
-    ];
-    let command = words(session.program("char-lm"), train);
-    session.phase(Phase::new("char-lm", 240, command));
-    let block = ["block", "--backend", "cuda", "--out", "char-lm-block"];
-    let command = words(session.program("char-lm"), block);
-    session.phase(
-        Phase::new("char-lm-block", 120, command)
-            .showing(3, ": 12 of 12 FP8 products on tensor cores"),
-    );
+        phase("digits", 180, "digits", &digits, None),
+        // It prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it there.
+        // The other five of its eight products have none.
+        phase(
+            "fused_matmul",
+            120,
+            "fused_matmul",
+            "--backend cuda --execution auto",
+            Some(("native: algorithm ", 5)),
+        ),
+        // A language model through Burn's Learner with its checkpoints; and one block of it in five precisions, three of them in FP8,
+        // each with three products of four layers.
+        phase("char-lm", 240, "char-lm", train, None),
+        phase(
+            "char-lm-block",
+            120,
+            "char-lm",
+            "block --backend cuda --out char-lm-block",
+            Some((": 12 of 12 FP8 products on tensor cores", 3)),
+        ),
+    ]
 }
 
-fn benchmarks(session: &mut Session<'_>, machine: &Machine) {
-    let mut compare = vec![];
-    if let Some(torch) = &machine.torch {
-        let mut command = script(session, torch, "gpu_peers.py", ["torch.json"]);
-        command.extend(small(session));
-        session.phase(Phase::new("peers", 300, command));
-        let measured = session.results.folder().join("torch.json");
-        if fs::metadata(measured).is_ok_and(|file| file.len() > 0) {
-            compare = words("--torch", ["torch.json"]);
-        }
-    } else if session.selection.wants("peers", "peers") {
-        session.skip("peers", "no torch");
-    }
-    for group in ["gpu-gemm", "gpu-kernels", "gpu-linear", "gpu-host"] {
-        let rows = format!("rows-{group}.json");
-        let mut command = words(session.program("burn-fp8-gpu"), ["bench", group, "--json", &rows]);
-        command.extend(compare.iter().cloned());
-        command.extend(small(session));
-        session.phase(Phase::new(group, 180, command));
-    }
-    // Leaves time to write what was measured.
-    let left = session.left(Half::Benchmarks).map(|left| left.as_secs().saturating_sub(30));
-    let budget = match left {
-        _ if session.arguments.quick => 60,
-        Some(left) => left.min(480),
-        None => 480,
+/// Errors of products beside torch's, then speeds.
+fn measured(quick: bool) -> Vec<Phase> {
+    let phase = |name: &str, group, seconds, program, arguments: &str| {
+        let mut words = words(arguments);
+        let takes_quick = name != "accuracy";
+        words.extend((quick && takes_quick).then(|| "--quick".to_owned()));
+        Phase::new(name, group, seconds, Work::Run(program, words))
     };
-    let group = "gpu-break-even";
-    let mut command = words(
-        session.program("burn-fp8-gpu"),
-        [
-            "bench",
-            group,
-            "--json",
-            "rows-gpu-break-even.json",
-            "--out",
-            ".",
-            "--seconds",
-            &budget.to_string(),
-        ],
-    );
-    command.extend(small(session));
-    session.phase(Phase::new(group, budget + 60, command));
+    let ours = Program::Own("burn-fp8-gpu");
+    let judge = Program::Script("gpu_accuracy.py");
+    let peers = Program::Script("gpu_peers.py");
+    let mut phases = vec![
+        phase("accuracy-products", Group::Accuracy, 120, ours, "accuracy accuracy"),
+        phase("accuracy", Group::Accuracy, 120, judge, "accuracy accuracy.json"),
+        phase("peers", Group::Peers, 300, peers, "torch.json"),
+    ];
+    for name in ["gpu-gemm", "gpu-kernels", "gpu-linear", "gpu-host"] {
+        let arguments = format!("bench {name} --json rows-{name}.json");
+        phases.push(phase(name, Group::Bench, 180, ours, &arguments));
+    }
+    let name = "gpu-break-even";
+    let arguments = format!("bench {name} --json rows-{name}.json --out . --seconds {SECONDS}");
+    phases.push(phase(name, Group::Bench, if quick { 120 } else { 540 }, ours, &arguments));
+    phases
 }
 
-fn small(session: &Session<'_>) -> Option<OsString> {
-    session.arguments.quick.then(|| OsString::from("--quick"))
-}
-
-/// A script of the archive, run by torch's Python.
-fn script<const N: usize>(
-    session: &Session<'_>,
-    torch: &Torch,
-    name: &str,
-    rest: [&str; N],
-) -> Vec<OsString> {
-    let mut command = vec![torch.python.clone().into()];
-    command.extend(words(session.archive.join("peers").join(name), rest));
-    command
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::refused;
+    use clap::Parser;
+
+    use super::*;
+
+    fn wanted(arguments: &str) -> Result<Vec<String>, String> {
+        let arguments = Arguments::parse_from(["run.sh"].into_iter().chain(arguments.split(' ')));
+        let phases = super::wanted(&arguments, Path::new("/no/such/archive"));
+        phases.map(|phases| phases.into_iter().map(|phase| phase.name).collect())
+    }
 
     #[test]
-    fn a_sanitizer_that_cannot_work_says_so() {
-        let line = "========= Error: Target application terminated before first instrumented API call, unable to attach";
-        assert_eq!(refused(&format!("something\n{line}\nmore")), Some(line));
-        assert_eq!(refused("========= ERROR SUMMARY: 0 errors\n"), None);
+    fn a_phase_is_called_by_its_name_its_program_or_its_group() {
+        for name in ["tests", "burn-fp8", "burn-fp8-kernels", "burn-fp8:codes", "bench", "digits"] {
+            assert!(wanted(&format!("--phases {name}")).is_ok(), "{name}");
+        }
+        for name in ["foo", "burn-fp8-foo", "burn-fp8:", "", "digits:a"] {
+            let error = wanted(&format!("--phases {name}")).unwrap_err();
+            assert_eq!(error, format!("no phase is called {name}: --list lists them"));
+        }
+        let phases = wanted("--phases burn-fp8:codes,gpu-host,accuracy").unwrap();
+        assert_eq!(phases, ["burn-fp8", "accuracy-products", "accuracy", "gpu-host"]);
+    }
+
+    #[test]
+    fn halves_are_validation_and_benchmarks() {
+        let (validation, bench) = (wanted("--validate-only").unwrap(), wanted("--bench-only"));
+        assert!(validation.contains(&"digits".into()) && !validation.contains(&"peers".into()));
+        let bench = bench.unwrap();
+        assert_eq!(bench[0], "peers");
+        assert_eq!([validation, bench].concat().len(), wanted("--quick").unwrap().len());
     }
 }

@@ -1,16 +1,14 @@
 //! What runs on a host with an NVIDIA GPU: built, staged in one folder, run in place or packed into an archive.
 
-mod archive;
 mod programs;
 mod stage;
-mod symbols;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use burn_fp8_gpu_run::Arguments;
-use cargo_metadata::{Metadata, MetadataCommand};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::repository;
@@ -34,71 +32,67 @@ pub fn run(steps: &mut Steps, given: &[String]) -> Result<ExitCode> {
     };
     // Before minutes are spent on building: what this machine lacks is said now, as is what is wrong in the command line. Phases are
     // listed without a GPU.
-    let check = Arguments { check_only: true, ..arguments.clone() };
-    let status = burn_fp8_gpu_run::run(&check, None, "cargo xtask gpu")?;
+    let status = burn_fp8_gpu_run::run(&arguments, None, "cargo xtask gpu")?;
     if status != 0 || arguments.check_only {
         return Ok(ExitCode::from(status));
     }
-    let metadata = metadata()?;
-    let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps, &metadata)?;
-    let folder = folder(&metadata).join(NAME);
-    steps.step("staging", || stage::write(&folder, &programs, &manifest))?;
-    let mut given = given.to_vec();
+    let folder = repository::target()?.join("gpu");
+    stage(steps, &folder, false)?;
+    let script = folder.join(NAME).join("run.sh");
+    let mut command = Command::new(&script);
+    command.args(given);
     if arguments.out.is_none() {
-        let results = metadata.target_directory.join("gpu/results");
-        given.extend([String::from("--out"), results.into_string()]);
+        command.arg("--out").arg(folder.join("results"));
     }
-    let script = folder.join("run.sh");
-    let status = Command::new(&script)
-        .args(given)
-        .status()
-        .with_context(|| format!("cannot start {}", script.display()))?;
+    let status = command.status().with_context(|| format!("cannot start {}", script.display()))?;
     Ok(code(status.code()))
 }
 
 /// Builds the programs and packs them.
 pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
-    let metadata = metadata()?;
-    let manifest = stage::manifest(&metadata)?;
-    let programs = programs::build(steps, &metadata)?;
-    steps.step("symbols", || {
-        programs.iter().try_for_each(|program| symbols::check(&program.path, program.name))
-    })?;
-    let folder = folder(&metadata);
-    let staged = folder.join(NAME);
-    steps.step("staging", || stage::write(&staged, &programs, &manifest))?;
+    let folder = repository::target()?.join("gpu");
+    stage(steps, &folder, true)?;
     let archive = out.unwrap_or_else(|| folder.join(format!("{NAME}.tar.gz")));
-    steps.step("archive", || {
-        let bytes = archive::write(&archive, &staged, NAME)?;
-        println!(
-            "  {}: {:.1} MB, of at most {:.0}",
-            archive.display(),
-            bytes as f64 / 1e6,
-            MAX_ARCHIVE_BYTES as f64 / 1e6
-        );
-        println!("  on the GPU host: tar xzf {NAME}.tar.gz && {NAME}/run.sh");
-        ensure!(
-            bytes < MAX_ARCHIVE_BYTES,
-            "{} is {bytes} bytes large, {MAX_ARCHIVE_BYTES} are allowed: see which program grew, \
-             in {}",
-            archive.display(),
-            staged.join("bin").display()
-        );
+    steps.step("archive", || pack(&folder, &archive))
+}
+
+/// Builds the programs and stages them in a folder, with what starts them.
+fn stage(steps: &mut Steps, folder: &Path, for_another_host: bool) -> Result<()> {
+    let manifest = stage::manifest();
+    let mut built = vec![];
+    steps.step("programs for the GPU host", || {
+        built = programs::build()?;
         Ok(())
-    })
+    })?;
+    if for_another_host {
+        let check = || built.iter().try_for_each(|built| programs::check_symbols(&built.path));
+        steps.step("symbols", check)?;
+    }
+    steps.step("staging", || stage::write(&folder.join(NAME), &built, &manifest))
 }
 
-fn metadata() -> Result<Metadata> {
-    let metadata = MetadataCommand::new()
-        .manifest_path(repository::root().join("Cargo.toml"))
-        .no_deps()
-        .exec()?;
-    Ok(metadata)
-}
-
-fn folder(metadata: &Metadata) -> PathBuf {
-    metadata.target_directory.join("gpu").into_std_path_buf()
+/// Packs what is staged in a folder; owner and times of this machine are nobody's business.
+fn pack(folder: &Path, archive: &Path) -> Result<()> {
+    if let Some(parent) = archive.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    }
+    let nobody = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"];
+    let mut command = Command::new("tar");
+    command.args(["--create", "--use-compress-program=gzip -9"]).args(nobody);
+    let status = command.arg("--file").arg(archive).arg("-C").arg(folder).arg(NAME).status();
+    let status = status.context("cannot start tar")?;
+    ensure!(status.success(), "tar ended with {status} for {}", archive.display());
+    let bytes = fs::metadata(archive)?.len();
+    let megabytes = [bytes, MAX_ARCHIVE_BYTES].map(|bytes| bytes as f64 / 1e6);
+    println!("  {}: {:.1} MB, of at most {:.0}", archive.display(), megabytes[0], megabytes[1]);
+    println!("  on the GPU host: tar xzf {NAME}.tar.gz && {NAME}/run.sh");
+    ensure!(
+        bytes < MAX_ARCHIVE_BYTES,
+        "{} is {bytes} bytes large, {MAX_ARCHIVE_BYTES} are allowed: see which program grew, in {}",
+        archive.display(),
+        folder.join(NAME).join("bin").display()
+    );
+    Ok(())
 }
 
 /// Ended by a signal counts as failed.

@@ -1,96 +1,29 @@
-//! The programs that a GPU host runs, and how they are built.
+//! The programs that a GPU host runs, how they are built, and what they need of it.
 
-use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::{Artifact, Message, Metadata, TargetKind};
+use cargo_metadata::Message;
 
-use crate::steps::Steps;
+use crate::repository::root;
+use crate::steps::cargo;
 
-/// A program of the workspace.
-struct Program {
-    package: &'static str,
-    target: &'static str,
-    kind: TargetKind,
-    /// Of its package.
-    features: &'static [&'static str],
-    /// What it is called on the host. What ends in `-tests` is run as tests there.
-    name: &'static str,
-}
+/// What GPU hosts have at least: glibc of August 2021, as on Ubuntu 22.04 or Rocky Linux 9.
+const NEWEST: [u32; 2] = [2, 34];
 
-/// The target of burn-fp8-kernels that has its tests on CUDA.
-const KERNEL_TESTS: &str = "gpu";
-
-const PROGRAMS: [Program; 8] = [
-    Program {
-        package: "burn-fp8-gpu-run",
-        target: "burn-fp8-gpu-run",
-        kind: TargetKind::Bin,
-        features: &[],
-        name: "burn-fp8-gpu-run",
-    },
-    Program {
-        package: "burn-fp8",
-        target: "cuda",
-        kind: TargetKind::Test,
-        features: &["cuda", "fusion"],
-        name: "burn-fp8-tests",
-    },
-    Program {
-        package: "burn-fp8-cublaslt",
-        target: "gpu",
-        kind: TargetKind::Test,
-        features: &[],
-        name: "burn-fp8-cublaslt-tests",
-    },
-    Program {
-        package: "burn-fp8-kernels",
-        target: KERNEL_TESTS,
-        kind: TargetKind::Test,
-        features: &["cuda"],
-        name: "burn-fp8-kernels-tests",
-    },
-    Program {
-        package: "burn-fp8-bench",
-        target: "burn-fp8-gpu",
-        kind: TargetKind::Bin,
-        features: &["cuda"],
-        name: "burn-fp8-gpu",
-    },
-    Program {
-        package: "digits",
-        target: "digits",
-        kind: TargetKind::Bin,
-        features: &["cuda"],
-        name: "digits",
-    },
-    Program {
-        package: "char-lm",
-        target: "char-lm",
-        kind: TargetKind::Bin,
-        features: &["cuda"],
-        name: "char-lm",
-    },
-    Program {
-        package: "fused_matmul",
-        target: "fused_matmul",
-        kind: TargetKind::Bin,
-        features: &["cuda"],
-        name: "fused_matmul",
-    },
+/// Programs of the workspace: package, `bin` or `test`, target, features of the package, and what it is called on the host. What ends in
+/// `-tests` is run as tests there.
+const PROGRAMS: [[&str; 5]; 8] = [
+    ["burn-fp8-gpu-run", "bin", "burn-fp8-gpu-run", "", "burn-fp8-gpu-run"],
+    ["burn-fp8", "test", "cuda", "cuda fusion", "burn-fp8-tests"],
+    ["burn-fp8-cublaslt", "test", "gpu", "", "burn-fp8-cublaslt-tests"],
+    ["burn-fp8-kernels", "test", "gpu", "cuda", "burn-fp8-kernels-tests"],
+    ["burn-fp8-bench", "bin", "burn-fp8-gpu", "cuda", "burn-fp8-gpu"],
+    ["digits", "bin", "digits", "cuda", "digits"],
+    ["char-lm", "bin", "char-lm", "cuda", "char-lm"],
+    ["fused_matmul", "bin", "fused_matmul", "cuda", "fused_matmul"],
 ];
-
-impl Program {
-    /// Whether cargo has made it. Packages have targets of the same name.
-    fn is(&self, artifact: &Artifact, metadata: &Metadata) -> bool {
-        let package = metadata.packages.iter().find(|package| package.name == self.package);
-        package.is_some_and(|package| package.manifest_path == artifact.manifest_path)
-            && artifact.target.name == self.target
-            && artifact.target.kind == [self.kind.clone()]
-    }
-}
 
 /// A program that has been built.
 pub struct Built {
@@ -101,81 +34,99 @@ pub struct Built {
 }
 
 /// Builds all programs in release mode, in one call of cargo: they share their dependencies with the same features.
-pub fn build(steps: &mut Steps, metadata: &Metadata) -> Result<Vec<Built>> {
-    let arguments = arguments(&PROGRAMS);
+pub fn build() -> Result<Vec<Built>> {
+    let arguments = arguments();
+    println!("  cargo {}", arguments.join(" "));
+    let mut command = Command::new(cargo());
+    let output = command.args(&arguments).current_dir(root()).stderr(Stdio::inherit()).output();
+    let output = output.context("cannot start cargo")?;
+    ensure!(
+        output.status.success(),
+        "`cargo {}` ended with {}",
+        arguments.join(" "),
+        output.status
+    );
     let mut built = vec![];
-    steps.step("programs for the GPU host", || {
-        println!("  cargo {}", arguments.join(" "));
-        built = artifacts(&arguments, &PROGRAMS, metadata)?;
-        Ok(())
-    })?;
+    for message in Message::parse_stream(&output.stdout[..]) {
+        let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's output")?
+        else {
+            continue;
+        };
+        // Packages have test targets of the same name, and lie in folders that are called as they are.
+        let folder = artifact.manifest_path.parent().and_then(|folder| folder.file_name());
+        let is_of = |[package, kind, target, ..]: &&[&str; 5]| {
+            artifact.target.name == *target
+                && artifact.target.kind.iter().all(|known| known.to_string() == *kind)
+                && (*kind == "bin" || folder == Some(package))
+        };
+        let program = PROGRAMS.iter().find(is_of);
+        if let (Some([.., name]), Some(path)) = (program, artifact.executable) {
+            built.push(Built { name, path: path.into() });
+        }
+    }
+    for [package, _, target, _, name] in PROGRAMS {
+        let is_built = built.iter().any(|built| built.name == name);
+        ensure!(is_built, "cargo built no executable for {target} of {package}");
+    }
     Ok(built)
 }
 
-fn arguments(programs: &[Program]) -> Vec<String> {
-    let mut arguments: Vec<String> =
-        ["build", "--release", "--locked", "--message-format=json-render-diagnostics"]
-            .map(String::from)
-            .into();
+fn arguments() -> Vec<String> {
+    let words = ["build", "--release", "--locked", "--message-format=json-render-diagnostics"];
+    let mut arguments: Vec<String> = words.map(String::from).into();
     let mut features = vec![];
-    for program in programs {
-        let kind = if program.kind == TargetKind::Test { "--test" } else { "--bin" };
-        arguments.extend(["-p", program.package, kind, program.target].map(String::from));
-        let of_package = program.features.iter().map(|name| format!("{}/{name}", program.package));
-        features.extend(of_package);
+    for [package, kind, target, of_package, _] in PROGRAMS {
+        arguments.extend(["-p", package, &format!("--{kind}"), target].map(String::from));
+        let of_package = of_package.split_whitespace();
+        features.extend(of_package.map(|feature| format!("{package}/{feature}")));
     }
     arguments.extend([String::from("--features"), features.join(",")]);
     arguments
 }
 
-/// Runs cargo and collects the executables that it names.
-fn artifacts(
-    arguments: &[String],
-    programs: &[Program],
-    metadata: &Metadata,
-) -> Result<Vec<Built>> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
-    let mut child = Command::new(&cargo)
-        .args(arguments)
-        .current_dir(crate::repository::root())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {cargo}"))?;
-    let output = child.stdout.take().context("cargo's output is piped")?;
-    let mut built = vec![];
-    for message in Message::parse_stream(BufReader::new(output)) {
-        let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's output")?
-        else {
-            continue;
-        };
-        let program = programs.iter().find(|program| program.is(&artifact, metadata));
-        if let (Some(program), Some(path)) = (program, artifact.executable) {
-            built.push(Built { name: program.name, path: path.into_std_path_buf() });
-        }
-    }
-    let status = child.wait()?;
-    ensure!(status.success(), "`cargo {}` ended with {status}", arguments.join(" "));
-    for program in programs {
-        ensure!(
-            built.iter().any(|built| built.name == program.name),
-            "cargo built no executable for {} of {}",
-            program.target,
-            program.package
-        );
-    }
-    Ok(built)
+/// Fails, naming them, if a program imports symbols that the C library of a GPU host may not have.
+pub fn check_symbols(program: &Path) -> Result<()> {
+    let output = Command::new("objdump").arg("-T").arg(program).output();
+    let output = output.context("cannot start objdump: install binutils")?;
+    let name = program.display();
+    ensure!(
+        output.status.success(),
+        "objdump cannot read which symbols {name} imports: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let newer = newer(&String::from_utf8_lossy(&output.stdout));
+    let [major, minor] = NEWEST;
+    ensure!(
+        newer.is_empty(),
+        "{name} needs symbols that are newer than GLIBC_{major}.{minor}: {}. A GPU host may not have them: build on a system with an \
+         older glibc, or do without the dependency that imports them",
+        newer.join(", ")
+    );
+    Ok(())
+}
+
+/// What is imported of a glibc that is too new, as `arc4random of GLIBC_2.36`, of what objdump lists.
+fn newer(listed: &str) -> Vec<String> {
+    let import = |line: &str| {
+        let (before, symbol) = line.rsplit_once(' ')?;
+        let version = before.split_whitespace().next_back()?.trim_matches(['(', ')']);
+        // A third number, as in `GLIBC_2.2.5`, is of versions long past.
+        let mut numbers = version.strip_prefix("GLIBC_")?.split('.').map(str::parse);
+        let numbers = [numbers.next()?.ok()?, numbers.next()?.ok()?];
+        (line.contains("*UND*") && numbers > NEWEST).then(|| format!("{symbol} of {version}"))
+    };
+    listed.lines().filter_map(import).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use cargo_metadata::Artifact;
+    use cargo_metadata::MetadataCommand;
 
-    use super::super::metadata;
-    use super::{PROGRAMS, arguments};
+    use super::*;
 
     #[test]
     fn one_call_builds_every_program_with_its_features() {
-        let arguments = arguments(&PROGRAMS).join(" ");
+        let arguments = arguments().join(" ");
         assert!(arguments.contains("-p burn-fp8 --test cuda "), "{arguments}");
         assert!(arguments.contains("-p burn-fp8-bench --bin burn-fp8-gpu "), "{arguments}");
         assert!(arguments.contains("-p burn-fp8-kernels --test gpu "), "{arguments}");
@@ -184,50 +135,43 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_of_packages_of_the_workspace() {
-        let metadata = metadata().unwrap();
-        for program in &PROGRAMS {
-            let known = metadata.packages.iter().any(|package| package.name == program.package);
-            assert!(known, "{}", program.package);
+    fn programs_are_targets_of_packages_of_the_workspace() {
+        let mut command = MetadataCommand::new();
+        let metadata = command.manifest_path(root().join("Cargo.toml")).no_deps().exec().unwrap();
+        for [package, kind, target, ..] in PROGRAMS {
+            let found = metadata.packages.iter().find(|found| found.name == package).unwrap();
+            let folder = found.manifest_path.parent().and_then(|folder| folder.file_name());
+            assert!(kind == "bin" || folder == Some(package), "{package} lies in {folder:?}");
+            let mut known =
+                found.targets.iter().map(|known| (&*known.name, known.kind[0].to_string()));
+            assert!(known.any(|known| known == (target, kind.to_string())), "{package}: {target}");
         }
     }
 
-    /// Two packages have a test target of one name, and it is two programs.
+    /// As objdump lists them: versions of what is imported stand in parentheses, or not.
     #[test]
-    fn a_program_is_told_by_its_package_too() {
-        let metadata = metadata().unwrap();
-        for (package, name) in [
-            ("burn-fp8-cublaslt", "burn-fp8-cublaslt-tests"),
-            ("burn-fp8-kernels", "burn-fp8-kernels-tests"),
-        ] {
-            let manifest = format!("{}/crates/{package}/Cargo.toml", metadata.workspace_root);
-            let artifact: Artifact = serde_json::from_value(serde_json::json!({
-                "package_id": format!("path+file:///{package}#0.1.0"),
-                "manifest_path": manifest,
-                "target": {
-                    "kind": ["test"],
-                    "crate_types": ["bin"],
-                    "name": "gpu",
-                    "src_path": "/main.rs",
-                },
-                "profile": {
-                    "opt_level": "3",
-                    "debug_assertions": false,
-                    "overflow_checks": false,
-                    "test": true,
-                },
-                "features": [],
-                "filenames": [],
-                "executable": null,
-                "fresh": false,
-            }))
-            .unwrap();
-            let names: Vec<_> = PROGRAMS
-                .iter()
-                .filter(|program| program.is(&artifact, &metadata))
-                .map(|program| program.name)
-                .collect();
-            assert_eq!(names, [name]);
-        }
+    fn newer_symbols_are_named_with_their_version() {
+        let listed = "
+0000000000000000      DF *UND*  0000000000000000 (GLIBC_2.14) memcpy
+0000000000000000      DF *UND*  0000000000000000  GLIBC_2.34  __libc_start_main
+0000000000000000      DF *UND*  0000000000000000 (GLIBC_2.2.5) free
+0000000000000000      DF *UND*  0000000000000000 (GLIBC_2.36) arc4random
+0000000000000000      DF *UND*  0000000000000000 (GCC_3.0)    _Unwind_Resume
+0000000000000000  w   DF *UND*  0000000000000000  GLIBC_3.0   later
+0000000000001000 g    DF .text  0000000000000000  GLIBC_3.0   own
+0000000000000000  w   D  *UND*  0000000000000000  Base        __gmon_start__
+";
+        assert_eq!(newer(listed), ["arc4random of GLIBC_2.36", "later of GLIBC_3.0"]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn symbols_of_this_program_are_read() {
+        let program = std::env::current_exe().unwrap();
+        let output = Command::new("objdump").arg("-T").arg(program).output().unwrap();
+        let listed = String::from_utf8_lossy(&output.stdout);
+        assert!(listed.contains("*UND*") && listed.contains("GLIBC_2."), "{listed}");
+        let error = check_symbols(&root().join("Cargo.toml")).unwrap_err().to_string();
+        assert!(error.contains("cannot read which symbols"), "{error}");
     }
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::Metadata;
 
 use super::programs::Built;
 use crate::repository;
 
 /// What is copied, and to where in the folder.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("xtask/gpu-run/run.sh", "run.sh"),
+    (".ci/fetch-cuda", "fetch-cuda"),
     ("benches/peers/gpu_peers.py", "peers/gpu_peers.py"),
     ("benches/peers/gpu_accuracy.py", "peers/gpu_accuracy.py"),
     ("LICENSE-MIT", "LICENSE-MIT"),
@@ -67,39 +67,20 @@ fn strip(program: &Path) -> Result<()> {
 }
 
 /// What is about to be built: lines of a name, a tab and a value, which the report of a run takes over.
-pub fn manifest(metadata: &Metadata) -> Result<String> {
-    let mut lines = vec![format!("revision\t{}", revision())];
-    for package in &metadata.packages {
-        if package.name.starts_with("burn-fp8") {
-            lines.push(format!("{}\t{}", package.name, package.version));
-        }
-    }
-    lines.push(format!("compiler\t{}", first_line("rustc", &["--version"])?));
-    Ok(lines.join("\n") + "\n")
-}
-
-/// The commit, and whether files differ from it; a copy of the repository without git has none.
-fn revision() -> String {
-    let git = |arguments: &[&str]| {
-        let root = repository::root();
-        let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+pub fn manifest() -> String {
+    let ask = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).current_dir(repository::root()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         output.status.success().then_some(text)
     };
-    match (git(&["rev-parse", "HEAD"]), git(&["status", "--porcelain"])) {
-        (Some(commit), Some(changes)) if changes.is_empty() => commit,
-        (Some(commit), _) => format!("{commit}, with changes"),
-        (None, _) => "unknown".to_owned(),
-    }
-}
-
-fn first_line(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .with_context(|| format!("cannot start {program}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    // A copy of the repository without git has no commit.
+    let commit = ask("git", &["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    let changes = ask("git", &["status", "--porcelain"]).unwrap_or_default();
+    let changes = if changes.is_empty() { "" } else { ", with changes" };
+    let compiler = ask("rustc", &["--version"]).unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    format!("revision\t{commit}{changes}\nburn-fp8\t{version}\ncompiler\t{compiler}\n")
 }
 
 #[cfg(test)]
@@ -107,18 +88,24 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
+    use super::super::{NAME, pack};
     use super::{Built, write};
 
-    /// The program that runs the others is found beside the script that starts it.
+    /// The program that runs the others is found beside the script that starts it, unpacked from an archive, too.
     #[test]
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    fn the_script_starts_the_program_that_is_staged_with_it() {
+    fn the_script_starts_the_program_that_is_packed_with_it() {
         let place = tempfile::tempdir().unwrap();
-        let folder = place.path().join("staged");
+        let folder = place.path().join(NAME);
         fs::create_dir_all(folder.join("of-an-earlier-build")).unwrap();
         // Any program that tells its version will do.
         let path = "/bin/ls".into();
         write(&folder, &[Built { name: "burn-fp8-gpu-run", path }], "revision\tx\n").unwrap();
+        let archive = place.path().join("made/later.tar.gz");
+        pack(place.path(), &archive).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let unpacked = Command::new("tar").arg("xzf").arg(&archive).current_dir(&place).status();
+        assert!(unpacked.unwrap().success());
         let output = Command::new(folder.join("run.sh")).arg("bin").current_dir(&folder).output();
         let output = output.unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "burn-fp8-gpu-run\n");

@@ -2,9 +2,9 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::{RwLock, RwLockReadGuard};
+use std::sync::RwLock;
 
 use tempfile::TempDir;
 
@@ -15,33 +15,41 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_burn-fp8-gpu-run");
 /// program, what other threads have open for writing, and what is open for writing cannot be run: "text file busy".
 static STARTING: RwLock<()> = RwLock::new(());
 
-fn writing() -> RwLockReadGuard<'static, ()> {
-    STARTING.read().unwrap()
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: Option<i32>,
+    pub printed: String,
+    pub error: String,
 }
 
 /// Runs a command to its end.
-pub fn run_to_end(command: &mut Command) -> Output {
+pub fn run_to_end(command: &mut Command) -> Ended {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = {
         let _alone = STARTING.write().unwrap();
         command.spawn().unwrap()
     };
-    child.wait_with_output().unwrap()
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let [printed, error] = [stdout, stderr].map(|text| String::from_utf8(text).unwrap());
+    Ended { status: status.code(), printed, error }
 }
 
-const HEADERS: [&str; 8] = [
-    "cuda_runtime.h",
-    "cuda_fp16.h",
-    "cuda_bf16.h",
-    "cuda_fp8.h",
-    "mma.h",
-    "crt/host_defines.h",
-    "cooperative_groups.h",
-    "cccl/cuda/barrier",
+/// What a toolkit has of CUDA 13.
+pub const TOOLKIT: [&str; 6] = [
+    "include/cuda_runtime_api.h",
+    "include/cuda_fp8.h",
+    "include/crt/host_defines.h",
+    "include/cccl/cuda/barrier",
+    "lib64/libnvrtc.so.13",
+    "lib64/libcublasLt.so.13",
 ];
 
 /// What scripts use of a Linux. Nothing else of the machine that runs the tests is on the search path.
 const TOOLS: [&str; 6] = ["cat", "dirname", "mkdir", "pwd", "sleep", "uname"];
+
+/// Of the largest test program: those that compute-sanitizer watches.
+pub const TESTS: &str = "codes::unfused::of_joined_dimensions products::unfused::are_deterministic";
 
 /// A host and an unpacked archive with programs that do nothing.
 pub struct Host {
@@ -62,24 +70,10 @@ impl Host {
         fs::hard_link(PROGRAM, host.path("archive/bin/burn-fp8-gpu-run")).unwrap();
         host.program("archive/run.sh", &fs::read_to_string(SCRIPT).unwrap());
         host.file("archive/MANIFEST", "revision\tabc\n");
-        host.program(
-            "archive/bin/burn-fp8-tests",
-            r#"if [ "$1" = --list ]; then printf 'codes::fused::a: test\ncodes::unfused::a: test\nproducts::fused::b: test\n'; exit; fi
-echo "$BURN_FP8_GOLDEN $*""#,
-        );
-        host.program(
-            "archive/bin/burn-fp8-gpu",
-            r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#,
-        );
-        for (program, tests) in [
-            ("burn-fp8-cublaslt-tests", r"epilogues::c: test\nd: test\n"),
-            ("burn-fp8-kernels-tests", r"quantize::e: test\n"),
-        ] {
-            host.program(
-                &format!("archive/bin/{program}"),
-                &format!("if [ \"$1\" = --list ]; then printf '{tests}'; fi"),
-            );
-        }
+        host.tests("burn-fp8", TESTS, "echo \"$BURN_FP8_GOLDEN $*\"");
+        host.tests("burn-fp8-cublaslt", "epilogues::c d", "");
+        host.tests("burn-fp8-kernels", "quantize::e", "");
+        host.gpu(r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#);
         host.digits("echo trained");
         host.fused_matmul(5);
         host.char_lm(12);
@@ -89,13 +83,7 @@ echo "$BURN_FP8_GOLDEN $*""#,
     /// With everything that a run needs, for CUDA 13.0.
     pub fn complete() -> Self {
         let host = Self::bare();
-        for library in ["libcuda.so.1", "libnvrtc.so.13.0.88", "libcublasLt.so.13"] {
-            host.file(&format!("lib/{library}"), "");
-        }
-        symlink("libnvrtc.so.13.0.88", host.path("lib/libnvrtc.so.13")).unwrap();
-        for header in HEADERS {
-            host.file(&format!("root/usr/local/cuda/include/{header}"), "");
-        }
+        host.toolkit("root/usr/local/cuda", "13000");
         host.driver("NVIDIA H200, 9.0, 580.1", "13.0");
         host
     }
@@ -107,14 +95,42 @@ echo "$BURN_FP8_GOLDEN $*""#,
     pub fn file(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let _writing = writing();
+        let _writing = STARTING.read().unwrap();
+        // A link to another program is not to be followed.
+        let _ = fs::remove_file(&path);
         fs::write(path, text).unwrap();
+    }
+
+    pub fn remove(&self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
     pub fn program(&self, name: &str, script: &str) {
         let begin = if script.starts_with("#!") { "" } else { "#!/bin/sh\n" };
         self.file(name, &format!("{begin}{script}\n"));
         fs::set_permissions(self.path(name), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A folder with all of CUDA, each library with its path for a text. Its headers say that they are of this version.
+    pub fn toolkit(&self, folder: &str, version: &str) {
+        for name in TOOLKIT {
+            self.file(&format!("{folder}/{name}"), &format!("{folder}/{name}\n"));
+        }
+        let version = format!("#define CUDART_VERSION  {version}\n");
+        self.file(&format!("{folder}/{}", TOOLKIT[0]), &version);
+    }
+
+    /// The program that looks at the device, measures and reports.
+    pub fn gpu(&self, script: &str) {
+        self.program("archive/bin/burn-fp8-gpu", script);
+    }
+
+    /// A test program that lists these tests, and else does this.
+    pub fn tests(&self, package: &str, tests: &str, script: &str) {
+        let list = format!(
+            "if [ \"$1\" = --list ]; then for test in {tests}; do echo $test: test; done; exit; fi"
+        );
+        self.program(&format!("archive/bin/{package}-tests"), &format!("{list}\n{script}"));
     }
 
     /// A model that trains into a new folder, and a block of which this many of twelve products run on tensor cores with delayed scaling.
@@ -140,40 +156,20 @@ echo "$BURN_FP8_GOLDEN $*""#,
             true => "native: algorithm 66, tile 18, by heuristics",
             false => "fake-quantized: cuBLASLt 13.0.0 has no algorithm for the FP8 product",
         };
-        let product = |index| format!("scaled_matmul 1 × 64×96×128, {}", ran(index));
-        let of_one = (0..6).map(|index| format!("echo '    ran 1 product: {}'", product(index)));
-        let of_two = format!("echo '    ran 2 products: {}; {}'", product(6), product(7));
-        let lines: Vec<_> = of_one.chain([of_two]).collect();
-        self.program("archive/bin/fused_matmul", &lines.join("\n"));
+        let lines = (0..8).map(|index| format!("echo '    ran 1 product: {}'", ran(index)));
+        self.program("archive/bin/fused_matmul", &lines.collect::<Vec<_>>().join("\n"));
     }
 
     /// An nvidia-smi that knows this device and this version of CUDA.
     pub fn driver(&self, device: &str, cuda: &str) {
-        self.program(
-            "bin/nvidia-smi",
-            &format!(
-                "if [ $# = 0 ]; then echo '| Driver Version: 580.1  CUDA Version: {cuda} |'; else echo '0, GPU-0, {device}'; fi"
-            ),
-        );
+        self.devices(&format!("0, GPU-0, {device}"), cuda);
     }
 
-    /// An nvidia-smi that knows these devices, each with index and UUID.
-    pub fn devices(&self, lines: &str) {
-        self.program(
-            "bin/nvidia-smi",
-            &format!("if [ $# = 0 ]; then echo 'CUDA Version: 13.0'; else printf '{lines}'; fi"),
-        );
-    }
-
-    /// A Python without torch, with wheels in `site/nvidia`. Returns its path.
-    pub fn python(&self) -> PathBuf {
-        let site = self.path("site/nvidia");
-        let script = format!(
-            "case $2 in *find_spec*) echo '{}';; *) echo \"No module named 'torch'\"; exit 1;; esac",
-            site.display()
-        );
-        self.program("venv/bin/python", &script);
-        self.path("venv/bin/python")
+    /// An nvidia-smi that knows these devices, each with index and UUID, and this version of CUDA.
+    pub fn devices(&self, lines: &str, cuda: &str) {
+        let heading = format!("echo '| Driver Version: 580.1  CUDA Version: {cuda} |'");
+        let script = format!("if [ $# = 0 ]; then {heading}; else printf '{lines}'; fi");
+        self.program("bin/nvidia-smi", &script);
     }
 
     /// A call of the script on this host, and on nothing of the machine that runs the tests.
@@ -181,51 +177,40 @@ echo "$BURN_FP8_GOLDEN $*""#,
         let mut command = Command::new(self.path("archive/run.sh"));
         command
             .current_dir(self.folder.path())
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .env_remove("CUDA_PATH")
+            .env_clear()
             .env("PATH", self.path("bin"))
             .env("BURN_FP8_HOST_ROOT", self.path("root"))
-            .env("LD_LIBRARY_PATH", self.path("lib"));
+            .args(["--python", "/no/such/python", "--out", "results"]);
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        run_to_end(self.command().args(["--python", "/no/such/python"]).args(arguments))
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        run_to_end(self.command().args(arguments))
     }
 
     /// What the script finds missing.
     #[track_caller]
     pub fn missing(&self) -> String {
-        missing(&self.run(&["--check-only"]))
+        let Ended { status, error, .. } = self.run(&["--check-only"]);
+        assert_eq!(status, Some(2), "{error}");
+        error.split_once("Missing:").expect("a list").1.to_owned()
     }
 
     /// Phases with their status, as the last run left them.
-    pub fn phases(&self) -> Vec<(String, String)> {
+    pub fn phases(&self) -> Vec<[String; 2]> {
         let text = fs::read_to_string(self.path("results/phases.tsv")).unwrap();
         let columns = |line: &str| {
             let mut columns = line.split('\t').map(str::to_owned);
-            (columns.next().unwrap(), columns.next().unwrap())
+            [columns.next().unwrap(), columns.next().unwrap()]
         };
         text.lines().map(columns).collect()
     }
-}
 
-#[track_caller]
-pub fn missing(output: &Output) -> String {
-    let text = error(output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    text.split_once("Missing:").expect("a list").1.to_owned()
-}
-
-pub fn error(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-pub fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Removes a file of a host.
-pub fn remove(path: &Path) {
-    fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    /// How a phase ended in the last run.
+    #[track_caller]
+    pub fn status(&self, phase: &str) -> String {
+        let phases = self.phases();
+        let found = phases.iter().find(|[name, _]| name == phase);
+        found.unwrap_or_else(|| panic!("{phase} is not in {phases:?}"))[1].clone()
+    }
 }

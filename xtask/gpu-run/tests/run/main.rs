@@ -3,6 +3,4 @@
 
 mod checks;
 mod host;
-mod launcher;
 mod running;
-mod wheels;

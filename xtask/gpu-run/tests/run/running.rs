@@ -4,18 +4,13 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, error, printed, remove, run_to_end};
+use crate::host::{Ended, Host, TESTS, run_to_end};
 
 #[test]
 fn every_phase_runs_and_is_reported() {
     let host = Host::complete();
-    let output = host.run(&["--out", "results"]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", printed(&output), error(&output));
-    let phases = host.phases();
-    let status = |name: &str| {
-        let found = phases.iter().find(|(phase, _)| phase == name);
-        found.unwrap_or_else(|| panic!("{name} is not in {phases:?}")).1.clone()
-    };
+    let Ended { status, printed, error } = host.run(&[]);
+    assert_eq!(status, Some(0), "{printed}{error}");
     for name in [
         "device",
         "burn-fp8:codes",
@@ -33,16 +28,20 @@ fn every_phase_runs_and_is_reported() {
         "gpu-host",
         "gpu-break-even",
     ] {
-        assert_eq!(status(name), "ok");
+        assert_eq!(host.status(name), "ok");
     }
-    for name in ["accuracy", "peers"] {
-        assert_eq!(status(name), "skipped: no torch");
+    for name in ["accuracy-products", "accuracy", "peers"] {
+        assert_eq!(host.status(name), "skipped: no torch");
     }
-    let log = fs::read_to_string(host.path("results/burn-fp8-codes.log")).unwrap();
-    let golden = host.path("archive/golden");
-    assert!(log.starts_with(golden.to_str().unwrap()), "{log}");
-    assert!(log.trim_end().ends_with("codes::fused::a codes::unfused::a"), "{log}");
-    let facts = fs::read_to_string(host.path("results/host.tsv")).unwrap();
+    let read = |name: &str| fs::read_to_string(host.path("results").join(name)).unwrap();
+    let log = read("burn-fp8-codes.log");
+    assert!(log.starts_with(host.path("archive/golden").to_str().unwrap()), "{log}");
+    assert!(
+        log.trim_end().ends_with("--test-threads=1 codes::unfused::of_joined_dimensions"),
+        "{log}"
+    );
+    assert!(read("gpu-break-even.log").ends_with(" --seconds 480\n"));
+    let facts = read("host.tsv");
     for fact in [
         "device\tNVIDIA H200\n",
         "compute capability\t9.0\n",
@@ -53,58 +52,68 @@ fn every_phase_runs_and_is_reported() {
         assert!(facts.contains(fact), "{fact:?} is not in\n{facts}");
     }
     assert!(host.path("results/results.json").exists());
-    assert!(
-        printed(&output).contains("15 passed, 0 failed, 3 skipped: skipped sanitizer (no compute-"),
-        "{}",
-        printed(&output)
-    );
-    let archive = host.path("results/results.tar.gz");
-    let listed = printed(&run_to_end(Command::new("tar").arg("tzf").arg(archive)));
-    assert!(listed.contains("results.json\n") && listed.contains("host.tsv\n"), "{listed}");
+    let summary =
+        "15 passed, 0 failed, 6 skipped: skipped sanitizer-memcheck (no compute-sanitizer); ";
+    assert!(printed.contains(summary), "{printed}");
+}
+
+#[test]
+fn torch_is_compared_with() {
+    let host = Host::complete();
+    let python =
+        r#"case $1 in -c) echo 2.9.1;; *gpu_peers.py) echo '{}' >"$2";; *) echo "$*";; esac"#;
+    host.program("venv/bin/python", python);
+    let python = ["--python", "venv/bin/python"];
+    let ended =
+        host.run(&[&python[..], &["--phases", "accuracy,peers,gpu-gemm", "--quick"]].concat());
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let read = |name: &str| fs::read_to_string(host.path("results").join(name)).unwrap();
+    assert_eq!(read("accuracy-products.log"), "accuracy accuracy --quick\n");
+    assert!(read("accuracy.log").ends_with("gpu_accuracy.py accuracy accuracy.json\n"));
+    assert!(read("gpu-gemm.log").ends_with(" --quick --torch torch.json\n"));
+    assert!(read("host.tsv").contains("\ntorch\t2.9.1\n"));
 }
 
 #[test]
 fn a_phase_that_fails_stops_no_other_but_the_run_fails() {
     let host = Host::complete();
-    host.program(
-        "archive/bin/burn-fp8-tests",
-        r#"if [ "$1" = --list ]; then printf 'codes::a: test\nproducts::b: test\n'; exit; fi
-case "$*" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac"#,
-    );
-    let output = host.run(&["--out", "results", "--validate-only"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(printed(&output).contains("    test codes::a ... FAILED"), "{}", printed(&output));
-    let summary = "9 passed, 1 failed, 2 skipped: failed burn-fp8:codes (failed: status 101); ";
-    assert!(printed(&output).contains(summary), "{}", printed(&output));
-    let phases = host.phases();
-    assert!(phases.contains(&("burn-fp8:codes".into(), "failed: status 101".into())));
-    assert!(phases.contains(&("burn-fp8:products".into(), "ok".into())));
-    assert!(phases.iter().all(|(name, _)| !name.starts_with("gpu-")), "{phases:?}");
+    let fails = "case \"$*\" in *codes*) echo 'test codes::a ... FAILED'; exit 101;; esac";
+    host.tests("burn-fp8", TESTS, fails);
+    let Ended { status, printed, .. } = host.run(&["--validate-only"]);
+    assert_eq!(status, Some(1));
+    assert!(printed.contains("    test codes::a ... FAILED"), "{printed}");
+    let summary = "9 passed, 1 failed, 5 skipped: failed burn-fp8:codes (failed: status 101); ";
+    assert!(printed.contains(summary), "{printed}");
+    assert_eq!(host.status("burn-fp8:codes"), "failed: status 101");
+    assert_eq!(host.status("burn-fp8:products"), "ok");
+    assert!(host.phases().iter().all(|[name, _]| !name.starts_with("gpu-")));
 }
 
 /// The examples end well where they emulate: one is asked for tensor cores, of the others what they printed is counted.
 #[test]
 fn an_example_that_is_emulated_is_a_failure() {
     let host = Host::complete();
-    let run = || host.run(&["--out", "results", "--phases", "examples"]);
+    let run = || host.run(&["--phases", "examples"]);
     host.fused_matmul(8);
-    assert_eq!(run().status.code(), Some(0));
+    assert_eq!(run().status, Some(0));
 
     host.fused_matmul(4);
     host.char_lm(11);
     host.digits(
         r#"[ "$config" = '{"execution": "native"}' ] || exit 0; echo 'error: native'; exit 2"#,
     );
-    let output = run();
-    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    let Ended { status, printed, .. } = run();
+    assert_eq!(status, Some(1), "{printed}");
     let expected = [
         ("digits", "failed: status 2"),
         ("fused_matmul", "failed: 4 times on tensor cores instead of 5 or more"),
         ("char-lm", "ok"),
         ("char-lm-block", "failed: 2 times on tensor cores instead of 3 or more"),
     ];
-    assert_eq!(host.phases()[1..], expected.map(|(name, status)| (name.into(), status.into())));
-    assert!(printed(&output).contains("2 passed, 3 failed, 0 skipped: "), "{}", printed(&output));
+    for (name, status) in expected {
+        assert_eq!(host.status(name), status);
+    }
+    assert!(printed.contains("2 passed, 3 failed, 0 skipped: "), "{printed}");
 }
 
 #[test]
@@ -117,21 +126,18 @@ fn a_program_that_is_missing_is_a_failure() {
         ("fused_matmul", "fused_matmul"),
     ] {
         let host = Host::complete();
-        remove(&host.path("archive/bin").join(program));
-        let output = host.run(&["--out", "results"]);
-        assert_eq!(output.status.code(), Some(1), "{program}");
-        let reason = format!("there is no bin/{program}");
-        let text = printed(&output);
-        assert!(
-            text.contains(&format!(" 1 failed, 3 skipped: failed {phase} ({reason}); ")),
-            "{text}"
-        );
-        assert!(host.phases().contains(&(phase.into(), format!("skipped: {reason}"))));
+        host.remove(&format!("archive/bin/{program}"));
+        let Ended { status, printed, .. } = host.run(&["--validate-only"]);
+        assert_eq!(status, Some(1), "{program}");
+        let reason = format!("skipped: there is no bin/{program}");
+        let summary = format!(" 1 failed, 5 skipped: failed {phase} ({reason}); ");
+        assert!(printed.contains(&summary), "{printed}");
+        assert_eq!(host.status(phase), reason);
     }
     let host = Host::complete();
-    remove(&host.path("archive/bin/burn-fp8-tests"));
-    let output = host.run(&["--out", "results", "--phases", "burn-fp8:codes"]);
-    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    host.tests("burn-fp8", "", "");
+    assert_eq!(host.run(&["--phases", "burn-fp8:codes"]).status, Some(1));
+    assert_eq!(host.status("burn-fp8"), "skipped: the program lists no tests");
 }
 
 /// One that watches runs the tests; one that may not is no failure.
@@ -140,80 +146,80 @@ fn a_sanitizer_runs_or_is_skipped() {
     let host = Host::complete();
     let watching = r#"while [ "${1#-}" != "$1" ]; do case $1 in --tool) echo "tool $2"; shift 2;; --error-exitcode) shift 2;; esac; done
 exec "$@""#;
-    let tests = r#"if [ "$1" = --list ]; then printf 'codes::unfused::of_joined_dimensions: test\nproducts::unfused::are_deterministic: test\n'; fi"#;
-    host.program("archive/bin/burn-fp8-tests", tests);
+    host.tests("burn-fp8", TESTS, "echo $*");
     host.program("bin/compute-sanitizer", watching);
-    let run = || host.run(&["--out", "results", "--phases", "sanitizer"]);
-    let output = run();
-    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
-    let names: Vec<_> = host.phases().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names[1..], ["sanitizer-memcheck", "sanitizer-racecheck", "sanitizer-initcheck"]);
+    let run = || host.run(&["--phases", "sanitizer"]);
+    assert_eq!(run().status, Some(0));
+    let log = fs::read_to_string(host.path("results/sanitizer-memcheck.log")).unwrap();
+    assert_eq!(log, format!("tool memcheck\n--ignored --exact --test-threads=1 {TESTS}\n"));
+    for tool in ["memcheck", "racecheck", "initcheck"] {
+        assert_eq!(host.status(&format!("sanitizer-{tool}")), "ok");
+    }
 
     // A test that was renamed would be run by nobody.
-    host.program("archive/bin/burn-fp8-tests", &tests.replace("are_deterministic", "other"));
-    assert!(printed(&run()).contains("there is no test products::unfused::are_deterministic"));
+    host.tests("burn-fp8", &TESTS.replace("are_deterministic", "other"), "");
+    assert_eq!(run().status, Some(1));
+    let unknown = "skipped: there is no test products::unfused::are_deterministic";
+    assert_eq!(host.status("sanitizer-memcheck"), unknown);
 
+    host.tests("burn-fp8", TESTS, "");
     host.program("bin/compute-sanitizer", "echo '========= Error: Unable to attach'; exit 255");
-    let output = run();
-    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
-    let skipped = "1 passed, 0 failed, 1 skipped: skipped sanitizer (compute-sanitizer cannot";
-    assert!(printed(&output).contains(skipped), "{}", printed(&output));
+    let Ended { status, printed, .. } = run();
+    assert_eq!(status, Some(0), "{printed}");
+    let skipped =
+        "1 passed, 0 failed, 3 skipped: skipped sanitizer-memcheck (compute-sanitizer cannot";
+    assert!(printed.contains(skipped), "{printed}");
 }
 
 #[test]
 fn nothing_runs_where_the_device_is_not_native() {
     let host = Host::complete();
-    host.program(
-        "archive/bin/burn-fp8-gpu",
-        r#"if [ "$1" = device ]; then echo 'fake-quantized: some reason'; exit 1; fi"#,
-    );
-    let output = host.run(&["--out", "results"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(printed(&output).contains("some reason"));
-    assert_eq!(host.phases(), [("device".into(), "failed: status 1".into())]);
+    host.gpu(r#"[ "$1" != device ] || { echo 'fake-quantized: some reason'; exit 1; }"#);
+    let Ended { status, printed, error } = host.run(&[]);
+    assert_eq!(status, Some(1));
+    assert!(printed.contains("some reason"));
+    assert!(error.contains("does not run natively on this device: failed: status 1; see "));
+    assert_eq!(host.phases(), [["device".to_owned(), "failed: status 1".to_owned()]]);
 }
 
 #[test]
 fn what_does_not_fit_in_the_time_is_left_out_and_said_so() {
     let host = Host::complete();
-    let output = host.run(&["--out", "results", "--seconds", "5", "--phases", "tests"]);
-    assert_eq!(output.status.code(), Some(1));
-    let phases = host.phases();
-    assert!(phases.contains(&("burn-fp8:codes".into(), "skipped: no time left".into())));
+    assert_eq!(host.run(&["--seconds", "5", "--phases", "tests"]).status, Some(1));
+    assert_eq!(host.status("burn-fp8:codes"), "skipped: no time left");
 
     // 14 s of 28 are too few for tests, but not for benchmarks.
-    let output = host.run(&["--out", "results", "--seconds", "28"]);
-    assert_eq!(output.status.code(), Some(1));
-    let phases = host.phases();
-    assert!(phases.contains(&("burn-fp8:codes".into(), "skipped: no time left".into())));
-    assert!(phases.contains(&("gpu-host".into(), "ok".into())));
+    assert_eq!(host.run(&["--seconds", "28"]).status, Some(1));
+    assert_eq!(host.status("burn-fp8:codes"), "skipped: no time left");
+    assert_eq!(host.status("gpu-host"), "ok");
+    assert_eq!(host.run(&["--seconds", "28", "--phases", "burn-fp8:codes"]).status, Some(0));
 }
 
 #[test]
-fn phases_are_chosen_by_name_and_by_group() {
+fn phases_are_chosen_by_name_and_by_group_and_listed() {
     let host = Host::complete();
-    let output = host.run(&["--out", "results", "--phases", "burn-fp8:products,gpu-host"]);
-    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
-    let names: Vec<_> = host.phases().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["device", "burn-fp8:products", "gpu-host"]);
+    let ended = host.run(&["--phases", "burn-fp8:products,gpu-host"]);
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let names = host.phases().into_iter().map(|[name, _]| name);
+    assert_eq!(names.collect::<Vec<_>>(), ["device", "burn-fp8:products", "gpu-host"]);
 
-    let output = host.run(&["--list"]);
-    assert_eq!(output.status.code(), Some(0));
-    assert!(printed(&output).contains("burn-fp8:codes (group tests)\n"), "{}", printed(&output));
+    let Ended { status, printed, .. } = Host::bare().run(&["--list"]);
+    assert!(status == Some(0) && printed.contains("burn-fp8:codes (group tests)\n"), "{printed}");
 }
 
 /// What a phase has started ends with it, and the run goes on.
 #[test]
 fn a_phase_ends_when_its_time_is_up() {
     let host = Host::complete();
-    host.digits("sleep 60 & wait");
+    host.digits("(sleep 18; echo on >alive) & wait");
     let begun = Instant::now();
-    let output = host.run(&["--out", "results", "--seconds", "20", "--phases", "examples"]);
-    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
-    assert_eq!(output.status.code(), Some(1));
-    let phases = host.phases();
-    assert!(phases.contains(&("digits".into(), "timed out".into())), "{phases:?}");
-    assert!(phases.contains(&("fused_matmul".into(), "skipped: no time left".into())));
+    let ended = host.run(&["--seconds", "16", "--phases", "examples"]);
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    assert_eq!(ended.status, Some(1));
+    assert_eq!(host.status("digits"), "timed out");
+    assert_eq!(host.status("fused_matmul"), "skipped: no time left");
+    std::thread::sleep(Duration::from_secs(19).saturating_sub(begun.elapsed()));
+    assert!(!host.path("results/alive").exists());
 }
 
 /// Whoever interrupts a run gets a report of what ran before.
@@ -222,20 +228,15 @@ fn an_interrupted_run_ends_its_phase_and_reports() {
     let host = Host::complete();
     host.digits("echo here >begun; sleep 30 & wait; echo on >alive");
     let mut command = host.command();
-    command.args(["--python", "/no/such/python", "--out", "results", "--phases", "examples"]);
+    command.args(["--phases", "examples"]);
     let begun = Instant::now();
-    let output = std::thread::scope(|scope| {
+    let ended = std::thread::scope(|scope| {
         // The script becomes the program, whose number it writes.
-        let script = "echo $$ >pid; exec \"$0\" \"$@\"";
         let mut shell = Command::new("/bin/sh");
-        shell.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
-        shell.current_dir(host.path(""));
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
+        shell.args(["-c", "echo $$ >pid; exec \"$0\" \"$@\""]);
+        shell.arg(command.get_program()).args(command.get_args()).current_dir(host.path(""));
+        shell.env_clear();
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let running = scope.spawn(move || run_to_end(&mut shell));
         while !host.path("results/begun").exists() {
             assert!(begun.elapsed() < Duration::from_secs(60), "the phase does not begin");
@@ -246,10 +247,9 @@ fn an_interrupted_run_ends_its_phase_and_reports() {
         running.join().unwrap()
     });
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert_eq!(output.status.code(), Some(1));
-    let phases = host.phases();
-    assert!(phases.contains(&("digits".into(), "interrupted".into())), "{phases:?}");
-    assert!(phases.contains(&("char-lm".into(), "skipped: interrupted".into())), "{phases:?}");
+    assert_eq!(ended.status, Some(1));
+    assert_eq!(host.status("digits"), "interrupted");
+    assert_eq!(host.status("char-lm"), "skipped: interrupted");
     assert!(host.path("results/results.json").exists());
     assert!(!host.path("results/alive").exists());
 }
@@ -257,29 +257,24 @@ fn an_interrupted_run_ends_its_phase_and_reports() {
 #[test]
 fn a_failure_that_is_known_upstream_is_reported_as_such() {
     let host = Host::complete();
-    host.program(
-        "archive/bin/burn-fp8-tests",
-        r#"if [ "$1" = --list ]; then printf 'codes::a: test\n'; exit; fi
-echo "couldn't find resource for that handle: Memory page 0 doesn't exist"; exit 101"#,
-    );
-    let output = host.run(&["--out", "results", "--phases", "burn-fp8"]);
-    assert_eq!(output.status.code(), Some(1));
-    let (_, status) = host.phases().pop().unwrap();
+    let failing =
+        "echo \"couldn't find resource for that handle: Memory page 0 doesn't exist\"; exit 101";
+    host.tests("burn-fp8", "codes::a", failing);
+    assert_eq!(host.run(&["--phases", "burn-fp8"]).status, Some(1));
+    let status = host.status("burn-fp8:codes");
     assert!(status.starts_with("failed: status 101 (upstream, CubeCL 0.10"), "{status}");
-    assert!(status.contains("tracel-ai/cubecl issue 1401"), "{status}");
 }
 
 /// What an earlier run left would be reported as this one's; what is of none stays.
 #[test]
 fn results_of_an_earlier_run_are_removed() {
     let host = Host::complete();
-    host.program("archive/bin/burn-fp8-gpu", "exit 0");
+    host.gpu("exit 0");
     let of_a_run = ["rows-gpu-gemm.json", "torch.json", "accuracy/products.bin", "results.json"];
     for file in of_a_run.into_iter().chain(["notes.txt"]) {
         host.file(&format!("results/{file}"), "old");
     }
-    let output = host.run(&["--out", "results", "--phases", "peers"]);
-    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+    assert_eq!(host.run(&["--phases", "peers"]).status, Some(0));
     for file in of_a_run {
         assert!(!host.path("results").join(file).exists(), "{file}");
     }
