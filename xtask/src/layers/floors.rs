@@ -52,20 +52,16 @@ pub const FLOORS: Floors = Floors {
 impl Floors {
     /// The floor of a package, from 0.
     pub fn of_crate(&self, name: &str) -> Option<usize> {
-        floor(self.crates, name)
+        self.crates.iter().position(|floor| floor.contains(&name))
     }
 
     /// The floor of a room, from 0.
     pub fn of_room(&self, package: &str, room: &str) -> Option<usize> {
-        floor(self.rooms_of(package)?, room)
+        self.rooms_of(package)?.iter().position(|floor| floor.contains(&room))
     }
 
     /// The rooms of a package by floor, if they are to keep to floors.
     pub fn rooms_of(&self, package: &str) -> Option<&'static [&'static [&'static str]]> {
         self.rooms.iter().find(|(name, _)| *name == package).map(|(_, floors)| *floors)
     }
-}
-
-fn floor(floors: &[&[&str]], name: &str) -> Option<usize> {
-    floors.iter().position(|floor| floor.contains(&name))
 }

@@ -3,18 +3,18 @@
 mod check;
 mod floors;
 mod graph;
-mod load;
+
 mod names;
-mod reader;
+
+mod source;
 mod table;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use cargo_metadata::{MetadataCommand, TargetKind};
+use cargo_metadata::{DependencyKind, MetadataCommand, TargetKind};
 
 use crate::repository;
 use floors::FLOORS;
@@ -47,28 +47,28 @@ pub fn print_table() -> Result<()> {
 
 fn read() -> Result<Vec<Graph>> {
     let root = repository::root();
-    let packages = packages(&root)?;
-    let libraries: Vec<String> =
-        packages.iter().filter_map(|package| Some(package.library.as_ref()?.0.clone())).collect();
-    packages.iter().map(|package| Graph::read(package, &root, &libraries)).collect()
+    packages(&root)?.into_iter().map(|package| Graph::read(package, &root)).collect()
 }
 
 /// The packages of the workspace with their library and programs; tests, benchmarks and build scripts are no rooms.
 fn packages(root: &Path) -> Result<Vec<Package>> {
     let manifest = root.join("Cargo.toml");
     let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
-    let mut packages = vec![];
-    for package in metadata.workspace_packages() {
+    let package = |package: &cargo_metadata::Package| {
         let roots = |kind: TargetKind| {
             let targets = package.targets.iter().filter(move |target| target.is_kind(kind.clone()));
             targets.map(|target| (target.name.replace('-', "_"), PathBuf::from(&target.src_path)))
         };
-        packages.push(Package {
+        let imports = package.dependencies.iter().filter(|dependency| {
+            dependency.path.is_some() && dependency.kind != DependencyKind::Development
+        });
+        Package {
             name: package.name.to_string(),
             source: package.manifest_path.with_file_name("src").into(),
             library: roots(TargetKind::Lib).next(),
             programs: roots(TargetKind::Bin).map(|(_, path)| path).collect(),
-        });
-    }
-    Ok(packages)
+            imports: imports.map(|dependency| dependency.name.clone()).collect(),
+        }
+    };
+    Ok(metadata.workspace_packages().into_iter().map(package).collect())
 }

@@ -1,148 +1,115 @@
-//! What a path stands for, through re-exports, renames and globs: an import is an arrow to the file that defines the name, never to a
-//! file that only hands it on.
+//! What a path stands for, through re-exports, renames and globs.
 
-use super::tree::{Binding, ModuleId, Tree, UsePath};
+use super::source::{Binding, Kind, Mention, Source};
 
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Something with this name, defined in the file of a module: an item, or what a macro makes there.
+    /// Something with this name, defined in the file of a module, or handed on there from elsewhere.
     Item {
-        module: ModuleId,
+        module: usize,
         name: String,
     },
-    Module(ModuleId),
-    /// Another crate of the workspace, with the name taken from it.
-    Crate {
-        library: String,
-        name: String,
-    },
-    /// A crate from elsewhere, or nothing that the source shows: a type parameter, a variable, the prelude.
+    Module(usize),
+    /// Another crate, or nothing that the source shows: a type parameter, a variable, the prelude.
     Outside,
 }
 
 /// Follows paths through a package.
-pub struct Names<'a> {
-    pub tree: &'a Tree,
-    /// The libraries of the workspace.
-    pub libraries: &'a [String],
-}
+pub struct Names<'a>(pub &'a Source);
 
 /// The names that are being followed, so that re-exports in a circle end.
-type Following = Vec<(ModuleId, String)>;
+type Following = Vec<(usize, String)>;
 
 impl Names<'_> {
-    /// All that `path`, written in `module`, may stand for.
-    pub fn resolve(&self, module: ModuleId, path: &UsePath) -> Vec<Target> {
-        self.follow(module, path, &mut vec![])
+    /// All that a mention may stand for.
+    pub fn resolve(&self, mention: &Mention) -> Vec<Target> {
+        match (mention.kind, &mention.path[..]) {
+            (Kind::Macro, [name]) => self.of_macro(mention.module, name),
+            (_, path) => self.follow(mention.module, path, &mut vec![]),
+        }
     }
 
-    /// What the macro `name!`, invoked in `module`, may be: macros also come from above by textual scope.
-    pub fn resolve_macro(&self, module: ModuleId, name: &str) -> Vec<Target> {
-        let mut scopes = self.tree.ancestors(module);
-        scopes
-            .find_map(|scope| {
-                let found = self.lookup(scope, name, &mut vec![]);
-                (!found.is_empty()).then_some(found)
-            })
-            .unwrap_or_default()
+    /// What the macro `name!`, invoked in a module, may be: macros also come from above by textual scope.
+    fn of_macro(&self, module: usize, name: &str) -> Vec<Target> {
+        let mut scopes = self.0.ancestors(module);
+        let found = scopes.find_map(|scope| {
+            let found = self.lookup(scope, name, &mut vec![]);
+            (!found.is_empty()).then_some(found)
+        });
+        found.unwrap_or_default()
     }
 
-    /// Whether `name` stands for something in a module.
-    pub fn shows(&self, module: ModuleId, name: &str) -> bool {
-        !self.lookup(module, name, &mut vec![]).is_empty()
-    }
-
-    fn follow(&self, module: ModuleId, path: &UsePath, following: &mut Following) -> Vec<Target> {
-        let Some((first, rest)) = path.segments.split_first() else { return vec![] };
-        let mut reached = self.first(module, first, path.absolute, following);
+    fn follow(&self, module: usize, path: &[String], following: &mut Following) -> Vec<Target> {
+        let Some((first, rest)) = path.split_first() else { return vec![] };
+        let mut reached = self.first(module, first, following);
         for segment in rest {
             // Only a module, or a type, has something inside; they share a namespace, so a module leaves no type of that name.
             if reached.iter().any(|target| matches!(target, Target::Module(_))) {
                 reached.retain(|target| matches!(target, Target::Module(_)));
             }
-            reached = reached
-                .into_iter()
-                .flat_map(|target| self.inside(target, segment, following))
-                .collect();
+            let inside = |target| self.inside(target, segment, following);
+            reached = reached.into_iter().flat_map(inside).collect();
         }
-        if reached.iter().any(|target| *target != Target::Outside) {
-            reached.retain(|target| *target != Target::Outside);
-        }
-        reached.dedup();
         reached
     }
 
-    fn first(
-        &self,
-        module: ModuleId,
-        segment: &str,
-        absolute: bool,
-        following: &mut Following,
-    ) -> Vec<Target> {
-        match segment {
-            "crate" => return vec![Target::Module(self.tree.root(module))],
+    fn first(&self, module: usize, segment: &str, following: &mut Following) -> Vec<Target> {
+        let found = match segment {
+            "crate" => return vec![Target::Module(self.0.root(module))],
             "self" => return vec![Target::Module(module)],
             "super" => return self.parent(module),
-            _ => {}
+            _ => self.lookup(module, segment, following),
+        };
+        match self.0.library.as_ref().filter(|(name, _)| name == segment) {
+            _ if !found.is_empty() => found,
+            Some((_, root)) => vec![Target::Module(*root)],
+            None => vec![Target::Outside],
         }
-        let found = if absolute { vec![] } else { self.lookup(module, segment, following) };
-        if !found.is_empty() {
-            return found;
-        }
-        if let Some((_, root)) = self.tree.library.as_ref().filter(|(name, _)| name == segment) {
-            return vec![Target::Module(*root)];
-        }
-        if self.libraries.iter().any(|library| library == segment) {
-            return vec![Target::Crate { library: segment.to_string(), name: String::new() }];
-        }
-        vec![Target::Outside]
     }
 
     /// What `segment` stands for after what has been reached.
     fn inside(&self, target: Target, segment: &str, following: &mut Following) -> Vec<Target> {
         match target {
-            Target::Module(module) => match segment {
-                "self" => vec![target],
-                "super" => self.parent(module),
-                _ => {
-                    let found = self.lookup(module, segment, following);
-                    if found.is_empty() {
-                        // A macro has made it there, for example a derive: the record of a module.
-                        vec![Target::Item { module, name: segment.to_string() }]
-                    } else {
-                        found
-                    }
+            Target::Module(_) if segment == "self" => vec![target],
+            Target::Module(module) if segment == "super" => self.parent(module),
+            Target::Module(module) => match self.lookup(module, segment, following) {
+                // A macro has made it there, for example a derive: the record of a module.
+                found if found.is_empty() => {
+                    vec![Target::Item { module, name: segment.to_string() }]
                 }
+                found => found,
             },
-            Target::Crate { library, name } if name.is_empty() => {
-                vec![Target::Crate { library, name: segment.to_string() }]
-            }
             // A variant, an associated item, or the inside of another crate.
             reached => vec![reached],
         }
     }
 
-    fn parent(&self, module: ModuleId) -> Vec<Target> {
-        self.tree.modules[module].parent.map(Target::Module).into_iter().collect()
+    fn parent(&self, module: usize) -> Vec<Target> {
+        self.0.modules[module].parent.map(Target::Module).into_iter().collect()
     }
 
     /// What `name` stands for in a module; nothing if the module does not show the name.
-    fn lookup(&self, module: ModuleId, name: &str, following: &mut Following) -> Vec<Target> {
+    fn lookup(&self, module: usize, name: &str, following: &mut Following) -> Vec<Target> {
         let key = (module, name.to_string());
         if following.contains(&key) {
             return vec![];
         }
         following.push(key);
-        let scope = &self.tree.modules[module];
+        let scope = &self.0.modules[module];
+        let item = |module| Target::Item { module, name: name.to_string() };
         let mut found = vec![];
         for binding in scope.names.get(name).into_iter().flatten() {
             match binding {
                 Binding::Module(module) => found.push(Target::Module(*module)),
-                Binding::Item(module) => {
-                    found.push(Target::Item { module: *module, name: name.to_string() });
+                Binding::Item(module) => found.push(item(*module)),
+                Binding::Import(path) => {
+                    let reached = self.follow(module, path, following);
+                    // Whoever takes it here needs this file, too; but the root shows what all crates may take.
+                    let is_handed_on = reached.iter().any(|target| self.is_foreign(target, module));
+                    found.extend((is_handed_on && scope.parent.is_some()).then(|| item(module)));
+                    found.extend(reached);
                 }
-                Binding::Import(path) => found.extend(self.follow(module, path, following)),
             }
         }
         if found.is_empty() {
@@ -156,5 +123,16 @@ impl Names<'_> {
         }
         following.pop();
         found
+    }
+
+    /// Whether something lies neither in a module nor below it.
+    fn is_foreign(&self, target: &Target, module: usize) -> bool {
+        match target {
+            Target::Item { module: defining, .. } => {
+                !self.0.ancestors(*defining).any(|above| above == module)
+            }
+            Target::Outside => true,
+            Target::Module(_) => false,
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The house in figures: rooms, files, lines and arrows of each package.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
+use super::check::is_upwards;
 use super::floors::Floors;
 use super::graph::Graph;
 
@@ -17,17 +18,12 @@ struct Room<'a> {
 
 /// A table of each package, from the top floor down.
 pub fn table(graphs: &[Graph], floors: &Floors) -> String {
-    let mut text = String::new();
     let mut graphs: Vec<&Graph> = graphs.iter().collect();
-    graphs
-        .sort_by_key(|graph| (std::cmp::Reverse(floors.of_crate(&graph.package)), &graph.package));
-    for graph in graphs {
-        package(&mut text, graph, floors).expect("a String takes all that is written");
-    }
-    text
+    graphs.sort_by_key(|graph| (Reverse(floors.of_crate(&graph.package)), &graph.package));
+    graphs.into_iter().map(|graph| package(graph, floors)).collect()
 }
 
-fn package(text: &mut String, graph: &Graph, floors: &Floors) -> std::fmt::Result {
+fn package(graph: &Graph, floors: &Floors) -> String {
     let mut rooms = BTreeMap::<&str, Room>::new();
     for file in &graph.files {
         let room = rooms.entry(&file.room).or_default();
@@ -41,50 +37,35 @@ fn package(text: &mut String, graph: &Graph, floors: &Floors) -> std::fmt::Resul
         }
     }
     let floor = |room: &str| floors.of_room(&graph.package, room);
-    let is_upwards = |from: &str, to: &str| matches!((floor(from), floor(to)), (Some(from), Some(to)) if from < to);
-    let upwards: usize = rooms
-        .iter()
-        .flat_map(|(from, room)| room.arrows.keys().map(move |to| is_upwards(from, to)))
-        .filter(|upwards| *upwards)
-        .count();
-    let libraries: BTreeSet<&str> =
-        graph.outward.keys().map(|(_, library)| library.as_str()).collect();
-    writeln!(
-        text,
-        "\n{} (floor {}): {} rooms, {} files, {} lines; {} imports between files, {} arrows between rooms, {upwards} of them upwards; imports {}",
+    let is_upwards = |from: &str, to: &str| is_upwards(floor(from), floor(to));
+    let arrows = rooms.iter().flat_map(|(from, room)| room.arrows.keys().map(move |to| (from, to)));
+    let arrows: Vec<bool> = arrows.map(|(from, to)| is_upwards(from, to)).collect();
+    let imports = Vec::from_iter(graph.imports.iter().cloned()).join(", ");
+    let mut text = format!(
+        "\n{} (floor {}): {} rooms, {} files, {} lines; {} imports between files, {} arrows between rooms, {} of them upwards; \
+         imports {}\n  floor  room             files  lines  imports from rooms (files by files)\n",
         graph.package,
         floors.of_crate(&graph.package).map_or("?".to_string(), |floor| floor.to_string()),
         rooms.len(),
         graph.files.len(),
         graph.files.iter().map(|file| file.lines).sum::<usize>(),
         graph.arrows.len(),
-        rooms.values().map(|room| room.arrows.len()).sum::<usize>(),
-        if libraries.is_empty() {
-            "no crate of the workspace".to_string()
-        } else {
-            libraries.into_iter().collect::<Vec<_>>().join(", ")
-        },
-    )?;
-    let mut order: Vec<(&str, &Room)> = rooms.iter().map(|(name, room)| (*name, room)).collect();
-    order.sort_by_key(|(name, _)| (std::cmp::Reverse(floor(name)), *name));
-    writeln!(
-        text,
-        "  {:>5}  {:<16} {:>5} {:>6}  imports from rooms (files by files)",
-        "floor", "room", "files", "lines"
-    )?;
-    for (name, room) in order {
-        let arrows = room.arrows.iter().map(|(to, count)| {
+        arrows.len(),
+        arrows.iter().filter(|upwards| **upwards).count(),
+        if imports.is_empty() { "no package of the workspace" } else { &imports },
+    );
+    let mut order: Vec<(&str, Room)> = rooms.into_iter().collect();
+    order.sort_by_key(|(name, _)| (Reverse(floor(name)), *name));
+    for (name, Room { files, lines, arrows }) in order {
+        let arrows = arrows.into_iter().map(|(to, count)| {
             let upwards = if is_upwards(name, to) { ", upwards" } else { "" };
             format!("{to} ({count}{upwards})")
         });
+        let arrows = arrows.collect::<Vec<_>>().join(" ");
         let floor = floor(name).map_or("-".to_string(), |floor| floor.to_string());
-        let line = format!(
-            "  {floor:>5}  {name:<16} {:>5} {:>6}  {}",
-            room.files,
-            room.lines,
-            arrows.collect::<Vec<_>>().join(" ")
-        );
-        writeln!(text, "{}", line.trim_end())?;
+        let line = format!("  {floor:>5}  {name:<16} {files:>5} {lines:>6}  {arrows}");
+        text += line.trim_end();
+        text.push('\n');
     }
-    Ok(())
+    text
 }
