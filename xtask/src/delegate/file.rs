@@ -1,19 +1,14 @@
 //! One generated file: header, imports, the implementation of one trait.
 
-use std::{
-    collections::BTreeMap,
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 use syn::{ItemTrait, TraitItem, TraitItemFn};
 
 use super::method::{self, Imports, add_import};
 use super::traits::Spec;
-use crate::repository;
 
-/// A generated file and how many methods it forwards.
+/// A generated file, not formatted, and how many methods it forwards.
 pub struct Delegation {
     pub text: String,
     pub methods: usize,
@@ -77,14 +72,11 @@ pub fn of_trait(spec: &Spec, item: &ItemTrait, version: &str) -> Result<Delegati
         spec.bounds,
         members.join("\n"),
     );
-    Ok(Delegation {
-        text: format(&text).with_context(|| format!("formatting {}.rs", spec.module))?,
-        methods,
-    })
+    Ok(Delegation { text, methods })
 }
 
 /// `delegate/mod.rs`, which lists the other files.
-pub fn of_modules(specs: &[Spec], version: &str) -> Result<Delegation> {
+pub fn of_modules(specs: &[Spec], version: &str) -> Delegation {
     let mut modules: Vec<_> = specs.iter().map(|spec| (spec.module, spec.feature)).collect();
     modules.sort_unstable();
     let mut text = header(version);
@@ -94,7 +86,7 @@ pub fn of_modules(specs: &[Spec], version: &str) -> Result<Delegation> {
         }
         text.push_str(&format!("mod {module};\n"));
     }
-    Ok(Delegation { text: format(&text).context("formatting mod.rs")?, methods: 0 })
+    Delegation { text, methods: 0 }
 }
 
 fn header(version: &str) -> String {
@@ -127,30 +119,4 @@ fn use_lines(imports: &Imports) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Formats with rustfmt and the repository's settings.
-fn format(text: &str) -> Result<String> {
-    let mut child = Command::new("rustfmt")
-        .args(["--edition", "2024", "--emit", "stdout", "--config-path"])
-        .arg(repository::root())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start rustfmt; install it with `rustup component add rustfmt`")?;
-    // A thread writes: rustfmt may fill its output pipe before it has read everything.
-    let mut stdin = child.stdin.take().context("rustfmt has no standard input")?;
-    let input = text.to_string();
-    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output()?;
-    let written =
-        writer.join().map_err(|_| anyhow::anyhow!("the thread that feeds rustfmt panicked"))?;
-    ensure!(
-        output.status.success(),
-        "rustfmt refuses the generated code:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    written.context("cannot write to rustfmt")?;
-    Ok(String::from_utf8(output.stdout)?)
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use quote::ToTokens;
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Attribute, FnArg, GenericArgument, Pat, PathArguments, ReturnType, Signature, TraitItemFn,
-    Type, TypePath,
-    visit::{self, Visit},
-    visit_mut::{self, VisitMut},
+    Attribute, FnArg, Pat, PathArguments, ReturnType, Signature, TraitItemFn, Type, TypePath,
 };
 
 use super::traits::{Spec, is_intercepted};
@@ -136,63 +135,27 @@ fn name_arguments(sig: &mut Signature) -> Result<Vec<(String, Crossing)>> {
     Ok(arguments)
 }
 
-/// How a value of type `ty` crosses. A struct over the backend may stand alone or behind `&`, but in nothing else.
+/// How a value of type `ty` crosses. A struct over the trait's own backend may stand alone or behind `&`, but in nothing else.
 fn crossing(ty: &Type) -> Result<Crossing> {
-    let alone = match ty {
-        Type::Path(path) => Some((path, Crossing::Rewrapped)),
-        Type::Reference(reference) if reference.mutability.is_none() => {
-            match reference.elem.as_ref() {
-                Type::Path(path) => Some((path, Crossing::RewrappedRef)),
-                _ => None,
-            }
-        }
-        _ => None,
+    let text = ty.to_token_stream().to_string();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let Some(at) = words.iter().position(|word| is_wrapped(word)) else {
+        return Ok(Crossing::AsItIs);
     };
-    if let Some((path, crossing)) = alone
-        && is_wrapped(path)
-    {
-        ensure!(
-            is_over_backend(path),
-            "`{}` is not over the trait's own backend",
-            path.to_token_stream()
-        );
-        return Ok(crossing);
+    let mut before = &words[..at];
+    while let [rest @ .., _, "::"] = before {
+        before = rest;
     }
-    let mut nested = FindWrapped(None);
-    nested.visit_type(ty);
-    match nested.0 {
-        None => Ok(Crossing::AsItIs),
-        Some(name) => {
-            bail!("`{name}` inside `{}`: teach xtask to rewrap that", ty.to_token_stream())
-        }
+    match (before, &words[at + 1..]) {
+        // `B` of traits over a backend, `Self` of the backend traits themselves.
+        ([], ["<", "B" | "Self", ">"]) => Ok(Crossing::Rewrapped),
+        (["&"], ["<", "B" | "Self", ">"]) => Ok(Crossing::RewrappedRef),
+        _ => bail!("`{}` inside `{text}`: teach xtask to rewrap that", words[at]),
     }
 }
 
-fn is_wrapped(path: &TypePath) -> bool {
-    let name = path.path.segments.last().map(|segment| segment.ident.to_string());
-    matches!(name.as_deref().and_then(kind), Some(Kind::Wrapped(_)))
-}
-
-/// Whether the only parameter is `B` (traits over a backend) or `Self` (the backend traits themselves).
-fn is_over_backend(path: &TypePath) -> bool {
-    let Some(PathArguments::AngleBracketed(arguments)) =
-        path.path.segments.last().map(|segment| &segment.arguments)
-    else {
-        return false;
-    };
-    matches!(arguments.args.first(), Some(GenericArgument::Type(Type::Path(parameter)))
-        if arguments.args.len() == 1 && (parameter.path.is_ident("B") || parameter.path.is_ident("Self")))
-}
-
-struct FindWrapped(Option<String>);
-
-impl<'ast> Visit<'ast> for FindWrapped {
-    fn visit_type_path(&mut self, path: &'ast TypePath) {
-        if is_wrapped(path) {
-            self.0 = Some(path.to_token_stream().to_string());
-        }
-        visit::visit_type_path(self, path);
-    }
+fn is_wrapped(name: &str) -> bool {
+    matches!(kind(name), Some(Kind::Wrapped(_)))
 }
 
 /// Shortens `crate::a::Name` to `Name` and writes `Wrapped<B>` as `Wrapped<Self>`: `B` is the wrapped backend here.
@@ -201,8 +164,8 @@ struct NameTheDecorator;
 impl VisitMut for NameTheDecorator {
     fn visit_type_path_mut(&mut self, path: &mut TypePath) {
         visit_mut::visit_type_path_mut(self, path);
-        if is_wrapped(path) {
-            let last = path.path.segments.last_mut().expect("a path has a segment");
+        let last = path.path.segments.last_mut().expect("a path has a segment");
+        if is_wrapped(&last.ident.to_string()) {
             last.arguments = PathArguments::AngleBracketed(syn::parse_quote!(<Self>));
         }
     }
@@ -220,47 +183,42 @@ impl VisitMut for NameTheDecorator {
     }
 }
 
-/// Finds every name in a signature and the import that brings it into scope.
-struct Names<'a> {
-    generics: Vec<String>,
-    cfg: Option<&'a str>,
-    imports: Imports,
-    error: Option<anyhow::Error>,
-}
+/// Finds every path in a signature.
+#[derive(Default)]
+struct Paths(Vec<syn::Path>);
 
-fn collect_imports(sig: &Signature, cfg: Option<&str>) -> Result<Imports> {
-    let generics = sig.generics.type_params().map(|param| param.ident.to_string()).collect();
-    let mut names = Names { generics, cfg, imports: Imports::new(), error: None };
-    names.visit_signature(sig);
-    match names.error {
-        Some(error) => Err(error),
-        None => Ok(names.imports),
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        visit::visit_path(self, path);
+        self.0.push(path.clone());
     }
 }
 
-impl<'ast> Visit<'ast> for Names<'_> {
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        visit::visit_path(self, path);
-        let segments: Vec<String> =
-            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return };
-        let parameter = first == "Self" || first == "B" || self.generics.contains(first);
-        if parameter && (segments.len() > 1 || first == last) {
-            return;
+/// The imports that bring every name of a signature into scope.
+fn collect_imports(sig: &Signature, cfg: Option<&str>) -> Result<Imports> {
+    let generics: Vec<_> =
+        sig.generics.type_params().map(|param| param.ident.to_string()).collect();
+    let (mut paths, mut imports) = (Paths::default(), Imports::new());
+    paths.visit_signature(sig);
+    for path in paths.0 {
+        let segments = path.segments.iter().map(|segment| segment.ident.to_string());
+        let segments: Vec<String> = segments.collect();
+        let (first, last) = (&segments[0], &segments[segments.len() - 1]);
+        if first == "Self" || first == "B" || generics.contains(first) {
+            continue;
         }
         match kind(last) {
             Some(Kind::Prelude) => {}
             Some(Kind::Shared(module) | Kind::Wrapped(module)) => {
-                add_import(&mut self.imports, &format!("{module}::{last}"), self.cfg);
+                add_import(&mut imports, &format!("{module}::{last}"), cfg);
             }
-            None => {
-                let text = path.to_token_stream();
-                self.error = Some(anyhow::anyhow!(
-                    "unknown type `{text}`: add it to xtask/src/delegate/types.rs"
-                ));
-            }
+            None => bail!(
+                "unknown type `{}`: add it to xtask/src/delegate/types.rs",
+                path.to_token_stream()
+            ),
         }
     }
+    Ok(imports)
 }
 
 /// Adds an import. One that is needed without a `cfg` anywhere is needed always.

@@ -9,17 +9,17 @@ mod tests;
 mod traits;
 mod types;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::MetadataCommand;
 
 use crate::repository;
-use traits::TRAITS;
+use file::Delegation;
+use traits::{INTERCEPTED, TRAITS};
 
 const FOLDER: &str = "crates/burn-fp8/src/backend/delegate";
 
@@ -36,61 +36,45 @@ pub enum Mode {
 pub fn run(mode: Mode) -> Result<()> {
     let root = repository::root();
     let (source, version) = burn_backend(&root)?;
-    let generated = generate(&source, &version)?;
+    let mut generated = generate(&source, &version)?;
+    let mut all = 0;
+    for (name, Delegation { methods, .. }) in generated.iter().filter(|(_, file)| file.methods > 0)
+    {
+        println!("  {name:<16} {methods:>3} methods");
+        all += methods;
+    }
+    println!("  {:<16} {all:>3} methods", "all");
+    format(&mut generated)?;
     let folder = root.join(FOLDER);
-
-    for (name, delegation) in generated.iter().filter(|(_, delegation)| delegation.methods > 0) {
-        println!("  {name:<16} {:>3} methods", delegation.methods);
-    }
-    println!(
-        "  {:<16} {:>3} methods",
-        "all",
-        generated.values().map(|delegation| delegation.methods).sum::<usize>()
-    );
-    for (name, delegation) in &generated {
+    fs::create_dir_all(&folder)?;
+    for (name, Delegation { text, .. }) in &generated {
         let path = folder.join(name);
-        let present = fs::read_to_string(&path).unwrap_or_default();
-        match mode {
-            Mode::Check if present != delegation.text => {
-                bail!(
-                    "{FOLDER}/{name} is not what the generator writes: run `cargo xtask delegate`"
-                )
-            }
-            Mode::Write if present != delegation.text => {
-                fs::create_dir_all(&folder)?;
-                fs::write(&path, &delegation.text)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-            }
-            _ => {}
-        }
-    }
-    remove_strangers(&folder, &generated, mode)
-}
-
-/// A file of a trait that is no longer delegated must not stay behind.
-fn remove_strangers(
-    folder: &Path,
-    generated: &BTreeMap<String, file::Delegation>,
-    mode: Mode,
-) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if generated.contains_key(&name) {
+        if fs::read_to_string(&path).unwrap_or_default() == *text {
             continue;
         }
-        match mode {
-            Mode::Check => bail!(
+        ensure!(
+            mode == Mode::Write,
+            "{FOLDER}/{name} is not what the generator writes: run `cargo xtask delegate`"
+        );
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    // A file of a trait that is no longer delegated must not stay behind.
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !generated.contains_key(&*name) {
+            ensure!(
+                mode == Mode::Write,
                 "{FOLDER}/{name} is not a generated file: delete it or run `cargo xtask delegate`"
-            ),
-            Mode::Write => fs::remove_file(entry.path())?,
+            );
+            fs::remove_file(&path)?;
         }
     }
     Ok(())
 }
 
-/// All generated files by name.
-fn generate(source: &Path, version: &str) -> Result<BTreeMap<String, file::Delegation>> {
+/// All generated files by name, not formatted.
+fn generate(source: &Path, version: &str) -> Result<BTreeMap<String, Delegation>> {
     let mut generated = BTreeMap::new();
     let mut methods = BTreeSet::new();
     for spec in TRAITS {
@@ -98,16 +82,42 @@ fn generate(source: &Path, version: &str) -> Result<BTreeMap<String, file::Deleg
         if spec.name == "Backend" {
             traits::check_supertraits(&item)?;
         }
-        methods.extend(
-            file::methods(&item)
-                .map(|method| (spec.name.to_string(), method.sig.ident.to_string())),
-        );
+        methods
+            .extend(file::methods(&item).map(|method| (spec.name, method.sig.ident.to_string())));
         let delegation = file::of_trait(spec, &item, version)?;
         generated.insert(format!("{}.rs", spec.module), delegation);
     }
-    traits::check_intercepted(&methods)?;
-    generated.insert("mod.rs".to_string(), file::of_modules(TRAITS, version)?);
+    for (name, method) in INTERCEPTED {
+        ensure!(
+            methods.contains(&(name, method.to_string())),
+            "{name} has no method {method}; correct `INTERCEPTED` in xtask"
+        );
+    }
+    generated.insert("mod.rs".to_string(), file::of_modules(TRAITS, version));
     Ok(generated)
+}
+
+/// Formats files with rustfmt and the repository's settings.
+fn format(generated: &mut BTreeMap<String, Delegation>) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &String| folder.path().join(name);
+    for (name, Delegation { text, .. }) in &*generated {
+        fs::write(path(name), text)?;
+    }
+    let mut command = Command::new("rustfmt");
+    command.args(["--edition", "2024", "--config-path"]).arg(repository::root());
+    let output = command.args(generated.keys().map(path)).output();
+    let output =
+        output.context("cannot start rustfmt; install it with `rustup component add rustfmt`")?;
+    ensure!(
+        output.status.success(),
+        "rustfmt refuses the generated code:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    for (name, Delegation { text, .. }) in generated {
+        *text = fs::read_to_string(path(name))?;
+    }
+    Ok(())
 }
 
 /// Folder and version of the `burn-backend` that this workspace builds with.

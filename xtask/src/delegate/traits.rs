@@ -1,8 +1,8 @@
 //! Which traits are delegated, and reading them from the sources of `burn-backend`.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use syn::{GenericParam, Item, ItemTrait, TypeParamBound};
 
 /// One trait that `Fp8Backend<B>` implements by forwarding to `B`.
@@ -23,67 +23,42 @@ pub struct Spec {
     pub types: &'static [(&'static str, &'static str)],
 }
 
-const OPS: Spec = Spec {
-    name: "",
-    source: "",
-    module: "",
-    path: "burn::tensor::ops",
-    feature: None,
-    bounds: "B: Fp8Matmul",
-    types: &[],
-};
+/// A trait of operations.
+const fn ops(name: &'static str, source: &'static str, module: &'static str) -> Spec {
+    let (path, bounds) = ("burn::tensor::ops", "B: Fp8Matmul");
+    Spec { name, source, module, path, feature: None, bounds, types: &[] }
+}
+
+/// A trait of backends.
+const fn backend(name: &'static str, module: &'static str, bounds: &'static str) -> Spec {
+    let path = "burn::tensor::backend";
+    Spec { path, bounds, ..ops(name, "src/backend/base.rs", module) }
+}
 
 /// All delegated traits. `check_supertraits` fails when burn's `Backend` asks for one that is not here.
 pub const TRAITS: &[Spec] = &[
-    Spec { name: "FloatTensorOps", source: "src/backend/ops/tensor.rs", module: "float", ..OPS },
-    Spec { name: "IntTensorOps", source: "src/backend/ops/int_tensor.rs", module: "int", ..OPS },
-    Spec { name: "BoolTensorOps", source: "src/backend/ops/bool_tensor.rs", module: "bool", ..OPS },
-    Spec { name: "QTensorOps", source: "src/backend/ops/qtensor.rs", module: "quantized", ..OPS },
-    Spec { name: "ModuleOps", source: "src/backend/ops/modules/base.rs", module: "module", ..OPS },
+    ops("FloatTensorOps", "src/backend/ops/tensor.rs", "float"),
+    ops("IntTensorOps", "src/backend/ops/int_tensor.rs", "int"),
+    ops("BoolTensorOps", "src/backend/ops/bool_tensor.rs", "bool"),
+    ops("QTensorOps", "src/backend/ops/qtensor.rs", "quantized"),
+    ops("ModuleOps", "src/backend/ops/modules/base.rs", "module"),
+    ops("ActivationOps", "src/backend/ops/activation.rs", "activation"),
+    ops("TransactionOps", "src/backend/ops/transaction.rs", "transaction"),
+    backend("BackendTypes", "types", "B: BackendTypes"),
+    backend("Backend", "backend", "B: Fp8Matmul"),
     Spec {
-        name: "ActivationOps",
-        source: "src/backend/ops/activation.rs",
-        module: "activation",
-        ..OPS
-    },
-    Spec {
-        name: "TransactionOps",
-        source: "src/backend/ops/transaction.rs",
-        module: "transaction",
-        ..OPS
-    },
-    Spec {
-        name: "BackendTypes",
-        source: "src/backend/base.rs",
-        module: "types",
-        path: "burn::tensor::backend",
-        bounds: "B: BackendTypes",
-        ..OPS
-    },
-    Spec {
-        name: "Backend",
-        source: "src/backend/base.rs",
-        module: "backend",
-        path: "burn::tensor::backend",
-        ..OPS
-    },
-    Spec {
-        name: "AutodiffBackend",
-        source: "src/backend/base.rs",
-        module: "autodiff",
-        path: "burn::tensor::backend",
-        bounds: "B: AutodiffBackend + Fp8Matmul, B::InnerBackend: Fp8Matmul",
         types: &[("InnerBackend", "Fp8Backend<B::InnerBackend>")],
-        ..OPS
+        ..backend(
+            "AutodiffBackend",
+            "autodiff",
+            "B: AutodiffBackend + Fp8Matmul, B::InnerBackend: Fp8Matmul",
+        )
     },
     Spec {
-        name: "DistributedBackend",
         source: "src/backend/distributed/ops.rs",
-        module: "distributed",
         path: "burn::tensor::backend::distributed",
         feature: Some("distributed"),
-        bounds: "B: DistributedBackend + Fp8Matmul",
-        ..OPS
+        ..backend("DistributedBackend", "distributed", "B: DistributedBackend + Fp8Matmul")
     },
 ];
 
@@ -124,19 +99,15 @@ pub fn read(root: &Path, spec: &Spec) -> Result<ItemTrait> {
     let item = found.with_context(|| {
         format!("{} has no trait {}; correct `TRAITS` in xtask", path.display(), spec.name)
     })?;
-    check_parameters(&item)?;
+    // The generated code names the wrapped backend `B`, so a trait over a backend has to call its parameter so.
+    let parameters: Vec<_> = item.generics.params.iter().collect();
+    let is_known = match parameters[..] {
+        [] => true,
+        [GenericParam::Type(parameter)] => parameter.ident == "B",
+        _ => false,
+    };
+    ensure!(is_known, "trait {}: expected no parameter or exactly one called `B`", spec.name);
     Ok(item)
-}
-
-/// The generated code names the wrapped backend `B`, so a trait over a backend has to call its parameter so.
-fn check_parameters(item: &ItemTrait) -> Result<()> {
-    for param in &item.generics.params {
-        match param {
-            GenericParam::Type(param) if param.ident == "B" && item.generics.params.len() == 1 => {}
-            _ => bail!("trait {}: expected no parameter or exactly one called `B`", item.ident),
-        }
-    }
-    Ok(())
 }
 
 /// Fails if `backend` (the trait `Backend`) requires a trait of operations that is not delegated.
@@ -149,17 +120,6 @@ pub fn check_supertraits(backend: &ItemTrait) -> Result<()> {
         ensure!(
             DERIVED.contains(&name.as_str()) || TRAITS.iter().any(|spec| spec.name == name),
             "burn's trait Backend requires {name}, which `TRAITS` in xtask does not list: add it"
-        );
-    }
-    Ok(())
-}
-
-/// Fails if an intercepted method no longer exists.
-pub fn check_intercepted(methods: &BTreeSet<(String, String)>) -> Result<()> {
-    for (trait_name, method) in INTERCEPTED {
-        ensure!(
-            methods.contains(&((*trait_name).to_string(), (*method).to_string())),
-            "{trait_name} has no method {method}; correct `INTERCEPTED` in xtask"
         );
     }
     Ok(())

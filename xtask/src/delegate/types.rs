@@ -3,74 +3,40 @@
 /// Types that are the same for `Fp8Backend<B>` and for `B`, with the module that `burn` exports them from.
 ///
 /// `FloatTensor<B>` and its like belong here: they are aliases of associated types, which the decorator shares with `B`.
-const SHARED: &[(&str, &[&str])] = &[
-    ("core::future", &["Future"]),
-    ("core::ops", &["Range"]),
+const SHARED: &[(&str, &str)] = &[
+    ("core::future", "Future"),
+    ("core::ops", "Range"),
     (
         "burn::tensor",
-        &[
-            "BoolDType",
-            "DType",
-            "Distribution",
-            "FloatDType",
-            "IndexingUpdateOp",
-            "IntDType",
-            "Scalar",
-            "Shape",
-            "Slice",
-            "TensorData",
-        ],
+        "BoolDType DType Distribution FloatDType IndexingUpdateOp IntDType Scalar Shape Slice TensorData",
     ),
-    ("burn::tensor::quantization", &["QuantScheme"]),
+    ("burn::tensor::quantization", "QuantScheme"),
     (
         "burn::tensor::ops",
-        &[
-            "AttentionModuleOptions",
-            "BoolTensor",
-            "ConvOptions",
-            "ConvTransposeOptions",
-            "DeformConvOptions",
-            "Device",
-            "FloatTensor",
-            "GridSampleOptions",
-            "IntTensor",
-            "InterpolateMode",
-            "InterpolateOptions",
-            "PadMode",
-            "QuantizedTensor",
-            "TransactionPrimitiveData",
-            "UnfoldOptions",
-        ],
+        "AttentionModuleOptions BoolTensor ConvOptions ConvTransposeOptions DeformConvOptions Device FloatTensor \
+         GridSampleOptions IntTensor InterpolateMode InterpolateOptions PadMode QuantizedTensor TransactionPrimitiveData \
+         UnfoldOptions",
     ),
-    ("burn::tensor::backend", &["DTypeUsageSet", "DeviceId", "ExecutionError"]),
+    ("burn::tensor::backend", "DTypeUsageSet DeviceId ExecutionError"),
     (
         "burn::tensor::backend::distributed",
-        &["DistributedConfig", "DistributedParamId", "DistributedParams", "ReduceOperation"],
+        "DistributedConfig DistributedParamId DistributedParams ReduceOperation",
     ),
 ];
 
 /// Types that have the backend as a parameter of their own and are no alias: `backend/convert.rs` rewraps them.
-const WRAPPED: &[(&str, &[&str])] = &[
-    ("burn::tensor", &["TensorPrimitive", "TransactionPrimitive"]),
-    ("burn::tensor::quantization", &["QuantizationParametersPrimitive"]),
+const WRAPPED: &[(&str, &str)] = &[
+    ("burn::tensor", "TensorPrimitive TransactionPrimitive"),
+    ("burn::tensor::quantization", "QuantizationParametersPrimitive"),
     (
         "burn::tensor::ops",
-        &[
-            "DeformConv2dBackward",
-            "MaxPool1dBackward",
-            "MaxPool1dWithIndices",
-            "MaxPool2dBackward",
-            "MaxPool2dWithIndices",
-        ],
+        "DeformConv2dBackward MaxPool1dBackward MaxPool1dWithIndices MaxPool2dBackward MaxPool2dWithIndices",
     ),
-    ("burn::tensor::backend::distributed", &["CollectiveTensor", "TensorRef"]),
+    ("burn::tensor::backend::distributed", "CollectiveTensor TensorRef"),
 ];
 
 /// Names of the prelude that a signature may use.
-const PRELUDE: &[&str] = &[
-    "Fn", "Iterator", "Option", "Result", "Send", "String", "Vec", "bool", "f32", "f64", "i64",
-    "u16", "u64", "usize",
-];
+const PRELUDE: &str = "Fn Iterator Option Result Send String Vec bool f32 f64 i64 u16 u64 usize";
 
 /// How a type gets from the decorator's signature to that of the wrapped backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,10 +51,11 @@ pub enum Kind {
 
 /// Looks a type's name up. `None`: the generator does not know the type.
 pub fn kind(name: &str) -> Option<Kind> {
-    let module_of = |table: &'static [(&'static str, &'static [&'static str])]| {
-        table.iter().find(|(_, names)| names.contains(&name)).map(|(module, _)| *module)
+    let has = |names: &str| names.split(' ').any(|known| known == name);
+    let module_of = |table: &[(&'static str, &str)]| {
+        table.iter().find(|(_, names)| has(names)).map(|(module, _)| *module)
     };
-    if PRELUDE.contains(&name) {
+    if has(PRELUDE) {
         return Some(Kind::Prelude);
     }
     module_of(SHARED).map(Kind::Shared).or_else(|| module_of(WRAPPED).map(Kind::Wrapped))
