@@ -7,110 +7,117 @@ use std::process::Command;
 use crate::arguments::Arguments;
 use crate::process::Environment;
 
+pub const TESTS: &str = "tests";
+pub const SANITIZER: &str = "sanitizer";
+pub const BENCH: &str = "bench";
+/// Groups of phases that need torch.
+pub const WITH_TORCH: [&str; 2] = ["accuracy", "peers"];
+/// The phase without which no other makes sense.
+const DEVICE: &str = "device";
+
 /// Test programs, each with a phase for every module. A program's phases are called as it is, without `-tests`.
 const TEST_PROGRAMS: [&str; 3] =
     ["burn-fp8-cublaslt-tests", "burn-fp8-kernels-tests", "burn-fp8-tests"];
+/// How a test program runs those that it is given, all of which are ignored where there is no GPU.
+const EXACTLY: &str = "--ignored --exact --show-output --test-threads=1";
 
-/// The program whose tests compute-sanitizer watches.
-const SANITIZED: &str = "burn-fp8-tests";
-/// Few tests, since they take many times as long: kernels, and products on tensor cores. What memory the vendor's product shares and
-/// leaves uninitialized is not ours to check.
-const SANITIZER: [(&str, &[&str]); 3] = [
-    ("memcheck", &["codes::unfused::of_joined_dimensions", "products::unfused::are_deterministic"]),
-    ("racecheck", &["codes::unfused::of_joined_dimensions"]),
-    ("initcheck", &["codes::unfused::of_joined_dimensions"]),
+/// All other phases: name, group, seconds at most, program or script, and its arguments.
+///
+/// - compute-sanitizer watches few tests, since they take many times as long: kernels, and products on tensor cores. What memory the
+///   vendor's product shares and leaves uninitialized is not ours to check.
+/// - The products of `digits` run on tensor cores or end it. Layers too narrow for FP8 are left out by the filter, not emulated.
+/// - `fused_matmul` prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it
+///   there. The other five of its eight products have none.
+/// - `char-lm` trains a language model through Burn's Learner with its checkpoints, then runs one block of it in five precisions, three
+///   of them in FP8, each with three products of four layers.
+const OTHERS: &str = "\
+device | device | 120 | burn-fp8-gpu | device --json device.json
+sanitizer-memcheck | sanitizer | 600 | burn-fp8-tests | codes::unfused::of_joined_dimensions products::unfused::are_deterministic
+sanitizer-racecheck | sanitizer | 600 | burn-fp8-tests | codes::unfused::of_joined_dimensions
+sanitizer-initcheck | sanitizer | 600 | burn-fp8-tests | codes::unfused::of_joined_dimensions
+accuracy-products | accuracy | 120 | burn-fp8-gpu | accuracy accuracy {quick}
+accuracy | accuracy | 120 | gpu_accuracy.py | accuracy accuracy.json
+digits | examples | 180 | digits | --backend cuda --config digits.json --epochs {epochs} --out digits
+fused_matmul | examples | 120 | fused_matmul | --backend cuda --execution auto
+char-lm | examples | 240 | char-lm | train --backend cuda --size smoke --epochs 2 --precision fp8-current --out char-lm
+char-lm-block | examples | 120 | char-lm | block --backend cuda --out char-lm-block
+peers | peers | 300 | gpu_peers.py | torch.json {quick}
+gpu-gemm | bench | 180 | burn-fp8-gpu | bench gpu-gemm --json rows-gpu-gemm.json {quick}
+gpu-kernels | bench | 180 | burn-fp8-gpu | bench gpu-kernels --json rows-gpu-kernels.json {quick}
+gpu-linear | bench | 180 | burn-fp8-gpu | bench gpu-linear --json rows-gpu-linear.json {quick}
+gpu-host | bench | 180 | burn-fp8-gpu | bench gpu-host --json rows-gpu-host.json {quick}
+gpu-break-even | bench | 540 | burn-fp8-gpu | bench gpu-break-even --json rows-gpu-break-even.json --out . --seconds {seconds} {quick}";
+
+/// What shows that a phase ran on tensor cores: words, and how often at least it prints them. What emulates where it must not ends
+/// well, too.
+const EVIDENCE: [(&str, &str, usize); 2] = [
+    ("fused_matmul", "native: algorithm ", 5),
+    ("char-lm-block", ": 12 of 12 FP8 products on tensor cores", 3),
 ];
-
-/// What a benchmark gets in its arguments for the seconds that it has.
-pub const SECONDS: &str = "{seconds}";
-
-/// A configuration that has no emulation: its file and its text.
-pub const NATIVE: (&str, &str) = ("digits.json", "{\"execution\": \"native\"}\n");
 
 /// A command that runs for a limited time.
 pub struct Phase {
     pub name: String,
-    pub group: Group,
-    pub work: Work,
+    pub group: &'static str,
     /// At most.
     pub seconds: u64,
-    /// Words that show that it ran on tensor cores, and how often at least it prints them: what emulates where it must not ends well, too.
-    pub evidence: Option<(&'static str, usize)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    Tests,
-    Sanitizer,
-    Accuracy,
-    Examples,
-    Peers,
-    Bench,
-}
-
-pub enum Work {
-    Run(Program, Vec<String>),
-    /// Left out, since it is not asked for; why.
-    Skip(String),
-    /// Left out though it should have run; why.
-    Lose(String),
-}
-
-/// What a phase starts.
-#[derive(Clone, Copy)]
-pub enum Program {
-    /// A program of the archive.
-    Own(&'static str),
-    /// The same, watched by a tool of compute-sanitizer.
-    Watched(&'static str, &'static str),
-    /// A script of the archive, run by the Python that has torch.
-    Script(&'static str),
-}
-
-impl Group {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tests => "tests",
-            Self::Sanitizer => "sanitizer",
-            Self::Accuracy => "accuracy",
-            Self::Examples => "examples",
-            Self::Peers => "peers",
-            Self::Bench => "bench",
-        }
-    }
-
-    pub fn is_benchmark(self) -> bool {
-        matches!(self, Self::Peers | Self::Bench)
-    }
+    /// A program of the archive, or a script.
+    pub program: &'static str,
+    pub arguments: Vec<String>,
+    /// Why it cannot run, though it should.
+    pub lost: Option<String>,
 }
 
 impl Phase {
-    fn new(name: impl Into<String>, group: Group, seconds: u64, work: Work) -> Self {
-        Self { name: name.into(), group, work, seconds, evidence: None }
+    /// Whether nothing else makes sense without it.
+    pub fn is_first(&self) -> bool {
+        self.name == DEVICE
+    }
+
+    pub fn is_benchmark(&self) -> bool {
+        ["peers", BENCH].contains(&self.group)
+    }
+
+    /// Words, and how often at least it has to print them.
+    pub fn evidence(&self) -> Option<(&'static str, usize)> {
+        let mut evidence = EVIDENCE.into_iter();
+        evidence.find(|(phase, ..)| *phase == self.name).map(|(_, words, times)| (words, times))
     }
 
     /// Whether it is meant by a name on the command line: its own, its group's, that of its test program, or that of a module of a
     /// program whose modules are not known.
     fn is_called(&self, name: &str) -> bool {
-        let program = self.name.split(':').next();
+        let program = self.name.split(':').next().unwrap_or(&self.name);
         let module = name.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix(':'));
-        [Some(self.name.as_str()), Some(self.group.name()), program].contains(&Some(name))
-            || (matches!(self.work, Work::Lose(_)) && module.is_some_and(|name| !name.is_empty()))
+        [&self.name, self.group, program].contains(&name)
+            || (self.lost.is_some() && module.is_some_and(|module| !module.is_empty()))
     }
 }
 
-/// The phases that the command line asks for, as far as modules of tests are known: where their program is.
+/// The phases that the command line asks for, as far as modules of tests are known: where their program is. The first looks at the
+/// device.
 ///
 /// # Errors
 /// If no phase has a name that is asked for.
 pub fn wanted(arguments: &Arguments, archive: &Path) -> Result<Vec<Phase>, String> {
     let names = &arguments.phases;
-    let mut phases = all(archive, arguments.quick, !names.is_empty());
+    let mut phases: Vec<Phase> = OTHERS.lines().map(|line| other(line, arguments.quick)).collect();
+    for program in TEST_PROGRAMS.into_iter().rev() {
+        phases.splice(1..1, tests(archive, program, arguments.quick));
+    }
+    for phase in phases.iter_mut().filter(|phase| phase.group == SANITIZER) {
+        // A name that matches nothing would be no failure of the program.
+        let known = tests_of(archive, phase.program).unwrap_or_else(|_| phase.arguments.clone());
+        let unknown = phase.arguments.iter().find(|test| !known.contains(test));
+        phase.lost = unknown.map(|test| format!("there is no test {test}"));
+        phase.arguments.splice(0..0, words(EXACTLY));
+    }
     if let Some(name) = names.iter().find(|name| !phases.iter().any(|phase| phase.is_called(name)))
     {
         return Err(format!("no phase is called {name}: --list lists them"));
     }
-    phases.retain(|phase| match (names.is_empty(), phase.group.is_benchmark()) {
+    phases.retain(|phase| match (names.is_empty(), phase.is_benchmark()) {
+        _ if phase.is_first() => true,
         (false, _) => names.iter().any(|name| phase.is_called(name)),
         (true, true) => !arguments.validate_only,
         (true, false) => !arguments.bench_only,
@@ -118,14 +125,27 @@ pub fn wanted(arguments: &Arguments, archive: &Path) -> Result<Vec<Phase>, Strin
     Ok(phases)
 }
 
-/// All phases. With `quick` they are smaller, and compute-sanitizer runs only where phases are named.
-fn all(archive: &Path, quick: bool, named: bool) -> Vec<Phase> {
-    let tests = TEST_PROGRAMS.into_iter().flat_map(|program| tests(archive, program, quick));
-    let others = [sanitizer(archive, quick && !named), examples(quick), measured(quick)];
-    tests.chain(others.into_iter().flatten()).collect()
+/// A line of [`OTHERS`].
+fn other(line: &'static str, quick: bool) -> Phase {
+    let columns: Vec<&str> = line.split(" | ").collect();
+    let [name, group, seconds, program, arguments] = columns[..] else { panic!("{line}") };
+    let arguments = arguments.replace("{epochs}", if quick { "2" } else { "10" });
+    let arguments = words(&arguments).filter(|word| quick || word != "{quick}");
+    Phase {
+        name: name.to_owned(),
+        group,
+        seconds: seconds.parse().expect("a number of seconds"),
+        program,
+        arguments: arguments.map(|word| word.replace("{quick}", "--quick")).collect(),
+        lost: None,
+    }
 }
 
-/// The names of a program's tests. All of these need a GPU, and say so by being ignored elsewhere.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(' ').map(str::to_owned)
+}
+
+/// The names of a program's tests that need a GPU.
 fn tests_of(archive: &Path, program: &str) -> Result<Vec<String>, String> {
     let path = archive.join("bin").join(program);
     if !path.is_file() {
@@ -135,114 +155,33 @@ fn tests_of(archive: &Path, program: &str) -> Result<Vec<String>, String> {
     command.args(["--list", "--ignored", "--format", "terse"]);
     let output = Environment::default().output(&mut command, 60);
     let text = output.map(|output| output.text).unwrap_or_default();
-    let tests: Vec<String> =
-        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    let tests = text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned);
+    let tests: Vec<String> = tests.collect();
     if tests.is_empty() { Err("the program lists no tests".to_owned()) } else { Ok(tests) }
 }
 
 /// A phase for each module of a test program, so that one which ends a process ends no other.
 fn tests(archive: &Path, program: &'static str, quick: bool) -> Vec<Phase> {
     let prefix = program.trim_end_matches("-tests");
+    let seconds = if quick { 180 } else { 600 };
+    let phase = |(module, tests): (String, Vec<String>)| Phase {
+        name: format!("{prefix}{module}"),
+        group: TESTS,
+        seconds,
+        program,
+        arguments: words(EXACTLY).chain(tests).collect(),
+        lost: None,
+    };
     let tests = match tests_of(archive, program) {
         Ok(tests) => tests,
-        Err(reason) => return vec![Phase::new(prefix, Group::Tests, 0, Work::Lose(reason))],
+        Err(reason) => return vec![Phase { lost: Some(reason), ..phase((String::new(), vec![])) }],
     };
     let mut modules = BTreeMap::<String, Vec<String>>::new();
     for test in tests {
         let module = test.split_once("::").map(|(module, _)| format!(":{module}"));
         modules.entry(module.unwrap_or_default()).or_default().push(test);
     }
-    let of_module = |(module, tests)| {
-        let mut words = words("--ignored --exact --show-output --test-threads=1");
-        words.extend(tests);
-        let work = Work::Run(Program::Own(program), words);
-        Phase::new(format!("{prefix}{module}"), Group::Tests, if quick { 180 } else { 600 }, work)
-    };
-    modules.into_iter().map(of_module).collect()
-}
-
-/// Some tests, with each access to memory checked in software.
-fn sanitizer(archive: &Path, skipped: bool) -> Vec<Phase> {
-    let known = tests_of(archive, SANITIZED).unwrap_or_default();
-    let phase = |(tool, tests): (&'static str, &[&str])| {
-        // A name that matches nothing would be no failure of the program.
-        let unknown = tests.iter().find(|test| !known.iter().any(|known| known == *test));
-        let work = match unknown {
-            _ if skipped => Work::Skip("not with --quick".to_owned()),
-            Some(test) if !known.is_empty() => Work::Lose(format!("there is no test {test}")),
-            _ => {
-                let mut words = words("--ignored --exact --test-threads=1");
-                words.extend(tests.iter().map(ToString::to_string));
-                Work::Run(Program::Watched(SANITIZED, tool), words)
-            }
-        };
-        Phase::new(format!("sanitizer-{tool}"), Group::Sanitizer, 600, work)
-    };
-    SANITIZER.map(phase).into()
-}
-
-fn examples(quick: bool) -> Vec<Phase> {
-    let phase = |name, seconds, program, arguments: &str, evidence| {
-        let work = Work::Run(Program::Own(program), words(arguments));
-        Phase { evidence, ..Phase::new(name, Group::Examples, seconds, work) }
-    };
-    let epochs = if quick { 2 } else { 10 };
-    let digits = format!("--backend cuda --config {} --epochs {epochs} --out digits", NATIVE.0);
-    let train =
-        "train --backend cuda --size smoke --epochs 2 --precision fp8-current --out char-lm";
-    vec![
-        // Its products run on tensor cores or end it. Layers too narrow for FP8 are left out by the filter, not emulated.
-        phase("digits", 180, "digits", &digits, None),
-        // It prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it there.
-        // The other five of its eight products have none.
-        phase(
-            "fused_matmul",
-            120,
-            "fused_matmul",
-            "--backend cuda --execution auto",
-            Some(("native: algorithm ", 5)),
-        ),
-        // A language model through Burn's Learner with its checkpoints; and one block of it in five precisions, three of them in FP8,
-        // each with three products of four layers.
-        phase("char-lm", 240, "char-lm", train, None),
-        phase(
-            "char-lm-block",
-            120,
-            "char-lm",
-            "block --backend cuda --out char-lm-block",
-            Some((": 12 of 12 FP8 products on tensor cores", 3)),
-        ),
-    ]
-}
-
-/// Errors of products beside torch's, then speeds.
-fn measured(quick: bool) -> Vec<Phase> {
-    let phase = |name: &str, group, seconds, program, arguments: &str| {
-        let mut words = words(arguments);
-        let takes_quick = name != "accuracy";
-        words.extend((quick && takes_quick).then(|| "--quick".to_owned()));
-        Phase::new(name, group, seconds, Work::Run(program, words))
-    };
-    let ours = Program::Own("burn-fp8-gpu");
-    let judge = Program::Script("gpu_accuracy.py");
-    let peers = Program::Script("gpu_peers.py");
-    let mut phases = vec![
-        phase("accuracy-products", Group::Accuracy, 120, ours, "accuracy accuracy"),
-        phase("accuracy", Group::Accuracy, 120, judge, "accuracy accuracy.json"),
-        phase("peers", Group::Peers, 300, peers, "torch.json"),
-    ];
-    for name in ["gpu-gemm", "gpu-kernels", "gpu-linear", "gpu-host"] {
-        let arguments = format!("bench {name} --json rows-{name}.json");
-        phases.push(phase(name, Group::Bench, 180, ours, &arguments));
-    }
-    let name = "gpu-break-even";
-    let arguments = format!("bench {name} --json rows-{name}.json --out . --seconds {SECONDS}");
-    phases.push(phase(name, Group::Bench, if quick { 120 } else { 540 }, ours, &arguments));
-    phases
-}
-
-fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
+    modules.into_iter().map(phase).collect()
 }
 
 #[cfg(test)]
@@ -254,7 +193,7 @@ mod tests {
     fn wanted(arguments: &str) -> Result<Vec<String>, String> {
         let arguments = Arguments::parse_from(["run.sh"].into_iter().chain(arguments.split(' ')));
         let phases = super::wanted(&arguments, Path::new("/no/such/archive"));
-        phases.map(|phases| phases.into_iter().map(|phase| phase.name).collect())
+        phases.map(|phases| phases.into_iter().skip(1).map(|phase| phase.name).collect())
     }
 
     #[test]

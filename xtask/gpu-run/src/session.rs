@@ -12,45 +12,41 @@ use anyhow::{Context, Result};
 use crate::arguments::Arguments;
 use crate::host::Machine;
 use crate::log::{cause, refusal, telling};
-use crate::plan::{Group, NATIVE, Phase, Program, SECONDS, Work};
+use crate::plan::{BENCH, Phase, SANITIZER, TESTS, WITH_TORCH};
 use crate::process::{Ended, Environment, is_interrupted};
 
 /// Less is not worth the start of a program.
 const WORTH_STARTING: Duration = Duration::from_secs(15);
-const PHASES: &str = "phases.tsv";
-/// What a run makes anew. Logs are replaced when their phase runs again.
-const OF_A_RUN: [&str; 10] = [
-    "accuracy",
-    "accuracy.json",
-    "char-lm",
-    "device.json",
-    "host.tsv",
-    PHASES,
-    "results.json",
-    "table.md",
-    "table.txt",
-    "torch.json",
-];
+/// A configuration that has no emulation: its file and its text.
+const NATIVE: (&str, &str) = ("digits.json", "{\"execution\": \"native\"}\n");
+/// What a run makes anew, besides `rows-*.json`. Logs are replaced when their phase runs again.
+const OF_A_RUN: &str = "accuracy accuracy.json char-lm device.json host.tsv phases.tsv results.json table.md table.txt torch.json";
 
 pub struct Session<'a> {
     archive: &'a Path,
     machine: &'a Machine,
+    quick: bool,
     folder: PathBuf,
-    phases: File,
     environment: Environment,
     /// When validation has to end, and when the run.
     ends: Option<[Instant; 2]>,
-    passed: usize,
-    /// Each with its reason.
-    failed: Vec<String>,
-    skipped: Vec<String>,
+    /// How phases ended.
+    verdicts: Vec<Verdict>,
 }
 
-/// How a phase ended: passed, failed, or left out without fault.
-enum Verdict {
+/// How a phase ended, and why: `ok`, or what went wrong.
+struct Verdict {
+    outcome: Outcome,
+    name: String,
+    reason: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
     Passed,
-    Failed(String),
-    Skipped(String),
+    /// Left out, and nothing is wrong with that.
+    Skipped,
+    Failed,
 }
 
 impl<'a> Session<'a> {
@@ -70,10 +66,9 @@ impl<'a> Session<'a> {
             let path = entry.with_context(what)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let is_rows = name.starts_with("rows-") && name.ends_with(".json");
-            match path.is_dir() {
-                _ if !is_rows && !OF_A_RUN.contains(&&*name) => {}
-                true => fs::remove_dir_all(&path).with_context(what)?,
-                false => fs::remove_file(&path).with_context(what)?,
+            if is_rows || OF_A_RUN.split(' ').any(|known| known == name) {
+                let remove = if path.is_dir() { fs::remove_dir_all } else { fs::remove_file };
+                remove(&path).with_context(what)?;
             }
         }
         let manifest = archive.join("MANIFEST");
@@ -82,234 +77,177 @@ impl<'a> Session<'a> {
         let facts = machine.facts(command) + &manifest;
         fs::write(folder.join("host.tsv"), facts).with_context(what)?;
         fs::write(folder.join(NATIVE.0), NATIVE.1).with_context(what)?;
-        let file = File::create(folder.join(PHASES)).with_context(what)?;
 
         let mut environment = machine.search.environment.clone();
         environment.set("BURN_FP8_GOLDEN", archive.join("golden"));
         environment.set("RUST_BACKTRACE", "1");
         // Tests could use all of the time.
-        let [validation, benchmarks] = [false, true].map(|is_benchmark| {
-            phases.iter().any(|phase| phase.group.is_benchmark() == is_benchmark)
-        });
+        let benchmarks = phases.iter().filter(|phase| phase.is_benchmark()).count();
+        let has_both = benchmarks > 0 && benchmarks + 1 < phases.len();
         let ends = arguments.limit().map(|limit| {
-            let half = if validation && benchmarks { limit / 2 } else { limit };
-            [half, limit].map(|limit| Instant::now() + limit)
+            let validation = if has_both { limit / 2 } else { limit };
+            [validation, limit].map(|limit| Instant::now() + limit)
         });
-        Ok(Self {
-            archive,
-            machine,
-            folder,
-            phases: file,
-            environment,
-            ends,
-            passed: 0,
-            failed: vec![],
-            skipped: vec![],
-        })
+        let (quick, verdicts) = (arguments.quick && arguments.phases.is_empty(), vec![]);
+        Ok(Self { archive, machine, quick, folder, environment, ends, verdicts })
     }
 
-    fn program(&self, name: &str) -> PathBuf {
-        self.archive.join("bin").join(name)
-    }
-
-    /// Looks at the device; without it nothing else makes sense.
-    pub fn device(&mut self) -> bool {
-        println!("--- device");
-        let command = [self.program("burn-fp8-gpu").into(), "device".into(), "--json".into()];
-        let command = [&command[..], &["device.json".into()]].concat();
-        let (verdict, text, seconds) =
-            self.run(&command, "device.log", Duration::from_secs(120), None);
-        print!("{text}");
-        if let Verdict::Failed(reason) = &verdict {
-            let log = self.folder.join("device.log");
-            eprintln!(
-                "burn-fp8 does not run natively on this device: {reason}; see {}",
-                log.display()
-            );
-        }
-        self.record("device", verdict, seconds, "device.log");
-        self.failed.is_empty()
-    }
-
-    /// Runs a phase, if there is time.
-    pub fn phase(&mut self, phase: &Phase) {
+    /// Runs a phase, if there is time. Whether the others make sense after it.
+    pub fn phase(&mut self, phase: &Phase) -> bool {
+        let Phase { name, group, .. } = phase;
         let (command, limit) = match self.prepare(phase) {
             Ok(prepared) => prepared,
-            Err(verdict) => {
-                match &verdict {
-                    Verdict::Failed(reason) => println!("--- {}: {reason}", phase.name),
-                    Verdict::Skipped(reason) => println!("--- {}: skipped: {reason}", phase.name),
-                    Verdict::Passed => {}
-                }
-                return self.record(&phase.name, verdict, 0, "");
+            Err((outcome, reason)) => {
+                self.record(name, outcome, reason, 0, "");
+                return true;
             }
         };
         let is_plain =
             |letter: char| letter.is_ascii_alphanumeric() || ['_', '-'].contains(&letter);
-        let log = format!("{}.log", phase.name.replace(|letter| !is_plain(letter), "-"));
-        println!("--- {}: at most {} s, log {log}", phase.name, limit.as_secs());
-        let (verdict, text, seconds) = self.run(&command, &log, limit, Some(phase));
-        match &verdict {
-            Verdict::Passed => println!("--- {}: ok in {seconds} s", phase.name),
-            Verdict::Skipped(reason) => println!("--- {}: skipped: {reason}", phase.name),
-            Verdict::Failed(reason) => {
-                println!("--- {}: {reason} in {seconds} s", phase.name);
-                telling(&text).for_each(|line| println!("    {line}"));
-            }
+        let log = format!("{}.log", name.replace(|letter| !is_plain(letter), "-"));
+        println!("--- {name}: at most {} s, log {log}", limit.as_secs());
+        let mut process = Command::new(&command[0]);
+        process.args(&command[1..]).current_dir(&self.folder);
+        if [TESTS, SANITIZER].contains(group) {
+            // CubeCL is to search for its fastest kernels over few classes of shapes: compiling them is most of what tests take.
+            process.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
         }
-        self.record(&phase.name, verdict, seconds, &log);
+        let begun = Instant::now();
+        let path = self.folder.join(&log);
+        let ended = File::create(&path)
+            .and_then(|file| self.environment.run(&mut process, limit, &file))
+            .map_err(|error| format!("failed: cannot start: {error}"));
+        let text = fs::read(&path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let (outcome, reason) = verdict(phase, ended, &text);
+        self.record(name, outcome, reason, begun.elapsed().as_secs(), &log);
+        if phase.is_first() {
+            print!("{text}");
+        } else if outcome == Outcome::Failed {
+            telling(&text).for_each(|line| println!("    {line}"));
+        }
+        let goes_on = outcome == Outcome::Passed || !phase.is_first();
+        if !goes_on {
+            eprintln!("burn-fp8 does not run natively on this device; see {}", path.display());
+        }
+        goes_on
     }
 
     /// The command of a phase and its time, or why it is left out.
-    fn prepare(&self, phase: &Phase) -> Result<(Vec<OsString>, Duration), Verdict> {
-        let skip = |reason: &str| Err(Verdict::Skipped(reason.to_owned()));
-        let lose = |reason: &str| Err(Verdict::Failed(format!("skipped: {reason}")));
-        let (program, arguments) = match &phase.work {
-            Work::Run(program, arguments) => (program, arguments),
-            Work::Skip(reason) => return skip(reason),
-            Work::Lose(reason) => return lose(reason),
-        };
+    fn prepare(&self, phase: &Phase) -> Result<(Vec<OsString>, Duration), (Outcome, String)> {
+        let skip = |reason: &str| Err((Outcome::Skipped, format!("skipped: {reason}")));
+        let lose = |reason: &str| Err((Outcome::Failed, format!("skipped: {reason}")));
+        let Phase { name, group, program, arguments, .. } = phase;
         let Machine { sanitizer, torch, .. } = self.machine;
-        let mut command: Vec<OsString> = match program {
-            Program::Own(name) => vec![self.program(name).into()],
-            Program::Watched(name, tool) => {
-                let Some(sanitizer) = sanitizer else { return skip("no compute-sanitizer") };
+        let path = self.archive.join("bin").join(program);
+        let mut command: Vec<OsString> = match (*group, sanitizer, torch) {
+            (SANITIZER, ..) if self.quick => return skip("not with --quick"),
+            (SANITIZER, None, _) => return skip("no compute-sanitizer"),
+            (group, _, None) if WITH_TORCH.contains(&group) => return skip("no torch"),
+            (SANITIZER, Some(sanitizer), _) => {
+                let tool = name.trim_start_matches("sanitizer-");
                 let options = ["--tool", tool, "--error-exitcode", "9"].map(OsString::from);
-                [&[sanitizer.into()], &options[..], &[self.program(name).into()]].concat()
+                [&[sanitizer.into()], &options[..], &[path.clone().into()]].concat()
             }
-            Program::Script(name) => {
-                let script = self.archive.join("peers").join(name);
-                torch.iter().map(|(python, _)| python.into()).chain([script.into()]).collect()
+            (_, _, Some((python, _))) if program.ends_with(".py") => {
+                vec![python.into(), self.archive.join("peers").join(program).into()]
             }
+            _ => vec![path.clone().into()],
         };
-        if matches!(phase.group, Group::Accuracy | Group::Peers) && torch.is_none() {
-            return skip("no torch");
-        }
         if is_interrupted() {
             return lose("interrupted");
         }
-        if let Program::Own(name) | Program::Watched(name, _) = program
-            && !self.program(name).is_file()
-        {
-            return lose(&format!("there is no bin/{name}"));
+        if let Some(reason) = &phase.lost {
+            return lose(reason);
+        }
+        if !program.ends_with(".py") && !path.is_file() {
+            return lose(&format!("there is no bin/{program}"));
         }
         let mut limit = Duration::from_secs(phase.seconds);
         if let Some(ends) = self.ends {
-            let end = ends[usize::from(phase.group.is_benchmark())];
-            limit = limit.min(end.saturating_duration_since(Instant::now()));
-            if limit < WORTH_STARTING {
+            let end = ends[usize::from(phase.is_benchmark())];
+            let left = end.saturating_duration_since(Instant::now());
+            if left < WORTH_STARTING && !phase.is_first() {
                 return lose("no time left");
             }
+            limit = limit.min(left);
         }
         // Leaves time to write what was measured.
         let seconds = limit.as_secs().saturating_sub(60).to_string();
-        command.extend(arguments.iter().map(|word| match word.as_str() {
-            SECONDS => OsString::from(&seconds),
-            word => word.into(),
-        }));
+        command.extend(arguments.iter().map(|word| word.replace("{seconds}", &seconds).into()));
         let of_torch = fs::metadata(self.folder.join("torch.json"));
-        if phase.group == Group::Bench && of_torch.is_ok_and(|file| file.len() > 0) {
+        if *group == BENCH && of_torch.is_ok_and(|file| file.len() > 0) {
             command.extend(["--torch".into(), "torch.json".into()]);
         }
         Ok((command, limit))
     }
 
-    /// Runs a command in the output folder. What to say of it, what it printed, and how many seconds it took.
-    fn run(
-        &self,
-        command: &[OsString],
-        log: &str,
-        limit: Duration,
-        phase: Option<&Phase>,
-    ) -> (Verdict, String, u64) {
-        let begun = Instant::now();
-        let path = self.folder.join(log);
-        let mut process = Command::new(&command[0]);
-        process.args(&command[1..]).current_dir(&self.folder);
-        if phase.is_some_and(|phase| matches!(phase.group, Group::Tests | Group::Sanitizer)) {
-            // CubeCL is to search for its fastest kernels over few classes of shapes: compiling them is most of what tests take.
-            process.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
+    /// Says how a phase ended, and adds a line of phase, status, seconds and log, separated by tabs.
+    fn record(&mut self, name: &str, outcome: Outcome, reason: String, seconds: u64, log: &str) {
+        println!("--- {name}: {reason} in {seconds} s");
+        let status = reason.replace(['\t', '\n'], " ");
+        let file = File::options().create(true).append(true).open(self.folder.join("phases.tsv"));
+        let line = format!("{name}\t{status}\t{seconds}\t{log}\n");
+        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("note: cannot write phases.tsv: {error}");
         }
-        let ended = File::create(&path)
-            .and_then(|file| self.environment.run(&mut process, limit, &file))
-            .map_err(|error| format!("failed: cannot start: {error}"));
-        let text = fs::read(&path).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let verdict = verdict(phase, ended, &text);
-        (verdict, text, begun.elapsed().as_secs())
-    }
-
-    /// Adds a line of phase, status, seconds and log, separated by tabs.
-    fn record(&mut self, phase: &str, verdict: Verdict, seconds: u64, log: &str) {
-        let status = match verdict {
-            Verdict::Passed => {
-                self.passed += 1;
-                "ok".to_owned()
-            }
-            Verdict::Failed(reason) => {
-                self.failed.push(format!("failed {phase} ({reason})"));
-                reason
-            }
-            Verdict::Skipped(reason) => {
-                self.skipped.push(format!("skipped {phase} ({reason})"));
-                format!("skipped: {reason}")
-            }
-        };
-        let status = status.replace(['\t', '\n'], " ");
-        if let Err(error) = writeln!(self.phases, "{phase}\t{status}\t{seconds}\t{log}") {
-            eprintln!("note: cannot write {PHASES}: {error}");
-        }
+        self.verdicts.push(Verdict { outcome, name: name.to_owned(), reason });
     }
 
     /// Reports, and says whether all has passed.
     pub fn finish(mut self) -> bool {
-        let mut command = Command::new(self.program("burn-fp8-gpu"));
+        let mut command = Command::new(self.archive.join("bin/burn-fp8-gpu"));
         command.arg("report").arg(&self.folder).current_dir(&self.folder);
-        match self.environment.output(&mut command, 120) {
+        let failure = match self.environment.output(&mut command, 120) {
             Ok(output) => {
                 print!("{}", output.text);
-                if !output.ended.is_ok() {
-                    self.failed.push(format!("failed report ({})", output.ended));
-                }
+                (!output.ended.is_ok()).then(|| output.ended.to_string())
             }
-            Err(error) => self.failed.push(format!("failed report (cannot start: {error})")),
+            Err(error) => Some(format!("failed: cannot start: {error}")),
+        };
+        if let Some(reason) = failure {
+            let name = "report".to_owned();
+            self.verdicts.push(Verdict { outcome: Outcome::Failed, name, reason });
         }
         // What was written for torch's comparison is large and of no further use.
         let _ = fs::remove_dir_all(self.folder.join("accuracy"));
         let folder = self.folder.display();
         println!("results: {folder}/results.json, {folder}/table.txt, {folder}/table.md");
-        let names = [&self.failed[..], &self.skipped].concat().join("; ");
-        println!(
-            "{} passed, {} failed, {} skipped: {}",
-            self.passed,
-            self.failed.len(),
-            self.skipped.len(),
-            if names.is_empty() { "none" } else { &names }
-        );
-        self.failed.is_empty()
+        let count = |of| self.verdicts.iter().filter(|verdict| verdict.outcome == of).count();
+        let [passed, failed, skipped] =
+            [Outcome::Passed, Outcome::Failed, Outcome::Skipped].map(count);
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        for Verdict { name, reason, outcome } in &self.verdicts {
+            if *outcome != Outcome::Passed {
+                println!("  {name}: {reason}");
+            }
+        }
+        failed == 0
     }
 }
 
 /// What to say of a program that has ended: how, and why, where the log shows a cause that is known.
-fn verdict(phase: Option<&Phase>, ended: Result<Ended, String>, text: &str) -> Verdict {
-    let evidence = phase.and_then(|phase| phase.evidence);
+fn verdict(phase: &Phase, ended: Result<Ended, String>, text: &str) -> (Outcome, String) {
     if let Some(line) = refusal(text)
-        && phase.is_some_and(|phase| phase.group == Group::Sanitizer)
+        && phase.group == SANITIZER
     {
-        return Verdict::Skipped(format!("compute-sanitizer cannot watch a program here: {line}"));
+        let reason = format!("skipped: compute-sanitizer cannot watch a program here: {line}");
+        return (Outcome::Skipped, reason);
     }
-    match (ended, evidence) {
-        (Err(error), _) => Verdict::Failed(error),
-        (Ok(ended), None) if ended.is_ok() => Verdict::Passed,
-        (Ok(ended), Some((words, least))) if ended.is_ok() => match text.matches(words).count() {
-            times if times >= least => Verdict::Passed,
-            times => Verdict::Failed(format!(
-                "failed: {times} times on tensor cores instead of {least} or more"
-            )),
-        },
-        (Ok(ended), _) => Verdict::Failed(match cause(text) {
-            Some(cause) => format!("{ended} ({cause})"),
-            None => ended.to_string(),
-        }),
+    let ended = match ended {
+        Err(error) => return (Outcome::Failed, error),
+        Ok(ended) if ended.is_ok() => ended,
+        Ok(ended) => {
+            let cause = cause(text).map(|cause| format!(" ({cause})")).unwrap_or_default();
+            return (Outcome::Failed, format!("{ended}{cause}"));
+        }
+    };
+    match phase.evidence().map(|(words, least)| (text.matches(words).count(), least)) {
+        Some((times, least)) if times < least => {
+            let reason =
+                format!("failed: {times} times on tensor cores instead of {least} or more");
+            (Outcome::Failed, reason)
+        }
+        _ => (Outcome::Passed, ended.to_string()),
     }
 }
