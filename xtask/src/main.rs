@@ -138,20 +138,11 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Layers { table: true } => layers::print_table(),
         Task::Layers { table: false } => steps.step("layers", layers::run),
         Task::Licences => steps.step("licences", licences::run),
-        Task::Exhaustive => steps.cargo(
-            "exhaustive tests",
-            &[
-                "test",
-                "--release",
-                "-p",
-                "burn-fp8-core",
-                "--test",
-                "exhaustive",
-                "--",
-                "--ignored",
-                "--nocapture",
-            ],
-        ),
+        Task::Exhaustive => {
+            let command =
+                "test --release -p burn-fp8-core --test exhaustive -- --ignored --nocapture";
+            steps.cargo("exhaustive tests", &command.split(' ').collect::<Vec<_>>())
+        }
         Task::Bench { arguments } => {
             // By itself: beside the benchmarks it would be built with their features.
             let f32 = ["build", "--release", "-p", "burn-fp8-bench-f32"];

@@ -33,11 +33,8 @@ impl Steps {
     pub fn cargo(&mut self, title: &str, arguments: &[&str]) -> Result<()> {
         let command = format!("cargo {}", arguments.join(" "));
         self.timed(title, &command, || {
-            let cargo = cargo();
-            let status = Command::new(&cargo)
-                .args(arguments)
-                .status()
-                .with_context(|| format!("cannot start {cargo}"))?;
+            let status = Command::new(cargo()).args(arguments).status();
+            let status = status.context("cannot start cargo")?;
             ensure!(status.success(), "`{command}` ended with {status}");
             Ok(())
         })
@@ -59,15 +56,10 @@ impl Steps {
         let mut skips = std::mem::take(&mut self.skips);
         let result = self.timed(title, &command, || {
             let file = Skips::new_file()?;
-            let cargo = cargo();
-            let mut child = Command::new(&cargo)
-                .arg("test")
-                .args(arguments)
-                .env(skips::VARIABLE, &file)
-                .envs(variables.iter().copied())
-                .stdout(Stdio::piped())
-                .spawn()
-                .with_context(|| format!("cannot start {cargo}"))?;
+            let mut process = Command::new(cargo());
+            process.arg("test").args(arguments).env(skips::VARIABLE, &file);
+            process.envs(variables.iter().copied()).stdout(Stdio::piped());
+            let mut child = process.spawn().context("cannot start cargo")?;
             let output = child.stdout.take().context("the output of cargo is a pipe")?;
             skips.pass_on(BufReader::new(output), io::stdout())?;
             let status = child.wait()?;
@@ -105,18 +97,13 @@ impl Steps {
         if self.done.is_empty() {
             return;
         }
-        let total: Duration = self.done.iter().map(|step| step.time).sum();
         println!("\n{:<34} {:>6} {:>9}", "step", "result", "seconds");
-        for step in &self.done {
-            println!(
-                "{:<34} {:>6} {:>9.1}",
-                step.title,
-                verdict(step.passed),
-                step.time.as_secs_f64()
-            );
-        }
-        let passed = self.done.iter().all(|step| step.passed);
-        println!("{:<34} {:>6} {:>9.1}", "all", verdict(passed), total.as_secs_f64());
+        let line = |title: &str, passed, time: Duration| {
+            println!("{title:<34} {:>6} {:>9.1}", verdict(passed), time.as_secs_f64());
+        };
+        self.done.iter().for_each(|step| line(&step.title, step.passed, step.time));
+        let total = self.done.iter().map(|step| step.time).sum();
+        line("all", self.done.iter().all(|step| step.passed), total);
         print!("{}", self.skips);
     }
 }

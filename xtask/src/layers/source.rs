@@ -126,10 +126,14 @@ impl Source {
         if known.is_none() {
             self.files.push((path.to_path_buf(), text.lines().count()));
         }
-        self.modules.push(Module { file, parent, children, ..Module::default() });
-        let module = self.modules.len() - 1;
+        let module = self.module(file, parent, children);
         self.walk(tokens, module, Place::Module);
         Ok(module)
+    }
+
+    fn module(&mut self, file: usize, parent: Option<usize>, children: PathBuf) -> usize {
+        self.modules.push(Module { file, parent, children, ..Module::default() });
+        self.modules.len() - 1
     }
 
     /// Where a declared module lies, and the folder in which files of its child modules lie.
@@ -160,22 +164,6 @@ impl Source {
         self.modules[module].names.entry(name).or_default().push(binding);
     }
 
-    /// The module `mod name { … }`. Two of one name, under different `cfg`, are taken as one.
-    fn inline(&mut self, parent: usize, name: String) -> usize {
-        let Module { file, children, names, .. } = &self.modules[parent];
-        let known = names.get(&name).into_iter().flatten().find_map(|binding| match binding {
-            Binding::Module(module) if self.modules[*module].file == *file => Some(*module),
-            _ => None,
-        });
-        if let Some(known) = known {
-            return known;
-        }
-        let (file, children, module) = (*file, children.join(&name), self.modules.len());
-        self.modules.push(Module { file, parent: Some(parent), children, ..Module::default() });
-        self.bind(parent, name, Binding::Module(module));
-        module
-    }
-
     fn walk(&mut self, tokens: TokenStream, module: usize, place: Place) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let ident = |at: usize| match tokens.get(at) {
@@ -187,7 +175,6 @@ impl Source {
         while let Some(token) = tokens.get(at) {
             let next = ident(at + 1);
             let word = ident(at).map(Ident::to_string).unwrap_or_default();
-            let is_item = place != Place::Attribute;
             match (word.as_str(), token) {
                 (_, TokenTree::Punct(punct)) if punct.as_char() == '#' => {
                     at = self.attribute(&tokens, at, module, &mut before);
@@ -199,7 +186,7 @@ impl Source {
                     at += 1 + usize::from(is_restriction(tokens.get(at + 1)));
                     continue;
                 }
-                ("use", _) if is_item => {
+                ("use", _) if place != Place::Attribute => {
                     let end = (at..tokens.len()).find(|at| is_punct(&tokens, *at, ';'));
                     let end = end.map_or(tokens.len(), |end| end + 1);
                     let statement = tokens[at..end].iter().cloned().collect();
@@ -211,7 +198,10 @@ impl Source {
                 }
                 ("mod", _) if let Some(name) = next.map(name) => {
                     if let Some(TokenTree::Group(group)) = tokens.get(at + 2) {
-                        let inline = self.inline(module, name);
+                        let Module { file, children, .. } = &self.modules[module];
+                        let (file, children) = (*file, children.join(&name));
+                        let inline = self.module(file, Some(module), children);
+                        self.bind(module, name, Binding::Module(inline));
                         self.walk(group.stream(), inline, Place::Module);
                     } else {
                         let path = before.path.take();
@@ -227,10 +217,7 @@ impl Source {
                     at += 2;
                 }
                 ("const" | "enum" | "fn" | "static" | "struct" | "trait" | "type" | "union", _)
-                    if let Some(defined) = next
-                        && !["extern", "fn", "mut", "unsafe"]
-                            .iter()
-                            .any(|word| defined == word) =>
+                    if let Some(defined) = next.filter(|next| !is_modifier(next)) =>
                 {
                     if place == Place::Module {
                         self.bind(module, name(defined), Binding::Item(module));
@@ -347,6 +334,11 @@ fn name(ident: &Ident) -> String {
 
 fn is_punct(tokens: &[TokenTree], at: usize, wanted: char) -> bool {
     matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
+}
+
+/// Whether this stands between a keyword and what it defines, as in `static mut NAME`, `const fn name`.
+fn is_modifier(ident: &Ident) -> bool {
+    ["extern", "fn", "mut", "unsafe"].iter().any(|word| ident == word)
 }
 
 /// Whether this is `(crate)`, `(super)` or `(in crate::room)` after `pub`.

@@ -19,12 +19,8 @@ print(*(spec.submodule_search_locations if spec else []), sep='\\n')";
 const PLACES: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu"];
 /// What tells a toolkit's version.
 const RUNTIME: &str = "cuda_runtime_api.h";
-/// What kernels include, one of each of NVIDIA's packages: where it is in `include/`, and from CUDA 13 on.
-const HEADERS: [[&str; 2]; 3] = [
-    ["cuda_fp8.h", "cuda_fp8.h"],
-    ["crt/host_defines.h", "crt/host_defines.h"],
-    ["cuda/barrier", "cccl/cuda/barrier"],
-];
+/// What kernels include, one of each of NVIDIA's packages. Since CUDA 13 those of CCCL lie deeper.
+const HEADERS: [&str; 3] = ["cuda_fp8.h", "crt/host_defines.h", "cuda/barrier"];
 
 /// A folder that has all.
 pub struct Toolkit {
@@ -53,26 +49,23 @@ impl Toolkit {
                 "{name} is of CUDA {version}, and the driver knows CUDA {driver} at most, which does not load what a newer NVRTC makes"
             ));
         }
-        let library = |name: &str| {
-            let name = format!("{name}.so.{}", version.major);
-            let mut places = PLACES.iter().map(|place| folder.join(place).join(&name));
-            places.find(|path| path.exists()).ok_or(name)
+        let mut lacks = vec![];
+        let mut find = |name: String, places: &[&str]| {
+            let found = places.iter().map(|place| folder.join(place).join(&name));
+            let found = found.into_iter().find(|path| path.exists());
+            lacks.extend(found.is_none().then_some(name));
+            found.unwrap_or_default()
         };
-        let (nvrtc, cublaslt) = (library("libnvrtc"), library("libcublasLt"));
-        let header = |paths: &[&str; 2]| {
-            let is_there = paths.iter().any(|path| include.join(path).exists());
-            (!is_there).then(|| format!("include/{}", paths[0]))
-        };
-        let headers: Vec<String> = HEADERS.iter().filter_map(header).collect();
-        match (nvrtc, cublaslt) {
-            (Ok(nvrtc), Ok(cublaslt)) if headers.is_empty() => {
-                Ok(Self { folder, version, nvrtc, cublaslt })
-            }
-            (nvrtc, cublaslt) => {
-                let lacking = nvrtc.err().into_iter().chain(cublaslt.err()).chain(headers);
-                Err(format!("{name} lacks {}", lacking.collect::<Vec<_>>().join(" ")))
-            }
+        let library = |name: &str| format!("{name}.so.{}", version.major);
+        let nvrtc = find(library("libnvrtc"), &PLACES);
+        let cublaslt = find(library("libcublasLt"), &PLACES);
+        for header in HEADERS {
+            find(header.to_owned(), &["include", "include/cccl"]);
         }
+        if lacks.is_empty() {
+            return Ok(Self { folder, version, nvrtc, cublaslt });
+        }
+        Err(format!("{name} lacks {}", lacks.join(" ")))
     }
 }
 

@@ -123,9 +123,9 @@ fn a_gpu_without_fp8_and_an_old_driver_are_named() {
 fn each_piece_of_cuda_that_is_missing_is_named() {
     for (file, what) in TOOLKIT.iter().zip([
         "cuda lacks include/cuda_runtime_api.h;",
-        "cuda lacks include/cuda_fp8.h;",
-        "cuda lacks include/crt/host_defines.h;",
-        "cuda lacks include/cuda/barrier;",
+        "cuda lacks cuda_fp8.h;",
+        "cuda lacks crt/host_defines.h;",
+        "cuda lacks cuda/barrier;",
         "cuda lacks libnvrtc.so.13;",
         "cuda lacks libcublasLt.so.13;",
     ]) {
