@@ -32,12 +32,12 @@ impl Names<'_> {
 
     /// What the macro `name!`, invoked in a module, may be: macros also come from above by textual scope.
     fn of_macro(&self, module: usize, name: &str) -> Vec<Target> {
-        let mut scopes = self.0.ancestors(module);
-        let found = scopes.find_map(|scope| {
-            let found = self.lookup(scope, name, &mut vec![]);
-            (!found.is_empty()).then_some(found)
-        });
-        found.unwrap_or_default()
+        let own = self.lookup(module, name, &mut vec![]);
+        let above = self.0.ancestors(module).skip(1).map(|above| (above, format!("{name}!")));
+        std::iter::once(own)
+            .chain(above.map(|(above, name)| self.lookup(above, &name, &mut vec![])))
+            .find(|found| !found.is_empty())
+            .unwrap_or_default()
     }
 
     fn follow(&self, module: usize, path: &[String], following: &mut Following) -> Vec<Target> {

@@ -28,7 +28,8 @@ pub struct Source {
 pub struct Module {
     pub file: usize,
     pub parent: Option<usize>,
-    /// All that a name may stand for: a name has several meanings in different namespaces and under different `cfg`.
+    /// All that a name may stand for: a name has several meanings in different namespaces and under different `cfg`. A macro stands
+    /// under `name!`, too.
     pub names: BTreeMap<String, Vec<Binding>>,
     /// What is imported with `*`.
     pub globs: Vec<Vec<String>>,
@@ -214,6 +215,7 @@ impl Source {
                         self.bind(self.root(module), name(defined), Binding::Item(module));
                     }
                     self.bind(module, name(defined), Binding::Item(module));
+                    self.bind(module, format!("{defined}!"), Binding::Item(module));
                     at += 2;
                 }
                 ("const" | "enum" | "fn" | "static" | "struct" | "trait" | "type" | "union", _)

@@ -285,10 +285,10 @@ fn paths_in_macros_attributes_and_functions_count() {
 fn macros_from_above_are_imports() {
     assert_imports(
         "lib.rs: mod cellar; mod garden;
-        cellar/mod.rs: macro_rules! table { () => {} } #[macro_export] macro_rules! open { () => {} } mod shelf;
-        cellar/shelf.rs: table!();
+        cellar/mod.rs: macro_rules! table { () => {} } #[macro_export] macro_rules! open { () => {} } fn format() {} mod shelf;
+        cellar/shelf.rs: table!(); const EMPTY: String = format!(\"\");
         garden.rs: fn f() { crate::open!(); }",
-        &["cellar/shelf.rs -> cellar/mod.rs: table", "garden.rs -> cellar/mod.rs: open"],
+        &["cellar/shelf.rs -> cellar/mod.rs: table!", "garden.rs -> cellar/mod.rs: open"],
     );
 }
 
