@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use crate::config::{self, Method};
+use crate::config;
 use crate::error::CheckpointError;
 use crate::files::{Id, Location, Tensors};
-use crate::format::Format;
-use crate::layer::{Activations, LayerInfo, PlainTensor, QuantizedLinear, Scales, TensorInfo};
-use crate::plan::{self, PlannedLayer};
-use crate::scheme::ActivationScaling;
-use crate::values;
-use crate::{plan::Plan, text};
+use crate::layer::{Activations, PlainTensor, QuantizedLinear, Scales};
+use crate::numbers::{first_nan, floats, is_scale};
+use crate::plan::{self, Plan, PlannedLayer};
+use crate::safetensors::TensorInfo;
+use crate::scheme::{ActivationScaling, Format, LayerInfo, Method};
+use crate::text;
 
 /// An FP8 checkpoint as the hub has them: a configuration, and safetensors files.
 ///
@@ -18,8 +18,8 @@ use crate::{plan::Plan, text};
 /// tensor is asked for, by its range in the file; several threads may do so at once.
 #[derive(Debug)]
 pub struct Checkpoint {
-    pub(crate) tensors: Tensors,
-    pub(crate) plan: Plan,
+    tensors: Tensors,
+    plan: Plan,
     json: String,
     format: Format,
     layers: Vec<LayerInfo>,
@@ -45,7 +45,7 @@ impl Checkpoint {
         Ok(Self {
             json: config.json,
             format: Format::new(method, &layers),
-            plain: plan.plain.iter().map(|id| plan::describe(&tensors, *id)).collect(),
+            plain: plan.plain.iter().map(|id| tensors.info(*id).clone()).collect(),
             layers,
             warnings,
             plan,
@@ -95,10 +95,10 @@ impl Checkpoint {
         };
         let PlannedLayer { info, weight, scale, input_scale, bias } = &self.plan.layers[place];
         let scales = self.tensors.numbers(*scale)?;
-        values::check_scales(&self.tensors, *scale, 0, &scales)?;
+        self.check_scales(*scale, 0, &scales)?;
         let activations = self.activations(info.activations, *input_scale)?;
         let codes = self.tensors.read(*weight)?;
-        values::check_codes(&self.tensors, *weight, 0, &codes)?;
+        self.check_codes(*weight, 0, &codes)?;
         let bias = bias.map(|bias| self.tensors.numbers(bias)).transpose()?;
         let scales = Scales::unchecked(info.shape, info.weight.block(info.shape), scales);
         Ok(QuantizedLinear::unchecked(info.shape, codes, scales, bias, activations))
@@ -113,9 +113,8 @@ impl Checkpoint {
         let Some(id) = self.tensors.find(name) else {
             return Err(self.unknown("tensor", name, self.plain.iter().map(|info| &info.name[..])));
         };
-        let data = self.tensors.read(id)?;
-        let info = plan::describe(&self.tensors, id);
-        Ok(PlainTensor::new(info, data, self.tensors.path(id).into()))
+        let (info, path) = (self.tensors.info(id).clone(), self.tensors.path(id).into());
+        Ok(PlainTensor::new(info, self.tensors.read(id)?, path))
     }
 
     fn activations(
@@ -126,7 +125,7 @@ impl Checkpoint {
         Ok(match (declared, scale) {
             (ActivationScaling::Static, Some(scale)) => {
                 let numbers = self.tensors.numbers(scale)?;
-                values::check_scales(&self.tensors, scale, 0, &numbers)?;
+                self.check_scales(scale, 0, &numbers)?;
                 Activations::Static(numbers[0])
             }
             (ActivationScaling::Static | ActivationScaling::None, _) => Activations::None,
@@ -147,5 +146,57 @@ impl Checkpoint {
     ) -> CheckpointError {
         let expected = format!("one of {}", text::some_names(known));
         CheckpointError::invalid(format!("a {what} of the checkpoint"), text::name(name), expected)
+    }
+
+    /// Reads everything once, a few megabytes at a time, and checks what [`linear`](Self::linear) checks of each layer: scales, codes, static scales of
+    /// activations. Plain tensors and biases are read; their values are not judged.
+    ///
+    /// # Errors
+    /// The first error that reading a layer or a tensor would give.
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        let read = |id: Id| self.tensors.pieces(id, |_, _| Ok(()));
+        let scales = |id: Id| {
+            let dtype = self.tensors.info(id).dtype;
+            self.tensors.pieces(id, |first, bytes| {
+                self.check_scales(id, first * 8 / dtype.bits(), &floats(dtype, bytes))
+            })
+        };
+        for layer in &self.plan.layers {
+            scales(layer.scale)?;
+            layer.input_scale.map(scales).transpose()?;
+            let codes = |first, codes: &[u8]| self.check_codes(layer.weight, first, codes);
+            self.tensors.pieces(layer.weight, codes)?;
+            layer.bias.map(read).transpose()?;
+        }
+        self.plan.plain.iter().try_for_each(|id| read(*id))
+    }
+
+    /// Checks scales, of which the first has this place in the tensor.
+    fn check_scales(&self, id: Id, first: u64, scales: &[f32]) -> Result<(), CheckpointError> {
+        let Some(place) = scales.iter().position(|scale| !is_scale(*scale)) else { return Ok(()) };
+        let found = format!("{}{}", scales[place], self.at(id, first + place as u64));
+        let advice = "the layer was quantized badly: fetch the file again, or quantize anew";
+        Err(self.tensors.error(id, found, "positive, finite scales", advice))
+    }
+
+    /// Checks codes of a weight, of which the first has this place in the tensor.
+    ///
+    /// NaN is an error, not a warning: one such code makes an output NaN for every input, and a checkpoint that was written whole has none, as quantization
+    /// saturates. [`Checkpoint::tensor`] still gives the codes as they are.
+    fn check_codes(&self, id: Id, first: u64, codes: &[u8]) -> Result<(), CheckpointError> {
+        let Some(place) = first_nan(codes) else { return Ok(()) };
+        let at = self.at(id, first + place as u64);
+        let found = format!("the code 0x{:02X}, NaN{at}", codes[place]);
+        let advice = "the file is damaged, or the layer was quantized badly: fetch it again";
+        Err(self.tensors.error(id, found, "E4M3 codes of numbers", advice))
+    }
+
+    /// Where an element is, by its place row by row.
+    fn at(&self, id: Id, place: u64) -> String {
+        match self.tensors.info(id).shape[..] {
+            [] => String::new(),
+            [_, columns] => format!(" at [{}, {}]", place / columns as u64, place % columns as u64),
+            _ => format!(" at [{place}]"),
+        }
     }
 }

@@ -12,24 +12,20 @@ mod checkpoint;
 mod config;
 mod error;
 mod files;
-mod format;
+mod json;
 mod layer;
 mod numbers;
 mod plan;
 mod safetensors;
 mod scheme;
 mod text;
-mod values;
-mod verify;
 mod write;
 
 pub use checkpoint::Checkpoint;
-pub use config::Method;
 pub use error::CheckpointError;
-pub use format::{Format, LayerKind};
-pub use layer::{Activations, LayerInfo, PlainTensor, QuantizedLinear, Scales, TensorInfo};
-pub use safetensors::Dtype;
-pub use scheme::{ActivationScaling, WeightScaling};
+pub use layer::{Activations, PlainTensor, QuantizedLinear, Scales};
+pub use safetensors::{Dtype, TensorInfo};
+pub use scheme::{ActivationScaling, Format, LayerInfo, LayerKind, Method, WeightScaling};
 pub use write::Export;
 
 #[cfg(doctest)]

@@ -1,9 +1,37 @@
-//! How weights and activations of a layer are scaled.
+//! What a checkpoint and its layers are: whose form they have, and how weights and activations are scaled.
 
 use std::fmt;
 
-/// What one scale of a weight `[out, in]` is for. Weights are E4M3: `x ≈ code × scale`.
+use crate::safetensors::Dtype;
+use crate::text;
+
+/// Which library's form a checkpoint has: `quant_method` of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
+    /// No quantization is declared, and no tensor is FP8.
+    None,
+    /// `compressed-tensors`, which vLLM's llm-compressor writes.
+    CompressedTensors,
+    /// `fp8`: DeepSeek-V3, Qwen3 and others, with `weight_scale_inv`; also AutoFP8's, with `weight_scale`.
+    Fp8,
+    /// `modelopt`: NVIDIA's Model Optimizer.
+    ModelOpt,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "not quantized",
+            Self::CompressedTensors => "compressed-tensors",
+            Self::Fp8 => "fp8",
+            Self::ModelOpt => "modelopt",
+        })
+    }
+}
+
+/// What one scale of a weight `[out, in]` is for. Weights are E4M3: `x ≈ code × scale`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum WeightScaling {
     /// The whole weight.
@@ -49,7 +77,7 @@ impl fmt::Display for WeightScaling {
 }
 
 /// How a checkpoint means a layer's activations to be quantized, to E4M3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ActivationScaling {
     /// Not at all: only weights are FP8.
@@ -90,8 +118,95 @@ impl fmt::Display for ActivationScaling {
 }
 
 /// Both of them, as a configuration gives them to a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Scheme {
     pub(crate) weight: WeightScaling,
     pub(crate) activations: ActivationScaling,
+}
+
+/// A quantized linear layer of a checkpoint: an E4M3 weight, its scales, and what else belongs to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LayerInfo {
+    /// The name without `.weight`: `model.layers.0.mlp.down_proj`.
+    pub name: String,
+    /// `[out, in]`, as stored.
+    pub shape: [usize; 2],
+    /// What one scale of the weight is for.
+    pub weight: WeightScaling,
+    /// The type in which scales are stored.
+    pub scale_dtype: Dtype,
+    /// How activations are meant to be quantized.
+    pub activations: ActivationScaling,
+    /// Whether it has a bias, `[out]`.
+    pub bias: bool,
+    /// The bytes of all its tensors in the file.
+    pub bytes: u64,
+}
+
+impl fmt::Display for LayerInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, shape, weight, scale_dtype, activations, bias, bytes } = self;
+        let bias = if *bias { ", bias" } else { "" };
+        let name = text::name(name);
+        write!(f, "{name}: E4M3 {shape:?}, {scale_dtype} scales {weight}{bias}; ")?;
+        write!(f, "activations {activations}; {bytes} bytes")
+    }
+}
+
+/// The format of a checkpoint: its method, and how many layers have which scales. Its `Display` is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Format {
+    /// Whose form it has.
+    pub method: Method,
+    /// The kinds of layers, the most frequent first.
+    pub kinds: Vec<LayerKind>,
+}
+
+/// Layers that are quantized alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LayerKind {
+    /// What one scale of a weight is for.
+    pub weight: WeightScaling,
+    /// The type in which scales are stored.
+    pub scale_dtype: Dtype,
+    /// How activations are meant to be quantized.
+    pub activations: ActivationScaling,
+    /// How many layers there are of this kind.
+    pub layers: usize,
+}
+
+impl Format {
+    pub(crate) fn new(method: Method, layers: &[LayerInfo]) -> Self {
+        let mut kinds: Vec<LayerKind> = vec![];
+        for layer in layers {
+            let LayerInfo { weight, scale_dtype, activations, .. } = *layer;
+            let new = LayerKind { weight, scale_dtype, activations, layers: 1 };
+            match kinds.iter_mut().find(|kind| LayerKind { layers: 1, ..**kind } == new) {
+                Some(kind) => kind.layers += 1,
+                None => kinds.push(new),
+            }
+        }
+        kinds.sort_by_key(|kind| std::cmp::Reverse(kind.layers));
+        Self { method, kinds }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.method)?;
+        if self.kinds.is_empty() {
+            return f.write_str(": no quantized layers");
+        }
+        for (place, kind) in self.kinds.iter().enumerate() {
+            let LayerKind { weight, scale_dtype, activations, layers } = kind;
+            f.write_str(if place == 0 { ": " } else { "; " })?;
+            let noun = if *layers == 1 { "layer" } else { "layers" };
+            write!(f, "{layers} {noun}, E4M3 weights with {scale_dtype} scales {weight}, ")?;
+            write!(f, "activations {activations}")?;
+        }
+        Ok(())
+    }
 }

@@ -12,14 +12,11 @@ mod observations;
 mod page;
 pub mod sample;
 mod sqnr;
-mod summary;
-mod table;
 
 pub use advice::{Advice, FP8_LAYER, POOR, Ranked, WORTHWHILE};
 pub use histogram::Histogram;
-pub use observations::{Observations, OperandPoint, Point, SiteSeries};
+pub use observations::{Observations, OperandPoint, Point, SiteSeries, Summary};
 pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};
-pub use summary::Summary;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -53,12 +53,17 @@ fn names_cannot_command_a_terminal() {
     let named = entry(0, 1, "a\u{1b}]0;title\u{7}\nb", 1.0);
     let mut unnamed = entry(0, 2, "", 1.0);
     unnamed.kind = "linear\u{1b}[2J".into();
-    log.append(&[named, unnamed]).expect("appended");
+    // Escaped it is six times as long.
+    let long = entry(0, 3, &"\u{1b}".repeat(512), 1.0);
+    log.append(&[named, unnamed, long]).expect("appended");
     let read = read(&path).expect("read");
     assert_eq!(read.sites[0].label(), "a\\u{1b}]0;title\\u{7}\\nb #1");
     assert_eq!(read.sites[1].label(), "linear\\u{1b}[2J #2 (16→16)");
+    let label = read.sites[2].label();
+    assert!(label.starts_with("\\u{1b}\\u{1b}") && label.ends_with(" #3"), "{label}");
+    assert!((100..=170).contains(&label.chars().count()), "{label}");
     let table = read.to_string();
-    assert_eq!(table.lines().count(), 1 + 6 + 1);
+    assert_eq!(table.lines().count(), 1 + 9 + 1);
     assert!(!table.contains(|c: char| c.is_control() && c != '\n'), "{table:?}");
     assert!(!read.to_html().contains(['\u{1b}', '\u{7}']));
 }

@@ -68,22 +68,30 @@ fn every_site_has_a_card_and_few_are_open() {
 }
 
 #[test]
-fn the_largest_logs_have_pages() {
+fn the_largest_logs_have_pages_of_their_worst_sites() {
     let mut observations = Observations::new(header());
-    let sample = entry(0, 1, "up", 10.0);
+    let [sample, worse] = [10.0, 1e4].map(|spoil| entry(0, 1, "up", spoil));
     for site in 0..4096 {
+        let sample = if site < 4000 { &sample } else { &worse };
         observations.push(SiteEntry { site, ..sample.clone() }).expect("as many as that");
     }
     let html = observations.to_html();
     assert_well_formed(&html);
-    // Every row leads to the card of its own site.
-    for site in [0, 1, 4095] {
+    assert!(html.len() < 10_000_000, "{} bytes", html.len());
+    assert_eq!(html.matches("class=\"card\" id=\"site-").count(), 256);
+    assert!(html.contains("3\u{202f}840 sites") && html.contains("left out"), "4096 - 256");
+    // Every row leads to the card of its own site; of those that are worse, all are there.
+    for (site, rows) in [(0, 3), (4000, 3), (4095, 3), (3999, 0)] {
         let link = format!("<a href=\"#site-{site}\">up #{site}</a>");
         let card = format!("id=\"site-{site}\"");
-        assert_eq!((html.matches(&link).count(), html.matches(&card).count()), (3, 1));
-        let card = &html[html.find(&card).expect("a card")..];
-        assert!(card[..200].contains(&format!("<b>up #{site}</b>")), "{}", &card[..200]);
+        let cards = usize::from(rows > 0);
+        assert_eq!((html.matches(&link).count(), html.matches(&card).count()), (rows, cards));
+        if let Some(card) = html.find(&card) {
+            let card = &html[card..][..200];
+            assert!(card.contains(&format!("<b>up #{site}</b>")), "{card}");
+        }
     }
+    assert!(!page(256, "", 1).contains("left out"));
 }
 
 #[test]

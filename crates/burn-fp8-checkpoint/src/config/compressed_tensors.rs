@@ -1,11 +1,11 @@
 //! `quant_method: compressed-tensors`: groups of layers, each with its scheme.
 
-use super::method::Method;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
-use super::rules::{Group, Rules};
+use super::rules::{Rules, Schemes};
 use crate::error::CheckpointError;
-use crate::scheme::{ActivationScaling, MX_BLOCK, Scheme, WeightScaling};
+use crate::scheme::{ActivationScaling, MX_BLOCK, Method, Scheme, WeightScaling};
+use crate::text;
 
 /// The most groups: each layer is looked for in each.
 const MAX_GROUPS: usize = 16;
@@ -16,25 +16,49 @@ pub(super) fn read(
     warnings: &mut Vec<String>,
 ) -> Result<Rules, CheckpointError> {
     refuse_others(config, warnings)?;
-    let Some(list) = config.get("config_groups") else {
-        return Err(config.missing("config_groups", "an object of groups of layers"));
-    };
-    let nodes = list.entries()?;
-    if nodes.is_empty() || nodes.len() > MAX_GROUPS {
-        return Err(list.error(format!("1 to {MAX_GROUPS} groups")));
-    }
-    let group = |node: &Node<'_>| group(config, node, warnings);
-    let groups = nodes.iter().map(group).collect::<Result<_, _>>()?;
-    let ignored = config.get("ignore");
-    let ignored =
-        ignored.map(|list| Patterns::read(&list, Dialect::Regexes, warnings)).transpose()?;
+    let groups = config.need("config_groups", "an object of groups of layers")?;
     Ok(Rules {
         method: Method::CompressedTensors,
-        groups,
-        ignored: ignored.unwrap_or_default(),
+        schemes: schemes(config, &groups, warnings)?,
+        ignored: Patterns::of(config.get("ignore"), Dialect::Regexes, warnings)?,
         weight_scale: &["weight_scale"],
         input_scale: &["input_scale"],
     })
+}
+
+/// Of several targets that match a layer, the library takes the first of these, whichever group they are of: names, then expressions sorted by their text,
+/// then classes (`match_targets` and `apply_quantization_config`, compressed-tensors 0.20). What cannot be told so is refused.
+fn schemes(
+    config: &Node<'_>,
+    groups: &Node<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Schemes, CheckpointError> {
+    let nodes = groups.entries()?;
+    if nodes.is_empty() || nodes.len() > MAX_GROUPS {
+        return Err(groups.error(format!("1 to {MAX_GROUPS} groups")));
+    }
+    let mut all = vec![];
+    for node in nodes {
+        let (targets, scheme) = group(config, &node.object()?)?;
+        all.extend(targets.into_iter().map(|target| (target, scheme)));
+    }
+    all.sort_by_key(|(target, _)| (target.contains("re:"), *target));
+    if let Some([(target, _), _]) = all.array_windows().find(|[a, b]| a.0 == b.0 && a.1 != b.1) {
+        let target = text::name(target);
+        return Err(groups.error(format!("{target} in one group: which one counts, their order in the file says, and this reader does not see that")));
+    }
+    let targets: Vec<_> = all.iter().map(|(target, _)| *target).collect();
+    let (patterns, unread) = Patterns::new(groups, &targets, Dialect::Regexes)?;
+    match unread {
+        Some(unread) if all.iter().any(|(_, scheme)| *scheme != all[0].1) => {
+            let advice = "give the groups names of layers instead";
+            let expected = format!("groups that can be told from each other, without {unread}");
+            return Err(groups.error_with(expected, advice));
+        }
+        unread => warnings.extend(unread.map(|unread| groups.warning(&unread))),
+    }
+    let schemes = all.iter().map(|(target, scheme)| (target.to_string(), *scheme)).collect();
+    Ok(Schemes::ByTarget(patterns, schemes))
 }
 
 /// What changes how weights are stored, or what they mean, beside the groups. `quantization_status` does not: whether weights are codes, their type says.
@@ -57,32 +81,24 @@ fn refuse_others(config: &Node<'_>, warnings: &mut Vec<String>) -> Result<(), Ch
     Ok(())
 }
 
-fn group(
+/// The targets of a group, and its scheme.
+fn group<'a>(
     config: &Node<'_>,
-    node: &Node<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<Group, CheckpointError> {
-    let node = node.clone().object()?;
-    let format = node.get("format").or_else(|| config.get("format"));
-    let is_mx = match &format {
+    node: &Node<'a>,
+) -> Result<(Vec<&'a str>, Scheme), CheckpointError> {
+    let is_mx = match node.get("format").or_else(|| config.get("format")) {
         None => false,
         Some(format) => match format.text()? {
             "float-quantized" | "naive-quantized" => false,
             "mxfp8-quantized" => true,
             _ => {
-                return Err(
-                    format.error("\"float-quantized\", \"naive-quantized\" or \"mxfp8-quantized\"")
-                );
+                let known = "\"float-quantized\", \"naive-quantized\" or \"mxfp8-quantized\"";
+                return Err(format.error(known));
             }
         },
     };
-    let Some(targets) = node.get("targets") else {
-        return Err(node.missing("targets", "a list of layers, such as [\"Linear\"]"));
-    };
-    let targets = Patterns::read(&targets, Dialect::Regexes, warnings)?;
-    let Some(weights) = node.get("weights") else {
-        return Err(node.missing("weights", "how weights are quantized"));
-    };
+    let targets = node.need("targets", "a list of layers, such as [\"Linear\"]")?;
+    let weights = node.need("weights", "how weights are quantized")?;
     let scheme = Scheme {
         weight: weight(&weights.object()?, is_mx)?,
         activations: match node.get("input_activations") {
@@ -90,7 +106,7 @@ fn group(
             Some(node) => activations(&node.object()?, is_mx)?,
         },
     };
-    Ok(Group { targets: Some(targets), scheme })
+    Ok((targets.texts()?, scheme))
 }
 
 fn weight(node: &Node<'_>, is_mx: bool) -> Result<WeightScaling, CheckpointError> {
@@ -109,16 +125,16 @@ fn weight(node: &Node<'_>, is_mx: bool) -> Result<WeightScaling, CheckpointError
     match strategy(node)? {
         "tensor" => Ok(WeightScaling::PerTensor),
         "channel" => Ok(WeightScaling::PerChannel),
-        "block" => match node.get("block_structure") {
-            Some(block) => Ok(WeightScaling::Blocks(block.block()?)),
-            None => Err(node.missing("block_structure", "rows and columns of a block")),
-        },
+        "block" => {
+            let block = node.need("block_structure", "rows and columns of a block")?;
+            Ok(WeightScaling::Blocks(block.block_structure()?))
+        }
         "group" => match (group_size(node)?, is_mx) {
             (MX_BLOCK, true) => Ok(WeightScaling::Mx),
             (size, false) => Ok(WeightScaling::Blocks([1, size])),
-            (_, true) => Err(wrong_mx(node)),
+            (_, true) => Err(node.wrong("group_size", WRONG_MX)),
         },
-        _ => Err(wrong_strategy(node, "\"tensor\", \"channel\", \"block\" or \"group\"")),
+        _ => Err(node.wrong("strategy", "\"tensor\", \"channel\", \"block\" or \"group\"")),
     }
 }
 
@@ -135,11 +151,12 @@ fn activations(node: &Node<'_>, is_mx: bool) -> Result<ActivationScaling, Checkp
         (true, "group") => match (group_size(node)?, is_mx) {
             (MX_BLOCK, true) => Ok(ActivationScaling::Mx),
             (size, false) => Ok(ActivationScaling::Blocks { size, power_of_two: false }),
-            (_, true) => Err(wrong_mx(node)),
+            (_, true) => Err(node.wrong("group_size", WRONG_MX)),
         },
-        (false, _) => Err(wrong_strategy(node, "\"tensor\" for static activations")),
+        (false, _) => Err(node.wrong("strategy", "\"tensor\" for static activations")),
         (true, _) => {
-            Err(wrong_strategy(node, "\"token\", \"tensor\" or \"group\" for dynamic activations"))
+            Err(node
+                .wrong("strategy", "\"token\", \"tensor\" or \"group\" for dynamic activations"))
         }
     }
 }
@@ -147,10 +164,8 @@ fn activations(node: &Node<'_>, is_mx: bool) -> Result<ActivationScaling, Checkp
 /// Absent keys mean what they mean to compressed-tensors: 8 bits, integers, symmetric.
 fn check_e4m3(node: &Node<'_>) -> Result<(), CheckpointError> {
     const EXPECTED: &str = "FP8: num_bits 8, type \"float\", symmetric";
-    match node.get("type") {
-        None => return Err(node.missing("type", EXPECTED)),
-        Some(kind) if kind.text()? != "float" => return Err(kind.error(EXPECTED)),
-        Some(_) => (),
+    if node.need("type", EXPECTED)?.text()? != "float" {
+        return Err(node.wrong("type", EXPECTED));
     }
     if let Some(bits) = node.get("num_bits")
         && bits.integer() != Some(8)
@@ -175,23 +190,8 @@ fn strategy<'a>(node: &Node<'a>) -> Result<&'a str, CheckpointError> {
 
 fn group_size(node: &Node<'_>) -> Result<usize, CheckpointError> {
     const EXPECTED: &str = "a positive integer, the elements of a group";
-    let Some(size) = node.get("group_size") else {
-        return Err(node.missing("group_size", EXPECTED));
-    };
+    let size = node.need("group_size", EXPECTED)?;
     size.positive().ok_or_else(|| size.error(EXPECTED))
 }
 
-fn wrong_mx(node: &Node<'_>) -> CheckpointError {
-    let expected = format!("{MX_BLOCK}, the block of MXFP8");
-    match node.get("group_size") {
-        Some(size) => size.error(expected),
-        None => node.missing("group_size", expected),
-    }
-}
-
-fn wrong_strategy(node: &Node<'_>, expected: &str) -> CheckpointError {
-    match node.get("strategy") {
-        Some(strategy) => strategy.error(expected),
-        None => node.missing("strategy", expected),
-    }
-}
+const WRONG_MX: &str = "32, the block of MXFP8";

@@ -1,11 +1,10 @@
 //! `quant_method: fp8`: DeepSeek-V3's and Qwen3's blocks, and one scale per tensor.
 
-use super::method::Method;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
-use super::rules::{Group, Rules};
+use super::rules::{Rules, Schemes};
 use crate::error::CheckpointError;
-use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
+use crate::scheme::{ActivationScaling, Method, Scheme, WeightScaling};
 
 /// Reads `quantization_config`.
 pub(super) fn read(
@@ -25,7 +24,6 @@ pub(super) fn read(
             _ => return Err(format.error("\"ue8m0\", or none")),
         },
     };
-    let block = config.get("weight_block_size").map(|block| block.block()).transpose()?;
     // transformers' default.
     let is_static = match config.get("activation_scheme") {
         None => false,
@@ -35,21 +33,28 @@ pub(super) fn read(
             _ => return Err(scheme.error("\"dynamic\" or \"static\"")),
         },
     };
-    let activations = match (is_static, block) {
-        (true, _) => ActivationScaling::Static,
-        (false, Some([_, size])) => ActivationScaling::Blocks { size, power_of_two },
-        (false, None) => ActivationScaling::PerTensor,
+    let scheme = |block: Option<[usize; 2]>| Scheme {
+        weight: block.map_or(WeightScaling::PerTensor, WeightScaling::Blocks),
+        activations: match (is_static, block) {
+            (true, _) => ActivationScaling::Static,
+            (false, Some([_, size])) => ActivationScaling::Blocks { size, power_of_two },
+            (false, None) => ActivationScaling::PerTensor,
+        },
     };
-    let weight = block.map_or(WeightScaling::PerTensor, WeightScaling::Blocks);
+    let schemes = match config.get("weight_block_size") {
+        Some(block) => Schemes::All(scheme(Some(block.block()?))),
+        // Null is one scale to everybody. Without the key it is to AutoFP8 and vLLM, while transformers 5.23 means blocks of 128 × 128
+        // (`FineGrainedFP8Config`): its scales have a name of their own, and are a grid.
+        None if config.has("weight_block_size") => Schemes::All(scheme(None)),
+        None => Schemes::ByScale { grid: scheme(Some([128, 128])), rest: scheme(None) },
+    };
     // AutoFP8 and vLLM call it `ignored_layers`.
     let ignored =
         ["modules_to_not_convert", "ignored_layers"].iter().find_map(|key| config.get(key));
-    let ignored =
-        ignored.map(|list| Patterns::read(&list, Dialect::Parts, warnings)).transpose()?;
     Ok(Rules {
         method: Method::Fp8,
-        groups: vec![Group { targets: None, scheme: Scheme { weight, activations } }],
-        ignored: ignored.unwrap_or_default(),
+        schemes,
+        ignored: Patterns::of(ignored, Dialect::Parts, warnings)?,
         weight_scale: &["weight_scale_inv", "weight_scale"],
         input_scale: &["activation_scale", "input_scale"],
     })

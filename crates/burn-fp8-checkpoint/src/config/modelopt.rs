@@ -1,11 +1,10 @@
 //! `quant_method: modelopt`, in `config.json` or in `hf_quant_config.json` under `quantization`.
 
-use super::method::Method;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
-use super::rules::{Group, Rules};
+use super::rules::{Rules, Schemes};
 use crate::error::CheckpointError;
-use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
+use crate::scheme::{ActivationScaling, Method, Scheme, WeightScaling};
 use crate::text;
 
 /// Reads `quantization_config`, `quantization`, or both, which then must agree.
@@ -30,7 +29,7 @@ pub(super) fn read(
             let node = config.or(beside).cloned();
             return Err(node.map_or_else(
                 || CheckpointError::invalid("ModelOpt's configuration", "nothing", "quant_algo"),
-                |node| node.missing("quant_algo", KNOWN),
+                |node| node.wrong("quant_algo", KNOWN),
             ));
         }
     };
@@ -57,12 +56,10 @@ pub(super) fn read(
     }
     let list = config.and_then(|node| node.get("ignore"));
     let list = list.or_else(|| beside.and_then(|node| node.get("exclude_modules")));
-    let ignored =
-        list.map(|list| Patterns::read(&list, Dialect::Wildcards, warnings)).transpose()?;
     Ok(Rules {
         method: Method::ModelOpt,
-        groups: vec![Group { targets: None, scheme }],
-        ignored: ignored.unwrap_or_default(),
+        schemes: Schemes::All(scheme),
+        ignored: Patterns::of(list, Dialect::Wildcards, warnings)?,
         weight_scale: &["weight_scale", "weight_scale_inv"],
         input_scale: &["input_scale"],
     })

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::error::CheckpointError;
 use crate::safetensors::read_small;
-use crate::text;
+use crate::{json, text};
 
 /// The largest configuration, in bytes.
 const MAX_CONFIG: u64 = 16 << 20;
@@ -26,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<(String, Value), CheckpointError> {
         let (found, expected) = ("too many values", format!("at most {MAX_VALUES}"));
         return Err(CheckpointError::file(path, found, expected, ""));
     }
-    match serde_json::from_str(&json) {
+    match serde_json::from_str(&json::marked(&json, "")) {
         Ok(value @ Value::Object(_)) => Ok((json, value)),
         Ok(_) => Err(error("JSON that is no object".into())),
         Err(reason) => Err(error(format!("JSON that cannot be read ({})", text::reason(reason)))),
@@ -58,6 +58,20 @@ impl<'a> Node<'a> {
     pub(super) fn get(&self, key: &str) -> Option<Self> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         Some(Self { file: self.file, key: self.below(key), value })
+    }
+
+    /// Whether a key is there, be it null.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.value.get(key).is_some()
+    }
+
+    /// The value of a key that has to be there.
+    pub(super) fn need(
+        &self,
+        key: &str,
+        expected: impl Into<String>,
+    ) -> Result<Self, CheckpointError> {
+        self.get(key).ok_or_else(|| self.wrong(key, expected))
     }
 
     /// The values of an object, by their keys.
@@ -99,20 +113,26 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn positive(&self) -> Option<usize> {
-        usize::try_from(self.value.as_u64()?).ok().filter(|number| *number > 0)
+        positive(self.value)
     }
 
     /// Rows and columns of a block.
     pub(super) fn block(&self) -> Result<[usize; 2], CheckpointError> {
-        let expected = "two positive integers, rows and columns of a block, such as [128, 128]";
-        let positive = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|n| *n > 0);
-        match self.value.as_array().map(Vec::as_slice) {
-            Some([rows, columns]) => match (positive(rows), positive(columns)) {
-                (Some(rows), Some(columns)) => Ok([rows, columns]),
-                _ => Err(self.error(expected)),
-            },
-            _ => Err(self.error(expected)),
-        }
+        let sizes = self.value.as_array().and_then(|list| list.iter().map(positive).collect());
+        self.two(sizes, "[128, 128]")
+    }
+
+    /// The same as a list, or as a text of earlier versions of compressed-tensors: `128x128`.
+    pub(super) fn block_structure(&self) -> Result<[usize; 2], CheckpointError> {
+        let Some(text) = self.value.as_str() else { return self.block() };
+        let size = |size: &str| size.parse().ok().filter(|size| *size > 0);
+        self.two(text.split('x').map(size).collect(), "[128, 128] or \"128x128\"")
+    }
+
+    fn two(&self, sizes: Option<Vec<usize>>, example: &str) -> Result<[usize; 2], CheckpointError> {
+        let sizes = sizes.and_then(|sizes| sizes.try_into().ok());
+        let expected = "two positive integers, rows and columns of a block, such as";
+        sizes.ok_or_else(|| self.error(format!("{expected} {example}")))
     }
 
     pub(super) fn texts(&self) -> Result<Vec<&'a str>, CheckpointError> {
@@ -127,33 +147,34 @@ impl<'a> Node<'a> {
 
     /// That this is not what was expected, and what to do.
     pub(super) fn error_with(&self, expected: impl Into<String>, advice: &str) -> CheckpointError {
-        self.wrong(&self.key, text::text(&self.value.to_string()), expected, advice)
+        self.about(&self.key, text::text(&self.value.to_string()), expected, advice)
     }
 
-    /// That a key is absent.
-    pub(super) fn missing(&self, key: &str, expected: impl Into<String>) -> CheckpointError {
-        self.wrong(&self.below(key), "no such key, or null".into(), expected, "")
+    /// That the value of a key is not what was expected, or absent.
+    pub(super) fn wrong(&self, key: &str, expected: impl Into<String>) -> CheckpointError {
+        match self.get(key) {
+            Some(value) => value.error(expected),
+            None => self.about(&self.below(key), "no such key, or null".into(), expected, ""),
+        }
     }
 
-    fn wrong(
+    fn about(
         &self,
         key: &str,
         found: String,
         expected: impl Into<String>,
         advice: &str,
     ) -> CheckpointError {
-        let (path, key) = (self.file.into(), key.into());
-        CheckpointError::Config {
-            path,
-            key,
-            found,
-            expected: expected.into(),
-            advice: advice.into(),
-        }
+        let (path, key, expected) = (self.file.into(), key.into(), expected.into());
+        CheckpointError::Config { path, key, found, expected, advice: advice.into() }
     }
 
     /// A warning about it.
     pub(super) fn warning(&self, message: &str) -> String {
         format!("{}: {}: {message}", text::path(self.file), text::name(&self.key))
     }
+}
+
+fn positive(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok().filter(|number| *number > 0)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 
 use super::node::Node;
 use crate::error::CheckpointError;
@@ -31,80 +31,82 @@ pub(super) enum Dialect {
 /// A list of layers.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
-    exact: HashSet<String>,
-    expressions: Option<RegexSet>,
+    names: HashSet<String>,
+    expressions: RegexSet,
+    /// The expressions as the configuration has them.
+    sources: Vec<String>,
     parts: bool,
 }
 
 impl Patterns {
-    /// Reads a list. Expressions that cannot be read, such as those that look ahead, match nothing and add to `warnings`.
-    pub(super) fn read(
-        node: &Node<'_>,
+    /// Reads the list of a key, if there is one.
+    pub(super) fn of(
+        list: Option<Node<'_>>,
         dialect: Dialect,
         warnings: &mut Vec<String>,
     ) -> Result<Self, CheckpointError> {
+        let Some(list) = list else { return Ok(Self::default()) };
+        let (patterns, unread) = Self::new(&list, &list.texts()?, dialect)?;
+        warnings.extend(unread.map(|unread| list.warning(&unread)));
+        Ok(patterns)
+    }
+
+    /// Makes the list of these texts, which come from `node`. Expressions that cannot be read, such as those that look ahead, match nothing; the message
+    /// beside the list names them.
+    pub(super) fn new(
+        node: &Node<'_>,
+        texts: &[&str],
+        dialect: Dialect,
+    ) -> Result<(Self, Option<String>), CheckpointError> {
         let mut patterns = Self { parts: dialect != Dialect::Regexes, ..Self::default() };
         let (mut expressions, mut unread) = (vec![], vec![]);
-        for pattern in node.texts()? {
+        for text in texts {
             let expression = match dialect {
-                Dialect::Regexes => pattern.strip_prefix("re:").map(|e| format!("^(?:{e})")),
-                Dialect::Wildcards if pattern.contains('*') => {
-                    Some(format!("^(?:{})$", regex::escape(pattern).replace("\\*", ".*")))
+                Dialect::Regexes => match text.strip_prefix("re:") {
+                    Some(expression) => Some(format!("^(?:{expression})")),
+                    // The library sorts it as if it were one.
+                    None => text.contains("re:").then(|| format!("^{}$", regex::escape(text))),
+                },
+                Dialect::Wildcards if text.contains('*') => {
+                    Some(format!("^(?:{})$", regex::escape(text).replace("\\*", ".*")))
                 }
                 Dialect::Wildcards | Dialect::Parts => None,
             };
             match expression {
-                None => drop(patterns.exact.insert(pattern.to_owned())),
-                Some(expression) if expressions.len() + unread.len() < MAX_EXPRESSIONS => {
-                    match compiled(&expression) {
-                        Some(_) => expressions.push(expression),
-                        None => unread.push(pattern),
-                    }
+                None => drop(patterns.names.insert(text.to_string())),
+                Some(_) if expressions.len() + unread.len() == MAX_EXPRESSIONS => {
+                    return Err(node.error(format!("at most {MAX_EXPRESSIONS} expressions")));
                 }
-                Some(_) => {
-                    let expected = format!("at most {MAX_EXPRESSIONS} expressions");
-                    return Err(node.error(expected));
+                Some(expression) if is_readable(&expression) => {
+                    expressions.push(expression);
+                    patterns.sources.push(text.to_string());
                 }
+                Some(_) => unread.push(*text),
             }
         }
-        if !unread.is_empty() {
-            let unread = text::some_names(unread);
-            warnings.push(
-                node.warning(&format!("expressions that this reader cannot match: {unread}")),
-            );
-        }
         let set = RegexSetBuilder::new(&expressions).size_limit(MAX_COMPILED[1]).build();
-        let set = set.map_err(|_| node.error("expressions that need less memory to match"))?;
-        patterns.expressions = (!expressions.is_empty()).then_some(set);
-        Ok(patterns)
+        let needs_less = |_| node.error("expressions that need less memory to match");
+        patterns.expressions = set.map_err(needs_less)?;
+        let unread = (!unread.is_empty()).then(|| {
+            format!("expressions that this reader cannot match: {}", text::some_names(unread))
+        });
+        Ok((patterns, unread))
     }
 
-    /// Whether the list has the name itself, or for some methods the first or last parts of it.
-    pub(super) fn names(&self, layer: &str) -> bool {
-        if self.exact.contains(layer) {
-            return true;
-        }
+    /// What the list has for a layer: its name, for some methods also the first or last parts of it, or the first expression that matches.
+    pub(super) fn first<'a>(&'a self, layer: &'a str) -> Option<&'a str> {
         let mut dots = layer.match_indices('.').map(|(place, _)| place);
-        self.parts
-            && dots.any(|dot| {
-                self.exact.contains(&layer[..dot]) || self.exact.contains(&layer[dot + 1..])
-            })
-    }
-
-    /// Whether an expression of the list matches the name.
-    pub(super) fn matches(&self, layer: &str) -> bool {
-        self.expressions.as_ref().is_some_and(|expressions| expressions.is_match(layer))
-    }
-
-    /// Whether the list has this name, of a layer or of a class.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.exact.contains(name)
+        let has = |name: &str| self.names.contains(name);
+        if has(layer) || self.parts && dots.any(|dot| has(&layer[..dot]) || has(&layer[dot + 1..]))
+        {
+            return Some(layer);
+        }
+        let first = self.expressions.matches(layer).iter().next()?;
+        Some(&self.sources[first])
     }
 }
 
-fn compiled(expression: &str) -> Option<Regex> {
-    if expression.len() > MAX_LENGTH {
-        return None;
-    }
-    RegexBuilder::new(expression).size_limit(MAX_COMPILED[0]).build().ok()
+fn is_readable(expression: &str) -> bool {
+    expression.len() <= MAX_LENGTH
+        && RegexBuilder::new(expression).size_limit(MAX_COMPILED[0]).build().is_ok()
 }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::Deserialize;
+
 /// Builds the enum with its names and sizes from one table.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident $bits:literal,)*) => {
         /// The type of a tensor's elements, by safetensors' names.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
         #[allow(non_camel_case_types, reason = "these are safetensors' names")]
         #[non_exhaustive]
         pub enum Dtype {
@@ -14,8 +16,6 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            const ALL: &[Self] = &[$(Self::$name,)*];
-
             /// The bits of one element.
             pub const fn bits(self) -> u64 {
                 match self {
@@ -81,17 +81,6 @@ dtypes! {
 }
 
 impl Dtype {
-    /// The type of this name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|dtype| dtype.name() == name)
-    }
-
-    /// All names, for messages.
-    pub(crate) fn names() -> String {
-        let names: Vec<_> = Self::ALL.iter().map(|dtype| dtype.name()).collect();
-        names.join(", ")
-    }
-
     /// Whether elements are FP8 codes, which mean nothing without a scale.
     pub(crate) const fn is_fp8(self) -> bool {
         matches!(self, Self::F8_E4M3 | Self::F8_E5M2 | Self::F8_E4M3FNUZ | Self::F8_E5M2FNUZ)

@@ -1,16 +1,18 @@
-//! The JSON header of a safetensors file.
+//! JSON objects of tensors by name, read within limits: the header of a safetensors file, and the map of an index.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::marker::PhantomData;
 
-use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use arrayvec::ArrayVec;
+use serde::de::{DeserializeOwned, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::error::CheckpointError;
+use super::dtype::Dtype;
 use crate::text;
 
-/// The longest header, in bytes: safetensors' own limit.
-pub(crate) const MAX_HEADER: u64 = 100_000_000;
+/// The most tensors of all files of a checkpoint: each takes some hundreds of bytes of memory. DeepSeek-V3 has 92 thousand.
+pub(crate) const MAX_TENSORS: usize = 1 << 19;
 
 /// The longest name of a tensor, in bytes: time to look for parts of names stays small.
 pub(crate) const MAX_NAME: usize = 1024;
@@ -18,129 +20,87 @@ pub(crate) const MAX_NAME: usize = 1024;
 /// The most dimensions of a tensor: PyTorch has at most 64, models a handful.
 const MAX_DIMENSIONS: usize = 16;
 
-/// A tensor as the header has it, unchecked.
+/// A tensor as a header has it, unchecked.
+#[derive(Deserialize)]
 pub(super) struct Described {
-    pub(super) name: String,
-    pub(super) dtype: String,
-    pub(super) shape: Vec<usize>,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Shape,
     /// Begin and end, from the end of the header on.
+    #[serde(rename = "data_offsets")]
     pub(super) range: (u64, u64),
 }
 
-/// Reads a header. Names that occur twice are in it twice.
-pub(super) fn parse(path: &Path, json: &[u8]) -> Result<Vec<Described>, CheckpointError> {
-    const EXPECTED: &str =
-        "a JSON object with dtype, shape and data_offsets of each tensor, as safetensors has it";
-    if json.first() != Some(&b'{') {
-        let start = String::from_utf8_lossy(&json[..json.len().min(16)]);
-        let found = format!("a header that begins with \"{}\", not {{", text::text(&start));
-        return Err(CheckpointError::file(path, found, EXPECTED, "fetch the file again"));
+/// Sizes, no more than a tensor can have: a header may hold millions of numbers.
+#[derive(Deserialize)]
+#[serde(from = "ArrayVec<usize, MAX_DIMENSIONS>")]
+pub(super) struct Shape(pub(super) Vec<usize>);
+
+impl From<ArrayVec<usize, MAX_DIMENSIONS>> for Shape {
+    fn from(sizes: ArrayVec<usize, MAX_DIMENSIONS>) -> Self {
+        Self(sizes.to_vec())
     }
-    let header: Header = serde_json::from_slice(json).map_err(|error| {
-        let found = format!("a header that cannot be read ({})", text::reason(error));
-        CheckpointError::file(path, found, EXPECTED, "fetch the file again")
-    })?;
-    Ok(header.0)
 }
 
-struct Header(Vec<Described>);
+/// What an object has for each name. Names that occur twice are in it twice.
+pub(crate) struct Named<T> {
+    /// As many as a checkpoint may have.
+    pub(crate) values: Vec<(String, T)>,
+    /// How many there are in the object.
+    pub(crate) count: usize,
+}
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Named<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(HeaderVisitor).map(Self)
+        deserializer.deserialize_map(NamedVisitor(PhantomData))
     }
 }
 
-struct HeaderVisitor;
+struct NamedVisitor<T>(PhantomData<T>);
 
-impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Vec<Described>;
+impl<'de, T: DeserializeOwned> Visitor<'de> for NamedVisitor<T> {
+    type Value = Named<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut tensors = vec![];
+        let (mut values, mut count, mut metadata) = (vec![], 0, false);
         while let Some(name) = map.next_key::<String>()? {
-            let of_tensor =
+            let of_name =
                 |error: A::Error| A::Error::custom(format!("{}: {error}", text::name(&name)));
             if name.len() > MAX_NAME {
                 let reason = format!("a name of {} bytes, of at most {MAX_NAME}", name.len());
-                return Err(of_tensor(A::Error::custom(reason)));
+                return Err(of_name(A::Error::custom(reason)));
             }
             if name == "__metadata__" {
-                map.next_value::<Metadata>().map_err(of_tensor)?;
+                if metadata {
+                    return Err(of_name(A::Error::custom("it is there twice")));
+                }
+                metadata = true;
+                map.next_value::<Option<HashMap<Text, Text>>>().map_err(of_name)?;
                 continue;
             }
-            let Fields { dtype, shape, data_offsets: range } =
-                map.next_value().map_err(of_tensor)?;
-            tensors.push(Described { name, dtype, shape: shape.0, range });
-        }
-        Ok(tensors)
-    }
-}
-
-/// Texts by names. Nothing in them matters here; that they are such matters to other readers.
-struct Metadata;
-
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = Metadata;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
-                while map.next_entry::<String, String>()?.is_some() {}
-                Ok(Metadata)
-            }
-
-            fn visit_unit<E>(self) -> Result<Metadata, E> {
-                Ok(Metadata)
-            }
-        }
-        deserializer.deserialize_any(Texts)
-    }
-}
-
-#[derive(Deserialize)]
-struct Fields {
-    dtype: String,
-    shape: Shape,
-    data_offsets: (u64, u64),
-}
-
-/// Sizes, no more than a tensor can have: a header may hold millions of numbers.
-struct Shape(Vec<usize>);
-
-impl<'de> Deserialize<'de> for Shape {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Sizes;
-        impl<'de> Visitor<'de> for Sizes {
-            type Value = Shape;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "at most {MAX_DIMENSIONS} sizes")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
-                let mut sizes = vec![];
-                while sizes.len() < MAX_DIMENSIONS {
-                    match list.next_element()? {
-                        Some(size) => sizes.push(size),
-                        None => return Ok(Shape(sizes)),
-                    }
-                }
-                match list.next_element::<IgnoredAny>()? {
-                    Some(_) => Err(A::Error::invalid_length(MAX_DIMENSIONS + 1, &self)),
-                    None => Ok(Shape(sizes)),
+            count += 1;
+            match count > MAX_TENSORS {
+                true => drop(map.next_value::<IgnoredAny>()?),
+                false => {
+                    let value = map.next_value().map_err(of_name)?;
+                    values.push((name, value));
                 }
             }
         }
-        deserializer.deserialize_seq(Sizes)
+        Ok(Named { values, count })
+    }
+}
+
+/// A text that is not kept: of a map of them one is.
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+#[serde(from = "String")]
+struct Text;
+
+impl From<String> for Text {
+    fn from(_: String) -> Self {
+        Self
     }
 }

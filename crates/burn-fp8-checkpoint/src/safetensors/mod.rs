@@ -2,11 +2,11 @@
 
 mod dtype;
 mod header;
-mod ranges;
 mod shard;
 mod source;
 
 pub use dtype::Dtype;
-pub(crate) use header::{MAX_HEADER, MAX_NAME};
-pub(crate) use shard::{Entry, Shard};
+pub(crate) use header::{MAX_NAME, MAX_TENSORS, Named};
+pub use shard::TensorInfo;
+pub(crate) use shard::{Entry, Shard, too_many};
 pub(crate) use source::{Source, read_small};

@@ -1,6 +1,6 @@
 //! Regular files, read by ranges.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens a regular file. Other kinds are refused before that: to open a pipe waits for its other end.
+    /// Opens a regular file. What is open is looked at, not what the path may lead to a moment later.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let io = |reason| CheckpointError::read(path, reason);
-        if !fs::metadata(path).map_err(io)?.is_file() {
+        let mut options = File::options();
+        options.read(true);
+        // To open a pipe would wait for its other end.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+        let file = options.open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
             let reason = "it is a folder, a pipe or a device; give a regular file";
             return Err(io(Error::new(ErrorKind::InvalidInput, reason)));
         }
-        let file = File::open(path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
-        Ok(Self { path: path.into(), length, file: Ranges::new(file) })
+        Ok(Self { path: path.into(), length: metadata.len(), file: Ranges::new(file) })
     }
 
     /// Fills `bytes` from this offset on.

@@ -4,36 +4,34 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::kind::{Input, Kind, Weight};
 use crate::error::CheckpointError;
-use crate::text;
+use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
+use crate::{json, text};
 
 /// The model's configuration with our quantization in it. Another one that it may have is replaced.
 ///
 /// Layers of one kind are a group. A single group is for the class `Linear`, as the hub's checkpoints have it, and layers that are not quantized are
 /// ignored; several groups list their layers.
-pub(super) fn config(
+pub(super) fn config<'a>(
     base: &str,
-    layers: &BTreeMap<&str, Kind>,
+    layers: impl Iterator<Item = (&'a str, Scheme)>,
     ignored: &[&str],
 ) -> Result<String, CheckpointError> {
-    let invalid = |found| {
-        let what = "the configuration of the model";
-        CheckpointError::invalid(what, found, "a JSON object, the text of its config.json")
-    };
-    let mut config = match serde_json::from_str(base) {
-        Ok(Value::Object(config)) => config,
-        Ok(_) => return Err(invalid("JSON that is no object".into())),
-        Err(error) => return Err(invalid(text::reason(error))),
-    };
-    let mut groups: BTreeMap<Kind, Vec<&str>> = BTreeMap::new();
-    for (name, kind) in layers {
-        groups.entry(*kind).or_default().push(name);
+    // A mark that no text of the configuration has.
+    let mut mark = String::from("~");
+    let plain = Value::Object(object(&json::marked(base, ""))?).to_string();
+    while plain.contains(&mark) {
+        mark.push('~');
+    }
+    let mut config = object(&json::marked(base, &mark))?;
+    let mut groups: BTreeMap<Scheme, Vec<&str>> = BTreeMap::new();
+    for (name, scheme) in layers {
+        groups.entry(scheme).or_default().push(name);
     }
     let alone = groups.len() == 1;
-    let group = |(place, (kind, names)): (usize, (&Kind, &Vec<&str>))| {
+    let group = |(place, (scheme, names)): (usize, (&Scheme, &Vec<&str>))| {
         let targets = if alone { json!(["Linear"]) } else { json!(names) };
-        (format!("group_{place}"), group(*kind, targets))
+        (format!("group_{place}"), group(*scheme, targets))
     };
     let groups: Map<String, Value> = groups.iter().enumerate().map(group).collect();
     let quantization = json!({
@@ -51,10 +49,20 @@ pub(super) fn config(
     if let Some(Value::Object(nested)) = config.get_mut("text_config") {
         nested.remove("quantization_config");
     }
-    Ok(format!("{:#}\n", Value::Object(config)))
+    Ok(json::unmarked(&format!("{:#}\n", Value::Object(config)), &mark))
 }
 
-fn group(kind: Kind, targets: Value) -> Value {
+fn object(json: &str) -> Result<Map<String, Value>, CheckpointError> {
+    let found = match serde_json::from_str(json) {
+        Ok(Value::Object(config)) => return Ok(config),
+        Ok(_) => "JSON that is no object".into(),
+        Err(error) => text::reason(error),
+    };
+    let what = "the configuration of the model";
+    Err(CheckpointError::invalid(what, found, "a JSON object, the text of its config.json"))
+}
+
+fn group(scheme: Scheme, targets: Value) -> Value {
     let scales = |strategy: &str, dynamic: bool| {
         json!({
             "dynamic": dynamic,
@@ -65,14 +73,14 @@ fn group(kind: Kind, targets: Value) -> Value {
             "type": "float",
         })
     };
-    let weights = match kind.weight {
-        Weight::PerTensor => scales("tensor", false),
-        Weight::PerChannel => scales("channel", false),
+    let weights = match scheme.weight {
+        WeightScaling::PerTensor => scales("tensor", false),
+        _ => scales("channel", false),
     };
-    let input = match kind.input {
-        Input::None => Value::Null,
-        Input::Static => scales("tensor", false),
-        Input::PerToken => scales("token", true),
+    let input = match scheme.activations {
+        ActivationScaling::Static => scales("tensor", false),
+        ActivationScaling::PerToken => scales("token", true),
+        _ => Value::Null,
     };
     json!({
         "input_activations": input,

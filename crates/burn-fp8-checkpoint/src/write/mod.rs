@@ -1,9 +1,247 @@
 //! Writing checkpoints in compressed-tensors' form.
 
 mod config;
-mod export;
-mod header;
-mod kind;
 mod partial;
 
-pub use export::Export;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use config::config;
+use partial::{CONFIG, MODEL, Partial};
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::CheckpointError;
+use crate::layer::{Activations, QuantizedLinear};
+use crate::safetensors::{Dtype, MAX_NAME};
+use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
+use crate::text;
+
+/// Layers and tensors to be written as a checkpoint of compressed-tensors, format `float-quantized`, the one that vLLM, SGLang and transformers load.
+///
+/// Weights stay `[out, in]`, E4M3. `weight_scale` is F32, `[1]` per tensor or `[out, 1]` per channel, `input_scale` F32 `[1]`, and `bias` F32 `[out]`. Loaders
+/// that keep scales in the model's own type round them to it.
+#[derive(Debug, Default)]
+pub struct Export<'a> {
+    layers: BTreeMap<&'a str, (&'a QuantizedLinear, Scheme)>,
+    tensors: BTreeMap<&'a str, (Dtype, &'a [usize], &'a [u8])>,
+}
+
+impl<'a> Export<'a> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a quantized layer. `name` is that of the module, without `.weight`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Invalid`] where the name is empty, too long or taken, where scales are neither per tensor nor per channel, or where activations
+    /// are neither [`None`](Activations::None), [`Static`](Activations::Static) nor [`PerToken`](Activations::PerToken).
+    pub fn linear(
+        &mut self,
+        name: &'a str,
+        layer: &'a QuantizedLinear,
+    ) -> Result<&mut Self, CheckpointError> {
+        self.check_name(name)?;
+        self.layers.insert(name, (layer, scheme(layer)?));
+        Ok(self)
+    }
+
+    /// Adds a tensor as it is: its bytes are little-endian, row by row.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Invalid`] where the name is empty, too long, `__metadata__` or taken, where the type is FP8, or the bytes are not those of type and shape.
+    pub fn tensor(
+        &mut self,
+        name: &'a str,
+        dtype: Dtype,
+        shape: &'a [usize],
+        bytes: &'a [u8],
+    ) -> Result<&mut Self, CheckpointError> {
+        self.check_name(name)?;
+        if dtype.is_fp8() {
+            let expected = "another type: codes without scales mean nothing, and layers are added with `linear`";
+            return Err(CheckpointError::invalid(of_name(name), dtype.name(), expected));
+        }
+        if dtype.bytes_of(shape) != Some(bytes.len() as u64) {
+            let found = format!("{} bytes", bytes.len());
+            let expected = format!("those of {dtype} {shape:?}");
+            return Err(CheckpointError::invalid(of_name(name), found, expected));
+        }
+        self.tensors.insert(name, (dtype, shape, bytes));
+        Ok(self)
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), CheckpointError> {
+        let taken = self.layers.contains_key(name) || self.tensors.contains_key(name);
+        // Names of a layer's tensors are longer than its own.
+        let fits = (1..=MAX_NAME - 16).contains(&name.len());
+        let found = match (fits, taken, name) {
+            (false, ..) => format!("a name of {} bytes", name.len()),
+            (_, true, _) => "it twice".into(),
+            (.., "__metadata__") => "the name of safetensors' metadata".into(),
+            _ => return Ok(()),
+        };
+        let expected = format!("a name of its own, of 1 to {} bytes", MAX_NAME - 16);
+        Err(CheckpointError::invalid(of_name(name), found, expected))
+    }
+
+    /// Writes `model.safetensors` and `config.json` into a folder, which is made if there is none, and must be empty if there is. `config` is the text of the
+    /// model's own `config.json`; our `quantization_config` replaces one that it may have.
+    ///
+    /// The folder is filled beside its place, under its name and `.partial`, and gets its name when all of it is on the disk: what interrupts a write leaves
+    /// the old folder or the whole new one. What an interrupted write left is replaced, so that two programs must not write the same folder at the same time.
+    /// Before tensors are written, the header and the configuration are read as [`Checkpoint::open`] does.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Invalid`] where nothing is quantized, where a tensor has the name of one of a layer's, or where `config` is no JSON object.
+    /// What `Checkpoint::open` says, where it would not take what is to be written. [`CheckpointError::Io`] where the folder holds something, or cannot be
+    /// written to.
+    pub fn write(&self, folder: impl AsRef<Path>, config: &str) -> Result<(), CheckpointError> {
+        let config = self.config(config)?;
+        let parts = self.parts();
+        let header = header(&parts);
+        let data = || parts.iter().map(|part| &part.bytes[..]);
+        let length = header.len() + data().map(<[u8]>::len).sum::<usize>();
+        let partial = Partial::new(folder.as_ref())?;
+        partial.write(CONFIG, config.len(), [config.as_bytes()])?;
+        partial.write(MODEL, length, [&header[..]])?;
+        self.check(&Checkpoint::open(partial.path())?)?;
+        partial.write(MODEL, length, std::iter::once(&header[..]).chain(data()))?;
+        partial.place()
+    }
+
+    /// Whether a reader takes it for what it is.
+    fn check(&self, read: &Checkpoint) -> Result<(), CheckpointError> {
+        let meant = self.layers.iter();
+        let meant = meant.map(|(name, (layer, scheme))| (*name, *scheme, layer.bias().is_some()));
+        let read = read.layers().iter().map(|layer| {
+            let scheme = Scheme { weight: layer.weight, activations: layer.activations };
+            (&layer.name[..], scheme, layer.bias)
+        });
+        let differs = meant.clone().zip(read.clone()).find(|(meant, read)| meant != read);
+        match (differs, meant.len() == read.len()) {
+            (None, true) => Ok(()),
+            (differs, _) => {
+                let name = differs.map_or("", |((name, ..), _)| name);
+                let found =
+                    format!("{}, which a reader takes for something else", text::name(name));
+                let expected = "names of modules";
+                Err(CheckpointError::invalid("a checkpoint to write", found, expected))
+            }
+        }
+    }
+
+    fn config(&self, base: &str) -> Result<String, CheckpointError> {
+        if self.layers.is_empty() {
+            let expected = "a quantized layer at least";
+            return Err(CheckpointError::invalid("a checkpoint to write", "none", expected));
+        }
+        for layer in self.layers.keys() {
+            for field in ["weight", "weight_scale", "input_scale", "bias"] {
+                let name = format!("{layer}.{field}");
+                if self.tensors.contains_key(&name[..]) {
+                    let expected = "names that are not those of a layer's tensors";
+                    return Err(CheckpointError::invalid(of_name(&name), "it twice", expected));
+                }
+            }
+        }
+        let schemes = self.layers.iter().map(|(name, (_, scheme))| (*name, *scheme));
+        // A class is not known here: embeddings and convolutions among them do no harm, as they are not `Linear`.
+        let weights = self.tensors.iter().filter(|(_, (_, shape, _))| shape.len() >= 2);
+        let ignored: Vec<_> =
+            weights.filter_map(|(name, _)| name.strip_suffix(".weight")).collect();
+        self::config(base, schemes, &ignored)
+    }
+
+    /// Sorted as safetensors does, larger elements first and then by name, so that each tensor begins at a multiple of its element's size.
+    fn parts(&self) -> Vec<Part<'a>> {
+        let mut parts = vec![];
+        for (layer, (linear, scheme)) in &self.layers {
+            let mut add = |field, dtype, shape, bytes| {
+                parts.push(Part { name: format!("{layer}.{field}"), dtype, shape, bytes });
+            };
+            let [out, input] = linear.shape();
+            let scale = match scheme.weight {
+                WeightScaling::PerTensor => vec![1],
+                _ => vec![out, 1],
+            };
+            let codes = Cow::Borrowed(linear.codes());
+            add("weight", Dtype::F8_E4M3, vec![out, input], codes);
+            add("weight_scale", Dtype::F32, scale, little_endian(linear.scales().values()));
+            if let Activations::Static(scale) = linear.activations() {
+                add("input_scale", Dtype::F32, vec![1], little_endian(&[scale]));
+            }
+            if let Some(bias) = linear.bias() {
+                add("bias", Dtype::F32, vec![out], little_endian(bias));
+            }
+        }
+        for (name, (dtype, shape, bytes)) in &self.tensors {
+            let (name, bytes) = (name.to_string(), Cow::Borrowed(*bytes));
+            parts.push(Part { name, dtype: *dtype, shape: shape.to_vec(), bytes });
+        }
+        parts.sort_by(|a, b| b.dtype.bits().cmp(&a.dtype.bits()).then(a.name.cmp(&b.name)));
+        parts
+    }
+}
+
+/// How the scales of a layer are declared, if they are of those that are written.
+fn scheme(layer: &QuantizedLinear) -> Result<Scheme, CheckpointError> {
+    let invalid = |found, expected| CheckpointError::invalid("a layer to write", found, expected);
+    let scales = layer.scales();
+    // A single row is both; one scale per tensor is the simpler of them.
+    let weight = match scales.grid() {
+        [1, 1] => WeightScaling::PerTensor,
+        [rows, 1] if rows == layer.shape()[0] => WeightScaling::PerChannel,
+        grid => {
+            let found = format!("{grid:?} scales of blocks {:?}", scales.block());
+            let expected = "one scale per tensor or per channel: other forms are not written";
+            return Err(invalid(found, expected));
+        }
+    };
+    let activations = match layer.activations() {
+        Activations::None => ActivationScaling::None,
+        Activations::Static(_) => ActivationScaling::Static,
+        Activations::PerToken => ActivationScaling::PerToken,
+        other => {
+            let expected = "None, Static or PerToken: other forms are not written";
+            return Err(invalid(format!("activations {other:?}"), expected));
+        }
+    };
+    Ok(Scheme { weight, activations })
+}
+
+/// A tensor to be written.
+struct Part<'a> {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Cow<'a, [u8]>,
+}
+
+/// What is before the data: the header's length and the header, filled with spaces to a multiple of 8.
+fn header(parts: &[Part<'_>]) -> Vec<u8> {
+    let mut header = Map::new();
+    // transformers asks for it.
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut end = 0;
+    for Part { name, dtype, shape, bytes } in parts {
+        let begin = end;
+        end += bytes.len();
+        let tensor = json!({ "dtype": dtype.name(), "shape": shape, "data_offsets": [begin, end] });
+        header.insert(name.clone(), tensor);
+    }
+    let mut json = Value::Object(header).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes()[..], &json].concat()
+}
+
+fn of_name(name: &str) -> String {
+    format!("the tensor {}", text::name(name))
+}
+
+fn little_endian(numbers: &[f32]) -> Cow<'static, [u8]> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>().into()
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use burn_fp8_checkpoint::Checkpoint;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
@@ -17,6 +18,19 @@ pub const GOLDENS: [&str; 8] = [
     "fp8_tensor_static",
     "modelopt",
 ];
+
+/// Why a checkpoint cannot be opened.
+pub fn refusal(path: impl AsRef<Path>) -> String {
+    Checkpoint::open(path).map(drop).unwrap_err().to_string()
+}
+
+/// Asserts that a message has all of these words.
+pub fn assert_says(message: impl ToString, words: &[&str]) {
+    let message = message.to_string();
+    for word in words {
+        assert!(message.contains(word), "no {word} in {message}");
+    }
+}
 
 /// The folder of a golden checkpoint.
 pub fn golden(name: &str) -> PathBuf {

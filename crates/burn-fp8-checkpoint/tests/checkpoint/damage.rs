@@ -138,37 +138,11 @@ fn changed_bytes_of_a_configuration_are_no_panic() {
 
 /// A value of any kind, or one that may stand where a configuration has it.
 fn value(random: &mut Random, depth: usize) -> Value {
-    let texts = [
-        "compressed-tensors",
-        "fp8",
-        "modelopt",
-        "float-quantized",
-        "mxfp8-quantized",
-        "tensor",
-        "channel",
-        "block",
-        "group",
-        "token",
-        "float",
-        "int",
-        "static",
-        "dynamic",
-        "ue8m0",
-        "e4m3",
-        "FP8",
-        "MXFP8",
-        "FP8_PB_WO",
-        "Linear",
-        "re:.*",
-        "re:((a*)*)*b",
-        "re:[",
-        "*",
-        "lm_head",
-        "",
-        "\u{1b}[2J",
-        "local",
-        "compressed",
-    ];
+    const TEXTS: &str = "compressed-tensors fp8 modelopt float-quantized mxfp8-quantized tensor channel block \
+        group token float int static dynamic ue8m0 e4m3 FP8 MXFP8 FP8_PB_WO Linear re:.* \
+        re:((a*)*)*b re:[ * lm_head local compressed";
+    let mut texts: Vec<_> = TEXTS.split(' ').collect();
+    texts.extend(["", "\u{1b}[2J"]);
     match random.below(if depth > 6 { 6 } else { 8 }) {
         0 => Value::Null,
         1 => json!(random.below(2) == 0),
@@ -181,35 +155,11 @@ fn value(random: &mut Random, depth: usize) -> Value {
 }
 
 fn object(random: &mut Random, depth: usize) -> Value {
-    let keys = [
-        "quant_method",
-        "format",
-        "config_groups",
-        "group_0",
-        "weights",
-        "input_activations",
-        "targets",
-        "ignore",
-        "num_bits",
-        "type",
-        "strategy",
-        "group_size",
-        "block_structure",
-        "dynamic",
-        "symmetric",
-        "actorder",
-        "weight_block_size",
-        "activation_scheme",
-        "modules_to_not_convert",
-        "scale_fmt",
-        "fmt",
-        "quant_algo",
-        "exclude_modules",
-        "sparsity_config",
-        "transform_config",
-        "kv_cache_scheme",
-        "quantization_status",
-    ];
+    const KEYS: &str = "quant_method format config_groups group_0 weights input_activations targets ignore \
+        num_bits type strategy group_size block_structure dynamic symmetric actorder \
+        weight_block_size activation_scheme modules_to_not_convert scale_fmt fmt quant_algo \
+        exclude_modules sparsity_config transform_config kv_cache_scheme quantization_status";
+    let keys: Vec<_> = KEYS.split(' ').collect();
     (0..1 + random.below(8))
         .map(|_| (keys[random.below(keys.len())].to_owned(), value(random, depth)))
         .collect()

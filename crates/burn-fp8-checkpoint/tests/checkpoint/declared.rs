@@ -7,17 +7,14 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{GOLDENS, Tensor, f32s, folder, golden, ones};
+use crate::common::{GOLDENS, Tensor, assert_says, f32s, folder, golden, ones, refusal};
 
 pub fn open(config: &Value, tensors: &[Tensor]) -> Result<Checkpoint, String> {
     Checkpoint::open(folder(&config.to_string(), tensors).path()).map_err(|e| e.to_string())
 }
 
 pub fn refused(config: &Value, tensors: &[Tensor], words: &[&str]) {
-    let error = open(config, tensors).map(drop).unwrap_err();
-    for word in words {
-        assert!(error.contains(word), "no {word} in {error}");
-    }
+    assert_says(open(config, tensors).map(drop).unwrap_err(), words);
 }
 
 pub fn group(weights: Value, activations: Value, targets: Value) -> Value {
@@ -48,11 +45,12 @@ pub fn layer(name: &str) -> [Tensor; 2] {
     [ones(&format!("{name}.weight"), [4, 6]), f32s(&format!("{name}.weight_scale"), &[1], &[2.0])]
 }
 
+/// Without keys that are null, but for the one where that says something.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(object) => object
             .iter()
-            .filter(|(_, value)| !value.is_null())
+            .filter(|(key, value)| !value.is_null() || *key == "weight_block_size")
             .map(|(key, value)| (key.clone(), without_nulls(value)))
             .collect(),
         Value::Array(list) => list.iter().map(without_nulls).collect(),
@@ -82,29 +80,59 @@ fn null_means_absent() {
     assert_eq!(checkpoint.layers()[0].activations, ActivationScaling::PerTensor);
 }
 
+/// Groups of these targets, which differ in what they say of activations.
+fn groups(targets: &[&[&str]]) -> Value {
+    let dynamic = |strategy: &str| json!({ "num_bits": 8, "type": "float", "strategy": strategy, "dynamic": true });
+    let activations = [Value::Null, dynamic("token"), dynamic("tensor")];
+    let groups = targets.iter().zip(activations).enumerate();
+    groups
+        .map(|(place, (targets, activations))| {
+            (format!("group_{place}"), group(float("tensor"), activations, json!(targets)))
+        })
+        .collect()
+}
+
 #[test]
 fn names_come_before_expressions_and_these_before_the_class() {
-    let groups = json!({
-        "group_0": group(float("tensor"), Value::Null, json!(["Linear"])),
-        "group_1": group(
-            float("tensor"),
-            json!({ "num_bits": 8, "type": "float", "strategy": "token", "dynamic": true }),
-            json!(["re:.*\\.mlp\\.", "re:mlp"]),
-        ),
-        "group_2": group(
-            float("tensor"),
-            json!({ "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": true }),
-            json!(["model.0.mlp.up"]),
-        ),
-    });
+    let lists = [&["Linear"][..], &["re:.*\\.mlp\\.", "re:mlp"], &["model.0.mlp.up"]];
     let names = ["model.0.attention", "model.0.mlp.down", "model.0.mlp.up", "model.0.xmlp"];
     let tensors: Vec<_> = names.iter().flat_map(|name| layer(name)).collect();
-    let checkpoint = open(&compressed(groups, Value::Null), &tensors).unwrap();
+    let checkpoint = open(&compressed(groups(&lists), Value::Null), &tensors).unwrap();
     let found: Vec<_> = checkpoint.layers().iter().map(|layer| layer.activations).collect();
     use ActivationScaling::{None, PerTensor, PerToken};
     // `re:mlp` is held against the beginning of a name, as Python's `re.match` does.
     assert_eq!(found, [None, PerToken, PerTensor, None]);
     assert_eq!(checkpoint.format().kinds.len(), 3);
+}
+
+#[test]
+fn of_targets_in_several_groups_the_first_by_their_text_counts() {
+    // Which group `match_targets` of compressed-tensors 0.20 gives to a layer `model.0.mlp.up`, by running it.
+    for (lists, expected) in [
+        ([&["re:.*up"][..], &["re:.*mlp"]], 1),
+        ([&["re:.*mlp"], &["re:.*up"]], 0),
+        ([&["Linear"], &["re:.*up"]], 1),
+        ([&["re:.*up"], &["model.0.mlp.up"]], 1),
+        ([&["Module"], &["Linear"]], 1),
+        ([&["Linear"], &["Module"]], 0),
+        ([&["re:mlp", "Linear"], &["re:model"]], 1),
+        ([&["re:model\\.0"], &["re:model.*"]], 1),
+        ([&["Module"], &["re:up"]], 0),
+    ] {
+        let config = compressed(groups(&lists), Value::Null);
+        let found = open(&config, &layer("model.0.mlp.up")).unwrap().layers()[0].activations;
+        let both = [ActivationScaling::None, ActivationScaling::PerToken];
+        assert_eq!(found, both[expected], "{lists:?}");
+    }
+    // The library takes the group that comes last in the file.
+    let twice = compressed(groups(&[&["Linear", "a"], &["a"]]), Value::Null);
+    refused(&twice, &layer("a"), &["`quantization_config.config_groups`", "`a` in one group"]);
+    let unread = compressed(groups(&[&["Linear"], &["re:(?!a)"]]), Value::Null);
+    refused(&unread, &layer("a"), &["config_groups`", "`re:(?!a)`", "names of layers instead"]);
+    // Groups that say the same need not be told from each other.
+    let mut same = compressed(groups(&[&["Linear"], &["re:(?!a)", "Linear"]]), Value::Null);
+    same["quantization_config"]["config_groups"]["group_1"]["input_activations"] = Value::Null;
+    assert!(open(&same, &layer("a")).unwrap().warnings()[0].contains("`re:(?!a)`"));
 }
 
 #[test]
@@ -163,15 +191,80 @@ fn open_one(config: &Value, tensors: &[Tensor]) -> burn_fp8_checkpoint::Quantize
 }
 
 #[test]
-fn the_type_of_scales_is_the_tensors() {
-    let block = |fields: Value| {
-        let mut config = fp8(json!({ "weight_block_size": [2, 3], "scale_fmt": "ue8m0" }));
-        config["quantization_config"]
-            .as_object_mut()
-            .unwrap()
-            .extend(fields.as_object().unwrap().clone());
-        config
+fn blocks_without_a_size_are_those_of_transformers() {
+    let [rows, columns] = [192, 130];
+    let weight = || ones("a.weight", [rows, columns]);
+    let grid = |name: &str| f32s(&format!("a.{name}"), &[2, 2], &[2.0, 3.0, 4.0, 5.0]);
+    let one = |name: &str| f32s(&format!("a.{name}"), &[], &[2.0]);
+    let (missing, null) = (fp8(json!({})), fp8(json!({ "weight_block_size": null })));
+    let layer = open_one(&missing, &[weight(), grid("weight_scale_inv")]);
+    assert_eq!(layer.scales().block(), [128, 128]);
+    let expected = |place: usize| match (place / columns < 128, place % columns < 128) {
+        (true, true) => 2.0,
+        (true, false) => 3.0,
+        (false, true) => 4.0,
+        (false, false) => 5.0,
     };
+    let expected: Vec<f32> = (0..rows * columns).map(expected).collect();
+    assert_eq!(layer.dequantize(), expected);
+    assert_eq!(layer.activations(), Activations::Blocks { size: 128, power_of_two: false });
+    // AutoFP8 and vLLM mean one scale, and null is one to transformers, too.
+    for (config, name) in
+        [(&missing, "weight_scale"), (&missing, "weight_scale_inv"), (&null, "weight_scale_inv")]
+    {
+        let layer = open_one(config, &[weight(), one(name)]);
+        assert_eq!(layer.scales().grid(), [1, 1], "{name}");
+        assert_eq!(layer.activations(), Activations::PerTensor, "{name}");
+    }
+    refused(&null, &[weight(), grid("weight_scale_inv")], &["found F32 [2, 2]", "[] or [1]"]);
+    refused(&missing, &[weight(), grid("weight_scale")], &["found F32 [2, 2]", "[] or [1]"]);
+}
+
+#[test]
+fn a_block_structure_may_be_a_text() {
+    let config = |structure: Value| {
+        let mut weights = float("block");
+        weights["block_structure"] = structure;
+        let groups = json!({ "g": group(weights, Value::Null, json!(["Linear"])) });
+        compressed(groups, Value::Null)
+    };
+    let tensors = [ones("a.weight", [4, 6]), f32s("a.weight_scale", &[2, 2], &[1.0; 4])];
+    for structure in [json!("2x3"), json!([2, 3])] {
+        assert_eq!(open_one(&config(structure), &tensors).scales().block(), [2, 3]);
+    }
+    for wrong in ["2", "2x0", "2x-3", "2x3x4", "x", "", "2X3", "2x99999999999999999999"] {
+        let words =
+            ["`quantization_config.config_groups.g.weights.block_structure`", "\"128x128\""];
+        refused(&config(json!(wrong)), &tensors, &words);
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_read_as_python_writes_them() {
+    let config = |model: &str, block: &str| {
+        let method = r#""quantization_config": {"quant_method": "fp8", "weight_block_size": "#;
+        format!("{{{model}, {method}{block}}}}}")
+    };
+    let words = r#""a": [NaN, Infinity, -Infinity], "b": "NaN, \"Infinity\\", "c": {"NaN": NaN}"#;
+    let folder = folder(&config(words, "null"), &layer("a"));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.config(), config(words, "null"));
+    for (model, block, expected) in [
+        (words, "Infinity", "\"Infinity\"; expected two positive integers"),
+        ("\"a\": Inf", "null", "cannot be read"),
+        ("\"a\": -NaN", "null", "cannot be read"),
+        ("\"a\": \"b\"NaN", "null", "cannot be read"),
+        ("\"a\": 1Infinity", "null", "cannot be read"),
+        ("\"a\": \"NaN", "null", "cannot be read"),
+    ] {
+        fs::write(folder.path().join("config.json"), config(model, block)).unwrap();
+        assert_says(refusal(folder.path()), &["config.json", expected]);
+    }
+}
+
+#[test]
+fn the_type_of_scales_is_the_tensors() {
+    let config = fp8(json!({ "weight_block_size": [2, 3], "scale_fmt": "ue8m0" }));
     let scale =
         |dtype, bytes: &[u8]| ("a.weight_scale_inv".to_owned(), dtype, vec![2, 2], bytes.to_vec());
     // 0.5, 1, 2, 4 in each of the types.
@@ -181,7 +274,7 @@ fn the_type_of_scales_is_the_tensors() {
         (Dtype::F16, vec![0x00, 0x38, 0x00, 0x3C, 0x00, 0x40, 0x00, 0x44]),
         (Dtype::F32, [0.5_f32, 1.0, 2.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect()),
     ] {
-        let layer = open_one(&block(json!({})), &[ones("a.weight", [4, 6]), scale(dtype, &bytes)]);
+        let layer = open_one(&config, &[ones("a.weight", [4, 6]), scale(dtype, &bytes)]);
         assert_eq!(layer.scales().values(), [0.5, 1.0, 2.0, 4.0], "{dtype:?}");
         assert!(layer.scales().are_powers_of_two());
         let row = |a, b| [a, a, a, b, b, b];
@@ -191,7 +284,7 @@ fn the_type_of_scales_is_the_tensors() {
     }
     // Bytes are numbers in MXFP8 alone.
     let tensors = [ones("a.weight", [4, 6]), scale(Dtype::U8, &[126, 127, 128, 129])];
-    refused(&block(json!({})), &tensors, &["`a.weight_scale_inv`", "found U8", "F8_E8M0"]);
+    refused(&config, &tensors, &["`a.weight_scale_inv`", "found U8", "F8_E8M0"]);
 }
 
 #[test]
@@ -284,9 +377,8 @@ fn modelopt_is_declared_in_either_file() {
     assert_eq!(checkpoint.layers()[0].activations, ActivationScaling::None);
 
     let error = make(config, Some(beside("FP8")), &block).map(drop).unwrap_err();
-    for word in ["config.json", "`quantization_config.quant_algo`", "\"FP8_PB_WO\"", "\"FP8\""] {
-        assert!(error.contains(word), "{error}");
-    }
+    let words = ["config.json", "`quantization_config.quant_algo`", "\"FP8_PB_WO\"", "\"FP8\""];
+    assert_says(error, &words);
     let config = json!({ "quantization_config": algorithm("NVFP4") });
     refused(&config, &block, &["`quantization_config.quant_algo`", "\"NVFP4\"", "MXFP8"]);
     let config = json!({ "quantization_config": { "quant_method": "modelopt" } });

@@ -37,86 +37,52 @@ fn weights_are_those_of_the_libraries_bit_by_bit() {
 
 #[test]
 fn formats_are_told() {
-    let blocks = |power_of_two| ActivationScaling::Blocks { size: 128, power_of_two };
-    let rows = [
-        (
-            "ct_tensor_static",
-            Method::CompressedTensors,
-            WeightScaling::PerTensor,
-            Dtype::BF16,
-            ActivationScaling::Static,
-            "compressed-tensors: 7 layers, E4M3 weights with BF16 scales per tensor, activations static, per tensor",
-        ),
-        (
-            "ct_channel_dynamic",
-            Method::CompressedTensors,
-            WeightScaling::PerChannel,
-            Dtype::BF16,
-            ActivationScaling::PerToken,
-            "compressed-tensors: 7 layers, E4M3 weights with BF16 scales per channel, activations dynamic, per token",
-        ),
-        (
-            "ct_block",
-            Method::CompressedTensors,
-            WeightScaling::Blocks([128, 128]),
-            Dtype::BF16,
-            blocks(false),
-            "compressed-tensors: 7 layers, E4M3 weights with BF16 scales per 128×128 block, activations dynamic, per 1×128 block",
-        ),
-        (
-            "ct_mxfp8",
-            Method::CompressedTensors,
-            WeightScaling::Mx,
-            Dtype::U8,
-            ActivationScaling::Mx,
-            "compressed-tensors: 7 layers, E4M3 weights with U8 scales per 1×32 block (MXFP8), activations dynamic, per 1×32 block (MXFP8)",
-        ),
-        (
-            "fp8_block",
-            Method::Fp8,
-            WeightScaling::Blocks([128, 128]),
-            Dtype::F32,
-            blocks(false),
-            "fp8: 7 layers, E4M3 weights with F32 scales per 128×128 block, activations dynamic, per 1×128 block",
-        ),
-        (
-            "fp8_block_ue8m0",
-            Method::Fp8,
-            WeightScaling::Blocks([128, 128]),
-            Dtype::F8_E8M0,
-            blocks(true),
-            "fp8: 7 layers, E4M3 weights with F8_E8M0 scales per 128×128 block, activations dynamic, per 1×128 block, scales powers of two",
-        ),
-        (
-            "fp8_tensor_static",
-            Method::Fp8,
-            WeightScaling::PerTensor,
-            Dtype::F32,
-            ActivationScaling::Static,
-            "fp8: 7 layers, E4M3 weights with F32 scales per tensor, activations static, per tensor",
-        ),
-        (
-            "modelopt",
-            Method::ModelOpt,
-            WeightScaling::PerTensor,
-            Dtype::F32,
-            ActivationScaling::Static,
-            "modelopt: 7 layers, E4M3 weights with F32 scales per tensor, activations static, per tensor",
-        ),
-    ];
-    for (name, method, weight, scale_dtype, activations, text) in rows {
+    use ActivationScaling::{Blocks, Mx, PerToken, Static};
+    use Method::{CompressedTensors, Fp8, ModelOpt};
+    let tensor = (WeightScaling::PerTensor, "per tensor");
+    let channel = (WeightScaling::PerChannel, "per channel");
+    let by_128 = (WeightScaling::Blocks([128, 128]), "per 128×128 block");
+    let by_32 = (WeightScaling::Mx, "per 1×32 block (MXFP8)");
+    let fixed = (Static, None, "static, per tensor");
+    let per_token = (PerToken, Some(Activations::PerToken), "dynamic, per token");
+    let mx = (Mx, Some(Activations::Mx), "dynamic, per 1×32 block (MXFP8)");
+    let blocks = |power_of_two, text| {
+        let size = 128;
+        let each = Activations::Blocks { size, power_of_two };
+        (Blocks { size, power_of_two }, Some(each), text)
+    };
+    let plain = blocks(false, "dynamic, per 1×128 block");
+    let rounded = blocks(true, "dynamic, per 1×128 block, scales powers of two");
+    for (name, method, (weight, per), dtype, (activations, each, how)) in [
+        ("ct_tensor_static", CompressedTensors, tensor, Dtype::BF16, fixed),
+        ("ct_channel_dynamic", CompressedTensors, channel, Dtype::BF16, per_token),
+        ("ct_block", CompressedTensors, by_128, Dtype::BF16, plain),
+        ("ct_mxfp8", CompressedTensors, by_32, Dtype::U8, mx),
+        ("fp8_block", Fp8, by_128, Dtype::F32, plain),
+        ("fp8_block_ue8m0", Fp8, by_128, Dtype::F8_E8M0, rounded),
+        ("fp8_tensor_static", Fp8, tensor, Dtype::F32, fixed),
+        ("modelopt", ModelOpt, tensor, Dtype::F32, fixed),
+    ] {
         let checkpoint = Checkpoint::open(golden(name)).unwrap();
         let format = checkpoint.format();
-        assert_eq!(format.method, method, "{name}");
-        assert_eq!(format.kinds.len(), 1, "{name}");
+        assert_eq!((format.method, format.kinds.len()), (method, 1), "{name}");
         let kind = format.kinds[0];
-        assert_eq!(
-            (kind.weight, kind.scale_dtype, kind.activations, kind.layers),
-            (weight, scale_dtype, activations, 7),
-            "{name}"
-        );
-        assert_eq!(format.to_string(), text);
+        assert_eq!((kind.weight, kind.scale_dtype), (weight, dtype), "{name}");
+        assert_eq!((kind.activations, kind.layers), (activations, 7), "{name}");
+        let of_weights = format!("7 layers, E4M3 weights with {dtype} scales {per}");
+        let expected = format!("{method}: {of_weights}, activations {how}");
+        assert_eq!(format.to_string(), expected);
+        for info in checkpoint.layers() {
+            let layer = checkpoint.linear(&info.name).unwrap();
+            let is_rounded = matches!(dtype, Dtype::U8 | Dtype::F8_E8M0);
+            assert_eq!(layer.scales().are_powers_of_two(), is_rounded, "{name} {}", info.name);
+            if let Some(each) = each {
+                assert_eq!(layer.activations(), each, "{name} {}", info.name);
+            }
+        }
     }
+    let names = [CompressedTensors, Fp8, ModelOpt].map(|method| method.to_string());
+    assert_eq!(names, ["compressed-tensors", "fp8", "modelopt"]);
 }
 
 #[test]
@@ -143,22 +109,6 @@ fn static_scales_are_those_of_the_file() {
 }
 
 #[test]
-fn dynamic_activations_are_declared_by_layers() {
-    for (name, expected) in [
-        ("ct_channel_dynamic", Activations::PerToken),
-        ("ct_block", Activations::Blocks { size: 128, power_of_two: false }),
-        ("ct_mxfp8", Activations::Mx),
-        ("fp8_block", Activations::Blocks { size: 128, power_of_two: false }),
-        ("fp8_block_ue8m0", Activations::Blocks { size: 128, power_of_two: true }),
-    ] {
-        let checkpoint = Checkpoint::open(golden(name)).unwrap();
-        for info in checkpoint.layers() {
-            assert_eq!(checkpoint.linear(&info.name).unwrap().activations(), expected, "{name}");
-        }
-    }
-}
-
-#[test]
 fn blocks_are_those_of_the_configuration_also_where_the_last_are_ragged() {
     // Shapes [out, in] of a layer, then its block and grid, from the description of the files.
     for (name, layer, shape, block, grid) in [
@@ -177,19 +127,6 @@ fn blocks_are_those_of_the_configuration_also_where_the_last_are_ragged() {
         assert_eq!(linear.scales().block(), block, "{name} {layer}");
         assert_eq!(linear.scales().grid(), grid, "{name} {layer}");
         assert_eq!(linear.scales().values().len(), grid[0] * grid[1], "{name} {layer}");
-    }
-}
-
-#[test]
-fn scales_of_e8m0_are_powers_of_two_and_others_are_not() {
-    for name in GOLDENS {
-        let checkpoint = Checkpoint::open(golden(name)).unwrap();
-        let all = checkpoint.layers().iter();
-        let all: Vec<_> = all
-            .map(|info| checkpoint.linear(&info.name).unwrap().scales().are_powers_of_two())
-            .collect();
-        let expected = matches!(name, "ct_mxfp8" | "fp8_block_ue8m0");
-        assert!(all.iter().all(|is| *is == expected), "{name}: {all:?}");
     }
 }
 

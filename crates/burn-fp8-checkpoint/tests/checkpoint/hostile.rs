@@ -10,11 +10,7 @@ use burn_fp8_checkpoint::Checkpoint;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::common::{f32s, folder, golden, ones};
-
-fn refusal(path: &Path) -> String {
-    Checkpoint::open(path).map(drop).unwrap_err().to_string()
-}
+use crate::common::{assert_says, f32s, folder, golden, ones, refusal};
 
 /// A file with this header and so many bytes of zeros behind it, which take no place on the disk.
 fn write_sparse(path: &Path, header: &str, data: u64) {
@@ -43,14 +39,42 @@ fn a_pipe_is_refused_at_once() {
         let error = refusal(folder.path());
         assert!(error.contains(pipe) && error.contains("a pipe or a device"), "{error}");
     }
-    assert!(refusal(Path::new("/dev/zero")).contains("config.json"));
+    assert!(refusal("/dev/zero").contains("config.json"));
+}
+
+/// The path leads to a file and to a pipe in turns. Whoever opens a pipe, because it was a file a moment before, waits forever.
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_refused_at_once() {
+    let folder = folder("{}", &[f32s("a", &[1], &[1.0])]);
+    let path = |name: &str| folder.path().join(name);
+    fs::copy(path("config.json"), path("file")).unwrap();
+    assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    let (done, is_done) = std::sync::mpsc::channel();
+    let opened = folder.path().to_owned();
+    std::thread::spawn(move || {
+        let opened = (0..5000).filter(|_| Checkpoint::open(&opened).is_ok()).count();
+        done.send(opened).unwrap();
+    });
+    let start = Instant::now();
+    let opened = loop {
+        for other in ["pipe", "file"] {
+            fs::hard_link(path(other), path("next")).unwrap();
+            fs::rename(path("next"), path("config.json")).unwrap();
+        }
+        if let Ok(opened) = is_done.try_recv() {
+            break opened;
+        }
+        assert!(start.elapsed().as_secs() < 60, "it waits for the other end of a pipe");
+    };
+    assert!((1..5000).contains(&opened), "{opened} of 5000 were files");
 }
 
 #[test]
 fn what_is_missing_is_told() {
     let folder = TempDir::new().unwrap();
     assert!(refusal(folder.path()).contains("neither model.safetensors nor"));
-    assert!(refusal(&folder.path().join("model.safetensors")).contains("cannot read"));
+    assert!(refusal(folder.path().join("model.safetensors")).contains("cannot read"));
     fs::write(folder.path().join("model.safetensors"), b"").unwrap();
     let error = refusal(folder.path());
     assert!(error.contains("config.json") && error.contains("cannot read"), "{error}");
@@ -109,7 +133,7 @@ fn shapes_and_names_of_any_length_are_refused() {
     );
     write_sparse(&model, &shape, 1);
     let error = refusal(folder.path());
-    assert!(error.contains("`a`") && error.contains("at most 16 sizes"), "{error}");
+    assert!(error.contains("`a`") && error.contains("no more than 16"), "{error}");
     let name = "n".repeat(1 << 20);
     write_sparse(
         &model,
@@ -127,9 +151,21 @@ fn shapes_and_names_of_any_length_are_refused() {
         (r#""dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]"#, "duplicate field"),
     ] {
         write_sparse(&model, &format!(r#"{{"a":{{{field}}}}}"#), 1);
-        let error = refusal(folder.path());
-        assert!(error.contains(word), "{error}");
+        assert_says(refusal(folder.path()), &[word]);
     }
+    for (header, word) in [
+        (
+            r#"{"__metadata__":{"a":"b"},"__metadata__":{"a":"b"}}"#,
+            "`__metadata__`: it is there twice",
+        ),
+        (r#"{"__metadata__":{"a":1}}"#, "`__metadata__`: invalid type"),
+        (r#"{"__metadata__":["a"]}"#, "`__metadata__`: invalid type"),
+    ] {
+        write_sparse(&model, header, 0);
+        assert_says(refusal(folder.path()), &[word]);
+    }
+    write_sparse(&model, r#"{"__metadata__":{"a":"b","c":"d"}}"#, 0);
+    Checkpoint::open(folder.path()).unwrap();
 }
 
 #[test]
@@ -276,6 +312,61 @@ fn open_8_gb() {
     assert!(used().0 - read_after < 4096 * 4096 + 10_000);
     let error = checkpoint.linear("4").unwrap_err().to_string();
     assert!(error.contains("`4.weight_scale_inv`: found 0;"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn headers_take_bounded_memory() {
+    alone("hostile::headers_take_bounded_memory", refuse_large_headers);
+}
+
+/// Headers that would take gigabytes are refused with what there is, the limit, and what to do, before much of it is in memory.
+#[cfg(target_os = "linux")]
+fn refuse_large_headers() {
+    let header = |tensors: usize| {
+        let tensor =
+            |name| format!(r#""{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#);
+        format!("{{{}}}", (0..tensors).map(tensor).collect::<Vec<_>>().join(","))
+    };
+    let folder = folder("{}", &[]);
+    let model = folder.path().join("model.safetensors");
+    let index = folder.path().join("model.safetensors.index.json");
+    let refused = |found: &str, limit: &str| {
+        let memory = used().1;
+        let error = refusal(folder.path());
+        assert_says(&error, &[found, limit, "from where you trust it"]);
+        let taken = used().1 - memory;
+        assert!(taken < 200 << 20, "{taken} bytes of memory: {error}");
+    };
+    write_sparse(&model, &header(1_000_000), 0);
+    refused("found 1000000 tensors", "at most 524288");
+
+    // 64 names of one file: which names tensors have twice is looked at later.
+    let shards: Vec<_> = (0..64).map(|shard| format!("{shard}.safetensors")).collect();
+    let map = shards.iter().map(|shard| (shard.clone(), json!(shard)));
+    let map: serde_json::Map<_, _> = map.collect();
+    fs::write(&index, json!({ "weight_map": map }).to_string()).unwrap();
+    for (header, found, limit) in [
+        (header(300_000), "1.safetensors: found 600000 tensors".to_owned(), "at most 524288"),
+        (
+            format!("{{{}}}", " ".repeat(18 << 20)),
+            format!("after those of other files, {} bytes", 5 * ((18 << 20) + 2)),
+            "at most 100000000",
+        ),
+    ] {
+        write_sparse(&model, &header, 0);
+        drop(header);
+        shards.iter().for_each(|shard| {
+            let _ = fs::remove_file(folder.path().join(shard));
+            fs::hard_link(&model, folder.path().join(shard)).unwrap();
+        });
+        fs::remove_file(&model).unwrap();
+        refused(&found, limit);
+    }
+    let map: Vec<_> = (0..600_000).map(|name| format!("\"{name}\":\"0.safetensors\"")).collect();
+    fs::write(&index, format!("{{\"weight_map\":{{{}}}}}", map.join(","))).unwrap();
+    drop(map);
+    refused("found 600000 tensors", "at most 524288");
 }
 
 #[cfg(target_os = "linux")]

@@ -90,11 +90,20 @@ fn a_scale_is_for_codes_whatever_the_status() {
 }
 
 #[test]
-fn what_a_method_calls_otherwise_is_pointed_at() {
+fn what_others_call_a_scale_is_pointed_at() {
     let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let tensors = [ones("a.weight", [4, 6]), f32s("a.weight_scale_inv", &[1], &[1.0])];
-    let words = ["`a.weight_scale`", "no such tensor", "`a.weight_scale_inv`", "quant_method"];
-    refused(&compressed(groups, Value::Null), &tensors, &words);
+    let config = compressed(groups, Value::Null);
+    for (field, advice) in [
+        ("weight_scale_inv", "is quant_method right?"),
+        ("scale", "DeepSeek's own programs"),
+        ("qscale_weight", "Mistral's own form"),
+    ] {
+        let other = format!("a.{field}");
+        let tensors = [ones("a.weight", [4, 6]), f32s(&other, &[1], &[1.0])];
+        let words = ["`a.weight_scale`", "no such tensor", &format!("there is `{other}`"), advice];
+        refused(&config, &tensors, &words);
+    }
+    refused(&config, &[ones("a.weight", [4, 6])], &["no such tensor", "open the folder"]);
 }
 
 #[test]
@@ -111,9 +120,27 @@ fn other_fp8_tensors_and_unused_scales_are_told() {
 }
 
 #[test]
+fn stacked_experts_and_their_scales_are_plain() {
+    let mut tensors = layer("a").to_vec();
+    let codes: Vec<u8> = (0..24).collect();
+    tensors.push(("experts.up.weight".into(), Dtype::F8_E4M3, vec![2, 3, 4], codes.clone()));
+    tensors.push(f32s("experts.up.weight_scale", &[2, 1, 1], &[0.5, 2.0]));
+    let folder = folder(&fp8(json!({})).to_string(), &tensors);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.layers().len(), 1);
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    assert!(warning.contains("`experts.up.weight`"), "{warning}");
+    let weight = checkpoint.tensor("experts.up.weight").unwrap();
+    assert_eq!((&weight.info().shape[..], weight.bytes()), (&[2, 3, 4][..], &codes[..]));
+    let scale = checkpoint.tensor("experts.up.weight_scale").unwrap();
+    assert_eq!(scale.to_f32().unwrap(), [0.5, 2.0]);
+    checkpoint.verify().unwrap();
+}
+
+#[test]
 fn shapes_that_are_no_layer_are_refused() {
     let config = fp8(json!({}));
-    for shape in [vec![24], vec![2, 2, 6], vec![0, 6], vec![4, 0]] {
+    for shape in [vec![24], vec![2, 2, 2, 3], vec![0, 6], vec![4, 0]] {
         let bytes = vec![0x38; shape.iter().product()];
         let tensors = [("a.weight".into(), Dtype::F8_E4M3, shape, bytes), layer("a")[1].clone()];
         refused(&config, &tensors, &["`a.weight`", "found F8_E4M3", "[out, in]"]);

@@ -1,6 +1,9 @@
 //! What is written, byte by byte, and read again.
 
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use burn_fp8_checkpoint::{
     ActivationScaling, Activations, Checkpoint, Dtype, Export, QuantizedLinear, Scales,
@@ -10,7 +13,7 @@ use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{golden, numbers};
+use crate::common::{assert_says, golden, numbers};
 
 fn linear(
     shape: [usize; 2],
@@ -24,8 +27,8 @@ fn linear(
     QuantizedLinear::new(shape, codes, scales, bias, activations).unwrap()
 }
 
-fn names(folder: &TempDir) -> Vec<String> {
-    let files = fs::read_dir(folder.path()).unwrap();
+fn names(folder: impl AsRef<Path>) -> Vec<String> {
+    let files = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> =
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -206,27 +209,121 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
     let layer = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
     let mut export = Export::new();
     export.linear("a", &layer).unwrap();
-    for taken in
-        ["config.json", "model.safetensors", "model.safetensors.index.json", "hf_quant_config.json"]
-    {
-        let folder = TempDir::new().unwrap();
-        fs::write(folder.path().join(taken), "before").unwrap();
-        let error = export.write(folder.path(), "{}").unwrap_err().to_string();
-        assert!(error.contains(taken) && error.contains("there already"), "{error}");
-        assert_eq!(names(&folder), [taken]);
-        assert_eq!(fs::read(folder.path().join(taken)).unwrap(), b"before");
+    let refused = |folder: &Path, config: &str, words: &[&str]| {
+        assert_says(export.write(folder, config).unwrap_err(), words);
+    };
+    let temporary = TempDir::new().unwrap();
+    let folder = temporary.path().join("model");
+    for taken in ["config.json", "model.safetensors.index.json", "notes"] {
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join(taken), "before").unwrap();
+        refused(&folder, "{}", &[taken, "there already", "new or empty"]);
+        assert_eq!(fs::read(folder.join(taken)).unwrap(), b"before");
+        assert_eq!(names(&temporary), ["model"]);
+        fs::remove_dir_all(&folder).unwrap();
     }
-    let folder = TempDir::new().unwrap();
     for config in ["", "[]", "{\"a\":}"] {
-        let error = export.write(folder.path(), config).unwrap_err().to_string();
-        assert!(error.contains("JSON object"), "{error}");
+        refused(&folder, config, &["JSON object"]);
     }
-    assert!(names(&folder).is_empty());
-    let file = folder.path().join("file");
+    let file = temporary.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(export.write(&file, "{}").unwrap_err().to_string().contains("cannot write"));
-    assert!(Export::new().write(folder.path(), "{}").is_err());
-    assert_eq!(names(&folder), ["file"]);
+    refused(&file, "{}", &["cannot write"]);
+    assert!(Export::new().write(&folder, "{}").is_err());
+    // What the reader would not take.
+    for (name, shape, words) in [
+        ("b.weight_scale", &[1][..], ["`b.weight_scale`", "without `b.weight`"]),
+        ("b", &[1; 17], ["`b`", "no more than 16"]),
+    ] {
+        let mut export = Export::new();
+        export.linear("a", &layer).unwrap().tensor(name, Dtype::U8, shape, &[0]).unwrap();
+        assert_says(export.write(&folder, "{}").unwrap_err(), &words);
+    }
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(126), "]".repeat(126));
+    refused(&folder, &deep.replace('1', "[1]"), &["recursion limit"]);
+    let mut export = Export::new();
+    let other = linear([2, 2], [2, 2], &[1.0], None, Activations::PerToken);
+    export.linear("a", &layer).unwrap().linear("re:b", &other).unwrap();
+    assert_says(export.write(&folder, "{}").unwrap_err(), &["`re:b.weight`", "no group"]);
+    assert_eq!(names(&temporary), ["file"]);
+}
+
+#[test]
+fn what_an_interrupted_write_left_is_replaced() {
+    let layer = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
+    let mut export = Export::new();
+    export.linear("a", &layer).unwrap();
+    let temporary = TempDir::new().unwrap();
+    let [folder, partial] = ["model", "model.partial"].map(|name| temporary.path().join(name));
+    for stale in ["config.json", "model.safetensors"] {
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join(stale), "stale").unwrap();
+        export.write(&folder, "{}").unwrap();
+        assert_eq!(names(&temporary), ["model"]);
+        Checkpoint::open(&folder).unwrap().verify().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    // What a write does not leave is somebody's.
+    fs::create_dir(&partial).unwrap();
+    fs::write(partial.join("notes"), "mine").unwrap();
+    assert_says(export.write(&folder, "{}").unwrap_err(), &["model.partial", "cannot write"]);
+    assert_eq!(names(&partial), ["notes"]);
+    fs::remove_dir_all(&partial).unwrap();
+    fs::write(&partial, "mine").unwrap();
+    assert_says(export.write(&folder, "{}").unwrap_err(), &["model.partial", "no folder"]);
+    assert_eq!(names(&temporary), ["model.partial"]);
+}
+
+/// A process that writes one folder after the other is killed: each folder is whole or is not there, and what was interrupted can be written again.
+#[cfg(unix)]
+#[test]
+fn a_killed_write_leaves_nothing_or_all() {
+    const FOLDER: &str = "BURN_FP8_CHECKPOINT_TEST_WRITE";
+    let layer = linear([2048, 2048], [1, 2048], &[1.0; 2048], None, Activations::PerToken);
+    let mut export = Export::new();
+    export.linear("a", &layer).unwrap();
+    if let Ok(folder) = std::env::var(FOLDER) {
+        (0..).for_each(|place| {
+            export.write(Path::new(&folder).join(place.to_string()), "{}").unwrap();
+        });
+    }
+    let (mut whole, mut interrupted) = (0, 0);
+    for wait in [0, 1, 3, 7, 13, 29, 53, 71] {
+        let temporary = TempDir::new().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "write::a_killed_write_leaves_nothing_or_all"]);
+        let mut child = child.env(FOLDER, temporary.path()).stdout(Stdio::null()).spawn().unwrap();
+        let start = Instant::now();
+        while names(&temporary).is_empty() && start.elapsed().as_secs() < 60 {}
+        std::thread::sleep(Duration::from_millis(wait));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for name in names(&temporary) {
+            let folder = temporary.path().join(name.trim_end_matches(".partial"));
+            if name.ends_with(".partial") {
+                interrupted += 1;
+                export.write(&folder, "{}").unwrap();
+            }
+            let checkpoint = Checkpoint::open(&folder).unwrap();
+            assert!(checkpoint.linear("a").unwrap() == layer, "{name}");
+            whole += 1;
+        }
+        assert!(names(&temporary).iter().all(|name| !name.ends_with(".partial")));
+    }
+    assert!(whole >= 8 && interrupted > 0, "{whole} {interrupted}");
+}
+
+#[test]
+fn the_rest_of_a_configuration_is_written_as_it_was() {
+    let temporary = TempDir::new().unwrap();
+    let layer = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
+    let base = r#"{"a":[NaN,Infinity,-Infinity,1.0000000000000002,1e-05],"b":"NaN","c":{"NaN":NaN},"d":"~NaN \u007e~Infinity"}"#;
+    let folder = temporary.path().join("model");
+    Export::new().linear("a", &layer).unwrap().write(&folder, base).unwrap();
+    let written = fs::read_to_string(folder.join("config.json")).unwrap();
+    let written: String = written.split_whitespace().collect();
+    let expected = r#"{"a":[NaN,Infinity,-Infinity,1.0000000000000002,0.00001],"b":"NaN","c":{"NaN":NaN},"d":"~NaN~~Infinity","quantization_config":"#;
+    assert!(written.starts_with(expected), "{written}");
+    assert_eq!(Checkpoint::open(&folder).unwrap().layers().len(), 1);
 }
 
 #[test]
@@ -236,26 +333,26 @@ fn what_the_form_does_not_have_is_refused() {
     let mx = linear([2, 4], [2, 4], &[1.0], None, Activations::Mx);
     let plain = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
     let mut export = Export::new();
-    let error = |result: Result<&mut Export<'_>, _>| {
-        let error: burn_fp8_checkpoint::CheckpointError = result.map(drop).unwrap_err();
-        error.to_string()
-    };
     for layer in [&block, &group] {
-        assert!(error(export.linear("a", layer)).contains("per tensor or per channel"));
+        assert_says(export.linear("a", layer).unwrap_err(), &["per tensor or per channel"]);
     }
-    assert!(error(export.linear("a", &mx)).contains("activations Mx"));
-    assert!(error(export.linear("", &plain)).contains("0 bytes"));
+    assert_says(export.linear("a", &mx).unwrap_err(), &["activations Mx"]);
+    assert_says(export.linear("", &plain).unwrap_err(), &["0 bytes"]);
     export.linear("a", &plain).unwrap();
-    assert!(error(export.linear("a", &plain)).contains("`a`: found it twice"));
-    assert!(error(export.tensor("a", Dtype::U8, &[1], &[0])).contains("it twice"));
-    assert!(error(export.tensor("__metadata__", Dtype::U8, &[1], &[0])).contains("metadata"));
-    assert!(error(export.tensor("b", Dtype::F32, &[2], &[0; 7])).contains("7 bytes"));
-    assert!(error(export.tensor("b", Dtype::F4, &[1], &[0])).contains("F4 [1]"));
-    assert!(error(export.tensor("b", Dtype::F8_E4M3, &[1], &[0])).contains("`linear`"));
+    assert_says(export.linear("a", &plain).unwrap_err(), &["`a`: found it twice"]);
+    for (name, dtype, shape, bytes, expected) in [
+        ("a", Dtype::U8, &[1], 1, "it twice"),
+        ("__metadata__", Dtype::U8, &[1], 1, "metadata"),
+        ("b", Dtype::F32, &[2], 7, "7 bytes"),
+        ("b", Dtype::F4, &[1], 1, "F4 [1]"),
+        ("b", Dtype::F8_E4M3, &[1], 1, "`linear`"),
+    ] {
+        let bytes = &[0; 7][..bytes];
+        assert_says(export.tensor(name, dtype, shape, bytes).unwrap_err(), &[expected]);
+    }
     export.tensor("a.weight", Dtype::U8, &[1], &[0]).unwrap();
     let folder = TempDir::new().unwrap();
-    let twice = export.write(folder.path(), "{}").unwrap_err().to_string();
-    assert!(twice.contains("`a.weight`") && twice.contains("it twice"), "{twice}");
+    assert_says(export.write(&folder, "{}").unwrap_err(), &["`a.weight`", "it twice"]);
     assert!(names(&folder).is_empty());
 }
 

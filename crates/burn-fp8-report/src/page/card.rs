@@ -1,12 +1,11 @@
 //! One site: advice, products, operands.
 
-use burn_fp8_core::text::shown;
 use burn_fp8_core::{GemmRole, Operand};
 use maud::{Markup, html};
 
 use super::text::{count, magnitude, percent};
 use super::{bars, lines};
-use crate::log::MAX_TEXT;
+use crate::observations::printed;
 use crate::sample::{Alternative, OperandStats, Prediction, ProductStats};
 use crate::sqnr::decibels;
 use crate::{Advice, Ranked, SiteSeries};
@@ -21,7 +20,7 @@ pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
         details.card id={ "site-" (id) } open[is_open] {
             summary {
                 b { (site.label()) }
-                span.faint { (shown(&last.kind, MAX_TEXT)) ", M×N×K " (last.gemm) }
+                span.faint { (printed(&last.kind)) ", M×N×K " (last.gemm) }
                 span { (role) ": " (decibels(*sqnr)) }
             }
             .body {
@@ -38,7 +37,7 @@ pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
                 }
                 @if site.points.len() > 1 { (over_time(site)) }
                 p.facts {
-                    "Recipe: " (shown(&last.recipe, MAX_TEXT)) ". Last sampled in step " (count(last.step)) "; " (count(site.samples)) " samples."
+                    "Recipe: " (printed(&last.recipe)) ". Last sampled in step " (count(last.step)) "; " (count(site.samples)) " samples."
                 }
             }
         }

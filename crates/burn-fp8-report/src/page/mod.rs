@@ -7,11 +7,10 @@ mod text;
 
 use std::collections::BTreeSet;
 
-use burn_fp8_core::text::shown;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use text::count;
 
-use crate::log::MAX_TEXT;
+use crate::observations::printed;
 use crate::sqnr::decibels;
 use crate::{Observations, Ranked};
 
@@ -19,17 +18,23 @@ const STYLE: PreEscaped<&str> = PreEscaped(include_str!("style.css"));
 /// Rows of the ranking, and cards, that are shown at once; the rest is folded up.
 const ROWS: usize = 24;
 const OPEN_CARDS: usize = 4;
+/// Sites that are drawn: each takes 25 KB, and a browser should open the page of any log.
+const SITES: usize = 256;
 
 impl Observations {
     /// The page that shows them, to be written to a file and opened from there.
     ///
-    /// Everything that comes from a log is escaped. Site cards after the first four are folded up, as are rows after the 24th.
+    /// Everything that comes from a log is escaped. Site cards after the first four are folded up, as are rows after the 24th. Of more than 256 sites those that
+    /// FP8 fits worst are drawn, and the page says how many are left out.
     pub fn to_html(&self) -> String {
         let ranked = self.ranked();
         let mut own = vec![Vec::new(); self.sites.len()];
         ranked.iter().for_each(|product| own[product.index].push(product));
         let cards = ranked.iter().map(|worst| core::mem::take(&mut own[worst.index]));
-        let cards = cards.filter(|own| !own.is_empty());
+        let mut cards: Vec<_> = cards.filter(|own| !own.is_empty()).collect();
+        let left_out = cards.split_off(cards.len().min(SITES));
+        let drawn: BTreeSet<_> = cards.iter().map(|own| own[0].index).collect();
+        let rows: Vec<_> = ranked.iter().filter(|row| drawn.contains(&row.index)).collect();
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -43,10 +48,15 @@ impl Observations {
                     h1 { "FP8 observatory" }
                     (self.run(&ranked))
                     h2 { "Products, worst first" }
-                    (ranking(&ranked))
+                    (ranking(&rows))
+                    @if !left_out.is_empty() {
+                        p.act {
+                            (count(left_out.len() as u64)) " sites, which FP8 fits no worse than these, are left out of this page; the observatory's table has all."
+                        }
+                    }
                     h2 { "Sites, worst first" }
                     (legend())
-                    @for (place, own) in cards.enumerate() { (card::card(&own, place < OPEN_CARDS)) }
+                    @for (place, own) in cards.iter().enumerate() { (card::card(own, place < OPEN_CARDS)) }
                     (reading())
                 }
             }
@@ -57,8 +67,7 @@ impl Observations {
     fn run(&self, ranked: &[Ranked]) -> Markup {
         let recipes: BTreeSet<_> =
             self.sites.iter().map(|site| site.last.recipe.as_str()).collect();
-        let recipes: Vec<_> =
-            recipes.into_iter().take(8).map(|recipe| shown(recipe, MAX_TEXT)).collect();
+        let recipes: Vec<_> = recipes.into_iter().take(8).map(printed).collect();
         let act = ranked.iter().filter(|ranked| ranked.advice.is_action()).count();
         html! {
             p {
@@ -93,7 +102,7 @@ impl Observations {
     }
 }
 
-fn ranking(ranked: &[Ranked]) -> Markup {
+fn ranking(ranked: &[&Ranked]) -> Markup {
     let (shown, rest) = ranked.split_at(ranked.len().min(ROWS));
     html! {
         (rows(shown, 1))
@@ -106,7 +115,7 @@ fn ranking(ranked: &[Ranked]) -> Markup {
     }
 }
 
-fn rows(ranked: &[Ranked], first: usize) -> Markup {
+fn rows(ranked: &[&Ranked], first: usize) -> Markup {
     html! {
         .scroll {
             table {
