@@ -4,24 +4,29 @@ use std::path::Path;
 
 use burn_fp8_core::text::shown;
 
+/// Escaped, and then no longer than this. Nothing is escaped twice.
+fn short(text: &str, length: usize) -> String {
+    shown(&shown(text, length), length)
+}
+
 /// A text of a file.
 pub(crate) fn text(text: &str) -> String {
-    shown(text, 160)
+    short(text, 160)
 }
 
 /// What a parser says, which may repeat a text of the file beside a name.
 pub(crate) fn reason(error: impl ToString) -> String {
-    shown(&error.to_string(), 360)
+    short(&error.to_string(), 360)
 }
 
 /// A name of a file, a tensor or a layer.
 pub(crate) fn name(name: &str) -> String {
-    format!("`{}`", shown(name, 120))
+    format!("`{}`", short(name, 120))
 }
 
 /// A path. Names of shards come from an index.
 pub(crate) fn path(path: &Path) -> String {
-    shown(&path.to_string_lossy(), 300)
+    short(&path.to_string_lossy(), 300)
 }
 
 /// The first names, and how many more there are.

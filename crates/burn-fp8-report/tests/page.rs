@@ -70,7 +70,7 @@ fn every_site_has_a_card_and_few_are_open() {
 #[test]
 fn the_largest_logs_have_pages_of_their_worst_sites() {
     let mut observations = Observations::new(header());
-    let [sample, worse] = [10.0, 1e4].map(|spoil| entry(0, 1, "up", spoil));
+    let [sample, worse] = [1.0, 1e4].map(|spoil| entry(0, 1, "up", spoil));
     for site in 0..4096 {
         let sample = if site < 4000 { &sample } else { &worse };
         observations.push(SiteEntry { site, ..sample.clone() }).expect("as many as that");

@@ -3,7 +3,9 @@
 
 mod common;
 
-use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use std::ops::Range;
+
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_core::{GemmRole, Operand, Recipe};
 use burn_fp8_report::sample::{
     Alternative, Lines, MAX_SIDE, Matrix, OperandSample, ProductStats, product, sizes, spread,
@@ -86,25 +88,32 @@ fn exponents_are_floors_of_logarithms() {
     assert_eq!(Histogram::of(&[0.0, f32::NAN, f32::INFINITY]), Histogram::default());
 }
 
-/// The product as the table of codes has it, with a scale for each line of both operands.
+/// The product as the table of codes has it, of these columns of the result. Its scales are those of an operand (0 or 1), a row of the left one or a column of the
+/// right one, and a place along K.
 fn reference(
     [a, b]: [&[f32]; 2],
     [m, n, k]: [usize; 3],
-    formats: [burn_fp8_core::Fp8Format; 2],
-    scale: impl Fn(usize, usize) -> f32,
+    columns: &[usize],
+    formats: [Fp8Format; 2],
+    scale: impl Fn(usize, usize, usize) -> f32,
 ) -> f64 {
     let (mut exact, mut quantized) = (Vec::new(), Vec::new());
     for row in 0..m {
-        for column in 0..n {
-            let terms = (0..k).map(|i| (a[row * k + i], b[i * n + column]));
-            exact.push(terms.clone().map(|(a, b)| f64::from(a) * f64::from(b)).sum::<f64>());
-            let (left, right) = (scale(0, row), scale(1, column));
-            let terms =
-                terms.map(|(a, b)| nearest(a, left, formats[0]) * nearest(b, right, formats[1]));
+        for &column in columns {
+            let terms = (0..k).map(|i| (i, a[row * k + i], b[i * n + column]));
+            exact.push(terms.clone().map(|(_, a, b)| f64::from(a) * f64::from(b)).sum::<f64>());
+            let terms = terms.map(|(i, a, b)| {
+                let left = nearest(a, scale(0, row, i), formats[0]);
+                left * nearest(b, scale(1, column, i), formats[1])
+            });
             quantized.push(terms.sum::<f64>());
         }
     }
     decibels_of(&exact, &quantized)
+}
+
+fn amax(values: impl Iterator<Item = f32>) -> f32 {
+    values.fold(0f32, |amax, x| amax.max(x.abs()))
 }
 
 fn predicted(stats: &ProductStats, alternative: Alternative) -> f64 {
@@ -121,29 +130,28 @@ fn products_and_predictions_agree_with_the_table_of_codes() {
     // One row of outliers, which costs the others their precision.
     x[3 * k..4 * k].iter_mut().for_each(|x| *x *= 4096.0);
     let w = random(2, k * n);
-    let amax =
-        |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |amax, x| amax.max(x.abs()));
-    let (x_amax, w_amax) = (amax(&mut x.iter().copied()), amax(&mut w.iter().copied()));
+    let (x_amax, w_amax) = (amax(x.iter().copied()), amax(w.iter().copied()));
     let samples = [operand(x.clone(), [m, k], E4M3), operand(w.clone(), [k, n], E4M3)];
     let stats = product(GemmRole::Output, [&samples[0], &samples[1]], Recipe::current());
     assert_eq!((stats.outputs, stats.terms), ((m * n) as u64, k as u64));
 
-    let whole = |max: [f32; 2]| move |which: usize, _: usize| [x_amax, w_amax][which] / max[which];
-    let check = |actual: f64, expected: f64| {
+    let check = |actual: f64, formats, scale: &dyn Fn(usize, usize, usize) -> f32| {
+        let columns: Vec<_> = (0..n).collect();
+        let expected = reference([&x, &w], [m, n, k], &columns, formats, scale);
         assert!((actual - expected).abs() < 1e-6, "{actual} {expected}")
     };
-    let operands = [&x[..], &w[..]];
-    let now = reference(operands, [m, n, k], [E4M3, E4M3], whole([448.0; 2]));
-    check(stats.sqnr.whole.decibels().unwrap(), now);
-    let formats = [E5M2, E4M3];
-    let e5m2 = reference(operands, [m, n, k], formats, whole([57344.0, 448.0]));
-    check(predicted(&stats, Alternative::Formats(formats)), e5m2);
-    let line = |which: usize, line: usize| match which {
-        0 => amax(&mut x[line * k..][..k].iter().copied()) / 448.0,
-        _ => amax(&mut w.iter().skip(line).step_by(n).copied()) / 448.0,
+    let whole = |max: [f32; 2]| {
+        move |which: usize, _: usize, _: usize| [x_amax, w_amax][which] / max[which]
     };
-    let rows = reference(operands, [m, n, k], [E4M3, E4M3], line);
-    check(predicted(&stats, Alternative::PerRow), rows);
+    check(stats.sqnr.whole.decibels().unwrap(), [E4M3, E4M3], &whole([448.0; 2]));
+    let formats = [E5M2, E4M3];
+    let other = predicted(&stats, Alternative::Formats(formats));
+    check(other, formats, &whole([57344.0, 448.0]));
+    let line = |which: usize, line: usize, _: usize| match which {
+        0 => amax(x[line * k..][..k].iter().copied()) / 448.0,
+        _ => amax(w.iter().skip(line).step_by(n).copied()) / 448.0,
+    };
+    check(predicted(&stats, Alternative::PerRow), [E4M3, E4M3], &line);
 }
 
 /// Blocks along K, cut off by its end: with the definition of MXFP8's scales, and with those of blocks of 128, where a weight's are square.
@@ -155,47 +163,35 @@ fn blocks_have_scales_of_their_own() {
     let w = random(2, k * n);
     let samples = [operand(x.clone(), [m, k], E4M3), operand(w.clone(), [k, n], E4M3)];
     let stats = product(GemmRole::Output, [&samples[0], &samples[1]], Recipe::current());
-    let power = |amax: f32| 2f64.powf((f64::from(amax) / 448.0).log2().ceil());
-    let amax = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |a, x| a.max(x.abs()));
+    let power = |amax: f32| 2f64.powf((f64::from(amax) / 448.0).log2().ceil()) as f32;
+    let at = |which: usize, line: usize, i: usize| match which {
+        0 => x[line * k + i],
+        _ => w[i * n + line],
+    };
     // [rows of x or columns of w, K] that share a scale.
-    for (alternative, recipe, [of_x, of_w], along) in [
+    for (alternative, recipe, across, along) in [
         (Alternative::Mxfp8, Recipe::mxfp8(), [1, 1], 32),
         (Alternative::Blockwise, Recipe::blockwise(), [1, 128], 128),
     ] {
-        let of_block = |across: usize,
-                        line: usize,
-                        i: usize,
-                        at: &dyn Fn(usize, usize) -> f32,
-                        lines: usize| {
-            let (first, from) = (line / across * across, i / along * along);
-            let lines = first..lines.min(first + across);
-            power(amax(
-                &mut lines.flat_map(|line| (from..k.min(from + along)).map(move |i| at(line, i))),
-            ))
+        let of_block = |which: usize, lines: Range<usize>, along: Range<usize>| {
+            let values = lines.flat_map(|line| along.clone().map(move |i| (line, i)));
+            power(amax(values.map(|(line, i)| at(which, line, i))))
         };
-        let (at_x, at_w) =
-            (|line: usize, i: usize| x[line * k + i], |line: usize, i: usize| w[i * n + line]);
-        let dequantized =
-            |across: usize, lines: usize, at: &dyn Fn(usize, usize) -> f32| -> Vec<f64> {
-                (0..lines * k)
-                    .map(|index| {
-                        let (line, i) = (index / k, index % k);
-                        nearest(at(line, i), of_block(across, line, i, at, lines) as f32, E4M3)
-                    })
-                    .collect()
+        let grids = [0, 1].map(|which| {
+            let (lines, across) = ([m, n][which], across[which]);
+            let blocks = |length: usize, size: usize| {
+                (0..length).step_by(size).map(move |from| from..length.min(from + size))
             };
-        let (left, right) = (dequantized(of_x, m, &at_x), dequantized(of_w, n, &at_w));
+            let row = |lines: Range<usize>| -> Vec<f32> {
+                blocks(k, along).map(|along| of_block(which, lines.clone(), along)).collect()
+            };
+            blocks(lines, across).map(row).collect::<Vec<_>>()
+        });
+        let scale =
+            |which: usize, line: usize, i: usize| grids[which][line / across[which]][i / along];
         // As many lines of each operand as are computed.
         let chosen = spread(n, MAX_SIDE);
-        let (mut exact, mut quantized) = (vec![], vec![]);
-        for row in 0..m {
-            for column in &chosen {
-                let sum = |a: &dyn Fn(usize) -> f64| (0..k).map(a).sum::<f64>();
-                exact.push(sum(&|i| f64::from(at_x(row, i)) * f64::from(at_w(*column, i))));
-                quantized.push(sum(&|i| left[row * k + i] * right[column * k + i]));
-            }
-        }
-        let expected = decibels_of(&exact, &quantized);
+        let expected = reference([&x, &w], [m, n, k], &chosen, [E4M3, E4M3], scale);
         let found = predicted(&stats, alternative);
         assert!((found - expected).abs() < 1e-6, "{alternative}: {found} {expected}");
         // The same where it is what ran.
@@ -206,8 +202,9 @@ fn blocks_have_scales_of_their_own() {
         let of_input = none[0].stats(Operand::Input, Lines::Rows, recipe);
         assert_eq!(of_input.saturated, 0, "scales are rounded up");
         assert!(of_input.sqnr.decibels().unwrap() > 25.0);
-        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let expected = decibels_of(&x, &left);
+        let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let left = (0..m * k).map(|place| nearest(x[place], scale(0, place / k, place % k), E4M3));
+        let expected = decibels_of(&exact, &left.collect::<Vec<_>>());
         assert!((of_input.sqnr.decibels().unwrap() - expected).abs() < 1e-6);
     }
 }
@@ -226,24 +223,19 @@ fn roles_sum_over_their_dimension() {
     };
     let scale = |sample: &OperandSample| sample.scale.expect("one scale");
     let [sx, sw, sg] = samples.each_ref().map(scale);
-    let check = |role, operands: [usize; 2], expected: f64, terms: usize| {
-        let stats = product(role, operands.map(|index| &samples[index]), Recipe::current());
+    for (role, pair, operands, sizes, scales) in [
+        (GemmRole::GradInput, [2, 1], [&g, &transpose(&w, n)], [m, k, n], [sg, sw]),
+        (GemmRole::GradWeight, [0, 2], [&transpose(&x, k), &g], [k, n, m], [sx, sg]),
+    ] {
+        let [_, columns, terms] = sizes;
+        let columns: Vec<_> = (0..columns).collect();
+        let formats = pair.map(|index| samples[index].format);
+        let stats = product(role, pair.map(|index| &samples[index]), Recipe::current());
+        let operands = operands.map(|values| &values[..]);
+        let expected = reference(operands, sizes, &columns, formats, |which, _, _| scales[which]);
         assert!((stats.sqnr.whole.decibels().unwrap() - expected).abs() < 1e-6, "{role}");
         assert_eq!(stats.terms, terms as u64);
-    };
-    let pick = |scales: [f32; 2]| move |which: usize, _: usize| scales[which];
-    check(
-        GemmRole::GradInput,
-        [2, 1],
-        reference([&g, &transpose(&w, n)], [m, k, n], [E5M2, E4M3], pick([sg, sw])),
-        n,
-    );
-    check(
-        GemmRole::GradWeight,
-        [0, 2],
-        reference([&transpose(&x, k), &g], [k, n, m], [E4M3, E5M2], pick([sx, sg])),
-        m,
-    );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use burn_fp8_checkpoint::{
     ActivationScaling, Activations, Checkpoint, Dtype, Method, WeightScaling,
 };
 
-use crate::common::{self, GOLDENS, golden};
+use crate::common::{self, GOLDENS, assert_says, golden};
 
 /// Tensors of a golden file by name: the name of the type, shape, bytes.
 fn stored(name: &str, file: &str) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
@@ -198,16 +198,13 @@ fn codes_have_no_numbers_without_their_scales() {
     let checkpoint = Checkpoint::open(golden("fp8_block")).unwrap();
     let tensor = checkpoint.tensor("model.layers.0.mlp.down_proj.weight").unwrap();
     assert_eq!(tensor.bytes().len(), 256 * 352);
-    let error = tensor.to_f32().unwrap_err().to_string();
-    assert!(error.contains("down_proj.weight") && error.contains("`linear`"), "{error}");
+    assert_says(tensor.to_f32().unwrap_err(), &["down_proj.weight", "`linear`"]);
 }
 
 #[test]
 fn an_unknown_name_is_told_with_those_that_there_are() {
     let checkpoint = Checkpoint::open(golden("fp8_block")).unwrap();
-    let error = checkpoint.linear("model.layers.0.mlp.gate").unwrap_err().to_string();
-    assert!(error.contains("`model.layers.0.mlp.gate`"), "{error}");
-    assert!(error.contains("`model.layers.0.mlp.gate_proj`"), "{error}");
-    let error = checkpoint.tensor("lm_head").unwrap_err().to_string();
-    assert!(error.contains("`lm_head.weight`"), "{error}");
+    let error = checkpoint.linear("model.layers.0.mlp.gate").unwrap_err();
+    assert_says(error, &["`model.layers.0.mlp.gate`", "`model.layers.0.mlp.gate_proj`"]);
+    assert_says(checkpoint.tensor("lm_head").unwrap_err(), &["`lm_head.weight`"]);
 }
