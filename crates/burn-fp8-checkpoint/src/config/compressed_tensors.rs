@@ -44,8 +44,9 @@ fn schemes(
     }
     all.sort_by_key(|(target, _)| (target.contains("re:"), *target));
     if let Some([(target, _), _]) = all.array_windows().find(|[a, b]| a.0 == b.0 && a.1 != b.1) {
-        let target = text::name(target);
-        return Err(groups.error(format!("{target} in one group: which one counts, their order in the file says, and this reader does not see that")));
+        let expected = format!("{} in one group, or the same in all", text::name(target));
+        let advice = "keep it in the group that its layers were quantized with";
+        return Err(groups.error_with(expected, advice));
     }
     let targets: Vec<_> = all.iter().map(|(target, _)| *target).collect();
     let (patterns, unread) = Patterns::new(groups, &targets, Dialect::Regexes)?;
