@@ -11,6 +11,9 @@ const Q: &str = "`model.layers.0.self_attn.q_proj.weight`";
 const K: &str = "`model.layers.0.self_attn.k_proj.weight`";
 const Q_SCALE: &str = "`model.layers.0.self_attn.q_proj.weight_scale`";
 const Q_SCALE_INV: &str = "`model.layers.0.self_attn.q_proj.weight_scale_inv`";
+const INPUT_SCALE: &str = "`model.layers.0.self_attn.q_proj.input_scale`";
+const O: &str = "`model.layers.0.self_attn.o_proj.weight`";
+const O_SCALE_INV: &str = "`model.layers.0.self_attn.o_proj.weight_scale_inv`";
 const MODEL: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 
@@ -18,25 +21,13 @@ const CONFIG: &str = "config.json";
 const AT_OPENING: [(&str, &[&str]); 29] = [
     ("missing_weight_scale", &[MODEL, Q_SCALE, "no such tensor", "[64, 1]"]),
     ("missing_weight_scale_inv", &[MODEL, Q_SCALE_INV, "no such tensor", "[1, 2]"]),
-    (
-        "missing_input_scale",
-        &[MODEL, "`model.layers.0.self_attn.q_proj.input_scale`", "no such tensor", "static"],
-    ),
+    ("missing_input_scale", &[MODEL, INPUT_SCALE, "no such tensor", "static"]),
     ("missing_weight", &[MODEL, Q_SCALE, Q, "without"]),
     ("channel_scale_too_long", &[MODEL, Q_SCALE, "found BF16 [65, 1]", "[64, 1]"]),
     ("channel_scale_transposed", &[MODEL, Q_SCALE, "found BF16 [1, 64]", "[64, 1]"]),
     ("channel_scale_per_input", &[MODEL, Q_SCALE, "found BF16 [1, 96]", "[64, 1]"]),
     ("block_scale_transposed", &[MODEL, Q_SCALE_INV, "found F32 [2, 1]", "[1, 2]", "128×128"]),
-    (
-        "block_scale_floor",
-        &[
-            MODEL,
-            "`model.layers.0.self_attn.o_proj.weight_scale_inv`",
-            "found F32 [2, 0]",
-            "[2, 1]",
-            "128×128",
-        ],
-    ),
+    ("block_scale_floor", &[MODEL, O_SCALE_INV, "found F32 [2, 0]", "[2, 1]", "128×128"]),
     ("block_scale_scalar", &[MODEL, Q_SCALE_INV, "found F32 []", "[1, 2]", "128×128"]),
     ("e5m2_weight", &[MODEL, Q, "found F8_E5M2", "F8_E4M3"]),
     ("e5m2_weight_fmt_e4m3", &[MODEL, Q, "found F8_E5M2", "F8_E4M3"]),
@@ -49,16 +40,7 @@ const AT_OPENING: [(&str, &[&str]); 29] = [
         "block_size_zero",
         &[CONFIG, "`quantization_config.weight_block_size`", "[128,0]", "positive"],
     ),
-    (
-        "no_quantization_config",
-        &[
-            CONFIG,
-            "`quantization_config`",
-            "no such key",
-            "F8_E4M3",
-            "`model.layers.0.self_attn.o_proj.weight`",
-        ],
-    ),
+    ("no_quantization_config", &[CONFIG, "`quantization_config`", "no such key", "F8_E4M3", O]),
     ("overlapping_ranges", &[MODEL, K, "begin at 368", "begin at 384"]),
     ("range_beyond_file", &[MODEL, Q, "[4456, 10600]", "9600 bytes"]),
     ("hole_between_tensors", &[MODEL, Q, "hole of 64 bytes", "begin at 3456"]),

@@ -19,6 +19,11 @@ fn what_is_not_read_is_refused() {
     let weights = |weights: Value| {
         compressed(json!({ "g": group(weights, Value::Null, linear()) }), Value::Null)
     };
+    let weight = |key: &str, value: Value| {
+        let mut fields = json!({ "num_bits": 8, "type": "float" });
+        fields[key] = value;
+        weights(fields)
+    };
     let inputs = |inputs: Value| {
         compressed(json!({ "g": group(float("tensor"), inputs, linear()) }), Value::Null)
     };
@@ -35,23 +40,11 @@ fn what_is_not_read_is_refused() {
         (with("ignore", json!("lm_head")), ["ignore", "lm_head", "list"]),
         (with("quant_method", json!(7)), ["quant_method", "7", "text"]),
         (weights(json!({ "num_bits": 8 })), ["weights.type", "no such key", "float"]),
-        (weights(json!({ "num_bits": 8, "type": "int" })), ["weights.type", "int", "float"]),
-        (
-            weights(json!({ "num_bits": 4, "type": "float" })),
-            ["weights.num_bits", "4", "num_bits 8"],
-        ),
-        (
-            weights(json!({ "type": "float", "symmetric": false })),
-            ["weights.symmetric", "false", "symmetric"],
-        ),
-        (
-            weights(json!({ "type": "float", "dynamic": true })),
-            ["weights.dynamic", "true", "false"],
-        ),
-        (
-            weights(json!({ "type": "float", "actorder": "group" })),
-            ["weights.actorder", "group", "none"],
-        ),
+        (weight("type", json!("int")), ["weights.type", "int", "float"]),
+        (weight("num_bits", json!(4)), ["weights.num_bits", "4", "num_bits 8"]),
+        (weight("symmetric", json!(false)), ["weights.symmetric", "false", "symmetric"]),
+        (weight("dynamic", json!(true)), ["weights.dynamic", "true", "false"]),
+        (weight("actorder", json!("group")), ["weights.actorder", "group", "none"]),
         (weights(float("block")), ["weights.block_structure", "no such key", "rows"]),
         (weights(float("group")), ["weights.group_size", "no such key", "positive"]),
         (weights(float("tensor_group")), ["weights.strategy", "tensor_group", "channel"]),

@@ -282,9 +282,9 @@ fn a_killed_write_leaves_nothing_or_all() {
     let mut export = Export::new();
     export.linear("a", &layer).unwrap();
     if let Ok(folder) = std::env::var(FOLDER) {
-        (0..).for_each(|place| {
+        for place in 0.. {
             export.write(Path::new(&folder).join(place.to_string()), "{}").unwrap();
-        });
+        }
     }
     let (mut whole, mut interrupted) = (0, 0);
     for wait in [0, 1, 3, 7, 13, 29, 53, 71] {
