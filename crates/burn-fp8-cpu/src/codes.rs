@@ -2,7 +2,7 @@
 
 use burn_fp8_core::Fp8Format;
 
-use crate::powers::{BlockScales, Grid, Powers};
+use crate::blocks::{BlockScales, Factors, Grid, Powers};
 
 /// A matrix of FP8 codes in memory, or a batch of matrices of one shape.
 ///
@@ -19,10 +19,8 @@ pub struct Codes<'a> {
     pub(crate) line_stride: usize,
     /// Whether the elements of a column are next to each other, not those of a row.
     pub(crate) transposed: bool,
-    /// What blocks of the matrix are multiplied by.
-    pub(crate) powers: Option<Grid<'a>>,
-    /// What sums over blocks of the matrix are multiplied by.
-    pub(crate) scales: Option<Grid<'a, f32>>,
+    /// What its blocks are multiplied by.
+    pub(crate) factors: Factors<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +55,7 @@ impl<'a> Codes<'a> {
         );
         // Not `rows * columns`, which may overflow where there are no matrices.
         let starts = Starts::Stride(codes.len() / batch.max(1));
-        let (line_stride, transposed) = (columns, false);
-        let (powers, scales) = (None, None);
-        Self { codes, format, shape, batch, starts, line_stride, transposed, powers, scales }
+        Self { batch, starts, ..Self::one(codes, format, shape, columns) }
     }
 
     /// Rows that are `stride` elements apart: part of a wider matrix.
@@ -76,11 +72,13 @@ impl<'a> Codes<'a> {
         let end = (rows.saturating_sub(1)).checked_mul(stride).and_then(|x| x.checked_add(columns));
         let fits = rows == 0 || (stride >= columns && end.is_some_and(|end| end <= codes.len()));
         assert!(fits, "{} codes are no {rows} × {columns} with a stride of {stride}", codes.len());
+        Self::one(codes, format, [rows, columns], if rows <= 1 { columns } else { stride })
+    }
+
+    fn one(codes: &'a [u8], format: Fp8Format, shape: [usize; 2], line_stride: usize) -> Self {
         let (batch, starts) = (1, Starts::Stride(0));
-        let shape = [rows, columns];
-        let line_stride = if rows <= 1 { columns } else { stride };
-        let (transposed, powers, scales) = (false, None, None);
-        Self { codes, format, shape, batch, starts, line_stride, transposed, powers, scales }
+        let (transposed, factors) = (false, Factors::Ones);
+        Self { codes, format, shape, batch, starts, line_stride, transposed, factors }
     }
 
     /// A batch of matrices like this one, which begin as many elements after it. They may overlap.
@@ -91,7 +89,7 @@ impl<'a> Codes<'a> {
     pub fn starting_at(self, starts: &'a [usize]) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices does not begin anew", self.batch);
         assert!(
-            self.powers.is_none() && self.scales.is_none(),
+            matches!(self.factors, Factors::Ones),
             "a matrix whose blocks have powers or scales does not begin anew"
         );
         let this = self.matrix(0);
@@ -108,8 +106,8 @@ impl<'a> Codes<'a> {
     /// The same memory, seen as the transpose of the matrix, or of each matrix.
     pub fn transpose(self) -> Self {
         let [rows, columns] = self.shape;
-        let (powers, scales) = (self.powers.map(Grid::transpose), self.scales.map(Grid::transpose));
-        Self { shape: [columns, rows], transposed: !self.transposed, powers, scales, ..self }
+        let factors = self.factors.transpose();
+        Self { shape: [columns, rows], transposed: !self.transposed, factors, ..self }
     }
 
     /// One matrix as the operand of each product of a batch.
@@ -122,7 +120,7 @@ impl<'a> Codes<'a> {
         Self { batch, ..self.matrix(0) }
     }
 
-    /// Multiplies each block of the matrix, as it is seen now, by a power of two. Powers that it had are forgotten.
+    /// Multiplies each block of the matrix, as it is seen now, by a power of two. What its blocks were multiplied by before is forgotten.
     ///
     /// In a product, blocks must have a multiple of 32 elements along the dimension that is summed; the last ones may have fewer.
     ///
@@ -131,11 +129,11 @@ impl<'a> Codes<'a> {
     #[track_caller]
     pub fn with_powers(self, powers: Powers<'a>) -> Self {
         assert!(self.batch == 1, "a batch of {} matrices has no powers: 1 has", self.batch);
-        let powers = Some(Grid::of_powers(powers, self.format, self.shape));
-        Self { powers, scales: None, ..self }
+        let factors = Factors::Powers(Grid::of_powers(powers, self.format, self.shape));
+        Self { factors, ..self }
     }
 
-    /// Multiplies each block of the matrix, as it is seen now, by a scale. Powers that it had are forgotten.
+    /// Multiplies each block of the matrix, as it is seen now, by a scale. What its blocks were multiplied by before is forgotten.
     ///
     /// In a product, both operands have scales, of blocks with as many elements along the dimension that is summed, a multiple of 32; the last ones may have fewer.
     ///
@@ -143,13 +141,10 @@ impl<'a> Codes<'a> {
     /// If there are not as many scales as blocks, or it is a batch of matrices.
     #[track_caller]
     pub fn with_scales(self, BlockScales { scales, block }: BlockScales<'a>) -> Self {
-        assert!(
-            self.batch == 1,
-            "a batch of {} matrices has no scales of blocks: 1 has",
-            self.batch
-        );
-        let scales = Some(Grid::new("scales", scales, block, self.shape));
-        Self { powers: None, scales, ..self }
+        let batch = self.batch;
+        assert!(batch == 1, "a batch of {batch} matrices has no scales of blocks: 1 has");
+        let factors = Factors::Scales(Grid::new("scales", scales, block, self.shape));
+        Self { factors, ..self }
     }
 
     /// Rows and columns of a matrix.
@@ -167,6 +162,7 @@ impl<'a> Codes<'a> {
     }
 
     /// The code in row `row` and column `column` of the first matrix.
+    #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn at(&self, row: usize, column: usize) -> u8 {
         let (line, element) = if self.transposed { (column, row) } else { (row, column) };
         self.codes[line * self.line_stride + element]

@@ -5,17 +5,15 @@ use core::sync::atomic::AtomicU32;
 
 use crate::codes::Codes;
 use crate::epilogue::{Epilogue, Finish, Output};
-use crate::gemm;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernel::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::avx512::Avx512;
-use crate::kernel::simulated::SimulatedTiles;
 use crate::portable;
 use crate::product::check;
-#[cfg(target_arch = "x86_64")]
-use crate::small;
 use crate::unit::Unit;
+#[cfg(target_arch = "x86_64")]
+use crate::{gemm, small};
 
 /// Multiplies `lhs` `[M, K]` by `rhs` `[K, N]`, or each matrix of two batches, on rayon's current pool.
 ///
@@ -79,10 +77,10 @@ fn run(
         },
         // SAFETY: `require` has found the instructions.
         #[cfg(target_arch = "x86_64")]
-        Unit::Avx512Bf16 => gemm::run(&product, &finish, || unsafe { Avx512::new() }),
+        Unit::Avx512Bf16 => unsafe { gemm::run(&product, &finish, || Avx512::new()) },
         // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Unit::AmxBf16 => gemm::run(&product, &finish, || unsafe { Amx::new() }),
+        Unit::AmxBf16 => unsafe { gemm::run(&product, &finish, || Amx::new()) },
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         _ => unreachable!("`require` refuses the units of other machines"),
     }
@@ -104,19 +102,5 @@ pub unsafe fn matmul_on_tiles(
     let product = check(lhs, rhs);
     let finish = Finish::new(epilogue, &mut output, lhs.batch, [product.m, product.n], None);
     // SAFETY: the caller's promise; a task makes one kernel, which never leaves it.
-    gemm::run(&product, &finish, || unsafe { Amx::new() });
-}
-
-/// [`matmul`] on AMX's tiles in plain Rust: slow, for tests of blocking and packing on machines without AMX.
-#[doc(hidden)]
-#[track_caller]
-pub fn matmul_on_simulated_tiles(
-    lhs: Codes<'_>,
-    rhs: Codes<'_>,
-    epilogue: &Epilogue<'_>,
-    mut output: Output<'_>,
-) {
-    let product = check(lhs, rhs);
-    let finish = Finish::new(epilogue, &mut output, lhs.batch, [product.m, product.n], None);
-    gemm::run(&product, &finish, SimulatedTiles::default);
+    unsafe { gemm::run(&product, &finish, || Amx::new()) };
 }

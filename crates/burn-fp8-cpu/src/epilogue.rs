@@ -6,11 +6,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use burn_fp8_core::{Fp8Format, Overflow, scale, slice};
 use half::{bf16, f16};
 
-use crate::pack;
 use crate::round::{to_bf16, to_f16};
 
 /// Numbers of a row of sums: the columns of a right panel.
-pub(crate) const WIDTH: usize = pack::COLUMNS;
+pub(crate) const WIDTH: usize = 32;
 
 /// What is applied to each element of a product, in this order: scales, bias, activation.
 #[derive(Clone, Copy, Debug)]

@@ -29,31 +29,32 @@
 //! assert_eq!(c, [2.0, 2.0]);
 //! ```
 
+mod blocks;
 mod codes;
 mod dispatch;
 mod epilogue;
+#[cfg(target_arch = "x86_64")]
 mod gemm;
+#[cfg(target_arch = "x86_64")]
 mod kernel;
+#[cfg(target_arch = "x86_64")]
 mod memory;
+#[cfg(target_arch = "x86_64")]
 mod pack;
 mod portable;
-mod powers;
 mod product;
 mod round;
-mod scaled;
 #[cfg(target_arch = "x86_64")]
 mod small;
 mod unit;
 
+pub use blocks::{BlockScales, Powers};
 pub use codes::Codes;
-#[doc(hidden)]
-pub use dispatch::matmul_on_simulated_tiles;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[doc(hidden)]
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
-pub use powers::{BlockScales, Powers};
 pub use unit::{Unit, UnitError, cpu_name};
 
 #[cfg(doctest)]

@@ -4,10 +4,9 @@
 use burn_fp8_core::slice::parallel;
 use rayon::prelude::*;
 
+use crate::blocks::{Factors, Grid};
 use crate::codes::Codes;
-use crate::epilogue::{Finish, Part};
-use crate::kernel::WIDTH;
-use crate::powers::Grid;
+use crate::epilogue::{Finish, Part, WIDTH};
 use crate::product::Product;
 
 /// Multiplications that are worth waking other threads for.
@@ -82,15 +81,13 @@ fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
             parallel::decode(codes, 1.0, matrix.format, values);
         }
     }
-    if let Some(powers) = matrix.powers {
-        let powers = if matrix.transposed { powers.transpose() } else { powers };
+    match if matrix.transposed { matrix.factors.transpose() } else { matrix.factors } {
+        Factors::Ones => {}
         // From 2^-117 on: a normal number.
-        let power = |exponent: i16| f32::from_bits(((127 + exponent) as u32) << 23);
-        multiply(&mut values, elements, &powers, power);
-    }
-    if let Some(scales) = matrix.scales {
-        let scales = if matrix.transposed { scales.transpose() } else { scales };
-        multiply(&mut values, elements, &scales, |scale| scale);
+        Factors::Powers(powers) => multiply(&mut values, elements, &powers, |exponent| {
+            f32::from_bits(((127 + exponent) as u32) << 23)
+        }),
+        Factors::Scales(scales) => multiply(&mut values, elements, &scales, |scale| scale),
     }
     let elements = elements as isize;
     (values, if matrix.transposed { [1, elements] } else { [elements, 1] })

@@ -1,8 +1,10 @@
 //! The operands of a product.
 
+use crate::blocks::{Factors, Grid};
 use crate::codes::Codes;
-use crate::pack::STEP;
-use crate::powers::Grid;
+
+/// What is summed in one step of a unit: K of its panels is a multiple of this, and so is K of blocks.
+pub(crate) const STEP: usize = 32;
 
 /// Two operands that fit each other.
 pub(crate) struct Product<'a> {
@@ -12,7 +14,7 @@ pub(crate) struct Product<'a> {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// The scales of blocks of K, where there are any.
+    /// The scales of sums over blocks of K, where there are any.
     pub(crate) blocks: Option<Blocks<'a>>,
 }
 
@@ -40,23 +42,18 @@ pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
         lhs.batch,
         rhs.batch
     );
-    let along = |block: Option<[usize; 2]>, dim: usize| block.map(|block| block[dim]);
-    let of_powers =
-        [along(lhs.powers.map(|x| x.block()), 1), along(rhs.powers.map(|x| x.block()), 0)];
-    let of_scales =
-        [along(lhs.scales.map(|x| x.block()), 1), along(rhs.scales.map(|x| x.block()), 0)];
-    for (name, index) in [("left", 0), ("right", 1)] {
-        if let Some(along) = of_powers[index].or(of_scales[index]) {
-            assert!(
-                along.is_multiple_of(STEP),
-                "blocks of the {name} operand have {along} elements along K, no multiple of {STEP}"
-            );
-        }
+    let along =
+        [lhs.factors.block().map(|[_, along]| along), rhs.factors.block().map(|[along, _]| along)];
+    for (name, along) in ["left", "right"].into_iter().zip(along) {
+        assert!(
+            along.is_none_or(|along| along.is_multiple_of(STEP)),
+            "blocks of the {name} operand have {} elements along K, no multiple of {STEP}",
+            along.unwrap_or_default()
+        );
     }
-    let blocks = match (lhs.scales, rhs.scales) {
-        (None, None) => None,
-        (Some(left), Some(right)) => {
-            let [Some(along), Some(of_right)] = of_scales else { unreachable!("both have blocks") };
+    let blocks = match (lhs.factors, rhs.factors) {
+        (Factors::Scales(left), Factors::Scales(right)) => {
+            let [along, of_right] = [left.block()[1], right.block()[0]];
             assert!(
                 along == of_right,
                 "blocks have {along} elements along K in the left operand and {of_right} in the right one: they must be equal"
@@ -64,7 +61,10 @@ pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
             // Nothing is summed without K.
             (k > 0).then_some(Blocks { lhs: left, rhs: right, along })
         }
-        _ => panic!("one operand has scales of blocks, the other has none: both have, or neither"),
+        (Factors::Scales(_), _) | (_, Factors::Scales(_)) => {
+            panic!("one operand has scales of blocks, the other has none: both have, or neither")
+        }
+        _ => None,
     };
     Product { lhs, rhs, batch: lhs.batch, m, n, k, blocks }
 }

@@ -1,5 +1,5 @@
-//! What only AMX has: tiles that are configured and released, and Linux's permission, which depends on the stacks of signal handlers: it must be refused
-//! where one is too small for tiles, and one that is just large enough must do.
+//! What only AMX has: the order of its sums, tiles that are configured and released, and Linux's permission, which depends on the stacks of signal
+//! handlers: it must be refused where one is too small for tiles, and one that is just large enough must do.
 //!
 //! Each case of stacks runs in a process of its own, since the permission is for good. On a machine without AMX they are skipped, and counted; tiles are
 //! emulated there.
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul};
+use common::{LAYOUTS, Operand, PAIRS, Random, Runner, finite};
 
 /// Tells a process that it is the one to try it.
 const CHILD: &str = "BURN_FP8_CPU_AMX_CHILD";
@@ -112,11 +113,52 @@ fn signals_are_handled_on_the_smallest_stack_allowed() {
     assert!(HANDLED.load(Ordering::Relaxed) > 0);
 }
 
+/// The sum of products `a[l] · b[l]` as Intel's manual defines TDPBF16PS, for 32 of K at a time: fused products are summed from zero, those of even
+/// elements and those of odd ones apart; both sums are added to each other, then to the tile. Subnormal results are zeros.
+fn defined(a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize) -> f32 {
+    let flush = |x: f32| if x.is_subnormal() { 0f32.copysign(x) } else { x };
+    (0..k).step_by(32).fold(0f32, |sum, start| {
+        let mut halves = [0f32; 2];
+        for l in start..start + 32 {
+            let [a, b] = if l < k { [a(l), b(l)] } else { [0.0; 2] };
+            halves[l % 2] = flush(a.mul_add(b, halves[l % 2]));
+        }
+        flush(sum + flush(halves[0] + halves[1]))
+    })
+}
+
+/// On AMX, or where it is emulated: whatever is packed, cut and put aside on the way.
+#[test]
+fn sums_have_the_bits_of_their_definition() {
+    let amx = |runner: &Runner| *runner != Runner::Unit(Unit::Avx512Bf16);
+    let runner = Runner::all().into_iter().filter(amx).find(|r| *r != Runner::Unit(Unit::Portable));
+    let Some(runner) = runner else {
+        burn_fp8_test_support::skip("no AMX, nor its emulation");
+        return;
+    };
+    let mut random = Random(17);
+    // More rows than those whose products need no tiles; whole tiles and parts of them, several blocks of K.
+    for [m, n, k] in [[17, 5, 31], [33, 47, 257], [64, 96, 1100], [130, 33, 600]] {
+        for [left, right] in PAIRS {
+            let layouts = [random.pick(&LAYOUTS), random.pick(&LAYOUTS)];
+            let lhs = Operand::random(&mut random, &finite(left), left, [m, k], layouts[0]);
+            let rhs = Operand::random(&mut random, &finite(right), right, [k, n], layouts[1]);
+            let y = runner.product(&lhs, &rhs, &Epilogue::scaled(3e-3, 0.7));
+            for (at, y) in y.iter().enumerate() {
+                let a = |l| left.decode(lhs.codes[at / n * k + l]);
+                let b = |l| right.decode(rhs.codes[l * n + at % n]);
+                let expected = defined(a, b, k) * (3e-3 * 0.7);
+                assert_eq!(y.to_bits(), expected.to_bits(), "{m}×{n}×{k} {left} {right} [{at}]");
+            }
+        }
+    }
+}
+
 /// Whoever runs next on a thread must find its tiles as they were: the emulation counts, and refuses to configure them twice.
 #[cfg(target_env = "gnu")]
 #[test]
 fn every_task_releases_the_tiles_that_it_configures() {
-    use common::{PAIRS, PLAIN, Random, emulated, integers, reference::Reference};
+    use common::{Layout, PLAIN, emulated, integers, reference::Reference};
     if !emulated::ready() {
         burn_fp8_test_support::skip("AMX is not emulated");
         return;
@@ -127,21 +169,9 @@ fn every_task_releases_the_tiles_that_it_configures() {
     // Two tasks, of two blocks of K; and one.
     for [m, n, k] in [[130, 520, 600], [9, 31, 40]] {
         let before = emulated::instructions();
-        let lhs = common::Operand::random(
-            &mut random,
-            &integers(left),
-            left,
-            [m, k],
-            common::Layout::Rows,
-        );
-        let rhs = common::Operand::random(
-            &mut random,
-            &integers(right),
-            right,
-            [k, n],
-            common::Layout::Rows,
-        );
-        let y = pool.install(|| common::Runner::EmulatedAmx.product(&lhs, &rhs, &PLAIN));
+        let lhs = Operand::random(&mut random, &integers(left), left, [m, k], Layout::Rows);
+        let rhs = Operand::random(&mut random, &integers(right), right, [k, n], Layout::Rows);
+        let y = pool.install(|| Runner::EmulatedAmx.product(&lhs, &rhs, &PLAIN));
         assert_eq!(Reference::new(&lhs, &rhs).inexact(&y, 1.0), None);
         assert!(emulated::instructions() > before, "AMX's code has run");
         assert_eq!(emulated::configured(), 0, "tiles are released");

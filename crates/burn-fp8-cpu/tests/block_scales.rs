@@ -1,88 +1,144 @@
-//! Blocks with scales in f32: products of what they stand for.
+//! Blocks that are multiplied by powers of two or by scales: products of what they stand for.
 
 mod common;
 
-use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cpu::{BlockScales, Codes, Epilogue, Output, Powers, Unit};
 use common::reference::Reference;
-use common::{LAYOUTS, Operand, PAIRS, PLAIN, Random, Runner, codes_where, finite};
+use common::{
+    FORMATS, LAYOUTS, Layout, Operand, PAIRS, PLAIN, Random, Runner, codes_where, finite, integers,
+    number,
+};
+use rayon::ThreadPoolBuilder;
 
-/// Ragged in every dimension; several blocks of K of a unit, parts of blocks of scales, and several of these.
-const SHAPES: [[usize; 3]; 7] = [
+/// Ragged in every dimension; one block of K of a unit, two, and three, parts of blocks with scales, and several of these.
+const SHAPES: [[usize; 3]; 8] = [
     [1, 1, 1],
     [3, 5, 31],
     [33, 31, 129],
     [15, 70, 256],
     [130, 33, 300],
+    [29, 97, 600],
     [2, 130, 1100],
     [70, 3, 1100],
 ];
 
-/// Elements of blocks along K, and across it in both operands.
-const BLOCKS: [[usize; 3]; 6] =
-    [[128, 1, 128], [128, 128, 1], [32, 1, 1], [96, 5, 7], [512, 1, 64], [4096, 1, 1]];
+/// Elements of blocks along K, and across it in the left and in the right operand.
+const BLOCKS: [[usize; 3]; 9] = [
+    [32, 1, 1],
+    [128, 1, 128],
+    [128, 128, 1],
+    [32, 128, 32],
+    [64, 5, 7],
+    [96, 5, 32],
+    [512, 1, 64],
+    [1024, 1, 33],
+    [4096, 33, 1],
+];
 
-struct Scaled {
-    operand: Operand,
-    block: [usize; 2],
-    scales: Vec<f32>,
+/// What blocks are multiplied by.
+#[derive(Clone, Debug)]
+enum Factors {
+    Powers(Vec<i16>),
+    Scales(Vec<f32>),
 }
 
-impl Scaled {
-    fn new(operand: Operand, block: [usize; 2], mut scale: impl FnMut() -> f32) -> Self {
-        let count: usize = [0, 1].map(|i| operand.shape[i].div_ceil(block[i])).iter().product();
-        Self { operand, block, scales: (0..count).map(|_| scale()).collect() }
+impl Factors {
+    fn number(&self, index: usize) -> f64 {
+        match self {
+            Self::Powers(exponents) => 2f64.powi(exponents[index].into()),
+            Self::Scales(scales) => scales[index].into(),
+        }
     }
 
-    fn view(&self) -> Codes<'_> {
-        self.operand.view().with_scales(BlockScales { scales: &self.scales, block: self.block })
+    /// Those at these places.
+    fn picked(&self, places: impl Iterator<Item = usize>) -> Self {
+        match self {
+            Self::Powers(exponents) => Self::Powers(places.map(|at| exponents[at]).collect()),
+            Self::Scales(scales) => Self::Scales(places.map(|at| scales[at]).collect()),
+        }
     }
 
-    /// The scales of the transpose, row by row.
-    fn transposed(&self) -> Vec<f32> {
-        let across = self.operand.shape[1].div_ceil(self.block[1]);
-        (0..across)
-            .flat_map(|column| self.scales.iter().skip(column).step_by(across).copied())
-            .collect()
+    fn given_to<'a>(&'a self, codes: Codes<'a>, block: [usize; 2]) -> Codes<'a> {
+        match self {
+            Self::Powers(exponents) => codes.with_powers(Powers { exponents, block }),
+            Self::Scales(scales) => codes.with_scales(BlockScales { scales, block }),
+        }
+    }
+}
+
+/// How factors are drawn.
+type Draw<'a> = &'a dyn Fn(&mut Random, usize, Fp8Format) -> Factors;
+
+/// Powers from 2^lowest to 1.
+fn powers(lowest: impl Fn(Fp8Format) -> i16) -> impl Fn(&mut Random, usize, Fp8Format) -> Factors {
+    move |random, count, format| {
+        let choices = 1 + lowest(format).unsigned_abs() as usize;
+        Factors::Powers((0..count).map(|_| -(random.below(choices) as i16)).collect())
+    }
+}
+
+fn scales(scale: impl Fn(&mut Random) -> f32) -> impl Fn(&mut Random, usize, Fp8Format) -> Factors {
+    move |random, count, _| Factors::Scales((0..count).map(|_| scale(random)).collect())
+}
+
+/// Scales of few bits, so that integers times them have few.
+fn short(random: &mut Random) -> f32 {
+    random.pick(&[0.75, 1.0, 1.25, 3.0])
+}
+
+/// Scales of all mantissas, over 50 binades.
+fn wide(random: &mut Random) -> f32 {
+    let mantissa = 1.0 + random.below(1 << 23) as f32 / (1 << 23) as f32;
+    mantissa * 2f32.powi(random.below(50) as i32 - 25)
+}
+
+fn small_integers(format: Fp8Format) -> Vec<u8> {
+    codes_where(format, |x| x.fract() == 0.0 && x.abs() <= 4.0)
+}
+
+/// An operand whose blocks are multiplied by something.
+struct Blocks {
+    operand: Operand,
+    block: [usize; 2],
+    /// Of the operand, and of its transpose.
+    factors: [Factors; 2],
+}
+
+impl Blocks {
+    fn new(operand: Operand, block: [usize; 2], draw: impl FnOnce(usize) -> Factors) -> Self {
+        let [down, across] = [0, 1].map(|i| operand.shape[i].div_ceil(block[i]));
+        let factors = draw(down * across);
+        let transposed = factors.picked((0..down * across).map(|i| i % down * across + i / down));
+        Self { operand, block, factors: [factors, transposed] }
     }
 
-    /// What the elements stand for: exact in f64.
+    /// The operand as it is multiplied: factors are given to the matrix or to its transpose.
+    fn views(&self) -> [Codes<'_>; 2] {
+        let (view, [height, width]) = (self.operand.view(), self.block);
+        let [here, there] = &self.factors;
+        let transposed = there.given_to(view.transpose(), [width, height]);
+        [here.given_to(view, self.block), transposed.transpose()]
+    }
+
+    /// What the elements stand for, row by row: exact in f64.
     fn numbers(&self) -> Vec<f64> {
         let ([height, width], columns) = (self.block, self.operand.shape[1]);
         let across = columns.div_ceil(width);
-        let scale = |index: usize| {
-            f64::from(self.scales[index / columns / height * across + index % columns / width])
-        };
+        let block = |index: usize| index / columns / height * across + index % columns / width;
         let numbers = self.operand.numbers(0);
-        numbers.iter().enumerate().map(|(index, x)| x * scale(index)).collect()
+        let times = |(index, x): (usize, &f64)| x * self.factors[0].number(block(index));
+        numbers.iter().enumerate().map(times).collect()
     }
 }
 
-fn for_each_case(
-    seed: u64,
-    codes: impl Fn(burn_fp8_core::Fp8Format) -> Vec<u8>,
-    mut scale: impl FnMut(&mut Random) -> f32,
-    mut each: impl FnMut(&Scaled, &Scaled, &str),
-) {
-    let mut random = Random(seed);
-    for (index, [m, n, k]) in SHAPES.into_iter().enumerate() {
-        for (which, [along, of_lhs, of_rhs]) in BLOCKS.into_iter().enumerate() {
-            let formats = PAIRS[(index + which) % 4];
-            let layouts = [LAYOUTS[(index + which / 2) % 4], LAYOUTS[which % 4]];
-            let mut draw = |which: usize, shape: [usize; 2], block| {
-                let format = formats[which];
-                let codes = random.codes(&codes(format), shape[0] * shape[1]);
-                let operand = Operand::new(codes, format, shape, layouts[which]);
-                Scaled::new(operand, block, || scale(&mut random))
-            };
-            let lhs = draw(0, [m, k], [of_lhs, along]);
-            let rhs = draw(1, [k, n], [along, of_rhs]);
-            each(
-                &lhs,
-                &rhs,
-                &format!("{m}×{n}×{k} {formats:?} {layouts:?} {along} {of_lhs} {of_rhs}"),
-            );
-        }
+fn reference(lhs: &Blocks, rhs: &Blocks) -> Reference {
+    let ([m, k], n) = (lhs.operand.shape, rhs.operand.shape[1]);
+    let exact = Reference::of_numbers(&lhs.numbers(), &rhs.numbers(), [m, n, k]);
+    match lhs.factors[0] {
+        Factors::Powers(_) => exact,
+        // The product of scales, the sum times it, and, where operands are scaled before, their product.
+        Factors::Scales(_) => exact.with_roundings(4),
     }
 }
 
@@ -92,54 +148,279 @@ fn product(runner: Runner, lhs: Codes<'_>, rhs: Codes<'_>, epilogue: &Epilogue<'
     y
 }
 
-fn reference(lhs: &Scaled, rhs: &Scaled) -> Reference {
-    let ([m, k], n) = (lhs.operand.shape, rhs.operand.shape[1]);
-    // The product of scales, the sum times it, and, where operands are scaled before, their product.
-    Reference::of_numbers(&lhs.numbers(), &rhs.numbers(), [m, n, k]).with_roundings(4)
+/// Calls `each` with operands of all shapes, blocks and layouts, whose codes and factors are drawn.
+fn for_each_case(
+    seed: u64,
+    codes: impl Fn(Fp8Format) -> Vec<u8>,
+    factors: Draw<'_>,
+    mut each: impl FnMut(&Blocks, &Blocks, &str),
+) {
+    let mut random = Random(seed);
+    for (index, [m, n, k]) in SHAPES.into_iter().enumerate() {
+        for (which, [along, of_lhs, of_rhs]) in BLOCKS.into_iter().enumerate() {
+            let formats = PAIRS[(index + which) % 4];
+            let layouts = [LAYOUTS[(index + which / 2) % 4], LAYOUTS[which % 4]];
+            let mut draw = |side: usize, shape: [usize; 2], block| {
+                let format = formats[side];
+                let codes = random.codes(&codes(format), shape[0] * shape[1]);
+                let operand = Operand::new(codes, format, shape, layouts[side]);
+                Blocks::new(operand, block, |count| factors(&mut random, count, format))
+            };
+            let lhs = draw(0, [m, k], [of_lhs, along]);
+            // Powers may lie in other blocks than those of the left operand: every other time.
+            let along = match lhs.factors[0] {
+                Factors::Powers(_) => BLOCKS[(which + index % 2 * 3) % BLOCKS.len()][0],
+                Factors::Scales(_) => along,
+            };
+            let rhs = draw(1, [k, n], [along, of_rhs]);
+            let blocks = (lhs.block, rhs.block);
+            each(&lhs, &rhs, &format!("{m}×{n}×{k} {formats:?} {layouts:?} {blocks:?}"));
+        }
+    }
 }
 
-/// Integers and scales of few bits: an f32 holds every sum.
+/// 1100 products of up to 16 times numbers of few bits: an f32 holds every sum of them.
 #[test]
 fn small_integers_in_blocks_are_multiplied_exactly() {
-    let codes = |format| codes_where(format, |x| x.fract() == 0.0 && x.abs() <= 4.0);
-    for_each_case(
-        1,
-        codes,
-        |random| [0.75, 1.0, 1.25, 3.0][random.below(4)],
-        |lhs, rhs, what| {
+    for factors in [&powers(|_| -4) as Draw, &scales(short)] {
+        for_each_case(1, small_integers, factors, |lhs, rhs, what| {
             let expected = reference(lhs, rhs);
+            let epilogues = [(PLAIN, 1.0), (Epilogue::scaled(2.0, 0.125), 0.25)];
             for runner in Runner::all() {
-                let y = product(runner, lhs.view(), rhs.view(), &PLAIN);
-                assert_eq!(expected.inexact(&y, 1.0), None, "{runner:?} {what}");
-                // Given to the transpose.
-                let (scales, [height, width]) = (lhs.transposed(), lhs.block);
-                let scales = BlockScales { scales: &scales, block: [width, height] };
-                let lhs = lhs.operand.view().transpose().with_scales(scales).transpose();
-                let y = product(runner, lhs, rhs.view(), &Epilogue::scaled(2.0, 0.125));
-                assert_eq!(expected.inexact(&y, 0.25), None, "{runner:?} {what}");
+                let views = lhs.views().into_iter().zip(rhs.views());
+                for ((lhs, rhs), (epilogue, scale)) in views.zip(&epilogues) {
+                    let y = product(runner, lhs, rhs, epilogue);
+                    assert_eq!(expected.inexact(&y, *scale), None, "{runner:?} {what}");
+                }
             }
-        },
-    );
+        });
+    }
 }
 
-/// Scales of all mantissas, over 50 binades.
 #[test]
 fn all_finite_codes_are_within_the_bound() {
-    for_each_case(
-        2,
-        finite,
-        |random| {
-            (1.0 + random.below(1 << 23) as f32 / (1 << 23) as f32)
-                * 2f32.powi(random.below(50) as i32 - 25)
-        },
-        |lhs, rhs, what| {
+    // As low as both powers may be: what the codes of the formats leave of 2^-126.
+    let lowest = |format| if format == E4M3 { -54 } else { -47 };
+    for [left, right] in PAIRS {
+        assert!(Powers::are_exact((left, lowest(left)), (right, lowest(right))));
+    }
+    for factors in [&powers(lowest) as Draw, &scales(wide)] {
+        for_each_case(3, finite, factors, |lhs, rhs, what| {
             let expected = reference(lhs, rhs);
             for runner in Runner::all() {
-                let y = product(runner, lhs.view(), rhs.view(), &PLAIN);
+                let y = product(runner, lhs.views()[0], rhs.views()[1], &PLAIN);
                 assert_eq!(expected.mismatch(&y, 1.0), None, "{runner:?} {what}");
             }
-        },
-    );
+        });
+    }
+}
+
+/// NaN, and infinities of E5M2, in both operands, as in f64. Zeros stay zeros: 0 · ∞ is NaN.
+#[test]
+fn special_codes_stay_what_they_are() {
+    let codes = |format| {
+        let mut codes = codes_where(format, |x| x.is_finite() && x.abs() >= 1.0).repeat(40);
+        codes.extend([0x00, 0x80, 0x7F, 0xFF]);
+        if format == E5M2 {
+            codes.extend([0x7C, 0xFC].repeat(4));
+        }
+        codes
+    };
+    for factors in [&powers(|_| -40) as Draw, &scales(wide)] {
+        let mut classes = [0; 3];
+        for_each_case(4, codes, factors, |lhs, rhs, what| {
+            let expected = reference(lhs, rhs);
+            for sum in &expected.sums {
+                classes[usize::from(sum.is_nan()) + 2 * usize::from(sum.is_infinite())] += 1;
+            }
+            for runner in Runner::all() {
+                let y = product(runner, lhs.views()[0], rhs.views()[0], &PLAIN);
+                assert_eq!(expected.mismatch(&y, 1.0), None, "{runner:?} {what}");
+            }
+        });
+        assert!(classes.iter().all(|count| *count > 100), "{classes:?}");
+    }
+}
+
+/// Many tasks, whose panels begin within blocks; the largest exponents are folded into the scales.
+#[test]
+fn large_products_are_the_same_on_any_number_of_threads() {
+    let mut random = Random(6);
+    let [m, n, k] = [300, 570, 1056];
+    let pools = [1, 2, 3].map(|threads| {
+        ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool of threads")
+    });
+    let epilogue = Epilogue::scaled(2f32.powi(-60), 2f32.powi(75));
+    for factors in [&powers(|_| -4) as Draw, &scales(short)] {
+        for (index, [along, of_lhs, of_rhs]) in
+            [[32, 1, 1], [128, 1, 128], [64, 100, 45], [96, 70, 33]].into_iter().enumerate()
+        {
+            let formats = PAIRS[index];
+            for is_exact in [true, false] {
+                let codes = if is_exact { small_integers } else { finite };
+                let mut draw = |side: usize, shape: [usize; 2], block| {
+                    let (format, layout) = (formats[side], random.pick(&LAYOUTS));
+                    let operand =
+                        Operand::random(&mut random, &codes(format), format, shape, layout);
+                    Blocks::new(operand, block, |count| factors(&mut random, count, format))
+                };
+                let lhs = draw(0, [m, k], [of_lhs, along]);
+                let rhs = draw(1, [k, n], [along, of_rhs]);
+                let expected = is_exact.then(|| reference(&lhs, &rhs));
+                for runner in Runner::units() {
+                    let mut first: Option<Vec<f32>> = None;
+                    for pool in &pools {
+                        let views = (lhs.views()[0], rhs.views()[1]);
+                        let y = pool.install(|| product(runner, views.0, views.1, &epilogue));
+                        let what = format!("{runner:?} {formats:?} {along} {of_lhs} {of_rhs}");
+                        if let Some(expected) = &expected {
+                            assert_eq!(expected.inexact(&y, 32768.0), None, "{what}");
+                        }
+                        // The crate gemm may sum in another order.
+                        if runner != Runner::Unit(Unit::Portable) {
+                            let first = first.get_or_insert_with(|| y.clone());
+                            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+                            assert!(first.iter().zip(&y).all(same), "{what}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_matrices_have_no_factors() {
+    for factors in [&powers(|_| 0) as Draw, &scales(short)] {
+        for [m, n, k] in [[0, 3, 40], [3, 0, 40], [2, 3, 0]] {
+            let blocks = |shape: [usize; 2], block| {
+                let codes = vec![0x38; shape[0] * shape[1]];
+                let operand = Operand::new(codes, E4M3, shape, Layout::Rows);
+                Blocks::new(operand, block, |count| factors(&mut Random(0), count, E4M3))
+            };
+            let (lhs, rhs) = (blocks([m, k], [1, 32]), blocks([k, n], [32, 1]));
+            for runner in Runner::all() {
+                let y = product(runner, lhs.views()[0], rhs.views()[1], &PLAIN);
+                assert!(y.iter().all(|y| *y == 0.0));
+            }
+        }
+    }
+}
+
+/// One operand with powers, the other without.
+#[test]
+fn either_operand_may_have_no_powers() {
+    for_each_case(2, small_integers, &powers(|_| -8), |lhs, rhs, what| {
+        let (a, b) = (lhs.operand.numbers(0), rhs.operand.numbers(0));
+        let ([m, k], n) = (lhs.operand.shape, rhs.operand.shape[1]);
+        let left = Reference::of_numbers(&lhs.numbers(), &b, [m, n, k]);
+        let right = Reference::of_numbers(&a, &rhs.numbers(), [m, n, k]);
+        for runner in Runner::all() {
+            let y = product(runner, lhs.views()[0], rhs.operand.view(), &PLAIN);
+            assert_eq!(left.inexact(&y, 1.0), None, "{runner:?} {what} left");
+            let y = product(runner, lhs.operand.view(), rhs.views()[0], &PLAIN);
+            assert_eq!(right.inexact(&y, 1.0), None, "{runner:?} {what} right");
+        }
+    });
+}
+
+/// Down to the lowest exponents, in either operand, times 1.
+#[test]
+fn every_code_times_every_power_is_exact() {
+    for format in FORMATS {
+        let lowest = Powers::lowest(format);
+        let exponents: Vec<_> = (lowest..=0).collect();
+        let all: Vec<u8> = (0..=255).collect();
+        let codes = all.repeat(exponents.len());
+        let count = codes.len();
+        let expected: Vec<_> = (0..count)
+            .map(|i| number(codes[i], format) * 2f64.powi(exponents[i / 256].into()))
+            .collect();
+        let same = |(y, x): (&f32, &f64)| f64::from(*y) == *x || y.is_nan() && x.is_nan();
+        let ones = FORMATS.map(|format| codes_where(format, |x| x == 1.0));
+        for runner in Runner::all() {
+            for (one, of_one) in ones.iter().zip(FORMATS) {
+                let one = Codes::rows(one, of_one, [1, 1]);
+                let block = [256, 32];
+                let lhs = Codes::rows(&codes, format, [count, 1]);
+                let lhs = lhs.with_powers(Powers { exponents: &exponents, block });
+                let y = product(runner, lhs, one, &PLAIN);
+                assert!(y.iter().zip(&expected).all(same), "{runner:?} {format} left");
+                let y = product(runner, one, lhs.transpose(), &PLAIN);
+                assert!(y.iter().zip(&expected).all(same), "{runner:?} {format} right");
+            }
+        }
+    }
+}
+
+/// The smallest codes times the lowest powers that are exact, as both have them or one alone.
+#[test]
+fn products_of_the_smallest_codes_are_exact_to_the_limit() {
+    let smallest = |format| if format == E4M3 { -9 } else { -16 };
+    for [left, right] in PAIRS {
+        assert_eq!(Powers::lowest(left), -126 - smallest(left));
+        let sum = -126 - smallest(left) - smallest(right);
+        for lhs_exponent in sum..=0 {
+            let rhs_exponent = sum - lhs_exponent;
+            assert!(Powers::are_exact((left, lhs_exponent), (right, rhs_exponent)));
+            assert!(!Powers::are_exact((left, lhs_exponent - 1), (right, rhs_exponent)));
+            assert!(!Powers::are_exact((left, lhs_exponent), (right, rhs_exponent - 1)));
+            // Differences of products, too: 3 · 2^-126 − 2 · 2^-126.
+            let codes = [[3, 0x82], [1, 1]];
+            let powers = [lhs_exponent, rhs_exponent].map(|exponent| [exponent]);
+            let [a, b] = &powers;
+            let lhs = Codes::rows(&codes[0], left, [1, 2]);
+            let rhs = Codes::rows(&codes[1], right, [2, 1]);
+            let lhs = lhs.with_powers(Powers { exponents: a, block: [1, 32] });
+            let rhs = rhs.with_powers(Powers { exponents: b, block: [32, 1] });
+            for runner in Runner::all() {
+                let y = product(runner, lhs, rhs, &PLAIN);
+                assert_eq!(y, [f32::MIN_POSITIVE], "{runner:?} {left} {right} {lhs_exponent}");
+            }
+        }
+    }
+}
+
+/// Where there are more than few rows, whose products go another way without powers.
+#[test]
+fn exponents_of_zero_change_no_bit() {
+    let mut random = Random(5);
+    for [left, right] in PAIRS {
+        for [m, n, k] in [[33, 70, 1100], [130, 31, 129], [64, 64, 64]] {
+            let layouts = [random.pick(&LAYOUTS), random.pick(&LAYOUTS)];
+            let lhs = Operand::random(&mut random, &finite(left), left, [m, k], layouts[0]);
+            let rhs = Operand::random(&mut random, &finite(right), right, [k, n], layouts[1]);
+            let lhs = Blocks::new(lhs, [1, 32], |count| Factors::Powers(vec![0; count]));
+            let rhs = Blocks::new(rhs, [128, 128], |count| Factors::Powers(vec![0; count]));
+            for runner in Runner::all() {
+                let with = product(runner, lhs.views()[0], rhs.views()[0], &PLAIN);
+                let without = runner.product(&lhs.operand, &rhs.operand, &PLAIN);
+                let same = |(x, y): (&f32, &f32)| x.to_bits() == y.to_bits();
+                assert!(with.iter().zip(&without).all(same), "{runner:?} {m}×{n}×{k}");
+            }
+        }
+    }
+}
+
+/// A weight with powers, multiplied by each matrix of a batch.
+#[test]
+fn a_matrix_with_powers_can_be_broadcast() {
+    let mut random = Random(7);
+    let ([m, n, k], batch) = ([17, 40, 96], 3);
+    let codes = random.codes(&integers(E4M3), batch * m * k);
+    let rhs = Operand::random(&mut random, &integers(E4M3), E4M3, [k, n], Layout::Transposed);
+    let rhs = Blocks::new(rhs, [32, 1], |count| powers(|_| -2)(&mut random, count, E4M3));
+    let lhs = Codes::batch(&codes, E4M3, batch, [m, k]);
+    for runner in Runner::all() {
+        let mut y = vec![f32::NAN; batch * m * n];
+        let weight = rhs.views()[0].broadcast(batch);
+        runner.run(lhs, weight, &PLAIN, Output::F32(&mut y));
+        for (codes, y) in codes.chunks(m * k).zip(y.chunks(m * n)) {
+            let lhs = Operand::new(codes.to_vec(), E4M3, [m, k], Layout::Rows);
+            let expected = Reference::of_numbers(&lhs.numbers(0), &rhs.numbers(), [m, n, k]);
+            assert_eq!(expected.inexact(y, 1.0), None, "{runner:?}");
+        }
+    }
 }
 
 /// The product of both scales is no f32, that of all three factors is.
@@ -167,87 +448,4 @@ fn scales_whose_product_is_too_small_or_too_large_are_applied_one_by_one() {
             );
         }
     }
-}
-
-#[test]
-fn any_number_of_threads_gives_the_same_bits() {
-    let mut random = Random(3);
-    let [m, n, k] = [200, 300, 700];
-    let mut draw = |shape: [usize; 2], block, layout| {
-        let operand = Operand::random(&mut random, &finite(E4M3), E4M3, shape, layout);
-        let mut seed = 1.0f32;
-        Scaled::new(operand, block, || {
-            seed = seed * 1.7 % 3.1 + 0.01;
-            seed
-        })
-    };
-    let (lhs, rhs) = (draw([m, k], [1, 128], LAYOUTS[0]), draw([k, n], [128, 128], LAYOUTS[1]));
-    for runner in Runner::units() {
-        let on = |threads| {
-            let pool =
-                rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-            pool.install(|| product(runner, lhs.view(), rhs.view(), &PLAIN))
-        };
-        let one = on(1);
-        let same = |y: Vec<f32>| y.iter().zip(&one).all(|(a, b)| a.to_bits() == b.to_bits());
-        // The crate gemm may sum in another order.
-        if matches!(runner, Runner::Unit(Unit::Portable)) {
-            continue;
-        }
-        assert!(same(on(2)) && same(on(3)), "{runner:?}");
-    }
-}
-
-#[test]
-fn empty_matrices_have_no_scales() {
-    for runner in Runner::all() {
-        for [m, n, k] in [[0, 3, 40], [3, 0, 40], [2, 3, 0]] {
-            let (a, b) = (vec![0x38; m * k], vec![0x38; k * n]);
-            let (rows, columns) = (vec![1.0; m * k.div_ceil(32)], vec![1.0; k.div_ceil(32) * n]);
-            let lhs = Codes::rows(&a, E4M3, [m, k])
-                .with_scales(BlockScales { scales: &rows, block: [1, 32] });
-            let rhs = Codes::rows(&b, E4M3, [k, n])
-                .with_scales(BlockScales { scales: &columns, block: [32, 1] });
-            let y = product(runner, lhs, rhs, &PLAIN);
-            assert!(y.iter().all(|y| *y == 0.0));
-        }
-    }
-}
-
-#[test]
-fn blocks_that_do_not_fit_are_refused() {
-    let codes = [0x38; 64 * 64];
-    let scales = [1.0; 64 * 64];
-    let matrix = || Codes::rows(&codes, E4M3, [64, 64]);
-    let with = |block: [usize; 2]| {
-        let count: usize = block.map(|size| 64usize.div_ceil(size)).iter().product();
-        matrix().with_scales(BlockScales { scales: &scales[..count], block })
-    };
-    let refused = |f: &dyn Fn(), words: &str| {
-        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("refused");
-        let message = match panic.downcast::<String>() {
-            Ok(message) => *message,
-            Err(panic) => panic.downcast::<&str>().expect("words").to_string(),
-        };
-        assert!(message.contains(words), "{message}");
-    };
-    let multiply = |lhs: Codes<'_>, rhs: Codes<'_>| {
-        product(Runner::units()[0], lhs, rhs, &PLAIN);
-    };
-    refused(&|| multiply(with([1, 32]), matrix()), "one operand has scales of blocks");
-    refused(&|| multiply(matrix(), with([32, 1])), "one operand has scales of blocks");
-    refused(
-        &|| multiply(with([1, 32]), with([64, 1])),
-        "32 elements along K in the left operand and 64 in the right",
-    );
-    refused(&|| multiply(with([1, 16]), with([16, 1])), "no multiple of 32");
-    let block = [1, 32];
-    refused(
-        &|| _ = matrix().with_scales(BlockScales { scales: &scales[..5], block }),
-        "5 scales for 64 × 2 blocks",
-    );
-    let exponents = [0; 128];
-    let powers = matrix().with_powers(Powers { exponents: &exponents, block });
-    refused(&|| multiply(powers, with([32, 1])), "one operand has scales of blocks");
-    refused(&|| _ = with([1, 32]).starting_at(&[0]), "powers or scales does not begin anew");
 }

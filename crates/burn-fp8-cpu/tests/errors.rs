@@ -5,7 +5,9 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8_cpu::{Activation, Codes, Epilogue, Output, Powers, Scales, matmul_with_amax};
+use burn_fp8_cpu::{
+    Activation, BlockScales, Codes, Epilogue, Output, Powers, Scales, matmul_with_amax,
+};
 use common::{FORMATS, PLAIN, Runner};
 
 const HUGE: usize = usize::MAX;
@@ -109,6 +111,36 @@ fn blocks_that_begin_between_the_steps_of_a_product_are_refused() {
         }
         assert_eq!(y, [0.0; 4], "nothing is written");
     }
+}
+
+#[test]
+fn scales_of_blocks_that_do_not_fit_are_refused() {
+    let codes = [0x38; 64 * 64];
+    let scales = [1.0; 64 * 64];
+    let matrix = Codes::rows(&codes, E4M3, [64, 64]);
+    let with = |block: [usize; 2]| {
+        let count: usize = block.map(|size| 64usize.div_ceil(size)).iter().product();
+        matrix.with_scales(BlockScales { scales: &scales[..count], block })
+    };
+    let powers = matrix.with_powers(Powers { exponents: &[0; 128], block: [1, 32] });
+    let one = "one operand has scales of blocks";
+    for runner in Runner::all() {
+        for (lhs, rhs, part) in [
+            (with([1, 32]), matrix, one),
+            (matrix, with([32, 1]), one),
+            (powers, with([32, 1]), one),
+            (with([1, 32]), with([64, 1]), "32 elements along K in the left operand and 64 in"),
+            (with([1, 16]), with([16, 1]), "no multiple of 32"),
+        ] {
+            let mut y = [0f32; 64 * 64];
+            refused(&[part], || runner.run(lhs, rhs, &PLAIN, Output::F32(&mut y)));
+        }
+    }
+    let few = BlockScales { scales: &scales[..5], block: [1, 32] };
+    refused(&["5 scales for 64 × 2 blocks"], || _ = matrix.with_scales(few));
+    refused(&["powers or scales does not begin anew"], || _ = with([1, 32]).starting_at(&[0]));
+    let batch = Codes::batch(&codes, E4M3, 2, [64, 32]);
+    refused(&["batch of 2", "scales of blocks"], || _ = batch.with_scales(few));
 }
 
 #[test]

@@ -15,7 +15,7 @@ const WORK: usize = 100_000;
 const LARGE: usize = 50;
 const LARGE_WORK: usize = 4_000_000;
 
-/// AMX's stand-ins compute one product in as many, and none that is larger.
+/// AMX emulated computes one product in as many, and none that is larger.
 const SIMULATED: usize = 8;
 const SIMULATED_WORK: usize = 70_000;
 
@@ -76,7 +76,7 @@ fn products_of_all_shapes_are_within_the_roundings_of_f32() {
         let scales: [f32; 2] = [0.37, 1.9];
         let mut runners = units.clone();
         if index % SIMULATED == 0 && m * n * k <= SIMULATED_WORK {
-            runners.extend(Runner::stand_ins());
+            runners.extend(Runner::emulated());
         }
         for runner in runners {
             let y = runner.product(&lhs, &rhs, &Epilogue::scaled(scales[0], scales[1]));

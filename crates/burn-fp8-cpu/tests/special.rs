@@ -2,7 +2,7 @@
 
 mod common;
 
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::Fp8Format::{self, E5M2};
 use common::reference::Reference;
 use common::{
     FORMATS, LAYOUTS, Layout, Operand, PAIRS, PLAIN, Random, Runner, codes_where, finite, integers,
@@ -15,8 +15,8 @@ const NAN: [u8; 2] = [0x7F, 0xFF];
 const INFINITE: [u8; 2] = [0x7C, 0xFC];
 
 /// The first operand's shape is `[M, K]`: around panels and blocks, with every kind of padding.
-const SHAPES: [[usize; 3]; 6] =
-    [[1, 1, 1], [3, 5, 31], [15, 33, 33], [29, 31, 65], [33, 97, 70], [17, 65, 1025]];
+const SHAPES: [[usize; 3]; 7] =
+    [[1, 1, 1], [3, 5, 31], [5, 67, 69], [15, 33, 33], [29, 31, 65], [33, 97, 70], [17, 65, 1025]];
 
 #[test]
 fn every_code_times_every_code_is_exact() {
@@ -32,53 +32,38 @@ fn every_code_times_every_code_is_exact() {
     }
 }
 
-/// The product of integers with one code of the left operand replaced: its row as IEEE has it, all other rows exact.
+/// The product of integers with one code replaced: its row, or its column, as IEEE has it, all others exact.
 #[test]
-fn a_special_code_changes_its_own_row_only() {
+fn a_special_code_changes_its_own_row_or_column_only() {
     let mut random = Random(1);
     for [m, n, k] in SHAPES {
-        for [left, right] in PAIRS {
-            let specials: &[u8] = if left == Fp8Format::E5M2 { &[0x7F, 0x7C, 0xFC] } else { &NAN };
-            let lhs = Operand::random(&mut random, &integers(left), left, [m, k], Layout::Rows);
-            let layout = random.pick(&LAYOUTS);
-            let rhs = Operand::random(&mut random, &integers(right), right, [k, n], layout);
-            for [row, column] in [[0, 0], [m - 1, k - 1], [m / 2, k / 2]] {
-                let mut codes = lhs.codes.clone();
-                codes[row * k + column] = random.pick(specials);
-                let lhs = Operand::new(codes, left, [m, k], random.pick(&LAYOUTS));
-                let expected = Reference::new(&lhs, &rhs);
-                let clean = expected.sums.chunks(n).filter(|row| row.iter().all(|x| x.is_finite()));
-                assert_eq!(clean.count(), m - 1);
-                for runner in Runner::all() {
-                    let y = runner.product(&lhs, &rhs, &PLAIN);
-                    let what = (m, n, k, left, right, row, column);
-                    assert_eq!(expected.inexact(&y, 1.0), None, "{runner:?} {what:?}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_special_code_changes_its_own_column_only() {
-    let mut random = Random(2);
-    for [m, n, k] in SHAPES {
-        for [left, right] in PAIRS {
-            let specials: &[u8] = if right == Fp8Format::E5M2 { &[0xFF, 0x7C, 0xFC] } else { &NAN };
-            let layout = random.pick(&LAYOUTS);
-            let lhs = Operand::random(&mut random, &integers(left), left, [m, k], layout);
-            let rhs = Operand::random(&mut random, &integers(right), right, [k, n], Layout::Rows);
-            for [row, column] in [[0, 0], [k - 1, n - 1], [k / 2, n / 2]] {
-                let mut codes = rhs.codes.clone();
-                codes[row * n + column] = random.pick(specials);
-                let rhs = Operand::new(codes, right, [k, n], random.pick(&LAYOUTS));
-                let expected = Reference::new(&lhs, &rhs);
-                let is_clean = |x: &usize| (0..m).all(|row| expected.sums[row * n + x].is_finite());
-                assert_eq!((0..n).filter(is_clean).count(), n - 1);
-                for runner in Runner::all() {
-                    let y = runner.product(&lhs, &rhs, &PLAIN);
-                    let what = (m, n, k, left, right, row, column);
-                    assert_eq!(expected.inexact(&y, 1.0), None, "{runner:?} {what:?}");
+        for pair in PAIRS {
+            let mut draw = |format, shape| {
+                let layout = random.pick(&LAYOUTS);
+                Operand::random(&mut random, &integers(format), format, shape, layout)
+            };
+            let operands = [draw(pair[0], [m, k]), draw(pair[1], [k, n])];
+            for side in [0, 1] {
+                let format = pair[side];
+                let specials: &[u8] = if format == E5M2 { &[0x7F, 0xFF, 0x7C, 0xFC] } else { &NAN };
+                let [rows, columns] = operands[side].shape;
+                for [row, column] in [[0, 0], [rows - 1, columns - 1], [rows / 2, columns / 2]] {
+                    let mut codes = operands[side].codes.clone();
+                    codes[row * columns + column] = random.pick(specials);
+                    let mut changed = operands.clone();
+                    let layout = random.pick(&LAYOUTS);
+                    changed[side] = Operand::new(codes, format, [rows, columns], layout);
+                    let [lhs, rhs] = &changed;
+                    let expected = Reference::new(lhs, rhs);
+                    let special = expected.sums.iter().enumerate().filter(|(_, x)| !x.is_finite());
+                    let line = |(at, _)| if side == 0 { at / n == row } else { at % n == column };
+                    assert!(special.clone().all(line));
+                    assert_eq!(special.count(), [n, m][side]);
+                    for runner in Runner::all() {
+                        let y = runner.product(lhs, rhs, &PLAIN);
+                        let what = (m, n, k, pair, side, row, column);
+                        assert_eq!(expected.inexact(&y, 1.0), None, "{runner:?} {what:?}");
+                    }
                 }
             }
         }

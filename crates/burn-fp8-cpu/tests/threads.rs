@@ -51,11 +51,15 @@ fn any_number_of_threads_gives_the_same_bits() {
     let mut random = Random(1);
     for (index, [m, n, k]) in shapes.into_iter().enumerate() {
         let [left, right] = PAIRS[index % 4];
-        let (layout, other) = (random.pick(&LAYOUTS), random.pick(&LAYOUTS));
+        let layout = random.pick(&LAYOUTS);
         let lhs = Operand::random(&mut random, &finite(left), left, [m, k], layout);
-        let rhs = Operand::random(&mut random, &finite(right), right, [k, n], other);
         let runners = if m * n * k < 9_000_000 { Runner::all() } else { Runner::units() };
-        assert_threads_do_not_matter(&runners, &lhs, &rhs);
+        // Products with few rows go through the right operand as it lies.
+        let others = if m <= 16 { LAYOUTS.to_vec() } else { vec![random.pick(&LAYOUTS)] };
+        for other in others {
+            let rhs = Operand::random(&mut random, &finite(right), right, [k, n], other);
+            assert_threads_do_not_matter(&runners, &lhs, &rhs);
+        }
     }
 }
 

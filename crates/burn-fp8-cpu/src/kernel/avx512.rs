@@ -2,28 +2,22 @@
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use core::arch::x86_64::*;
-use core::ops::Range;
 
-use super::{Kernel, Size, WIDTH};
-use crate::codes::Codes;
-use crate::epilogue::{Finish, Part};
-use crate::pack::{STEP, avx512 as pack, shift};
-use crate::powers::Grid;
-use crate::scaled::Scaled;
+use super::{Kernel, Size};
+use crate::epilogue::WIDTH;
+use crate::product::STEP;
 
 /// Rows whose sums fit into registers: 28 vectors of sums, two of the right panel, one of the left.
 const ROWS: usize = 14;
 
 /// A thread with AVX-512 BF16.
-pub(crate) struct Avx512 {
-    staging: pack::Staging,
-}
+pub(crate) struct Avx512(());
 
 impl Avx512 {
     /// # Safety
-    /// The CPU must have AVX-512 F, BW, VL, VBMI and BF16.
+    /// The CPU must have AVX-512 F and BF16.
     pub(crate) unsafe fn new() -> Self {
-        Self { staging: pack::Staging::default() }
+        Self(())
     }
 }
 
@@ -35,52 +29,6 @@ impl Kernel for Avx512 {
     fn panel(rows: usize) -> usize {
         // Panels of about the same height: a low one would wait for its own sums.
         rows.div_ceil(rows.div_ceil(ROWS).max(1))
-    }
-
-    fn pack_left(
-        &mut self,
-        matrix: &Codes<'_>,
-        rows: Range<usize>,
-        depth: Range<usize>,
-        panel: usize,
-        panels: &mut [u16],
-    ) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { pack::left(matrix, rows, depth, panel, panels, &mut self.staging) }
-    }
-
-    fn pack_right(
-        &mut self,
-        matrix: &Codes<'_>,
-        columns: Range<usize>,
-        depth: Range<usize>,
-        panels: &mut [u16],
-    ) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { pack::right(matrix, columns, depth, panels, &mut self.staging) }
-    }
-
-    fn shift_left(
-        &mut self,
-        powers: &Grid<'_>,
-        rows: Range<usize>,
-        depth: Range<usize>,
-        panel: usize,
-        panels: &mut [u16],
-    ) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { shift_left_avx512(powers, rows, depth, panel, panels) }
-    }
-
-    fn shift_right(
-        &mut self,
-        powers: &Grid<'_>,
-        columns: Range<usize>,
-        depth: Range<usize>,
-        panels: &mut [u16],
-    ) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { shift_right_avx512(powers, columns, depth, panels) }
     }
 
     fn multiply(
@@ -105,62 +53,6 @@ impl Kernel for Avx512 {
         }
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
     }
-
-    fn add_scaled(
-        &mut self,
-        scales: Scaled<'_>,
-        sums: &[f32],
-        totals: &mut [f32],
-        overwrite: bool,
-    ) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { add_scaled_avx512(scales, sums, totals, overwrite) }
-    }
-
-    fn finish(&mut self, finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
-        // SAFETY: whoever made this kernel has promised the instructions.
-        unsafe { finish_avx512(finish, part, sums) }
-    }
-}
-
-/// The epilogue, compiled for AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn finish_avx512(finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
-    finish.run(part, sums);
-}
-
-/// Scales of blocks, compiled for AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn add_scaled_avx512(
-    scales: Scaled<'_>,
-    sums: &[f32],
-    totals: &mut [f32],
-    overwrite: bool,
-) {
-    scales.add(sums, totals, overwrite);
-}
-
-/// Powers of left panels, compiled for AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn shift_left_avx512(
-    powers: &Grid<'_>,
-    rows: Range<usize>,
-    depth: Range<usize>,
-    panel: usize,
-    panels: &mut [u16],
-) {
-    shift::left(powers, rows, depth, panel, panels);
-}
-
-/// Powers of right panels, compiled for AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) fn shift_right_avx512(
-    powers: &Grid<'_>,
-    columns: Range<usize>,
-    depth: Range<usize>,
-    panels: &mut [u16],
-) {
-    shift::right(powers, columns, depth, panels);
 }
 
 /// # Safety

@@ -1,19 +1,19 @@
 //! Powers of two of blocks, multiplied into panels that are packed: added to the exponents of their numbers.
 //!
-//! Plain loops, inlined into functions that are compiled for a vector instruction set.
+//! Plain loops, compiled for AVX-512.
 
 use core::ops::Range;
 
 use super::{COLUMNS, STEP};
-use crate::powers::Grid;
+use crate::blocks::Grid;
 
 /// The bits of the exponent of a bf16 number.
 const EXPONENT: u16 = 0x7F80;
 
 /// Multiplies left panels, as [`super::left`] packs them.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(crate) fn left(
-    grid: &Grid<'_>,
+    grid: &Grid<'_, i16>,
     rows: Range<usize>,
     depth: Range<usize>,
     panel: usize,
@@ -37,9 +37,9 @@ pub(crate) fn left(
 }
 
 /// Multiplies right panels, as [`super::right`] packs them.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(crate) fn right(
-    grid: &Grid<'_>,
+    grid: &Grid<'_, i16>,
     columns: Range<usize>,
     depth: Range<usize>,
     panels: &mut [u16],

@@ -8,11 +8,10 @@ use rayon::prelude::*;
 
 use super::kernel::{CODES, Context, DECODED, FUSED, LINES, SUMS, Units, add};
 use super::memory::{self, Scratch};
-use super::threads::{AHEAD, threads};
-use crate::epilogue::{Finish, Part};
-use crate::kernel::WIDTH;
+use super::{AHEAD, threads};
+use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
-use crate::pack::avx512::Decoder;
+use crate::pack::Decoder;
 use crate::product::Product;
 
 /// # Safety

@@ -13,7 +13,7 @@
 use core::arch::x86_64::*;
 
 use crate::memory::Line;
-use crate::pack::avx512::Decoder;
+use crate::pack::Decoder;
 
 /// Lines of a unit, and vectors of a step.
 pub(super) const LINES: usize = 4;

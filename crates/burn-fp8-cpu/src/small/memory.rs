@@ -6,7 +6,8 @@ use core::ops::Range;
 use super::kernel::{CODES, LINES, pairs};
 use crate::codes::Codes;
 use crate::memory::{Line, room};
-use crate::pack::{STEP, avx512 as pack};
+use crate::pack;
+use crate::product::STEP;
 
 /// Memory of a task.
 #[derive(Default)]

@@ -11,12 +11,11 @@ use rayon::prelude::*;
 
 use super::kernel::{CODES, Context, DECODED, FUSED, LINES, SUMS, Units, add};
 use super::memory::{self, Scratch};
-use super::threads::{AHEAD, threads};
+use super::{AHEAD, threads};
 use crate::codes::Codes;
-use crate::epilogue::{Finish, Part};
-use crate::kernel::WIDTH;
+use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
-use crate::pack::avx512::Decoder;
+use crate::pack::Decoder;
 use crate::product::Product;
 
 /// K of a block, where sums are few.

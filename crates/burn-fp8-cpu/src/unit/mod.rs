@@ -1,8 +1,6 @@
 //! What a CPU multiplies FP8 codes on.
 
 mod detect;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod permission;
 #[cfg(target_arch = "x86_64")]
 mod speed;
 
@@ -235,7 +233,7 @@ impl Unit {
             self.check()?;
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             if self == Self::AmxBf16 {
-                permission::ask()?;
+                detect::permission::ask()?;
             }
             Ok(())
         });
@@ -256,43 +254,13 @@ impl Unit {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => detect::avx512(),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Self::AmxBf16 => {
-                detect::amx().and_then(|()| detect::avx512()).and_then(|()| permission::supported())
-            }
+            Self::AmxBf16 => detect::amx()
+                .and_then(|()| detect::avx512())
+                .and_then(|()| detect::permission::supported()),
             #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
             Self::AmxBf16 => Err("only Linux is supported".into()),
             #[cfg(not(target_arch = "x86_64"))]
             _ => Err("it is no x86-64 CPU".into()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for unit in Unit::ALL {
-            assert_eq!(unit.name().parse(), Ok(unit));
-        }
-        let error = "gpu".parse::<Unit>().unwrap_err().to_string();
-        assert!(error.starts_with("\"gpu\" is no unit; this machine has "), "{error}");
-        assert!(error.ends_with("portable"), "{error}");
-    }
-
-    /// Prints what this machine has, for whoever reads the log of a test run.
-    #[test]
-    fn units_that_are_missing_say_what_is_missing() {
-        println!("units of {}: {:?}", cpu_name(), Unit::available());
-        for unit in Unit::ALL {
-            match unit.require() {
-                Ok(()) => assert!(Unit::available().contains(&unit)),
-                Err(error) => {
-                    let error = error.to_string();
-                    assert!(error.starts_with(&format!("this machine has no {unit}: ")), "{error}");
-                }
-            }
         }
     }
 }

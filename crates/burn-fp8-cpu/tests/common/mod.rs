@@ -1,7 +1,6 @@
 //! What several test files need: operands in every layout, whatever multiplies them, and f64 sums that share no code with the library.
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
-pub mod blocks;
 pub mod case;
 pub mod emulated;
 pub mod reference;
@@ -9,7 +8,7 @@ pub mod reference;
 use std::sync::Once;
 
 use burn_fp8_core::Fp8Format;
-use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, cpu_name, matmul, matmul_on_simulated_tiles};
+use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, cpu_name, matmul};
 use float8::{F8E4M3, F8E5M2};
 
 pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
@@ -182,35 +181,35 @@ impl Operand {
     }
 }
 
-/// What multiplies: a unit of this machine, AMX's tiles in plain Rust, or AMX's own code with its instructions emulated.
+/// What multiplies: a unit of this machine, or AMX's own code with its instructions emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
     Unit(Unit),
-    SimulatedTiles,
     EmulatedAmx,
 }
 
 impl Runner {
-    /// All units of this machine, and AMX's stand-ins. Prints which.
+    /// All units of this machine, and AMX emulated. Prints which.
     pub fn all() -> Vec<Self> {
         let mut all = Self::units();
-        all.extend(Self::stand_ins());
+        all.extend(Self::emulated());
         all
     }
 
-    /// The simulated tiles and, where it can be had, AMX emulated: all slow.
-    pub fn stand_ins() -> Vec<Self> {
+    /// AMX emulated, where it can be had: slow.
+    pub fn emulated() -> Option<Self> {
         #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
-        let emulated = emulated::ready().then_some(Self::EmulatedAmx);
+        return emulated::ready().then_some(Self::EmulatedAmx);
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
-        let emulated = None;
-        [Some(Self::SimulatedTiles), emulated].into_iter().flatten().collect()
+        None
     }
 
     pub fn units() -> Vec<Self> {
         static PRINT: Once = Once::new();
         let units = Unit::available();
-        PRINT.call_once(|| println!("{} runs {units:?} and AMX's stand-ins", cpu_name()));
+        PRINT.call_once(|| {
+            println!("{} runs {units:?} and AMX emulated: {:?}", cpu_name(), Self::emulated())
+        });
         assert!(units.contains(&Unit::Portable));
         units.into_iter().map(Self::Unit).collect()
     }
@@ -218,11 +217,10 @@ impl Runner {
     pub fn run(self, lhs: Codes<'_>, rhs: Codes<'_>, epilogue: &Epilogue<'_>, output: Output<'_>) {
         match self {
             Self::Unit(unit) => matmul(unit, lhs, rhs, epilogue, output),
-            Self::SimulatedTiles => matmul_on_simulated_tiles(lhs, rhs, epilogue, output),
             #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
             Self::EmulatedAmx => emulated::matmul(lhs, rhs, epilogue, output),
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
-            Self::EmulatedAmx => unreachable!("not among the stand-ins of this machine"),
+            Self::EmulatedAmx => unreachable!("not on this machine"),
         }
     }
 

@@ -1,15 +1,22 @@
-//! Parts of a result, and the blocks that each is computed from.
+//! The product of two matrices of codes, block by block.
+//!
+//! A result is cut into parts, one for each task. A task goes through K block by block: it packs the codes of its rows and of its columns
+//! into panels of bf16, in its thread's scratch memory, and has the unit add the product of each pair of panels to its sums. What is added
+//! to a sum, and in which order, depends on K alone: not on the number of threads, nor on how the result was cut.
+#![allow(unsafe_code, reason = "vector instructions")]
 
+use core::cell::RefCell;
 use core::ops::Range;
 
+use burn_fp8_core::scale;
 use rayon::prelude::*;
 
-use super::scratch;
-use crate::epilogue::{Finish, Part};
-use crate::kernel::{Kernel, Size, WIDTH};
-use crate::pack::STEP;
-use crate::product::Product;
-use crate::scaled::PartScales;
+use crate::blocks::Factors;
+use crate::epilogue::{Finish, Part, WIDTH};
+use crate::kernel::{Kernel, Size};
+use crate::memory::{Line, room};
+use crate::pack::{self, shift};
+use crate::product::{Blocks, Product, STEP};
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -18,11 +25,17 @@ const WORTHWHILE: usize = 1 << 21;
 const TASKS: usize = 4;
 
 /// Runs all tasks of a product, each with a kernel of its own.
-pub(crate) fn run<K: Kernel>(
+///
+/// # Safety
+/// The CPU must have AVX-512 F, BW, DQ, VL and VBMI.
+pub(crate) unsafe fn run<K: Kernel>(
     product: &Product<'_>,
     finish: &Finish<'_>,
     kernel: impl Fn() -> K + Sync,
 ) {
+    thread_local! {
+        static SCRATCH: RefCell<Scratch> = RefCell::default();
+    }
     let &Product { batch, m, n, k, .. } = product;
     let work = batch.saturating_mul(m).saturating_mul(n).saturating_mul(k);
     if batch == 0 || m == 0 || n == 0 {
@@ -35,9 +48,10 @@ pub(crate) fn run<K: Kernel>(
         let (batch, index) = (index / (down * across), index % (down * across));
         // Down first: neighbours share columns, usually of the weight.
         let [i, j] = [index % down * rows, index / down * columns];
-        let (rows, columns) = (i..m.min(i + rows), j..n.min(j + columns));
-        scratch::with(|scratch| {
-            compute(&mut kernel(), product, batch, rows, columns, finish, scratch)
+        let place = (batch, i..m.min(i + rows), j..n.min(j + columns));
+        // SAFETY: the caller's promise.
+        SCRATCH.with_borrow_mut(|scratch| unsafe {
+            compute(&mut kernel(), product, place, finish, scratch);
         });
     };
     let tasks = batch * down * across;
@@ -66,15 +80,24 @@ fn part_size<K: Kernel>(product: &Product<'_>, threads: usize) -> [usize; 2] {
     [rows, columns]
 }
 
-/// Computes a part of a product.
+/// Memory of a thread, used again and again: panels and sums, each from the beginning of a cache line.
+#[derive(Default)]
+struct Scratch {
+    staging: pack::Staging,
+    left: Vec<Line>,
+    right: Vec<Line>,
+    sums: Vec<Line>,
+    scales: PartScales,
+}
+
+/// Computes a part of a product: rows and columns of a matrix of the batch.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
 fn compute<K: Kernel>(
     kernel: &mut K,
     product: &Product<'_>,
-    batch: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
+    (batch, rows, columns): (usize, Range<usize>, Range<usize>),
     finish: &Finish<'_>,
-    scratch: &mut scratch::Scratch,
+    Scratch { staging, left, right, sums, scales }: &mut Scratch,
 ) {
     let (lhs, rhs) = (product.lhs.matrix(batch), product.rhs.matrix(batch));
     let k = product.k;
@@ -90,25 +113,22 @@ fn compute<K: Kernel>(
     let one_block = next(0).end == k;
     let tiles = if one_block { 1 } else { down * across };
     let totals = if product.blocks.is_some() { tiles } else { 0 };
-    let (left, right, sums) = scratch.parts([
-        rows.len() * depth + K::SUMS * STEP,
-        across * WIDTH * depth,
-        (tiles + totals) * tile,
-    ]);
+    let left: &mut [u16] = room(left, rows.len() * depth + K::SUMS * STEP);
+    let right: &mut [u16] = room(right, across * WIDTH * depth);
+    let sums: &mut [f32] = room(sums, (tiles + totals) * tile);
     let (sums, totals) = sums.split_at_mut(tiles * tile);
 
-    let mut scales = PartScales::default();
     let mut block = next(0);
     loop {
         let length = block.len().next_multiple_of(STEP);
         if !block.is_empty() {
-            kernel.pack_left(&lhs, rows.clone(), block.clone(), panel, left);
-            if let Some(powers) = &lhs.powers {
-                kernel.shift_left(powers, rows.clone(), block.clone(), panel, left);
+            pack::left(&lhs, rows.clone(), block.clone(), panel, left, staging);
+            if let Factors::Powers(powers) = &lhs.factors {
+                shift::left(powers, rows.clone(), block.clone(), panel, left);
             }
-            kernel.pack_right(&rhs, columns.clone(), block.clone(), right);
-            if let Some(powers) = &rhs.powers {
-                kernel.shift_right(powers, columns.clone(), block.clone(), right);
+            pack::right(&rhs, columns.clone(), block.clone(), right, staging);
+            if let Factors::Powers(powers) = &rhs.factors {
+                shift::right(powers, columns.clone(), block.clone(), right);
             }
         }
         // Whether a block with scales has been summed.
@@ -133,16 +153,15 @@ fn compute<K: Kernel>(
                 if product.blocks.is_some() {
                     let totals = &mut totals[index * tile..][..tile];
                     if is_summed {
-                        let scales = scales.tile(first..first + height, j * WIDTH);
-                        kernel.add_scaled(scales, sums, totals, block.start < along);
+                        let tile = [first..first + height, j * WIDTH..(j + 1) * WIDTH];
+                        scales.add(tile, sums, totals, block.start < along);
                     }
                     sums = totals;
                 }
                 if block.end == k {
                     let start = [rows.start + first, columns.start + j * WIDTH];
                     let width = WIDTH.min(columns.len() - j * WIDTH);
-                    let part = Part { batch, start, size: [height, width] };
-                    kernel.finish(finish, part, sums);
+                    store(finish, Part { batch, start, size: [height, width] }, sums);
                 }
             }
         }
@@ -150,5 +169,57 @@ fn compute<K: Kernel>(
             return;
         }
         block = next(block.end);
+    }
+}
+
+/// The epilogue, compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn store(finish: &Finish<'_>, part: Part, sums: &mut [f32]) {
+    finish.run(part, sums);
+}
+
+/// The scales of a part of a result over one block of K: looked up once for all of its tiles.
+#[derive(Default)]
+struct PartScales {
+    rows: Vec<f32>,
+    /// Those of whole panels; what pads the last one is 0.
+    columns: Vec<f32>,
+}
+
+impl PartScales {
+    /// Looks up the scales of the block that `k` is in.
+    fn look_up(
+        &mut self,
+        blocks: &Blocks<'_>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        k: usize,
+    ) {
+        self.rows.clear();
+        self.rows.extend(rows.map(|row| blocks.lhs.of(row, k)));
+        let padded = columns.len().next_multiple_of(WIDTH);
+        self.columns.clear();
+        self.columns.extend(columns.map(|column| blocks.rhs.of(k, column)));
+        self.columns.resize(padded, 0.0);
+    }
+
+    /// Adds sums `[rows][32]` of a tile over the block, times its scales, to totals, or overwrites these.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    fn add(
+        &self,
+        [rows, columns]: [Range<usize>; 2],
+        sums: &[f32],
+        totals: &mut [f32],
+        overwrite: bool,
+    ) {
+        let columns = &self.columns[columns];
+        let (sums, totals) = (sums.as_chunks::<WIDTH>().0, totals.as_chunks_mut::<WIDTH>().0);
+        for ((lhs, sums), totals) in self.rows[rows].iter().zip(sums).zip(totals) {
+            for ((rhs, sum), total) in columns.iter().zip(sums).zip(totals) {
+                let [first, second] = scale::of_product(*lhs, *rhs);
+                let before = if overwrite { 0.0 } else { *total };
+                *total = before + *sum * first * second;
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Scales of blocks that are powers of two.
+//! What blocks of a matrix are multiplied by.
 
 use burn_fp8_core::Fp8Format;
 
@@ -53,24 +53,46 @@ const fn lowest_code(format: Fp8Format) -> i16 {
     1 - format.exponent_bias() as i16 - format.mantissa_bits() as i16
 }
 
+/// What the blocks of a matrix are multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Factors<'a> {
+    /// Nothing.
+    Ones,
+    /// Powers of two, given by their exponents: they are multiplied into the numbers of the block.
+    Powers(Grid<'a, i16>),
+    /// Scales: they are multiplied into the sums over the block.
+    Scales(Grid<'a, f32>),
+}
+
+impl Factors<'_> {
+    pub(crate) fn transpose(self) -> Self {
+        match self {
+            Self::Ones => Self::Ones,
+            Self::Powers(grid) => Self::Powers(grid.transpose()),
+            Self::Scales(grid) => Self::Scales(grid.transpose()),
+        }
+    }
+
+    /// Rows and columns of a block, where there are any.
+    pub(crate) fn block(&self) -> Option<[usize; 2]> {
+        match self {
+            Self::Ones => None,
+            Self::Powers(grid) => Some(grid.block),
+            Self::Scales(grid) => Some(grid.block),
+        }
+    }
+}
+
 /// What the blocks of a matrix have, exponents or scales, in rows or transposed as it is.
-#[derive(Debug)]
-pub(crate) struct Grid<'a, T = i16> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid<'a, T> {
     of_blocks: &'a [T],
     block: [usize; 2],
     /// From a block to the one below, and to the one on the right.
     strides: [usize; 2],
 }
 
-impl<T> Clone for Grid<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Grid<'_, T> {}
-
-impl<'a> Grid<'a> {
+impl<'a> Grid<'a, i16> {
     /// # Panics
     /// If there are not as many exponents as blocks, or one is out of range.
     #[track_caller]
@@ -88,7 +110,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-impl<'a, T> Grid<'a, T> {
+impl<'a, T: Copy> Grid<'a, T> {
     /// # Panics
     /// If there are not as many of them as blocks.
     #[track_caller]
@@ -144,18 +166,12 @@ impl<'a, T> Grid<'a, T> {
 
     /// What the block at a place has.
     #[inline(always)]
-    pub(crate) fn at(&self, place: usize) -> T
-    where
-        T: Copy,
-    {
+    pub(crate) fn at(&self, place: usize) -> T {
         self.of_blocks[place]
     }
 
     /// What the block of an element has.
-    pub(crate) fn of(&self, row: usize, column: usize) -> T
-    where
-        T: Copy,
-    {
+    pub(crate) fn of(&self, row: usize, column: usize) -> T {
         self.at(self.row(row) + column / self.block[1] * self.strides[1])
     }
 }
