@@ -173,6 +173,42 @@ impl fmt::Display for Gemm {
     }
 }
 
+/// Rows and columns of codes for tensor cores are padded, with zeros, to multiples of this.
+pub const PADDING: usize = 16;
+
+/// In which layouts the codes of a matrix are wanted: tensor cores sum over a contiguous dimension. Both are written in one pass over the tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layouts {
+    /// Row by row.
+    Rows,
+    /// The codes of the transposed matrix, row by row.
+    Transposed,
+    /// Both.
+    Both,
+}
+
+impl Layouts {
+    /// `None` where neither is wanted.
+    pub fn of(rows: bool, transposed: bool) -> Option<Self> {
+        match (rows, transposed) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::Rows),
+            (false, true) => Some(Self::Transposed),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether the codes are wanted row by row.
+    pub fn rows(self) -> bool {
+        self != Self::Transposed
+    }
+
+    /// Whether the codes of the transposed matrix are wanted.
+    pub fn transposed(self) -> bool {
+        self != Self::Rows
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,18 +1,19 @@
 //! FP8 numerics that need neither Burn nor a GPU.
 //!
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
-//! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several.
-//! - [`Recipe`], [`AmaxHistory`], [`scale`]: how a scale is derived from an amax.
+//! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several; [`slice::blocks`]: matrices with a scale for each block.
+//! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
 
 pub mod e8m0;
 mod filter;
+#[cfg(feature = "float8")]
+pub mod float8;
 mod format;
 mod gemm;
 mod history;
-mod layout;
 mod recipe;
 pub mod scale;
 pub mod slice;
@@ -21,9 +22,8 @@ pub mod text;
 
 pub use filter::{Filter, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
-pub use gemm::{Gemm, GemmRole, Operand, ProductKind};
+pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
-pub use layout::{Layouts, PADDING};
 pub use recipe::{
     AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
     ScaleRounding, Scaling,

@@ -4,6 +4,7 @@
 //! [`MIN_SCALE`] and [`largest`]; 1 where amax is 0. All in f32. TransformerEngine and torchao store the reciprocal; here a
 //! scale is always the dequantization multiplier, `x ≈ code × scale`.
 
+use crate::format::power_of_two;
 use crate::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
 
 /// The smallest scale: the smallest normal f32, 2^-126. Smaller ones would be flushed to zero on some devices.
@@ -59,11 +60,6 @@ pub fn largest(recipe: Recipe) -> f32 {
 pub fn of_product(lhs: f32, rhs: f32) -> [f32; 2] {
     let product = lhs * rhs;
     if product.is_normal() { [product, 1.0] } else { [lhs, rhs] }
-}
-
-/// `2^exponent` for exponents in -126..=127.
-fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
 /// The smallest power of two that is at least `x`, for `x ≥ 0`; 2^-126 for anything smaller, infinity past 2^127.

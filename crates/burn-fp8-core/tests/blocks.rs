@@ -1,13 +1,15 @@
-//! Block scales and codes are those of torchao, JAX, TransformerEngine and DeepSeek (`golden/mx.json`, `golden/blockwise.json`).
+//! Matrices with a scale for each block: scales and codes are those of torchao, JAX, TransformerEngine and DeepSeek (`golden/mx.json`,
+//! `golden/blockwise.json`), and those of the elements one by one.
 
 mod common;
 
+use burn_fp8_core::Fp8Format::{self, E4M3};
 use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::slice::matmul_block_codes;
-use burn_fp8_core::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
-use common::FORMATS;
-use safetensors::SafeTensors;
-use serde_json::Value;
+use burn_fp8_core::slice::matrix::{self, Axis, Scaled};
+use burn_fp8_core::slice::{Source, matmul_block_codes};
+use burn_fp8_core::{Granularity, Overflow, Recipe, ScaleRounding, e8m0, scale};
+use common::{FORMATS, Golden, Tensors, comparable, name, spread};
+use half::bf16;
 
 const ROUNDINGS: [(&str, ScaleRounding); 4] = [
     ("rceil", ScaleRounding::Rceil),
@@ -16,63 +18,14 @@ const ROUNDINGS: [(&str, ScaleRounding); 4] = [
     ("even", ScaleRounding::Even),
 ];
 
-struct Golden {
-    bytes: Vec<u8>,
-    description: Value,
-}
-
-impl Golden {
-    fn read(name: &str) -> Self {
-        let folder = format!("{}/tests/golden", env!("CARGO_MANIFEST_DIR"));
-        let read = |kind: &str| {
-            std::fs::read(format!("{folder}/{name}.{kind}")).expect("it is in the repository")
-        };
-        let description = serde_json::from_slice(&read("json")).expect("it is JSON");
-        Self { bytes: read("safetensors"), description }
-    }
-
-    fn tensors(&self) -> SafeTensors<'_> {
-        SafeTensors::deserialize(&self.bytes).expect("it is a safetensors file")
-    }
-
-    /// The names of the cases in a list.
-    fn names(&self, list: &str) -> Vec<String> {
-        let cases = self.description[list].as_array().expect("a list of cases");
-        cases.iter().map(|case| case["name"].as_str().expect("a name").to_owned()).collect()
-    }
-}
-
-fn bytes(golden: &SafeTensors<'_>, name: &str) -> Vec<u8> {
-    golden.tensor(name).unwrap_or_else(|_| panic!("{name}")).data().to_vec()
-}
-
-fn floats(golden: &SafeTensors<'_>, name: &str) -> Vec<f32> {
-    bytes(golden, name).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
-}
-
 /// The input of a case, f32 or bf16, and its columns.
-fn input(golden: &SafeTensors<'_>, case: &str) -> (Vec<f32>, usize) {
-    let (name, is_f32) = match golden.tensor(&format!("{case}/x")) {
-        Ok(_) => (format!("{case}/x"), true),
-        Err(_) => (format!("{case}/x_bf16"), false),
-    };
-    let columns = *golden.tensor(&name).expect("an input").shape().last().expect("a matrix");
-    let x = match is_f32 {
-        true => floats(golden, &name),
-        false => {
-            let bits = bytes(golden, &name);
-            let bits = bits.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)));
-            bits.map(|bits| f32::from_bits(bits << 16)).collect()
-        }
-    };
-    (x, columns)
-}
-
-fn format_name(format: Fp8Format) -> &'static str {
-    match format {
-        Fp8Format::E4M3 => "e4m3fn",
-        Fp8Format::E5M2 => "e5m2",
+fn input(golden: &Tensors<'_>, case: &str) -> (Vec<f32>, usize) {
+    let [name, narrow] = [format!("{case}/x"), format!("{case}/x_bf16")];
+    if golden.has(&name) {
+        return (golden.f32s(&name), golden.columns(&name));
     }
+    let bits = golden.u16s(&narrow).into_iter();
+    (bits.map(|bits| bf16::from_bits(bits).to_f32()).collect(), golden.columns(&narrow))
 }
 
 #[test]
@@ -85,9 +38,9 @@ fn mxfp8_is_that_of_torchao_and_jax() {
         let matrix = Blocks { columns, block: [1, 32] };
         let [rows, of_row] = matrix.grid(x.len());
         for format in FORMATS {
-            for (name, rounding) in ROUNDINGS {
-                let at = format!("{case}.{}.{name}", format_name(format));
-                let of = |part: &str| bytes(&golden, &format!("{at}/{part}"));
+            for (rule, rounding) in ROUNDINGS {
+                let at = format!("{case}.{}.{rule}", name(format));
+                let of = |part: &str| golden.u8s(&format!("{at}/{part}"));
                 let (codes, scales) = (of("exact_codes"), of("exact_scales"));
                 let recipe = Recipe::mxfp8().with_granularity(Granularity::Mx(rounding));
                 let mut our_codes = vec![0xAA; x.len()];
@@ -143,12 +96,12 @@ fn blocks_of_128_are_those_of_transformer_engine_and_deepseek() {
             for (rule, power_of_two) in [("divide", false), ("pow2", true)] {
                 let at = format!("{case}.{tile}.{rule}");
                 // The quotient of a tiny amax underflows: there is no such case.
-                if golden.tensor(&format!("{at}/codes")).is_err() {
+                if !golden.has(&format!("{at}/codes")) {
                     assert!(case.ends_with("tiny") && rule == "divide", "{at}");
                     continue;
                 }
-                let codes = bytes(&golden, &format!("{at}/codes"));
-                let scales = floats(&golden, &format!("{at}/scales"));
+                let codes = golden.u8s(&format!("{at}/codes"));
+                let scales = golden.f32s(&format!("{at}/scales"));
                 let recipe = Recipe::blockwise().with_power_of_two(power_of_two);
                 let matrix = Blocks { columns, block };
                 let mut our_codes = vec![0xAA; x.len()];
@@ -204,6 +157,7 @@ fn roundings_are_as_defined() {
                             continue;
                         }
                         let scale = 2f64.powi(byte - 127);
+                        let power = 2f64.powi(emax) * scale;
                         let place = format!("{format} {name} {amax:e}");
                         match rounding {
                             // In f32 the quotient of the next number above max · 2^k is rounded to 2^k only where it is subnormal.
@@ -212,19 +166,15 @@ fn roundings_are_as_defined() {
                                 assert!(exact > max * scale / 2.0 * (1.0 - 1e-6), "{place}");
                             }
                             ScaleRounding::Floor => {
-                                let power = 2f64.powi(emax) * scale;
                                 assert!(power <= exact && exact < 2.0 * power, "{place}");
                             }
                             ScaleRounding::Ceil => {
-                                let power = 2f64.powi(emax) * scale;
                                 assert!(power / 2.0 < exact && exact <= power, "{place}");
                             }
                             ScaleRounding::Even => {
-                                let power = 2f64.powi(emax) * scale;
                                 let half = 2f64.powi(-(bits as i32) - 1);
                                 let below = power * (1.0 - half / 2.0);
-                                let above = power * (2.0 - half);
-                                assert!(below <= exact && exact < above, "{place}");
+                                assert!(below <= exact && exact < power * (2.0 - half), "{place}");
                             }
                         }
                     }
@@ -234,61 +184,165 @@ fn roundings_are_as_defined() {
     }
 }
 
-/// In parallel as one after the other, and for bf16 as for the same numbers in f32.
+/// Values of all magnitudes, with zeros, subnormals, infinities and NaN.
+fn values(count: usize) -> Vec<f32> {
+    let mut x = spread(count, 30);
+    for (index, x) in x.iter_mut().enumerate() {
+        *x = match index % 97 {
+            5 => 0.0,
+            6 => f32::NAN,
+            7 => f32::NEG_INFINITY,
+            8 => f32::from_bits(3),
+            _ => *x,
+        };
+    }
+    x
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| comparable(*x)).collect()
+}
+
+/// Every block shape, of one element up to the matrix: against scalar amaxes, scales and codes, on one thread and on three.
 #[test]
-#[cfg(feature = "rayon")]
-fn large_matrices_are_quantized_block_by_block() {
-    let mut state = 7u32;
-    let x: Vec<half::bf16> = (0..700 * 391)
-        .map(|_| {
-            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
-            half::bf16::from_f32(f32::from_bits(
-                (state & 0x80ff_ffff) | (0x3c00_0000 + (state >> 8 & 0x0300_0000)),
-            ))
-        })
-        .collect();
-    let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-    for (recipe, block) in [
-        (Recipe::mxfp8(), [1, 32]),
-        (Recipe::mxfp8(), [32, 1]),
-        (Recipe::blockwise(), [128, 128]),
-        (Recipe::blockwise().with_power_of_two(false), [128, 1]),
-    ] {
-        let matrix = Blocks { columns: 391, block };
-        let [rows, columns] = matrix.grid(x.len());
-        let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0; rows * columns]);
-        blocks::encode(&x, matrix, Fp8Format::E4M3, recipe, &mut codes, &mut scales);
-        for (index, code) in codes.iter().enumerate() {
-            let [row, column] = [index / 391, index % 391];
-            let at = row / block[0] * columns + column / block[1];
-            let quotient = wide[index] / scales[at];
-            let overflow = burn_fp8_core::Overflow::SaturateFinite;
-            assert_eq!(*code, Fp8Format::E4M3.encode(quotient, overflow), "[{row}, {column}]");
-        }
-        // Every block reaches the upper half of the format: its scale is no larger than it has to be.
-        for (at, scale) in scales.iter().enumerate().step_by(97) {
-            let is_in_block =
-                |index: usize| index / 391 / block[0] * columns + index % 391 / block[1] == at;
-            let of_block = wide.iter().enumerate().filter(|(index, _)| is_in_block(*index));
-            let ratio = of_block.fold(0f32, |amax, (_, x)| amax.max(x.abs())) / scale;
-            assert!((224.0..=448.001).contains(&ratio), "block {at}: {ratio}");
+fn each_block_is_quantized_with_its_scale() {
+    let pools = [1, 3].map(|threads| {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool of threads")
+    });
+    let recipes = [
+        Recipe::current(),
+        Recipe::mxfp8(),
+        Recipe::blockwise(),
+        Recipe::blockwise().with_power_of_two(false),
+    ];
+    for [rows, columns] in [[1, 1], [1, 37], [37, 1], [7, 13], [300, 517], [700, 391]] {
+        let x = values(rows * columns);
+        let narrow: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+        for (which, block) in [
+            [1, columns],
+            [rows, 1],
+            [rows, columns],
+            [1, 1],
+            [1, 32],
+            [32, 1],
+            [128, 128],
+            [128, 1],
+            [48, 40],
+            [usize::MAX, usize::MAX],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let blocks = Blocks { columns, block };
+            for (recipe, format) in recipes.into_iter().zip(FORMATS.into_iter().cycle().skip(which))
+            {
+                // Small matrices are quantized on the thread that asks.
+                let is_large = x.len() > 1 << 16;
+                for pool in &pools[..1 + usize::from(is_large)] {
+                    pool.install(|| match which % 2 {
+                        0 => check_blocks(&x, blocks, format, recipe),
+                        _ => check_blocks(&narrow, blocks, format, recipe),
+                    });
+                }
+            }
         }
     }
+}
+
+fn check_blocks<S: Source>(x: &[S], matrix: Blocks, format: Fp8Format, recipe: Recipe) {
+    let Blocks { columns, block } = matrix;
+    let what = format!("{}×{columns} {block:?} {format} {recipe}", x.len() / columns);
+    let [down, across] = matrix.grid(x.len());
+    let block_of = |index| index / columns / block[0] * across + index % columns / block[1];
+    let places: Vec<usize> = (0..x.len()).map(block_of).collect();
+    let at = |index: usize| places[index];
+    let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+    let mut largest = vec![0f32; down * across];
+    for (index, x) in wide.iter().enumerate().filter(|(_, x)| x.is_finite()) {
+        largest[at(index)] = largest[at(index)].max(x.abs());
+    }
+    let mut amaxes = vec![f32::NAN; down * across];
+    blocks::amax(x, matrix, &mut amaxes);
+    assert_eq!(amaxes, largest, "{what}");
+
+    let overflow = Overflow::SaturateFinite;
+    let expect = |scales: &[f32]| -> Vec<u8> {
+        let code = |(index, x): (usize, &f32)| format.encode(*x / scales[at(index)], overflow);
+        wide.iter().enumerate().map(code).collect()
+    };
+    let of_blocks: Vec<f32> =
+        largest.iter().map(|amax| scale::of_block(*amax, format, recipe)).collect();
+    let expected = expect(&of_blocks);
+    let (mut codes, mut scales) = (vec![0xAA; x.len()], vec![f32::NAN; down * across]);
+    blocks::encode(x, matrix, format, recipe, &mut codes, &mut scales);
+    assert_eq!(scales, of_blocks, "{what}");
+    assert!(codes == expected, "{what}");
+    let (mut values, mut again) = (vec![0.5; x.len()], vec![f32::NAN; down * across]);
+    blocks::quantize_dequantize(x, matrix, format, recipe, &mut values, &mut again);
+    let mut decoded = vec![0.5; x.len()];
+    blocks::decode(&codes, matrix, &scales, format, &mut decoded);
+    let times = |(index, code): (usize, &u8)| format.decode(*code) * scales[at(index)];
+    let expected = bits(&expected.iter().enumerate().map(times).collect::<Vec<_>>());
+    assert!(again == scales && bits(&values) == expected && bits(&decoded) == expected, "{what}");
+
+    let given: Vec<f32> = largest.iter().map(|amax| amax / 448.0 * 1.3 + 1e-30).collect();
+    let expected = expect(&given);
+    blocks::encode_with(x, matrix, &given, format, overflow, &mut codes);
+    blocks::round_with(x, matrix, &given, format, overflow, &mut values);
+    assert!(codes == expected, "{what} given");
+    let rounded: Vec<f32> = expected.iter().map(|code| format.decode(*code)).collect();
+    assert_eq!(bits(&values), bits(&rounded), "{what} given");
+    // Rows and columns under their other name.
+    let axis = match block {
+        [1, width] if width == columns => Axis::Rows,
+        [height, 1] if height * columns == x.len() => Axis::Columns,
+        _ => return,
+    };
+    let matrix = Scaled { columns, axis };
+    matrix::amax(x, matrix, &mut amaxes);
+    matrix::encode(x, matrix, &given, format, overflow, &mut codes);
+    matrix::round(x, matrix, &given, format, overflow, &mut values);
+    assert!(amaxes == largest && codes == expected, "{what} {axis:?}");
+    assert_eq!(bits(&values), bits(&rounded), "{what} {axis:?}");
+}
+
+#[test]
+fn results_are_multiplied_by_the_scales_of_row_and_column() {
+    let rows = [2.0, 1e30, 1e-30, 0.5];
+    let columns = [3.0, 1e20, 1e-20];
+    let mut y = [1e-5f32; 12];
+    matrix::scale_in_place(&mut y, &rows, &columns);
+    for (index, y) in y.iter().enumerate() {
+        let [first, second] = scale::of_product(rows[index / 3], columns[index % 3]);
+        assert_eq!(y.to_bits(), (1e-5 * first * second).to_bits(), "[{index}]");
+    }
+    matrix::scale_in_place(&mut [], &[], &columns);
+    matrix::scale_in_place(&mut [], &rows, &[]);
+}
+
+#[test]
+fn columns_have_scales_where_there_are_no_rows() {
+    let matrix = Scaled { columns: 3, axis: Axis::Columns };
+    let mut amax = [7.0; 3];
+    matrix::amax::<f32>(&[], matrix, &mut amax);
+    assert_eq!(amax, [0.0; 3]);
+    matrix::encode::<f32>(&[], matrix, &[1.0; 3], E4M3, Overflow::SaturateFinite, &mut []);
+    matrix::round::<f32>(&[], matrix, &[1.0; 3], E4M3, Overflow::SaturateFinite, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "7 elements are no whole rows of 3")]
+fn rows_must_be_whole() {
+    blocks::amax(&[0f32; 7], Blocks { columns: 3, block: [1, 3] }, &mut [0.0; 2]);
 }
 
 /// Against f64, for all places of the ends of blocks, rows and columns.
 #[test]
 fn codes_in_blocks_are_multiplied_as_they_are_decoded() {
-    let mut state = 3u32;
-    let mut random = || {
-        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
     for [m, k, n] in
         [[1, 1, 1], [1, 300, 70], [5, 129, 200], [3, 64, 129], [7, 31, 64], [2, 1000, 700]]
     {
-        let w: Vec<f32> = (0..k * n).map(|at| random() * (1 << (at / 97 % 20)) as f32).collect();
-        let x: Vec<f32> = (0..m * k).map(|_| random()).collect();
+        let (x, w) = (spread(m * k, 4), spread(k * n, 10));
         for (recipe, block) in [
             (Recipe::mxfp8(), [32, 1]),
             (Recipe::blockwise().with_power_of_two(false), [128, 128]),

@@ -3,85 +3,57 @@
 mod common;
 
 use burn_fp8_core::{Fp8Format, Overflow, slice};
-use common::FORMATS;
+use common::{FORMATS, Golden, Tensors, name};
 use half::{bf16, f16};
-use safetensors::SafeTensors;
 
 const MODES: [(&str, Overflow); 2] =
     [("sat", Overflow::Saturate), ("nonsat", Overflow::NonSaturating)];
 
-fn with_golden(check: impl Fn(&SafeTensors<'_>)) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/conversions.safetensors");
-    let bytes = std::fs::read(path).expect("the golden file is in the repository");
-    check(&SafeTensors::deserialize(&bytes).expect("it is a safetensors file"));
-}
-
-fn name(format: Fp8Format) -> &'static str {
-    match format {
-        Fp8Format::E4M3 => "e4m3fn",
-        Fp8Format::E5M2 => "e5m2",
-    }
-}
-
-fn u8s(golden: &SafeTensors<'_>, name: &str) -> Vec<u8> {
-    golden.tensor(name).expect(name).data().to_vec()
-}
-
-fn u16s(golden: &SafeTensors<'_>, name: &str) -> Vec<u16> {
-    let data = golden.tensor(name).expect(name);
-    data.data().as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
-}
-
-fn u32s(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
-    let data = golden.tensor(name).expect(name);
-    data.data().as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
-}
-
 #[test]
 fn every_code_decodes_as_in_ml_dtypes() {
-    with_golden(|golden| {
-        for format in FORMATS {
-            let expected = u32s(golden, &format!("decode/{}/f32_bits", name(format)));
-            let codes: Vec<u8> = (0..=255).collect();
-            let mut values = vec![0.0; 256];
-            slice::decode(&codes, 1.0, format, &mut values);
-            for code in codes {
-                let at = usize::from(code);
-                assert_eq!(format.decode(code).to_bits(), expected[at], "{format} {code:#04x}");
-                assert_eq!(values[at].to_bits(), expected[at], "{format} {code:#04x} in a slice");
-                let value = f32::from_bits(expected[at]);
-                assert_eq!(format.is_nan(code), value.is_nan(), "{format} {code:#04x}");
-                assert_eq!(format.is_infinite(code), value.is_infinite(), "{format} {code:#04x}");
-            }
+    let file = Golden::read("conversions");
+    let golden = file.tensors();
+    for format in FORMATS {
+        let expected = golden.u32s(&format!("decode/{}/f32_bits", name(format)));
+        let codes: Vec<u8> = (0..=255).collect();
+        let mut values = vec![0.0; 256];
+        slice::decode(&codes, 1.0, format, &mut values);
+        for code in codes {
+            let at = usize::from(code);
+            assert_eq!(format.decode(code).to_bits(), expected[at], "{format} {code:#04x}");
+            assert_eq!(values[at].to_bits(), expected[at], "{format} {code:#04x} in a slice");
+            let value = f32::from_bits(expected[at]);
+            assert_eq!(format.is_nan(code), value.is_nan(), "{format} {code:#04x}");
+            assert_eq!(format.is_infinite(code), value.is_infinite(), "{format} {code:#04x}");
         }
-    });
+    }
 }
 
 #[test]
 fn decoded_codes_fit_bf16_and_f16() {
-    with_golden(|golden| {
-        for format in FORMATS {
-            let bf16s = u16s(golden, &format!("decode/{}/bf16_bits", name(format)));
-            let f16s = u16s(golden, &format!("decode/{}/f16_bits", name(format)));
-            for code in 0..=255u8 {
-                let value = format.decode(code);
-                assert_eq!(bf16::from_f32(value).to_bits(), bf16s[usize::from(code)]);
-                assert_eq!(f16::from_f32(value).to_bits(), f16s[usize::from(code)]);
-            }
+    let file = Golden::read("conversions");
+    let golden = file.tensors();
+    for format in FORMATS {
+        let bf16s = golden.u16s(&format!("decode/{}/bf16_bits", name(format)));
+        let f16s = golden.u16s(&format!("decode/{}/f16_bits", name(format)));
+        for code in 0..=255u8 {
+            let value = format.decode(code);
+            assert_eq!(bf16::from_f32(value).to_bits(), bf16s[usize::from(code)]);
+            assert_eq!(f16::from_f32(value).to_bits(), f16s[usize::from(code)]);
         }
-    });
+    }
 }
 
 /// Checks scalar and slice encoding of all `x` against the codes named `source`.
 fn check_codes<S: slice::Source>(
-    golden: &SafeTensors<'_>,
+    golden: &Tensors<'_>,
     source: &str,
     x: &[S],
     scalar: impl Fn(Fp8Format, S, Overflow) -> u8,
 ) {
     for format in FORMATS {
         for (mode, overflow) in MODES {
-            let expected = u8s(golden, &format!("{source}/{}/{mode}", name(format)));
+            let expected = golden.u8s(&format!("{source}/{}/{mode}", name(format)));
             let mut codes = vec![0; x.len()];
             let mut both = (vec![0; x.len()], vec![0.0; x.len()]);
             slice::encode(x, 1.0, format, overflow, &mut codes);
@@ -99,24 +71,24 @@ fn check_codes<S: slice::Source>(
 
 #[test]
 fn f32_codes_are_those_of_ml_dtypes() {
-    with_golden(|golden| {
-        let x: Vec<f32> = u32s(golden, "f32/bits").into_iter().map(f32::from_bits).collect();
-        check_codes(golden, "f32", &x, Fp8Format::encode);
-    });
+    let file = Golden::read("conversions");
+    let golden = file.tensors();
+    let x: Vec<f32> = golden.f32s("f32/bits");
+    check_codes(&golden, "f32", &x, Fp8Format::encode);
 }
 
 #[test]
 fn codes_of_every_bf16_are_those_of_ml_dtypes() {
-    with_golden(|golden| {
-        let x: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
-        check_codes(golden, "bf16", &x, Fp8Format::encode_bf16);
-    });
+    let file = Golden::read("conversions");
+    let golden = file.tensors();
+    let x: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    check_codes(&golden, "bf16", &x, Fp8Format::encode_bf16);
 }
 
 #[test]
 fn codes_of_every_f16_are_those_of_ml_dtypes() {
-    with_golden(|golden| {
-        let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
-        check_codes(golden, "f16", &x, Fp8Format::encode_f16);
-    });
+    let file = Golden::read("conversions");
+    let golden = file.tensors();
+    let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    check_codes(&golden, "f16", &x, Fp8Format::encode_f16);
 }

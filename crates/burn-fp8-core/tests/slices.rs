@@ -93,44 +93,25 @@ fn threads_do_not_change_a_bit() {
         }
         for (format, overflow) in FORMATS.into_iter().zip(OVERFLOWS) {
             let scale = 0.013;
-            let run = |threads: bool| {
-                let (mut codes, mut values, mut qdq) =
-                    (vec![0; len], vec![0.0; len], vec![0.0; len]);
-                let (mut codes2, mut values2) = (vec![0; len], vec![0.0; len]);
-                let mut decoded = vec![0.0; len];
-                let mut in_place = x.clone();
-                let mut scaled = x.clone();
-                let amax = if threads {
-                    parallel::encode(&x, scale, format, overflow, &mut codes);
-                    parallel::round(&x, scale, format, overflow, &mut values);
-                    parallel::encode_and_round(
-                        &x,
-                        scale,
-                        format,
-                        overflow,
-                        &mut codes2,
-                        &mut values2,
-                    );
-                    parallel::decode(&codes, scale, format, &mut decoded);
-                    parallel::quantize_dequantize(&x, scale, format, overflow, &mut qdq);
-                    parallel::quantize_dequantize_in_place(&mut in_place, scale, format, overflow);
-                    parallel::scale_in_place(&mut scaled, scale);
-                    parallel::amax(&x)
-                } else {
-                    slice::encode(&x, scale, format, overflow, &mut codes);
-                    slice::round(&x, scale, format, overflow, &mut values);
-                    slice::encode_and_round(&x, scale, format, overflow, &mut codes2, &mut values2);
-                    slice::decode(&codes, scale, format, &mut decoded);
-                    slice::quantize_dequantize(&x, scale, format, overflow, &mut qdq);
-                    slice::quantize_dequantize_in_place(&mut in_place, scale, format, overflow);
-                    slice::scale_in_place(&mut scaled, scale);
-                    slice::amax(&x)
-                };
-                let floats = [values, values2, decoded, qdq, in_place, scaled].concat();
-                let bits: Vec<u32> = floats.into_iter().map(f32::to_bits).collect();
-                (codes, codes2, bits, amax)
-            };
-            assert!(run(false) == pool.install(|| run(true)), "{len} elements, {format}");
+            macro_rules! results {
+                ($module:ident) => {{
+                    let (mut codes, mut both) = (vec![0; len], vec![0; len]);
+                    let mut floats = [(); 6].map(|()| x.clone());
+                    let [values, of_both, decoded, qdq, in_place, scaled] = &mut floats;
+                    $module::encode(&x, scale, format, overflow, &mut codes);
+                    $module::round(&x, scale, format, overflow, values);
+                    $module::encode_and_round(&x, scale, format, overflow, &mut both, of_both);
+                    $module::decode(&codes, scale, format, decoded);
+                    $module::quantize_dequantize(&x, scale, format, overflow, qdq);
+                    $module::quantize_dequantize_in_place(in_place, scale, format, overflow);
+                    $module::scale_in_place(scaled, scale);
+                    let bits = floats
+                        .map(|floats| floats.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+                    (codes, both, bits, $module::amax(&x))
+                }};
+            }
+            let alone = results!(slice);
+            assert!(alone == pool.install(|| results!(parallel)), "{len} elements, {format}");
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Matrices, row by row in memory, with a scale for each block.
+//! Matrices, row by row in memory, with a scale for each block: a tensor, a row, a column, or part of them.
 //!
-//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`](crate::scale::of_block). With the feature `rayon` the functions here run on rayon's
-//! current pool; results do not depend on the number of threads.
+//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`](crate::scale::of_block); or it is given. With the feature `rayon`
+//! the functions here run on rayon's current pool; results do not depend on the number of threads.
 
-use super::block_pass::Band;
-use super::pass::{self, Code, Dequantized, Form};
+use super::band::{self, Bands, Scales, Shape};
+use super::pass::{self, Code, Dequantized, Form, Value};
 use super::{Source, same_length};
-use crate::{Fp8Format, Overflow, Recipe};
+use crate::{Fp8Format, Overflow, Recipe, scale};
 
-/// Elements per task: as in [`parallel`](super::parallel).
-const TASK: usize = 1 << 16;
+/// Elements per task: some ten microseconds of work, a hundred times what rayon spends on a task.
+pub(super) const TASK: usize = 1 << 16;
 
 /// A matrix without its elements, and its blocks. Those at the end of a row or column are cut off by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// How many columns the matrix has. Not 0.
     pub columns: usize,
-    /// The rows and the columns of a block. Not 0.
+    /// The rows and the columns of a block. Not 0. `[1, columns]` is a row, `[rows, 1]` a column.
     pub block: [usize; 2],
 }
 
@@ -36,16 +36,50 @@ impl Blocks {
 
     fn check(self, elements: usize, result: usize, scales: usize) {
         same_length(("the matrix", elements), ("the result", result));
+        self.check_grid(elements, scales);
+    }
+
+    fn check_grid(self, elements: usize, scales: usize) {
         let [rows, columns] = self.grid(elements);
         same_length(("scales", scales), ("the grid", rows * columns));
     }
 
-    /// The scale of each column, from those of its blocks.
-    fn expand(self, scales: &[f32], of_columns: &mut [f32]) {
-        for (columns, scale) in of_columns.chunks_mut(self.block[1]).zip(scales) {
-            columns.fill(*scale);
-        }
+    /// Bands of rows that share scales.
+    fn bands(self, elements: usize) -> Shape {
+        let Self { columns, block: [height, width] } = self;
+        let elements = height.min(elements / columns).max(1) * columns;
+        Shape { elements, columns, width, blocks: columns.div_ceil(width) }
     }
+
+    /// The elements of parts of a band for several tasks, if bands are too high to be one each.
+    fn parts(self, elements: usize) -> Option<usize> {
+        let band = self.bands(elements).elements;
+        let is_split = band > TASK && elements.div_ceil(band) < threads();
+        is_split.then_some(TASK.div_ceil(self.columns) * self.columns)
+    }
+}
+
+/// Threads that may take tasks.
+fn threads() -> usize {
+    #[cfg(feature = "rayon")]
+    return rayon::current_num_threads();
+    #[cfg(not(feature = "rayon"))]
+    1
+}
+
+/// The largest finite magnitude of each block, a grid row by row; 0 where there is none.
+///
+/// # Panics
+/// If `x` is no whole number of rows, or there are not as many magnitudes as blocks.
+pub fn amax<S: Source>(x: &[S], blocks: Blocks, amax: &mut [f32]) {
+    blocks.check_grid(x.len(), amax.len());
+    let (shape, parts) = (blocks.bands(x.len()), blocks.parts(x.len()));
+    let tasks = TASK.div_ceil(shape.elements);
+    let [of_x, of_grid] = [tasks * shape.elements, tasks * shape.blocks];
+    for_each_chunk(x, amax, [of_x, of_grid], |x, amax| match parts {
+        Some(part) => amax_of_parts(x, shape, part, amax),
+        None => band::amax(x, shape, amax),
+    });
 }
 
 /// The codes of `x` divided by the scales of its blocks, and these, a grid row by row. Finite elements saturate, infinite ones stay visible:
@@ -61,7 +95,7 @@ pub fn encode<S: Source>(
     codes: &mut [u8],
     scales: &mut [f32],
 ) {
-    quantize(x, blocks, (format, recipe), Code, codes, scales);
+    quantize(x, blocks, format, recipe, Code, codes, scales);
 }
 
 /// The same without the codes: the numbers that they stand for, times their scales.
@@ -76,7 +110,37 @@ pub fn quantize_dequantize<S: Source>(
     values: &mut [f32],
     scales: &mut [f32],
 ) {
-    quantize(x, blocks, (format, recipe), Dequantized, values, scales);
+    quantize(x, blocks, format, recipe, Dequantized, values, scales);
+}
+
+/// The codes of `x` divided by the scales that its blocks are given.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_with<S: Source>(
+    x: &[S],
+    blocks: Blocks,
+    scales: &[f32],
+    format: Fp8Format,
+    overflow: Overflow,
+    codes: &mut [u8],
+) {
+    quantize_with(x, blocks, scales, (format, overflow), Code, codes);
+}
+
+/// The numbers that the codes of [`encode_with`] stand for, not multiplied by the scales: the operands of an emulated product.
+///
+/// # Panics
+/// As [`encode`].
+pub fn round_with<S: Source>(
+    x: &[S],
+    blocks: Blocks,
+    scales: &[f32],
+    format: Fp8Format,
+    overflow: Overflow,
+    values: &mut [f32],
+) {
+    quantize_with(x, blocks, scales, (format, overflow), Value, values);
 }
 
 /// The numbers that codes stand for, times the scales of their blocks, rounded once to f32.
@@ -84,56 +148,131 @@ pub fn quantize_dequantize<S: Source>(
 /// # Panics
 /// As [`encode`].
 pub fn decode(codes: &[u8], blocks: Blocks, scales: &[f32], format: Fp8Format, values: &mut [f32]) {
-    blocks.check(codes.len(), values.len(), scales.len());
-    // A slice of its own for each task: only the grid is written elsewhere.
-    let mut grid = scales.to_vec();
-    for_each_band(codes, blocks, values, &mut grid, |codes, scales, values| {
-        let mut of_columns = vec![0.0; blocks.columns];
-        blocks.expand(scales, &mut of_columns);
-        super::decode(codes, 1.0, format, values);
-        for row in values.chunks_exact_mut(blocks.columns) {
-            row.iter_mut().zip(&of_columns).for_each(|(value, scale)| *value *= scale);
+    for_each_part(codes, blocks, scales, values, |codes, shape, scales, values| {
+        let mut of_columns = vec![0.0; shape.columns];
+        let bands = codes.chunks(shape.elements).zip(values.chunks_mut(shape.elements));
+        for ((codes, values), scales) in bands.zip(scales.chunks(shape.blocks)) {
+            band::spread(scales, shape.width, |scale| scale, &mut of_columns);
+            super::decode(codes, 1.0, format, values);
+            for row in values.chunks_exact_mut(shape.columns) {
+                row.iter_mut().zip(&of_columns).for_each(|(value, scale)| *value *= scale);
+            }
         }
     });
 }
 
+/// Scales of each band are found and used while it is in the cache, where bands are not too high for that.
 fn quantize<S: Source, T: Send, F: Form<T> + Sync>(
     x: &[S],
     blocks: Blocks,
-    (format, recipe): (Fp8Format, Recipe),
+    format: Fp8Format,
+    recipe: Recipe,
     form: F,
     y: &mut [T],
     scales: &mut [f32],
 ) {
     blocks.check(x.len(), y.len(), scales.len());
-    for_each_band(x, blocks, y, scales, |x, scales, y| {
-        let (columns, width) = (blocks.columns, blocks.block[1]);
-        let band = Band { x, columns, width, recipe, form, y, scales };
-        pass::run(band, format, Overflow::SaturateFinite);
+    let overflow = Overflow::SaturateFinite;
+    if blocks.parts(x.len()).is_some() {
+        amax(x, blocks, scales);
+        scale::of_blocks(scales, format, recipe);
+        return quantize_with(x, blocks, scales, (format, overflow), form, y);
+    }
+    for_each_task(x, blocks, scales, y, |x, shape, scales, y| {
+        let scales = Scales::Current(recipe, scales);
+        pass::run(Bands { x, shape, scales, form, y }, format, overflow);
     });
 }
 
-/// Runs `f` for each band of rows that share scales: its part of the matrix, of the grid and of the result.
-fn for_each_band<S: Sync, T: Send>(
+fn quantize_with<S: Source, T: Send, F: Form<T> + Sync>(
     x: &[S],
     blocks: Blocks,
+    scales: &[f32],
+    (format, overflow): (Fp8Format, Overflow),
+    form: F,
     y: &mut [T],
-    scales: &mut [f32],
-    f: impl Fn(&[S], &mut [f32], &mut [T]) + Sync,
 ) {
-    let band = blocks.block[0].min(x.len() / blocks.columns).max(1) * blocks.columns;
-    let of_grid = blocks.columns.div_ceil(blocks.block[1]);
-    let run = |(x, (scales, y)): (&[S], (&mut [f32], &mut [T]))| {
-        let parts = scales.chunks_mut(of_grid).zip(y.chunks_mut(band));
-        x.chunks(band).zip(parts).for_each(|(x, (scales, y))| f(x, scales, y));
+    for_each_part(x, blocks, scales, y, |x, shape, scales, y| {
+        let scales = Scales::Given(scales);
+        pass::run(Bands { x, shape, scales, form, y }, format, overflow);
+    });
+}
+
+/// The amax of each block of a band, from parts of it.
+fn amax_of_parts<S: Source>(x: &[S], shape: Shape, part: usize, amax: &mut [f32]) {
+    let of_part = |x: &[S]| {
+        let mut amax = vec![0f32; shape.blocks];
+        band::amax(x, shape, &mut amax);
+        amax
     };
+    let union = |mut left: Vec<f32>, right: Vec<f32>| {
+        left.iter_mut().zip(right).for_each(|(left, right)| *left = left.max(right));
+        left
+    };
+    let none = || vec![0f32; shape.blocks];
     #[cfg(feature = "rayon")]
-    if x.len() > TASK && rayon::current_num_threads() > 1 {
+    let largest = {
         use rayon::prelude::*;
-        let bands = TASK.div_ceil(band);
-        let parts = scales.par_chunks_mut(of_grid * bands).zip(y.par_chunks_mut(band * bands));
-        return x.par_chunks(band * bands).zip(parts).for_each(run);
+        let part = part.max(x.len().div_ceil(4 * threads())).next_multiple_of(shape.columns);
+        x.par_chunks(part).map(of_part).reduce(none, union)
+    };
+    #[cfg(not(feature = "rayon"))]
+    let largest = x.chunks(part).map(of_part).fold(none(), union);
+    amax.copy_from_slice(&largest);
+}
+
+/// Runs `f` for tasks of some bands of rows that share scales: their part of the matrix, of the grid and of the result.
+fn for_each_task<S: Sync, T: Send>(
+    x: &[S],
+    blocks: Blocks,
+    scales: &mut [f32],
+    y: &mut [T],
+    f: impl Fn(&[S], Shape, &mut [f32], &mut [T]) + Sync,
+) {
+    let shape = blocks.bands(x.len());
+    #[cfg(feature = "rayon")]
+    if x.len() > TASK && threads() > 1 {
+        use rayon::prelude::*;
+        let bands = TASK.div_ceil(shape.elements);
+        let [of_x, of_grid] = [bands * shape.elements, bands * shape.blocks];
+        let parts = scales.par_chunks_mut(of_grid).zip(y.par_chunks_mut(of_x));
+        return x.par_chunks(of_x).zip(parts).for_each(|(x, (scales, y))| f(x, shape, scales, y));
     }
-    let _ = TASK;
-    run((x, (scales, y)));
+    if !x.is_empty() {
+        f(x, shape, scales, y);
+    }
+}
+
+/// The same with scales that are given, and for parts of a band where bands are high.
+fn for_each_part<S: Sync, T: Send>(
+    x: &[S],
+    blocks: Blocks,
+    scales: &[f32],
+    y: &mut [T],
+    f: impl Fn(&[S], Shape, &[f32], &mut [T]) + Sync,
+) {
+    blocks.check(x.len(), y.len(), scales.len());
+    let part = blocks.parts(x.len());
+    // A slice of its own for each task: only scales that are found are written.
+    let mut grid = scales.to_vec();
+    for_each_task(x, blocks, &mut grid, y, |x, shape, scales, y| match part {
+        None => f(x, shape, scales, y),
+        // Each band is a task of its own.
+        Some(part) => for_each_chunk(x, y, [part; 2], |x, y| f(x, shape, scales, y)),
+    });
+}
+
+/// Runs `f` for corresponding chunks, of these lengths, of two slices.
+pub(super) fn for_each_chunk<S: Sync, T: Send>(
+    x: &[S],
+    y: &mut [T],
+    [of_x, of_y]: [usize; 2],
+    f: impl Fn(&[S], &mut [T]) + Sync,
+) {
+    #[cfg(feature = "rayon")]
+    if x.len() > of_x && threads() > 1 {
+        use rayon::prelude::*;
+        return x.par_chunks(of_x).zip(y.par_chunks_mut(of_y)).for_each(|(x, y)| f(x, y));
+    }
+    x.chunks(of_x).zip(y.chunks_mut(of_y)).for_each(|(x, y)| f(x, y));
 }

@@ -9,9 +9,7 @@
 //!
 //! Every function panics, naming both lengths, where its slices differ in length.
 
-mod amax;
-mod block_pass;
-mod block_product;
+mod band;
 pub mod blocks;
 mod element;
 pub mod matrix;
@@ -22,9 +20,9 @@ mod product;
 mod source;
 mod widen;
 
-pub use amax::Amax;
-pub use block_product::matmul_block_codes;
+pub use pass::Amax;
 use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
+pub use product::{matmul_block_codes, matmul_codes};
 pub use source::Source;
 
 use crate::{Fp8Format, Overflow};
@@ -148,43 +146,6 @@ pub fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
 /// Multiplies every element by `factor`: the epilogue of an emulated product.
 pub fn scale_in_place(x: &mut [f32], factor: f32) {
     pass::scale_in_place(x, factor);
-}
-
-/// The product of `x` `[M, K]` and the numbers that `codes` `[K, N]` stand for: `y` `[M, N]`, in f32, all row by row.
-///
-/// Codes are decoded in registers or in the first-level cache while they are multiplied: one row takes little longer than
-/// reading the codes, a quarter of the bytes of f32. Sums are taken in an order that depends on M and on the vector instructions,
-/// not on the values nor on the number of threads.
-///
-/// f32 subnormals occur on the way where codes are subnormal: no matter on AMD and ARM, slow on Intel if there are many.
-///
-/// # Panics
-/// If a slice has not the length that `[M, K, N]` give it.
-pub fn matmul_codes(
-    x: &[f32],
-    codes: &[u8],
-    [m, k, n]: [usize; 3],
-    format: Fp8Format,
-    y: &mut [f32],
-) {
-    check_product(x, codes, [m, k, n], y);
-    y.fill(0.0);
-    if m * k * n > 0 {
-        let matrix = product::Matrix { codes, columns: n, first: 0, width: n, format };
-        product::run(product::Product { x, depth: k, matrix, y });
-    }
-}
-
-#[track_caller]
-fn check_product(x: &[f32], codes: &[u8], [m, k, n]: [usize; 3], y: &[f32]) {
-    for (name, len, [rows, columns]) in
-        [("x", x.len(), [m, k]), ("codes", codes.len(), [k, n]), ("y", y.len(), [m, n])]
-    {
-        assert!(
-            rows.checked_mul(columns) == Some(len),
-            "{name} has {len} elements and {rows} rows of {columns}; they must fit"
-        );
-    }
 }
 
 #[track_caller]

@@ -5,15 +5,9 @@
 
 use rayon::prelude::*;
 
-use super::product::{self, Matrix, Product};
-use super::{Amax, Source, same_length};
+use super::blocks::TASK;
+use super::{Amax, Source, product, same_length};
 use crate::{Fp8Format, Overflow};
-
-/// Elements per task: some ten microseconds of work, a hundred times what rayon spends on a task.
-const TASK: usize = 1 << 16;
-
-/// Multiplications that are worth waking other threads for.
-const PRODUCT: usize = 1 << 20;
 
 /// Whether there are enough elements for two tasks, and threads to take them.
 fn worthwhile(elements: usize) -> bool {
@@ -39,8 +33,7 @@ pub fn encode<S: Source>(
     overflow: Overflow,
     codes: &mut [u8],
 ) {
-    same_length(("x", x.len()), ("codes", codes.len()));
-    pairs(x, codes, |x, codes| super::encode(x, scale, format, overflow, codes));
+    pairs(("x", x), ("codes", codes), |x, codes| super::encode(x, scale, format, overflow, codes));
 }
 
 /// [`slice::encode_with_amax`](super::encode_with_amax), in parallel.
@@ -69,8 +62,7 @@ pub fn encode_with_amax<S: Source>(
 /// # Panics
 /// If `codes` and `x` differ in length.
 pub fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
-    same_length(("codes", codes.len()), ("x", x.len()));
-    pairs(codes, x, |codes, x| super::decode(codes, scale, format, x));
+    pairs(("codes", codes), ("x", x), |codes, x| super::decode(codes, scale, format, x));
 }
 
 /// [`slice::round`](super::round), in parallel.
@@ -84,8 +76,9 @@ pub fn round<S: Source>(
     overflow: Overflow,
     values: &mut [f32],
 ) {
-    same_length(("x", x.len()), ("values", values.len()));
-    pairs(x, values, |x, values| super::round(x, scale, format, overflow, values));
+    pairs(("x", x), ("values", values), |x, values| {
+        super::round(x, scale, format, overflow, values)
+    });
 }
 
 /// [`slice::encode_and_round`](super::encode_and_round), in parallel.
@@ -122,8 +115,7 @@ pub fn quantize_dequantize(
     overflow: Overflow,
     y: &mut [f32],
 ) {
-    same_length(("x", x.len()), ("y", y.len()));
-    pairs(x, y, |x, y| super::quantize_dequantize(x, scale, format, overflow, y));
+    pairs(("x", x), ("y", y), |x, y| super::quantize_dequantize(x, scale, format, overflow, y));
 }
 
 /// [`slice::quantize_dequantize_in_place`](super::quantize_dequantize_in_place), in parallel.
@@ -141,8 +133,7 @@ pub fn quantize_dequantize_in_place(
 /// # Panics
 /// If `x` and `y` differ in length.
 pub fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
-    same_length(("x", x.len()), ("y", y.len()));
-    pairs(x, y, |x, y| super::scale(x, factor, y));
+    pairs(("x", x), ("y", y), |x, y| super::scale(x, factor, y));
 }
 
 /// [`slice::scale_in_place`](super::scale_in_place), in parallel.
@@ -154,39 +145,17 @@ pub fn scale_in_place(x: &mut [f32], factor: f32) {
 ///
 /// # Panics
 /// If a slice has not the length that `[M, K, N]` give it.
-pub fn matmul_codes(
-    x: &[f32],
-    codes: &[u8],
-    [m, k, n]: [usize; 3],
-    format: Fp8Format,
-    y: &mut [f32],
-) {
-    super::check_product(x, codes, [m, k, n], y);
-    // Whole cache lines of codes.
-    let columns = n.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
-    if columns >= n || m.saturating_mul(codes.len()) < PRODUCT {
-        return super::matmul_codes(x, codes, [m, k, n], format, y);
-    }
-    let pieces: Vec<_> = (0..n)
-        .into_par_iter()
-        .step_by(columns)
-        .map(|first| {
-            let width = columns.min(n - first);
-            let mut y = vec![0.0; m * width];
-            let matrix = Matrix { codes, columns: n, first, width, format };
-            product::run(Product { x, depth: k, matrix, y: &mut y });
-            (first, width, y)
-        })
-        .collect();
-    for (first, width, piece) in pieces {
-        for (piece, y) in piece.chunks(width).zip(y.chunks_mut(n)) {
-            y[first..first + width].copy_from_slice(piece);
-        }
-    }
+pub fn matmul_codes(x: &[f32], codes: &[u8], shape: [usize; 3], format: Fp8Format, y: &mut [f32]) {
+    product::matmul(x, codes, shape, None, format, y, 1 << 20);
 }
 
-/// Runs `work` on corresponding pieces of two slices of the same length.
-fn pairs<S: Sync, T: Send>(x: &[S], y: &mut [T], work: impl Fn(&[S], &mut [T]) + Sync) {
+/// Runs `work` on corresponding pieces of two slices of the same length, which are named.
+fn pairs<S: Sync, T: Send>(
+    (x_name, x): (&str, &[S]),
+    (y_name, y): (&str, &mut [T]),
+    work: impl Fn(&[S], &mut [T]) + Sync,
+) {
+    same_length((x_name, x.len()), (y_name, y.len()));
     if worthwhile(x.len()) {
         x.par_chunks(TASK).zip(y.par_chunks_mut(TASK)).for_each(|(x, y)| work(x, y));
     } else {

@@ -2,9 +2,8 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::amax::Amax;
 use super::element::{self, Quantized};
-use super::source::{Source, sealed::Sealed};
+use super::source::Source;
 use super::widen::{Unaided, VECTOR, Widen};
 use crate::{Fp8Format, Overflow, scale};
 
@@ -159,24 +158,6 @@ impl<S: Source> Pass for QuantizeAndMeasure<'_, S> {
     }
 }
 
-/// From one slice to another, with a scale for each element.
-pub(super) struct QuantizeEach<'a, S, T, F> {
-    pub x: &'a [S],
-    pub scales: &'a [f32],
-    pub y: &'a mut [T],
-    pub form: F,
-}
-
-impl<S: Source, T, F: Form<T>> Pass for QuantizeEach<'_, S, T, F> {
-    #[inline(always)]
-    fn run(self, _: impl Widen, format: Fp8Format, overflow: Overflow) {
-        for ((x, scale), y) in self.x.iter().zip(self.scales).zip(self.y) {
-            let quantized = element::quantize(x.to_f32(), *scale, format, overflow);
-            *y = self.form.of(quantized, *scale);
-        }
-    }
-}
-
 /// From one slice to codes and values.
 pub(super) struct QuantizeTwice<'a, S> {
     pub x: &'a [S],
@@ -227,6 +208,37 @@ impl Pass for Decode<'_> {
     }
 }
 
+/// The largest magnitude of a slice, and whether anything in it is not a number of finite size.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Amax {
+    /// The largest `|x|` over finite elements; 0 if there are none.
+    pub value: f32,
+    /// Whether there are infinite or NaN elements.
+    pub non_finite: bool,
+    /// Whether there are NaN elements.
+    pub nan: bool,
+}
+
+impl Amax {
+    /// The amax of two slices taken together.
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            value: self.value.max(other.value),
+            non_finite: self.non_finite | other.non_finite,
+            nan: self.nan | other.nan,
+        }
+    }
+
+    /// The largest magnitude as `max(abs(x))` of JAX and numpy has it: NaN where there is a NaN, else infinity where there is one.
+    pub fn with_non_finite(self) -> f32 {
+        match self {
+            Self { nan: true, .. } => f32::NAN,
+            Self { non_finite: true, .. } => f32::INFINITY,
+            Self { value, .. } => value,
+        }
+    }
+}
+
 /// The largest finite magnitude of a slice.
 pub(super) fn amax<S: Source>(x: &[S]) -> Amax {
     Arch::new().dispatch(FindAmax { x })
@@ -241,17 +253,23 @@ impl<S: Source> WithSimd for FindAmax<'_, S> {
 
     #[inline(always)]
     fn with_simd<A: Simd>(self, _: A) -> Amax {
-        // On bits, whose order is that of the magnitudes: an integer maximum may be reordered, so it vectorizes. Two
-        // instructions per vector keep up with memory; only blocks that hold something else than finite numbers are
-        // looked at again, while they are in the first-level cache.
-        let mut amax = Amax::default();
-        for block in self.x.chunks(BLOCK) {
-            let zero = S::Magnitude::default();
-            let largest = block.iter().map(|x| x.magnitude()).fold(zero, Ord::max);
-            amax = amax.union(of_block(block, largest));
-        }
-        amax
+        measure(self.x)
     }
+}
+
+/// [`amax`], inlined into a function that is compiled for a vector instruction set.
+#[inline(always)]
+pub(super) fn measure<S: Source>(x: &[S]) -> Amax {
+    // On bits, whose order is that of the magnitudes: an integer maximum may be reordered, so it vectorizes. Two
+    // instructions per vector keep up with memory; only blocks that hold something else than finite numbers are
+    // looked at again, while they are in the first-level cache.
+    let mut amax = Amax::default();
+    for block in x.chunks(BLOCK) {
+        let zero = S::Magnitude::default();
+        let largest = block.iter().map(|x| x.magnitude()).fold(zero, Ord::max);
+        amax = amax.union(of_block(block, largest));
+    }
+    amax
 }
 
 /// Elements whose maximum is taken at once: 16 KiB of f32.
@@ -274,93 +292,24 @@ pub(super) fn of_block<S: Source>(block: &[S], largest: S::Magnitude) -> Amax {
     }
 }
 
-/// The largest finite magnitude of each column, or what `amax` held if that is larger. `x`: whole rows.
-pub(super) fn amax_columns<S: Source>(x: &[S], amax: &mut [f32]) {
-    Arch::new().dispatch(ColumnAmax { x, amax });
-}
-
-struct ColumnAmax<'a, S> {
-    x: &'a [S],
-    amax: &'a mut [f32],
-}
-
-impl<S: Source> WithSimd for ColumnAmax<'_, S> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<A: Simd>(self, _: A) {
-        for row in self.x.chunks_exact(self.amax.len()) {
-            for (x, amax) in row.iter().zip(self.amax.iter_mut()) {
-                let bits = x.to_f32().magnitude();
-                let finite = if bits < f32::INFINITE { bits } else { 0 };
-                *amax = f32::from_bits(finite.max(amax.to_bits()));
-            }
-        }
-    }
-}
-
-/// Multiplies each element of a row by the scales of the row and of its column.
-pub(super) fn scale_columns(y: &mut [f32], row: f32, columns: &[f32]) {
-    Arch::new().dispatch(ScaleColumns { y, row, columns });
-}
-
-struct ScaleColumns<'a> {
-    y: &'a mut [f32],
-    row: f32,
-    columns: &'a [f32],
-}
-
-impl WithSimd for ScaleColumns<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (y, column) in self.y.iter_mut().zip(self.columns) {
-            let [first, second] = scale::of_product(self.row, *column);
-            *y = *y * first * second;
-        }
-    }
-}
-
 /// Multiplies a slice by a factor, into another one.
 pub(super) fn scale(x: &[f32], factor: f32, y: &mut [f32]) {
-    Arch::new().dispatch(Scale { x, factor, y });
-}
-
-struct Scale<'a> {
-    x: &'a [f32],
-    factor: f32,
-    y: &'a mut [f32],
-}
-
-impl WithSimd for Scale<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for (x, y) in self.x.iter().zip(self.y) {
-            *y = *x * self.factor;
-        }
-    }
+    Arch::new().dispatch(|| x.iter().zip(y).for_each(|(x, y)| *y = *x * factor));
 }
 
 /// Multiplies a slice by a factor.
 pub(super) fn scale_in_place(x: &mut [f32], factor: f32) {
-    Arch::new().dispatch(ScaleInPlace { x, factor });
+    Arch::new().dispatch(|| x.iter_mut().for_each(|x| *x *= factor));
 }
 
-struct ScaleInPlace<'a> {
-    x: &'a mut [f32],
-    factor: f32,
-}
-
-impl WithSimd for ScaleInPlace<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for x in self.x {
-            *x *= self.factor;
+/// Multiplies each element of a matrix by the scales of its row and of its column.
+pub(super) fn scale_rows_and_columns(y: &mut [f32], rows: &[f32], columns: &[f32]) {
+    Arch::new().dispatch(|| {
+        for (row, y) in rows.iter().zip(y.chunks_exact_mut(columns.len())) {
+            for (y, column) in y.iter_mut().zip(columns) {
+                let [first, second] = scale::of_product(*row, *column);
+                *y = *y * first * second;
+            }
         }
-    }
+    });
 }

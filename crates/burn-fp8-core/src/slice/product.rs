@@ -1,8 +1,9 @@
-//! A product with a matrix of codes, which are decoded while they are multiplied.
+//! Products with a matrix of codes, which are decoded while they are multiplied.
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::element;
+use super::blocks::Blocks;
+use super::{element, same_length};
 use crate::Fp8Format;
 
 /// Rows of codes that are multiplied at a time.
@@ -17,14 +18,141 @@ const COLUMNS: usize = 64;
 /// Rows of `x` for which the codes are decoded once: the second-level cache holds their sums.
 const BATCH: usize = 64;
 
+/// The product of `x` `[M, K]` and the numbers that `codes` `[K, N]` stand for: `y` `[M, N]`, in f32, all row by row.
+///
+/// Codes are decoded in registers or in the first-level cache while they are multiplied: one row takes little longer than
+/// reading the codes, a quarter of the bytes of f32. Sums are taken in an order that depends on M and on the vector instructions,
+/// not on the values nor on the number of threads.
+///
+/// f32 subnormals occur on the way where codes are subnormal: no matter on AMD and ARM, slow on Intel if there are many.
+///
+/// # Panics
+/// If a slice has not the length that `[M, K, N]` give it.
+pub fn matmul_codes(x: &[f32], codes: &[u8], shape: [usize; 3], format: Fp8Format, y: &mut [f32]) {
+    matmul(x, codes, shape, None, format, y, usize::MAX);
+}
+
+/// The product of `x` `[M, K]` and the numbers that `codes` `[K, N]` stand for, times the scales of their blocks: `y` `[M, N]`, in f32, all row by row.
+///
+/// The products of a block are summed first, then multiplied by its scale. With the feature `rayon` it runs on rayon's current pool; results
+/// do not depend on the number of threads.
+///
+/// # Panics
+/// If a slice has not the length that `[M, K, N]` and the blocks give it.
+pub fn matmul_block_codes(
+    x: &[f32],
+    codes: &[u8],
+    shape: [usize; 3],
+    block: [usize; 2],
+    scales: &[f32],
+    format: Fp8Format,
+    y: &mut [f32],
+) {
+    matmul(x, codes, shape, Some((block, scales)), format, y, 1 << 18);
+}
+
+/// Both, in strips of columns on several threads where there are as many multiplications.
+pub(super) fn matmul(
+    x: &[f32],
+    codes: &[u8],
+    [m, k, n]: [usize; 3],
+    blocks: Option<([usize; 2], &[f32])>,
+    format: Fp8Format,
+    y: &mut [f32],
+    worthwhile: usize,
+) {
+    for (name, len, [rows, columns]) in
+        [("x", x.len(), [m, k]), ("codes", codes.len(), [k, n]), ("y", y.len(), [m, n])]
+    {
+        assert!(
+            rows.checked_mul(columns) == Some(len),
+            "{name} has {len} elements and {rows} rows of {columns}; they must fit"
+        );
+    }
+    if m * n == 0 {
+        return;
+    }
+    if let Some((block, scales)) = blocks {
+        let [down, across] = Blocks { columns: n, block }.grid(codes.len());
+        same_length(("scales", scales.len()), ("the grid", down * across));
+    }
+    y.fill(0.0);
+    if k == 0 {
+        return;
+    }
+    let strip = |first: usize, width: usize, y: &mut [f32]| {
+        let matrix = Matrix { codes, columns: n, first, width, format };
+        match blocks {
+            None => run(Product { x, depth: k, matrix, y }),
+            Some((block, scales)) => run_blocks(Product { x, depth: k, matrix, y }, block, scales),
+        }
+    };
+    #[cfg(feature = "rayon")]
+    {
+        use rayon::prelude::*;
+        // Whole cache lines of codes.
+        let columns = n.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
+        if columns < n && m.saturating_mul(codes.len()) >= worthwhile {
+            let strips = (0..n).into_par_iter().step_by(columns).map(|first| {
+                let width = columns.min(n - first);
+                let mut y = vec![0.0; m * width];
+                strip(first, width, &mut y);
+                (first, width, y)
+            });
+            for (first, width, strip) in strips.collect::<Vec<_>>() {
+                for (strip, y) in strip.chunks_exact(width).zip(y.chunks_exact_mut(n)) {
+                    y[first..first + width].copy_from_slice(strip);
+                }
+            }
+            return;
+        }
+    }
+    let _ = worthwhile;
+    strip(0, n, y);
+}
+
+/// Adds the product to `y`: of each block of K by itself, times the scales of its columns.
+fn run_blocks(Product { x, depth: k, matrix, y }: Product<'_>, block: [usize; 2], scales: &[f32]) {
+    let Matrix { codes, columns: n, first, width, .. } = matrix;
+    let across = n.div_ceil(block[1]);
+    let (mut partial, mut rows) = (vec![0.0; y.len()], vec![]);
+    for (start, scales) in (0..k).step_by(block[0]).zip(scales.chunks_exact(across)) {
+        let depth = block[0].min(k - start);
+        rows.clear();
+        for row in x.chunks_exact(k) {
+            rows.extend_from_slice(&row[start..start + depth]);
+        }
+        partial.fill(0.0);
+        let matrix = Matrix { codes: &codes[start * n..], ..matrix };
+        run(Product { x: &rows, depth, matrix, y: &mut partial });
+        for (y, partial) in y.chunks_exact_mut(width).zip(partial.chunks_exact(width)) {
+            add_scaled(y, partial, scales, first, block[1]);
+        }
+    }
+}
+
+/// Adds products of a block of rows, times the scales of their columns, which begin at column `first`.
+fn add_scaled(y: &mut [f32], partial: &[f32], scales: &[f32], first: usize, width: usize) {
+    let mut column = first;
+    let (mut y, mut partial) = (y, partial);
+    while !y.is_empty() {
+        let count = (width - column % width).min(y.len());
+        let (now, later) = y.split_at_mut(count);
+        let (products, others) = partial.split_at(count);
+        let scale = scales[column / width];
+        now.iter_mut().zip(products).for_each(|(y, product)| *y += product * scale);
+        (y, partial, column) = (later, others, column + count);
+    }
+}
+
 /// Columns `first..first + width` of a row-major matrix of codes.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    pub codes: &'a [u8],
-    pub columns: usize,
-    pub first: usize,
-    pub width: usize,
-    pub format: Fp8Format,
+struct Matrix<'a> {
+    codes: &'a [u8],
+    columns: usize,
+    first: usize,
+    width: usize,
+    format: Fp8Format,
 }
 
 impl<'a> Matrix<'a> {
@@ -35,17 +163,17 @@ impl<'a> Matrix<'a> {
 }
 
 /// The product of `x` `[M, K]` and a matrix of `K` rows.
-pub(super) struct Product<'a> {
-    pub x: &'a [f32],
+struct Product<'a> {
+    x: &'a [f32],
     /// K.
-    pub depth: usize,
-    pub matrix: Matrix<'a>,
+    depth: usize,
+    matrix: Matrix<'a>,
     /// `[M, width]`.
-    pub y: &'a mut [f32],
+    y: &'a mut [f32],
 }
 
 /// Adds the product to `y`. No dimension is 0. What is added to a column does not depend on the others.
-pub(super) fn run(Product { x, depth, matrix, y }: Product<'_>) {
+fn run(Product { x, depth, matrix, y }: Product<'_>) {
     let arch = Arch::new();
     for (x, y) in x.chunks(BATCH * depth).zip(y.chunks_mut(BATCH * matrix.width)) {
         arch.dispatch(Product { x, depth, matrix, y });

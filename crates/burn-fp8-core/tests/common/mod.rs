@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
 use burn_fp8_core::{Fp8Format, Overflow};
+use safetensors::SafeTensors;
+use serde_json::Value;
 
 pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
 pub const OVERFLOWS: [Overflow; 3] =
@@ -96,4 +98,68 @@ pub fn spread(len: usize, exponent: i32) -> Vec<f32> {
 /// Bits, with every NaN made equal where payloads are not promised.
 pub fn comparable(x: f32) -> u32 {
     if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() }
+}
+
+/// The name that golden files have for a format.
+pub fn name(format: Fp8Format) -> &'static str {
+    match format {
+        Fp8Format::E4M3 => "e4m3fn",
+        Fp8Format::E5M2 => "e5m2",
+    }
+}
+
+/// A golden file, and what is said of it beside it.
+pub struct Golden {
+    bytes: Vec<u8>,
+    description: Value,
+}
+
+impl Golden {
+    pub fn read(name: &str) -> Self {
+        let folder = format!("{}/tests/golden", env!("CARGO_MANIFEST_DIR"));
+        let read = |kind: &str| {
+            std::fs::read(format!("{folder}/{name}.{kind}")).expect("it is in the repository")
+        };
+        let description = serde_json::from_slice(&read("json")).expect("it is JSON");
+        Self { bytes: read("safetensors"), description }
+    }
+
+    pub fn tensors(&self) -> Tensors<'_> {
+        Tensors(SafeTensors::deserialize(&self.bytes).expect("it is a safetensors file"))
+    }
+
+    /// The names of the cases in a list.
+    pub fn names(&self, list: &str) -> Vec<String> {
+        let cases = self.description[list].as_array().expect("a list of cases");
+        cases.iter().map(|case| case["name"].as_str().expect("a name").to_owned()).collect()
+    }
+}
+
+/// The tensors of a golden file, by name.
+pub struct Tensors<'a>(SafeTensors<'a>);
+
+impl Tensors<'_> {
+    pub fn has(&self, name: &str) -> bool {
+        self.0.tensor(name).is_ok()
+    }
+
+    pub fn columns(&self, name: &str) -> usize {
+        *self.0.tensor(name).expect(name).shape().last().expect("a matrix")
+    }
+
+    pub fn u8s(&self, name: &str) -> Vec<u8> {
+        self.0.tensor(name).unwrap_or_else(|_| panic!("{name}")).data().to_vec()
+    }
+
+    pub fn u16s(&self, name: &str) -> Vec<u16> {
+        self.u8s(name).as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
+    }
+
+    pub fn u32s(&self, name: &str) -> Vec<u32> {
+        self.u8s(name).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
+    }
+
+    pub fn f32s(&self, name: &str) -> Vec<f32> {
+        self.u32s(name).into_iter().map(f32::from_bits).collect()
+    }
 }
