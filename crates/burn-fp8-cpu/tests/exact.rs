@@ -49,6 +49,8 @@ fn sums_go_on_from_one_block_of_k_to_the_next() {
         [1, 65, 2500],
         [300, 280, 1100],
         [257, 513, 600],
+        // Few rows, of a right operand that is not expected in the cache.
+        [20, 2100, 2000],
     ];
     for (index, [m, n, k]) in shapes.into_iter().enumerate() {
         for pair in 0..2 {

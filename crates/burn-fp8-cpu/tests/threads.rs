@@ -1,8 +1,8 @@
-//! The number of threads decides who computes a part of a result, never what comes out.
+//! The number of threads decides who computes a part of a result, and addresses how it is read: never what comes out.
 
 mod common;
 
-use burn_fp8_cpu::{Epilogue, Output};
+use burn_fp8_cpu::{Codes, Epilogue, Output};
 use common::{LAYOUTS, Layout, Operand, PAIRS, Random, Runner, finite};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -103,6 +103,33 @@ fn a_row_does_not_depend_on_the_rows_computed_with_it() {
                 same || runner == Runner::Unit(burn_fp8_cpu::Unit::Portable),
                 "{runner:?} {rows}"
             );
+        }
+    }
+}
+
+/// Products with few rows read the right operand in tiles that begin where cache lines do.
+#[test]
+fn a_product_does_not_depend_on_addresses() {
+    let mut random = Random(5);
+    let [left, right] = PAIRS[0];
+    for [m, n, k] in [[1, 1024, 70], [5, 576, 600], [7, 640, 90], [40, 576, 90]] {
+        let a = random.codes(&finite(left), m * k);
+        let b = random.codes(&finite(right), k * n);
+        let mut memory = vec![0; k * n + 128];
+        for runner in Runner::units() {
+            let mut at = |offset: usize| {
+                let start = 64 + offset - memory.as_ptr().addr() % 64;
+                memory[start..][..k * n].copy_from_slice(&b);
+                let rhs = Codes::rows(&memory[start..][..k * n], right, [k, n]);
+                let mut y = vec![f32::NAN; m * n];
+                let lhs = Codes::rows(&a, left, [m, k]);
+                runner.run(lhs, rhs, &common::PLAIN, Output::F32(&mut y));
+                bits(&y)
+            };
+            let expected = at(0);
+            for offset in [1, 16, 48, 63] {
+                assert!(at(offset) == expected, "{runner:?} {m}×{n}×{k} at {offset}");
+            }
         }
     }
 }

@@ -75,31 +75,3 @@ fn shuffle(x: [__m512i; ROWS]) -> [__m512i; ROWS] {
     }
     y
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_of_every_size_are_transposed() {
-        if !crate::unit::has_avx512() {
-            burn_fp8_test_support::skip("no AVX-512 with VBMI and BF16");
-            return;
-        }
-        for (rows, columns) in [(1usize, 1usize), (16, 64), (3, 70), (17, 65), (33, 130), (40, 5)] {
-            let stride = columns + 3;
-            let source: Vec<u8> = (0..rows * stride).map(|i| (i * 37 % 251) as u8).collect();
-            let target_stride = rows.next_multiple_of(16) + 16;
-            let mut target = vec![0xAA; columns.next_multiple_of(64) * target_stride];
-            // SAFETY: the machine has the instructions.
-            unsafe { transpose(&source, stride, [rows, columns], &mut target, target_stride) };
-            for row in 0..rows {
-                for column in 0..columns {
-                    let (from, to) =
-                        (source[row * stride + column], target[column * target_stride + row]);
-                    assert_eq!(from, to, "{rows} × {columns} [{row}, {column}]");
-                }
-            }
-        }
-    }
-}

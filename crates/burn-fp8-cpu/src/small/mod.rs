@@ -10,9 +10,6 @@ mod kernel;
 mod memory;
 mod rows;
 
-#[cfg(test)]
-mod tests;
-
 use crate::blocks::Factors;
 use crate::epilogue::Finish;
 use crate::product::Product;
