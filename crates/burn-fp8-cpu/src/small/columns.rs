@@ -7,8 +7,7 @@ use core::ops::Range;
 use rayon::prelude::*;
 
 use super::kernel::{CODES, Context, DECODED, FUSED, LINES, SUMS, Units, add};
-use super::memory::{self, Scratch};
-use super::{AHEAD, threads};
+use super::memory::{self, AHEAD, Scratch, threads};
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
 use crate::pack::Decoder;

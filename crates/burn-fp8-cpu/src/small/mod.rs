@@ -25,15 +25,6 @@ const ROWS: [usize; 2] = [16, 32];
 /// Codes of a right operand that are not expected in the second-level cache.
 const UNCACHED: usize = 1 << 22;
 
-/// Codes times rows that are worth waking other threads for: some microseconds.
-const WORTHWHILE: usize = 1 << 19;
-
-/// Tasks for each thread, so that one that starts late does not keep the others waiting.
-const TASKS: usize = 4;
-
-/// Bytes that are read ahead, at least.
-const AHEAD: usize = 16 << 10;
-
 /// Whether this is the faster way for a product. Not where there is nothing to sum, nor where blocks have powers or scales, which this does not know.
 pub(crate) fn suits(unit: Unit, product: &Product<'_>) -> bool {
     let &Product { m, n, k, ref lhs, ref rhs, .. } = product;
@@ -55,11 +46,4 @@ pub(crate) unsafe fn run(product: &Product<'_>, finish: &Finish<'_>) {
             false => rows::run(product, finish),
         }
     }
-}
-
-/// Threads for a product, and how many tasks they want.
-fn threads(&Product { batch, m, n, k, .. }: &Product<'_>) -> (usize, usize) {
-    let work = batch.saturating_mul(n).saturating_mul(k).saturating_mul(m.div_ceil(kernel::FUSED));
-    let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
-    (threads, if threads == 1 { 1 } else { TASKS * threads })
 }

@@ -4,7 +4,7 @@ use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::tensor::ops::FloatTensor;
 
-use super::backend::Fp8Engine;
+use super::backend::{self, Fp8Engine};
 use super::capability::{Capability, Fallback};
 use super::matrix::{MatrixOf, Scales};
 use super::portable;
@@ -53,7 +53,7 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             Operand::Matrix(_) => false,
         };
         if is_tracked(&lhs) || is_tracked(&rhs) {
-            return portable::multiply::<Self>(lhs, rhs, epilogue, run);
+            return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         }
         let [lhs, rhs] =
             [lhs, rhs].map(|operand| operand.map(&mut (), |_, x| x.primitive, |_, x| x));

@@ -2,13 +2,19 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
+use burn::tensor::{FloatDType, TensorMetadata};
+use burn_fp8_core::Overflow;
 
 use super::capability::{Capability, Fallback};
-use super::matrix::{MatrixOf, Scales};
+use super::launch::{Launched, note};
+use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::padding::pad_k;
 use super::portable;
 use super::problem::Problem;
-use super::product::{EpilogueOf, OperandOf, ProductOf, Run};
-use super::request::RequestOf;
+use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target};
+use super::request::{Request, RequestOf, ScaleRule, Wanted};
+use super::scalar::Scalar;
+use super::tensor::add_bias;
 
 /// What a backend does with FP8 codes: two verbs, to quantize and to multiply, and what goes with them.
 ///
@@ -37,12 +43,12 @@ pub trait Fp8Engine: Backend {
 
     /// Quantizes a non-empty tensor `[…, R, C]` of type f32, f16, bf16 or flex32, in any layout; with one scale also of one dimension.
     fn fp8_quantize(tensor: FloatTensor<Self>, request: RequestOf<Self>) -> MatrixOf<Self> {
-        portable::quantize::<Self>(tensor, request)
+        quantize::<Self>(tensor, request)
     }
 
     /// The numbers that codes and scales stand for, f32 `[…, R, C]`, each rounded once.
     fn fp8_dequantize(matrix: MatrixOf<Self>) -> FloatTensor<Self> {
-        portable::dequantize::<Self>(matrix)
+        dequantize::<Self>(matrix)
     }
 
     /// Multiplies `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one rank, neither empty, whose leading dimensions broadcast; with what the epilogue
@@ -53,7 +59,7 @@ pub trait Fp8Engine: Backend {
         epilogue: EpilogueOf<Self>,
         run: Run,
     ) -> ProductOf<Self> {
-        portable::multiply::<Self>(lhs, rhs, epilogue, run)
+        multiply::<Self>(lhs, rhs, epilogue, run)
     }
 
     /// Multiplies an f32 tensor `[…, M, N]`, a product of codes, by the scales of both operands, which are one for each row of the left and each
@@ -71,6 +77,129 @@ pub trait Fp8Engine: Backend {
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::scale::amax_with_non_finite::<Self>(tensor)
     }
+}
+
+/// Codes and scales in tensor operations.
+pub(crate) fn quantize<B: Fp8Engine>(tensor: FloatTensor<B>, request: RequestOf<B>) -> MatrixOf<B> {
+    let tensor = portable::in_f32::<B>(tensor);
+    match request.block == WHOLE {
+        true => portable::with_one_scale::<B>(tensor, request),
+        false => in_blocks::<B>(tensor, request),
+    }
+}
+
+/// Codes as the backend makes them of quotients, and the scales that these were divided by.
+pub(crate) fn in_blocks<B: Fp8Engine>(
+    tensor: FloatTensor<B>,
+    request: RequestOf<B>,
+) -> MatrixOf<B> {
+    let Request { format, block, rule, wanted } = request;
+    let recipe = rule.of_blocks();
+    let [quotient, scales] =
+        portable::grid::divide::<B>(portable::in_f32::<B>(tensor), block, format, recipe);
+    // The division is done: what is left to quantize has the scale 1, and dividing by that is exact.
+    let exact = B::fp8_quantize(quotient, Request::exact(format, wanted));
+    let kind = ScaleKind::of(&recipe);
+    Matrix { scales: Scales::Grid { scales, block, kind }, amax: None, ..exact }
+}
+
+/// Numbers times scales in tensor operations.
+pub(crate) fn dequantize<B: Fp8Engine>(matrix: MatrixOf<B>) -> FloatTensor<B> {
+    match matrix.scales.clone() {
+        Scales::One(Scalar::Host(1.0)) => portable::values::<B>(&matrix),
+        one @ Scales::One(_) => {
+            B::fp8_rescale(decode::<B>(matrix), [one, Scales::One(Scalar::Host(1.0))])
+        }
+        Scales::Grid { .. } => {
+            let scales = matrix.spread_scales::<B>();
+            B::float_mul(decode::<B>(matrix), scales)
+        }
+    }
+}
+
+/// The numbers that the codes of a matrix stand for, without scales, as the backend decodes them.
+pub(crate) fn decode<B: Fp8Engine>(matrix: MatrixOf<B>) -> FloatTensor<B> {
+    match matrix.values {
+        Some(values) => values,
+        None => B::fp8_dequantize(Matrix { scales: Scales::One(Scalar::Host(1.0)), ..matrix }),
+    }
+}
+
+/// Codes are multiplied in f32 whatever the type of the result (products of codes overflow f16), the product then by the scales; by the scales
+/// first where elements that are summed have several.
+pub(crate) fn multiply<B: Fp8Engine>(
+    lhs: OperandOf<B>,
+    rhs: OperandOf<B>,
+    epilogue: EpilogueOf<B>,
+    run: Run,
+) -> ProductOf<B> {
+    note(&run.note, || match &run.target {
+        Target::Emulation(Some(fallback)) => Launched::Fallback(fallback.clone()),
+        _ => Launched::FakeQuantized,
+    });
+    let product = match (lhs, rhs) {
+        (Operand::Float(lhs), Operand::Float(rhs)) => B::float_matmul(lhs, rhs),
+        (lhs, rhs)
+            if portable::is_constant::<B>(&lhs, 1) && portable::is_constant::<B>(&rhs, 0) =>
+        {
+            let [(lhs, of_lhs), (rhs, of_rhs)] = [lhs, rhs].map(split::<B>);
+            B::fp8_rescale(matmul::<B>(lhs, rhs), [of_lhs, of_rhs])
+        }
+        (lhs, rhs) => {
+            let [lhs, rhs] = [lhs, rhs].map(|operand| match operand {
+                Operand::Matrix(matrix) => B::fp8_dequantize(matrix),
+                Operand::Float(tensor) => tensor,
+            });
+            matmul::<B>(lhs, rhs)
+        }
+    };
+    finish::<B>(product, epilogue)
+}
+
+/// The numbers of an operand without its scales, and these.
+pub(crate) fn split<B: Fp8Engine>(
+    operand: OperandOf<B>,
+) -> (FloatTensor<B>, Scales<FloatTensor<B>>) {
+    match operand {
+        Operand::Matrix(matrix) => {
+            let scales = matrix.scales.clone();
+            (decode::<B>(matrix), scales)
+        }
+        Operand::Float(tensor) => (tensor, Scales::One(Scalar::Host(1.0))),
+    }
+}
+
+/// Multiplies numbers in f32.
+fn matmul<B: Fp8Engine>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
+    let [lhs, rhs] = match B::FP8_KERNELS {
+        true => pad_k::<B>(lhs, rhs),
+        false => [lhs, rhs],
+    };
+    B::float_matmul(lhs, rhs)
+}
+
+/// What is asked for beside a product: bias, activation, amax, the type of the result.
+pub(crate) fn finish<B: Fp8Engine>(
+    product: FloatTensor<B>,
+    epilogue: EpilogueOf<B>,
+) -> ProductOf<B> {
+    let bias = epilogue.bias.map(|bias| B::float_cast(bias, FloatDType::F32));
+    let product =
+        portable::epilogue::activate::<B>(add_bias::<B>(product, bias), epilogue.activation);
+    let amax = epilogue.amax.then(|| B::fp8_amax(product.clone()));
+    let result = match epilogue.output {
+        OutputType::Float(dtype) if product.dtype() == dtype.into() => Operand::Float(product),
+        OutputType::Float(dtype) => Operand::Float(B::float_cast(product, dtype)),
+        OutputType::Fp8 { format, scale } => {
+            let (factor, one) =
+                (portable::epilogue::reciprocal::<B>(scale.clone()), Scalar::Host(1.0));
+            let scaled = B::fp8_rescale(product, [factor, one.clone()].map(Scales::One));
+            let rule = ScaleRule::Given(one, Overflow::Saturate);
+            let codes = B::fp8_quantize(scaled, Request::whole(format, rule, Wanted::Codes));
+            Operand::Matrix(Matrix { scales: Scales::One(scale), ..codes })
+        }
+    };
+    Product { result, amax }
 }
 
 /// A backend without gradients of its own: neither `Autodiff<B>` nor a decorator around one.

@@ -10,6 +10,7 @@ mod autodiff;
 mod backend;
 mod backends;
 mod capability;
+mod codes;
 #[cfg(feature = "cubecl")]
 mod cube;
 #[cfg(feature = "flex")]
@@ -18,6 +19,7 @@ mod flex;
 mod fusion;
 mod launch;
 mod matrix;
+mod multiply;
 mod padding;
 pub(crate) mod portable;
 mod problem;
@@ -27,19 +29,22 @@ mod scalar;
 mod target;
 pub(crate) mod tensor;
 
+pub(crate) use backend::decode;
 pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
+pub use codes::Codes;
 pub use launch::{LaunchNote, Launched, Otherwise};
 pub(crate) use launch::{raise_refusal, take_refusal};
-pub use matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+pub use matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+pub(crate) use multiply::{check, multiply, multiply_high};
 pub(crate) use problem::blocks_of;
 pub use problem::{Problem, ProblemOutput};
 pub use product::{
     Activation, Epilogue, EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run,
+    Target,
 };
-pub(crate) use product::{check, multiply, multiply_high};
 pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 pub(crate) use scalar::check_scale;
 pub use scalar::{Scalar, ScalarOf};
-pub use target::{Execution, Target};
+pub use target::Execution;
 pub(crate) use target::{Kind, has_tensor_cores_for, usable};

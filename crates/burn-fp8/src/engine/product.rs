@@ -1,15 +1,13 @@
 //! A product: what a backend is asked for, and what it answers.
 
+use burn::tensor::FloatDType;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{FloatDType, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
-use super::backend::Fp8Engine;
-use super::launch::{LaunchNote, Otherwise, refusal};
+use super::capability::Fallback;
+use super::launch::{LaunchNote, Otherwise};
 use super::matrix::Matrix;
-use super::problem::Problem;
 use super::scalar::Scalar;
-use super::target::Target;
 
 /// An operand of a product, or its result.
 #[derive(Clone, Debug)]
@@ -64,6 +62,17 @@ pub enum Activation {
     /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: the approximation of cuBLASLt and of JAX's `gelu(approximate=True)`, not the error
     /// function that [`burn::tensor::activation::gelu`] has.
     Gelu,
+}
+
+/// What runs a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// FP8 tensor cores.
+    TensorCores,
+    /// A matrix unit of the CPU.
+    MatrixUnit,
+    /// Tensor operations in f32; with the reason on a device that runs other products natively.
+    Emulation(Option<Fallback>),
 }
 
 /// How a product is run.
@@ -163,44 +172,4 @@ impl Run {
             note: None,
         }
     }
-}
-
-/// Multiplies `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one rank, whose leading dimensions broadcast.
-///
-/// Panics, on this thread, where tensor cores must run it and cannot: Fusion runs products on a thread of its own, whose panics nobody sees.
-pub(crate) fn multiply<B: Fp8Engine>(
-    lhs: OperandOf<B>,
-    rhs: OperandOf<B>,
-    epilogue: EpilogueOf<B>,
-    run: Run,
-) -> ProductOf<B> {
-    if let Err(fallback) = check::<B>([&lhs, &rhs], &epilogue, &run) {
-        panic!("{}", refusal(&fallback));
-    }
-    B::fp8_multiply(lhs, rhs, epilogue, run)
-}
-
-/// Whether tensor cores have an algorithm for a product that nothing else may run, else why not.
-pub(crate) fn check<B: Fp8Engine>(
-    operands: [&OperandOf<B>; 2],
-    epilogue: &EpilogueOf<B>,
-    run: &Run,
-) -> Result<(), super::capability::Fallback> {
-    match (operands, &run.target, run.otherwise) {
-        ([Operand::Matrix(lhs), Operand::Matrix(rhs)], Target::TensorCores, Otherwise::Refuse) => {
-            let problem = Problem::new::<B>([lhs, rhs], epilogue, run.fast_accumulation);
-            B::fp8_check(&lhs.device::<B>(), &problem)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A product in high precision, as the backend multiplies by itself.
-pub(crate) fn multiply_high<B: Fp8Engine>(
-    lhs: FloatTensor<B>,
-    rhs: FloatTensor<B>,
-) -> FloatTensor<B> {
-    let epilogue = Epilogue::float(lhs.dtype().into());
-    let [lhs, rhs] = [lhs, rhs].map(Operand::Float);
-    B::fp8_multiply(lhs, rhs, epilogue, Run::emulated()).result.into_float()
 }

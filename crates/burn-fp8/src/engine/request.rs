@@ -3,7 +3,7 @@
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::{Fp8Format, Layouts, Overflow, Recipe};
 
-use super::matrix::WHOLE;
+use super::matrix::{Matrix, WHOLE};
 use super::scalar::Scalar;
 
 /// What to quantize a tensor `[…, R, C]` to.
@@ -88,6 +88,20 @@ impl<F> ScaleRule<F> {
         match self {
             Self::Current(recipe) => *recipe,
             _ => unreachable!("several scales are those of the tensor itself, without a history"),
+        }
+    }
+}
+
+impl<F, I> Matrix<F, I> {
+    /// Whether it has its codes in this form.
+    pub(crate) fn has(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Values => false,
+            Wanted::Codes | Wanted::CodesAndValues => self.codes.is_some(),
+            Wanted::Lines(layouts) => {
+                (self.codes.is_some() || !layouts.rows())
+                    && (self.transposed.is_some() || !layouts.transposed())
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use super::capability::{Capability, Fallback};
 use super::launch::Otherwise;
 use super::matrix::WHOLE;
 use super::problem::blocks_of;
+use super::product::Target;
 use super::request::Wanted;
 use crate::error::Fp8Error;
 
@@ -35,17 +36,6 @@ impl Execution {
             Self::Auto | Self::FakeQuantized => Otherwise::Emulate,
         }
     }
-}
-
-/// What runs a product.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// FP8 tensor cores.
-    TensorCores,
-    /// A matrix unit of the CPU.
-    MatrixUnit,
-    /// Tensor operations in f32; with the reason on a device that runs other products natively.
-    Emulation(Option<Fallback>),
 }
 
 /// What of a product decides where it runs.

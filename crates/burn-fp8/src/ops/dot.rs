@@ -8,11 +8,11 @@ use super::flax;
 use super::options::{DotMode, DotOptions};
 use crate::config;
 use crate::engine::{
-    Codes, Execution, Fp8Engine, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, portable,
+    Codes, Execution, Fp8Engine, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, decode,
 };
 use crate::error::Fp8Error;
-use crate::product::gemms::{self, Gemms, Gradients};
-use crate::product::{Quantizer, SavedOperand, target};
+use crate::product::gemms::{self, Gradients};
+use crate::product::{Gemms, Quantizer, SavedOperand, target};
 use crate::report;
 
 /// The product of the forward pass, and what the backward pass needs.
@@ -154,7 +154,7 @@ impl<B: Fp8Engine> Quantizer<B> for LayerQuantizer<'_, B> {
             DType::F32 => B::fp8_dequantize(operand),
             _ => {
                 let scale = operand.scale().on_device::<B>(&operand.device::<B>());
-                let values = portable::decode::<B>(operand);
+                let values = decode::<B>(operand);
                 flax::cast::<B>(flax::dequantize::<B>(values, scale, dtype), DType::F32)
             }
         };

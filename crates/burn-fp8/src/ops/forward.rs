@@ -6,7 +6,7 @@ use burn_fp8_core::Fp8Format;
 
 use super::flax;
 use super::options::QdqOptions;
-use crate::engine::{Fp8Engine, Wanted, portable};
+use crate::engine::{Fp8Engine, Wanted, decode};
 
 pub(crate) fn quantize_dequantize<B: Fp8Engine>(
     x: FloatTensor<B>,
@@ -15,7 +15,7 @@ pub(crate) fn quantize_dequantize<B: Fp8Engine>(
     compute_dtype: FloatDType,
 ) -> FloatTensor<B> {
     let quantized = flax::quantize::<B>(&x, scale.clone(), format, compute_dtype, Wanted::Values);
-    flax::dequantize::<B>(portable::decode::<B>(quantized), scale, x.dtype())
+    flax::dequantize::<B>(decode::<B>(quantized), scale, x.dtype())
 }
 
 /// `x` quantized and dequantized with its new scale, and the new state.

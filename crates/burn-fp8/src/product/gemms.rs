@@ -3,49 +3,14 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe};
+use burn_fp8_core::{GemmRole, Granularity, Operand};
 
-use super::operand::{Measured, Quantized, Quantizer, SavedOperand, Uses};
-use crate::engine::tensor::{join, reshape};
-use crate::engine::{
-    Epilogue, Execution, Fp8Engine, Operand as Factor, Run, ScalarOf, Target, multiply,
-};
-use crate::report::{
-    self, HighPrecision, Pending, PendingRan, Site, Tap, new_note, record_high_precision,
-};
-
-/// A product of the model, forward and backward: what its three GEMMs have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Gemms {
-    pub(crate) kind: ProductKind,
-    /// The shape of the forward product.
-    pub(crate) forward: Gemm,
-    /// Which of the three are in FP8, in which formats, and how many elements share a scale.
-    pub(crate) recipe: Recipe,
-    /// What runs them.
-    pub(crate) target: Target,
-    /// How they were to be run.
-    pub(crate) execution: Execution,
-    /// The place of the product under delayed scaling.
-    pub(crate) site: Option<Site>,
-    /// Where it leaves what the observatory wants to see.
-    pub(crate) tap: Option<Tap>,
-}
+use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
+use crate::engine::tensor::reshape;
+use crate::engine::{Epilogue, Fp8Engine, Operand as Factor, Run, ScalarOf, multiply};
+use crate::report::{self, HighPrecision, Pending, PendingRan, new_note, record_high_precision};
 
 impl Gemms {
-    /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.
-    pub(crate) fn is_flat(&self) -> bool {
-        self.forward.batch == 1 && self.forward.plain_operand
-    }
-
-    /// A tensor as it is multiplied: as a matrix where leading dimensions join M.
-    pub(crate) fn join<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
-        match self.is_flat() {
-            true => join::<B>(tensor),
-            false => tensor,
-        }
-    }
-
     /// Multiplies two operands in their places, and records the product.
     fn multiply<B: Fp8Engine>(
         &self,
@@ -72,8 +37,7 @@ impl Gemms {
         let run = Run {
             target: self.target.clone(),
             // As in TransformerEngine and torchao: gradients sum more terms of smaller size; and TransformerEngine has products in blocks sum precisely.
-            fast_accumulation: role == GemmRole::Output
-                && granularity == burn_fp8_core::Granularity::PerTensor,
+            fast_accumulation: role == GemmRole::Output && granularity == Granularity::PerTensor,
             otherwise: self.execution.otherwise(),
             note,
         };

@@ -14,7 +14,7 @@ mod operand;
 mod ops;
 mod plan;
 
-pub(crate) use operand::{Measured, Quantizer, SavedOperand};
+pub(crate) use operand::{Gemms, Measured, Quantizer, SavedOperand};
 pub use ops::Fp8Products;
 pub use plan::Product;
 pub(crate) use plan::{linear_gemm, target};

@@ -1,12 +1,46 @@
 //! Operands in FP8: quantized for all of their products, placed in one, kept for another.
 
 use burn::tensor::DType;
+use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn_fp8_core::{Block, GemmRole, Granularity, Layouts, Operand};
+use burn_fp8_core::{Block, Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Recipe};
 
-use super::gemms::Gemms;
-use crate::engine::{Fp8Engine, MatrixOf, Scales, WHOLE, Wanted, portable};
-use crate::report::{self, PendingOperand, Quantization};
+use crate::engine::tensor::join;
+use crate::engine::{Execution, Fp8Engine, MatrixOf, Scales, Target, WHOLE, Wanted, portable};
+use crate::report::{self, PendingOperand, Quantization, Site, Tap};
+
+/// A product of the model, forward and backward: what its three GEMMs have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Gemms {
+    pub(crate) kind: ProductKind,
+    /// The shape of the forward product.
+    pub(crate) forward: Gemm,
+    /// Which of the three are in FP8, in which formats, and how many elements share a scale.
+    pub(crate) recipe: Recipe,
+    /// What runs them.
+    pub(crate) target: Target,
+    /// How they were to be run.
+    pub(crate) execution: Execution,
+    /// The place of the product under delayed scaling.
+    pub(crate) site: Option<Site>,
+    /// Where it leaves what the observatory wants to see.
+    pub(crate) tap: Option<Tap>,
+}
+
+impl Gemms {
+    /// Whether the operands of the forward product are two plain matrices once leading dimensions have joined M.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.forward.batch == 1 && self.forward.plain_operand
+    }
+
+    /// A tensor as it is multiplied: as a matrix where leading dimensions join M.
+    pub(crate) fn join<B: Backend>(&self, tensor: FloatTensor<B>) -> FloatTensor<B> {
+        match self.is_flat() {
+            true => join::<B>(tensor),
+            false => tensor,
+        }
+    }
+}
 
 /// Who chooses the scales of operands: the recipe in force, or the state of a layer.
 pub(crate) trait Quantizer<B: Fp8Engine> {

@@ -5,8 +5,7 @@ use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
 use super::delayed::{self, SiteUse, WeightKey};
-use super::gemms::Gemms;
-use super::operand::Quantizer;
+use super::operand::{Gemms, Quantizer};
 use crate::config::{self, Ambient, Fp8Config, ProductInfo};
 use crate::engine::{
     Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,

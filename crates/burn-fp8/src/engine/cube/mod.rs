@@ -18,16 +18,16 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 use burn_fp8_core::{Fp8Format, Layouts};
 use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
 
-use super::backend::{Fp8Engine, Untracked};
+use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
+use super::codes::Codes;
 use super::launch::fall_back;
-use super::matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
 use super::portable::{self, grid::Grid};
 use super::problem::Problem;
-use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
+use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
-use super::target::Target;
 use super::tensor::matrix_shape;
 use tensor::{number, output, rule, run as run_kernel, scalar, unwrap};
 
@@ -89,7 +89,7 @@ where
             (None, None) => {
                 return Self::float_transpose(Self::fp8_dequantize(matrix.transpose::<Self>()));
             }
-            _ => return portable::dequantize::<Self>(matrix),
+            _ => return backend::dequantize::<Self>(matrix),
         };
         match (codes, &matrix.scales) {
             (Codes::Packed(words, shape), Scales::One(Scalar::Host(1.0)))
@@ -117,7 +117,7 @@ where
                 let values = unwrap(kernels::dequantize_blocks(&words.client, &codes));
                 output(&words, values, shape.clone(), DType::F32)
             }
-            _ => portable::dequantize::<Self>(matrix),
+            _ => backend::dequantize::<Self>(matrix),
         }
     }
 
@@ -130,7 +130,7 @@ where
         let (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::TensorCores) =
             (&lhs, &rhs, &run.target)
         else {
-            return portable::multiply::<Self>(lhs, rhs, epilogue, run);
+            return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         };
         match on_tensor_cores::<Self, R>([lhs, rhs], &epilogue, &run) {
             Ok(Some(product)) => return product,
@@ -139,7 +139,7 @@ where
             Err(fallback) => fall_back(fallback, run.otherwise, &run.note),
         }
         let [lhs, rhs] = [lhs, rhs].map(|matrix| Operand::Matrix(matrix.clone()));
-        portable::multiply::<Self>(lhs, rhs, epilogue, Run::emulated())
+        backend::multiply::<Self>(lhs, rhs, epilogue, Run::emulated())
     }
 
     fn fp8_rescale(

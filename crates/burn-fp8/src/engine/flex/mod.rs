@@ -12,15 +12,15 @@ use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
 use burn_fp8_core::slice::{matmul_block_codes, matrix, parallel};
 
-use super::backend::{Fp8Engine, Untracked};
+use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::Capability;
+use super::codes::Codes;
 use super::launch::{Launched, note};
-use super::matrix::{Codes, MatrixOf, Scales};
+use super::matrix::{MatrixOf, Scales};
 use super::portable;
-use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
+use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::RequestOf;
 use super::scalar::Scalar;
-use super::target::Target;
 use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
@@ -40,7 +40,7 @@ impl Fp8Engine for Flex {
     }
 
     fn fp8_dequantize(matrix: MatrixOf<Self>) -> FlexTensor {
-        quantize::dequantize(&matrix).unwrap_or_else(|| portable::dequantize::<Self>(matrix))
+        quantize::dequantize(&matrix).unwrap_or_else(|| backend::dequantize::<Self>(matrix))
     }
 
     fn fp8_multiply(
@@ -60,14 +60,12 @@ impl Fp8Engine for Flex {
                             Target::Emulation(Some(fallback)) => Launched::Fallback(fallback),
                             _ => Launched::FakeQuantized,
                         });
-                        portable::epilogue::finish::<Self>(product, epilogue)
+                        backend::finish::<Self>(product, epilogue)
                     }
-                    Err(lhs) => {
-                        portable::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run)
-                    }
+                    Err(lhs) => backend::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run),
                 }
             }
-            (lhs, rhs, _) => portable::multiply::<Self>(lhs, rhs, epilogue, run),
+            (lhs, rhs, _) => backend::multiply::<Self>(lhs, rhs, epilogue, run),
         }
     }
 
@@ -159,7 +157,7 @@ fn multiply_codes(
     let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(&lhs, 1);
     match &rhs.scales {
         of_rhs if waits => {
-            let (x, of_lhs) = portable::split::<Flex>(lhs);
+            let (x, of_lhs) = backend::split::<Flex>(lhs);
             let x = x.to_contiguous();
             let x = elements::<f32>(&x, x.layout());
             let product = pool::tensor(output, |y: &mut [f32]| {

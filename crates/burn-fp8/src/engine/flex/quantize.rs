@@ -9,8 +9,9 @@ use burn_fp8_core::{Overflow, scale};
 
 use super::memory::{dense, elements};
 use super::pool;
-use crate::engine::matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
-use crate::engine::portable;
+use crate::engine::backend;
+use crate::engine::codes::Codes;
+use crate::engine::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
 use crate::engine::request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 use crate::engine::scalar::Scalar;
 
@@ -28,7 +29,7 @@ pub(super) fn quantize<E: Quantizable>(
         ([1, usize::MAX] | [usize::MAX, 1], 2) => in_lines::<E>(tensor, request),
         _ => match in_blocks::<E>(&tensor, &request) {
             Some(matrix) => matrix,
-            None => portable::in_blocks::<Flex>(tensor, request),
+            None => backend::in_blocks::<Flex>(tensor, request),
         },
     }
 }

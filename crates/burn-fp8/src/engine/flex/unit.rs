@@ -11,15 +11,15 @@ use burn_fp8_cpu::{self as cpu, BlockScales, Codes as Lines, Epilogue, Output, P
 
 use super::memory::elements;
 use super::pool;
+use crate::engine::backend;
 use crate::engine::capability::{Capability, Fallback, MatrixUnit};
+use crate::engine::codes::Codes;
 use crate::engine::launch::{Launched, fall_back, note};
-use crate::engine::matrix::{Codes, Matrix, MatrixOf, Scales};
-use crate::engine::portable;
+use crate::engine::matrix::{Matrix, MatrixOf, Scales};
 use crate::engine::product::{
-    Activation, EpilogueOf, Operand, OutputType, Product, ProductOf, Run,
+    Activation, EpilogueOf, Operand, OutputType, Product, ProductOf, Run, Target,
 };
 use crate::engine::scalar::Scalar;
-use crate::engine::target::Target;
 
 /// What the unit of this CPU can do. Asked for each product.
 pub(super) fn capability() -> Capability {
@@ -114,7 +114,7 @@ pub(super) fn multiply(
         fall_back(Fallback::BlocksTooFarApart, run.otherwise, &run.note);
         let run = Run { target: Target::Emulation(None), note: None, ..run };
         let [lhs, rhs] = [lhs, rhs].map(Operand::Matrix);
-        return portable::multiply::<Flex>(lhs, rhs, epilogue, run);
+        return backend::multiply::<Flex>(lhs, rhs, epilogue, run);
     }
     let [of_a, of_b] = of_blocks.each_ref().map(Exponents::relative);
     let [lhs_factor, rhs_factor] = of_blocks.each_ref().map(Exponents::factor);

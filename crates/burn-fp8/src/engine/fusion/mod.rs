@@ -8,15 +8,15 @@ use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::PADDING;
 use burn_fusion::{Fusion, FusionBackend};
 
-use super::backend::{Fp8Engine, Untracked};
+use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
-use super::matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::codes::Codes;
+use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
 use super::portable::{self, grid::Grid};
 use super::problem::Problem;
-use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run};
+use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
-use super::target::Target;
 use super::tensor::matrix_shape;
 use op::{Node, Spec, into_inputs, one, register, specs};
 
@@ -35,7 +35,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
 
     fn fp8_quantize(tensor: FloatTensor<Self>, request: RequestOf<Self>) -> MatrixOf<Self> {
         if !B::FP8_KERNELS {
-            return portable::quantize::<Self>(tensor, request);
+            return backend::quantize::<Self>(tensor, request);
         }
         let form = form(&tensor, &request);
         let given = match &request.rule {
@@ -67,7 +67,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
                 | (None, None, Some(Codes::Packed(..) | Codes::Padded(..)))
         );
         if !is_packed || !B::FP8_KERNELS {
-            return portable::dequantize::<Self>(matrix);
+            return backend::dequantize::<Self>(matrix);
         }
         let outputs = vec![(matrix.shape(), DType::F32)];
         let (matrix, inputs) = into_inputs(|inputs| matrix.map(inputs, Vec::push, Vec::push));
@@ -88,7 +88,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
             (&lhs, &rhs, &run.target)
         else {
             // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
-            return portable::multiply::<Self>(lhs, rhs, epilogue, run);
+            return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         };
         let shape = Shape::new([a.shape()[0], b.shape()[1]]);
         let (amax, given) = (epilogue.amax.then(one), epilogue.output.clone());

@@ -6,7 +6,7 @@ use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData, Tensor
 use burn_fp8_core::{Fp8Format, Overflow, slice};
 
 use super::scale;
-use crate::engine::matrix::Codes;
+use crate::engine::codes::Codes;
 use crate::engine::tensor::{join as join_floats, matrix_shape, read};
 
 type CodesOf<B> = Codes<FloatTensor<B>, IntTensor<B>>;

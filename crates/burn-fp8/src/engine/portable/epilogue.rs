@@ -2,37 +2,9 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{FloatDType, TensorMetadata};
-use burn_fp8_core::Overflow;
 
-use crate::engine::backend::Fp8Engine;
-use crate::engine::matrix::{Matrix, Scales};
-use crate::engine::product::{Activation, EpilogueOf, Operand, OutputType, Product, ProductOf};
-use crate::engine::request::{Request, ScaleRule, Wanted};
+use crate::engine::product::Activation;
 use crate::engine::scalar::{Scalar, ScalarOf};
-use crate::engine::tensor::add_bias;
-
-/// What is asked for beside a product: bias, activation, amax, the type of the result.
-pub(crate) fn finish<B: Fp8Engine>(
-    product: FloatTensor<B>,
-    epilogue: EpilogueOf<B>,
-) -> ProductOf<B> {
-    let bias = epilogue.bias.map(|bias| B::float_cast(bias, FloatDType::F32));
-    let product = activate::<B>(add_bias::<B>(product, bias), epilogue.activation);
-    let amax = epilogue.amax.then(|| B::fp8_amax(product.clone()));
-    let result = match epilogue.output {
-        OutputType::Float(dtype) if product.dtype() == dtype.into() => Operand::Float(product),
-        OutputType::Float(dtype) => Operand::Float(B::float_cast(product, dtype)),
-        OutputType::Fp8 { format, scale } => {
-            let (factor, one) = (reciprocal::<B>(scale.clone()), Scalar::Host(1.0));
-            let scaled = B::fp8_rescale(product, [factor, one.clone()].map(Scales::One));
-            let rule = ScaleRule::Given(one, Overflow::Saturate);
-            let codes = B::fp8_quantize(scaled, Request::whole(format, rule, Wanted::Codes));
-            Operand::Matrix(Matrix { scales: Scales::One(scale), ..codes })
-        }
-    };
-    Product { result, amax }
-}
 
 /// `1 / scale`, as one f32.
 pub(crate) fn reciprocal<B: Backend>(scale: ScalarOf<B>) -> ScalarOf<B> {
@@ -46,7 +18,7 @@ pub(crate) fn reciprocal<B: Backend>(scale: ScalarOf<B>) -> ScalarOf<B> {
 }
 
 /// Applies an activation to an f32 tensor. NaN stays NaN.
-fn activate<B: Backend>(x: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
+pub(crate) fn activate<B: Backend>(x: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
     match activation {
         Activation::None => x,
         Activation::Relu => {

@@ -13,25 +13,18 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Overflow};
 
-use crate::engine::backend::Fp8Engine;
-use crate::engine::launch::{Launched, note};
-use crate::engine::matrix::{Codes, Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
-use crate::engine::padding::pad_k;
-use crate::engine::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
+use crate::engine::codes::Codes;
+use crate::engine::matrix::{Matrix, MatrixOf, Scales};
+use crate::engine::product::{Operand, OperandOf};
 use crate::engine::request::{Request, RequestOf, ScaleRule, ScaleRuleOf};
 use crate::engine::scalar::Scalar;
-use crate::engine::target::Target;
+use crate::engine::tensor::join;
 use round::{Infinite, round};
 
-pub(crate) fn quantize<B: Fp8Engine>(tensor: FloatTensor<B>, request: RequestOf<B>) -> MatrixOf<B> {
-    let tensor = in_f32::<B>(tensor);
-    match request.block == WHOLE {
-        true => with_one_scale::<B>(tensor, request),
-        false => in_blocks::<B>(tensor, request),
-    }
-}
-
-fn with_one_scale<B: Backend>(tensor: FloatTensor<B>, request: RequestOf<B>) -> MatrixOf<B> {
+pub(super) fn with_one_scale<B: Backend>(
+    tensor: FloatTensor<B>,
+    request: RequestOf<B>,
+) -> MatrixOf<B> {
     let Request { format, rule, .. } = request;
     let (scale, amax, overflow) = choose_scale::<B>(&tensor, format, rule);
     let divisor = B::float_reshape(
@@ -47,21 +40,7 @@ fn with_one_scale<B: Backend>(tensor: FloatTensor<B>, request: RequestOf<B>) -> 
     Matrix { amax, ..Matrix::new(Codes::Values(values), Scales::One(scale), format) }
 }
 
-/// Codes as the backend makes them of quotients, and the scales that these were divided by.
-pub(crate) fn in_blocks<B: Fp8Engine>(
-    tensor: FloatTensor<B>,
-    request: RequestOf<B>,
-) -> MatrixOf<B> {
-    let Request { format, block, rule, wanted } = request;
-    let recipe = rule.of_blocks();
-    let [quotient, scales] = grid::divide::<B>(in_f32::<B>(tensor), block, format, recipe);
-    // The division is done: what is left to quantize has the scale 1, and dividing by that is exact.
-    let exact = B::fp8_quantize(quotient, Request::exact(format, wanted));
-    let kind = ScaleKind::of(&recipe);
-    Matrix { scales: Scales::Grid { scales, block, kind }, amax: None, ..exact }
-}
-
-fn in_f32<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(super) fn in_f32<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match tensor.dtype() {
         DType::F32 => tensor,
         _ => B::float_cast(tensor, FloatDType::F32),
@@ -104,7 +83,7 @@ pub(crate) fn count_saturated<B: Backend>(
     let tensor = in_f32::<B>(tensor.clone());
     let tensor = match (&matrix.scales, divisor.rank() == tensor.rank()) {
         // A tensor becomes a matrix where tensor cores take it.
-        (_, false) => crate::engine::tensor::join::<B>(tensor),
+        (_, false) => join::<B>(tensor),
         _ => tensor,
     };
     let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&tensor));
@@ -117,21 +96,8 @@ pub(crate) fn count_saturated<B: Backend>(
     B::int_sum(B::bool_into_int(saturated, settings.int_dtype))
 }
 
-pub(crate) fn dequantize<B: Fp8Engine>(matrix: MatrixOf<B>) -> FloatTensor<B> {
-    match matrix.scales.clone() {
-        Scales::One(Scalar::Host(1.0)) => values::<B>(&matrix),
-        one @ Scales::One(_) => {
-            B::fp8_rescale(decode::<B>(matrix), [one, Scales::One(Scalar::Host(1.0))])
-        }
-        Scales::Grid { .. } => {
-            let scales = matrix.spread_scales::<B>();
-            B::float_mul(decode::<B>(matrix), scales)
-        }
-    }
-}
-
 /// The numbers that the codes stand for, without scales.
-fn values<B: Backend>(matrix: &MatrixOf<B>) -> FloatTensor<B> {
+pub(super) fn values<B: Backend>(matrix: &MatrixOf<B>) -> FloatTensor<B> {
     match (&matrix.values, &matrix.codes, &matrix.transposed) {
         (Some(values), ..) => values.clone(),
         (None, Some(codes), _) => codes::values::<B>(codes.clone(), matrix.format),
@@ -142,71 +108,12 @@ fn values<B: Backend>(matrix: &MatrixOf<B>) -> FloatTensor<B> {
     }
 }
 
-/// The numbers that the codes of a matrix stand for, without scales, as the backend decodes them.
-pub(crate) fn decode<B: Fp8Engine>(matrix: MatrixOf<B>) -> FloatTensor<B> {
-    match matrix.values {
-        Some(values) => values,
-        None => B::fp8_dequantize(Matrix { scales: Scales::One(Scalar::Host(1.0)), ..matrix }),
-    }
-}
-
-/// Codes are multiplied in f32 whatever the type of the result (products of codes overflow f16), the product then by the scales; by the scales
-/// first where elements that are summed have several.
-pub(crate) fn multiply<B: Fp8Engine>(
-    lhs: OperandOf<B>,
-    rhs: OperandOf<B>,
-    epilogue: EpilogueOf<B>,
-    run: Run,
-) -> ProductOf<B> {
-    note(&run.note, || match &run.target {
-        Target::Emulation(Some(fallback)) => Launched::Fallback(fallback.clone()),
-        _ => Launched::FakeQuantized,
-    });
-    let product = match (lhs, rhs) {
-        (Operand::Float(lhs), Operand::Float(rhs)) => B::float_matmul(lhs, rhs),
-        (lhs, rhs) if is_constant::<B>(&lhs, 1) && is_constant::<B>(&rhs, 0) => {
-            let [(lhs, of_lhs), (rhs, of_rhs)] = [lhs, rhs].map(split::<B>);
-            B::fp8_rescale(matmul::<B>(lhs, rhs), [of_lhs, of_rhs])
-        }
-        (lhs, rhs) => {
-            let [lhs, rhs] = [lhs, rhs].map(|operand| match operand {
-                Operand::Matrix(matrix) => B::fp8_dequantize(matrix),
-                Operand::Float(tensor) => tensor,
-            });
-            matmul::<B>(lhs, rhs)
-        }
-    };
-    epilogue::finish::<B>(product, epilogue)
-}
-
 /// Whether the scales of an operand can wait until its elements along a dimension are summed.
 pub(crate) fn is_constant<B: Backend>(operand: &OperandOf<B>, dim: usize) -> bool {
     match operand {
         Operand::Matrix(matrix) => matrix.is_constant_along(dim),
         Operand::Float(_) => true,
     }
-}
-
-/// The numbers of an operand without its scales, and these.
-pub(crate) fn split<B: Fp8Engine>(
-    operand: OperandOf<B>,
-) -> (FloatTensor<B>, Scales<FloatTensor<B>>) {
-    match operand {
-        Operand::Matrix(matrix) => {
-            let scales = matrix.scales.clone();
-            (decode::<B>(matrix), scales)
-        }
-        Operand::Float(tensor) => (tensor, Scales::One(Scalar::Host(1.0))),
-    }
-}
-
-/// Multiplies numbers in f32.
-fn matmul<B: Fp8Engine>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
-    let [lhs, rhs] = match B::FP8_KERNELS {
-        true => pad_k::<B>(lhs, rhs),
-        false => [lhs, rhs],
-    };
-    B::float_matmul(lhs, rhs)
 }
 
 pub(crate) fn rescale<B: Backend>(
