@@ -188,9 +188,7 @@ fn check(golden: &Golden, case: &str, (results, report): ([Vec<f32>; 3], Report)
 /// Products and gradients equal the golden ones up to the order of summation; the trace tells the golden scales.
 pub fn products_and_gradients_match<B: Fp8Matmul>()
 where
-    Outer<B>: AutodiffBackend,
     Autodiff<B>: Fp8Matmul,
-    Fp8Backend<B>: Backend,
 {
     products_and_gradients_match_under::<B>(&every_matmul(), Sums::F32);
 }
@@ -198,9 +196,7 @@ where
 /// The same under a configuration that takes every product; products of two matrices are added up by `sums`.
 pub fn products_and_gradients_match_under<B: Fp8Matmul>(config: &Fp8Config, sums: Sums)
 where
-    Outer<B>: AutodiffBackend,
     Autodiff<B>: Fp8Matmul,
-    Fp8Backend<B>: Backend,
 {
     let golden = Golden::load();
     for case in MATRICES {

@@ -106,9 +106,7 @@ mod golden {
 
     fn emulated_products_match<B: Fp8Matmul>()
     where
-        Outer<B>: AutodiffBackend,
         Autodiff<B>: Fp8Matmul,
-        Fp8Backend<B>: Backend,
     {
         products_and_gradients_match_under::<B>(&emulated(), Sums::F32);
     }
@@ -116,9 +114,7 @@ mod golden {
     /// Batched products among them fall back to emulation.
     fn products_match<B: Fp8Matmul>()
     where
-        Outer<B>: AutodiffBackend,
         Autodiff<B>: Fp8Matmul,
-        Fp8Backend<B>: Backend,
     {
         products_and_gradients_match_under::<B>(&every_matmul(), Sums::TensorCores);
     }
