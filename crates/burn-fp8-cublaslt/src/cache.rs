@@ -1,6 +1,5 @@
 //! Algorithms that were found, by everything that they depend on.
 
-use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
@@ -28,15 +27,14 @@ pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// Looking up hashes and compares a few hundred bytes without allocating: well under a microsecond.
 #[derive(Debug)]
 pub struct PlanCache<V> {
-    entries: LruCache<Key, V, BuildHasherDefault<WordHasher>>,
+    entries: LruCache<Key, V>,
     hits: u64,
     misses: u64,
 }
 
 impl<V> Default for PlanCache<V> {
     fn default() -> Self {
-        let entries = LruCache::with_hasher(CAPACITY, BuildHasherDefault::default());
-        Self { entries, hits: 0, misses: 0 }
+        Self { entries: LruCache::new(CAPACITY), hits: 0, misses: 0 }
     }
 }
 
@@ -86,50 +84,5 @@ impl<V> PlanCache<V> {
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
-    }
-}
-
-/// Mixes a word at a time. Keys come from the program itself, so collisions by malice need no defence.
-#[derive(Debug, Default)]
-pub struct WordHasher(u64);
-
-impl WordHasher {
-    fn word(&mut self, word: u64) {
-        // An odd constant near 2^64 divided by the golden ratio spreads the bits; the rotation brings high bits down.
-        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-impl Hasher for WordHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.word(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.word(value.into());
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.word(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.word(value);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.word(value as u64);
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.word(value as u64);
     }
 }

@@ -1,8 +1,7 @@
 //! The addresses and factors of one call, checked against the product that they are for.
 
-use crate::descriptor::DescriptorPointers;
 use crate::error::Error;
-use crate::problem::{ScaledMatmul, Scales};
+use crate::problem::{AuxKind, ScaledMatmul, Scales};
 use crate::raw::driver::DevicePointer;
 
 /// Addresses on the device; 0 where there is none.
@@ -36,24 +35,54 @@ pub struct Pointers {
     pub amax_aux: DevicePointer,
 }
 
-/// Bytes that scales per tensor and per row, factors and amaxes are aligned to: those of f32.
-const F32: u32 = 4;
+/// One address of a call, and what a product says of it.
+pub(crate) struct Argument {
+    name: &'static str,
+    pub(crate) address: DevicePointer,
+    /// Whether the product has it.
+    pub(crate) expected: bool,
+    /// What it is a multiple of.
+    pub(crate) alignment: u32,
+}
 
-/// Bytes that scales per block are aligned to, by the cuBLAS documentation.
-const BLOCK_SCALES: u32 = 16;
+/// What the scales of blocks are aligned to, by the cuBLAS documentation.
+const OF_BLOCKS: u32 = 16;
+/// What other scales, factors and amaxes are aligned to: as f32.
+const OF_F32: u32 = 4;
 
 impl Pointers {
-    pub(crate) fn for_descriptor(&self) -> DescriptorPointers {
-        DescriptorPointers {
-            scale_a: self.scale_a,
-            scale_b: self.scale_b,
-            scale_d: self.inverse_scale_d,
-            amax_d: self.amax_d,
-            bias: self.bias,
-            aux: self.aux,
-            scale_aux: self.inverse_scale_aux,
-            amax_aux: self.amax_aux,
-        }
+    /// The matrices, which are arguments of `cublasLtMatmul`, then those that are attributes of its operation.
+    pub(crate) fn arguments(&self, problem: &ScaledMatmul) -> ([Argument; 4], [Argument; 8]) {
+        let (promised, aux) = (problem.alignment, problem.epilogue.aux);
+        let scaled = problem.scales != Scales::None;
+        let scale = match problem.scales {
+            Scales::Blocks { .. } => OF_BLOCKS,
+            Scales::None | Scales::PerTensor | Scales::PerRow => OF_F32,
+        };
+        let [scaled_aux, amax_aux] = match aux.map(|aux| aux.kind) {
+            Some(AuxKind::GeluInput { scaled, amax, .. }) => [scaled, amax],
+            Some(AuxKind::ReluMask) | None => [false; 2],
+        };
+        let (has_bias, has_aux) = (problem.epilogue.bias.is_some(), aux.is_some());
+        let argument =
+            |(name, address, expected, alignment)| Argument { name, address, expected, alignment };
+        let matrices = [
+            ("a", self.a, true, promised.a),
+            ("b", self.b, true, promised.b),
+            ("c", self.c, problem.c.is_some(), promised.c),
+            ("d", self.d, true, promised.d),
+        ];
+        let others = [
+            ("scale_a", self.scale_a, scaled, scale),
+            ("scale_b", self.scale_b, scaled, scale),
+            ("inverse_scale_d", self.inverse_scale_d, problem.scaled_d, OF_F32),
+            ("amax_d", self.amax_d, problem.amax_d, OF_F32),
+            ("bias", self.bias, has_bias, promised.bias),
+            ("aux", self.aux, has_aux, promised.aux),
+            ("inverse_scale_aux", self.inverse_scale_aux, scaled_aux, OF_F32),
+            ("amax_aux", self.amax_aux, amax_aux, OF_F32),
+        ];
+        (matrices.map(argument), others.map(argument))
     }
 
     /// Checks that everything the product has is there and aligned as promised, and that beta goes with C.
@@ -62,42 +91,21 @@ impl Pointers {
     ///
     /// [`Error::Call`], naming the argument.
     pub fn check(&self, problem: &ScaledMatmul, beta: f32) -> Result<(), Error> {
-        let (promised, aux) = (problem.alignment, problem.epilogue.aux);
-        let scale = match problem.scales {
-            Scales::Blocks { .. } => BLOCK_SCALES,
-            Scales::None | Scales::PerTensor | Scales::PerRow => F32,
+        let fail = |argument, found: String| {
+            Err(Error::Call { shape: problem.shape, argument, problem: found })
         };
-        let scaled = problem.scales != Scales::None;
-        let scaled_aux = aux.is_some_and(|aux| aux.kind.scaled());
-        let amax_aux = aux.is_some_and(|aux| aux.kind.amax());
-        let arguments = [
-            ("a", self.a, true, promised.a),
-            ("b", self.b, true, promised.b),
-            ("c", self.c, problem.c.is_some(), promised.c),
-            ("d", self.d, true, promised.d),
-            ("scale_a", self.scale_a, scaled, scale),
-            ("scale_b", self.scale_b, scaled, scale),
-            ("inverse_scale_d", self.inverse_scale_d, problem.scaled_d, F32),
-            ("amax_d", self.amax_d, problem.amax_d, F32),
-            ("bias", self.bias, problem.epilogue.bias.is_some(), promised.bias),
-            ("aux", self.aux, aux.is_some(), promised.aux),
-            ("inverse_scale_aux", self.inverse_scale_aux, scaled_aux, F32),
-            ("amax_aux", self.amax_aux, amax_aux, F32),
-        ];
-        let fail = |argument, problem_found: String| {
-            Err(Error::Call { shape: problem.shape, argument, problem: problem_found })
-        };
-        for (argument, address, expected, alignment) in arguments {
+        let (matrices, others) = self.arguments(problem);
+        for Argument { name, address, expected, alignment } in matrices.into_iter().chain(others) {
             match (expected, address) {
-                (true, 0) => return fail(argument, "the address is null".to_owned()),
+                (true, 0) => return fail(name, "the address is null".to_owned()),
                 (false, 0) => {}
                 (false, _) => {
                     let found = "an address is given where the product has none".to_owned();
-                    return fail(argument, found);
+                    return fail(name, found);
                 }
                 (true, address) if !address.is_multiple_of(alignment.into()) => {
                     return fail(
-                        argument,
+                        name,
                         format!(
                             "{address:#x} is not a multiple of {alignment} bytes; put the true alignment into ScaledMatmul::alignment"
                         ),

@@ -1,9 +1,11 @@
 //! What a device and the installed libraries can do, as far as plans depend on it.
+#![allow(unsafe_code, reason = "asks the library for its version")]
 
 use crate::library;
 use crate::raw::constants as c;
 use crate::raw::driver::{Device, Driver};
 use crate::raw::lt::Lt;
+use crate::raw::written;
 use crate::unavailable::Unavailable;
 use crate::version::{ComputeCapability, DriverVersion, LibraryVersion};
 
@@ -18,7 +20,11 @@ impl LibraryVersion {
     }
 
     pub(crate) fn of(lt: &Lt) -> Result<Self, Unavailable> {
-        let part = |property| lt.property(property).map(|value| u32::try_from(value).unwrap_or(0));
+        let part = |property| {
+            // SAFETY: writes one number.
+            let value = written(0, |value| unsafe { lt.cublasLtGetProperty(property, value) });
+            value.map(|value| u32::try_from(value).unwrap_or(0))
+        };
         Ok(Self {
             major: part(c::MAJOR_VERSION)?,
             minor: part(c::MINOR_VERSION)?,

@@ -1,11 +1,13 @@
 //! The CUDA context that everything lives in, and the workspace.
 #![allow(unsafe_code, reason = "owns a reference to a CUDA context, and device memory")]
 
+use std::ptr;
 use std::sync::Arc;
 
 use crate::error::{ContextError, Error};
 use crate::library;
 use crate::raw::driver::{self, Device, DevicePointer, Driver};
+use crate::raw::written;
 
 /// A reference to the primary context of a device: the context lives at least as long as this.
 #[derive(Debug)]
@@ -32,8 +34,12 @@ impl PrimaryContext {
         if current.is_null() {
             return Err(ContextError::NoneCurrent.into());
         }
-        let device = driver.current_device()?;
-        let raw = driver.retain_primary(device)?;
+        // SAFETY: each writes one handle.
+        let device = written(0, |device| unsafe { driver.c.cuCtxGetDevice(device) })?;
+        // SAFETY: as above.
+        let raw = written(ptr::null_mut(), |context| unsafe {
+            driver.c.cuDevicePrimaryCtxRetain(context, device)
+        })?;
         // Dropped, and so released, if it is not the right one.
         let context = Self { driver, device, raw };
         if raw == current { Ok(Arc::new(context)) } else { Err(ContextError::NotPrimary.into()) }
@@ -71,10 +77,11 @@ impl PrimaryContext {
     /// process ends: then the driver has freed everything itself.
     pub(crate) fn enter(&self, work: impl FnOnce(&Driver)) {
         // SAFETY: this value holds a reference to the context.
-        if unsafe { self.driver.push(self.raw) }.is_ok() {
+        if unsafe { self.driver.c.cuCtxPushCurrent_v2(self.raw) }.is_ok() {
             work(self.driver);
-            // What was pushed above; a failure leaves the context current, which harms nobody.
-            let _ = self.driver.pop();
+            // SAFETY: pops what was pushed above; a failure leaves the context current, which harms nobody.
+            let mut popped = ptr::null_mut();
+            let _ = unsafe { self.driver.c.cuCtxPopCurrent_v2(&raw mut popped) };
         }
     }
 }
@@ -82,7 +89,7 @@ impl PrimaryContext {
 impl Drop for PrimaryContext {
     fn drop(&mut self) {
         // SAFETY: undoes the retain of `current`; everything that lives in the context holds an Arc of this value.
-        let _ = unsafe { self.driver.release_primary(self.device) };
+        let _ = unsafe { self.driver.c.cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
@@ -105,7 +112,11 @@ impl Workspace {
     /// What the driver returned, for example that memory is short.
     pub fn new(context: Arc<PrimaryContext>, bytes: usize) -> Result<Self, Error> {
         context.check_current()?;
-        let pointer = if bytes == 0 { 0 } else { context.driver.allocate(bytes)? };
+        let pointer = match bytes {
+            0 => 0,
+            // SAFETY: writes one address.
+            _ => written(0, |to| unsafe { context.driver.c.cuMemAlloc_v2(to, bytes) })?,
+        };
         let workspace = Self { context, pointer, bytes };
         // cuMemAlloc documents "suitably aligned for any kind of variable"; in practice 512.
         if !pointer.is_multiple_of(WORKSPACE_ALIGNMENT) {
@@ -125,7 +136,7 @@ impl Drop for Workspace {
         if self.pointer != 0 {
             self.context.enter(|driver| {
                 // SAFETY: allocated in this context, freed once; cuMemFree waits for work that uses it.
-                let _ = unsafe { driver.free(self.pointer) };
+                let _ = unsafe { driver.c.cuMemFree_v2(self.pointer) };
             });
         }
     }

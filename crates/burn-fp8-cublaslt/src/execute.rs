@@ -3,19 +3,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::algorithm::AlgorithmInfo;
+use crate::algorithm::{AlgorithmInfo, Search, candidates, fastest};
 use crate::cache::{Key, PlanCache};
 use crate::call::Pointers;
 use crate::capability::Capability;
 use crate::context::{PrimaryContext, Workspace};
-use crate::descriptor::{Descriptors, Preference};
+use crate::descriptor::{Descriptor, Descriptors};
 use crate::error::Error;
-use crate::heuristics::candidates;
 use crate::library;
 use crate::plan::{Plan, plan};
 use crate::problem::ScaledMatmul;
 use crate::raw::lt::{self, Arguments, HeuristicResult, Lt};
-use crate::search::{Search, fastest};
 use crate::stream::{Ordering, SideStream};
 
 /// The workspace that cuBLAS recommends for Hopper: 32 MiB (`cublasSetWorkspace`).
@@ -177,7 +175,7 @@ impl CublasLt {
         pointers.check(problem, beta)?;
         let mut cache = self.lock();
         let ready = self.ready(&mut cache, problem)?;
-        ready.descriptors.desc.set_pointers(&ready.plan, &pointers.for_descriptor())?;
+        ready.descriptors.set_pointers(&ready.plan, pointers)?;
         let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
         let launch = Launch { algorithm: ready.info, ordering: self.ordering() };
         self.stream.after_context()?;
@@ -223,7 +221,7 @@ impl CublasLt {
         let count = search.candidates.max(1);
         ready.descriptors.forget_pointers(&ready.plan)?;
         let (candidates, _) = self.heuristics(&ready.plan, &ready.descriptors, space, count)?;
-        ready.descriptors.desc.set_pointers(&ready.plan, &pointers.for_descriptor())?;
+        ready.descriptors.set_pointers(&ready.plan, pointers)?;
         let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
         let repetitions = search.repetitions.max(1);
 
@@ -304,7 +302,7 @@ impl CublasLt {
         count: usize,
     ) -> Result<(Vec<HeuristicResult>, i32), Error> {
         let lt = self.handle.lt;
-        let preference = Preference::build(lt, plan, workspace)?;
+        let preference = Descriptor::preference(lt, plan, workspace)?;
         let layouts = descriptors.raw_layouts();
         // SAFETY: all handles are alive for the call, and the callers checked that the context is current.
         let answer = unsafe {
@@ -351,7 +349,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.context.enter(|_| {
             // SAFETY: made by cublasLtCreate, destroyed once; it waits for the device.
-            let _ = unsafe { self.lt.destroy(self.raw) };
+            let _ = unsafe { self.lt.cublasLtDestroy(self.raw) };
         });
     }
 }

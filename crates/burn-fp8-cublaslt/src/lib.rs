@@ -27,42 +27,35 @@
 //! ```
 
 mod algorithm;
-mod auxiliary;
 pub mod cache;
 mod call;
 mod capability;
 pub mod context;
-mod data_type;
 pub mod descriptor;
 mod error;
 mod execute;
-mod heuristics;
 pub mod library;
 pub mod plan;
 mod problem;
 pub mod raw;
-mod search;
 mod stream;
 mod unavailable;
 mod version;
 
-pub use algorithm::{AlgorithmInfo, Choice};
-pub use auxiliary::{Aux, AuxKind};
+pub use algorithm::{AlgorithmInfo, Choice, Search};
 pub use call::Pointers;
 pub use capability::{Capability, OLDEST_LIBRARY, OLDEST_LIBRARY_FOR_BLACKWELL, require_device};
-pub use data_type::DataType;
 pub use error::{ContextError, Error};
 pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};
 #[doc(hidden)]
 pub use plan::plan_unchecked;
 pub use plan::{Plan, PlanError, Rule, plan};
 pub use problem::{
-    Accumulation, Activation, Alignment, Bias, BlockScale, Epilogue, Matrix, Operand, ScaledMatmul,
-    Scales, Shape,
+    Accumulation, Activation, Alignment, Aux, AuxKind, Bias, BlockScale, DataType, Epilogue,
+    Matrix, Operand, ScaledMatmul, Scales, Shape,
 };
 #[doc(hidden)]
 pub use raw::lt::launches;
-pub use search::Search;
 pub use stream::{Ordering, SideStream};
 pub use unavailable::Unavailable;
 pub use version::{ComputeCapability, DriverVersion, LibraryVersion};

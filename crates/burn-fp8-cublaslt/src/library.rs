@@ -23,7 +23,8 @@ pub fn driver() -> Result<&'static Driver, Unavailable> {
         // SAFETY: just found to be present.
         let driver = unsafe { Driver::load() }
             .map_err(|function| Unavailable::MissingFunction { library: "libcuda", function })?;
-        driver.init()?;
+        // SAFETY: takes a number.
+        unsafe { driver.c.cuInit(0) }?;
         Ok(driver)
     });
     loaded.as_ref().map_err(Clone::clone)

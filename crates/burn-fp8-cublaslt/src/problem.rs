@@ -4,9 +4,6 @@ use core::fmt;
 
 use burn_fp8_core::Fp8Format;
 
-use crate::auxiliary::Aux;
-use crate::data_type::DataType;
-
 /// One FP8 product, or a strided batch of them:
 ///
 /// `D = scale_D · act(alpha · (scale_A · A) × (scale_B · B)ᵀ + beta · C + bias)`
@@ -102,6 +99,46 @@ pub struct Operand {
     pub batch_stride: u64,
 }
 
+/// An element type of C, D, the bias or the auxiliary output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataType {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+    /// IEEE single precision.
+    F32,
+    /// FP8 codes.
+    Fp8(Fp8Format),
+}
+
+impl DataType {
+    /// Bytes of an element.
+    pub const fn size(self) -> u64 {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+            Self::Fp8(_) => 1,
+        }
+    }
+
+    /// Whether this is an FP8 format.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, Self::Fp8(_))
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bf16 => f.pad("BF16"),
+            Self::F16 => f.pad("F16"),
+            Self::F32 => f.pad("F32"),
+            Self::Fp8(format) => format.fmt(f),
+        }
+    }
+}
+
 /// C or D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
@@ -180,6 +217,33 @@ pub struct Bias {
     pub dtype: DataType,
     /// Elements from one vector of the batch to the next; 0 uses one for all.
     pub batch_stride: u64,
+}
+
+/// The auxiliary output: what the backward pass of the activation needs. For users of this crate: burn-fp8 asks for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Aux {
+    /// What is stored.
+    pub kind: AuxKind,
+    /// Leading dimension, in elements (for a mask: in bits), at least N.
+    pub ld: u64,
+    /// Elements (for a mask: bits) from one matrix of the batch to the next.
+    pub batch_stride: u64,
+}
+
+/// What the auxiliary output holds. Row-major `[M, ld]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AuxKind {
+    /// For ReLU: one bit an element, set where the input of the activation is positive.
+    ReluMask,
+    /// For GELU: the input of the activation.
+    GeluInput {
+        /// Its type: that of D.
+        dtype: DataType,
+        /// Whether it is multiplied by a factor on the device before it is rounded. Only in FP8.
+        scaled: bool,
+        /// Whether its largest magnitude before that factor is computed. Only in FP8.
+        amax: bool,
+    },
 }
 
 /// How the tensor cores of Ada and Hopper accumulate; others ignore it.

@@ -22,12 +22,14 @@
 //! - Launches that a framework has not submitted yet are not captured: it must have enqueued what makes the inputs.
 #![allow(unsafe_code, reason = "owns a stream and events, passes them to the driver")]
 
+use std::ptr;
 use std::sync::Arc;
 
 use crate::context::PrimaryContext;
 use crate::error::Error;
 use crate::raw::constants as c;
 use crate::raw::driver::{Driver, DriverError, Event, Stream};
+use crate::raw::written;
 
 /// How work on a [`SideStream`] is ordered with the other streams of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,10 +68,13 @@ impl SideStream {
         let arrive = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
         let leave = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
         let driver = context.driver();
-        let stream = driver.create_stream(c::CU_STREAM_NON_BLOCKING)?;
-        let ordering = match driver.has_context_events() {
-            true => Ordering::Events,
-            false => Ordering::Synchronize,
+        // SAFETY: the context is current; writes one handle.
+        let stream = written(ptr::null_mut(), |stream| unsafe {
+            driver.c.cuStreamCreate(stream, c::CU_STREAM_NON_BLOCKING)
+        })?;
+        let ordering = match driver.context_events {
+            Some(_) => Ordering::Events,
+            None => Ordering::Synchronize,
         };
         Ok(Self { context, stream, arrive, leave, ordering })
     }
@@ -97,20 +102,15 @@ impl SideStream {
     pub fn after_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
-        let recorded = match self.ordering {
-            // SAFETY: the context is held alive, the event is ours and of this context.
-            Ordering::Events => unsafe {
-                driver.context_record_event(self.context.raw(), self.arrive.raw)
-            },
-            Ordering::Synchronize => None,
-        };
-        match recorded {
-            Some(recorded) => {
-                recorded?;
-                // SAFETY: both are ours and alive.
-                unsafe { driver.stream_wait_event(self.stream, self.arrive.raw) }?;
+        match (self.ordering, &driver.context_events) {
+            (Ordering::Events, Some(events)) => {
+                // SAFETY: the context is held alive; the event is ours, alive and of this context, and so is the stream.
+                unsafe { events.cuCtxRecordEvent(self.context.raw(), self.arrive.raw) }?;
+                // SAFETY: as above.
+                unsafe { driver.c.cuStreamWaitEvent(self.stream, self.arrive.raw, 0) }?;
             }
-            None => driver.synchronize_context()?,
+            // SAFETY: takes no argument.
+            _ => unsafe { driver.c.cuCtxSynchronize() }?,
         }
         Ok(())
     }
@@ -124,22 +124,17 @@ impl SideStream {
     pub fn before_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
-        if self.ordering == Ordering::Synchronize {
+        let (Ordering::Events, Some(events)) = (self.ordering, &driver.context_events) else {
             return Ok(self.synchronize()?);
-        }
-        let ordered = self.record_and_wait(driver);
+        };
+        // SAFETY: event and stream are ours, alive and of one context.
+        let ordered = unsafe { driver.c.cuEventRecord(self.leave.raw, self.stream) }
+            // SAFETY: the context is held alive, the event is ours.
+            .and_then(|()| unsafe { events.cuCtxWaitEvent(self.context.raw(), self.leave.raw) });
         if ordered.is_err() {
             self.synchronize()?;
         }
         Ok(ordered?)
-    }
-
-    fn record_and_wait(&self, driver: &Driver) -> Result<(), DriverError> {
-        // SAFETY: both are ours, alive and of one context.
-        unsafe { driver.record_event(self.leave.raw, self.stream) }?;
-        // SAFETY: the context is held alive, the event is ours.
-        let waited = unsafe { driver.context_wait_event(self.context.raw(), self.leave.raw) };
-        waited.unwrap_or_else(|| self.synchronize())
     }
 
     /// The host waits until everything on this stream has run.
@@ -149,7 +144,7 @@ impl SideStream {
     /// What the driver returned, also for work that failed on the device.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is ours and alive.
-        unsafe { self.driver().synchronize_stream(self.stream) }
+        unsafe { self.driver().c.cuStreamSynchronize(self.stream) }
     }
 
     /// Milliseconds that what `work` enqueues on this stream takes on the device. The host waits.
@@ -158,14 +153,14 @@ impl SideStream {
         let start = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
         let end = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
         // SAFETY: events and stream are ours, alive and of one context.
-        unsafe { driver.record_event(start.raw, self.stream) }?;
+        let record = |event: &OwnedEvent| unsafe { driver.c.cuEventRecord(event.raw, self.stream) };
+        record(&start)?;
         work()?;
+        record(&end)?;
         // SAFETY: as above.
-        unsafe { driver.record_event(end.raw, self.stream) }?;
-        // SAFETY: as above.
-        unsafe { driver.synchronize_event(end.raw) }?;
+        unsafe { driver.c.cuEventSynchronize(end.raw) }?;
         // SAFETY: both were made with timing and have completed.
-        Ok(unsafe { driver.elapsed_ms(start.raw, end.raw) }?)
+        Ok(written(0.0, |ms| unsafe { driver.c.cuEventElapsedTime(ms, start.raw, end.raw) })?)
     }
 
     fn driver(&self) -> &'static Driver {
@@ -177,7 +172,7 @@ impl Drop for SideStream {
     fn drop(&mut self) {
         self.context.enter(|driver| {
             // SAFETY: made in this context, destroyed once; pending work is finished by the driver.
-            let _ = unsafe { driver.destroy_stream(self.stream) };
+            let _ = unsafe { driver.c.cuStreamDestroy_v2(self.stream) };
         });
     }
 }
@@ -192,7 +187,10 @@ struct OwnedEvent {
 impl OwnedEvent {
     /// The context must be current.
     fn new(context: &Arc<PrimaryContext>, flags: u32) -> Result<Self, DriverError> {
-        let raw = context.driver().create_event(flags)?;
+        // SAFETY: writes one handle.
+        let raw = written(ptr::null_mut(), |event| unsafe {
+            context.driver().c.cuEventCreate(event, flags)
+        })?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 }
@@ -201,7 +199,7 @@ impl Drop for OwnedEvent {
     fn drop(&mut self) {
         self.context.enter(|driver| {
             // SAFETY: made in this context, destroyed once; pending waits are completed by the driver.
-            let _ = unsafe { driver.destroy_event(self.raw) };
+            let _ = unsafe { driver.c.cuEventDestroy_v2(self.raw) };
         });
     }
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
-use burn_fp8_cublaslt::descriptor::{DescriptorPointers, Descriptors, Preference};
+use burn_fp8_cublaslt::descriptor::{Descriptor, Descriptors};
 use burn_fp8_cublaslt::raw::constants as c;
 use burn_fp8_cublaslt::raw::lt::{Attribute, Lt};
 use burn_fp8_cublaslt::*;
@@ -45,27 +45,23 @@ fn type_number(dtype: DataType) -> i32 {
 
 const UNSET: i32 = -1;
 
-struct Read<'a> {
-    lt: &'static Lt,
-    descriptors: &'a Descriptors,
-}
+struct Read(Descriptors);
 
-impl Read<'_> {
+impl Read {
     fn desc<T: Attribute>(&self, attribute: i32) -> T {
         // SAFETY: the descriptor is alive; each call names the width of cublasLt.h.
-        unsafe { self.lt.get_desc(self.descriptors.desc.raw(), attribute) }.unwrap()
+        unsafe { self.0.desc.get(attribute) }.unwrap()
     }
 
     fn layout<T: Attribute>(&self, index: usize, attribute: i32) -> T {
         // SAFETY: as above.
-        unsafe { self.lt.get_layout(self.descriptors.layouts[index].raw(), attribute) }.unwrap()
+        unsafe { self.0.layouts[index].get(attribute) }.unwrap()
     }
 }
 
 /// Compares everything that cuBLASLt knows with the problem, in terms worked out here.
 fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
-    let mut descriptors = Descriptors::build(lt, plan).unwrap_or_else(|e| panic!("{e}: {plan:?}"));
-    let read = Read { lt, descriptors: &descriptors };
+    let mut read = Read(Descriptors::build(lt, plan).unwrap_or_else(|e| panic!("{e}: {plan:?}")));
     let Epilogue { activation, bias, aux } = problem.epilogue;
     let Shape { m, n, k, batch } = problem.shape;
 
@@ -139,19 +135,20 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
             assert_eq!(number, type_number(dtype));
         }
     }
-    let [.., c_handle, d_handle] = descriptors.raw_layouts();
+    let [.., c_handle, d_handle] = read.0.raw_layouts();
     assert!(c_handle != d_handle || problem.c.is_none_or(|c| c == d));
 
     // The heuristics see a pointer exactly where the call has one. Each address lands in its attribute, swapped for A and B.
-    let pointers = DescriptorPointers {
+    let pointers = Pointers {
         scale_a: 0x1000,
         scale_b: 0x2000,
-        scale_d: 0x4000,
+        inverse_scale_d: 0x4000,
         amax_d: 0x5000,
         bias: 0x6000,
         aux: 0x7000,
-        scale_aux: 0x8000,
+        inverse_scale_aux: 0x8000,
         amax_aux: 0x9000,
+        ..Pointers::default()
     };
     let (scaled_aux, amax_aux) = match aux.map(|aux| aux.kind) {
         Some(AuxKind::GeluInput { scaled, amax, .. }) => (scaled, amax),
@@ -171,13 +168,11 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
     for (attribute, _, present) in attributes {
         assert_eq!(read.desc::<u64>(attribute) != 0, present, "{attribute} for the search");
     }
-    descriptors.desc.set_pointers(plan, &pointers).unwrap();
-    let read = Read { lt, descriptors: &descriptors };
+    read.0.set_pointers(plan, &pointers).unwrap();
     for (attribute, expected, present) in attributes {
         assert_eq!(read.desc::<u64>(attribute), if present { expected } else { 0 }, "{attribute}");
     }
-    descriptors.forget_pointers(plan).unwrap();
-    let read = Read { lt, descriptors: &descriptors };
+    read.0.forget_pointers(plan).unwrap();
     for (attribute, address, present) in attributes {
         let found = read.desc::<u64>(attribute);
         assert!((found != 0) == present && found != address, "{attribute} for another search");
@@ -220,11 +215,10 @@ fn padded_layouts_and_alignments_are_what_cublaslt_reads_back() {
     let plan = plan(&problem, &hopper()).unwrap();
     compare(lt, &problem, &plan);
 
-    let preference = Preference::build(lt, &plan, 32 << 20).unwrap();
+    let preference = Descriptor::preference(lt, &plan, 32 << 20).unwrap();
     // SAFETY: the preference is alive; the widths are those of cublasLt.h.
     let bytes: u64 =
-        unsafe { lt.get_preference(preference.raw(), c::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) }
-            .unwrap();
+        unsafe { preference.get(c::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) }.unwrap();
     assert_eq!(bytes, 32 << 20);
     for (attribute, expected) in [
         (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 32),
@@ -233,7 +227,7 @@ fn padded_layouts_and_alignments_are_what_cublaslt_reads_back() {
         (c::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 128),
     ] {
         // SAFETY: as above.
-        let bytes: u32 = unsafe { lt.get_preference(preference.raw(), attribute) }.unwrap();
+        let bytes: u32 = unsafe { preference.get(attribute) }.unwrap();
         assert_eq!(bytes, expected);
     }
 }

@@ -14,10 +14,14 @@ pub struct PlanError {
     pub remedy: &'static str,
 }
 
-impl PlanError {
-    pub(super) fn new(rule: Rule, found: impl fmt::Display, remedy: &'static str) -> Self {
-        Self { rule, found: found.to_string(), remedy }
-    }
+/// Fails unless a rule is kept, with the values that break it and what to do.
+pub(super) fn ensure(
+    kept: bool,
+    rule: Rule,
+    remedy: &'static str,
+    found: impl FnOnce() -> String,
+) -> Result<(), PlanError> {
+    if kept { Ok(()) } else { Err(PlanError { rule, found: found(), remedy }) }
 }
 
 /// A rule of cuBLASLt or of this crate.

@@ -3,8 +3,7 @@
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use crate::capability::Capability;
-use crate::data_type::DataType;
-use crate::problem::{Activation, BlockScale, Epilogue, ScaledMatmul, Scales};
+use crate::problem::{Activation, BlockScale, DataType, Epilogue, ScaledMatmul, Scales};
 use crate::version::ComputeCapability;
 
 /// `c` is the type of C, given or implied.

@@ -1,19 +1,14 @@
 //! From a product and a capability to what cuBLASLt is told, or to the rule that is broken. Pure: no library, no device.
 
-mod auxiliary;
-mod epilogue;
 mod error;
 mod gap;
-mod scales;
-mod shape;
-mod types;
+mod rules;
 
 pub use error::{PlanError, Rule};
 
-use crate::capability::{Capability, oldest_library};
-use crate::data_type::DataType;
-use crate::problem::{BlockScale, ScaledMatmul, Scales, Shape};
-use crate::version::ComputeCapability;
+use crate::capability::Capability;
+use crate::problem::{Activation, BlockScale, DataType, Epilogue, ScaledMatmul, Scales, Shape};
+use crate::raw::constants as k;
 
 /// What cuBLASLt is told: its column-major, swapped view of a product.
 ///
@@ -30,8 +25,6 @@ pub struct Plan {
     pub scale_modes: [ScaleMode; 2],
     /// The epilogue: `cublasLtEpilogue_t`.
     pub epilogue: u32,
-    /// The type of the bias.
-    pub bias: Option<DataType>,
     /// Smallest alignments of cuBLASLt's A, B, C and D, in bytes.
     pub alignments: [u32; 4],
     /// A gap in cuBLASLt's coverage that no rule names: no algorithm may be found. Where there is none, NVIDIA's or PyTorch's tests run
@@ -88,23 +81,14 @@ impl From<BlockScale> for ScaleMode {
 /// The first rule that is broken, with the values and a remedy. A plan without an error can still meet a
 /// [gap](Plan::gap): only cuBLASLt's heuristics, on the device, know which kernels exist.
 pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, PlanError> {
-    device(capability)?;
-    shape::check(problem)?;
-    let c = types::check(problem)?;
-    scales::check(problem, capability)?;
-    shape::check_layouts(problem, c)?;
-    auxiliary::check(problem)?;
-    Ok(translate(problem, c, capability))
+    rules::check(problem, capability)?;
+    Ok(plan_unchecked(problem, capability))
 }
 
-/// The same without the rules, for tests of them: what cuBLASLt would be told of a product that breaks some.
+/// The same without the rules. Public for tests of them: what cuBLASLt would be told of a product that breaks some.
 #[doc(hidden)]
 pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
-    translate(problem, types::of_c(problem), capability)
-}
-
-/// `c` is the type of C, given or implied.
-fn translate(problem: &ScaledMatmul, c: DataType, capability: &Capability) -> Plan {
+    let c = rules::type_of_c(problem);
     let Shape { m, n, k, batch } = problem.shape;
     let layout = |dtype, rows, columns, ld, batch_stride| {
         // The stride of a single matrix means nothing: one value, so that equal plans are equal.
@@ -128,8 +112,7 @@ fn translate(problem: &ScaledMatmul, c: DataType, capability: &Capability) -> Pl
             layout(d.dtype, n, m, d.ld, d.batch_stride),
         ],
         scale_modes: [b_mode, a_mode],
-        epilogue: epilogue::number(&problem.epilogue),
-        bias: problem.epilogue.bias.map(|bias| bias.dtype),
+        epilogue: epilogue(&problem.epilogue),
         alignments: [
             alignment.b,
             alignment.a,
@@ -141,20 +124,17 @@ fn translate(problem: &ScaledMatmul, c: DataType, capability: &Capability) -> Pl
     }
 }
 
-fn device(capability: &Capability) -> Result<(), PlanError> {
-    let Capability { compute, library, .. } = *capability;
-    if compute < ComputeCapability::SM_89 {
-        let found = format!("the device is {compute}");
-        return Err(PlanError::new(
-            Rule::Device,
-            found,
-            "use Ada, Hopper or Blackwell, or emulate FP8",
-        ));
+/// `cublasLtEpilogue_t`.
+fn epilogue(epilogue: &Epilogue) -> u32 {
+    let activation = match epilogue.activation {
+        Activation::None => 0,
+        Activation::Relu => k::CUBLASLT_EPILOGUE_RELU,
+        Activation::Gelu => k::CUBLASLT_EPILOGUE_GELU,
+    };
+    let aux = if epilogue.aux.is_some() { k::CUBLASLT_EPILOGUE_AUX } else { 0 };
+    let bias = if epilogue.bias.is_some() { k::CUBLASLT_EPILOGUE_BIAS } else { 0 };
+    match activation | aux | bias {
+        0 => k::CUBLASLT_EPILOGUE_DEFAULT,
+        number => number,
     }
-    let oldest = oldest_library(compute);
-    if library < oldest {
-        let found = format!("cuBLASLt is {library} where {compute} needs {oldest}");
-        return Err(PlanError::new(Rule::Library, found, "install a newer CUDA toolkit"));
-    }
-    Ok(())
 }

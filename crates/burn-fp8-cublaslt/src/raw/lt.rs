@@ -3,12 +3,11 @@
 //! Reference: <https://docs.nvidia.com/cuda/cublas/index.html#using-the-cublaslt-api>. Descriptors need neither a device nor a driver.
 
 use core::ffi::{c_int, c_void};
-use core::mem::{MaybeUninit, size_of};
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::driver::{DevicePointer, Stream};
-use super::table::function_table;
+use super::{function_table, written};
 
 /// `cublasLtHandle_t`.
 pub type Handle = *mut c_void;
@@ -20,14 +19,14 @@ pub type MatrixLayout = *mut c_void;
 pub type Preference = *mut c_void;
 
 /// `cublasLtMatmulAlgo_t`: an algorithm with its configuration, valid for one version of the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Algorithm {
     data: [u64; 8],
 }
 
 /// `cublasLtMatmulHeuristicResult_t`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct HeuristicResult {
     /// The algorithm.
@@ -61,31 +60,61 @@ pub struct Arguments {
 }
 
 function_table! {
-    /// Functions that every cuBLASLt since CUDA 11 has.
-    Functions in cudarc::cublaslt::sys::culib();
-    cublasLtGetProperty(c_int, *mut c_int);
-    cublasLtCreate(*mut Handle);
-    cublasLtDestroy(Handle);
-    cublasLtMatmulDescCreate(*mut MatmulDesc, c_int, c_int);
-    cublasLtMatmulDescDestroy(MatmulDesc);
-    cublasLtMatmulDescSetAttribute(MatmulDesc, c_int, *const c_void, usize);
-    cublasLtMatmulDescGetAttribute(MatmulDesc, c_int, *mut c_void, usize, *mut usize);
-    cublasLtMatrixLayoutCreate(*mut MatrixLayout, c_int, u64, u64, i64);
-    cublasLtMatrixLayoutDestroy(MatrixLayout);
-    cublasLtMatrixLayoutSetAttribute(MatrixLayout, c_int, *const c_void, usize);
-    cublasLtMatrixLayoutGetAttribute(MatrixLayout, c_int, *mut c_void, usize, *mut usize);
-    cublasLtMatmulPreferenceCreate(*mut Preference);
-    cublasLtMatmulPreferenceDestroy(Preference);
-    cublasLtMatmulPreferenceSetAttribute(Preference, c_int, *const c_void, usize);
-    cublasLtMatmulPreferenceGetAttribute(Preference, c_int, *mut c_void, usize, *mut usize);
-    cublasLtMatmulAlgoGetHeuristic(
-        Handle, MatmulDesc, MatrixLayout, MatrixLayout, MatrixLayout, MatrixLayout, Preference, c_int,
-        *mut HeuristicResult, *mut c_int,
+    /// libcublasLt, loaded: functions that every cuBLASLt since CUDA 11 has.
+    Lt in cudarc::cublaslt::sys::culib(), failing with LtError;
+    /// One part of the version. Needs no device.
+    cublasLtGetProperty(property: c_int, value: *mut c_int);
+    /// Needs a driver and a device.
+    cublasLtCreate(handle: *mut Handle);
+    /// Waits for the device.
+    cublasLtDestroy(handle: Handle);
+    /// An operation.
+    cublasLtMatmulDescCreate(desc: *mut MatmulDesc, compute: c_int, scale: c_int);
+    /// Of an operation.
+    cublasLtMatmulDescDestroy(desc: MatmulDesc);
+    /// Of an operation.
+    cublasLtMatmulDescSetAttribute(desc: MatmulDesc, attribute: c_int, value: *const c_void, size: usize);
+    /// Of an operation.
+    cublasLtMatmulDescGetAttribute(
+        desc: MatmulDesc, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize,
     );
-    cublasLtMatmulAlgoConfigGetAttribute(*const Algorithm, c_int, *mut c_void, usize, *mut usize);
+    /// A column-major matrix.
+    cublasLtMatrixLayoutCreate(layout: *mut MatrixLayout, dtype: c_int, rows: u64, columns: u64, ld: i64);
+    /// Of a matrix.
+    cublasLtMatrixLayoutDestroy(layout: MatrixLayout);
+    /// Of a matrix.
+    cublasLtMatrixLayoutSetAttribute(layout: MatrixLayout, attribute: c_int, value: *const c_void, size: usize);
+    /// Of a matrix.
+    cublasLtMatrixLayoutGetAttribute(
+        layout: MatrixLayout, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize,
+    );
+    /// What algorithms may need.
+    cublasLtMatmulPreferenceCreate(preference: *mut Preference);
+    /// Of what algorithms may need.
+    cublasLtMatmulPreferenceDestroy(preference: Preference);
+    /// Of what algorithms may need.
+    cublasLtMatmulPreferenceSetAttribute(
+        preference: Preference, attribute: c_int, value: *const c_void, size: usize,
+    );
+    /// Of what algorithms may need.
+    cublasLtMatmulPreferenceGetAttribute(
+        preference: Preference, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize,
+    );
+    /// See [`Lt::heuristics`].
+    cublasLtMatmulAlgoGetHeuristic(
+        handle: Handle, desc: MatmulDesc, a: MatrixLayout, b: MatrixLayout, c: MatrixLayout, d: MatrixLayout,
+        preference: Preference, requested: c_int, results: *mut HeuristicResult, found: *mut c_int,
+    );
+    /// See [`Lt::algorithm_attribute`].
+    cublasLtMatmulAlgoConfigGetAttribute(
+        algorithm: *const Algorithm, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize,
+    );
+    /// See [`Lt::matmul`].
     cublasLtMatmul(
-        Handle, MatmulDesc, *const c_void, *const c_void, MatrixLayout, *const c_void, MatrixLayout, *const c_void,
-        *const c_void, MatrixLayout, *mut c_void, MatrixLayout, *const Algorithm, *mut c_void, usize, Stream,
+        handle: Handle, desc: MatmulDesc, alpha: *const c_void, a: *const c_void, layout_a: MatrixLayout,
+        b: *const c_void, layout_b: MatrixLayout, beta: *const c_void, c: *const c_void, layout_c: MatrixLayout,
+        d: *mut c_void, layout_d: MatrixLayout, algorithm: *const Algorithm, workspace: *mut c_void,
+        workspace_size: usize, stream: Stream,
     );
 }
 
@@ -128,23 +157,6 @@ pub fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
-/// libcublasLt, loaded.
-#[derive(Debug)]
-pub struct Lt {
-    functions: Functions,
-}
-
-/// Calls a function of the table and turns its `cublasStatus_t` into a `Result`.
-macro_rules! call {
-    ($lt:expr, $name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the caller keeps the contract of the enclosing wrapper, which is that of the C function.
-        match unsafe { ($lt.functions.$name)($($argument),*) } {
-            0 => Ok(()),
-            status => Err(LtError { call: stringify!($name), status }),
-        }
-    }};
-}
-
 /// A value that attributes hold: plain integers of the width that the header names.
 pub trait Attribute: Copy + Default {}
 impl Attribute for i8 {}
@@ -154,139 +166,16 @@ impl Attribute for u32 {}
 impl Attribute for i64 {}
 impl Attribute for u64 {}
 
-/// Setter and getter of one descriptor type.
-macro_rules! attributes {
-    ($handle:ty, $set:ident = $c_set:ident, $get:ident = $c_get:ident, $link:literal) => {
-        #[doc = concat!("[`", stringify!($c_set), "`](https://docs.nvidia.com/cuda/cublas/index.html#", $link, "setattribute).")]
-        ///
-        /// # Safety
-        ///
-        /// `handle` is alive, and `T` has the width that the header names for `attribute`.
-        pub unsafe fn $set<T: Attribute>(&self, handle: $handle, attribute: i32, value: T) -> Result<(), LtError> {
-            call!(self, $c_set(handle, attribute, (&raw const value).cast(), size_of::<T>()))
-        }
-
-        #[doc = concat!("[`", stringify!($c_get), "`](https://docs.nvidia.com/cuda/cublas/index.html#", $link, "getattribute).")]
-        ///
-        /// # Safety
-        ///
-        /// `handle` is alive, and `T` has the width that the header names for `attribute`.
-        pub unsafe fn $get<T: Attribute>(&self, handle: $handle, attribute: i32) -> Result<T, LtError> {
-            let (mut value, mut written) = (T::default(), 0);
-            call!(self, $c_get(handle, attribute, (&raw mut value).cast(), size_of::<T>(), &raw mut written))?;
-            Ok(value)
-        }
-    };
-}
-
 impl Lt {
-    /// Finds the functions, or names the one that is missing.
-    ///
-    /// # Safety
-    ///
-    /// libcublasLt must be present: cudarc panics otherwise.
-    pub(crate) unsafe fn load() -> Result<Self, &'static str> {
-        // SAFETY: the caller vouches for the library.
-        Ok(Self { functions: unsafe { Functions::load() }? })
+    fn check(&self, call: &'static str, status: c_int) -> Result<(), LtError> {
+        if status == 0 { Ok(()) } else { Err(LtError { call, status }) }
     }
 
-    /// `cublasLtGetProperty`: one part of the version. Needs no device.
-    pub fn property(&self, property: i32) -> Result<i32, LtError> {
-        let mut value = 0;
-        call!(self, cublasLtGetProperty(property, &raw mut value))?;
-        Ok(value)
-    }
-
-    /// [`cublasLtCreate`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltcreate). Needs a driver and a device.
+    /// `cublasLtCreate`. Needs a driver and a device.
     pub fn create(&self) -> Result<Handle, LtError> {
-        let mut handle = ptr::null_mut();
-        call!(self, cublasLtCreate(&raw mut handle))?;
-        Ok(handle)
+        // SAFETY: writes one handle.
+        written(ptr::null_mut(), |handle| unsafe { self.cublasLtCreate(handle) })
     }
-
-    /// [`cublasLtDestroy`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltdestroy).
-    ///
-    /// # Safety
-    ///
-    /// `handle` is alive and not used afterwards.
-    pub unsafe fn destroy(&self, handle: Handle) -> Result<(), LtError> {
-        call!(self, cublasLtDestroy(handle))
-    }
-
-    /// [`cublasLtMatmulDescCreate`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatmuldesccreate).
-    pub fn create_desc(&self, compute: i32, scale: i32) -> Result<MatmulDesc, LtError> {
-        let mut desc = ptr::null_mut();
-        call!(self, cublasLtMatmulDescCreate(&raw mut desc, compute, scale))?;
-        Ok(desc)
-    }
-
-    /// `cublasLtMatmulDescDestroy`.
-    ///
-    /// # Safety
-    ///
-    /// `desc` is alive and not used afterwards.
-    pub unsafe fn destroy_desc(&self, desc: MatmulDesc) -> Result<(), LtError> {
-        call!(self, cublasLtMatmulDescDestroy(desc))
-    }
-
-    attributes!(
-        MatmulDesc,
-        set_desc = cublasLtMatmulDescSetAttribute,
-        get_desc = cublasLtMatmulDescGetAttribute,
-        "cublasltmatmuldesc"
-    );
-
-    /// [`cublasLtMatrixLayoutCreate`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatrixlayoutcreate), column-major.
-    pub fn create_layout(
-        &self,
-        dtype: i32,
-        rows: u64,
-        columns: u64,
-        ld: i64,
-    ) -> Result<MatrixLayout, LtError> {
-        let mut layout = ptr::null_mut();
-        call!(self, cublasLtMatrixLayoutCreate(&raw mut layout, dtype, rows, columns, ld))?;
-        Ok(layout)
-    }
-
-    /// `cublasLtMatrixLayoutDestroy`.
-    ///
-    /// # Safety
-    ///
-    /// `layout` is alive and not used afterwards.
-    pub unsafe fn destroy_layout(&self, layout: MatrixLayout) -> Result<(), LtError> {
-        call!(self, cublasLtMatrixLayoutDestroy(layout))
-    }
-
-    attributes!(
-        MatrixLayout,
-        set_layout = cublasLtMatrixLayoutSetAttribute,
-        get_layout = cublasLtMatrixLayoutGetAttribute,
-        "cublasltmatrixlayout"
-    );
-
-    /// [`cublasLtMatmulPreferenceCreate`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatmulpreferencecreate).
-    pub fn create_preference(&self) -> Result<Preference, LtError> {
-        let mut preference = ptr::null_mut();
-        call!(self, cublasLtMatmulPreferenceCreate(&raw mut preference))?;
-        Ok(preference)
-    }
-
-    /// `cublasLtMatmulPreferenceDestroy`.
-    ///
-    /// # Safety
-    ///
-    /// `preference` is alive and not used afterwards.
-    pub unsafe fn destroy_preference(&self, preference: Preference) -> Result<(), LtError> {
-        call!(self, cublasLtMatmulPreferenceDestroy(preference))
-    }
-
-    attributes!(
-        Preference,
-        set_preference = cublasLtMatmulPreferenceSetAttribute,
-        get_preference = cublasLtMatmulPreferenceGetAttribute,
-        "cublasltmatmulpreference"
-    );
 
     /// [`cublasLtMatmulAlgoGetHeuristic`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatmulalgogetheuristic): at most
     /// `count` algorithms, the most promising first. Where nothing fits it returns none, or an error: by the documentation
@@ -303,13 +192,13 @@ impl Lt {
         preference: Preference,
         count: usize,
     ) -> Result<Vec<HeuristicResult>, LtError> {
-        let mut results: Vec<MaybeUninit<HeuristicResult>> =
-            (0..count).map(|_| MaybeUninit::zeroed()).collect();
+        let mut results = vec![HeuristicResult::default(); count];
         let (mut found, [a, b, c, d]) = (0, layouts);
         let requested = c_int::try_from(count).unwrap_or(c_int::MAX);
-        call!(
-            self,
-            cublasLtMatmulAlgoGetHeuristic(
+        let to = results.as_mut_ptr();
+        // SAFETY: the caller vouches for the handles; there is room for as many results as are asked for.
+        unsafe {
+            self.cublasLtMatmulAlgoGetHeuristic(
                 handle,
                 desc,
                 a,
@@ -318,14 +207,13 @@ impl Lt {
                 d,
                 preference,
                 requested,
-                results.as_mut_ptr().cast(),
+                to,
                 &raw mut found,
             )
-        )?;
+        }?;
         results.truncate(usize::try_from(found).unwrap_or(0));
-        // SAFETY: zeroed memory is a valid value of this struct of integers and a float, whatever was written over it.
-        let results = results.into_iter().map(|result| unsafe { result.assume_init() });
-        Ok(results.filter(|result| result.state == 0).collect())
+        results.retain(|result| result.state == 0);
+        Ok(results)
     }
 
     /// `cublasLtMatmulAlgoConfigGetAttribute`.
@@ -338,18 +226,18 @@ impl Lt {
         algorithm: &Algorithm,
         attribute: i32,
     ) -> Result<T, LtError> {
-        let (mut value, mut written) = (T::default(), 0);
-        call!(
-            self,
-            cublasLtMatmulAlgoConfigGetAttribute(
+        let (size, mut bytes) = (size_of::<T>(), 0);
+        // SAFETY: as the caller says, the library writes a `T`.
+        written(T::default(), |value| unsafe {
+            let value = value.cast();
+            self.cublasLtMatmulAlgoConfigGetAttribute(
                 algorithm,
                 attribute,
-                (&raw mut value).cast(),
-                size_of::<T>(),
-                &raw mut written,
+                value,
+                size,
+                &raw mut bytes,
             )
-        )?;
-        Ok(value)
+        })
     }
 
     /// [`cublasLtMatmul`](https://docs.nvidia.com/cuda/cublas/index.html#cublasltmatmul): enqueues the product.
@@ -368,9 +256,9 @@ impl Lt {
         let Arguments { desc, layouts, pointers, alpha, beta, workspace, stream } = *arguments;
         let [a, b, c, d] = pointers.map(|pointer| pointer as usize as *mut c_void);
         LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        call!(
-            self,
-            cublasLtMatmul(
+        // SAFETY: as the caller says; alpha and beta are on the host, where the operation has its scalars.
+        unsafe {
+            self.cublasLtMatmul(
                 handle,
                 desc,
                 (&raw const alpha).cast(),
@@ -388,6 +276,6 @@ impl Lt {
                 workspace.1,
                 stream,
             )
-        )
+        }
     }
 }
