@@ -11,7 +11,7 @@ use crate::raw::written;
 
 /// A reference to the primary context of a device: the context lives at least as long as this.
 #[derive(Debug)]
-pub struct PrimaryContext {
+pub(crate) struct PrimaryContext {
     driver: &'static Driver,
     device: Device,
     raw: driver::Context,
@@ -24,11 +24,7 @@ unsafe impl Sync for PrimaryContext {}
 
 impl PrimaryContext {
     /// The context that is current to the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// No driver, no current context, or one that is not the primary context of its device.
-    pub fn current() -> Result<Arc<Self>, Error> {
+    pub(crate) fn current() -> Result<Arc<Self>, Error> {
         let driver = library::driver()?;
         let current = driver.current_context()?;
         if current.is_null() {
@@ -46,11 +42,7 @@ impl PrimaryContext {
     }
 
     /// Fails unless this context is current to the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// [`ContextError`], or what the driver returned.
-    pub fn check_current(&self) -> Result<(), Error> {
+    pub(crate) fn check_current(&self) -> Result<(), Error> {
         match self.driver.current_context()? {
             current if current == self.raw => Ok(()),
             current if current.is_null() => Err(ContextError::NoneCurrent.into()),
@@ -59,17 +51,17 @@ impl PrimaryContext {
     }
 
     /// The driver.
-    pub fn driver(&self) -> &'static Driver {
+    pub(crate) fn driver(&self) -> &'static Driver {
         self.driver
     }
 
     /// The device.
-    pub fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> Device {
         self.device
     }
 
     /// The C handle, which lives as long as this value.
-    pub fn raw(&self) -> driver::Context {
+    pub(crate) fn raw(&self) -> driver::Context {
         self.raw
     }
 
@@ -95,22 +87,18 @@ impl Drop for PrimaryContext {
 
 /// Device memory that algorithms write intermediate results to. Used on one stream, so never by two products at a time.
 #[derive(Debug)]
-pub struct Workspace {
+pub(crate) struct Workspace {
     context: Arc<PrimaryContext>,
     pointer: DevicePointer,
     bytes: usize,
 }
 
 /// The alignment that cuBLASLt asks of a workspace.
-pub const WORKSPACE_ALIGNMENT: u64 = 256;
+const WORKSPACE_ALIGNMENT: u64 = 256;
 
 impl Workspace {
     /// Allocates; none for 0 bytes. The context must be current.
-    ///
-    /// # Errors
-    ///
-    /// What the driver returned, for example that memory is short.
-    pub fn new(context: Arc<PrimaryContext>, bytes: usize) -> Result<Self, Error> {
+    pub(crate) fn new(context: Arc<PrimaryContext>, bytes: usize) -> Result<Self, Error> {
         context.check_current()?;
         let pointer = match bytes {
             0 => 0,
@@ -126,7 +114,7 @@ impl Workspace {
     }
 
     /// Address and bytes.
-    pub fn raw(&self) -> (DevicePointer, usize) {
+    pub(crate) fn raw(&self) -> (DevicePointer, usize) {
         (self.pointer, self.bytes)
     }
 }

@@ -24,7 +24,7 @@ const GENEROUS_WORKSPACE: usize = 1 << 30;
 
 /// FP8 products in one CUDA context.
 ///
-/// Holds a cuBLASLt handle, a workspace, a [`SideStream`], and the algorithms found so far. Products run one after the other on that
+/// Holds a cuBLASLt handle, a workspace, a stream of its own, and the algorithms found so far. Products run one after the other on that
 /// stream, so one workspace serves all. May be used from any thread on which the context is current; calls take turns.
 #[derive(Debug)]
 pub struct CublasLt {
@@ -109,11 +109,6 @@ impl CublasLt {
     /// How products are ordered with the other streams of the context.
     pub fn ordering(&self) -> Ordering {
         self.stream.ordering()
-    }
-
-    /// The stream that products run on.
-    pub fn stream(&self) -> &SideStream {
-        &self.stream
     }
 
     /// Hits and misses of the cache so far.

@@ -31,12 +31,12 @@ use crate::raw::constants as c;
 use crate::raw::driver::{Driver, DriverError, Event, Stream};
 use crate::raw::written;
 
-/// How work on a [`SideStream`] is ordered with the other streams of its context.
+/// How products are ordered with the other streams of their context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ordering {
     /// By events, on the device. Drivers since CUDA 12.5. The host does not wait for the device, but in two cases: an algorithm runs for
     /// the first time, since loading its kernels "might require context synchronization" (CUDA C++ Programming Guide, "Lazy
-    /// Loading"); and ordering fails, see [`SideStream::before_context`].
+    /// Loading"); and ordering fails, see `SideStream::before_context`.
     Events,
     /// The host waits for the context before each product, and for the product itself.
     Synchronize,
@@ -44,7 +44,7 @@ pub enum Ordering {
 
 /// An own non-blocking stream with a pair of events without timing.
 #[derive(Debug)]
-pub struct SideStream {
+pub(crate) struct SideStream {
     context: Arc<PrimaryContext>,
     stream: Stream,
     arrive: OwnedEvent,
@@ -59,11 +59,7 @@ unsafe impl Sync for SideStream {}
 
 impl SideStream {
     /// Makes a stream in `context`, which must be current.
-    ///
-    /// # Errors
-    ///
-    /// [`ContextError`](crate::ContextError), or what the driver returned.
-    pub fn new(context: Arc<PrimaryContext>) -> Result<Self, Error> {
+    pub(crate) fn new(context: Arc<PrimaryContext>) -> Result<Self, Error> {
         context.check_current()?;
         let arrive = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
         let leave = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
@@ -85,21 +81,17 @@ impl SideStream {
     }
 
     /// The C handle, which lives as long as this value.
-    pub fn raw(&self) -> Stream {
+    pub(crate) fn raw(&self) -> Stream {
         self.stream
     }
 
     /// How [`after_context`](Self::after_context) and [`before_context`](Self::before_context) order: by what the driver can do.
-    pub fn ordering(&self) -> Ordering {
+    pub(crate) fn ordering(&self) -> Ordering {
         self.ordering
     }
 
     /// What is enqueued on this stream from now on runs after everything that was submitted to the context before.
-    ///
-    /// # Errors
-    ///
-    /// [`ContextError`](crate::ContextError) if the context is not current; what the driver returned.
-    pub fn after_context(&self) -> Result<(), Error> {
+    pub(crate) fn after_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
         match (self.ordering, &driver.context_events) {
@@ -115,13 +107,9 @@ impl SideStream {
         Ok(())
     }
 
-    /// What is submitted to the context from now on runs after everything that was enqueued on this stream before.
-    ///
-    /// # Errors
-    ///
-    /// [`ContextError`](crate::ContextError) if the context is not current; what the driver returned. If ordering by events
+    /// What is submitted to the context from now on runs after everything that was enqueued on this stream before. If ordering by events
     /// fails, the host waits for the stream before this returns.
-    pub fn before_context(&self) -> Result<(), Error> {
+    pub(crate) fn before_context(&self) -> Result<(), Error> {
         self.context.check_current()?;
         let driver = self.driver();
         let (Ordering::Events, Some(events)) = (self.ordering, &driver.context_events) else {
@@ -138,11 +126,7 @@ impl SideStream {
     }
 
     /// The host waits until everything on this stream has run.
-    ///
-    /// # Errors
-    ///
-    /// What the driver returned, also for work that failed on the device.
-    pub fn synchronize(&self) -> Result<(), DriverError> {
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is ours and alive.
         unsafe { self.driver().c.cuStreamSynchronize(self.stream) }
     }

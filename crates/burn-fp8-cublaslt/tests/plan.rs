@@ -171,7 +171,7 @@ proptest::proptest! {
         pad in proptest::array::uniform4(0u64..40),
         strides in proptest::array::uniform4(0u64..100_000),
         types in (0usize..2, 0usize..2, 0usize..5, 0usize..6, 0usize..6),
-        modes in (0usize..7, 0usize..3, 0usize..17, 0u32..4, 0usize..11),
+        modes in (0usize..12, 0usize..3, 0usize..17, 0u32..4, 0usize..11),
         alignment in 0u32..10,
     ) {
         let [m, n, k, batch] = shape;

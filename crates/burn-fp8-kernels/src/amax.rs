@@ -4,12 +4,10 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::bits::{self, INFINITY, QUIET_NAN, Quad};
-use crate::element::Element;
 use crate::error::KernelError;
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
-use crate::layout::{Dims, Units};
+use crate::layout::{Dims, Reads, Source, has, read_several};
 use crate::reduce::cube_max;
-use crate::strided::{self, offset_of, position};
 use crate::tensor::Input;
 
 /// What becomes of elements that are infinite or NaN.
@@ -48,63 +46,30 @@ pub(crate) fn measure<R: Runtime, const N: usize>(
 ) -> Result<(Words, [Words; N]), KernelError> {
     let span = input.check()?;
     let dims = Dims::in_memory_order(input.shape, input.strides);
-    let offset = input.handle.offset_start.unwrap_or(0);
     let address = address_type(client, span.max(dims.elements() as u64))?;
-    let unless = unless.map(array).into();
-    let units = dims.as_units(input.element, offset);
-    let steps = units.map_or_else(|| dims.elements(), Units::count);
-    let cubes = cubes(steps.div_ceil(UNROLLED * CUBE as usize));
+    let reads = Reads::new(input, dims);
+    // Enough cubes to fill any device, few enough that one cube reduces their maxima in a few steps.
+    let cubes = reads.cubes().clamp(1, 1024);
     let mut buffers = Words::several(client, &[[cubes].as_slice(), &[1; N]].concat()).into_iter();
     let partials = buffers.next().expect("as many as were asked for");
     let words = core::array::from_fn(|_| buffers.next().expect("as many as were asked for"));
-    match units {
-        Some(units) => {
-            let Units { columns, pitch, .. } = units;
-            // SAFETY: `Input::check` holds the tensor to its buffer; units beyond `units.count()` are skipped; there is a partial
-            // for each cube, and cubes beyond are skipped.
-            #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-            unsafe {
-                amax_units::launch_unchecked(
-                    client,
-                    grid(client, partials.words),
-                    cube_dim(),
-                    address,
-                    array(input.handle),
-                    unless,
-                    partials.arg(),
-                    units.count(),
-                    columns,
-                    pitch,
-                    partials.words,
-                    input.element,
-                    units.is_pitched(),
-                    non_finite,
-                );
-            }
-        }
-        None => {
-            let elements = dims.elements();
-            let (sizes, strides) = strided::args(&dims);
-            // SAFETY: As above, for elements.
-            #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-            unsafe {
-                amax_elements::launch_unchecked(
-                    client,
-                    grid(client, partials.words),
-                    cube_dim(),
-                    address,
-                    array(input.handle),
-                    unless,
-                    partials.arg(),
-                    elements,
-                    sizes,
-                    strides,
-                    partials.words,
-                    input.element,
-                    non_finite,
-                );
-            }
-        }
+    // SAFETY: `Input::check` holds the tensor to its buffer, and nothing is read beyond the end; there is a partial for each cube, and
+    // cubes beyond are skipped.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        amax_of_cubes::launch_unchecked(
+            client,
+            grid(client, cubes),
+            cube_dim(),
+            address,
+            reads.reading.words(),
+            reads.handle(),
+            reads.arg(),
+            unless.map(array).into(),
+            partials.arg(),
+            cubes,
+            non_finite,
+        );
     }
     Ok((partials, words))
 }
@@ -130,93 +95,39 @@ fn amax_of_partials<R: Runtime>(
     amax.into_handle()
 }
 
-/// Loads in flight for each unit.
-const UNROLLED: usize = 4;
-
-/// Enough cubes to fill any device, few enough that one cube reduces their maxima in a few steps.
-fn cubes(wanted: usize) -> usize {
-    wanted.clamp(1, 1024)
-}
-
-/// Whether nothing is to be done: a given amax is not zero.
+/// The bits of a given amax, 0 where there is none.
 #[cube]
-pub(crate) fn is_given(amax: &ComptimeOption<Array<f32>>) -> bool {
+pub(crate) fn given_bits(from: &ComptimeOption<Array<u32>>) -> u32 {
     #[comptime]
-    match amax {
-        ComptimeOption::Some(amax) => u32::reinterpret(amax[0]) & 0x7FFF_FFFF != 0,
-        ComptimeOption::None => false.runtime(),
+    match from {
+        ComptimeOption::Some(from) => from[0],
+        ComptimeOption::None => 0u32.runtime(),
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn amax_units(
-    input: &Array<Quad>,
-    unless: &ComptimeOption<Array<f32>>,
+fn amax_of_cubes<N: Size>(
+    input: &Array<Vector<u32, N>>,
+    source: Source,
+    unless: &ComptimeOption<Array<u32>>,
     partials: &mut Array<u32>,
-    units: usize,
-    columns: usize,
-    pitch: usize,
     cubes: usize,
-    #[comptime] element: Element,
-    #[comptime] pitched: bool,
     #[comptime] non_finite: NonFinite,
 ) {
     let cube = CUBE_POS;
-    if cube < cubes && !is_given(unless) {
-        let step = comptime!(UNROLLED * CUBE as usize).runtime();
+    if cube < cubes && given_bits(unless) & 0x7FFF_FFFF == 0 {
+        let reading = comptime!(source.reading);
+        let step = comptime!(reading.unrolled() * CUBE as usize).runtime();
         let mut amax = 0u32;
         let mut first = cube * step + UNIT_POS as usize;
-        while first < units {
-            let mut loaded = Sequence::<Quad>::new();
+        while has(&source, first) {
+            let loaded = read_several(input, &source, first);
             #[unroll]
-            for i in 0..UNROLLED {
-                let unit = first + comptime!(i * CUBE as usize).runtime();
-                let mut words = Quad::new(0u32);
-                if unit < units {
-                    words = input[position(unit, columns, pitch, pitched)];
-                }
-                loaded.push(words);
-            }
-            #[unroll]
-            for i in 0..UNROLLED {
-                let magnitudes = bits::magnitudes(*loaded.index(i), element);
+            for i in 0..comptime!(reading.unrolled()) {
+                let magnitudes = bits::magnitudes(*loaded.index(i), comptime!(reading.element()));
                 amax = max(amax, counted(&magnitudes, non_finite));
             }
             first += cubes * step;
-        }
-        let amax = cube_max(amax);
-        if UNIT_POS == 0 {
-            partials[cube] = amax;
-        }
-    }
-}
-
-#[cube(launch_unchecked, address_type = "dynamic")]
-fn amax_elements(
-    input: &Array<u32>,
-    unless: &ComptimeOption<Array<f32>>,
-    partials: &mut Array<u32>,
-    elements: usize,
-    sizes: Sequence<usize>,
-    strides: Sequence<usize>,
-    cubes: usize,
-    #[comptime] element: Element,
-    #[comptime] non_finite: NonFinite,
-) {
-    let cube = CUBE_POS;
-    if cube < cubes && !is_given(unless) {
-        let step = CUBE as usize;
-        let mut amax = 0u32;
-        let mut i = cube * step + UNIT_POS as usize;
-        while i < elements {
-            let index = offset_of(i, &sizes, &strides);
-            let magnitude = bits::read_element(input, index, element) & 0x7FFF_FFFF;
-            if comptime!(non_finite == NonFinite::Propagated) {
-                amax = max(amax, magnitude);
-            } else {
-                amax = max(amax, select(magnitude < INFINITY, magnitude, 0));
-            }
-            i += cubes * step;
         }
         let amax = cube_max(amax);
         if UNIT_POS == 0 {

@@ -7,10 +7,9 @@ use cubecl::server::Handle;
 use crate::bits::{self, Quad};
 use crate::element::Element;
 use crate::error::KernelError;
+use crate::grid::{Blocks, Scales, ScalesLaunch};
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
-use crate::scale::{scale_args, scale_of};
-use crate::tensor::{Scalar, check_codes};
-use crate::unit::Values;
+use crate::tensor::{Input, Scalar, check_codes};
 
 /// The numbers that `len` codes stand for, as `output`: multiplied by the scale in f32, where there is one, and rounded once more
 /// if `output` is narrower. NaN codes give NaN. One launch.
@@ -30,27 +29,85 @@ pub fn dequantize<R: Runtime>(
     if len == 0 {
         return Err(KernelError::Empty { shape: vec![0] });
     }
-    let words = check_codes(codes, len)?;
+    check_codes(codes, len)?;
     scale.map_or(Ok(()), Scalar::check)?;
+    let scales = scale.unwrap_or(&Scalar::Host(1.0)).scales();
+    launch(client, codes, len, format, scales, Output { element: output, scaled: scale.is_some() })
+}
+
+/// Codes of a tensor, and a scale for each block of its last two dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCodes<'a> {
+    /// The codes in row-major order, one byte each, in whole u32 words.
+    pub codes: &'a Handle,
+    /// The scales `[…, ⌈R / rows⌉, ⌈C / columns⌉]`, f32, in row-major order.
+    pub scales: &'a Handle,
+    /// The shape `[…, R, C]`.
+    pub shape: &'a [usize],
+    /// The rows and the columns of a block. Blocks at the end of a dimension are cut off by it.
+    pub block: [usize; 2],
+    /// The format of the codes.
+    pub format: Fp8Format,
+}
+
+/// The numbers that codes stand for, times the scales of their blocks: f32, in row-major order. One launch.
+///
+/// # Errors
+/// If there are no codes, more than a buffer holds, or more than can be addressed; if a buffer has fewer scales than there are blocks; if there is no
+/// matrix, or a block without elements.
+pub fn dequantize_blocks<R: Runtime>(
+    client: &ComputeClient<R>,
+    blocks: &BlockCodes<'_>,
+) -> Result<Handle, KernelError> {
+    let BlockCodes { codes, scales, shape, block, format } = *blocks;
+    if shape.contains(&0) {
+        return Err(KernelError::Empty { shape: shape.into() });
+    }
+    let blocks = Blocks::new(shape, block)?;
+    let elements = blocks.elements();
+    check_codes(codes, elements)?;
+    let of_blocks =
+        Input { handle: scales, shape: &[blocks.count()], strides: &[1], element: Element::F32 };
+    of_blocks.check()?;
+    let output = Output { element: Element::F32, scaled: true };
+    launch(client, codes, elements, format, blocks.scales(array(scales)), output)
+}
+
+/// What becomes of numbers, known when a kernel is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Output {
+    element: Element,
+    /// Whether they are multiplied by their scales.
+    scaled: bool,
+}
+
+/// There are as many codes, and as many scales as their blocks need.
+fn launch<R: Runtime>(
+    client: &ComputeClient<R>,
+    codes: &Handle,
+    len: usize,
+    format: Fp8Format,
+    scales: ScalesLaunch<R>,
+    output: Output,
+) -> Result<Handle, KernelError> {
     let address = address_type(client, len as u64)?;
-    let values = Words::for_elements(client, len, output.size());
-    let (scale_arg, given) = scale_args(scale.unwrap_or(&Scalar::Host(1.0)));
-    // SAFETY: There are as many words of codes, and the output has room for a multiple of 16 bytes; words beyond are skipped.
+    let values = Words::for_elements(client, len, output.element.size());
+    // SAFETY: There are as many words of codes, and scales for them; the output has room for a multiple of 16 bytes; words beyond are
+    // skipped.
     #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
     unsafe {
         decode_words::launch_unchecked(
             client,
-            grid(client, words.div_ceil(CUBE as usize)),
+            grid(client, len.div_ceil(4 * CUBE as usize)),
             cube_dim(),
             address,
-            4 / output.per_word(),
+            4 / output.element.per_word(),
             array(codes),
-            scale_arg,
+            scales,
             values.arg(),
-            given,
-            words,
+            len,
             format,
-            Values { element: output, scaled: scale.is_some() },
+            output,
         );
     }
     Ok(values.into_handle())
@@ -60,24 +117,22 @@ pub fn dequantize<R: Runtime>(
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn decode_words<X: Size>(
     codes: &Array<u32>,
-    scale: &ComptimeOption<Array<f32>>,
+    scales: Scales,
     values: &mut Array<Vector<u32, X>>,
-    given: f32,
-    words: usize,
+    elements: usize,
     #[comptime] format: Fp8Format,
-    #[comptime] output: Values,
+    #[comptime] output: Output,
 ) {
     let position = ABSOLUTE_POS;
-    if position < words {
-        let scale = scale_of(scale, given);
+    if position * 4 < elements {
         let value = bits::decode_word(codes[position], format);
-        let mut quads = Sequence::<Quad>::new();
-        quads.push(bits::finish(value, scale, output.element, output.scaled));
-        let mut stored = Vector::<u32, X>::empty();
-        #[unroll]
-        for i in 0..X::value() {
-            stored[i] = bits::output_word(&quads, i, output.element);
+        let mut product = value;
+        if comptime!(output.scaled) {
+            let scales = scales.of_four(position * 4, elements);
+            product = Quad::reinterpret(Vector::<f32, Const<4>>::reinterpret(value) * scales);
         }
-        values[position] = stored;
+        let mut quads = Sequence::<Quad>::new();
+        quads.push(bits::narrow(product, output.element));
+        values[position] = bits::output_words(&quads, 0usize, output.element);
     }
 }

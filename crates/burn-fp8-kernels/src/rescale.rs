@@ -6,10 +6,9 @@ use cubecl::server::Handle;
 use crate::bits::{self, Quad};
 use crate::element::Element;
 use crate::error::KernelError;
-use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
-use crate::layout::Dims;
-use crate::scale::{scale_args, scale_of};
-use crate::strided::{self, offset_of, position};
+use crate::grid::Scales;
+use crate::launch::{CUBE, Words, address_type, cube_dim, grid};
+use crate::layout::{Dims, Reads, Source, has, read};
 use crate::tensor::{Input, Scalar};
 
 /// An f32 tensor times both scales, as `output`, in row-major order. One launch.
@@ -33,112 +32,48 @@ pub fn rescale<R: Runtime>(
         scale.check()?;
     }
     let elements = input.elements();
-    let dims = Dims::new(input.shape, input.strides);
     let address = address_type(client, span.max(elements as u64))?;
     let rescaled = Words::for_elements(client, elements, output.size());
-    let [(lhs, lhs_given), (rhs, rhs_given)] = scales.map(scale_args);
-    match dims.as_units(Element::F32, input.handle.offset_start.unwrap_or(0)) {
-        Some(units) => {
-            // SAFETY: `Input::check` holds the tensor to its buffer; units beyond `units.count()` are skipped, and the output was
-            // made for all of those before.
-            #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-            unsafe {
-                rescale_units::launch_unchecked(
-                    client,
-                    grid(client, units.count().div_ceil(CUBE as usize)),
-                    cube_dim(),
-                    address,
-                    4 / output.per_word(),
-                    array(input.handle),
-                    lhs,
-                    rhs,
-                    rescaled.arg(),
-                    lhs_given,
-                    rhs_given,
-                    units.count(),
-                    units.columns,
-                    units.pitch,
-                    output,
-                    units.is_pitched(),
-                );
-            }
-        }
-        None => {
-            let (sizes, strides) = strided::args(&dims);
-            // SAFETY: `Input::check` holds the tensor to its buffer; elements beyond the last are skipped; the output has room for
-            // a multiple of 16 bytes, and four elements take 16 at most.
-            #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
-            unsafe {
-                rescale_elements::launch_unchecked(
-                    client,
-                    grid(client, elements.div_ceil(4 * CUBE as usize)),
-                    cube_dim(),
-                    address,
-                    4 / output.per_word(),
-                    array(input.handle),
-                    lhs,
-                    rhs,
-                    rescaled.arg(),
-                    lhs_given,
-                    rhs_given,
-                    elements,
-                    sizes,
-                    strides,
-                    output,
-                );
-            }
-        }
+    let reads = Reads::new(input, Dims::new(input.shape, input.strides));
+    let [lhs, rhs] = scales.map(Scalar::scales);
+    // SAFETY: `Input::check` holds the tensor to its buffer, and nothing is read beyond the end; the output has room for a multiple of
+    // 16 bytes, and four elements take 16 at most.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        rescale_four::launch_unchecked(
+            client,
+            grid(client, elements.div_ceil(4 * CUBE as usize)),
+            cube_dim(),
+            address,
+            reads.reading.words(),
+            4 / output.per_word(),
+            reads.handle(),
+            reads.arg(),
+            lhs,
+            rhs,
+            rescaled.arg(),
+            output,
+        );
     }
     Ok(rescaled.into_handle())
 }
 
+/// Four elements for each unit of a cube. `X` words are stored at a time.
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn rescale_units<X: Size>(
-    input: &Array<Quad>,
-    lhs: &ComptimeOption<Array<f32>>,
-    rhs: &ComptimeOption<Array<f32>>,
+fn rescale_four<N: Size, X: Size>(
+    input: &Array<Vector<u32, N>>,
+    source: Source,
+    lhs: Scales,
+    rhs: Scales,
     output: &mut Array<Vector<u32, X>>,
-    lhs_given: f32,
-    rhs_given: f32,
-    units: usize,
-    columns: usize,
-    pitch: usize,
-    #[comptime] element: Element,
-    #[comptime] pitched: bool,
-) {
-    let unit = ABSOLUTE_POS;
-    if unit < units {
-        let words = input[position(unit, columns, pitch, pitched)];
-        let (lhs, rhs) = (scale_of(lhs, lhs_given), scale_of(rhs, rhs_given));
-        output[unit] = stored::<X>(scaled(words, lhs, rhs), element);
-    }
-}
-
-#[cube(launch_unchecked, address_type = "dynamic")]
-fn rescale_elements<X: Size>(
-    input: &Array<u32>,
-    lhs: &ComptimeOption<Array<f32>>,
-    rhs: &ComptimeOption<Array<f32>>,
-    output: &mut Array<Vector<u32, X>>,
-    lhs_given: f32,
-    rhs_given: f32,
-    elements: usize,
-    sizes: Sequence<usize>,
-    strides: Sequence<usize>,
     #[comptime] element: Element,
 ) {
-    let unit = ABSOLUTE_POS;
-    let first = unit * 4;
-    if first < elements {
-        let mut words = Quad::new(0u32);
-        #[unroll]
-        for i in 0..4usize {
-            if first + i < elements {
-                words[i] = input[offset_of(first + i, &sizes, &strides)];
-            }
-        }
-        let (lhs, rhs) = (scale_of(lhs, lhs_given), scale_of(rhs, rhs_given));
-        output[unit] = stored::<X>(scaled(words, lhs, rhs), element);
+    let position = ABSOLUTE_POS;
+    if has(&source, position) {
+        let words = scaled(read(input, &source, position), lhs.one(), rhs.one());
+        let mut quads = Sequence::<Quad>::new();
+        quads.push(bits::narrow(words, element));
+        output[position] = bits::output_words(&quads, 0usize, element);
     }
 }
 
@@ -153,16 +88,4 @@ fn scaled(words: Quad, lhs: f32, rhs: f32) -> Quad {
     let x = Vector::<f32, Const<4>>::reinterpret(words);
     let x = x * Vector::<f32, Const<4>>::new(first);
     Quad::reinterpret(x * Vector::<f32, Const<4>>::new(second))
-}
-
-#[cube]
-fn stored<X: Size>(bits: Quad, #[comptime] element: Element) -> Vector<u32, X> {
-    let mut quads = Sequence::<Quad>::new();
-    quads.push(bits::finish(bits, 1.0f32, element, false));
-    let mut stored = Vector::<u32, X>::empty();
-    #[unroll]
-    for i in 0..X::value() {
-        stored[i] = bits::output_word(&quads, i, element);
-    }
-    stored
 }

@@ -5,7 +5,7 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::amax::{NonFinite, is_given, largest_partial, measure};
+use crate::amax::{NonFinite, given_bits, largest_partial, measure};
 use crate::error::KernelError;
 use crate::launch::{array, cube_dim};
 use crate::reduce::cube_max;
@@ -92,31 +92,13 @@ pub(crate) fn choose<R: Runtime>(
     })
 }
 
-/// A scale as arguments of a kernel.
-pub(crate) fn scale_args<R: Runtime>(scale: &Scalar) -> (ComptimeOptionArgs<Array<f32>, R>, f32) {
-    match scale {
-        Scalar::Host(scale) => (ComptimeOptionArgs::None, *scale),
-        Scalar::Device(handle) => (ComptimeOptionArgs::Some(array(handle)), 0.0),
-    }
-}
-
-/// The scale, wherever it is.
-#[cube]
-pub(crate) fn scale_of(scale: &ComptimeOption<Array<f32>>, given: f32) -> f32 {
-    #[comptime]
-    match scale {
-        ComptimeOption::Some(scale) => scale[0],
-        ComptimeOption::None => given,
-    }
-}
-
 /// The scale from a given amax, if that is not zero, else from the maximum of partials.
 ///
 /// Where the amax is given, the partials were not written, and the amax of the tensor is left to the next kernel: it starts at zero.
 #[cube(launch_unchecked)]
 fn scale_from_partials(
     partials: &Array<u32>,
-    from: &ComptimeOption<Array<f32>>,
+    from: &ComptimeOption<Array<u32>>,
     amax: &mut Array<u32>,
     scale: &mut Array<f32>,
     count: usize,
@@ -124,28 +106,20 @@ fn scale_from_partials(
     margin: f32,
     #[comptime] power_of_two: bool,
 ) {
-    let given = is_given(from);
+    let given = given_bits(from);
+    let is_given = given & 0x7FFF_FFFF != 0;
     let mut measured = 0u32;
-    if !given {
+    if !is_given {
         measured = largest_partial(partials, count);
     }
     let measured = cube_max(measured);
     if UNIT_POS == 0 {
         amax[0] = measured;
         let mut bits = measured;
-        if given {
-            bits = given_bits(from);
+        if is_given {
+            bits = given;
         }
         scale[0] = from_amax(bits, max_code, margin, power_of_two);
-    }
-}
-
-#[cube]
-fn given_bits(from: &ComptimeOption<Array<f32>>) -> u32 {
-    #[comptime]
-    match from {
-        ComptimeOption::Some(from) => u32::reinterpret(from[0]),
-        ComptimeOption::None => 0u32.runtime(),
     }
 }
 

@@ -5,21 +5,6 @@ use cubecl::prelude::*;
 use crate::bits::{self, Divisor, Encoding, INFINITY, Quad};
 use crate::element::Element;
 
-/// Values that a kernel writes beside codes, or instead of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Values {
-    /// As which type.
-    pub(crate) element: Element,
-    /// Times the scale, or as the codes stand for them.
-    pub(crate) scaled: bool,
-}
-
-impl Default for Values {
-    fn default() -> Self {
-        Self { element: Element::F32, scaled: false }
-    }
-}
-
 /// A unit in FP8.
 #[derive(CubeType)]
 pub(crate) struct Unit {
@@ -68,23 +53,35 @@ pub(crate) fn quantize_unit(
     Unit { codes, amax }
 }
 
+/// Words of packed codes, with their signs, from the first on.
+#[cube]
+pub(crate) fn packed<W: Size>(
+    unit: &Unit,
+    words: Quad,
+    #[comptime] element: Element,
+) -> Vector<u32, W> {
+    let mut packed = Vector::<u32, W>::empty();
+    #[unroll]
+    for word in 0..W::value() {
+        packed[word] = bits::pack(&unit.codes, word) | bits::code_signs(words, element, word);
+    }
+    packed
+}
+
 /// The bits of the numbers that the codes of a unit stand for, in the order of [`bits::magnitudes`].
 #[cube]
 pub(crate) fn value_quads(
     codes: &Sequence<Quad>,
     words: Quad,
-    scale: f32,
     #[comptime] element: Element,
     #[comptime] encoding: Encoding,
-    #[comptime] values: Values,
 ) -> Sequence<Quad> {
     let signs = bits::signs(words, element);
     let mut quads = Sequence::<Quad>::new();
     #[unroll]
     for i in 0..codes.len().comptime() {
         let magnitude = bits::decode(*codes.index(i) & Quad::new(0x7F), encoding.format);
-        let value = magnitude | *signs.index(i);
-        quads.push(bits::finish(value, scale, values.element, values.scaled));
+        quads.push(magnitude | *signs.index(i));
     }
     quads
 }

@@ -1,86 +1,128 @@
 //! Numbers of `cuda.h`, `library_types.h`, `cublas_api.h` and `cublasLt.h`, which are part of NVIDIA's ABI.
 #![allow(missing_docs, reason = "the names are those of the headers")]
 
-// cuda.h
-pub const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: i32 = 75;
-pub const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: i32 = 76;
-pub const CU_STREAM_NON_BLOCKING: u32 = 1;
-pub const CU_EVENT_DEFAULT: u32 = 0;
-pub const CU_EVENT_DISABLE_TIMING: u32 = 2;
+/// Declares constants, and a test that compares them with those of the same names in enums of cudarc's generated bindings.
+macro_rules! constants {
+    ($($of:path: $type:ty { $($name:ident = $value:literal,)* })*) => {
+        $($(pub const $name: $type = $value;)*)*
 
-// library_types.h
-pub const CUDA_R_32F: i32 = 0;
-pub const CUDA_R_16F: i32 = 2;
-pub const CUDA_R_16BF: i32 = 14;
-pub const CUDA_R_8F_E4M3: i32 = 28;
-pub const CUDA_R_8F_E5M2: i32 = 29;
-pub const MAJOR_VERSION: i32 = 0;
-pub const MINOR_VERSION: i32 = 1;
-pub const PATCH_LEVEL: i32 = 2;
+        #[test]
+        fn constants_equal_those_of_the_generated_bindings() {
+            $({
+                type Theirs = $of;
+                $(assert_eq!(i64::from($name), Theirs::$name as i64, stringify!($name));)*
+            })*
+        }
+    };
+}
 
-// cublas_api.h
-pub const CUBLAS_COMPUTE_32F: i32 = 68;
+constants! {
+    // cuda.h
+    cudarc::driver::sys::CUdevice_attribute: i32 {
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+    }
+    cudarc::driver::sys::CUstream_flags: u32 {
+        CU_STREAM_NON_BLOCKING = 1,
+    }
+    cudarc::driver::sys::CUevent_flags: u32 {
+        CU_EVENT_DEFAULT = 0,
+        CU_EVENT_DISABLE_TIMING = 2,
+    }
+    // library_types.h
+    cudarc::cublaslt::sys::cudaDataType_t: i32 {
+        CUDA_R_32F = 0,
+        CUDA_R_16F = 2,
+        CUDA_R_16BF = 14,
+        CUDA_R_8F_E4M3 = 28,
+        CUDA_R_8F_E5M2 = 29,
+    }
+    cudarc::cublaslt::sys::libraryPropertyType_t: i32 {
+        MAJOR_VERSION = 0,
+        MINOR_VERSION = 1,
+        PATCH_LEVEL = 2,
+    }
+    // cublas_api.h
+    cudarc::cublaslt::sys::cublasComputeType_t: i32 {
+        CUBLAS_COMPUTE_32F = 68,
+    }
+    // cublasLt.h
+    cudarc::cublaslt::sys::cublasLtEpilogue_t: u32 {
+        CUBLASLT_EPILOGUE_DEFAULT = 1,
+        CUBLASLT_EPILOGUE_RELU = 2,
+        CUBLASLT_EPILOGUE_BIAS = 4,
+        CUBLASLT_EPILOGUE_GELU = 32,
+    }
+    cudarc::cublaslt::sys::cublasLtMatmulMatrixScale_t: i32 {
+        CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+        CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 = 2,
+        CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F = 3,
+        CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F = 4,
+    }
+    cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t: i32 {
+        CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0,
+        CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1,
+        CUBLASLT_MATMUL_DESC_TRANSA = 3,
+        CUBLASLT_MATMUL_DESC_TRANSB = 4,
+        CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+        CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+        CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13,
+        CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+        CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+        CUBLASLT_MATMUL_DESC_D_SCALE_POINTER = 20,
+        CUBLASLT_MATMUL_DESC_AMAX_D_POINTER = 21,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER = 23,
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER = 24,
+        CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,
+        CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+        CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
+        CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
+    }
+    cudarc::cublaslt::sys::cublasLtMatrixLayoutAttribute_t: i32 {
+        CUBLASLT_MATRIX_LAYOUT_TYPE = 0,
+        CUBLASLT_MATRIX_LAYOUT_ROWS = 2,
+        CUBLASLT_MATRIX_LAYOUT_COLS = 3,
+        CUBLASLT_MATRIX_LAYOUT_LD = 4,
+        CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+        CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
+    }
+    cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t: i32 {
+        CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
+    }
+    cudarc::cublaslt::sys::cublasLtMatmulAlgoConfigAttributes_t: i32 {
+        CUBLASLT_ALGO_CONFIG_ID = 0,
+        CUBLASLT_ALGO_CONFIG_TILE_ID = 1,
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,
+        CUBLASLT_ALGO_CONFIG_STAGES_ID = 6,
+        CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID = 7,
+        CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID = 8,
+    }
+}
+
+pub const CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F: i32 = 5;
+/// Added to an activation that has an auxiliary output.
+pub const CUBLASLT_EPILOGUE_AUX: u32 = 128;
+/// cublas_api.h: cudarc's bindings of cuBLASLt lack `cublasOperation_t`.
 pub const CUBLAS_OP_N: i32 = 0;
 pub const CUBLAS_OP_T: i32 = 1;
 
-// cublasLt.h: cublasLtEpilogue_t
-pub const CUBLASLT_EPILOGUE_DEFAULT: u32 = 1;
-pub const CUBLASLT_EPILOGUE_RELU: u32 = 2;
-pub const CUBLASLT_EPILOGUE_BIAS: u32 = 4;
-pub const CUBLASLT_EPILOGUE_GELU: u32 = 32;
-/// Added to an activation that has an auxiliary output.
-pub const CUBLASLT_EPILOGUE_AUX: u32 = 128;
-
-// cublasLt.h: cublasLtMatmulMatrixScale_t
-pub const CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F: i32 = 0;
-pub const CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: i32 = 2;
-pub const CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: i32 = 3;
-pub const CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: i32 = 4;
-pub const CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F: i32 = 5;
-
-// cublasLt.h: cublasLtMatmulDescAttributes_t
-pub const CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: i32 = 0;
-pub const CUBLASLT_MATMUL_DESC_SCALE_TYPE: i32 = 1;
-pub const CUBLASLT_MATMUL_DESC_TRANSA: i32 = 3;
-pub const CUBLASLT_MATMUL_DESC_TRANSB: i32 = 4;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE: i32 = 7;
-pub const CUBLASLT_MATMUL_DESC_BIAS_POINTER: i32 = 8;
-pub const CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: i32 = 10;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: i32 = 11;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: i32 = 12;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: i32 = 13;
-pub const CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: i32 = 17;
-pub const CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: i32 = 18;
-pub const CUBLASLT_MATMUL_DESC_D_SCALE_POINTER: i32 = 20;
-pub const CUBLASLT_MATMUL_DESC_AMAX_D_POINTER: i32 = 21;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: i32 = 22;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER: i32 = 23;
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER: i32 = 24;
-pub const CUBLASLT_MATMUL_DESC_FAST_ACCUM: i32 = 25;
-pub const CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: i32 = 26;
-pub const CUBLASLT_MATMUL_DESC_A_SCALE_MODE: i32 = 31;
-pub const CUBLASLT_MATMUL_DESC_B_SCALE_MODE: i32 = 32;
-
-// cublasLt.h: cublasLtMatrixLayoutAttribute_t
-pub const CUBLASLT_MATRIX_LAYOUT_TYPE: i32 = 0;
-pub const CUBLASLT_MATRIX_LAYOUT_ROWS: i32 = 2;
-pub const CUBLASLT_MATRIX_LAYOUT_COLS: i32 = 3;
-pub const CUBLASLT_MATRIX_LAYOUT_LD: i32 = 4;
-pub const CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: i32 = 5;
-pub const CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: i32 = 6;
-
-// cublasLt.h: cublasLtMatmulPreferenceAttributes_t
-pub const CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: i32 = 1;
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: i32 = 5;
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: i32 = 6;
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: i32 = 7;
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: i32 = 8;
-
-// cublasLt.h: cublasLtMatmulAlgoConfigAttributes_t
-pub const CUBLASLT_ALGO_CONFIG_ID: i32 = 0;
-pub const CUBLASLT_ALGO_CONFIG_TILE_ID: i32 = 1;
-pub const CUBLASLT_ALGO_CONFIG_SPLITK_NUM: i32 = 2;
-pub const CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: i32 = 3;
-pub const CUBLASLT_ALGO_CONFIG_STAGES_ID: i32 = 6;
-pub const CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID: i32 = 7;
-pub const CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID: i32 = 8;
+#[test]
+fn constants_of_other_names_equal_those_of_the_generated_bindings() {
+    use cudarc::cublaslt::sys::{
+        cublasLtEpilogue_t as epilogue, cublasLtMatmulMatrixScale_t as scale,
+    };
+    let of_blocks = scale::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F as i32;
+    assert_eq!(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F, of_blocks);
+    let [gelu, with_aux] =
+        [epilogue::CUBLASLT_EPILOGUE_GELU, epilogue::CUBLASLT_EPILOGUE_GELU_AUX].map(|e| e as u32);
+    assert_eq!(CUBLASLT_EPILOGUE_AUX, with_aux - gelu);
+}

@@ -8,7 +8,7 @@ pub const FORMATS: [Fp8Format; 2] = [E4M3, E5M2];
 pub const TYPES: [DataType; 5] =
     [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
 pub const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
-pub const SCALES: [Scales; 9] = [
+pub const SCALES: [Scales; 12] = [
     Scales::PerTensor,
     Scales::PerRow,
     Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row128 },
@@ -18,6 +18,9 @@ pub const SCALES: [Scales; 9] = [
     Scales::None,
     Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row32 },
     Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Row128 },
+    Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row32 },
+    Scales::Blocks { a: BlockScale::Row32, b: BlockScale::Square128 },
+    Scales::Blocks { a: BlockScale::Square128, b: BlockScale::Row32 },
 ];
 
 pub const fn capability(major: u32, minor: u32, library: (u32, u32)) -> Capability {

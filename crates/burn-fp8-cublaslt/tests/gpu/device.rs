@@ -129,8 +129,8 @@ impl OnDevice {
         } else {
             Buffer::filled(d_elements * problem.d.dtype.size() as usize)
         };
-        let one = |present: bool| Buffer::f32(if present { &[-1.0] } else { &[] });
-        let amax_d = one(problem.amax_d);
+        let number = |present: bool, value: f32| Buffer::f32(&[value][..usize::from(present)]);
+        let amax_d = number(problem.amax_d, -1.0);
         let (mut aux, mut amax_aux) = (Buffer::new(&[]), Buffer::new(&[]));
         if let Some(Aux { kind, ld, batch_stride }) = problem.epilogue.aux {
             let elements = extent(problem, shape.m, ld, batch_stride);
@@ -138,15 +138,10 @@ impl OnDevice {
                 AuxKind::ReluMask => aux = Buffer::filled(elements / 8),
                 AuxKind::GeluInput { dtype, amax, .. } => {
                     aux = Buffer::filled(elements * dtype.size() as usize);
-                    amax_aux = one(amax);
+                    amax_aux = number(amax, -1.0);
                 }
             }
         }
-        let scalar = |present: bool, value: f32| {
-            Buffer::f32(
-                if present { std::slice::from_ref(&value) } else { &[] }.to_vec().as_slice(),
-            )
-        };
         let scaled_aux = problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind));
         let pointers = Pointers {
             a: keep(Buffer::new(&inputs.a)),
@@ -155,11 +150,11 @@ impl OnDevice {
             d: d.pointer,
             scale_a: keep(Buffer::new(&on_device(problem, &inputs.scale_a))),
             scale_b: keep(Buffer::new(&on_device(problem, &inputs.scale_b))),
-            inverse_scale_d: keep(scalar(problem.scaled_d, inputs.inverse_scale_d)),
+            inverse_scale_d: keep(number(problem.scaled_d, inputs.inverse_scale_d)),
             amax_d: amax_d.pointer,
             bias: keep(Buffer::new(&inputs.bias_bytes)),
             aux: aux.pointer,
-            inverse_scale_aux: keep(scalar(scaled_aux, inputs.inverse_scale_aux)),
+            inverse_scale_aux: keep(number(scaled_aux, inputs.inverse_scale_aux)),
             amax_aux: amax_aux.pointer,
         };
         Self { pointers, d, amax_d, aux, amax_aux, _inputs: kept }

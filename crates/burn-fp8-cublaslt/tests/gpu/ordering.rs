@@ -32,6 +32,28 @@ fn problem() -> ScaledMatmul {
     ScaledMatmul { scales: Scales::None, ..ScaledMatmul::new(M, N, K, E4M3, E4M3, DataType::F32) }
 }
 
+/// A and B of ones, and a D that nothing has been written to.
+struct Ones {
+    a: Buffer,
+    _b: Buffer,
+    d: Buffer,
+    pointers: Pointers,
+}
+
+impl Ones {
+    fn new() -> Self {
+        let [a, b] = [M, N].map(|rows| Buffer::new(&vec![CODES[0].0; (rows * K) as usize]));
+        let d = Buffer::filled((M * N * 4) as usize);
+        let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
+        Self { a, _b: b, d, pointers }
+    }
+
+    fn multiply(&self, gpu: &Gpu) -> Result<Launch, Error> {
+        // SAFETY: the buffers cover the product; whoever calls this keeps them until the context has been synchronized.
+        unsafe { gpu.lt.run(&problem(), &self.pointers, 1.0, 0.0) }
+    }
+}
+
 /// Each round, on streams that are not ordered with anything by themselves: something slow, then A is filled with a number; the
 /// product; then D is copied away. Every copy must be the product of its own round. `writer` gives a stream before the product,
 /// `reader` after it.
@@ -40,14 +62,11 @@ fn stress(
     writer: impl Fn(usize) -> CUstream,
     mut reader: impl FnMut(usize) -> CUstream,
 ) {
-    let problem = problem();
-    let a = Buffer::filled((M * K) as usize);
-    let b = Buffer::new(&vec![0x38; (N * K) as usize]);
-    let d = Buffer::filled((M * N * 4) as usize);
+    let ones = Ones::new();
+    let (a, d) = (&ones.a, &ones.d);
     let results = Buffer::filled(rounds() * d.bytes);
     let (slow_from, slow_to) = (Buffer::filled(slow()), Buffer::filled(slow()));
-    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
-    gpu.lt.prepare(&problem).unwrap();
+    gpu.lt.prepare(&problem()).unwrap();
     gpu.synchronize();
 
     for round in 0..rounds() {
@@ -58,7 +77,7 @@ fn stress(
             result::memcpy_dtod_async(slow_to.pointer, slow_from.pointer, slow_to.bytes, writer)
                 .unwrap();
             result::memset_d8_async(a.pointer, code, a.bytes, writer).unwrap();
-            let launch = gpu.lt.run(&problem, &pointers, 1.0, 0.0).unwrap();
+            let launch = ones.multiply(gpu).unwrap();
             assert_eq!(launch.ordering, gpu.lt.ordering());
             let to = results.pointer + (round * d.bytes) as u64;
             result::memcpy_dtod_async(to, d.pointer, d.bytes, reader(round)).unwrap();
@@ -157,24 +176,17 @@ fn products_are_ordered_by_waiting_with_several_streams_that_take_turns() {
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn the_host_does_not_wait_where_events_order() {
     let gpu = Gpu::new();
-    let problem = problem();
-    let (a, b) =
-        (Buffer::new(&vec![0x38; (M * K) as usize]), Buffer::new(&vec![0x38; (N * K) as usize]));
-    let d = Buffer::filled((M * N * 4) as usize);
+    let ones = Ones::new();
     let (from, to) = (Buffer::filled(4 * slow()), Buffer::filled(4 * slow()));
-    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
-    gpu.lt.prepare(&problem).unwrap();
-    // SAFETY: the buffers cover the product and live until the end.
-    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    ones.multiply(&gpu).unwrap();
     gpu.synchronize();
     let stream = non_blocking();
     let start = std::time::Instant::now();
     for _ in 0..50 {
-        // SAFETY: as above.
+        // SAFETY: the buffers live until the end.
         unsafe { result::memcpy_dtod_async(to.pointer, from.pointer, to.bytes, stream) }.unwrap();
     }
-    // SAFETY: as above.
-    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    ones.multiply(&gpu).unwrap();
     let enqueued = start.elapsed();
     // SAFETY: the stream is alive.
     unsafe { synchronize(stream) }.unwrap();
@@ -197,25 +209,20 @@ fn a_failure_of_the_driver_is_an_error_and_the_next_product_is_right() {
         println!("SKIPPED: the driver is older than CUDA 12.5 and orders by waiting");
         return;
     }
-    let problem = problem();
-    let codes = |rows| Buffer::new(&vec![0x38; (rows * K) as usize]);
-    let (a, b, d) = (codes(M), codes(N), Buffer::filled((M * N * 4) as usize));
-    let pointers = Pointers { a: a.pointer, b: b.pointer, d: d.pointer, ..Pointers::default() };
-    gpu.lt.prepare(&problem).unwrap();
+    let ones = Ones::new();
+    gpu.lt.prepare(&problem()).unwrap();
     let captured = non_blocking();
     // SAFETY: the stream is alive.
     unsafe { begin_capture(captured, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
         .unwrap();
-    // SAFETY: the buffers cover the product and live until the end.
-    let error = unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap_err();
+    let error = ones.multiply(&gpu).unwrap_err();
     println!("{error}");
     assert!(matches!(error, Error::Driver(_)), "{error}");
     // SAFETY: the stream is alive. The driver has invalidated the capture, so there is no graph.
     unsafe { end_capture(captured) }.unwrap_err();
-    // SAFETY: as above.
-    unsafe { gpu.lt.run(&problem, &pointers, 1.0, 0.0) }.unwrap();
+    ones.multiply(&gpu).unwrap();
     gpu.synchronize();
-    for value in d.read().chunks(4) {
+    for value in ones.d.read().chunks(4) {
         assert_eq!(f32::from_le_bytes(value.try_into().unwrap()), K as f32);
     }
     // SAFETY: made above, idle, not used afterwards.

@@ -6,12 +6,8 @@ use std::collections::BTreeMap;
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_cublaslt::*;
 
+use crate::common::{SCALES, TYPES, combinations, with_flags};
 use crate::device::Gpu;
-
-const FORMATS: [burn_fp8_core::Fp8Format; 2] = [E4M3, E5M2];
-const TYPES: [DataType; 5] =
-    [DataType::Bf16, DataType::F16, DataType::F32, DataType::Fp8(E4M3), DataType::Fp8(E5M2)];
-const BLOCKS: [BlockScale; 3] = [BlockScale::Row32, BlockScale::Row128, BlockScale::Square128];
 
 /// What cuBLASLt's heuristics cannot refuse, or may not by the documentation: each with the reason.
 fn is_ours_alone(rule: Rule) -> bool {
@@ -32,35 +28,15 @@ fn is_ours_alone(rule: Rule) -> bool {
     }
 }
 
-/// Each type with each other, on one shape.
+/// Each type with each other, on one shape, with every mode of scales.
 fn each_type(visit: &mut impl FnMut(ScaledMatmul)) {
-    let scales = [Scales::None, Scales::PerTensor, Scales::PerRow].into_iter();
-    let blocks = BLOCKS.into_iter().flat_map(|a| BLOCKS.map(|b| Scales::Blocks { a, b }));
-    let scales: Vec<_> = scales.chain(blocks).collect();
-    let some = |dtype| Some(Bias { dtype, batch_stride: 0 });
-    let biases = [None, some(DataType::Bf16), some(DataType::F16), some(DataType::F32)];
-    for (a, b) in FORMATS.into_iter().flat_map(|a| FORMATS.map(|b| (a, b))) {
-        for d in TYPES {
-            let base = ScaledMatmul::new(128, 256, 128, a, b, d);
-            for c in TYPES.map(Some).into_iter().chain([None]) {
-                let c = c.map(|dtype| Matrix { dtype, ..base.d });
-                for (bias, scales) in biases.iter().flat_map(|b| scales.iter().map(move |s| (b, s)))
-                {
-                    for flags in 0..4 {
-                        let epilogue = Epilogue { bias: *bias, ..Epilogue::NONE };
-                        let (scaled_d, amax_d) = (flags & 1 != 0, flags & 2 != 0);
-                        visit(ScaledMatmul {
-                            c,
-                            epilogue,
-                            scales: *scales,
-                            scaled_d,
-                            amax_d,
-                            ..base
-                        });
-                    }
-                }
+    for scales in SCALES {
+        combinations(scales, 1, |problem| {
+            let Epilogue { activation, bias: _, aux } = problem.epilogue;
+            if activation == Activation::None && aux.is_none() {
+                with_flags(problem).for_each(&mut *visit);
             }
-        }
+        });
     }
 }
 

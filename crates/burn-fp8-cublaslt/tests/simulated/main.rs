@@ -3,6 +3,8 @@
 //! `cargo xtask sim` runs it; nothing of it needs, or has run on, a GPU.
 #![allow(unsafe_code, reason = "passes device pointers, and asks the simulation for its counts")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[allow(dead_code, reason = "shared with the tests that a GPU runs")]
 #[path = "../gpu/data.rs"]
 mod data;

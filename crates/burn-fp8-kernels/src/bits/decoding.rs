@@ -3,8 +3,7 @@
 use burn_fp8_core::Fp8Format;
 use cubecl::prelude::*;
 
-use super::constants::{INFINITY, QUIET_NAN};
-use super::units::Quad;
+use super::units::{INFINITY, QUIET_NAN, Quad};
 
 /// The f32 bits of the numbers that code magnitudes (7 bits, nothing above) stand for.
 #[cube]

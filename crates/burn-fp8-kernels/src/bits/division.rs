@@ -59,10 +59,12 @@ pub(crate) fn divisor(scale: f32, #[comptime] division: Division) -> Divisor {
     }
 }
 
-/// Prepares four scales, given as their bits.
+/// Prepares four scales.
 #[cube]
-pub(crate) fn divisor_of_each(scales: Quad, #[comptime] division: Division) -> Divisor {
-    let scale = Vector::<f32, Const<4>>::reinterpret(scales);
+pub(crate) fn divisor_of_each(
+    scale: Vector<f32, Const<4>>,
+    #[comptime] division: Division,
+) -> Divisor {
     let mut negative = Vector::<f32, Const<4>>::empty();
     let mut reciprocal = Vector::<f32, Const<4>>::empty();
     let mut in_range = true.runtime();

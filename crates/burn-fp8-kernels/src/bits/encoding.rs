@@ -3,9 +3,8 @@
 use burn_fp8_core::{Fp8Format, Overflow};
 use cubecl::prelude::*;
 
-use super::constants::INFINITY;
 use super::division::{Division, Divisor, divide};
-use super::units::Quad;
+use super::units::{INFINITY, Quad};
 
 const MANTISSA_BITS: u32 = 23;
 

@@ -2,9 +2,8 @@
 
 use cubecl::prelude::*;
 
-use super::constants::{INFINITY, SIGN};
 use super::encoding::magic;
-use super::units::{Quad, lane};
+use super::units::{INFINITY, Quad, SIGN, lane};
 use crate::element::Element;
 
 /// The bits of f32 numbers, sign included, as an element type, in the low bits: rounded to nearest, ties to even, to infinity
@@ -38,33 +37,22 @@ pub(crate) fn narrow(bits: Quad, #[comptime] element: Element) -> Quad {
     }
 }
 
-/// Values as they are written: times the scale if that is wanted, in the low bits of a word each.
+/// Words of output from the one with this number on, out of quads in the order of `magnitudes`.
 #[cube]
-pub(crate) fn finish(
-    bits: Quad,
-    scale: f32,
-    #[comptime] element: Element,
-    #[comptime] scaled: bool,
-) -> Quad {
-    if comptime!(scaled) {
-        let product =
-            Vector::<f32, Const<4>>::reinterpret(bits) * Vector::<f32, Const<4>>::new(scale);
-        narrow(Quad::reinterpret(product), element)
-    } else {
-        narrow(bits, element)
-    }
-}
-
-/// A word of output, out of quads in the order of `magnitudes`.
-#[cube]
-pub(crate) fn output_word(
+pub(crate) fn output_words<X: Size>(
     quads: &Sequence<Quad>,
-    #[comptime] word: usize,
+    #[comptime] first: usize,
     #[comptime] element: Element,
-) -> u32 {
-    if comptime!(element == Element::F32) {
-        lane(quads, word)
-    } else {
-        lane(quads, comptime!(2 * word)) | (lane(quads, comptime!(2 * word + 1)) << 16)
+) -> Vector<u32, X> {
+    let mut words = Vector::<u32, X>::empty();
+    #[unroll]
+    for i in 0..X::value() {
+        let word = comptime!(first + i);
+        words[i] = if comptime!(element == Element::F32) {
+            lane(quads, word)
+        } else {
+            lane(quads, comptime!(2 * word)) | (lane(quads, comptime!(2 * word + 1)) << 16)
+        };
     }
+    words
 }

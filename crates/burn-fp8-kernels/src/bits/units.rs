@@ -2,8 +2,12 @@
 
 use cubecl::prelude::*;
 
-use super::constants::{INFINITY, SIGN};
 use crate::element::Element;
+
+/// Bits of f32.
+pub(crate) const SIGN: u32 = 0x8000_0000;
+pub(crate) const INFINITY: u32 = 0x7F80_0000;
+pub(crate) const QUIET_NAN: u32 = 0x7FC0_0000;
 
 /// Four u32: the bits of four f32, four codes, or 16 bytes of a tensor.
 pub(crate) type Quad = Vector<u32, Const<4>>;
@@ -140,13 +144,19 @@ pub(crate) fn widen_four<W: Size>(words: Vector<u32, W>, #[comptime] element: El
     }
 }
 
-/// The f32 bits, sign included, of the element at an index; for elements that do not lie side by side.
+/// The f32 bits, sign included, of the element at an index; for elements that do not lie side by side. `N` is 1.
 #[cube]
-pub(crate) fn read_element(words: &Array<u32>, index: usize, #[comptime] element: Element) -> u32 {
+pub(crate) fn read_element<N: Size>(
+    words: &Array<Vector<u32, N>>,
+    index: usize,
+    #[comptime] element: Element,
+) -> u32 {
     if comptime!(element == Element::F32) {
-        words[index]
+        let word = words[index];
+        word[0]
     } else {
         let word = words[index / 2];
+        let word = word[0];
         let half = (word >> (u32::cast_from(index % 2) * 16)) & 0xFFFF;
         if comptime!(element == Element::Bf16) {
             half << 16

@@ -1,9 +1,5 @@
 //! Tensors with a scale for each block of their last two dimensions.
 
-mod dequantize;
-mod general;
-mod grid;
-mod request;
 mod rows;
 mod rule;
 mod tile_kernel;
@@ -13,14 +9,16 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::bits::{Division, Encoding};
+use crate::bits::{self, Division, Encoding, INFINITY};
+use crate::element::Element;
 use crate::error::KernelError;
-use crate::launch::{Words, address_type};
+use crate::grid::{Blocks, Grid};
+use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
+use crate::layout::{Dims, Reads, Strided};
+use crate::quantize;
+use crate::reduce::cube_max;
 use crate::tensor::Input;
-pub use dequantize::{BlockCodes, dequantize_blocks};
-use grid::Blocks;
-use request::Request;
-use rule::Rule;
+use rule::{Factors, Request, Rule, factors, scale_bits};
 use tiles::Tiles;
 
 /// A tensor `[…, R, C]` in FP8, with a scale for each block.
@@ -54,7 +52,7 @@ pub fn quantize_blocks<R: Runtime>(
     launch(client, input, block, format, recipe, Division::of(client))
 }
 
-fn launch<R: Runtime>(
+pub(crate) fn launch<R: Runtime>(
     client: &ComputeClient<R>,
     input: &Input<'_>,
     block: [usize; 2],
@@ -79,10 +77,89 @@ fn launch<R: Runtime>(
     } else if let Some(tiles) = Tiles::new(&request) {
         tiles.launch(client, &request, outputs);
     } else {
-        general::launch(client, &request, outputs);
+        measure(client, &request, &scales);
+        let reads = Reads::of_elements(input, Dims::new(input.shape, input.strides));
+        let job = quantize::Job { encoding, measure: false };
+        let scales = (blocks.scales(scales.arg()), None);
+        quantize::launch(client, &reads, scales, [Some(&codes), None], job, address);
     }
     Ok(QuantizedBlocks { codes: codes.into_handle(), scales: scales.into_handle() })
 }
 
-#[cfg(all(test, feature = "wgpu"))]
-mod tests;
+/// The scales of blocks of any shape, in a tensor of any layout.
+fn measure<R: Runtime>(client: &ComputeClient<R>, request: &Request<'_>, scales: &Words) {
+    /// The elements that one unit of a cube measures alone.
+    const ALONE: usize = 256;
+    let Request { input, blocks, format, recipe, rule, address, .. } = *request;
+    let rank = input.shape.len();
+    let (leading, of_matrix) = input.strides.split_at(rank - 2);
+    let by_cubes = blocks.block.iter().product::<usize>() > ALONE;
+    let cubes = if by_cubes { blocks.count() } else { blocks.count().div_ceil(CUBE as usize) };
+    // SAFETY: `Input::check` holds the tensor to its buffer, and blocks are cut off at its ends; there is a scale for each of them, and
+    // those beyond are skipped.
+    #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
+    unsafe {
+        measure_blocks::launch_unchecked(
+            client,
+            grid(client, cubes),
+            cube_dim(),
+            address,
+            array(input.handle),
+            scales.arg(),
+            blocks.arg(),
+            factors(format, recipe),
+            blocks.count(),
+            Dims::new(&input.shape[..rank - 2], leading).arg(),
+            of_matrix[0],
+            of_matrix[1],
+            input.element,
+            rule,
+            by_cubes,
+        );
+    }
+}
+
+/// The scale of each block, by a cube, or by a unit of one.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn measure_blocks(
+    input: &Array<Vector<u32, Const<1>>>,
+    scales: &mut Array<u32>,
+    grid: Grid,
+    factors: Factors,
+    blocks: usize,
+    matrices: Strided,
+    row_stride: usize,
+    column_stride: usize,
+    #[comptime] element: Element,
+    #[comptime] rule: Rule,
+    #[comptime] by_cubes: bool,
+) {
+    let block = if comptime!(by_cubes) { CUBE_POS } else { ABSOLUTE_POS };
+    if block < blocks {
+        let place = grid.place(block);
+        let start = matrices.offset_of(place.matrix)
+            + place.row * row_stride
+            + place.column * column_stride;
+        let (first, step) = if comptime!(by_cubes) {
+            (UNIT_POS as usize, comptime!(CUBE as usize).runtime())
+        } else {
+            (0usize.runtime(), 1usize.runtime())
+        };
+        let mut amax = 0u32;
+        let mut i = first;
+        while i < place.rows * place.columns {
+            let row = i / place.columns;
+            let column = i % place.columns;
+            let index = start + row * row_stride + column * column_stride;
+            let magnitude = bits::read_element(input, index, element) & 0x7FFF_FFFF;
+            amax = max(amax, select(magnitude < INFINITY, magnitude, 0));
+            i += step;
+        }
+        if comptime!(by_cubes) {
+            amax = cube_max(amax);
+        }
+        if comptime!(!by_cubes) || UNIT_POS == 0 {
+            scales[block] = scale_bits(amax, &factors, rule);
+        }
+    }
+}

@@ -2,15 +2,13 @@
 
 use cubecl::prelude::*;
 
-use super::request::Request;
-use super::rule::{Factors, Rule, factors, scale_bits};
+use super::rule::{Factors, Request, Rule, factors, scale_bits};
 use crate::amax::{NonFinite, counted};
 use crate::bits::{self, Encoding, Quad};
 use crate::element::Element;
 use crate::launch::{CUBE, Words, array, cube_dim, grid};
-use crate::matrix::View;
-use crate::strided::{self, offset_of};
-use crate::unit::quantize_unit;
+use crate::layout::{Strided, View};
+use crate::unit::{packed, quantize_unit};
 
 /// What a kernel does, known when it is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +49,6 @@ pub(super) fn launch<R: Runtime>(
     let Request { input, blocks, format, recipe, address, .. } = *request;
     let per_unit = input.element.per_unit();
     let view = View::new(input);
-    let (sizes, strides) = strided::args(&view.rows);
     // SAFETY: `Input::check` holds the tensor to its buffer, and only units of rows that there are are read; the outputs were made
     // for the codes of all of these, and for the scales of all blocks.
     #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
@@ -69,8 +66,7 @@ pub(super) fn launch<R: Runtime>(
             blocks.count(),
             blocks.grid()[1],
             view.columns.0 / per_unit,
-            sizes,
-            strides,
+            view.rows.arg(),
             job,
         );
     }
@@ -88,8 +84,7 @@ pub(super) fn encode_row_blocks<W: Size>(
     blocks: usize,
     blocks_of_row: usize,
     columns: usize,
-    sizes: Sequence<usize>,
-    strides: Sequence<usize>,
+    rows: Strided,
     #[comptime] job: Job,
 ) {
     let (team, loads) = comptime!((job.team, job.loads));
@@ -98,7 +93,7 @@ pub(super) fn encode_row_blocks<W: Size>(
     let member = UNIT_POS % comptime!(team as u32);
     let row = block / blocks_of_row;
     let first = (block % blocks_of_row) * comptime!(team * loads) + member as usize;
-    let start = offset_of(row, &sizes, &strides) / per_unit;
+    let start = rows.offset_of(row) / per_unit;
     let mut loaded = Sequence::<Quad>::new();
     #[unroll]
     for i in 0..loads {
@@ -136,13 +131,7 @@ pub(super) fn encode_row_blocks<W: Size>(
         let words = *loaded.index(i);
         let quantized = quantize_unit(words, &divisor, job.element, job.encoding, false);
         if block < blocks && column < columns {
-            let mut packed = Vector::<u32, W>::empty();
-            #[unroll]
-            for word in 0..W::value() {
-                packed[word] =
-                    bits::pack(&quantized.codes, word) | bits::code_signs(words, job.element, word);
-            }
-            codes[row * columns + column] = packed;
+            codes[row * columns + column] = packed(&quantized, words, job.element);
         }
     }
 }

@@ -1,10 +1,26 @@
-//! From the amax of a block to its scale.
+//! What the kernels of blocks are launched for, and from the amax of a block to its scale.
 
 use burn_fp8_core::{Fp8Format, Granularity, Recipe, ScaleRounding};
+use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 
-use crate::bits::Division;
+use crate::bits::{Division, Encoding};
+use crate::grid::Blocks;
 use crate::scale::{from_amax, power_of_two};
+use crate::tensor::Input;
+
+/// A tensor to be quantized, and how.
+pub(super) struct Request<'a> {
+    pub(super) input: &'a Input<'a>,
+    /// As it was asked for; `blocks` has it no larger than the matrix.
+    pub(super) block: [usize; 2],
+    pub(super) blocks: Blocks,
+    pub(super) format: Fp8Format,
+    pub(super) recipe: Recipe,
+    pub(super) encoding: Encoding,
+    pub(super) rule: Rule,
+    pub(super) address: AddressType,
+}
 
 /// How scales follow from amaxes, known when a kernel is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

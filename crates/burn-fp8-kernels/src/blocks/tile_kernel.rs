@@ -11,10 +11,10 @@ use super::rule::{Factors, Rule, scale_bits};
 use crate::bits::{self, Encoding, INFINITY, Quad};
 use crate::element::Element;
 use crate::launch::CUBE;
-use crate::matrix::{COLUMN, TILE, sixteen_of_column, turn};
+use crate::layout::Strided;
+use crate::matrix::{COLUMN, TILE, store_turned, turn};
 use crate::reduce::cube_max_in;
-use crate::strided::offset_of;
-use crate::unit::quantize_unit;
+use crate::unit::{packed, quantize_unit};
 
 /// The rows that a block of one column may have, if they are a power of two.
 pub(super) const ROWS: RangeInclusive<usize> = 4..=TILE;
@@ -130,14 +130,13 @@ pub(super) fn encode_tiles<W: Size>(
     factors: Factors,
     args: TilesArgs,
     tiles: usize,
-    sizes: Sequence<usize>,
-    strides: Sequence<usize>,
+    matrices: Strided,
     #[comptime] job: TileJob,
 ) {
     if CUBE_POS < tiles {
         let seat = Seat::new(&args);
         let column = seat.column();
-        let start = offset_of(seat.matrix, &sizes, &strides) + column;
+        let start = matrices.offset_of(seat.matrix) + column;
         let mut loaded = Sequence::<Quad>::new();
         #[unroll]
         for step in 0..STEPS {
@@ -191,18 +190,8 @@ pub(super) fn encode_tiles<W: Size>(
                 );
             }
             sync_cube();
-            // Eight units store a column; the four columns of 32 units are read from different banks.
-            let sixteenth = UNIT_POS % 8;
-            let row = seat.tile_row * TILE + sixteenth as usize * 16;
-            #[unroll]
-            for i in 0..4u32 {
-                let in_tile = UNIT_POS / 8 * 4 + i;
-                let column = seat.tile_column * TILE + in_tile as usize;
-                if row < args.rows && column < args.columns {
-                    let place = (of_matrix + column * args.rows + row) / 16;
-                    turned[place] = sixteen_of_column(&shared, in_tile, sixteenth);
-                }
-            }
+            let (row, column) = (seat.tile_row * TILE, seat.tile_column * TILE);
+            store_turned(&shared, turned, row, column, args.rows, args.columns, of_matrix);
         }
     }
 }
@@ -314,14 +303,13 @@ fn encode(
                 scale[i] = shared[word(first, i, seat.lane)];
             }
         }
-        let divisor = bits::divisor_of_each(scale, job.encoding.division);
+        let divisor = bits::divisor_of_each(Vector::reinterpret(scale), job.encoding.division);
         #[unroll]
         for i in 0..4usize {
             let four = *loaded.index(comptime!(4 * step + i));
             let quantized = quantize_unit(four, &divisor, Element::F32, job.encoding, false);
-            codes.push(
-                bits::pack(&quantized.codes, 0usize) | bits::code_signs(four, Element::F32, 0usize),
-            );
+            let word = packed::<Const<1>>(&quantized, four, Element::F32);
+            codes.push(word[0]);
         }
     }
     codes

@@ -3,13 +3,11 @@
 use burn_fp8_core::PADDING;
 use cubecl::prelude::*;
 
-use super::request::Request;
-use super::rule::factors;
+use super::rule::{Request, factors};
 use super::tile_kernel::{ROWS, Share, TileJob, TilesArgsLaunch, encode_tiles};
 use crate::launch::{Words, array, cube_dim, grid};
-use crate::layout::Dims;
+use crate::layout::{Dims, is_aligned};
 use crate::matrix::TILE;
-use crate::strided;
 
 /// The matrices of a tensor in the direction in which they lie in memory.
 #[derive(Clone, Debug)]
@@ -47,12 +45,11 @@ impl Tiles {
                 _ => return None,
             };
             let whole = |n: usize| n.is_multiple_of(4);
-            let offset = input.handle.offset_start.unwrap_or(0);
             let in_fours = side_by_side == 1
                 && whole(columns)
                 && (whole(pitch) || rows == 1)
                 && matrices.0.iter().all(|(_, stride)| whole(*stride))
-                && offset.is_multiple_of(16);
+                && is_aligned(input);
             // Turned codes are stored sixteen at a time.
             let suits = in_fours && (!turned || rows.is_multiple_of(PADDING));
             let matrices = matrices.clone();
@@ -75,7 +72,6 @@ impl Tiles {
             Share::Tile => [tile_rows, tile_columns],
             Share::Column(of_block) => [rows.div_ceil(of_block), columns],
         };
-        let (sizes, strides) = strided::args(&matrices);
         let (of_rows, of_columns) = match turned {
             false => (ComptimeOptionArgs::Some(codes.arg()), ComptimeOptionArgs::None),
             true => (ComptimeOptionArgs::None, ComptimeOptionArgs::Some(codes.arg())),
@@ -105,8 +101,7 @@ impl Tiles {
                     grid_columns,
                 ),
                 tiles,
-                sizes,
-                strides,
+                matrices.arg(),
                 TileJob { element: input.element, encoding, rule, turned, share },
             );
         }

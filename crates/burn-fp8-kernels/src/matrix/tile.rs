@@ -10,16 +10,25 @@
 use burn_fp8_core::PADDING;
 use cubecl::prelude::*;
 
-use super::job::Job;
-use crate::bits::{self, Divisor, Quad};
-use crate::element::Element;
+use crate::bits::{Divisor, Encoding, Quad};
 use crate::launch::CUBE;
-use crate::unit::quantize_unit;
+use crate::layout::Reading;
+use crate::unit::{packed, quantize_unit};
 
 /// Rows and columns of a tile.
 pub(crate) const TILE: usize = 128;
 /// Words of a column of the tile.
 pub(crate) const COLUMN: usize = TILE / 4;
+
+/// What a kernel does, known when it is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Job {
+    pub(super) reading: Reading,
+    pub(super) encoding: Encoding,
+    /// Whether the codes of what is read as columns are wanted.
+    pub(super) transposed: bool,
+    pub(super) measure: bool,
+}
 
 /// How often a cube has to read to see its tile, four rows of `width` elements for each of its units.
 pub(super) fn steps(width: usize) -> usize {
@@ -90,21 +99,18 @@ pub(super) fn store_rows<W: Size>(
     codes: &mut ComptimeOption<Array<Vector<u32, W>>>,
     turned: &mut SharedMemory<u32>,
     #[comptime] step: usize,
-    #[comptime] element: Element,
     #[comptime] job: Job,
 ) -> u32 {
     let per_row = W::value();
+    let element = comptime!(job.reading.element());
     let mut largest = 0u32;
-    let mut words = Sequence::<u32>::new();
+    let mut rows = Sequence::<Vector<u32, W>>::new();
     #[unroll]
     for i in 0..4usize {
         let quad = *loaded.index(i);
         let quantized = quantize_unit(quad, divisor, element, job.encoding, job.measure);
         largest = max(largest, quantized.amax);
-        #[unroll]
-        for word in 0..per_row {
-            words.push(bits::pack(&quantized.codes, word) | bits::code_signs(quad, element, word));
-        }
+        rows.push(packed(&quantized, quad, element));
     }
     #[comptime]
     if let ComptimeOption::Some(codes) = codes {
@@ -112,13 +118,8 @@ pub(super) fn store_rows<W: Size>(
         #[unroll]
         for i in 0..4usize {
             if row + i < tile.padded_rows && tile.column < tile.padded_columns {
-                let mut stored = Vector::<u32, W>::empty();
-                #[unroll]
-                for word in 0..per_row {
-                    stored[word] = *words.index(comptime!(i * per_row + word));
-                }
                 let place = (row + i) * tile.padded_columns + tile.column;
-                codes[place / comptime!(4 * per_row).runtime()] = stored;
+                codes[place / comptime!(4 * per_row).runtime()] = *rows.index(i);
             }
         }
     }
@@ -131,10 +132,10 @@ pub(super) fn store_rows<W: Size>(
                 turned,
                 column,
                 tile.quad(step),
-                *words.index(word),
-                *words.index(comptime!(per_row + word)),
-                *words.index(comptime!(2 * per_row + word)),
-                *words.index(comptime!(3 * per_row + word)),
+                rows.index(0usize)[word],
+                rows.index(1usize)[word],
+                rows.index(2usize)[word],
+                rows.index(3usize)[word],
             );
         }
     }
@@ -150,18 +151,33 @@ pub(super) fn store_columns(
 ) {
     #[comptime]
     if let ComptimeOption::Some(transposed) = transposed {
+        let (rows, columns) = (tile.padded_rows, tile.padded_columns);
         sync_cube();
-        // Eight units store a column; the four columns of 32 units are read from different banks.
-        let sixteenth = UNIT_POS % 8;
-        let row = tile.first_row + sixteenth as usize * 16;
-        #[unroll]
-        for i in 0..4u32 {
-            let in_tile = UNIT_POS / 8 * 4 + i;
-            let column = tile.first_column + in_tile as usize;
-            if row < tile.padded_rows && column < tile.padded_columns {
-                let place = (column * tile.padded_rows + row) / 16;
-                transposed[place] = sixteen_of_column(turned, in_tile, sixteenth);
-            }
+        store_turned(turned, transposed, tile.first_row, tile.first_column, rows, columns, 0usize);
+    }
+}
+
+/// Stores a tile of transposed codes, whose first row and column are given, in a matrix that begins at `start`, where its units are in the matrix.
+#[cube]
+pub(crate) fn store_turned(
+    turned: &SharedMemory<u32>,
+    codes: &mut Array<Quad>,
+    first_row: usize,
+    first_column: usize,
+    rows: usize,
+    columns: usize,
+    start: usize,
+) {
+    // Eight units store a column; the four columns of 32 units are read from different banks.
+    let sixteenth = UNIT_POS % 8;
+    let row = first_row + sixteenth as usize * 16;
+    #[unroll]
+    for i in 0..4u32 {
+        let in_tile = UNIT_POS / 8 * 4 + i;
+        let column = first_column + in_tile as usize;
+        if row < rows && column < columns {
+            let place = (start + column * rows + row) / 16;
+            codes[place] = sixteen_of_column(turned, in_tile, sixteenth);
         }
     }
 }
@@ -187,7 +203,7 @@ pub(crate) fn turn(
 
 /// Sixteen codes of a column of the tile, from shared memory.
 #[cube]
-pub(crate) fn sixteen_of_column(turned: &SharedMemory<u32>, column: u32, sixteenth: u32) -> Quad {
+fn sixteen_of_column(turned: &SharedMemory<u32>, column: u32, sixteenth: u32) -> Quad {
     let mut codes = Quad::new(0u32);
     #[unroll]
     for j in 0..4usize {

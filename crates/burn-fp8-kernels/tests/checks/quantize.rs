@@ -44,29 +44,25 @@ fn check(
     assert!(codes[x.len()..].iter().all(|code| *code == 0));
 }
 
-pub fn every_exponent_of_f32() {
+/// Each format, overflow and scale.
+fn check_all(x: &[f32], element: Element) {
     let client = client();
-    let x = values::every_exponent();
     for format in FORMATS {
         for overflow in OVERFLOWS {
             for scale in SCALES {
-                check(&client, &x, Element::F32, scale, format, overflow);
+                check(&client, x, element, scale, format, overflow);
             }
         }
     }
 }
 
+pub fn every_exponent_of_f32() {
+    check_all(&values::every_exponent(), Element::F32);
+}
+
 pub fn every_f16_and_bf16() {
-    let client = client();
     for element in [Element::F16, Element::Bf16] {
-        let x = values::every_half(element);
-        for format in FORMATS {
-            for overflow in OVERFLOWS {
-                for scale in SCALES {
-                    check(&client, &x, element, scale, format, overflow);
-                }
-            }
-        }
+        check_all(&values::every_half(element), element);
     }
 }
 

@@ -4,8 +4,7 @@ use super::values::{FORMATS, random_bits, spread};
 use super::{Client, ELEMENTS, Held, client, read, read_scalar, scalar};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use burn_fp8_kernels::{
-    Element, Layouts, NonFinite, Outputs, Quantized, Scalar, ScaleRule, amax, quantize,
-    quantize_matrix,
+    Element, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, quantize, quantize_matrix,
 };
 use cubecl::server::Handle;
 
@@ -16,24 +15,32 @@ fn device_scale(quantized: &Scalar) -> &Handle {
     }
 }
 
-/// Codes, scale and amax are those that follow from the amax that the scale is made of.
+/// Codes, scale and amax are those that follow from the amax of the tensor, or from that of earlier steps, if it is not zero.
 fn check(
     client: &Client,
-    x: &[f32],
-    quantized: &Quantized,
-    from: f32,
+    (x, shape): (&[f32], &[usize]),
+    element: Element,
+    from: Option<f32>,
     format: Fp8Format,
     recipe: Recipe,
 ) {
-    let what = format!("{format} {recipe:?} from {from:e}");
+    let (held, x) = Held::new(client, x, shape, element);
+    let rule = match from {
+        None => ScaleRule::Current(recipe),
+        Some(from) => ScaleRule::Delayed { from: scalar(client, from), recipe },
+    };
+    let quantized = quantize(client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
+    let amax = slice::amax(&x).value;
+    let what = format!("{format} {recipe:?} of {amax:e} from {from:?}");
+    let from = from.filter(|from| *from != 0.0).unwrap_or(amax);
     let expected = scale::from_amax(from, format, recipe);
     let chosen = read_scalar(client, device_scale(&quantized.scale));
     assert_eq!(chosen.to_bits(), expected.to_bits(), "{what}: {chosen:e}, not {expected:e}");
-    let measured = read_scalar(client, quantized.amax.as_ref().expect("the rule measures it"));
-    assert_eq!(measured.to_bits(), slice::amax(x).value.to_bits(), "{what}");
+    let measured = read_scalar(client, &quantized.amax.expect("the rule measures it"));
+    assert_eq!(measured.to_bits(), amax.to_bits(), "{what}");
     let mut codes = vec![0; x.len()];
-    slice::encode(x, expected, format, Overflow::SaturateFinite, &mut codes);
-    let found = read(client, quantized.codes.as_ref().expect("asked for"));
+    slice::encode(&x, expected, format, Overflow::SaturateFinite, &mut codes);
+    let found = read(client, &quantized.codes.expect("asked for"));
     assert!(found[..x.len()] == codes, "{what}");
 }
 
@@ -57,11 +64,7 @@ pub fn current_scales_come_from_the_tensor() {
     for (i, amax) in amaxes().into_iter().enumerate() {
         let (recipe, format) = (recipes()[i % recipes().len()], FORMATS[i / 2 % 2]);
         let x = [0.3 * amax, -amax, 0.7 * amax, 0.0, -0.0];
-        let (held, x) = Held::new(&client, &x, &[x.len()], Element::F32);
-        let rule = ScaleRule::Current(recipe);
-        let quantized =
-            quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
-        check(&client, &x, &quantized, amax, format, recipe);
+        check(&client, (&x, &[x.len()]), Element::F32, None, format, recipe);
     }
 }
 
@@ -70,12 +73,7 @@ pub fn delayed_scales_come_from_earlier_steps_and_the_amax_is_measured_on_the_wa
     for (i, from) in amaxes().into_iter().enumerate() {
         let (recipe, format) = (recipes()[i % recipes().len()], FORMATS[i / 2 % 2]);
         let x = spread(300 + i % 7, 20, i as u64);
-        let (held, x) = Held::new(&client, &x, &[x.len()], ELEMENTS[i % 3]);
-        let rule = ScaleRule::Delayed { from: scalar(&client, from), recipe };
-        let quantized =
-            quantize(&client, &held.input(), format, &rule, Outputs::Codes).expect("valid");
-        let from = if from == 0.0 { slice::amax(&x).value } else { from };
-        check(&client, &x, &quantized, from, format, recipe);
+        check(&client, (&x, &[x.len()]), ELEMENTS[i % 3], Some(from), format, recipe);
     }
 }
 
@@ -83,15 +81,12 @@ pub fn a_zero_history_takes_the_amax_of_the_tensor() {
     let client = client();
     let recipe = Recipe::delayed().with_margin(1);
     for element in ELEMENTS {
-        for (rows, columns) in [(1, 1), (3, 5), (64, 128), (200, 333)] {
+        for shape in [[1, 1], [3, 5], [64, 128], [200, 333]] {
+            let elements = shape[0] * shape[1];
+            let x = spread(elements, 30, elements as u64);
             for zero in [0.0, -0.0] {
-                let x = spread(rows * columns, 30, (rows * columns) as u64);
-                let (held, x) = Held::new(&client, &x, &[rows, columns], element);
-                let rule = ScaleRule::Delayed { from: scalar(&client, zero), recipe };
                 for format in FORMATS {
-                    let quantized = quantize(&client, &held.input(), format, &rule, Outputs::Codes)
-                        .expect("valid");
-                    check(&client, &x, &quantized, slice::amax(&x).value, format, recipe);
+                    check(&client, (&x, &shape), element, Some(zero), format, recipe);
                 }
             }
         }
@@ -125,15 +120,10 @@ pub fn matrices_measure_and_choose_alike() {
 pub fn nothing_but_zeros_or_nothing_finite_has_scale_one() {
     let client = client();
     for x in [[0.0; 9], [-0.0; 9], [f32::NAN; 9], [f32::NEG_INFINITY; 9]] {
-        for rule in [
-            ScaleRule::Current(Recipe::current().with_margin(5)),
-            ScaleRule::Delayed { from: scalar(&client, 0.0), recipe: Recipe::delayed() },
-        ] {
-            let (held, x) = Held::new(&client, &x, &[3, 3], Element::F32);
-            let quantized =
-                quantize(&client, &held.input(), Fp8Format::E4M3, &rule, Outputs::Codes)
-                    .expect("valid");
-            check(&client, &x, &quantized, 0.0, Fp8Format::E4M3, Recipe::current());
+        for from in [None, Some(0.0)] {
+            let recipe = Recipe::delayed().with_margin(5);
+            assert_eq!(scale::from_amax(slice::amax(&x).value, Fp8Format::E4M3, recipe), 1.0);
+            check(&client, (&x, &[3, 3]), Element::F32, from, Fp8Format::E4M3, recipe);
         }
     }
 }

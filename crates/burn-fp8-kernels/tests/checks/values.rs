@@ -3,6 +3,8 @@
 use burn_fp8_core::{Fp8Format, Overflow};
 use burn_fp8_kernels::Element;
 
+use super::numbers_in;
+
 pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
 pub const OVERFLOWS: [Overflow; 3] =
     [Overflow::Saturate, Overflow::SaturateFinite, Overflow::NonSaturating];
@@ -25,11 +27,8 @@ pub const SCALES: [f32; 12] = [
 
 /// Every f16 or bf16.
 pub fn every_half(element: Element) -> Vec<f32> {
-    let number = |bits: u16| match element {
-        Element::F16 => half::f16::from_bits(bits).to_f32(),
-        _ => half::bf16::from_bits(bits).to_f32(),
-    };
-    (0..=u16::MAX).map(number).collect()
+    let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    numbers_in(&bytes, element)
 }
 
 /// Codes as numbers, the middles between neighbours, and the f32 before and after each, times a scale in exact arithmetic

@@ -50,13 +50,17 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// The last part of the name, without parameters.
+    pub fn function(&self) -> &str {
+        let path = self.name.split('<').next().unwrap_or_default();
+        path.rsplit("::").next().unwrap_or_default()
+    }
+
     /// A name for files: that of the function, and a number that stands for the variant.
     pub fn file_name(&self) -> String {
-        let path = self.name.split('<').next().unwrap_or_default();
-        let name = path.rsplit("::").next().unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
-        format!("{name}-{:016x}", hasher.finish())
+        format!("{}-{:016x}", self.function(), hasher.finish())
     }
 }
 

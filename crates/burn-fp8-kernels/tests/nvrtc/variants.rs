@@ -1,66 +1,51 @@
-//! Every public launcher with every element type and every variant of its kernels.
+//! Every public launcher, with what makes its kernels differ in CUDA C++.
+//!
+//! Each kernel is compiled with every type of element and in both ways of reading, in units of 16 bytes and element by element; with
+//! every type and combination of outputs; and once each with what changes numbers or addresses alone: a format, an overflow, a rule of
+//! scales, a scale on the host, rows with gaps, 64-bit addresses.
 
-use burn_fp8_core::{Fp8Format, Overflow, Recipe};
+use burn_fp8_core::{Fp8Format, Granularity, Overflow, Recipe, ScaleRounding};
 use burn_fp8_kernels::{
-    Element, Input, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, dequantize, quantize,
-    quantize_dequantize, quantize_matrix, rescale,
+    BlockCodes, Element, Input, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, dequantize,
+    dequantize_blocks, quantize, quantize_blocks, quantize_matrix, rescale, tile_e8m0,
 };
 
-use super::blocks::blocks;
 use super::runtime::Client;
 
-pub const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
-pub const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
-const OVERFLOWS: [Overflow; 3] =
-    [Overflow::Saturate, Overflow::SaturateFinite, Overflow::NonSaturating];
+const FORMATS: [Fp8Format; 2] = [Fp8Format::E4M3, Fp8Format::E5M2];
+const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
+const OUTPUTS: [Outputs; 3] = [Outputs::Codes, Outputs::Values, Outputs::CodesAndValues];
+const LAYOUTS: [Layouts; 3] = [Layouts::Rows, Layouts::Transposed, Layouts::Both];
+const FINITE: Overflow = Overflow::SaturateFinite;
 
-/// What must come of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Expected {
-    pub launches: usize,
-    pub kernels: usize,
-    pub dividing: usize,
-}
+/// Shape and strides.
+type Layout = (&'static [usize], &'static [usize]);
 
-/// A layout, as kernels tell layouts apart.
-pub struct Layout {
-    shape: Vec<usize>,
-    strides: Vec<usize>,
-}
+const UNITS: Layout = (&[1024, 1024], &[1024, 1]);
+const GAPS: Layout = (&[1024, 1024], &[2048, 1]);
+const TRANSPOSED: Layout = (&[1024, 1024], &[1, 1024]);
+/// Read element by element.
+const PERMUTED: Layout = (&[4, 5, 6], &[6, 48, 2]);
+/// More than 2^32 elements.
+const LARGE: Layout = (&[1 << 20, 1 << 13], &[1 << 13, 1]);
 
-pub fn layout(shape: &[usize], strides: &[usize]) -> Layout {
-    Layout { shape: shape.into(), strides: strides.into() }
-}
-
-/// In units, in units with gaps, elements of two dimensions and of three; and more than 2^32 elements.
-pub fn layouts() -> [Layout; 5] {
-    [
-        layout(&[1024, 1024], &[1024, 1]),
-        layout(&[1024, 1024], &[2048, 1]),
-        layout(&[1023, 1023], &[1024, 1]),
-        layout(&[4, 5, 6], &[6, 48, 2]),
-        layout(&[1 << 20, 1 << 13], &[1 << 13, 1]),
-    ]
-}
-
-pub struct Launcher<'a> {
-    pub client: &'a Client,
-    pub launches: usize,
+struct Launcher<'a> {
+    client: &'a Client,
+    launches: usize,
 }
 
 impl Launcher<'_> {
-    pub fn run(
+    /// So many launches on a tensor.
+    fn run(
         &mut self,
-        layout: &Layout,
+        (shape, strides): Layout,
         element: Element,
         launches: usize,
         kernel: impl FnOnce(&Client, &Input<'_>),
     ) {
-        let last =
-            layout.shape.iter().zip(&layout.strides).map(|(size, stride)| (size - 1) * stride);
+        let last = shape.iter().zip(strides).map(|(size, stride)| (size - 1) * stride);
         let elements = last.sum::<usize>() + 1;
         let handle = self.client.empty(elements * element.size());
-        let Layout { shape, strides } = layout;
         kernel(self.client, &Input { handle: &handle, shape, strides, element });
         self.launches += launches;
     }
@@ -69,157 +54,162 @@ impl Launcher<'_> {
         Scalar::Device(self.client.empty(4))
     }
 
-    fn given(&self, overflow: Overflow) -> ScaleRule {
-        ScaleRule::Given { scale: self.scalar(), overflow }
+    fn given(&self) -> ScaleRule {
+        ScaleRule::Given { scale: self.scalar(), overflow: FINITE }
     }
 
     fn delayed(&self) -> ScaleRule {
-        let from = self.client.empty(4);
-        ScaleRule::Delayed { from, recipe: Recipe::delayed().with_power_of_two(true) }
+        let recipe = Recipe::delayed().with_power_of_two(true);
+        ScaleRule::Delayed { from: self.client.empty(4), recipe }
     }
-}
 
-/// Launches everything; a kernel that came up before is no new one.
-pub fn launch_all(client: &Client) -> Expected {
-    let mut launcher = Launcher { client, launches: 0 };
-    let kernels = [
-        amaxes(&mut launcher),
-        quantizations(&mut launcher),
-        delayed(&mut launcher),
-        matrices(&mut launcher),
-        conversions(&mut launcher),
-        blocks(&mut launcher),
-    ];
-    let dividing = kernels.iter().map(|[_, dividing]| dividing).sum();
-    let kernels = kernels.iter().map(|[kernels, _]| kernels).sum();
-    Expected { launches: launcher.launches, kernels, dividing }
-}
-
-/// Two launches each: the second one is always the same kernel.
-fn amaxes(launcher: &mut Launcher<'_>) -> [usize; 2] {
-    for layout in layouts() {
-        for element in ELEMENTS {
-            for non_finite in [NonFinite::Excluded, NonFinite::Propagated] {
-                launcher.run(&layout, element, 2, |client, input| {
-                    amax(client, input, non_finite).expect("valid");
-                });
-            }
-        }
-    }
-    [5 * 3 * 2 + 1, 0]
-}
-
-fn quantizations(launcher: &mut Launcher<'_>) -> [usize; 2] {
-    let [units, _, elements, ..] = layouts();
-    let outputs = [Outputs::Codes, Outputs::Values, Outputs::CodesAndValues];
-    for element in ELEMENTS {
-        for layout in layouts() {
-            for outputs in outputs {
-                let rule = launcher.given(Overflow::SaturateFinite);
-                launcher.run(&layout, element, 1, |client, input| {
-                    quantize(client, input, Fp8Format::E4M3, &rule, outputs).expect("valid");
-                });
-            }
-            // Three launches, of which the kernel that makes the scale is new, once.
-            launcher.run(&layout, element, 3, |client, input| {
-                let rule = ScaleRule::Current(Recipe::current());
-                quantize(client, input, Fp8Format::E4M3, &rule, Outputs::Codes).expect("valid");
-            });
-        }
-        for format in FORMATS {
-            for overflow in OVERFLOWS {
-                let rule = launcher.given(overflow);
-                launcher.run(&units, element, 1, |client, input| {
-                    quantize(client, input, format, &rule, Outputs::CodesAndValues).expect("valid");
-                });
-            }
-        }
-        launcher.run(&units, element, 1, |client, input| {
-            let overflow = Overflow::SaturateFinite;
-            let rule = ScaleRule::Given { scale: Scalar::Host(0.5), overflow };
-            quantize(client, input, Fp8Format::E4M3, &rule, Outputs::Codes).expect("valid");
+    fn amax(&mut self, layout: Layout, element: Element, non_finite: NonFinite) {
+        self.run(layout, element, 2, |client, input| {
+            amax(client, input, non_finite).expect("valid");
         });
-        for layout in [&units, &elements] {
-            for output in ELEMENTS {
-                let scale = launcher.scalar();
-                launcher.run(layout, element, 1, |client, input| {
-                    let (format, overflow) = (Fp8Format::E5M2, Overflow::Saturate);
-                    quantize_dequantize(client, input, format, &scale, overflow, output)
-                        .expect("valid");
-                });
-            }
-        }
     }
-    // By element: layouts and outputs, formats and overflows less the one that came up, a host scale, both layouts and outputs.
-    let dividing = 3 * (5 * 3 + (2 * 3 - 1) + 1 + 2 * 3);
-    [dividing + 1, dividing]
+
+    fn quantize(&mut self, layout: Layout, element: Element, rule: &ScaleRule, outputs: Outputs) {
+        self.quantize_to(Fp8Format::E4M3, layout, element, rule, outputs);
+    }
+
+    fn quantize_to(
+        &mut self,
+        format: Fp8Format,
+        layout: Layout,
+        element: Element,
+        rule: &ScaleRule,
+        outputs: Outputs,
+    ) {
+        let launches = if matches!(rule, ScaleRule::Given { .. }) { 1 } else { 3 };
+        self.run(layout, element, launches, |client, input| {
+            quantize(client, input, format, rule, outputs).expect("valid");
+        });
+    }
+
+    fn matrix(&mut self, layout: Layout, element: Element, rule: &ScaleRule, layouts: Layouts) {
+        let launches = if matches!(rule, ScaleRule::Given { .. }) { 1 } else { 3 };
+        self.run(layout, element, launches, |client, input| {
+            quantize_matrix(client, input, FORMATS[1], rule, layouts).expect("valid");
+        });
+    }
+
+    fn blocks(&mut self, layout: Layout, element: Element, launches: usize, block: [usize; 2]) {
+        self.run(layout, element, launches, |client, input| {
+            quantize_blocks(client, input, block, FORMATS[0], Recipe::mxfp8()).expect("valid");
+        });
+    }
+
+    fn rescale(&mut self, layout: Layout, scale: &Scalar, output: Element) {
+        self.run(layout, Element::F32, 1, |client, input| {
+            rescale(client, input, [scale, scale], output).expect("valid");
+        });
+    }
 }
 
-/// Three launches each, all of them new: the amax that may be skipped, the scale (once), and codes with an amax.
-fn delayed(launcher: &mut Launcher<'_>) -> [usize; 2] {
-    for layout in layouts() {
-        for element in ELEMENTS {
-            let rule = launcher.delayed();
-            launcher.run(&layout, element, 3, |client, input| {
-                quantize(client, input, Fp8Format::E4M3, &rule, Outputs::Codes).expect("valid");
+/// Launches everything; returns how many launches that must be.
+pub fn launch_all(client: &Client) -> usize {
+    let mut launcher = Launcher { client, launches: 0 };
+    tensors(&mut launcher);
+    blocks(&mut launcher);
+    conversions(&mut launcher);
+    launcher.launches
+}
+
+/// A scale for the tensor: amaxes, codes and values, matrices.
+fn tensors(launcher: &mut Launcher<'_>) {
+    let (given, delayed) = (launcher.given(), launcher.delayed());
+    for element in ELEMENTS {
+        for layout in [UNITS, PERMUTED] {
+            launcher.amax(layout, element, NonFinite::Excluded);
+            launcher.quantize(layout, element, &delayed, Outputs::CodesAndValues);
+            for outputs in OUTPUTS {
+                launcher.quantize(layout, element, &given, outputs);
+            }
+            for layouts in LAYOUTS {
+                launcher.matrix(layout, element, &given, layouts);
+            }
+            launcher.matrix(layout, element, &delayed, Layouts::Both);
+        }
+    }
+    let element = Element::F32;
+    launcher.amax(UNITS, element, NonFinite::Propagated);
+    launcher.quantize(UNITS, element, &ScaleRule::Current(Recipe::current()), Outputs::Codes);
+    for layout in [GAPS, LARGE] {
+        launcher.amax(layout, element, NonFinite::Excluded);
+        launcher.quantize(layout, element, &given, Outputs::CodesAndValues);
+        launcher.matrix(layout, element, &given, Layouts::Both);
+    }
+    for format in FORMATS {
+        for overflow in [Overflow::Saturate, FINITE, Overflow::NonSaturating] {
+            let rule = ScaleRule::Given { scale: Scalar::Host(0.5), overflow };
+            launcher.quantize_to(format, UNITS, element, &rule, Outputs::CodesAndValues);
+        }
+    }
+}
+
+/// A scale for each block: by rows, by tiles, by tiles that are turned, and in two launches.
+fn blocks(launcher: &mut Launcher<'_>) {
+    for element in ELEMENTS {
+        for (layout, launches, block) in [
+            (UNITS, 1, [1, 32]),
+            (UNITS, 1, [1, 128]),
+            (UNITS, 1, [32, 1]),
+            (UNITS, 1, [128, 128]),
+            (TRANSPOSED, 1, [1, 32]),
+            (TRANSPOSED, 1, [128, 128]),
+            (PERMUTED, 2, [1, 32]),
+            (PERMUTED, 2, [128, 128]),
+        ] {
+            launcher.blocks(layout, element, launches, block);
+        }
+    }
+    for block in [[1, 32], [32, 1]] {
+        launcher.blocks(LARGE, Element::F32, 1, block);
+    }
+    let roundings = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
+    let of_mx = |rounding| Recipe::mxfp8().with_granularity(Granularity::Mx(rounding));
+    let others = [Recipe::blockwise(), Recipe::blockwise().with_power_of_two(false)];
+    for recipe in roundings.map(of_mx).into_iter().chain(others) {
+        for block in [[1, 32], [32, 1], [3, 5]] {
+            let launches = if block == [3, 5] { 2 } else { 1 };
+            launcher.run(UNITS, Element::F32, launches, |client, input| {
+                quantize_blocks(client, input, block, FORMATS[1], recipe).expect("valid");
             });
         }
     }
-    [5 * 3 + 1 + 5 * 3, 5 * 3]
-}
-
-fn matrices(launcher: &mut Launcher<'_>) -> [usize; 2] {
-    let all = [Layouts::Rows, Layouts::Transposed, Layouts::Both];
-    let [units, _, elements, ..] = layouts();
-    for element in ELEMENTS {
-        for layouts in all {
-            for layout in super::variants::layouts() {
-                let rule = launcher.given(Overflow::SaturateFinite);
-                launcher.run(&layout, element, 1, |client, input| {
-                    quantize_matrix(client, input, Fp8Format::E4M3, &rule, layouts).expect("valid");
-                });
-            }
-            for layout in [&units, &elements] {
-                let rule = launcher.delayed();
-                launcher.run(layout, element, 3, |client, input| {
-                    quantize_matrix(client, input, Fp8Format::E4M3, &rule, layouts).expect("valid");
-                });
-            }
-        }
-        for format in FORMATS {
-            for overflow in OVERFLOWS {
-                let rule = launcher.given(overflow);
-                launcher.run(&units, element, 1, |client, input| {
-                    quantize_matrix(client, input, format, &rule, Layouts::Both).expect("valid");
-                });
-            }
-        }
+    for layout in [UNITS, LARGE] {
+        launcher.run(layout, Element::F32, 1, |client, input| {
+            tile_e8m0(client, input).expect("valid");
+        });
     }
-    // By element: layouts, of which gaps between rows make no difference, and outputs; delayed ones; formats and overflows less the
-    // one that came up.
-    let dividing = 3 * (4 * 3 + 2 * 3 + (2 * 3 - 1));
-    [dividing, dividing]
 }
 
-fn conversions(launcher: &mut Launcher<'_>) -> [usize; 2] {
+fn conversions(launcher: &mut Launcher<'_>) {
     let (client, scale, host) = (launcher.client, launcher.scalar(), Scalar::Host(2.0));
-    let codes = client.empty(1024);
+    let buffer = client.empty(1 << 16);
     for output in ELEMENTS {
         for format in FORMATS {
-            for scale in [None, Some(&scale), Some(&host)] {
-                dequantize(client, &codes, 1024, format, scale, output).expect("valid");
-                launcher.launches += 1;
-            }
+            dequantize(client, &buffer, 1024, format, Some(&scale), output).expect("valid");
+            launcher.launches += 1;
         }
-        for layout in layouts() {
-            launcher.run(&layout, Element::F32, 1, |client, input| {
-                rescale(client, input, [&scale, &scale], output).expect("valid");
-            });
+        for layout in [UNITS, PERMUTED] {
+            launcher.rescale(layout, &scale, output);
         }
-        let [units, ..] = layouts();
-        launcher.run(&units, Element::F32, 1, |client, input| {
-            rescale(client, input, [&host, &scale], output).expect("valid");
-        });
     }
-    [3 * (2 * 3 + 5 + 1), 0]
+    for scale in [None, Some(&host)] {
+        dequantize(client, &buffer, 1024, FORMATS[0], scale, Element::F32).expect("valid");
+        launcher.launches += 1;
+    }
+    launcher.rescale(UNITS, &host, Element::F32);
+    launcher.rescale(LARGE, &scale, Element::F32);
+    // Four elements in a block, in a row, anywhere; in one matrix and in several.
+    for shape in [&[64, 64][..], &[63, 63], &[4, 64, 64], &[4, 63, 63]] {
+        for block in [[1, 32], [32, 1], [128, 128], [3, 6]] {
+            let format = FORMATS[0];
+            let blocks = BlockCodes { codes: &buffer, scales: &buffer, shape, block, format };
+            dequantize_blocks(client, &blocks).expect("valid");
+            launcher.launches += 1;
+        }
+    }
 }
