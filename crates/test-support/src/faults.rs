@@ -29,11 +29,6 @@ pub fn with_variable(name: &str, value: &str, check: impl FnOnce()) {
     if std::env::var(name).is_ok_and(|asked| asked == value) {
         return check();
     }
-    again(name, value);
-}
-
-/// Runs this ignored test again, in a process where a variable has another value.
-fn again(name: &str, value: &str) {
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads after the tests");
     let program = std::env::current_exe().expect("a test is a program");
