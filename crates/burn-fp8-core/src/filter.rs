@@ -1,8 +1,9 @@
 //! Which products run in FP8.
 
 use core::fmt;
+use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Gemm, ProductKind};
 
@@ -27,23 +28,52 @@ pub struct Filter {
     pub batched: bool,
     /// Whether plain matrix products are taken, besides linear layers.
     pub matmul: bool,
+    /// Weights whose products are not taken: [`except`](Self::except).
+    #[serde(deserialize_with = "kept", skip_serializing_if = "<[_]>::is_empty")]
+    pub except: &'static [NamedWeight],
+}
+
+/// A weight of a model: a layer by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedWeight {
+    /// Its path in the model: `blocks.0.mlp.weight`.
+    pub path: String,
+    /// What names it among parameters, also in records: Burn's `ParamId`.
+    pub id: u64,
+    /// K and N of its forward product.
+    pub shape: [usize; 2],
 }
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: true }
+        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: true, except: &[] }
     }
+}
+
+/// The same weights, kept until the process ends: so a [`Filter`] stays a few plain numbers to copy. Equal ones are kept once.
+fn keep(weights: Vec<NamedWeight>) -> &'static [NamedWeight] {
+    static KEPT: Mutex<Vec<&[NamedWeight]>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.iter().find(|kept| **kept == weights).copied().unwrap_or_else(|| {
+        kept.push(weights.leak());
+        kept[kept.len() - 1]
+    })
+}
+
+fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static [NamedWeight], D::Error> {
+    Vec::deserialize(deserializer).map(keep)
 }
 
 impl Filter {
     /// Takes every product that is not empty, batched ones too.
     pub const fn every_matmul() -> Self {
-        Self { min_m: 1, min_n: 1, min_k: 1, batched: true, matmul: true }
+        Self { min_m: 1, min_n: 1, min_k: 1, batched: true, matmul: true, except: &[] }
     }
 
     /// Takes linear layers whose dimensions are at least 16 and leaves plain matrix products alone.
     pub const fn linear_only() -> Self {
-        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: false }
+        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: false, except: &[] }
     }
 
     /// The same filter with other smallest dimensions M, N and K.
@@ -56,7 +86,34 @@ impl Filter {
         Self { batched, ..self }
     }
 
-    /// Whether a product is taken, else why not.
+    /// The same filter, which leaves the products of these weights in high precision, too: `Fp8Config::except` of burn-fp8 finds them by
+    /// the names of their layers.
+    ///
+    /// A matrix product does not know whose weight it multiplies, only its K and N: it is left alone, and its gradients with it, where **any**
+    /// excepted weight has both. An FP8 layer knows its own weight, and goes by its `id`.
+    pub fn except(self, weights: impl IntoIterator<Item = NamedWeight>) -> Self {
+        let weights = self.except.iter().cloned().chain(weights).collect();
+        Self { except: keep(weights), ..self }
+    }
+
+    /// Whether a layer is in high precision that knows the `id` of its weight.
+    pub fn excepts(&self, id: u64) -> bool {
+        self.except.iter().any(|weight| weight.id == id)
+    }
+
+    /// Whether a product that belongs to this forward product may be taken as far as [`except`](Self::except) goes.
+    ///
+    /// # Errors
+    /// [`Rejection::Excepted`].
+    pub fn check_weight(&self, forward: Gemm) -> Result<(), Rejection> {
+        let shape = [forward.k, forward.n];
+        match self.except.iter().find(|weight| forward.plain_operand && weight.shape == shape) {
+            Some(weight) => Err(Rejection::Excepted(weight)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a product of this kind and shape is taken, else why not. Asks nothing of its weight.
     ///
     /// # Errors
     /// The first rule that the product breaks.
@@ -103,6 +160,8 @@ pub enum Rejection {
     Batched,
     /// The filter takes linear layers only.
     LinearOnly,
+    /// It has K and N of this weight, which the filter excepts.
+    Excepted(&'static NamedWeight),
 }
 
 impl fmt::Display for Rejection {
@@ -114,6 +173,9 @@ impl fmt::Display for Rejection {
             }
             Self::Batched => write!(f, "batched"),
             Self::LinearOnly => write!(f, "not a linear layer"),
+            Self::Excepted(NamedWeight { path, shape: [k, n], .. }) => {
+                write!(f, "excepted: K×N = {k}×{n}, as `{path}`")
+            }
         }
     }
 }
@@ -156,5 +218,24 @@ mod tests {
             Err(Rejection::LinearOnly)
         );
         assert_eq!(Filter::linear_only().check(ProductKind::Linear, plain), Ok(()));
+    }
+
+    #[test]
+    fn excepted_weights_are_told_by_their_shape_and_by_their_id() {
+        let head = NamedWeight { path: "head.weight".into(), id: u64::MAX, shape: [32, 64] };
+        let filter = Filter::default().except([head.clone()]);
+        assert_eq!(
+            filter.check_weight(gemm(16, 64, 32)),
+            Err(Rejection::Excepted(&filter.except[0]))
+        );
+        for other in [gemm(16, 32, 64), Gemm { plain_operand: false, ..gemm(16, 64, 32) }] {
+            assert_eq!(filter.check_weight(other), Ok(()));
+        }
+        assert!(filter.excepts(head.id) && !filter.excepts(0));
+        // Equal lists are kept once.
+        assert!(std::ptr::eq(filter.except, Filter::every_matmul().except([head]).except));
+        let json = serde_json::to_string(&filter).unwrap();
+        assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), filter);
+        assert!(!serde_json::to_string(&Filter::default()).unwrap().contains("except"));
     }
 }

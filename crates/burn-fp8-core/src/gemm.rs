@@ -12,8 +12,11 @@
 
 use core::fmt;
 
+use serde::Serialize;
+
 /// The role of a matrix product in training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum GemmRole {
     /// The forward product: input · weight.
     Output,
@@ -76,7 +79,8 @@ impl fmt::Display for GemmRole {
 }
 
 /// The operation of the user's model that a product comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProductKind {
     /// A linear layer: `[…, K] · [K, N]`, or one of its two gradient products.
     Linear,
@@ -100,7 +104,7 @@ impl fmt::Display for ProductKind {
 }
 
 /// The shape of a GEMM: `batch` products of an M×K by a K×N matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Gemm {
     /// How many products run side by side; 1 for a plain one.
     pub batch: usize,

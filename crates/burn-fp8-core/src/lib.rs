@@ -20,7 +20,7 @@ pub mod slice;
 #[doc(hidden)]
 pub mod text;
 
-pub use filter::{Filter, Rejection};
+pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;

@@ -1,6 +1,6 @@
 //! The operations that are not forwarded as they are: each asks the configuration, then runs in FP8 or on `B`.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::attention::attention_fallback;
@@ -9,7 +9,7 @@ use burn::tensor::{Shape, TensorData, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
-use crate::config;
+use crate::config::scope::{innermost, within};
 use crate::engine::{raise_refusal, usable};
 use crate::product::{Product, delayed, linear_gemm};
 use crate::report::record_high_precision;
@@ -46,21 +46,14 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let kind = KIND.get();
-    let gemm = Gemm::from_shapes(&lhs.shape(), &rhs.shape());
-    if gemm.is_none() && lhs.shape().num_dims() > 1 && config::current().config.enabled {
-        panic!(
-            "matrices of the shapes {:?} and {:?} do not multiply: the last dimension of the left one must be the last but one of the right one, \
-             and leading dimensions must be equal, or 1 in one of them",
-            lhs.shape().as_slice(),
-            rhs.shape().as_slice()
-        );
-    }
-    let product = gemm.and_then(|mut gemm| {
-        gemm.plain_operand &= kind != ProductKind::Attention;
-        plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs])
+    let shapes = [lhs.shape(), rhs.shape()];
+    let mut gemm = Gemm::from_shapes(&shapes[0], &shapes[1]).unwrap_or_else(|| {
+        let leading = "and leading dimensions must be equal, or 1 in one of them";
+        misfit("matrices", shapes, &format!("[…, M, K] and […, K, N], {leading}"))
     });
-    match product {
+    let kind = innermost(&PARTS).unwrap_or(ProductKind::Matmul);
+    gemm.plain_operand &= kind != ProductKind::Attention;
+    match plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs]) {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
         None => B::float_matmul(lhs, rhs),
     }
@@ -71,9 +64,10 @@ pub(super) fn linear<B: Fp8Matmul>(
     weight: FloatTensor<B>,
     bias: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
-    let product = linear_gemm(&x.shape(), &weight.shape())
-        .and_then(|gemm| plan_linear::<B>(GemmRole::Output, gemm, [&x, &weight]));
-    match product {
+    let shapes = [x.shape(), weight.shape()];
+    let gemm = linear_gemm(&shapes[0], &shapes[1])
+        .unwrap_or_else(|| misfit("input and weight", shapes, "[…, K] and [K, N]"));
+    match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
         Some(product) => B::fp8_linear(x, weight, bias, product),
         None => B::linear(x, weight, bias),
     }
@@ -83,13 +77,12 @@ pub(super) fn linear_x_backward<B: Fp8Matmul>(
     weight: FloatTensor<B>,
     output_grad: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    // The forward product has the columns of the weight for N, and its rows for K.
-    let transposed = Shape::new([weight.shape()[1], weight.shape()[0]]);
-    let product = linear_gemm(&output_grad.shape(), &transposed).and_then(|gemm| {
-        let forward = Gemm { n: gemm.k, k: gemm.n, ..gemm };
-        plan_linear::<B>(GemmRole::GradInput, forward, [&output_grad, &weight])
-    });
-    match product {
+    let shapes = [output_grad.shape(), weight.shape()];
+    let transposed = shapes[1].iter().rev().copied().collect();
+    let gemm = linear_gemm(&shapes[0], &transposed)
+        .unwrap_or_else(|| misfit("output gradient and weight", shapes, "[…, N] and [K, N]"));
+    let forward = gemm.for_role(GemmRole::GradInput);
+    match plan::<B>(ProductKind::Linear, GemmRole::GradInput, forward, [&output_grad, &weight]) {
         Some(product) => B::fp8_linear_x_backward(weight, output_grad, product),
         None => B::linear_x_backward(weight, output_grad),
     }
@@ -99,24 +92,28 @@ pub(super) fn linear_weight_backward<B: Fp8Matmul>(
     x: FloatTensor<B>,
     output_grad: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let (x_dims, grad_dims) = (x.shape(), output_grad.shape());
-    let last = x_dims.len() - 1;
-    let product = if x_dims[..last] == grad_dims[..last] {
-        let m = x_dims[..last].iter().product();
-        let forward = Gemm::matrix(m, grad_dims[last], x_dims[last]);
-        plan_linear::<B>(GemmRole::GradWeight, forward, [&x, &output_grad])
-    } else {
-        None
-    };
-    match product {
+    let shapes = [x.shape(), output_grad.shape()];
+    let last = shapes[0].len().saturating_sub(1);
+    if last == 0 || shapes[1].len() != last + 1 || shapes[0][..last] != shapes[1][..last] {
+        misfit("input and output gradient", shapes, "[…, K] and […, N], with the same rows");
+    }
+    let rows = shapes[0][..last].iter().product();
+    let forward = Gemm::matrix(rows, shapes[1][last], shapes[0][last]);
+    match plan::<B>(ProductKind::Linear, GemmRole::GradWeight, forward, [&x, &output_grad]) {
         Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
         None => B::linear_weight_backward(x, output_grad),
     }
 }
 
+/// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.
+fn misfit(what: &str, [lhs, rhs]: [Shape; 2], fits: &str) -> ! {
+    let (lhs, rhs) = (lhs.as_slice(), rhs.as_slice());
+    panic!("{what} of the shapes {lhs:?} and {rhs:?} do not multiply; these do: {fits}")
+}
+
 thread_local! {
     /// What plain products are part of, on this thread.
-    static KIND: Cell<ProductKind> = const { Cell::new(ProductKind::Matmul) };
+    static PARTS: RefCell<Vec<ProductKind>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Attention keeps the fused kernels of `B` unless one of its two products runs in FP8.
@@ -140,10 +137,10 @@ pub(super) fn attention<B: Fp8Matmul>(
         ];
         let decisions = products.map(|(gemm, dtypes)| Product::would_run(kind, gemm, dtypes));
         if decisions.iter().any(Result::is_ok) {
-            let _attention = Part::of(kind);
-            return attention_fallback::<Fp8Backend<B>>(
-                query, key, value, mask, attn_bias, options,
-            );
+            return within(&PARTS, kind, || {
+                attention_fallback::<Fp8Backend<B>>(query, key, value, mask, attn_bias, options)
+            })
+            .0;
         }
         let scores = B::fp8_is_tracked([&query, &key]);
         let context = scores || B::fp8_is_tracked([&value, &value]);
@@ -155,22 +152,6 @@ pub(super) fn attention<B: Fp8Matmul>(
         }
     }
     B::attention(query, key, value, mask, attn_bias, options)
-}
-
-/// While it lives, plain products on this thread count as parts of something larger.
-struct Part;
-
-impl Part {
-    fn of(kind: ProductKind) -> Self {
-        KIND.set(kind);
-        Self
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        KIND.set(ProductKind::Matmul);
-    }
 }
 
 /// The decision about a product. One that is tracked and not in FP8 is counted all the same, so that those after it keep their sites.
@@ -185,12 +166,4 @@ fn plan<B: Fp8Matmul>(
         Product::skip_site();
     }
     product
-}
-
-fn plan_linear<B: Fp8Matmul>(
-    role: GemmRole,
-    forward: Gemm,
-    operands: [&FloatTensor<B>; 2],
-) -> Option<Product> {
-    plan::<B>(ProductKind::Linear, role, forward, operands)
 }

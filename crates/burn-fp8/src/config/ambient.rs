@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{Filter, Gemm, GemmRole, ProductKind, Rejection};
 
 use super::Fp8Config;
+use super::scope::{innermost, within};
 
 /// What a predicate of [`Fp8Config::scope_where`] sees of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,14 @@ pub struct ProductInfo {
     pub role: GemmRole,
     /// The shape of the product.
     pub gemm: Gemm,
+}
+
+impl ProductInfo {
+    /// Whether the filter takes the product, its weight as well.
+    pub(crate) fn check(&self, filter: &Filter) -> Result<(), Rejection> {
+        filter.check_weight(self.gemm.for_role(self.role))?;
+        filter.check(self.kind, self.gemm)
+    }
 }
 
 type Predicate = dyn Fn(&ProductInfo) -> bool + Send + Sync;
@@ -34,9 +43,7 @@ impl Ambient {
     pub(crate) fn takes(&self, product: &ProductInfo) -> bool {
         self.predicate.as_ref().is_none_or(|predicate| predicate(product))
     }
-}
 
-impl Ambient {
     fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>) -> Self {
         if let Err(error) = config.recipe.validate() {
             panic!("this Fp8Config cannot be used: {error}");
@@ -72,27 +79,14 @@ thread_local! {
 
 /// The configuration of the innermost scope of this thread, else the process-wide default.
 pub(crate) fn current() -> Arc<Ambient> {
-    SCOPES.with_borrow(|scopes| scopes.last().cloned()).unwrap_or_else(|| {
+    innermost(&SCOPES).unwrap_or_else(|| {
         // A holder of the lock makes the ambient before it assigns: one that panics leaves nothing half done.
         DEFAULT.read().unwrap_or_else(PoisonError::into_inner).ambient.clone()
     })
 }
 
-/// Leaves a scope when dropped, so also when the scope's closure panics.
-struct Leave;
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        SCOPES.with_borrow_mut(|scopes| {
-            scopes.pop();
-        });
-    }
-}
-
 fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
-    SCOPES.with_borrow_mut(|scopes| scopes.push(Arc::new(ambient)));
-    let _leave = Leave;
-    f()
+    within(&SCOPES, Arc::new(ambient), f).0
 }
 
 /// Runs `f` with what `change` makes of the configuration around it, and with the predicate around it.

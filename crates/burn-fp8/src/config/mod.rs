@@ -1,6 +1,8 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
 mod ambient;
+mod except;
+pub(crate) mod scope;
 
 use std::path::Path;
 

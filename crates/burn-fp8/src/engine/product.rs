@@ -52,7 +52,8 @@ pub enum OutputType<F> {
 }
 
 /// What is applied to each element after the bias.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// Nothing.
     #[default]

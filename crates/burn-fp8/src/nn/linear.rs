@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 
 use super::{ActivationScale, Fp8DotGeneral, Fp8DotGeneralConfig, FrozenLinear};
 use crate::backend::Fp8Matmul;
+use crate::config::{Fp8Config, high_precision};
 use crate::error::Fp8Error;
 
 /// How to make an [`Fp8Linear`]: [`LinearConfig`] with the options of the product.
@@ -75,7 +76,9 @@ impl<B: Fp8Matmul> Fp8Linear<B> {
     /// # Panics
     /// As [`Fp8DotGeneral::forward`].
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let output = self.dot.forward(input, self.weight.val());
+        let is_excepted = Fp8Config::current().filter.excepts(self.weight.id.val());
+        let dot = || self.dot.forward(input, self.weight.val());
+        let output = if is_excepted { high_precision(dot) } else { dot() };
         match &self.bias {
             Some(bias) => output + bias.val().unsqueeze(),
             None => output,

@@ -142,7 +142,7 @@ fn check(
     if !ambient.config.enabled {
         return Err(HighPrecision::Off);
     }
-    ambient.config.filter.check(product.kind, product.gemm).map_err(HighPrecision::Filter)?;
+    product.check(&ambient.config.filter).map_err(HighPrecision::Filter)?;
     let [lhs, rhs] = dtypes;
     if lhs != rhs {
         // The backend has an answer, or an error of its own.

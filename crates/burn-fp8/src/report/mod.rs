@@ -39,7 +39,6 @@
 
 mod observatory;
 mod product;
-mod site;
 mod trace;
 
 pub use burn_fp8_report::{
@@ -50,9 +49,11 @@ pub use burn_fp8_report::{
 pub use observatory::metric;
 pub use observatory::{Observatory, ObservatoryOptions, named};
 pub(crate) use observatory::{Quantization, Tap, observe};
-pub use product::{HighPrecision, Implementation, OperandReport, ProductReport};
-pub use site::{Site, SiteStatus};
+pub use product::{
+    Epilogue, HighPrecision, Implementation, OperandReport, ProductReport, Site, SiteStatus,
+};
 pub(crate) use trace::{
     Pending, PendingOperand, PendingRan, is_tracing, new_note, record, record_high_precision,
+    record_with_epilogue,
 };
 pub use trace::{Report, trace};

@@ -4,12 +4,12 @@ use core::fmt;
 
 use burn::tensor::DType;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind, Rejection};
+use serde::{Serialize, Serializer};
 
-use super::site::Site;
-use crate::engine::{Fallback, Launched};
+use crate::engine::{self, Activation, Fallback, Launched, OutputType};
 
-/// One matrix product, as it ran.
-#[derive(Clone, Debug, PartialEq)]
+/// One matrix product, as it ran. As JSON: [`Report::to_json`](super::Report::to_json).
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProductReport {
     /// The operation of the model that it comes from.
     pub kind: ProductKind,
@@ -21,6 +21,9 @@ pub struct ProductReport {
     pub lhs: Option<OperandReport>,
     /// The format and scale of the right operand; `None` in high precision.
     pub rhs: Option<OperandReport>,
+    /// What was made of its sums; `None` where they only were scaled and rounded to the type of the left operand, as all but those of
+    /// [`scaled_matmul`](crate::scaled_matmul) are. A layer adds its bias afterwards.
+    pub epilogue: Option<Epilogue>,
     /// Its place under delayed scaling; `None` under current scaling.
     pub site: Option<Site>,
     /// What ran it.
@@ -28,7 +31,7 @@ pub struct ProductReport {
 }
 
 /// How an operand was quantized.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OperandReport {
     /// Its format.
     pub format: Fp8Format,
@@ -53,6 +56,33 @@ impl fmt::Display for OperandReport {
             0 => Ok(()),
             saturated => write!(f, ", {saturated} saturated"),
         }
+    }
+}
+
+/// What was made of the sums of a product in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Epilogue {
+    /// Whether a bias was added.
+    pub bias: bool,
+    /// What was applied after the bias.
+    pub activation: Activation,
+    /// The type of the result: `f32`, `bf16`, `f16`, `e4m3` or `e5m2`.
+    pub output: &'static str,
+    /// Whether the amax of the result was measured.
+    pub amax: bool,
+    /// Whether tensor cores were allowed to sum with fewer bits.
+    pub fast_accumulation: bool,
+}
+
+impl Epilogue {
+    pub(crate) fn of<F>(epilogue: &engine::Epilogue<F>, fast_accumulation: bool) -> Self {
+        let output = match epilogue.output {
+            OutputType::Float(dtype) => DType::from(dtype).name(),
+            OutputType::Fp8 { format: Fp8Format::E4M3, .. } => "e4m3",
+            OutputType::Fp8 { format: Fp8Format::E5M2, .. } => "e5m2",
+        };
+        let engine::Epilogue { activation, amax, .. } = *epilogue;
+        Self { bias: epilogue.bias.is_some(), activation, output, amax, fast_accumulation }
     }
 }
 
@@ -98,6 +128,25 @@ impl fmt::Display for Implementation {
     }
 }
 
+impl Serialize for Implementation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Ran {
+            by: &'static str,
+            kernel: Option<String>,
+            reason: Option<String>,
+        }
+        let (by, kernel, reason) = match self {
+            Self::Native { algorithm } => ("tensor_cores", Some(algorithm.clone()), None),
+            Self::MatrixUnit(name) => ("matrix_unit", Some((*name).into()), None),
+            Self::FakeQuantized => ("emulation", None, None),
+            Self::Fallback(reason) => ("emulation", None, Some(reason.to_string())),
+            Self::HighPrecision(reason) => ("high_precision", None, Some(reason.to_string())),
+        };
+        Ran { by, kernel, reason }.serialize(serializer)
+    }
+}
+
 /// Why a product did not run in FP8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -128,6 +177,37 @@ impl fmt::Display for HighPrecision {
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
             Self::WeightOnly => write!(f, "only the weight is in FP8"),
+        }
+    }
+}
+
+/// The place of a product under delayed scaling, as a report shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// How many tracked products came before this one in its step.
+    pub index: usize,
+    /// Whether its histories could be used.
+    pub status: SiteStatus,
+}
+
+/// Whether the histories of a site could be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SiteStatus {
+    /// They belong to a product of this K and N.
+    Known,
+    /// No product has been at this place before: current scaling.
+    New,
+    /// The product before at this place had another K or N: current scaling, and new histories.
+    Mismatch,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            SiteStatus::Known => write!(f, "site {}", self.index),
+            SiteStatus::New => write!(f, "site {} (new)", self.index),
+            SiteStatus::Mismatch => write!(f, "site {} (other K×N than before: reset)", self.index),
         }
     }
 }

@@ -1,25 +1,43 @@
 //! Recording products while a closure runs.
 
 use core::fmt;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
 
-use super::product::{HighPrecision, Implementation, OperandReport, ProductReport};
-use super::site::Site;
+use super::product::{Epilogue, HighPrecision, Implementation, OperandReport, ProductReport, Site};
+use crate::config::scope::within;
 use crate::engine::{LaunchNote, Scalar, Scales, take_refusal};
 
-/// Every product that a traced closure registered, in order.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Every product that a traced closure registered, in order. Printed, it is a table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The products.
     pub products: Vec<ProductReport>,
 }
 
 impl Report {
+    /// The report as indented JSON: what `serde` makes of it.
+    ///
+    /// `products` has an object for each product:
+    ///
+    /// | field | value |
+    /// |---|---|
+    /// | `kind` | `linear`, `matmul`, `attention`, `scaled_matmul` |
+    /// | `role` | `output`, `grad_input`, `grad_weight` |
+    /// | `gemm` | `batch`, `m`, `n`, `k`: numbers of products and of elements; `plain_operand`: whether one operand is a plain matrix |
+    /// | `lhs`, `rhs` | `null` in high precision; else `format` (`e4m3`, `e5m2`), `granularity` as in the JSON of a [`Recipe`](crate::Recipe), `scale` (the dequantization multiplier, the largest of several; `null` where it is not finite), `saturated` (a number of elements) |
+    /// | `epilogue` | `null` but for `scaled_matmul`; there `bias`, `activation` (`none`, `relu`, `gelu`), `output` (`f32`, `bf16`, `f16`, `e4m3`, `e5m2`), `amax`, `fast_accumulation` |
+    /// | `site` | `null` under current scaling; else `index`, from 0, and `status`: `known`, `new`, `mismatch` |
+    /// | `ran` | `by`: `tensor_cores`, `matrix_unit`, `emulation` or `high_precision`; `kernel`: the algorithm that cuBLASLt chose, or the name of the unit, else `null`; `reason`: why the product was emulated on a device that runs others natively, or was not in FP8, else `null` |
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers, booleans and texts always serialize")
+    }
+
     /// The products that ran in FP8.
     pub fn fp8(&self) -> impl Iterator<Item = &ProductReport> {
         self.products
@@ -72,12 +90,7 @@ impl fmt::Display for Report {
 }
 
 /// An operand of which some numbers still lie on the device perhaps.
-pub(crate) struct PendingOperand {
-    format: Fp8Format,
-    granularity: Granularity,
-    scale: Box<dyn FnOnce() -> f32>,
-    saturated: Box<dyn FnOnce() -> usize>,
-}
+pub(crate) struct PendingOperand(Box<dyn FnOnce() -> OperandReport>);
 
 impl PendingOperand {
     /// An operand, and how many of its finite elements saturated, where that was counted. Of several scales the largest is reported.
@@ -87,21 +100,14 @@ impl PendingOperand {
         scales: Scales<FloatTensor<B>>,
         saturated: Option<IntTensor<B>>,
     ) -> Self {
-        let scale = move || match scales {
-            Scales::One(scale) => scale.read::<B>(),
-            Scales::Grid { scales, .. } => Scalar::Device(B::float_max(scales)).read::<B>(),
-        };
-        Self {
-            format,
-            granularity,
-            scale: Box::new(scale),
-            saturated: Box::new(move || saturated.map_or(0, read_count::<B>)),
-        }
-    }
-
-    fn resolve(self) -> OperandReport {
-        let Self { format, granularity, scale, saturated } = self;
-        OperandReport { format, granularity, scale: scale(), saturated: saturated() }
+        Self(Box::new(move || {
+            let scale = match scales {
+                Scales::One(scale) => scale.read::<B>(),
+                Scales::Grid { scales, .. } => Scalar::Device(B::float_max(scales)).read::<B>(),
+            };
+            let saturated = saturated.map_or(0, read_count::<B>);
+            OperandReport { format, granularity, scale, saturated }
+        }))
     }
 }
 
@@ -166,29 +172,29 @@ impl PendingRan {
 }
 
 impl Pending {
-    fn resolve(self) -> ProductReport {
+    fn resolve(self, epilogue: Option<Epilogue>) -> ProductReport {
         let Self { kind, role, gemm, operands, site, ran } = self;
-        let (lhs, rhs) = match operands {
-            Some([lhs, rhs]) => (Some(lhs.resolve()), Some(rhs.resolve())),
-            None => (None, None),
+        let [lhs, rhs] = match operands {
+            Some(operands) => operands.map(|PendingOperand(read)| Some(read())),
+            None => [None, None],
         };
-        ProductReport { kind, role, gemm, lhs, rhs, site, ran: ran.resolve() }
+        ProductReport { kind, role, gemm, lhs, rhs, epilogue, site, ran: ran.resolve() }
     }
 }
 
 enum Entry {
-    Pending(Pending),
+    Pending(Pending, Option<Epilogue>),
     Resolved(ProductReport),
 }
 
 thread_local! {
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    /// The traces that run on this thread, the innermost one last.
+    static TRACES: RefCell<Vec<Vec<Entry>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether a trace is running on this thread.
 pub(crate) fn is_tracing() -> bool {
-    DEPTH.get() > 0
+    TRACES.with_borrow(|traces| !traces.is_empty())
 }
 
 /// Where a product is to leave what ran it, while a trace runs.
@@ -198,10 +204,24 @@ pub(crate) fn new_note() -> Option<LaunchNote> {
 
 /// Records a product where a trace is running; `pending` is called only then.
 pub(crate) fn record(pending: impl FnOnce() -> Pending) {
+    record_with_epilogue(None, pending);
+}
+
+/// Records a product with what was made of its sums.
+pub(crate) fn record_with_epilogue(epilogue: Option<Epilogue>, pending: impl FnOnce() -> Pending) {
     if is_tracing() {
-        let pending = pending();
-        ENTRIES.with_borrow_mut(|entries| entries.push(Entry::Pending(pending)));
+        let entry = Entry::Pending(pending(), epilogue);
+        add([entry]);
     }
+}
+
+/// Adds to the innermost trace, where there is one.
+fn add(entries: impl IntoIterator<Item = Entry>) {
+    TRACES.with_borrow_mut(|traces| {
+        if let Some(trace) = traces.last_mut() {
+            trace.extend(entries);
+        }
+    });
 }
 
 /// Records a product that the backend runs by itself.
@@ -213,18 +233,6 @@ pub(crate) fn record_high_precision(
 ) {
     let ran = PendingRan::Known(Implementation::HighPrecision(reason));
     record(|| Pending { kind, role, gemm, operands: None, site: None, ran });
-}
-
-/// Ends a trace when dropped, so also when the traced closure panics: the outermost one forgets what is left.
-struct Leave;
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-        if DEPTH.get() == 0 {
-            ENTRIES.with_borrow_mut(Vec::clear);
-        }
-    }
 }
 
 /// Runs `f` and returns its result with a report of every matrix product that it ran on this thread through
@@ -251,23 +259,16 @@ impl Drop for Leave {
 /// println!("{report}");
 /// ```
 pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
-    let start = ENTRIES.with_borrow(Vec::len);
-    DEPTH.set(DEPTH.get() + 1);
-    let leave = Leave;
-    let result = f();
-    let entries = ENTRIES.with_borrow_mut(|entries| entries.split_off(start));
+    let (result, entries) = within(&TRACES, Vec::new(), f);
     let products: Vec<_> = entries
         .into_iter()
         .map(|entry| match entry {
-            Entry::Pending(pending) => pending.resolve(),
+            Entry::Pending(pending, epilogue) => pending.resolve(epilogue),
             Entry::Resolved(product) => product,
         })
         .collect();
-    if DEPTH.get() > 1 {
-        ENTRIES.with_borrow_mut(|entries| {
-            entries.extend(products.iter().cloned().map(Entry::Resolved))
-        });
+    if is_tracing() {
+        add(products.iter().cloned().map(Entry::Resolved));
     }
-    drop(leave);
     (result, Report { products })
 }

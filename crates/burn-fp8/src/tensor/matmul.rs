@@ -109,6 +109,7 @@ pub fn scaled_matmul<B: Fp8Products>(
         otherwise: execution.otherwise(),
         note: note.clone(),
     };
+    let reported = report::Epilogue::of(&epilogue, options.fast_accumulation);
     let [lhs, rhs] = matrices.map(|matrix| Operand::Matrix(matrix.clone()));
     check_product::<B>([&lhs, &rhs], &epilogue, &run).map_err(|fallback| {
         Fp8Error::NativeUnavailable { backend: B::name(&device), reason: fallback.to_string() }
@@ -120,7 +121,7 @@ pub fn scaled_matmul<B: Fp8Products>(
             let (format, scales) = (operand.format(), operand.matrix().scales.clone());
             PendingOperand::new::<B>(format, operand.granularity(dim), scales, None)
         };
-        report::record(|| Pending {
+        report::record_with_epilogue(Some(reported), || Pending {
             kind: ProductKind::ScaledMatmul,
             role: GemmRole::Output,
             gemm,

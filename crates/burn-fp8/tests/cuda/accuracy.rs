@@ -3,14 +3,13 @@
 //! A sanity bound, which a wrong layout, scale or format misses by far; how the error compares to that of `torch._scaled_mm` is
 //! judged by `benches/peers/gpu_accuracy.py`.
 
-use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match_under};
 use crate::common::reference::{scale, transpose};
 use crate::common::*;
+use crate::on_cuda_and_rehearsed;
 use crate::support::{
-    DTYPES, Operand, assert_native, emulated, first, is_rehearsal, is_small, normal, rounded,
-    sample, typed, ways,
+    DTYPES, Operand, assert_native, first, is_rehearsal, is_small, normal, rounded, sample, typed,
+    ways,
 };
-use crate::{on_cuda, on_cuda_and_rehearsed};
 
 /// Hopper's tensor cores keep 14 bits or so of a sum of FP8 products, and with fast accumulation all along K; DeepSeek saw single
 /// elements off by nearly 2 % at K = 4096 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2). Over all elements it is less.
@@ -103,6 +102,9 @@ on_cuda_and_rehearsed!([of_normal_data_is_small, of_outliers_is_small]);
 #[cfg(feature = "cuda")]
 mod golden {
     use super::*;
+    use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match_under};
+    use crate::on_cuda;
+    use crate::support::emulated;
 
     fn emulated_products_match<B: Fp8Matmul>()
     where

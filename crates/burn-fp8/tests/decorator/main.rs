@@ -6,6 +6,7 @@ mod common;
 mod assertions;
 mod config;
 mod linalg;
+mod mends;
 mod off_is_identity;
 mod products;
 mod routing;

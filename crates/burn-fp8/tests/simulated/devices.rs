@@ -5,7 +5,7 @@ use burn_cubecl::cubecl::cuda::CudaDevice;
 use burn_fp8_test_support::faults::with_variable;
 
 use crate::common::*;
-use crate::{SHAPE, config, device, expected, integers, is_native, on_simulated, product};
+use crate::{SHAPE, config, device, expected, integers, is_native, product};
 
 const DEVICES: &str = "SIM_DEVICES";
 

@@ -27,31 +27,14 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    fn name(self) -> &'static str {
+    /// Its name, its unit, and what it is, NaN where there is nothing to tell.
+    fn row(self) -> (&'static str, &'static str, fn(Summary) -> f64) {
         match self {
-            Self::WorstSqnr => "FP8 worst SQNR",
-            Self::MeanSqnr => "FP8 mean SQNR",
-            Self::Flushed => "FP8 flushed to zero",
-            Self::Saturated => "FP8 saturated",
-            Self::NonFinite => "FP8 not finite",
-        }
-    }
-
-    fn unit(self) -> &'static str {
-        match self {
-            Self::WorstSqnr | Self::MeanSqnr => "dB",
-            _ => "%",
-        }
-    }
-
-    /// NaN where there is nothing to tell.
-    fn of(self, summary: Summary) -> f64 {
-        match self {
-            Self::WorstSqnr => summary.worst_sqnr.unwrap_or(f64::NAN),
-            Self::MeanSqnr => summary.mean_sqnr.unwrap_or(f64::NAN),
-            Self::Flushed => 100.0 * summary.flushed,
-            Self::Saturated => 100.0 * summary.saturated,
-            Self::NonFinite => 100.0 * summary.non_finite,
+            Self::WorstSqnr => ("FP8 worst SQNR", "dB", |of| of.worst_sqnr.unwrap_or(f64::NAN)),
+            Self::MeanSqnr => ("FP8 mean SQNR", "dB", |of| of.mean_sqnr.unwrap_or(f64::NAN)),
+            Self::Flushed => ("FP8 flushed to zero", "%", |of| 100.0 * of.flushed),
+            Self::Saturated => ("FP8 saturated", "%", |of| 100.0 * of.saturated),
+            Self::NonFinite => ("FP8 not finite", "%", |of| 100.0 * of.non_finite),
         }
     }
 }
@@ -76,7 +59,7 @@ pub struct Fp8Metric {
 impl Fp8Metric {
     /// Shows a number of what the observatory sees.
     pub fn new(observatory: Observatory, statistic: Statistic) -> Self {
-        let name = Arc::new(statistic.name().to_owned());
+        let name = Arc::new(statistic.row().0.to_owned());
         Self { observatory, statistic, name, state: NumericMetricState::new(), shown: None }
     }
 }
@@ -89,16 +72,13 @@ impl Metric for Fp8Metric {
     }
 
     fn description(&self) -> Option<String> {
-        Some(format!(
-            "{} in the last sampled step, in {}",
-            self.statistic.name(),
-            self.statistic.unit()
-        ))
+        let (name, unit, _) = self.statistic.row();
+        Some(format!("{name} in the last sampled step, in {unit}"))
     }
 
     fn attributes(&self) -> MetricAttributes {
-        let higher_is_better = self.statistic.unit() == "dB";
-        NumericAttributes { unit: Some(self.statistic.unit().into()), higher_is_better }.into()
+        let (_, unit, _) = self.statistic.row();
+        NumericAttributes { unit: Some(unit.into()), higher_is_better: unit == "dB" }.into()
     }
 
     fn update(&mut self, _: &(), _: &MetricMetadata) -> SerializedEntry {
@@ -109,8 +89,8 @@ impl Metric for Fp8Metric {
             Some((step, entry)) if *step == summary.step => entry.clone(),
             _ => {
                 let format = FormatOptions::new(self.name.clone());
-                let format = format.unit(self.statistic.unit()).precision(2);
-                let value = self.statistic.of(summary);
+                let (_, unit, of) = self.statistic.row();
+                let (format, value) = (format.unit(unit).precision(2), of(summary));
                 let entry = match value.is_finite() {
                     true => self.state.update(value, 1, format),
                     false => SerializedEntry::new("no signal".into(), f64::NAN.to_string()),

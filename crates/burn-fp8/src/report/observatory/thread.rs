@@ -1,42 +1,33 @@
 //! The step that is sampled on this thread.
 
 use core::fmt::Display;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use burn_fp8_core::Gemm;
 use burn_fp8_report::log::SiteEntry;
 
 use super::tap::Tap;
+use crate::config::scope::within;
 
 /// A step while it is sampled.
 struct Step {
     number: u64,
     max_elements: usize,
-    names: Vec<String>,
+    /// How many names there were outside of it, which are not those of its products.
+    first_name: usize,
     taps: Vec<Tap>,
 }
 
 thread_local! {
-    /// Whether there is a step: all that products read where there is none.
-    static IS_SAMPLED: Cell<bool> = const { Cell::new(false) };
-    static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
+    /// The steps that run on this thread, the innermost one last: `None` is one that is not sampled.
+    static STEPS: RefCell<Vec<Option<Step>>> = const { RefCell::new(Vec::new()) };
+    /// The names that products have here.
+    static NAMES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Puts back, when dropped, the step that there was before: also when the closure panics.
-struct Restore(Option<Step>);
-
-impl Restore {
-    fn replace(step: Option<Step>) -> Self {
-        IS_SAMPLED.set(step.is_some());
-        Self(STEP.replace(step))
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        IS_SAMPLED.set(self.0.is_some());
-        STEP.set(self.0.take());
-    }
+/// Whether a step is sampled: all that products read where there is none.
+fn is_sampled() -> bool {
+    STEPS.with_borrow(|steps| matches!(steps.last(), Some(Some(_))))
 }
 
 /// Samples the products of `f`.
@@ -45,33 +36,25 @@ pub(super) fn sampled<R>(
     max_elements: usize,
     f: impl FnOnce() -> R,
 ) -> (R, Vec<SiteEntry>) {
-    let step = Step { number, max_elements, names: Vec::new(), taps: Vec::new() };
-    let restore = Restore::replace(Some(step));
-    let result = f();
-    let taps = STEP.with_borrow_mut(Option::take).map_or(Vec::new(), |step| step.taps);
-    drop(restore);
+    let first_name = NAMES.with_borrow(Vec::len);
+    let step = Step { number, max_elements, first_name, taps: Vec::new() };
+    let (result, step) = within(&STEPS, Some(step), f);
+    let taps = step.map_or(Vec::new(), |step| step.taps);
     (result, taps.iter().filter_map(Tap::close).collect())
 }
 
 /// Runs `f` outside of any step.
 pub(super) fn outside<R>(f: impl FnOnce() -> R) -> R {
-    if !IS_SAMPLED.get() {
-        return f();
-    }
-    let _restore = Restore::replace(None);
-    f()
+    within(&STEPS, None, f).0
 }
 
 /// A tap for a product that is about to run, where a step is sampled.
 pub(crate) fn observe(kind: impl Display, forward: Gemm) -> Option<Tap> {
-    if !IS_SAMPLED.get() {
-        return None;
-    }
-    STEP.with_borrow_mut(|step| {
-        let Step { number, max_elements, names, taps } = step.as_mut()?;
+    STEPS.with_borrow_mut(|steps| {
+        let Step { number, max_elements, first_name, taps } = steps.last_mut()?.as_mut()?;
         let site = taps.len() as u64 + 1;
-        let tap =
-            Tap::new([*number, site], *max_elements, names.join("."), kind.to_string(), forward);
+        let name = NAMES.with_borrow(|names| names[*first_name..].join("."));
+        let tap = Tap::new([*number, site], *max_elements, name, kind.to_string(), forward);
         taps.push(tap.clone());
         Some(tap)
     })
@@ -89,19 +72,8 @@ pub(crate) fn observe(kind: impl Display, forward: Gemm) -> Option<Tap> {
 /// assert_eq!(logits, 7);
 /// ```
 pub fn named<R>(name: &str, f: impl FnOnce() -> R) -> R {
-    if !IS_SAMPLED.get() {
-        return f();
+    match is_sampled() {
+        true => within(&NAMES, name.to_owned(), f).0,
+        false => f(),
     }
-    /// Removes the name, also when the closure panics.
-    struct Unname;
-
-    impl Drop for Unname {
-        fn drop(&mut self) {
-            STEP.with_borrow_mut(|step| step.as_mut().and_then(|step| step.names.pop()));
-        }
-    }
-
-    STEP.with_borrow_mut(|step| step.as_mut().map(|step| step.names.push(name.to_owned())));
-    let _unname = Unname;
-    f()
 }
