@@ -1,14 +1,32 @@
 //! An optimizer that overwrites FP8 state and steps the rest.
 
+use std::cell::RefCell;
+
 use burn::module::AutodiffModule;
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
-use burn::tensor::backend::AutodiffBackend;
+use burn::record::{PrecisionSettings, Record};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use serde::{Deserialize, Serialize};
 
 use super::gradients::NewState;
-use super::nesting::inside_fp8_optimizer;
-use super::record::Fp8OptimizerRecord;
 use crate::config::high_precision;
-use crate::product::delayed::DelayedState;
+use crate::config::scope::within;
+use crate::product::delayed::{DelayedRecord, DelayedState};
+
+thread_local! {
+    /// The steps of this thread that wrap another.
+    static WRAPPING: RefCell<Vec<()>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether this is the step of an optimizer inside [`Fp8Optimizer`], which has overwritten FP8 state by now.
+pub(super) fn is_inside_fp8_optimizer() -> bool {
+    WRAPPING.with_borrow(|wrapping| !wrapping.is_empty())
+}
+
+/// Runs the step of the wrapped optimizer.
+fn wrapped<R>(step: impl FnOnce() -> R) -> R {
+    within(&WRAPPING, (), || high_precision(step)).0
+}
 
 /// Wraps an optimizer: FP8 state of the model is overwritten with its gradient, its new value; everything else is stepped
 /// by the wrapped one.
@@ -68,7 +86,7 @@ where
         let state = NewState::take::<B, M>(&module, &mut grads);
         state.check();
         let module = state.overwrite::<B, M>(module);
-        inside_fp8_optimizer(|| high_precision(|| self.inner.step(lr, module, grads)))
+        wrapped(|| self.inner.step(lr, module, grads))
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, mut grads: MultiGradientsParams) -> M {
@@ -81,7 +99,7 @@ where
             Some(state) => state.overwrite::<B, M>(module),
             None => module,
         };
-        inside_fp8_optimizer(|| high_precision(|| self.inner.step_multi(lr, module, grads)))
+        wrapped(|| self.inner.step_multi(lr, module, grads))
     }
 
     fn to_record(&self) -> Self::Record {
@@ -103,5 +121,38 @@ where
             panic!("this record cannot be loaded: {error}");
         }
         Self { inner, delayed }
+    }
+}
+
+/// The record of the wrapped optimizer, and the state of the decorator's delayed scaling where the optimizer carries it.
+///
+/// Loading a record without that state leaves the state as it is; a record with it, loaded into an optimizer that carries none,
+/// drops it.
+#[derive(Clone, Debug)]
+pub struct Fp8OptimizerRecord<R> {
+    /// The record of the wrapped optimizer.
+    pub optimizer: R,
+    /// The state of delayed scaling.
+    pub delayed: Option<DelayedRecord>,
+}
+
+/// An [`Fp8OptimizerRecord`] as recorders store it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Fp8OptimizerItem<I> {
+    optimizer: I,
+    delayed: Option<DelayedRecord>,
+}
+
+impl<B: Backend, R: Record<B>> Record<B> for Fp8OptimizerRecord<R> {
+    type Item<S: PrecisionSettings> = Fp8OptimizerItem<R::Item<S>>;
+
+    fn into_item<S: PrecisionSettings>(self) -> Self::Item<S> {
+        let Self { optimizer, delayed } = self;
+        Fp8OptimizerItem { optimizer: optimizer.into_item(), delayed }
+    }
+
+    fn from_item<S: PrecisionSettings>(item: Self::Item<S>, device: &B::Device) -> Self {
+        let Fp8OptimizerItem { optimizer, delayed } = item;
+        Self { optimizer: R::from_item(optimizer, device), delayed }
     }
 }

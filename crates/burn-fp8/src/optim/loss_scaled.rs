@@ -6,7 +6,7 @@ use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use serde::{Deserialize, Serialize};
 
-use super::nesting::assert_outside_fp8_optimizer;
+use super::fp8::is_inside_fp8_optimizer;
 use crate::policy::{LossScale, LossScaleRule, LossScaleState, all_finite_in};
 
 /// Wraps an optimizer: divides the gradients by the scale that the loss was multiplied with, and adjusts the scale.
@@ -51,6 +51,33 @@ impl<O> LossScaledOptimizer<O> {
     pub fn loss_scale(&self) -> &LossScale {
         &self.loss_scale
     }
+
+    /// Unscales the gradients of all devices and adjusts the scale. Whether to step.
+    fn unscale<'a, B, M>(
+        &self,
+        module: &M,
+        grads: impl IntoIterator<Item = &'a mut GradientsParams>,
+    ) -> bool
+    where
+        M: AutodiffModule<B>,
+        B: AutodiffBackend,
+    {
+        if self.loss_scale.rule() == LossScaleRule::None {
+            return true;
+        }
+        assert!(
+            !is_inside_fp8_optimizer(),
+            "LossScaledOptimizer is inside Fp8Optimizer, which has overwritten the FP8 state before a step can be skipped: wrap them \
+             the other way round, LossScaledOptimizer::new(Fp8Optimizer::new(optimizer), loss_scale)"
+        );
+        let unscale = |grads: &'a mut GradientsParams| {
+            *grads = self.loss_scale.unscale::<B, M>(module, std::mem::take(grads));
+            &*grads
+        };
+        let finite = all_finite_in::<B, M>(module, grads.into_iter().map(unscale));
+        self.loss_scale.adjust(finite);
+        finite
+    }
 }
 
 impl<O, M, B> Optimizer<M, B> for LossScaledOptimizer<O>
@@ -61,31 +88,15 @@ where
 {
     type Record = LossScaledRecord<O::Record>;
 
-    fn step(&mut self, lr: LearningRate, module: M, grads: GradientsParams) -> M {
-        if self.loss_scale.rule() == LossScaleRule::None {
-            return self.inner.step(lr, module, grads);
-        }
-        assert_outside_fp8_optimizer();
-        let grads = self.loss_scale.unscale::<B, M>(&module, grads);
-        let finite = all_finite_in::<B, M>(&module, [&grads]);
-        self.loss_scale.adjust(finite);
-        match finite {
+    fn step(&mut self, lr: LearningRate, module: M, mut grads: GradientsParams) -> M {
+        match self.unscale::<B, M>(&module, [&mut grads]) {
             true => self.inner.step(lr, module, grads),
             false => module,
         }
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, mut grads: MultiGradientsParams) -> M {
-        if self.loss_scale.rule() == LossScaleRule::None {
-            return self.inner.step_multi(lr, module, grads);
-        }
-        assert_outside_fp8_optimizer();
-        for (grads, _) in &mut grads.grads {
-            *grads = self.loss_scale.unscale::<B, M>(&module, std::mem::take(grads));
-        }
-        let finite = all_finite_in::<B, M>(&module, grads.grads.iter().map(|(grads, _)| grads));
-        self.loss_scale.adjust(finite);
-        match finite {
+        match self.unscale::<B, M>(&module, grads.grads.iter_mut().map(|(grads, _)| grads)) {
             true => self.inner.step_multi(lr, module, grads),
             false => module,
         }

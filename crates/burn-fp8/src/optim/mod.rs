@@ -18,10 +18,7 @@ mod accumulator;
 mod fp8;
 mod gradients;
 mod loss_scaled;
-mod nesting;
-mod record;
 
 pub use accumulator::Fp8GradientsAccumulator;
-pub use fp8::Fp8Optimizer;
+pub use fp8::{Fp8Optimizer, Fp8OptimizerItem, Fp8OptimizerRecord};
 pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
-pub use record::{Fp8OptimizerItem, Fp8OptimizerRecord};

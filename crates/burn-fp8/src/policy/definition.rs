@@ -1,10 +1,22 @@
-//! What a policy is.
+//! What a policy is, and where it is in force: in the innermost scope of the thread, else by default.
+
+use std::cell::RefCell;
+use std::sync::{PoisonError, RwLock};
 
 use burn::tensor::FloatDType;
+use burn::tensor::backend::Backend;
 
+use super::dtype;
 use super::matmul::MatmulPolicy;
-use crate::config::Fp8Config;
+use crate::config::scope::{innermost, within};
+use crate::config::{self, Fp8Config};
 use crate::error::Fp8Error;
+
+static DEFAULT: RwLock<Option<Policy>> = RwLock::new(None);
+
+thread_local! {
+    static SCOPES: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The precision of a run: [the module](super) tells how it is put in force.
 ///
@@ -74,4 +86,57 @@ impl Policy {
             None => config,
         }
     }
+
+    /// Whether the device has the three dtypes: what a cast panics about is an error here, before the run.
+    ///
+    /// ```
+    /// use burn::backend::Flex;
+    /// use burn_fp8::policy::Policy;
+    ///
+    /// let error = Policy::parse("p=f32,c=flex32")?.check::<Flex>(&Default::default()).unwrap_err();
+    /// assert_eq!(error.to_string(), "policy: backend `flex` has no flex32; a policy for it can have f32, bf16, f16, f64");
+    /// # Ok::<(), burn_fp8::Fp8Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`], which names the first one missing, and those that the device has.
+    pub fn check<B: Backend>(&self, device: &B::Device) -> Result<(), Fp8Error> {
+        let mut dtypes = [self.param, self.compute, self.output].into_iter();
+        dtypes.try_for_each(|dtype| dtype::check::<B>(dtype, device))
+    }
+
+    /// The policy of the innermost scope of this thread, else the process-wide default, if there is one.
+    pub fn current() -> Option<Self> {
+        innermost(&SCOPES).or_else(|| {
+            // A policy is assigned whole: a holder of the lock that panics leaves nothing half done.
+            *DEFAULT.read().unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    /// Runs `f` with this policy in force on this thread and returns its result.
+    ///
+    /// Scopes nest, and end when `f` returns or panics. Where the policy has the key `m`, FP8 is off in it, or on with that recipe; filter,
+    /// predicate and execution are those around it.
+    pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
+        within(&SCOPES, *self, || config::scope_with(|config| self.configure(config), f)).0
+    }
+
+    /// Makes this the policy of every thread that is not inside a [`Policy::scope`], until it is set anew.
+    ///
+    /// Its key `m` is put on top of the configuration that [`Fp8Config::set_default`](crate::Fp8Config::set_default) has set, and holds until
+    /// either is set anew.
+    pub fn set_default(self) {
+        set_default(Some(self));
+    }
+
+    /// No policy by default, as at first; the configuration is as [`Fp8Config::set_default`](crate::Fp8Config::set_default) has set it.
+    pub fn clear_default() {
+        set_default(None);
+    }
+}
+
+fn set_default(policy: Option<Policy>) {
+    let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
+    *default = policy;
+    config::change_default(|config| policy.map_or(config, |policy| policy.configure(config)));
 }

@@ -5,9 +5,9 @@ use core::str::FromStr;
 
 use burn::tensor::FloatDType;
 use burn::tensor::backend::{Backend, DTypeUsage};
+use burn_fp8_core::text::shown;
 
 use super::definition::Policy;
-use super::message::{invalid, quoted};
 use crate::error::Fp8Error;
 
 /// Each dtype with its names, the one that is printed first. JMP 0.0.4's, and Burn's `flex32`.
@@ -18,6 +18,16 @@ const NAMES: [(FloatDType, &[&str]); 5] = [
     (FloatDType::F64, &["f64", "float64"]),
     (FloatDType::Flex32, &["flex32"]),
 ];
+
+pub(super) fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "policy", reason }
+}
+
+/// A text as an error repeats it.
+pub(super) fn quoted(text: &str) -> String {
+    const MAX: usize = 40;
+    format!("`{}`", shown(text, MAX))
+}
 
 /// The name that a dtype is printed with.
 pub(super) fn name(dtype: FloatDType) -> &'static str {

@@ -1,6 +1,7 @@
 //! How the scale of a loss follows the steps: data and arithmetic, without tensors.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Fp8Error;
 
@@ -8,8 +9,10 @@ use crate::error::Fp8Error;
 /// steps whose gradients all were.
 ///
 /// A multiplication that would overflow f32 is left out; the scale never falls below the minimum.
+///
+/// As JSON its fields; those that are missing take JMP's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Fields")]
+#[serde(remote = "Self", default, deny_unknown_fields)]
 pub struct DynamicLossScale {
     /// The scale of the next loss.
     pub loss_scale: f32,
@@ -23,32 +26,16 @@ pub struct DynamicLossScale {
     pub min_loss_scale: f32,
 }
 
-/// What a [`DynamicLossScale`] is read from: missing fields take JMP's defaults.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Fields {
-    loss_scale: f32,
-    counter: u32,
-    period: u32,
-    factor: f32,
-    min_loss_scale: f32,
-}
-
-impl Default for Fields {
-    fn default() -> Self {
-        let DynamicLossScale { loss_scale, counter, period, factor, min_loss_scale } =
-            DynamicLossScale::default();
-        Self { loss_scale, counter, period, factor, min_loss_scale }
+impl Serialize for DynamicLossScale {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
     }
 }
 
-impl TryFrom<Fields> for DynamicLossScale {
-    type Error = Fp8Error;
-
-    fn try_from(fields: Fields) -> Result<Self, Fp8Error> {
-        let Fields { loss_scale, counter, period, factor, min_loss_scale } = fields;
-        let dynamic = Self { loss_scale, counter, period, factor, min_loss_scale };
-        dynamic.validate()?;
+impl<'de> Deserialize<'de> for DynamicLossScale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let dynamic = Self::deserialize(deserializer)?;
+        dynamic.validate().map_err(D::Error::custom)?;
         Ok(dynamic)
     }
 }
@@ -207,10 +194,10 @@ impl LossScaleState {
     }
 }
 
-fn static_scale<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+fn static_scale<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     // Not as f32, whose range serde_json checks in words of its own where a crate turns on its feature `float_roundtrip`.
     let rule = LossScaleRule::Static(f64::deserialize(deserializer)? as f32);
-    rule.validate().map_err(serde::de::Error::custom)?;
+    rule.validate().map_err(D::Error::custom)?;
     Ok(rule.loss_scale())
 }
 

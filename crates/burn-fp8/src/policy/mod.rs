@@ -52,14 +52,11 @@
 //! Small gradients vanish in f16, whose smallest number is 2⁻²⁴. [`LossScale`] multiplies the loss, and so all gradients, and
 //! [`LossScaledOptimizer`](crate::optim::LossScaledOptimizer) divides them again before the step. bf16 has the range of f32 and needs none.
 
-mod ambient;
 mod cast;
 mod definition;
-mod device;
 mod dtype;
 mod loss_scale;
 mod matmul;
-mod message;
 mod parse;
 mod scaler;
 

@@ -8,9 +8,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::definition::Policy;
-use super::dtype;
+use super::dtype::{self, invalid, quoted};
 use super::matmul::MatmulPolicy;
-use super::message::{invalid, quoted};
 use crate::error::Fp8Error;
 
 /// The longest policy read, in bytes: the longest name of each key and value takes less.
@@ -18,71 +17,11 @@ const MAX_LENGTH: usize = 128;
 
 const KEYS: &str = "p or params, c or compute, o or output, m or matmul";
 
-#[derive(Clone, Copy)]
-enum Key {
-    Param,
-    Compute,
-    Output,
-    Matmul,
-}
-
-impl Key {
-    fn parse(key: &str) -> Option<Self> {
-        Some(match key {
-            "p" | "params" => Self::Param,
-            "c" | "compute" => Self::Compute,
-            "o" | "output" => Self::Output,
-            "m" | "matmul" => Self::Matmul,
-            _ => return None,
-        })
-    }
-}
-
-/// What the parts of a policy have set so far.
-#[derive(Default)]
-struct Parts {
-    param: Option<FloatDType>,
-    compute: Option<FloatDType>,
-    output: Option<FloatDType>,
-    matmul: Option<MatmulPolicy>,
-}
-
-impl Parts {
-    /// Takes one part, `key=value`.
-    fn set(&mut self, part: &str) -> Result<(), Fp8Error> {
-        let Some((key, value)) = part.split_once('=') else {
-            let remedy = if part.is_empty() { "remove its comma" } else { "a part is key=value" };
-            return Err(invalid(format!("{} is not a part; {remedy}", quoted(part))));
-        };
-        let Some(known) = Key::parse(key) else {
-            let (key, part) = (quoted(key), quoted(part));
-            return Err(invalid(format!("unknown key {key} in {part}; keys are {KEYS}")));
-        };
-        match known {
-            Key::Param => set(&mut self.param, part, dtype_of(value, part)?),
-            Key::Compute => set(&mut self.compute, part, dtype_of(value, part)?),
-            Key::Output => set(&mut self.output, part, dtype_of(value, part)?),
-            Key::Matmul => set(&mut self.matmul, part, matmul_of(value, part)?),
-        }
-    }
-
-    /// The policy, with JMP's defaults: parameters in f32, compute as the parameters, output as compute.
-    fn policy(self) -> Policy {
-        let param = self.param.unwrap_or(FloatDType::F32);
-        let compute = self.compute.unwrap_or(param);
-        let output = self.output.unwrap_or(compute);
-        Policy { param, compute, output, matmul: self.matmul }
-    }
-}
-
-fn set<T>(place: &mut Option<T>, part: &str, value: T) -> Result<(), Fp8Error> {
-    match place.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(invalid(format!(
-            "{} sets what an earlier part has set; keep one of them",
-            quoted(part)
-        ))),
-    }
+/// Where the value of a key goes: the dtype of parameters, compute or output, then the matrix products.
+fn place_of(key: &str) -> Option<usize> {
+    const NAMES: [[&str; 2]; 4] =
+        [["p", "params"], ["c", "compute"], ["o", "output"], ["m", "matmul"]];
+    NAMES.iter().position(|names| names.contains(&key))
 }
 
 fn dtype_of(value: &str, part: &str) -> Result<FloatDType, Fp8Error> {
@@ -127,9 +66,33 @@ impl FromStr for Policy {
                 }
             };
         }
-        let mut parts = Parts::default();
-        text.split(',').try_for_each(|part| parts.set(part))?;
-        Ok(parts.policy())
+        let (mut dtypes, mut matmul) = ([None; 3], None);
+        for part in text.split(',') {
+            let Some((key, value)) = part.split_once('=') else {
+                let remedy =
+                    if part.is_empty() { "remove its comma" } else { "a part is key=value" };
+                return Err(invalid(format!("{} is not a part; {remedy}", quoted(part))));
+            };
+            let Some(place) = place_of(key) else {
+                let (key, part) = (quoted(key), quoted(part));
+                return Err(invalid(format!("unknown key {key} in {part}; keys are {KEYS}")));
+            };
+            let is_set = match dtypes.get_mut(place) {
+                Some(dtype) => dtype.replace(dtype_of(value, part)?).is_some(),
+                None => matmul.replace(matmul_of(value, part)?).is_some(),
+            };
+            if is_set {
+                let part = quoted(part);
+                return Err(invalid(format!(
+                    "{part} sets what an earlier part has set; keep one of them"
+                )));
+            }
+        }
+        // JMP's defaults: parameters in f32, compute as the parameters, output as compute.
+        let [param, compute, output] = dtypes;
+        let param = param.unwrap_or(FloatDType::F32);
+        let compute = compute.unwrap_or(param);
+        Ok(Policy { param, compute, output: output.unwrap_or(compute), matmul })
     }
 }
 
