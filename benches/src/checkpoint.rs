@@ -8,7 +8,8 @@ use std::path::Path;
 use burn_fp8::checkpoint::Checkpoint;
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side};
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "checkpoint";
@@ -33,16 +34,10 @@ pub fn run(options: &Options) -> Vec<Row> {
     let mut parse = || drop(black_box(header(&path)));
     let read = read.map_or(String::new(), |read| format!(", {} kB read", read.div_ceil(1000)));
     let name = format!("open {:.1} GB, {LAYERS} layers{read}", bytes as f64 / 1e9);
-    let subject = Side { name: &name, bytes: None, run: &mut open };
-    let reference = Side { name: "header parsed by serde_json", bytes: None, run: &mut parse };
-    let row = compare((GROUP, 1, None), subject, reference, options.repetitions);
-    let in_time = Row {
-        reference: "a second".into(),
-        reference_milliseconds: LIMIT,
-        ratio: LIMIT / row.milliseconds,
-        target: Some(1.0),
-        ..row.clone()
-    };
+    let subject = Side::new(&name, &mut open);
+    let reference = Side::new("header parsed by serde_json", &mut parse);
+    let row = options.compare((GROUP, 1, None), subject, reference);
+    let in_time = row.beside("a second", LIMIT, Some(1.0));
     vec![row, in_time]
 }
 

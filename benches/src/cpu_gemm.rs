@@ -4,8 +4,9 @@ use burn_fp8_bench_f32::Gemm;
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul};
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side, pool};
 use crate::partner::Partner;
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "cpu-gemm";
@@ -52,13 +53,11 @@ pub fn run(options: &Options) -> Vec<Row> {
     let unit = Unit::current();
     let mut rows = Vec::new();
     for shape in SHAPES {
-        for &threads in &options.threads {
-            rows.extend(pool(threads).install(|| measure(shape, threads, unit, options)));
-        }
+        rows.extend(options.on_pools(|threads| measure(shape, threads, unit, options)));
         if let [one, .., many] = options.threads[..]
             && one == 1
         {
-            rows.push(scaling(shape, many, unit, options.repetitions));
+            rows.push(scaling(shape, many, unit, options));
         }
     }
     rows
@@ -71,9 +70,8 @@ fn measure(shape: [usize; 3], threads: usize, unit: Unit, options: &Options) -> 
     let mut product = Product::new(shape);
     let mut run = || product.run(unit);
     let mut row = |reference: &str, target, other: &mut dyn FnMut()| {
-        let subject = Side { name: &name, bytes: None, run: &mut run };
-        let reference = Side { name: reference, bytes: None, run: other };
-        let row = compare((GROUP, threads, target), subject, reference, options.repetitions);
+        let (subject, reference) = (Side::new(&name, &mut run), Side::new(reference, other));
+        let row = options.compare((GROUP, threads, target), subject, reference);
         let operations = 2.0 * (m * n * k) as f64;
         Row { teraflops_per_second: Some(operations / row.milliseconds / 1e9), ..row }
     };
@@ -99,19 +97,13 @@ fn measure(shape: [usize; 3], threads: usize, unit: Unit, options: &Options) -> 
 }
 
 /// The same product on several threads and on one.
-fn scaling([m, n, k]: [usize; 3], threads: usize, unit: Unit, repetitions: usize) -> Row {
+fn scaling([m, n, k]: [usize; 3], threads: usize, unit: Unit, options: &Options) -> Row {
     let (one, many) = (pool(1), pool(threads));
     let (mut alone, mut together) = (Product::new([m, n, k]), Product::new([m, n, k]));
     let name = format!("{m}×{n}×{k} on {unit}");
-    compare(
+    options.compare(
         (GROUP, threads, Some(0.9 * threads as f64)),
-        Side { name: &name, bytes: None, run: &mut || many.install(|| together.run(unit)) },
-        Side { name: "1 thread", bytes: None, run: &mut || one.install(|| alone.run(unit)) },
-        repetitions,
+        Side::new(&name, &mut || many.install(|| together.run(unit))),
+        Side::new("1 thread", &mut || one.install(|| alone.run(unit))),
     )
-}
-
-fn pool(threads: usize) -> rayon::ThreadPool {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.expect("a pool of a few threads")
 }

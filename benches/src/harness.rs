@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use crate::rows::{Row, median, table};
+use crate::rows::{Measured, Row};
 
 /// What a run measures.
 pub struct Options {
@@ -17,48 +17,51 @@ pub struct Options {
     pub python: Option<PathBuf>,
 }
 
-/// One side of a comparison.
-pub struct Side<'a> {
-    /// What it is called.
-    pub name: &'a str,
-    /// Bytes that one run reads and writes, as the algorithm needs them: without cache lines fetched only to be overwritten.
-    /// `None` on both sides where runs are the measure.
-    pub bytes: Option<usize>,
-    /// One run.
-    pub run: &'a mut dyn FnMut(),
+impl Options {
+    /// What is measured at each number of threads, on a pool of so many.
+    pub fn on_pools(&self, measure: impl Fn(usize) -> Vec<Row> + Sync) -> Vec<Row> {
+        let on_pool = |threads: &usize| pool(*threads).install(|| measure(*threads));
+        self.threads.iter().flat_map(on_pool).collect()
+    }
+
+    /// Measures `subject` and `reference` alternately, so that what disturbs the machine disturbs both: as a row of a group, at so many
+    /// threads, with the least ratio wanted.
+    pub fn compare(
+        &self,
+        row: (&str, usize, Option<f64>),
+        subject: Side<'_>,
+        reference: Side<'_>,
+    ) -> Row {
+        // The first run of each faults pages in and warms caches.
+        (subject.run)();
+        (reference.run)();
+        let (mut times, mut reference_times) = (vec![], vec![]);
+        for _ in 0..self.repetitions {
+            times.push(seconds(subject.run));
+            reference_times.push(seconds(reference.run));
+        }
+        let measured = |name, bytes, seconds| Measured { name, bytes, flops: None, seconds };
+        let subject = measured(subject.name, subject.bytes, times);
+        Row::new(row, &subject, &measured(reference.name, reference.bytes, reference_times))
+    }
 }
 
-/// Measures `subject` and `reference` alternately, so that what disturbs the machine disturbs both.
-pub fn compare(
-    (group, threads, target): (&str, usize, Option<f64>),
-    subject: Side<'_>,
-    reference: Side<'_>,
-    repetitions: usize,
-) -> Row {
-    // The first run of each faults pages in and warms caches.
-    (subject.run)();
-    (reference.run)();
-    let (mut times, mut reference_times, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..repetitions {
-        let time = seconds(subject.run);
-        let reference_time = seconds(reference.run);
-        let work = |side: &Side<'_>| side.bytes.map_or(1.0, |bytes| bytes as f64);
-        ratios.push(work(&subject) / time / (work(&reference) / reference_time));
-        times.push(time);
-        reference_times.push(reference_time);
+/// One side of a comparison.
+pub struct Side<'a> {
+    name: &'a str,
+    bytes: Option<usize>,
+    run: &'a mut dyn FnMut(),
+}
+
+impl<'a> Side<'a> {
+    /// Something that is called so, of which one call is a run.
+    pub fn new(name: &'a str, run: &'a mut dyn FnMut()) -> Self {
+        Self { name, bytes: None, run }
     }
-    let time = median(&mut times);
-    Row {
-        group: group.to_owned(),
-        name: subject.name.to_owned(),
-        threads,
-        milliseconds: time * 1e3,
-        gigabytes_per_second: subject.bytes.map(|bytes| bytes as f64 / time / 1e9),
-        teraflops_per_second: None,
-        reference: reference.name.to_owned(),
-        reference_milliseconds: median(&mut reference_times) * 1e3,
-        ratio: median(&mut ratios),
-        target,
+
+    /// The same, measured by the bytes that a run reads and writes.
+    pub fn with_bytes(self, bytes: usize) -> Self {
+        Self { bytes: Some(bytes), ..self }
     }
 }
 
@@ -67,4 +70,10 @@ pub fn seconds(run: &mut dyn FnMut()) -> f64 {
     let start = Instant::now();
     run();
     start.elapsed().as_secs_f64()
+}
+
+/// A pool of so many threads.
+pub fn pool(threads: usize) -> rayon::ThreadPool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.expect("threads can be started")
 }

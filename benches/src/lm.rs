@@ -5,7 +5,8 @@ use burn_fp8::Fp8Backend;
 use burn_fp8_cpu::Unit;
 use char_lm::{Precision, Size, characters_a_step, training_steps};
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side};
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "lm";
@@ -26,11 +27,7 @@ fn target(unit: Unit) -> Option<f64> {
 
 /// Measures a step in each precision, beside one in f32.
 pub fn run(options: &Options) -> Vec<Row> {
-    let at = |threads: &usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
-        pool.expect("a pool of a few threads").install(|| measure(*threads, options))
-    };
-    options.threads.iter().flat_map(at).collect()
+    options.on_pools(|threads| measure(threads, options))
 }
 
 fn measure(threads: usize, options: &Options) -> Vec<Row> {
@@ -42,10 +39,9 @@ fn measure(threads: usize, options: &Options) -> Vec<Row> {
     let row = |name: &str| {
         let mut run = steps(name);
         let title = format!("{}, {} characters, {name}", SIZE.as_str(), characters_a_step(SIZE));
-        let subject = Side { name: &title, bytes: None, run: &mut run };
-        let reference = Side { name: "f32", bytes: None, run: &mut high };
         let target = target(Unit::current()).filter(|_| name == PRECISIONS[0]);
-        compare((GROUP, threads, target), subject, reference, options.repetitions)
+        let (subject, reference) = (Side::new(&title, &mut run), Side::new("f32", &mut high));
+        options.compare((GROUP, threads, target), subject, reference)
     };
     PRECISIONS.map(row).into()
 }

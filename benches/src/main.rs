@@ -9,7 +9,6 @@ mod harness;
 mod lm;
 mod mlp;
 mod observatory;
-mod origin;
 mod overhead;
 mod partner;
 mod peers;
@@ -23,10 +22,13 @@ mod slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Result;
+use burn_fp8_cpu::Unit;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use harness::{Options, Row};
-use origin::Origin;
+use examples_common::{Origin, write, write_json};
+use harness::Options;
+use rows::Row;
 use serde::Serialize;
 
 /// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
@@ -81,52 +83,40 @@ const GROUPS: [Group; 9] = [
 ];
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    match run(Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether no row is below its target.
+fn run(arguments: Arguments) -> Result<bool> {
     let options = Options {
         threads: arguments.threads,
         elements: arguments.elements,
         repetitions: arguments.repetitions.max(1),
         python: arguments.peers.then(|| arguments.python.clone()),
     };
+    let is_wanted = |group| arguments.only.as_deref().is_none_or(|only| only == group);
     let mut rows = Vec::new();
-    for (name, run) in GROUPS {
-        if arguments.only.as_deref().is_none_or(|only| only == name) {
-            rows.extend(run(&options));
-        }
+    for (_, run) in GROUPS.into_iter().filter(|(name, _)| is_wanted(*name)) {
+        rows.extend(run(&options));
     }
-    if arguments.peers && arguments.only.as_deref().is_none_or(|only| only == slices::GROUP) {
-        match peers::run(&options, &arguments.python) {
-            Ok(measured) => rows.extend(measured),
-            Err(error) => {
-                eprintln!("{error}");
-                return ExitCode::FAILURE;
-            }
-        }
+    if arguments.peers && is_wanted(slices::GROUP) {
+        rows.extend(peers::run(&options, &arguments.python)?);
     }
-    println!("{}", harness::table(&rows, UTF8_FULL_CONDENSED));
-    let origin = Origin::here();
+    println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
+    let mut origin = Origin::here("cargo xtask bench", &["--json", "--picture", "--python"]);
+    origin.unit = Some(Unit::current().to_string());
     if let Some(path) = arguments.picture {
-        let drawn = picture::draw(&rows, &origin).map_err(|error| error.to_string());
-        let written = drawn.and_then(|svg| {
-            std::fs::write(&path, svg).map_err(|error| format!("{}: {error}", path.display()))
-        });
-        if let Err(error) = written {
-            eprintln!("no picture: {error}");
-            return ExitCode::FAILURE;
-        }
+        write(&path, picture::draw(&rows, &origin)?)?;
     }
     if let Some(path) = arguments.json {
-        let results = Results { origin, rows: &rows };
-        let json = serde_json::to_string_pretty(&results).expect("results are plain data");
-        if let Err(error) = std::fs::write(&path, json + "\n") {
-            eprintln!("cannot write {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
+        write_json(&path, &Results { origin, rows: &rows })?;
     }
-    let missed = rows.iter().filter(|row| row.misses_target()).count();
-    if missed > 0 {
-        eprintln!("{missed} of {} rows are below their target", rows.len());
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+    Ok(rows::reach_their_targets(&rows))
 }

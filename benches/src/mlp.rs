@@ -9,16 +9,19 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8Linear};
 use burn_fp8::optim::Fp8Optimizer;
-use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
+use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Scaling, trace};
 
 use burn_fp8_bench_f32::{Mlp, Model, passes};
 use burn_fp8_cpu::Unit;
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side};
 use crate::partner::Partner;
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "mlp";
+
+type Fp8 = Fp8Backend<Autodiff<Flex>>;
 
 /// What FP8 with current scaling is to reach: against f32 with AVX-512 and against f32 as Burn builds it, on one thread and on more.
 struct Targets {
@@ -79,70 +82,53 @@ fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
 type NamedStep = (&'static str, Box<dyn FnMut()>);
 
 /// A training step with current scaling, the default.
-pub fn fp8_steps() -> impl FnMut() {
-    type Fp8 = Fp8Backend<Autodiff<Flex>>;
+pub fn fp8_steps() -> impl FnMut() + use<> {
     steps::<Fp8, Mlp<Fp8>>(Mlp::new)
+}
+
+/// The same steps or passes by this recipe.
+fn by(name: &'static str, recipe: Recipe, mut run: impl FnMut() + 'static) -> NamedStep {
+    let config = Fp8Config::default().with_recipe(recipe);
+    let state = DelayedState::new();
+    let is_delayed = matches!(recipe.scaling, Scaling::Delayed(_));
+    let run = move || match is_delayed {
+        true => state.step(|| config.scope(&mut run)),
+        false => config.scope(&mut run),
+    };
+    (name, Box::new(run))
 }
 
 /// What the recipes have in common: the widths and the optimizer; what differs is the type and the scope of a step.
 fn recipes() -> [NamedStep; 7] {
-    type Fp8 = Fp8Backend<Autodiff<Flex>>;
-    let config = |recipe| Fp8Config::default().with_recipe(recipe);
-    let current = config(Recipe::current());
-    let mut current_steps = fp8_steps();
-    let rowwise = config(Recipe::rowwise());
-    let mut rowwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let mxfp8 = config(Recipe::mxfp8());
-    let mut mxfp8_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let blockwise = config(Recipe::blockwise());
-    let mut blockwise_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let delayed = config(Recipe::delayed());
-    let mut delayed_steps = steps::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let state = DelayedState::new();
     let layers = |mode| {
-        move |device: &_| {
+        steps(move |device: &_| {
             let config = Fp8DotGeneralConfig::new().with_mode(mode);
             Fp8Mlp::<Autodiff<Flex>>::new(device, &config)
-        }
+        })
     };
     [
-        ("FP8, current", Box::new(move || current.scope(&mut current_steps))),
-        ("FP8, per row", Box::new(move || rowwise.scope(&mut rowwise_steps))),
-        ("MXFP8", Box::new(move || mxfp8.scope(&mut mxfp8_steps))),
-        ("FP8, blockwise", Box::new(move || blockwise.scope(&mut blockwise_steps))),
-        ("FP8, delayed", Box::new(move || state.step(|| delayed.scope(&mut delayed_steps)))),
-        ("FP8 layers, direct", Box::new(steps(layers(DotMode::Direct)))),
-        ("FP8 layers, quantize-dequantize", Box::new(steps(layers(DotMode::QuantizeDequantize)))),
+        by("FP8, current", Recipe::current(), fp8_steps()),
+        by("FP8, per row", Recipe::rowwise(), fp8_steps()),
+        by("MXFP8", Recipe::mxfp8(), fp8_steps()),
+        by("FP8, blockwise", Recipe::blockwise(), fp8_steps()),
+        by("FP8, delayed", Recipe::delayed(), fp8_steps()),
+        ("FP8 layers, direct", Box::new(layers(DotMode::Direct))),
+        ("FP8 layers, quantize-dequantize", Box::new(layers(DotMode::QuantizeDequantize))),
     ]
 }
 
-/// The passes alone, with current and with delayed scaling.
-fn fp8_passes() -> [NamedStep; 2] {
-    type Fp8 = Fp8Backend<Autodiff<Flex>>;
-    let current = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let mut delayed = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
-    let recipe = Fp8Config::default().with_recipe(Recipe::delayed());
-    let state = DelayedState::new();
+/// The passes alone: with current and with delayed scaling, then with scales of blocks.
+fn fp8_passes() -> [[NamedStep; 2]; 2] {
+    let passes = passes::<Fp8, Mlp<Fp8>>;
     [
-        ("FP8, current, forward and backward", Box::new(current)),
-        (
-            "FP8, delayed, forward and backward",
-            Box::new(move || state.step(|| recipe.scope(&mut delayed))),
-        ),
-    ]
-}
-
-/// The passes alone, with scales of blocks.
-fn block_passes() -> [NamedStep; 2] {
-    type Fp8 = Fp8Backend<Autodiff<Flex>>;
-    let with = |name, recipe| -> NamedStep {
-        let mut passes = passes::<Fp8, Mlp<Fp8>>(Mlp::new);
-        let config = Fp8Config::default().with_recipe(recipe);
-        (name, Box::new(move || config.scope(&mut passes)))
-    };
-    [
-        with("MXFP8, forward and backward", Recipe::mxfp8()),
-        with("FP8, blockwise, forward and backward", Recipe::blockwise()),
+        [
+            by("FP8, current, forward and backward", Recipe::current(), passes(Mlp::new)),
+            by("FP8, delayed, forward and backward", Recipe::delayed(), passes(Mlp::new)),
+        ],
+        [
+            by("MXFP8, forward and backward", Recipe::mxfp8(), passes(Mlp::new)),
+            by("FP8, blockwise, forward and backward", Recipe::blockwise(), passes(Mlp::new)),
+        ],
     ]
 }
 
@@ -152,12 +138,8 @@ pub fn run(options: &Options) -> Vec<Row> {
         let (_, products) = trace(&mut step);
         assert_eq!(products.fp8().count(), 5, "{name}: both layers run in FP8: {products}");
     }
-    let at = |threads: &usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
-        let pool = pool.expect("a pool of a few threads");
-        pool.install(|| [measure_passes(*threads, options), measure(*threads, options)].concat())
-    };
-    options.threads.iter().flat_map(at).collect()
+    options
+        .on_pools(|threads| [measure_passes(threads, options), measure(threads, options)].concat())
 }
 
 /// Measures something beside f32 in both builds and beside PyTorch's bf16, of a `kind` that the programs for these know.
@@ -169,8 +151,8 @@ fn beside_f32(
     options: &Options,
 ) -> Vec<Row> {
     let mut row = |reference: &str, target, other: &mut dyn FnMut()| {
-        let (subject, reference) = (side(name, run), side(reference, other));
-        compare((GROUP, threads, target), subject, reference, options.repetitions)
+        let (subject, reference) = (Side::new(name, run), Side::new(reference, other));
+        options.compare((GROUP, threads, target), subject, reference)
     };
     let mut rows = vec![row("f32", targets[0], f32)];
     match Partner::f32(&[kind], threads) {
@@ -195,14 +177,15 @@ fn measure_passes(threads: usize, options: &Options) -> Vec<Row> {
     let targets = of_passes[usize::from(threads > 1)];
     let mut high = passes::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
     let mut rows = Vec::new();
-    for (name, mut run) in fp8_passes() {
+    let [of_tensors, of_blocks] = fp8_passes();
+    for (name, mut run) in of_tensors {
         let subject = (name, &mut *run as &mut dyn FnMut());
         rows.extend(beside_f32(subject, &mut high, "mlp-passes", (threads, targets), options));
     }
-    for ((name, mut run), target) in block_passes().into_iter().zip(blocks) {
+    for ((name, mut run), target) in of_blocks.into_iter().zip(blocks) {
         let target = (threads == 1).then_some(target);
-        let (subject, reference) = (side(name, &mut run), side("f32", &mut high));
-        rows.push(compare((GROUP, threads, target), subject, reference, options.repetitions));
+        let (subject, reference) = (Side::new(name, &mut run), Side::new("f32", &mut high));
+        rows.push(options.compare((GROUP, threads, target), subject, reference));
     }
     rows
 }
@@ -217,13 +200,9 @@ fn measure(threads: usize, options: &Options) -> Vec<Row> {
         let references: [(_, &mut dyn FnMut()); 2] =
             [("f32", &mut high), (current.0, &mut current.1)];
         for (reference, run) in references {
-            let (subject, reference) = (side(name, &mut step), side(reference, run));
-            rows.push(compare((GROUP, threads, None), subject, reference, options.repetitions));
+            let (subject, reference) = (Side::new(name, &mut step), Side::new(reference, run));
+            rows.push(options.compare((GROUP, threads, None), subject, reference));
         }
     }
     rows
-}
-
-fn side<'a>(name: &'a str, run: &'a mut dyn FnMut()) -> Side<'a> {
-    Side { name, bytes: None, run }
 }

@@ -7,7 +7,8 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_fp8::{Fp8Backend, Fp8Config};
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side, pool};
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "overhead";
@@ -28,16 +29,14 @@ fn products<B: Backend>(size: usize) -> impl FnMut() {
 
 /// Compares small products with the decorator switched off to the same products without it, on one thread.
 pub fn run(options: &Options) -> Vec<Row> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    pool.expect("a pool of one thread").install(|| {
+    pool(1).install(|| {
         [(16, "2000 products 16×16×16, FP8 off"), (64, "2000 products 64×64×64, FP8 off")]
             .map(|(size, name)| {
                 let mut decorated = products::<Fp8Backend<Flex>>(size);
                 let mut off = || Fp8Config::off().scope(&mut decorated);
                 let mut plain = products::<Flex>(size);
-                let subject = Side { name, bytes: None, run: &mut off };
-                let reference = Side { name: "the same on Flex", bytes: None, run: &mut plain };
-                compare((GROUP, 1, None), subject, reference, options.repetitions)
+                let reference = Side::new("the same on Flex", &mut plain);
+                options.compare((GROUP, 1, None), Side::new(name, &mut off), reference)
             })
             .into()
     })

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::harness::{Options, Row};
+use crate::harness::Options;
+use crate::rows::Row;
 use crate::slices;
 
 /// The name of this group.
@@ -30,7 +32,7 @@ struct Peer {
 ///
 /// # Errors
 /// A message, where the script cannot be run, fails, or prints something else than its report.
-pub fn run(options: &Options, python: &Path) -> Result<Vec<Row>, String> {
+pub fn run(options: &Options, python: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &threads in &options.threads {
         let (before, bytes) = slices::quantize_dequantize_seconds(options, threads);
@@ -57,17 +59,14 @@ pub fn run(options: &Options, python: &Path) -> Result<Vec<Row>, String> {
 }
 
 /// Runs the script at one number of threads.
-fn report(options: &Options, threads: usize, python: &Path) -> Result<Report, String> {
+fn report(options: &Options, threads: usize, python: &Path) -> Result<Report> {
     let name = format!("{} {SCRIPT}", python.display());
     let output = Command::new(python)
         .arg(SCRIPT)
         .args([options.elements, threads, options.repetitions].map(|n| n.to_string()))
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("cannot run {name}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{name} failed: {}", output.status));
-    }
-    serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("{name} printed no report: {error}"))
+        .with_context(|| format!("cannot run {name}"))?;
+    ensure!(output.status.success(), "{name} failed: {}", output.status);
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{name} printed no report"))
 }

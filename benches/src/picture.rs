@@ -1,12 +1,11 @@
 //! One picture of a training step: how long it takes in f32, in PyTorch's bf16 and in FP8.
 
-use std::error::Error;
-
+use anyhow::{Result, ensure};
+use examples_common::{Origin, charts};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::mlp;
-use crate::origin::Origin;
 use crate::rows::{Row, median};
 
 /// The row of a step whose references are drawn beside it.
@@ -54,17 +53,12 @@ fn bars(rows: &[Row], unit: &str) -> Vec<Bar> {
 ///
 /// # Errors
 /// Where there are none.
-pub fn draw(rows: &[Row], origin: &Origin) -> Result<String, Box<dyn Error>> {
-    let bars = bars(rows, origin.unit());
+pub fn draw(rows: &[Row], origin: &Origin) -> Result<String> {
+    let bars = bars(rows, origin.unit.as_deref().unwrap_or_default());
     let longest = bars.iter().map(|bar| bar.milliseconds).fold(0.0, f64::max);
-    if bars.is_empty() || longest <= 0.0 {
-        return Err("there are no steps of the group mlp among the rows".into());
-    }
-    let mut svg = String::new();
-    {
-        let height = TOP + BAR * bars.len() as i32 + 40;
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
-        root.fill(&WHITE)?;
+    ensure!(longest > 0.0, "there are no steps of the group mlp among the rows");
+    let height = TOP + BAR * bars.len() as i32 + 40;
+    charts::svg("the steps", (WIDTH, height as u32), |root| {
         let text = |size: i32| ("sans-serif", size).into_font().color(&BLACK);
         let right = Pos::new(HPos::Right, VPos::Center);
         let left = Pos::new(HPos::Left, VPos::Center);
@@ -85,10 +79,8 @@ pub fn draw(rows: &[Row], origin: &Origin) -> Result<String, Box<dyn Error>> {
             let number = format!("{:.0}", bar.milliseconds);
             root.draw(&Text::new(number, (end + 6, middle), text(13).pos(left)))?;
         }
-        let machine = format!("{}, {}", origin.cpu(), origin.date());
-        let place = (16, height - 24);
-        root.draw(&Text::new(machine, place, text(12)))?;
-        root.present()?;
-    }
-    Ok(svg)
+        let machine = format!("{}, {}", origin.cpu, origin.date);
+        root.draw(&Text::new(machine, (16, height - 24), text(12)))?;
+        Ok(())
+    })
 }

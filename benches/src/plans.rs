@@ -9,7 +9,8 @@ use burn_fp8_cublaslt::{
     Capability, ComputeCapability, DataType, DriverVersion, LibraryVersion, ScaledMatmul,
 };
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side};
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "plans";
@@ -48,7 +49,6 @@ pub fn run(options: &Options) -> Vec<Row> {
             assert!(black_box(map.get(black_box(key))).is_some(), "every product is in the map");
         }
     };
-    let subject = Side { name: "1000 plans, looked up", bytes: None, run: &mut lookups };
-    let reference = Side { name: "std HashMap", bytes: None, run: &mut reference };
-    vec![compare((GROUP, 1, None), subject, reference, options.repetitions)]
+    let subject = Side::new("1000 plans, looked up", &mut lookups);
+    vec![options.compare((GROUP, 1, None), subject, Side::new("std HashMap", &mut reference))]
 }

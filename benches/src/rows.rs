@@ -30,11 +30,78 @@ pub struct Row {
     pub target: Option<f64>,
 }
 
+/// One side of a comparison, and how long its runs took.
+pub struct Measured<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// Bytes that one run reads and writes, as the algorithm needs them: without cache lines fetched only to be overwritten.
+    /// `None` on both sides where runs are the measure.
+    pub bytes: Option<usize>,
+    /// Floating-point operations of one run, where they are to be told.
+    pub flops: Option<f64>,
+    /// The time of each run.
+    pub seconds: Vec<f64>,
+}
+
+impl Measured<'_> {
+    fn median(&self) -> f64 {
+        median(&mut self.seconds.clone())
+    }
+
+    /// Bytes a second, or runs a second, of each run.
+    fn speeds(&self) -> impl Iterator<Item = f64> {
+        let work = self.bytes.map_or(1.0, |bytes| bytes as f64);
+        self.seconds.iter().map(move |seconds| work / seconds)
+    }
+}
+
 impl Row {
+    /// What was measured in turns with its reference.
+    pub fn new(
+        (group, threads, target): (&str, usize, Option<f64>),
+        subject: &Measured,
+        reference: &Measured,
+    ) -> Self {
+        let seconds = subject.median();
+        let ratios = subject.speeds().zip(reference.speeds()).map(|(ours, theirs)| ours / theirs);
+        Self {
+            group: group.to_owned(),
+            name: subject.name.to_owned(),
+            threads,
+            milliseconds: seconds * 1e3,
+            gigabytes_per_second: subject.bytes.map(|bytes| bytes as f64 / seconds / 1e9),
+            teraflops_per_second: subject.flops.map(|flops| flops / seconds / 1e12),
+            reference: reference.name.to_owned(),
+            reference_milliseconds: reference.median() * 1e3,
+            ratio: median(&mut ratios.collect::<Vec<_>>()),
+            target,
+        }
+    }
+
+    /// The same measurement beside something else, which took so long.
+    pub fn beside(&self, reference: &str, milliseconds: f64, target: Option<f64>) -> Self {
+        Self {
+            reference: reference.to_owned(),
+            reference_milliseconds: milliseconds,
+            ratio: milliseconds / self.milliseconds,
+            target,
+            ..self.clone()
+        }
+    }
+
     /// Whether there is a target and the ratio is below it.
-    pub fn misses_target(&self) -> bool {
+    fn misses_target(&self) -> bool {
         self.target.is_some_and(|target| self.ratio < target)
     }
+}
+
+/// Whether no row is below its target; says on stderr how many are.
+pub fn reach_their_targets(rows: &[Row]) -> bool {
+    let missed = rows.iter().filter(|row| row.misses_target()).count();
+    if missed > 0 {
+        eprintln!("{missed} of {} rows are below their target", rows.len());
+    }
+    missed == 0
 }
 
 /// The median of at least one number; may change their order.

@@ -10,7 +10,8 @@ use burn_fp8::nn::{ActivationScale, FrozenLinear};
 use burn_fp8::{Fp8Format, Fp8Tensor};
 use burn_fp8_core::slice::parallel;
 
-use crate::harness::{Options, Row, Side, compare};
+use crate::harness::{Options, Side};
+use crate::rows::Row;
 
 /// The name of the group.
 pub const GROUP: &str = "serving";
@@ -56,7 +57,7 @@ impl Layers {
         Self { shape, frozen, high, memory: vec![1.0; count * k * n] }
     }
 
-    fn measure(&self, threads: usize, repetitions: usize) -> Vec<Row> {
+    fn measure(&self, threads: usize, options: &Options) -> Vec<Row> {
         let [k, n] = self.shape;
         let mut rows = Vec::new();
         for batch in BATCHES {
@@ -81,19 +82,17 @@ impl Layers {
                     }
                 };
                 let name = format!("{name}, {kind}");
-                let subject = Side { name: &name, bytes: None, run: &mut run };
-                let reference = Side { name: &high_name, bytes: None, run: &mut high };
-                rows.push(compare((GROUP, threads, None), subject, reference, repetitions));
+                let subject = Side::new(&name, &mut run);
+                let reference = Side::new(&high_name, &mut high);
+                rows.push(options.compare((GROUP, threads, None), subject, reference));
                 if batch == 1 && activation == scale {
-                    let bytes = layers * k * n;
-                    let subject = Side { name: &name, bytes: Some(bytes), run: &mut run };
-                    rows.push(self.against_memory(threads, subject, bytes, repetitions));
+                    let subject = Side::new(&name, &mut run);
+                    rows.push(self.against_memory(threads, subject, layers * k * n, options));
                 }
             }
             if batch == 1 {
-                let bytes = 4 * layers * k * n;
-                let subject = Side { name: &high_name, bytes: Some(bytes), run: &mut high };
-                rows.push(self.against_memory(threads, subject, bytes, repetitions));
+                let subject = Side::new(&high_name, &mut high);
+                rows.push(self.against_memory(threads, subject, 4 * layers * k * n, options));
             }
         }
         rows
@@ -115,26 +114,21 @@ impl Layers {
         threads: usize,
         subject: Side<'_>,
         bytes: usize,
-        repetitions: usize,
+        options: &Options,
     ) -> Row {
         let mut read = || {
             black_box(parallel::amax(&self.memory[..bytes / 4]));
         };
-        let reference = Side { name: "reading the weights", bytes: Some(bytes), run: &mut read };
-        compare((GROUP, threads, None), subject, reference, repetitions)
+        let reference = Side::new("reading the weights", &mut read).with_bytes(bytes);
+        options.compare((GROUP, threads, None), subject.with_bytes(bytes), reference)
     }
 }
 
 /// Measures every shape and batch at each thread count.
 pub fn run(options: &Options) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (shape, count) in MODELS {
+    let of_model = |(shape, count)| {
         let layers = Layers::new(shape, count);
-        for threads in &options.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(*threads).build();
-            let pool = pool.expect("a pool of a few threads");
-            rows.extend(pool.install(|| layers.measure(*threads, options.repetitions)));
-        }
-    }
-    rows
+        options.on_pools(|threads| layers.measure(threads, options))
+    };
+    MODELS.into_iter().flat_map(of_model).collect()
 }

@@ -7,8 +7,9 @@ use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow};
 use half::{bf16, f16};
 
-use crate::harness::{Options, Row, Side, compare, median, seconds};
+use crate::harness::{Options, Side, pool, seconds};
 use crate::reference;
+use crate::rows::{Row, median};
 
 /// The name of this group.
 pub const GROUP: &str = "slices";
@@ -162,10 +163,9 @@ pub fn run(options: &Options) -> Vec<Row> {
         for ((subject, reference, target), in_bytes) in
             BENCHMARKS.map(|benchmark| (benchmark, true)).into_iter().chain(elements)
         {
-            let side = |function: Function, run| Side {
-                name: function.name,
-                bytes: in_bytes.then_some(function.bytes * options.elements),
-                run,
+            let side = |function: Function, run| match Side::new(function.name, run) {
+                side if in_bytes => side.with_bytes(function.bytes * options.elements),
+                side => side,
             };
             let on_pool = |function: Function| {
                 let (buffers, pool) = (&buffers, &pool);
@@ -176,11 +176,11 @@ pub fn run(options: &Options) -> Vec<Row> {
                 }
             };
             let group = if in_bytes { GROUP } else { ELEMENTS_GROUP };
-            rows.push(compare(
+            let (mut subject_run, mut reference_run) = (on_pool(subject), on_pool(reference));
+            rows.push(options.compare(
                 (group, threads, target),
-                side(subject, &mut on_pool(subject)),
-                side(reference, &mut on_pool(reference)),
-                options.repetitions,
+                side(subject, &mut subject_run),
+                side(reference, &mut reference_run),
             ));
         }
     }
@@ -195,8 +195,4 @@ pub fn quantize_dequantize_seconds(options: &Options, threads: usize) -> (f64, u
     once();
     let mut times: Vec<f64> = (0..options.repetitions).map(|_| seconds(&mut once)).collect();
     (median(&mut times), QUANTIZE_DEQUANTIZE.bytes * options.elements)
-}
-
-fn pool(threads: usize) -> rayon::ThreadPool {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started")
 }

@@ -6,15 +6,13 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive};
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8::engine::{Fp8Engine, GemmOperand, GemmOptions};
 use burn_fp8::{Execution, Fp8Config, Fp8Format, Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
+use examples_common::write_json;
 use serde::Serialize;
 
-use crate::gemm::operand;
-use crate::json::write_json;
 use crate::options::Unfused;
 
 /// M, K, N, multiples of 16: torch takes no others.
@@ -113,116 +111,81 @@ pub fn write(folder: &Path, quick: bool) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let shapes = if quick { &SHAPES[..QUICK] } else { &SHAPES[..] };
     let mut cases = vec![];
-    for (seed, &shape) in (0u64..).zip(shapes) {
-        for (data, name) in Data::ALL {
-            let [m, k, n] = shape;
-            let [lhs, rhs] = [data.matrix(2 * seed, [m, k]), data.matrix(2 * seed + 1, [n, k])];
-            for formats in FORMATS {
-                let case = case(folder, shape, name, formats, [lhs.clone(), rhs.clone()])?;
-                println!("{}", case.name);
-                cases.push(case);
-            }
-        }
-    }
-    for (seed, shape) in (100u64..).zip(BIASED) {
+    type Matrices = [Tensor<Unfused, 2>; 2];
+    let mut add = |shape, data: &str, matrices: &Matrices, bias: Option<&Tensor<Unfused, 1>>| {
         for formats in FORMATS {
-            let case = biased(folder, shape, formats, seed)?;
+            let case = case(folder, shape, data, formats, matrices, bias)?;
             println!("{}", case.name);
             cases.push(case);
         }
+        anyhow::Ok(())
+    };
+    for (seed, &shape @ [m, k, n]) in (0u64..).zip(shapes) {
+        for (data, name) in Data::ALL {
+            let matrices = [data.matrix(2 * seed, [m, k]), data.matrix(2 * seed + 1, [n, k])];
+            add(shape, name, &matrices, None)?;
+        }
+    }
+    for (seed, shape @ [m, k, n]) in (100u64..).zip(BIASED) {
+        let data = Data::Normal;
+        let matrices = [data.matrix(3 * seed, [m, k]), data.matrix(3 * seed + 1, [n, k])];
+        // As large as the product's elements, so that it counts.
+        let bias = data.matrix(3 * seed + 2, [1, n]) * (k as f32).sqrt();
+        add(shape, "bias", &matrices, Some(&bias.squeeze_dim::<1>(0).cast(FloatDType::BF16)))?;
     }
     write_json(&folder.join("index.json"), &Index { cases })
 }
 
+/// The products of both matrices; those with a bias in bf16 alone, since torch has no other output with one.
 fn case(
     folder: &Path,
     [m, k, n]: [usize; 3],
     data: &str,
     formats: [Fp8Format; 2],
-    matrices: [Tensor<Unfused, 2>; 2],
+    [lhs, rhs]: &[Tensor<Unfused, 2>; 2],
+    bias: Option<&Tensor<Unfused, 1>>,
 ) -> Result<Case> {
     let names = formats.map(name);
     let prefix = format!("{m}x{k}x{n}-{data}-{}", names.join("-"));
-    let mut operands = matrices.into_iter().zip(formats).map(|(x, format)| operand(x, format));
-    let [lhs, rhs] = [(); 2].map(|()| operands.next().expect("two of each"));
+    let lhs = Fp8Tensor::quantize(lhs.clone(), formats[0]);
+    let rhs = Fp8Tensor::quantize(rhs.clone(), formats[1]);
+    let native = Fp8Config::default().with_execution(Execution::Native);
     let mut outputs = vec![];
-    for (dtype, dtype_name) in [(DType::F32, "f32"), (DType::BF16, "bf16")] {
-        for fast_accumulation in [true, false] {
-            let options = GemmOptions::new(k, dtype, fast_accumulation);
-            let output = Unfused::fp8_gemm(lhs.clone(), rhs.clone(), options);
-            let output = Tensor::<Unfused, 2>::from_primitive(TensorPrimitive::Float(output));
-            anyhow::ensure!(output.dims() == [m, n] && output.dtype() == dtype, "{prefix}");
-            let accumulation = if fast_accumulation { "fast" } else { "precise" };
+    let dtypes = [(FloatDType::F32, "f32"), (FloatDType::BF16, "bf16")];
+    for (dtype, dtype_name) in dtypes.into_iter().skip(usize::from(bias.is_some())) {
+        for (fast_accumulation, accumulation) in [(true, "fast"), (false, "precise")] {
+            let mut options = ScaledMatmulOptions::float(dtype);
+            if fast_accumulation {
+                options = options.with_fast_accumulation();
+            }
+            if let Some(bias) = bias {
+                options = options.with_bias(bias.clone());
+            }
+            let product = || scaled_matmul(&lhs, &rhs.transpose(), &options);
+            let output = native.scope(product)?.into_float();
+            ensure!(output.dims() == [m, n] && output.dtype() == dtype.into(), "{prefix}");
             let file = format!("{prefix}-{dtype_name}-{accumulation}.bin");
             save(folder, &file, output.into_data())?;
             outputs.push(Output { file, dtype: dtype_name, fast_accumulation });
         }
     }
-    let codes = |operand: GemmOperand<Unfused>, side: &str, shape: [usize; 2], format| {
-        let words = Tensor::<Unfused, 2, Int>::from_primitive(operand.words);
-        anyhow::ensure!(words.dims() == [shape[0], shape[1] / 4], "{prefix}: no padding");
-        let file = format!("{prefix}-{side}.bin");
-        save(folder, &file, words.into_data())?;
-        Ok(Codes { file, format, scale: operand.scale.read() })
-    };
-    Ok(Case {
-        lhs: codes(lhs, "lhs", [m, k], names[0])?,
-        rhs: codes(rhs, "rhs", [n, k], names[1])?,
-        name: prefix.clone(),
-        m,
-        k,
-        n,
-        bias: None,
-        outputs,
-    })
-}
-
-/// `scaled_matmul` with a bias, in bf16: with one torch has no other output.
-fn biased(
-    folder: &Path,
-    [m, k, n]: [usize; 3],
-    formats: [Fp8Format; 2],
-    seed: u64,
-) -> Result<Case> {
-    let names = formats.map(name);
-    let prefix = format!("{m}x{k}x{n}-bias-{}", names.join("-"));
-    let quantized =
-        |seed, shape, format| Fp8Tensor::quantize(Data::Normal.matrix(seed, shape), format);
-    let lhs = quantized(3 * seed, [m, k], formats[0]);
-    let rhs = quantized(3 * seed + 1, [n, k], formats[1]);
-    // As large as the product's elements, so that it counts.
-    let bias = Data::Normal.matrix(3 * seed + 2, [1, n]) * (k as f32).sqrt();
-    let bias: Tensor<Unfused, 1> = bias.squeeze_dim::<1>(0).cast(FloatDType::BF16);
-    let native = Fp8Config::default().with_execution(Execution::Native);
-    let mut outputs = vec![];
-    for fast_accumulation in [true, false] {
-        let options = ScaledMatmulOptions::float(FloatDType::BF16).with_bias(bias.clone());
-        let (options, accumulation) = match fast_accumulation {
-            true => (options.with_fast_accumulation(), "fast"),
-            false => (options, "precise"),
-        };
-        let output = native.scope(|| scaled_matmul(&lhs, &rhs.transpose(), &options))?.into_float();
-        anyhow::ensure!(output.dims() == [m, n] && output.dtype() == DType::BF16, "{prefix}");
-        let file = format!("{prefix}-bf16-{accumulation}.bin");
-        save(folder, &file, output.into_data())?;
-        outputs.push(Output { file, dtype: "bf16", fast_accumulation });
-    }
     let codes = |operand: &Fp8Tensor<Unfused, 2>, side: &str, format| {
         let file = format!("{prefix}-{side}.bin");
-        let bytes = operand.to_bytes();
-        save(folder, &file, TensorData::new(bytes, operand.dims()))?;
+        save(folder, &file, TensorData::new(operand.to_bytes(), operand.dims()))?;
         anyhow::Ok(Codes { file, format, scale: operand.read_scale() })
     };
-    let bias_file = format!("{prefix}-bias.bin");
-    save(folder, &bias_file, bias.into_data())?;
+    let bias = bias.map(|bias| {
+        let file = format!("{prefix}-bias.bin");
+        save(folder, &file, bias.to_data()).map(|()| file)
+    });
     Ok(Case {
         lhs: codes(&lhs, "lhs", names[0])?,
         rhs: codes(&rhs, "rhs", names[1])?,
-        name: prefix.clone(),
+        bias: bias.transpose()?,
+        name: prefix,
         m,
         k,
         n,
-        bias: Some(bias_file),
         outputs,
     })
 }

@@ -5,19 +5,19 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use burn::backend::Autodiff;
 use burn::tensor::{Tensor, TensorPrimitive};
 use burn_fp8::{Execution, Fp8Backend, Fp8Config};
+use examples_common::charts;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::Serialize;
 
 use crate::device::{Side, compare, random};
 use crate::linear::Layer;
-use crate::options::{Fused, Options};
+use crate::options::{Fused, Options, Sink};
 use crate::rows::Row;
-use crate::sink::Sink;
 
 pub const GROUP: &str = "gpu-break-even";
 
@@ -75,10 +75,8 @@ pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
         ("training", "Forward and backward", |shape| shape.training_ratio),
     ] {
         let path = options.out.join(format!("break_even_{name}.svg"));
-        let mut svg = String::new();
         let title = format!("{title}: speed of FP8 over bf16, current scaling");
-        draw(&mut svg, &title, sizes, &table, ratio)
-            .map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))?;
+        let svg = draw(&title, sizes, &table, ratio)?;
         fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
@@ -165,8 +163,8 @@ fn pair(
     fp8: &mut dyn FnMut(usize) -> Result<()>,
     bf16: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<Row> {
-    let subject = Side { name: &name, bytes: None, flops: Some(flops), call: fp8 };
-    let reference = Side { name: "the same in bf16", bytes: None, flops: None, call: bf16 };
+    let subject = Side::new(&name, fp8).with_flops(flops);
+    let reference = Side::new("the same in bf16", bf16);
     compare::<Fused>(&options.gpu, (GROUP, None), subject, reference, SAMPLES)
 }
 
@@ -181,52 +179,41 @@ fn write_csv(path: &Path, table: &[Shape]) -> Result<()> {
 
 const CELL: i32 = 62;
 const MARGIN: i32 = 70;
-const INK: RGBColor = RGBColor(40, 40, 40);
 
 /// A panel for each N, with M down and K across; what was not measured stays empty.
-fn draw(
-    svg: &mut String,
-    title: &str,
-    sizes: &[usize],
-    table: &[Shape],
-    ratio: Ratio,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(title: &str, sizes: &[usize], table: &[Shape], ratio: Ratio) -> Result<String> {
     let count = sizes.len() as i32;
     let panel = MARGIN + count * CELL;
     let size = ((count * panel + MARGIN / 2) as u32, (panel + MARGIN) as u32);
-    let area = SVGBackend::with_string(svg, size).into_drawing_area();
-    area.fill(&WHITE)?;
-    let text = |points: i32| {
+    charts::svg("the break-even table", size, |area| {
         let centred = Pos::new(HPos::Center, VPos::Center);
-        ("sans-serif", points).into_font().color(&INK).pos(centred)
-    };
-    area.draw_text(title, &text(18), (size.0 as i32 / 2, 18))?;
-    for (column, &n) in sizes.iter().enumerate() {
-        let left = MARGIN + column as i32 * panel;
-        let top = MARGIN;
-        let middle = count * CELL / 2;
-        area.draw_text(&format!("N = {n}, K across"), &text(13), (left + middle, top - 26))?;
-        for (i, &k) in sizes.iter().enumerate() {
-            let x = left + i as i32 * CELL + CELL / 2;
-            area.draw_text(&k.to_string(), &text(11), (x, top - 9))?;
-        }
-        for (j, &m) in sizes.iter().enumerate() {
-            let y = top + j as i32 * CELL + CELL / 2;
-            let label = if column == 0 { format!("M = {m}") } else { m.to_string() };
-            area.draw_text(&label, &text(11), (left - 32, y))?;
+        let text = |points| charts::text(points).pos(centred);
+        area.draw_text(title, &text(18), (size.0 as i32 / 2, 18))?;
+        for (column, &n) in sizes.iter().enumerate() {
+            let (left, top) = (MARGIN + column as i32 * panel, MARGIN);
+            let middle = count * CELL / 2;
+            area.draw_text(&format!("N = {n}, K across"), &text(13), (left + middle, top - 26))?;
             for (i, &k) in sizes.iter().enumerate() {
-                let corner = (left + i as i32 * CELL, top + j as i32 * CELL);
-                let shape = table.iter().find(|s| [s.m, s.k, s.n] == [m, k, n]);
-                let Some(ratio) = shape.and_then(ratio) else { continue };
-                let opposite = (corner.0 + CELL - 2, corner.1 + CELL - 2);
-                area.draw(&Rectangle::new([corner, opposite], colour(ratio).filled()))?;
-                let centre = (corner.0 + CELL / 2 - 1, corner.1 + CELL / 2 - 1);
-                area.draw_text(&format!("{ratio:.2}"), &text(14), centre)?;
+                let x = left + i as i32 * CELL + CELL / 2;
+                area.draw_text(&k.to_string(), &text(11), (x, top - 9))?;
+            }
+            for (j, &m) in sizes.iter().enumerate() {
+                let y = top + j as i32 * CELL + CELL / 2;
+                let label = if column == 0 { format!("M = {m}") } else { m.to_string() };
+                area.draw_text(&label, &text(11), (left - 32, y))?;
+                for (i, &k) in sizes.iter().enumerate() {
+                    let corner = (left + i as i32 * CELL, top + j as i32 * CELL);
+                    let shape = table.iter().find(|s| [s.m, s.k, s.n] == [m, k, n]);
+                    let Some(ratio) = shape.and_then(ratio) else { continue };
+                    let opposite = (corner.0 + CELL - 2, corner.1 + CELL - 2);
+                    area.draw(&Rectangle::new([corner, opposite], colour(ratio).filled()))?;
+                    let centre = (corner.0 + CELL / 2 - 1, corner.1 + CELL / 2 - 1);
+                    area.draw_text(&format!("{ratio:.2}"), &text(14), centre)?;
+                }
             }
         }
-    }
-    area.present()?;
-    Ok(())
+        Ok(())
+    })
 }
 
 /// From vermilion at half the speed over white at the same to blue at twice: told apart by colour-blind readers too.
@@ -269,8 +256,7 @@ mod tests {
     fn the_table_is_drawn_with_the_shapes_measured() {
         let cut_short = Shape { training_ratio: None, ..line([4096; 3], 1.25) };
         let table = [line([1024, 2048, 4096], 0.75), line([16384; 3], 1.5), cut_short];
-        let mut svg = String::new();
-        draw(&mut svg, "title", &SIZES, &table, |shape| shape.training_ratio).unwrap();
+        let svg = draw("title", &SIZES, &table, |shape| shape.training_ratio).unwrap();
         assert!(!svg.contains("1.25"));
         assert!(svg.contains("0.75") && svg.contains("1.50") && svg.contains("N = 16384"));
         let folder = tempfile::tempdir().unwrap();

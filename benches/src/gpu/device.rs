@@ -9,7 +9,7 @@ use burn::tensor::{Distribution, FloatDType, Tensor};
 use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use crate::rows::{Row, median};
+use crate::rows::{Measured, Row};
 
 /// A sample lasts at least so long, so that waiting for its end, some 10 µs, does not show.
 const SAMPLE_SECONDS: f64 = 0.02;
@@ -77,45 +77,60 @@ impl Copy {
 
 /// One side of a comparison.
 pub struct Side<'a> {
-    pub name: &'a str,
-    /// Bytes that a call reads and writes; `None` on both sides where calls are the measure.
-    pub bytes: Option<usize>,
-    /// Floating-point operations of a call.
-    pub flops: Option<f64>,
-    /// Enqueues a call with the inputs of this number.
-    pub call: &'a mut dyn FnMut(usize) -> Result<()>,
+    name: &'a str,
+    bytes: Option<usize>,
+    flops: Option<f64>,
+    call: &'a mut dyn FnMut(usize) -> Result<()>,
+}
+
+impl<'a> Side<'a> {
+    /// `call` enqueues a call with the inputs of this number.
+    pub fn new(name: &'a str, call: &'a mut dyn FnMut(usize) -> Result<()>) -> Self {
+        Self { name, bytes: None, flops: None, call }
+    }
+
+    /// The same, measured by the bytes that a call reads and writes.
+    pub fn with_bytes(self, bytes: usize) -> Self {
+        Self { bytes: Some(bytes), ..self }
+    }
+
+    /// The same, with the floating-point operations of a call.
+    pub fn with_flops(self, flops: f64) -> Self {
+        Self { flops: Some(flops), ..self }
+    }
 }
 
 /// Something to be measured often, each time over as many calls as fill a sample.
-struct Measured<'a> {
-    side: Side<'a>,
+struct Sampled<'a> {
+    call: &'a mut dyn FnMut(usize) -> Result<()>,
     calls: usize,
-    milliseconds: Vec<f64>,
+    measured: Measured<'a>,
 }
 
-impl<'a> Measured<'a> {
+impl<'a> Sampled<'a> {
     /// Warms up: compiles kernels, chooses algorithms, fills memory pools.
     fn new(side: Side<'a>, wait: &dyn Fn() -> Result<()>) -> Result<Self> {
-        let mut measured = Self { side, calls: 8, milliseconds: vec![] };
-        measured.sample(wait)?;
-        let milliseconds = measured.sample(wait)?;
-        let calls = (SAMPLE_SECONDS * 1e3 / milliseconds).ceil() as usize;
-        measured.calls = calls.clamp(4, MAX_CALLS);
-        measured.milliseconds.clear();
-        Ok(measured)
+        let Side { name, bytes, flops, call } = side;
+        let measured = Measured { name, bytes, flops, seconds: vec![] };
+        let mut sampled = Self { call, calls: 8, measured };
+        sampled.sample(wait)?;
+        let seconds = sampled.sample(wait)?;
+        sampled.calls = ((SAMPLE_SECONDS / seconds).ceil() as usize).clamp(4, MAX_CALLS);
+        sampled.measured.seconds.clear();
+        Ok(sampled)
     }
 
-    /// Milliseconds a call.
+    /// Seconds a call.
     fn sample(&mut self, wait: &dyn Fn() -> Result<()>) -> Result<f64> {
         wait()?;
         let start = Instant::now();
         for index in 0..self.calls {
-            (self.side.call)(index)?;
+            (self.call)(index)?;
         }
         wait()?;
-        let milliseconds = start.elapsed().as_secs_f64() * 1e3 / self.calls as f64;
-        self.milliseconds.push(milliseconds);
-        Ok(milliseconds)
+        let seconds = start.elapsed().as_secs_f64() / self.calls as f64;
+        self.measured.seconds.push(seconds);
+        Ok(seconds)
     }
 }
 
@@ -134,61 +149,24 @@ pub fn compare<B: Backend>(
 /// The same for several subjects with one reference.
 pub fn compare_all<B: Backend>(
     gpu: &Gpu,
-    group: (&str, Option<f64>),
+    (group, target): (&str, Option<f64>),
     subjects: Vec<Side<'_>>,
     reference: Side<'_>,
     samples: usize,
 ) -> Result<Vec<Row>> {
     let wait = || gpu.wait::<B>();
-    let warm = |side| Measured::new(side, &wait);
+    let warm = |side| Sampled::new(side, &wait);
     let mut subjects = subjects.into_iter().map(warm).collect::<Result<Vec<_>>>()?;
-    let mut reference = Measured::new(reference, &wait)?;
+    let mut reference = Sampled::new(reference, &wait)?;
     for _ in 0..samples {
         for subject in &mut subjects {
             subject.sample(&wait)?;
         }
         reference.sample(&wait)?;
     }
-    Ok(subjects.iter().map(|subject| row(group, subject, &reference)).collect())
-}
-
-fn row(
-    (group, target): (&str, Option<f64>),
-    subject: &Measured<'_>,
-    reference: &Measured<'_>,
-) -> Row {
-    let work = |side: &Side<'_>| side.bytes.map_or(1.0, |bytes| bytes as f64);
-    let speed = |side: &Measured<'_>, time: f64| work(&side.side) / time;
-    let mut ratios: Vec<_> = subject
-        .milliseconds
-        .iter()
-        .zip(&reference.milliseconds)
-        .map(|(time, reference_time)| speed(subject, *time) / speed(reference, *reference_time))
-        .collect();
-    let milliseconds = median(&mut subject.milliseconds.clone());
-    Row {
-        group: group.to_owned(),
-        name: subject.side.name.to_owned(),
-        threads: 1,
-        milliseconds,
-        gigabytes_per_second: subject.side.bytes.map(|bytes| bytes as f64 / milliseconds / 1e6),
-        teraflops_per_second: subject.side.flops.map(|flops| flops / milliseconds / 1e9),
-        reference: reference.side.name.to_owned(),
-        reference_milliseconds: median(&mut reference.milliseconds.clone()),
-        ratio: median(&mut ratios),
-        target,
-    }
-}
-
-/// The same measurement, beside one that another program made on this device.
-pub fn beside(row: &Row, reference: &str, milliseconds: f64, target: Option<f64>) -> Row {
-    Row {
-        reference: reference.to_owned(),
-        reference_milliseconds: milliseconds,
-        ratio: milliseconds / row.milliseconds,
-        target,
-        ..row.clone()
-    }
+    let row =
+        |subject: &Sampled| Row::new((group, 1, target), &subject.measured, &reference.measured);
+    Ok(subjects.iter().map(row).collect())
 }
 
 /// Normally distributed numbers in bf16.

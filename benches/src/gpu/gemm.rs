@@ -9,10 +9,9 @@ use burn_fp8::burn_fp8_core::Layouts;
 use burn_fp8::engine::{Fp8Engine, GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
 use burn_fp8::{Fp8Format, Recipe};
 
-use crate::device::{Side, beside, compare_all, random};
-use crate::options::{Options, Unfused};
+use crate::device::{Side, compare_all, random};
+use crate::options::{Options, Sink, Unfused};
 use crate::rows::Row;
-use crate::sink::Sink;
 
 pub const GROUP: &str = "gpu-gemm";
 
@@ -37,7 +36,7 @@ const KINDS: [(Fp8Format, bool, &str, &str); 3] = [
 ];
 
 /// The codes of a random matrix `[rows, k]`, and the matrix.
-pub fn operand<B: Fp8Engine>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
+fn operand<B: Fp8Engine>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
     let [rows, _] = matrix.dims();
     let TensorPrimitive::Float(tensor) = matrix.into_primitive() else {
         unreachable!("made of floats")
@@ -86,11 +85,9 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
             (format!("{m}×{k}×{n} {name}"), call)
         })
         .collect();
-    let subjects = products
-        .iter_mut()
-        .map(|(name, call)| Side { name, bytes: None, flops: Some(flops), call })
-        .collect();
-    let reference = Side { name: "Burn's bf16 product", bytes: None, flops: None, call: &mut bf16 };
+    let subjects =
+        products.iter_mut().map(|(name, call)| Side::new(name, call).with_flops(flops)).collect();
+    let reference = Side::new("Burn's bf16 product", &mut bf16);
     let measured =
         compare_all::<B>(&options.gpu, (GROUP, None), subjects, reference, options.samples())?;
     let mut rows = vec![];
@@ -100,7 +97,7 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
         {
             let target = (m == k && k == n).then_some(TARGET);
             let reference = torch.name(&format!("_scaled_mm, {torch_name}"));
-            rows.push(beside(&row, &reference, milliseconds, target));
+            rows.push(row.beside(&reference, milliseconds, target));
         }
         rows.push(row);
     }

@@ -8,9 +8,8 @@ use burn::tensor::backend::Backend;
 use burn_fp8::{Execution, Fp8Backend, Fp8Config, Fp8Matmul};
 
 use crate::device::random;
-use crate::options::{Fused, Options, Unfused};
+use crate::options::{Fused, Options, Sink, Unfused};
 use crate::rows::{Row, median};
-use crate::sink::Sink;
 
 pub const GROUP: &str = "gpu-host";
 

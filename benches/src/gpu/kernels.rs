@@ -10,9 +10,8 @@ use burn_fp8::burn_fp8_core::{Layouts, Overflow};
 use burn_fp8::engine::{Fp8Engine, QuantizeMatrix, Scalar, ScaleRule};
 
 use crate::device::{Copy, Side, compare, random};
-use crate::options::{Options, Unfused};
+use crate::options::{Options, Sink, Unfused};
 use crate::rows::Row;
-use crate::sink::Sink;
 
 pub const GROUP: &str = "gpu-kernels";
 
@@ -64,14 +63,8 @@ pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
             let mut copy = |set: usize| copy.run(set);
             let bytes = (2 * reads + writes) * elements;
             let name = format!("{name} {SIZE}×{SIZE} bf16, {rule_name}");
-            let subject =
-                Side { name: &name, bytes: Some(bytes), flops: None, call: &mut quantize };
-            let reference = Side {
-                name: "copy of device memory",
-                bytes: Some(4 * elements),
-                flops: None,
-                call: &mut copy,
-            };
+            let subject = Side::new(&name, &mut quantize).with_bytes(bytes);
+            let reference = Side::new("copy of device memory", &mut copy).with_bytes(4 * elements);
             let target = (layouts != Layouts::Transposed).then_some(TARGET);
             let row =
                 compare::<B>(&options.gpu, (GROUP, target), subject, reference, options.samples())?;

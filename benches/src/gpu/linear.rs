@@ -15,10 +15,9 @@ use burn::tensor::{FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8::report::Implementation;
 use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
 
-use crate::device::{Side, beside, compare, random};
-use crate::options::{Fused, Options, Unfused};
+use crate::device::{Side, compare, random};
+use crate::options::{Fused, Options, Sink, Unfused};
 use crate::rows::Row;
-use crate::sink::Sink;
 
 pub const GROUP: &str = "gpu-linear";
 
@@ -143,15 +142,14 @@ where
         let name = format!("{m}×{k}×{n} forward and backward, {name} scaling{suffix}");
         // What a user gets is with Fusion.
         let target = (shape == SHAPES[0] && suffix.is_empty()).then_some(target);
-        let subject = Side { name: &name, bytes: None, flops: Some(flops), call: &mut fp8 };
-        let reference =
-            Side { name: "the same layer in bf16", bytes: None, flops: None, call: &mut bf16 };
+        let subject = Side::new(&name, &mut fp8).with_flops(flops);
+        let reference = Side::new("the same layer in bf16", &mut bf16);
         let mut row =
             compare::<I>(&options.gpu, (GROUP, target), subject, reference, options.samples())?;
         if let Some(torch) = &options.torch {
             for (what, target) in [("bf16", target), ("fp8_eager", None), ("fp8_compiled", None)] {
                 let Some(milliseconds) = torch.linear(shape, what) else { continue };
-                let beside_torch = beside(&row, &torch.name(what), milliseconds, target);
+                let beside_torch = row.beside(&torch.name(what), milliseconds, target);
                 if what == "bf16" {
                     // What is gained over Burn's own bf16 is to be no less.
                     row.target = row.target.map(|target| target.max(beside_torch.ratio));

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, Table};
+use examples_common::write_json;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::json::write_json;
 use crate::library;
 use crate::rows::{self, Row};
 

@@ -3,14 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::high::High;
 use crate::precision::{Precision, Setup};
 
 /// Between the precision and the part.
 const WITHOUT: &str = "-without-";
 
-/// What all runs of an arm compute with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What all runs of an arm compute with. In JSON it is its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Arm {
     /// The precision.
     pub precision: Precision,
@@ -53,6 +56,20 @@ impl FromStr for Arm {
         let arm = Self { precision: precision.parse()?, high: Some(part) };
         Setup::new(arm.precision, arm.high).map_err(|error| error.to_string())?;
         Ok(arm)
+    }
+}
+
+impl From<Arm> for String {
+    fn from(arm: Arm) -> Self {
+        arm.to_string()
+    }
+}
+
+impl TryFrom<String> for Arm {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
     }
 }
 

@@ -1,6 +1,7 @@
-//! Which of the Learner's checkpoints a run can go on from.
+//! The Learner's checkpoints: how they are written, whole or not at all, and which of them a run can go on from.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +10,17 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::lr_scheduler::LrScheduler;
 use burn::module::Module;
 use burn::optim::Optimizer;
-use burn::record::{Recorder, RecorderError};
-use burn::tensor::backend::AutodiffBackend;
+use burn::record::{
+    FileRecorder, FullPrecisionSettings, NamedMpkFileRecorder, Recorder, RecorderError,
+};
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
 use burn::train::metric::store::EventStoreClient;
 use burn_fp8::Fp8Matmul;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::model::{self, Gpt};
-use crate::recorder::WholeFileRecorder;
 
 /// The three files of a checkpoint, as the Learner names them.
 const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
@@ -41,6 +45,68 @@ impl Last {
 impl CheckpointingStrategy for Last {
     fn checkpointing(&mut self, epoch: usize, _: &EventStoreClient) -> Vec<CheckpointingAction> {
         self.actions(epoch).into()
+    }
+}
+
+type Inner = NamedMpkFileRecorder<FullPrecisionSettings>;
+
+/// Burn's named MessagePack, written beside its place and then renamed: a process that is killed leaves no half file under the name of
+/// a whole one.
+#[derive(Clone, Debug, Default)]
+pub struct WholeFileRecorder(Inner);
+
+/// The bytes of a checksum.
+const TRAILER: usize = 4;
+
+/// What is written behind the bytes of a file: their CRC-32, for a flipped bit of a weight is a weight as well.
+fn trailer(bytes: &[u8]) -> [u8; TRAILER] {
+    crc32fast::hash(bytes).to_le_bytes()
+}
+
+/// Where a file is while it is written.
+fn part(file: &Path) -> PathBuf {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    file.with_file_name(format!("part-{name}"))
+}
+
+impl<B: Backend> Recorder<B> for WholeFileRecorder {
+    type Settings = FullPrecisionSettings;
+    type RecordArgs = PathBuf;
+    type RecordOutput = ();
+    type LoadArgs = PathBuf;
+
+    fn save_item<I: Serialize>(&self, item: I, file: PathBuf) -> Result<(), RecorderError> {
+        let part = part(&file);
+        Recorder::<B>::save_item(&self.0, item, part.clone())?;
+        let extension = <Self as FileRecorder<B>>::file_extension();
+        let part = part.with_extension(extension);
+        fs::read(&part)
+            .and_then(|bytes| {
+                OpenOptions::new().append(true).open(&part)?.write_all(&trailer(&bytes))
+            })
+            .and_then(|()| fs::rename(&part, file.with_extension(extension)))
+            .map_err(|error| RecorderError::Unknown(format!("{}: {error}", part.display())))
+    }
+
+    fn load_item<I: DeserializeOwned>(&self, file: &mut PathBuf) -> Result<I, RecorderError> {
+        let extension = <Self as FileRecorder<B>>::file_extension();
+        let bytes = fs::read(file.with_extension(extension))
+            .map_err(|error| RecorderError::Unknown(error.to_string()))?;
+        match bytes.split_last_chunk::<TRAILER>() {
+            Some((bytes, end)) if *end == trailer(bytes) => {}
+            _ => {
+                let reason = "its checksum is not that of its bytes";
+                return Err(RecorderError::DeserializeError(reason.into()));
+            }
+        }
+        // MessagePack tells where it ends: Burn does not read the checksum behind it.
+        Recorder::<B>::load_item(&self.0, file)
+    }
+}
+
+impl<B: Backend> FileRecorder<B> for WholeFileRecorder {
+    fn file_extension() -> &'static str {
+        <Inner as FileRecorder<B>>::file_extension()
     }
 }
 
@@ -226,7 +292,6 @@ mod tests {
     use std::time::Duration;
 
     use burn::backend::Flex;
-    use burn::tensor::backend::Backend;
     use burn::train::checkpoint::{AsyncCheckpointer, Checkpointer, CheckpointerError};
 
     use super::*;

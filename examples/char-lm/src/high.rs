@@ -4,11 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use burn_fp8::GemmRole;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{LayerKind, Layers};
 
-/// What stays in high precision although the rest runs in FP8: what a sensitivity run asks about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What stays in high precision although the rest runs in FP8: what a sensitivity run asks about. In JSON it is its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum High {
     /// All products of one role.
     Role(GemmRole),
@@ -54,6 +56,20 @@ impl FromStr for High {
                 (names(&mut Self::all(0).into_iter()), names(&mut Self::each_layer(1)));
             format!("no such role or layer; there are {parts}, block0, block1, …, {layers}, …")
         })
+    }
+}
+
+impl From<High> for String {
+    fn from(high: High) -> Self {
+        high.to_string()
+    }
+}
+
+impl TryFrom<String> for High {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
     }
 }
 

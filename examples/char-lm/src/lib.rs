@@ -4,8 +4,6 @@ mod args;
 mod arm;
 mod checkpoint;
 mod child;
-#[cfg(test)]
-mod committed;
 mod compare;
 mod curve;
 mod generate;
@@ -15,13 +13,9 @@ mod model;
 mod ngram;
 mod precision;
 mod probe;
-mod program;
-mod progress;
-mod recorder;
 mod run;
 mod sensitivity;
 mod size;
-mod steps;
 mod text;
 mod timing;
 mod train;
@@ -29,32 +23,26 @@ mod train;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use burn::backend::Autodiff;
 use burn_fp8::report::Observatory;
 use burn_fp8::{Fp8Backend, Fp8Matmul};
-use clap::ValueEnum;
-use examples_common::{BackendName, OnBackend, end, parse, print};
+use examples_common::{OnBackend, print};
 
 pub use precision::Precision;
 pub use size::Size;
-pub use steps::{characters_a_step, training_steps};
+pub use train::{characters_a_step, training_steps};
 
 use args::{Command, SamplingArgs};
 use generate::Sampling;
 use model::Gpt;
 use precision::Setup;
-use program::PROGRAM;
-use run::{Folder, Outcome, Settings};
+use run::{Folder, Outcome, PROGRAM, Settings};
 use text::{Text, Vocabulary};
 
 /// Does what the command line says; the exit code of the program.
 pub fn main() -> ExitCode {
-    let args = match parse::<args::Args>() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    end(match &args.command {
+    examples_common::main(|args: args::Args| match &args.command {
         Command::Train(args) => args.common.backend.run(PROGRAM, args),
         Command::Generate(args) => generate(args),
         Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| show(&text)),
@@ -84,10 +72,10 @@ fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     let text = Text::built_in()?;
     let size = args.common.size;
     let settings = Settings {
-        size: size.as_str().into(),
-        precision: args.precision.to_string(),
-        high: args.high.map(|high| high.to_string()),
-        backend: args.common.backend.as_str().into(),
+        size,
+        precision: args.precision,
+        high: args.high,
+        backend: args.common.backend,
         seed: args.seed,
         epochs: args.common.epochs(),
         patience: args.patience.map(|epochs| epochs as usize),
@@ -176,12 +164,8 @@ fn generate(args: &args::Generate) -> Result<ExitCode> {
     let folder = Folder::new(&args.run);
     let settings: Settings = run::read_json(&folder.settings())?
         .with_context(|| format!("{} holds no run (there is no run.json)", args.run.display()))?;
-    let named = |what: &str, name: &str| {
-        anyhow!("{}: unknown {what} {name:?}", folder.settings().display())
-    };
-    let backend = BackendName::from_str(&settings.backend, false)
-        .map_err(|_| named("backend", &settings.backend))?;
-    backend.run(PROGRAM, Generation { folder, settings, sampling: sampling(&args.sampling) })
+    let sampling = sampling(&args.sampling);
+    settings.backend.run(PROGRAM, Generation { folder, settings, sampling })
 }
 
 /// What a trained model is to write.
@@ -195,31 +179,23 @@ impl OnBackend for Generation {
     type Output = ExitCode;
 
     fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
-        generate_on::<I>(&self)
+        let Self { folder, settings: Settings { size, precision, high, vocabulary, .. }, sampling } =
+            self;
+        let place = || folder.settings().display().to_string();
+        let vocabulary = Vocabulary::of(&vocabulary).with_context(place)?;
+        let setup = Setup::new(precision, high).with_context(place)?;
+        if !folder.weights().exists() {
+            let path = folder.path().display();
+            bail!("the run in {path} has not ended: train --resume finishes it");
+        }
+        let shape = size.shape();
+        let model: Gpt<Fp8Backend<I>> = train::new_model(&shape, vocabulary.width(), 0, &setup)?;
+        let outcome = run::read_json::<Outcome>(&folder.outcome())?;
+        let crc32 = run::weights_crc32(&folder, outcome.as_ref());
+        let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
+        let text = generate::generate(&model, &setup, &vocabulary, shape.context, &sampling)?;
+        show(&(text + "\n"))
     }
-}
-
-fn generate_on<I: Fp8Matmul>(generation: &Generation) -> Result<ExitCode> {
-    let Generation { folder, settings, sampling } = generation;
-    let place = || folder.settings().display().to_string();
-    let size =
-        Size::from_str(&settings.size, false).map_err(|e| anyhow!("{}: size: {e}", place()))?;
-    let precision =
-        settings.precision.parse().map_err(|e| anyhow!("{}: precision: {e}", place()))?;
-    let high = settings.high.as_ref().map(|high| high.parse());
-    let high = high.transpose().map_err(|e: String| anyhow!("{}: high: {e}", place()))?;
-    let vocabulary = Vocabulary::of(&settings.vocabulary).with_context(place)?;
-    let setup = Setup::new(precision, high).with_context(place)?;
-    if !folder.weights().exists() {
-        bail!("the run in {} has not ended: train --resume finishes it", folder.path().display());
-    }
-    let shape = size.shape();
-    let model: Gpt<Fp8Backend<I>> = train::new_model(&shape, vocabulary.width(), 0, &setup)?;
-    let outcome = run::read_json::<Outcome>(&folder.outcome())?;
-    let crc32 = run::weights_crc32(folder, outcome.as_ref());
-    let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
-    let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
-    show(&(text + "\n"))
 }
 
 /// Prints, and has succeeded.

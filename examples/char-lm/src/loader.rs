@@ -1,5 +1,6 @@
 //! Batches of the text: drawn anew each epoch for training, always the same for validation.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,61 +56,53 @@ impl Stopwatch {
     }
 }
 
-/// The training batches: in each epoch sequences from random places of the text.
-///
-/// Both the places and the backend's random numbers, which dropout uses, are seeded from (seed, epoch) when an epoch begins: a resumed run
-/// sees what an uninterrupted one sees.
-pub struct TrainLoader<B: Backend> {
+/// The batches of a text: for training in each epoch sequences from random places, for validation the same ones each time, spread evenly.
+#[derive(Clone)]
+pub struct Loader<B: Backend> {
     text: Arc<[u8]>,
     shape: Shape,
-    seed: u64,
     /// The batches of an epoch that this loader gives.
-    batches: std::ops::Range<usize>,
-    epoch: Arc<AtomicUsize>,
-    stopwatch: Arc<Stopwatch>,
+    batches: Range<usize>,
+    /// None for validation.
+    training: Option<Training>,
     step: Arc<StepContext>,
     device: B::Device,
 }
 
-impl<B: Backend> TrainLoader<B> {
-    /// A loader whose first epoch is the one after `finished` epochs.
-    pub fn new(
+/// What training has to remember from epoch to epoch.
+#[derive(Clone)]
+struct Training {
+    seed: u64,
+    /// The epochs that have begun.
+    epochs: Arc<AtomicUsize>,
+    stopwatch: Arc<Stopwatch>,
+}
+
+impl<B: Backend> Loader<B> {
+    /// For training; its first epoch is the one after `finished` epochs.
+    ///
+    /// Both the places and the backend's random numbers, which dropout uses, are seeded from (seed, epoch) when an epoch begins: a resumed
+    /// run sees what an uninterrupted one sees.
+    pub fn train(
         text: Arc<[u8]>,
         shape: Shape,
-        seed: u64,
-        finished: usize,
+        (seed, finished): (u64, usize),
         step: Arc<StepContext>,
         device: B::Device,
     ) -> Self {
-        let (epoch, stopwatch) = (Arc::new(AtomicUsize::new(finished)), Arc::default());
-        Self { text, shape, seed, batches: 0..shape.steps, epoch, stopwatch, step, device }
+        let epochs = Arc::new(AtomicUsize::new(finished));
+        let training = Some(Training { seed, epochs, stopwatch: Arc::default() });
+        Self { text, shape, batches: 0..shape.steps, training, step, device }
     }
 
-    /// The epochs that have begun, those before a resume among them.
-    pub fn epochs(&self) -> Arc<AtomicUsize> {
-        self.epoch.clone()
+    /// For validation.
+    pub fn valid(text: Arc<[u8]>, shape: Shape, step: Arc<StepContext>, device: B::Device) -> Self {
+        Self { text, shape, batches: 0..shape.valid_batches, training: None, step, device }
     }
 
-    /// What measures the time of training.
-    pub fn stopwatch(&self) -> Arc<Stopwatch> {
-        self.stopwatch.clone()
-    }
-
-    fn with(
-        &self,
-        batches: std::ops::Range<usize>,
-        device: B::Device,
-    ) -> Arc<dyn DataLoader<B, Batch<B>>> {
-        Arc::new(Self {
-            text: self.text.clone(),
-            shape: self.shape,
-            seed: self.seed,
-            batches,
-            epoch: self.epoch.clone(),
-            stopwatch: self.stopwatch.clone(),
-            step: self.step.clone(),
-            device,
-        })
+    /// The epochs that have begun, those before a resume among them, and what measures the time of training; none for validation.
+    pub fn progress(&self) -> Option<(Arc<AtomicUsize>, Arc<Stopwatch>)> {
+        self.training.as_ref().map(|training| (training.epochs.clone(), training.stopwatch.clone()))
     }
 }
 
@@ -123,53 +116,6 @@ fn epoch_seed(seed: u64, epoch: usize) -> u64 {
         z ^ (z >> 31)
     };
     mix(mix(seed) ^ epoch as u64)
-}
-
-impl<B: Backend> DataLoader<B, Batch<B>> for TrainLoader<B> {
-    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch<B>> + 'a> {
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        let seed = epoch_seed(self.seed, epoch);
-        B::seed(&self.device, seed);
-        let mut random = StdRng::seed_from_u64(seed);
-        let places = self.text.len() - self.shape.context;
-        let starts = (0..self.shape.steps * self.shape.batch)
-            .map(|_| random.random_range(0..places))
-            .collect();
-        Box::new(Batches {
-            text: &self.text,
-            starts,
-            shape: self.shape,
-            next: self.batches.start,
-            end: self.batches.end,
-            first: self.batches.start,
-            step: &self.step,
-            timer: Some((Instant::now(), &self.stopwatch)),
-            device: self.device.clone(),
-        })
-    }
-
-    fn num_items(&self) -> usize {
-        self.batches.len() * self.shape.batch
-    }
-
-    fn to_device(&self, device: &B::Device) -> Arc<dyn DataLoader<B, Batch<B>>> {
-        self.with(self.batches.clone(), device.clone())
-    }
-
-    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
-        let batch =
-            |item: usize| (self.batches.start + item / self.shape.batch).min(self.batches.end);
-        self.with(batch(start)..batch(end), self.device.clone())
-    }
-}
-
-/// The validation batches: sequences evenly spread over the text, the same in every epoch and every run.
-pub struct ValidLoader<B: Backend> {
-    text: Arc<[u8]>,
-    shape: Shape,
-    batches: std::ops::Range<usize>,
-    step: Arc<StepContext>,
-    device: B::Device,
 }
 
 /// Where the sequences of a validation start: spread evenly over the text.
@@ -188,36 +134,21 @@ pub fn valid_pairs<'a>(text: &'a [u8], shape: &Shape) -> impl Iterator<Item = [u
         .map(|pair| [pair[0], pair[1]])
 }
 
-impl<B: Backend> ValidLoader<B> {
-    /// A loader of this text.
-    pub fn new(text: Arc<[u8]>, shape: Shape, step: Arc<StepContext>, device: B::Device) -> Self {
-        Self { text, shape, batches: 0..shape.valid_batches, step, device }
-    }
-
-    fn with(
-        &self,
-        batches: std::ops::Range<usize>,
-        device: B::Device,
-    ) -> Arc<dyn DataLoader<B, Batch<B>>> {
-        let (text, step) = (self.text.clone(), self.step.clone());
-        Arc::new(Self { text, shape: self.shape, batches, step, device })
-    }
-}
-
-impl<B: Backend> DataLoader<B, Batch<B>> for ValidLoader<B> {
+impl<B: Backend> DataLoader<B, Batch<B>> for Loader<B> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch<B>> + 'a> {
-        let starts = valid_starts(&self.text, &self.shape);
-        Box::new(Batches {
-            text: &self.text,
-            starts,
-            shape: self.shape,
-            next: self.batches.start,
-            end: self.batches.end,
-            first: self.batches.start,
-            step: &self.step,
-            timer: None,
-            device: self.device.clone(),
-        })
+        let starts = match &self.training {
+            Some(Training { seed, epochs, .. }) => {
+                let seed = epoch_seed(*seed, epochs.fetch_add(1, Ordering::Relaxed) + 1);
+                B::seed(&self.device, seed);
+                let mut random = StdRng::seed_from_u64(seed);
+                let places = self.text.len() - self.shape.context;
+                let sequences = 0..self.shape.steps * self.shape.batch;
+                sequences.map(|_| random.random_range(0..places)).collect()
+            }
+            None => valid_starts(&self.text, &self.shape),
+        };
+        let timer = self.training.as_ref().map(|training| (Instant::now(), &*training.stopwatch));
+        Box::new(Batches { loader: self, starts, next: self.batches.start, timer })
     }
 
     fn num_items(&self) -> usize {
@@ -225,51 +156,47 @@ impl<B: Backend> DataLoader<B, Batch<B>> for ValidLoader<B> {
     }
 
     fn to_device(&self, device: &B::Device) -> Arc<dyn DataLoader<B, Batch<B>>> {
-        self.with(self.batches.clone(), device.clone())
+        Arc::new(Self { device: device.clone(), ..self.clone() })
     }
 
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B, Batch<B>>> {
         let batch =
             |item: usize| (self.batches.start + item / self.shape.batch).min(self.batches.end);
-        self.with(batch(start)..batch(end), self.device.clone())
+        Arc::new(Self { batches: batch(start)..batch(end), ..self.clone() })
     }
 }
 
 /// The batches of one epoch.
 struct Batches<'a, B: Backend> {
-    text: &'a [u8],
+    loader: &'a Loader<B>,
     starts: Vec<usize>,
-    shape: Shape,
-    first: usize,
     next: usize,
-    end: usize,
-    step: &'a Arc<StepContext>,
     timer: Option<(Instant, &'a Stopwatch)>,
-    device: B::Device,
 }
 
 impl<B: Backend> Iterator for Batches<'_, B> {
     type Item = Batch<B>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.next >= self.end {
+        let Loader { text, shape, batches, step, device, .. } = self.loader;
+        if self.next >= batches.end {
             // The last step is over: wait for what the device still has to do of it.
             if let Some((start, stopwatch)) = self.timer.take() {
-                B::sync(&self.device).expect("the device runs what it was given");
+                B::sync(device).expect("the device runs what it was given");
                 stopwatch.add(start.elapsed());
             }
             return None;
         }
-        let starts = &self.starts[self.next * self.shape.batch..][..self.shape.batch];
+        let starts = &self.starts[self.next * shape.batch..][..shape.batch];
         self.next += 1;
-        Some(batch(self.text, starts, self.shape.context, self.step, &self.device))
+        Some(batch(text, starts, shape.context, step, device))
     }
 }
 
 impl<B: Backend> DataLoaderIterator<Batch<B>> for Batches<'_, B> {
     fn progress(&self) -> Progress {
-        let batch = self.shape.batch;
-        Progress::new((self.next - self.first) * batch, (self.end - self.first) * batch)
+        let Loader { shape, batches, .. } = self.loader;
+        Progress::new((self.next - batches.start) * shape.batch, batches.len() * shape.batch)
     }
 }
 
@@ -292,9 +219,10 @@ mod tests {
             .collect()
     }
 
-    fn loader(seed: u64, finished: usize) -> TrainLoader<Flex> {
+    fn loader(seed: u64, finished: usize) -> Loader<Flex> {
         let text: Arc<[u8]> = (0..10_000u32).map(|n| (n * 7 % 251) as u8).collect();
-        TrainLoader::new(text, Size::Smoke.shape(), seed, finished, step(), Default::default())
+        let shape = Size::Smoke.shape();
+        Loader::train(text, shape, (seed, finished), step(), Default::default())
     }
 
     #[test]
@@ -311,32 +239,24 @@ mod tests {
     fn targets_are_the_characters_that_follow() {
         let text: Vec<u8> = (0..100).collect();
         let batch = batch::<Flex>(&text, &[3, 50], 4, &step(), &Default::default());
-        assert_eq!(
-            batch.inputs.into_data().iter::<i64>().collect::<Vec<_>>(),
-            [3, 4, 5, 6, 50, 51, 52, 53]
-        );
-        assert_eq!(
-            batch.targets.into_data().iter::<i64>().collect::<Vec<_>>(),
-            [4, 5, 6, 7, 51, 52, 53, 54]
-        );
+        let numbers =
+            |numbers: Tensor<Flex, 2, Int>| numbers.into_data().iter::<i64>().collect::<Vec<_>>();
+        assert_eq!(numbers(batch.inputs), [3, 4, 5, 6, 50, 51, 52, 53]);
+        assert_eq!(numbers(batch.targets), [4, 5, 6, 7, 51, 52, 53, 54]);
     }
 
     #[test]
     fn validation_reaches_both_ends_and_repeats() {
-        let text: Arc<[u8]> = vec![1; 5000].into();
-        let loader =
-            ValidLoader::<Flex>::new(text, Size::Smoke.shape(), step(), Default::default());
+        let text: Arc<[u8]> = (0..5000u32).map(|n| (n % 251) as u8).collect();
+        let shape = Size::Smoke.shape();
+        let pairs = valid_pairs(&text, &shape);
+        let firsts: Vec<i64> = pairs.map(|pair: [u8; 2]| pair[0].into()).collect();
+        let loader = Loader::<Flex>::valid(text.clone(), shape, step(), Default::default());
         assert_eq!(loader.iter().count(), 4);
-        let text: Vec<u8> = (0..5000u32).map(|n| (n % 251) as u8).collect();
-        let other = ValidLoader::<Flex>::new(
-            text.clone().into(),
-            Size::Smoke.shape(),
-            step(),
-            Default::default(),
-        );
-        let pairs: Vec<_> = valid_pairs(&text, &Size::Smoke.shape()).collect();
-        let firsts: Vec<i64> = pairs.iter().map(|pair| pair[0].into()).collect();
-        assert_eq!(characters(&other), firsts, "the pairs are of what the model is asked for");
+        assert_eq!(characters(&loader), firsts, "the pairs are of what the model is asked for");
         assert_eq!(characters(&loader), characters(&loader));
+        let starts = valid_starts(&text, &shape);
+        let last = starts[starts.len() - 1];
+        assert!(starts[0] == 0 && text.len() - last < 2 * text.len() / starts.len(), "{last}");
     }
 }

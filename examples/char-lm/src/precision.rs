@@ -13,12 +13,14 @@ use burn_fp8::{
     DelayedState, Filter, Formats, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe,
     Scaling,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::high::High;
 use crate::model::Gpt;
 
-/// What a run computes with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a run computes with. In JSON it is its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Precision {
     /// f32, no FP8.
     F32,
@@ -132,6 +134,20 @@ impl FromStr for Precision {
                 "parameters in {other:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c="
             )),
         }
+    }
+}
+
+impl From<Precision> for String {
+    fn from(precision: Precision) -> Self {
+        precision.to_string()
+    }
+}
+
+impl TryFrom<String> for Precision {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
     }
 }
 

@@ -5,11 +5,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use examples_common::Origin;
+use examples_common::{BackendName, Origin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::curve::Point;
+use crate::high::High;
+use crate::precision::Precision;
+use crate::size::Size;
+
+/// The name of the program, as cargo and command lines call it.
+pub const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
 const MAX_JSON_BYTES: u64 = 100 << 20;
 
@@ -63,14 +69,14 @@ impl Folder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The name of the size.
-    pub size: String,
-    /// The name of the precision.
-    pub precision: String,
+    /// The size.
+    pub size: Size,
+    /// What it computes with.
+    pub precision: Precision,
     /// What stays out of FP8 although the precision is FP8.
-    pub high: Option<String>,
-    /// The name of the backend.
-    pub backend: String,
+    pub high: Option<High>,
+    /// The backend.
+    pub backend: BackendName,
     /// The seed of weights, order and dropout.
     pub seed: u64,
     /// Epochs.
@@ -134,6 +140,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// For tests: that of a run with these validation losses, one an epoch.
+    #[cfg(test)]
+    pub fn made_up(bigram_loss: f64, valid_losses: &[f64]) -> Self {
+        let point = |(epoch, &valid_loss)| Point { epoch, train_loss: 9.0, valid_loss };
+        Self {
+            losses: (1..).zip(valid_losses).map(point).collect(),
+            bigram_loss,
+            unigram_loss: 9.0,
+            tokens_per_second: None,
+            seconds: 1.0,
+            peak_memory: None,
+            fp8_share: 0.0,
+            resumed: false,
+            weights_crc32: None,
+            origin: None,
+        }
+    }
+
     /// The validation loss after the last epoch.
     pub fn final_loss(&self) -> f64 {
         self.losses.last().map_or(f64::NAN, |point| point.valid_loss)
@@ -194,10 +218,10 @@ mod tests {
     #[test]
     fn settings_that_differ_are_named() {
         let settings = Settings {
-            size: "tiny".into(),
-            precision: "f32".into(),
+            size: Size::Tiny,
+            precision: Precision::F32,
             high: None,
-            backend: "flex".into(),
+            backend: BackendName::Flex,
             seed: 1,
             epochs: 2,
             patience: None,
@@ -207,7 +231,7 @@ mod tests {
         assert!(settings.check_same(&settings).is_ok());
         let error = settings.check_same(&Settings { seed: 2, ..settings.clone() }).unwrap_err();
         assert_eq!(error.to_string(), "it was begun with seed 1 instead of 2");
-        let error = settings.check_same(&Settings { size: "small".into(), ..settings.clone() });
+        let error = settings.check_same(&Settings { size: Size::Small, ..settings.clone() });
         assert!(error.unwrap_err().to_string().contains(r#"size "tiny" instead of "small""#));
     }
 }

@@ -1,9 +1,11 @@
 //! Named sizes: the shape of the model and how long it trains.
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 /// How large a model is and how long it trains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Size {
     /// Learns next to nothing: for tests
     Smoke,
@@ -15,6 +17,7 @@ pub enum Size {
     Small,
     /// The shape of GPT-2 small, with characters as its tokens: for a GPU
     #[value(name = "125m", alias = "124m")]
+    #[serde(rename = "125m")]
     M125,
 }
 

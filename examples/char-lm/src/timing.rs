@@ -2,50 +2,55 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::{Implementation, ProductReport};
 use burn_fp8::{Capability, Fp8Matmul, Report, trace};
-use comfy_table::{CellAlignment, Table, presets};
-use examples_common::{Origin, write, write_json};
+use comfy_table::presets;
+use examples_common::{Origin, table, write, write_json};
 use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
 
 use crate::args::Timing;
 use crate::model::{Block, future};
 use crate::precision::{Precision, Setup, for_compute};
-use crate::program::PROGRAM;
-use crate::run;
-use crate::size::Shape;
+use crate::run::{self, PROGRAM};
+use crate::size::Size;
 
 /// What is timed: a name for the table, what it computes with, and whether its layers are FP8 layers.
-const VARIANTS: [(&str, &str, Layers); 5] = [
-    ("f32", "p=f32,c=f32,o=f32,m=high", Layers::Linear),
-    ("mixed bf16", "p=f32,c=bf16,o=bf16,m=high", Layers::Linear),
-    ("mixed bf16 + FP8, current scaling", "p=f32,c=bf16,o=bf16,m=fp8", Layers::Linear),
-    ("mixed bf16 + FP8, delayed scaling", "p=f32,c=bf16,o=bf16,m=fp8_delayed", Layers::Linear),
-    ("mixed bf16 + FP8 layers", "p=f32,c=bf16,o=bf16,m=fp8", Layers::Fp8),
+const VARIANTS: [(&str, &str, bool); 5] = [
+    ("f32", "p=f32,c=f32,o=f32,m=high", false),
+    ("mixed bf16", "p=f32,c=bf16,o=bf16,m=high", false),
+    ("mixed bf16 + FP8, current scaling", "p=f32,c=bf16,o=bf16,m=fp8", false),
+    ("mixed bf16 + FP8, delayed scaling", "p=f32,c=bf16,o=bf16,m=fp8_delayed", false),
+    ("mixed bf16 + FP8 layers", "p=f32,c=bf16,o=bf16,m=fp8", true),
 ];
 /// Runs before the first that counts: caches, compiled kernels, amax histories.
 const WARM_UP: usize = 3;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Layers {
-    Linear,
-    Fp8,
-}
-
-/// One variant with its times, in milliseconds.
-struct Timed<B: AutodiffBackend> {
-    name: &'static str,
+/// A block to be timed, and what was timed of it.
+struct Variant<B: AutodiffBackend> {
     setup: Setup,
     block: Block<B>,
-    forward: Vec<f64>,
-    both: Vec<f64>,
-    ran: Report,
+    row: Row,
+}
+
+/// What was timed of one variant.
+#[derive(Default, Serialize, Deserialize)]
+struct Row {
+    name: String,
+    /// Medians, in milliseconds.
+    forward_ms: f64,
+    forward_backward_ms: f64,
+    /// Of its products, those in FP8; and of these, those on tensor cores or a matrix unit. None in a file from before they were counted.
+    fp8_products: Option<usize>,
+    native_products: Option<usize>,
+    /// Each round.
+    all_forward_ms: Vec<f64>,
+    all_forward_backward_ms: Vec<f64>,
 }
 
 /// Times one block of the size's model, writes `block.md` and `block.json`, and returns the table.
@@ -68,38 +73,56 @@ where
     let input = [shape.batch, shape.context, shape.width];
     let x = Tensor::<B, 3>::random(input, Distribution::Normal(0.0, 1.0), &device);
 
-    let mut timed = vec![];
-    for (name, policy, layers) in VARIANTS {
-        let precision: Precision = match policy.parse() {
-            Ok(precision) => precision,
-            Err(error) => bail!("{policy}: {error}"),
-        };
+    let variant = |(name, policy, fp8_layers): (&str, &str, bool)| {
+        let precision = policy.parse::<Precision>().map_err(anyhow::Error::msg)?;
         let setup = Setup::new(precision, None)?;
         setup.check::<B>(&device)?;
         // A copy of its own, so that no state is shared.
-        let block = block.clone().fork(&device);
-        let block = match layers {
-            Layers::Linear => block,
-            Layers::Fp8 => block.with_fp8_layers(&Fp8DotGeneralConfig::new()),
-        };
-        let mut variant =
-            Timed { name, setup, block, forward: vec![], both: vec![], ran: Report::default() };
+        let mut block = block.clone().fork(&device);
+        if fp8_layers {
+            block = block.with_fp8_layers(&Fp8DotGeneralConfig::new());
+        }
+        let row = Row { name: name.into(), ..Row::default() };
+        let mut variant = Variant { setup, block, row };
         // Tracing takes time of its own.
-        variant.ran = trace(|| variant.time(&x, Pass::Both, &device)).1;
-        timed.push(variant);
-    }
+        variant.count(&trace(|| variant.time(&x, Pass::Both, &device)).1);
+        anyhow::Ok(variant)
+    };
+    let mut variants = VARIANTS.into_iter().map(variant).collect::<Result<Vec<_>>>()?;
     for round in 0..WARM_UP + args.rounds as usize {
         // One after the other in each round, so that what disturbs the machine disturbs all.
-        for variant in &mut timed {
+        for variant in &mut variants {
             let forward = variant.time(&x, Pass::Forward, &device);
             let both = variant.time(&x, Pass::Both, &device);
             if round >= WARM_UP {
-                variant.forward.push(forward);
-                variant.both.push(both);
+                variant.row.all_forward_ms.push(forward);
+                variant.row.all_forward_backward_ms.push(both);
             }
         }
     }
-    report::<B>(args, &shape, timed)
+    let median = |times: &[f64]| Data::new(times.to_vec()).median();
+    let rows = variants.into_iter().map(|Variant { row, .. }| Row {
+        forward_ms: median(&row.all_forward_ms),
+        forward_backward_ms: median(&row.all_forward_backward_ms),
+        ..row
+    });
+    let capability = B::fp8_capability(&device);
+    let times = Times {
+        origin: Origin::here(PROGRAM, &["--out"]).with_backend(args.backend),
+        size: args.size,
+        batch: shape.batch,
+        context: shape.context,
+        width: shape.width,
+        heads: shape.heads,
+        rounds: args.rounds as usize,
+        is_emulated: matches!(capability, Capability::FakeQuantized { .. }),
+        fp8: capability.to_string(),
+        rows: rows.collect(),
+    };
+    let text = times.markdown();
+    write_json(&args.out.join("block.json"), &times)?;
+    write(&args.out.join("block.md"), &text)?;
+    Ok(format!("{text}\n{}\n", args.out.display()))
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -108,13 +131,14 @@ enum Pass {
     Both,
 }
 
-impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
-    /// How many of its products were in FP8, and how many of these on tensor cores or a matrix unit.
-    fn fp8_products(&self) -> [usize; 2] {
+impl<B: AutodiffBackend + Fp8Matmul> Variant<B> {
+    /// Counts its products in FP8, and those of them on tensor cores or a matrix unit.
+    fn count(&mut self, ran: &Report) {
         let native = |product: &&ProductReport| {
             matches!(product.ran, Implementation::Native { .. } | Implementation::MatrixUnit(_))
         };
-        [self.ran.fp8().count(), self.ran.fp8().filter(native).count()]
+        self.row.fp8_products = Some(ran.fp8().count());
+        self.row.native_products = Some(ran.fp8().filter(native).count());
     }
 
     /// Milliseconds of a forward pass as in training, or of one with its backward pass, casts of the weights included. What an
@@ -136,42 +160,11 @@ impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
     }
 }
 
-/// What was timed of one variant.
-#[derive(Serialize, Deserialize)]
-struct Row {
-    name: String,
-    /// Medians, in milliseconds.
-    forward_ms: f64,
-    forward_backward_ms: f64,
-    /// Of its products, those in FP8; and of these, those on tensor cores or a matrix unit. None in a file from before they were counted.
-    fp8_products: Option<usize>,
-    native_products: Option<usize>,
-    /// Each round.
-    all_forward_ms: Vec<f64>,
-    all_forward_backward_ms: Vec<f64>,
-}
-
-impl Row {
-    fn of<B: AutodiffBackend + Fp8Matmul>(variant: Timed<B>) -> Self {
-        let [fp8_products, native_products] = variant.fp8_products();
-        let median = |times: &[f64]| Data::new(times.to_vec()).median();
-        Self {
-            name: variant.name.into(),
-            forward_ms: median(&variant.forward),
-            forward_backward_ms: median(&variant.both),
-            fp8_products: Some(fp8_products),
-            native_products: Some(native_products),
-            all_forward_ms: variant.forward,
-            all_forward_backward_ms: variant.both,
-        }
-    }
-}
-
 /// All variants, with what they were timed on: `block.json`.
 #[derive(Serialize, Deserialize)]
 struct Times {
     origin: Origin,
-    size: String,
+    size: Size,
     batch: usize,
     context: usize,
     width: usize,
@@ -188,30 +181,26 @@ impl Times {
     /// The table with what it needs to be read, as Markdown.
     fn markdown(&self) -> String {
         let Self { origin, batch, context, width, heads, rounds, fp8, .. } = self;
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header([
+        let header = [
             "one GPT block",
             "forward, ms",
             "forward + backward, ms",
             "against f32",
             "against mixed bf16",
-        ]);
+        ];
         let both =
             |index| self.rows.get(index).map_or(f64::NAN, |row: &Row| row.forward_backward_ms);
         let (f32_time, bf16_time) = (both(0), both(1));
-        for row in &self.rows {
-            table.add_row([
+        let rows = self.rows.iter().map(|row| {
+            [
                 row.name.clone(),
                 format!("{:.2}", row.forward_ms),
                 format!("{:.2}", row.forward_backward_ms),
                 format!("{:.2}×", f32_time / row.forward_backward_ms),
                 format!("{:.2}×", bf16_time / row.forward_backward_ms),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+            ]
+        });
+        let table = table(presets::ASCII_MARKDOWN, header, rows, &[0]);
         format!(
             "{table}\n\nBatch {batch}, context {context}, width {width}, {heads} heads, no dropout; medians of {rounds} rounds, the variants one after \
              the other in each; weights are cast in every pass. More than 1× is faster, by forward + backward. {fp8}.{}\n\n{origin}.\n",
@@ -234,42 +223,15 @@ impl Times {
     }
 }
 
-fn report<B: AutodiffBackend + Fp8Matmul>(
-    args: &Timing,
-    shape: &Shape,
-    timed: Vec<Timed<B>>,
-) -> Result<String>
-where
-    B::InnerBackend: Fp8Matmul,
-{
-    let capability = B::fp8_capability(&B::Device::default());
-    let &Shape { batch, context, width, heads, .. } = shape;
-    let times = Times {
-        origin: Origin::here(PROGRAM, args.backend.as_str()),
-        size: args.size.as_str().into(),
-        batch,
-        context,
-        width,
-        heads,
-        rounds: args.rounds as usize,
-        is_emulated: matches!(capability, Capability::FakeQuantized { .. }),
-        fp8: capability.to_string(),
-        rows: timed.into_iter().map(Row::of).collect(),
-    };
-    let text = times.markdown();
-    write_json(&args.out.join("block.json"), &times)?;
-    write(&args.out.join("block.md"), &text)?;
-    Ok(format!("{text}\n{}\n", args.out.display()))
-}
-
 #[cfg(test)]
 mod tests {
+    use examples_common::testing::Results;
+
     use super::*;
-    use crate::committed;
 
     #[test]
     fn what_is_committed_is_told_from_the_committed_numbers() {
-        let times: Times = serde_json::from_value(committed::read("block.json")).expect("times");
-        committed::results().check("block.md", &times.markdown());
+        let results = Results::of(env!("CARGO_MANIFEST_DIR"));
+        results.check("block.md", &results.json::<Times>("block.json").markdown());
     }
 }

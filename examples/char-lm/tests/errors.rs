@@ -1,62 +1,61 @@
 //! Whatever it is given, the program answers with one line that names the problem, and exit code 2.
 
-mod common;
+use examples_common::testing::{Program, has};
 
-use std::fs;
-use std::path::Path;
+fn char_lm() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_char-lm"))
+}
 
-use common::{fails, folder, run, succeeds, text};
+/// A short training, in the folder `run`.
+const TRAIN: &str = "train --size smoke --epochs 1 --length 1 --out run";
 
 #[test]
 fn bad_flags() {
-    fails(&["train", "--frobnicate"], &["--frobnicate"]);
-    fails(
-        &["train", "--precision", "fp4"],
-        &[
-            "fp4",
-            "f32, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, mxfp8, fp8-block, \
-             fp8-block-f32, fp8-layers",
-        ],
-    );
-    for (arm, words) in [
-        ("fp8-current-without-bias", &["bias: no such", "qkv, projection, up, down, head"][..]),
-        ("f32-without-head", &["f32", "head"]),
-        ("fp8-current,fp4", &["fp4: no such precision"]),
-    ] {
-        fails(&["compare", "--precision", arm], &[&["--precision"], words].concat());
+    let precisions = "f32, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, mxfp8, \
+                      fp8-block, fp8-block-f32, fp8-layers";
+    let kinds = "qkv, projection, up, down, head";
+    let cases: [(&str, &[&str]); 28] = [
+        ("train --frobnicate", &["--frobnicate"]),
+        ("train --precision fp4", &["fp4", precisions]),
+        ("compare --precision fp8-current-without-bias", &["--precision", "bias: no such", kinds]),
+        ("compare --precision f32-without-head", &["--precision", "f32", "head"]),
+        ("compare --precision fp8-current,fp4", &["--precision", "fp4: no such precision"]),
+        ("compare --precision f32,fp4", &["fp4"]),
+        ("compare --seed 1,x", &["x"]),
+        ("train --precision p=f16", &["--precision", "p=f32"]),
+        ("train --precision c=bf17", &["--precision", "bf17"]),
+        ("train --precision c=bf16,m=fp9", &["--precision", "fp9"]),
+        ("train --precision c=bf16,q=1", &["--precision", "q"]),
+        ("train --precision p=f32,c=", &["--precision", "c="]),
+        ("train --size huge", &["huge", "smoke, tiny, medium, small, 125m"]),
+        ("train --backend abacus", &["abacus", "flex, ndarray, wgpu, cuda"]),
+        ("train --epochs 0", &["--epochs", "1..=100000"]),
+        ("train --seed x", &["--seed"]),
+        ("train --patience 0", &["--patience"]),
+        ("train --high bias", &["bias", kinds, "grad_weight", "block0.qkv"]),
+        ("train --high block0.bias", &["block0.bias", kinds, "grad_weight", "block0.qkv"]),
+        ("train --high block0.head", &["block0.head", kinds, "grad_weight", "block0.qkv"]),
+        ("train --high block01", &["block01", kinds, "grad_weight", "block0.qkv"]),
+        ("generate --run . --temperature 0", &["--temperature", "positive"]),
+        ("generate --run . --temperature nan", &["--temperature", "positive"]),
+        ("generate --run . --temperature inf", &["--temperature", "positive"]),
+        ("generate --run . --temperature warm", &["--temperature", "positive"]),
+        ("train --prompt @ --size smoke", &["--prompt", "'@'"]),
+        ("train --precision f32 --high output --size smoke", &["--high", "f32"]),
+        (
+            "train --precision fp8-layers --high output --size smoke",
+            &["--high output", "fp8-current"],
+        ),
+    ];
+    for (arguments, words) in cases {
+        char_lm().fails(arguments, words);
     }
-    for (policy, words) in [
-        ("p=f16", "p=f32"),
-        ("c=bf17", "bf17"),
-        ("c=bf16,m=fp9", "fp9"),
-        ("c=bf16,q=1", "q"),
-        ("p=f32,c=", "c="),
-    ] {
-        fails(&["train", "--precision", policy], &["--precision", words]);
-    }
-    fails(&["train", "--size", "huge"], &["huge", "smoke, tiny, medium, small, 125m"]);
-    fails(&["train", "--backend", "abacus"], &["abacus", "flex, ndarray, wgpu, cuda"]);
-    fails(&["train", "--epochs", "0"], &["--epochs", "1..=100000"]);
-    fails(&["train", "--seed", "x"], &["--seed"]);
-    fails(&["train", "--patience", "0"], &["--patience"]);
-    for part in ["bias", "block0.bias", "block0.head", "block01"] {
-        let known = ["qkv, projection, up, down, head", "grad_weight", "block0.qkv"];
-        fails(&["train", "--high", part], &[&[part], &known[..]].concat());
-    }
-    for temperature in ["0", "nan", "inf", "warm"] {
-        fails(
-            &["generate", "--run", ".", "--temperature", temperature],
-            &["--temperature", "positive"],
-        );
-    }
-    fails(&["train", "--prompt", "@", "--size", "smoke"], &["--prompt", "'@'"]);
 }
 
 #[test]
 fn help_and_version_are_no_errors() {
     for flag in ["--help", "--version"] {
-        let output = run(&[flag]);
-        assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty());
+        assert!(!char_lm().prints(flag).is_empty());
     }
 }
 
@@ -64,264 +63,209 @@ fn help_and_version_are_no_errors() {
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
 fn backends_that_were_not_built() {
     for backend in ["cuda", "wgpu"] {
-        fails(&["train", "--size", "smoke", "--backend", backend], &["--features", backend]);
+        let features = format!("-p char-lm --features {backend}");
+        char_lm().fails(&format!("train --size smoke --backend {backend}"), &[&features]);
     }
 }
 
+/// What is refused before anything is begun.
 #[test]
-fn nothing_to_leave_out() {
-    let high = ["--high", "output", "--size", "smoke"];
-    fails(&[&["train", "--precision", "f32"], &high[..]].concat(), &["--high", "f32"]);
-    fails(
-        &[&["train", "--precision", "fp8-layers"], &high[..]].concat(),
-        &["--high output", "fp8-current"],
-    );
-    let folder = folder();
-    let out = folder.path().join("run");
-    for part in ["block2", "block2.qkv"] {
-        let train = ["train", "--size", "smoke", "--precision", "fp8-current", "--high", part];
-        fails(&[&train[..], &["--out", text(&out)]].concat(), &[part, "2 blocks"]);
-        assert!(!out.exists(), "nothing was begun");
-    }
-}
-
-#[test]
-fn types_that_a_backend_does_not_have() {
-    let folder = folder();
-    let out = folder.path().join("run");
-    for (precision, dtype) in [("bf16", "BF16"), ("c=f16,o=f32,m=fp8", "F16")] {
-        let train = ["train", "--size", "smoke", "--backend", "ndarray", "--precision", precision];
-        let words = ["--precision", "ndarray", &format!("cannot compute in {dtype}")];
-        fails(&[&train[..], &["--out", text(&out)]].concat(), &words);
-        assert!(!out.exists(), "nothing was begun");
+fn what_a_model_or_a_backend_does_not_have() {
+    let cases: [(&str, &[&str]); 5] = [
+        ("--precision fp8-current --high block2", &["block2", "2 blocks"]),
+        ("--precision fp8-current --high block2.qkv", &["block2.qkv", "2 blocks"]),
+        (
+            "--backend ndarray --precision bf16",
+            &["--precision", "ndarray", "cannot compute in BF16"],
+        ),
+        (
+            "--backend ndarray --precision c=f16,o=f32,m=fp8",
+            &["--precision", "ndarray", "cannot compute in F16"],
+        ),
+        ("--precision f32 --observe log.jsonl", &["--observe", "f32", "has none"]),
+    ];
+    for (arguments, words) in cases {
+        let char_lm = char_lm();
+        char_lm.fails(&format!("train --size smoke --out run {arguments}"), words);
+        assert!(!char_lm.has("run") && !char_lm.has("log.jsonl"), "nothing was begun");
     }
 }
 
 #[test]
 fn folders_that_hold_no_run_or_another() {
-    let folder = folder();
-    let out = folder.path().join("run");
-    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
-    fails(&[&train[..], &["--resume"]].concat(), &["no run to go on with", "run.json"]);
-    fails(&["generate", "--run", text(folder.path())], &["no run", "run.json"]);
-    succeeds(&train);
-    fails(&train, &["holds a run already", "--resume", "--out"]);
+    let char_lm = char_lm();
+    char_lm.fails(&format!("{TRAIN} --resume"), &["no run to go on with", "run.json"]);
+    char_lm.fails("generate --run .", &["no run", "run.json"]);
+    char_lm.succeeds(TRAIN);
+    char_lm.fails(TRAIN, &["holds a run already", "--resume", "--out"]);
     // As many parameters are asked for as another size has.
-    let other = |arguments: &[&str], words: &[&str]| {
-        fails(&[&["train", "--resume", "--out", text(&out)], arguments].concat(), words);
-    };
-    let smoke = ["--size", "smoke", "--epochs", "1"];
-    other(&["--size", "tiny", "--epochs", "1"], &["size \"smoke\" instead of \"tiny\""]);
-    other(
-        &[&smoke[..], &["--precision", "bf16"]].concat(),
-        &["precision \"f32\" instead of \"bf16\""],
-    );
-    other(&[&smoke[..], &["--seed", "2"]].concat(), &["seed 1 instead of 2"]);
-    other(&["--size", "smoke", "--epochs", "2"], &["epochs 1 instead of 2"]);
+    for (other, words) in [
+        ("--size tiny --epochs 1", "size \"smoke\" instead of \"tiny\""),
+        ("--size smoke --epochs 1 --precision bf16", "precision \"f32\" instead of \"bf16\""),
+        ("--size smoke --epochs 1 --seed 2", "seed 1 instead of 2"),
+        ("--size smoke --epochs 2", "epochs 1 instead of 2"),
+    ] {
+        char_lm.fails(&format!("train --resume --out run {other}"), &[words]);
+    }
 }
 
 /// What another run left behind is not taken for that of a new one, and a refusal writes nothing.
 #[test]
 fn remains_of_another_run() {
-    let folder = folder();
-    let out = folder.path().join("run");
-    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
-    succeeds(&train);
-    fs::remove_file(out.join("run.json")).expect("removed");
-    let other = [&train[..], &["--precision", "fp8-current"]].concat();
+    let char_lm = char_lm();
+    char_lm.succeeds(TRAIN);
+    char_lm.remove("run/run.json");
+    let other = format!("{TRAIN} --precision fp8-current");
     for file in ["losses.jsonl", "checkpoint", "outcome.json", "weights.safetensors"] {
-        fails(&other, &[file, "no run.json", "choose another --out"]);
-        assert!(!out.join("run.json").exists(), "nothing was begun");
-        let path = out.join(file);
-        match path.is_dir() {
-            true => fs::remove_dir_all(path).expect("removed"),
-            false => fs::remove_file(path).expect("removed"),
-        }
+        char_lm.fails(&other, &[file, "no run.json", "choose another --out"]);
+        assert!(!char_lm.has("run/run.json"), "nothing was begun");
+        char_lm.remove(&format!("run/{file}"));
     }
-    succeeds(&other);
+    char_lm.succeeds(&other);
 }
 
 #[test]
 fn nothing_to_observe_and_logs_in_the_way() {
-    let folder = folder();
-    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
-    let train = |precision| {
-        [
-            "train",
-            "--size",
-            "smoke",
-            "--epochs",
-            "1",
-            "--out",
-            text(&out),
-            "--observe",
-            text(&log),
-            "--precision",
-            precision,
-        ]
-    };
-    for precision in ["f32", "bf16", "p=f32,c=bf16,o=bf16,m=high"] {
-        fails(&train(precision), &["--observe", precision, "has none"]);
+    let char_lm = char_lm();
+    let train = |precision| format!("{TRAIN} --observe log.jsonl --precision {precision}");
+    for precision in ["bf16", "p=f32,c=bf16,o=bf16,m=high"] {
+        char_lm.fails(&train(precision), &["--observe", precision, "has none"]);
     }
-    assert!(!log.exists() && !out.exists());
-    fs::write(&log, "mine").expect("written");
-    fails(&train("fp8-current"), &["--observe", "log.jsonl"]);
-    assert_eq!(fs::read(&log).expect("a file"), b"mine");
-    assert!(!out.exists(), "nothing was begun");
+    assert!(!char_lm.has("log.jsonl") && !char_lm.has("run"));
+    char_lm.write("log.jsonl", "mine");
+    char_lm.fails(&train("fp8-current"), &["--observe", "log.jsonl"]);
+    assert_eq!(char_lm.text("log.jsonl"), "mine");
+    assert!(!char_lm.has("run"), "nothing was begun");
 }
 
 /// A log that is left without its run would be in the way of the same command, repeated.
 #[test]
 fn a_run_that_cannot_begin_leaves_no_log() {
-    let folder = folder();
-    let (out, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
-    fn train<'a>(out: &'a Path, log: &'a Path) -> Vec<&'a str> {
-        let arguments = ["train", "--size", "smoke", "--epochs", "1", "--precision", "fp8-current"];
-        [&arguments[..], &["--length", "1", "--observe", text(log), "--out", text(out)]].concat()
-    }
+    let char_lm = char_lm();
+    let train = format!("{TRAIN} --precision fp8-current --observe");
     #[cfg(unix)]
     {
         // A link to nowhere: nothing is there that could be read, and no folder can be made.
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink("nowhere", &link).expect("linked");
-        fails(&train(&link, &log), &["cannot make the folder", "link"]);
-        assert!(!log.exists());
+        std::os::unix::fs::symlink("nowhere", char_lm.path("link")).expect("linked");
+        let link = format!("{train} log.jsonl").replace("--out run", "--out link");
+        char_lm.fails(&link, &["cannot make the folder", "link"]);
+        assert!(!char_lm.has("log.jsonl"));
     }
 
-    fs::create_dir(&out).expect("made");
-    let lock = fs::File::create(out.join("run.lock")).expect("written");
+    std::fs::create_dir(char_lm.path("run")).expect("made");
+    let lock = std::fs::File::create(char_lm.path("run/run.lock")).expect("written");
     lock.lock().expect("locked");
-    fails(&train(&out, &log), &["another process trains in"]);
-    assert!(!log.exists());
+    char_lm.fails(&format!("{train} log.jsonl"), &["another process trains in"]);
+    assert!(!char_lm.has("log.jsonl"));
     drop(lock);
 
     // And a log that cannot be made leaves nothing that is taken for a run.
-    fails(&train(&out, &folder.path().join("nowhere/log.jsonl")), &["--observe", "nowhere"]);
-    succeeds(&train(&out, &log));
-    assert!(log.exists());
+    char_lm.fails(&format!("{train} nowhere/log.jsonl"), &["--observe", "nowhere"]);
+    char_lm.succeeds(&format!("{train} log.jsonl"));
+    assert!(char_lm.has("log.jsonl"));
 }
 
 #[test]
 fn files_in_the_way() {
-    let folder = folder();
-    let file = folder.path().join("file");
-    fs::write(&file, "").expect("written");
-    fails(&["train", "--size", "smoke", "--out", text(&file)], &["file"]);
-    fails(&["train", "--size", "smoke", "--out", text(&file.join("run"))], &["run"]);
+    let char_lm = char_lm();
+    char_lm.write("file", "");
+    char_lm.fails("train --size smoke --out file", &["file"]);
+    char_lm.fails("train --size smoke --out file/run", &["run"]);
+    char_lm.fails("compare --size smoke --out file", &["cannot make the folder"]);
+}
+
+const RESUME: &str = "train --size smoke --epochs 1 --length 1 --out run --resume";
+const GENERATE: &str = "generate --run run --length 5";
+
+#[test]
+fn malformed_weights() {
+    let char_lm = char_lm();
+    char_lm.succeeds(TRAIN);
+    let whole = char_lm.read("run/weights.safetensors");
+    let gamma = whole.windows(8).position(|bytes| bytes == b"gamma\":{").expect("a header");
+    let changed = |place: usize, change: fn(u8) -> u8| {
+        let mut bytes = whole.clone();
+        bytes[place] = change(bytes[place]);
+        bytes
+    };
+    // Cut off, of another model, nonsense, far too large; and a bit of a number in the middle, which makes another number of it.
+    let flipped = changed(whole.len() / 2, |byte| byte ^ 1);
+    let contents: [(&[u8], &[&str]); 6] = [
+        (&whole[..whole.len() - 1], &["no intact safetensors"]),
+        (&changed(gamma, |_| b'G'), &["has no tensor"]),
+        (b"nonsense", &["no intact safetensors"]),
+        (b"", &["no intact safetensors"]),
+        (&vec![0; 10 * whole.len()], &["larger than"]),
+        (&flipped, &["is damaged", "CRC-32"]),
+    ];
+    for (content, words) in contents {
+        char_lm.write("run/weights.safetensors", content);
+        char_lm.fails(GENERATE, &[&["weights.safetensors"], words].concat());
+        let advice = ["weights.safetensors", "remove outcome.json"];
+        char_lm.fails(RESUME, &[&advice, words].concat());
+    }
+    char_lm.remove("run/weights.safetensors");
+    char_lm.fails(GENERATE, &["has not ended", "--resume"]);
 }
 
 #[test]
 fn malformed_files_of_a_run() {
-    let folder = folder();
-    let out = folder.path().join("run");
-    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "1", "--out", text(&out)];
-    succeeds(&train);
-    let resume = [&train[..], &["--resume"]].concat();
-    let generate = ["generate", "--run", text(&out), "--length", "5"];
-    let (weights, outcome) = (out.join("weights.safetensors"), out.join("outcome.json"));
-    let settings = fs::read(out.join("run.json")).expect("settings");
-
-    // Weights: cut off, of another model, nonsense, far too large.
-    let whole = fs::read(&weights).expect("weights");
-    let name = whole
-        .windows(8)
-        .position(|bytes| bytes == b"gamma\":{")
-        .expect("a header that names gamma");
-    let mut renamed = whole.clone();
-    renamed[name] = b'G';
-    let contents: [(&[u8], &str); 5] = [
-        (&whole[..whole.len() - 1], "no intact safetensors"),
-        (&renamed, "has no tensor"),
-        (b"nonsense", "no intact safetensors"),
-        (b"", "no intact safetensors"),
-        (&vec![0; 10 * whole.len()], "larger than"),
-    ];
-    for (content, words) in contents {
-        fs::write(&weights, content).expect("written");
-        fails(&generate, &["weights.safetensors", words]);
-        fails(&resume, &["weights.safetensors", words]);
+    let char_lm = char_lm();
+    char_lm.succeeds(TRAIN);
+    let settings = char_lm.text("run/run.json");
+    for (content, words) in [
+        ("{", "EOF"),
+        ("{\"sizes\": 1}", "unknown field `sizes`"),
+        ("[]\n\n", "run.json"),
+        (&settings.replace("f32", "fp4"), "precision"),
+    ] {
+        char_lm.write("run/run.json", content);
+        char_lm.fails(GENERATE, &["run.json", words]);
+        char_lm.fails(RESUME, &["run.json", words]);
     }
-    // A bit of a number in the middle, which makes another number of it.
-    let mut flipped = whole.clone();
-    let middle = flipped.len() / 2;
-    flipped[middle] ^= 1;
-    fs::write(&weights, &flipped).expect("written");
-    fails(&generate, &["weights.safetensors: is damaged", "CRC-32"]);
-    fails(&resume, &["weights.safetensors", "is damaged", "CRC-32", "remove outcome.json"]);
-    fs::remove_file(&weights).expect("removed");
-    fails(&generate, &["has not ended", "--resume"]);
-
-    // Settings.
-    for (content, words) in
-        [("{", "EOF"), ("{\"sizes\": 1}", "unknown field `sizes`"), ("[]\n\n", "run.json")]
-    {
-        fs::write(out.join("run.json"), content).expect("written");
-        fails(&generate, &["run.json", words]);
-        fails(&resume, &["run.json", words]);
-    }
-    let precision = String::from_utf8(settings.clone()).expect("UTF-8").replace("f32", "fp4");
-    fs::write(out.join("run.json"), precision).expect("written");
-    fails(&generate, &["run.json", "precision"]);
-    fs::write(out.join("run.json"), &settings).expect("written");
+    char_lm.write("run/run.json", settings);
 
     // The outcome, which tells that the run has ended.
-    let intact = fs::read(&outcome).expect("an outcome");
+    let outcome = char_lm.read("run/outcome.json");
     for (content, words) in
         [("{", "EOF"), ("{\"loss\": 1}", "unknown field `loss`"), ("[]\n\n", "outcome.json")]
     {
-        fs::write(&outcome, content).expect("written");
-        fails(&resume, &["outcome.json", words]);
-        assert_eq!(fs::read(&outcome).expect("a file"), content.as_bytes(), "nothing is mended");
+        char_lm.write("run/outcome.json", content);
+        char_lm.fails(RESUME, &["outcome.json", words]);
+        assert_eq!(char_lm.text("run/outcome.json"), content, "nothing is mended");
     }
-    fs::write(&outcome, &intact).expect("written");
+    char_lm.write("run/outcome.json", outcome);
 
     // Losses, and all checkpoints of a run that has not ended.
-    fs::remove_file(&outcome).expect("removed");
-    let losses = fs::read(out.join("losses.jsonl")).expect("losses");
-    fs::write(out.join("losses.jsonl"), "nonsense\n").expect("written");
-    fails(&resume, &["losses.jsonl", "line 1"]);
-    fs::write(out.join("losses.jsonl"), losses).expect("written");
-    let model = out.join("checkpoint/model-1.mpk");
-    let bytes = fs::read(&model).expect("a checkpoint");
+    char_lm.remove("run/outcome.json");
+    let losses = char_lm.read("run/losses.jsonl");
+    char_lm.write("run/losses.jsonl", "nonsense\n");
+    char_lm.fails(RESUME, &["losses.jsonl", "line 1"]);
+    char_lm.write("run/losses.jsonl", losses);
+    let bytes = char_lm.read("run/checkpoint/model-1.mpk");
     let contents: [&[u8]; 4] = [b"", b"nonsense", &bytes[..bytes.len() / 2], &vec![0xC1; 1 << 16]];
     for content in contents {
-        fs::write(&model, content).expect("written");
-        let output = run(&resume);
-        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        let lines: Vec<_> = stderr.lines().collect();
-        assert_eq!(lines.len(), 2, "{stderr}");
-        assert!(lines[0].contains("passed over: model-1.mpk is damaged"), "{stderr}");
-        assert!(
-            lines[1].starts_with("error: no checkpoint") && lines[1].contains("--out"),
-            "{stderr}"
-        );
+        char_lm.write("run/checkpoint/model-1.mpk", content);
+        let stderr = char_lm.ends(RESUME, &["no checkpoint", "--out"]);
+        assert_eq!(stderr.lines().count(), 2, "{stderr}");
+        has(&stderr, &["passed over: model-1.mpk is damaged"]);
     }
 }
 
 #[test]
 fn weights_without_a_checksum_are_taken_with_a_note() {
-    let folder = folder();
-    let out = folder.path().join("run");
-    let train = ["train", "--size", "smoke", "--epochs", "1", "--length", "5", "--out", text(&out)];
-    succeeds(&train);
-    let resume = [&train[..], &["--resume"]].concat();
-    let generate = ["generate", "--run", text(&out), "--length", "5"];
-    let (told, stderr) = succeeds(&generate);
-    assert!(stderr.is_empty(), "{stderr}");
+    let char_lm = char_lm();
+    char_lm.succeeds(TRAIN);
+    let told = char_lm.prints(GENERATE);
 
     // As earlier versions wrote it.
-    let outcome = fs::read_to_string(out.join("outcome.json")).expect("an outcome");
+    let outcome = char_lm.text("run/outcome.json");
     let is_checksum = |line: &&str| line.contains("weights_crc32");
     assert_eq!(outcome.lines().filter(is_checksum).count(), 1, "{outcome}");
     let lines: Vec<_> = outcome.lines().filter(|line| !is_checksum(line)).collect();
-    let older = lines.join("\n").replace(",\n}", "\n}");
-    fs::write(out.join("outcome.json"), older).expect("written");
-    assert_eq!(succeeds(&generate).0, told);
-    for arguments in [&generate[..], &resume] {
-        let (_, stderr) = succeeds(arguments);
-        for words in ["note: ", "outcome.json has no checksum"] {
-            assert!(stderr.contains(words), "`{words}` is missing in: {stderr}");
-        }
+    char_lm.write("run/outcome.json", lines.join("\n").replace(",\n}", "\n}"));
+    assert_eq!(char_lm.succeeds(GENERATE).0, told);
+    for arguments in [GENERATE, RESUME] {
+        has(&char_lm.succeeds(arguments).1, &["note: ", "outcome.json has no checksum"]);
     }
 }

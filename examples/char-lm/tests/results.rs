@@ -1,88 +1,80 @@
 //! The committed results: what is said of them is in them, and the comparison reached its goals. That tables and pictures are drawn from them
 //! is a test beside the code that draws.
 
-mod common;
-
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8_report::{WORTHWHILE, rounding_limit};
-use common::{json, number};
+use examples_common::testing::{Results, list, number};
 use serde_json::Value;
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// What is told, each line break a space: a sentence may have one anywhere.
-fn readme(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-    let text = std::fs::read_to_string(path).expect("a note");
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+fn results() -> Results {
+    Results::of(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn committed(name: &str) -> Value {
-    json(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(name))
+    results().json(name)
 }
 
+/// The notes beside the results say this.
 #[track_caller]
 fn told(sentence: &str) {
-    let notes = readme("results/README.md");
-    assert!(notes.contains(sentence), "results/README.md does not say: {sentence}");
+    results().say("README.md", sentence);
+}
+
+/// The final loss of each run.
+fn losses(comparison: &Value) -> impl Fn(&str, u64) -> f64 {
+    |precision, seed| {
+        let is = |run: &&Value| run["precision"] == precision && run["seed"] == seed;
+        number(list(&comparison["runs"]).iter().find(is).expect("a run"), "final_loss")
+    }
 }
 
 #[test]
 fn the_committed_comparison_reached_its_goals() {
     let comparison = committed("comparison.json");
     assert_eq!(comparison["size"], "tiny");
-    assert_eq!(comparison["origin"]["optimized"], true);
-    let runs = comparison["runs"].as_array().expect("runs");
-    let mean = |precision: &str| {
-        let losses: Vec<f64> = runs
-            .iter()
-            .filter(|run| run["precision"] == precision)
-            .map(|run| {
-                assert_eq!(run["outcome"]["resumed"], false);
-                assert_eq!(run["outcome"]["losses"].as_array().map(Vec::len), Some(12));
-                number(run, "final_loss")
-            })
-            .collect();
-        assert_eq!(losses.len(), 3, "three seeds of {precision}");
-        losses.iter().sum::<f64>() / 3.0
-    };
-    let f32_loss = mean("f32");
+    let f32_loss = mean_of_three(&comparison, "f32");
     assert!(f32_loss <= number(&comparison, "bigram_loss") - 0.5, "clearly below a bigram model");
     for precision in ["fp8-current", "fp8-delayed"] {
-        let difference = mean(precision) / f32_loss - 1.0;
+        let difference = mean_of_three(&comparison, precision) / f32_loss - 1.0;
         assert!(difference.abs() <= 0.01, "{precision}: {difference}");
     }
-    // What the README tells.
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).expect("README.md");
     for precision in ["f32", "fp8-current", "fp8-delayed"] {
-        let told = format!("{:.4}", mean(precision));
-        assert!(readme.contains(&told), "README says {told} of {precision}");
+        let loss = mean_of_three(&comparison, precision);
+        results().say("../../../README.md", &format!("{loss:.4}"));
     }
+}
+
+fn mean_of_three(comparison: &Value, precision: &str) -> f64 {
+    assert_eq!(comparison["origin"]["optimized"], true);
+    let runs = list(&comparison["runs"]).iter().filter(|run| run["precision"] == precision);
+    let losses = runs.map(|run| {
+        assert_eq!(run["outcome"]["resumed"], false);
+        assert_eq!(list(&run["outcome"]["losses"]).len(), 12);
+        number(run, "final_loss")
+    });
+    let losses: Vec<_> = losses.collect();
+    assert_eq!(losses.len(), 3, "three seeds of {precision}");
+    losses.iter().sum::<f64>() / 3.0
 }
 
 #[test]
 fn what_is_told_of_the_comparison_is_in_it() {
     let comparison = committed("comparison.json");
-    let runs = comparison["runs"].as_array().expect("runs");
-    let loss = |precision: &str, seed: u64| {
-        let run = runs.iter().find(|run| run["precision"] == precision && run["seed"] == seed);
-        number(run.expect("a run"), "final_loss")
-    };
+    let (runs, loss) = (list(&comparison["runs"]), losses(&comparison));
     let against = |precision, seeds: &[u64]| {
         let sum = |precision| seeds.iter().map(|seed| loss(precision, *seed)).sum::<f64>();
         100.0 * (sum(precision) / sum("f32") - 1.0)
     };
     let [current, delayed] = ["fp8-current", "fp8-delayed"].map(|p| against(p, &[1, 2, 3]));
     let share = runs.iter().map(|run| number(&run["outcome"], "fp8_share")).fold(0.0, f64::max);
-    told(&format!(
-        "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above f32, with {:.1}% of the matrix FLOPs in FP8",
-        100.0 * share
-    ));
-    let short = format!(
-        "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above the loss of f32"
+    let ends = format!(
+        "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above"
     );
-    assert!(readme("README.md").contains(&short), "README.md does not say: {short}");
+    told(&format!("{ends} f32, with {:.1}% of the matrix FLOPs in FP8", 100.0 * share));
+    results().say("../README.md", &format!("{ends} the loss of f32"));
     let pairs = ["fp8-current", "fp8-delayed"].map(|p| [1, 2, 3].map(|seed| against(p, &[seed])));
     let (low, high) = range(pairs.into_iter().flatten());
     assert!(low > 0.0, "above f32 in all six pairs of runs");
@@ -96,12 +88,8 @@ fn what_is_told_of_the_comparison_is_in_it() {
 #[test]
 fn what_is_told_of_the_earlier_schedule_is_in_it() {
     let earlier = committed("earlier-schedule.json");
-    let runs = earlier["runs"].as_array().expect("runs");
-    assert_eq!(runs.len(), 5);
-    let loss = |precision: &str, seed: u64| {
-        let run = runs.iter().find(|run| run["precision"] == precision && run["seed"] == seed);
-        number(run.expect("a run"), "final_loss")
-    };
+    assert_eq!(list(&earlier["runs"]).len(), 5);
+    let loss = losses(&earlier);
     told(&format!("f32 ended at {:.4} and {:.4} (seeds 1 and 2)", loss("f32", 1), loss("f32", 2)));
     let current = [1, 2].map(|seed| loss("fp8-current", seed));
     let [first, second] = [1, 2].map(|s| 100.0 * (current[s as usize - 1] / loss("f32", s) - 1.0));
@@ -110,14 +98,13 @@ fn what_is_told_of_the_earlier_schedule_is_in_it() {
         current[0], current[1]
     ));
     told(&format!("Delayed scaling ended at {:.4} (seed 1)", loss("fp8-delayed", 1)));
-    let short = format!("one FP8 run ended {second:.2}% above f32");
-    assert!(readme("README.md").contains(&short), "README.md does not say: {short}");
+    results().say("../README.md", &format!("one FP8 run ended {second:.2}% above f32"));
 }
 
 #[test]
 fn what_is_told_of_the_block_is_in_it() {
     let block = committed("block.json");
-    let rows = block["rows"].as_array().expect("rows");
+    let rows = list(&block["rows"]);
     let [f32_time, bf16, fp8 @ ..] =
         &rows.iter().map(|row| number(row, "forward_backward_ms")).collect::<Vec<_>>()[..]
     else {
@@ -132,7 +119,7 @@ fn what_is_told_of_the_block_is_in_it() {
 #[test]
 fn what_is_told_of_how_well_fp8_fits_is_in_it() {
     let page = committed("fp8-current.json");
-    let products = page["products"].as_array().expect("products");
+    let products = list(&page["products"]);
     let limit = |product: &Value| {
         let forward = product["role"] == "output";
         rounding_limit([if forward { E4M3 } else { E5M2 }, E4M3]) - WORTHWHILE
@@ -171,7 +158,7 @@ fn what_is_told_of_how_well_fp8_fits_is_in_it() {
 #[test]
 fn what_is_told_of_the_sensitivity_is_in_it() {
     let ranking = committed("sensitivity.json");
-    let variants = ranking["variants"].as_array().expect("variants");
+    let variants = list(&ranking["variants"]);
     let losses = |precision: &str, high: Option<&str>| {
         let named = |v: &&Value| v["precision"] == precision && v["high"].as_str() == high;
         let losses = &variants.iter().find(named).expect("a variant")["losses"];
@@ -209,4 +196,132 @@ fn what_is_told_of_the_sensitivity_is_in_it() {
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let fold = |(low, high): (f64, f64), value: f64| (low.min(value), high.max(value));
     values.fold((f64::INFINITY, f64::NEG_INFINITY), fold)
+}
+
+/// A recipe: its differences from f32 in percent, one for each seed, their mean, and half of its 95% interval.
+struct Recipe {
+    name: String,
+    of_seeds: Vec<f64>,
+    mean: f64,
+    half: f64,
+}
+
+impl Recipe {
+    fn row(&self) -> String {
+        let Self { name, mean, half, .. } = self;
+        format!("| `{name}` | {mean:+.2}% | {:+.2}% … {:+.2}% |", mean - half, mean + half)
+    }
+}
+
+/// The mean, and half of its 95% interval by Student's t.
+fn interval(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let t = StudentsT::new(0.0, 1.0, count - 1.0).expect("degrees of freedom").inverse_cdf(0.975);
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+    (mean, t * (squares / (count - 1.0) / count).sqrt())
+}
+
+/// The runs of a committed comparison.
+fn runs(folder: &str) -> Vec<Value> {
+    let comparison = committed(&format!("{folder}/comparison.json"));
+    assert_eq!(comparison["origin"]["optimized"], true);
+    list(&comparison["runs"]).to_vec()
+}
+
+/// The recipes of committed comparisons of so many epochs, the smallest mean first. Each has these seeds.
+fn recipes(folders: &[&str], seeds: &[u64], epochs: usize) -> Vec<Recipe> {
+    let mut losses: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
+    for run in folders.iter().flat_map(|folder| runs(folder)) {
+        assert_eq!(run["outcome"]["resumed"], false);
+        assert_eq!(list(&run["outcome"]["losses"]).len(), epochs);
+        let precision = run["precision"].as_str().expect("a name").to_owned();
+        if precision != "f32" {
+            assert!(number(&run["outcome"], "fp8_share") >= 0.9, "{precision}");
+        }
+        let seed = run["seed"].as_u64().expect("a seed");
+        let earlier = losses.entry(precision).or_default().insert(seed, number(&run, "final_loss"));
+        assert_eq!(earlier, None, "seed {seed} twice");
+    }
+    let f32_losses = losses.remove("f32").expect("f32");
+    let of = |(name, losses): (String, BTreeMap<u64, f64>)| {
+        assert!(losses.keys().eq(seeds) && f32_losses.keys().eq(seeds), "{name}");
+        let of_seeds: Vec<_> =
+            seeds.iter().map(|seed| 100.0 * (losses[seed] / f32_losses[seed] - 1.0)).collect();
+        let (mean, half) = interval(&of_seeds);
+        Recipe { name, of_seeds, mean, half }
+    };
+    let mut recipes: Vec<_> = losses.into_iter().map(of).collect();
+    recipes.sort_by(|a, b| a.mean.total_cmp(&b.mean));
+    recipes
+}
+
+fn rows(recipes: &[Recipe]) -> String {
+    recipes.iter().map(Recipe::row).collect::<Vec<_>>().join(" ")
+}
+
+/// Seeds that had no say in the choice of the recipe.
+const SEEDS: [u64; 4] = [101, 102, 105, 106];
+
+/// Seeds of the longer training.
+const LONGER: [u64; 6] = [1, 2, 3, 4, 5, 6];
+
+#[test]
+fn what_is_told_of_all_recipes_is_in_the_comparison() {
+    let recipes = recipes(&["recipes"], &[1, 2, 3, 4], 12);
+    assert_eq!(recipes.len(), 11);
+    told(&rows(&recipes));
+    assert_eq!(recipes.iter().filter(|recipe| recipe.mean <= 0.3).count(), 4);
+    assert!(recipes.iter().all(|recipe| recipe.mean + recipe.half > 0.3));
+    told("Four recipes reach it in the mean. None reaches it with its whole interval");
+    let extent = |recipe: &Recipe| {
+        let (least, most) = range(recipe.of_seeds.iter().copied());
+        most - least
+    };
+    told(&format!("lie up to {:.1}% apart", recipes.iter().map(extent).fold(0.0, f64::max)));
+    let above = recipes.iter().flat_map(|recipe| &recipe.of_seeds).filter(|x| **x > 0.0).count();
+    told(&format!("{above} of the 44 pairs of runs end above f32"));
+    let mean = |name: &str| recipes.iter().find(|recipe| recipe.name == name).expect(name).mean;
+    let apart = mean("fp8-block-f32") - mean("fp8-block");
+    told(&format!("end {apart:.2}% above the same blocks with powers of two"));
+    let sentence = format!(
+        "from {:.2}% below f32 to {:.2}% above",
+        -recipes[0].mean,
+        recipes[recipes.len() - 1].mean
+    );
+    results().say("../README.md", &sentence);
+    results().say("../../../docs/which-recipe.md", &sentence);
+}
+
+#[test]
+fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
+    let best = recipes(&["recipes-best"], &[1, 2, 3, 4, 5, 6, 7, 8], 12);
+    told(&rows(&best));
+    assert!(best.len() == 4 && best[0].name == "fp8-row-e4m3-without-head");
+    assert!(best[0].mean + best[0].half < 0.3 && best[3].name == "fp8-block");
+    told("with the whole interval below 0.3%");
+    let again = recipes(&["confirmed"], &SEEDS, 12);
+    assert!(again.len() == 1 && again[0].name == best[0].name);
+    assert!(again[0].mean + again[0].half < 0.3);
+    told(&rows(&again));
+}
+
+#[test]
+fn what_is_told_of_the_longer_training_is_in_its_comparison() {
+    let longer = recipes(&["longer", "longer-more"], &LONGER, 48);
+    let [recipe] = &longer[..] else { panic!("one recipe") };
+    told(&recipe.row());
+    let of_12 = recipes(&["recipes-best"], &[1, 2, 3, 4, 5, 6, 7, 8], 12);
+    let same = of_12.iter().find(|other| other.name == recipe.name).expect("it was the best");
+    let growth: Vec<_> = LONGER
+        .iter()
+        .zip(&recipe.of_seeds)
+        .map(|(seed, after_48)| after_48 - same.of_seeds[*seed as usize - 1])
+        .collect();
+    let (mean, half) = interval(&growth);
+    let (least, most) = (mean - half, mean + half);
+    let changes =
+        format!("by {mean:+.2} percentage points (95% interval {least:+.2} … {most:+.2})");
+    assert!(least < 0.0 && most > 0.0);
+    told(&format!("The gap is not seen to grow: from 12 epochs to 48 it changes {changes}"));
 }

@@ -1,107 +1,172 @@
 //! A run that is killed and resumed ends where an uninterrupted one ends, bit for bit.
 
-mod common;
-
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{fails, folder, json, program, succeeds, text};
+use examples_common::testing::{Program, has};
 
-/// Trains with these options; epochs enough for a kill to come in between.
-fn arguments<'a>(precision: &'a str, out: &'a Path) -> Vec<&'a str> {
-    let out = text(out);
-    vec![
-        "train",
-        "--size",
-        "smoke",
-        "--precision",
-        precision,
-        "--epochs",
-        "4",
-        "--length",
-        "20",
-        "--out",
-        out,
-    ]
+/// The files of a checkpoint.
+const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
+/// What only a finished run has.
+const OF_THE_END: [&str; 2] = ["outcome.json", "weights.safetensors"];
+
+/// Trainings with these options in the folders of a program; epochs enough for a kill to come in between.
+struct Runs {
+    program: Program,
+    precision: &'static str,
 }
 
-fn weights(run: &Path) -> Vec<u8> {
-    fs::read(run.join("weights.safetensors")).expect("a finished run has weights")
-}
-
-/// The losses as text: of two numbers that differ, no two are written alike, whatever a parser makes of them.
-fn losses(run: &Path) -> String {
-    fs::read_to_string(run.join("losses.jsonl")).expect("a run has losses")
-}
-
-/// Those of the outcome of a finished run, as text as well.
-fn outcome_losses(run: &Path) -> String {
-    let text = fs::read_to_string(run.join("outcome.json")).expect("a finished run has an outcome");
-    let losses = text.split_once("\"losses\": [").and_then(|(_, rest)| rest.split_once(']'));
-    losses.expect("a list of losses").0.to_owned()
-}
-
-/// Starts a run and kills it, by SIGKILL, as soon as its losses of so many epochs and the checkpoint of the last of them are there.
-fn kill_after_epoch(arguments: &[&str], run: &Path, epoch: usize) {
-    let mut child = program(arguments).stderr(Stdio::null()).spawn().expect("the program starts");
-    let start = Instant::now();
-    let parts = ["model", "optim", "scheduler"]
-        .map(|part| run.join(format!("checkpoint/{part}-{epoch}.mpk")));
-    let losses =
-        || fs::read_to_string(run.join("losses.jsonl")).map_or(0, |text| text.lines().count());
-    while losses() < epoch || !parts.iter().all(|part| part.exists()) {
-        assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
-        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint in a minute");
-        sleep(Duration::from_millis(2));
+impl Runs {
+    fn new(precision: &'static str) -> Self {
+        Self { program: Program::new(env!("CARGO_BIN_EXE_char-lm")), precision }
     }
-    // SIGKILL on Unix.
+
+    fn arguments(&self, run: &str) -> String {
+        let precision = self.precision;
+        format!("train --size smoke --precision {precision} --epochs 4 --length 20 --out {run}")
+    }
+
+    fn train(&self, run: &str) -> (String, String) {
+        self.program.succeeds(&self.arguments(run))
+    }
+
+    /// Resumes a run, which says these lines on the way.
+    #[track_caller]
+    fn resume(&self, run: &str, lines: &[&str]) -> (String, String) {
+        let (stdout, stderr) = self.program.succeeds(&format!("{} --resume", self.arguments(run)));
+        has(&stderr, lines);
+        (stdout, stderr)
+    }
+
+    /// Resumes a run, which must fail with these words in the last line, and train nothing.
+    #[track_caller]
+    fn cannot_go_on(&self, run: &str, words: &[&str]) {
+        let before = self.losses(run);
+        let resume = format!("{} --resume", self.arguments(run));
+        self.program.ends(&resume, &[&["another --out"], words].concat());
+        assert_eq!(self.losses(run), before);
+    }
+
+    fn weights(&self, run: &str) -> Vec<u8> {
+        self.program.read(&format!("{run}/weights.safetensors"))
+    }
+
+    /// The losses as text: of two numbers that differ, no two are written alike, whatever a parser makes of them.
+    fn losses(&self, run: &str) -> String {
+        self.program.text(&format!("{run}/losses.jsonl"))
+    }
+
+    /// Those of the outcome of a finished run, as text as well.
+    fn outcome_losses(&self, run: &str) -> String {
+        let text = self.program.text(&format!("{run}/outcome.json"));
+        let losses = text.split_once("\"losses\": [").and_then(|(_, rest)| rest.split_once(']'));
+        losses.expect("a list of losses").0.to_owned()
+    }
+
+    /// Both runs have the same weights.
+    #[track_caller]
+    fn end_alike(&self, run: &str, other: &str) {
+        assert!(self.weights(run) == self.weights(other), "a resumed run ends elsewhere");
+    }
+
+    /// Forgets what a run came to, as if it had been killed after its last checkpoint.
+    fn forget_the_end(&self, run: &str) {
+        OF_THE_END.iter().for_each(|file| self.program.remove(&format!("{run}/{file}")));
+    }
+
+    /// Leaves the losses of so many epochs.
+    fn cut_losses(&self, run: &str, epochs: usize) {
+        let losses: String = self.losses(run).split_inclusive('\n').take(epochs).collect();
+        self.program.write(&format!("{run}/losses.jsonl"), losses);
+    }
+
+    fn start(&self, arguments: &str) -> Child {
+        self.program.command(arguments).stderr(Stdio::null()).spawn().expect("the program starts")
+    }
+
+    /// Starts a run and kills it, by SIGKILL, as soon as its losses of so many epochs and the checkpoint of the last of them are there.
+    fn kill_after_epoch(&self, run: &str, epoch: usize) {
+        let mut child = self.start(&self.arguments(run));
+        let start = Instant::now();
+        let losses = || {
+            let text = fs::read_to_string(self.program.path(&format!("{run}/losses.jsonl")));
+            text.map_or(0, |text| text.lines().count())
+        };
+        while losses() < epoch || !self.has_checkpoint(run, epoch) {
+            let is_running = child.try_wait().expect("a child").is_none();
+            assert!(is_running, "it ended before it could be killed");
+            assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint in a minute");
+            sleep(Duration::from_millis(2));
+        }
+        kill(&mut child);
+        assert!(!self.program.has(&format!("{run}/weights.safetensors")), "it was not finished");
+    }
+
+    fn has_checkpoint(&self, run: &str, epoch: usize) -> bool {
+        PARTS.iter().all(|part| self.program.has(&format!("{run}/checkpoint/{part}-{epoch}.mpk")))
+    }
+
+    /// A killed run with the checkpoints of epochs 1 and 2.
+    fn kill_after_two_epochs(&self, run: &str) {
+        for _ in 0..5 {
+            self.kill_after_epoch(run, 2);
+            // On a busy machine the kill may come later, when the first checkpoint has been deleted.
+            if self.has_checkpoint(run, 1) {
+                let third = PARTS.map(|part| format!("{run}/checkpoint/{part}-3.mpk"));
+                third.iter().filter(|file| self.program.has(file)).for_each(|file| {
+                    self.program.remove(file);
+                });
+                return self.cut_losses(run, 2);
+            }
+            self.program.remove(run);
+        }
+        panic!("five kills came too late");
+    }
+}
+
+/// SIGKILL on Unix.
+fn kill(child: &mut Child) {
     child.kill().expect("it can be killed");
     let status = child.wait().expect("it has ended");
     assert!(
         !status.success() && status.code().is_none(),
         "killed by a signal, not ended: {status}"
     );
-    assert!(!run.join("weights.safetensors").exists(), "it was not finished");
 }
 
-fn resumes_to_equal_bits(precision: &str) {
-    let folder = folder();
-    let (whole, killed) = (folder.path().join("whole"), folder.path().join("killed"));
-    succeeds(&arguments(precision, &whole));
-
-    kill_after_epoch(&arguments(precision, &killed), &killed, 1);
-    let resume = [arguments(precision, &killed), vec!["--resume"]].concat();
-    let (stdout, stderr) = succeeds(&resume);
-    assert!(stderr.contains("going on from the checkpoint of epoch"), "{stderr}");
+fn resumes_to_equal_bits(precision: &'static str) {
+    let runs = Runs::new(precision);
+    runs.train("whole");
+    runs.kill_after_epoch("killed", 1);
+    let (stdout, stderr) = runs.resume("killed", &["going on from the checkpoint of epoch"]);
     assert!(!stderr.contains("epoch   1/4"), "the first epoch is not trained again: {stderr}");
-    assert!(weights(&whole) == weights(&killed), "a resumed run ends elsewhere");
-    assert_eq!(losses(&killed).lines().count(), 4);
-    assert_eq!(losses(&whole), losses(&killed), "of all epochs, those before the kill too");
-    assert_eq!(outcome_losses(&whole), outcome_losses(&killed));
-    assert_eq!(json(killed.join("outcome.json"))["resumed"], true);
-    assert_eq!(json(whole.join("outcome.json"))["resumed"], false);
+    // Of all epochs, those before the kill too.
+    let are_alike = || {
+        runs.end_alike("whole", "killed");
+        assert_eq!(runs.losses("whole"), runs.losses("killed"));
+        assert_eq!(runs.outcome_losses("whole"), runs.outcome_losses("killed"));
+    };
+    are_alike();
+    assert_eq!(runs.losses("killed").lines().count(), 4);
+    let outcome = runs.program.json("killed/outcome.json");
+    assert_eq!(outcome["resumed"], true);
+    assert_eq!(runs.program.json("whole/outcome.json")["resumed"], false);
 
     // A finished run is not trained again, and writes the same text.
-    let before = fs::metadata(killed.join("weights.safetensors")).and_then(|file| file.modified());
-    let (again, stderr) = succeeds(&resume);
+    let weights = runs.program.path("killed/weights.safetensors");
+    let written = || fs::metadata(&weights).and_then(|file| file.modified()).expect("a file");
+    let before = written();
+    let (again, stderr) = runs.resume("killed", &[]);
     assert!(again == stdout && !stderr.contains("epoch"), "{again}{stderr}");
-    let after = fs::metadata(killed.join("weights.safetensors")).and_then(|file| file.modified());
-    assert_eq!(before.expect("a file"), after.expect("a file"));
+    assert_eq!(before, written());
 
     // A kill between the last checkpoint and the end leaves nothing to train.
-    let share = json(killed.join("outcome.json"))["fp8_share"].clone();
-    for file in ["outcome.json", "weights.safetensors"] {
-        fs::remove_file(killed.join(file)).expect("removed");
-    }
-    let (stdout, _) = succeeds(&resume);
-    assert!(stdout.contains("nothing was left to train"), "{stdout}");
-    assert!(weights(&whole) == weights(&killed), "the last checkpoint is the end of the run");
-    assert_eq!(losses(&whole), losses(&killed));
-    assert_eq!(outcome_losses(&whole), outcome_losses(&killed));
-    assert_eq!(json(killed.join("outcome.json"))["fp8_share"], share);
+    runs.forget_the_end("killed");
+    has(&runs.resume("killed", &[]).0, &["nothing was left to train"]);
+    are_alike();
+    assert_eq!(runs.program.json("killed/outcome.json")["fp8_share"], outcome["fp8_share"]);
 }
 
 #[test]
@@ -128,203 +193,117 @@ fn fp8_layers_resume_to_equal_bits() {
 #[test]
 fn seeds_matter() {
     // Without this the equality above could be that of runs that train nothing.
-    let folder = folder();
-    let runs = ["1", "2"].map(|seed| {
-        let run = folder.path().join(seed);
-        let arguments = arguments("f32", &run);
-        succeeds(&[&arguments[..], &["--seed", seed]].concat());
-        weights(&run)
-    });
-    assert!(runs[0] != runs[1]);
-}
-
-/// A killed run, in a folder in this one, with the checkpoints of epochs 1 and 2.
-fn killed_after_two_epochs(folder: &Path) -> PathBuf {
-    let parts = ["model", "optim", "scheduler"];
-    let file = |run: &Path, part, epoch| run.join(format!("checkpoint/{part}-{epoch}.mpk"));
-    for attempt in 0..5 {
-        let run = folder.join(attempt.to_string());
-        kill_after_epoch(&arguments("fp8-delayed", &run), &run, 2);
-        // On a busy machine the kill may come later, when the first checkpoint has been deleted.
-        if parts.iter().all(|part| file(&run, part, 1).exists()) {
-            for path in parts.iter().map(|part| file(&run, part, 3)).filter(|path| path.exists()) {
-                fs::remove_file(path).expect("removed");
-            }
-            let two: String = losses(&run).split_inclusive('\n').take(2).collect();
-            fs::write(run.join("losses.jsonl"), two).expect("written");
-            return run;
-        }
+    let runs = Runs::new("f32");
+    for seed in ["1", "2"] {
+        runs.program.succeeds(&format!("{} --seed {seed}", runs.arguments(seed)));
     }
-    panic!("five kills came too late");
+    assert!(runs.weights("1") != runs.weights("2"));
 }
 
 #[test]
 fn checkpoints_that_are_not_whole_are_passed_over() {
-    let folder = folder();
-    let whole = folder.path().join("whole");
-    succeeds(&arguments("fp8-delayed", &whole));
+    let runs = Runs::new("fp8-delayed");
+    let program = &runs.program;
+    runs.train("whole");
+    let passed_over = "the checkpoint of epoch 2 is passed over: ";
+    let from_the_first = "going on from the checkpoint of epoch 1";
 
-    let damaged = killed_after_two_epochs(&folder.path().join("damaged"));
-    let resume = [arguments("fp8-delayed", &damaged), vec!["--resume"]].concat();
-    let file = damaged.join("checkpoint/optim-2.mpk");
-    let bytes = fs::read(&file).expect("a checkpoint");
-    fs::write(&file, &bytes[..bytes.len() / 2]).expect("written");
-    let (_, stderr) = succeeds(&resume);
-    assert!(
-        stderr.contains("the checkpoint of epoch 2 is passed over: optim-2.mpk is damaged"),
-        "{stderr}"
-    );
-    assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
-    assert!(weights(&whole) == weights(&damaged), "a resumed run ends elsewhere");
+    runs.kill_after_two_epochs("damaged");
+    let bytes = program.read("damaged/checkpoint/optim-2.mpk");
+    program.write("damaged/checkpoint/optim-2.mpk", &bytes[..bytes.len() / 2]);
+    let damaged = format!("{passed_over}optim-2.mpk is damaged");
+    runs.resume("damaged", &[&damaged, from_the_first]);
+    runs.end_alike("whole", "damaged");
 
     // A flipped bit of a weight is a weight as well: the checksum tells.
-    let flipped = killed_after_two_epochs(&folder.path().join("flipped"));
-    let resume = [arguments("fp8-delayed", &flipped), vec!["--resume"]].concat();
-    let file = flipped.join("checkpoint/model-2.mpk");
-    let mut model = fs::read(&file).expect("a checkpoint");
+    runs.kill_after_two_epochs("flipped");
+    let mut model = program.read("flipped/checkpoint/model-2.mpk");
     let middle = model.len() / 2;
     model[middle] ^= 1;
-    fs::write(&file, &model).expect("written");
-    let (_, stderr) = succeeds(&resume);
-    assert!(stderr.contains("model-2.mpk is damaged: its checksum"), "{stderr}");
-    assert!(weights(&whole) == weights(&flipped), "a resumed run ends elsewhere");
+    program.write("flipped/checkpoint/model-2.mpk", &model);
+    runs.resume("flipped", &["model-2.mpk is damaged: its checksum"]);
+    runs.end_alike("whole", "flipped");
 
     // As a kill leaves it that comes while the second file is written.
-    let unwritten = killed_after_two_epochs(&folder.path().join("unwritten"));
-    let resume = [arguments("fp8-delayed", &unwritten), vec!["--resume"]].concat();
-    let file = unwritten.join("checkpoint/optim-2.mpk");
-    fs::write(unwritten.join("checkpoint/part-optim-2.mpk"), &bytes[..100]).expect("written");
-    fs::remove_file(&file).expect("removed");
-    let (_, stderr) = succeeds(&resume);
-    assert!(
-        stderr.contains("the checkpoint of epoch 2 is passed over: optim-2.mpk was not written"),
-        "{stderr}"
-    );
-    assert!(stderr.contains("going on from the checkpoint of epoch 1"), "{stderr}");
-    assert!(weights(&whole) == weights(&unwritten), "a resumed run ends elsewhere");
+    runs.kill_after_two_epochs("unwritten");
+    program.write("unwritten/checkpoint/part-optim-2.mpk", &bytes[..100]);
+    program.remove("unwritten/checkpoint/optim-2.mpk");
+    let unwritten = format!("{passed_over}optim-2.mpk was not written");
+    runs.resume("unwritten", &[&unwritten, from_the_first]);
+    runs.end_alike("whole", "unwritten");
 }
 
 #[test]
 fn one_process_trains_in_a_folder() {
-    let folder = folder();
-    let run = folder.path().join("run");
-    let mut long = arguments("f32", &run);
-    let epochs = long.iter().position(|argument| *argument == "4").expect("epochs");
-    long[epochs] = "1000";
-    let mut child = program(&long).stderr(Stdio::null()).spawn().expect("the program starts");
-    while !run.join("losses.jsonl").exists() {
+    let runs = Runs::new("f32");
+    let long = runs.arguments("run").replace("--epochs 4", "--epochs 1000");
+    let mut child = runs.start(&long);
+    while !runs.program.has("run/losses.jsonl") {
         sleep(Duration::from_millis(2));
     }
-    fails(&[&long[..], &["--resume"]].concat(), &["another process trains in", "wait for it"]);
-    child.kill().expect("it can be killed");
-    child.wait().expect("it has ended");
+    let words = ["another process trains in", "wait for it"];
+    runs.program.fails(&format!("{long} --resume"), &words);
+    kill(&mut child);
 }
 
 #[test]
 fn losses_that_were_lost_cost_no_checkpoints() {
-    let folder = folder();
-    let run = killed_after_two_epochs(folder.path());
-    fs::write(run.join("losses.jsonl"), "").expect("written");
-    let resume = [arguments("fp8-delayed", &run), vec!["--resume"]].concat();
-    let output = program(&resume).output().expect("the program starts");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    let error = stderr.lines().last().expect("an error");
-    for words in ["error: ", "checkpoint of epoch 2", "losses.jsonl only 0", "another --out"] {
-        assert!(error.contains(words), "{stderr}");
-    }
-    assert!(run.join("checkpoint/model-2.mpk").exists());
-}
-
-/// A run with all of its checkpoints that has not written what it came to.
-fn unfinished(folder: &Path) -> PathBuf {
-    let run = folder.join("run");
-    succeeds(&arguments("f32", &run));
-    for file in ["outcome.json", "weights.safetensors"] {
-        fs::remove_file(run.join(file)).expect("removed");
-    }
-    run
-}
-
-/// Resumes a run, which must fail with these words in the last line, and train nothing.
-fn cannot_go_on(run: &Path, words: &[&str]) {
-    let before = losses(run);
-    let resume = [arguments("f32", run), vec!["--resume"]].concat();
-    let output = program(&resume).output().expect("the program starts");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    let error = stderr.lines().last().expect("an error");
-    for words in [&["error: ", "another --out"], words].concat() {
-        assert!(error.contains(words), "`{words}` is missing in: {stderr}");
-    }
-    assert_eq!(losses(run), before);
+    let runs = Runs::new("fp8-delayed");
+    runs.kill_after_two_epochs("run");
+    runs.cut_losses("run", 0);
+    runs.cannot_go_on("run", &["checkpoint of epoch 2", "losses.jsonl only 0"]);
+    assert!(runs.program.has("run/checkpoint/model-2.mpk"));
 }
 
 /// Once the losses of a later epoch are there, a checkpoint was whole: training from the beginning would throw the run away.
 #[test]
 fn files_that_are_missing_are_damage() {
-    let folder = folder();
-    let run = unfinished(folder.path());
-    let whole = folder.path().join("whole");
-    succeeds(&arguments("f32", &whole));
-    let remove = |name: &str| fs::remove_file(run.join("checkpoint").join(name)).expect("removed");
+    let runs = Runs::new("f32");
+    let remove = |name: &str| runs.program.remove(&format!("run/checkpoint/{name}"));
+    runs.train("whole");
+    runs.train("run");
+    runs.forget_the_end("run");
 
     // The last three are kept. Of the last epoch, a kill may have come while it was written.
     remove("optim-4.mpk");
     remove("model-3.mpk");
-    let resume = [arguments("f32", &run), vec!["--resume"]].concat();
-    let (_, stderr) = succeeds(&resume);
-    for line in [
+    let lines = [
         "the checkpoint of epoch 4 is passed over: optim-4.mpk was not written",
         "the checkpoint of epoch 3 is passed over: model-3.mpk is missing",
         "going on from the checkpoint of epoch 2",
-    ] {
-        assert!(stderr.contains(line), "`{line}` is missing in: {stderr}");
-    }
-    assert!(weights(&whole) == weights(&run), "a resumed run ends elsewhere");
+    ];
+    runs.resume("run", &lines);
+    runs.end_alike("whole", "run");
 
-    for file in ["outcome.json", "weights.safetensors"] {
-        fs::remove_file(run.join(file)).expect("removed");
-    }
-    for name in ["optim-4.mpk", "model-3.mpk", "scheduler-2.mpk"] {
-        remove(name);
-    }
-    cannot_go_on(&run, &["no checkpoint in", "is whole", "model-3.mpk is missing"]);
-    fs::remove_dir_all(run.join("checkpoint")).expect("removed");
-    cannot_go_on(&run, &["losses.jsonl has 4 epochs", "no whole checkpoint"]);
+    runs.forget_the_end("run");
+    ["optim-4.mpk", "model-3.mpk", "scheduler-2.mpk"].into_iter().for_each(remove);
+    runs.cannot_go_on("run", &["no checkpoint in", "is whole", "model-3.mpk is missing"]);
+    runs.program.remove("run/checkpoint");
+    runs.cannot_go_on("run", &["losses.jsonl has 4 epochs", "no whole checkpoint"]);
 }
 
 #[test]
 fn a_kill_while_the_first_checkpoint_is_written_costs_no_more_than_the_time() {
-    let folder = folder();
-    let run = unfinished(folder.path());
+    let runs = Runs::new("f32");
+    runs.train("run");
+    runs.forget_the_end("run");
     // As such a kill leaves it: the losses of one epoch, and of its checkpoint the first file.
-    let first: String = losses(&run).split_inclusive('\n').take(1).collect();
-    fs::write(run.join("losses.jsonl"), first).expect("written");
-    let checkpoints = run.join("checkpoint");
-    fs::remove_dir_all(&checkpoints).expect("removed");
-    fs::create_dir(&checkpoints).expect("made");
-    fs::write(checkpoints.join("model-1.mpk"), "whole or not").expect("written");
-    let (_, stderr) = succeeds(&[arguments("f32", &run), vec!["--resume"]].concat());
-    assert!(stderr.contains("optim-1.mpk was not written"), "{stderr}");
-    assert!(stderr.contains("training from the beginning"), "{stderr}");
+    runs.cut_losses("run", 1);
+    runs.program.remove("run/checkpoint");
+    fs::create_dir(runs.program.path("run/checkpoint")).expect("made");
+    runs.program.write("run/checkpoint/model-1.mpk", "whole or not");
+    runs.resume("run", &["optim-1.mpk was not written", "training from the beginning"]);
 }
 
 #[test]
 fn a_kill_before_the_first_checkpoint_costs_no_more_than_the_time() {
-    let folder = folder();
-    let (whole, killed) = (folder.path().join("whole"), folder.path().join("killed"));
-    succeeds(&arguments("f32", &whole));
-    let mut child = program(&arguments("f32", &killed))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the program starts");
-    while !killed.join("run.json").exists() {
+    let runs = Runs::new("f32");
+    runs.train("whole");
+    let mut child = runs.start(&runs.arguments("killed"));
+    while !runs.program.has("killed/run.json") {
         sleep(Duration::from_millis(2));
     }
-    child.kill().expect("it can be killed");
-    assert_eq!(child.wait().expect("it has ended").code(), None, "by a signal");
-    let (_, stderr) = succeeds(&[arguments("f32", &killed), vec!["--resume"]].concat());
-    assert!(stderr.contains("training from the beginning"), "{stderr}");
-    assert!(weights(&whole) == weights(&killed));
+    kill(&mut child);
+    runs.resume("killed", &["training from the beginning"]);
+    runs.end_alike("whole", "killed");
 }

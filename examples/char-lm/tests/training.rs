@@ -1,20 +1,26 @@
 //! It trains: the loss falls, FP8 runs what it promises, and the text is the one described.
 
-mod common;
-
 use std::fs;
 use std::io::Read;
 
 use burn::backend::Flex;
 use burn_fp8::Fp8Backend;
-use common::{folder, json, number, succeeds, text};
+use examples_common::testing::{Program, has, list, number};
 use flate2::read::GzDecoder;
 use safetensors::SafeTensors;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+fn char_lm() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_char-lm"))
+}
+
+fn valid_losses(outcome: &Value) -> Vec<f64> {
+    list(&outcome["losses"]).iter().map(|point| number(point, "valid_loss")).collect()
+}
 
 #[test]
 fn losses_fall_below_the_frequencies_of_characters() {
-    let folder = folder();
     let shares = [
         "f32",
         "bf16",
@@ -27,32 +33,18 @@ fn losses_fall_below_the_frequencies_of_characters() {
         "p=f32,c=f16,o=f32,m=fp8_delayed",
     ]
     .map(|precision| {
-        let run = folder.path().join(precision);
-        let (stdout, _) = succeeds(&[
-            "train",
-            "--size",
-            "smoke",
-            "--epochs",
-            "6",
-            "--precision",
-            precision,
-            "--out",
-            text(&run),
-            "--length",
-            "40",
-        ]);
-        let outcome = json(run.join("outcome.json"));
-        let losses = outcome["losses"].as_array().expect("losses");
-        let valid: Vec<f64> = losses.iter().map(|point| number(point, "valid_loss")).collect();
+        let char_lm = char_lm();
+        let train = "train --size smoke --epochs 6 --out run --length 40";
+        let (stdout, _) = char_lm.succeeds(&format!("{train} --precision {precision}"));
+        let outcome = char_lm.json("run/outcome.json");
+        let valid = valid_losses(&outcome);
+        let unigram = number(&outcome, "unigram_loss");
         assert_eq!(valid.len(), 6);
-        assert!(
-            valid[5] < valid[0] && valid[5] < number(&outcome, "unigram_loss"),
-            "{precision}: {outcome}"
-        );
-        assert!(number(&outcome, "bigram_loss") < number(&outcome, "unigram_loss"));
+        assert!(valid[5] < valid[0] && valid[5] < unigram, "{precision}: {outcome}");
+        assert!(number(&outcome, "bigram_loss") < unigram);
         // Of the untrained model it would be ln 63.
         assert!(valid[0] < 63f64.ln(), "{precision}: {valid:?}");
-        assert!(stdout.contains("And God said"), "{stdout}");
+        has(&stdout, &["And God said"]);
         number(&outcome, "fp8_share")
     });
     // Of batch 8 · context 32 = 256 rows and width 32: linear layers 12 · 32 a token and block, attention 2 · 32 a token and block, the head
@@ -67,91 +59,56 @@ fn losses_fall_below_the_frequencies_of_characters() {
 }
 
 #[test]
-fn other_backends_train_too() {
-    let folder = folder();
-    let run = folder.path().join("ndarray");
-    succeeds(&[
-        "train",
-        "--size",
-        "smoke",
-        "--epochs",
-        "2",
-        "--backend",
-        "ndarray",
-        "--precision",
-        "fp8-current",
-        "--out",
-        text(&run),
-        "--quiet",
-    ]);
-    let outcome = json(run.join("outcome.json"));
-    let losses = outcome["losses"].as_array().expect("losses");
-    assert!(number(&losses[1], "valid_loss") < number(&losses[0], "valid_loss"));
+fn ndarray_trains_too() {
+    trains("ndarray", &["fp8-current"]);
 }
+
+const KINDS_OF_SCALING: [&str; 4] = ["f32", "fp8-current", "fp8-delayed", "fp8-layers"];
 
 /// On Mesa's software Vulkan where there is no GPU. Burn's Fusion and autotuning are on, and dropout is the device's own.
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_trains_with_each_kind_of_scaling() {
-    trains_with_each_kind_of_scaling("wgpu");
+    trains("wgpu", &KINDS_OF_SCALING);
 }
 
 /// Built with `cuda`, or with `examples-common/cuda` on a simulated device.
 #[test]
 #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
 fn cuda_trains_with_each_kind_of_scaling() {
-    trains_with_each_kind_of_scaling("cuda");
+    trains("cuda", &KINDS_OF_SCALING);
 }
 
-fn trains_with_each_kind_of_scaling(backend: &str) {
-    let folder = folder();
-    for precision in ["f32", "fp8-current", "fp8-delayed", "fp8-layers"] {
-        let run = folder.path().join(precision);
-        let arguments = ["train", "--size", "smoke", "--epochs", "2", "--backend", backend];
-        let more = ["--precision", precision, "--out", text(&run), "--length", "8"];
-        let (stdout, _) = succeeds(&[&arguments[..], &more].concat());
-        let outcome = json(run.join("outcome.json"));
-        let losses = outcome["losses"].as_array().expect("losses");
-        let [first, last] = [0, 1].map(|epoch| number(&losses[epoch], "valid_loss"));
-        assert!(last < first && first < 63f64.ln(), "{precision}: {outcome}");
-        assert_eq!(number(&outcome, "fp8_share") > 0.5, precision != "f32", "{outcome}");
-        assert!(stdout.contains("And God said"), "{stdout}");
+fn trains(backend: &str, precisions: &[&str]) {
+    for precision in precisions {
+        let char_lm = char_lm();
+        let train = "train --size smoke --epochs 2 --out run --length 8";
+        let (stdout, _) =
+            char_lm.succeeds(&format!("{train} --backend {backend} --precision {precision}"));
+        let outcome = char_lm.json("run/outcome.json");
+        let losses = valid_losses(&outcome);
+        assert!(losses[1] < losses[0] && losses[0] < 63f64.ln(), "{precision}: {outcome}");
+        assert_eq!(number(&outcome, "fp8_share") > 0.5, *precision != "f32", "{outcome}");
+        has(&stdout, &["And God said"]);
     }
 }
 
 #[test]
 fn patience_ends_a_run_early() {
-    let folder = folder();
-    let run = folder.path().join("run");
+    let char_lm = char_lm();
     // An epoch without improvement comes sooner than 400 epochs: the learning rate of this size is far too high for them.
-    let arguments = [
-        "train",
-        "--size",
-        "smoke",
-        "--epochs",
-        "400",
-        "--patience",
-        "1",
-        "--quiet",
-        "--out",
-        text(&run),
-    ];
-    succeeds(&arguments);
-    let outcome = json(run.join("outcome.json"));
-    let losses: Vec<f64> = outcome["losses"]
-        .as_array()
-        .expect("losses")
-        .iter()
-        .map(|p| number(p, "valid_loss"))
-        .collect();
+    let arguments = "train --size smoke --epochs 400 --patience 1 --quiet --out run";
+    char_lm.succeeds(arguments);
+    let outcome = char_lm.json("run/outcome.json");
+    let losses = valid_losses(&outcome);
     assert!(losses.len() < 400, "{}", losses.len());
     let (last, before) = losses.split_last().expect("losses");
     // Resumed after its end, it does not train an epoch more.
-    for file in ["outcome.json", "weights.safetensors"] {
-        fs::remove_file(run.join(file)).expect("removed");
+    for file in ["run/outcome.json", "run/weights.safetensors"] {
+        char_lm.remove(file);
     }
-    succeeds(&[&arguments[..], &["--resume"]].concat());
-    assert_eq!(json(run.join("outcome.json"))["losses"], outcome["losses"]);
+    char_lm.succeeds(&format!("{arguments} --resume"));
+    assert_eq!(char_lm.json("run/outcome.json")["losses"], outcome["losses"]);
     assert!(
         before.windows(2).all(|pair| pair[1] < pair[0])
             && before.last().is_some_and(|loss| last >= loss)
@@ -160,45 +117,19 @@ fn patience_ends_a_run_early() {
 
 #[test]
 fn a_trained_model_writes_what_it_is_asked_for() {
-    let folder = folder();
-    let run = folder.path().join("run");
-    let (trained, _) = succeeds(&[
-        "train",
-        "--size",
-        "smoke",
-        "--epochs",
-        "1",
-        "--precision",
-        "fp8-layers",
-        "--out",
-        text(&run),
-        "--prompt",
-        "Behold",
-        "--length",
-        "30",
-    ]);
-    let generate = |seed: &str| {
-        let arguments = [
-            "generate",
-            "--run",
-            text(&run),
-            "--prompt",
-            "Behold",
-            "--length",
-            "30",
-            "--sampling-seed",
-            seed,
-        ];
-        succeeds(&arguments).0
+    let char_lm = char_lm();
+    let train = "train --size smoke --epochs 1 --precision fp8-layers --out run";
+    let (trained, _) = char_lm.succeeds(&format!("{train} --prompt Behold --length 30"));
+    let generate = |seed: u64| {
+        let generate = "generate --run run --prompt Behold --length 30 --sampling-seed";
+        char_lm.prints(&format!("{generate} {seed}"))
     };
-    let first = generate("1");
+    let first = generate(1);
     assert!(first.starts_with("Behold") && first.chars().count() == 6 + 30 + 1, "{first}");
-    assert!(
-        trained.contains(&first),
-        "the text at the end of training is that of the saved model: {trained}{first}"
-    );
-    assert_eq!(generate("1"), first);
-    assert_ne!(generate("2"), first);
+    // The text at the end of training is that of the saved model.
+    has(&trained, &[&first]);
+    assert_eq!(generate(1), first);
+    assert_ne!(generate(2), first);
 }
 
 #[test]
@@ -210,41 +141,26 @@ fn the_text_is_the_one_that_its_note_describes() {
     let digest = Sha256::digest(&bytes);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let note = fs::read_to_string(format!("{folder}/README.md")).expect("the note");
-    assert!(note.contains(&digest), "{digest}");
-    assert!(note.contains("public domain"));
+    has(&note, &[&digest, "public domain"]);
     assert!(bytes.len() >= 1_000_000 && bytes.is_ascii());
 }
 
 fn is_observed_by_name_and_does_not_notice(precision: &str) {
-    let folder = folder();
-    let log = folder.path().join("log.jsonl");
-    let train = |name: &str, more: &[&str]| {
-        let run = folder.path().join(name);
-        let arguments = [
-            "train",
-            "--size",
-            "smoke",
-            "--epochs",
-            "1",
-            "--precision",
-            precision,
-            "--length",
-            "1",
-            "--out",
-            text(&run),
-        ];
-        let (stdout, _) = succeeds(&[&arguments[..], more].concat());
-        (stdout, fs::read(run.join("weights.safetensors")).expect("weights"))
+    let char_lm = char_lm();
+    let train = |options: &str| {
+        let train = "train --size smoke --epochs 1 --length 1 --precision";
+        char_lm.succeeds(&format!("{train} {precision} {options}")).0
     };
-    let (stdout, observed) = train("observed", &["--observe", text(&log)]);
-    let (_, plain) = train("plain", &[]);
+    let stdout = train("--out observed --observe log.jsonl");
+    train("--out plain");
+    let [observed, plain] =
+        ["observed", "plain"].map(|run| char_lm.read(&format!("{run}/weights.safetensors")));
     assert!(observed == plain, "an observed run ends elsewhere");
-    let lines = fs::read_to_string(&log).expect("a log");
+    let lines = char_lm.text("log.jsonl");
     for name in ["block0.qkv", "block0.projection", "block1.up", "block1.down", "head"] {
-        assert!(lines.contains(&format!("\"{name}\"")), "{name} is missing in the log");
-        assert!(stdout.contains(name), "{name} is missing in {stdout}");
+        has(&lines, &[&format!("\"{name}\"")]);
+        has(&stdout, &[name, "cargo xtask report"]);
     }
-    assert!(stdout.contains("cargo xtask report"));
 }
 
 #[test]
@@ -260,66 +176,43 @@ fn products_of_layers_are_observed() {
 /// The observatory is for exactly such runs: nothing that it saw may be lost with the sample.
 #[test]
 fn a_run_that_diverges_shows_what_was_seen_of_it() {
-    let folder = folder();
-    let (run, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
-    let train = |more: &[&str]| {
-        let arguments =
-            ["train", "--size", "smoke", "--precision", "fp8-current", "--out", text(&run)];
-        succeeds(&[&arguments[..], more].concat())
-    };
-    train(&["--epochs", "1"]);
+    let char_lm = char_lm();
+    let train = "train --size smoke --precision fp8-current --out run --epochs";
+    char_lm.succeeds(&format!("{train} 1"));
     // The last of its LayerNorms becomes NaN in the checkpoint, and eight more epochs are asked for: the hundredth step is among theirs.
-    let weights = fs::read(run.join("weights.safetensors")).expect("weights");
+    let weights = char_lm.read("run/weights.safetensors");
     let file = SafeTensors::deserialize(&weights).expect("safetensors");
     let gamma = file.tensor("norm.gamma").expect("the last norm").data();
-    let path = run.join("checkpoint/model-1.mpk");
-    let mut model = fs::read(&path).expect("a checkpoint");
+    let mut model = char_lm.read("run/checkpoint/model-1.mpk");
     model.truncate(model.len() - 4);
     let place = model.windows(gamma.len()).position(|bytes| bytes == gamma).expect("its gamma");
     for number in model[place..place + gamma.len()].chunks_exact_mut(4) {
         number.copy_from_slice(&f32::NAN.to_le_bytes());
     }
     model.extend(crc32fast::hash(&model).to_le_bytes());
-    fs::write(&path, model).expect("written");
-    for file in ["outcome.json", "weights.safetensors"] {
-        fs::remove_file(run.join(file)).expect("removed");
+    char_lm.write("run/checkpoint/model-1.mpk", model);
+    for file in ["run/outcome.json", "run/weights.safetensors"] {
+        char_lm.remove(file);
     }
-    let mut settings = json(run.join("run.json"));
-    settings["epochs"] = 9.into();
-    fs::write(run.join("run.json"), settings.to_string()).expect("written");
+    char_lm.edit("run/run.json", |settings| settings["epochs"] = 9.into());
 
-    let resume = ["--epochs", "9", "--resume"];
-    let (stdout, stderr) = train(&[&resume[..], &["--observe", text(&log)]].concat());
-    for words in ["the training has diverged", "warning: there is no sample: the model gives no"] {
-        assert!(stderr.contains(words), "`{words}` is missing in: {stderr}");
-    }
-    for words in ["validation loss NaN", "block0.qkv", "cargo xtask report", text(&log), text(&run)]
-    {
-        assert!(stdout.contains(words), "`{words}` is missing in: {stdout}");
-    }
-    assert!(run.join("outcome.json").exists(), "the run is kept");
+    let resume = format!("{train} 9 --resume");
+    let (stdout, stderr) = char_lm.succeeds(&format!("{resume} --observe log.jsonl"));
+    has(&stderr, &["the training has diverged", "warning: there is no sample: the model gives no"]);
+    has(&stdout, &["validation loss NaN", "block0.qkv", "cargo xtask report log.jsonl", "\nrun\n"]);
+    assert!(char_lm.has("run/outcome.json"), "the run is kept");
     // Once more, of the finished run.
-    let (again, stderr) = train(&resume);
-    assert!(stderr.contains("warning: there is no sample"), "{stderr}");
-    assert!(again.contains("validation loss NaN"), "{again}");
+    let (again, stderr) = char_lm.succeeds(&resume);
+    has(&stderr, &["warning: there is no sample"]);
+    has(&again, &["validation loss NaN"]);
 }
 
 #[test]
 fn a_block_is_timed_in_every_precision() {
-    let folder = folder();
-    let (stdout, _) = succeeds(&[
-        "block",
-        "--size",
-        "smoke",
-        "--rounds",
-        "3",
-        "--batch",
-        "2",
-        "--out",
-        text(folder.path()),
-    ]);
-    let timing = json(folder.path().join("block.json"));
-    let rows = timing["rows"].as_array().expect("rows");
+    let char_lm = char_lm();
+    let (stdout, _) = char_lm.succeeds("block --size smoke --rounds 3 --batch 2 --out .");
+    let timing = char_lm.json("block.json");
+    let rows = list(&timing["rows"]);
     let names = [
         "f32",
         "mixed bf16",
@@ -328,21 +221,17 @@ fn a_block_is_timed_in_every_precision() {
         "mixed bf16 + FP8 layers",
     ];
     assert_eq!(rows.len(), names.len());
+    has(&stdout, &names);
     let is_native = Fp8Backend::<Flex>::capability(&Default::default()).is_native();
     for (row, name) in rows.iter().zip(names) {
         assert_eq!(row["name"], name);
-        assert!(stdout.contains(name));
         // Three products of each of four layers, on the matrix unit if the CPU has one.
         let fp8 = if name.contains("FP8") { 12.0 } else { 0.0 };
         let native = if is_native { fp8 } else { 0.0 };
         assert_eq!([number(row, "fp8_products"), number(row, "native_products")], [fp8, native]);
         for field in ["forward_ms", "forward_backward_ms"] {
-            let mut all: Vec<f64> = row[format!("all_{field}")]
-                .as_array()
-                .expect("times")
-                .iter()
-                .map(|time| time.as_f64().expect("a time"))
-                .collect();
+            let all = list(&row[format!("all_{field}")]).iter();
+            let mut all: Vec<f64> = all.map(|time| time.as_f64().expect("a time")).collect();
             // Of three rounds the middle one.
             all.sort_unstable_by(f64::total_cmp);
             assert!(all.len() == 3 && all[0] > 0.0 && all[1] == number(row, field), "{row}");

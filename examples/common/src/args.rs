@@ -1,24 +1,28 @@
-//! Reading the command line.
+//! Reading the command line, and the exit code.
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 
-/// Reads the command line. An error is one line on stderr. On `--help`, `--version` or an error this returns the exit code of what it printed.
-///
-/// # Errors
-/// Where the program has nothing left to do.
-pub fn parse<A: Parser>() -> Result<A, ExitCode> {
-    A::try_parse().map_err(|error| {
-        if error.use_stderr() {
-            eprintln!("{}", one_line(&error.to_string()));
-            ExitCode::from(2)
-        } else {
+/// A program: reads the command line and runs. An error is one line on stderr and exit code 2.
+pub fn main<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode>) -> ExitCode {
+    let args = match A::try_parse() {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => return failed(&one_line(&error.to_string())),
+        Err(help) => {
             // Nothing is left to do where the help text has no reader.
-            let _ = error.print();
-            ExitCode::SUCCESS
+            let _ = help.print();
+            return ExitCode::SUCCESS;
         }
-    })
+    };
+    run(args).unwrap_or_else(|error| failed(&format!("error: {error:#}")))
+}
+
+fn failed(error: &str) -> ExitCode {
+    // File names and fields may hold line breaks: an error stays one line.
+    eprintln!("{}", error.replace(char::is_control, " "));
+    ExitCode::from(2)
 }
 
 /// clap's message without its usage paragraphs: the problem and, where there is one, the hint.

@@ -1,17 +1,18 @@
 //! Which backend a program runs on.
 
 use anyhow::{Result, anyhow};
-use burn::backend::{Flex, NdArray};
+use burn::backend::Flex;
 use burn_fp8::Fp8Matmul;
 use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::{Deserialize, Serialize};
 
-/// A backend. Flex and NdArray run on every machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// A backend. Flex is always there; each of the others is built in by the feature of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BackendName {
     /// Burn's default CPU backend; FP8 quantizes with SIMD
     Flex,
-    /// Burn's other CPU backend; FP8 quantizes with tensor operations, as on any backend without code of its own
+    /// Burn's other CPU backend; FP8 quantizes with tensor operations, as on any backend without code of its own; built with the feature `ndarray`
     Ndarray,
     /// GPUs through WebGPU, or Mesa's software Vulkan; built with the feature `wgpu`
     Wgpu,
@@ -42,21 +43,6 @@ impl BackendName {
         }
     }
 
-    /// Takes the names of those backends alone that the program was built with.
-    pub fn built() -> impl TypedValueParser<Value = Self> {
-        let built = Self::value_variants().iter().filter(|backend| backend.is_built());
-        PossibleValuesParser::new(built.filter_map(ValueEnum::to_possible_value))
-            .try_map(|name| Self::from_str(&name, false))
-    }
-
-    fn is_built(self) -> bool {
-        match self {
-            Self::Flex | Self::Ndarray => true,
-            Self::Wgpu => cfg!(feature = "wgpu"),
-            Self::Cuda => cfg!(feature = "cuda"),
-        }
-    }
-
     /// Runs a program of this package on the backend.
     ///
     /// # Errors
@@ -64,7 +50,8 @@ impl BackendName {
     pub fn run<P: OnBackend>(self, package: &str, program: P) -> Result<P::Output> {
         match self {
             Self::Flex => program.on::<Flex>(),
-            Self::Ndarray => program.on::<NdArray>(),
+            #[cfg(feature = "ndarray")]
+            Self::Ndarray => program.on::<burn::backend::NdArray>(),
             #[cfg(feature = "wgpu")]
             Self::Wgpu => program.on::<burn::backend::Wgpu>(),
             #[cfg(feature = "cuda")]
@@ -72,7 +59,7 @@ impl BackendName {
                 anyhow::Context::context(burn_fp8_cublaslt::require_device(0), "--backend cuda")?;
                 program.on::<burn::backend::Cuda>()
             }
-            #[allow(unreachable_patterns, reason = "with both features there is no other")]
+            #[allow(unreachable_patterns, reason = "with all features there is no other")]
             backend => {
                 let name = backend.as_str();
                 Err(anyhow!(

@@ -1,12 +1,15 @@
-//! What the example programs share: the command line, the choice of a backend, what they print and write, and where results come from.
+//! What the example programs share: the command line, the choice of a backend, what they print, draw and write, and where results come from.
 
 mod args;
 mod backend;
-pub mod committed;
+#[cfg(feature = "charts")]
+pub mod charts;
 mod origin;
 mod output;
+#[cfg(feature = "testing")]
+pub mod testing;
 
-pub use args::{once, parse};
+pub use args::{main, once};
 pub use backend::{BackendName, OnBackend};
 pub use origin::Origin;
-pub use output::{end, print, write, write_json};
+pub use output::{print, table, write, write_json};

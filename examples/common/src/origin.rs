@@ -20,38 +20,51 @@ pub struct Origin {
     pub cpu: String,
     /// The processors that the program may use, and so its threads.
     pub cores: usize,
-    /// The backend.
-    pub backend: String,
+    /// The backend, where there was a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// The unit that FP8 products ran on, of benchmarks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// Whether the program was built with optimizations: its times mean nothing otherwise.
     pub optimized: bool,
 }
 
 impl Origin {
     /// This command of this program, on this machine, today.
-    pub fn here(program: &str, backend: &str) -> Self {
+    ///
+    /// Paths are left out, which these options take: they tell of the machine's folders and nothing of the result.
+    pub fn here(program: &str, paths: &[&str]) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
-            command: command(program, std::env::args().skip(1)),
+            command: command(program, paths, std::env::args().skip(1)),
             commit: commit(),
             date: time::OffsetDateTime::now_utc().date().to_string(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
-            backend: backend.into(),
+            backend: None,
+            unit: None,
             optimized: !cfg!(debug_assertions),
         }
     }
+
+    /// The same, on a backend.
+    pub fn with_backend(self, backend: crate::BackendName) -> Self {
+        Self { backend: Some(backend.as_str().into()), ..self }
+    }
 }
 
-/// The command of these arguments, without the folder of its results: what is there tells nothing, and may tell too much.
-fn command(program: &str, arguments: impl Iterator<Item = String>) -> String {
+fn command(program: &str, paths: &[&str], arguments: impl Iterator<Item = String>) -> String {
     let mut command = program.to_owned();
-    let mut is_folder = false;
+    let mut is_path = false;
     for argument in arguments {
-        if argument != "--out" && !argument.starts_with("--out=") && !is_folder {
+        let (option, value) = argument.split_once('=').unwrap_or((&argument, ""));
+        let takes_path = paths.contains(&option);
+        if !is_path && !takes_path {
             command = command + " " + &argument;
         }
-        is_folder = argument == "--out";
+        is_path = takes_path && value.is_empty();
     }
     command
 }
@@ -60,17 +73,22 @@ fn command(program: &str, arguments: impl Iterator<Item = String>) -> String {
 fn commit() -> Option<String> {
     let mut git = Command::new("git");
     git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]);
-    git.args(["--abbrev=12", "--exclude=*"]).stdin(Stdio::null());
+    git.args(["--abbrev=40", "--exclude=*"]).stdin(Stdio::null());
     let output = git.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { command, commit, date, cpu, cores, backend, optimized } = self;
-        write!(f, "`{command}`, {date}, {cpu}, {cores} cores, backend {backend}")?;
+        let Self { command, commit, date, cpu, cores, backend, optimized, .. } = self;
+        write!(f, "`{command}`, {date}, {cpu}, {cores} cores")?;
+        if let Some(backend) = backend {
+            write!(f, ", backend {backend}")?;
+        }
         if let Some(commit) = commit {
-            write!(f, ", commit {commit}")?;
+            let (hash, changed) = commit.split_once('-').unwrap_or((commit, ""));
+            let hash = if hash.len() == 40 { &hash[..12] } else { hash };
+            write!(f, ", commit {hash}{}{changed}", if changed.is_empty() { "" } else { "-" })?;
         }
         if !optimized {
             write!(f, ", built without optimizations: the times mean nothing")?;
@@ -81,12 +99,17 @@ impl fmt::Display for Origin {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::command;
 
     #[test]
-    fn a_command_is_told_without_its_folder() {
-        let told = |text: &str| command("char-lm", text.split(' ').map(str::to_owned));
-        assert_eq!(told("compare --out /a/b --seed 1"), "char-lm compare --seed 1");
-        assert_eq!(told("compare --out=/a/b --seed 1"), "char-lm compare --seed 1");
+    fn a_command_is_told_without_paths() {
+        for (arguments, expected) in [
+            ("", "it"),
+            ("compare --out /a/b --seed 1", "it compare --seed 1"),
+            ("--out=/a --json /b --peers --threads=1", "it --peers --threads=1"),
+        ] {
+            let arguments = arguments.split_whitespace().map(String::from);
+            assert_eq!(command("it", &["--out", "--json"], arguments), expected);
+        }
     }
 }

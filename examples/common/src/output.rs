@@ -3,19 +3,10 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
-
-/// The exit code of a program that ends so. An error is one line on stderr and exit code 2.
-pub fn end(result: Result<ExitCode>) -> ExitCode {
-    result.unwrap_or_else(|error| {
-        // File names and fields may hold line breaks: an error stays one line.
-        eprintln!("{}", format!("error: {error:#}").replace(char::is_control, " "));
-        ExitCode::from(2)
-    })
-}
 
 /// Prints to stdout. Not `print!`, which panics where the reader of a pipe has gone: that is no error here.
 ///
@@ -27,6 +18,23 @@ pub fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to stdout"),
     }
+}
+
+/// A table in one of comfy-table's presets: numbers on the right, what is in the columns `left` on the left.
+pub fn table<const N: usize>(
+    preset: &str,
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    left: &[usize],
+) -> Table {
+    let mut table = Table::new();
+    table.load_preset(preset).set_header(header).add_rows(rows);
+    for (_, column) in
+        table.column_iter_mut().enumerate().filter(|(index, _)| !left.contains(index))
+    {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// Writes a file as a whole: a killed process leaves the old one or the new one.

@@ -37,7 +37,7 @@ pub struct Args {
     recipes: Vec<RecipeName>,
 
     /// The backend that all runs use
-    #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
     /// An Fp8Config as JSON for the FP8 runs, whose scaling is that of their recipe [default: dimensions of at least 16]

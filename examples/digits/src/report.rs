@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
 use burn_fp8::Report;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::presets;
 use examples_common::{Origin, once};
 use serde::{Deserialize, Serialize};
 
@@ -94,47 +93,37 @@ pub fn first_step(recipe: RecipeName, trace: &Report, expected: &[LayerProducts]
     text
 }
 
+/// The number of seeds of each recipe.
+pub fn seeds(runs: &[Run]) -> usize {
+    runs.len() / recipes(runs).len().max(1)
+}
+
 /// The table of all runs; with several seeds, also the mean accuracy of each recipe.
 pub fn table(runs: &[Run]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header([
-        "recipe",
-        "seed",
-        "train loss",
-        "test accuracy",
-        "seconds",
-        "FP8 products a step",
-    ]);
-    for Run { row: run, .. } in runs {
-        table.add_row([
-            run.recipe.as_str().to_owned(),
-            run.seed.to_string(),
-            format!("{:.5}", run.train_loss),
-            format!("{:.2}%", 100.0 * run.test_accuracy),
-            format!("{:.2}", run.seconds),
-            run.fp8_products_per_step.to_string(),
-        ]);
+    let header =
+        ["recipe", "seed", "train loss", "test accuracy", "seconds", "FP8 products a step"];
+    let rows = runs.iter().map(|Run { row, .. }| {
+        [
+            row.recipe.as_str().to_owned(),
+            row.seed.to_string(),
+            format!("{:.5}", row.train_loss),
+            format!("{:.2}%", 100.0 * row.test_accuracy),
+            format!("{:.2}", row.seconds),
+            row.fp8_products_per_step.to_string(),
+        ]
+    });
+    let table = examples_common::table(presets::ASCII_MARKDOWN, header, rows, &[0]);
+    let seeds = seeds(runs);
+    if seeds == 1 {
+        return format!("{table}\n");
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let mut text = format!("{table}\n");
-    let recipes = recipes(runs);
-    let seeds = runs.len() / recipes.len().max(1);
-    if seeds > 1 {
-        let means = recipes.iter().map(|recipe| {
-            let of_recipe = runs.iter().filter(|run| run.row.recipe == *recipe);
-            let mean = of_recipe.map(|run| run.row.test_accuracy).sum::<f64>() / seeds as f64;
-            format!("{} {:.2}%", recipe.as_str(), 100.0 * mean)
-        });
-        let _ = writeln!(
-            text,
-            "\nmean test accuracy of {seeds} seeds: {}",
-            means.collect::<Vec<_>>().join(", ")
-        );
-    }
-    text
+    let means = recipes(runs).into_iter().map(|recipe| {
+        let of_recipe = runs.iter().filter(|run| run.row.recipe == recipe);
+        let mean = of_recipe.map(|run| run.row.test_accuracy).sum::<f64>() / seeds as f64;
+        format!("{} {:.2}%", recipe.as_str(), 100.0 * mean)
+    });
+    let means = means.collect::<Vec<_>>().join(", ");
+    format!("{table}\n\nmean test accuracy of {seeds} seeds: {means}\n")
 }
 
 #[derive(Serialize)]
@@ -162,18 +151,4 @@ pub struct Record {
     pub first_step: String,
     /// The runs.
     pub runs: Vec<Run>,
-}
-
-impl Record {
-    /// As JSON, a line for each run.
-    pub fn json(&self) -> Result<String> {
-        let Self { origin, epochs, first_step, runs } = self;
-        let runs = runs.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
-        Ok(format!(
-            "{{\n\"origin\": {},\n\"epochs\": {epochs},\n\"first_step\": {},\n\"runs\": [\n{}\n]\n}}\n",
-            serde_json::to_string(origin)?,
-            serde_json::to_string(first_step)?,
-            runs.join(",\n")
-        ))
-    }
 }

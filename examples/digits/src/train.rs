@@ -10,7 +10,6 @@ use burn::tensor::{ElementConversion, Int, Tensor, TensorData};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{Fp8Matmul, Report};
-use indicatif::ProgressBar;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -37,11 +36,6 @@ pub struct Outcome {
     pub scales: Vec<Vec<LayerScale>>,
 }
 
-/// Steps in an epoch.
-pub fn steps(digits: &Digits) -> usize {
-    digits.train.len().div_ceil(BATCH)
-}
-
 /// What a run trains, how long, and from which random numbers.
 pub struct Plan<'a> {
     /// The images.
@@ -58,7 +52,7 @@ pub struct Plan<'a> {
 ///
 /// All recipes run this very loop. The optimizer is wrapped for the sake of the FP8 layers, whose scales are no weights; for
 /// every other model the wrapper is Adam itself.
-pub fn train<B>(plan: Plan, progress: &ProgressBar) -> Outcome
+pub fn train<B>(plan: Plan) -> Outcome
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
@@ -105,7 +99,6 @@ where
             };
             model = optimizer.step(LEARNING_RATE, model, gradients);
             total += value * batch.len() as f32;
-            progress.inc(1);
         }
         losses.push(total / digits.train.len() as f32);
     }

@@ -1,7 +1,8 @@
 //! The command line.
 
 use burn_fp8::Execution;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use examples_common::BackendName;
 
 /// Climbs the ladder of fused FP8 matrix products: plain codes, mixed formats, scales, ReLU, bias and GELU, amax, and inference with
@@ -26,37 +27,23 @@ pub struct Args {
     pub seed: u64,
 
     /// What runs the products
-    #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
-    /// How products run; `native` ends the program at one that cannot run on tensor cores or a matrix unit
-    #[arg(long, value_enum, default_value_t = ExecutionName::Auto)]
-    pub execution: ExecutionName,
+    /// How products run: `native` on tensor cores or a matrix unit, and ends the program at one that cannot; `fake-quantized` in emulation; `auto` natively where they can
+    #[arg(long, value_parser = execution(), default_value = "auto")]
+    pub execution: Execution,
 }
 
 /// Sizes that take a moment, not more: errors are measured against a plain loop in f64.
-fn size() -> impl clap::builder::TypedValueParser<Value = usize> {
-    use clap::builder::TypedValueParser;
+fn size() -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u16).range(1..=1024).map(usize::from)
 }
 
-/// How products run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExecutionName {
-    /// On tensor cores or a matrix unit where they can
-    Auto,
-    /// In emulation
-    FakeQuantized,
-    /// On tensor cores or a matrix unit
-    Native,
-}
-
-impl From<ExecutionName> for Execution {
-    fn from(name: ExecutionName) -> Self {
-        match name {
-            ExecutionName::Auto => Self::Auto,
-            ExecutionName::FakeQuantized => Self::FakeQuantized,
-            ExecutionName::Native => Self::Native,
-        }
-    }
+fn execution() -> impl TypedValueParser<Value = Execution> {
+    PossibleValuesParser::new(["auto", "fake-quantized", "native"]).map(|name| match &name[..] {
+        "native" => Execution::Native,
+        "fake-quantized" => Execution::FakeQuantized,
+        _ => Execution::Auto,
+    })
 }

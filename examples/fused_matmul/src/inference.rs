@@ -10,8 +10,7 @@ use burn_fp8::{
 
 use crate::args::Args;
 use crate::data::{self, Matrix, Random};
-use crate::ladder::{bf16, bias_tensor, floats, tensor};
-use crate::print;
+use crate::ladder::{bf16, bias_tensor, floats, ran, tensor};
 
 /// How many batches the scales are calibrated with.
 const BATCHES: usize = 4;
@@ -67,7 +66,7 @@ pub fn run<B: Fp8Matmul>(args: &Args) -> Result<String> {
          h = gelu(x @ w1 + b1) → E4M3; y = h @ w2 + b2 → {dtype:?}\n    \
          calibrated on {BATCHES} batches: x scale {input_scale:.3e}, h scale {hidden_scale:.3e}\n    \
          {}\n    \
-         error with quantization {error:.1e}",
-        print::ran(&report)
+         error with quantization {error:.1e}\n",
+        ran(&report)
     ))
 }

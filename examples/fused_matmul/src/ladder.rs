@@ -1,9 +1,12 @@
 //! The steps with one product each.
 
+use std::fmt;
+
 use anyhow::Result;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::Fp8Format::{self, E4M3, E5M2};
+use burn_fp8::report::ProductReport;
 use burn_fp8::tensor::ScaledMatrix;
 use burn_fp8::{
     Activation, Fp8Matmul, Fp8Tensor, Report, ScaledMatmulOptions, scaled_matmul, trace,
@@ -24,6 +27,30 @@ pub struct Step {
     pub amax: Option<[f32; 2]>,
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { title, formula, operands: [a, b], report, errors, amax } = self;
+        writeln!(f, "{title}\n    {formula}\n    a {a}\n    b {b}\n    {}", ran(report))?;
+        if let Some([amax, expected]) = amax {
+            writeln!(f, "    amax {amax:.4}, in f64 {expected:.4}")?;
+        }
+        let [same, before] = errors;
+        writeln!(f, "    error {same:.1e}, with quantization {before:.1e}")
+    }
+}
+
+/// What ran, by the trace.
+pub fn ran(report: &Report) -> String {
+    let product =
+        |ProductReport { kind, gemm, ran, .. }: &ProductReport| format!("{kind} {gemm}, {ran}");
+    let products: Vec<_> = report.products.iter().map(product).collect();
+    let count = match products.len() {
+        1 => "1 product".to_string(),
+        count => format!("{count} products"),
+    };
+    format!("ran {count}: {}", products.join("; "))
+}
+
 /// The numbers of all steps.
 struct Problem {
     /// `[M, K]`.
@@ -42,84 +69,45 @@ pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
         w: random.matrix([args.n, args.k], 0.5),
         bias: bf16(random.normals(args.n, 1.0)),
     };
-    let bias = |options: ScaledMatmulOptions<B>| options.with_bias(bias_tensor::<B>(&problem.bias));
     // Scales of one: the codes are the numbers.
     let unscaled = |matrix, format| Fp8Tensor::quantize_with(tensor::<B>(matrix), format, 1.0);
     let scaled = |matrix, format| Fp8Tensor::quantize(tensor::<B>(matrix), format);
     let (x, w) = (scaled(&problem.x, E4M3), scaled(&problem.w, E4M3));
-    // For the output: with room for four standard deviations of a sum of K products.
-    let deviation = 0.5 * (args.k as f32).sqrt();
-    let out = 4.0 * deviation / E4M3.max();
-    let fp8 = || ScaledMatmulOptions::fp8(E4M3, out);
-    let to_fp8 = format!("→ E4M3, scale {out:.3e}");
-    let (none, relu, gelu) = (Activation::None, Activation::Relu, Activation::Gelu);
-
-    let run =
-        |title, formula: String, [a, b]: [&Fp8Tensor<B, 2>; 2], options, activation, biased| {
-            run_step(&problem, title, formula, [a, b], options, activation, biased)
-        };
     let (plain_x, plain_w) = (unscaled(&problem.x, E4M3)?, unscaled(&problem.w, E4M3)?);
     let mixed_w = unscaled(&problem.w, E5M2)?;
-    Ok(vec![
-        run(
-            "1. plain: E4M3 @ E4M3",
-            "d = a @ b → f32".into(),
-            [&plain_x, &plain_w],
-            ScaledMatmulOptions::default(),
-            none,
-            false,
-        )?,
-        run(
-            "2. mixed: E4M3 @ E5M2",
-            "d = a @ b → f32".into(),
-            [&plain_x, &mixed_w],
-            ScaledMatmulOptions::default(),
-            none,
-            false,
-        )?,
-        run(
-            "3. scaled inputs and a scaled FP8 output",
-            format!("d = a @ b {to_fp8}"),
-            [&x, &w],
-            fp8(),
-            none,
-            false,
-        )?,
-        run(
-            "4. + ReLU",
-            format!("d = relu(a @ b) {to_fp8}"),
-            [&x, &w],
-            fp8().with_activation(relu),
-            relu,
-            false,
-        )?,
-        run(
-            "5. + bias and GELU",
-            format!("d = gelu(a @ b + bias) {to_fp8}"),
-            [&x, &w],
-            bias(fp8()).with_activation(gelu),
-            gelu,
-            true,
-        )?,
-        run(
-            "6. + amax",
-            format!("d, amax = gelu(a @ b + bias) {to_fp8}"),
-            [&x, &w],
-            bias(fp8()).with_activation(gelu).with_amax(),
-            gelu,
-            true,
-        )?,
-    ])
+    // For the output: with room for four standard deviations of a sum of K products.
+    let scale = 4.0 * 0.5 * (args.k as f32).sqrt() / E4M3.max();
+    let (float, fp8) = (ScaledMatmulOptions::default(), ScaledMatmulOptions::fp8(E4M3, scale));
+    let to_fp8 = &format!("→ E4M3, scale {scale:.3e}")[..];
+    let biased =
+        fp8.clone().with_bias(bias_tensor(&problem.bias)).with_activation(Activation::Gelu);
+    let relu = fp8.clone().with_activation(Activation::Relu);
+    let ([plain, mixed], scaled) = ([[&plain_x, &plain_w], [&plain_x, &mixed_w]], [&x, &w]);
+    let gelu = "d = gelu(a @ b + bias)";
+    let (none, bias) = ((Activation::None, false), (Activation::Gelu, true));
+    [
+        ("1. plain: E4M3 @ E4M3", "d = a @ b", "→ f32", plain, float.clone(), none),
+        ("2. mixed: E4M3 @ E5M2", "d = a @ b", "→ f32", mixed, float, none),
+        ("3. scaled inputs and a scaled FP8 output", "d = a @ b", to_fp8, scaled, fp8, none),
+        ("4. + ReLU", "d = relu(a @ b)", to_fp8, scaled, relu, (Activation::Relu, false)),
+        ("5. + bias and GELU", gelu, to_fp8, scaled, biased.clone(), bias),
+        ("6. + amax", "d, amax = gelu(a @ b + bias)", to_fp8, scaled, biased.with_amax(), bias),
+    ]
+    .into_iter()
+    .map(|(title, formula, output, operands, options, in_f64)| {
+        run_step(&problem, title, format!("{formula} {output}"), operands, options, in_f64)
+    })
+    .collect()
 }
 
+/// Runs a step whose product is, in f64, that of this activation, with or without the bias.
 fn run_step<B: Fp8Matmul>(
     problem: &Problem,
     title: &'static str,
     formula: String,
     [a, w]: [&Fp8Tensor<B, 2>; 2],
     options: ScaledMatmulOptions<B>,
-    activation: Activation,
-    biased: bool,
+    (activation, biased): (Activation, bool),
 ) -> Result<Step> {
     // No code moves: `w` lies as the tensor cores read it.
     let b = w.transpose();
@@ -152,7 +140,7 @@ fn describe<B: Backend>(tensor: &Fp8Tensor<B, 2>) -> String {
 }
 
 /// What codes and scale stand for, in f64.
-pub fn numbers<B: Fp8Matmul>(tensor: &Fp8Tensor<B, 2>) -> Matrix<f64> {
+fn numbers<B: Fp8Matmul>(tensor: &Fp8Tensor<B, 2>) -> Matrix<f64> {
     Matrix { values: floats(tensor.dequantize()), shape: tensor.dims() }.to_f64()
 }
 

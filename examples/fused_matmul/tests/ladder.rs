@@ -1,23 +1,15 @@
 //! Runs the program and reads what it prints.
 
-use std::process::{Command, Output};
-
 use examples_common::Origin;
-use examples_common::committed::Results;
+use examples_common::testing::{Program, Results};
 use serde_json::{Value, json};
 
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fused_matmul"))
-        .args(arguments)
-        .output()
-        .expect("the program starts")
+fn ladder() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_fused_matmul"))
 }
 
-fn climb(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
-    String::from_utf8(output.stdout).expect("text")
+fn climb(arguments: &str) -> String {
+    ladder().prints(arguments)
 }
 
 /// The number behind a word.
@@ -28,7 +20,7 @@ fn number(block: &str, word: &str) -> f64 {
     number.parse().unwrap_or_else(|_| panic!("`{number}` behind `{word}` is no number: {block}"))
 }
 
-fn check(arguments: &[&str], gemm: &str) {
+fn check(arguments: &str, gemm: &str) {
     let text = climb(arguments);
     let blocks: Vec<_> = text.split("\n\n").skip(1).collect();
     assert_eq!(blocks.len(), 7, "{text}");
@@ -49,48 +41,46 @@ fn check(arguments: &[&str], gemm: &str) {
 
 #[test]
 fn every_step_is_one_product_near_f64() {
-    check(&[], "64×96×128");
+    check("", "64×96×128");
 }
 
 #[test]
 fn odd_sizes_run_on_other_backends_too() {
-    check(&["--m", "33", "--n", "19", "--k", "23", "--backend", "ndarray"], "33×19×23");
+    check("--m 33 --n 19 --k 23 --backend ndarray", "33×19×23");
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
 fn every_step_runs_natively_on_a_gpu() {
-    check(&["--backend", "cuda", "--execution", "native"], "64×96×128");
+    check("--backend cuda --execution native", "64×96×128");
 }
 
 #[test]
 fn the_seed_is_all_that_it_depends_on() {
-    assert_eq!(climb(&["--seed", "3"]), climb(&["--seed", "3"]));
-    assert_ne!(climb(&["--seed", "3"]), climb(&["--seed", "4"]));
+    assert_eq!(climb("--seed 3"), climb("--seed 3"));
+    assert_ne!(climb("--seed 3"), climb("--seed 4"));
 }
 
 #[test]
 fn native_products_end_the_program_where_there_are_none() {
     // Flex may have a matrix unit; NdArray has nothing.
-    let ndarray = ["--backend", "ndarray", "--execution"];
-    assert_eq!(climb(&[&ndarray[..], &["fake-quantized"]].concat()), climb(&ndarray[..2]));
-    let output = run(&[&ndarray[..], &["native"]].concat());
+    let emulated = climb("--backend ndarray --execution fake-quantized");
+    assert_eq!(emulated, climb("--backend ndarray"));
+    let output = ladder().run("--backend ndarray --execution native");
     assert!(!output.status.success() && !output.stderr.is_empty());
 }
 
 #[test]
 fn help_and_errors() {
-    assert!(climb(&["--help"]).contains("--backend"));
-    for arguments in [
-        &["--m", "0"][..],
-        &["--n", "x"],
-        &["--backend", "abacus"],
-        &["--execution", "fast"],
-        &["more"],
+    assert!(climb("--help").contains("--backend"));
+    for (arguments, words) in [
+        ("--m 0", ["--m", "1..=1024"]),
+        ("--n x", ["--n", "x"]),
+        ("--backend abacus", ["abacus", "ndarray"]),
+        ("--execution fast", ["fast", "auto, fake-quantized, native"]),
+        ("more", ["more", "--help"]),
     ] {
-        let output = run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+        ladder().fails(arguments, &words);
     }
 }
 
@@ -111,14 +101,14 @@ fn alike(a: &str, b: &str) -> bool {
 fn what_is_told_is_what_is_printed() {
     let results = Results::of(env!("CARGO_MANIFEST_DIR"));
     // Emulated: the same on every machine, but for the order of sums.
-    let printed = climb(&["--execution", "fake-quantized"]);
+    let printed = climb("--execution fake-quantized");
     if Results::renders() {
         let command = "fused_matmul --execution fake-quantized".to_owned();
-        let origin = Origin { command, ..Origin::here("fused_matmul", "flex") };
+        let origin = Origin { command, backend: Some("flex".into()), ..Origin::here("", &[]) };
         let record = json!({ "origin": origin, "printed": printed });
         examples_common::write_json(&results.path("ladder.json"), &record).expect("written");
     }
-    let record: Value = serde_json::from_str(&results.text("ladder.json")).expect("JSON");
+    let record: Value = results.json("ladder.json");
     let origin: Origin = serde_json::from_value(record["origin"].clone()).expect("an origin");
     let committed = record["printed"].as_str().expect("text");
     assert!(alike(&printed, committed), "{printed}");

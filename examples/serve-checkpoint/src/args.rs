@@ -30,7 +30,7 @@ pub struct Args {
     pub milliseconds: u16,
 
     /// What runs it
-    #[arg(long, value_parser = BackendName::built(), default_value = "flex")]
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
     /// Print what the model holds, and end

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use burn_fp8::checkpoint::Checkpoint;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::presets;
+use examples_common::table;
 
 /// Layers that are printed; of more, the first and the number of the others.
 const SHOWN: usize = 16;
@@ -15,32 +16,19 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
         text += &format!("warning: {warning}\n");
     }
     let layers = checkpoint.layers();
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header([
-        "layer",
-        "[out, in]",
-        "scales of the weight",
-        "activations",
-        "bytes",
-        "in bf16",
-    ]);
-    for layer in layers.iter().take(SHOWN) {
+    let header = ["layer", "[out, in]", "scales of the weight", "activations", "bytes", "in bf16"];
+    let rows = layers.iter().take(SHOWN).map(|layer| {
         let [out, input] = layer.shape;
-        table.add_row([
+        [
             printable(&layer.name),
             format!("[{out}, {input}]"),
             format!("{}, {}", layer.weight, layer.scale_dtype),
             layer.activations.to_string(),
             layer.bytes.to_string(),
             in_bf16(layer.shape, layer.bias).to_string(),
-        ]);
-    }
-    for column in [4, 5] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+        ]
+    });
+    let table = table(presets::NOTHING, header, rows, &[0, 1, 2, 3]);
     text += &format!("\n{}\n", table.trim_fmt());
     if layers.len() > SHOWN {
         text += &format!("… and {} more\n", layers.len() - SHOWN);

@@ -3,47 +3,31 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use burn::tensor::activation::silu;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::report::ProductReport;
 use burn_fp8::{Fp8Matmul, trace};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::presets;
 
 use crate::args::Args;
 use crate::block::Block;
 
-/// The same layers, dequantized.
-struct Plain<B: Fp8Matmul>(Vec<(Tensor<B, 2>, Option<Tensor<B, 1>>)>);
-
-impl<B: Fp8Matmul> Plain<B> {
-    fn of(block: &Block<B>) -> Self {
-        Self(block.layers.iter().map(|layer| (layer.weight(), layer.bias().cloned())).collect())
-    }
-
-    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let linear = |index: usize, x: Tensor<B, 2>| {
-            let (weight, bias) = &self.0[index];
-            let y = x.matmul(weight.clone());
-            match bias {
-                Some(bias) => y + bias.clone().unsqueeze(),
-                None => y,
-            }
-        };
-        match self.0.len() {
-            1 => linear(0, x),
-            _ => linear(2, silu(linear(0, x.clone())) * linear(1, x)),
-        }
-    }
-}
-
 /// A table of tokens a second, and what the activations' quantization changes.
 pub fn measure<B: Fp8Matmul>(block: &Block<B>, args: &Args, device: &B::Device) -> Result<String> {
     B::seed(device, 1);
-    let plain = Plain::of(block);
+    // The same layers, dequantized.
+    let plain: Vec<_> = block.layers.iter().map(|layer| (layer.weight(), layer.bias())).collect();
+    let plain = |x: Tensor<B, 2>| {
+        block.with(x, |layer, x| {
+            let (weight, bias) = &plain[layer];
+            let y = x.matmul(weight.clone());
+            match *bias {
+                Some(bias) => y + bias.clone().unsqueeze(),
+                None => y,
+            }
+        })
+    };
     let budget = Duration::from_millis(args.milliseconds.into());
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["tokens at once", "tokens/s", "in f32", "ratio", "difference"]);
+    let mut rows = vec![];
     let mut ran = String::new();
     for tokens in args.batches() {
         let shape = [tokens, block.d_input()];
@@ -52,15 +36,15 @@ pub fn measure<B: Fp8Matmul>(block: &Block<B>, args: &Args, device: &B::Device) 
         if let Some(ProductReport { ran: first, .. }) = report.products.first() {
             ran = first.to_string();
         }
-        let expected = plain.forward(x.clone());
+        let expected = plain(x.clone());
         let norm = |y: Tensor<B, 2>| y.powf_scalar(2.0).sum().sqrt().into_scalar();
         let norm = |y| burn::tensor::ElementConversion::elem::<f64>(norm(y));
         let difference = norm(y - expected.clone()) / norm(expected);
         // Turn by turn, so that both see the same neighbours on a shared machine.
         let [fp8, f32] =
-            times(budget, [&|| wait(block.forward(x.clone())), &|| wait(plain.forward(x.clone()))]);
+            times(budget, [&|| wait(block.forward(x.clone())), &|| wait(plain(x.clone()))]);
         let per_second = |time: f64| tokens as f64 / time;
-        table.add_row([
+        rows.push([
             tokens.to_string(),
             format!("{:.0}", per_second(fp8)),
             format!("{:.0}", per_second(f32)),
@@ -68,9 +52,8 @@ pub fn measure<B: Fp8Matmul>(block: &Block<B>, args: &Args, device: &B::Device) 
             format!("{difference:.1e}"),
         ]);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let header = ["tokens at once", "tokens/s", "in f32", "ratio", "difference"];
+    let table = examples_common::table(presets::NOTHING, header, rows, &[]);
     let held = block.bytes();
     let weights: usize =
         block.layers.iter().map(|layer| layer.dims().iter().product::<usize>()).sum();

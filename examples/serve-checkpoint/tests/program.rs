@@ -1,35 +1,26 @@
 //! Runs the program and reads what it prints.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
 
-fn run(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_serve-checkpoint"));
-    command.args(arguments).output().expect("the program starts")
+use examples_common::testing::{Program, has};
+
+fn serve() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_serve-checkpoint"))
 }
 
-fn succeeds(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// It ends with code 2 and one line on stderr that has these words.
-fn fails(arguments: &[&str], words: &[&str]) {
-    let output = run(arguments);
-    let stderr = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
-    assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is missing in: {stderr}");
-    }
-}
-
-fn golden(name: &str) -> String {
+/// A copy of a model of the tests, in the program's folder.
+fn with_model(program: &Program, name: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let folder = folder.join("../../crates/burn-fp8-checkpoint/tests/golden").join(name);
-    folder.to_str().expect("UTF-8").to_owned()
+    copy(&folder, &program.path(name.rsplit('/').next().expect("a name")));
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
 }
 
 /// The numbers of a row of the table of times: tokens at once, tokens a second in FP8 and in f32, their ratio, the difference.
@@ -42,28 +33,25 @@ fn row(text: &str, tokens: &str) -> Vec<f64> {
 /// What was written is read again, with the same layers; blocks are refused, as is a folder that holds a model.
 #[test]
 fn models_are_exported_and_read_again() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let serve = serve();
     for name in ["fp8_tensor_static", "ct_channel_dynamic", "modelopt"] {
-        let exported = folder.path().join(name);
-        let exported = exported.to_str().expect("UTF-8");
-        let text = succeeds(&["--model", &golden(name), "--export", exported]);
-        assert!(text.contains("7 layers and") && text.contains("float-quantized"), "{text}");
-        let text = succeeds(&["--model", exported, "--batch", "1", "--milliseconds", "1"]);
-        assert!(text.contains("compressed-tensors") && text.contains("7 layers in FP8"), "{text}");
-        fails(&["--model", &golden(name), "--export", exported], &["it is there already"]);
+        with_model(&serve, name);
+        let export = format!("--model {name} --export {name}-exported");
+        has(&serve.prints(&export), &["7 layers and", "float-quantized"]);
+        let run = format!("--model {name}-exported --batch 1 --milliseconds 1");
+        has(&serve.prints(&run), &["compressed-tensors", "7 layers in FP8"]);
+        serve.ends(&export, &["it is there already"]);
     }
-    let other = folder.path().join("blocks");
-    let other = other.to_str().expect("UTF-8");
-    fails(
-        &["--model", &golden("fp8_block"), "--export", other],
-        &["cannot be exported", "one scale per tensor or per channel"],
-    );
-    assert!(!std::path::Path::new(other).exists(), "nothing was made");
-    fails(&["--list", "--export", other], &["--list", "--export"]);
+    with_model(&serve, "fp8_block");
+    let words = ["cannot be exported", "one scale per tensor or per channel"];
+    serve.ends("--model fp8_block --export blocks", &words);
+    assert!(!serve.has("blocks"), "nothing was made");
+    serve.fails("--list --export blocks", &["--list", "--export"]);
 }
 
 #[test]
 fn every_format_is_described_and_runs() {
+    let serve = serve();
     for (name, words, dynamic) in [
         ("ct_tensor_static", "per tensor", false),
         ("ct_channel_dynamic", "per channel", true),
@@ -74,10 +62,9 @@ fn every_format_is_described_and_runs() {
         ("fp8_tensor_static", "per tensor", false),
         ("modelopt", "modelopt", false),
     ] {
-        let folder = golden(name);
-        let text = succeeds(&["--model", &folder, "--batch", "1,8", "--milliseconds", "1"]);
-        assert!(text.contains(words) && text.contains("7 layers in FP8"), "{text}");
-        assert!(text.contains("model.layers.0.mlp on "), "{text}");
+        with_model(&serve, name);
+        let text = serve.prints(&format!("--model {name} --batch 1,8 --milliseconds 1"));
+        has(&text, &[words, "7 layers in FP8", "model.layers.0.mlp on "]);
         for tokens in ["1", "8"] {
             let [at_once, fp8, f32, ratio, difference] = row(&text, tokens)[..] else {
                 panic!("{text}")
@@ -92,45 +79,36 @@ fn every_format_is_described_and_runs() {
 
 #[test]
 fn a_layer_runs_by_itself() {
-    let text = succeeds(&[
-        "--part",
-        "model.layers.0.self_attn.q_proj",
-        "--batches",
-        "3",
-        "--milliseconds",
-        "1",
-    ]);
-    assert!(text.contains("model.layers.0.self_attn.q_proj on "), "{text}");
+    let serve = serve();
+    let layer = "model.layers.0.self_attn.q_proj";
+    let text = serve.prints(&format!("--part {layer} --batches 3 --milliseconds 1"));
+    has(&text, &[&format!("{layer} on ")]);
     assert_eq!(row(&text, "3").len(), 5);
-    assert!(!succeeds(&["--list"]).contains("tokens/s"));
+    assert!(!serve.prints("--list").contains("tokens/s"));
     for part in ["model.layers.0", "model.layers.0.mlp"] {
-        let text = succeeds(&[
-            "--part",
-            part,
-            "--batch",
-            "1",
-            "--milliseconds",
-            "1",
-            "--backend",
-            "ndarray",
-        ]);
-        assert!(text.contains("model.layers.0.mlp on ndarray"), "{text}");
+        let run = format!("--part {part} --batch 1 --milliseconds 1 --backend ndarray");
+        has(&serve.prints(&run), &["model.layers.0.mlp on ndarray"]);
     }
 }
 
 #[test]
 fn errors_are_one_line_and_code_2() {
-    assert!(succeeds(&["--help"]).contains("--model"));
-    fails(&["--model", "/no/such/folder"], &["/no/such/folder"]);
-    fails(&["--model", &golden("bad/block_scale_transposed")], &["weight_scale_inv", "expected"]);
-    fails(
-        &["--model", &golden("bad/scale_nan"), "--part", "model.layers.0.self_attn.q_proj"],
-        &["NaN"],
-    );
-    fails(&["--part", "model.layers.7"], &["model.layers.7", "--list"]);
-    fails(&["--batch", "0"], &["--batch"]);
-    fails(&["--milliseconds", "0"], &["--milliseconds"]);
-    let empty = tempfile::tempdir().expect("a folder");
-    let empty = empty.path().to_str().expect("UTF-8").to_owned();
-    fails(&["--model", &empty], &["config.json"]);
+    let serve = serve();
+    assert!(serve.prints("--help").contains("--model"));
+    for name in ["bad/block_scale_transposed", "bad/scale_nan"] {
+        with_model(&serve, name);
+    }
+    std::fs::create_dir(serve.path("empty")).expect("made");
+    for (arguments, words) in [
+        ("--model /no/such/folder", &["/no/such/folder"][..]),
+        ("--model block_scale_transposed", &["weight_scale_inv", "expected"]),
+        ("--model scale_nan --part model.layers.0.self_attn.q_proj", &["NaN"]),
+        ("--part model.layers.7", &["model.layers.7", "--list"]),
+        ("--batch 0", &["--batch"]),
+        ("--milliseconds 0", &["--milliseconds"]),
+        ("--model empty", &["config.json"]),
+    ] {
+        let stderr = serve.ends(arguments, words);
+        assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
+    }
 }

@@ -1,12 +1,14 @@
 //! How far from f32 each arm ends, paired by seed: two runs of a seed start from the same weights and see the same text, so that what all arms
 //! of a seed have in common drops out.
 
-use std::fmt::Write;
-
-use comfy_table::{CellAlignment, Table, presets};
+use anyhow::Result;
+use comfy_table::presets;
+use examples_common::charts::{self, Rows};
+use examples_common::table;
+use plotters::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::report::{Comparison, Run};
+use super::report::Comparison;
 use crate::arm::Arm;
 use crate::child::mean;
 
@@ -23,29 +25,23 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// Of each arm but f32, in their order.
-    pub fn all(comparison: &Comparison) -> Vec<Self> {
-        comparison
-            .arms()
-            .into_iter()
-            .filter(|arm| *arm != Arm::F32)
-            .map(|arm| Self::of(arm, &comparison.runs))
-            .collect()
-    }
-
-    fn of(arm: Arm, runs: &[Run]) -> Self {
-        let of_arm = || runs.iter().filter(|run| run.arm == arm);
-        let of_seeds = of_arm().filter_map(|run| {
-            let f32_run =
-                runs.iter().find(|other| other.arm == Arm::F32 && other.seed == run.seed)?;
-            Some(run.outcome.final_loss() / f32_run.outcome.final_loss() - 1.0)
-        });
-        Self {
-            arm,
-            of_seeds: of_seeds.collect(),
-            final_loss: mean(of_arm().map(|run| run.outcome.final_loss())),
-            fp8_share: mean(of_arm().map(|run| run.outcome.fp8_share)),
-        }
+    /// Of each arm but f32, the smallest mean first.
+    fn all(comparison: &Comparison) -> Vec<Self> {
+        let arms = comparison.means.iter().filter(|mean| mean.arm != Arm::F32);
+        let of = |arm| {
+            let runs = comparison.of_arm(arm);
+            let of_seeds = runs.clone().filter_map(|run| comparison.against_f32(run)).collect();
+            let fp8_share = mean(runs.map(|run| run.outcome.fp8_share));
+            (arm, of_seeds, fp8_share)
+        };
+        let mut all: Vec<_> = arms
+            .map(|of_arm| {
+                let (arm, of_seeds, fp8_share) = of(of_arm.arm);
+                Self { arm, of_seeds, final_loss: of_arm.final_loss, fp8_share }
+            })
+            .collect();
+        all.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
+        all
     }
 
     /// The mean over the seeds.
@@ -69,20 +65,16 @@ impl Differences {
 
 /// The differences as a table with what it needs to be read, as Markdown, the smallest mean first.
 pub fn markdown(comparison: &Comparison) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header([
+    let header = [
         "precision",
         "seeds",
         "final validation loss",
         "against f32",
         "95% interval",
         "FP8 share of FLOPs",
-    ]);
-    let mut all = Differences::all(comparison);
-    all.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
-    for differences in all {
-        table.add_row([
+    ];
+    let rows = Differences::all(comparison).into_iter().map(|differences| {
+        [
             differences.arm.to_string(),
             differences.of_seeds.len().to_string(),
             format!("{:.4}", differences.final_loss),
@@ -92,25 +84,66 @@ pub fn markdown(comparison: &Comparison) -> String {
                 None => "–".into(),
             },
             format!("{:.1}%", 100.0 * differences.fp8_share),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let mut text = format!("{table}\n\n");
-    let f32_loss = super::final_loss(&comparison.runs, Arm::F32);
-    let _ = writeln!(
-        text,
-        "The final validation loss of each precision, mean over the seeds, in nats a character, and its difference from that of f32 ({f32_loss:.4}), paired by seed. \
-         Size {}; {}.",
+        ]
+    });
+    format!(
+        "{}\n\nThe final validation loss of each precision, mean over the seeds, in nats a character, and its difference from that of f32 ({:.4}), paired by seed. \
+         Size {}; {}.\n",
+        table(presets::ASCII_MARKDOWN, header, rows, &[0]),
+        super::final_loss(&comparison.runs, Arm::F32),
         comparison.size.as_str(),
         comparison.origin
-    );
-    text
+    )
 }
 
 fn percent(share: f64) -> String {
     format!("{:+.2}%", 100.0 * share)
+}
+
+/// A row for each arm but f32, the smallest mean at the top: a dot for each seed, and the mean with its 95% interval. As SVG.
+///
+/// # Errors
+/// Where it cannot be drawn.
+pub fn dots(comparison: &Comparison) -> Result<String> {
+    // An arm of which a run diverged has no place in the picture.
+    let mut arms = Differences::all(comparison);
+    arms.retain(|arm| arm.mean().is_finite());
+    let interval =
+        |arm: &Differences| arm.interval().map(|(low, high)| (100.0 * low, 100.0 * high));
+    let ends = arms.iter().flat_map(|arm| {
+        let (low, high) = interval(arm).unwrap_or((0.0, 0.0));
+        arm.of_seeds.iter().map(|share| 100.0 * share).chain([low, high])
+    });
+    let (low, high) = charts::range((0.0, 0.1), ends);
+    let margin = (high - low) * 0.04;
+    let rows = Rows {
+        title: format!("Final validation loss against f32, size {}", comparison.size.as_str()),
+        names: arms.iter().map(|arm| arm.arm.to_string()).collect(),
+        name_width: 230,
+        height: 34,
+        range: low - margin..high + margin,
+        axis: "difference in %: a dot for each seed, the mean with its 95% interval",
+        number: |percent| match percent.abs() < 0.05 {
+            true => "0".into(),
+            false => format!("{percent:+.1}"),
+        },
+    };
+    rows.svg("the differences", |chart| {
+        rows.zero(chart)?;
+        for (index, arm) in arms.iter().enumerate() {
+            let middle = rows.middle(index);
+            let line = |ends| PathElement::new(ends, charts::VERMILION.stroke_width(3));
+            if let Some((low, high)) = interval(arm) {
+                chart.draw_series([line([(low, middle), (high, middle)])])?;
+            }
+            let mean = 100.0 * arm.mean();
+            chart.draw_series([line([(mean, middle - 0.28), (mean, middle + 0.28)])])?;
+            let places = arm.of_seeds.iter().map(|share| (100.0 * share, middle));
+            let dot = |place| Circle::new(place, 4, charts::SKY_BLUE.filled());
+            chart.draw_series(places.map(dot))?;
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The same training in several precisions, from the same seeds and in the same order, and what came of it.
 
 mod differences;
-mod dots;
 mod plot;
 mod report;
 
@@ -10,9 +9,8 @@ use examples_common::{Origin, once, write, write_json};
 
 use crate::args::Compare;
 use crate::arm::Arm;
-use crate::child::{self, Child, mean};
-use crate::program::PROGRAM;
-use crate::run;
+use crate::child::{self, mean};
+use crate::run::PROGRAM;
 use crate::size::Size;
 
 use report::final_loss;
@@ -34,35 +32,23 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
         }
     }
     let seeds = once(args.seeds.iter().copied());
-    let runs_folder = args.out.join("runs");
-    run::make_folder(&runs_folder)?;
-    let mut runs = vec![];
-    let count = arms.len() * seeds.len();
-    for &seed in &seeds {
-        for &arm in &arms {
-            let name = format!("{arm}-{seed}");
-            child::announce(args.common.quiet, runs.len(), count, &name);
-            let folder = runs_folder.join(name);
-            let epochs = args.common.epochs();
-            let child = Child { arm, seed, epochs, folder };
-            runs.push(Run { arm, seed, outcome: child.train(&args.common)? });
-        }
-    }
-    let comparison = Comparison {
-        origin: Origin::here(PROGRAM, args.common.backend.as_str()),
-        size: args.common.size,
-        goals: goals(args.common.size, &arms, &runs),
-        runs,
-    };
+    let plan: Vec<_> = seeds.iter().flat_map(|seed| arms.iter().map(|arm| (*arm, *seed))).collect();
+    let (epochs, folder) = (args.common.epochs(), args.out.join("runs"));
+    let outcomes = child::train_all(&plan, epochs, &folder, &args.common)?;
+    let runs = plan.into_iter().zip(outcomes);
+    let runs: Vec<_> = runs.map(|((arm, seed), outcome)| Run::new(arm, seed, outcome)).collect();
+    let origin = Origin::here(PROGRAM, &["--out"]).with_backend(args.common.backend);
+    let size = args.common.size;
+    let comparison = Comparison::new(origin, size, goals(size, &arms, &runs), runs);
     let table = comparison.markdown();
-    write_json(&args.out.join("comparison.json"), &comparison.json())?;
+    write_json(&args.out.join("comparison.json"), &comparison)?;
     write(&args.out.join("table.md"), &table)?;
     write(&args.out.join("loss.svg"), plot::loss(&comparison)?)?;
     let mut told = table;
     if arms.len() > 1 {
         let differences = differences::markdown(&comparison);
         write(&args.out.join("differences.md"), &differences)?;
-        write(&args.out.join("differences.svg"), dots::differences(&comparison)?)?;
+        write(&args.out.join("differences.svg"), differences::dots(&comparison)?)?;
         told = format!("{told}\n{differences}");
     }
     let missed = comparison.goals.iter().any(|goal| !goal.reached);
@@ -97,24 +83,11 @@ fn goals(size: Size, arms: &[Arm], runs: &[Run]) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::curve::Point;
     use crate::precision::Precision;
     use crate::run::Outcome;
 
     fn run(precision: Precision, valid_loss: f64) -> Run {
-        let outcome = Outcome {
-            losses: vec![Point { epoch: 1, train_loss: 0.0, valid_loss }],
-            bigram_loss: 2.5,
-            unigram_loss: 3.0,
-            tokens_per_second: None,
-            seconds: 1.0,
-            peak_memory: None,
-            fp8_share: 0.0,
-            resumed: false,
-            weights_crc32: None,
-            origin: None,
-        };
-        Run { arm: precision.into(), seed: 1, outcome }
+        Run::new(precision.into(), 1, Outcome::made_up(2.5, &[valid_loss]))
     }
 
     fn reached(f32_losses: [f64; 2], fp8_losses: [f64; 2]) -> Vec<bool> {

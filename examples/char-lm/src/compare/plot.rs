@@ -1,33 +1,30 @@
 //! The validation losses as a picture.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use burn_fp8::Granularity;
+use examples_common::charts::{self, Stroke};
 use plotters::prelude::*;
 
 use super::report::Comparison;
 use crate::precision::Precision;
 
-const SIZE: (u32, u32) = (860, 520);
-const INK: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(225, 225, 225);
 const BIGRAM: RGBColor = RGBColor(130, 130, 130);
 
-/// Colours and widths: of Okabe and Ito, told apart by colour-blind readers too. f32 is drawn wide because the others cover it where FP8
-/// changes nothing.
-const fn stroke(precision: Precision) -> (RGBColor, u32) {
+/// f32 is drawn wide because the others cover it where FP8 changes nothing.
+const fn stroke(precision: Precision) -> Stroke {
     match precision {
-        Precision::F32 => (RGBColor(86, 180, 233), 6),
-        Precision::Bf16 => (RGBColor(230, 159, 0), 1),
-        Precision::FP8_CURRENT => (RGBColor(213, 94, 0), 3),
-        Precision::FP8_DELAYED => (RGBColor(0, 0, 0), 1),
-        Precision::Fp8Layers => (RGBColor(0, 158, 115), 1),
+        Precision::F32 => (charts::SKY_BLUE, 6),
+        Precision::Bf16 => (charts::ORANGE, 1),
+        Precision::FP8_CURRENT => (charts::VERMILION, 3),
+        Precision::FP8_DELAYED => (BLACK, 1),
+        Precision::Fp8Layers => (charts::GREEN, 1),
         Precision::Fp8(recipe) => match recipe.granularity() {
-            Granularity::Mx(_) => (RGBColor(0, 114, 178), 1),
-            Granularity::Blockwise => (RGBColor(240, 228, 66), 1),
+            Granularity::Mx(_) => (charts::BLUE, 1),
+            Granularity::Blockwise => (charts::YELLOW, 1),
             // Shared, as by several policies: the legend has them in their order.
-            Granularity::PerTensor | Granularity::PerRow => (RGBColor(204, 121, 167), 1),
+            Granularity::PerTensor | Granularity::PerRow => (charts::PURPLE, 1),
         },
-        Precision::Policy(_) => (RGBColor(204, 121, 167), 1),
+        Precision::Policy(_) => (charts::PURPLE, 1),
     }
 }
 
@@ -36,138 +33,67 @@ const fn stroke(precision: Precision) -> (RGBColor, u32) {
 /// # Errors
 /// Where it cannot be drawn.
 pub fn loss(comparison: &Comparison) -> Result<String> {
-    let mut svg = String::new();
-    draw(&mut svg, comparison).map_err(|error| anyhow!("cannot draw the losses: {error}"))?;
-    Ok(svg)
-}
-
-fn draw(svg: &mut String, comparison: &Comparison) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let bigram = comparison.bigram_loss();
-    let losses = comparison.runs.iter().flat_map(|run| &run.outcome.losses);
-    // A diverged run has no place in the picture.
-    let finite = losses.map(|point| point.valid_loss).filter(|loss| loss.is_finite());
-    let (low, high) =
-        finite.fold((bigram, bigram), |(low, high), loss| (low.min(loss), high.max(loss)));
-    let epochs =
-        comparison.runs.iter().map(|run| run.outcome.losses.len()).max().unwrap_or(1).max(2);
-    let title = format!("Validation loss of char-lm, size {}", comparison.size.as_str());
-    let text = ("sans-serif", 14).into_font().color(&INK);
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 20).into_font().color(&INK))
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(72)
-        .build_cartesian_2d(1.0..epochs as f64, low - 0.05..high + 0.05)?;
-    chart
-        .configure_mesh()
-        .x_desc("epoch")
-        .y_desc("nats a character")
-        .x_labels(epochs.min(13))
-        .x_label_formatter(&|epoch| format!("{epoch:.0}"))
-        .y_label_formatter(&|loss| format!("{loss:.2}"))
-        .bold_line_style(GRID)
-        .light_line_style(TRANSPARENT)
-        .axis_style(INK)
-        .label_style(text.clone())
-        .axis_desc_style(text.clone())
-        .draw()?;
-    let line = [(1.0, bigram), (epochs as f64, bigram)];
-    chart
-        .draw_series(DashedLineSeries::new(line, 6, 5, BIGRAM.stroke_width(2)))?
-        .label("bigram model")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 22, y)], BIGRAM.stroke_width(2)));
-    let seeds = comparison.seeds();
-    for arm in comparison.arms() {
-        let (colour, width) = stroke(arm.precision);
-        let label = match seeds {
-            1 => arm.to_string(),
-            seeds => format!("{arm}, {seeds} seeds"),
-        };
-        let of_arm = comparison.runs.iter().filter(|run| run.arm == arm);
-        for (index, run) in of_arm.enumerate() {
-            let points = run.outcome.losses.iter().filter(|point| point.valid_loss.is_finite());
-            let points = points.map(|point| (point.epoch as f64, point.valid_loss));
-            let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(width)))?;
-            if index == 0 {
-                series.label(label.as_str()).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(width.max(2)))
-                });
+    charts::svg("the losses", (860, 520), |area| {
+        let bigram = comparison.bigram_loss;
+        let losses = comparison.runs.iter().flat_map(|run| &run.outcome.losses);
+        let losses = losses.map(|point| point.valid_loss);
+        let (low, high) = charts::range((bigram, bigram), losses);
+        let epochs = comparison.runs.iter().map(|run| run.outcome.losses.len()).max();
+        let epochs = epochs.unwrap_or(1).max(2);
+        let title = format!("Validation loss of char-lm, size {}", comparison.size.as_str());
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, charts::text(20))
+            .margin(16)
+            .x_label_area_size(44)
+            .y_label_area_size(72)
+            .build_cartesian_2d(1.0..epochs as f64, low - 0.05..high + 0.05)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc("epoch").y_desc("nats a character").x_labels(epochs.min(13));
+        mesh.x_label_formatter(&|epoch| format!("{epoch:.0}"));
+        charts::axes(mesh.y_label_formatter(&|loss| format!("{loss:.2}")), 14)?;
+        let line = [(1.0, bigram), (epochs as f64, bigram)];
+        chart
+            .draw_series(DashedLineSeries::new(line, 6, 5, BIGRAM.stroke_width(2)))?
+            .label("bigram model")
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 22, y)], BIGRAM.stroke_width(2)));
+        for arm in comparison.means.iter().map(|mean| mean.arm) {
+            let label = match comparison.seeds() {
+                1 => arm.to_string(),
+                seeds => format!("{arm}, {seeds} seeds"),
+            };
+            for (index, run) in comparison.of_arm(arm).enumerate() {
+                // A diverged run has no place in the picture.
+                let points = run.outcome.losses.iter().filter(|point| point.valid_loss.is_finite());
+                let points = points.map(|point| (point.epoch as f64, point.valid_loss));
+                let label = (index == 0).then_some((&label[..], 22));
+                charts::line(&mut chart, points, stroke(arm.precision), label)?;
             }
         }
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE)
-        .border_style(GRID)
-        .legend_area_size(30)
-        .margin(10)
-        .label_font(text)
-        .draw()?;
-    area.present()?;
-    Ok(())
+        charts::legend(&mut chart)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use examples_common::Origin;
+
     use super::*;
     use crate::compare::Run;
-    use crate::curve::Point;
     use crate::run::Outcome;
     use crate::size::Size;
-    use examples_common::Origin;
 
     /// A comparison of runs with these validation losses by epoch.
     fn comparison(runs: &[(Precision, u64, &[f64])], bigram_loss: f64) -> Comparison {
-        let point = |(index, &valid_loss): (usize, &f64)| Point {
-            epoch: index + 1,
-            train_loss: 9.0,
-            valid_loss,
-        };
         let run = |&(precision, seed, losses): &(Precision, u64, &[f64])| {
-            let outcome = Outcome {
-                losses: losses.iter().enumerate().map(point).collect(),
-                bigram_loss,
-                unigram_loss: 9.0,
-                tokens_per_second: None,
-                seconds: 1.0,
-                peak_memory: None,
-                fp8_share: 0.0,
-                resumed: false,
-                weights_crc32: None,
-                origin: None,
-            };
-            Run { arm: precision.into(), seed, outcome }
-        };
-        let origin = Origin {
-            commit: None,
-            command: "char-lm compare".into(),
-            date: "2026-11-21".into(),
-            cpu: "made up".into(),
-            cores: 2,
-            backend: "flex".into(),
-            optimized: true,
+            Run::new(precision.into(), seed, Outcome::made_up(bigram_loss, losses))
         };
         let runs = runs.iter().map(run).collect();
-        Comparison { origin, size: Size::Smoke, goals: vec![], runs }
+        Comparison::new(Origin::here("made up", &[]), Size::Smoke, vec![], runs)
     }
 
     /// The lines of a colour, each as its points in pixels, y downwards.
     fn lines(svg: &str, colour: RGBColor) -> Vec<Vec<(i32, i32)>> {
-        let RGBColor(red, green, blue) = colour;
-        let stroke = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");
-        let lines = svg.lines().filter(|l| l.starts_with("<polyline") && l.contains(&stroke));
-        let points = lines.map(|line| {
-            let points = line.split_once("points=\"").and_then(|(_, end)| end.split_once('"'));
-            let points = points.expect("points").0.split_whitespace().map(|point| {
-                let (x, y) = point.split_once(',').expect("a point");
-                (x.parse().expect("x"), y.parse().expect("y"))
-            });
-            points.collect()
-        });
-        points.collect()
+        charts::elements(svg, "polyline", colour).into_iter().map(charts::points).collect()
     }
 
     #[test]

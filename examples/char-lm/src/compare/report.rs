@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets};
-use examples_common::{Origin, once};
-use serde_json::{Value, json};
+use comfy_table::presets;
+use examples_common::{Origin, once, table};
+use serde::{Deserialize, Serialize};
 
 use crate::arm::Arm;
 use crate::child::mean;
@@ -12,16 +12,28 @@ use crate::run::Outcome;
 use crate::size::Size;
 
 /// One run of a comparison.
+#[derive(Serialize, Deserialize)]
 pub struct Run {
     /// What it computed with.
+    #[serde(rename = "precision")]
     pub arm: Arm,
     /// Its seed.
     pub seed: u64,
+    /// The validation loss after its last epoch.
+    pub final_loss: f64,
     /// What it came to.
     pub outcome: Outcome,
 }
 
+impl Run {
+    /// A run that came to this.
+    pub fn new(arm: Arm, seed: u64, outcome: Outcome) -> Self {
+        Self { arm, seed, final_loss: outcome.final_loss(), outcome }
+    }
+}
+
 /// Something that a comparison must show.
+#[derive(Serialize, Deserialize)]
 pub struct Goal {
     /// In words.
     pub what: String,
@@ -33,12 +45,29 @@ pub struct Goal {
     pub reached: bool,
 }
 
-/// All runs of a comparison.
+/// The mean final validation loss of an arm.
+#[derive(Serialize, Deserialize)]
+pub struct Mean {
+    /// The arm.
+    #[serde(rename = "precision")]
+    pub arm: Arm,
+    /// In nats a character.
+    pub final_loss: f64,
+    /// Its difference from that of f32, as a share.
+    pub against_f32: f64,
+}
+
+/// All runs of a comparison: `comparison.json`.
+#[derive(Serialize, Deserialize)]
 pub struct Comparison {
     /// What it was measured with.
     pub origin: Origin,
     /// The size of the model.
     pub size: Size,
+    /// The validation loss of the bigram model, the same in all runs: it depends on the text alone.
+    pub bigram_loss: f64,
+    /// The means over the seeds, f32 first.
+    pub means: Vec<Mean>,
     /// What it had to show; nothing at a size for tests.
     pub goals: Vec<Goal>,
     /// The runs, never none, f32 first among those of a seed.
@@ -47,14 +76,31 @@ pub struct Comparison {
 
 /// The mean final validation loss of an arm.
 pub fn final_loss(runs: &[Run], arm: Arm) -> f64 {
-    let of_arm = runs.iter().filter(|run| run.arm == arm);
-    mean(of_arm.map(|run| run.outcome.final_loss()))
+    mean(runs.iter().filter(|run| run.arm == arm).map(|run| run.final_loss))
 }
 
 impl Comparison {
-    /// The arms, in their order.
-    pub fn arms(&self) -> Vec<Arm> {
-        once(self.runs.iter().map(|run| run.arm))
+    /// Of these runs, which may have had goals.
+    pub fn new(origin: Origin, size: Size, goals: Vec<Goal>, runs: Vec<Run>) -> Self {
+        let f32_loss = final_loss(&runs, Arm::F32);
+        let of_arm = |arm| {
+            let final_loss = final_loss(&runs, arm);
+            Mean { arm, final_loss, against_f32: final_loss / f32_loss - 1.0 }
+        };
+        let means = once(runs.iter().map(|run| run.arm)).into_iter().map(of_arm).collect();
+        let bigram_loss = runs.first().map_or(f64::NAN, |run| run.outcome.bigram_loss);
+        Self { origin, size, bigram_loss, means, goals, runs }
+    }
+
+    /// The runs of an arm.
+    pub fn of_arm(&self, arm: Arm) -> impl Iterator<Item = &Run> + Clone {
+        self.runs.iter().filter(move |run| run.arm == arm)
+    }
+
+    /// The final validation loss of a run relative to that of f32 with the same seed, less 1; none where f32 has no such run.
+    pub fn against_f32(&self, run: &Run) -> Option<f64> {
+        let reference = self.of_arm(Arm::F32).find(|other| other.seed == run.seed)?;
+        Some(run.final_loss / reference.final_loss - 1.0)
     }
 
     /// The number of seeds.
@@ -62,22 +108,9 @@ impl Comparison {
         once(self.runs.iter().map(|run| run.seed)).len()
     }
 
-    /// The validation loss of the bigram model, the same in all runs: it depends on the text alone.
-    pub fn bigram_loss(&self) -> f64 {
-        self.runs.first().map_or(f64::NAN, |run| run.outcome.bigram_loss)
-    }
-
-    /// The mean final loss of this precision and its difference from that of f32, as a share.
-    fn mean_loss(&self, arm: Arm) -> (f64, f64) {
-        let loss = final_loss(&self.runs, arm);
-        (loss, loss / final_loss(&self.runs, Arm::F32) - 1.0)
-    }
-
     /// The table with what it needs to be read, as Markdown.
     pub fn markdown(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header([
+        let header = [
             "precision",
             "seed",
             "final validation loss",
@@ -85,37 +118,24 @@ impl Comparison {
             "tokens/s",
             "peak memory, MiB",
             "FP8 share of FLOPs",
-        ]);
-        for run in &self.runs {
-            let f32_run =
-                self.runs.iter().find(|other| other.seed == run.seed && other.arm == Arm::F32);
-            let reference = f32_run.map_or(f64::NAN, |run| run.outcome.final_loss());
-            table.add_row(row(
-                run.arm,
-                run.seed.to_string(),
-                run.outcome.final_loss(),
-                run.outcome.final_loss() / reference - 1.0,
-                [&run.outcome],
-            ));
-        }
+        ];
+        let mut rows: Vec<_> = self
+            .runs
+            .iter()
+            .map(|run| {
+                let against_f32 = self.against_f32(run).unwrap_or(f64::NAN);
+                let mean = Mean { arm: run.arm, final_loss: run.final_loss, against_f32 };
+                row(&mean, run.seed.to_string(), [run])
+            })
+            .collect();
         if self.seeds() > 1 {
-            for arm in self.arms() {
-                let (loss, difference) = self.mean_loss(arm);
-                let outcomes = self.runs.iter().filter(|run| run.arm == arm);
-                let outcomes = outcomes.map(|run| &run.outcome);
-                table.add_row(row(arm, "mean".into(), loss, difference, outcomes));
-            }
+            let of_arm = |mean: &Mean| row(mean, "mean".into(), self.of_arm(mean.arm));
+            rows.extend(self.means.iter().map(of_arm));
         }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let table = table(presets::ASCII_MARKDOWN, header, rows, &[0]);
         let mut text = format!(
-            "{table}\n\nLosses are in nats a character; that of a bigram model is {:.4}",
-            self.bigram_loss()
-        );
-        let _ = writeln!(
-            text,
-            ". A token is a character. Size {}; {}.",
+            "{table}\n\nLosses are in nats a character; that of a bigram model is {:.4}. A token is a character. Size {}; {}.\n",
+            self.bigram_loss,
             self.size.as_str(),
             self.origin
         );
@@ -137,116 +157,85 @@ impl Comparison {
         }
         text
     }
-
-    /// All numbers.
-    pub fn json(&self) -> Value {
-        let runs = self.runs.iter().map(|run| {
-            json!({
-                "precision": run.arm.to_string(),
-                "seed": run.seed,
-                "final_loss": run.outcome.final_loss(),
-                "outcome": run.outcome,
-            })
-        });
-        let means = self.arms().into_iter().map(|arm| {
-            let (loss, difference) = self.mean_loss(arm);
-            json!({ "precision": arm.to_string(), "final_loss": loss, "against_f32": difference })
-        });
-        let goals = self.goals.iter().map(|goal| {
-            json!({ "what": goal.what, "limit": goal.limit, "value": goal.value, "reached": goal.reached })
-        });
-        json!({
-            "origin": self.origin,
-            "size": self.size.as_str(),
-            "bigram_loss": self.bigram_loss(),
-            "means": means.collect::<Vec<_>>(),
-            "goals": goals.collect::<Vec<_>>(),
-            "runs": runs.collect::<Vec<_>>(),
-        })
-    }
 }
 
 /// A row of one run, or of the means of several.
 fn row<'a>(
-    arm: Arm,
+    mean_loss: &Mean,
     seed: String,
-    loss: f64,
-    difference: f64,
-    outcomes: impl IntoIterator<Item = &'a Outcome> + Clone,
+    runs: impl IntoIterator<Item = &'a Run> + Clone,
 ) -> [String; 7] {
-    let over = |number: fn(&Outcome) -> f64| mean(outcomes.clone().into_iter().map(number));
+    let Mean { arm, final_loss, against_f32 } = mean_loss;
+    let over = |number: &dyn Fn(&Outcome) -> f64| {
+        mean(runs.clone().into_iter().map(|run| number(&run.outcome)))
+    };
     let whole = |number: f64| if number.is_nan() { "–".into() } else { format!("{number:.0}") };
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let memory = move |outcome: &Outcome| outcome.peak_memory.map_or(f64::NAN, mebibytes);
     [
         arm.to_string(),
         seed,
-        format!("{loss:.4}"),
-        if arm == Arm::F32 { "–".into() } else { format!("{:+.2}%", 100.0 * difference) },
-        whole(over(|outcome| outcome.tokens_per_second.unwrap_or(f64::NAN))),
-        whole(mean(outcomes.clone().into_iter().map(memory))),
-        format!("{:.1}%", 100.0 * over(|outcome| outcome.fp8_share)),
+        format!("{final_loss:.4}"),
+        if *arm == Arm::F32 { "–".into() } else { format!("{:+.2}%", 100.0 * against_f32) },
+        whole(over(&|outcome| outcome.tokens_per_second.unwrap_or(f64::NAN))),
+        whole(over(&|outcome| outcome.peak_memory.map_or(f64::NAN, mebibytes))),
+        format!("{:.1}%", 100.0 * over(&|outcome| outcome.fp8_share)),
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
+    use examples_common::testing::Results;
 
     use super::*;
-    use crate::committed::{self, field};
-    use crate::compare::{differences, dots, plot};
+    use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
     const FOLDERS: [&str; 5] = ["recipes", "recipes-best", "confirmed", "longer", "longer-more"];
 
-    /// The comparison in `results`.
-    fn committed() -> Comparison {
-        of_file("comparison.json")
+    fn results() -> Results {
+        Results::of(env!("CARGO_MANIFEST_DIR"))
     }
 
-    fn of_file(name: &str) -> Comparison {
-        let json = committed::read(name);
-        let list = |name: &str| json[name].as_array().expect("a list").iter();
-        let run = |run: &Value| Run {
-            arm: committed::text(run, "precision").parse().expect("an arm"),
-            seed: field(run, "seed"),
-            outcome: field(run, "outcome"),
-        };
-        let goal = |goal: &Value| Goal {
-            what: field(goal, "what"),
-            limit: field(goal, "limit"),
-            value: field(goal, "value"),
-            reached: field(goal, "reached"),
-        };
-        Comparison {
-            origin: field(&json, "origin"),
-            size: Size::from_str(committed::text(&json, "size"), false).expect("a size"),
-            goals: list("goals").map(goal).collect(),
-            runs: list("runs").map(run).collect(),
-        }
+    /// The comparison in `results`, or in a folder there.
+    fn committed(folder: &str) -> Comparison {
+        results().json(&format!("{folder}comparison.json"))
     }
 
     #[test]
     fn what_is_committed_is_drawn_from_the_committed_numbers() {
-        let comparison = committed();
-        committed::results().check("table.md", &comparison.markdown());
-        committed::results().check("loss.svg", &plot::loss(&comparison).expect("drawn"));
+        let comparison = committed("");
+        results().check("table.md", &comparison.markdown());
+        results().check("loss.svg", &plot::loss(&comparison).expect("drawn"));
         for folder in FOLDERS {
-            let comparison = of_file(&format!("{folder}/comparison.json"));
-            let check = |name: &str, text: &str| {
-                committed::results().check(&format!("{folder}/{name}"), text);
-            };
+            let comparison = committed(&format!("{folder}/"));
+            let check = |name: &str, text: &str| results().check(&format!("{folder}/{name}"), text);
             check("table.md", &comparison.markdown());
             check("loss.svg", &plot::loss(&comparison).expect("drawn"));
             check("differences.md", &differences::markdown(&comparison));
-            check("differences.svg", &dots::differences(&comparison).expect("drawn"));
+            check("differences.svg", &differences::dots(&comparison).expect("drawn"));
+        }
+    }
+
+    /// Means and the loss of the bigram model are read from the file by the tables: they are those of the runs.
+    #[test]
+    fn what_is_committed_is_computed_from_the_committed_runs() {
+        for folder in FOLDERS.map(|folder| format!("{folder}/")).iter().chain([&String::new()]) {
+            let Comparison { origin, size, bigram_loss, means, goals, runs } = committed(folder);
+            let again = Comparison::new(origin, size, goals, runs);
+            assert_eq!(again.bigram_loss, bigram_loss);
+            for (again, mean) in again.means.iter().zip(&means) {
+                assert_eq!((again.arm, again.final_loss), (mean.arm, mean.final_loss), "{folder}");
+                assert_eq!(again.against_f32, mean.against_f32, "{folder}");
+            }
+            assert_eq!(again.means.len(), means.len());
+            let is_last = |run: &Run| run.final_loss == run.outcome.final_loss();
+            assert!(again.runs.iter().all(is_last), "{folder}");
         }
     }
 
     #[test]
     fn times_of_all_runs_are_added() {
-        let mut comparison = committed();
+        let mut comparison = committed("");
         comparison.runs.truncate(2);
         for (run, seconds) in comparison.runs.iter_mut().zip([30.25, 12.5]) {
             run.outcome.seconds = seconds;

@@ -9,8 +9,7 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::named;
 
-use super::dense::Dense;
-use super::layers::{DEVIATION, LayerKind};
+use super::layers::{DEVIATION, Dense, LayerKind};
 use crate::size::Shape;
 
 /// A pre-norm transformer block (Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019):

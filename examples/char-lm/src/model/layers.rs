@@ -1,6 +1,13 @@
-//! The linear layers of the model, by name.
+//! The linear layers of the model, and their names.
 
 use std::fmt;
+
+use burn::module::Module;
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
+use burn_fp8::{Fp8Matmul, high_precision};
 
 /// The standard deviation of new weights, as in GPT-2.
 pub(super) const DEVIATION: f64 = 0.02;
@@ -56,6 +63,56 @@ impl fmt::Display for Layers {
             Self::Kind(kind) => f.write_str(kind.as_str()),
             Self::Block(index) => write!(f, "block{index}"),
             Self::One(index, kind) => write!(f, "block{index}.{}", kind.as_str()),
+        }
+    }
+}
+
+/// A linear layer of the model.
+#[derive(Module, Debug)]
+pub struct Dense<B: Backend> {
+    layer: Layer<B>,
+    /// Whether its products stay out of FP8 whatever the configuration says.
+    high_precision: bool,
+}
+
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has few of them")]
+enum Layer<B: Backend> {
+    Linear(Linear<B>),
+    Fp8(Fp8Linear<B>),
+}
+
+impl<B: Fp8Matmul> Dense<B> {
+    /// A layer of these inputs and outputs, weights drawn from a normal distribution of this deviation.
+    pub fn new(inputs: usize, outputs: usize, deviation: f64, device: &B::Device) -> Self {
+        let initializer = Initializer::Normal { mean: 0.0, std: deviation };
+        let linear = LinearConfig::new(inputs, outputs).with_initializer(initializer).init(device);
+        Self { layer: Layer::Linear(linear), high_precision: false }
+    }
+
+    /// The layer with an [`Fp8Linear`] in its place.
+    pub fn with_fp8(self, config: &Fp8DotGeneralConfig) -> Self {
+        let layer = match self.layer {
+            Layer::Linear(linear) => Layer::Fp8(Fp8Linear::from_linear(linear, config)),
+            fp8 => fp8,
+        };
+        Self { layer, ..self }
+    }
+
+    /// The layer kept out of FP8.
+    pub fn in_high_precision(self) -> Self {
+        Self { high_precision: true, ..self }
+    }
+
+    /// `x` `[…, inputs]` to `[…, outputs]`.
+    pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        let forward = |x| match &self.layer {
+            Layer::Linear(layer) => layer.forward(x),
+            Layer::Fp8(layer) => layer.forward(x),
+        };
+        match self.high_precision {
+            true => high_precision(|| forward(x)),
+            false => forward(x),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The model, written once for every backend.
 
 mod block;
-mod dense;
 mod layers;
 mod weights;
 
@@ -19,8 +18,7 @@ use burn_fp8::policy;
 use burn_fp8::report::named;
 
 pub use block::Block;
-use dense::Dense;
-use layers::DEVIATION;
+use layers::{DEVIATION, Dense};
 pub use layers::{LayerKind, Layers};
 pub use weights::{load, save, shapes};
 

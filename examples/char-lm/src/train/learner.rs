@@ -1,4 +1,4 @@
-//! What Burn's Learner is made of: a step, the optimizer, the learning rate.
+//! What Burn's Learner is made of: a step, the optimizer, the learning rate, and nothing to show.
 
 use anyhow::{Result, anyhow};
 use burn::grad_clipping::GradientClippingConfig;
@@ -9,7 +9,11 @@ use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::train::metric::{Adaptor, ItemLazy, LossInput};
+use burn::train::metric::{Adaptor, ItemLazy, LossInput, MetricDefinition};
+use burn::train::renderer::{
+    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining, ProgressType, TrainingProgress,
+};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
@@ -100,4 +104,24 @@ pub fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
         .cosine(CosineAnnealingLrSchedulerConfig::new(peak, steps).with_min_lr(peak / 100.0))
         .init()
         .map_err(|error| anyhow!("learning rate: {error}"))
+}
+
+/// What is shown where there is no terminal to draw on: nothing. The curve prints a line an epoch.
+pub struct Silent;
+
+impl MetricsRendererTraining for Silent {
+    fn update_train(&mut self, _: MetricState) {}
+    fn update_valid(&mut self, _: MetricState) {}
+    fn render_train(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
+    fn render_valid(&mut self, _: TrainingProgress, _: Vec<ProgressType>) {}
+}
+
+impl MetricsRendererEvaluation for Silent {
+    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
+    fn render_test(&mut self, _: EvaluationProgress, _: Vec<ProgressType>) {}
+}
+
+impl MetricsRenderer for Silent {
+    fn manual_close(&mut self) {}
+    fn register_metric(&mut self, _: MetricDefinition) {}
 }

@@ -14,6 +14,7 @@ use burn::data::dataloader::DataLoader;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::composed::ComposedLrScheduler;
 use burn::module::AutodiffModule;
+use burn::optim::Optimizer as _;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainStep};
@@ -22,21 +23,16 @@ use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
 use examples_common::{Origin, write_json};
 
-pub use self::learner::optimizer;
-
-use self::learner::Optimizer;
-use crate::checkpoint;
+use self::learner::{Optimizer, Silent};
+use crate::checkpoint::{self, WholeFileRecorder};
 use crate::curve::{self, Course, Curve, Patience, Point};
-use crate::loader::{self, TrainLoader, ValidLoader};
+use crate::loader::{self, Loader};
 use crate::model::{self, Gpt};
 use crate::ngram;
-use crate::precision::Setup;
+use crate::precision::{Precision, Setup};
 use crate::probe::{self, StepContext};
-use crate::program::PROGRAM;
-use crate::progress::Silent;
-use crate::recorder::WholeFileRecorder;
-use crate::run::{self, Folder, Outcome, Settings};
-use crate::size::Shape;
+use crate::run::{self, Folder, Outcome, PROGRAM, Settings};
+use crate::size::{Shape, Size};
 use crate::text::Text;
 
 /// What to train, and where to leave it.
@@ -225,10 +221,10 @@ where
     let device = B::Device::default();
     let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let (train, valid) = (text.train.as_slice().into(), text.valid.as_slice().into());
-    let train_loader =
-        TrainLoader::<B>::new(train, *shape, settings.seed, *done, context.clone(), device.clone());
-    let (stopwatch, epochs_begun) = (train_loader.stopwatch(), train_loader.epochs());
-    let valid_loader = ValidLoader::<B::InnerBackend>::new(valid, *shape, context, device);
+    let start = (settings.seed, *done);
+    let train_loader = Loader::<B>::train(train, *shape, start, context.clone(), device.clone());
+    let (epochs_begun, stopwatch) = train_loader.progress().expect("it is for training");
+    let valid_loader = Loader::<B::InnerBackend>::valid(valid, *shape, context, device);
     let mut training = SupervisedTraining::new(
         folder.path(),
         Arc::new(train_loader) as Arc<dyn DataLoader<B, _>>,
@@ -315,7 +311,7 @@ where
         fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
         weights_crc32: None,
-        origin: Some(Origin::here(PROGRAM, &plan.settings.backend)),
+        origin: Some(Origin::here(PROGRAM, &["--out"]).with_backend(plan.settings.backend)),
     })
 }
 
@@ -330,4 +326,38 @@ where
     let batch = loader::batch(&text.train, &starts, shape.context, &step, &B::Device::default());
     let (_, report) = step.setup.scope(|| burn_fp8::trace(|| drop(TrainStep::step(model, batch))));
     report
+}
+
+/// Characters that a training step of a size sees.
+pub fn characters_a_step(size: Size) -> usize {
+    let shape = size.shape();
+    shape.batch * shape.context
+}
+
+/// Training steps on one batch of the built-in text, without the Learner around them: forward pass, loss, backward pass and AdamW.
+///
+/// # Errors
+/// Where the device cannot compute in this precision.
+pub fn training_steps<B>(size: Size, precision: Precision) -> Result<impl FnMut()>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let (shape, device) = (size.shape(), B::Device::default());
+    let (text, setup) = (Text::built_in()?, Setup::new(precision, None)?);
+    setup.check::<B>(&device)?;
+    let mut model = Some(new_model::<B>(&shape, text.vocabulary.width(), 1, &setup)?);
+    let mut optimizer = learner::optimizer::<B>(&setup);
+    // Places far from each other, without an overlap.
+    let distance = (text.train.len() - shape.context - 1) / shape.batch;
+    let starts: Vec<_> = (0..shape.batch).map(|index| index * distance).collect();
+    let context = Arc::new(StepContext { setup: setup.clone(), observatory: None });
+    let batch = loader::batch::<B>(&text.train, &starts, shape.context, &context, &device);
+    Ok(move || {
+        setup.scope(|| {
+            let current = model.take().expect("put back after every step");
+            let output = TrainStep::step(&current, batch.clone());
+            model = Some(optimizer.step(shape.learning_rate, current, output.grads));
+        });
+    })
 }

@@ -1,0 +1,128 @@
+//! Trains the same classifier of handwritten digits in f32 and in FP8: by changing one type, or by replacing its layers.
+
+mod args;
+mod data;
+mod model;
+mod plot;
+mod recipe;
+mod report;
+mod scales;
+mod train;
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use burn::backend::Autodiff;
+use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul};
+use examples_common::{OnBackend, Origin, print, write, write_json};
+
+use args::Args;
+use data::Digits;
+use model::LayerProducts;
+use recipe::RecipeName;
+use report::{Record, Run};
+use train::{Outcome, Plan};
+
+/// The name of the package, and so of the program.
+const PROGRAM: &str = env!("CARGO_PKG_NAME");
+
+/// Does what the command line says; the exit code of the program.
+pub fn main() -> ExitCode {
+    examples_common::main(|args: Args| {
+        args.backend.run(PROGRAM, &args)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+impl OnBackend for &Args {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        compare::<B>(self)
+    }
+}
+
+/// Trains with each seed and each recipe and reports them all.
+fn compare<B: Fp8Matmul>(args: &Args) -> Result<()> {
+    let config = args.config.as_deref().map_or(Ok(Fp8Config::default()), Fp8Config::load)?;
+    let (recipes, seeds) = (args.recipes(), args.seeds());
+    let configs = recipes.iter().map(|recipe| recipe.config(config));
+    let configs = configs.collect::<Result<Vec<_>>>()?;
+    config.check::<B>(&B::Device::default())?;
+    let digits = Digits::load(args.data.as_deref())?;
+    // A wrong folder is told before the training, not after it.
+    fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
+    // Before anything is written: what is written may lie in the repository.
+    let origin = Origin::here(PROGRAM, &["--out"]).with_backend(args.backend);
+
+    let images = digits.train.len().min(train::BATCH);
+    let mut runs = Vec::new();
+    let mut first_step = String::new();
+    for &seed in &seeds {
+        for (&recipe, config) in recipes.iter().zip(&configs) {
+            let expected = model::expected_products(config, images);
+            let plan = Plan { digits: &digits, epochs: args.epochs, seed, fp8_layers: None };
+            let mut outcome = train_with::<B>(recipe, config, plan, &expected);
+            assert_eq!(
+                outcome.first_step.fp8().count(),
+                expected.iter().map(|layer| layer.products).sum::<usize>(),
+                "a step of {} runs other products in FP8 than the filter takes:\n{}",
+                recipe.as_str(),
+                outcome.first_step
+            );
+            if recipe != RecipeName::F32 && first_step.is_empty() {
+                first_step = report::first_step(recipe, &outcome.first_step, &expected);
+                if !args.json {
+                    print(&first_step)?;
+                }
+            }
+            if seed != seeds[0] {
+                outcome.scales.clear();
+            }
+            runs.push(Run::new(recipe, seed, outcome));
+        }
+    }
+
+    let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| args.out.join(name));
+    write(&loss, plot::loss_curves(&runs)?)?;
+    write(&scales, plot::scales(&runs)?)?;
+    let record = Record { origin, epochs: args.epochs, first_step, runs };
+    write_json(&args.out.join("runs.json"), &record)?;
+    let runs = &record.runs;
+    match args.json {
+        true => print(&report::json(args, runs)),
+        false => print(&format!(
+            "{}\nloss curves: {}\nscales over time: {}\n",
+            report::table(runs),
+            loss.display(),
+            scales.display()
+        )),
+    }
+}
+
+/// One run. What differs between the recipes is all here.
+fn train_with<B: Fp8Matmul>(
+    recipe: RecipeName,
+    config: &Fp8Config,
+    plan: Plan,
+    expected: &[LayerProducts],
+) -> Outcome {
+    match recipe {
+        RecipeName::F32 => train::train::<Autodiff<B>>(plan),
+        // Another type.
+        RecipeName::Fp8Current | RecipeName::Fp8Row | RecipeName::Mxfp8 | RecipeName::Fp8Block => {
+            config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan))
+        }
+        // The same type; the histories of this run's products are kept apart from those of other runs.
+        RecipeName::Fp8Delayed => DelayedState::new()
+            .scope(|| config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan))),
+        // The type of f32, and other layers.
+        RecipeName::Fp8Layers => {
+            let layers = recipe::layers(config);
+            let plan = Plan { fp8_layers: Some((layers, expected)), ..plan };
+            config.scope(|| train::train::<Autodiff<B>>(plan))
+        }
+    }
+}
