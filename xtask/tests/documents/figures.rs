@@ -1,7 +1,7 @@
 //! Figures in documents are those of the JSON beside them.
 //!
 //! A line `<!-- figures: FILE.json | GROUP | REFERENCE -->` stands before a table of benchmarks: the rows of that group whose reference's name
-//! begins so. The file is named from the document. The table is compared with what the JSON gives, or written anew where `RENDER_FIGURES` is set.
+//! begins so. A line `<!-- figures: FOLDER -->` stands before what the CPUs reached, one beside the other. Paths are named from the document. The table is compared with what the JSON gives, or written anew where `RENDER_FIGURES` is set.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,14 +9,12 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::markdown::{read, root};
 
 const RENDER: &str = "RENDER_FIGURES";
 const MARK: &str = "<!-- figures: ";
 const BENCHES: &str = "benches/README.md";
-const COMPARISON: &str = "examples/char-lm/results/comparison.json";
 
 /// What `cargo xtask bench --json` writes.
 #[derive(Deserialize)]
@@ -102,24 +100,59 @@ fn benchmarks(rows: &[Row]) -> String {
     table(&header, cells)
 }
 
-/// The comparison of precisions, its means over the seeds.
-fn comparison(json: &Value) -> String {
-    let header = [
-        ("precision", "---"),
-        ("validation loss, nats a character", "---:"),
-        ("against f32", "---:"),
-    ];
-    let means = json["means"].as_array().expect("means");
-    let cells = means.iter().map(|mean| {
-        let number = |name: &str| mean[name].as_f64().expect("a number");
-        let precision = mean["precision"].as_str().expect("a precision").to_owned();
-        let difference = match precision.as_str() {
-            "f32" => "–".to_owned(),
-            _ => format!("{:+.2}%", 100.0 * number("against_f32")),
-        };
-        vec![precision, format!("{:.4}", number("final_loss")), difference]
+/// The CPUs of the README, and the word that their result files have in common.
+const CPUS: [(&str, &str); 3] = [
+    ("AMD EPYC of Zen 4, AVX-512 BF16", "2026-11-22-epyc-zen4"),
+    ("Intel Xeon, AMX", "2026-11-23-xeon-amx"),
+    ("Intel Xeon without AMX, emulated", "2026-11-23-xeon-avx512"),
+];
+
+/// What the README compares: in words, the file and group, how a function's name begins and ends, and how its reference begins.
+const COMPARED: [(&str, &str, [&str; 2], &str); 5] = [
+    ("step of the perceptron, against f32 with AVX-512", "mlp", ["FP8, current", ""], "f32"),
+    (
+        "the same, against the f32 that Burn builds by default",
+        "mlp",
+        ["FP8, current", ""],
+        "f32, AVX2",
+    ),
+    ("the same, against PyTorch's bf16", "mlp", ["FP8, current", ""], "PyTorch 2.15.0+cu132: bf16"),
+    (
+        "step of char-lm, size `medium`, against f32 with AVX-512",
+        "lm",
+        ["medium", "fp8-current"],
+        "f32",
+    ),
+    ("frozen layers, against f32 with AVX-512", "serving", ["", "current"], "nn::Linear"),
+];
+
+/// How many times as fast as each reference FP8 is, by CPU: the least and the greatest ratio of one thread and two.
+fn by_cpu(folder: &Path) -> String {
+    let header: Vec<_> =
+        [("", "---")].into_iter().chain(CPUS.map(|(cpu, _)| (cpu, "---:"))).collect();
+    let cells = COMPARED.map(|(words, group, [begin, end], reference)| {
+        let of_cpu = CPUS.map(|(_, prefix)| {
+            let file = folder.join(format!("{prefix}-2-cores-{group}.json"));
+            let rows = match root().join(&file).exists() {
+                true => selected(results(file), group, reference),
+                false => vec![],
+            };
+            let takes = |row: &Row| match group {
+                "mlp" => row.name == begin && row.reference == reference,
+                _ => row.name.starts_with(begin) && row.name.ends_with(end),
+            };
+            match rows.iter().any(takes) {
+                true => {
+                    let mut ends = range(&rows, 2, takes).to_vec();
+                    ends.dedup();
+                    ends.join(" – ")
+                }
+                false => "not measured".to_owned(),
+            }
+        });
+        [words.to_owned()].into_iter().chain(of_cpu).collect()
     });
-    table(&header, cells)
+    table(&header, cells.into_iter())
 }
 
 /// What a mark stands for.
@@ -130,8 +163,8 @@ fn drawn(document: &str, mark: &str) -> String {
         [file, group, reference] => {
             benchmarks(&selected(results(folder.join(file)), group, reference))
         }
-        [file] => comparison(&serde_json::from_str(&read(folder.join(file))).expect("valid JSON")),
-        _ => panic!("{document}: {mark} is neither FILE nor FILE | GROUP | REFERENCE"),
+        [results] => by_cpu(&folder.join(results)),
+        _ => panic!("{document}: {mark} is neither FOLDER nor FILE | GROUP | REFERENCE"),
     }
 }
 
@@ -230,7 +263,6 @@ fn what_is_told_of_serving_is_measured() {
     let [least, greatest] =
         range(&selected(results(on_unit), "serving", "nn::Linear"), 1, |_| true);
     told("docs/serving.md", &format!("{least} to {greatest} times the speed of f32 on a CPU"));
-    told("README.md", &format!("{least} to {greatest} times as fast as f32 with AVX-512"));
 
     let floor = selected(results(file), "serving", "reading the weights");
     for (layer, name) in [("f32", "nn::Linear"), ("frozen", "static")] {
@@ -259,37 +291,4 @@ fn what_is_told_of_training_steps_is_measured() {
         .collect();
     let [least, greatest] = range(&rows, 2, |_| true);
     told("README.md", &format!("{least} to {greatest} times the speed of f32"));
-
-    let on_unit = "benches/results/2026-11-22-epyc-zen4-2-cores-mlp.json";
-    let rows = selected(results(on_unit), "mlp", "f32");
-    let of = |reference: &str| {
-        range(&rows, 1, |row| row.name == "FP8, current" && row.reference == reference)
-    };
-    let [[a, b], [c, d]] = ["f32", "f32, AVX2"].map(of);
-    let sentence = format!(
-        "{a} to {b} times as fast as Burn's f32 with AVX-512, and {c} to {d} times as fast as the f32 that Burn builds by default"
-    );
-    told("README.md", &sentence);
-
-    let model = "benches/results/2026-11-22-epyc-zen4-2-cores-lm.json";
-    let rows = selected(results(model), "lm", "f32");
-    let scaled = |row: &Row| row.name.ends_with("fp8-current") || row.name.ends_with("fp8-delayed");
-    let [least, greatest] = range(&rows, 1, scaled);
-    told("README.md", &format!("size `medium`, trains [{least} to {greatest} times]"));
-    let on_amx = "benches/results/2026-11-23-xeon-amx-2-cores-lm.json";
-    let [least, greatest] = range(&selected(results(on_amx), "lm", "f32"), 1, scaled);
-    told("README.md", &format!("on a Xeon with AMX [{least} to {greatest} times]"));
-}
-
-#[test]
-fn what_is_told_of_the_language_model_is_measured() {
-    let json: Value = serde_json::from_str(&read(COMPARISON)).expect("valid JSON");
-    let runs = json["runs"].as_array().expect("runs");
-    let shares = runs.iter().filter_map(|run| run["outcome"]["fp8_share"].as_f64());
-    let share = shares.fold(0.0, f64::max);
-    told("README.md", &format!("{:.1}% of the matrix FLOPs in FP8", 100.0 * share));
-    let bigram = json["bigram_loss"].as_f64().expect("a number");
-    told("README.md", &format!("a bigram model has {bigram:.4}"));
-    let origin = |name: &str| json["origin"][name].to_string().replace('"', "");
-    told("README.md", &format!("{}, {}, {} cores", origin("date"), origin("cpu"), origin("cores")));
 }
