@@ -311,8 +311,9 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     told(&rows(&again));
     best[0].is_in_the_readme("eight seeds, of which the recipe was chosen");
     again[0].is_in_the_readme("four fresh seeds");
-    let share = runs("confirmed").iter().filter_map(|run| run["outcome"]["fp8_share"].as_f64());
-    let share = 100.0 * share.fold(0.0, f64::max);
+    let runs = runs("confirmed");
+    let shares = runs.iter().filter_map(|run| run["outcome"]["fp8_share"].as_f64());
+    let share = 100.0 * shares.fold(0.0, f64::max);
     results().say("../../../README.md", &format!("{share:.1}% of the matrix FLOPs in FP8"));
 }
 

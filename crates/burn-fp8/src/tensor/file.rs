@@ -9,7 +9,7 @@ use burn_fp8_core::Fp8Format;
 use burn_fp8_core::text::shown;
 use safetensors::Dtype;
 
-use super::tensor::Fp8Tensor;
+use super::handle::Fp8Tensor;
 use crate::engine::check_scale;
 use crate::engine::tensor;
 use crate::error::Fp8Error;

@@ -4,8 +4,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
+use super::handle::{Fp8Tensor, Shown};
 use super::options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};
-use super::tensor::{Fp8Tensor, Shown};
 use crate::config::{self, Fp8Config};
 use crate::engine::portable::codes;
 use crate::engine::tensor::primitive;

@@ -4,7 +4,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8_core::Fp8Format;
 
-use super::tensor::Fp8Tensor;
+use super::handle::Fp8Tensor;
 use crate::engine::{Activation, OutputType, ScalarOf};
 
 /// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, a bias, an activation, the amax.

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, Scaling};
 
-use super::tensor::{Fp8Tensor, Shown, check_block, grid, invalid};
+use super::handle::{Fp8Tensor, Shown, check_block, grid, invalid};
 use crate::engine::portable::codes;
 use crate::engine::tensor::{constant, primitive};
 use crate::engine::{

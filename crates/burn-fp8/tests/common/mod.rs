@@ -232,7 +232,7 @@ pub fn alone(test: impl FnOnce()) {
     let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
     again.args(["--exact", name, "--nocapture"]).env(ALONE, name);
     let output = again.output().expect("a test starts itself");
-    let [said, failed] = [output.stdout, output.stderr].map(|text| String::from_utf8(text));
+    let [said, failed] = [output.stdout, output.stderr].map(String::from_utf8);
     let (said, failed) = (said.expect("UTF-8"), failed.expect("UTF-8"));
     assert!(output.status.success() && said.contains("1 passed"), "{said}{failed}");
     print!("{said}");

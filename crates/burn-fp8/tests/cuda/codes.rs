@@ -90,9 +90,9 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
         (ScaleRule::Current(margin), margin, amax),
         // Smaller than the tensor: elements saturate.
         (ScaleRule::Delayed(Scalar::Host(0.3), recipe), recipe, 0.3),
-        (ScaleRule::Delayed(on_device(0.7), recipe), recipe, 0.7),
+        (ScaleRule::Delayed(on_device::<B>(0.7), recipe), recipe, 0.7),
         // No amax yet: that of the tensor.
-        (ScaleRule::Delayed(on_device(0.0), recipe), recipe, amax),
+        (ScaleRule::Delayed(on_device::<B>(0.0), recipe), recipe, amax),
     ];
     for (index, (rule, recipe, amax_used)) in rules.into_iter().enumerate() {
         let what = format!("{what}, {format}, rule {index}");

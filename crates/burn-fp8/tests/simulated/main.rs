@@ -12,7 +12,6 @@ macro_rules! on_simulated {
             needs "the simulated device: cargo xtask sim");
     };
 }
-pub(crate) use on_simulated;
 
 #[path = "../common/mod.rs"]
 mod common;

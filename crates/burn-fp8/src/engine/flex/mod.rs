@@ -54,15 +54,15 @@ impl Fp8Engine for Flex {
                 unit::multiply(lhs, rhs, epilogue, run)
             }
             (lhs, Operand::Matrix(rhs), _) if rhs.values.is_none() => {
-                match multiply_codes(lhs, &rhs) {
-                    Ok(product) => {
+                match multiply_codes(&lhs, &rhs) {
+                    Some(product) => {
                         note(&run.note, || match run.target {
                             Target::Emulation(Some(fallback)) => Launched::Fallback(fallback),
                             _ => Launched::FakeQuantized,
                         });
                         backend::finish::<Self>(product, epilogue)
                     }
-                    Err(lhs) => backend::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run),
+                    None => backend::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run),
                 }
             }
             (lhs, rhs, _) => backend::multiply::<Self>(lhs, rhs, epilogue, run),
@@ -139,45 +139,42 @@ fn rescale_rows(product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTen
 const ROWS: usize = 16;
 
 /// Multiplies by codes `[K, N]` as they lie row by row, decoded on the way: faster than decoding a weight first at every batch size that the
-/// benchmark `serving` measures, and needs no room for it. Gives the left operand back where they do not lie so.
-fn multiply_codes(
-    lhs: OperandOf<Flex>,
-    rhs: &MatrixOf<Flex>,
-) -> Result<FlexTensor, OperandOf<Flex>> {
-    let shape = match &lhs {
+/// benchmark `serving` measures, and needs no room for it. Nothing where they do not lie so.
+fn multiply_codes(lhs: &OperandOf<Flex>, rhs: &MatrixOf<Flex>) -> Option<FlexTensor> {
+    let shape = match lhs {
         Operand::Matrix(matrix) => matrix.shape(),
         Operand::Float(tensor) => tensor.layout().shape().clone(),
     };
     let codes = match &rhs.codes {
         Some(Codes::Bytes(codes)) if is_plain(codes.layout()) && shape.num_dims() == 2 => codes,
-        _ => return Err(lhs),
+        _ => return None,
     };
     let ([m, k], [_, n]) = (shape.dims(), codes.layout().shape().dims());
     let output = Layout::contiguous(Shape::new([m, n]));
-    let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(&lhs, 1);
+    let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(lhs, 1);
     match &rhs.scales {
         of_rhs if waits => {
-            let (x, of_lhs) = backend::split::<Flex>(lhs);
+            let (x, of_lhs) = backend::split::<Flex>(lhs.clone());
             let x = x.to_contiguous();
             let x = elements::<f32>(&x, x.layout());
             let product = pool::tensor(output, |y: &mut [f32]| {
                 parallel::matmul_codes(x, codes.bytes(), [m, k, n], rhs.format, y);
             });
-            Ok(Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()]))
+            Some(Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()]))
         }
         Scales::Grid { scales, block, .. } if m <= ROWS => {
-            let x = match lhs {
+            let x = match lhs.clone() {
                 Operand::Matrix(matrix) => Flex::fp8_dequantize(matrix),
                 Operand::Float(tensor) => tensor,
             };
             let [x, scales] = [&x, scales].map(FlexTensor::to_contiguous);
             let [x, scales] = [&x, &scales].map(|tensor| elements::<f32>(tensor, tensor.layout()));
             let block = [0, 1].map(|dim| block[dim].min([k, n][dim]));
-            Ok(pool::tensor(output, |y: &mut [f32]| {
+            Some(pool::tensor(output, |y: &mut [f32]| {
                 let codes = codes.bytes();
                 matmul_block_codes(x, codes, [m, k, n], block, scales, rhs.format, y);
             }))
         }
-        _ => Err(lhs),
+        _ => None,
     }
 }
