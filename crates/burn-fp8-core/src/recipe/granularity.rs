@@ -74,6 +74,19 @@ impl Granularity {
     }
 }
 
+impl fmt::Display for Granularity {
+    /// As current scaling is called with it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PerTensor => f.write_str("current scaling"),
+            Self::PerRow => f.write_str("current scaling per row"),
+            Self::Mx(ScaleRounding::Rceil) => f.write_str("MXFP8"),
+            Self::Mx(rounding) => write!(f, "MXFP8 ({rounding})"),
+            Self::Blockwise => f.write_str("current scaling of blocks of 128"),
+        }
+    }
+}
+
 const NAMES: &[&str] = &["per_tensor", "per_row", "mxfp8", "blockwise"];
 
 fn named<E: Error>(name: &str) -> Result<Granularity, E> {

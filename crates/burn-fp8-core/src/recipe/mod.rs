@@ -13,7 +13,7 @@ pub use granularity::{Block, Granularity, ScaleRounding};
 pub use operands::{Formats, Precision, Products};
 pub use scaling::{AmaxChoice, Delayed, Scaling};
 
-use crate::{Fp8Format, GemmRole};
+use crate::{Fp8Format, GemmRole, Operand};
 
 /// How matrix products run in FP8: where scales come from, their options, the format of each operand, and which of the three
 /// products of training run in FP8 at all.
@@ -151,7 +151,7 @@ impl Recipe {
 
     /// Whether scales are those of blocks.
     pub const fn is_in_blocks(&self) -> bool {
-        matches!(self.granularity(), Granularity::Mx(_) | Granularity::Blockwise)
+        self.granularity().block(Operand::Input).along != usize::MAX
     }
 
     /// Whether all scales are powers of two.

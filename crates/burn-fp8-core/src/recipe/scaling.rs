@@ -5,7 +5,7 @@ use core::fmt;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::granularity::{Granularity, ScaleRounding};
+use super::granularity::Granularity;
 
 /// Where the amax of a scale comes from.
 ///
@@ -105,11 +105,7 @@ impl<'de> Deserialize<'de> for Scaling {
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Current(Granularity::PerTensor) => write!(f, "current scaling"),
-            Self::Current(Granularity::PerRow) => write!(f, "current scaling per row"),
-            Self::Current(Granularity::Mx(ScaleRounding::Rceil)) => write!(f, "MXFP8"),
-            Self::Current(Granularity::Mx(rounding)) => write!(f, "MXFP8 ({rounding})"),
-            Self::Current(Granularity::Blockwise) => write!(f, "current scaling of blocks of 128"),
+            Self::Current(granularity) => granularity.fmt(f),
             Self::Delayed(Delayed { history_length, amax_choice }) => {
                 write!(f, "delayed scaling ({amax_choice} of {history_length})")
             }

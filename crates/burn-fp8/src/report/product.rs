@@ -3,7 +3,9 @@
 use core::fmt;
 
 use burn::tensor::DType;
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind, Rejection};
+use burn_fp8_core::{
+    Block, Fp8Format, Gemm, GemmRole, Granularity, Operand, ProductKind, Rejection,
+};
 use serde::{Serialize, Serializer};
 
 use crate::engine::{self, Activation, Fallback, Launched, OutputType};
@@ -46,10 +48,11 @@ pub struct OperandReport {
 
 impl fmt::Display for OperandReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scale = match self.granularity {
-            Granularity::PerTensor => "scale",
-            Granularity::PerRow => "row scales to",
-            Granularity::Mx(_) | Granularity::Blockwise => "block scales to",
+        let Block { along, across } = self.granularity.block(Operand::Input);
+        let scale = match (along, across) {
+            (usize::MAX, usize::MAX) => "scale",
+            (usize::MAX, _) => "row scales to",
+            _ => "block scales to",
         };
         write!(f, "{} {scale} {:.3e}", self.format, self.scale)?;
         match self.saturated {

@@ -22,7 +22,7 @@ const fn stroke(precision: Precision) -> Stroke {
             Granularity::Mx(_) => (charts::BLUE, 1),
             Granularity::Blockwise => (charts::YELLOW, 1),
             // Shared, as by several policies: the legend has them in their order.
-            Granularity::PerTensor | Granularity::PerRow => (charts::PURPLE, 1),
+            _ => (charts::PURPLE, 1),
         },
         Precision::Policy(_) => (charts::PURPLE, 1),
     }
