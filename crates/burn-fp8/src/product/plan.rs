@@ -171,7 +171,7 @@ pub(crate) fn target<B: Fp8Engine>(
 
 /// The GEMM of a linear layer: `x` `[…, K]` times `weight` `[K, N]`, both of at least two dimensions.
 ///
-/// `None` where the shapes do not fit; the backend reports that in its own words.
+/// `None` where the shapes do not fit.
 pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
     let rank = x.num_dims();
     if rank < 2 || weight.num_dims() != 2 || x[rank - 1] != weight[0] {
