@@ -145,6 +145,7 @@ fn batched_products_fall_back_and_say_so() {
     let (recipe, batch) = (Recipe::current(), 2);
     let (_, report) = trace(|| config(recipe).scope(|| product(batch)));
     assert_eq!(report.products[0].ran, Implementation::Fallback(Fallback::Batched));
-    let message = panic_of(|| native(recipe).scope(|| product(batch)));
+    let native = config(recipe).with_execution(Execution::Native);
+    let message = panic_of(|| native.scope(|| product(batch)));
     assert!(message.contains("batched") && message.contains("Execution::Auto"), "{message}");
 }
