@@ -5,12 +5,14 @@ mod common;
 
 mod assertions;
 mod config;
+mod except;
 mod linalg;
-mod mends;
 mod off_is_identity;
 mod products;
+mod reports;
 mod routing;
 mod scopes;
+mod shapes;
 mod special_values;
 mod sqnr;
 mod units;

@@ -1,0 +1,130 @@
+//! Layers left in high precision by name.
+
+use burn::backend::{Autodiff, Flex};
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Distribution, Int, Tensor};
+use burn_fp8::nn::{Fp8Linear, Fp8LinearConfig};
+use burn_fp8::report::ProductReport;
+use burn_fp8::{Fp8Backend, Fp8Config, GemmRole, high_precision, trace};
+
+use crate::common::{Inner, Outer};
+
+#[derive(Module, Debug)]
+struct Model<B: Backend> {
+    hidden: Linear<B>,
+    head: Linear<B>,
+    other: Linear<B>,
+}
+
+impl<B: Backend> Model<B> {
+    fn new() -> Self {
+        let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).init(&Default::default());
+        Self { hidden: layer(32, 48), head: layer(48, 64), other: layer(48, 64) }
+    }
+}
+
+/// What a training step of two layers ran, with the layers of these names excepted: role, K, N and whether in FP8.
+fn step_without<B: AutodiffBackend>(names: &[&str]) -> Vec<(GemmRole, [usize; 2], bool)> {
+    let model = Model::<B>::new();
+    let config = Fp8Config::default().except(&model, names).expect("names of the model");
+    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &Default::default());
+    let step = || model.head.forward(model.hidden.forward(x.require_grad())).sum().backward();
+    let (_, report) = config.scope(|| trace(step));
+    let layer = |product: &ProductReport| {
+        let forward = product.gemm.for_role(product.role);
+        (product.role, [forward.k, forward.n], product.lhs.is_some())
+    };
+    report.products.iter().map(layer).collect()
+}
+
+#[test]
+fn an_excepted_layer_stays_in_high_precision_with_its_gradients() {
+    use GemmRole::{GradInput, GradWeight, Output};
+    let (hidden, head) = ([32, 48], [48, 64]);
+    let outer = step_without::<Outer<Flex>>(&["head"]);
+    // The gradients of a product that is not in FP8 are Autodiff's own.
+    let gradients = [(GradInput, hidden, true), (GradWeight, hidden, true)];
+    assert_eq!(outer[..2], [(Output, hidden, true), (Output, head, false)]);
+    assert_eq!(outer[2..], gradients);
+    let inner = step_without::<Inner<Flex>>(&["head"]);
+    assert_eq!(
+        inner[..4],
+        [
+            (Output, hidden, true),
+            (Output, head, false),
+            (GradInput, head, false),
+            (GradWeight, head, false)
+        ]
+    );
+    assert_eq!(inner[4..], gradients);
+    let all = step_without::<Outer<Flex>>(&["hidden.weight", "head"]);
+    assert_eq!(all, [(Output, hidden, false), (Output, head, false)]);
+    // By shape: it cannot be told from the head.
+    assert_eq!(step_without::<Outer<Flex>>(&["other"]), outer);
+}
+
+#[test]
+fn names_are_whole_words_of_the_path() {
+    type B = Fp8Backend<Flex>;
+    let model = Model::<B>::new();
+    for name in ["hea", "", "head.bias", "weight.head"] {
+        let error = Fp8Config::default().except(&model, [name]).unwrap_err().to_string();
+        assert!(error.contains(&format!("no weight is called {name:?}")), "{error}");
+        assert!(error.contains("`hidden.weight`, `head.weight`, `other.weight`"), "{error}");
+    }
+    let config = Fp8Config::default().except(&model, ["weight"]).expect("all three");
+    let paths: Vec<_> = config.filter.except.iter().map(|weight| &weight.path[..]).collect();
+    assert_eq!(paths, ["hidden.weight", "head.weight", "other.weight"]);
+    // A saved configuration still knows them, by shape and by the ids that a record of the model has.
+    let json = config.to_json();
+    assert!(json.contains(r#""path": "head.weight""#), "{json}");
+    assert_eq!(Fp8Config::from_json(&json).expect("its own JSON"), config);
+    assert!(!Fp8Config::default().to_json().contains("except"));
+}
+
+#[test]
+fn a_head_that_shares_the_embedding_can_be_excepted() {
+    #[derive(Module, Debug)]
+    struct Tied<B: Backend> {
+        embedding: Embedding<B>,
+    }
+
+    type B = Outer<Flex>;
+    let device = Default::default();
+    let model = Tied::<B> { embedding: EmbeddingConfig::new(64, 32).init(&device) };
+    let head = || {
+        let x = model.embedding.forward(Tensor::<B, 2, Int>::ones([1, 16], &device));
+        x.reshape([16, 32]).matmul(model.embedding.weight.val().transpose())
+    };
+    let matmul = Fp8Config::default();
+    assert_eq!(matmul.scope(|| trace(head)).1.fp8().count(), 1);
+    let config = matmul.except(&model, ["embedding"]).expect("a name of the model");
+    let (_, report) = config.scope(|| trace(head));
+    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason.to_string()).collect();
+    assert_eq!(reasons, ["excepted: K×N = 32×64, as `embedding.weight`"]);
+}
+
+#[test]
+fn an_excepted_fp8_layer_is_told_from_another_of_its_shape() {
+    #[derive(Module, Debug)]
+    struct Layers<B: Backend> {
+        first: Fp8Linear<B>,
+        second: Fp8Linear<B>,
+    }
+
+    type B = Autodiff<Flex>;
+    let device = Default::default();
+    let layer = || Fp8LinearConfig::new(32, 32).init::<B>(&device);
+    let model = Layers { first: layer(), second: layer() };
+    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
+    let config = Fp8Config::default().except(&model, ["second"]).expect("a name of the model");
+    let run = |layer: &Fp8Linear<B>| layer.forward(x.clone()).into_data();
+    let plain = |layer: &Fp8Linear<B>| high_precision(|| run(layer));
+    config.scope(|| {
+        assert_ne!(run(&model.first), plain(&model.first));
+        assert_eq!(run(&model.second), plain(&model.second));
+    });
+    assert_ne!(run(&model.second), plain(&model.second), "the scope has ended");
+}
