@@ -3,10 +3,12 @@
 use std::hint::black_box;
 
 use anyhow::Result;
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{FloatDType, Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::burn_fp8_core::Layouts;
-use burn_fp8::engine::{Fp8Engine, GemmOperand, GemmOptions, QuantizeMatrix, ScaleRule};
+use burn_fp8::engine::{
+    Epilogue, Fp8Engine, Operand, OperandOf, Otherwise, Request, Run, ScaleRule, Target, Wanted,
+};
 use burn_fp8::{Fp8Format, Recipe};
 
 use crate::device::{Side, compare_all, random};
@@ -35,17 +37,17 @@ const KINDS: [(Fp8Format, bool, &str, &str); 3] = [
     (E5M2, false, "E5M2×E4M3", "fp8_e5m2"),
 ];
 
-/// The codes of a random matrix `[rows, k]`, and the matrix.
-fn operand<B: Fp8Engine>(matrix: Tensor<B, 2>, format: Fp8Format) -> GemmOperand<B> {
-    let [rows, _] = matrix.dims();
+/// A matrix in codes, laid out for a product.
+fn operand<B: Fp8Engine>(
+    matrix: Tensor<B, 2>,
+    format: Fp8Format,
+    layouts: Layouts,
+) -> OperandOf<B> {
     let TensorPrimitive::Float(tensor) = matrix.into_primitive() else {
         unreachable!("made of floats")
     };
-    let scale = ScaleRule::Current(Recipe::current());
-    let request = QuantizeMatrix { format, scale, layouts: Layouts::Rows };
-    let quantized = B::fp8_quantize_matrix(tensor, request);
-    let words = quantized.rows.expect("the rows were asked for");
-    GemmOperand { words, rows, format, scale: quantized.scale }
+    let rule = ScaleRule::Current(Recipe::current());
+    Operand::Matrix(B::fp8_quantize(tensor, Request::whole(format, rule, Wanted::Lines(layouts))))
 }
 
 pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
@@ -67,19 +69,27 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
         Ok(())
     };
     // Each matrix once in each format.
-    let codes = |side: usize, format| -> Vec<_> {
-        high.iter().map(|pair| operand(pair[side].clone(), format)).collect()
+    let lhs = |format| -> Vec<_> {
+        high.iter().map(|[a, _]| operand(a.clone(), format, Layouts::Rows)).collect()
     };
-    let (e4m3, e5m2, rhs) = (codes(0, E4M3), codes(0, E5M2), codes(1, E4M3));
+    let (e4m3, e5m2) = (lhs(E4M3), lhs(E5M2));
+    let transposed = |[_, b]: &[Tensor<B, 2>; 2]| b.clone().transpose();
+    let rhs: Vec<_> =
+        high.iter().map(|pair| operand(transposed(pair), E4M3, Layouts::Transposed)).collect();
     let mut products: Vec<_> = KINDS
         .iter()
         .map(|&(format, fast_accumulation, name, _)| {
             let lhs = if format == E4M3 { &e4m3 } else { &e5m2 };
-            let gemm = GemmOptions::new(k, DType::BF16, fast_accumulation);
+            let run = Run {
+                target: Target::TensorCores,
+                fast_accumulation,
+                otherwise: Otherwise::Refuse,
+                note: None,
+            };
             let rhs = &rhs;
             let call = move |set: usize| {
                 let (a, b) = (lhs[set % sets].clone(), rhs[set % sets].clone());
-                black_box(B::fp8_gemm(a, b, gemm.clone()));
+                black_box(B::fp8_multiply(a, b, Epilogue::float(FloatDType::BF16), run.clone()));
                 Ok(())
             };
             (format!("{m}×{k}×{n} {name}"), call)

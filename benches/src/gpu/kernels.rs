@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorPrimitive};
 use burn_fp8::Fp8Format::E4M3;
 use burn_fp8::Recipe;
 use burn_fp8::burn_fp8_core::{Layouts, Overflow};
-use burn_fp8::engine::{Fp8Engine, QuantizeMatrix, Scalar, ScaleRule};
+use burn_fp8::engine::{Fp8Engine, Request, Scalar, ScaleRule, ScaleRuleOf, Wanted};
 
 use crate::device::{Copy, Side, compare, random};
 use crate::options::{Options, Sink, Unfused};
@@ -24,7 +24,7 @@ const SETS: usize = 3;
 type B = Unfused;
 
 /// How the scale is chosen, and how often the tensor is read for it.
-fn rules() -> [(&'static str, ScaleRule<B>, usize); 3] {
+fn rules() -> [(&'static str, ScaleRuleOf<B>, usize); 3] {
     let TensorPrimitive::Float(amax) =
         Tensor::<B, 1>::from_floats([5.0], &Default::default()).into_primitive()
     else {
@@ -56,8 +56,8 @@ pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
                 else {
                     unreachable!("made of floats")
                 };
-                let request = QuantizeMatrix { format: E4M3, scale: rule.clone(), layouts };
-                black_box(B::fp8_quantize_matrix(tensor, request));
+                let request = Request::whole(E4M3, rule.clone(), Wanted::Lines(layouts));
+                black_box(B::fp8_quantize(tensor, request));
                 Ok(())
             };
             let mut copy = |set: usize| copy.run(set);
