@@ -1,6 +1,6 @@
 //! Matrices, row by row in memory, with a scale for each block: a tensor, a row, a column, or part of them.
 //!
-//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`](crate::scale::of_block); or it is given. With the feature `rayon`
+//! The scale of a block follows from its amax by a [`Recipe`]: [`scale::of_block`]; or it is given. With the feature `rayon`
 //! the functions here run on rayon's current pool; results do not depend on the number of threads.
 
 use super::band::{self, Bands, Scales, Shape};

@@ -57,6 +57,9 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// # Panics
 /// Where [`Execution::Native`] is asked for, and a matrix unit of the CPU finds that scales of blocks which are powers of two lie too far apart for it.
 ///
+/// [`Execution`]: crate::Execution
+/// [`Execution::Native`]: crate::Execution::Native
+///
 /// ```
 /// use burn::backend::Flex;
 /// use burn::tensor::{Distribution, FloatDType, Tensor};
