@@ -2,6 +2,8 @@
 
 mod folder;
 mod learner;
+#[cfg(test)]
+mod paths;
 
 use std::fs::File;
 use std::io::IsTerminal;
