@@ -22,8 +22,8 @@ pub enum Scope {
 /// Tests on CUDA are ignored here, and run on the simulated device afterwards: one set of features for both. The kernels' feature `cuda` is
 /// also that of tests which compile them with NVRTC.
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/cuda,burn-fp8/fusion,burn-fp8/router,\
-    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,examples-common/wgpu,examples-common/cuda,char-lm/wgpu,burn-fp8-core/float8";
-const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8-core/float8";
+    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,examples-common/wgpu,examples-common/cuda,char-lm/wgpu,burn-fp8/float8";
+const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/float8";
 
 /// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.
 ///

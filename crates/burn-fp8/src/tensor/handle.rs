@@ -91,6 +91,9 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// The codes take one byte an element: as a tensor of u8 where the device has that type, else as i32 with four codes each. A device with neither holds
     /// the numbers in f32.
     ///
+    /// With the feature `float8`, `burn_fp8_core::float8::into_codes` makes bytes of a `Vec` of the crate `float8`'s numbers, and `from_codes` makes numbers
+    /// of what [`to_bytes`](Self::to_bytes) gives, without a copy.
+    ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where there are more or fewer bytes than the shape has elements, where the scale is not a finite number of at least 2^-126, or
     /// not of shape `[1]`. The value of a scale on the device is not looked at.

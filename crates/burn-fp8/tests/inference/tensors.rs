@@ -20,6 +20,24 @@ fn decoded(bytes: &[u8], format: Fp8Format) -> Vec<f64> {
     reference::numbers(bytes, format, 1.0)
 }
 
+#[cfg(feature = "float8")]
+#[test]
+fn numbers_of_the_crate_float8_are_codes() {
+    use burn_fp8::burn_fp8_core::float8::{from_codes, into_codes};
+    use float8::F8E5M2;
+
+    let numbers: Vec<_> = (0..=255).map(F8E5M2::from_bits).collect();
+    let device = Default::default();
+    let q = Matrix::from_bytes(into_codes(numbers.clone()), [16, 16], E5M2, 1.0, &device);
+    let q = q.expect("good");
+    // The crate takes some NaN for numbers.
+    let finite = |x: f32| x.abs() <= 57344.0;
+    for (number, value) in numbers.iter().zip(values(q.dequantize())) {
+        assert!(number.to_f32() == value || !finite(value), "{number:?}: {value}");
+    }
+    assert_eq!(from_codes::<F8E5M2>(q.to_bytes()), numbers);
+}
+
 fn codes_and_scales_are_those_of_the_definition<B: Fp8Matmul>() {
     const SHAPE: [usize; 3] = [5, 6, 7];
     for format in [E4M3, E5M2] {
