@@ -65,7 +65,7 @@ fn ndarray_trains_too() {
 
 const KINDS_OF_SCALING: [&str; 4] = ["f32", "fp8-current", "fp8-delayed", "fp8-layers"];
 
-/// On Mesa's software Vulkan where there is no GPU. Burn's Fusion and autotuning are on, and dropout is the device's own.
+/// On Mesa's software Vulkan where there is no GPU. Fusion is on, and dropout is the device's own.
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_trains_with_each_kind_of_scaling() {
