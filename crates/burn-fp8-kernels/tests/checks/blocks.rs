@@ -295,7 +295,8 @@ pub fn what_has_no_blocks_is_an_error() {
         Some(KernelError::OutOfBounds { .. })
     ));
 
-    let (codes, scales) = (client.empty(12), client.empty(12));
+    // One call is valid, and reads both.
+    let (codes, scales) = (upload(&client, &[0; 12]), upload(&client, &[0; 12]));
     let of = |shape, block| BlockCodes { codes: &codes, scales: &scales, shape, block, format };
     let dequantize = |codes| dequantize_blocks(&client, &codes).err();
     assert_eq!(dequantize(of(&[3, 4], [1, 32])), None);
