@@ -95,8 +95,19 @@ impl Recipe {
 
     /// Current scaling without margin, with a scale for each row of the left operand of a product and each column of the right one:
     /// for tensors with outliers, which cost all other elements their precision under a scale that they share.
+    ///
+    /// Gradients are E5M2, scales any f32; what torchao calls `rowwise` is [`torchao_rowwise`](Self::torchao_rowwise).
     pub const fn rowwise() -> Self {
         Self::current().with_granularity(Granularity::PerRow)
+    }
+
+    /// What torchao calls `rowwise`: scales as of [`rowwise`](Self::rowwise), but powers of two, and E4M3 for all operands
+    /// (`Float8LinearConfig.from_recipe_name` of torchao 0.18).
+    ///
+    /// Its `rowwise_with_gw_hp` also has [`with_precision(GemmRole::GradWeight, Precision::High)`](Self::with_precision), and quantizes the weight of
+    /// `grad_input` with one scale, which no recipe does here.
+    pub const fn torchao_rowwise() -> Self {
+        Self::rowwise().with_power_of_two(true).with_formats(Formats::E4M3)
     }
 
     /// MXFP8, as Blackwell's tensor cores multiply it: blocks of 32 along the dimension that a product sums over, scales that are powers of two,

@@ -5,7 +5,7 @@ use super::*;
 
 /// A recipe of each granularity.
 pub fn recipes() -> [Recipe; 5] {
-    let e4m3 = Recipe::rowwise().with_formats(Formats::E4M3);
+    let e4m3 = Recipe::torchao_rowwise();
     [Recipe::current(), Recipe::rowwise(), e4m3, Recipe::mxfp8(), Recipe::blockwise()]
 }
 
