@@ -1,6 +1,6 @@
 //! The state of one operand of an FP8 layer.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use burn::module::{
     AutodiffModule, Content, Devices, HasAutodiffModule, Module, ModuleDisplay,
@@ -12,6 +12,8 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::Recipe;
 use serde::{Deserialize, Serialize};
+
+use crate::config::scope::{innermost, within};
 
 const CONTAINER: &str = "Struct:Fp8State";
 const SCALE: &str = "scale";
@@ -65,28 +67,17 @@ impl<B: Backend> Fp8State<B> {
 }
 
 thread_local! {
-    static VISITING: Cell<bool> = const { Cell::new(false) };
+    static VISITING: RefCell<Vec<()>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether the float parameter that a visitor or mapper is given on this thread is FP8 state.
 pub(crate) fn is_fp8_state() -> bool {
-    VISITING.get()
+    innermost(&VISITING).is_some()
 }
 
-/// While it lives, float parameters on this thread are FP8 state.
-struct Visiting;
-
-impl Visiting {
-    fn begin() -> Self {
-        VISITING.set(true);
-        Self
-    }
-}
-
-impl Drop for Visiting {
-    fn drop(&mut self) {
-        VISITING.set(false);
-    }
+/// Runs `f`; float parameters that are visited meanwhile on this thread are FP8 state.
+fn visiting<R>(f: impl FnOnce() -> R) -> R {
+    within(&VISITING, (), f).0
 }
 
 fn map<B: Backend, M: ModuleMapper<B>>(
@@ -96,10 +87,7 @@ fn map<B: Backend, M: ModuleMapper<B>>(
 ) -> Param<Tensor<B, 2>> {
     let before = param.clone();
     mapper.enter_module(name, CONTAINER);
-    let mapped = {
-        let _visiting = Visiting::begin();
-        mapper.map_float(param)
-    };
+    let mapped = visiting(|| mapper.map_float(param));
     mapper.exit_module(name, CONTAINER);
     let (shape, expected) = (mapped.lazy_shape(), before.lazy_shape());
     assert!(
@@ -140,10 +128,7 @@ impl<B: Backend> Module<B> for Fp8State<B> {
     fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
         for (name, param) in [(SCALE, &self.scale), (AMAX_HISTORY, &self.amax_history)] {
             visitor.enter_module(name, CONTAINER);
-            {
-                let _visiting = Visiting::begin();
-                visitor.visit_float(param);
-            }
+            visiting(|| visitor.visit_float(param));
             visitor.exit_module(name, CONTAINER);
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::state::{DelayedState, Shared, State};
 use super::step::{Outcome, Pass, Step};
+use crate::config::scope::{innermost, within};
 
 /// The site of the next product of this thread.
 struct Cursor {
@@ -37,24 +38,11 @@ thread_local! {
 
 /// The state of the innermost scope, else that of the thread.
 pub(crate) fn current() -> DelayedState {
-    SCOPES.with_borrow(|scopes| scopes.last().cloned()).unwrap_or_else(|| OWN.with(Clone::clone))
-}
-
-/// Leaves a scope when dropped, so also when the scope's closure panics.
-struct Leave;
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        SCOPES.with_borrow_mut(|scopes| {
-            scopes.pop();
-        });
-    }
+    innermost(&SCOPES).unwrap_or_else(|| OWN.with(Clone::clone))
 }
 
 pub(super) fn enter<R>(state: &DelayedState, f: impl FnOnce() -> R) -> R {
-    SCOPES.with_borrow_mut(|scopes| scopes.push(state.clone()));
-    let _leave = Leave;
-    f()
+    within(&SCOPES, state.clone(), f).0
 }
 
 /// The step of this state that runs on this thread.
