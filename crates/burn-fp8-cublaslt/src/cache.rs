@@ -61,11 +61,6 @@ impl<V> PlanCache<V> {
         entry
     }
 
-    /// Replaces or adds an entry.
-    pub fn insert(&mut self, key: Key, value: V) {
-        self.entries.put(key, value);
-    }
-
     /// How often an entry was found.
     pub fn hits(&self) -> u64 {
         self.hits

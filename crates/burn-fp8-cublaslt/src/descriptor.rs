@@ -116,19 +116,11 @@ impl Descriptor {
                 desc.set(c::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, a)?;
                 desc.set(c::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b)?;
             }
-            let is_batch = problem.shape.batch > 1;
             if let Some(bias) = problem.epilogue.bias {
                 desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias.dtype))?;
-                if is_batch {
+                if problem.shape.batch > 1 {
                     let stride = bias.batch_stride.cast_signed();
                     desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride)?;
-                }
-            }
-            if let Some(aux) = problem.epilogue.aux {
-                desc.set(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux.ld.cast_signed())?;
-                if is_batch {
-                    let stride = aux.batch_stride.cast_signed();
-                    desc.set(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, stride)?;
                 }
             }
         }
@@ -213,7 +205,12 @@ impl Descriptors {
         let (layouts, desc) = ([a?, b?, c?, d?], Descriptor::matmul(lt, plan)?);
         let same_layout = plan.layouts[2] == plan.layouts[3];
         let mut descriptors = Self { desc, layouts, same_layout };
-        descriptors.forget_pointers(plan)?;
+        descriptors.set_each_pointer(plan, &Pointers::default(), |attribute, argument| {
+            match attribute {
+                c::CUBLASLT_MATMUL_DESC_BIAS_POINTER => argument.alignment.into(),
+                _ => 256,
+            }
+        })?;
         Ok(descriptors)
     }
 
@@ -226,21 +223,6 @@ impl Descriptors {
         self.set_each_pointer(plan, pointers, |_, argument| argument.address)
     }
 
-    /// Sets the pointers back to those of [`build`](Self::build), so that the heuristics see the alignments of the plan and not those
-    /// of the last call.
-    ///
-    /// # Errors
-    ///
-    /// What cuBLASLt returned.
-    pub fn forget_pointers(&mut self, plan: &Plan) -> Result<(), LtError> {
-        self.set_each_pointer(plan, &Pointers::default(), |attribute, argument| match attribute {
-            c::CUBLASLT_MATMUL_DESC_BIAS_POINTER | c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER => {
-                argument.alignment.into()
-            }
-            _ => 256,
-        })
-    }
-
     fn set_each_pointer(
         &mut self,
         plan: &Plan,
@@ -248,15 +230,12 @@ impl Descriptors {
         address: impl Fn(i32, &Argument) -> DevicePointer,
     ) -> Result<(), LtError> {
         // In the order of the arguments. Swapped: cuBLASLt's A is our B.
-        const ATTRIBUTES: [i32; 8] = [
+        const ATTRIBUTES: [i32; 5] = [
             c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER,
             c::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER,
         ];
         let (_, arguments) = pointers.arguments(&plan.problem);
         for (attribute, argument) in ATTRIBUTES.into_iter().zip(&arguments) {

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::algorithm::{AlgorithmInfo, Search, candidates, fastest};
+use crate::algorithm::{AlgorithmInfo, candidates};
 use crate::cache::{Key, PlanCache};
 use crate::call::Pointers;
 use crate::capability::Capability;
@@ -181,69 +181,6 @@ impl CublasLt {
         self.stream.before_context()?;
         ran?;
         Ok(launch)
-    }
-
-    /// For users of this crate; burn-fp8 takes the heuristics' first choice.
-    ///
-    /// Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
-    /// host waits. Outputs hold the result of the candidate that ran last.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run); also [`Error::Call`] where C is D and beta is not 0, since every run would add to the last one. Where no
-    /// candidate could be timed: the error of the first that failed, or [`Error::NotTimed`]. Then the choice stays as it was.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`](Self::run).
-    pub unsafe fn tune(
-        &self,
-        problem: &ScaledMatmul,
-        pointers: &Pointers,
-        alpha: f32,
-        beta: f32,
-        search: Search,
-    ) -> Result<AlgorithmInfo, Error> {
-        self.context.check_current()?;
-        pointers.check(problem, beta)?;
-        if pointers.c == pointers.d && beta != 0.0 {
-            let found = "it is D, which every timed run would add to; use another D".to_owned();
-            return Err(Error::Call { shape: problem.shape, argument: "c", problem: found });
-        }
-        let mut cache = self.lock();
-        let ready = self.ready(&mut cache, problem)?;
-        let space = self.workspace.raw().1;
-        let count = search.candidates.max(1);
-        ready.descriptors.forget_pointers(&ready.plan)?;
-        let (candidates, _) = self.heuristics(&ready.plan, &ready.descriptors, space, count)?;
-        ready.descriptors.set_pointers(&ready.plan, pointers)?;
-        let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
-        let repetitions = search.repetitions.max(1);
-
-        self.stream.after_context()?;
-        let times: Vec<Result<f32, Error>> = candidates
-            .iter()
-            .map(|candidate| {
-                let once = || -> Result<(), Error> {
-                    // SAFETY: as in `run`.
-                    Ok(unsafe {
-                        self.handle.lt.matmul(self.handle.raw, &arguments, &candidate.algorithm)
-                    }?)
-                };
-                once()?;
-                let ms = self.stream.time(|| (0..repetitions).try_for_each(|_| once()))?;
-                Ok(ms * 1000.0 / repetitions as f32)
-            })
-            .collect();
-        self.stream.before_context()?;
-        // An error on the device shows here, not in the times.
-        self.stream.synchronize()?;
-
-        let (rank, choice) = fastest(&times, problem.shape)?;
-        let info =
-            AlgorithmInfo { choice, ..AlgorithmInfo::read(self.handle.lt, &candidates[rank])? };
-        (ready.algorithm, ready.info) = (candidates[rank].algorithm, info);
-        Ok(info)
     }
 
     fn lock(&self) -> MutexGuard<'_, PlanCache<Prepared>> {

@@ -99,7 +99,7 @@ pub struct Operand {
     pub batch_stride: u64,
 }
 
-/// An element type of C, D, the bias or the auxiliary output.
+/// An element type of C, D or the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataType {
     /// bfloat16.
@@ -190,13 +190,11 @@ pub struct Epilogue {
     pub activation: Activation,
     /// A vector of N elements added to every row.
     pub bias: Option<Bias>,
-    /// A second output that a backward pass needs.
-    pub aux: Option<Aux>,
 }
 
 impl Epilogue {
     /// Nothing.
-    pub const NONE: Self = Self { activation: Activation::None, bias: None, aux: None };
+    pub const NONE: Self = Self { activation: Activation::None, bias: None };
 }
 
 /// An activation of the epilogue.
@@ -217,33 +215,6 @@ pub struct Bias {
     pub dtype: DataType,
     /// Elements from one vector of the batch to the next; 0 uses one for all.
     pub batch_stride: u64,
-}
-
-/// The auxiliary output: what the backward pass of the activation needs. For users of this crate: burn-fp8 asks for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Aux {
-    /// What is stored.
-    pub kind: AuxKind,
-    /// Leading dimension, in elements (for a mask: in bits), at least N.
-    pub ld: u64,
-    /// Elements (for a mask: bits) from one matrix of the batch to the next.
-    pub batch_stride: u64,
-}
-
-/// What the auxiliary output holds. Row-major `[M, ld]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuxKind {
-    /// For ReLU: one bit an element, set where the input of the activation is positive.
-    ReluMask,
-    /// For GELU: the input of the activation.
-    GeluInput {
-        /// Its type: that of D.
-        dtype: DataType,
-        /// Whether it is multiplied by a factor on the device before it is rounded. Only in FP8.
-        scaled: bool,
-        /// Whether its largest magnitude before that factor is computed. Only in FP8.
-        amax: bool,
-    },
 }
 
 /// How the tensor cores of Ada and Hopper accumulate; others ignore it.
@@ -270,8 +241,6 @@ pub struct Alignment {
     pub d: u32,
     /// Of the bias.
     pub bias: u32,
-    /// Of the auxiliary output.
-    pub aux: u32,
 }
 
 impl Alignment {
@@ -280,7 +249,7 @@ impl Alignment {
 
     /// The same alignment for everything.
     pub const fn all(bytes: u32) -> Self {
-        Self { a: bytes, b: bytes, c: bytes, d: bytes, bias: bytes, aux: bytes }
+        Self { a: bytes, b: bytes, c: bytes, d: bytes, bias: bytes }
     }
 
     /// The largest power of two up to 256 that divides an address.

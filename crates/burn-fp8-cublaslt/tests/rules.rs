@@ -28,14 +28,6 @@ fn breaks_on(
     }
 }
 
-fn aux(kind: AuxKind) -> Option<Aux> {
-    Some(Aux { kind, ld: 128, batch_stride: 32 * 128 })
-}
-
-fn gelu_input(dtype: DataType) -> AuxKind {
-    AuxKind::GeluInput { dtype, scaled: false, amax: false }
-}
-
 const BLOCKS: Scales = Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row128 };
 
 #[test]
@@ -124,35 +116,6 @@ fn memory() {
     breaks(Rule::Alignment, &["the bias", "8 bytes"], |p| {
         p.epilogue.bias = Some(Bias { dtype: DataType::Bf16, batch_stride: 0 });
         p.alignment.bias = 8;
-    });
-}
-
-#[test]
-fn auxiliary_outputs() {
-    breaks(Rule::AuxKind, &["None", "ReluMask"], |p| p.epilogue.aux = aux(AuxKind::ReluMask));
-    breaks(Rule::AuxType, &["it is F16", "D is BF16"], |p| {
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux = aux(gelu_input(DataType::F16));
-    });
-    breaks(Rule::AuxType, &["it is BF16", "D is E4M3"], |p| {
-        p.d.dtype = DataType::Fp8(E4M3);
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux = aux(gelu_input(DataType::Bf16));
-    });
-    breaks(Rule::AuxScale, &["BF16"], |p| {
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux =
-            aux(AuxKind::GeluInput { dtype: DataType::Bf16, scaled: true, amax: false });
-    });
-    breaks(Rule::AuxLd, &["it is 192"], |p| {
-        p.epilogue.activation = Activation::Relu;
-        p.epilogue.aux = Some(Aux { kind: AuxKind::ReluMask, ld: 192, batch_stride: 0 });
-    });
-    breaks(Rule::AuxStride, &["it is 2048", "4096"], |p| {
-        *p = p.batched(2);
-        p.epilogue.activation = Activation::Gelu;
-        let kind = gelu_input(DataType::Bf16);
-        p.epilogue.aux = Some(Aux { kind, ld: 128, batch_stride: 2048 });
     });
 }
 

@@ -78,17 +78,6 @@ pub enum Rule {
     StrideRange,
     /// Addresses are multiples of 16 bytes ("Tensor Core Usage"); an alignment is a power of two, at most 256.
     Alignment,
-    /// ReLU has a mask, GELU its input, nothing else an auxiliary output.
-    AuxKind,
-    /// The input of GELU has D's type. For some products with D in E4M3 cuBLASLt has other types too
-    /// (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE`), which this crate leaves out.
-    AuxType,
-    /// Only an auxiliary output in FP8 has a factor and an amax.
-    AuxScale,
-    /// Header: the leading dimension of a mask is a multiple of 128 bits, that of GELU's input of 8 elements; both at least N.
-    AuxLd,
-    /// Header: the same multiples for the stride of a batch; outputs do not overlap.
-    AuxStride,
 }
 
 impl fmt::Display for Rule {
@@ -120,15 +109,6 @@ impl fmt::Display for Rule {
             Self::StrideMultiple => "a batch stride must span a multiple of 16 bytes",
             Self::StrideRange => "the matrices D of a batch must not overlap",
             Self::Alignment => "addresses must be aligned to a power of two from 16 to 256 bytes",
-            Self::AuxKind => "an auxiliary output is a mask for ReLU, or the input of GELU",
-            Self::AuxType => "the auxiliary output of GELU must have D's type",
-            Self::AuxScale => "only an auxiliary output in FP8 can have a factor and an amax",
-            Self::AuxLd => {
-                "the leading dimension of the auxiliary output must be at least N and a multiple of 128 bits (mask) or 8 elements"
-            }
-            Self::AuxStride => {
-                "the batch stride of the auxiliary output must be a multiple of 128 bits (mask) or 8 elements and not overlap"
-            }
         })
     }
 }

@@ -82,12 +82,12 @@ impl From<BlockScale> for ScaleMode {
 /// [gap](Plan::gap): only cuBLASLt's heuristics, on the device, know which kernels exist.
 pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, PlanError> {
     rules::check(problem, capability)?;
-    Ok(plan_unchecked(problem, capability))
+    Ok(plan_unchecked(problem))
 }
 
 /// The same without the rules. Public for tests of them: what cuBLASLt would be told of a product that breaks some.
 #[doc(hidden)]
-pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
+pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     let c = rules::type_of_c(problem);
     let Shape { m, n, k, batch } = problem.shape;
     let layout = |dtype, rows, columns, ld, batch_stride| {
@@ -120,7 +120,7 @@ pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
             if problem.c.is_some() { alignment.c } else { alignment.d },
             alignment.d,
         ],
-        gap: gap::of(problem, c, capability),
+        gap: gap::of(problem),
     }
 }
 
@@ -131,9 +131,8 @@ fn epilogue(epilogue: &Epilogue) -> u32 {
         Activation::Relu => k::CUBLASLT_EPILOGUE_RELU,
         Activation::Gelu => k::CUBLASLT_EPILOGUE_GELU,
     };
-    let aux = if epilogue.aux.is_some() { k::CUBLASLT_EPILOGUE_AUX } else { 0 };
     let bias = if epilogue.bias.is_some() { k::CUBLASLT_EPILOGUE_BIAS } else { 0 };
-    match activation | aux | bias {
+    match activation | bias {
         0 => k::CUBLASLT_EPILOGUE_DEFAULT,
         number => number,
     }

@@ -1,12 +1,10 @@
-//! The rules of NVIDIA's documentation, one after the other: device, dimensions, types, scales, memory, auxiliary output.
+//! The rules of NVIDIA's documentation, one after the other: device, dimensions, types, scales, memory.
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use super::error::{PlanError, Rule, ensure};
 use crate::capability::{Capability, oldest_library};
-use crate::problem::{
-    Activation, Aux, AuxKind, BlockScale, DataType, Epilogue, Operand, ScaledMatmul, Scales,
-};
+use crate::problem::{BlockScale, DataType, Operand, ScaledMatmul, Scales};
 use crate::version::{ComputeCapability, LibraryVersion};
 
 /// What pointers, rows and strides are multiples of, in bytes ("Tensor Core Usage" of the cuBLAS documentation).
@@ -20,8 +18,7 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
     dimensions(problem)?;
     types(problem)?;
     scales(problem, capability)?;
-    memory(problem)?;
-    auxiliary(problem)
+    memory(problem)
 }
 
 fn device(capability: &Capability) -> Result<(), PlanError> {
@@ -192,7 +189,6 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         ("C", problem.c.map(|_| alignment.c)),
         ("D", Some(alignment.d)),
         ("the bias", problem.epilogue.bias.map(|_| alignment.bias)),
-        ("the auxiliary output", problem.epilogue.aux.map(|_| alignment.aux)),
     ];
     for (name, bytes) in used {
         let Some(bytes) = bytes else { continue };
@@ -240,38 +236,4 @@ impl Rows {
         }
         Ok(())
     }
-}
-
-/// Auxiliary outputs, for users of this crate: burn-fp8 asks for none.
-fn auxiliary(problem: &ScaledMatmul) -> Result<(), PlanError> {
-    let Epilogue { activation, bias: _, aux } = problem.epilogue;
-    let (shape, d) = (problem.shape, problem.d.dtype);
-    let Some(Aux { kind, ld, batch_stride }) = aux else { return Ok(()) };
-    let of_activation = match kind {
-        AuxKind::ReluMask => Activation::Relu,
-        AuxKind::GeluInput { .. } => Activation::Gelu,
-    };
-    let remedy = "leave it out, or choose the one of the activation";
-    ensure(activation == of_activation, Rule::AuxKind, remedy, || {
-        format!("the activation is {activation:?} and the auxiliary output {kind:?}")
-    })?;
-    let mut multiple = 128;
-    if let AuxKind::GeluInput { dtype, scaled, amax } = kind {
-        multiple = 8;
-        ensure(dtype == d, Rule::AuxType, "choose the type of D", || {
-            format!("it is {dtype} and D is {d}")
-        })?;
-        let fits = dtype.is_fp8() || !(scaled || amax);
-        ensure(fits, Rule::AuxScale, "ask for neither", || format!("it is {dtype}"))?;
-    }
-    let fits = ld >= shape.n && ld % multiple == 0 && ld <= i64::MAX as u64;
-    ensure(fits, Rule::AuxLd, "pad its rows", || format!("it is {ld} and N is {}", shape.n))?;
-    let extent = u128::from(shape.m) * u128::from(ld);
-    let fits = u128::from(batch_stride) >= extent
-        && batch_stride % multiple == 0
-        && batch_stride <= i64::MAX as u64;
-    let remedy = "store the matrices one after the other";
-    ensure(shape.batch == 1 || fits, Rule::AuxStride, remedy, || {
-        format!("it is {batch_stride} and a matrix has {extent}")
-    })
 }

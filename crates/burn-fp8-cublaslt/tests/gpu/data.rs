@@ -73,7 +73,7 @@ impl Case {
     }
 }
 
-/// All inputs. C, bias and aux are values that their type holds exactly.
+/// All inputs. C and bias are values that their type holds exactly.
 pub struct Inputs {
     pub a: Vec<u8>,
     pub b: Vec<u8>,
@@ -85,7 +85,6 @@ pub struct Inputs {
     pub scale_a: Vec<f32>,
     pub scale_b: Vec<f32>,
     pub inverse_scale_d: f32,
-    pub inverse_scale_aux: f32,
 }
 
 /// Elements from the first of the first matrix to the end of the last row of the last.
@@ -180,17 +179,8 @@ impl Inputs {
             scale_a: scales(problem, true, random),
             scale_b: scales(problem, false, random),
             inverse_scale_d: if problem.scaled_d { 8.0 } else { 1.0 },
-            inverse_scale_aux: if problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind)) {
-                4.0
-            } else {
-                1.0
-            },
         }
     }
-}
-
-pub fn is_scaled(kind: AuxKind) -> bool {
-    matches!(kind, AuxKind::GeluInput { scaled: true, .. })
 }
 
 /// One element of the result.

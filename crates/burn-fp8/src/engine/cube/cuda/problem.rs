@@ -51,7 +51,6 @@ pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
                 Activation::Gelu => lt::Activation::Gelu,
             },
             bias: problem.bias.map(|dtype| lt::Bias { dtype: data_type(dtype), batch_stride: 0 }),
-            aux: None,
         },
         ..lt::ScaledMatmul::new(m as u64, n, padded_k, a, b, output)
     }
