@@ -6,9 +6,9 @@ use core::fmt;
 use crate::raw::constants as c;
 use crate::raw::lt::{HeuristicResult, INVALID_VALUE, Lt, LtError, NOT_SUPPORTED};
 
-/// An algorithm and its configuration. The numbers of tile, stages, inner shape and cluster are those of the enums
-/// `cublasLtMatmulTile_t`, `cublasLtMatmulStages_t`, `cublasLtMatmulInnerShape_t` and `cublasLtClusterShape_t`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// An algorithm and its configuration. The numbers of tile, stages and cluster are those of the enums `cublasLtMatmulTile_t`,
+/// `cublasLtMatmulStages_t` and `cublasLtClusterShape_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlgorithmInfo {
     /// `CUBLASLT_ALGO_CONFIG_ID`.
     pub id: i32,
@@ -18,16 +18,10 @@ pub struct AlgorithmInfo {
     pub stages: u32,
     /// In how many parts K is split.
     pub split_k: i32,
-    /// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME`.
-    pub reduction: u32,
-    /// `CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID`.
-    pub inner_shape: u16,
     /// `CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID`.
     pub cluster: u16,
     /// Bytes of workspace that it needs.
     pub workspace: usize,
-    /// Waves of thread blocks; 1 fills the device once.
-    pub waves: f32,
 }
 
 impl AlgorithmInfo {
@@ -40,14 +34,9 @@ impl AlgorithmInfo {
                 tile: lt.algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_TILE_ID)?,
                 stages: lt.algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_STAGES_ID)?,
                 split_k: lt.algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_SPLITK_NUM)?,
-                reduction: lt
-                    .algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)?,
-                inner_shape: lt
-                    .algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID)?,
                 cluster: lt
                     .algorithm_attribute(algorithm, c::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)?,
                 workspace: result.workspace,
-                waves: result.waves,
             })
         }
     }

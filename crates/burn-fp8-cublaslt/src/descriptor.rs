@@ -7,7 +7,7 @@ use core::ptr;
 use burn_fp8_core::Fp8Format;
 
 use crate::call::{Argument, Pointers};
-use crate::plan::{LayoutPlan, Plan, ScaleMode};
+use crate::plan::{LayoutPlan, Plan};
 use crate::problem::{Accumulation, DataType};
 use crate::raw::constants as c;
 use crate::raw::driver::DevicePointer;
@@ -111,8 +111,8 @@ impl Descriptor {
             let fast = i8::from(problem.accumulation == Accumulation::Fast);
             desc.set(c::CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast)?;
             // Libraries before 12.8 do not have the attributes, and the mode is the default.
-            if plan.scale_modes != [ScaleMode::Scalar; 2] {
-                let [a, b] = plan.scale_modes.map(scale_mode);
+            if plan.scale_modes != [c::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; 2] {
+                let [a, b] = plan.scale_modes;
                 desc.set(c::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, a)?;
                 desc.set(c::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b)?;
             }
@@ -263,16 +263,5 @@ fn data_type(dtype: DataType) -> i32 {
         DataType::F32 => c::CUDA_R_32F,
         DataType::Fp8(Fp8Format::E4M3) => c::CUDA_R_8F_E4M3,
         DataType::Fp8(Fp8Format::E5M2) => c::CUDA_R_8F_E5M2,
-    }
-}
-
-/// `cublasLtMatmulMatrixScale_t`.
-fn scale_mode(mode: ScaleMode) -> i32 {
-    match mode {
-        ScaleMode::Scalar => c::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
-        ScaleMode::OuterVector => c::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
-        ScaleMode::Vector32 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
-        ScaleMode::Vector128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
-        ScaleMode::Block128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F,
     }
 }

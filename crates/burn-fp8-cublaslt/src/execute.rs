@@ -54,7 +54,7 @@ struct Ready {
 }
 
 /// How a product was enqueued, for reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// What runs it.
     pub algorithm: AlgorithmInfo,

@@ -140,7 +140,8 @@ fn the_plan_swaps_the_operands_and_their_scales() {
     assert_eq!(plan.layouts[1], layout(DataType::Fp8(E5M2), 64, 32, 80));
     assert_eq!(plan.layouts[2], layout(DataType::F32, 128, 32, 128));
     assert_eq!(plan.layouts[3], layout(DataType::F32, 128, 32, 128));
-    assert_eq!(plan.scale_modes, [plan::ScaleMode::Vector128, plan::ScaleMode::Block128]);
+    // VEC128_32F and BLK128x128_32F.
+    assert_eq!(plan.scale_modes, [4, 5]);
     assert_eq!(plan.alignments, [32, 16, 256, 256]);
 }
 
