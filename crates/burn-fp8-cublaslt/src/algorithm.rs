@@ -85,7 +85,7 @@ mod tests {
     use crate::problem::Shape;
     use crate::version::ComputeCapability;
 
-    const SHAPE: Shape = Shape { m: 16, n: 32, k: 64, batch: 1 };
+    const SHAPE: Shape = Shape { m: 16, n: 32, k: 64 };
 
     fn message(status: i32) -> String {
         let shape = SHAPE;

@@ -13,7 +13,7 @@ pub struct Pointers {
     pub a: DevicePointer,
     /// Codes of B, transposed.
     pub b: DevicePointer,
-    /// C, where the product has one. May be D if type, leading dimension and stride are the same.
+    /// C, where the product has one. May be D if type and leading dimension are the same.
     pub c: DevicePointer,
     /// The output.
     pub d: DevicePointer,
@@ -106,9 +106,11 @@ impl Pointers {
                 let found = format!("it is {beta} and the product has no C; pass 0 or C");
                 fail("beta", found)
             }
-            Some(c) if self.c == self.d && c != problem.d => {
-                fail("c", "it is D, but type, leading dimension or stride differ; use the same ones, or another C".to_owned())
-            }
+            Some(c) if self.c == self.d && c != problem.d => fail(
+                "c",
+                "it is D, but type or leading dimension differ; use the same ones, or another C"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }

@@ -117,35 +117,20 @@ impl Descriptor {
                 desc.set(c::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b)?;
             }
             if let Some(bias) = problem.epilogue.bias {
-                desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias.dtype))?;
-                if problem.shape.batch > 1 {
-                    let stride = bias.batch_stride.cast_signed();
-                    desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride)?;
-                }
+                desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias))?;
             }
         }
         Ok(desc)
     }
 
     fn layout(lt: &'static Lt, plan: LayoutPlan) -> Result<Self, LtError> {
-        let LayoutPlan { dtype, rows, columns, ld, batch, batch_stride } = plan;
+        let LayoutPlan { dtype, rows, columns, ld } = plan;
         // SAFETY: writes one handle.
         let raw = written(ptr::null_mut(), |layout| unsafe {
             let ld = ld.cast_signed();
             lt.cublasLtMatrixLayoutCreate(layout, data_type(dtype), rows, columns, ld)
         })?;
-        let mut layout = Self { lt, raw, kind: &LAYOUT };
-        if batch > 1 {
-            // The plan keeps the batch within i32.
-            let count = i32::try_from(batch).unwrap_or(i32::MAX);
-            let stride = batch_stride.cast_signed();
-            // SAFETY: both values have the width that cublasLt.h names.
-            unsafe {
-                layout.set(c::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count)?;
-                layout.set(c::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride)?;
-            }
-        }
-        Ok(layout)
+        Ok(Self { lt, raw, kind: &LAYOUT })
     }
 
     /// Algorithms that need at most `workspace` bytes and the alignments of `plan`.

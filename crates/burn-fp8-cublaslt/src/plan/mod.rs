@@ -43,10 +43,6 @@ pub struct LayoutPlan {
     pub columns: u64,
     /// Elements from one column to the next.
     pub ld: u64,
-    /// Matrices in the batch.
-    pub batch: u64,
-    /// Elements from one matrix to the next.
-    pub batch_stride: u64,
 }
 
 /// Checks `problem` against every documented rule and translates it.
@@ -64,14 +60,10 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
 #[doc(hidden)]
 pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     let c = rules::type_of_c(problem);
-    let Shape { m, n, k, batch } = problem.shape;
-    let layout = |dtype, rows, columns, ld, batch_stride| {
-        // The stride of a single matrix means nothing: one value, so that equal plans are equal.
-        let batch_stride = if batch == 1 { 0 } else { batch_stride };
-        LayoutPlan { dtype, rows, columns, ld, batch, batch_stride }
-    };
+    let Shape { m, n, k } = problem.shape;
+    let layout = |dtype, rows, columns, ld| LayoutPlan { dtype, rows, columns, ld };
     let (a, b, d) = (problem.a, problem.b, problem.d);
-    let (c_ld, c_stride) = problem.c.map_or((d.ld, d.batch_stride), |c| (c.ld, c.batch_stride));
+    let c_ld = problem.c.map_or(d.ld, |c| c.ld);
     let [a_mode, b_mode] = match problem.scales {
         Scales::None | Scales::PerTensor => [constants::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; 2],
         Scales::PerRow => [constants::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; 2],
@@ -85,10 +77,10 @@ pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     Plan {
         problem: *problem,
         layouts: [
-            layout(DataType::Fp8(b.format), k, n, b.ld, b.batch_stride),
-            layout(DataType::Fp8(a.format), k, m, a.ld, a.batch_stride),
-            layout(c, n, m, c_ld, c_stride),
-            layout(d.dtype, n, m, d.ld, d.batch_stride),
+            layout(DataType::Fp8(b.format), k, n, b.ld),
+            layout(DataType::Fp8(a.format), k, m, a.ld),
+            layout(c, n, m, c_ld),
+            layout(d.dtype, n, m, d.ld),
         ],
         scale_modes: [b_mode, a_mode],
         epilogue: epilogue(&problem.epilogue),

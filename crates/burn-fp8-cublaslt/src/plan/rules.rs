@@ -35,9 +35,7 @@ fn device(capability: &Capability) -> Result<(), PlanError> {
 
 fn dimensions(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let shape = problem.shape;
-    for (name, value) in
-        [("M", shape.m), ("N", shape.n), ("K", shape.k), ("the batch", shape.batch)]
-    {
+    for (name, value) in [("M", shape.m), ("N", shape.n), ("K", shape.k)] {
         let remedy = "skip the product: its result is empty, or zero where K is 0";
         ensure(value != 0, Rule::DimensionZero, remedy, || format!("{name} is 0"))?;
         let fits = value <= i32::MAX as u64;
@@ -74,8 +72,8 @@ fn types(problem: &ScaledMatmul) -> Result<(), PlanError> {
     })?;
     let Some(bias) = problem.epilogue.bias else { return Ok(()) };
     let wanted = if c == DataType::F32 { DataType::Bf16 } else { c };
-    ensure(bias.dtype == wanted, Rule::BiasType, "convert the bias", || {
-        format!("the bias is {} and D is {d} with C in {c}, which needs {wanted}", bias.dtype)
+    ensure(bias == wanted, Rule::BiasType, "convert the bias", || {
+        format!("the bias is {bias} and D is {d} with C in {c}, which needs {wanted}")
     })
 }
 
@@ -85,7 +83,7 @@ pub(super) fn type_of_c(problem: &ScaledMatmul) -> DataType {
     match (problem.c, problem.epilogue.bias) {
         (Some(c), _) => c.dtype,
         (None, _) if !d.is_fp8() => d,
-        (None, Some(bias)) if bias.dtype == DataType::F16 => DataType::F16,
+        (None, Some(DataType::F16)) => DataType::F16,
         _ => DataType::Bf16,
     }
 }
@@ -133,9 +131,6 @@ fn scales(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanErr
     ensure(!is_fp8, Rule::ScaleOutput, "store D in BF16, F16 or F32", || {
         format!("scales are {name} and D is {d}")
     })?;
-    ensure(shape.batch == 1, Rule::ScaleBatch, "run the products one by one", || {
-        format!("scales are {name} and there are {} products", shape.batch)
-    })?;
     let both_square = blocks == Some([BlockScale::Square128; 2]);
     let remedy = "give one operand a scale per 1×128 block";
     ensure(!both_square, Rule::ScaleBlocks, remedy, || "both have blocks of 128×128".into())?;
@@ -145,7 +140,7 @@ fn scales(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanErr
     })
 }
 
-/// Leading dimensions, strides and alignment of A, B, C and D.
+/// Leading dimensions and alignment of A, B, C and D.
 fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let (shape, d) = (problem.shape, problem.d);
     for (name, dtype) in [("C", type_of_c(problem)), ("D", d.dtype)] {
@@ -160,14 +155,12 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         dtype: DataType::Fp8(operand.format),
         size: [rows, shape.k],
         ld: operand.ld,
-        stride: operand.batch_stride,
     };
     let matrix = |name, matrix: crate::problem::Matrix| Rows {
         name,
         dtype: matrix.dtype,
         size: [shape.m, shape.n],
         ld: matrix.ld,
-        stride: matrix.batch_stride,
     };
     let all = [
         Some(operand("A", problem.a, shape.m)),
@@ -175,13 +168,7 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         problem.c.map(|c| matrix("C", c)),
         Some(matrix("D", d)),
     ];
-    all.into_iter().flatten().try_for_each(|rows| rows.check(shape.batch))?;
-    // The last row may end with its last column, but the next matrix must not start before.
-    let span = (shape.m - 1) * d.ld + shape.n;
-    let apart = shape.batch == 1 || d.batch_stride >= span;
-    ensure(apart, Rule::StrideRange, "store the matrices one after the other", || {
-        format!("the stride is {} elements and a matrix spans {span}", d.batch_stride)
-    })?;
+    all.into_iter().flatten().try_for_each(Rows::check)?;
     let alignment = problem.alignment;
     let used = [
         ("A", Some(alignment.a)),
@@ -207,33 +194,23 @@ struct Rows {
     /// Rows and columns.
     size: [u64; 2],
     ld: u64,
-    stride: u64,
 }
 
 impl Rows {
-    fn check(&self, batch: u64) -> Result<(), PlanError> {
-        let Self { name, dtype, size: [rows, columns], ld, stride } = *self;
+    fn check(self) -> Result<(), PlanError> {
+        let Self { name, dtype, size: [rows, columns], ld } = self;
         let remedy = "pass the distance between rows in elements";
         ensure(ld >= columns, Rule::LdRange, remedy, || {
             format!("that of {name} is {ld} where a row has {columns} elements")
         })?;
-        let stride = if batch == 1 { 0 } else { stride };
-        let elements =
-            u128::from(rows) * u128::from(ld) + u128::from(batch - 1) * u128::from(stride);
-        let extent = elements * u128::from(dtype.size());
-        let remedy = "check its leading dimension and stride";
+        let extent = u128::from(rows) * u128::from(ld) * u128::from(dtype.size());
+        let remedy = "check its leading dimension";
         ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
             format!("{name} spans {extent} bytes")
         })?;
-        for (rule, distance, remedy) in [
-            (Rule::LdMultiple, ld, "pad its rows"),
-            (Rule::StrideMultiple, stride, "pad its matrices"),
-        ] {
-            let is_multiple = (distance * dtype.size()).is_multiple_of(ALIGNMENT);
-            ensure(is_multiple, rule, remedy, || {
-                format!("that of {name} is {distance} elements of {dtype}")
-            })?;
-        }
-        Ok(())
+        let is_multiple = (ld * dtype.size()).is_multiple_of(ALIGNMENT);
+        ensure(is_multiple, Rule::LdMultiple, "pad its rows", || {
+            format!("that of {name} is {ld} elements of {dtype}")
+        })
     }
 }

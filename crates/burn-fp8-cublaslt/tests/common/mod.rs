@@ -40,7 +40,7 @@ pub fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
 }
 
 /// All combinations of types and epilogues for one scale mode, valid or not, without the flags of D.
-pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatmul)) {
+pub fn combinations(scales: Scales, mut visit: impl FnMut(ScaledMatmul)) {
     let (m, n, k) = (32, 64, 128);
     for a in FORMATS {
         for b in FORMATS {
@@ -48,10 +48,9 @@ pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatm
                 for c in options(&TYPES) {
                     for bias in options(&TYPES) {
                         for activation in ACTIVATIONS {
-                            let mut problem = ScaledMatmul::new(m, n, k, a, b, d).batched(batch);
+                            let mut problem = ScaledMatmul::new(m, n, k, a, b, d);
                             problem.scales = scales;
-                            problem.c = c.map(|dtype| Matrix { dtype, ld: n, batch_stride: m * n });
-                            let bias = bias.map(|dtype| Bias { dtype, batch_stride: n });
+                            problem.c = c.map(|dtype| Matrix { dtype, ld: n });
                             problem.epilogue = Epilogue { activation, bias };
                             visit(problem);
                         }

@@ -87,11 +87,6 @@ pub struct Inputs {
     pub inverse_scale_d: f32,
 }
 
-/// Elements from the first of the first matrix to the end of the last row of the last.
-pub fn extent(problem: &ScaledMatmul, rows: u64, ld: u64, stride: u64) -> usize {
-    ((problem.shape.batch - 1) * stride + rows * ld) as usize
-}
-
 fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     let blocks = problem.shape.k.div_ceil(128);
@@ -153,22 +148,18 @@ impl Inputs {
     pub fn new(problem: &ScaledMatmul, random: &mut Random) -> Self {
         let shape = problem.shape;
         let mut codes = |operand: Operand, rows| -> Vec<u8> {
-            let count = extent(problem, rows, operand.ld, operand.batch_stride);
-            (0..count).map(|_| random.code(operand.format)).collect()
+            (0..rows * operand.ld).map(|_| random.code(operand.format)).collect()
         };
         let (a, b) = (codes(problem.a, shape.m), codes(problem.b, shape.n));
-        let mut values = |dtype: DataType, count: usize| {
+        let mut values = |dtype: DataType, count: u64| {
             let values: Vec<f32> = (0..count).map(|_| random.between(-3.0, 3.0)).collect();
             let bytes = encode(dtype, &values);
             (decode(dtype, &bytes), bytes)
         };
-        let (c, c_bytes) = problem.c.map_or_else(Default::default, |c| {
-            values(c.dtype, extent(problem, shape.m, c.ld, c.batch_stride))
-        });
-        let (bias, bias_bytes) = problem.epilogue.bias.map_or_else(Default::default, |bias| {
-            let count = (shape.batch - 1) * bias.batch_stride + shape.n;
-            values(bias.dtype, count as usize)
-        });
+        let (c, c_bytes) =
+            problem.c.map_or_else(Default::default, |c| values(c.dtype, shape.m * c.ld));
+        let (bias, bias_bytes) =
+            problem.epilogue.bias.map_or_else(Default::default, |dtype| values(dtype, shape.n));
         Self {
             a,
             b,
@@ -204,10 +195,10 @@ impl Element {
     }
 }
 
-/// The result as `[batch][m][n]`.
+/// The result as `[m][n]`.
 pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
     let problem = &case.problem;
-    let Shape { m, n, k, batch } = problem.shape;
+    let Shape { m, n, k } = problem.shape;
     let (mode_a, mode_b) = match problem.scales {
         Scales::Blocks { a, b } => (Some(a), Some(b)),
         _ => (None, None),
@@ -220,13 +211,11 @@ pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
     let dequantize =
         |codes: &[u8], operand: Operand, scales: &[f32], mode, rows: u64| -> Vec<f64> {
             let mut values = Vec::new();
-            for index in 0..batch {
-                for row in 0..rows {
-                    for column in 0..k {
-                        let at = index * operand.batch_stride + row * operand.ld + column;
-                        let code = f64::from(operand.format.decode(codes[at as usize]));
-                        values.push(code * scale_of(scales, mode, problem, rows, row, column));
-                    }
+            for row in 0..rows {
+                for column in 0..k {
+                    let code = codes[(row * operand.ld + column) as usize];
+                    let code = f64::from(operand.format.decode(code));
+                    values.push(code * scale_of(scales, mode, problem, rows, row, column));
                 }
             }
             values
@@ -234,31 +223,24 @@ pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
     let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, mode_a, m);
     let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, mode_b, n);
     let mut elements = Vec::new();
-    for index in 0..batch {
-        for i in 0..m {
-            for j in 0..n {
-                let row = &a[((index * m + i) * k) as usize..][..k as usize];
-                let column = &b[((index * n + j) * k) as usize..][..k as usize];
-                let sum: f64 = row.iter().zip(column).map(|(a, b)| a * b).sum();
-                let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
-                let c = problem.c.map_or(0.0, |c| {
-                    let at = index * c.batch_stride + i * c.ld + j;
-                    f64::from(case.beta) * inputs.c[at as usize]
-                });
-                let bias = problem
-                    .epilogue
-                    .bias
-                    .map_or(0.0, |bias| inputs.bias[(index * bias.batch_stride + j) as usize]);
-                let input = f64::from(case.alpha) * sum + c + bias;
-                let output = match problem.epilogue.activation {
-                    Activation::None => input,
-                    Activation::Relu => input.max(0.0),
-                    Activation::Gelu => gelu(input),
-                };
-                let slack = epsilon * f64::from(case.alpha).abs() * magnitude
-                    + 1e-6 * (c.abs() + bias.abs() + 1e-6);
-                elements.push(Element { input, output, slack });
-            }
+    for i in 0..m {
+        for j in 0..n {
+            let row = &a[(i * k) as usize..][..k as usize];
+            let column = &b[(j * k) as usize..][..k as usize];
+            let sum: f64 = row.iter().zip(column).map(|(a, b)| a * b).sum();
+            let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
+            let c =
+                problem.c.map_or(0.0, |c| f64::from(case.beta) * inputs.c[(i * c.ld + j) as usize]);
+            let bias = problem.epilogue.bias.map_or(0.0, |_| inputs.bias[j as usize]);
+            let input = f64::from(case.alpha) * sum + c + bias;
+            let output = match problem.epilogue.activation {
+                Activation::None => input,
+                Activation::Relu => input.max(0.0),
+                Activation::Gelu => gelu(input),
+            };
+            let slack = epsilon * f64::from(case.alpha).abs() * magnitude
+                + 1e-6 * (c.abs() + bias.abs() + 1e-6);
+            elements.push(Element { input, output, slack });
         }
     }
     elements

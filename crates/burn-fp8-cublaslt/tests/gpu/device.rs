@@ -7,7 +7,7 @@ use burn_fp8_cublaslt::raw::lt::NOT_SUPPORTED;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::{CudaContext, result};
 
-use crate::data::{Case, Inputs, Random, decode, extent, on_device, reference, rounding, saturate};
+use crate::data::{Case, Inputs, Random, decode, on_device, reference, rounding, saturate};
 
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;
@@ -119,7 +119,7 @@ impl OnDevice {
             kept.push(buffer);
             pointer
         };
-        let d_elements = extent(problem, shape.m, problem.d.ld, problem.d.batch_stride);
+        let d_elements = (shape.m * problem.d.ld) as usize;
         let d = if case.in_place {
             Buffer::new(&inputs.c_bytes)
         } else {
@@ -177,7 +177,7 @@ fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
 /// Compares every output on the device with the reference.
 pub fn compare(case: &Case, inputs: &Inputs, device: &OnDevice) {
     let problem = &case.problem;
-    let Shape { m, n, batch, .. } = problem.shape;
+    let Shape { m, n, .. } = problem.shape;
     let activation = problem.epilogue.activation;
     let expected = reference(case, inputs);
     let dtype = problem.d.dtype;
@@ -186,30 +186,26 @@ pub fn compare(case: &Case, inputs: &Inputs, device: &OnDevice) {
     let factor = f64::from(inputs.inverse_scale_d);
     let (mut error, mut energy) = (0.0, 0.0);
     let mut each = expected.iter();
-    for index in 0..batch {
-        for i in 0..m {
-            for j in 0..n {
-                let element = each.next().unwrap();
-                let want = saturate(dtype, element.output * factor);
-                let got = got[(index * problem.d.batch_stride + i * problem.d.ld + j) as usize];
-                let allowed = element.output_slack(activation) * factor + rounding(dtype, want);
-                assert!(
-                    (got - want).abs() <= allowed,
-                    "D[{index}][{i}][{j}] is {got}, not {want} ± {allowed}\n{case:?}"
-                );
-                error += (got - want).powi(2);
-                energy += want.powi(2);
-            }
+    for i in 0..m {
+        for j in 0..n {
+            let element = each.next().unwrap();
+            let want = saturate(dtype, element.output * factor);
+            let got = got[(i * problem.d.ld + j) as usize];
+            let allowed = element.output_slack(activation) * factor + rounding(dtype, want);
+            assert!(
+                (got - want).abs() <= allowed,
+                "D[{i}][{j}] is {got}, not {want} ± {allowed}\n{case:?}"
+            );
+            error += (got - want).powi(2);
+            energy += want.powi(2);
         }
-        // Between the rows and between the matrices nothing is written.
-        if !case.in_place {
-            let next = if index + 1 < batch { problem.d.batch_stride } else { m * problem.d.ld };
-            for at in (0..next).filter(|at| at / problem.d.ld >= m || at % problem.d.ld >= n) {
-                let size = dtype.size();
-                let start = ((index * problem.d.batch_stride + at) * size) as usize;
-                let padding = &bytes[start..start + size as usize];
-                assert!(padding.iter().all(|byte| *byte == FILL), "padding was written\n{case:?}");
-            }
+    }
+    // Between the rows nothing is written.
+    if !case.in_place {
+        for at in (0..m * problem.d.ld).filter(|at| at % problem.d.ld >= n) {
+            let size = dtype.size();
+            let padding = &bytes[(at * size) as usize..][..size as usize];
+            assert!(padding.iter().all(|byte| *byte == FILL), "padding was written\n{case:?}");
         }
     }
     let limit = match dtype {

@@ -12,14 +12,10 @@ use crate::device::Gpu;
 /// What cuBLASLt's heuristics cannot refuse, or may not by the documentation: each with the reason.
 fn is_ours_alone(rule: Rule) -> bool {
     match rule {
-        // The documentation does not say it of batches: this crate does not know what the scales of several products would be.
-        Rule::ScaleBatch => true,
         // That the documentation asks for this was not found again when the simulation's rules were written.
         Rule::ScaleBlockShape => true,
         // cublasLt.h says only that dimensions "usually" fit in 32 bits.
         Rule::DimensionRange | Rule::Extent => true,
-        // Heuristics know no addresses and no outputs that overlap.
-        Rule::StrideRange => true,
         // An alignment of 48 or 512 bytes is a mistake of the caller, not of cuBLASLt.
         Rule::Alignment => true,
         _ => false,
@@ -29,7 +25,7 @@ fn is_ours_alone(rule: Rule) -> bool {
 /// Each type with each other, on one shape, with every mode of scales.
 fn each_type(visit: &mut impl FnMut(ScaledMatmul)) {
     for scales in SCALES {
-        combinations(scales, 1, |problem| {
+        combinations(scales, |problem| {
             if problem.epilogue.activation == Activation::None {
                 with_flags(problem).for_each(&mut *visit);
             }
@@ -37,7 +33,7 @@ fn each_type(visit: &mut impl FnMut(ScaledMatmul)) {
     }
 }
 
-/// Each size, leading dimension and stride that may be too small or no multiple.
+/// Each size and leading dimension that may be too small or no multiple.
 fn each_shape(visit: &mut impl FnMut(ScaledMatmul)) {
     let sizes = [0, 1, 2, 4, 8, 12, 16, 24, 40, 48, 130];
     for d in TYPES {
@@ -61,13 +57,6 @@ fn each_shape(visit: &mut impl FnMut(ScaledMatmul)) {
             each[1].b.ld = add(base.b.ld);
             each[2].d.ld = add(base.d.ld);
             each[3].c = Some(Matrix { ld: add(base.d.ld), ..base.d });
-            each.into_iter().for_each(&mut *visit);
-            let base = base.batched(3);
-            let mut each = [base; 4];
-            each[0].a.batch_stride = add(base.a.batch_stride);
-            each[1].b.batch_stride = add(base.b.batch_stride);
-            each[2].d.batch_stride = add(base.d.batch_stride);
-            each[3].c = Some(Matrix { batch_stride: add(base.d.batch_stride), ..base.d });
             each.into_iter().for_each(&mut *visit);
         }
         for bytes in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
