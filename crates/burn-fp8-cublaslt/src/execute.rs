@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::algorithm::{AlgorithmInfo, candidates};
-use crate::cache::{Key, PlanCache};
+use crate::cache::PlanCache;
 use crate::call::Pointers;
 use crate::capability::Capability;
 use crate::context::{PrimaryContext, Workspace};
@@ -193,9 +193,7 @@ impl CublasLt {
         cache: &'a mut PlanCache<Prepared>,
         problem: &ScaledMatmul,
     ) -> Result<&'a mut Ready, Error> {
-        let workspace = self.workspace.raw().1;
-        let key = Key { problem: *problem, capability: self.capability, workspace };
-        let prepared = cache.get_or_try_insert(&key, || match self.find(problem, workspace) {
+        let prepared = cache.get_or_try_insert(problem, || match self.find(problem) {
             Ok(ready) => Ok(Prepared::Ready(Box::new(ready))),
             Err(error @ (Error::Plan(_) | Error::NoAlgorithm { .. } | Error::Workspace { .. })) => {
                 Ok(Prepared::Impossible(error))
@@ -208,7 +206,8 @@ impl CublasLt {
         }
     }
 
-    fn find(&self, problem: &ScaledMatmul, available: usize) -> Result<Ready, Error> {
+    fn find(&self, problem: &ScaledMatmul) -> Result<Ready, Error> {
+        let available = self.workspace.raw().1;
         let Capability { compute, library, .. } = self.capability;
         let lt = self.handle.lt;
         let plan = plan(problem, &self.capability)?;
