@@ -4,7 +4,7 @@ use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use super::error::{PlanError, Rule, ensure};
 use crate::capability::{Capability, oldest_library};
-use crate::problem::{BlockScale, DataType, Operand, ScaledMatmul, Scales};
+use crate::problem::{BlockScale, DataType, ScaledMatmul, Scales};
 use crate::version::{ComputeCapability, LibraryVersion};
 
 /// What pointers, rows and strides are multiples of, in bytes ("Tensor Core Usage" of the cuBLAS documentation).
@@ -150,25 +150,28 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
             format!("N is {} and {name} is {dtype}", shape.n)
         })?;
     }
-    let operand = |name, operand: Operand, rows| Rows {
-        name,
-        dtype: DataType::Fp8(operand.format),
-        size: [rows, shape.k],
-        ld: operand.ld,
-    };
-    let matrix = |name, matrix: crate::problem::Matrix| Rows {
-        name,
-        dtype: matrix.dtype,
-        size: [shape.m, shape.n],
-        ld: matrix.ld,
-    };
+    let (a, b) = (DataType::Fp8(problem.a.format), DataType::Fp8(problem.b.format));
     let all = [
-        Some(operand("A", problem.a, shape.m)),
-        Some(operand("B", problem.b, shape.n)),
-        problem.c.map(|c| matrix("C", c)),
-        Some(matrix("D", d)),
+        Some(("A", a, [shape.m, shape.k], problem.a.ld)),
+        Some(("B", b, [shape.n, shape.k], problem.b.ld)),
+        problem.c.map(|c| ("C", c.dtype, [shape.m, shape.n], c.ld)),
+        Some(("D", d.dtype, [shape.m, shape.n], d.ld)),
     ];
-    all.into_iter().flatten().try_for_each(Rows::check)?;
+    for (name, dtype, [rows, columns], ld) in all.into_iter().flatten() {
+        let remedy = "pass the distance between rows in elements";
+        ensure(ld >= columns, Rule::LdRange, remedy, || {
+            format!("that of {name} is {ld} where a row has {columns} elements")
+        })?;
+        let extent = u128::from(rows) * u128::from(ld) * u128::from(dtype.size());
+        let remedy = "check its leading dimension";
+        ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
+            format!("{name} spans {extent} bytes")
+        })?;
+        let is_multiple = (ld * dtype.size()).is_multiple_of(ALIGNMENT);
+        ensure(is_multiple, Rule::LdMultiple, "pad its rows", || {
+            format!("that of {name} is {ld} elements of {dtype}")
+        })?;
+    }
     let alignment = problem.alignment;
     let used = [
         ("A", Some(alignment.a)),
@@ -185,32 +188,4 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         })?;
     }
     Ok(())
-}
-
-/// One matrix in row-major terms.
-struct Rows {
-    name: &'static str,
-    dtype: DataType,
-    /// Rows and columns.
-    size: [u64; 2],
-    ld: u64,
-}
-
-impl Rows {
-    fn check(self) -> Result<(), PlanError> {
-        let Self { name, dtype, size: [rows, columns], ld } = self;
-        let remedy = "pass the distance between rows in elements";
-        ensure(ld >= columns, Rule::LdRange, remedy, || {
-            format!("that of {name} is {ld} where a row has {columns} elements")
-        })?;
-        let extent = u128::from(rows) * u128::from(ld) * u128::from(dtype.size());
-        let remedy = "check its leading dimension";
-        ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
-            format!("{name} spans {extent} bytes")
-        })?;
-        let is_multiple = (ld * dtype.size()).is_multiple_of(ALIGNMENT);
-        ensure(is_multiple, Rule::LdMultiple, "pad its rows", || {
-            format!("that of {name} is {ld} elements of {dtype}")
-        })
-    }
 }

@@ -90,18 +90,16 @@ pub struct Inputs {
 fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     let blocks = problem.shape.k.div_ceil(128);
-    let count = match problem.scales {
-        Scales::None => 0,
-        Scales::PerTensor => 1,
-        Scales::PerRow => rows,
-        Scales::Blocks { a, b } => match if of_a { a } else { b } {
-            BlockScale::Row32 => {
-                let count = rows.div_ceil(128) * 128 * problem.shape.k.div_ceil(128) * 4;
-                return (0..count).map(|_| 2f32.powi((random.bits() % 5) as i32 - 6)).collect();
-            }
-            BlockScale::Row128 => blocks * rows,
-            BlockScale::Square128 => rows.div_ceil(128) * blocks.next_multiple_of(4),
-        },
+    let count = match (problem.scales, block_of(problem, of_a)) {
+        (Scales::None, _) => 0,
+        (Scales::PerRow, _) => rows,
+        (_, None) => 1,
+        (_, Some(BlockScale::Row32)) => {
+            let count = rows.next_multiple_of(128) * blocks * 4;
+            return (0..count).map(|_| 2f32.powi((random.bits() % 5) as i32 - 6)).collect();
+        }
+        (_, Some(BlockScale::Row128)) => blocks * rows,
+        (_, Some(BlockScale::Square128)) => rows.div_ceil(128) * blocks.next_multiple_of(4),
     };
     (0..count).map(|_| random.between(0.02, 0.08)).collect()
 }
@@ -117,31 +115,29 @@ pub fn on_device(problem: &ScaledMatmul, scales: &[f32]) -> Vec<u8> {
     }
 }
 
-/// The scale of one element, by the layouts that `Scales` documents.
-fn scale_of(
-    scales: &[f32],
-    mode: Option<BlockScale>,
-    problem: &ScaledMatmul,
-    rows: u64,
-    row: u64,
-    k: u64,
-) -> f64 {
+/// The blocks of an operand, where it has some.
+fn block_of(problem: &ScaledMatmul, of_a: bool) -> Option<BlockScale> {
+    match problem.scales {
+        Scales::Blocks { a, b } => Some(if of_a { a } else { b }),
+        _ => None,
+    }
+}
+
+/// The place of the scale of one element, by the layouts that `Scales` documents.
+fn place_of_scale(problem: &ScaledMatmul, of_a: bool, row: u64, k: u64) -> u64 {
     let blocks = problem.shape.k.div_ceil(128);
-    let index = match (problem.scales, mode) {
-        (Scales::None, _) => return 1.0,
-        (Scales::PerTensor, _) => 0,
-        (Scales::PerRow, _) => row,
-        (Scales::Blocks { .. }, Some(BlockScale::Row32)) => {
+    let rows = if of_a { problem.shape.m } else { problem.shape.n };
+    match block_of(problem, of_a) {
+        None if problem.scales == Scales::PerRow => row,
+        None => 0,
+        Some(BlockScale::Row32) => {
             // Tiles of 128 rows and four blocks, which are 128 elements of K.
             let tile = row / 128 * blocks + k / 128;
             512 * tile + 16 * (row % 32) + 4 * (row % 128 / 32) + k % 128 / 32
         }
-        (Scales::Blocks { .. }, Some(BlockScale::Square128)) => {
-            (row / 128) * blocks.next_multiple_of(4) + k / 128
-        }
-        (Scales::Blocks { .. }, _) => (k / 128) * rows + row,
-    };
-    f64::from(scales[index as usize])
+        Some(BlockScale::Row128) => (k / 128) * rows + row,
+        Some(BlockScale::Square128) => (row / 128) * blocks.next_multiple_of(4) + k / 128,
+    }
 }
 
 impl Inputs {
@@ -199,29 +195,28 @@ impl Element {
 pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
     let problem = &case.problem;
     let Shape { m, n, k } = problem.shape;
-    let (mode_a, mode_b) = match problem.scales {
-        Scales::Blocks { a, b } => (Some(a), Some(b)),
-        _ => (None, None),
-    };
     // Tensor cores of Hopper keep about 14 bits of a partial sum; without promotion errors add up along K.
     let epsilon = match problem.accumulation {
         Accumulation::Precise => 2f64.powi(-9),
         Accumulation::Fast => 2f64.powi(-8),
     };
-    let dequantize =
-        |codes: &[u8], operand: Operand, scales: &[f32], mode, rows: u64| -> Vec<f64> {
-            let mut values = Vec::new();
-            for row in 0..rows {
-                for column in 0..k {
-                    let code = codes[(row * operand.ld + column) as usize];
-                    let code = f64::from(operand.format.decode(code));
-                    values.push(code * scale_of(scales, mode, problem, rows, row, column));
-                }
-            }
-            values
+    let dequantize = |codes: &[u8], operand: Operand, scales: &[f32], of_a: bool| {
+        let at = |row: u64, column: u64| {
+            let code = codes[(row * operand.ld + column) as usize];
+            let scale = match problem.scales {
+                Scales::None => 1.0,
+                _ => scales[place_of_scale(problem, of_a, row, column) as usize],
+            };
+            f64::from(operand.format.decode(code)) * f64::from(scale)
         };
-    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, mode_a, m);
-    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, mode_b, n);
+        let rows = if of_a { m } else { n };
+        (0..rows)
+            .flat_map(|row| (0..k).map(move |column| (row, column)))
+            .map(|(row, column)| at(row, column))
+            .collect::<Vec<f64>>()
+    };
+    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, true);
+    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, false);
     let mut elements = Vec::new();
     for i in 0..m {
         for j in 0..n {
