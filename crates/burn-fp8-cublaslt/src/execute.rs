@@ -171,7 +171,16 @@ impl CublasLt {
         let mut cache = self.lock();
         let ready = self.ready(&mut cache, problem)?;
         ready.descriptors.set_pointers(&ready.plan, pointers)?;
-        let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
+        let arguments = Arguments {
+            desc: ready.descriptors.desc.raw(),
+            layouts: ready.descriptors.raw_layouts(),
+            // Swapped: cuBLASLt's A is our B.
+            pointers: [pointers.b, pointers.a, pointers.c, pointers.d],
+            alpha,
+            beta,
+            workspace: self.workspace.raw(),
+            stream: self.stream.raw(),
+        };
         let launch = Launch { algorithm: ready.info, ordering: self.ordering() };
         self.stream.after_context()?;
         // SAFETY: handle and descriptors are ours; the algorithm was found for them on this device, whose context is current; the
@@ -240,25 +249,6 @@ impl CublasLt {
             lt.heuristics(self.handle.raw, descriptors.desc.raw(), layouts, preference.raw(), count)
         };
         Ok(candidates(answer, workspace)?)
-    }
-
-    /// Swaps A and B, see [`Plan`].
-    fn arguments(
-        &self,
-        descriptors: &Descriptors,
-        pointers: &Pointers,
-        alpha: f32,
-        beta: f32,
-    ) -> Arguments {
-        Arguments {
-            desc: descriptors.desc.raw(),
-            layouts: descriptors.raw_layouts(),
-            pointers: [pointers.b, pointers.a, pointers.c, pointers.d],
-            alpha,
-            beta,
-            workspace: self.workspace.raw(),
-            stream: self.stream.raw(),
-        }
     }
 }
 

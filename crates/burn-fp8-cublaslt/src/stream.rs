@@ -126,7 +126,7 @@ impl SideStream {
     }
 
     /// The host waits until everything on this stream has run.
-    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+    fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is ours and alive.
         unsafe { self.driver().c.cuStreamSynchronize(self.stream) }
     }
