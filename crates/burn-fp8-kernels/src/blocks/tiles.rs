@@ -133,6 +133,7 @@ impl Tiles {
             false => (ComptimeOptionArgs::Some(codes.arg()), ComptimeOptionArgs::None),
             true => (ComptimeOptionArgs::None, ComptimeOptionArgs::Some(codes.arg())),
         };
+        // Four elements take as many words as one takes bytes.
         // SAFETY: `Input::check` holds the tensor to its buffer, and only groups of four elements in the matrices are read, which are whole;
         // the outputs were made for the codes of all of these, and for the scales of all blocks; tiles beyond the last are skipped.
         #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
@@ -142,7 +143,7 @@ impl Tiles {
                 grid(client, tiles),
                 cube_dim(),
                 address,
-                4 / input.element.per_word(),
+                input.element.size(),
                 array(input.handle),
                 of_rows,
                 of_columns,
