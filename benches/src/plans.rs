@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::hint::black_box;
 
 use burn_fp8_core::Fp8Format::E4M3;
-use burn_fp8_cublaslt::cache::{Key, PlanCache};
-use burn_fp8_cublaslt::{
-    Capability, ComputeCapability, DataType, DriverVersion, LibraryVersion, ScaledMatmul,
-};
+use burn_fp8_cublaslt::cache::PlanCache;
+use burn_fp8_cublaslt::{DataType, ScaledMatmul};
 
 use crate::harness::{Options, Side};
 use crate::rows::Row;
@@ -20,16 +18,10 @@ const PRODUCTS: u64 = 1000;
 
 /// Compares lookups with those of a map of the standard library.
 pub fn run(options: &Options) -> Vec<Row> {
-    let capability = Capability {
-        compute: ComputeCapability { major: 9, minor: 0 },
-        library: LibraryVersion { major: 13, minor: 0, patch: 0 },
-        driver: DriverVersion { major: 13, minor: 0 },
-    };
     let keys: Vec<_> = (1..=PRODUCTS)
         .map(|m| {
             let output = DataType::Bf16;
-            let problem = ScaledMatmul::new(m, 4096, 16 * (1 + m % 37), E4M3, E4M3, output);
-            Key { problem, capability, workspace: 32 << 20 }
+            ScaledMatmul::new(m, 4096, 16 * (1 + m % 37), E4M3, E4M3, output)
         })
         .collect();
     let mut cache = PlanCache::default();

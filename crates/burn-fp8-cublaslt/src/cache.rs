@@ -1,33 +1,22 @@
-//! Algorithms that were found, by everything that they depend on.
+//! Algorithms that were found, by their products.
 
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
 
-use crate::capability::Capability;
 use crate::problem::ScaledMatmul;
-
-/// What an algorithm depends on: the product with its alignments, the device and libraries, the workspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// The product.
-    pub problem: ScaledMatmul,
-    /// Device and libraries.
-    pub capability: Capability,
-    /// Bytes of workspace.
-    pub workspace: usize,
-}
 
 /// How many products are remembered. A model has a few dozen; one whose M is new each time (sequences that are not padded to some lengths)
 /// adds a few each time.
 pub const CAPACITY: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
-/// A map from [`Key`] that counts, and forgets what was used longest ago beyond [`CAPACITY`].
+/// A map from products with their alignments that counts, and forgets what was used longest ago beyond [`CAPACITY`]. Of one device and workspace,
+/// which algorithms depend on, too.
 ///
 /// Looking up hashes and compares a few hundred bytes without allocating: well under a microsecond.
 #[derive(Debug)]
 pub struct PlanCache<V> {
-    entries: LruCache<Key, V>,
+    entries: LruCache<ScaledMatmul, V>,
     hits: u64,
     misses: u64,
 }
@@ -46,7 +35,7 @@ impl<V> PlanCache<V> {
     /// What `make` returned.
     pub fn get_or_try_insert<E>(
         &mut self,
-        key: &Key,
+        key: &ScaledMatmul,
         make: impl FnOnce() -> Result<V, E>,
     ) -> Result<&mut V, E> {
         let mut found = true;
@@ -59,11 +48,6 @@ impl<V> PlanCache<V> {
             false => self.misses += 1,
         }
         entry
-    }
-
-    /// Replaces or adds an entry.
-    pub fn insert(&mut self, key: Key, value: V) {
-        self.entries.put(key, value);
     }
 
     /// How often an entry was found.

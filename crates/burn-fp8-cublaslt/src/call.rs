@@ -1,7 +1,7 @@
 //! The addresses and factors of one call, checked against the product that they are for.
 
 use crate::error::Error;
-use crate::problem::{AuxKind, ScaledMatmul, Scales};
+use crate::problem::{ScaledMatmul, Scales};
 use crate::raw::driver::DevicePointer;
 
 /// Addresses on the device; 0 where there is none.
@@ -13,7 +13,7 @@ pub struct Pointers {
     pub a: DevicePointer,
     /// Codes of B, transposed.
     pub b: DevicePointer,
-    /// C, where the product has one. May be D if type, leading dimension and stride are the same.
+    /// C, where the product has one. May be D if type and leading dimension are the same.
     pub c: DevicePointer,
     /// The output.
     pub d: DevicePointer,
@@ -27,12 +27,6 @@ pub struct Pointers {
     pub amax_d: DevicePointer,
     /// The bias.
     pub bias: DevicePointer,
-    /// Where the auxiliary output goes.
-    pub aux: DevicePointer,
-    /// What the auxiliary output is multiplied by before it is rounded, where it is scaled.
-    pub inverse_scale_aux: DevicePointer,
-    /// Where the amax of the auxiliary output goes, where it has one.
-    pub amax_aux: DevicePointer,
 }
 
 /// One address of a call, and what a product says of it.
@@ -52,18 +46,14 @@ const OF_F32: u32 = 4;
 
 impl Pointers {
     /// The matrices, which are arguments of `cublasLtMatmul`, then those that are attributes of its operation.
-    pub(crate) fn arguments(&self, problem: &ScaledMatmul) -> ([Argument; 4], [Argument; 8]) {
-        let (promised, aux) = (problem.alignment, problem.epilogue.aux);
+    pub(crate) fn arguments(&self, problem: &ScaledMatmul) -> ([Argument; 4], [Argument; 5]) {
+        let promised = problem.alignment;
         let scaled = problem.scales != Scales::None;
         let scale = match problem.scales {
             Scales::Blocks { .. } => OF_BLOCKS,
             Scales::None | Scales::PerTensor | Scales::PerRow => OF_F32,
         };
-        let [scaled_aux, amax_aux] = match aux.map(|aux| aux.kind) {
-            Some(AuxKind::GeluInput { scaled, amax, .. }) => [scaled, amax],
-            Some(AuxKind::ReluMask) | None => [false; 2],
-        };
-        let (has_bias, has_aux) = (problem.epilogue.bias.is_some(), aux.is_some());
+        let has_bias = problem.epilogue.bias.is_some();
         let argument =
             |(name, address, expected, alignment)| Argument { name, address, expected, alignment };
         let matrices = [
@@ -78,9 +68,6 @@ impl Pointers {
             ("inverse_scale_d", self.inverse_scale_d, problem.scaled_d, OF_F32),
             ("amax_d", self.amax_d, problem.amax_d, OF_F32),
             ("bias", self.bias, has_bias, promised.bias),
-            ("aux", self.aux, has_aux, promised.aux),
-            ("inverse_scale_aux", self.inverse_scale_aux, scaled_aux, OF_F32),
-            ("amax_aux", self.amax_aux, amax_aux, OF_F32),
         ];
         (matrices.map(argument), others.map(argument))
     }
@@ -119,9 +106,11 @@ impl Pointers {
                 let found = format!("it is {beta} and the product has no C; pass 0 or C");
                 fail("beta", found)
             }
-            Some(c) if self.c == self.d && c != problem.d => {
-                fail("c", "it is D, but type, leading dimension or stride differ; use the same ones, or another C".to_owned())
-            }
+            Some(c) if self.c == self.d && c != problem.d => fail(
+                "c",
+                "it is D, but type or leading dimension differ; use the same ones, or another C"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use core::ptr;
 use burn_fp8_core::Fp8Format;
 
 use crate::call::{Argument, Pointers};
-use crate::plan::{LayoutPlan, Plan, ScaleMode};
+use crate::plan::{LayoutPlan, Plan};
 use crate::problem::{Accumulation, DataType};
 use crate::raw::constants as c;
 use crate::raw::driver::DevicePointer;
@@ -111,49 +111,26 @@ impl Descriptor {
             let fast = i8::from(problem.accumulation == Accumulation::Fast);
             desc.set(c::CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast)?;
             // Libraries before 12.8 do not have the attributes, and the mode is the default.
-            if plan.scale_modes != [ScaleMode::Scalar; 2] {
-                let [a, b] = plan.scale_modes.map(scale_mode);
+            if plan.scale_modes != [c::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; 2] {
+                let [a, b] = plan.scale_modes;
                 desc.set(c::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, a)?;
                 desc.set(c::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b)?;
             }
-            let is_batch = problem.shape.batch > 1;
             if let Some(bias) = problem.epilogue.bias {
-                desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias.dtype))?;
-                if is_batch {
-                    let stride = bias.batch_stride.cast_signed();
-                    desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride)?;
-                }
-            }
-            if let Some(aux) = problem.epilogue.aux {
-                desc.set(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux.ld.cast_signed())?;
-                if is_batch {
-                    let stride = aux.batch_stride.cast_signed();
-                    desc.set(c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, stride)?;
-                }
+                desc.set(c::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias))?;
             }
         }
         Ok(desc)
     }
 
     fn layout(lt: &'static Lt, plan: LayoutPlan) -> Result<Self, LtError> {
-        let LayoutPlan { dtype, rows, columns, ld, batch, batch_stride } = plan;
+        let LayoutPlan { dtype, rows, columns, ld } = plan;
         // SAFETY: writes one handle.
         let raw = written(ptr::null_mut(), |layout| unsafe {
             let ld = ld.cast_signed();
             lt.cublasLtMatrixLayoutCreate(layout, data_type(dtype), rows, columns, ld)
         })?;
-        let mut layout = Self { lt, raw, kind: &LAYOUT };
-        if batch > 1 {
-            // The plan keeps the batch within i32.
-            let count = i32::try_from(batch).unwrap_or(i32::MAX);
-            let stride = batch_stride.cast_signed();
-            // SAFETY: both values have the width that cublasLt.h names.
-            unsafe {
-                layout.set(c::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count)?;
-                layout.set(c::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride)?;
-            }
-        }
-        Ok(layout)
+        Ok(Self { lt, raw, kind: &LAYOUT })
     }
 
     /// Algorithms that need at most `workspace` bytes and the alignments of `plan`.
@@ -213,7 +190,12 @@ impl Descriptors {
         let (layouts, desc) = ([a?, b?, c?, d?], Descriptor::matmul(lt, plan)?);
         let same_layout = plan.layouts[2] == plan.layouts[3];
         let mut descriptors = Self { desc, layouts, same_layout };
-        descriptors.forget_pointers(plan)?;
+        descriptors.set_each_pointer(plan, &Pointers::default(), |attribute, argument| {
+            match attribute {
+                c::CUBLASLT_MATMUL_DESC_BIAS_POINTER => argument.alignment.into(),
+                _ => 256,
+            }
+        })?;
         Ok(descriptors)
     }
 
@@ -226,21 +208,6 @@ impl Descriptors {
         self.set_each_pointer(plan, pointers, |_, argument| argument.address)
     }
 
-    /// Sets the pointers back to those of [`build`](Self::build), so that the heuristics see the alignments of the plan and not those
-    /// of the last call.
-    ///
-    /// # Errors
-    ///
-    /// What cuBLASLt returned.
-    pub fn forget_pointers(&mut self, plan: &Plan) -> Result<(), LtError> {
-        self.set_each_pointer(plan, &Pointers::default(), |attribute, argument| match attribute {
-            c::CUBLASLT_MATMUL_DESC_BIAS_POINTER | c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER => {
-                argument.alignment.into()
-            }
-            _ => 256,
-        })
-    }
-
     fn set_each_pointer(
         &mut self,
         plan: &Plan,
@@ -248,15 +215,12 @@ impl Descriptors {
         address: impl Fn(i32, &Argument) -> DevicePointer,
     ) -> Result<(), LtError> {
         // In the order of the arguments. Swapped: cuBLASLt's A is our B.
-        const ATTRIBUTES: [i32; 8] = [
+        const ATTRIBUTES: [i32; 5] = [
             c::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
             c::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER,
             c::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER,
-            c::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER,
         ];
         let (_, arguments) = pointers.arguments(&plan.problem);
         for (attribute, argument) in ATTRIBUTES.into_iter().zip(&arguments) {
@@ -284,16 +248,5 @@ fn data_type(dtype: DataType) -> i32 {
         DataType::F32 => c::CUDA_R_32F,
         DataType::Fp8(Fp8Format::E4M3) => c::CUDA_R_8F_E4M3,
         DataType::Fp8(Fp8Format::E5M2) => c::CUDA_R_8F_E5M2,
-    }
-}
-
-/// `cublasLtMatmulMatrixScale_t`.
-fn scale_mode(mode: ScaleMode) -> i32 {
-    match mode {
-        ScaleMode::Scalar => c::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
-        ScaleMode::OuterVector => c::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
-        ScaleMode::Vector32 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
-        ScaleMode::Vector128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
-        ScaleMode::Block128 => c::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F,
     }
 }

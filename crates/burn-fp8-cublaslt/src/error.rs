@@ -59,16 +59,6 @@ pub enum Error {
         /// What the most modest algorithm that was found needs.
         needed: usize,
     },
-    /// A timed search measured nothing.
-    #[error(
-        "none of {candidates} algorithms for the FP8 product {shape} could be timed: what the heuristics chose stays; run it without a search"
-    )]
-    NotTimed {
-        /// The product.
-        shape: Shape,
-        /// How many the heuristics named.
-        candidates: usize,
-    },
     /// The driver gave memory that cuBLASLt cannot use as a workspace.
     #[error("the workspace at {pointer:#x} is not aligned to 256 bytes")]
     Alignment {

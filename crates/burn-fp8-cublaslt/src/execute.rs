@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::algorithm::{AlgorithmInfo, Search, candidates, fastest};
-use crate::cache::{Key, PlanCache};
+use crate::algorithm::{AlgorithmInfo, candidates};
+use crate::cache::PlanCache;
 use crate::call::Pointers;
 use crate::capability::Capability;
 use crate::context::{PrimaryContext, Workspace};
@@ -54,7 +54,7 @@ struct Ready {
 }
 
 /// How a product was enqueued, for reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// What runs it.
     pub algorithm: AlgorithmInfo,
@@ -156,7 +156,7 @@ impl CublasLt {
     /// # Safety
     ///
     /// Every address names device memory, accessible from this context, that covers what `problem` describes (matrices with their
-    /// leading dimensions and strides, as many scales as [`Scales`](crate::Scales) says) and holds initialized data where it is read. Outputs
+    /// leading dimensions, as many scales as [`Scales`](crate::Scales) says) and holds initialized data where it is read. Outputs
     /// overlap nothing else of the call, except D where it is C. All of it stays allocated until work that is submitted to the
     /// context after this call has run; memory that a stream-ordered allocator reuses in that order is fine.
     pub unsafe fn run(
@@ -171,7 +171,16 @@ impl CublasLt {
         let mut cache = self.lock();
         let ready = self.ready(&mut cache, problem)?;
         ready.descriptors.set_pointers(&ready.plan, pointers)?;
-        let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
+        let arguments = Arguments {
+            desc: ready.descriptors.desc.raw(),
+            layouts: ready.descriptors.raw_layouts(),
+            // Swapped: cuBLASLt's A is our B.
+            pointers: [pointers.b, pointers.a, pointers.c, pointers.d],
+            alpha,
+            beta,
+            workspace: self.workspace.raw(),
+            stream: self.stream.raw(),
+        };
         let launch = Launch { algorithm: ready.info, ordering: self.ordering() };
         self.stream.after_context()?;
         // SAFETY: handle and descriptors are ours; the algorithm was found for them on this device, whose context is current; the
@@ -181,69 +190,6 @@ impl CublasLt {
         self.stream.before_context()?;
         ran?;
         Ok(launch)
-    }
-
-    /// For users of this crate; burn-fp8 takes the heuristics' first choice.
-    ///
-    /// Runs the candidates of the heuristics on the given data, keeps the fastest for all later calls with `problem`, and returns it. The
-    /// host waits. Outputs hold the result of the candidate that ran last.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run); also [`Error::Call`] where C is D and beta is not 0, since every run would add to the last one. Where no
-    /// candidate could be timed: the error of the first that failed, or [`Error::NotTimed`]. Then the choice stays as it was.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`](Self::run).
-    pub unsafe fn tune(
-        &self,
-        problem: &ScaledMatmul,
-        pointers: &Pointers,
-        alpha: f32,
-        beta: f32,
-        search: Search,
-    ) -> Result<AlgorithmInfo, Error> {
-        self.context.check_current()?;
-        pointers.check(problem, beta)?;
-        if pointers.c == pointers.d && beta != 0.0 {
-            let found = "it is D, which every timed run would add to; use another D".to_owned();
-            return Err(Error::Call { shape: problem.shape, argument: "c", problem: found });
-        }
-        let mut cache = self.lock();
-        let ready = self.ready(&mut cache, problem)?;
-        let space = self.workspace.raw().1;
-        let count = search.candidates.max(1);
-        ready.descriptors.forget_pointers(&ready.plan)?;
-        let (candidates, _) = self.heuristics(&ready.plan, &ready.descriptors, space, count)?;
-        ready.descriptors.set_pointers(&ready.plan, pointers)?;
-        let arguments = self.arguments(&ready.descriptors, pointers, alpha, beta);
-        let repetitions = search.repetitions.max(1);
-
-        self.stream.after_context()?;
-        let times: Vec<Result<f32, Error>> = candidates
-            .iter()
-            .map(|candidate| {
-                let once = || -> Result<(), Error> {
-                    // SAFETY: as in `run`.
-                    Ok(unsafe {
-                        self.handle.lt.matmul(self.handle.raw, &arguments, &candidate.algorithm)
-                    }?)
-                };
-                once()?;
-                let ms = self.stream.time(|| (0..repetitions).try_for_each(|_| once()))?;
-                Ok(ms * 1000.0 / repetitions as f32)
-            })
-            .collect();
-        self.stream.before_context()?;
-        // An error on the device shows here, not in the times.
-        self.stream.synchronize()?;
-
-        let (rank, choice) = fastest(&times, problem.shape)?;
-        let info =
-            AlgorithmInfo { choice, ..AlgorithmInfo::read(self.handle.lt, &candidates[rank])? };
-        (ready.algorithm, ready.info) = (candidates[rank].algorithm, info);
-        Ok(info)
     }
 
     fn lock(&self) -> MutexGuard<'_, PlanCache<Prepared>> {
@@ -256,9 +202,7 @@ impl CublasLt {
         cache: &'a mut PlanCache<Prepared>,
         problem: &ScaledMatmul,
     ) -> Result<&'a mut Ready, Error> {
-        let workspace = self.workspace.raw().1;
-        let key = Key { problem: *problem, capability: self.capability, workspace };
-        let prepared = cache.get_or_try_insert(&key, || match self.find(problem, workspace) {
+        let prepared = cache.get_or_try_insert(problem, || match self.find(problem) {
             Ok(ready) => Ok(Prepared::Ready(Box::new(ready))),
             Err(error @ (Error::Plan(_) | Error::NoAlgorithm { .. } | Error::Workspace { .. })) => {
                 Ok(Prepared::Impossible(error))
@@ -271,7 +215,8 @@ impl CublasLt {
         }
     }
 
-    fn find(&self, problem: &ScaledMatmul, available: usize) -> Result<Ready, Error> {
+    fn find(&self, problem: &ScaledMatmul) -> Result<Ready, Error> {
+        let available = self.workspace.raw().1;
         let Capability { compute, library, .. } = self.capability;
         let lt = self.handle.lt;
         let plan = plan(problem, &self.capability)?;
@@ -304,25 +249,6 @@ impl CublasLt {
             lt.heuristics(self.handle.raw, descriptors.desc.raw(), layouts, preference.raw(), count)
         };
         Ok(candidates(answer, workspace)?)
-    }
-
-    /// Swaps A and B, see [`Plan`].
-    fn arguments(
-        &self,
-        descriptors: &Descriptors,
-        pointers: &Pointers,
-        alpha: f32,
-        beta: f32,
-    ) -> Arguments {
-        Arguments {
-            desc: descriptors.desc.raw(),
-            layouts: descriptors.raw_layouts(),
-            pointers: [pointers.b, pointers.a, pointers.c, pointers.d],
-            alpha,
-            beta,
-            workspace: self.workspace.raw(),
-            stream: self.stream.raw(),
-        }
     }
 }
 

@@ -16,7 +16,7 @@ mod stream;
 mod unavailable;
 mod version;
 
-pub use algorithm::{AlgorithmInfo, Choice, Search};
+pub use algorithm::AlgorithmInfo;
 pub use call::Pointers;
 pub use capability::{Capability, OLDEST_LIBRARY, OLDEST_LIBRARY_FOR_BLACKWELL, require_device};
 pub use error::{ContextError, Error};
@@ -25,8 +25,8 @@ pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};
 pub use plan::plan_unchecked;
 pub use plan::{Plan, PlanError, Rule, plan};
 pub use problem::{
-    Accumulation, Activation, Alignment, Aux, AuxKind, Bias, BlockScale, DataType, Epilogue,
-    Matrix, Operand, ScaledMatmul, Scales, Shape,
+    Accumulation, Activation, Alignment, BlockScale, DataType, Epilogue, Matrix, Operand,
+    ScaledMatmul, Scales, Shape,
 };
 #[doc(hidden)]
 pub use raw::lt::launches;

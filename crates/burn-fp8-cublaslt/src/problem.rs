@@ -4,7 +4,7 @@ use core::fmt;
 
 use burn_fp8_core::Fp8Format;
 
-/// One FP8 product, or a strided batch of them:
+/// One FP8 product:
 ///
 /// `D = scale_D · act(alpha · (scale_A · A) × (scale_B · B)ᵀ + beta · C + bias)`
 ///
@@ -15,7 +15,7 @@ use burn_fp8_core::Fp8Format;
 /// equal values share a plan and an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledMatmul {
-    /// M, N, K and the number of products.
+    /// M, N and K.
     pub shape: Shape,
     /// The left operand, M×K.
     pub a: Operand,
@@ -44,11 +44,11 @@ impl ScaledMatmul {
     /// nothing else; D of type `output`, addresses aligned to 256 bytes.
     pub const fn new(m: u64, n: u64, k: u64, a: Fp8Format, b: Fp8Format, output: DataType) -> Self {
         Self {
-            shape: Shape { m, n, k, batch: 1 },
-            a: Operand { format: a, ld: k, batch_stride: 0 },
-            b: Operand { format: b, ld: k, batch_stride: 0 },
+            shape: Shape { m, n, k },
+            a: Operand { format: a, ld: k },
+            b: Operand { format: b, ld: k },
             c: None,
-            d: Matrix { dtype: output, ld: n, batch_stride: 0 },
+            d: Matrix { dtype: output, ld: n },
             scales: Scales::PerTensor,
             scaled_d: false,
             amax_d: false,
@@ -57,18 +57,9 @@ impl ScaledMatmul {
             alignment: Alignment::MAX,
         }
     }
-
-    /// The same for `batch` products whose matrices follow each other without gaps.
-    pub const fn batched(mut self, batch: u64) -> Self {
-        self.shape.batch = batch;
-        self.a.batch_stride = self.shape.m.saturating_mul(self.a.ld);
-        self.b.batch_stride = self.shape.n.saturating_mul(self.b.ld);
-        self.d.batch_stride = self.shape.m.saturating_mul(self.d.ld);
-        self
-    }
 }
 
-/// M, N, K of one product and how many there are.
+/// M, N and K of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Rows of A and D.
@@ -77,14 +68,12 @@ pub struct Shape {
     pub n: u64,
     /// Columns of A and of B as given.
     pub k: u64,
-    /// Number of products; 1 for a single one.
-    pub batch: u64,
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { m, n, k, batch } = self;
-        if *batch == 1 { write!(f, "{m}×{n}×{k}") } else { write!(f, "{batch} of {m}×{n}×{k}") }
+        let Self { m, n, k } = self;
+        write!(f, "{m}×{n}×{k}")
     }
 }
 
@@ -95,11 +84,9 @@ pub struct Operand {
     pub format: Fp8Format,
     /// Leading dimension: elements from one row to the next, at least K.
     pub ld: u64,
-    /// Elements from one matrix of the batch to the next; 0 uses one matrix for all.
-    pub batch_stride: u64,
 }
 
-/// An element type of C, D, the bias or the auxiliary output.
+/// An element type of C, D or the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataType {
     /// bfloat16.
@@ -146,8 +133,6 @@ pub struct Matrix {
     pub dtype: DataType,
     /// Leading dimension: elements from one row to the next, at least N.
     pub ld: u64,
-    /// Elements from one matrix of the batch to the next. 0 uses one C for all; not allowed for D of a batch.
-    pub batch_stride: u64,
 }
 
 /// How A and B are scaled. Scales lie on the device, dequantization multipliers: `x ≈ code × scale`. f32, but for those of [`BlockScale::Row32`].
@@ -188,15 +173,14 @@ pub enum BlockScale {
 pub struct Epilogue {
     /// The function applied to every element.
     pub activation: Activation,
-    /// A vector of N elements added to every row.
-    pub bias: Option<Bias>,
-    /// A second output that a backward pass needs.
-    pub aux: Option<Aux>,
+    /// The type of a vector of N elements that is added to every row: BF16 where D is BF16 or F32, F16 where D is F16, the type of C
+    /// where D is FP8.
+    pub bias: Option<DataType>,
 }
 
 impl Epilogue {
     /// Nothing.
-    pub const NONE: Self = Self { activation: Activation::None, bias: None, aux: None };
+    pub const NONE: Self = Self { activation: Activation::None, bias: None };
 }
 
 /// An activation of the epilogue.
@@ -208,42 +192,6 @@ pub enum Activation {
     Relu,
     /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, the approximation that cuBLASLt documents.
     Gelu,
-}
-
-/// The bias of the epilogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bias {
-    /// BF16 where D is BF16 or F32, F16 where D is F16, the type of C where D is FP8.
-    pub dtype: DataType,
-    /// Elements from one vector of the batch to the next; 0 uses one for all.
-    pub batch_stride: u64,
-}
-
-/// The auxiliary output: what the backward pass of the activation needs. For users of this crate: burn-fp8 asks for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Aux {
-    /// What is stored.
-    pub kind: AuxKind,
-    /// Leading dimension, in elements (for a mask: in bits), at least N.
-    pub ld: u64,
-    /// Elements (for a mask: bits) from one matrix of the batch to the next.
-    pub batch_stride: u64,
-}
-
-/// What the auxiliary output holds. Row-major `[M, ld]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuxKind {
-    /// For ReLU: one bit an element, set where the input of the activation is positive.
-    ReluMask,
-    /// For GELU: the input of the activation.
-    GeluInput {
-        /// Its type: that of D.
-        dtype: DataType,
-        /// Whether it is multiplied by a factor on the device before it is rounded. Only in FP8.
-        scaled: bool,
-        /// Whether its largest magnitude before that factor is computed. Only in FP8.
-        amax: bool,
-    },
 }
 
 /// How the tensor cores of Ada and Hopper accumulate; others ignore it.
@@ -270,8 +218,6 @@ pub struct Alignment {
     pub d: u32,
     /// Of the bias.
     pub bias: u32,
-    /// Of the auxiliary output.
-    pub aux: u32,
 }
 
 impl Alignment {
@@ -280,7 +226,7 @@ impl Alignment {
 
     /// The same alignment for everything.
     pub const fn all(bytes: u32) -> Self {
-        Self { a: bytes, b: bytes, c: bytes, d: bytes, bias: bytes, aux: bytes }
+        Self { a: bytes, b: bytes, c: bytes, d: bytes, bias: bytes }
     }
 
     /// The largest power of two up to 256 that divides an address.

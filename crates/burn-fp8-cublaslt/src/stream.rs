@@ -61,8 +61,8 @@ impl SideStream {
     /// Makes a stream in `context`, which must be current.
     pub(crate) fn new(context: Arc<PrimaryContext>) -> Result<Self, Error> {
         context.check_current()?;
-        let arrive = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
-        let leave = OwnedEvent::new(&context, c::CU_EVENT_DISABLE_TIMING)?;
+        let arrive = OwnedEvent::new(&context)?;
+        let leave = OwnedEvent::new(&context)?;
         let driver = context.driver();
         // SAFETY: the context is current; writes one handle.
         let stream = written(ptr::null_mut(), |stream| unsafe {
@@ -126,25 +126,9 @@ impl SideStream {
     }
 
     /// The host waits until everything on this stream has run.
-    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+    fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is ours and alive.
         unsafe { self.driver().c.cuStreamSynchronize(self.stream) }
-    }
-
-    /// Milliseconds that what `work` enqueues on this stream takes on the device. The host waits.
-    pub(crate) fn time(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<f32, Error> {
-        let driver = self.driver();
-        let start = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
-        let end = OwnedEvent::new(&self.context, c::CU_EVENT_DEFAULT)?;
-        // SAFETY: events and stream are ours, alive and of one context.
-        let record = |event: &OwnedEvent| unsafe { driver.c.cuEventRecord(event.raw, self.stream) };
-        record(&start)?;
-        work()?;
-        record(&end)?;
-        // SAFETY: as above.
-        unsafe { driver.c.cuEventSynchronize(end.raw) }?;
-        // SAFETY: both were made with timing and have completed.
-        Ok(written(0.0, |ms| unsafe { driver.c.cuEventElapsedTime(ms, start.raw, end.raw) })?)
     }
 
     fn driver(&self) -> &'static Driver {
@@ -161,7 +145,7 @@ impl Drop for SideStream {
     }
 }
 
-/// An event, destroyed with its owner.
+/// An event without timing, destroyed with its owner.
 #[derive(Debug)]
 struct OwnedEvent {
     context: Arc<PrimaryContext>,
@@ -170,10 +154,10 @@ struct OwnedEvent {
 
 impl OwnedEvent {
     /// The context must be current.
-    fn new(context: &Arc<PrimaryContext>, flags: u32) -> Result<Self, DriverError> {
+    fn new(context: &Arc<PrimaryContext>) -> Result<Self, DriverError> {
         // SAFETY: writes one handle.
         let raw = written(ptr::null_mut(), |event| unsafe {
-            context.driver().c.cuEventCreate(event, flags)
+            context.driver().c.cuEventCreate(event, c::CU_EVENT_DISABLE_TIMING)
         })?;
         Ok(Self { context: Arc::clone(context), raw })
     }

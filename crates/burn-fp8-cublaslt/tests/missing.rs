@@ -9,15 +9,22 @@ use std::process::Command;
 use burn_fp8_cublaslt::*;
 use burn_fp8_test_support::skip;
 
+#[track_caller]
+fn says(error: &Unavailable, parts: [&str; 4]) {
+    let message = error.to_string();
+    for part in parts {
+        assert!(message.contains(part), "\"{message}\" lacks \"{part}\"");
+    }
+}
+
 #[test]
 fn a_missing_driver_is_named() {
     match Capability::probe(0) {
         Err(error @ Unavailable::NoDriver { .. }) => {
-            let message = error.to_string();
-            for part in ["no NVIDIA driver", "libcuda.so", "install the driver", "LD_LIBRARY_PATH"]
-            {
-                assert!(message.contains(part), "\"{message}\" lacks \"{part}\"");
-            }
+            says(
+                &error,
+                ["no NVIDIA driver", "libcuda.so", "install the driver", "LD_LIBRARY_PATH"],
+            );
             // The same from everywhere, and again.
             assert_eq!(Capability::probe(0), Err(error.clone()));
             assert_eq!(require_device(0), Err(error.clone()));
@@ -58,12 +65,8 @@ fn a_missing_cublaslt_is_named() {
     }
     match LibraryVersion::loaded() {
         Err(error @ Unavailable::NoCublasLt { .. }) => {
-            let message = error.to_string();
-            for part in
-                ["no cuBLASLt", "libcublasLt.so", "pip install nvidia-cublas", "LD_LIBRARY_PATH"]
-            {
-                assert!(message.contains(part), "\"{message}\" lacks \"{part}\"");
-            }
+            let install = "pip install nvidia-cublas";
+            says(&error, ["no cuBLASLt", "libcublasLt.so", install, "LD_LIBRARY_PATH"]);
             assert_eq!(library::cublaslt().err(), Some(error));
         }
         other => {

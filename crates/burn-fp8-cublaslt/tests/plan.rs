@@ -1,13 +1,122 @@
 //! The planner against an independent table, over every combination.
 
 mod common;
-#[path = "common/oracle.rs"]
-mod oracle;
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use burn_fp8_cublaslt::DataType::{Bf16, F16, F32, Fp8};
 use burn_fp8_cublaslt::*;
 use common::{HOPPER, SCALES, TYPES, capability, combinations, with_flags};
-use oracle::broken;
+
+/// The rows of NVIDIA's table as `(mixed formats, C, D, bias)`: the first column says whether one operand is E5M2.
+const TABLE: [(bool, DataType, DataType, DataType); 12] = [
+    (false, Bf16, Bf16, Bf16),
+    (false, Bf16, Fp8(E4M3), Bf16),
+    (false, F16, F16, F16),
+    (false, F16, Fp8(E4M3), F16),
+    (false, F32, F32, Bf16),
+    (true, Bf16, Bf16, Bf16),
+    (true, Bf16, Fp8(E4M3), Bf16),
+    (true, Bf16, Fp8(E5M2), Bf16),
+    (true, F16, F16, F16),
+    (true, F16, Fp8(E4M3), F16),
+    (true, F16, Fp8(E5M2), F16),
+    (true, F32, F32, Bf16),
+];
+
+/// Every rule that a product breaks, found by tables and arithmetic that share nothing with the planner.
+fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut add = |broken: bool, rule: Rule| {
+        if broken {
+            rules.push(rule);
+        }
+    };
+    let cc = capability.compute.major * 10 + capability.compute.minor;
+    let library = capability.library.major * 100 + capability.library.minor;
+    add(cc < 89, Rule::Device);
+    add(library < if cc >= 100 { 1208 } else { 1204 }, Rule::Library);
+
+    let Shape { m, n, k } = p.shape;
+    add([m, n, k].contains(&0), Rule::DimensionZero);
+    add([m, n, k].iter().any(|d| *d >= 1 << 31), Rule::DimensionRange);
+    add(k % 16 != 0, Rule::KMultiple);
+
+    // Types: rows of the table that fit, narrowed by one column after the other.
+    let formats = [p.a.format, p.b.format];
+    add(formats == [E5M2, E5M2], Rule::OperandFormats);
+    let rows: Vec<_> = TABLE
+        .into_iter()
+        .filter(|row| row.0 == (formats[0] != formats[1]) && row.2 == p.d.dtype)
+        .collect();
+    let mut c_type = None;
+    if formats != [E5M2, E5M2] {
+        add(rows.is_empty(), Rule::OutputType);
+        if !rows.is_empty() {
+            // A missing C is what the bias needs, BF16 if there is none.
+            let given = p.c.map(|c| c.dtype);
+            let needed = p.epilogue.bias;
+            let fits = |row: &&(bool, DataType, DataType, DataType)| match given {
+                Some(c) => row.1 == c,
+                None => Some(row.1) == needed,
+            };
+            let row = rows.iter().find(fits).or(if given.is_none() { rows.first() } else { None });
+            add(row.is_none(), Rule::CType);
+            if let Some(row) = row {
+                c_type = Some(row.1);
+                add(p.epilogue.bias.is_some_and(|bias| bias != row.3), Rule::BiasType);
+            }
+        }
+    }
+
+    // Scales.
+    let fp8_out = matches!(p.d.dtype, Fp8(_));
+    add(p.scaled_d && !fp8_out, Rule::ScaleD);
+    add(p.amax_d && !fp8_out, Rule::AmaxD);
+    let of_32 = match p.scales {
+        Scales::Blocks { a, b } => {
+            u8::from(a == BlockScale::Row32) + u8::from(b == BlockScale::Row32)
+        }
+        _ => 0,
+    };
+    if !matches!(p.scales, Scales::None | Scales::PerTensor) {
+        add(cc != 90 && of_32 == 0 || cc < 100 && of_32 == 2, Rule::ScaleDevice);
+        add(library < 1209 && of_32 == 0, Rule::ScaleLibrary);
+        add(of_32 == 1, Rule::ScaleBlocks);
+        add(fp8_out, Rule::ScaleOutput);
+    }
+    if let Scales::Blocks { a, b } = p.scales {
+        add(a == BlockScale::Square128 && b == BlockScale::Square128, Rule::ScaleBlocks);
+        add(m % 4 + n % 4 != 0 && of_32 == 0, Rule::ScaleBlockShape);
+    }
+
+    // Memory.
+    let bytes = |dtype: DataType| match dtype {
+        Bf16 | F16 => 2u128,
+        F32 => 4,
+        Fp8(_) => 1,
+    };
+    let n_bytes = |dtype| u128::from(n) * bytes(dtype);
+    add(n_bytes(p.d.dtype) % 16 != 0, Rule::NMultiple);
+    add(c_type.is_some_and(|c| n_bytes(c) % 16 != 0), Rule::NMultiple);
+    let mut matrices = vec![
+        (Fp8(p.a.format), m, k, p.a.ld),
+        (Fp8(p.b.format), n, k, p.b.ld),
+        (p.d.dtype, m, n, p.d.ld),
+    ];
+    matrices.extend(p.c.map(|c| (c.dtype, m, n, c.ld)));
+    for (dtype, rows, columns, ld) in matrices {
+        add(ld < columns, Rule::LdRange);
+        add(u128::from(ld) * bytes(dtype) % 16 != 0, Rule::LdMultiple);
+        let elements = u128::from(rows) * u128::from(ld);
+        add(elements.saturating_mul(bytes(dtype)) >= 1 << 63, Rule::Extent);
+    }
+    let mut alignments = vec![p.alignment.a, p.alignment.b, p.alignment.d];
+    alignments.extend(p.c.map(|_| p.alignment.c));
+    alignments.extend(p.epilogue.bias.map(|_| p.alignment.bias));
+    add(alignments.iter().any(|bytes| ![16, 32, 64, 128, 256].contains(bytes)), Rule::Alignment);
+
+    rules
+}
 
 /// The planner accepts exactly what breaks no rule, and names one of the rules that are broken. Returns whether it accepted.
 fn agrees(problem: &ScaledMatmul, capability: &Capability) -> bool {
@@ -45,15 +154,13 @@ const CAPABILITIES: [Capability; 11] = [
 #[test]
 fn every_combination_of_types_and_epilogues_is_decided_as_the_table_says() {
     let (mut accepted, mut refused) = (0, 0);
-    for batch in [1, 3] {
-        combinations(Scales::PerTensor, batch, |problem| {
-            for problem in with_flags(problem) {
-                if agrees(&problem, &HOPPER) { accepted += 1 } else { refused += 1 }
-            }
-        });
-    }
+    combinations(Scales::PerTensor, |problem| {
+        for problem in with_flags(problem) {
+            if agrees(&problem, &HOPPER) { accepted += 1 } else { refused += 1 }
+        }
+    });
     println!("{accepted} accepted, {refused} refused");
-    assert!(accepted > 1000 && refused > 1000);
+    assert!(accepted > 500 && refused > 1000);
 }
 
 #[test]
@@ -63,16 +170,13 @@ fn every_scale_mode_is_decided_as_the_table_says_on_every_device_and_library() {
         for capability in CAPABILITIES {
             for d in TYPES {
                 for (a, b) in [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)] {
-                    for batch in [1, 2] {
-                        for (m, n) in [(32, 64), (31, 64), (30, 64), (64, 80), (1, 16)] {
-                            let problem =
-                                ScaledMatmul { scales, ..ScaledMatmul::new(m, n, 256, a, b, d) };
-                            let problem = problem.batched(batch);
-                            let c = Matrix { dtype: DataType::Bf16, ..problem.d };
-                            let with_c = ScaledMatmul { c: Some(c), ..problem };
-                            for problem in with_flags(problem).chain(with_flags(with_c)) {
-                                accepted += u32::from(agrees(&problem, &capability));
-                            }
+                    for (m, n) in [(32, 64), (31, 64), (30, 64), (64, 80), (1, 16)] {
+                        let problem =
+                            ScaledMatmul { scales, ..ScaledMatmul::new(m, n, 256, a, b, d) };
+                        let c = Matrix { dtype: DataType::Bf16, ..problem.d };
+                        let with_c = ScaledMatmul { c: Some(c), ..problem };
+                        for problem in with_flags(problem).chain(with_flags(with_c)) {
+                            accepted += u32::from(agrees(&problem, &capability));
                         }
                     }
                 }
@@ -91,45 +195,25 @@ fn every_edge_of_shapes_and_layouts_is_decided_as_the_rules_say() {
         for n in sizes {
             for k in sizes {
                 for d in TYPES {
-                    for batch in [0, 1, 2, BIG, BIG + 1] {
-                        let problem = ScaledMatmul::new(m, n, k, E4M3, E5M2, d).batched(batch);
-                        accepted += u32::from(agrees(&problem, &HOPPER));
-                    }
+                    let problem = ScaledMatmul::new(m, n, k, E4M3, E5M2, d);
+                    accepted += u32::from(agrees(&problem, &HOPPER));
                 }
             }
         }
     }
     assert!(accepted > 100);
 
-    let lds = [0, 63, 64, 65, 72, 80, i64::MAX as u64, u64::MAX];
-    let strides = [0, 8, 16, 2047, 2048, 2049, 4096, 1 << 62, u64::MAX];
-    for ld in lds {
-        for stride in strides {
-            for batch in [1, 2] {
-                for d in TYPES {
-                    let base = ScaledMatmul::new(32, 64, 64, E4M3, E5M2, d).batched(batch);
-                    let c_type = if d.is_fp8() { DataType::Bf16 } else { d };
-                    let c = Matrix { dtype: c_type, ld, batch_stride: stride };
-                    let aux = |kind| Some(Aux { kind, ld, batch_stride: stride });
-                    let epilogue =
-                        |activation, kind| Epilogue { activation, bias: None, aux: aux(kind) };
-                    let input = AuxKind::GeluInput { dtype: d, scaled: false, amax: false };
-                    let operand =
-                        |operand: Operand| Operand { ld, batch_stride: stride, ..operand };
-                    for problem in [
-                        ScaledMatmul { a: operand(base.a), ..base },
-                        ScaledMatmul { b: operand(base.b), ..base },
-                        ScaledMatmul { c: Some(c), ..base },
-                        ScaledMatmul { d: Matrix { ld, batch_stride: stride, ..base.d }, ..base },
-                        ScaledMatmul {
-                            epilogue: epilogue(Activation::Relu, AuxKind::ReluMask),
-                            ..base
-                        },
-                        ScaledMatmul { epilogue: epilogue(Activation::Gelu, input), ..base },
-                    ] {
-                        agrees(&problem, &HOPPER);
-                    }
-                }
+    for ld in [0, 63, 64, 65, 72, 80, 1 << 58, i64::MAX as u64, u64::MAX] {
+        for d in TYPES {
+            let base = ScaledMatmul::new(32, 64, 64, E4M3, E5M2, d);
+            let c = Matrix { dtype: if d.is_fp8() { DataType::Bf16 } else { d }, ld };
+            for problem in [
+                ScaledMatmul { a: Operand { ld, ..base.a }, ..base },
+                ScaledMatmul { b: Operand { ld, ..base.b }, ..base },
+                ScaledMatmul { c: Some(c), ..base },
+                ScaledMatmul { d: Matrix { ld, ..base.d }, ..base },
+            ] {
+                agrees(&problem, &HOPPER);
             }
         }
     }
@@ -138,7 +222,7 @@ fn every_edge_of_shapes_and_layouts_is_decided_as_the_rules_say() {
 #[test]
 fn every_alignment_is_decided_as_the_rules_say() {
     for bytes in [0, 1, 2, 4, 8, 15, 16, 17, 24, 32, 48, 64, 128, 255, 256, 257, 512, u32::MAX] {
-        for field in 0..6 {
+        for field in 0..5 {
             let mut alignment = Alignment::MAX;
             let fields = [
                 &mut alignment.a,
@@ -146,16 +230,14 @@ fn every_alignment_is_decided_as_the_rules_say() {
                 &mut alignment.c,
                 &mut alignment.d,
                 &mut alignment.bias,
-                &mut alignment.aux,
             ];
             *fields.into_iter().nth(field).unwrap() = bytes;
             let plain = ScaledMatmul {
                 alignment,
                 ..ScaledMatmul::new(16, 128, 16, E4M3, E4M3, DataType::Bf16)
             };
-            let bias = Some(Bias { dtype: DataType::Bf16, batch_stride: 0 });
-            let aux = Some(Aux { kind: AuxKind::ReluMask, ld: 128, batch_stride: 0 });
-            let epilogue = Epilogue { activation: Activation::Relu, bias, aux };
+            let bias = Some(DataType::Bf16);
+            let epilogue = Epilogue { activation: Activation::Relu, bias };
             agrees(&plain, &HOPPER);
             agrees(&ScaledMatmul { c: Some(plain.d), epilogue, ..plain }, &HOPPER);
         }
@@ -167,37 +249,30 @@ proptest::proptest! {
 
     #[test]
     fn random_products_are_decided_as_the_rules_say(
-        shape in proptest::array::uniform4(0u64..300),
+        [m, n, k] in proptest::array::uniform3(0u64..300),
         pad in proptest::array::uniform4(0u64..40),
-        strides in proptest::array::uniform4(0u64..100_000),
         types in (0usize..2, 0usize..2, 0usize..5, 0usize..6, 0usize..6),
-        modes in (0usize..12, 0usize..3, 0usize..17, 0u32..4, 0usize..11),
+        modes in (0usize..12, 0usize..3, 0u32..4, 0usize..11),
         alignment in 0u32..10,
     ) {
-        let [m, n, k, batch] = shape;
-        let batch = batch % 4;
         let mut problem = ScaledMatmul::new(
             m, n, k, common::FORMATS[types.0], common::FORMATS[types.1], TYPES[types.2],
-        ).batched(batch);
+        );
         // Half of the cases keep what is valid more often.
         if pad[0] % 2 == 0 {
             problem.a.ld += pad[0];
             problem.b.ld += pad[1];
             problem.d.ld += pad[2];
-            problem.d.batch_stride = strides[2];
-            problem.a.batch_stride = strides[0];
-            problem.b.batch_stride = strides[1];
         }
         problem.c = common::options(&TYPES)[types.3]
-            .map(|dtype| Matrix { dtype, ld: n + pad[3], batch_stride: strides[3] });
+            .map(|dtype| Matrix { dtype, ld: n + pad[3] });
         problem.epilogue = Epilogue {
             activation: common::ACTIVATIONS[modes.1],
-            bias: common::options(&TYPES)[types.4].map(|dtype| Bias { dtype, batch_stride: n }),
-            aux: common::auxes(m, n)[modes.2],
+            bias: common::options(&TYPES)[types.4],
         };
         problem.scales = SCALES[modes.0];
         problem.alignment = Alignment::all(1 << alignment);
-        let problem = with_flags(problem).nth(modes.3 as usize).unwrap();
-        agrees(&problem, &CAPABILITIES[modes.4]);
+        let problem = with_flags(problem).nth(modes.2 as usize).unwrap();
+        agrees(&problem, &CAPABILITIES[modes.3]);
     }
 }

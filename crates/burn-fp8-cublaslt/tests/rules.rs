@@ -28,14 +28,6 @@ fn breaks_on(
     }
 }
 
-fn aux(kind: AuxKind) -> Option<Aux> {
-    Some(Aux { kind, ld: 128, batch_stride: 32 * 128 })
-}
-
-fn gelu_input(dtype: DataType) -> AuxKind {
-    AuxKind::GeluInput { dtype, scaled: false, amax: false }
-}
-
 const BLOCKS: Scales = Scales::Blocks { a: BlockScale::Row128, b: BlockScale::Row128 };
 
 #[test]
@@ -48,7 +40,6 @@ fn devices_and_libraries() {
 #[test]
 fn dimensions() {
     breaks(Rule::DimensionZero, &["M is 0"], |p| p.shape.m = 0);
-    breaks(Rule::DimensionZero, &["the batch is 0"], |p| p.shape.batch = 0);
     breaks(Rule::DimensionRange, &["N is 2147483648"], |p| p.shape.n = 1 << 31);
     breaks(Rule::Extent, &["A spans"], |p| p.a.ld = 1 << 60);
     breaks(Rule::KMultiple, &["K is 24", "pad"], |p| p.shape.k = 24);
@@ -66,7 +57,7 @@ fn types() {
         p.c = Some(Matrix { dtype: DataType::F16, ..p.d });
     });
     breaks(Rule::BiasType, &["F32", "needs BF16"], |p| {
-        p.epilogue.bias = Some(Bias { dtype: DataType::F32, batch_stride: 0 });
+        p.epilogue.bias = Some(DataType::F32);
     });
 }
 
@@ -100,10 +91,6 @@ fn scales() {
         p.scales = BLOCKS;
         p.shape.m = 30;
     });
-    breaks(Rule::ScaleBatch, &["2 products"], |p| {
-        *p = p.batched(2);
-        p.scales = Scales::PerRow;
-    });
     breaks(Rule::ScaleD, &["D is BF16"], |p| p.scaled_d = true);
     breaks(Rule::AmaxD, &["D is BF16"], |p| p.amax_d = true);
 }
@@ -113,46 +100,9 @@ fn memory() {
     breaks(Rule::LdRange, &["A is 48", "64"], |p| p.a.ld = 48);
     breaks(Rule::LdMultiple, &["B is 72"], |p| p.b.ld = 72);
     breaks(Rule::LdMultiple, &["D is 132"], |p| p.d.ld = 132);
-    breaks(Rule::StrideMultiple, &["A is 2056"], |p| {
-        *p = p.batched(2);
-        p.a.batch_stride = 2056;
-    });
-    breaks(Rule::StrideRange, &["4088", "4096"], |p| {
-        *p = p.batched(2);
-        p.d.batch_stride = 4088;
-    });
     breaks(Rule::Alignment, &["the bias", "8 bytes"], |p| {
-        p.epilogue.bias = Some(Bias { dtype: DataType::Bf16, batch_stride: 0 });
+        p.epilogue.bias = Some(DataType::Bf16);
         p.alignment.bias = 8;
-    });
-}
-
-#[test]
-fn auxiliary_outputs() {
-    breaks(Rule::AuxKind, &["None", "ReluMask"], |p| p.epilogue.aux = aux(AuxKind::ReluMask));
-    breaks(Rule::AuxType, &["it is F16", "D is BF16"], |p| {
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux = aux(gelu_input(DataType::F16));
-    });
-    breaks(Rule::AuxType, &["it is BF16", "D is E4M3"], |p| {
-        p.d.dtype = DataType::Fp8(E4M3);
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux = aux(gelu_input(DataType::Bf16));
-    });
-    breaks(Rule::AuxScale, &["BF16"], |p| {
-        p.epilogue.activation = Activation::Gelu;
-        p.epilogue.aux =
-            aux(AuxKind::GeluInput { dtype: DataType::Bf16, scaled: true, amax: false });
-    });
-    breaks(Rule::AuxLd, &["it is 192"], |p| {
-        p.epilogue.activation = Activation::Relu;
-        p.epilogue.aux = Some(Aux { kind: AuxKind::ReluMask, ld: 192, batch_stride: 0 });
-    });
-    breaks(Rule::AuxStride, &["it is 2048", "4096"], |p| {
-        *p = p.batched(2);
-        p.epilogue.activation = Activation::Gelu;
-        let kind = gelu_input(DataType::Bf16);
-        p.epilogue.aux = Some(Aux { kind, ld: 128, batch_stride: 2048 });
     });
 }
 
@@ -164,20 +114,14 @@ fn the_plan_swaps_the_operands_and_their_scales() {
     problem.alignment.a = 16;
     problem.alignment.b = 32;
     let plan = plan(&problem, &HOPPER).unwrap();
-    let layout = |dtype, rows, columns, ld| plan::LayoutPlan {
-        dtype,
-        rows,
-        columns,
-        ld,
-        batch: 1,
-        batch_stride: 0,
-    };
+    let layout = |dtype, rows, columns, ld| plan::LayoutPlan { dtype, rows, columns, ld };
     // cuBLASLt's A is our B, transposed: K×N, column-major with our leading dimension.
     assert_eq!(plan.layouts[0], layout(DataType::Fp8(E4M3), 64, 128, 64));
     assert_eq!(plan.layouts[1], layout(DataType::Fp8(E5M2), 64, 32, 80));
     assert_eq!(plan.layouts[2], layout(DataType::F32, 128, 32, 128));
     assert_eq!(plan.layouts[3], layout(DataType::F32, 128, 32, 128));
-    assert_eq!(plan.scale_modes, [plan::ScaleMode::Vector128, plan::ScaleMode::Block128]);
+    // VEC128_32F and BLK128x128_32F.
+    assert_eq!(plan.scale_modes, [4, 5]);
     assert_eq!(plan.alignments, [32, 16, 256, 256]);
 }
 

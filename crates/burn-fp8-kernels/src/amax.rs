@@ -31,7 +31,19 @@ pub fn amax<R: Runtime>(
     non_finite: NonFinite,
 ) -> Result<Handle, KernelError> {
     let (partials, [amax]) = measure(client, input, non_finite, None)?;
-    Ok(amax_of_partials(client, &partials, amax))
+    // SAFETY: One cube, which reads the partials that there are and writes one word.
+    #[allow(unsafe_code, reason = "indices are in bounds by construction")]
+    unsafe {
+        amax_from_partials::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            cube_dim(),
+            partials.arg(),
+            amax.arg(),
+            partials.words,
+        );
+    }
+    Ok(amax.into_handle())
 }
 
 /// The maximum of every cube, as the bits of magnitudes: NaN is larger than infinity. One launch.
@@ -72,27 +84,6 @@ pub(crate) fn measure<R: Runtime, const N: usize>(
         );
     }
     Ok((partials, words))
-}
-
-/// The maximum of the cubes of [`measure`], put into `amax`: one f32.
-fn amax_of_partials<R: Runtime>(
-    client: &ComputeClient<R>,
-    partials: &Words,
-    amax: Words,
-) -> Handle {
-    // SAFETY: One cube, which reads the partials that there are and writes one word.
-    #[allow(unsafe_code, reason = "indices are in bounds by construction")]
-    unsafe {
-        amax_from_partials::launch_unchecked(
-            client,
-            CubeCount::Static(1, 1, 1),
-            cube_dim(),
-            partials.arg(),
-            amax.arg(),
-            partials.words,
-        );
-    }
-    amax.into_handle()
 }
 
 /// The bits of a given amax, 0 where there is none.

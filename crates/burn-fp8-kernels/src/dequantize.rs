@@ -11,28 +11,23 @@ use crate::grid::{Blocks, Scales, ScalesLaunch};
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
 use crate::tensor::{Input, Scalar, check_codes};
 
-/// The numbers that `len` codes stand for, as `output`: multiplied by the scale in f32, where there is one, and rounded once more
-/// if `output` is narrower. NaN codes give NaN. One launch.
+/// The numbers that `len` codes stand for, f32. NaN codes give NaN. One launch.
 ///
 /// Codes are one byte each, in whole u32 words.
 ///
 /// # Errors
-/// If there are no codes, more than the buffer holds, or more than can be addressed; if the scale is not a scalar.
+/// If there are no codes, more than the buffer holds, or more than can be addressed.
 pub fn dequantize<R: Runtime>(
     client: &ComputeClient<R>,
     codes: &Handle,
     len: usize,
     format: Fp8Format,
-    scale: Option<&Scalar>,
-    output: Element,
 ) -> Result<Handle, KernelError> {
     if len == 0 {
         return Err(KernelError::Empty { shape: vec![0] });
     }
     check_codes(codes, len)?;
-    scale.map_or(Ok(()), Scalar::check)?;
-    let scales = scale.unwrap_or(&Scalar::Host(1.0)).scales();
-    launch(client, codes, len, format, scales, Output { element: output, scaled: scale.is_some() })
+    launch(client, codes, len, format, Scalar::Host(1.0).scales(), false)
 }
 
 /// Codes of a tensor, and a scale for each block of its last two dimensions.
@@ -69,29 +64,20 @@ pub fn dequantize_blocks<R: Runtime>(
     let of_blocks =
         Input { handle: scales, shape: &[blocks.count()], strides: &[1], element: Element::F32 };
     of_blocks.check()?;
-    let output = Output { element: Element::F32, scaled: true };
-    launch(client, codes, elements, format, blocks.scales(array(scales)), output)
+    launch(client, codes, elements, format, blocks.scales(array(scales)), true)
 }
 
-/// What becomes of numbers, known when a kernel is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Output {
-    element: Element,
-    /// Whether they are multiplied by their scales.
-    scaled: bool,
-}
-
-/// There are as many codes, and as many scales as their blocks need.
+/// There are as many codes, and as many scales as their blocks need, where numbers are `scaled`.
 fn launch<R: Runtime>(
     client: &ComputeClient<R>,
     codes: &Handle,
     len: usize,
     format: Fp8Format,
     scales: ScalesLaunch<R>,
-    output: Output,
+    scaled: bool,
 ) -> Result<Handle, KernelError> {
     let address = address_type(client, len as u64)?;
-    let values = Words::for_elements(client, len, output.element.size());
+    let values = Words::new(client, len);
     // SAFETY: There are as many words of codes, and scales for them; the output has room for a multiple of 16 bytes; words beyond are
     // skipped.
     #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
@@ -101,38 +87,34 @@ fn launch<R: Runtime>(
             grid(client, len.div_ceil(4 * CUBE as usize)),
             cube_dim(),
             address,
-            4 / output.element.per_word(),
             array(codes),
             scales,
             values.arg(),
             len,
             format,
-            output,
+            scaled,
         );
     }
     Ok(values.into_handle())
 }
 
-/// Four codes for each unit of a cube. `X` words are stored at a time.
+/// Four codes for each unit of a cube.
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn decode_words<X: Size>(
+fn decode_words(
     codes: &Array<u32>,
     scales: Scales,
-    values: &mut Array<Vector<u32, X>>,
+    values: &mut Array<Quad>,
     elements: usize,
     #[comptime] format: Fp8Format,
-    #[comptime] output: Output,
+    #[comptime] scaled: bool,
 ) {
     let position = ABSOLUTE_POS;
     if position * 4 < elements {
-        let value = bits::decode_word(codes[position], format);
-        let mut product = value;
-        if comptime!(output.scaled) {
+        let mut value = bits::decode_word(codes[position], format);
+        if comptime!(scaled) {
             let scales = scales.of_four(position * 4, elements);
-            product = Quad::reinterpret(Vector::<f32, Const<4>>::reinterpret(value) * scales);
+            value = Quad::reinterpret(Vector::<f32, Const<4>>::reinterpret(value) * scales);
         }
-        let mut quads = Sequence::<Quad>::new();
-        quads.push(bits::narrow(product, output.element));
-        values[position] = bits::output_words(&quads, 0usize, output.element);
+        values[position] = value;
     }
 }

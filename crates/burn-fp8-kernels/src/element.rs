@@ -22,11 +22,6 @@ impl Element {
         }
     }
 
-    /// The elements in a u32 word.
-    pub(crate) const fn per_word(self) -> usize {
-        4 / self.size()
-    }
-
     /// The elements in a load of 16 bytes: a unit of work.
     pub(crate) const fn per_unit(self) -> usize {
         16 / self.size()

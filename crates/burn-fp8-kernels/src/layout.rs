@@ -259,12 +259,8 @@ impl View {
 
     /// Whether rows are made of 16-byte units.
     pub(crate) fn in_units(&self, input: &Input<'_>) -> bool {
-        let unit = input.element.per_unit();
-        let whole = |n: usize| n.is_multiple_of(unit);
-        self.columns.1 == 1
-            && whole(self.columns.0)
-            && self.rows.0.iter().all(|(_, stride)| whole(*stride))
-            && is_aligned(input)
+        let dims = Dims([&self.rows.0[..], &[self.columns]].concat());
+        dims.in_units(input.element.per_unit()).is_some() && is_aligned(input)
     }
 }
 

@@ -6,7 +6,6 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use crate::bits::{self, Encoding, Quad};
-use crate::element::Element;
 use crate::error::KernelError;
 use crate::grid::{Scales, ScalesLaunch};
 use crate::launch::{CUBE, Words, address_type, array, cube_dim, grid};
@@ -161,9 +160,7 @@ fn quantize_reads<N: Size, W: Size>(
                 let stores = comptime!(element.per_unit() / 4);
                 #[unroll]
                 for store in 0..stores {
-                    let first = comptime!(store * 4);
-                    values[position * stores + store] =
-                        bits::output_words(&quads, first, Element::F32);
+                    values[position * stores + store] = bits::four_of(&quads, comptime!(4 * store));
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! The epilogue of a product of values: both scales, and the type of the output.
+//! The epilogue of a product of values: both scales.
 
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use crate::bits::{self, Quad};
+use crate::bits::Quad;
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::grid::Scales;
@@ -11,7 +11,7 @@ use crate::launch::{CUBE, Words, address_type, cube_dim, grid};
 use crate::layout::{Dims, Reads, Source, has, read};
 use crate::tensor::{Input, Scalar};
 
-/// An f32 tensor times both scales, as `output`, in row-major order. One launch.
+/// An f32 tensor times both scales, f32, in row-major order. One launch.
 ///
 /// The scales are multiplied with each other first, in f32; or one after the other with the tensor, where their product is no
 /// normal number: [`burn_fp8_core::scale::of_product`].
@@ -22,7 +22,6 @@ pub fn rescale<R: Runtime>(
     client: &ComputeClient<R>,
     input: &Input<'_>,
     scales: [&Scalar; 2],
-    output: Element,
 ) -> Result<Handle, KernelError> {
     let span = input.check()?;
     if input.element != Element::F32 {
@@ -33,11 +32,11 @@ pub fn rescale<R: Runtime>(
     }
     let elements = input.elements();
     let address = address_type(client, span.max(elements as u64))?;
-    let rescaled = Words::for_elements(client, elements, output.size());
+    let rescaled = Words::new(client, elements);
     let reads = Reads::new(input, Dims::new(input.shape, input.strides));
     let [lhs, rhs] = scales.map(Scalar::scales);
     // SAFETY: `Input::check` holds the tensor to its buffer, and nothing is read beyond the end; the output has room for a multiple of
-    // 16 bytes, and four elements take 16 at most.
+    // 16 bytes, which four elements take.
     #[allow(unsafe_code, reason = "indices are checked once, where it costs nothing")]
     unsafe {
         rescale_four::launch_unchecked(
@@ -46,34 +45,28 @@ pub fn rescale<R: Runtime>(
             cube_dim(),
             address,
             reads.reading.words(),
-            4 / output.per_word(),
             reads.handle(),
             reads.arg(),
             lhs,
             rhs,
             rescaled.arg(),
-            output,
         );
     }
     Ok(rescaled.into_handle())
 }
 
-/// Four elements for each unit of a cube. `X` words are stored at a time.
+/// Four elements for each unit of a cube.
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn rescale_four<N: Size, X: Size>(
+fn rescale_four<N: Size>(
     input: &Array<Vector<u32, N>>,
     source: Source,
     lhs: Scales,
     rhs: Scales,
-    output: &mut Array<Vector<u32, X>>,
-    #[comptime] element: Element,
+    output: &mut Array<Quad>,
 ) {
     let position = ABSOLUTE_POS;
     if has(&source, position) {
-        let words = scaled(read(input, &source, position), lhs.one(), rhs.one());
-        let mut quads = Sequence::<Quad>::new();
-        quads.push(bits::narrow(words, element));
-        output[position] = bits::output_words(&quads, 0usize, element);
+        output[position] = scaled(read(input, &source, position), lhs.one(), rhs.one());
     }
 }
 

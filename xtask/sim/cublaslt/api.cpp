@@ -154,7 +154,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc
     auto product = new Product{problem, *(const float*)alpha, *(const float*)beta, (const char*)a, (const char*)b, (const char*)c, (char*)d};
     uint64_t number = algorithm ? algorithm->data[0] - 60 : 0;
     bool fits = number < ALGORITHMS && WORKSPACES[number] <= workspace_bytes && (uintptr_t)workspace % 256 == 0;
-    bool aligned = is_aligned(a) && is_aligned(b) && is_aligned(c) && is_aligned(d) && is_aligned(problem.bias) && is_aligned(problem.aux);
+    bool aligned = is_aligned(a) && is_aligned(b) && is_aligned(c) && is_aligned(d) && is_aligned(problem.bias);
     bool given = a && b && d && (c || product->beta == 0) && (problem.bias || !(problem.epilogue & CUBLASLT_EPILOGUE_BIAS));
     if (!fits || !aligned || !given) {
         delete product;

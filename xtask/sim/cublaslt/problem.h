@@ -20,10 +20,7 @@ struct Problem {
     const void *scale_a, *scale_b, *scale_c, *scale_d, *bias;
     int scale_mode_a, scale_mode_b, bias_type;
     int64_t bias_stride;
-    void *amax_d, *aux, *aux_amax;
-    const void* aux_scale;
-    int aux_type;
-    int64_t aux_ld, aux_stride;
+    void* amax_d;
 
     static Problem of(const Attributes& description, const Attributes& a, const Attributes& b, const Attributes& c, const Attributes& d);
     uint64_t k() const { return a.rows; }

@@ -69,7 +69,6 @@ void ranges(const Product& product, std::vector<SimRange>& reads, std::vector<Si
     if (p.scale_a) reads.push_back({p.scale_a, scales_of(p.scale_mode_a, p.a.columns, p.k())});
     if (p.scale_b) reads.push_back({p.scale_b, scales_of(p.scale_mode_b, p.b.columns, p.k())});
     scalar(reads, p.scale_d);
-    scalar(reads, p.aux_scale);
     if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) {
         for (int batch = 0; batch < p.d.batch; batch++) {
             unsigned bytes = size_of(p.bias_type);
@@ -79,17 +78,6 @@ void ranges(const Product& product, std::vector<SimRange>& reads, std::vector<Si
     }
     columns(writes, product.d, p.d);
     scalar(writes, p.amax_d);
-    scalar(writes, p.aux_amax);
-    if (p.aux) {
-        bool mask = p.epilogue & CUBLASLT_EPILOGUE_RELU;
-        for (int batch = 0; batch < p.d.batch; batch++) {
-            for (uint64_t column = 0; column < p.d.columns; column++) {
-                int64_t first = batch * p.aux_stride + (int64_t)column * p.aux_ld;
-                if (mask) writes.push_back({(char*)p.aux + first / 8, (p.d.rows + 7) / 8});
-                else writes.push_back({(char*)p.aux + first * size_of(p.aux_type), p.d.rows * size_of(p.aux_type)});
-            }
-        }
-    }
 }
 
 /// The factor of a block along K.
@@ -124,8 +112,8 @@ void multiply(const Product& product) {
     }
     bool relu = p.epilogue & CUBLASLT_EPILOGUE_RELU, is_gelu = p.epilogue & CUBLASLT_EPILOGUE_GELU;
     auto scalar = [](const void* pointer) { return pointer ? *(const float*)pointer : 1.0f; };
-    double amax = 0, aux_amax = 0, scale_d = scalar(p.scale_d), aux_scale = scalar(p.aux_scale);
-    bool fp8 = size_of(p.d.type) == 1, aux_fp8 = size_of(p.aux_type) == 1;
+    double amax = 0, scale_d = scalar(p.scale_d);
+    bool fp8 = size_of(p.d.type) == 1;
     std::vector<float> left(m * k), right(k);
     for (int batch = 0; batch < p.d.batch; batch++) {
         for (uint64_t row = 0; row < m; row++) {
@@ -148,14 +136,6 @@ void multiply(const Product& product) {
                     x += product.beta * load(product.c, p.c.type, batch * p.c.stride + (int64_t)column * p.c.ld + (int64_t)row);
                 }
                 if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) x += load((const char*)p.bias, p.bias_type, batch * p.bias_stride + (int64_t)row);
-                int64_t aux = batch * p.aux_stride + (int64_t)column * p.aux_ld + (int64_t)row;
-                if (p.aux && relu) {
-                    auto& bits = ((uint8_t*)p.aux)[aux / 8];
-                    bits = (bits & ~(1 << aux % 8)) | (x > 0) << aux % 8;
-                } else if (p.aux) {
-                    aux_amax = larger(aux_amax, x);
-                    store((char*)p.aux, p.aux_type, aux, (float)(aux_fp8 ? x * aux_scale : x));
-                }
                 if (relu && x <= 0) x = 0;
                 if (is_gelu) x = gelu(x);
                 amax = larger(amax, x);
@@ -164,5 +144,4 @@ void multiply(const Product& product) {
         }
     }
     if (p.amax_d) *(float*)p.amax_d = (float)amax;
-    if (p.aux_amax) *(float*)p.aux_amax = (float)aux_amax;
 }

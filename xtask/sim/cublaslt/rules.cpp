@@ -55,13 +55,6 @@ Problem Problem::of(const Attributes& description, const Attributes& a, const At
     if (problem.bias_type < 0) problem.bias_type = implied;
     problem.bias_stride = description.get<int64_t>(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, 0);
     problem.amax_d = pointer(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER);
-    problem.aux = pointer(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
-    problem.aux_ld = description.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
-    problem.aux_stride = description.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, 0);
-    problem.aux_type = description.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, -1);
-    if (problem.aux_type < 0) problem.aux_type = problem.d.type;
-    problem.aux_scale = pointer(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER);
-    problem.aux_amax = pointer(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER);
     return problem;
 }
 
@@ -111,16 +104,8 @@ static const char* scales(const Problem& p, long device) {
     return squares ? "both operands have a scale for each block of 128 × 128" : nullptr;
 }
 
-static const char* auxiliary(const Problem& p) {
-    if (!(p.epilogue & 128)) return nullptr;
-    bool relu = p.epilogue & CUBLASLT_EPILOGUE_RELU;
-    if (!p.aux) return "no pointer to the auxiliary output";
-    if (p.aux_ld < (int64_t)p.d.rows || p.aux_ld % (relu ? 128 : 8)) return "the leading dimension of the auxiliary output";
-    // cublasLt.h, of CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: the same multiples.
-    if (p.d.batch > 1 && p.aux_stride % (relu ? 128 : 8)) return "the stride between auxiliary outputs";
-    if (!relu && p.aux_type != p.d.type) return "the type of the auxiliary output";
-    return nullptr;
-}
+/// The bit of the epilogues that have an auxiliary output.
+static const uint32_t AUXILIARY = 128;
 
 const char* refusal(const Problem& p, long device) {
     if (const char* reason = types(p)) return reason;
@@ -139,6 +124,6 @@ const char* refusal(const Problem& p, long device) {
         if (matrix.batch != p.d.batch) return "the batches differ";
         if (const char* reason = alignment(matrix)) return reason;
     }
-    if (const char* reason = scales(p, device)) return reason;
-    return auxiliary(p);
+    if (p.epilogue & AUXILIARY) return "this simulation has no auxiliary outputs";
+    return scales(p, device);
 }

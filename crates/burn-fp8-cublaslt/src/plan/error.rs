@@ -34,9 +34,9 @@ pub enum Rule {
     Device,
     /// See [`OLDEST_LIBRARY`](crate::OLDEST_LIBRARY).
     Library,
-    /// M, N, K and the batch are at least 1.
+    /// M, N and K are at least 1.
     DimensionZero,
-    /// Header: dimensions "usually" fit in an `int32_t`; the batch count is one.
+    /// Header: dimensions "usually" fit in an `int32_t`.
     DimensionRange,
     /// A matrix spans less than 2^63 bytes.
     Extent,
@@ -58,8 +58,6 @@ pub enum Rule {
     ScaleBlocks,
     /// With scales per block of 128 M and N are multiples of 4.
     ScaleBlockShape,
-    /// Scales per row and per block are documented for a single product: their length is M and N.
-    ScaleBatch,
     /// Only D in FP8 is multiplied by a factor.
     ScaleD,
     /// The amax is computed for D in FP8 alone (an error since 12.4 update 1, by its release notes).
@@ -72,23 +70,8 @@ pub enum Rule {
     LdRange,
     /// Leading dimensions span multiples of 16 bytes ("Tensor Core Usage").
     LdMultiple,
-    /// Matrices of a batch start at multiples of 16 bytes.
-    StrideMultiple,
-    /// Outputs of a batch do not overlap.
-    StrideRange,
     /// Addresses are multiples of 16 bytes ("Tensor Core Usage"); an alignment is a power of two, at most 256.
     Alignment,
-    /// ReLU has a mask, GELU its input, nothing else an auxiliary output.
-    AuxKind,
-    /// The input of GELU has D's type. For some products with D in E4M3 cuBLASLt has other types too
-    /// (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE`), which this crate leaves out.
-    AuxType,
-    /// Only an auxiliary output in FP8 has a factor and an amax.
-    AuxScale,
-    /// Header: the leading dimension of a mask is a multiple of 128 bits, that of GELU's input of 8 elements; both at least N.
-    AuxLd,
-    /// Header: the same multiples for the stride of a batch; outputs do not overlap.
-    AuxStride,
 }
 
 impl fmt::Display for Rule {
@@ -110,25 +93,13 @@ impl fmt::Display for Rule {
             Self::ScaleOutput => "scales per row or per block need D in BF16, F16 or F32",
             Self::ScaleBlocks => "at most one operand may have scales per 128×128 block, and both or none per 1×32 block",
             Self::ScaleBlockShape => "scales per block of 128 need M and N to be multiples of 4",
-            Self::ScaleBatch => "scales per row or per block are for a single product",
             Self::ScaleD => "only D in FP8 can be scaled",
             Self::AmaxD => "only D in FP8 can have an amax",
             Self::KMultiple => "K must be a multiple of 16",
             Self::NMultiple => "the N elements of a row of C and D must span a multiple of 16 bytes",
             Self::LdRange => "a leading dimension must be at least the row length",
             Self::LdMultiple => "a leading dimension must span a multiple of 16 bytes",
-            Self::StrideMultiple => "a batch stride must span a multiple of 16 bytes",
-            Self::StrideRange => "the matrices D of a batch must not overlap",
             Self::Alignment => "addresses must be aligned to a power of two from 16 to 256 bytes",
-            Self::AuxKind => "an auxiliary output is a mask for ReLU, or the input of GELU",
-            Self::AuxType => "the auxiliary output of GELU must have D's type",
-            Self::AuxScale => "only an auxiliary output in FP8 can have a factor and an amax",
-            Self::AuxLd => {
-                "the leading dimension of the auxiliary output must be at least N and a multiple of 128 bits (mask) or 8 elements"
-            }
-            Self::AuxStride => {
-                "the batch stride of the auxiliary output must be a multiple of 128 bits (mask) or 8 elements and not overlap"
-            }
         })
     }
 }

@@ -2,17 +2,10 @@
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
-use crate::capability::Capability;
 use crate::problem::{Activation, BlockScale, DataType, Epilogue, ScaledMatmul, Scales};
-use crate::version::ComputeCapability;
 
-/// `c` is the type of C, given or implied.
-pub(super) fn of(
-    problem: &ScaledMatmul,
-    c: DataType,
-    capability: &Capability,
-) -> Option<&'static str> {
-    of_scales(problem).or_else(|| of_epilogue(problem, c, capability))
+pub(super) fn of(problem: &ScaledMatmul) -> Option<&'static str> {
+    of_scales(problem).or_else(|| of_epilogue(problem))
 }
 
 /// What PyTorch's tests of cuBLASLt on Hopper (`test_scaled_matmul_cuda.py`) leave out.
@@ -54,34 +47,11 @@ fn of_scales(problem: &ScaledMatmul) -> Option<&'static str> {
 }
 
 /// Combinations that the FP8 tests of nvmath-python (`test_fp8_epilogs.py`, NVIDIA) let cuBLASLt refuse.
-fn of_epilogue(
-    problem: &ScaledMatmul,
-    c: DataType,
-    capability: &Capability,
-) -> Option<&'static str> {
-    let Epilogue { activation, bias, aux } = problem.epilogue;
-    let (d, mixed) = (problem.d.dtype, problem.a.format != problem.b.format);
-    let ada = capability.compute <= ComputeCapability::SM_89;
-    match (activation, aux) {
-        (Activation::Gelu, _) if d == DataType::F32 => {
-            Some("GELU with D in F32 is not always there")
-        }
-        (Activation::Gelu, None) if d.is_fp8() => Some("GELU with D in FP8 is not always there"),
-        (Activation::Gelu, Some(_)) if d == DataType::F16 => {
-            Some("GELU with its input in F16 is not always there")
-        }
-        (Activation::Relu, Some(_)) if mixed => {
-            Some("the mask of ReLU with operands of two formats is not always there")
-        }
-        (Activation::Relu, Some(_)) if bias.is_some() && c == DataType::F32 => {
-            Some("the mask of ReLU with bias and D in F32 is not always there")
-        }
-        (_, Some(_)) if ada && d.is_fp8() && problem.shape.batch > 1 => {
-            Some("auxiliary outputs of a batch with D in FP8 are not always there on Ada")
-        }
-        (Activation::Gelu, Some(_)) if ada && mixed => {
-            Some("GELU with its input and operands of two formats is not always there on Ada")
-        }
+fn of_epilogue(problem: &ScaledMatmul) -> Option<&'static str> {
+    let d = problem.d.dtype;
+    match problem.epilogue.activation {
+        Activation::Gelu if d == DataType::F32 => Some("GELU with D in F32 is not always there"),
+        Activation::Gelu if d.is_fp8() => Some("GELU with D in FP8 is not always there"),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ pub use error::{PlanError, Rule};
 
 use crate::capability::Capability;
 use crate::problem::{Activation, BlockScale, DataType, Epilogue, ScaledMatmul, Scales, Shape};
-use crate::raw::constants as k;
+use crate::raw::constants;
 
 /// What cuBLASLt is told: its column-major, swapped view of a product.
 ///
@@ -21,8 +21,8 @@ pub struct Plan {
     pub problem: ScaledMatmul,
     /// Layouts of cuBLASLt's A (our B), B (our A), C and D.
     pub layouts: [LayoutPlan; 4],
-    /// Scale modes of cuBLASLt's A (our B) and B (our A).
-    pub scale_modes: [ScaleMode; 2],
+    /// Scale modes of cuBLASLt's A (our B) and B (our A): `cublasLtMatmulMatrixScale_t`.
+    pub scale_modes: [i32; 2],
     /// The epilogue: `cublasLtEpilogue_t`.
     pub epilogue: u32,
     /// Smallest alignments of cuBLASLt's A, B, C and D, in bytes.
@@ -43,35 +43,6 @@ pub struct LayoutPlan {
     pub columns: u64,
     /// Elements from one column to the next.
     pub ld: u64,
-    /// Matrices in the batch.
-    pub batch: u64,
-    /// Elements from one matrix to the next.
-    pub batch_stride: u64,
-}
-
-/// How cuBLASLt reads the scales of an operand: `cublasLtMatmulMatrixScale_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScaleMode {
-    /// `SCALAR_32F`, the default.
-    Scalar,
-    /// `OUTER_VEC_32F`.
-    OuterVector,
-    /// `VEC32_UE8M0`.
-    Vector32,
-    /// `VEC128_32F`.
-    Vector128,
-    /// `BLK128x128_32F`.
-    Block128,
-}
-
-impl From<BlockScale> for ScaleMode {
-    fn from(block: BlockScale) -> Self {
-        match block {
-            BlockScale::Row32 => Self::Vector32,
-            BlockScale::Row128 => Self::Vector128,
-            BlockScale::Square128 => Self::Block128,
-        }
-    }
 }
 
 /// Checks `problem` against every documented rule and translates it.
@@ -82,34 +53,34 @@ impl From<BlockScale> for ScaleMode {
 /// [gap](Plan::gap): only cuBLASLt's heuristics, on the device, know which kernels exist.
 pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, PlanError> {
     rules::check(problem, capability)?;
-    Ok(plan_unchecked(problem, capability))
+    Ok(plan_unchecked(problem))
 }
 
 /// The same without the rules. Public for tests of them: what cuBLASLt would be told of a product that breaks some.
 #[doc(hidden)]
-pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
+pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     let c = rules::type_of_c(problem);
-    let Shape { m, n, k, batch } = problem.shape;
-    let layout = |dtype, rows, columns, ld, batch_stride| {
-        // The stride of a single matrix means nothing: one value, so that equal plans are equal.
-        let batch_stride = if batch == 1 { 0 } else { batch_stride };
-        LayoutPlan { dtype, rows, columns, ld, batch, batch_stride }
-    };
+    let Shape { m, n, k } = problem.shape;
+    let layout = |dtype, rows, columns, ld| LayoutPlan { dtype, rows, columns, ld };
     let (a, b, d) = (problem.a, problem.b, problem.d);
-    let (c_ld, c_stride) = problem.c.map_or((d.ld, d.batch_stride), |c| (c.ld, c.batch_stride));
+    let c_ld = problem.c.map_or(d.ld, |c| c.ld);
     let [a_mode, b_mode] = match problem.scales {
-        Scales::None | Scales::PerTensor => [ScaleMode::Scalar; 2],
-        Scales::PerRow => [ScaleMode::OuterVector; 2],
-        Scales::Blocks { a, b } => [a.into(), b.into()],
+        Scales::None | Scales::PerTensor => [constants::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; 2],
+        Scales::PerRow => [constants::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; 2],
+        Scales::Blocks { a, b } => [a, b].map(|block| match block {
+            BlockScale::Row32 => constants::CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+            BlockScale::Row128 => constants::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+            BlockScale::Square128 => constants::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128X128_32F,
+        }),
     };
     let alignment = problem.alignment;
     Plan {
         problem: *problem,
         layouts: [
-            layout(DataType::Fp8(b.format), k, n, b.ld, b.batch_stride),
-            layout(DataType::Fp8(a.format), k, m, a.ld, a.batch_stride),
-            layout(c, n, m, c_ld, c_stride),
-            layout(d.dtype, n, m, d.ld, d.batch_stride),
+            layout(DataType::Fp8(b.format), k, n, b.ld),
+            layout(DataType::Fp8(a.format), k, m, a.ld),
+            layout(c, n, m, c_ld),
+            layout(d.dtype, n, m, d.ld),
         ],
         scale_modes: [b_mode, a_mode],
         epilogue: epilogue(&problem.epilogue),
@@ -120,7 +91,7 @@ pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
             if problem.c.is_some() { alignment.c } else { alignment.d },
             alignment.d,
         ],
-        gap: gap::of(problem, c, capability),
+        gap: gap::of(problem),
     }
 }
 
@@ -128,13 +99,12 @@ pub fn plan_unchecked(problem: &ScaledMatmul, capability: &Capability) -> Plan {
 fn epilogue(epilogue: &Epilogue) -> u32 {
     let activation = match epilogue.activation {
         Activation::None => 0,
-        Activation::Relu => k::CUBLASLT_EPILOGUE_RELU,
-        Activation::Gelu => k::CUBLASLT_EPILOGUE_GELU,
+        Activation::Relu => constants::CUBLASLT_EPILOGUE_RELU,
+        Activation::Gelu => constants::CUBLASLT_EPILOGUE_GELU,
     };
-    let aux = if epilogue.aux.is_some() { k::CUBLASLT_EPILOGUE_AUX } else { 0 };
-    let bias = if epilogue.bias.is_some() { k::CUBLASLT_EPILOGUE_BIAS } else { 0 };
-    match activation | aux | bias {
-        0 => k::CUBLASLT_EPILOGUE_DEFAULT,
+    let bias = if epilogue.bias.is_some() { constants::CUBLASLT_EPILOGUE_BIAS } else { 0 };
+    match activation | bias {
+        0 => constants::CUBLASLT_EPILOGUE_DEFAULT,
         number => number,
     }
 }

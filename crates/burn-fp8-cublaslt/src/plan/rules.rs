@@ -1,12 +1,10 @@
-//! The rules of NVIDIA's documentation, one after the other: device, dimensions, types, scales, memory, auxiliary output.
+//! The rules of NVIDIA's documentation, one after the other: device, dimensions, types, scales, memory.
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use super::error::{PlanError, Rule, ensure};
 use crate::capability::{Capability, oldest_library};
-use crate::problem::{
-    Activation, Aux, AuxKind, BlockScale, DataType, Epilogue, Operand, ScaledMatmul, Scales,
-};
+use crate::problem::{BlockScale, DataType, ScaledMatmul, Scales};
 use crate::version::{ComputeCapability, LibraryVersion};
 
 /// What pointers, rows and strides are multiples of, in bytes ("Tensor Core Usage" of the cuBLAS documentation).
@@ -20,8 +18,7 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
     dimensions(problem)?;
     types(problem)?;
     scales(problem, capability)?;
-    memory(problem)?;
-    auxiliary(problem)
+    memory(problem)
 }
 
 fn device(capability: &Capability) -> Result<(), PlanError> {
@@ -38,9 +35,7 @@ fn device(capability: &Capability) -> Result<(), PlanError> {
 
 fn dimensions(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let shape = problem.shape;
-    for (name, value) in
-        [("M", shape.m), ("N", shape.n), ("K", shape.k), ("the batch", shape.batch)]
-    {
+    for (name, value) in [("M", shape.m), ("N", shape.n), ("K", shape.k)] {
         let remedy = "skip the product: its result is empty, or zero where K is 0";
         ensure(value != 0, Rule::DimensionZero, remedy, || format!("{name} is 0"))?;
         let fits = value <= i32::MAX as u64;
@@ -77,8 +72,8 @@ fn types(problem: &ScaledMatmul) -> Result<(), PlanError> {
     })?;
     let Some(bias) = problem.epilogue.bias else { return Ok(()) };
     let wanted = if c == DataType::F32 { DataType::Bf16 } else { c };
-    ensure(bias.dtype == wanted, Rule::BiasType, "convert the bias", || {
-        format!("the bias is {} and D is {d} with C in {c}, which needs {wanted}", bias.dtype)
+    ensure(bias == wanted, Rule::BiasType, "convert the bias", || {
+        format!("the bias is {bias} and D is {d} with C in {c}, which needs {wanted}")
     })
 }
 
@@ -88,7 +83,7 @@ pub(super) fn type_of_c(problem: &ScaledMatmul) -> DataType {
     match (problem.c, problem.epilogue.bias) {
         (Some(c), _) => c.dtype,
         (None, _) if !d.is_fp8() => d,
-        (None, Some(bias)) if bias.dtype == DataType::F16 => DataType::F16,
+        (None, Some(DataType::F16)) => DataType::F16,
         _ => DataType::Bf16,
     }
 }
@@ -136,9 +131,6 @@ fn scales(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanErr
     ensure(!is_fp8, Rule::ScaleOutput, "store D in BF16, F16 or F32", || {
         format!("scales are {name} and D is {d}")
     })?;
-    ensure(shape.batch == 1, Rule::ScaleBatch, "run the products one by one", || {
-        format!("scales are {name} and there are {} products", shape.batch)
-    })?;
     let both_square = blocks == Some([BlockScale::Square128; 2]);
     let remedy = "give one operand a scale per 1×128 block";
     ensure(!both_square, Rule::ScaleBlocks, remedy, || "both have blocks of 128×128".into())?;
@@ -148,7 +140,7 @@ fn scales(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanErr
     })
 }
 
-/// Leading dimensions, strides and alignment of A, B, C and D.
+/// Leading dimensions and alignment of A, B, C and D.
 fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let (shape, d) = (problem.shape, problem.d);
     for (name, dtype) in [("C", type_of_c(problem)), ("D", d.dtype)] {
@@ -158,33 +150,28 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
             format!("N is {} and {name} is {dtype}", shape.n)
         })?;
     }
-    let operand = |name, operand: Operand, rows| Rows {
-        name,
-        dtype: DataType::Fp8(operand.format),
-        size: [rows, shape.k],
-        ld: operand.ld,
-        stride: operand.batch_stride,
-    };
-    let matrix = |name, matrix: crate::problem::Matrix| Rows {
-        name,
-        dtype: matrix.dtype,
-        size: [shape.m, shape.n],
-        ld: matrix.ld,
-        stride: matrix.batch_stride,
-    };
+    let (a, b) = (DataType::Fp8(problem.a.format), DataType::Fp8(problem.b.format));
     let all = [
-        Some(operand("A", problem.a, shape.m)),
-        Some(operand("B", problem.b, shape.n)),
-        problem.c.map(|c| matrix("C", c)),
-        Some(matrix("D", d)),
+        Some(("A", a, [shape.m, shape.k], problem.a.ld)),
+        Some(("B", b, [shape.n, shape.k], problem.b.ld)),
+        problem.c.map(|c| ("C", c.dtype, [shape.m, shape.n], c.ld)),
+        Some(("D", d.dtype, [shape.m, shape.n], d.ld)),
     ];
-    all.into_iter().flatten().try_for_each(|rows| rows.check(shape.batch))?;
-    // The last row may end with its last column, but the next matrix must not start before.
-    let span = (shape.m - 1) * d.ld + shape.n;
-    let apart = shape.batch == 1 || d.batch_stride >= span;
-    ensure(apart, Rule::StrideRange, "store the matrices one after the other", || {
-        format!("the stride is {} elements and a matrix spans {span}", d.batch_stride)
-    })?;
+    for (name, dtype, [rows, columns], ld) in all.into_iter().flatten() {
+        let remedy = "pass the distance between rows in elements";
+        ensure(ld >= columns, Rule::LdRange, remedy, || {
+            format!("that of {name} is {ld} where a row has {columns} elements")
+        })?;
+        let extent = u128::from(rows) * u128::from(ld) * u128::from(dtype.size());
+        let remedy = "check its leading dimension";
+        ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
+            format!("{name} spans {extent} bytes")
+        })?;
+        let is_multiple = (ld * dtype.size()).is_multiple_of(ALIGNMENT);
+        ensure(is_multiple, Rule::LdMultiple, "pad its rows", || {
+            format!("that of {name} is {ld} elements of {dtype}")
+        })?;
+    }
     let alignment = problem.alignment;
     let used = [
         ("A", Some(alignment.a)),
@@ -192,7 +179,6 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         ("C", problem.c.map(|_| alignment.c)),
         ("D", Some(alignment.d)),
         ("the bias", problem.epilogue.bias.map(|_| alignment.bias)),
-        ("the auxiliary output", problem.epilogue.aux.map(|_| alignment.aux)),
     ];
     for (name, bytes) in used {
         let Some(bytes) = bytes else { continue };
@@ -202,76 +188,4 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         })?;
     }
     Ok(())
-}
-
-/// One matrix in row-major terms.
-struct Rows {
-    name: &'static str,
-    dtype: DataType,
-    /// Rows and columns.
-    size: [u64; 2],
-    ld: u64,
-    stride: u64,
-}
-
-impl Rows {
-    fn check(&self, batch: u64) -> Result<(), PlanError> {
-        let Self { name, dtype, size: [rows, columns], ld, stride } = *self;
-        let remedy = "pass the distance between rows in elements";
-        ensure(ld >= columns, Rule::LdRange, remedy, || {
-            format!("that of {name} is {ld} where a row has {columns} elements")
-        })?;
-        let stride = if batch == 1 { 0 } else { stride };
-        let elements =
-            u128::from(rows) * u128::from(ld) + u128::from(batch - 1) * u128::from(stride);
-        let extent = elements * u128::from(dtype.size());
-        let remedy = "check its leading dimension and stride";
-        ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
-            format!("{name} spans {extent} bytes")
-        })?;
-        for (rule, distance, remedy) in [
-            (Rule::LdMultiple, ld, "pad its rows"),
-            (Rule::StrideMultiple, stride, "pad its matrices"),
-        ] {
-            let is_multiple = (distance * dtype.size()).is_multiple_of(ALIGNMENT);
-            ensure(is_multiple, rule, remedy, || {
-                format!("that of {name} is {distance} elements of {dtype}")
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Auxiliary outputs, for users of this crate: burn-fp8 asks for none.
-fn auxiliary(problem: &ScaledMatmul) -> Result<(), PlanError> {
-    let Epilogue { activation, bias: _, aux } = problem.epilogue;
-    let (shape, d) = (problem.shape, problem.d.dtype);
-    let Some(Aux { kind, ld, batch_stride }) = aux else { return Ok(()) };
-    let of_activation = match kind {
-        AuxKind::ReluMask => Activation::Relu,
-        AuxKind::GeluInput { .. } => Activation::Gelu,
-    };
-    let remedy = "leave it out, or choose the one of the activation";
-    ensure(activation == of_activation, Rule::AuxKind, remedy, || {
-        format!("the activation is {activation:?} and the auxiliary output {kind:?}")
-    })?;
-    let mut multiple = 128;
-    if let AuxKind::GeluInput { dtype, scaled, amax } = kind {
-        multiple = 8;
-        ensure(dtype == d, Rule::AuxType, "choose the type of D", || {
-            format!("it is {dtype} and D is {d}")
-        })?;
-        let fits = dtype.is_fp8() || !(scaled || amax);
-        ensure(fits, Rule::AuxScale, "ask for neither", || format!("it is {dtype}"))?;
-    }
-    let fits = ld >= shape.n && ld % multiple == 0 && ld <= i64::MAX as u64;
-    ensure(fits, Rule::AuxLd, "pad its rows", || format!("it is {ld} and N is {}", shape.n))?;
-    let extent = u128::from(shape.m) * u128::from(ld);
-    let fits = u128::from(batch_stride) >= extent
-        && batch_stride % multiple == 0
-        && batch_stride <= i64::MAX as u64;
-    let remedy = "store the matrices one after the other";
-    ensure(shape.batch == 1 || fits, Rule::AuxStride, remedy, || {
-        format!("it is {batch_stride} and a matrix has {extent}")
-    })
 }

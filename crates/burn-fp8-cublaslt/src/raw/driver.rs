@@ -64,10 +64,6 @@ function_table! {
     cuEventDestroy_v2(event: Event);
     /// Event and stream are of one context.
     cuEventRecord(event: Event, stream: Stream);
-    /// Waits for what the event has captured.
-    cuEventSynchronize(event: Event);
-    /// Milliseconds. Both events were made with timing and have completed.
-    cuEventElapsedTime(ms: *mut f32, start: Event, end: Event);
     /// Aligned for any type, in practice to 256 bytes or more; `bytes` must not be 0.
     cuMemAlloc_v2(pointer: *mut DevicePointer, bytes: usize);
     /// Waits for the device.

@@ -163,7 +163,6 @@ impl Attribute for i8 {}
 impl Attribute for u16 {}
 impl Attribute for i32 {}
 impl Attribute for u32 {}
-impl Attribute for i64 {}
 impl Attribute for u64 {}
 
 impl Lt {

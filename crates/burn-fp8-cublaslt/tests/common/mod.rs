@@ -39,23 +39,8 @@ pub fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
     std::iter::once(None).chain(values.iter().copied().map(Some)).collect()
 }
 
-/// The auxiliary outputs that are tried, laid out for rows of `n` elements, M = `m`.
-pub fn auxes(m: u64, n: u64) -> Vec<Option<Aux>> {
-    let mask_ld = n.next_multiple_of(128);
-    let mask = Aux { kind: AuxKind::ReluMask, ld: mask_ld, batch_stride: m * mask_ld };
-    let mut auxes = vec![None, Some(mask)];
-    for dtype in TYPES {
-        for (scaled, amax) in [(false, false), (true, false), (false, true)] {
-            let kind = AuxKind::GeluInput { dtype, scaled, amax };
-            let ld = n.next_multiple_of(16);
-            auxes.push(Some(Aux { kind, ld, batch_stride: m * ld }));
-        }
-    }
-    auxes
-}
-
 /// All combinations of types and epilogues for one scale mode, valid or not, without the flags of D.
-pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatmul)) {
+pub fn combinations(scales: Scales, mut visit: impl FnMut(ScaledMatmul)) {
     let (m, n, k) = (32, 64, 128);
     for a in FORMATS {
         for b in FORMATS {
@@ -63,16 +48,11 @@ pub fn combinations(scales: Scales, batch: u64, mut visit: impl FnMut(ScaledMatm
                 for c in options(&TYPES) {
                     for bias in options(&TYPES) {
                         for activation in ACTIVATIONS {
-                            for aux in auxes(m, n) {
-                                let mut problem =
-                                    ScaledMatmul::new(m, n, k, a, b, d).batched(batch);
-                                problem.scales = scales;
-                                problem.c =
-                                    c.map(|dtype| Matrix { dtype, ld: n, batch_stride: m * n });
-                                let bias = bias.map(|dtype| Bias { dtype, batch_stride: n });
-                                problem.epilogue = Epilogue { activation, bias, aux };
-                                visit(problem);
-                            }
+                            let mut problem = ScaledMatmul::new(m, n, k, a, b, d);
+                            problem.scales = scales;
+                            problem.c = c.map(|dtype| Matrix { dtype, ld: n });
+                            problem.epilogue = Epilogue { activation, bias };
+                            visit(problem);
                         }
                     }
                 }

@@ -73,7 +73,7 @@ impl Case {
     }
 }
 
-/// All inputs. C, bias and aux are values that their type holds exactly.
+/// All inputs. C and bias are values that their type holds exactly.
 pub struct Inputs {
     pub a: Vec<u8>,
     pub b: Vec<u8>,
@@ -85,29 +85,21 @@ pub struct Inputs {
     pub scale_a: Vec<f32>,
     pub scale_b: Vec<f32>,
     pub inverse_scale_d: f32,
-    pub inverse_scale_aux: f32,
-}
-
-/// Elements from the first of the first matrix to the end of the last row of the last.
-pub fn extent(problem: &ScaledMatmul, rows: u64, ld: u64, stride: u64) -> usize {
-    ((problem.shape.batch - 1) * stride + rows * ld) as usize
 }
 
 fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     let blocks = problem.shape.k.div_ceil(128);
-    let count = match problem.scales {
-        Scales::None => 0,
-        Scales::PerTensor => 1,
-        Scales::PerRow => rows,
-        Scales::Blocks { a, b } => match if of_a { a } else { b } {
-            BlockScale::Row32 => {
-                let count = rows.div_ceil(128) * 128 * problem.shape.k.div_ceil(128) * 4;
-                return (0..count).map(|_| 2f32.powi((random.bits() % 5) as i32 - 6)).collect();
-            }
-            BlockScale::Row128 => blocks * rows,
-            BlockScale::Square128 => rows.div_ceil(128) * blocks.next_multiple_of(4),
-        },
+    let count = match (problem.scales, block_of(problem, of_a)) {
+        (Scales::None, _) => 0,
+        (Scales::PerRow, _) => rows,
+        (_, None) => 1,
+        (_, Some(BlockScale::Row32)) => {
+            let count = rows.next_multiple_of(128) * blocks * 4;
+            return (0..count).map(|_| 2f32.powi((random.bits() % 5) as i32 - 6)).collect();
+        }
+        (_, Some(BlockScale::Row128)) => blocks * rows,
+        (_, Some(BlockScale::Square128)) => rows.div_ceil(128) * blocks.next_multiple_of(4),
     };
     (0..count).map(|_| random.between(0.02, 0.08)).collect()
 }
@@ -123,53 +115,47 @@ pub fn on_device(problem: &ScaledMatmul, scales: &[f32]) -> Vec<u8> {
     }
 }
 
-/// The scale of one element, by the layouts that `Scales` documents.
-fn scale_of(
-    scales: &[f32],
-    mode: Option<BlockScale>,
-    problem: &ScaledMatmul,
-    rows: u64,
-    row: u64,
-    k: u64,
-) -> f64 {
+/// The blocks of an operand, where it has some.
+fn block_of(problem: &ScaledMatmul, of_a: bool) -> Option<BlockScale> {
+    match problem.scales {
+        Scales::Blocks { a, b } => Some(if of_a { a } else { b }),
+        _ => None,
+    }
+}
+
+/// The place of the scale of one element, by the layouts that `Scales` documents.
+fn place_of_scale(problem: &ScaledMatmul, of_a: bool, row: u64, k: u64) -> u64 {
     let blocks = problem.shape.k.div_ceil(128);
-    let index = match (problem.scales, mode) {
-        (Scales::None, _) => return 1.0,
-        (Scales::PerTensor, _) => 0,
-        (Scales::PerRow, _) => row,
-        (Scales::Blocks { .. }, Some(BlockScale::Row32)) => {
+    let rows = if of_a { problem.shape.m } else { problem.shape.n };
+    match block_of(problem, of_a) {
+        None if problem.scales == Scales::PerRow => row,
+        None => 0,
+        Some(BlockScale::Row32) => {
             // Tiles of 128 rows and four blocks, which are 128 elements of K.
             let tile = row / 128 * blocks + k / 128;
             512 * tile + 16 * (row % 32) + 4 * (row % 128 / 32) + k % 128 / 32
         }
-        (Scales::Blocks { .. }, Some(BlockScale::Square128)) => {
-            (row / 128) * blocks.next_multiple_of(4) + k / 128
-        }
-        (Scales::Blocks { .. }, _) => (k / 128) * rows + row,
-    };
-    f64::from(scales[index as usize])
+        Some(BlockScale::Row128) => (k / 128) * rows + row,
+        Some(BlockScale::Square128) => (row / 128) * blocks.next_multiple_of(4) + k / 128,
+    }
 }
 
 impl Inputs {
     pub fn new(problem: &ScaledMatmul, random: &mut Random) -> Self {
         let shape = problem.shape;
         let mut codes = |operand: Operand, rows| -> Vec<u8> {
-            let count = extent(problem, rows, operand.ld, operand.batch_stride);
-            (0..count).map(|_| random.code(operand.format)).collect()
+            (0..rows * operand.ld).map(|_| random.code(operand.format)).collect()
         };
         let (a, b) = (codes(problem.a, shape.m), codes(problem.b, shape.n));
-        let mut values = |dtype: DataType, count: usize| {
+        let mut values = |dtype: DataType, count: u64| {
             let values: Vec<f32> = (0..count).map(|_| random.between(-3.0, 3.0)).collect();
             let bytes = encode(dtype, &values);
             (decode(dtype, &bytes), bytes)
         };
-        let (c, c_bytes) = problem.c.map_or_else(Default::default, |c| {
-            values(c.dtype, extent(problem, shape.m, c.ld, c.batch_stride))
-        });
-        let (bias, bias_bytes) = problem.epilogue.bias.map_or_else(Default::default, |bias| {
-            let count = (shape.batch - 1) * bias.batch_stride + shape.n;
-            values(bias.dtype, count as usize)
-        });
+        let (c, c_bytes) =
+            problem.c.map_or_else(Default::default, |c| values(c.dtype, shape.m * c.ld));
+        let (bias, bias_bytes) =
+            problem.epilogue.bias.map_or_else(Default::default, |dtype| values(dtype, shape.n));
         Self {
             a,
             b,
@@ -180,17 +166,8 @@ impl Inputs {
             scale_a: scales(problem, true, random),
             scale_b: scales(problem, false, random),
             inverse_scale_d: if problem.scaled_d { 8.0 } else { 1.0 },
-            inverse_scale_aux: if problem.epilogue.aux.is_some_and(|aux| is_scaled(aux.kind)) {
-                4.0
-            } else {
-                1.0
-            },
         }
     }
-}
-
-pub fn is_scaled(kind: AuxKind) -> bool {
-    matches!(kind, AuxKind::GeluInput { scaled: true, .. })
 }
 
 /// One element of the result.
@@ -214,61 +191,51 @@ impl Element {
     }
 }
 
-/// The result as `[batch][m][n]`.
+/// The result as `[m][n]`.
 pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
     let problem = &case.problem;
-    let Shape { m, n, k, batch } = problem.shape;
-    let (mode_a, mode_b) = match problem.scales {
-        Scales::Blocks { a, b } => (Some(a), Some(b)),
-        _ => (None, None),
-    };
+    let Shape { m, n, k } = problem.shape;
     // Tensor cores of Hopper keep about 14 bits of a partial sum; without promotion errors add up along K.
     let epsilon = match problem.accumulation {
         Accumulation::Precise => 2f64.powi(-9),
         Accumulation::Fast => 2f64.powi(-8),
     };
-    let dequantize =
-        |codes: &[u8], operand: Operand, scales: &[f32], mode, rows: u64| -> Vec<f64> {
-            let mut values = Vec::new();
-            for index in 0..batch {
-                for row in 0..rows {
-                    for column in 0..k {
-                        let at = index * operand.batch_stride + row * operand.ld + column;
-                        let code = f64::from(operand.format.decode(codes[at as usize]));
-                        values.push(code * scale_of(scales, mode, problem, rows, row, column));
-                    }
-                }
-            }
-            values
+    let dequantize = |codes: &[u8], operand: Operand, scales: &[f32], of_a: bool| {
+        let at = |row: u64, column: u64| {
+            let code = codes[(row * operand.ld + column) as usize];
+            let scale = match problem.scales {
+                Scales::None => 1.0,
+                _ => scales[place_of_scale(problem, of_a, row, column) as usize],
+            };
+            f64::from(operand.format.decode(code)) * f64::from(scale)
         };
-    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, mode_a, m);
-    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, mode_b, n);
+        let rows = if of_a { m } else { n };
+        (0..rows)
+            .flat_map(|row| (0..k).map(move |column| (row, column)))
+            .map(|(row, column)| at(row, column))
+            .collect::<Vec<f64>>()
+    };
+    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, true);
+    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, false);
     let mut elements = Vec::new();
-    for index in 0..batch {
-        for i in 0..m {
-            for j in 0..n {
-                let row = &a[((index * m + i) * k) as usize..][..k as usize];
-                let column = &b[((index * n + j) * k) as usize..][..k as usize];
-                let sum: f64 = row.iter().zip(column).map(|(a, b)| a * b).sum();
-                let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
-                let c = problem.c.map_or(0.0, |c| {
-                    let at = index * c.batch_stride + i * c.ld + j;
-                    f64::from(case.beta) * inputs.c[at as usize]
-                });
-                let bias = problem
-                    .epilogue
-                    .bias
-                    .map_or(0.0, |bias| inputs.bias[(index * bias.batch_stride + j) as usize]);
-                let input = f64::from(case.alpha) * sum + c + bias;
-                let output = match problem.epilogue.activation {
-                    Activation::None => input,
-                    Activation::Relu => input.max(0.0),
-                    Activation::Gelu => gelu(input),
-                };
-                let slack = epsilon * f64::from(case.alpha).abs() * magnitude
-                    + 1e-6 * (c.abs() + bias.abs() + 1e-6);
-                elements.push(Element { input, output, slack });
-            }
+    for i in 0..m {
+        for j in 0..n {
+            let row = &a[(i * k) as usize..][..k as usize];
+            let column = &b[(j * k) as usize..][..k as usize];
+            let sum: f64 = row.iter().zip(column).map(|(a, b)| a * b).sum();
+            let magnitude: f64 = row.iter().zip(column).map(|(a, b)| (a * b).abs()).sum();
+            let c =
+                problem.c.map_or(0.0, |c| f64::from(case.beta) * inputs.c[(i * c.ld + j) as usize]);
+            let bias = problem.epilogue.bias.map_or(0.0, |_| inputs.bias[j as usize]);
+            let input = f64::from(case.alpha) * sum + c + bias;
+            let output = match problem.epilogue.activation {
+                Activation::None => input,
+                Activation::Relu => input.max(0.0),
+                Activation::Gelu => gelu(input),
+            };
+            let slack = epsilon * f64::from(case.alpha).abs() * magnitude
+                + 1e-6 * (c.abs() + bias.abs() + 1e-6);
+            elements.push(Element { input, output, slack });
         }
     }
     elements

@@ -95,43 +95,42 @@ fn stress(
     }
 }
 
-fn non_blocking() -> CUstream {
-    create(StreamKind::NonBlocking).unwrap()
+/// A non-blocking stream, destroyed with its owner, when it is idle.
+struct Stream(CUstream);
+
+impl Stream {
+    fn new() -> Self {
+        Self(create(StreamKind::NonBlocking).unwrap())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once.
+        let _ = unsafe { destroy(self.0) };
+    }
 }
 
 fn one_other_stream(gpu: &Gpu) {
-    let stream = non_blocking();
-    stress(gpu, |_| stream, |_| stream);
-    // SAFETY: made above, idle, not used afterwards.
-    unsafe { destroy(stream) }.unwrap();
+    let stream = Stream::new();
+    stress(gpu, |_| stream.0, |_| stream.0);
 }
 
 fn several_streams_that_take_turns(gpu: &Gpu) {
-    let streams: Vec<_> = (0..4).map(|_| non_blocking()).collect();
+    let streams = [(); 4].map(|()| Stream::new());
     // Writer and reader differ, and change every round: only the product orders them.
-    stress(gpu, |round| streams[round % 4], |round| streams[(round + 1) % 4]);
-    for stream in streams {
-        // SAFETY: made above, idle, not used afterwards.
-        unsafe { destroy(stream) }.unwrap();
-    }
+    stress(gpu, |round| streams[round % 4].0, |round| streams[(round + 1) % 4].0);
 }
 
 /// The stream that reads D exists only once the product has been enqueued.
 fn streams_made_after_the_product(gpu: &Gpu) {
-    let writer = non_blocking();
+    let writer = Stream::new();
     let mut readers = vec![];
-    stress(
-        gpu,
-        |_| writer,
-        |_| {
-            readers.push(non_blocking());
-            readers[readers.len() - 1]
-        },
-    );
-    for stream in readers.into_iter().chain([writer]) {
-        // SAFETY: made above, idle, not used afterwards.
-        unsafe { destroy(stream) }.unwrap();
-    }
+    let reader = |_| {
+        readers.push(Stream::new());
+        readers[readers.len() - 1].0
+    };
+    stress(gpu, |_| writer.0, reader);
 }
 
 /// Ordered as on a driver older than CUDA 12.5.
@@ -180,24 +179,22 @@ fn the_host_does_not_wait_where_events_order() {
     let (from, to) = (Buffer::filled(4 * slow()), Buffer::filled(4 * slow()));
     ones.multiply(&gpu).unwrap();
     gpu.synchronize();
-    let stream = non_blocking();
+    let stream = Stream::new();
     let start = std::time::Instant::now();
     for _ in 0..50 {
         // SAFETY: the buffers live until the end.
-        unsafe { result::memcpy_dtod_async(to.pointer, from.pointer, to.bytes, stream) }.unwrap();
+        unsafe { result::memcpy_dtod_async(to.pointer, from.pointer, to.bytes, stream.0) }.unwrap();
     }
     ones.multiply(&gpu).unwrap();
     let enqueued = start.elapsed();
     // SAFETY: the stream is alive.
-    unsafe { synchronize(stream) }.unwrap();
+    unsafe { synchronize(stream.0) }.unwrap();
     let finished = start.elapsed();
     gpu.synchronize();
     println!("enqueued after {enqueued:?}, finished after {finished:?}");
     if gpu.lt.ordering() == Ordering::Events {
         assert!(enqueued < finished / 2, "the host waited: {enqueued:?} of {finished:?}");
     }
-    // SAFETY: made above, idle, not used afterwards.
-    unsafe { destroy(stream) }.unwrap();
 }
 
 /// The driver refuses to order with a stream that is being captured into a graph (`CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`).
@@ -211,20 +208,18 @@ fn a_failure_of_the_driver_is_an_error_and_the_next_product_is_right() {
     }
     let ones = Ones::new();
     gpu.lt.prepare(&problem()).unwrap();
-    let captured = non_blocking();
+    let captured = Stream::new();
     // SAFETY: the stream is alive.
-    unsafe { begin_capture(captured, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
+    unsafe { begin_capture(captured.0, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
         .unwrap();
     let error = ones.multiply(&gpu).unwrap_err();
     println!("{error}");
     assert!(matches!(error, Error::Driver(_)), "{error}");
     // SAFETY: the stream is alive. The driver has invalidated the capture, so there is no graph.
-    unsafe { end_capture(captured) }.unwrap_err();
+    unsafe { end_capture(captured.0) }.unwrap_err();
     ones.multiply(&gpu).unwrap();
     gpu.synchronize();
     for value in ones.d.read().chunks(4) {
         assert_eq!(f32::from_le_bytes(value.try_into().unwrap()), K as f32);
     }
-    // SAFETY: made above, idle, not used afterwards.
-    unsafe { destroy(captured) }.unwrap();
 }

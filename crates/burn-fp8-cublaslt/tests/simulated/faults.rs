@@ -4,9 +4,9 @@ use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cublaslt::*;
 use burn_fp8_test_support::faults::with_fault;
 
+use crate::alive;
 use crate::data::{Case, Inputs, Random};
 use crate::device::{Buffer, Gpu, OnDevice, bind};
-use crate::leftovers::alive;
 
 /// A test in a process of its own, with the fault.
 macro_rules! faults {

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use crate::element::Element;
 
 /// Bits of f32.
-pub(crate) const SIGN: u32 = 0x8000_0000;
+const SIGN: u32 = 0x8000_0000;
 pub(crate) const INFINITY: u32 = 0x7F80_0000;
 pub(crate) const QUIET_NAN: u32 = 0x7FC0_0000;
 
@@ -33,7 +33,7 @@ pub(crate) fn magnitudes(words: Quad, #[comptime] element: Element) -> Sequence<
 
 /// The f32 bits of f16 magnitudes, exactly. NaN stays NaN.
 #[cube]
-pub(crate) fn widen(half: Quad) -> Quad {
+fn widen(half: Quad) -> Quad {
     let normal = (half << Quad::new(13)) + Quad::new(112 << 23);
     // In the mantissa of 1/2, whose last bit has the unit of f16 subnormals, and read off by an exact subtraction.
     let one_half = Quad::new(126 << 23);
@@ -59,10 +59,21 @@ pub(crate) fn signs(words: Quad, #[comptime] element: Element) -> Sequence<Quad>
 
 /// The element at a place of 16 bytes, out of quads in the order of [`magnitudes`].
 #[cube]
-pub(crate) fn lane(quads: &Sequence<Quad>, #[comptime] place: usize) -> u32 {
+fn lane(quads: &Sequence<Quad>, #[comptime] place: usize) -> u32 {
     let count = quads.len().comptime();
     let quad = quads.index(comptime!(place % count));
     quad[comptime!(place / count)]
+}
+
+/// The elements at four places of 16 bytes from this one on, out of quads in the order of [`magnitudes`].
+#[cube]
+pub(crate) fn four_of(quads: &Sequence<Quad>, #[comptime] first: usize) -> Quad {
+    let mut four = Quad::new(0u32);
+    #[unroll]
+    for i in 0..4usize {
+        four[i] = lane(quads, comptime!(first + i));
+    }
+    four
 }
 
 /// The largest of all.

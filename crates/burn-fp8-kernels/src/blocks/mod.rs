@@ -2,7 +2,6 @@
 
 mod rows;
 mod rule;
-mod tile_kernel;
 mod tiles;
 
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};

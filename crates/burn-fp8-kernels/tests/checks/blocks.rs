@@ -162,12 +162,12 @@ pub fn every_recipe_and_block() {
     }
 }
 
-/// Blocks of every exponent, with mantissas around those at which roundings turn.
+/// Blocks of every exponent, with mantissas everywhere, and all around those at which roundings turn.
 pub fn every_amax() {
     let client = client();
-    let turns: [u32; 6] = [0, 1 << 22, 3 << 21, 0x70_0000, 0x78_0000, (1 << 23) - 2];
-    let mantissas: Vec<u32> =
-        turns.iter().flat_map(|turn| turn.saturating_sub(2)..turn + 2).collect();
+    let turns: [u32; 6] = [0, 1 << 22, 3 << 21, 0x70_0000, 0x78_0000, (1 << 23) - 8];
+    let around = turns.iter().flat_map(|turn| turn.saturating_sub(8)..turn + 8);
+    let mantissas: Vec<u32> = (0..1 << 23).step_by(150_001).chain(around).collect();
     let amaxes = (0..255u32).flat_map(|exponent| {
         mantissas.iter().map(move |mantissa| f32::from_bits((exponent << 23) + mantissa))
     });

@@ -16,7 +16,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_fp8_core::{Fp8Format, Layouts};
-use burn_fp8_kernels::{self as kernels, Element, NonFinite, Outputs};
+use burn_fp8_kernels::{self as kernels, NonFinite, Outputs};
 
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
@@ -154,9 +154,8 @@ where
         }
         let like = product.clone();
         let scales = [lhs, rhs].map(scalar);
-        let rescaled = run_kernel(product, |input| {
-            kernels::rescale(&like.client, input, scales.each_ref(), Element::F32)
-        });
+        let rescaled =
+            run_kernel(product, |input| kernels::rescale(&like.client, input, scales.each_ref()));
         output(&like, rescaled, like.shape(), DType::F32)
     }
 
@@ -256,7 +255,7 @@ fn clamped(block: [usize; 2], shape: &Shape) -> [usize; 2] {
 fn decode<R: CubeRuntime>(words: CubeTensor<R>, shape: Shape, format: Fp8Format) -> CubeTensor<R> {
     let words = into_contiguous(words);
     let len = shape.num_elements();
-    let values = kernels::dequantize(&words.client, &words.handle, len, format, None, Element::F32);
+    let values = kernels::dequantize(&words.client, &words.handle, len, format);
     output(&words, unwrap(values), shape, DType::F32)
 }
 

@@ -50,8 +50,7 @@ pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
                 Activation::Relu => lt::Activation::Relu,
                 Activation::Gelu => lt::Activation::Gelu,
             },
-            bias: problem.bias.map(|dtype| lt::Bias { dtype: data_type(dtype), batch_stride: 0 }),
-            aux: None,
+            bias: problem.bias.map(data_type),
         },
         ..lt::ScaledMatmul::new(m as u64, n, padded_k, a, b, output)
     }
