@@ -5,7 +5,6 @@ mod common;
 
 use burn_fp8_core::Fp8Format::{self, E4M3};
 use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::slice::matrix::{self, Axis, Scaled};
 use burn_fp8_core::slice::{Source, matmul_block_codes};
 use burn_fp8_core::{Granularity, Overflow, Recipe, ScaleRounding, e8m0, scale};
 use common::{FORMATS, Golden, Tensors, comparable, name, spread};
@@ -229,6 +228,7 @@ fn each_block_is_quantized_with_its_scale() {
             [128, 1],
             [48, 40],
             [usize::MAX, usize::MAX],
+            [usize::MAX, 1],
         ]
         .into_iter()
         .enumerate()
@@ -281,6 +281,10 @@ fn check_blocks<S: Source>(x: &[S], matrix: Blocks, format: Fp8Format, recipe: R
     blocks::quantize_dequantize(x, matrix, format, recipe, &mut values, &mut again);
     let mut decoded = vec![0.5; x.len()];
     blocks::decode(&codes, matrix, &scales, format, &mut decoded);
+    let (mut rounded, mut of_rounded) = (vec![0.5; x.len()], vec![f32::NAN; down * across]);
+    blocks::round(x, matrix, format, recipe, &mut rounded, &mut of_rounded);
+    let numbers: Vec<f32> = expected.iter().map(|code| format.decode(*code)).collect();
+    assert!(of_rounded == scales && bits(&rounded) == bits(&numbers), "{what}");
     let times = |(index, code): (usize, &u8)| format.decode(*code) * scales[at(index)];
     let expected = bits(&expected.iter().enumerate().map(times).collect::<Vec<_>>());
     assert!(again == scales && bits(&values) == expected && bits(&decoded) == expected, "{what}");
@@ -292,18 +296,6 @@ fn check_blocks<S: Source>(x: &[S], matrix: Blocks, format: Fp8Format, recipe: R
     assert!(codes == expected, "{what} given");
     let rounded: Vec<f32> = expected.iter().map(|code| format.decode(*code)).collect();
     assert_eq!(bits(&values), bits(&rounded), "{what} given");
-    // Rows and columns under their other name.
-    let axis = match block {
-        [1, width] if width == columns => Axis::Rows,
-        [height, 1] if height * columns == x.len() => Axis::Columns,
-        _ => return,
-    };
-    let matrix = Scaled { columns, axis };
-    matrix::amax(x, matrix, &mut amaxes);
-    matrix::encode(x, matrix, &given, format, overflow, &mut codes);
-    matrix::round(x, matrix, &given, format, overflow, &mut values);
-    assert!(amaxes == largest && codes == expected, "{what} {axis:?}");
-    assert_eq!(bits(&values), bits(&rounded), "{what} {axis:?}");
 }
 
 #[test]
@@ -311,23 +303,26 @@ fn results_are_multiplied_by_the_scales_of_row_and_column() {
     let rows = [2.0, 1e30, 1e-30, 0.5];
     let columns = [3.0, 1e20, 1e-20];
     let mut y = [1e-5f32; 12];
-    matrix::scale_in_place(&mut y, &rows, &columns);
+    blocks::scale_lines_in_place(&mut y, &rows, &columns);
     for (index, y) in y.iter().enumerate() {
         let [first, second] = scale::of_product(rows[index / 3], columns[index % 3]);
         assert_eq!(y.to_bits(), (1e-5 * first * second).to_bits(), "[{index}]");
     }
-    matrix::scale_in_place(&mut [], &[], &columns);
-    matrix::scale_in_place(&mut [], &rows, &[]);
+    blocks::scale_lines_in_place(&mut [], &[], &columns);
+    blocks::scale_lines_in_place(&mut [], &rows, &[]);
 }
 
 #[test]
-fn columns_have_scales_where_there_are_no_rows() {
-    let matrix = Scaled { columns: 3, axis: Axis::Columns };
-    let mut amax = [7.0; 3];
-    matrix::amax::<f32>(&[], matrix, &mut amax);
-    assert_eq!(amax, [0.0; 3]);
-    matrix::encode::<f32>(&[], matrix, &[1.0; 3], E4M3, Overflow::SaturateFinite, &mut []);
-    matrix::round::<f32>(&[], matrix, &[1.0; 3], E4M3, Overflow::SaturateFinite, &mut []);
+fn a_matrix_without_rows_has_no_scales() {
+    for block in [[1, 3], [usize::MAX, 1]] {
+        let matrix = Blocks { columns: 3, block };
+        assert_eq!(matrix.grid(0)[0], 0);
+        blocks::amax::<f32>(&[], matrix, &mut []);
+        blocks::encode::<f32>(&[], matrix, E4M3, Recipe::rowwise(), &mut [], &mut []);
+        blocks::round::<f32>(&[], matrix, E4M3, Recipe::rowwise(), &mut [], &mut []);
+        blocks::encode_with::<f32>(&[], matrix, &[], E4M3, Overflow::SaturateFinite, &mut []);
+        blocks::round_with::<f32>(&[], matrix, &[], E4M3, Overflow::SaturateFinite, &mut []);
+    }
 }
 
 #[test]

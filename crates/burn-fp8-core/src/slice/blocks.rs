@@ -98,7 +98,22 @@ pub fn encode<S: Source>(
     quantize(x, blocks, format, recipe, Code, codes, scales);
 }
 
-/// The same without the codes: the numbers that they stand for, times their scales.
+/// The same without the codes: the numbers that they stand for, not multiplied by the scales.
+///
+/// # Panics
+/// As [`encode`].
+pub fn round<S: Source>(
+    x: &[S],
+    blocks: Blocks,
+    format: Fp8Format,
+    recipe: Recipe,
+    values: &mut [f32],
+    scales: &mut [f32],
+) {
+    quantize(x, blocks, format, recipe, Value, values, scales);
+}
+
+/// The same as [`round`], times the scales.
 ///
 /// # Panics
 /// As [`encode`].
@@ -141,6 +156,22 @@ pub fn round_with<S: Source>(
     values: &mut [f32],
 ) {
     quantize_with(x, blocks, scales, (format, overflow), Value, values);
+}
+
+/// Multiplies `y`, a matrix, by the scale of each row and that of each column: the epilogue of an emulated product. As
+/// [`scale::of_product`] has it.
+///
+/// # Panics
+/// If `y` has another length than `rows` times `columns`.
+pub fn scale_lines_in_place(y: &mut [f32], rows: &[f32], columns: &[f32]) {
+    same_length(("y", y.len()), ("rows × columns", rows.len() * columns.len()));
+    if y.is_empty() {
+        return;
+    }
+    let task = TASK.div_ceil(columns.len());
+    for_each_chunk(rows, y, [task, task * columns.len()], |rows, y| {
+        pass::scale_rows_and_columns(y, rows, columns);
+    });
 }
 
 /// The numbers that codes stand for, times the scales of their blocks, rounded once to f32.
@@ -263,7 +294,7 @@ fn for_each_part<S: Sync, T: Send>(
 }
 
 /// Runs `f` for corresponding chunks, of these lengths, of two slices.
-pub(super) fn for_each_chunk<S: Sync, T: Send>(
+fn for_each_chunk<S: Sync, T: Send>(
     x: &[S],
     y: &mut [T],
     [of_x, of_y]: [usize; 2],

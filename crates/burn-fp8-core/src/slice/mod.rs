@@ -12,7 +12,6 @@
 mod band;
 pub mod blocks;
 mod element;
-pub mod matrix;
 #[cfg(feature = "rayon")]
 pub mod parallel;
 mod pass;

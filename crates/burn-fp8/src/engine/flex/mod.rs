@@ -10,7 +10,7 @@ use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
-use burn_fp8_core::slice::{matmul_block_codes, matrix, parallel};
+use burn_fp8_core::slice::{blocks, matmul_block_codes, parallel};
 
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::Capability;
@@ -126,11 +126,11 @@ fn rescale_rows(product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTen
     if let Some(values) = product.try_storage_mut::<f32>()
         && values.len() == shape.num_elements()
     {
-        matrix::scale_in_place(values, &rows, &columns);
+        blocks::scale_lines_in_place(values, &rows, &columns);
         return product;
     }
     let mut values = elements::<f32>(&product, product.layout()).to_vec();
-    matrix::scale_in_place(&mut values, &rows, &columns);
+    blocks::scale_lines_in_place(&mut values, &rows, &columns);
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
 }
 

@@ -4,7 +4,7 @@ use burn::backend::Flex;
 use burn::tensor::{Bytes, DType, Element, Shape};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::slice::{Source, matrix, parallel};
+use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Overflow, scale};
 
 use super::memory::{dense, elements};
@@ -101,21 +101,21 @@ fn in_lines<E: Quantizable>(tensor: FlexTensor, request: RequestOf<Flex>) -> Mat
     // A transposed matrix has the columns where the rows of another one are.
     let by_rows = layout.is_contiguous();
     let columns = if by_rows { shape[1] } else { shape[0] };
-    let axis = if (along == 1) == by_rows { matrix::Axis::Rows } else { matrix::Axis::Columns };
-    let lines = matrix::Scaled { columns, axis };
+    let line = if (along == 1) == by_rows { [1, columns] } else { [usize::MAX, 1] };
+    let lines = Blocks { columns, block: line };
 
-    let mut scales = vec![0f32; shape[1 - along]];
-    matrix::amax(x, lines, &mut scales);
-    for amax in &mut scales {
-        *amax = scale::from_amax(*amax, format, recipe);
-    }
-    let overflow = Overflow::SaturateFinite;
+    // Lines without elements have a scale, too; their matrix has no grid.
+    let mut scales = vec![1f32; shape[1 - along]];
     let codes = match wanted {
         Wanted::Values => Codes::Values(pool::tensor(layout, |values: &mut [f32]| {
-            matrix::round(x, lines, &scales, format, overflow, values);
+            if !x.is_empty() {
+                blocks::round(x, lines, format, recipe, values, &mut scales);
+            }
         })),
         _ => Codes::Bytes(pool::tensor(layout, |codes: &mut [u8]| {
-            matrix::encode(x, lines, &scales, format, overflow, codes);
+            if !x.is_empty() {
+                blocks::encode(x, lines, format, recipe, codes, &mut scales);
+            }
         })),
     };
     let mut grid = shape;
