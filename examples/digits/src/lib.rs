@@ -50,19 +50,18 @@ fn compare<B: Fp8Matmul>(args: &Args) -> Result<()> {
     let configs = recipes.iter().map(|recipe| recipe.config(config));
     let configs = configs.collect::<Result<Vec<_>>>()?;
     config.check::<B>(&B::Device::default())?;
-    let digits = Digits::load(args.data.as_deref())?;
+    let digits = Digits::load().context("built-in data")?;
     // A wrong folder is told before the training, not after it.
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
     // Before anything is written: what is written may lie in the repository.
     let origin = Origin::here(PROGRAM, &["--out"]).with_backend(args.backend);
 
-    let images = digits.train.len().min(train::BATCH);
     let mut runs = Vec::new();
     let mut first_step = String::new();
     for &seed in &seeds {
         for (&recipe, config) in recipes.iter().zip(&configs) {
-            let expected = model::expected_products(config, images);
+            let expected = model::expected_products(config, train::BATCH);
             let plan = Plan { digits: &digits, epochs: args.epochs, seed, fp8_layers: None };
             let mut outcome = train_with::<B>(recipe, config, plan, &expected);
             assert_eq!(
@@ -74,9 +73,7 @@ fn compare<B: Fp8Matmul>(args: &Args) -> Result<()> {
             );
             if recipe != RecipeName::F32 && first_step.is_empty() {
                 first_step = report::first_step(recipe, &outcome.first_step, &expected);
-                if !args.json {
-                    print(&first_step)?;
-                }
+                print(&first_step)?;
             }
             if seed != seeds[0] {
                 outcome.scales.clear();
@@ -90,16 +87,12 @@ fn compare<B: Fp8Matmul>(args: &Args) -> Result<()> {
     write(&scales, plot::scales(&runs)?)?;
     let record = Record { origin, epochs: args.epochs, first_step, runs };
     write_json(&args.out.join("runs.json"), &record)?;
-    let runs = &record.runs;
-    match args.json {
-        true => print(&report::json(args, runs)),
-        false => print(&format!(
-            "{}\nloss curves: {}\nscales over time: {}\n",
-            report::table(runs),
-            loss.display(),
-            scales.display()
-        )),
-    }
+    print(&format!(
+        "{}\nloss curves: {}\nscales over time: {}\n",
+        report::table(&record.runs),
+        loss.display(),
+        scales.display()
+    ))
 }
 
 /// One run. What differs between the recipes is all here.
