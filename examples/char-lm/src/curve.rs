@@ -92,9 +92,6 @@ struct State {
 
 impl Curve {
     /// A curve that begins with these points, which replace what is in the file.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub fn new(path: &Path, points: Vec<Point>, course: Course) -> Result<Self> {
         let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
         let lines = lines.collect::<Result<String, _>>()?;

@@ -191,9 +191,6 @@ impl Setup {
     }
 
     /// The same setup, with state of its own that has seen nothing.
-    ///
-    /// # Errors
-    /// None that [`new`](Self::new) did not have.
     pub fn anew(&self) -> Result<Self> {
         Self::new(self.precision, self.high)
     }

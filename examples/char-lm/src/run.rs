@@ -178,9 +178,6 @@ pub fn weights_crc32(folder: &Folder, outcome: Option<&Outcome>) -> Option<u32> 
 }
 
 /// Makes a folder, and those that it lies in.
-///
-/// # Errors
-/// Where it cannot be made.
 pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
 }

@@ -24,9 +24,6 @@ const fn stroke(recipe: RecipeName) -> Stroke {
 }
 
 /// Draws the mean training loss of each epoch.
-///
-/// # Errors
-/// Where the plotting library fails.
 pub fn loss_curves(runs: &[Run]) -> Result<String> {
     charts::svg("the loss curves", (820, 460), |area| {
         let epochs = runs.iter().map(|run| run.losses.len()).max().unwrap_or(1).max(2);
@@ -83,9 +80,6 @@ fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
 }
 
 /// Draws the scales of the first seed's FP8 runs over time: a row of panels for each layer, a column for each operand, a line for each recipe.
-///
-/// # Errors
-/// Where the plotting library fails.
 pub fn scales(runs: &[Run]) -> Result<String> {
     charts::svg("the scales", (1080, 640), |area| {
         let title = "Scales in the last step of each epoch (x ≈ code × scale)";

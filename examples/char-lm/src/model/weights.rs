@@ -19,9 +19,6 @@ pub fn shapes<B: Backend, M: Module<B>>(model: &M) -> Vec<(String, Vec<usize>)> 
 }
 
 /// Writes all float parameters as F32, FP8 state of layers among them, and returns the CRC-32 of the file. Equal weights give equal bytes.
-///
-/// # Errors
-/// Where the file cannot be written.
 pub fn save<B: Backend, M: Module<B>>(model: &M, path: &Path) -> Result<u32> {
     let bytes = |data: TensorData| data.convert::<f32>().as_bytes().to_vec();
     let mut collect = Collect { path: vec![], found: bytes, values: vec![] };

@@ -94,9 +94,6 @@ where
 }
 
 /// The learning rate of each of so many steps.
-///
-/// # Errors
-/// Where Burn refuses it.
 pub fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
     let peak = shape.learning_rate;
     ComposedLrSchedulerConfig::new()

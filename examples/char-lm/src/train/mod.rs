@@ -261,7 +261,7 @@ where
         model: trained.model,
         // Another thread may still be computing the last of them.
         losses: curve.wait(epochs_begun.load(Ordering::Relaxed)),
-        seconds: stopwatch.total().as_secs_f64(),
+        seconds: stopwatch.load(Ordering::Relaxed) as f64 / 1e9,
         peak_memory: run::peak_memory(),
     })
 }
