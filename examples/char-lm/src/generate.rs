@@ -6,22 +6,10 @@ use burn_fp8::Fp8Matmul;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::args::Sampling;
 use crate::model::Gpt;
 use crate::precision::{Setup, for_compute};
 use crate::text::Vocabulary;
-
-/// How to draw characters.
-#[derive(Clone, Debug)]
-pub struct Sampling {
-    /// What the text begins with.
-    pub prompt: String,
-    /// How many characters follow.
-    pub length: usize,
-    /// What logits are divided by; towards 0 the likeliest character always wins.
-    pub temperature: f32,
-    /// The seed of what is drawn.
-    pub seed: u64,
-}
 
 impl Sampling {
     /// The prompt in numbers.
@@ -49,7 +37,7 @@ pub fn generate<B: Fp8Matmul>(
     sampling: &Sampling,
 ) -> Result<String> {
     let mut characters = sampling.encode_prompt(vocabulary).context("--prompt")?;
-    let mut random = StdRng::seed_from_u64(sampling.seed);
+    let mut random = StdRng::seed_from_u64(sampling.sampling_seed);
     let device = B::Device::default();
     setup.scope(|| {
         let model = for_compute::<B, _>(model);

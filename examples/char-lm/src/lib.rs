@@ -33,8 +33,7 @@ pub use precision::Precision;
 pub use size::Size;
 pub use train::{characters_a_step, training_steps};
 
-use args::{Command, SamplingArgs};
-use generate::Sampling;
+use args::{Command, Sampling};
 use model::Gpt;
 use precision::Setup;
 use run::{Folder, Outcome, PROGRAM, Settings};
@@ -85,7 +84,7 @@ fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     let default = || format!("target/char-lm/{}-{}-{}", size.as_str(), args.precision, args.seed);
     let setup = Setup::new(args.precision, args.high)?;
     // A prompt that cannot be used is told before the training, not after it.
-    sampling(&args.sampling).encode_prompt(&text.vocabulary).context("--prompt")?;
+    args.sampling.encode_prompt(&text.vocabulary).context("--prompt")?;
     let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
     if args.observe.is_some() && !args.precision.is_fp8() {
         bail!("--observe looks at products in FP8, and {} has none", args.precision);
@@ -109,9 +108,9 @@ fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
     if !trained.outcome.final_loss().is_finite() {
         eprintln!("warning: the training has diverged: its validation loss is no number");
     }
-    let (sampling, context) = (sampling(&args.sampling), size.shape().context);
+    let (sampling, context) = (&args.sampling, size.shape().context);
     // The run has ended and is kept, which is what was asked for: a model that gives no numbers costs the sample, not the rest.
-    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling);
+    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, sampling);
     let sample = sample.unwrap_or_else(|error| {
         eprintln!("warning: there is no sample: {error:#}");
         String::new()
@@ -155,27 +154,21 @@ fn summary(outcome: &Outcome) -> String {
     )
 }
 
-fn sampling(args: &SamplingArgs) -> Sampling {
-    let SamplingArgs { prompt, length, temperature, sampling_seed } = args.clone();
-    Sampling { prompt, length: length as usize, temperature, seed: sampling_seed }
-}
-
 fn generate(args: &args::Generate) -> Result<ExitCode> {
     let folder = Folder::new(&args.run);
     let settings: Settings = run::read_json(&folder.settings())?
         .with_context(|| format!("{} holds no run (there is no run.json)", args.run.display()))?;
-    let sampling = sampling(&args.sampling);
-    settings.backend.run(PROGRAM, Generation { folder, settings, sampling })
+    settings.backend.run(PROGRAM, Generation { folder, settings, sampling: &args.sampling })
 }
 
 /// What a trained model is to write.
-struct Generation {
+struct Generation<'a> {
     folder: Folder,
     settings: Settings,
-    sampling: Sampling,
+    sampling: &'a Sampling,
 }
 
-impl OnBackend for Generation {
+impl OnBackend for Generation<'_> {
     type Output = ExitCode;
 
     fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
@@ -193,7 +186,7 @@ impl OnBackend for Generation {
         let outcome = run::read_json::<Outcome>(&folder.outcome())?;
         let crc32 = run::weights_crc32(&folder, outcome.as_ref());
         let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
-        let text = generate::generate(&model, &setup, &vocabulary, shape.context, &sampling)?;
+        let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
         show(&(text + "\n"))
     }
 }

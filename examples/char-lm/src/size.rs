@@ -36,7 +36,6 @@ pub struct Shape {
     pub batch: usize,
     /// Steps an epoch; an epoch is what lies between two validations.
     pub steps: usize,
-    /// Epochs.
     pub epochs: usize,
     /// Batches of a validation.
     pub valid_batches: usize,

@@ -65,6 +65,7 @@ fn configs_that_cannot_be_followed() {
     digits.write("e4m3.json", r#"{"recipe": {"formats": {"output_grad": "e4m3"}}}"#);
     let words = ["fp8-layers", "--recipe f32,fp8-current,fp8-delayed"];
     digits.fails("--config e4m3.json", &words);
+    digits.fails("--config e4m3.json --recipe mxfp8", &["mxfp8", "`recipe`"]);
     digits.write("native.json", r#"{"execution": "native"}"#);
     let without_unit = [("BURN_FP8_CPU_UNIT", "portable")];
     let words = ["Native", "Execution::FakeQuantized"];

@@ -15,7 +15,6 @@ use crate::child::mean;
 
 /// The relative differences of an arm's final validation loss from that of f32.
 pub struct Differences {
-    /// The arm.
     pub arm: Arm,
     /// Of each seed that f32 has, too, as a share; NaN where one of both diverged.
     pub of_seeds: Vec<f64>,

@@ -37,7 +37,6 @@ use crate::text::Text;
 
 /// What to train, and where to leave it.
 pub struct Plan<'a> {
-    /// The text.
     pub text: &'a Text,
     /// The shape of the model and the length of the training.
     pub shape: Shape,
