@@ -3,12 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
+use burn_fp8::policy::cast_module_to_compute;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::args::Sampling;
 use crate::model::Gpt;
-use crate::precision::{Setup, for_compute};
+use crate::precision::Setup;
 use crate::text::Vocabulary;
 
 impl Sampling {
@@ -40,7 +41,7 @@ pub fn generate<B: Fp8Matmul>(
     let mut random = StdRng::seed_from_u64(sampling.sampling_seed);
     let device = B::Device::default();
     setup.scope(|| {
-        let model = for_compute::<B, _>(model);
+        let model = cast_module_to_compute(model);
         for _ in 0..sampling.length {
             let seen = &characters[characters.len().saturating_sub(context)..];
             let logits = next_logits(&model, seen, &device);

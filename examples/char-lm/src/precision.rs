@@ -4,11 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::module::Module;
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
+use burn_fp8::policy::{LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
     DelayedState, Filter, Formats, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe,
     Scaling,
@@ -257,11 +256,6 @@ impl Setup {
             None => f(),
         }
     }
-}
-
-/// The model as it computes inside [`Setup::scope`]: with its parameters in the compute type. Gradients pass through to the parameters.
-pub fn for_compute<B: Backend, M: Module<B>>(model: &M) -> M {
-    policy::cast_module_to_compute(model)
 }
 
 #[cfg(test)]
