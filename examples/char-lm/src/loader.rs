@@ -15,7 +15,7 @@ use crate::probe::StepContext;
 use crate::size::Shape;
 
 /// Sequences of characters and, for each position, the character that follows.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Batch<B: Backend> {
     /// `[batch, context]`.
     pub inputs: Tensor<B, 2, Int>,

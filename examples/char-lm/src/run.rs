@@ -106,7 +106,7 @@ impl Settings {
 }
 
 /// What a run came to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// The losses of all epochs.
@@ -141,14 +141,7 @@ impl Outcome {
         Self {
             losses: (1..).zip(valid_losses).map(point).collect(),
             bigram_loss,
-            unigram_loss: 9.0,
-            tokens_per_second: None,
-            seconds: 1.0,
-            peak_memory: None,
-            fp8_share: 0.0,
-            resumed: false,
-            weights_crc32: None,
-            origin: None,
+            ..Self::default()
         }
     }
 
@@ -194,29 +187,4 @@ pub fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes << 10)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_that_differ_are_named() {
-        let settings = Settings {
-            size: Size::Tiny,
-            precision: Precision::F32,
-            high: None,
-            backend: BackendName::Flex,
-            seed: 1,
-            epochs: 2,
-            patience: None,
-            vocabulary: "ab".into(),
-            text: 3,
-        };
-        assert!(settings.check_same(&settings).is_ok());
-        let error = settings.check_same(&Settings { seed: 2, ..settings.clone() }).unwrap_err();
-        assert_eq!(error.to_string(), "it was begun with seed 1 instead of 2");
-        let error = settings.check_same(&Settings { size: Size::Small, ..settings.clone() });
-        assert!(error.unwrap_err().to_string().contains(r#"size "tiny" instead of "small""#));
-    }
 }
