@@ -1,5 +1,7 @@
 //! The steps with one product each.
 
+use std::fmt;
+
 use anyhow::Result;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
@@ -12,6 +14,30 @@ use burn_fp8::{
 
 use crate::args::Args;
 use crate::data::{self, Matrix, Random};
+
+/// What is told of a step.
+pub struct Step {
+    pub title: &'static str,
+    pub formula: String,
+    pub operands: [String; 2],
+    pub report: Report,
+    /// Against the same codes in f64, and against the numbers before quantization in f64.
+    pub errors: [f64; 2],
+    /// As returned, and in f64.
+    pub amax: Option<[f32; 2]>,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { title, formula, operands: [a, b], report, errors, amax } = self;
+        writeln!(f, "{title}\n    {formula}\n    a {a}\n    b {b}\n    {}", ran(report))?;
+        if let Some([amax, expected]) = amax {
+            writeln!(f, "    amax {amax:.4}, in f64 {expected:.4}")?;
+        }
+        let [same, before] = errors;
+        writeln!(f, "    error {same:.1e}, with quantization {before:.1e}")
+    }
+}
 
 /// What ran, by the trace.
 pub fn ran(report: &Report) -> String {
@@ -35,8 +61,8 @@ struct Problem {
     bias: Vec<f32>,
 }
 
-/// Runs the steps from the first one to the amax; what is told of each.
-pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<String>> {
+/// Runs the steps from the first one to the amax.
+pub fn steps<B: Fp8Matmul>(args: &Args) -> Result<Vec<Step>> {
     let mut random = Random::new(args.seed);
     let problem = Problem {
         x: random.matrix([args.m, args.k], 1.0),
@@ -82,11 +108,12 @@ fn run_step<B: Fp8Matmul>(
     [a, w]: [&Fp8Tensor<B, 2>; 2],
     options: ScaledMatmulOptions<B>,
     (activation, biased): (Activation, bool),
-) -> Result<String> {
+) -> Result<Step> {
     // No code moves: `w` lies as the tensor cores read it.
     let b = w.transpose();
     let (output, report) = trace(|| scaled_matmul(a, &b, &options));
     let output = output?;
+    let amax = output.amax.clone().map(floats);
     let d = match output.d {
         ScaledMatrix::Float(d) => floats(d),
         ScaledMatrix::Fp8(d) => floats(d.dequantize()),
@@ -94,18 +121,15 @@ fn run_step<B: Fp8Matmul>(
     let bias = biased.then_some(&problem.bias[..]);
     let same = data::linear(&numbers(a), &numbers(w), bias, activation);
     let before = data::linear(&problem.x.to_f64(), &problem.w.to_f64(), bias, activation);
-    let amax = output.amax.map_or(String::new(), |amax| {
-        let largest = same.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
-        format!("    amax {:.4}, in f64 {largest:.4}\n", floats(amax)[0])
-    });
-    Ok(format!(
-        "{title}\n    {formula}\n    a {}\n    b {}\n    {}\n{amax}    error {:.1e}, with quantization {:.1e}\n",
-        describe(a),
-        describe(&b),
-        ran(&report),
-        data::error(&d, &same),
-        data::error(&d, &before)
-    ))
+    let largest = same.values.iter().fold(0f64, |amax, x| amax.max(x.abs())) as f32;
+    Ok(Step {
+        title,
+        formula,
+        operands: [describe(a), describe(&b)],
+        report,
+        errors: [data::error(&d, &same), data::error(&d, &before)],
+        amax: amax.map(|amax| [amax[0], largest]),
+    })
 }
 
 fn describe<B: Backend>(tensor: &Fp8Tensor<B, 2>) -> String {

@@ -5,7 +5,6 @@ use std::path::Path;
 use burn_fp8::checkpoint::Checkpoint;
 use comfy_table::presets;
 use examples_common::table;
-use indicatif::DecimalBytes;
 
 /// Layers that are printed; of more, the first and the number of the others.
 const SHOWN: usize = 16;
@@ -42,10 +41,10 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
     text += &format!(
         "\n{} layers in FP8: {}, {:.2} of what they take in bf16; {} other tensors: {}\n",
         layers.len(),
-        DecimalBytes(fp8),
+        bytes(fp8),
         fp8 as f64 / bf16.max(1) as f64,
         others.len(),
-        DecimalBytes(plain)
+        bytes(plain)
     );
     text
 }
@@ -58,4 +57,13 @@ pub fn printable(name: &str) -> String {
 /// The bytes of a layer whose weight and bias are bf16.
 fn in_bf16([out, input]: [usize; 2], bias: bool) -> u64 {
     2 * (out as u64 * input as u64 + if bias { out as u64 } else { 0 })
+}
+
+/// A number of bytes in the unit that suits it.
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
+        _ => format!("{:.2} GB", count as f64 / 1e9),
+    }
 }
