@@ -43,16 +43,12 @@ pub fn run(options: &Options, python: &Path) -> Result<Vec<Row>> {
             eprintln!("{name}: not measured, {} cannot import it", python.display());
         }
         rows.extend(report.rows.into_iter().map(|peer| Row {
-            group: GROUP.to_owned(),
-            name: "quantize_dequantize".to_owned(),
-            threads,
-            milliseconds: time * 1e3,
             gigabytes_per_second: Some(bytes as f64 / time / 1e9),
-            teraflops_per_second: None,
-            reference: peer.name,
-            reference_milliseconds: peer.milliseconds,
-            ratio: peer.milliseconds / (time * 1e3),
-            target: None,
+            ..Row::timed(
+                (GROUP, threads, None),
+                ("quantize_dequantize", time * 1e3),
+                (&peer.name, peer.milliseconds),
+            )
         }));
     }
     Ok(rows)

@@ -57,23 +57,37 @@ impl Measured<'_> {
 
 impl Row {
     /// What was measured in turns with its reference.
-    pub fn new(
-        (group, threads, target): (&str, usize, Option<f64>),
-        subject: &Measured,
-        reference: &Measured,
-    ) -> Self {
+    pub fn new(row: (&str, usize, Option<f64>), subject: &Measured, reference: &Measured) -> Self {
         let seconds = subject.median();
         let ratios = subject.speeds().zip(reference.speeds()).map(|(ours, theirs)| ours / theirs);
         Self {
-            group: group.to_owned(),
-            name: subject.name.to_owned(),
-            threads,
-            milliseconds: seconds * 1e3,
             gigabytes_per_second: subject.bytes.map(|bytes| bytes as f64 / seconds / 1e9),
             teraflops_per_second: subject.flops.map(|flops| flops / seconds / 1e12),
-            reference: reference.name.to_owned(),
-            reference_milliseconds: reference.median() * 1e3,
             ratio: median(&mut ratios.collect::<Vec<_>>()),
+            ..Self::timed(
+                row,
+                (subject.name, seconds * 1e3),
+                (reference.name, reference.median() * 1e3),
+            )
+        }
+    }
+
+    /// Of a time in milliseconds alone, beside something that took so long.
+    pub fn timed(
+        (group, threads, target): (&str, usize, Option<f64>),
+        (name, milliseconds): (&str, f64),
+        (reference, reference_milliseconds): (&str, f64),
+    ) -> Self {
+        Self {
+            group: group.to_owned(),
+            name: name.to_owned(),
+            threads,
+            milliseconds,
+            gigabytes_per_second: None,
+            teraflops_per_second: None,
+            reference: reference.to_owned(),
+            reference_milliseconds,
+            ratio: reference_milliseconds / milliseconds,
             target,
         }
     }

@@ -14,7 +14,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::Serialize;
 
-use crate::device::{Side, compare, random};
+use crate::device::{Side, compare, primitive, random};
 use crate::linear::Layer;
 use crate::options::{Fused, Options, Sink};
 use crate::rows::Row;
@@ -112,10 +112,8 @@ fn measure(
         };
         // The same tensors, seen through the decorator.
         let decorated = |tensor: Tensor<Fused, 2>| {
-            let TensorPrimitive::Float(tensor) = tensor.into_primitive() else {
-                unreachable!("made of floats")
-            };
-            Tensor::<Fp8Backend<Fused>, 2>::from_primitive(TensorPrimitive::Float(tensor))
+            let tensor = TensorPrimitive::Float(primitive(tensor));
+            Tensor::<Fp8Backend<Fused>, 2>::from_primitive(tensor)
         };
         let fp8_inputs: Vec<_> = inputs.iter().cloned().map(|pair| pair.map(decorated)).collect();
         let mut fp8 = |set: usize| {

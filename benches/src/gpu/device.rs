@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Distribution, FloatDType, Tensor};
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{Distribution, FloatDType, Tensor, TensorPrimitive};
 use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
@@ -167,6 +168,14 @@ pub fn compare_all<B: Backend>(
     let row =
         |subject: &Sampled| Row::new((group, 1, target), &subject.measured, &reference.measured);
     Ok(subjects.iter().map(row).collect())
+}
+
+/// What the backend makes of a tensor of floats.
+pub fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    match tensor.into_primitive() {
+        TensorPrimitive::Float(tensor) => tensor,
+        TensorPrimitive::QFloat(_) => unreachable!("made of floats"),
+    }
 }
 
 /// Normally distributed numbers in bf16.

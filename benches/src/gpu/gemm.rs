@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use anyhow::Result;
-use burn::tensor::{FloatDType, Tensor, TensorPrimitive};
+use burn::tensor::{FloatDType, Tensor};
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8::burn_fp8_core::Layouts;
 use burn_fp8::engine::{
@@ -11,7 +11,7 @@ use burn_fp8::engine::{
 };
 use burn_fp8::{Fp8Format, Recipe};
 
-use crate::device::{Side, compare_all, random};
+use crate::device::{Side, compare_all, primitive, random};
 use crate::options::{Options, Sink, Unfused};
 use crate::rows::Row;
 
@@ -43,11 +43,9 @@ fn operand<B: Fp8Engine>(
     format: Fp8Format,
     layouts: Layouts,
 ) -> OperandOf<B> {
-    let TensorPrimitive::Float(tensor) = matrix.into_primitive() else {
-        unreachable!("made of floats")
-    };
     let rule = ScaleRule::Current(Recipe::current());
-    Operand::Matrix(B::fp8_quantize(tensor, Request::whole(format, rule, Wanted::Lines(layouts))))
+    let request = Request::whole(format, rule, Wanted::Lines(layouts));
+    Operand::Matrix(B::fp8_quantize(primitive(matrix), request))
 }
 
 pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {

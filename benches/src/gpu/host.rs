@@ -62,17 +62,9 @@ fn rows<B: Fp8Matmul>(options: &Options, suffix: &str, target: bool) -> Result<V
     let fp8 = native.scope(|| measure::<Fp8Backend<B>>(options))?;
     let plain = measure::<B>(options)?;
     let name = format!("product {SIZE}×{SIZE}×{SIZE} bf16{suffix}");
-    let row = |what: &str, milliseconds: f64, reference: &str, than: f64, target| Row {
-        group: GROUP.to_owned(),
-        name: format!("{name}, {what}"),
-        threads: 1,
-        milliseconds,
-        gigabytes_per_second: None,
-        teraflops_per_second: None,
-        reference: reference.to_owned(),
-        reference_milliseconds: than,
-        ratio: than / milliseconds,
-        target,
+    let row = |what: &str, milliseconds: f64, reference: &str, than: f64, target| {
+        let name = format!("{name}, {what}");
+        Row::timed((GROUP, 1, target), (&name, milliseconds), (reference, than))
     };
     let target = target.then_some(1.0);
     Ok(vec![

@@ -3,13 +3,13 @@
 use std::hint::black_box;
 
 use anyhow::Result;
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::Tensor;
 use burn_fp8::Fp8Format::E4M3;
 use burn_fp8::Recipe;
 use burn_fp8::burn_fp8_core::{Layouts, Overflow};
 use burn_fp8::engine::{Fp8Engine, Request, Scalar, ScaleRule, ScaleRuleOf, Wanted};
 
-use crate::device::{Copy, Side, compare, random};
+use crate::device::{Copy, Side, compare, primitive, random};
 use crate::options::{Options, Sink, Unfused};
 use crate::rows::Row;
 
@@ -25,12 +25,8 @@ type B = Unfused;
 
 /// How the scale is chosen, and how often the tensor is read for it.
 fn rules() -> [(&'static str, ScaleRuleOf<B>, usize); 3] {
-    let TensorPrimitive::Float(amax) =
-        Tensor::<B, 1>::from_floats([5.0], &Default::default()).into_primitive()
-    else {
-        unreachable!("made of floats")
-    };
-    let amax = Scalar::Device(amax);
+    let amax = Tensor::<B, 1>::from_floats([5.0], &Default::default());
+    let amax = Scalar::Device(primitive(amax));
     let recipe = Recipe::delayed();
     [
         ("scale given", ScaleRule::Given(amax.clone(), Overflow::SaturateFinite), 1),
@@ -52,10 +48,7 @@ pub fn run(options: &Options, sink: &mut Sink) -> Result<()> {
     for (rule_name, rule, reads) in rules() {
         for (name, layouts, writes, torch_name) in layouts {
             let mut quantize = |set: usize| {
-                let TensorPrimitive::Float(tensor) = inputs[set % SETS].clone().into_primitive()
-                else {
-                    unreachable!("made of floats")
-                };
+                let tensor = primitive(inputs[set % SETS].clone());
                 let request = Request::whole(E4M3, rule.clone(), Wanted::Lines(layouts));
                 black_box(B::fp8_quantize(tensor, request));
                 Ok(())

@@ -15,7 +15,7 @@ use burn::tensor::{FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8::report::Implementation;
 use burn_fp8::{DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, trace};
 
-use crate::device::{Side, compare, random};
+use crate::device::{Side, compare, primitive, random};
 use crate::options::{Fused, Options, Sink, Unfused};
 use crate::rows::Row;
 
@@ -50,7 +50,7 @@ where
     I: Backend,
     B: Backend<FloatTensorPrimitive = FloatTensor<Autodiff<I>>>,
 {
-    let TensorPrimitive::Float(y) = y.into_primitive() else { unreachable!("made of floats") };
+    let y = primitive(y);
     let device = I::float_device(&y.primitive);
     let zero = I::float_zeros(Shape::new([1]), &device, FloatDType::BF16);
     let backward = Backward::<I, 1>::prepare::<NoCheckpointing>(GivenGradient, [y.node]);
@@ -70,10 +70,7 @@ pub struct Layer<I: Backend> {
 
 impl<I: Backend> Layer<I> {
     pub fn random([m, k, n]: [usize; 3]) -> Self {
-        let tensor = |shape| match random::<I>(shape).into_primitive() {
-            TensorPrimitive::Float(tensor) => tensor,
-            TensorPrimitive::QFloat(_) => unreachable!("made of floats"),
-        };
+        let tensor = |shape| primitive(random::<I>(shape));
         Self { x: tensor([m, k]), weight: tensor([k, n]), grad: tensor([m, n]) }
     }
 

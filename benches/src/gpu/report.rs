@@ -167,16 +167,8 @@ mod tests {
         )
         .unwrap();
         let row = Row {
-            group: "gpu-gemm".into(),
-            name: "some".into(),
-            threads: 1,
-            milliseconds: 2.0,
-            gigabytes_per_second: None,
             teraflops_per_second: Some(700.0),
-            reference: "other".into(),
-            reference_milliseconds: 1.0,
-            ratio: 0.5,
-            target: Some(0.97),
+            ..Row::timed(("gpu-gemm", 1, Some(0.97)), ("some", 2.0), ("other", 1.0))
         };
         fs::write(path("rows-gpu-gemm.json"), serde_json::to_string(&[row]).unwrap()).unwrap();
         write(folder.path()).unwrap();

@@ -61,7 +61,6 @@ impl Common {
     }
 }
 
-/// `train`.
 #[derive(ClapArgs, Debug)]
 pub struct Train {
     #[command(flatten)]
@@ -96,10 +95,9 @@ pub struct Train {
     pub out: Option<PathBuf>,
 
     #[command(flatten)]
-    pub sampling: SamplingArgs,
+    pub sampling: Sampling,
 }
 
-/// `generate`.
 #[derive(ClapArgs, Debug)]
 pub struct Generate {
     /// The folder of a finished run
@@ -107,10 +105,9 @@ pub struct Generate {
     pub run: PathBuf,
 
     #[command(flatten)]
-    pub sampling: SamplingArgs,
+    pub sampling: Sampling,
 }
 
-/// `compare`.
 #[derive(ClapArgs, Debug)]
 pub struct Compare {
     #[command(flatten)]
@@ -140,7 +137,6 @@ pub struct Compare {
     pub out: PathBuf,
 }
 
-/// `sensitivity`.
 #[derive(ClapArgs, Debug)]
 pub struct Sensitivity {
     #[command(flatten)]
@@ -169,7 +165,6 @@ pub struct Sensitivity {
     pub out: PathBuf,
 }
 
-/// `block`.
 #[derive(ClapArgs, Debug)]
 pub struct Timing {
     /// The size whose block is timed
@@ -195,7 +190,7 @@ pub struct Timing {
 
 /// How to draw characters.
 #[derive(ClapArgs, Clone, Debug)]
-pub struct SamplingArgs {
+pub struct Sampling {
     /// What the text begins with
     #[arg(long, default_value = "And God said")]
     pub prompt: String,

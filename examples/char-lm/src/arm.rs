@@ -15,7 +15,6 @@ const WITHOUT: &str = "-without-";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Arm {
-    /// The precision.
     pub precision: Precision,
     /// What stays out of FP8.
     pub high: Option<High>,

@@ -218,24 +218,21 @@ where
     O: Optimizer<Gpt<B>, B>,
     S: LrScheduler,
 {
-    let parameters = 4 * model.num_params() as u64;
-    // Two moments for each parameter, and names, identifiers and the histories of delayed scaling.
-    let limit = 4 * parameters + (64 << 20);
     let device = B::Device::default();
     let [model_file, optimizer_file, scheduler_file] = PARTS.map(|part| file(folder, part, epoch));
-    load(&model_file, limit, |recorder, file| {
+    load(&model_file, |recorder, file| {
         let record = Recorder::<B>::load(recorder, file, &device)?;
         let loaded = model.clone().load_record(record);
         let same = model::shapes::<B, _>(&loaded) == model::shapes::<B, _>(model);
         ensure!(same, "it holds a model of another shape");
         Ok(())
     })?;
-    load(&optimizer_file, limit, |recorder, file| {
+    load(&optimizer_file, |recorder, file| {
         let record = Recorder::<B>::load(recorder, file, &device)?;
         drop(optimizer.clone().load_record(record));
         Ok(())
     })?;
-    load(&scheduler_file, limit, |recorder, file| {
+    load(&scheduler_file, |recorder, file| {
         let record: S::Record<B> = Recorder::<B>::load(recorder, file, &device)?;
         drop(scheduler.clone().load_record(record));
         Ok(())
@@ -243,16 +240,8 @@ where
 }
 
 /// Loads one file; what Burn panics about is an error here, and what it says about versions of Burn is left out.
-fn load(
-    file: &Path,
-    limit: u64,
-    load: impl FnOnce(&WholeFileRecorder, PathBuf) -> Result<()>,
-) -> Result<()> {
+fn load(file: &Path, load: impl FnOnce(&WholeFileRecorder, PathBuf) -> Result<()>) -> Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let size = fs::metadata(file).with_context(|| name.clone())?.len();
-    if size > limit {
-        bail!("{name} takes {size} bytes, more than the {limit} that this model can take");
-    }
     let recorder = WholeFileRecorder::default();
     let problem = match quietly(AssertUnwindSafe(|| load(&recorder, file.to_owned()))) {
         Ok(Ok(())) => return Ok(()),

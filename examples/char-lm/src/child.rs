@@ -39,9 +39,6 @@ fn train(arm: Arm, seed: u64, epochs: usize, out: &Path, common: &Common) -> Res
 
 /// Trains all of these in their order, in folders of their own in this one. Tells on stderr which of them begins, so that hours are not spent
 /// in silence.
-///
-/// # Errors
-/// Where one of them fails.
 pub fn train_all(
     runs: &[(Arm, u64)],
     epochs: usize,

@@ -1,7 +1,7 @@
 //! Losses by epoch: what Burn's Learner logs, kept in a file that outlives the process, and early stopping that survives a resume.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -12,8 +12,6 @@ use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, 
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A line of a hundred bytes for each of a million epochs.
-const MAX_FILE_BYTES: u64 = 100 << 20;
 /// The name of Burn's loss metric.
 const LOSS: &str = "Loss";
 
@@ -41,7 +39,6 @@ fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Err
 /// # Errors
 /// Where the file cannot be read or holds something else.
 pub fn read(path: &Path) -> Result<Vec<Point>> {
-    let mut text = String::new();
     let parse = |text: &str| -> Result<Vec<Point>> {
         let mut points = Vec::new();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -53,12 +50,11 @@ pub fn read(path: &Path) -> Result<Vec<Point>> {
         }
         Ok(points)
     };
-    match File::open(path) {
+    match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
-        file => file.and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text)),
+        text => text.map_err(anyhow::Error::from),
     }
-    .map_err(anyhow::Error::from)
-    .and_then(|_| parse(&text))
+    .and_then(|text| parse(&text))
     .with_context(|| format!("losses {}", path.display()))
 }
 
@@ -92,9 +88,6 @@ struct State {
 
 impl Curve {
     /// A curve that begins with these points, which replace what is in the file.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub fn new(path: &Path, points: Vec<Point>, course: Course) -> Result<Self> {
         let lines = points.iter().map(|point| serde_json::to_string(point).map(|line| line + "\n"));
         let lines = lines.collect::<Result<String, _>>()?;
@@ -221,8 +214,6 @@ pub fn is_stuck(points: &[Point], patience: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use burn::train::metric::store::NumericMetricUpdate;
     use burn::train::metric::{MetricAttributes, MetricEntry, SerializedEntry};

@@ -3,25 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
+use burn_fp8::policy::cast_module_to_compute;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::args::Sampling;
 use crate::model::Gpt;
-use crate::precision::{Setup, for_compute};
+use crate::precision::Setup;
 use crate::text::Vocabulary;
-
-/// How to draw characters.
-#[derive(Clone, Debug)]
-pub struct Sampling {
-    /// What the text begins with.
-    pub prompt: String,
-    /// How many characters follow.
-    pub length: usize,
-    /// What logits are divided by; towards 0 the likeliest character always wins.
-    pub temperature: f32,
-    /// The seed of what is drawn.
-    pub seed: u64,
-}
 
 impl Sampling {
     /// The prompt in numbers.
@@ -49,10 +38,10 @@ pub fn generate<B: Fp8Matmul>(
     sampling: &Sampling,
 ) -> Result<String> {
     let mut characters = sampling.encode_prompt(vocabulary).context("--prompt")?;
-    let mut random = StdRng::seed_from_u64(sampling.seed);
+    let mut random = StdRng::seed_from_u64(sampling.sampling_seed);
     let device = B::Device::default();
     setup.scope(|| {
-        let model = for_compute::<B, _>(model);
+        let model = cast_module_to_compute(model);
         for _ in 0..sampling.length {
             let seen = &characters[characters.len().saturating_sub(context)..];
             let logits = next_logits(&model, seen, &device);

@@ -33,8 +33,7 @@ pub use precision::Precision;
 pub use size::Size;
 pub use train::{characters_a_step, training_steps};
 
-use args::{Command, SamplingArgs};
-use generate::Sampling;
+use args::{Command, Sampling};
 use model::Gpt;
 use precision::Setup;
 use run::{Folder, Outcome, PROGRAM, Settings};
@@ -51,14 +50,6 @@ pub fn main() -> ExitCode {
     })
 }
 
-impl OnBackend for &args::Train {
-    type Output = ExitCode;
-
-    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
-        train::<I>(self)
-    }
-}
-
 impl OnBackend for &args::Timing {
     type Output = ExitCode;
 
@@ -68,56 +59,62 @@ impl OnBackend for &args::Timing {
 }
 
 /// All precisions run on one type: with FP8 off, the decorator is the backend that it wraps.
-fn train<I: Fp8Matmul>(args: &args::Train) -> Result<ExitCode> {
-    let text = Text::built_in()?;
-    let size = args.common.size;
-    let settings = Settings {
-        size,
-        precision: args.precision,
-        high: args.high,
-        backend: args.common.backend,
-        seed: args.seed,
-        epochs: args.common.epochs(),
-        patience: args.patience.map(|epochs| epochs as usize),
-        vocabulary: text.vocabulary.to_string(),
-        text: text.checksum,
-    };
-    let default = || format!("target/char-lm/{}-{}-{}", size.as_str(), args.precision, args.seed);
-    let setup = Setup::new(args.precision, args.high)?;
-    // A prompt that cannot be used is told before the training, not after it.
-    sampling(&args.sampling).encode_prompt(&text.vocabulary).context("--prompt")?;
-    let folder = Folder::new(args.out.clone().unwrap_or_else(|| PathBuf::from(default())));
-    if args.observe.is_some() && !args.precision.is_fp8() {
-        bail!("--observe looks at products in FP8, and {} has none", args.precision);
+impl OnBackend for &args::Train {
+    type Output = ExitCode;
+
+    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        let text = Text::built_in()?;
+        let size = self.common.size;
+        let settings = Settings {
+            size,
+            precision: self.precision,
+            high: self.high,
+            backend: self.common.backend,
+            seed: self.seed,
+            epochs: self.common.epochs(),
+            patience: self.patience.map(|epochs| epochs as usize),
+            vocabulary: text.vocabulary.to_string(),
+            text: text.checksum,
+        };
+        let default =
+            || format!("target/char-lm/{}-{}-{}", size.as_str(), self.precision, self.seed);
+        let setup = Setup::new(self.precision, self.high)?;
+        // A prompt that cannot be used is told before the training, not after it.
+        self.sampling.encode_prompt(&text.vocabulary).context("--prompt")?;
+        let folder = Folder::new(self.out.clone().unwrap_or_else(|| PathBuf::from(default())));
+        if self.observe.is_some() && !self.precision.is_fp8() {
+            bail!("--observe looks at products in FP8, and {} has none", self.precision);
+        }
+        let plan = train::Plan {
+            text: &text,
+            shape: size.shape(),
+            settings,
+            setup: setup.clone(),
+            folder: folder.clone(),
+            resume: self.resume,
+            quiet: self.common.quiet,
+            observe: self.observe.clone(),
+        };
+        let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan)?;
+        let observed =
+            trained.observatory.map(|observatory| observed(&observatory, self)).unwrap_or_default();
+        if self.common.quiet {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !trained.outcome.final_loss().is_finite() {
+            eprintln!("warning: the training has diverged: its validation loss is no number");
+        }
+        let (sampling, context) = (&self.sampling, size.shape().context);
+        // The run has ended and is kept, which is what was asked for: a model that gives no numbers costs the sample, not the rest.
+        let sample =
+            generate::generate(&trained.model, &setup, &text.vocabulary, context, sampling);
+        let sample = sample.unwrap_or_else(|error| {
+            eprintln!("warning: there is no sample: {error:#}");
+            String::new()
+        });
+        let summary = summary(&trained.outcome);
+        show(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
     }
-    let plan = train::Plan {
-        text: &text,
-        shape: size.shape(),
-        settings,
-        setup: setup.clone(),
-        folder: folder.clone(),
-        resume: args.resume,
-        quiet: args.common.quiet,
-        observe: args.observe.clone(),
-    };
-    let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan)?;
-    let observed =
-        trained.observatory.map(|observatory| observed(&observatory, args)).unwrap_or_default();
-    if args.common.quiet {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if !trained.outcome.final_loss().is_finite() {
-        eprintln!("warning: the training has diverged: its validation loss is no number");
-    }
-    let (sampling, context) = (sampling(&args.sampling), size.shape().context);
-    // The run has ended and is kept, which is what was asked for: a model that gives no numbers costs the sample, not the rest.
-    let sample = generate::generate(&trained.model, &setup, &text.vocabulary, context, &sampling);
-    let sample = sample.unwrap_or_else(|error| {
-        eprintln!("warning: there is no sample: {error:#}");
-        String::new()
-    });
-    let summary = summary(&trained.outcome);
-    show(&format!("{summary}\n{sample}\n{observed}\n{}\n", folder.path().display()))
 }
 
 /// A goal that is missed is no error of the program: exit code 1.
@@ -155,27 +152,21 @@ fn summary(outcome: &Outcome) -> String {
     )
 }
 
-fn sampling(args: &SamplingArgs) -> Sampling {
-    let SamplingArgs { prompt, length, temperature, sampling_seed } = args.clone();
-    Sampling { prompt, length: length as usize, temperature, seed: sampling_seed }
-}
-
 fn generate(args: &args::Generate) -> Result<ExitCode> {
     let folder = Folder::new(&args.run);
     let settings: Settings = run::read_json(&folder.settings())?
         .with_context(|| format!("{} holds no run (there is no run.json)", args.run.display()))?;
-    let sampling = sampling(&args.sampling);
-    settings.backend.run(PROGRAM, Generation { folder, settings, sampling })
+    settings.backend.run(PROGRAM, Generation { folder, settings, sampling: &args.sampling })
 }
 
 /// What a trained model is to write.
-struct Generation {
+struct Generation<'a> {
     folder: Folder,
     settings: Settings,
-    sampling: Sampling,
+    sampling: &'a Sampling,
 }
 
-impl OnBackend for Generation {
+impl OnBackend for Generation<'_> {
     type Output = ExitCode;
 
     fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
@@ -193,7 +184,7 @@ impl OnBackend for Generation {
         let outcome = run::read_json::<Outcome>(&folder.outcome())?;
         let crc32 = run::weights_crc32(&folder, outcome.as_ref());
         let model = model::load::<Fp8Backend<I>, _>(model, &folder.weights(), crc32)?;
-        let text = generate::generate(&model, &setup, &vocabulary, shape.context, &sampling)?;
+        let text = generate::generate(&model, &setup, &vocabulary, shape.context, sampling)?;
         show(&(text + "\n"))
     }
 }

@@ -1,9 +1,9 @@
 //! Batches of the text: drawn anew each epoch for training, always the same for validation.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::tensor::backend::Backend;
@@ -15,7 +15,7 @@ use crate::probe::StepContext;
 use crate::size::Shape;
 
 /// Sequences of characters and, for each position, the character that follows.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Batch<B: Backend> {
     /// `[batch, context]`.
     pub inputs: Tensor<B, 2, Int>,
@@ -41,20 +41,8 @@ pub fn batch<B: Backend>(
     Batch { inputs: numbers(0), targets: numbers(1), step: step.clone() }
 }
 
-/// Time spent between the first and the last batch of training epochs.
-#[derive(Debug, Default)]
-pub struct Stopwatch(Mutex<Duration>);
-
-impl Stopwatch {
-    fn add(&self, time: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += time;
-    }
-
-    /// The sum so far.
-    pub fn total(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// Nanoseconds spent between the first and the last batch of training epochs.
+pub type Stopwatch = AtomicU64;
 
 /// The batches of a text: for training in each epoch sequences from random places, for validation the same ones each time, spread evenly.
 #[derive(Clone)]
@@ -183,7 +171,7 @@ impl<B: Backend> Iterator for Batches<'_, B> {
             // The last step is over: wait for what the device still has to do of it.
             if let Some((start, stopwatch)) = self.timer.take() {
                 B::sync(device).expect("the device runs what it was given");
-                stopwatch.add(start.elapsed());
+                stopwatch.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             }
             return None;
         }

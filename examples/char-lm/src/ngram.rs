@@ -1,5 +1,7 @@
 //! What a count of characters achieves without a network: the bar that a model has to clear.
 
+use crate::child::mean;
+
 /// Cross-entropy in nats a character of pairs of characters under the add-one smoothed bigram counts of `train`, over `vocabulary`
 /// characters: −mean ln((count(a, b) + 1) / (count(a, ·) + vocabulary)). NaN for no pairs.
 pub fn bigram_loss(
@@ -27,15 +29,6 @@ pub fn unigram_loss(train: &[u8], valid: impl IntoIterator<Item = u8>, vocabular
     }
     let total = counts.iter().sum::<u64>() as f64;
     mean(valid.into_iter().map(|character| (total / counts[usize::from(character)] as f64).ln()))
-}
-
-fn mean(losses: impl Iterator<Item = f64>) -> f64 {
-    let (mut total, mut count) = (0.0, 0.0);
-    for loss in losses {
-        total += loss;
-        count += 1.0;
-    }
-    total / count
 }
 
 #[cfg(test)]

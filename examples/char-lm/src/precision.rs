@@ -4,11 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::module::Module;
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::policy::{self, LossScale, MatmulPolicy, Policy};
+use burn_fp8::policy::{LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
     DelayedState, Filter, Formats, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe,
     Scaling,
@@ -191,9 +190,6 @@ impl Setup {
     }
 
     /// The same setup, with state of its own that has seen nothing.
-    ///
-    /// # Errors
-    /// None that [`new`](Self::new) did not have.
     pub fn anew(&self) -> Result<Self> {
         Self::new(self.precision, self.high)
     }
@@ -262,15 +258,9 @@ impl Setup {
     }
 }
 
-/// The model as it computes inside [`Setup::scope`]: with its parameters in the compute type. Gradients pass through to the parameters.
-pub fn for_compute<B: Backend, M: Module<B>>(model: &M) -> M {
-    policy::cast_module_to_compute(model)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn_fp8::GemmRole;
 
     #[test]
     fn names_lead_back() {
@@ -325,13 +315,5 @@ mod tests {
                 assert!(!is_same(a, b), "{a} and {b}");
             }
         }
-    }
-
-    #[test]
-    fn what_is_not_in_fp8_cannot_be_left_out() {
-        let role = Some(High::Role(GemmRole::Output));
-        assert!(Setup::new(Precision::F32, role).is_err());
-        assert!(Setup::new(Precision::Fp8Layers, role).is_err());
-        assert!(Setup::new(Precision::FP8_CURRENT, role).is_ok());
     }
 }

@@ -1,9 +1,7 @@
 //! What looks at training steps from outside: the observatory, and the count of FLOPs.
 
-use std::fmt;
-
 use burn_fp8::report::Observatory;
-use burn_fp8::{Gemm, GemmRole, Report};
+use burn_fp8::{GemmRole, Report};
 
 use crate::precision::Setup;
 use crate::size::Shape;
@@ -26,17 +24,6 @@ impl StepContext {
     }
 }
 
-impl fmt::Debug for StepContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StepContext").finish_non_exhaustive()
-    }
-}
-
-/// FLOPs of a product: a multiplication and an addition each.
-fn flops(gemm: Gemm) -> u64 {
-    2 * (gemm.batch * gemm.m * gemm.n * gemm.k) as u64
-}
-
 /// FLOPs of all matrix products of a training step, from the shape of the model: that of the forward pass, and twice that for the
 /// gradients of both operands. All inputs of layers need gradients, for the embeddings are learned.
 pub fn step_flops(shape: &Shape, characters: usize) -> u64 {
@@ -50,11 +37,11 @@ pub fn step_flops(shape: &Shape, characters: usize) -> u64 {
 
 /// FLOPs of the products that ran in FP8.
 pub fn fp8_flops(report: &Report) -> u64 {
-    report.fp8().map(|product| flops(product.gemm)).sum()
+    report.fp8().map(|product| product.gemm.flops() as u64).sum()
 }
 
 /// FLOPs of the products of the forward pass, in whatever precision they ran.
 pub fn forward_flops(report: &Report) -> u64 {
     let output = report.products.iter().filter(|product| product.role == GemmRole::Output);
-    output.map(|product| flops(product.gemm)).sum()
+    output.map(|product| product.gemm.flops() as u64).sum()
 }

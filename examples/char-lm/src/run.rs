@@ -1,10 +1,9 @@
 //! The folder of a run: what it was asked for, and what it came to.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use examples_common::{BackendName, Origin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,8 +15,6 @@ use crate::size::Size;
 
 /// The name of the program, as cargo and command lines call it.
 pub const PROGRAM: &str = env!("CARGO_PKG_NAME");
-
-const MAX_JSON_BYTES: u64 = 100 << 20;
 
 /// The files of a run.
 #[derive(Clone, Debug)]
@@ -69,17 +66,14 @@ impl Folder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The size.
     pub size: Size,
     /// What it computes with.
     pub precision: Precision,
     /// What stays out of FP8 although the precision is FP8.
     pub high: Option<High>,
-    /// The backend.
     pub backend: BackendName,
     /// The seed of weights, order and dropout.
     pub seed: u64,
-    /// Epochs.
     pub epochs: usize,
     /// Epochs without improvement after which it stops.
     pub patience: Option<usize>,
@@ -112,7 +106,7 @@ impl Settings {
 }
 
 /// What a run came to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// The losses of all epochs.
@@ -147,14 +141,7 @@ impl Outcome {
         Self {
             losses: (1..).zip(valid_losses).map(point).collect(),
             bigram_loss,
-            unigram_loss: 9.0,
-            tokens_per_second: None,
-            seconds: 1.0,
-            peak_memory: None,
-            fp8_share: 0.0,
-            resumed: false,
-            weights_crc32: None,
-            origin: None,
+            ..Self::default()
         }
     }
 
@@ -178,9 +165,6 @@ pub fn weights_crc32(folder: &Folder, outcome: Option<&Outcome>) -> Option<u32> 
 }
 
 /// Makes a folder, and those that it lies in.
-///
-/// # Errors
-/// Where it cannot be made.
 pub fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
 }
@@ -190,17 +174,11 @@ pub fn make_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// Where it cannot be read or holds something else; names it.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let file = match File::open(path) {
+    let json = match fs::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.with_context(|| format!("cannot read {}", path.display()))?,
+        json => json.with_context(|| format!("cannot read {}", path.display()))?,
     };
-    let mut text = String::new();
-    let read = file.take(MAX_JSON_BYTES + 1).read_to_string(&mut text);
-    read.with_context(|| format!("cannot read {}", path.display()))?;
-    if text.len() as u64 > MAX_JSON_BYTES {
-        bail!("{} is larger than the limit of {} MiB", path.display(), MAX_JSON_BYTES >> 20);
-    }
-    serde_json::from_str(&text).map(Some).with_context(|| format!("{}", path.display()))
+    serde_json::from_slice(&json).map(Some).with_context(|| format!("{}", path.display()))
 }
 
 /// The most memory that this process ever held, in bytes: `VmHWM` of Linux; `None` elsewhere.
@@ -209,29 +187,4 @@ pub fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes << 10)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_that_differ_are_named() {
-        let settings = Settings {
-            size: Size::Tiny,
-            precision: Precision::F32,
-            high: None,
-            backend: BackendName::Flex,
-            seed: 1,
-            epochs: 2,
-            patience: None,
-            vocabulary: "ab".into(),
-            text: 3,
-        };
-        assert!(settings.check_same(&settings).is_ok());
-        let error = settings.check_same(&Settings { seed: 2, ..settings.clone() }).unwrap_err();
-        assert_eq!(error.to_string(), "it was begun with seed 1 instead of 2");
-        let error = settings.check_same(&Settings { size: Size::Small, ..settings.clone() });
-        assert!(error.unwrap_err().to_string().contains(r#"size "tiny" instead of "small""#));
-    }
 }

@@ -36,7 +36,6 @@ pub struct Shape {
     pub batch: usize,
     /// Steps an epoch; an epoch is what lies between two validations.
     pub steps: usize,
-    /// Epochs.
     pub epochs: usize,
     /// Batches of a validation.
     pub valid_batches: usize,
@@ -69,67 +68,27 @@ impl Size {
 
     /// Its numbers.
     pub fn shape(self) -> Shape {
-        match self {
-            Self::Smoke => Shape {
-                layers: 2,
-                width: 32,
-                heads: 2,
-                context: 32,
-                batch: 8,
-                steps: 12,
-                epochs: 3,
-                valid_batches: 4,
-                learning_rate: 1e-2,
-                dropout: 0.1,
-            },
-            Self::Tiny => Shape {
-                layers: 2,
-                width: 128,
-                heads: 4,
-                context: 64,
-                batch: 16,
-                steps: 100,
-                epochs: 12,
-                valid_batches: 32,
-                learning_rate: 3e-3,
-                dropout: 0.05,
-            },
-            Self::Medium => Shape {
-                layers: 4,
-                width: 512,
-                heads: 8,
-                context: 128,
-                batch: 16,
-                steps: 100,
-                epochs: 12,
-                valid_batches: 16,
-                learning_rate: 1e-3,
-                dropout: 0.1,
-            },
-            Self::Small => Shape {
-                layers: 6,
-                width: 384,
-                heads: 6,
-                context: 256,
-                batch: 64,
-                steps: 250,
-                epochs: 20,
-                valid_batches: 20,
-                learning_rate: 1e-3,
-                dropout: 0.2,
-            },
-            Self::M125 => Shape {
-                layers: 12,
-                width: 768,
-                heads: 12,
-                context: 1024,
-                batch: 8,
-                steps: 250,
-                epochs: 20,
-                valid_batches: 20,
-                learning_rate: 6e-4,
-                dropout: 0.1,
-            },
+        // Layers, width, heads, context, batch; steps, epochs, batches of a validation; learning rate and dropout.
+        let (model, training, rates) = match self {
+            Self::Smoke => ([2, 32, 2, 32, 8], [12, 3, 4], [1e-2, 0.1]),
+            Self::Tiny => ([2, 128, 4, 64, 16], [100, 12, 32], [3e-3, 0.05]),
+            Self::Medium => ([4, 512, 8, 128, 16], [100, 12, 16], [1e-3, 0.1]),
+            Self::Small => ([6, 384, 6, 256, 64], [250, 20, 20], [1e-3, 0.2]),
+            Self::M125 => ([12, 768, 12, 1024, 8], [250, 20, 20], [6e-4, 0.1]),
+        };
+        let [layers, width, heads, context, batch] = model;
+        let ([steps, epochs, valid_batches], [learning_rate, dropout]) = (training, rates);
+        Shape {
+            layers,
+            width,
+            heads,
+            context,
+            batch,
+            steps,
+            epochs,
+            valid_batches,
+            learning_rate,
+            dropout,
         }
     }
 

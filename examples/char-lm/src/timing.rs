@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::policy::{cast_module_to_compute, cast_to_compute};
 use burn_fp8::report::{Implementation, ProductReport};
 use burn_fp8::{Capability, Fp8Matmul, Report, trace};
 use comfy_table::presets;
@@ -16,7 +17,7 @@ use statrs::statistics::{Data, OrderStatistics};
 
 use crate::args::Timing;
 use crate::model::{Block, future};
-use crate::precision::{Precision, Setup, for_compute};
+use crate::precision::{Precision, Setup};
 use crate::run::{self, PROGRAM};
 use crate::size::Size;
 
@@ -149,8 +150,8 @@ impl<B: AutodiffBackend + Fp8Matmul> Variant<B> {
         B::sync(device).expect("the device runs what it was given");
         let start = Instant::now();
         self.setup.step(|| {
-            let block = for_compute::<B, _>(&self.block);
-            let y = block.forward(burn_fp8::policy::cast_to_compute(x), &future);
+            let block = cast_module_to_compute(&self.block);
+            let y = block.forward(cast_to_compute(x), &future);
             if pass == Pass::Both {
                 drop(y.sum().backward());
             }

@@ -14,13 +14,12 @@ fn bad_flags() {
     let precisions = "f32, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, mxfp8, \
                       fp8-block, fp8-block-f32, fp8-layers";
     let kinds = "qkv, projection, up, down, head";
-    let cases: [(&str, &[&str]); 28] = [
+    let cases: [(&str, &[&str]); 24] = [
         ("train --frobnicate", &["--frobnicate"]),
         ("train --precision fp4", &["fp4", precisions]),
         ("compare --precision fp8-current-without-bias", &["--precision", "bias: no such", kinds]),
         ("compare --precision f32-without-head", &["--precision", "f32", "head"]),
         ("compare --precision fp8-current,fp4", &["--precision", "fp4: no such precision"]),
-        ("compare --precision f32,fp4", &["fp4"]),
         ("compare --seed 1,x", &["x"]),
         ("train --precision p=f16", &["--precision", "p=f32"]),
         ("train --precision c=bf17", &["--precision", "bf17"]),
@@ -33,9 +32,6 @@ fn bad_flags() {
         ("train --seed x", &["--seed"]),
         ("train --patience 0", &["--patience"]),
         ("train --high bias", &["bias", kinds, "grad_weight", "block0.qkv"]),
-        ("train --high block0.bias", &["block0.bias", kinds, "grad_weight", "block0.qkv"]),
-        ("train --high block0.head", &["block0.head", kinds, "grad_weight", "block0.qkv"]),
-        ("train --high block01", &["block01", kinds, "grad_weight", "block0.qkv"]),
         ("generate --run . --temperature 0", &["--temperature", "positive"]),
         ("generate --run . --temperature nan", &["--temperature", "positive"]),
         ("generate --run . --temperature inf", &["--temperature", "positive"]),
@@ -71,7 +67,7 @@ fn backends_that_were_not_built() {
 /// What is refused before anything is begun.
 #[test]
 fn what_a_model_or_a_backend_does_not_have() {
-    let cases: [(&str, &[&str]); 5] = [
+    let cases: [(&str, &[&str]); 4] = [
         ("--precision fp8-current --high block2", &["block2", "2 blocks"]),
         ("--precision fp8-current --high block2.qkv", &["block2.qkv", "2 blocks"]),
         (
@@ -82,12 +78,11 @@ fn what_a_model_or_a_backend_does_not_have() {
             "--backend ndarray --precision c=f16,o=f32,m=fp8",
             &["--precision", "ndarray", "cannot compute in F16"],
         ),
-        ("--precision f32 --observe log.jsonl", &["--observe", "f32", "has none"]),
     ];
     for (arguments, words) in cases {
         let char_lm = char_lm();
         char_lm.fails(&format!("train --size smoke --out run {arguments}"), words);
-        assert!(!char_lm.has("run") && !char_lm.has("log.jsonl"), "nothing was begun");
+        assert!(!char_lm.has("run"), "nothing was begun");
     }
 }
 
@@ -128,7 +123,7 @@ fn remains_of_another_run() {
 fn nothing_to_observe_and_logs_in_the_way() {
     let char_lm = char_lm();
     let train = |precision| format!("{TRAIN} --observe log.jsonl --precision {precision}");
-    for precision in ["bf16", "p=f32,c=bf16,o=bf16,m=high"] {
+    for precision in ["f32", "bf16", "p=f32,c=bf16,o=bf16,m=high"] {
         char_lm.fails(&train(precision), &["--observe", precision, "has none"]);
     }
     assert!(!char_lm.has("log.jsonl") && !char_lm.has("run"));

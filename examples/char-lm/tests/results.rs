@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use burn_fp8::Fp8Format::{E4M3, E5M2};
 use burn_fp8_report::{WORTHWHILE, rounding_limit};
+use examples_common::charts;
 use examples_common::testing::{Results, list, number};
 use serde_json::Value;
 use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::statistics::Statistics;
 
 fn results() -> Results {
     Results::of(env!("CARGO_MANIFEST_DIR"))
@@ -32,39 +34,22 @@ fn losses(comparison: &Value) -> impl Fn(&str, u64) -> f64 {
 }
 
 #[test]
-fn the_committed_comparison_reached_its_goals() {
+fn the_comparison_reached_its_goals_and_what_is_told_of_it_is_in_it() {
     let comparison = committed("comparison.json");
-    assert_eq!(comparison["size"], "tiny");
-    let f32_loss = mean_of_three(&comparison, "f32");
-    assert!(f32_loss <= number(&comparison, "bigram_loss") - 0.5, "clearly below a bigram model");
-    for precision in ["fp8-current", "fp8-delayed"] {
-        let difference = mean_of_three(&comparison, precision) / f32_loss - 1.0;
-        assert!(difference.abs() <= 0.01, "{precision}: {difference}");
-    }
-}
-
-fn mean_of_three(comparison: &Value, precision: &str) -> f64 {
-    assert_eq!(comparison["origin"]["optimized"], true);
-    let runs = list(&comparison["runs"]).iter().filter(|run| run["precision"] == precision);
-    let losses = runs.map(|run| {
-        assert_eq!(run["outcome"]["resumed"], false);
-        assert_eq!(list(&run["outcome"]["losses"]).len(), 12);
-        number(run, "final_loss")
-    });
-    let losses: Vec<_> = losses.collect();
-    assert_eq!(losses.len(), 3, "three seeds of {precision}");
-    losses.iter().sum::<f64>() / 3.0
-}
-
-#[test]
-fn what_is_told_of_the_comparison_is_in_it() {
-    let comparison = committed("comparison.json");
+    assert!(comparison["size"] == "tiny" && comparison["origin"]["optimized"] == true);
     let (runs, loss) = (list(&comparison["runs"]), losses(&comparison));
-    let against = |precision, seeds: &[u64]| {
-        let sum = |precision| seeds.iter().map(|seed| loss(precision, *seed)).sum::<f64>();
-        100.0 * (sum(precision) / sum("f32") - 1.0)
-    };
+    assert_eq!(runs.len(), 9);
+    for outcome in runs.iter().map(|run| &run["outcome"]) {
+        assert!(outcome["resumed"] == false && list(&outcome["losses"]).len() == 12);
+    }
+    let sum =
+        |precision, seeds: &[u64]| -> f64 { seeds.iter().map(|seed| loss(precision, *seed)).sum() };
+    let bigram = number(&comparison, "bigram_loss");
+    assert!(sum("f32", &[1, 2, 3]) / 3.0 <= bigram - 0.5, "clearly below a bigram model");
+    let against =
+        |precision, seeds: &[u64]| 100.0 * (sum(precision, seeds) / sum("f32", seeds) - 1.0);
     let [current, delayed] = ["fp8-current", "fp8-delayed"].map(|p| against(p, &[1, 2, 3]));
+    assert!(current.abs() <= 1.0 && delayed.abs() <= 1.0, "{current} {delayed}");
     let share = runs.iter().map(|run| number(&run["outcome"], "fp8_share")).fold(0.0, f64::max);
     let ends = format!(
         "FP8 ends {current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above"
@@ -77,7 +62,6 @@ fn what_is_told_of_the_comparison_is_in_it() {
     told("it ends above f32 in all six pairs of runs");
     told(&format!("in every seed above it, by {low:.1}% to {high:.1}%"));
     let seconds: f64 = runs.iter().map(|run| number(&run["outcome"], "seconds")).sum();
-    assert_eq!(runs.len(), 9);
     told(&format!("The nine runs trained for {seconds:.0} s in all, validation not counted"));
 }
 
@@ -190,8 +174,7 @@ fn what_is_told_of_the_sensitivity_is_in_it() {
 }
 
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let fold = |(low, high): (f64, f64), value: f64| (low.min(value), high.max(value));
-    values.fold((f64::INFINITY, f64::NEG_INFINITY), fold)
+    charts::range((f64::INFINITY, f64::NEG_INFINITY), values)
 }
 
 /// A recipe: its differences from f32 in percent, one for each seed, their mean, and half of its 95% interval.
@@ -203,18 +186,10 @@ struct Recipe {
 }
 
 impl Recipe {
-    fn row(&self) -> String {
-        let Self { name, mean, half, .. } = self;
-        format!("| `{name}` | {mean:+.2}% | {:+.2}% … {:+.2}% |", mean - half, mean + half)
-    }
-
-    /// The README has it in a table of its own.
-    #[track_caller]
-    fn is_in_the_readme(&self, seeds: &str) {
+    /// Its row of a table, where it is called so.
+    fn row(&self, name: &str) -> String {
         let Self { mean, half, .. } = self;
-        let row =
-            format!("| {seeds} | {mean:+.2}% | {:+.2}% … {:+.2}% |", mean - half, mean + half);
-        results().say("../../../README.md", &row);
+        format!("| {name} | {mean:+.2}% | {:+.2}% … {:+.2}% |", mean - half, mean + half)
     }
 }
 
@@ -222,9 +197,7 @@ impl Recipe {
 fn interval(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let t = StudentsT::new(0.0, 1.0, count - 1.0).expect("degrees of freedom").inverse_cdf(0.975);
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
-    (mean, t * (squares / (count - 1.0) / count).sqrt())
+    (values.mean(), t * values.std_dev() / count.sqrt())
 }
 
 /// The runs of a committed comparison.
@@ -262,7 +235,8 @@ fn recipes(folders: &[&str], seeds: &[u64], epochs: usize) -> Vec<Recipe> {
 }
 
 fn rows(recipes: &[Recipe]) -> String {
-    recipes.iter().map(Recipe::row).collect::<Vec<_>>().join(" ")
+    let rows = recipes.iter().map(|recipe| recipe.row(&format!("`{}`", recipe.name)));
+    rows.collect::<Vec<_>>().join(" ")
 }
 
 /// Seeds that had no say in the choice of the recipe.
@@ -309,20 +283,21 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     assert!(again.len() == 1 && again[0].name == best[0].name);
     assert!(again[0].mean + again[0].half < 0.3);
     told(&rows(&again));
-    best[0].is_in_the_readme("eight seeds, of which the recipe was chosen");
-    again[0].is_in_the_readme("four fresh seeds");
+    let readme = |row: String| results().say("../../../README.md", &row);
+    readme(best[0].row("eight seeds, of which the recipe was chosen"));
+    readme(again[0].row("four fresh seeds"));
     let runs = runs("confirmed");
     let shares = runs.iter().filter_map(|run| run["outcome"]["fp8_share"].as_f64());
     let share = 100.0 * shares.fold(0.0, f64::max);
-    results().say("../../../README.md", &format!("{share:.1}% of the matrix FLOPs in FP8"));
+    readme(format!("{share:.1}% of the matrix FLOPs in FP8"));
 }
 
 #[test]
 fn what_is_told_of_the_longer_training_is_in_its_comparison() {
     let longer = recipes(&["longer", "longer-more"], &LONGER, 48);
     let [recipe] = &longer[..] else { panic!("one recipe") };
-    told(&recipe.row());
-    recipe.is_in_the_readme("six seeds, four times as many epochs");
+    told(&rows(&longer));
+    results().say("../../../README.md", &recipe.row("six seeds, four times as many epochs"));
     let of_12 = recipes(&["recipes-best"], &[1, 2, 3, 4, 5, 6, 7, 8], 12);
     let same = of_12.iter().find(|other| other.name == recipe.name).expect("it was the best");
     let growth: Vec<_> = LONGER

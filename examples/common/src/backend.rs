@@ -26,9 +26,6 @@ pub trait OnBackend {
     type Output;
 
     /// Runs it on the default device of this backend.
-    ///
-    /// # Errors
-    /// Those of the program.
     fn on<B: Fp8Matmul>(self) -> Result<Self::Output>;
 }
 

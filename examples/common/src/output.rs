@@ -38,9 +38,6 @@ pub fn table<const N: usize>(
 }
 
 /// Writes a file as a whole: a killed process leaves the old one or the new one.
-///
-/// # Errors
-/// Where it cannot be written.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -49,9 +46,6 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
 }
 
 /// Writes a file of JSON as [`write()`] does.
-///
-/// # Errors
-/// Where it cannot be written.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, serde_json::to_string_pretty(value)? + "\n")
 }

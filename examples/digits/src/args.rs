@@ -44,17 +44,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
 
-    /// Other images to train on: gzipped CSV with the columns of the built-in data
-    #[arg(long, value_name = "FILE.csv.gz")]
-    pub data: Option<PathBuf>,
-
     /// The directory that loss.svg, scales.svg and runs.json are written to; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     pub out: PathBuf,
-
-    /// Print one JSON object instead of the trace and the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl Args {

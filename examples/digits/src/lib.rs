@@ -35,70 +35,59 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// Trains with each seed and each recipe and reports them all.
 impl OnBackend for &Args {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        compare::<B>(self)
-    }
-}
+        let config = self.config.as_deref().map_or(Ok(Fp8Config::default()), Fp8Config::load)?;
+        let (recipes, seeds) = (self.recipes(), self.seeds());
+        let configs = recipes.iter().map(|recipe| recipe.config(config));
+        let configs = configs.collect::<Result<Vec<_>>>()?;
+        config.check::<B>(&B::Device::default())?;
+        let digits = Digits::load().context("built-in data")?;
+        // A wrong folder is told before the training, not after it.
+        fs::create_dir_all(&self.out)
+            .with_context(|| format!("cannot make the directory {}", self.out.display()))?;
+        // Before anything is written: what is written may lie in the repository.
+        let origin = Origin::here(PROGRAM, &["--out"]).with_backend(self.backend);
 
-/// Trains with each seed and each recipe and reports them all.
-fn compare<B: Fp8Matmul>(args: &Args) -> Result<()> {
-    let config = args.config.as_deref().map_or(Ok(Fp8Config::default()), Fp8Config::load)?;
-    let (recipes, seeds) = (args.recipes(), args.seeds());
-    let configs = recipes.iter().map(|recipe| recipe.config(config));
-    let configs = configs.collect::<Result<Vec<_>>>()?;
-    config.check::<B>(&B::Device::default())?;
-    let digits = Digits::load(args.data.as_deref())?;
-    // A wrong folder is told before the training, not after it.
-    fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
-    // Before anything is written: what is written may lie in the repository.
-    let origin = Origin::here(PROGRAM, &["--out"]).with_backend(args.backend);
-
-    let images = digits.train.len().min(train::BATCH);
-    let mut runs = Vec::new();
-    let mut first_step = String::new();
-    for &seed in &seeds {
-        for (&recipe, config) in recipes.iter().zip(&configs) {
-            let expected = model::expected_products(config, images);
-            let plan = Plan { digits: &digits, epochs: args.epochs, seed, fp8_layers: None };
-            let mut outcome = train_with::<B>(recipe, config, plan, &expected);
-            assert_eq!(
-                outcome.first_step.fp8().count(),
-                expected.iter().map(|layer| layer.products).sum::<usize>(),
-                "a step of {} runs other products in FP8 than the filter takes:\n{}",
-                recipe.as_str(),
-                outcome.first_step
-            );
-            if recipe != RecipeName::F32 && first_step.is_empty() {
-                first_step = report::first_step(recipe, &outcome.first_step, &expected);
-                if !args.json {
+        let mut runs = Vec::new();
+        let mut first_step = String::new();
+        for &seed in &seeds {
+            for (&recipe, config) in recipes.iter().zip(&configs) {
+                let expected = model::expected_products(config, train::BATCH);
+                let plan = Plan { digits: &digits, epochs: self.epochs, seed, fp8_layers: None };
+                let mut outcome = train_with::<B>(recipe, config, plan, &expected);
+                assert_eq!(
+                    outcome.first_step.fp8().count(),
+                    expected.iter().map(|layer| layer.products).sum::<usize>(),
+                    "a step of {} runs other products in FP8 than the filter takes:\n{}",
+                    recipe.as_str(),
+                    outcome.first_step
+                );
+                if recipe != RecipeName::F32 && first_step.is_empty() {
+                    first_step = report::first_step(recipe, &outcome.first_step, &expected);
                     print(&first_step)?;
                 }
+                if seed != seeds[0] {
+                    outcome.scales.clear();
+                }
+                runs.push(Run::new(recipe, seed, outcome));
             }
-            if seed != seeds[0] {
-                outcome.scales.clear();
-            }
-            runs.push(Run::new(recipe, seed, outcome));
         }
-    }
 
-    let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| args.out.join(name));
-    write(&loss, plot::loss_curves(&runs)?)?;
-    write(&scales, plot::scales(&runs)?)?;
-    let record = Record { origin, epochs: args.epochs, first_step, runs };
-    write_json(&args.out.join("runs.json"), &record)?;
-    let runs = &record.runs;
-    match args.json {
-        true => print(&report::json(args, runs)),
-        false => print(&format!(
+        let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| self.out.join(name));
+        write(&loss, plot::loss_curves(&runs)?)?;
+        write(&scales, plot::scales(&runs)?)?;
+        let record = Record { origin, epochs: self.epochs, first_step, runs };
+        write_json(&self.out.join("runs.json"), &record)?;
+        print(&format!(
             "{}\nloss curves: {}\nscales over time: {}\n",
-            report::table(runs),
+            report::table(&record.runs),
             loss.display(),
             scales.display()
-        )),
+        ))
     }
 }
 

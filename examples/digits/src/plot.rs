@@ -24,9 +24,6 @@ const fn stroke(recipe: RecipeName) -> Stroke {
 }
 
 /// Draws the mean training loss of each epoch.
-///
-/// # Errors
-/// Where the plotting library fails.
 pub fn loss_curves(runs: &[Run]) -> Result<String> {
     charts::svg("the loss curves", (820, 460), |area| {
         let epochs = runs.iter().map(|run| run.losses.len()).max().unwrap_or(1).max(2);
@@ -73,7 +70,7 @@ fn loss_label(loss: &f64) -> String {
 
 /// The mean over the seeds of a recipe, for each epoch.
 fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
-    let of_recipe: Vec<_> = runs.iter().filter(|run| run.row.recipe == recipe).collect();
+    let of_recipe: Vec<_> = runs.iter().filter(|run| run.recipe == recipe).collect();
     let epochs = of_recipe.first().map_or(0, |run| run.losses.len());
     let mean = |epoch| {
         let total: f64 = of_recipe.iter().map(|run: &&Run| f64::from(run.losses[epoch])).sum();
@@ -83,15 +80,12 @@ fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
 }
 
 /// Draws the scales of the first seed's FP8 runs over time: a row of panels for each layer, a column for each operand, a line for each recipe.
-///
-/// # Errors
-/// Where the plotting library fails.
 pub fn scales(runs: &[Run]) -> Result<String> {
     charts::svg("the scales", (1080, 640), |area| {
         let title = "Scales in the last step of each epoch (x ≈ code × scale)";
         let area = area.titled(title, charts::text(20))?;
-        let seed = runs.first().map(|run| run.row.seed);
-        let of_seed = |run: &&Run| Some(run.row.seed) == seed && run.row.recipe != RecipeName::F32;
+        let seed = runs.first().map(|run| run.seed);
+        let of_seed = |run: &&Run| Some(run.seed) == seed && run.recipe != RecipeName::F32;
         let runs: Vec<_> = runs.iter().filter(of_seed).collect();
         let in_fp8 = |layer: usize| {
             runs.iter().any(|run| run.scales.iter().flatten().any(|scale| scale.layer == layer))
@@ -137,8 +131,8 @@ fn draw_panel(panel: &Area, runs: &[&Run], layer: usize, operand: Operand) -> Re
     mesh.x_label_formatter(&|epoch| format!("{epoch:.0}")).y_label_formatter(&power_of_two);
     charts::axes(&mut mesh, 13)?;
     for run in runs {
-        let label = Some((run.row.recipe.as_str(), 18));
-        charts::line(&mut chart, line(run), stroke(run.row.recipe), label)?;
+        let label = Some((run.recipe.as_str(), 18));
+        charts::line(&mut chart, line(run), stroke(run.recipe), label)?;
     }
     if layer == 0 && operand == Operand::Input {
         charts::panel_legend(&mut chart)?;

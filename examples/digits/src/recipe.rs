@@ -1,10 +1,8 @@
 //! What a run trains with: f32, or one of the ways to FP8.
 
-use std::mem::discriminant;
-
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::{Delayed, Formats, Fp8Config, Recipe, Scaling};
+use burn_fp8::{Delayed, Fp8Config, Recipe, Scaling};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -46,20 +44,9 @@ impl RecipeName {
     /// The configuration of `--config` with the scaling of this recipe; its other options stay.
     ///
     /// # Errors
-    /// Where the layers cannot do what the configuration asks for.
+    /// Where the recipe cannot do what the configuration asks for.
     pub fn config(self, config: Fp8Config) -> Result<Fp8Config> {
         let recipe = config.recipe;
-        // Formats that are not the usual ones were asked for.
-        let in_blocks = |blocks: Recipe| {
-            // Asked for with all its options.
-            if discriminant(&recipe.granularity()) == discriminant(&blocks.granularity()) {
-                return recipe;
-            }
-            let formats =
-                if recipe.formats == Formats::HYBRID { blocks.formats } else { recipe.formats };
-            let power_of_two = recipe.power_of_two || blocks.power_of_two;
-            Recipe { scaling: blocks.scaling, formats, power_of_two, ..recipe }
-        };
         let delayed = match recipe.scaling {
             Scaling::Current(_) => Recipe::delayed().scaling,
             given @ Scaling::Delayed(_) => given,
@@ -69,27 +56,29 @@ impl RecipeName {
             Self::Fp8Current => Scaling::default(),
             Self::Fp8Delayed => delayed,
             Self::Fp8Row => Recipe::rowwise().scaling,
-            Self::Mxfp8 => return valid(config.with_recipe(in_blocks(Recipe::mxfp8()))),
-            Self::Fp8Block => return valid(config.with_recipe(in_blocks(Recipe::blockwise()))),
+            Self::Mxfp8 | Self::Fp8Block => {
+                ensure!(
+                    recipe == Recipe::current(),
+                    "--config: {} is a recipe of its own; leave it or the key `recipe` out",
+                    self.as_str()
+                );
+                let is_mx = self == Self::Mxfp8;
+                let blocks = if is_mx { Recipe::mxfp8() } else { Recipe::blockwise() };
+                return Ok(config.with_recipe(blocks));
+            }
             Self::Fp8Layers => {
                 let plain =
                     Recipe { scaling: recipe.scaling, margin: recipe.margin, ..Recipe::current() };
-                if recipe != plain {
-                    bail!(
-                        "--config: FP8 layers scale as Flax does and know the margin and the amax history only; \
-                         leave fp8-layers out with --recipe f32,fp8-current,fp8-delayed"
-                    );
-                }
+                ensure!(
+                    recipe == plain,
+                    "--config: FP8 layers scale as Flax does and know the margin and the amax history only; \
+                     leave fp8-layers out with --recipe f32,fp8-current,fp8-delayed"
+                );
                 delayed
             }
         };
         Ok(config.with_recipe(Recipe { scaling, ..recipe }))
     }
-}
-
-fn valid(config: Fp8Config) -> Result<Fp8Config> {
-    config.validate()?;
-    Ok(config)
 }
 
 /// The options of FP8 layers that a configuration of [`RecipeName::Fp8Layers`] amounts to.
@@ -106,8 +95,6 @@ pub fn layers(config: &Fp8Config) -> Fp8DotGeneralConfig {
 
 #[cfg(test)]
 mod tests {
-    use burn_fp8::{Granularity, ScaleRounding};
-
     use super::*;
 
     #[test]
@@ -115,23 +102,5 @@ mod tests {
         let given = Fp8Config::default().with_recipe(Recipe::delayed().with_margin(1));
         let recipe = RecipeName::Fp8Row.config(given).expect("valid").recipe;
         assert_eq!(recipe, Recipe::rowwise().with_margin(1));
-    }
-
-    #[test]
-    fn blocks_keep_the_options_that_a_configuration_has_for_them() {
-        let config = |name: RecipeName, recipe| {
-            name.config(Fp8Config::default().with_recipe(recipe)).map(|config| config.recipe)
-        };
-        let floor = Recipe::mxfp8().with_granularity(Granularity::Mx(ScaleRounding::Floor));
-        let f32_scales = Recipe::blockwise().with_power_of_two(false);
-        for (name, given, expected) in [
-            (RecipeName::Mxfp8, Recipe::current(), Recipe::mxfp8()),
-            (RecipeName::Mxfp8, floor, floor),
-            (RecipeName::Fp8Block, Recipe::current(), Recipe::blockwise()),
-            (RecipeName::Fp8Block, f32_scales, f32_scales),
-        ] {
-            assert_eq!(config(name, given).expect("valid"), expected);
-        }
-        assert!(config(RecipeName::Mxfp8, Recipe::current().with_margin(1)).is_err());
     }
 }

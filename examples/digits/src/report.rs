@@ -1,4 +1,4 @@
-//! What the program prints: the trace of a step, the table, or JSON.
+//! What the program prints, the trace of a step and the table, and what it writes as JSON.
 
 use std::fmt::Write;
 
@@ -7,15 +7,14 @@ use comfy_table::presets;
 use examples_common::{Origin, once};
 use serde::{Deserialize, Serialize};
 
-use crate::args::Args;
 use crate::model::LayerProducts;
 use crate::recipe::RecipeName;
 use crate::scales::LayerScale;
 use crate::train::Outcome;
 
-/// A row of the table.
+/// A run: its row of the table, and what the pictures show of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+pub struct Run {
     /// What it trained with.
     pub recipe: RecipeName,
     /// The seed of weights and order.
@@ -28,14 +27,6 @@ pub struct Row {
     pub seconds: f64,
     /// The matrix products of a training step that ran in FP8.
     pub fp8_products_per_step: usize,
-}
-
-/// A run with what the pictures show of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
-    /// Its row of the table.
-    #[serde(flatten)]
-    pub row: Row,
     /// The mean training loss of each epoch.
     pub losses: Vec<f32>,
     /// The scales of the last step of each epoch; of the first seed alone, which the picture shows.
@@ -43,23 +34,24 @@ pub struct Run {
 }
 
 impl Run {
-    /// The row of this outcome.
+    /// The run that had this outcome.
     pub fn new(recipe: RecipeName, seed: u64, outcome: Outcome) -> Self {
-        let row = Row {
+        Self {
             recipe,
             seed,
             test_accuracy: outcome.test_accuracy,
             train_loss: outcome.losses.last().copied().unwrap_or(f32::NAN),
             seconds: outcome.seconds,
             fp8_products_per_step: outcome.first_step.fp8().count(),
-        };
-        Self { row, losses: outcome.losses, scales: outcome.scales }
+            losses: outcome.losses,
+            scales: outcome.scales,
+        }
     }
 }
 
 /// The recipes of the runs, in the order in which they first ran.
 pub fn recipes(runs: &[Run]) -> Vec<RecipeName> {
-    once(runs.iter().map(|run| run.row.recipe))
+    once(runs.iter().map(|run| run.recipe))
 }
 
 /// The trace of a step, and why it holds as many FP8 products as it does.
@@ -102,14 +94,14 @@ pub fn seeds(runs: &[Run]) -> usize {
 pub fn table(runs: &[Run]) -> String {
     let header =
         ["recipe", "seed", "train loss", "test accuracy", "seconds", "FP8 products a step"];
-    let rows = runs.iter().map(|Run { row, .. }| {
+    let rows = runs.iter().map(|run| {
         [
-            row.recipe.as_str().to_owned(),
-            row.seed.to_string(),
-            format!("{:.5}", row.train_loss),
-            format!("{:.2}%", 100.0 * row.test_accuracy),
-            format!("{:.2}", row.seconds),
-            row.fp8_products_per_step.to_string(),
+            run.recipe.as_str().to_owned(),
+            run.seed.to_string(),
+            format!("{:.5}", run.train_loss),
+            format!("{:.2}%", 100.0 * run.test_accuracy),
+            format!("{:.2}", run.seconds),
+            run.fp8_products_per_step.to_string(),
         ]
     });
     let table = examples_common::table(presets::ASCII_MARKDOWN, header, rows, &[0]);
@@ -118,26 +110,12 @@ pub fn table(runs: &[Run]) -> String {
         return format!("{table}\n");
     }
     let means = recipes(runs).into_iter().map(|recipe| {
-        let of_recipe = runs.iter().filter(|run| run.row.recipe == recipe);
-        let mean = of_recipe.map(|run| run.row.test_accuracy).sum::<f64>() / seeds as f64;
+        let of_recipe = runs.iter().filter(|run| run.recipe == recipe);
+        let mean = of_recipe.map(|run| run.test_accuracy).sum::<f64>() / seeds as f64;
         format!("{} {:.2}%", recipe.as_str(), 100.0 * mean)
     });
     let means = means.collect::<Vec<_>>().join(", ");
     format!("{table}\n\nmean test accuracy of {seeds} seeds: {means}\n")
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    backend: &'static str,
-    epochs: u32,
-    runs: Vec<&'a Row>,
-}
-
-/// All runs as one JSON object on one line. A loss that is no number is `null`.
-pub fn json(args: &Args, runs: &[Run]) -> String {
-    let runs = runs.iter().map(|run| &run.row).collect();
-    let json = Json { backend: args.backend.as_str(), epochs: args.epochs, runs };
-    serde_json::to_string(&json).expect("numbers and names always serialize") + "\n"
 }
 
 /// All that is known of all runs, with what they were measured with: `runs.json`.

@@ -30,6 +30,11 @@ pub fn compressed(groups: Value, ignore: Value) -> Value {
     } })
 }
 
+/// One group, of all layers.
+pub fn linear(weights: Value, activations: Value, ignore: Value) -> Value {
+    compressed(json!({ "g": group(weights, activations, json!(["Linear"])) }), ignore)
+}
+
 pub fn float(strategy: &str) -> Value {
     json!({ "num_bits": 8, "type": "float", "strategy": strategy })
 }
@@ -43,6 +48,12 @@ pub fn fp8(fields: Value) -> Value {
 /// A layer with one scale of its own.
 pub fn layer(name: &str) -> [Tensor; 2] {
     [ones(&format!("{name}.weight"), [4, 6]), f32s(&format!("{name}.weight_scale"), &[1], &[2.0])]
+}
+
+/// The warning of a checkpoint that has one.
+pub fn warning(checkpoint: &Checkpoint) -> &str {
+    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
+    warning
 }
 
 /// Without keys that are null, but for the one where that says something.
@@ -144,34 +155,29 @@ fn a_layer_that_no_group_is_for_is_refused() {
 
 #[test]
 fn a_layer_that_is_left_out_and_yet_fp8_is_told() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let config = compressed(groups, json!(["re:lm_.*", "visual.0"]));
+    let ignore = json!(["re:lm_.*", "visual.0"]);
+    let config = linear(float("tensor"), Value::Null, ignore);
     let tensors: Vec<_> =
         ["lm_head", "a", "visual.0", "visual.01"].iter().flat_map(|n| layer(n)).collect();
     let checkpoint = open(&config, &tensors).unwrap();
-    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
-    assert!(
-        warning.contains("`lm_head`, `visual.0`") && !warning.contains("`visual.01`"),
-        "{warning}"
-    );
+    assert_says(warning(&checkpoint), &["`lm_head`, `visual.0`"]);
+    assert!(!warning(&checkpoint).contains("`visual.01`"));
 
     let config = fp8(json!({ "modules_to_not_convert": ["gate", "model.1"] }));
     let names = ["model.0.gate", "model.0.gate_up", "model.1.up", "model.10.up"];
     let tensors: Vec<_> = names.iter().flat_map(|name| layer(name)).collect();
     let checkpoint = open(&config, &tensors).unwrap();
-    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
-    assert!(warning.contains("`model.0.gate`, `model.1.up`"), "{warning}");
+    let warning = warning(&checkpoint);
+    assert_says(warning, &["`model.0.gate`, `model.1.up`"]);
     assert!(!warning.contains("gate_up") && !warning.contains("model.10"), "{warning}");
 }
 
 #[test]
 fn an_expression_that_cannot_be_matched_is_told() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let config = compressed(groups, json!(["re:(?!a).*", "re:a("]));
+    let ignore = json!(["re:(?!a).*", "re:a("]);
+    let config = linear(float("tensor"), Value::Null, ignore);
     let checkpoint = open(&config, &layer("a")).unwrap();
-    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
-    assert!(warning.contains("`re:(?!a).*`, `re:a(`"), "{warning}");
-    assert!(warning.contains("`quantization_config.ignore`"), "{warning}");
+    assert_says(warning(&checkpoint), &["`re:(?!a).*`, `re:a(`", "`quantization_config.ignore`"]);
 }
 
 #[test]
@@ -225,8 +231,7 @@ fn a_block_structure_may_be_a_text() {
     let config = |structure: Value| {
         let mut weights = float("block");
         weights["block_structure"] = structure;
-        let groups = json!({ "g": group(weights, Value::Null, json!(["Linear"])) });
-        compressed(groups, Value::Null)
+        linear(weights, Value::Null, Value::Null)
     };
     let tensors = [ones("a.weight", [4, 6]), f32s("a.weight_scale", &[2, 2], &[1.0; 4])];
     for structure in [json!("2x3"), json!([2, 3])] {
@@ -290,8 +295,7 @@ fn the_type_of_scales_is_the_tensors() {
 #[test]
 fn mxfp8_takes_e8m0_and_refuses_its_nan() {
     let mx = json!({ "num_bits": 8, "type": "float", "strategy": "group", "group_size": 32 });
-    let mut config =
-        compressed(json!({ "g": group(mx, Value::Null, json!(["Linear"])) }), Value::Null);
+    let mut config = linear(mx, Value::Null, Value::Null);
     config["quantization_config"]["format"] = json!("mxfp8-quantized");
     let scale =
         |bytes: &[u8]| ("a.weight_scale".to_owned(), Dtype::F8_E8M0, vec![2, 2], bytes.to_vec());
@@ -342,11 +346,11 @@ fn a_static_scale_must_be_a_scale() {
 fn verify_tells_the_place_that_reading_tells() {
     // More than is read at once.
     const ROWS: usize = 1_200_000;
-    let groups = json!({ "g": group(float("channel"), Value::Null, json!(["Linear"])) });
+    let config = linear(float("channel"), Value::Null, Value::Null);
     let mut scales = vec![1.0; ROWS];
     scales[1_100_000] = 0.0;
     let tensors = [ones("a.weight", [ROWS, 1]), f32s("a.weight_scale", &[ROWS, 1], &scales)];
-    let folder = folder(&compressed(groups, Value::Null).to_string(), &tensors);
+    let folder = folder(&config.to_string(), &tensors);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     for error in [checkpoint.linear("a").unwrap_err(), checkpoint.verify().unwrap_err()] {
         assert!(error.to_string().contains("found 0 at [1100000, 0]"), "{error}");

@@ -4,29 +4,23 @@ use burn_fp8_checkpoint::Checkpoint;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use crate::common::{f32s, folder, ones};
-use crate::declared::{compressed, float, fp8, group, layer, open, refused};
+use crate::common::{assert_says, f32s, folder, ones};
+use crate::declared::{float, fp8, layer, linear, open, refused, warning};
 
 #[test]
 fn what_is_not_read_is_refused() {
-    let linear = || json!(["Linear"]);
     let with = |key: &str, value: Value| {
-        let groups = json!({ "g": group(float("tensor"), Value::Null, linear()) });
-        let mut config = compressed(groups, Value::Null);
+        let mut config = linear(float("tensor"), Value::Null, Value::Null);
         config["quantization_config"][key] = value;
         config
     };
-    let weights = |weights: Value| {
-        compressed(json!({ "g": group(weights, Value::Null, linear()) }), Value::Null)
-    };
+    let weights = |weights: Value| linear(weights, Value::Null, Value::Null);
     let weight = |key: &str, value: Value| {
         let mut fields = json!({ "num_bits": 8, "type": "float" });
         fields[key] = value;
         weights(fields)
     };
-    let inputs = |inputs: Value| {
-        compressed(json!({ "g": group(float("tensor"), inputs, linear()) }), Value::Null)
-    };
+    let inputs = |inputs: Value| linear(float("tensor"), inputs, Value::Null);
     let quantized = "quantization_config.";
     for (config, words) in [
         (with("format", json!("pack-quantized")), ["format", "pack-quantized", "float-quantized"]),
@@ -74,8 +68,7 @@ fn what_is_not_read_is_refused() {
 
 #[test]
 fn a_scale_is_for_codes_whatever_the_status() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let mut config = compressed(groups, Value::Null);
+    let mut config = linear(float("tensor"), Value::Null, Value::Null);
     config["quantization_config"]["quantization_status"] = json!("frozen");
     assert_eq!(open(&config, &layer("a")).unwrap().layers().len(), 1);
     let tensors = [f32s("a.weight", &[1, 2], &[1.0, 2.0]), layer("a")[1].clone()];
@@ -84,8 +77,7 @@ fn a_scale_is_for_codes_whatever_the_status() {
 
 #[test]
 fn what_others_call_a_scale_is_pointed_at() {
-    let groups = json!({ "g": group(float("tensor"), Value::Null, json!(["Linear"])) });
-    let config = compressed(groups, Value::Null);
+    let config = linear(float("tensor"), Value::Null, Value::Null);
     for (field, advice) in [
         ("weight_scale_inv", "is quant_method right?"),
         ("scale", "DeepSeek's own programs"),
@@ -121,8 +113,7 @@ fn stacked_experts_and_their_scales_are_plain() {
     let folder = folder(&fp8(json!({})).to_string(), &tensors);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     assert_eq!(checkpoint.layers().len(), 1);
-    let [warning] = checkpoint.warnings() else { panic!("{:?}", checkpoint.warnings()) };
-    assert!(warning.contains("`experts.up.weight`"), "{warning}");
+    assert_says(warning(&checkpoint), &["`experts.up.weight`"]);
     let weight = checkpoint.tensor("experts.up.weight").unwrap();
     assert_eq!((&weight.info().shape[..], weight.bytes()), (&[2, 3, 4][..], &codes[..]));
     let scale = checkpoint.tensor("experts.up.weight_scale").unwrap();

@@ -7,14 +7,14 @@ use examples_common::charts::{self, Rows};
 use examples_common::table;
 use plotters::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::statistics::Statistics;
 
-use super::report::Comparison;
+use super::report::{Comparison, Mean};
 use crate::arm::Arm;
 use crate::child::mean;
 
 /// The relative differences of an arm's final validation loss from that of f32.
 pub struct Differences {
-    /// The arm.
     pub arm: Arm,
     /// Of each seed that f32 has, too, as a share; NaN where one of both diverged.
     pub of_seeds: Vec<f64>,
@@ -27,17 +27,13 @@ pub struct Differences {
 impl Differences {
     /// Of each arm but f32, the smallest mean first.
     fn all(comparison: &Comparison) -> Vec<Self> {
-        let arms = comparison.means.iter().filter(|mean| mean.arm != Arm::F32);
-        let of = |arm| {
-            let runs = comparison.of_arm(arm);
-            let of_seeds = runs.clone().filter_map(|run| comparison.against_f32(run)).collect();
-            let fp8_share = mean(runs.map(|run| run.outcome.fp8_share));
-            (arm, of_seeds, fp8_share)
-        };
-        let mut all: Vec<_> = arms
-            .map(|of_arm| {
-                let (arm, of_seeds, fp8_share) = of(of_arm.arm);
-                Self { arm, of_seeds, final_loss: of_arm.final_loss, fp8_share }
+        let means = comparison.means.iter().filter(|mean| mean.arm != Arm::F32);
+        let mut all: Vec<_> = means
+            .map(|&Mean { arm, final_loss, .. }| {
+                let runs = comparison.of_arm(arm);
+                let of_seeds = runs.clone().filter_map(|run| comparison.against_f32(run)).collect();
+                let fp8_share = mean(runs.map(|run| run.outcome.fp8_share));
+                Self { arm, of_seeds, final_loss, fp8_share }
             })
             .collect();
         all.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
@@ -56,8 +52,7 @@ impl Differences {
         if count < 2.0 || !middle.is_finite() {
             return None;
         }
-        let squares = self.of_seeds.iter().map(|difference| (difference - middle).powi(2));
-        let standard_error = (squares.sum::<f64>() / (count - 1.0) / count).sqrt();
+        let standard_error = self.of_seeds.iter().std_dev() / count.sqrt();
         let half = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.975) * standard_error;
         Some((middle - half, middle + half))
     }
@@ -101,9 +96,6 @@ fn percent(share: f64) -> String {
 }
 
 /// A row for each arm but f32, the smallest mean at the top: a dot for each seed, and the mean with its 95% interval. As SVG.
-///
-/// # Errors
-/// Where it cannot be drawn.
 pub fn dots(comparison: &Comparison) -> Result<String> {
     // An arm of which a run diverged has no place in the picture.
     let mut arms = Differences::all(comparison);

@@ -17,9 +17,6 @@ use report::final_loss;
 pub use report::{Comparison, Goal, Run};
 
 /// Trains all of them, writes `comparison.json`, `table.md`, `loss.svg`, `differences.md` and `differences.svg`, and returns the tables and whether a goal was missed.
-///
-/// # Errors
-/// Where a run fails, or a file cannot be written.
 pub fn compare(args: &Compare) -> Result<(String, bool)> {
     let arms = once(
         [Arm::F32]

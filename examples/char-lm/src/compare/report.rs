@@ -17,7 +17,6 @@ pub struct Run {
     /// What it computed with.
     #[serde(rename = "precision")]
     pub arm: Arm,
-    /// Its seed.
     pub seed: u64,
     /// The validation loss after its last epoch.
     pub final_loss: f64,
@@ -48,7 +47,6 @@ pub struct Goal {
 /// The mean final validation loss of an arm.
 #[derive(Serialize, Deserialize)]
 pub struct Mean {
-    /// The arm.
     #[serde(rename = "precision")]
     pub arm: Arm,
     /// In nats a character.

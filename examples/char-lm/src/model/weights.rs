@@ -1,6 +1,6 @@
 //! All parameters of a model by name, as a safetensors file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -19,9 +19,6 @@ pub fn shapes<B: Backend, M: Module<B>>(model: &M) -> Vec<(String, Vec<usize>)> 
 }
 
 /// Writes all float parameters as F32, FP8 state of layers among them, and returns the CRC-32 of the file. Equal weights give equal bytes.
-///
-/// # Errors
-/// Where the file cannot be written.
 pub fn save<B: Backend, M: Module<B>>(model: &M, path: &Path) -> Result<u32> {
     let bytes = |data: TensorData| data.convert::<f32>().as_bytes().to_vec();
     let mut collect = Collect { path: vec![], found: bytes, values: vec![] };
@@ -54,7 +51,7 @@ pub fn load<B: Backend, M: Module<B>>(model: M, path: &Path, crc32: Option<u32>)
         );
         let file = SafeTensors::deserialize(&bytes)
             .map_err(|error| anyhow!("no intact safetensors file: {error}"))?;
-        let mut values = HashMap::new();
+        let mut values = vec![];
         for (name, shape) in &expected {
             let tensor = file.tensor(name).map_err(|_| anyhow!("has no tensor {name}"))?;
             if tensor.dtype() != Dtype::F32 || tensor.shape() != shape {
@@ -64,16 +61,15 @@ pub fn load<B: Backend, M: Module<B>>(model: M, path: &Path, crc32: Option<u32>)
                     tensor.shape()
                 );
             }
-            let numbers = tensor.data().chunks_exact(4);
-            let numbers = numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            values.insert(name.clone(), numbers);
+            let (numbers, _) = tensor.data().as_chunks();
+            values.push(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
         }
         // Last: what is wrong with the structure says more than a checksum does.
         let found = crc32fast::hash(&bytes);
         if let Some(crc32) = crc32.filter(|crc32| *crc32 != found) {
             bail!("is damaged: its CRC-32 is {found}, but was {crc32} when the run ended");
         }
-        Ok(model.map(&mut Fill { path: vec![], values }))
+        Ok(model.map(&mut Fill(values.into_iter())))
     };
     read().with_context(|| format!("weights {}", path.display()))
 }
@@ -100,22 +96,12 @@ impl<B: Backend, T, F: Fn(TensorData) -> T> ModuleVisitor<B> for Collect<F, T> {
     }
 }
 
-struct Fill {
-    path: Vec<String>,
-    values: HashMap<String, Vec<f32>>,
-}
+/// The numbers of each parameter, in the order of the model.
+struct Fill(std::vec::IntoIter<Vec<f32>>);
 
 impl<B: Backend> ModuleMapper<B> for Fill {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let Some(values) = self.values.remove(&self.path.join(".")) else { return param };
+        let values = self.0.next().expect("a model is mapped as it is visited");
         param.map(|old| Tensor::from_data(TensorData::new(values, old.dims()), &old.device()))
     }
 }

@@ -19,9 +19,6 @@ use crate::run::{Outcome, PROGRAM};
 pub use ranking::{Ranking, Variant};
 
 /// Trains all variants and writes `sensitivity.json`, `sensitivity.md` and `sensitivity.svg`.
-///
-/// # Errors
-/// Where a run fails, or a file cannot be written.
 pub fn sensitivity(args: &Sensitivity) -> Result<String> {
     ensure!(
         args.precision.is_fp8(),

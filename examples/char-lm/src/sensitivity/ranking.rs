@@ -66,7 +66,6 @@ pub struct Ranking {
     pub origin: Origin,
     /// The FP8 precision that parts are left out of.
     pub precision: Precision,
-    /// The size.
     pub size: Size,
     /// The seeds of each variant.
     pub seeds: Vec<u64>,

@@ -17,10 +17,11 @@ use burn::train::renderer::{
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+use burn_fp8::policy::cast_module_to_compute;
 
 use crate::loader::Batch;
 use crate::model::Gpt;
-use crate::precision::{Setup, for_compute};
+use crate::precision::Setup;
 use crate::size::Shape;
 
 /// The learning rate rises over so many steps, and falls to a hundredth by a cosine over all.
@@ -56,7 +57,7 @@ where
     fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
         let Batch { inputs, targets, step } = batch;
         let (loss, gradients) = step.observe(|| {
-            let model = for_compute::<B, _>(self);
+            let model = cast_module_to_compute(self);
             let loss = model.loss(inputs, targets);
             (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
         });
@@ -69,7 +70,7 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
     type Output = Loss<B>;
 
     fn step(&self, batch: Batch<B>) -> Loss<B> {
-        let model = for_compute::<B, _>(self);
+        let model = cast_module_to_compute(self);
         Loss(model.loss(batch.inputs, batch.targets))
     }
 }
@@ -94,9 +95,6 @@ where
 }
 
 /// The learning rate of each of so many steps.
-///
-/// # Errors
-/// Where Burn refuses it.
 pub fn schedule(shape: &Shape, steps: usize) -> Result<ComposedLrScheduler> {
     let peak = shape.learning_rate;
     ComposedLrSchedulerConfig::new()

@@ -39,7 +39,6 @@ use crate::text::Text;
 
 /// What to train, and where to leave it.
 pub struct Plan<'a> {
-    /// The text.
     pub text: &'a Text,
     /// The shape of the model and the length of the training.
     pub shape: Shape,
@@ -263,7 +262,7 @@ where
         model: trained.model,
         // Another thread may still be computing the last of them.
         losses: curve.wait(epochs_begun.load(Ordering::Relaxed)),
-        seconds: stopwatch.total().as_secs_f64(),
+        seconds: stopwatch.load(Ordering::Relaxed) as f64 / 1e9,
         peak_memory: run::peak_memory(),
     })
 }
