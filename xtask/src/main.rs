@@ -126,7 +126,7 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Gpu { arguments } => return gpu::run(steps, &arguments),
         Task::Sim { filter, full } => sim::run(
             steps,
-            &sim::TESTS,
+            &Vec::from_iter(sim::TESTS.split_whitespace()),
             filter.as_deref(),
             if full { Size::Full } else { Size::Small },
         ),

@@ -1,7 +1,9 @@
-//! Where things lie.
+//! Where things lie, and the packages of the workspace.
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use cargo_metadata::{MetadataCommand, Package};
 
 /// The repository's root, wherever the command was started.
 pub fn root() -> PathBuf {
@@ -9,6 +11,12 @@ pub fn root() -> PathBuf {
     let manifest = std::env::var("CARGO_MANIFEST_DIR")
         .unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     Path::new(&manifest).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// The packages of the workspace.
+pub fn packages() -> cargo_metadata::Result<Vec<Package>> {
+    let manifest = root().join("Cargo.toml");
+    Ok(MetadataCommand::new().manifest_path(manifest).no_deps().exec()?.packages)
 }
 
 /// Where cargo builds, absolute: test programs start in the folders of their packages.

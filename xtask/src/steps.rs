@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use cargo_metadata::{Artifact, Message};
 
+use crate::repository::root;
 use crate::skips::{self, Skips};
 
 /// The steps that have run so far.
@@ -71,17 +73,17 @@ impl Steps {
         result
     }
 
-    /// Runs a step of xtask's own. Fails, naming the step, if it does.
-    pub fn step(&mut self, title: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Runs a step of xtask's own and returns what it makes. Fails, naming the step, if it does.
+    pub fn step<T>(&mut self, title: &str, action: impl FnOnce() -> Result<T>) -> Result<T> {
         self.timed(title, "(in xtask)", action)
     }
 
-    fn timed(
+    fn timed<T>(
         &mut self,
         title: &str,
         command: &str,
-        action: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+        action: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         println!("\n=== {title}: {command}");
         let start = Instant::now();
         let result = action();
@@ -106,6 +108,22 @@ impl Steps {
         line("all", self.done.iter().all(|step| step.passed), total);
         print!("{}", self.skips);
     }
+}
+
+/// What cargo builds with these arguments. What it has to say besides goes to the terminal.
+pub fn built(arguments: &[&str]) -> Result<Vec<Artifact>> {
+    let mut command = Command::new(cargo());
+    command.args(arguments).arg("--message-format=json-render-diagnostics");
+    let output = command.current_dir(root()).stderr(Stdio::inherit()).output();
+    let output = output.context("cannot start cargo")?;
+    let arguments = arguments.join(" ");
+    ensure!(output.status.success(), "`cargo {arguments}` ended with {}", output.status);
+    let artifact = |message: io::Result<Message>| match message {
+        Ok(Message::CompilerArtifact(artifact)) => Some(Ok(artifact)),
+        Ok(_) => None,
+        Err(error) => Some(Err(error).context("cannot read cargo's output")),
+    };
+    Message::parse_stream(&output.stdout[..]).filter_map(artifact).collect()
 }
 
 /// The cargo that runs this program.

@@ -59,11 +59,7 @@ pub fn bundle(steps: &mut Steps, out: Option<PathBuf>) -> Result<()> {
 /// Builds the programs and stages them in a folder, with what starts them.
 fn stage(steps: &mut Steps, folder: &Path, for_another_host: bool) -> Result<()> {
     let manifest = stage::manifest();
-    let mut built = vec![];
-    steps.step("programs for the GPU host", || {
-        built = programs::build()?;
-        Ok(())
-    })?;
+    let built = steps.step("programs for the GPU host", programs::build)?;
     if for_another_host {
         let check = || built.iter().try_for_each(|built| programs::check_symbols(&built.path));
         steps.step("symbols", check)?;

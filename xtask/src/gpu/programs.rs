@@ -1,13 +1,11 @@
 //! The programs that a GPU host runs, how they are built, and what they need of it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::Message;
 
-use crate::repository::root;
-use crate::steps::cargo;
+use crate::steps;
 
 /// What GPU hosts have at least: glibc of August 2021, as on Ubuntu 22.04 or Rocky Linux 9.
 const NEWEST: [u32; 2] = [2, 34];
@@ -37,21 +35,8 @@ pub struct Built {
 pub fn build() -> Result<Vec<Built>> {
     let arguments = arguments();
     println!("  cargo {}", arguments.join(" "));
-    let mut command = Command::new(cargo());
-    let output = command.args(&arguments).current_dir(root()).stderr(Stdio::inherit()).output();
-    let output = output.context("cannot start cargo")?;
-    ensure!(
-        output.status.success(),
-        "`cargo {}` ended with {}",
-        arguments.join(" "),
-        output.status
-    );
     let mut built = vec![];
-    for message in Message::parse_stream(&output.stdout[..]) {
-        let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's output")?
-        else {
-            continue;
-        };
+    for artifact in steps::built(&Vec::from_iter(arguments.iter().map(String::as_str)))? {
         // Packages have test targets of the same name, and lie in folders that are called as they are.
         let folder = artifact.manifest_path.parent().and_then(|folder| folder.file_name());
         let is_of = |[package, kind, target, ..]: &&[&str; 5]| {
@@ -72,8 +57,7 @@ pub fn build() -> Result<Vec<Built>> {
 }
 
 fn arguments() -> Vec<String> {
-    let words = ["build", "--release", "--locked", "--message-format=json-render-diagnostics"];
-    let mut arguments: Vec<String> = words.map(String::from).into();
+    let mut arguments: Vec<String> = ["build", "--release", "--locked"].map(String::from).into();
     let mut features = vec![];
     for [package, kind, target, of_package, _] in PROGRAMS {
         arguments.extend(["-p", package, &format!("--{kind}"), target].map(String::from));
@@ -120,9 +104,8 @@ fn newer(listed: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use cargo_metadata::MetadataCommand;
-
     use super::*;
+    use crate::repository::{packages, root};
 
     #[test]
     fn one_call_builds_every_program_with_its_features() {
@@ -136,10 +119,9 @@ mod tests {
 
     #[test]
     fn programs_are_targets_of_packages_of_the_workspace() {
-        let mut command = MetadataCommand::new();
-        let metadata = command.manifest_path(root().join("Cargo.toml")).no_deps().exec().unwrap();
+        let packages = packages().unwrap();
         for [package, kind, target, ..] in PROGRAMS {
-            let found = metadata.packages.iter().find(|found| found.name == package).unwrap();
+            let found = packages.iter().find(|found| found.name == package).unwrap();
             let folder = found.manifest_path.parent().and_then(|folder| folder.file_name());
             assert!(kind == "bin" || folder == Some(package), "{package} lies in {folder:?}");
             let mut known =

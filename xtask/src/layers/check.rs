@@ -98,7 +98,9 @@ impl House<'_> {
     }
 
     fn upwards(&self) -> Vec<String> {
-        let all = self.arrows(|from, to| is_upwards(self.floor(from), self.floor(to)));
+        let all = self.arrows(|from, to| {
+            matches!((self.floor(from), self.floor(to)), (Some(from), Some(to)) if from < to)
+        });
         all.into_iter().map(|arrow| format!("arrow upwards; {UPWARDS}:{arrow}")).collect()
     }
 
@@ -112,11 +114,6 @@ impl House<'_> {
         });
         upwards.map(|arrow| format!("arrow upwards; {UPWARDS}:{arrow}")).collect()
     }
-}
-
-/// Whether an import from one floor to another one goes up.
-pub fn is_upwards(from: Option<usize>, to: Option<usize>) -> bool {
-    matches!((from, to), (Some(from), Some(to)) if from < to)
 }
 
 fn arrow(from: &str, to: &str, taken: &Taken) -> String {

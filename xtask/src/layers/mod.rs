@@ -3,18 +3,16 @@
 mod check;
 mod floors;
 mod graph;
-
 mod names;
-
 mod source;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use cargo_metadata::{DependencyKind, MetadataCommand, TargetKind};
+use cargo_metadata::{DependencyKind, TargetKind};
 
 use crate::repository;
 use floors::FLOORS;
@@ -47,14 +45,12 @@ pub fn print_table() -> Result<()> {
 
 fn read() -> Result<Vec<Graph>> {
     let root = repository::root();
-    packages(&root)?.into_iter().map(|package| Graph::read(package, &root)).collect()
+    packages()?.into_iter().map(|package| Graph::read(package, &root)).collect()
 }
 
 /// The packages of the workspace with their library and programs; tests, benchmarks and build scripts are no rooms.
-fn packages(root: &Path) -> Result<Vec<Package>> {
-    let manifest = root.join("Cargo.toml");
-    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
-    let package = |package: &cargo_metadata::Package| {
+fn packages() -> Result<Vec<Package>> {
+    let package = |package: cargo_metadata::Package| {
         let roots = |kind: TargetKind| {
             let targets = package.targets.iter().filter(move |target| target.is_kind(kind.clone()));
             targets.map(|target| (target.name.replace('-', "_"), PathBuf::from(&target.src_path)))
@@ -70,5 +66,5 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
             imports: imports.map(|dependency| dependency.name.clone()).collect(),
         }
     };
-    Ok(metadata.workspace_packages().into_iter().map(package).collect())
+    Ok(repository::packages()?.into_iter().map(package).collect())
 }

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::check::is_upwards;
 use super::floors::Floors;
 use super::graph::Graph;
 
@@ -37,12 +36,9 @@ fn package(graph: &Graph, floors: &Floors) -> String {
         }
     }
     let floor = |room: &str| floors.of_room(&graph.package, room);
-    let is_upwards = |from: &str, to: &str| is_upwards(floor(from), floor(to));
-    let arrows = rooms.iter().flat_map(|(from, room)| room.arrows.keys().map(move |to| (from, to)));
-    let arrows: Vec<bool> = arrows.map(|(from, to)| is_upwards(from, to)).collect();
     let imports = Vec::from_iter(graph.imports.iter().cloned()).join(", ");
     let mut text = format!(
-        "\n{} (floor {}): {} rooms, {} files, {} lines; {} imports between files, {} arrows between rooms, {} of them upwards; \
+        "\n{} (floor {}): {} rooms, {} files, {} lines; {} imports between files, {} arrows between rooms; \
          imports {}\n  floor  room             files  lines  imports from rooms (files by files)\n",
         graph.package,
         floors.of_crate(&graph.package).map_or("?".to_string(), |floor| floor.to_string()),
@@ -50,17 +46,13 @@ fn package(graph: &Graph, floors: &Floors) -> String {
         graph.files.len(),
         graph.files.iter().map(|file| file.lines).sum::<usize>(),
         graph.arrows.len(),
-        arrows.len(),
-        arrows.iter().filter(|upwards| **upwards).count(),
+        rooms.values().map(|room| room.arrows.len()).sum::<usize>(),
         if imports.is_empty() { "no package of the workspace" } else { &imports },
     );
     let mut order: Vec<(&str, Room)> = rooms.into_iter().collect();
     order.sort_by_key(|(name, _)| (Reverse(floor(name)), *name));
     for (name, Room { files, lines, arrows }) in order {
-        let arrows = arrows.into_iter().map(|(to, count)| {
-            let upwards = if is_upwards(name, to) { ", upwards" } else { "" };
-            format!("{to} ({count}{upwards})")
-        });
+        let arrows = arrows.into_iter().map(|(to, count)| format!("{to} ({count})"));
         let arrows = arrows.collect::<Vec<_>>().join(" ");
         let floor = floor(name).map_or("-".to_string(), |floor| floor.to_string());
         let line = format!("  {floor:>5}  {name:<16} {files:>5} {lines:>6}  {arrows}");

@@ -4,7 +4,7 @@ mod jobs;
 mod libraries;
 mod programs;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::steps::Steps;
 pub use jobs::Size;
@@ -13,50 +13,18 @@ use libraries::Folders;
 use programs::Programs;
 
 /// What `cargo test` has to build of this repository for [`run`], and no more.
-pub const TESTS: [&str; 25] = [
-    "--locked",
-    "-p",
-    "burn-fp8",
-    "-p",
-    "burn-fp8-cublaslt",
-    "-p",
-    "burn-fp8-kernels",
-    "-p",
-    "char-lm",
-    "-p",
-    "digits",
-    "-p",
-    "fused_matmul",
-    "--test",
-    "training",
-    "--test",
-    "ladder",
-    "--test",
-    "cuda",
-    "--test",
-    "gpu",
-    "--test",
-    "simulated",
-    "--features",
-    "burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda,examples-common/cuda",
-];
+pub const TESTS: &str = "--locked -p burn-fp8 -p burn-fp8-cublaslt -p burn-fp8-kernels -p char-lm -p digits -p fused_matmul \
+    --test training --test ladder --test cuda --test gpu --test simulated \
+    --features burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda,examples-common/cuda";
 
 /// Builds the simulation, tests it, and runs the GPU tests on it whose names contain the filter: those that `cargo test` builds with these arguments.
 pub fn run(steps: &mut Steps, tests: &[&str], filter: Option<&str>, size: Size) -> Result<()> {
-    let mut built = None;
-    steps.step("simulated device: libraries", || {
+    let folders = steps.step("simulated device: libraries", || {
         let folders = Folders::new()?;
         folders.build()?;
-        built = Some(folders);
-        Ok(())
+        Ok(folders)
     })?;
-    let folders = built.context("the step before has made them")?;
     steps.step("simulated device: self test", || folders.self_test())?;
-    let mut programs = None;
-    steps.step("simulated device: tests to run on it", || {
-        programs = Some(Programs::build(tests)?);
-        Ok(())
-    })?;
-    let programs = programs.context("the step before has built them")?;
+    let programs = steps.step("simulated device: tests to run on it", || Programs::build(tests))?;
     steps.step("simulated device: tests", || run_all(&folders, &programs, filter, size))
 }

@@ -158,7 +158,7 @@ fn a_toolkit_newer_than_the_driver_is_named_or_passed_over() {
     let loaded = ["lib64/libnvrtc.so.13", "lib64/libcublasLt.so.13", "include/cuda_fp8.h"]
         .map(|file| format!("root/usr/local/cuda-13.0/{file}\n"));
     assert!(printed.contains(&loaded.concat()), "{printed}");
-    let facts = fs::read_to_string(host.path("results/host.tsv")).unwrap();
+    let facts = host.result("host.tsv");
     let chosen = host.path("root/usr/local/cuda-13.0");
     assert!(facts.contains(&format!("\nCUDA\t{}, CUDA 13.0\n", chosen.display())), "{facts}");
 }

@@ -196,9 +196,14 @@ impl Host {
         error.split_once("Missing:").expect("a list").1.to_owned()
     }
 
+    /// A file of the last run's output folder.
+    pub fn result(&self, name: &str) -> String {
+        fs::read_to_string(self.path("results").join(name)).unwrap()
+    }
+
     /// Phases with their status, as the last run left them.
     pub fn phases(&self) -> Vec<[String; 2]> {
-        let text = fs::read_to_string(self.path("results/phases.tsv")).unwrap();
+        let text = self.result("phases.tsv");
         let columns = |line: &str| {
             let mut columns = line.split('\t').map(str::to_owned);
             [columns.next().unwrap(), columns.next().unwrap()]

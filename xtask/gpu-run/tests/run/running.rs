@@ -33,15 +33,14 @@ fn every_phase_runs_and_is_reported() {
     for name in ["accuracy-products", "accuracy", "peers"] {
         assert_eq!(host.status(name), "skipped: no torch");
     }
-    let read = |name: &str| fs::read_to_string(host.path("results").join(name)).unwrap();
-    let log = read("burn-fp8-codes.log");
+    let log = host.result("burn-fp8-codes.log");
     assert!(log.starts_with(host.path("archive/golden").to_str().unwrap()), "{log}");
     assert!(
         log.trim_end().ends_with("--test-threads=1 codes::unfused::of_joined_dimensions"),
         "{log}"
     );
-    assert!(read("gpu-break-even.log").ends_with(" --seconds 480\n"));
-    let facts = read("host.tsv");
+    assert!(host.result("gpu-break-even.log").ends_with(" --seconds 480\n"));
+    let facts = host.result("host.tsv");
     for fact in [
         "device\tNVIDIA H200\n",
         "compute capability\t9.0\n",
@@ -67,11 +66,10 @@ fn torch_is_compared_with() {
     let ended =
         host.run(&[&python[..], &["--phases", "accuracy,peers,gpu-gemm", "--quick"]].concat());
     assert_eq!(ended.status, Some(0), "{ended:?}");
-    let read = |name: &str| fs::read_to_string(host.path("results").join(name)).unwrap();
-    assert_eq!(read("accuracy-products.log"), "accuracy accuracy --quick\n");
-    assert!(read("accuracy.log").ends_with("gpu_accuracy.py accuracy accuracy.json\n"));
-    assert!(read("gpu-gemm.log").ends_with(" --quick --torch torch.json\n"));
-    assert!(read("host.tsv").contains("\ntorch\t2.9.1\n"));
+    assert_eq!(host.result("accuracy-products.log"), "accuracy accuracy --quick\n");
+    assert!(host.result("accuracy.log").ends_with("gpu_accuracy.py accuracy accuracy.json\n"));
+    assert!(host.result("gpu-gemm.log").ends_with(" --quick --torch torch.json\n"));
+    assert!(host.result("host.tsv").contains("\ntorch\t2.9.1\n"));
 }
 
 #[test]
@@ -153,7 +151,7 @@ exec "$@""#;
     host.program("bin/compute-sanitizer", watching);
     let run = || host.run(&["--phases", "sanitizer"]);
     assert_eq!(run().status, Some(0));
-    let log = fs::read_to_string(host.path("results/sanitizer-memcheck.log")).unwrap();
+    let log = host.result("sanitizer-memcheck.log");
     assert_eq!(
         log,
         format!("tool memcheck\n--ignored --exact --show-output --test-threads=1 {TESTS}\n")
