@@ -14,13 +14,14 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, Optimizer as _};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
+use burn_fp8::policy::cast_module_to_compute;
 use burn_fp8::{Execution, Fp8Backend, Fp8Config};
 
 use super::learner::{Optimizer, optimizer, schedule};
 use super::new_model;
 use crate::loader::{Batch, Loader};
 use crate::model::Gpt;
-use crate::precision::{Setup, for_compute};
+use crate::precision::Setup;
 use crate::probe::StepContext;
 use crate::size::{Shape, Size};
 use crate::text::Text;
@@ -97,7 +98,8 @@ impl State {
         let Self { model, mut optimizer } = self.clone();
         let gradients = step.setup.scope(|| {
             Fp8Config::current().with_execution(execution).scope(|| {
-                let gradients = for_compute::<B, _>(&model).loss(inputs, targets).backward();
+                let gradients =
+                    cast_module_to_compute::<B, _>(&model).loss(inputs, targets).backward();
                 GradientsParams::from_grads(gradients, &model)
             })
         });
