@@ -106,7 +106,8 @@ impl Fp8Config {
 
     /// Checks that products can run as this configuration says, on this backend and device.
     ///
-    /// What depends on data is not known before a product runs: scales of blocks that are too far apart for a matrix unit.
+    /// What depends on a product is not known before it runs: scales of blocks that are too far apart for a matrix unit, and batches of matrices,
+    /// which tensor cores are not given.
     ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is

@@ -4,7 +4,8 @@
 //! defaults are tensor operations; Flex works on its memory, CubeCL's backends with kernels and, on CUDA, cuBLASLt; under Burn's Fusion each
 //! operation is a node of the stream.
 //!
-//! Nothing here takes anything from configurations, traces, roles in training or sites: the modules above do.
+//! Nothing here reads configurations, writes traces or knows sites: the modules above do. Of training it knows the operands of a
+//! [`Recipe`](burn_fp8_core::Recipe), to tell beforehand where its products run.
 
 mod autodiff;
 mod backend;

@@ -41,7 +41,7 @@ impl Execution {
 /// What of a product decides where it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// Whether neither operand is a plain matrix.
+    /// Whether the product is none of two plain matrices.
     pub(crate) is_batched: bool,
     /// The elements that share a scale, as in [`Problem::blocks`](super::Problem::blocks).
     pub(crate) blocks: Option<[[usize; 2]; 2]>,

@@ -36,7 +36,7 @@ impl Gemms {
             factors.map(|factor| Factor::Matrix(quantizer.finish(factor.matrix, dtype)));
         let run = Run {
             target: self.target.clone(),
-            // As in TransformerEngine and torchao: gradients sum more terms of smaller size; and TransformerEngine has products in blocks sum precisely.
+            // As in TransformerEngine: gradients sum more terms of smaller size, and products with several scales sum precisely.
             fast_accumulation: role == GemmRole::Output && granularity == Granularity::PerTensor,
             otherwise: self.execution.otherwise(),
             note,

@@ -1,7 +1,8 @@
 //! Quantization of special values, of every rounding decision, and of random bit patterns, on any backend.
 
 use burn::tensor::TensorPrimitive;
-use burn_fp8::engine::{Matrix, Request, Scalar, ScaleRule, Scales, Wanted};
+use burn_fp8::burn_fp8_core::{Overflow, slice};
+use burn_fp8::engine::{Matrix, Request, Scalar, ScaleRule, ScaleRuleOf, Scales, Wanted};
 
 use super::*;
 
@@ -11,7 +12,14 @@ pub fn quantize<B: Fp8Matmul, const D: usize>(
     format: Fp8Format,
     recipe: Recipe,
 ) -> (Vec<f32>, f32) {
-    let rule = ScaleRule::Current(recipe);
+    quantize_by(x, format, ScaleRule::Current(recipe))
+}
+
+fn quantize_by<B: Fp8Matmul, const D: usize>(
+    x: Tensor<B, D>,
+    format: Fp8Format,
+    rule: ScaleRuleOf<B>,
+) -> (Vec<f32>, f32) {
     let request = Request::whole(format, rule, Wanted::CodesAndValues);
     let quantized = B::fp8_quantize(x.into_primitive().tensor(), request);
     let Scales::One(scale) = quantized.scales.clone() else { panic!("one for all") };
@@ -36,6 +44,24 @@ pub fn assert_same(actual: &[f32], expected: &[f32], what: &str) {
 
 fn row<B: Fp8Matmul>(x: &[f32], format: Fp8Format, recipe: Recipe) -> (Vec<f32>, f32) {
     quantize::<B, 1>(tensor(x, [x.len()]), format, recipe)
+}
+
+/// Around the largest number, half a step beyond it, and infinity.
+pub fn overflow_is_what_was_asked_for<B: Fp8Matmul>() {
+    const SCALE: f32 = 0.5;
+    for (format, max, tie) in [(E4M3, 448f32, 464f32), (E5M2, 57344.0, 61440.0)] {
+        let around = [max, tie, 2.0 * max].map(|x| [x.next_down(), x, x.next_up()]);
+        let x = [&around.concat()[..], &[f32::MAX, f32::INFINITY, f32::NAN, 1.0]].concat();
+        let x: Vec<f32> = x.iter().flat_map(|x| [x * SCALE, -x * SCALE]).collect();
+        for overflow in [Overflow::Saturate, Overflow::SaturateFinite, Overflow::NonSaturating] {
+            let rule = ScaleRule::Given(Scalar::Host(SCALE), overflow);
+            let (values, _) = quantize_by::<B, 1>(tensor(&x, [x.len()]), format, rule);
+            let (mut codes, mut expected) = (vec![0; x.len()], vec![0.0; x.len()]);
+            slice::encode(&x, SCALE, format, overflow, &mut codes);
+            slice::decode(&codes, 1.0, format, &mut expected);
+            assert_same(&values, &expected, &format!("{format} {overflow:?}"));
+        }
+    }
 }
 
 pub fn special_values_stay_visible<B: Fp8Matmul>() {

@@ -1,9 +1,16 @@
 //! NaN, infinities, zeros, subnormals, outliers, empty and mismatched tensors.
 
-use crate::common::special::{special_values_stay_visible, ties_go_to_even};
+use crate::common::special::{
+    overflow_is_what_was_asked_for, special_values_stay_visible, ties_go_to_even,
+};
 use crate::common::*;
 
-tests_on_cpu!([special_values_stay_visible, ties_go_to_even, extreme_scales_lose_nothing]);
+tests_on_cpu!([
+    special_values_stay_visible,
+    overflow_is_what_was_asked_for,
+    ties_go_to_even,
+    extreme_scales_lose_nothing
+]);
 
 #[cfg(feature = "ndarray")]
 #[test]

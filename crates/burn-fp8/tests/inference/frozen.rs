@@ -2,6 +2,8 @@
 
 use ActivationScale::{Current, Static};
 
+use burn_fp8::burn_fp8_core::Overflow;
+
 use crate::common::files::NO_SCALES;
 use crate::common::frozen::{layer, outputs_follow_the_definition, quantized};
 use crate::common::*;
@@ -205,6 +207,30 @@ fn the_gradient_of_an_output_reaches_the_input() {
     check_gradient_of_the_input::<Fp8Backend<Autodiff<Flex>>>();
     #[cfg(feature = "ndarray")]
     check_gradient_of_the_input::<Autodiff<burn::backend::NdArray>>();
+}
+
+/// A matrix unit sums over multiples of 32.
+#[test]
+fn blocks_that_hold_all_inputs_may_be_of_any_height() {
+    let n = 96;
+    for (k, rows) in [(40, 40), (48, 48), (48, 50), (80, 80), (80, 96)] {
+        let mut random = Random(13);
+        let codes = random.spread(k * n).iter().map(|x| E4M3.encode(*x, Overflow::Saturate));
+        let device = Default::default();
+        let scales = tensor::<Flex, 2>(&[0.25, 3.0], [1, 2]);
+        let weight =
+            Fp8Tensor::from_blocks(codes.collect(), [k, n], E4M3, scales, [rows, 64], &device);
+        let weight = weight.expect("good");
+        for activation in [ActivationScale::PerToken, Current, Static(0.5)] {
+            let layer = FrozenLinear::from_tensor(weight.clone(), None, activation);
+            let layer = layer.expect("good");
+            let x = tensor::<Flex, 2>(&random.spread(5 * k), [5, k]);
+            let emulated = Fp8Config::default().with_execution(Execution::FakeQuantized);
+            let expected = emulated.scope(|| values(layer.forward(x.clone())));
+            let what = format!("{k} inputs, {activation:?}");
+            assert_close(&values(layer.forward(x)), &expected, 1e-5, &what);
+        }
+    }
 }
 
 #[test]

@@ -207,10 +207,13 @@ fn grid(matrix: &MatrixOf<Flex>) -> Vec<f32> {
     }
 }
 
-/// Rows and columns of a block of a matrix; one that reaches over its end may end on the next multiple of 32, which a unit wants.
+/// Rows and columns of a block of a matrix; one that reaches its end ends on the next multiple of 32, which a unit wants.
 fn block_of(matrix: &MatrixOf<Flex>) -> [usize; 2] {
     let (shape, block) = (matrix.shape(), matrix.scales.block());
-    [0, 1].map(|dim| block[dim].min(shape[dim].next_multiple_of(32)))
+    [0, 1].map(|dim| match block[dim] >= shape[dim] {
+        true => shape[dim].next_multiple_of(32),
+        false => block[dim],
+    })
 }
 
 /// The powers of two of the blocks of a matrix.

@@ -19,7 +19,7 @@ use crate::engine::product::{Operand, OperandOf};
 use crate::engine::request::{Request, RequestOf, ScaleRule, ScaleRuleOf};
 use crate::engine::scalar::Scalar;
 use crate::engine::tensor::join;
-use round::{Infinite, round};
+use round::round;
 
 pub(super) fn with_one_scale<B: Backend>(
     tensor: FloatTensor<B>,
@@ -32,10 +32,11 @@ pub(super) fn with_one_scale<B: Backend>(
         Shape::from(vec![1; tensor.rank()]),
     );
     let quotient = B::float_div(tensor.clone(), divisor);
-    let values = match overflow {
-        Overflow::Saturate => round::<B>(quotient.clone(), quotient, format, Infinite::Saturates),
-        _ => round::<B>(quotient, tensor, format, Infinite::StaysVisible),
+    let input = match overflow {
+        Overflow::SaturateFinite => tensor,
+        Overflow::Saturate | Overflow::NonSaturating => quotient.clone(),
     };
+    let values = round::<B>(quotient, input, format, overflow);
     let amax = amax.map(Scalar::Device);
     Matrix { amax, ..Matrix::new(Codes::Values(values), Scales::One(scale), format) }
 }

@@ -3,21 +3,12 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{BoolDType, FloatDType, TensorMetadata};
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, Overflow};
 
 use super::scale;
 
-/// What becomes of an infinite input.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Infinite {
-    /// The largest number.
-    Saturates,
-    /// NaN in E4M3, infinite in E5M2.
-    StaysVisible,
-}
-
-/// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even, saturating. Where the input is NaN the
-/// result is. Zeros keep their sign.
+/// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even. Where the input is NaN the result is. Zeros keep
+/// their sign.
 ///
 /// The distance between neighbouring values (the quantum) is a power of two that depends on the exponent, so dividing by it is
 /// exact. Rounding uses `floor` and comparisons only:
@@ -27,7 +18,7 @@ pub(super) fn round<B: Backend>(
     x: FloatTensor<B>,
     input: FloatTensor<B>,
     format: Fp8Format,
-    infinite: Infinite,
+    overflow: Overflow,
 ) -> FloatTensor<B> {
     let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
     let clipped = B::float_clamp_max(scale::magnitude::<B>(x.clone()), format.max().into());
@@ -46,19 +37,33 @@ pub(super) fn round<B: Backend>(
     let negated = B::float_neg(rounded.clone());
     let signed = B::float_mask_where(rounded, negative, negated);
     let zero = B::float_equal_elem(x.clone(), 0f32.into(), bool_dtype);
-    let signed = B::float_mask_where(signed, zero, x);
+    let signed = B::float_mask_where(signed, zero, x.clone());
 
     // The comparison is false for NaN, and for infinities where they are excluded.
-    let largest = match infinite {
-        Infinite::Saturates => f32::INFINITY,
-        Infinite::StaysVisible => f32::MAX,
+    let largest = match overflow {
+        Overflow::Saturate => f32::INFINITY,
+        Overflow::SaturateFinite | Overflow::NonSaturating => f32::MAX,
     };
     let magnitude = scale::magnitude::<B>(input.clone());
     let kept = B::float_lower_equal_elem(magnitude, largest.into(), bool_dtype);
     let non_finite = B::bool_not(kept);
-    match format {
+    let values = match format {
         Fp8Format::E4M3 => B::float_mask_fill(signed, non_finite, f32::NAN.into()),
         Fp8Format::E5M2 => B::float_mask_where(signed, non_finite, input),
+    };
+    match (overflow, format) {
+        (Overflow::Saturate | Overflow::SaturateFinite, _) => values,
+        // Half a step beyond the largest number, which is even in E4M3 and odd in E5M2.
+        (Overflow::NonSaturating, Fp8Format::E4M3) => {
+            let magnitude = scale::magnitude::<B>(x);
+            let beyond = B::float_greater_elem(magnitude, 464f32.into(), bool_dtype);
+            B::float_mask_fill(values, beyond, f32::NAN.into())
+        }
+        (Overflow::NonSaturating, Fp8Format::E5M2) => {
+            let magnitude = scale::magnitude::<B>(x.clone());
+            let beyond = B::float_greater_equal_elem(magnitude, 61440f32.into(), bool_dtype);
+            B::float_mask_where(values, beyond, B::float_mul_scalar(x, f32::INFINITY.into()))
+        }
     }
 }
 
