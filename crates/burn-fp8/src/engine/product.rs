@@ -89,7 +89,7 @@ pub struct Run {
     pub note: Option<LaunchNote>,
 }
 
-/// A product, as asked for.
+/// What a product came to.
 #[derive(Clone, Debug)]
 pub struct Product<F, I> {
     /// The result `[…, M, N]`: of the type that was asked for, in FP8 codes row by row.

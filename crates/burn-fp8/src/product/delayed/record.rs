@@ -90,8 +90,8 @@ impl DelayedState {
     /// [`Fp8Error::Invalid`] where sites are not in ascending order, or one occurs twice; the state is then what it was.
     pub fn import(&self, record: DelayedRecord) -> Result<(), Fp8Error> {
         record.check()?;
-        self.clear();
         let mut state = self.lock();
+        state.clear();
         for site in record.sites {
             state.epochs += 1;
             let epoch = state.epochs;

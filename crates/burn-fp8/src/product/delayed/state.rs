@@ -94,10 +94,7 @@ impl DelayedState {
 
     /// Forgets everything. Amaxes of products that have run already are dropped.
     pub fn clear(&self) {
-        let mut state = self.lock();
-        state.sites.clear();
-        state.staged.clear();
-        state.generation += 1;
+        self.lock().clear();
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -107,6 +104,12 @@ impl DelayedState {
 }
 
 impl State {
+    pub(super) fn clear(&mut self) {
+        self.sites.clear();
+        self.staged.clear();
+        self.generation += 1;
+    }
+
     /// Enters what a step has deposited.
     fn commit(&mut self, step: u64) {
         self.sites.values_mut().for_each(|site| site.commit(step));
