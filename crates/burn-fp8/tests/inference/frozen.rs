@@ -215,11 +215,11 @@ fn blocks_that_hold_all_inputs_may_be_of_any_height() {
     let n = 96;
     for (k, rows) in [(40, 40), (48, 48), (48, 50), (80, 80), (80, 96)] {
         let mut random = Random(13);
-        let codes = random.spread(k * n).iter().map(|x| E4M3.encode(*x, Overflow::Saturate));
+        let numbers = random.spread(k * n);
+        let codes = numbers.iter().map(|x| E4M3.encode(*x, Overflow::Saturate)).collect();
         let device = Default::default();
         let scales = tensor::<Flex, 2>(&[0.25, 3.0], [1, 2]);
-        let weight =
-            Fp8Tensor::from_blocks(codes.collect(), [k, n], E4M3, scales, [rows, 64], &device);
+        let weight = Fp8Tensor::from_blocks(codes, [k, n], E4M3, scales, [rows, 64], &device);
         let weight = weight.expect("good");
         for activation in [ActivationScale::PerToken, Current, Static(0.5)] {
             let layer = FrozenLinear::from_tensor(weight.clone(), None, activation);
