@@ -132,7 +132,10 @@ fn a_step_on_a_unit_differs_from_emulation_by_rounding_alone() {
     // Dropout draws from numbers that all threads of a process share.
     let shape = Shape { dropout: 0.0, ..SIZE.shape() };
     for precision in ["fp8-row-e4m3", "fp8-current", "fp8-block"] {
-        let setup = Setup::new(precision.parse().expect("a precision"), "head".parse().ok());
+        let setup = Setup::new(
+            precision.parse().expect("a precision"),
+            Some("head".parse().expect("a layer")),
+        );
         let setup = setup.expect("a setup");
         let text = Text::built_in().expect("the text");
         let model = new_model::<B>(&shape, text.vocabulary.width(), 501, &setup).expect("a model");
