@@ -14,7 +14,7 @@ use super::scalar::Scalar;
 pub enum Operand<F, I> {
     /// In FP8.
     Matrix(Matrix<F, I>),
-    /// As it is.
+    /// As it is; f32 beside a matrix.
     Float(F),
 }
 

@@ -2,9 +2,9 @@
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Tensor};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::named;
@@ -60,8 +60,9 @@ impl<B: Fp8Matmul> Block<B> {
         self.map_layers(|_, layer| layer.with_fp8(config))
     }
 
-    /// `x` `[batch, context, width]`, the same shape out. `future` `[context, context]` is true where a position must not look.
-    pub fn forward(&self, x: Tensor<B, 3>, future: &Tensor<B, 2, Bool>) -> Tensor<B, 3> {
+    /// `x` `[batch, context, width]`, the same shape out. `future` `[context, context]` is added to the scores of
+    /// attention: very low where a position must not look, else 0.
+    pub fn forward(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
         let attention = self.attention(self.attention_norm.forward(x.clone()), future);
         let projected =
             named(LayerKind::Projection.as_str(), || self.projection.forward(attention));
@@ -73,7 +74,7 @@ impl<B: Fp8Matmul> Block<B> {
     }
 
     /// Causal attention of all heads (Vaswani et al., *Attention Is All You Need*, 2017): softmax(q · kᵀ / √d) · v.
-    fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2, Bool>) -> Tensor<B, 3> {
+    fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
         let [batch, context, width] = x.dims();
         let depth = width / self.heads;
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
@@ -87,8 +88,7 @@ impl<B: Fp8Matmul> Block<B> {
         let mut part = || parts.next().expect("three chunks");
         let (q, k, v) = (part(), part(), part());
         let scores = q.matmul(k.transpose()).div_scalar((depth as f64).sqrt());
-        // Finite, so that no row of another precision can become NaN; e^-10000 is 0 in all of them.
-        let scores = scores.mask_fill(future.clone().unsqueeze(), -1e4);
+        let scores = scores.clone() + future.clone().unsqueeze().cast(scores.dtype());
         let weights = self.dropout.forward(softmax(scores, 3));
         weights.matmul(v).swap_dims(1, 2).reshape([batch, context, width])
     }

@@ -11,7 +11,7 @@ use burn::nn::{
     Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig,
 };
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, FloatDType, Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy;
@@ -119,7 +119,9 @@ impl<B: Fp8Matmul> Gpt<B> {
     }
 }
 
-/// True above the diagonal, `[context, context]`: where a position would see what it is to predict.
-pub fn future<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 2, Bool> {
-    Tensor::tril_mask([context, context], 0, device)
+/// -10,000 above the diagonal, where a position would see what it is to predict, else 0: `[context, context]`. It is finite, so that no row of
+/// another precision can become NaN, and e^-10000 is 0 in all of them. It is not a mask of bools, as Burn 0.21 can fail where it fuses a
+/// product with an operation on bools (`docs/limits.md`).
+pub fn future<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 2> {
+    Tensor::full([context, context], -1e4, device).triu(1)
 }

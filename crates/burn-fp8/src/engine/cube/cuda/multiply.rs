@@ -89,7 +89,7 @@ where
     note(&run.note, || {
         let mut algorithm = describe(&launched);
         if pass_a || pass_b {
-            algorithm += "; N and K padded to multiples of 16, by passes of their own";
+            algorithm += "; operands padded by passes of their own";
         }
         Launched::Native { algorithm }
     });
