@@ -30,6 +30,7 @@ mod config;
 pub mod engine;
 mod error;
 mod file;
+mod host;
 pub mod nn;
 pub mod ops;
 pub mod optim;

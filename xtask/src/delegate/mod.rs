@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use cargo_metadata::MetadataCommand;
 
 use crate::repository;
@@ -120,15 +120,20 @@ fn format(generated: &mut BTreeMap<String, Delegation>) -> Result<()> {
     Ok(())
 }
 
-/// Folder and version of the `burn-backend` that this workspace builds with.
+/// Folder and version of the `burn-backend` that burn-fp8 builds with.
 fn burn_backend(root: &Path) -> Result<(PathBuf, String)> {
     let metadata = MetadataCommand::new().manifest_path(root.join("Cargo.toml")).exec()?;
-    let mut found = metadata.packages.iter().filter(|package| package.name == "burn-backend");
-    let (Some(package), None) = (found.next(), found.next()) else {
-        bail!(
-            "the workspace must depend on exactly one version of burn-backend: see `cargo tree -i burn-backend`"
-        )
-    };
+    let packages = &metadata.packages;
+    let own = packages
+        .iter()
+        .find(|package| package.name == "burn-fp8")
+        .context("the workspace has no burn-fp8")?;
+    let required = own.dependencies.iter().find(|dependency| dependency.name == "burn-backend");
+    let required = &required.context("burn-fp8 does not depend on burn-backend")?.req;
+    let package = packages
+        .iter()
+        .find(|package| package.name == "burn-backend" && required.matches(&package.version));
+    let package = package.with_context(|| format!("there is no burn-backend {required}"))?;
     let folder = package.manifest_path.parent().context("a manifest lies in a folder")?;
     Ok((folder.as_std_path().to_path_buf(), package.version.to_string()))
 }

@@ -21,7 +21,7 @@ pub const FLOORS: Floors = Floors {
             "burn-fp8-kernels",
             "burn-fp8-report",
         ],
-        &["burn-fp8"],
+        &["burn-fp8", "burn-fp8-next"],
         &[
             "burn-fp8-bench",
             "burn-fp8-bench-f32",
@@ -35,18 +35,33 @@ pub const FLOORS: Floors = Floors {
             "xtask",
         ],
     ],
-    rooms: &[(
-        "burn-fp8",
-        &[
-            &["engine", "error", "file"],
-            &["config", "report"],
-            &["product"],
-            &["backend", "ops", "tensor"],
-            &["nn"],
-            &["optim", "policy"],
-            &["lib"],
-        ],
-    )],
+    rooms: &[
+        (
+            "burn-fp8",
+            &[
+                &["host"],
+                &["engine", "error", "file"],
+                &["config", "report"],
+                &["product"],
+                &["backend", "ops", "tensor"],
+                &["nn"],
+                &["optim", "policy"],
+                &["lib"],
+            ],
+        ),
+        (
+            "burn-fp8-next",
+            &[
+                &["host"],
+                &["engine", "error", "file"],
+                &["config", "report"],
+                &["product"],
+                &["ops"],
+                &["nn"],
+                &["lib"],
+            ],
+        ),
+    ],
 };
 
 impl Floors {

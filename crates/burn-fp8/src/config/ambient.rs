@@ -123,7 +123,7 @@ impl Fp8Config {
 
     /// Runs `f` with this configuration on this thread and returns its result.
     ///
-    /// Scopes nest; the innermost one holds, and keeps the [`Policy`](crate::policy::Policy) around it. A scope ends when `f` returns or panics. Threads started inside use the
+    /// Scopes nest; the innermost one holds, and keeps the `Policy` around it. A scope ends when `f` returns or panics. Threads started inside use the
     /// default. With `Fp8Backend<Autodiff<B>>` the backward pass of a product uses the configuration of its forward pass,
     /// wherever `backward` is called.
     ///

@@ -1,13 +1,12 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
 mod ambient;
-mod except;
 pub(crate) mod scope;
 
 use std::path::Path;
 
 use burn::config::Config;
-use burn::tensor::backend::Backend;
+use burn_backend::Backend;
 use burn_fp8_core::text::shown;
 use burn_fp8_core::{Filter, Gemm, Recipe};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,7 @@
 //! Codes of `Autodiff<B>`: those of `B`, constants of the graph.
 
-use burn::backend::Autodiff;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::tensor::ops::FloatTensor;
+use burn_autodiff::{Autodiff, checkpoint::strategy::CheckpointStrategy};
+use burn_backend::tensor::FloatTensor;
 
 use super::backend::{self, Fp8Engine};
 use super::capability::{Capability, Fallback};
@@ -11,6 +10,7 @@ use super::portable;
 use super::problem::Problem;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
 use super::request::RequestOf;
+use crate::host;
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -32,13 +32,13 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             "a tensor with a gradient cannot be quantized here: FP8 products have no second derivative; run this part in \
              burn_fp8::high_precision, or detach the tensor"
         );
-        let request = request.map(|tensor| tensor.primitive);
-        let matrix = B::fp8_quantize(tensor.primitive, request);
+        let request = request.map(host::untracked);
+        let matrix = B::fp8_quantize(host::untracked(tensor), request);
         matrix.map(&mut (), |_, x| AutodiffTensor::<B, C>::new(x), |_, x| x)
     }
 
     fn fp8_dequantize(matrix: MatrixOf<Self>) -> FloatTensor<Self> {
-        let matrix = matrix.map(&mut (), |_, x| x.primitive, |_, x| x);
+        let matrix = matrix.map(&mut (), |_, x| host::untracked(x), |_, x| x);
         AutodiffTensor::<B, C>::new(B::fp8_dequantize(matrix))
     }
 
@@ -56,8 +56,8 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
             return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         }
         let [lhs, rhs] =
-            [lhs, rhs].map(|operand| operand.map(&mut (), |_, x| x.primitive, |_, x| x));
-        let epilogue = epilogue.map(&mut (), |_, x| x.primitive);
+            [lhs, rhs].map(|operand| operand.map(&mut (), |_, x| host::untracked(x), |_, x| x));
+        let epilogue = epilogue.map(&mut (), |_, x| host::untracked(x));
         let product = B::fp8_multiply(lhs, rhs, epilogue, run);
         product.map(&mut (), |_, x| AutodiffTensor::<B, C>::new(x), |_, x| x)
     }
@@ -69,11 +69,11 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
         if product.is_tracked() {
             return portable::rescale::<Self>(product, scales);
         }
-        let scales = scales.map(|scales| scales.map(|x| x.primitive));
-        AutodiffTensor::<B, C>::new(B::fp8_rescale(product.primitive, scales))
+        let scales = scales.map(|scales| scales.map(host::untracked));
+        AutodiffTensor::<B, C>::new(B::fp8_rescale(host::untracked(product), scales))
     }
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
-        AutodiffTensor::<B, C>::new(B::fp8_amax(tensor.primitive))
+        AutodiffTensor::<B, C>::new(B::fp8_amax(host::untracked(tensor)))
     }
 }

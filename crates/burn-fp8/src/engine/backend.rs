@@ -1,8 +1,6 @@
 //! The trait by which a backend tells what it does with codes.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{FloatDType, TensorMetadata};
+use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::Overflow;
 
 use super::capability::{Capability, Fallback};

@@ -4,7 +4,7 @@ use core::fmt;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What a device can do in FP8: [`Fp8Backend::capability`](crate::Fp8Backend::capability).
+/// What a device can do in FP8: `Fp8Backend::capability`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Capability {

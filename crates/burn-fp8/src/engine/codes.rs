@@ -1,6 +1,6 @@
 //! FP8 codes as a backend holds them.
 
-use burn::tensor::{Shape, TensorMetadata};
+use burn_backend::{Shape, TensorMetadata};
 
 /// FP8 codes as a backend holds them.
 #[derive(Clone, Debug)]

@@ -1,14 +1,13 @@
 //! The quantized matrix: codes and a grid of scales.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{Shape, TensorMetadata};
+use burn_backend::{Backend, Shape, TensorMetadata, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 use super::codes::Codes;
 use super::portable::{codes, grid};
 use super::scalar::Scalar;
 use super::tensor::join;
+use crate::host;
 
 /// The block of a tensor with one scale.
 pub const WHOLE: [usize; 2] = [usize::MAX; 2];
@@ -171,10 +170,10 @@ impl<F: TensorMetadata + Clone, I: TensorMetadata + Clone> Matrix<F, I> {
     {
         match self.codes.as_ref().or(self.transposed.as_ref()) {
             Some(Codes::Bytes(codes) | Codes::Packed(codes, _) | Codes::Padded(codes, _)) => {
-                B::int_device(codes)
+                host::int_device::<B>(codes)
             }
-            Some(Codes::Values(values)) => B::float_device(values),
-            None => B::float_device(self.values.as_ref().expect("its codes in some form")),
+            Some(Codes::Values(values)) => host::float_device::<B>(values),
+            None => host::float_device::<B>(self.values.as_ref().expect("its codes in some form")),
         }
     }
 

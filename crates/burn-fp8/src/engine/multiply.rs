@@ -1,7 +1,6 @@
 //! Products as the rooms above ask for them.
 
-use burn::tensor::TensorMetadata;
-use burn::tensor::ops::FloatTensor;
+use burn_backend::{TensorMetadata, tensor::FloatTensor};
 
 use super::backend::Fp8Engine;
 use super::capability::Fallback;

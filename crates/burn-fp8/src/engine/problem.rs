@@ -1,7 +1,6 @@
 //! A product for tensor cores without its tensors: all that decides whether there is an algorithm for it.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::{DType, FloatDType, TensorMetadata};
+use burn_backend::{Backend, DType, FloatDType, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Operand, Recipe};
 
 use super::matrix::{MatrixOf, Scales, WHOLE};

@@ -1,7 +1,6 @@
 //! A product: what a backend is asked for, and what it answers.
 
-use burn::tensor::FloatDType;
-use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn_backend::{FloatDType, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::Fp8Format;
 
 use super::capability::Fallback;

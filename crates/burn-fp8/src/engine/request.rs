@@ -1,6 +1,6 @@
 //! What a backend is asked for when a tensor is quantized.
 
-use burn::tensor::ops::FloatTensor;
+use burn_backend::tensor::FloatTensor;
 use burn_fp8_core::{Fp8Format, Layouts, Overflow, Recipe};
 
 use super::matrix::{Matrix, WHOLE};

@@ -1,11 +1,9 @@
 //! One number, a scale or an amax, on the host or on the device.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata};
+use burn_backend::{Backend, DType, FloatDType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::scale;
 
-use super::tensor::{constant, primitive, read};
+use super::tensor::read;
 
 /// One number: the scale of a tensor (the dequantization multiplier, `x ≈ code × scale`), or its amax.
 ///
@@ -71,13 +69,6 @@ impl<F: TensorMetadata + Clone> Scalar<F> {
 impl<F> From<f32> for Scalar<F> {
     fn from(value: f32) -> Self {
         Self::Host(value)
-    }
-}
-
-/// The number stays on the device; gradients end here.
-impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
-    fn from(tensor: Tensor<B, 1>) -> Self {
-        Self::Device(primitive(constant(tensor).cast(FloatDType::F32)))
     }
 }
 

@@ -1,17 +1,8 @@
 //! Small operations on tensors that Burn has no function for.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Shape, Tensor, TensorData, TensorMetadata};
+use burn_backend::{Backend, Shape, TensorData, TensorMetadata, tensor::FloatTensor};
 
-/// A tensor without its graph, nor one of its own.
-pub(crate) fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
-    tensor.detach().set_require_grad(false)
-}
-
-pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.into_primitive().tensor()
-}
+use crate::host;
 
 pub(crate) fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
     match tensor.shape() == shape {
@@ -57,8 +48,8 @@ fn unsqueeze<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTensor<B> 
 
 /// Reads a small f32 tensor, waiting for the device.
 pub(crate) fn read<B: Backend>(tensor: FloatTensor<B>) -> Vec<f32> {
-    let data: TensorData = burn::tensor::try_read_sync(B::float_into_data(tensor))
+    let data: TensorData = burn_backend::try_read_sync(B::float_into_data(tensor))
         .expect("scales are read where blocking on the device is possible")
         .expect("a scale can be read from its device");
-    data.to_vec::<f32>().expect("scales are f32")
+    host::numbers(data)
 }

@@ -27,6 +27,7 @@
 //! as it is. The product inside a layer goes past the decorator, so that nothing is quantized twice.
 
 mod dot_general;
+mod except;
 pub mod frozen;
 mod linear;
 mod state;

@@ -10,7 +10,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 use super::flax;
-use crate::engine::tensor::primitive;
+use crate::host::primitive;
 
 /// A new value `[n]` with its check row: `[2, n]`.
 pub(super) fn with_check_row<B: Backend>(value: FloatTensor<B>) -> FloatTensor<B> {

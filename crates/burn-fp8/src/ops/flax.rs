@@ -6,10 +6,11 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimi
 use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
 
 use super::options::QdqOptions;
-use crate::engine::tensor::{primitive, reshape};
+use crate::engine::tensor::reshape;
 use crate::engine::{
     Fp8Engine, Matrix, MatrixOf, Request, Scalar, ScaleRule, ScaleRuleOf, Scales, Wanted,
 };
+use crate::host::primitive;
 
 /// Divides a non-empty tensor by a scale of one element, clips and rounds.
 pub(crate) fn quantize<B: Fp8Engine>(

@@ -58,8 +58,8 @@ pub use frozen::{ActivationScale, FrozenOptions};
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};
 
-use crate::engine::tensor::{constant as without_graph, primitive};
 use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
+use crate::host::{constant as without_graph, primitive};
 use crate::tensor::Fp8Tensor;
 
 /// The codes of `x / scale`: divided in the promoted type of `x` and `compute_dtype`, clipped to ±max, rounded to nearest even.

@@ -9,7 +9,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 use super::flax;
-use crate::engine::tensor::{primitive, reshape};
+use crate::engine::tensor::reshape;
+use crate::host::primitive;
 
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 

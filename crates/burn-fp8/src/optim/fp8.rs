@@ -156,3 +156,15 @@ impl<B: Backend, R: Record<B>> Record<B> for Fp8OptimizerRecord<R> {
         Self { optimizer: R::from_item(optimizer, device), delayed }
     }
 }
+
+impl<B: Backend> Record<B> for DelayedRecord {
+    type Item<S: PrecisionSettings> = Self;
+
+    fn into_item<S: PrecisionSettings>(self) -> Self::Item<S> {
+        self
+    }
+
+    fn from_item<S: PrecisionSettings>(item: Self::Item<S>, _device: &B::Device) -> Self {
+        item
+    }
+}

@@ -1,12 +1,10 @@
 //! Products of `Fp8Backend<Autodiff<B>>`: quantized once, multiplied on `B`, with backward steps of their own.
 
-use burn::backend::Autodiff;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Shape, TensorMetadata};
+use burn_autodiff::{
+    Autodiff, checkpoint::base::Checkpointer, checkpoint::strategy::CheckpointStrategy,
+    grads::Gradients, ops::Backward, ops::Ops, ops::OpsKind,
+};
+use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 
 use super::gemms;
 use super::operand::SavedOperand;
@@ -14,6 +12,7 @@ use super::ops::Fp8Products;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
 use crate::engine::{Fp8Engine, ScalarOf};
+use crate::host;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
@@ -46,7 +45,7 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
         output_grad: FloatTensor<Self>,
         _product: Product,
     ) -> FloatTensor<Self> {
-        <Self as burn::tensor::ops::ModuleOps<Self>>::linear_x_backward(weight, output_grad)
+        <Self as burn_backend::ops::ModuleOps<Self>>::linear_x_backward(weight, output_grad)
     }
 
     fn fp8_linear_weight_backward(
@@ -54,7 +53,7 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
         output_grad: FloatTensor<Self>,
         _product: Product,
     ) -> FloatTensor<Self> {
-        <Self as burn::tensor::ops::ModuleOps<Self>>::linear_weight_backward(x, output_grad)
+        <Self as burn_backend::ops::ModuleOps<Self>>::linear_weight_backward(x, output_grad)
     }
 }
 
@@ -112,18 +111,19 @@ fn tracked<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
     let save = [rhs.is_tracked(), lhs.is_tracked()];
     let bias = bias.into_iter().next();
     if save.contains(&true) {
-        let is_leaf = rhs.node.order == 0 && rhs.is_tracked();
-        product.take_site(is_leaf.then_some(rhs.node.id.value));
+        product.take_site(host::parameter(&rhs));
     }
-    let nodes = [Some(lhs.node), Some(rhs.node), bias.as_ref().map(|bias| bias.node.clone())];
-    let nodes: Vec<_> = nodes.into_iter().flatten().collect();
-    let nodes: [_; N] = nodes.try_into().expect("N counts the operands and the bias");
+    let parents: Vec<_> = [Some(&lhs), Some(&rhs), bias.as_ref()].into_iter().flatten().collect();
+    let parents: [_; N] = parents.try_into().expect("N counts the operands and the bias");
+    let step = host::begin::<B, C, _, N>(Fp8Step, parents);
 
+    // The tensors stay until the step is registered: they hold their places in the graph, which another thread may clear up meanwhile.
+    let value = |tensor: &host::Tracked<B>| host::untracked(tensor.clone());
     let gemms::Forward { output, saved: operands, amaxes } =
-        gemms::forward::<B>(lhs.primitive, rhs.primitive, &product, &product.gemms, save);
-    let output = add_bias::<B>(output, bias.map(|bias| bias.primitive));
+        gemms::forward::<B>(value(&lhs), value(&rhs), &product, &product.gemms, save);
+    let output = add_bias::<B>(output, bias.as_ref().map(value));
 
-    match Backward::<B, N>::prepare::<C>(Fp8Step, nodes).compute_bound().stateful() {
+    match step {
         OpsKind::Tracked(prep) => prep.finish(Saved { operands, amaxes, shapes, product }, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
     }

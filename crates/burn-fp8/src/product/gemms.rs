@@ -1,8 +1,6 @@
 //! The three products of training, forward and backward: what is quantized, kept and multiplied when, wherever it runs.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{GemmRole, Granularity, Operand};
 
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};

@@ -1,6 +1,7 @@
 //! The products of training in FP8: the decision, the three GEMMs, their backward step, the sites of delayed scaling.
 //!
 //! ```text
+//! route: a product of the user's code
 //! plan: FP8 or not, and what runs it?  → Product
 //!   Fp8Products: Autodiff<B> quantizes once, saves codes and registers a backward step (autodiff); any other B just runs
 //!     gemms: the three GEMMs, of operands that a Quantizer quantizes: the Product, by its recipe and the histories of its site (delayed);
@@ -13,8 +14,9 @@ pub(crate) mod gemms;
 mod operand;
 mod ops;
 mod plan;
+pub(crate) mod route;
 
 pub(crate) use operand::{Gemms, Measured, Quantizer, SavedOperand};
 pub use ops::Fp8Products;
 pub use plan::Product;
-pub(crate) use plan::{linear_gemm, target};
+pub(crate) use plan::target;

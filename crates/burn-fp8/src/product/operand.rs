@@ -1,8 +1,6 @@
 //! Operands in FP8: quantized for all of their products, placed in one, kept for another.
 
-use burn::tensor::DType;
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn_backend::{Backend, DType, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::{Block, Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Recipe};
 
 use crate::engine::tensor::join;

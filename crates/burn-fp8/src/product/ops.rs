@@ -1,13 +1,13 @@
 //! FP8 products on a backend: with backward steps of their own where it tracks gradients.
 
-use burn::tensor::ops::FloatTensor;
+use burn_backend::tensor::FloatTensor;
 
 use super::gemms;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
 use crate::engine::{Fp8Engine, Untracked};
 
-/// The products that [`Fp8Backend`](crate::Fp8Backend) runs in FP8.
+/// The products that `Fp8Backend` runs in FP8.
 ///
 /// On a backend without gradients they just run. `Autodiff<B>` runs them on `B` and registers a backward step.
 pub trait Fp8Products: Fp8Engine {

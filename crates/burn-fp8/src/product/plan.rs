@@ -1,7 +1,6 @@
 //! The decision whether a product of the decorator runs in FP8, taken once, and how its operands are quantized then.
 
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_backend::{DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
 
 use super::delayed::{self, SiteUse, WeightKey};
@@ -10,6 +9,7 @@ use crate::config::{self, Ambient, Fp8Config, ProductInfo};
 use crate::engine::{
     Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
 };
+use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
 
 /// A product that runs in FP8, with the configuration that was ambient when that was decided.
@@ -92,7 +92,7 @@ impl Product {
     ) -> ScaleRuleOf<B> {
         let recipe = self.gemms.recipe;
         match &self.site {
-            Some(site) => site.rule::<B>(operand, recipe, &B::float_device(tensor)),
+            Some(site) => site.rule::<B>(operand, recipe, &host::float_device::<B>(tensor)),
             None => ScaleRule::Current(recipe),
         }
     }
@@ -165,7 +165,7 @@ pub(crate) fn target<B: Fp8Engine>(
     config: &Fp8Config,
 ) -> Target {
     let kind = Kind::of_recipe(recipe, forward);
-    Target::of::<B>(&B::float_device(operand), kind, config.execution, config.native_blocks)
+    Target::of::<B>(&host::float_device::<B>(operand), kind, config.execution, config.native_blocks)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use burn::tensor::DType;
+use burn_backend::DType;
 use burn_fp8_core::{
     Block, Fp8Format, Gemm, GemmRole, Granularity, Operand, ProductKind, Rejection,
 };
@@ -24,7 +24,7 @@ pub struct ProductReport {
     /// The format and scale of the right operand; `None` in high precision.
     pub rhs: Option<OperandReport>,
     /// What was made of its sums; `None` where they only were scaled and rounded to the type of the left operand, as all but those of
-    /// [`scaled_matmul`](crate::scaled_matmul) are. A layer adds its bias afterwards.
+    /// `scaled_matmul` are. A layer adds its bias afterwards.
     pub epilogue: Option<Epilogue>,
     /// Its place under delayed scaling; `None` under current scaling.
     pub site: Option<Site>,
@@ -38,7 +38,7 @@ pub struct OperandReport {
     /// Its format.
     pub format: Fp8Format,
     /// How many of its elements share a scale. Blocks of any size but MXFP8's are called [`Granularity::Blockwise`], which the products of a checkpoint
-    /// and of [`scaled_matmul`](crate::scaled_matmul) may have.
+    /// and of `scaled_matmul` may have.
     pub granularity: Granularity,
     /// Its scale, the dequantization multiplier; with several scales the largest of them.
     pub scale: f32,

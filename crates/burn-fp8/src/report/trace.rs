@@ -3,8 +3,7 @@
 use core::fmt;
 use std::cell::RefCell;
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn_backend::{Backend, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, ProductKind};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -112,7 +111,7 @@ impl PendingOperand {
 }
 
 fn read_count<B: Backend>(count: IntTensor<B>) -> usize {
-    let data = burn::tensor::try_read_sync(B::int_into_data(count))
+    let data = burn_backend::try_read_sync(B::int_into_data(count))
         .expect("counts are read where blocking on the device is possible")
         .expect("a count can be read from its device");
     data.iter::<i64>().next().map_or(0, |count| count as usize)
@@ -236,7 +235,7 @@ pub(crate) fn record_high_precision(
 }
 
 /// Runs `f` and returns its result with a report of every matrix product that it ran on this thread through
-/// [`Fp8Backend`](crate::Fp8Backend), forward and backward.
+/// `Fp8Backend`, forward and backward.
 ///
 /// Scales are read from the device after `f` has ended. Traces nest: an outer report holds what inner ones saw. With
 /// `Fp8Backend<Autodiff<B>>` the gradient products of a product that did not run in FP8 are Autodiff's own and do not

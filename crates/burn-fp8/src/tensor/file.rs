@@ -201,7 +201,7 @@ fn scales<B: Backend, const D: usize>(
 fn read_scales<B: Backend, const D: usize>(q: &Fp8Tensor<B, D>) -> Vec<f32> {
     match q.block() {
         None => vec![q.read_scale()],
-        Some(_) => tensor::read::<B>(tensor::primitive(q.scales())),
+        Some(_) => tensor::read::<B>(crate::host::primitive(q.scales())),
     }
 }
 

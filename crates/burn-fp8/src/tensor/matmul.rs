@@ -8,12 +8,12 @@ use super::handle::{Fp8Tensor, Shown};
 use super::options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};
 use crate::config::{self, Fp8Config};
 use crate::engine::portable::codes;
-use crate::engine::tensor::primitive;
 use crate::engine::{
     Epilogue, Kind, Matrix, Operand, OutputType, Product, Run, Scalar, Target, WHOLE, blocks_of,
     check as check_product, has_tensor_cores_for, multiply,
 };
 use crate::error::Fp8Error;
+use crate::host::primitive;
 use crate::product::Fp8Products;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 

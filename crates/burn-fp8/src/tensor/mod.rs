@@ -5,6 +5,8 @@ mod handle;
 mod matmul;
 mod options;
 mod quantize;
+#[cfg(all(test, feature = "flex"))]
+mod tests;
 
 pub use handle::Fp8Tensor;
 pub use matmul::scaled_matmul;

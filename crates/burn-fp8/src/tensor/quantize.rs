@@ -5,11 +5,11 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, Scaling};
 
 use super::handle::{Fp8Tensor, Shown, check_block, grid, invalid};
 use crate::engine::portable::codes;
-use crate::engine::tensor::{constant, primitive};
 use crate::engine::{
     Fp8Engine, Matrix, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf, WHOLE, Wanted, usable,
 };
 use crate::error::Fp8Error;
+use crate::host::{constant, primitive};
 
 impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {
     /// Quantizes with current scaling: the scale is `amax / max` of the format, over the finite elements of the tensor; 1 where those

@@ -17,8 +17,8 @@ use burn_fp8_core::{
 };
 
 use super::capability::pretend_tensor_cores;
-use crate::engine::tensor::primitive;
 use crate::engine::{Codes, Fallback, Request, Scalar, ScaleRule, Scales, Wanted};
+use crate::host::primitive;
 use crate::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
 use crate::optim::Fp8Optimizer;
 use crate::report::Implementation;

@@ -38,7 +38,7 @@ fn is_dense(layout: &Layout) -> bool {
 }
 
 /// The elements of a dense tensor, in the order of its memory.
-pub(super) fn elements<'a, E: burn::tensor::Element + bytemuck::Pod>(
+pub(super) fn elements<'a, E: burn_backend::Element + bytemuck::Pod>(
     tensor: &'a FlexTensor,
     layout: &Layout,
 ) -> &'a [E] {

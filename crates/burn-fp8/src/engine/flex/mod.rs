@@ -5,9 +5,8 @@ mod pool;
 mod quantize;
 mod unit;
 
-use burn::backend::Flex;
-use burn::tensor::ops::FloatTensorOps;
-use burn::tensor::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16};
+use burn_backend::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16, ops::FloatTensorOps};
+use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
 use burn_fp8_core::slice::{blocks, matmul_block_codes, parallel};

@@ -5,11 +5,12 @@
 #![allow(unsafe_code, reason = "memory that a tensor gives back where it is dropped")]
 
 use std::cell::RefCell;
-use std::mem::{self, MaybeUninit};
+use std::mem;
 
-use burn::tensor::{Bytes, Element};
+use burn_backend::{Bytes, Element};
 use burn_flex::{FlexTensor, Layout};
-use cubecl_common::bytes::{AllocationController, AllocationProperty};
+
+use crate::host::Held;
 
 /// What a thread keeps free at most, in bytes.
 const LIMIT: usize = 64 << 20;
@@ -49,7 +50,7 @@ pub(super) fn tensor_and<E: Element + bytemuck::Pod, R>(
         let mut memory = Pooled(take(words).unwrap_or_else(|| vec![0; words]));
         let result = fill(&mut bytemuck::cast_slice_mut(&mut memory.0)[..elements]);
         // SAFETY: the memory is at least as long, and all of it is initialized.
-        (unsafe { Bytes::from_controller(Box::new(memory), bytes) }, result)
+        (unsafe { Bytes::from_controller(Box::new(Held(memory)), bytes) }, result)
     };
     (FlexTensor::new(bytes, layout, E::dtype()), result)
 }
@@ -83,25 +84,15 @@ fn keep(memory: Memory) {
 /// Memory that goes back to the thread which drops it.
 struct Pooled(Memory);
 
-impl AllocationController for Pooled {
-    fn alloc_align(&self) -> usize {
-        align_of::<u64>()
+impl AsRef<[u64]> for Pooled {
+    fn as_ref(&self) -> &[u64] {
+        &self.0
     }
+}
 
-    fn property(&self) -> AllocationProperty {
-        AllocationProperty::Other
-    }
-
-    unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
-        // SAFETY: the same memory; the caller promises to write nothing that is not initialized.
-        unsafe { &mut *(bytes as *mut [u8] as *mut [MaybeUninit<u8>]) }
-    }
-
-    fn memory(&self) -> &[MaybeUninit<u8>] {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.0);
-        // SAFETY: initialized bytes may be taken for such that need not be.
-        unsafe { &*(bytes as *const [u8] as *const [MaybeUninit<u8>]) }
+impl AsMut<[u64]> for Pooled {
+    fn as_mut(&mut self) -> &mut [u64] {
+        &mut self.0
     }
 }
 
@@ -113,7 +104,7 @@ impl Drop for Pooled {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Shape;
+    use burn_backend::Shape;
 
     use super::*;
 
@@ -156,7 +147,7 @@ mod tests {
         let mut copy = codes.clone();
         copy.storage_mut::<u8>()[0] = 9;
         assert_eq!((codes.storage::<u8>()[0], copy.storage::<u8>()[0]), (7, 9));
-        let data = codes.into_data().into_vec::<u8>().expect("u8");
+        let data = crate::host::numbers::<u8>(codes.into_data());
         assert_eq!(data, vec![7; WORTHWHILE + 5]);
     }
 

@@ -1,7 +1,7 @@
 //! Codes and scales over the memory of Flex.
 
-use burn::backend::Flex;
-use burn::tensor::{Bytes, DType, Element, Shape};
+use burn_backend::{Bytes, DType, Element, Shape};
+use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::slice::{Source, parallel};

@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use burn::backend::Flex;
-use burn::tensor::ops::FloatTensorOps;
-use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
+use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, f16, ops::FloatTensorOps};
+use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::{Fp8Format, e8m0};
 use burn_fp8_cpu::{self as cpu, BlockScales, Codes as Lines, Epilogue, Output, Powers, Unit};
@@ -378,7 +377,7 @@ impl Matrices {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Tensor, TensorData, TensorPrimitive};
+    use burn_backend::{TensorData, ops::FloatTensorOps};
     use burn_fp8_core::Recipe;
 
     use super::*;
@@ -392,16 +391,15 @@ mod tests {
         block: [usize; 2],
         recipe: Recipe,
     ) -> MatrixOf<Flex> {
-        let tensor =
-            Tensor::<Flex, 2>::from_data(TensorData::new(x.to_vec(), shape), &Default::default());
+        let data = TensorData::new(x.to_vec(), shape);
+        let tensor = Flex::float_from_data(data, &Default::default());
         let (rule, wanted) = (ScaleRule::Current(recipe), Wanted::Codes);
         let request = Request { block, format: Fp8Format::E4M3, rule, wanted };
-        Flex::fp8_quantize(tensor.into_primitive().tensor(), request)
+        Flex::fp8_quantize(tensor, request)
     }
 
     fn read(tensor: FlexTensor) -> Vec<f32> {
-        let tensor = Tensor::<Flex, 2>::from_primitive(TensorPrimitive::Float(tensor));
-        tensor.into_data().to_vec().expect("f32")
+        crate::engine::tensor::read::<Flex>(tensor)
     }
 
     /// Magnitudes from 2^-12 to 2^12 in blocks of their own, and a block of zeros.

@@ -1,17 +1,17 @@
 //! What follows a product of codes, in tensor operations.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
+use burn_backend::{Backend, tensor::FloatTensor};
 
 use crate::engine::product::Activation;
 use crate::engine::scalar::{Scalar, ScalarOf};
+use crate::host;
 
 /// `1 / scale`, as one f32.
 pub(crate) fn reciprocal<B: Backend>(scale: ScalarOf<B>) -> ScalarOf<B> {
     match scale {
         Scalar::Host(scale) => Scalar::Host(1.0 / scale),
         Scalar::Device(scale) => {
-            let device = B::float_device(&scale);
+            let device = host::float_device::<B>(&scale);
             Scalar::Device(B::float_div(ScalarOf::<B>::Host(1.0).on_device::<B>(&device), scale))
         }
     }
@@ -23,7 +23,7 @@ pub(crate) fn activate<B: Backend>(x: FloatTensor<B>, activation: Activation) ->
         Activation::None => x,
         Activation::Relu => {
             // Not the backend's own: some take the maximum with 0, which loses NaN.
-            let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&x));
+            let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&x));
             let off = B::float_lower_equal_elem(x.clone(), 0f32.into(), settings.bool_dtype);
             B::float_mask_fill(x, off, 0f32.into())
         }
@@ -44,7 +44,7 @@ fn gelu<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 
 /// Limits magnitudes. What becomes of NaN is left open.
 fn clamp<B: Backend>(x: FloatTensor<B>, limit: f32) -> FloatTensor<B> {
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&x));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&x));
     let above = B::float_greater_elem(x.clone(), limit.into(), settings.bool_dtype);
     let below = B::float_lower_elem(x.clone(), (-limit).into(), settings.bool_dtype);
     let x = B::float_mask_fill(x, above, limit.into());

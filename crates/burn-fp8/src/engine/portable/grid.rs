@@ -1,11 +1,10 @@
 //! Scales of blocks, in tensor operations.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{FloatDType, Shape, Slice, TensorMetadata};
+use burn_backend::{Backend, FloatDType, Shape, Slice, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Fp8Format, Granularity, Recipe};
 
 use super::scale;
+use crate::host;
 
 /// A tensor `[…, R, C]`, its leading dimensions joined, and its blocks.
 #[derive(Clone, Copy)]
@@ -94,7 +93,7 @@ fn fill_up<B: Backend>(tensor: FloatTensor<B>, dim: usize, size: usize) -> Float
         return tensor;
     }
     missing[dim] = size - missing[dim];
-    let zeros = B::float_zeros(missing, &B::float_device(&tensor), FloatDType::F32);
+    let zeros = B::float_zeros(missing, &host::float_device::<B>(&tensor), FloatDType::F32);
     B::float_cat(vec![tensor, zeros], dim)
 }
 

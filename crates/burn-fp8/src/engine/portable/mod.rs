@@ -8,9 +8,9 @@ pub(crate) mod grid;
 mod round;
 pub(crate) mod scale;
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{DType, FloatDType, Shape, TensorMetadata};
+use burn_backend::{
+    Backend, DType, FloatDType, Shape, TensorMetadata, tensor::FloatTensor, tensor::IntTensor,
+};
 use burn_fp8_core::{Fp8Format, Overflow};
 
 use crate::engine::codes::Codes;
@@ -19,6 +19,7 @@ use crate::engine::product::{Operand, OperandOf};
 use crate::engine::request::{Request, RequestOf, ScaleRule, ScaleRuleOf};
 use crate::engine::scalar::Scalar;
 use crate::engine::tensor::join;
+use crate::host;
 use round::round;
 
 pub(super) fn with_one_scale<B: Backend>(
@@ -28,7 +29,7 @@ pub(super) fn with_one_scale<B: Backend>(
     let Request { format, rule, .. } = request;
     let (scale, amax, overflow) = choose_scale::<B>(&tensor, format, rule);
     let divisor = B::float_reshape(
-        scale.on_device::<B>(&B::float_device(&tensor)),
+        scale.on_device::<B>(&host::float_device::<B>(&tensor)),
         Shape::from(vec![1; tensor.rank()]),
     );
     let quotient = B::float_div(tensor.clone(), divisor);
@@ -87,7 +88,7 @@ pub(crate) fn count_saturated<B: Backend>(
         (_, false) => join::<B>(tensor),
         _ => tensor,
     };
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&tensor));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&tensor));
     let magnitude = scale::magnitude::<B>(tensor);
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
     let quotient = B::float_div(magnitude, divisor);
@@ -121,7 +122,7 @@ pub(crate) fn rescale<B: Backend>(
     product: FloatTensor<B>,
     scales: [Scales<FloatTensor<B>>; 2],
 ) -> FloatTensor<B> {
-    let device = B::float_device(&product);
+    let device = host::float_device::<B>(&product);
     let [lhs, rhs] = scales.map(|scales| match scales {
         Scales::One(scale) => {
             let scale = scale.on_device::<B>(&device);

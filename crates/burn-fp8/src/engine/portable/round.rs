@@ -1,11 +1,10 @@
 //! Rounding to the values of a format, in tensor operations.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{BoolDType, FloatDType, TensorMetadata};
+use burn_backend::{Backend, BoolDType, FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Fp8Format, Overflow};
 
 use super::scale;
+use crate::host;
 
 /// Rounds `x = input / scale`, f32, to the values of a format: to nearest, ties to even. Where the input is NaN the result is. Zeros keep
 /// their sign.
@@ -20,7 +19,8 @@ pub(super) fn round<B: Backend>(
     format: Fp8Format,
     overflow: Overflow,
 ) -> FloatTensor<B> {
-    let bool_dtype = burn::tensor::get_device_settings::<B>(&B::float_device(&x)).bool_dtype;
+    let bool_dtype =
+        burn_backend::get_device_settings::<B>(&host::float_device::<B>(&x)).bool_dtype;
     let clipped = B::float_clamp_max(scale::magnitude::<B>(x.clone()), format.max().into());
     let (steps, quanta) = in_quanta::<B>(clipped, format, bool_dtype);
     let floor = B::float_floor(steps.clone());
@@ -76,7 +76,7 @@ fn in_quanta<B: Backend>(
     format: Fp8Format,
     bool_dtype: BoolDType,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
-    let device = B::float_device(&magnitude);
+    let device = host::float_device::<B>(&magnitude);
     let normal = format.min_positive_normal();
     let smallest = format.min_positive_subnormal();
     let subnormal = B::float_lower_elem(magnitude.clone(), normal.into(), bool_dtype);

@@ -1,15 +1,14 @@
 //! Scales in tensor operations, without reading anything back.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{FloatDType, Shape, TensorMetadata};
+use crate::host;
+use burn_backend::{Backend, FloatDType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Fp8Format, Recipe, ScaleRounding, scale};
 
 /// The magnitudes of an f32 tensor; zeros keep their sign.
 ///
 /// Not `float_abs`: that of NdArray 0.21 with its feature `simd` mixes up the elements of a transposed tensor.
 pub(crate) fn magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&tensor));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&tensor));
     let negative = B::float_lower_elem(tensor.clone(), 0f32.into(), settings.bool_dtype);
     let negated = B::float_neg(tensor.clone());
     B::float_mask_where(tensor, negative, negated)
@@ -29,7 +28,7 @@ pub(crate) fn amax_dim<B: Backend>(tensor: FloatTensor<B>, dim: usize) -> FloatT
 /// The magnitudes of an f32 tensor, 0 in place of infinities and NaN.
 fn finite_magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let magnitude = magnitude::<B>(tensor);
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&magnitude));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&magnitude));
     // The comparison is false for infinities and for NaN.
     let finite = B::float_lower_equal_elem(magnitude.clone(), f32::MAX.into(), settings.bool_dtype);
     B::float_mask_fill(magnitude, B::bool_not(finite), 0f32.into())
@@ -39,13 +38,13 @@ fn finite_magnitude<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 /// where there are no elements. f32, shape `[1]`.
 pub(crate) fn amax_with_non_finite<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let elements = tensor.shape().num_elements();
-    let device = B::float_device(&tensor);
+    let device = host::float_device::<B>(&tensor);
     if elements == 0 {
         return B::float_zeros(Shape::new([1]), &device, FloatDType::F32);
     }
     let tensor = B::float_cast(tensor, FloatDType::F32);
     let magnitude = B::float_reshape(magnitude::<B>(tensor), Shape::new([elements]));
-    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let settings = burn_backend::get_device_settings::<B>(&device);
     // The comparison is false for NaN only. A maximum over NaN is any backend's guess.
     let bound = f32::INFINITY.into();
     let nan = B::bool_not(B::float_lower_equal_elem(magnitude.clone(), bound, settings.bool_dtype));
@@ -61,8 +60,8 @@ pub(crate) fn from_amax<B: Backend>(
     format: Fp8Format,
     recipe: Recipe,
 ) -> FloatTensor<B> {
-    let device = B::float_device(&amax);
-    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let device = host::float_device::<B>(&amax);
+    let settings = burn_backend::get_device_settings::<B>(&device);
     let zero = B::float_equal_elem(amax.clone(), 0f32.into(), settings.bool_dtype);
     // A tensor divisor: some backends turn a division by a constant into a product with its reciprocal.
     let max = B::float_full(amax.shape(), format.max().into(), &device, FloatDType::F32);
@@ -83,8 +82,8 @@ pub(crate) fn mx<B: Backend>(
     format: Fp8Format,
     rounding: ScaleRounding,
 ) -> [FloatTensor<B>; 2] {
-    let device = B::float_device(&amax);
-    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let device = host::float_device::<B>(&amax);
+    let settings = burn_backend::get_device_settings::<B>(&device);
     let full = |value: f32| B::float_full(amax.shape(), value.into(), &device, FloatDType::F32);
     let power = |exponent: i32| 2f64.powi(exponent) as f32;
     let emax = format.max().log2().floor() as i32;
@@ -139,7 +138,7 @@ pub(crate) fn first_non_zero<B: Backend>(
     first: FloatTensor<B>,
     second: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&first));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&first));
     let zero = B::float_equal_elem(first.clone(), 0f32.into(), settings.bool_dtype);
     B::float_mask_where(first, zero, second)
 }
@@ -149,7 +148,7 @@ pub(crate) fn of_product<B: Backend>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
 ) -> [FloatTensor<B>; 2] {
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&lhs));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&lhs));
     let product = B::float_mul(lhs.clone(), rhs.clone());
     let small = B::float_lower_elem(product.clone(), f32::MIN_POSITIVE.into(), settings.bool_dtype);
     let finite = B::float_lower_equal_elem(product.clone(), f32::MAX.into(), settings.bool_dtype);
@@ -166,7 +165,7 @@ pub(crate) fn of_product<B: Backend>(
 
 /// The smallest power of two that is at least `x`, at least 2^-126, element by element.
 fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let settings = burn::tensor::get_device_settings::<B>(&B::float_device(&x));
+    let settings = burn_backend::get_device_settings::<B>(&host::float_device::<B>(&x));
     let [mantissa, power] = mantissa_and_power::<B>(x);
     let more = B::float_greater_elem(mantissa, 1f32.into(), settings.bool_dtype);
     let doubled = B::float_mul_scalar(power.clone(), 2f32.into());
@@ -177,8 +176,8 @@ fn round_up_to_power_of_two<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 ///
 /// `x` is brought into [1, 2) by exact multiplications with powers of two, in descending steps; what they took out is the power.
 fn mantissa_and_power<B: Backend>(x: FloatTensor<B>) -> [FloatTensor<B>; 2] {
-    let device = B::float_device(&x);
-    let settings = burn::tensor::get_device_settings::<B>(&device);
+    let device = host::float_device::<B>(&x);
+    let settings = burn_backend::get_device_settings::<B>(&device);
     let power = |exponent: i32| f32::from_bits(((exponent + 127) as u32) << 23);
     let x = B::float_clamp_min(x, scale::MIN_SCALE.into());
     // In two steps, since 2^126 · 2^127 would overflow: the rest lies in [1, 2^254) only as a pair.

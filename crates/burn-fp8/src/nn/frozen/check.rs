@@ -4,9 +4,10 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{ElementConversion, FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Recipe, scale};
 
-use crate::engine::tensor::{constant, primitive, read};
+use crate::engine::tensor::read;
 use crate::engine::{check_scale, portable};
 use crate::error::Fp8Error;
+use crate::host::{constant, primitive};
 use crate::ops::ActivationScale;
 
 impl ActivationScale {

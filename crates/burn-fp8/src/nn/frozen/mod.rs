@@ -55,9 +55,10 @@ pub use record::FrozenLinearRecord;
 
 use crate::backend::Fp8Matmul;
 use crate::config;
-use crate::engine::tensor::{add_bias, constant, join, primitive, reshape};
+use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{Kind, Request, ScaleRule, Scales, Target, Wanted, multiply_high};
 use crate::error::Fp8Error;
+use crate::host::{constant, primitive};
 pub use crate::ops::ActivationScale;
 use crate::ops::FrozenOptions;
 use crate::report::{HighPrecision, record_high_precision};

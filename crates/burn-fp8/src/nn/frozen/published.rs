@@ -8,7 +8,8 @@ use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear};
 use crate::checkpoint::{Activations, Checkpoint, CheckpointError, QuantizedLinear, Scales};
 use crate::engine::check_scale;
-use crate::engine::tensor::{primitive, read};
+use crate::engine::tensor::read;
+use crate::host::primitive;
 use crate::tensor::Fp8Tensor;
 
 impl<B: Backend> FrozenLinear<B> {

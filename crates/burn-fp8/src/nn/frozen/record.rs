@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::check::{check_finite, check_shape, read_bias};
 use super::{ActivationScale, FrozenLinear};
 use crate::engine::check_scale;
-use crate::engine::tensor::{primitive, read};
+use crate::engine::tensor::read;
+use crate::host::primitive;
 use crate::tensor::Fp8Tensor;
 
 /// The record of a [`FrozenLinear`]: the codes as bytes, the rest in f32. Always valid: one that is read from a file

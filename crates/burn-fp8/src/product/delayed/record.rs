@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use burn::record::{PrecisionSettings, Record};
-use burn::tensor::backend::Backend;
 use burn_fp8_core::text::shown;
 use burn_fp8_core::{AmaxHistory, Operand};
 use safetensors::Dtype;
@@ -218,16 +216,4 @@ fn history(tensors: &Tensors, name: &str) -> Result<AmaxHistory, String> {
     AmaxHistory::from_entries(f32s(&view)).ok_or_else(|| {
         format!("`{name}` is empty, too long, or holds something that is no finite magnitude")
     })
-}
-
-impl<B: Backend> Record<B> for DelayedRecord {
-    type Item<S: PrecisionSettings> = Self;
-
-    fn into_item<S: PrecisionSettings>(self) -> Self::Item<S> {
-        self
-    }
-
-    fn from_item<S: PrecisionSettings>(item: Self::Item<S>, _device: &B::Device) -> Self {
-        item
-    }
 }

@@ -150,7 +150,7 @@ impl SiteUse {
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn::backend::Flex;
+    use burn_flex::Flex;
 
     use super::*;
 

@@ -2,12 +2,12 @@
 
 use std::any::Any;
 
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Shape, Slice, TensorData, TensorMetadata};
+use burn_backend::{Shape, Slice, TensorData, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AmaxChoice, AmaxHistory, Delayed};
 
 use crate::engine::tensor::read;
 use crate::engine::{Fp8Engine, Scalar, ScalarOf};
+use crate::host;
 
 /// The history of an operand, and what steps have observed of it, by their ids.
 pub(super) enum Slot {
@@ -90,7 +90,7 @@ impl Slot {
                 }
             }
             Scalar::Device(amax) => {
-                let device = B::float_device(&amax);
+                let device = host::float_device::<B>(&amax);
                 match self {
                     Self::Device(slot) => {
                         if !slot.as_any().is::<TensorSlot<B>>() {
@@ -160,7 +160,7 @@ impl<B: Fp8Engine> TensorSlot<B> {
     }
 
     fn observe(&mut self, step: u64, amax: FloatTensor<B>) {
-        let amax = B::float_to_device(amax, &B::float_device(&self.history));
+        let amax = B::float_to_device(amax, &host::float_device::<B>(&self.history));
         match self.pending.iter_mut().find(|(id, _)| *id == step) {
             Some((_, other)) => *other = larger::<B>(other.clone(), amax),
             None => self.pending.push((step, amax)),
@@ -176,7 +176,7 @@ impl<B: Fp8Engine> DeviceSlot for TensorSlot<B> {
         let (_, amax) = self.pending.swap_remove(index);
         if self.length() != history_length {
             let resized = self.export().resized(history_length);
-            self.history = upload::<B>(resized.entries(), &B::float_device(&self.history));
+            self.history = upload::<B>(resized.entries(), &host::float_device::<B>(&self.history));
         }
         let length = self.length();
         let mut parts = vec![B::float_reshape(amax, Shape::new([1]))];

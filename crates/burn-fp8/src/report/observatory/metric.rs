@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
-use burn::train::metric::state::{FormatOptions, NumericMetricState};
-use burn::train::metric::{
-    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
-    SerializedEntry,
-};
+use burn::train::metric::Metric;
+use burn::train::metric::MetricAttributes;
+use burn::train::metric::MetricMetadata;
+use burn::train::metric::MetricName;
+use burn::train::metric::Numeric;
+use burn::train::metric::NumericAttributes;
+use burn::train::metric::NumericEntry;
+use burn::train::metric::SerializedEntry;
+use burn::train::metric::state::FormatOptions;
+use burn::train::metric::state::NumericMetricState;
 use burn_fp8_report::Summary;
 
 use super::Observatory;

@@ -44,8 +44,8 @@ use crate::error::Fp8Error;
 /// matrices is sampled.
 ///
 /// # What is seen
-/// Products of [`Fp8Backend`](crate::Fp8Backend) in FP8, and those of the FP8 layers of [`nn`](crate::nn), with their scales as
-/// they are before bf16 or f16 rounds them; not those of frozen layers, nor [`scaled_matmul`](crate::scaled_matmul). With
+/// Products of `Fp8Backend` in FP8, and those of the FP8 layers of [`nn`](crate::nn), with their scales as
+/// they are before bf16 or f16 rounds them; not those of frozen layers, nor `scaled_matmul`. With
 /// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result and what tensor cores
 /// lose while they accumulate are not measured.
 ///

@@ -1,13 +1,11 @@
 //! Reading a sample of a tensor back from its device.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{FloatDType, Int, Slice, Tensor, TensorData, TensorMetadata, TensorPrimitive};
+use burn_backend::{Backend, FloatDType, Slice, TensorData, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::Gemm;
 use burn_fp8_report::sample::{Matrix, spread};
 
-use crate::engine::tensor;
-use crate::engine::tensor::{join, primitive, reshape};
+use crate::engine::tensor::{self, join, reshape};
+use crate::host;
 
 /// As many rows and columns of a tensor as `take` says, as a matrix: its leading dimensions are joined to the rows where those are
 /// rows of the GEMM, else the matrix in the middle of the batch is taken.
@@ -17,25 +15,24 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
         false => one_of_batch::<B>(tensor.clone()),
     };
     let shape = [tensor.shape()[0], tensor.shape()[1]];
-    let tensor = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(tensor));
-    let read = |tensor: Tensor<B, 2>| tensor::read::<B>(primitive(tensor.cast(FloatDType::F32)));
+    let read = |tensor| tensor::read::<B>(B::float_cast(tensor, FloatDType::F32));
     if shape == take {
         return Matrix::whole(read(tensor), shape);
     }
-    let device = tensor.device();
-    let indices: [Tensor<B, 1, Int>; 2] = [0, 1].map(|dim| {
+    let device = host::float_device::<B>(&tensor);
+    let indices = [0, 1].map(|dim| {
         let indices: Vec<i64> =
             spread(shape[dim], take[dim]).into_iter().map(|index| index as i64).collect();
-        Tensor::from_data(TensorData::from(&indices[..]), &device)
+        B::int_from_data(TensorData::from(&indices[..]), &device)
     });
-    let select = |tensor: Tensor<B, 2>, dim: usize| match shape[dim] == take[dim] {
+    let select = |tensor, dim: usize| match shape[dim] == take[dim] {
         true => tensor,
-        false => tensor.select(dim, indices[dim].clone()),
+        false => B::float_select(tensor, dim, indices[dim].clone()),
     };
     let rows = select(tensor.clone(), 0);
     let columns = select(tensor, 1);
     // Of whole rows and columns: outliers may lie where no sample does.
-    let amax = [read(rows.clone().max_abs_dim(1)), read(columns.max_abs_dim(0))];
+    let amax = [B::float_max_abs_dim(rows.clone(), 1), B::float_max_abs_dim(columns, 0)].map(read);
     Matrix::sampled(read(select(rows, 1)), take, amax)
 }
 
@@ -54,6 +51,6 @@ fn one_of_batch<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
             false => Slice::from(0..shape[dim]),
         })
         .collect();
-    let matrix = burn::tensor::Shape::new([shape[rank - 2], shape[rank - 1]]);
+    let matrix = burn_backend::Shape::new([shape[rank - 2], shape[rank - 1]]);
     reshape::<B>(B::float_slice(tensor, &slices), matrix)
 }

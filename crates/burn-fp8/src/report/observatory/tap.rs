@@ -3,9 +3,7 @@
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::TensorMetadata;
-use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
+use burn_backend::{Backend, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Gemm, GemmRole, Operand, Recipe};
 use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
 use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_fp8_core::NamedWeight;
 
-use super::Fp8Config;
+use crate::config::Fp8Config;
 use crate::error::Fp8Error;
 use crate::file::some_names;
 

@@ -1,0 +1,35 @@
+//! FP8 matrix products for Burn 0.22: the engine of `burn-fp8`, as operations and layers.
+//!
+//! - [`nn::Fp8Linear`] is made from Burn's `Linear`; [`ops::matmul`] and [`ops::linear`] are the products themselves.
+//! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide default or for a scope.
+//! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model. Under delayed scaling call [`ops::backward`].
+//! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
+//!
+//! On Flex so far. What `burn-fp8` has beyond that, for Burn 0.21, stands in the README.
+#![expect(
+    unused_imports,
+    dead_code,
+    reason = "config, engine, product and report are folders of burn-fp8, whose other folders use more of them"
+)]
+
+mod config;
+pub mod engine;
+mod error;
+mod file;
+mod host;
+pub mod nn;
+pub mod ops;
+mod product;
+pub mod report;
+
+pub use burn_fp8_core;
+pub use burn_fp8_core::{
+    AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, NamedWeight,
+    Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
+};
+pub use config::{Fp8Config, ProductInfo, high_precision};
+pub use engine::{Activation, Capability, Execution};
+pub use error::Fp8Error;
+pub use product::delayed;
+pub use product::delayed::{DelayedRecord, DelayedState};
+pub use report::{Report, trace};

@@ -1,0 +1,87 @@
+//! The products in FP8, as operations of Burn's tensors: `(x, weight, bias)` goes to the backend that the tensors are on, which asks the
+//! configuration as [`Fp8Config`](crate::Fp8Config) says.
+
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Gradients, Tensor};
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_backend::tensor::FloatTensor;
+#[cfg(feature = "flex")]
+use burn_flex::Flex;
+
+use crate::engine::Fp8Engine;
+use crate::product::{delayed, route};
+
+/// The products of a backend that runs them in FP8 where the configuration says so. Users call [`matmul`] and [`linear`].
+#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+pub trait Fp8Ops: Backend {
+    /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
+    fn fp8_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `x` `[…, K]` times `weight` `[K, N]`.
+    fn fp8_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`.
+    fn fp8_linear_with_bias(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// The same way for each backend.
+macro_rules! routed {
+    ($(#[$attribute:meta])* impl[$($parameters:tt)*] $backend:ty) => {
+        $(#[$attribute])*
+        impl<$($parameters)*> Fp8Ops for $backend {
+            fn fp8_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+                route::matmul::<Self>(lhs, rhs)
+            }
+
+            fn fp8_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+                route::linear::<Self>(x, weight, None)
+            }
+
+            fn fp8_linear_with_bias(
+                x: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                bias: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                route::linear::<Self>(x, weight, Some(bias))
+            }
+        }
+    };
+}
+routed!(#[cfg(feature = "flex")] impl[] Flex);
+routed!(impl[B: Fp8Ops + Fp8Engine, C: CheckpointStrategy] Autodiff<B, C>);
+
+/// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, in FP8 where the configuration says so.
+///
+/// # Panics
+/// Where the shapes do not multiply, and on devices other than Flex.
+pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(Dispatch::fp8_matmul(lhs.into_dispatch(), rhs.into_dispatch()))
+}
+
+/// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`, in FP8 where the configuration says so.
+///
+/// # Panics
+/// Where the shapes do not multiply, and on devices other than Flex.
+pub fn linear<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+) -> Tensor<D> {
+    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+    Tensor::from_dispatch(match bias {
+        Some(bias) => Dispatch::fp8_linear_with_bias(x, weight, bias.into_dispatch()),
+        None => Dispatch::fp8_linear(x, weight),
+    })
+}
+
+/// `loss.backward()`, with which a step of delayed scaling ends that no [`DelayedState::step`](crate::DelayedState::step) is around.
+///
+/// Every other recipe needs nothing but `loss.backward()`.
+pub fn backward<const D: usize>(loss: Tensor<D>) -> Gradients {
+    delayed::backward(|| loss.backward())
+}

@@ -1,0 +1,100 @@
+//! The products that a user's code asks for: each asks the configuration, then runs in FP8 or as it is.
+
+use std::cell::RefCell;
+
+use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+
+use super::ops::Fp8Products;
+use super::plan::{Product, linear_gemm};
+use crate::config::scope::{innermost, within};
+
+pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
+    let shapes = [lhs.shape(), rhs.shape()];
+    let mut gemm = Gemm::from_shapes(&shapes[0], &shapes[1]).unwrap_or_else(|| {
+        let leading = "and leading dimensions must be equal, or 1 in one of them";
+        misfit("matrices", shapes, &format!("[…, M, K] and […, K, N], {leading}"))
+    });
+    let kind = innermost(&PARTS).unwrap_or(ProductKind::Matmul);
+    gemm.plain_operand &= kind != ProductKind::Attention;
+    match plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs]) {
+        Some(product) => B::fp8_matmul(lhs, rhs, product),
+        None => B::float_matmul(lhs, rhs),
+    }
+}
+
+pub(crate) fn linear<B: Fp8Products>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    let shapes = [x.shape(), weight.shape()];
+    let gemm = linear_gemm(&shapes[0], &shapes[1])
+        .unwrap_or_else(|| misfit("input and weight", shapes, "[…, K] and [K, N]"));
+    match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
+        Some(product) => B::fp8_linear(x, weight, bias, product),
+        None => B::linear(x, weight, bias),
+    }
+}
+
+pub(crate) fn linear_x_backward<B: Fp8Products>(
+    weight: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let shapes = [output_grad.shape(), weight.shape()];
+    let transposed = shapes[1].iter().rev().copied().collect();
+    let gemm = linear_gemm(&shapes[0], &transposed)
+        .unwrap_or_else(|| misfit("output gradient and weight", shapes, "[…, N] and [K, N]"));
+    let forward = gemm.for_role(GemmRole::GradInput);
+    match plan::<B>(ProductKind::Linear, GemmRole::GradInput, forward, [&output_grad, &weight]) {
+        Some(product) => B::fp8_linear_x_backward(weight, output_grad, product),
+        None => B::linear_x_backward(weight, output_grad),
+    }
+}
+
+pub(crate) fn linear_weight_backward<B: Fp8Products>(
+    x: FloatTensor<B>,
+    output_grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let shapes = [x.shape(), output_grad.shape()];
+    let last = shapes[0].len().saturating_sub(1);
+    if last == 0 || shapes[1].len() != last + 1 || shapes[0][..last] != shapes[1][..last] {
+        misfit("input and output gradient", shapes, "[…, K] and […, N], with the same rows");
+    }
+    let rows = shapes[0][..last].iter().product();
+    let forward = Gemm::matrix(rows, shapes[1][last], shapes[0][last]);
+    match plan::<B>(ProductKind::Linear, GemmRole::GradWeight, forward, [&x, &output_grad]) {
+        Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
+        None => B::linear_weight_backward(x, output_grad),
+    }
+}
+
+/// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.
+fn misfit(what: &str, [lhs, rhs]: [Shape; 2], fits: &str) -> ! {
+    let (lhs, rhs) = (lhs.as_slice(), rhs.as_slice());
+    panic!("{what} of the shapes {lhs:?} and {rhs:?} do not multiply; these do: {fits}")
+}
+
+thread_local! {
+    /// What plain products are part of, on this thread.
+    static PARTS: RefCell<Vec<ProductKind>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs plain products as a part of something else, on this thread.
+pub(crate) fn as_part_of<R>(kind: ProductKind, run: impl FnOnce() -> R) -> R {
+    within(&PARTS, kind, run).0
+}
+
+/// The decision about a product. One that is tracked and not in FP8 is counted all the same, so that those after it keep their sites.
+fn plan<B: Fp8Products>(
+    kind: ProductKind,
+    role: GemmRole,
+    forward: Gemm,
+    operands: [&FloatTensor<B>; 2],
+) -> Option<Product> {
+    let product = Product::plan::<B>(kind, role, forward, operands);
+    if product.is_none() && B::fp8_is_tracked(operands) {
+        Product::skip_site();
+    }
+    product
+}
