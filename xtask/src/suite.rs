@@ -39,6 +39,15 @@ const DISTRIBUTED: &str = "cuda,fusion,distributed";
 /// The program that compares with other libraries' runs. It uses Flex's matrix unit where there is one; here it does without.
 const REFERENCE: &str = "reference";
 
+/// burn-fp8-next on the Burn that comes next: a manifest of its own, since a workspace has one package of a name.
+const BURN_0_23: [&str; 5] = [
+    "--locked",
+    "--manifest-path",
+    "crates/burn-fp8-next/burn-0.23/Cargo.toml",
+    "--target-dir",
+    "target",
+];
+
 /// What forces a unit: see `burn-fp8-cpu`.
 const UNIT: &str = "BURN_FP8_CPU_UNIT";
 
@@ -79,10 +88,11 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
     let reference = ["--locked", "--workspace", "--features", features, "--test", REFERENCE];
     steps.tests_with("reference runs without a unit", &reference, &[(UNIT, "portable")])?;
     steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])?;
-    match scope {
-        Scope::Quick => Ok(()),
-        Scope::Full => sim::run(steps, &built, None, Size::Small),
+    if scope == Scope::Quick {
+        return Ok(());
     }
+    steps.tests("tests on Burn 0.23", &BURN_0_23)?;
+    sim::run(steps, &built, None, Size::Small)
 }
 
 fn clippy(steps: &mut Steps, title: &str, selection: &[&str]) -> Result<()> {

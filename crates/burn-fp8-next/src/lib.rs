@@ -33,3 +33,7 @@ pub use error::Fp8Error;
 pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,7 @@
 //! What runs in FP8, and how: the configuration, its default and its scopes.
 
 mod ambient;
+mod except;
 pub(crate) mod scope;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
+pub(crate) use except::Weights;
 
 use crate::engine::{Execution, Fp8Engine, Kind, Problem, Target, usable};
 use crate::error::Fp8Error;
@@ -31,20 +33,7 @@ const MAX_MESSAGE: usize = 400;
 /// A product uses the configuration of the innermost scope on its thread ([`scope`](Self::scope)), else the process-wide
 /// default ([`set_default`](Self::set_default)). Scopes do not cross threads.
 ///
-/// ```
-/// use burn_fp8::{Filter, Fp8Config, Recipe};
-///
-/// let config = Fp8Config::default()
-///     .with_recipe(Recipe::current().with_power_of_two(true))
-///     .with_filter(Filter::linear_only());
-/// let json = config.to_json();
-/// assert_eq!(Fp8Config::from_json(&json)?, config);
-/// // Missing fields take their defaults; unknown ones are an error that names them.
-/// assert_eq!(Fp8Config::from_json("{}")?, Fp8Config::default());
-/// let error = Fp8Config::from_json(r#"{"recipes": {}}"#).unwrap_err().to_string();
-/// assert!(error.contains("unknown field `recipes`"));
-/// # Ok::<(), burn_fp8::Fp8Error>(())
-/// ```
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/config.md"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fp8Config {

@@ -3,11 +3,9 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_fp8_core::NamedWeight;
 
-use crate::config::Fp8Config;
+use crate::config::{Fp8Config, Weights};
 use crate::error::Fp8Error;
-use crate::file::some_names;
 
 impl Fp8Config {
     /// The same configuration, whose filter leaves the layers of these names in high precision, too: output heads, say, as PyTorch's and
@@ -61,53 +59,20 @@ impl Fp8Config {
     ) -> Result<Self, Fp8Error> {
         let mut all = Weights::default();
         model.visit(&mut all);
-        let mut excepted = Vec::new();
-        for name in names {
-            let name = name.as_ref();
-            let is_part = |path: &str| format!(".{path}.").contains(&format!(".{name}."));
-            let found = all.found.iter().filter(|weight| is_part(&weight.path));
-            let before = excepted.len();
-            excepted.extend(found.cloned());
-            if excepted.len() == before {
-                let paths = all.found.iter().map(|weight| weight.path.clone());
-                let reason =
-                    format!("no weight is called {name:?}; there are {}", some_names(paths));
-                return Err(Fp8Error::Invalid { what: "a filter's exceptions", reason });
-            }
-        }
-        Ok(Self { filter: self.filter.except(excepted), ..self })
+        self.excepting(all, names)
     }
-}
-
-/// The weights of a model.
-#[derive(Default)]
-struct Weights {
-    /// The names and the types of the containers that the visitor is in.
-    path: Vec<[String; 2]>,
-    found: Vec<NamedWeight>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for Weights {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.path.push([name, container_type].map(String::from));
+        self.enter(name, container_type);
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
+        self.exit();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let container = self.path.last().map_or("", |[_, container]| container);
-        if D != 2 || container == "Struct:Fp8State" {
-            return;
-        }
-        let shape = param.lazy_shape();
-        let shape = match container {
-            // Where it multiplies, as a head that shares it, it is transposed.
-            "Struct:Embedding" => [shape[1], shape[0]],
-            _ => [shape[0], shape[1]],
-        };
-        let path: Vec<_> = self.path.iter().map(|[name, _]| &name[..]).collect();
-        self.found.push(NamedWeight { path: path.join("."), id: param.id.val(), shape });
+        self.take(param.id.val(), &param.lazy_shape());
     }
 }

@@ -245,18 +245,7 @@ pub(crate) fn record_high_precision(
 /// Where `f` does; and, after `f` has ended, where the device refused a product that had to run natively, or did not run a product at all
 /// because an operation before it failed.
 ///
-/// ```
-/// use burn::backend::Flex;
-/// use burn::tensor::Tensor;
-/// use burn_fp8::{Fp8Backend, trace};
-///
-/// type B = Fp8Backend<Flex>;
-/// let x = Tensor::<B, 2>::ones([16, 32], &Default::default());
-/// let (y, report) = trace(|| x.clone().matmul(x.transpose()));
-/// assert_eq!(y.dims(), [16, 16]);
-/// assert_eq!(report.fp8().count(), 1);
-/// println!("{report}");
-/// ```
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/trace.md"))]
 pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
     let (result, entries) = within(&TRACES, Vec::new(), f);
     let products: Vec<_> = entries

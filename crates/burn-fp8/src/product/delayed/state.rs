@@ -35,24 +35,7 @@ use super::step::{Outcome, Step};
 /// Outside of [`step`](Self::step), a tracked forward pass whose `backward` never runs counts as the beginning of the next one, whose
 /// products it shifts to other sites. Evaluate with `model.valid()`, or run each step in `step`.
 ///
-/// ```
-/// use burn::backend::{Autodiff, Flex};
-/// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Recipe};
-///
-/// type B = Fp8Backend<Autodiff<Flex>>;
-///
-/// let device = Default::default();
-/// let w = Tensor::<B, 2>::random([32, 32], Distribution::Default, &device).require_grad();
-/// let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
-/// let state = DelayedState::new();
-/// Fp8Config::default().with_recipe(Recipe::delayed()).scope(|| {
-///     state.step(|| x.matmul(w).mean().backward());
-/// });
-/// let sites = state.export().sites;
-/// assert_eq!((sites.len(), sites[0].k, sites[0].n), (1, 32, 32));
-/// assert!(sites[0].input.entries()[0] > 0.0);
-/// ```
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/delayed_state.md"))]
 #[derive(Clone)]
 pub struct DelayedState {
     pub(super) shared: Arc<Shared>,

@@ -49,32 +49,7 @@ use crate::error::Fp8Error;
 /// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result and what tensor cores
 /// lose while they accumulate are not measured.
 ///
-/// ```
-/// use burn::backend::{Autodiff, Flex};
-/// use burn::nn::LinearConfig;
-/// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::Fp8Backend;
-/// use burn_fp8::report::{Observatory, ObservatoryOptions, named};
-///
-/// type B = Fp8Backend<Autodiff<Flex>>;
-/// let device = Default::default();
-/// let layer = LinearConfig::new(64, 32).init::<B>(&device);
-///
-/// let observatory = Observatory::new(ObservatoryOptions::default().with_every(10))?;
-/// for _ in 0..11 {
-///     observatory.step(|| {
-///         let x = Tensor::<B, 2>::random([16, 64], Distribution::Default, &device);
-///         let y = named("head", || layer.forward(x));
-///         y.powi_scalar(2).mean().backward()
-///     });
-/// }
-/// let seen = observatory.report();
-/// assert_eq!((seen.steps, seen.sites.len()), (2, 1)); // steps 0 and 10
-/// let worst = &seen.ranked()[0];
-/// assert_eq!(worst.site.label(), "head #1");
-/// println!("{seen}"); // a table; `seen.to_html()` is a page
-/// # Ok::<(), burn_fp8::Fp8Error>(())
-/// ```
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/observatory.md"))]
 #[derive(Clone, Debug)]
 pub struct Observatory {
     shared: Arc<Shared>,

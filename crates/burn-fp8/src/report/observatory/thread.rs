@@ -65,12 +65,7 @@ pub(crate) fn observe(kind: impl Display, forward: Gemm) -> Option<Tap> {
 ///
 /// Costs a read of a thread-local where no step is sampled.
 ///
-/// ```
-/// use burn_fp8::report::named;
-///
-/// let logits = named("blocks.0", || named("mlp", || 7));
-/// assert_eq!(logits, 7);
-/// ```
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/named.md"))]
 pub fn named<R>(name: &str, f: impl FnOnce() -> R) -> R {
     match is_sampled() {
         true => within(&NAMES, name.to_owned(), f).0,
