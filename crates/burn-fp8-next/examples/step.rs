@@ -12,10 +12,11 @@ use burn_fp8_next::{high_precision, trace};
 const SHAPE: [usize; 3] = [256, 1024, 4096];
 const TURNS: usize = 9;
 
+type Step = Box<dyn Fn()>;
 type Old = Fp8Backend<burn_021::backend::Autodiff<burn_021::backend::Flex>>;
 
 fn main() {
-    let mut steps: [(&str, Box<dyn Fn()>); 4] = [
+    let steps: [(&str, Step); 4] = [
         ("f32, Burn 0.21", old(false)),
         ("f32, this Burn", new(false)),
         ("FP8, Burn 0.21", old(true)),
@@ -24,7 +25,7 @@ fn main() {
     let mut times = [const { Vec::new() }; 4];
     // The first turn warms up.
     for turn in 0..=TURNS {
-        for ((_, step), times) in steps.iter_mut().zip(&mut times) {
+        for ((_, step), times) in steps.iter().zip(&mut times) {
             let start = Instant::now();
             step();
             if turn > 0 {
@@ -45,7 +46,7 @@ fn main() {
     }
 }
 
-fn old(in_fp8: bool) -> Box<dyn Fn()> {
+fn old(in_fp8: bool) -> Step {
     use burn_021::nn::{Linear, LinearConfig};
     use burn_021::tensor::{Distribution, Tensor, activation::relu};
 
@@ -66,7 +67,7 @@ fn old(in_fp8: bool) -> Box<dyn Fn()> {
     })
 }
 
-fn new(in_fp8: bool) -> Box<dyn Fn()> {
+fn new(in_fp8: bool) -> Step {
     use burn::nn::LinearConfig;
     use burn::tensor::{Device, Distribution, Tensor, activation::relu};
 
