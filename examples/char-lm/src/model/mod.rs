@@ -11,7 +11,7 @@ use burn::nn::{
     Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig,
 };
 use burn::tensor::backend::Backend;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy;
@@ -120,8 +120,10 @@ impl<B: Fp8Matmul> Gpt<B> {
 }
 
 /// -10,000 above the diagonal, where a position would see what it is to predict, else 0: `[context, context]`. It is finite, so that no row of
-/// another precision can become NaN, and e^-10000 is 0 in all of them. It is not a mask of bools, as Burn 0.21 can fail where it fuses a
-/// product with an operation on bools (`docs/limits.md`).
+/// another precision can become NaN, and e^-10000 is 0 in all of them. No bools take part, as Burn 0.21 can fail where it fuses a product with an
+/// operation on bools (`docs/limits.md`).
 pub fn future<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 2> {
-    Tensor::full([context, context], -1e4, device).triu(1)
+    let row = |row| (0..context).map(move |column| if column > row { -1e4f32 } else { 0.0 });
+    let mask: Vec<_> = (0..context).flat_map(row).collect();
+    Tensor::from_data(TensorData::new(mask, [context, context]), device)
 }
