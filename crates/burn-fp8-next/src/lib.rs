@@ -22,6 +22,7 @@ pub mod ops;
 mod product;
 pub mod report;
 
+pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
     AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, NamedWeight,

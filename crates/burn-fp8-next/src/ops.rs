@@ -5,12 +5,13 @@ use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Gradients, Tensor};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn_backend::tensor::FloatTensor;
+use burn_backend::tensor::{FloatTensor, IntTensor};
 #[cfg(feature = "flex")]
 use burn_flex::Flex;
 
 use crate::engine::Fp8Engine;
-use crate::product::{delayed, route};
+use crate::nn::FrozenForm;
+use crate::product::{delayed, frozen, route};
 
 /// The products of a backend that runs them in FP8 where the configuration says so. Users call [`matmul`] and [`linear`].
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
@@ -26,6 +27,14 @@ pub trait Fp8Ops: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// `x` `[…, K]` times a weight whose codes are u8 `[N, K]`, with their scales. [`nn::FrozenLinear`](crate::nn::FrozenLinear) calls it.
+    fn fp8_frozen(
+        x: FloatTensor<Self>,
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        form: FrozenForm,
     ) -> FloatTensor<Self>;
 }
 
@@ -48,6 +57,16 @@ macro_rules! routed {
                 bias: FloatTensor<Self>,
             ) -> FloatTensor<Self> {
                 route::linear::<Self>(x, weight, Some(bias))
+            }
+
+            fn fp8_frozen(
+                x: FloatTensor<Self>,
+                codes: IntTensor<Self>,
+                scales: FloatTensor<Self>,
+                form: FrozenForm,
+            ) -> FloatTensor<Self> {
+                let weight = form.matrix::<Self>(codes, scales);
+                frozen::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
             }
         }
     };

@@ -1,13 +1,15 @@
 //! `Fp8Linear` in a model, and the products without a layer.
 #![cfg(feature = "flex")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_fp8_next::burn_fp8_core::{Filter, Recipe};
 use burn_fp8_next::nn::Fp8Linear;
 use burn_fp8_next::report::HighPrecision;
-use burn_fp8_next::{Fp8Config, high_precision, ops, trace};
+use burn_fp8_next::{DelayedState, Fp8Config, high_precision, ops, trace};
 
 /// Two layers of one shape.
 #[derive(Module, Debug)]
@@ -114,4 +116,23 @@ fn gradient_checkpointing_changes_no_gradient() {
 fn shapes_that_do_not_multiply_are_named() {
     let x = input(&Device::flex());
     ops::matmul(x.clone(), x);
+}
+
+/// Nothing else would end the step: the histories would stay empty, and every product would take current scaling.
+#[test]
+fn a_backward_pass_under_delayed_scaling_that_ends_no_step_is_refused() {
+    let device = Device::flex().autodiff();
+    let (model, x, state) = (Model::new(&device), input(&device), DelayedState::new());
+    let config = Fp8Config::default().with_recipe(Recipe::delayed());
+    let loss = || config.scope(|| model.forward(x.clone()).powi_scalar(2).mean());
+    let plain = || state.scope(|| loss().backward());
+    let panic = catch_unwind(AssertUnwindSafe(plain)).err().expect("it must not go on");
+    let message = panic.downcast_ref::<&str>().expect("a message without numbers");
+    assert!(message.contains("ops::backward(loss)"), "{message}");
+    assert_eq!(state.export().sites.len(), 0);
+
+    state.step(|| loss().backward());
+    assert_eq!(state.export().sites.len(), 2);
+    state.scope(|| ops::backward(loss()));
+    assert_eq!(state.export().sites.len(), 2);
 }

@@ -9,8 +9,8 @@ use crate::engine::{
     Capability, EpilogueOf, Fallback, Fp8Engine, MatrixOf, OperandOf, Problem, ProductOf,
     RequestOf, Run, Scales,
 };
-use crate::ops::{DotOptions, Fp8LayerOps, FrozenOptions, QdqOptions};
-use crate::product::{Fp8Products, Product};
+use crate::ops::{DotOptions, Fp8LayerOps, QdqOptions};
+use crate::product::{Fp8Products, FrozenOptions, Product};
 
 // The tensors are those of `B`, so the structs of the engine are, too.
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
@@ -90,6 +90,14 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
     ) -> FloatTensor<Self> {
         B::fp8_linear_weight_backward(x, output_grad, product)
     }
+
+    fn fp8_frozen(
+        x: FloatTensor<Self>,
+        weight: MatrixOf<Self>,
+        options: FrozenOptions,
+    ) -> FloatTensor<Self> {
+        B::fp8_frozen(x, weight, options)
+    }
 }
 
 impl<B: Fp8Matmul> Fp8LayerOps for Fp8Backend<B> {
@@ -125,13 +133,5 @@ impl<B: Fp8Matmul> Fp8LayerOps for Fp8Backend<B> {
         options: DotOptions,
     ) -> FloatTensor<Self> {
         B::fp8_dot(x, kernel, states, options)
-    }
-
-    fn fp8_frozen(
-        x: FloatTensor<Self>,
-        weight: MatrixOf<Self>,
-        options: FrozenOptions,
-    ) -> FloatTensor<Self> {
-        B::fp8_frozen(x, weight, options)
     }
 }

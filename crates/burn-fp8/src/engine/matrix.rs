@@ -1,7 +1,7 @@
 //! The quantized matrix: codes and a grid of scales.
 
 use burn_backend::{Backend, Shape, TensorMetadata, tensor::FloatTensor, tensor::IntTensor};
-use burn_fp8_core::{Fp8Format, Recipe};
+use burn_fp8_core::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
 
 use super::codes::Codes;
 use super::portable::{codes, grid};
@@ -62,6 +62,15 @@ pub enum ScaleKind {
 }
 
 impl ScaleKind {
+    /// Of these scales.
+    pub(crate) fn of_scales(scales: &[f32]) -> Self {
+        let is_power = |scale: &f32| e8m0::encode(*scale).is_some_and(|byte| byte != e8m0::NAN);
+        match scales.iter().all(is_power) {
+            true => Self::PowerOfTwo,
+            false => Self::F32,
+        }
+    }
+
     /// Of the scales that a recipe makes.
     pub(crate) fn of(recipe: &Recipe) -> Self {
         match recipe.has_powers_of_two() {
@@ -161,6 +170,17 @@ impl<F: TensorMetadata + Clone, I: TensorMetadata + Clone> Matrix<F, I> {
             (None, Some(values), _) => values.shape(),
             (None, None, Some(codes)) => swapped(codes.shape()),
             (None, None, None) => unreachable!("a matrix has its codes in some form"),
+        }
+    }
+
+    /// What a trace calls the scales, where the elements along `dim` of a matrix are summed.
+    pub(crate) fn granularity(&self, dim: usize) -> Granularity {
+        let block = self.scales.block();
+        match (block[1 - dim], block[dim]) {
+            (usize::MAX, usize::MAX) => Granularity::PerTensor,
+            (1, 32) => Granularity::Mx(ScaleRounding::default()),
+            (1, along) if along >= self.shape()[dim] => Granularity::PerRow,
+            _ => Granularity::Blockwise,
         }
     }
 

@@ -10,13 +10,12 @@ use burn::tensor::{FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
 use super::check_row::with_check_row;
-use super::frozen::{ActivationScale, FrozenOptions};
 use super::layer_ops::Fp8LayerOps;
 use super::options::{DotOptions, QdqOptions};
 use super::state::{register, require_leaf};
-use super::{dot, forward, frozen};
+use super::{dot, forward};
+use crate::engine::Fp8Engine;
 use crate::engine::tensor::reshape;
-use crate::engine::{Fp8Engine, MatrixOf};
 
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
@@ -53,43 +52,6 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8LayerOps for Autodiff<B, C> {
         options: DotOptions,
     ) -> FloatTensor<Self> {
         dot::<B, C>(x, kernel, states, options)
-    }
-
-    fn fp8_frozen(
-        x: FloatTensor<Self>,
-        weight: MatrixOf<Self>,
-        options: FrozenOptions,
-    ) -> FloatTensor<Self> {
-        if options.activation == ActivationScale::Unquantized {
-            return frozen::multiply::<Self>(x, weight, &options);
-        }
-        let weight = weight.map(&mut (), |_, x| x.primitive, |_, x| x);
-        let output = frozen::multiply::<B>(x.primitive, weight.clone(), &options);
-        match Backward::<B, 1>::prepare::<C>(Frozen, [x.node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(weight, output),
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
-    }
-}
-
-/// Straight through the quantization of the input; the weight has no gradient.
-#[derive(Debug)]
-struct Frozen;
-
-impl<B: Fp8Engine> Backward<B, 1> for Frozen {
-    /// The weight.
-    type State = MatrixOf<B>;
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let grad = grads.consume::<B>(&ops.node);
-        if let [Some(x)] = ops.parents {
-            grads.register::<B>(x.id, frozen::x_backward::<B>(grad, ops.state));
-        }
     }
 }
 

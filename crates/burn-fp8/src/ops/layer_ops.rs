@@ -4,10 +4,9 @@ use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Fp8Format;
 
-use super::frozen::FrozenOptions;
 use super::options::{DotOptions, QdqOptions};
-use super::{dot, forward, frozen};
-use crate::engine::{Fp8Engine, MatrixOf, Untracked};
+use super::{dot, forward};
+use crate::engine::{Fp8Engine, Untracked};
 
 /// The operations of [`ops`](crate::ops), and the product of the layers of [`nn`](crate::nn).
 ///
@@ -54,16 +53,6 @@ pub trait Fp8LayerOps: Fp8Engine {
     ) -> FloatTensor<Self> {
         let [input, kernel_state, _] = states;
         dot::forward::<Self>(x, kernel, [input, kernel_state], options, [false, false]).output
-    }
-
-    /// The product of [`nn::FrozenLinear`](crate::nn::FrozenLinear): `x` `[M, K]`, f32, f16 or bf16, not empty, times a weight `[K, N]` in FP8: `[M, N]`, of
-    /// the type of `x`. Gradients reach `x`.
-    fn fp8_frozen(
-        x: FloatTensor<Self>,
-        weight: MatrixOf<Self>,
-        options: FrozenOptions,
-    ) -> FloatTensor<Self> {
-        frozen::multiply::<Self>(x, weight, &options)
     }
 }
 

@@ -43,7 +43,6 @@ mod check_row;
 mod dot;
 pub(crate) mod flax;
 mod forward;
-mod frozen;
 mod layer_ops;
 mod options;
 mod state;
@@ -54,7 +53,6 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 pub(crate) use check_row::is_intact;
-pub use frozen::{ActivationScale, FrozenOptions};
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};
 

@@ -6,12 +6,14 @@ use burn_autodiff::{
 };
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 
+use super::activation::ActivationScale;
+use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
-use crate::engine::{Fp8Engine, ScalarOf};
+use crate::engine::{Fp8Engine, MatrixOf, ScalarOf};
 use crate::host;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
@@ -54,6 +56,44 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
         _product: Product,
     ) -> FloatTensor<Self> {
         <Self as burn_backend::ops::ModuleOps<Self>>::linear_weight_backward(x, output_grad)
+    }
+
+    fn fp8_frozen(
+        x: FloatTensor<Self>,
+        weight: MatrixOf<Self>,
+        options: FrozenOptions,
+    ) -> FloatTensor<Self> {
+        if options.activation == ActivationScale::Unquantized {
+            return frozen::multiply::<Self>(x, weight, &options);
+        }
+        let step = host::begin::<B, C, _, 1>(FrozenStep, [&x]);
+        let weight = weight.map(&mut (), |_, x| host::untracked(x), |_, x| x);
+        let output = frozen::multiply::<B>(host::untracked(x.clone()), weight.clone(), &options);
+        match step {
+            OpsKind::Tracked(prep) => prep.finish(weight, output),
+            OpsKind::UnTracked(prep) => prep.finish(output),
+        }
+    }
+}
+
+/// The backward step of a product with a frozen weight: straight through the quantization of the input; the weight has no gradient.
+#[derive(Debug)]
+struct FrozenStep;
+
+impl<B: Fp8Engine> Backward<B, 1> for FrozenStep {
+    /// The weight.
+    type State = MatrixOf<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        if let [Some(x)] = ops.parents {
+            grads.register::<B>(x.id, frozen::x_backward::<B>(grad, ops.state));
+        }
     }
 }
 

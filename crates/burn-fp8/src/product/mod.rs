@@ -8,15 +8,19 @@
 //!                                                                     an FP8 layer, by its own state
 //! ```
 
+mod activation;
 mod autodiff;
 pub mod delayed;
+pub(crate) mod frozen;
 pub(crate) mod gemms;
 mod operand;
 mod ops;
 mod plan;
 pub(crate) mod route;
 
-pub(crate) use operand::{Gemms, Measured, Quantizer, SavedOperand};
+pub use activation::ActivationScale;
+pub use frozen::FrozenOptions;
+pub(crate) use operand::{Gemms, Quantizer, SavedOperand};
 pub use ops::Fp8Products;
 pub use plan::Product;
 pub(crate) use plan::target;

@@ -2,10 +2,11 @@
 
 use burn_backend::tensor::FloatTensor;
 
+use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
-use crate::engine::{Fp8Engine, Untracked};
+use crate::engine::{Fp8Engine, MatrixOf, Untracked};
 
 /// The products that `Fp8Backend` runs in FP8.
 ///
@@ -52,6 +53,16 @@ pub trait Fp8Products: Fp8Engine {
         product: Product,
     ) -> FloatTensor<Self> {
         gemms::linear_weight_backward::<Self>(x, output_grad, &product, &product.gemms)
+    }
+
+    /// The product of a frozen layer: `x` `[M, K]`, f32, f16 or bf16, not empty, times a weight `[K, N]` in FP8: `[M, N]`, of the type of `x`. Gradients
+    /// reach `x`.
+    fn fp8_frozen(
+        x: FloatTensor<Self>,
+        weight: MatrixOf<Self>,
+        options: FrozenOptions,
+    ) -> FloatTensor<Self> {
+        frozen::multiply::<Self>(x, weight, &options)
     }
 }
 

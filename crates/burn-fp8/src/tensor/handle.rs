@@ -5,7 +5,7 @@ use core::fmt;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorPrimitive};
-use burn_fp8_core::{Fp8Format, Granularity, ScaleRounding, e8m0};
+use burn_fp8_core::Fp8Format;
 
 use crate::engine::portable::codes;
 use crate::engine::portable::grid::Grid;
@@ -266,25 +266,10 @@ impl<B: Backend> Fp8Tensor<B, 2> {
         Self { matrix: Matrix { codes, transposed, ..self.matrix.clone() } }
     }
 
-    /// What a trace calls the scales, where the elements along `dim` are summed.
-    pub(crate) fn granularity(&self, dim: usize) -> Granularity {
-        let block = self.matrix.scales.block();
-        match (block[1 - dim], block[dim]) {
-            (usize::MAX, usize::MAX) => Granularity::PerTensor,
-            (1, 32) => Granularity::Mx(ScaleRounding::default()),
-            (1, along) if along >= self.dims()[dim] => Granularity::PerRow,
-            _ => Granularity::Blockwise,
-        }
-    }
-
     /// The same tensor, and whether all of its scales are powers of two is known: they are read.
     pub(crate) fn with_kind_of_scales(self) -> Self {
         let Scales::Grid { scales, block, .. } = self.matrix.scales else { return self };
-        let is_power = |scale: f32| e8m0::encode(scale).is_some_and(|byte| byte != e8m0::NAN);
-        let kind = match read::<B>(scales.clone()).into_iter().all(is_power) {
-            true => ScaleKind::PowerOfTwo,
-            false => ScaleKind::F32,
-        };
+        let kind = ScaleKind::of_scales(&read::<B>(scales.clone()));
         let scales = Scales::Grid { scales, block, kind };
         Self { matrix: Matrix { scales, ..self.matrix } }
     }

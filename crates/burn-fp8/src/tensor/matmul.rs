@@ -122,7 +122,7 @@ pub fn scaled_matmul<B: Fp8Products>(
     if let Some(note) = note {
         let operand = |(operand, dim): (&Fp8Tensor<B, 2>, usize)| {
             let (format, scales) = (operand.format(), operand.matrix().scales.clone());
-            PendingOperand::new::<B>(format, operand.granularity(dim), scales, None)
+            PendingOperand::new::<B>(format, operand.matrix().granularity(dim), scales, None)
         };
         report::record_with_epilogue(Some(reported), || Pending {
             kind: ProductKind::ScaledMatmul,

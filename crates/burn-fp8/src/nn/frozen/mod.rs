@@ -45,23 +45,19 @@ mod record;
 mod weight;
 
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, FloatDType, Tensor, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind, Recipe};
+use burn::tensor::{FloatDType, Tensor, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::{Fp8Format, Recipe};
 
-use check::{check_finite, check_shape, read_bias};
+use check::read_bias;
 pub use file::{load_all, save_all};
 pub use record::FrozenLinearRecord;
 
 use crate::backend::Fp8Matmul;
-use crate::config;
-use crate::engine::tensor::{add_bias, join, reshape};
-use crate::engine::{Kind, Request, ScaleRule, Scales, Target, Wanted, multiply_high};
+use crate::engine::{Request, ScaleRule, Scales, Wanted};
 use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
-pub use crate::ops::ActivationScale;
-use crate::ops::FrozenOptions;
-use crate::report::{HighPrecision, record_high_precision};
+pub use crate::product::ActivationScale;
+use crate::product::frozen::{check_finite, check_shape, forward};
 use crate::tensor::Fp8Tensor;
 use weight::Weight;
 
@@ -124,69 +120,11 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
     /// # Panics
     /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`](crate::Execution::Native) is asked for and not available.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let [k, n] = self.weight.dims();
-        assert!(
-            x.dims().last() == Some(&k),
-            "a FrozenLinear of {k} inputs and {n} outputs takes […, {k}], not {:?}",
-            x.dims()
-        );
-        let dtype = x.dtype();
-        let mut shape = x.shape();
-        let m = shape.num_elements() / k;
-        shape[D - 1] = n;
-        if m == 0 {
-            // No bias: CubeCL does not broadcast it over no rows.
-            let output = B::float_zeros(shape, &x.device(), dtype.into());
-            return Tensor::from_primitive(TensorPrimitive::Float(output));
-        }
-        let output = self.multiply(join::<B>(primitive(x)), Gemm::matrix(m, n, k));
-        let bias = self.bias.clone().map(|bias| primitive(bias.cast(FloatDType::from(dtype))));
-        let output = add_bias::<B>(reshape::<B>(output, shape), bias);
+        let laid_out = |of_transpose| self.weight.laid_out(of_transpose).matrix().clone();
+        let weight = self.weight.get().matrix().clone();
+        let bias = self.bias.clone().map(primitive);
+        let output = forward::<B>(primitive(x), weight, bias, self.activation, laid_out);
         Tensor::from_primitive(TensorPrimitive::Float(output))
-    }
-
-    /// `[M, N]`, of the type of `x` `[M, K]`.
-    fn multiply(&self, x: FloatTensor<B>, gemm: Gemm) -> FloatTensor<B> {
-        let dtype = x.dtype();
-        let config = config::current().config;
-        let in_fp8 = match dtype {
-            _ if !config.enabled => Err(HighPrecision::Off),
-            DType::F32 | DType::F16 | DType::BF16 | DType::Flex32 => match self.activation {
-                ActivationScale::Unquantized => Err(HighPrecision::WeightOnly),
-                _ => Ok(()),
-            },
-            dtype => Err(HighPrecision::Dtype(dtype)),
-        };
-        if let Err(reason) = in_fp8 {
-            record_high_precision(ProductKind::Linear, GemmRole::Output, gemm, reason);
-            if reason != HighPrecision::WeightOnly {
-                let weight = B::float_cast(primitive(self.weight()), dtype.into());
-                return multiply_high::<B>(x, weight);
-            }
-        }
-        let weight = self.weight.get();
-        let scales = &weight.matrix().scales;
-        let are_powers_of_two =
-            self.activation.recipe().has_powers_of_two() && scales.are_powers_of_two();
-        let kind =
-            Kind::of_matrices([self.activation.block(), scales.block()], gemm.k, are_powers_of_two);
-        let target = match self.activation {
-            ActivationScale::Unquantized => Target::Emulation(None),
-            _ => {
-                let device = B::float_device(&x);
-                Target::of::<B>(&device, kind, config.execution, config.native_blocks)
-                    .unwrap_or_else(|error| panic!("{error}"))
-            }
-        };
-        let options = FrozenOptions {
-            activation: self.activation,
-            granularity: weight.granularity(0),
-            execution: config.execution,
-            target: target.clone(),
-        };
-        // Tensor cores read both operands along K.
-        let weight = self.weight.laid_out(target == Target::TensorCores);
-        B::fp8_frozen(x, weight.matrix().clone(), options)
     }
 
     /// The weight `[d_input, d_output]` that the codes and the scales stand for, in f32.

@@ -6,10 +6,10 @@ use burn_fp8_core::Fp8Format;
 
 use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear};
-use crate::checkpoint::{Activations, Checkpoint, CheckpointError, QuantizedLinear, Scales};
-use crate::engine::check_scale;
+use crate::checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use crate::engine::tensor::read;
 use crate::host::primitive;
+use crate::product::frozen::HostWeight;
 use crate::tensor::Fp8Tensor;
 
 impl<B: Backend> FrozenLinear<B> {
@@ -27,33 +27,20 @@ impl<B: Backend> FrozenLinear<B> {
 
     /// Puts a layer of a checkpoint on a device.
     pub fn from_published(layer: QuantizedLinear, device: &B::Device) -> Self {
-        let ([d_output, d_input], format) = (layer.shape(), Fp8Format::E4M3);
-        let f32s = |values, shape| TensorData::new::<f32, _>(values, shape);
         let options = (device, DType::F32);
-        let bias = layer.bias();
-        let bias = bias.map(|bias| Tensor::from_data(f32s(bias.to_vec(), vec![d_output]), options));
+        let bias = layer.bias().map(|bias| TensorData::new(bias.to_vec(), [bias.len()]));
         let activation = ActivationScale::from(layer.activations());
-        let scales = layer.scales().clone();
-        let codes = transpose(&layer.into_codes(), [d_output, d_input]);
-        let shape = [d_input, d_output];
-        let weight = match scales.values() {
-            [scale] if check_scale("weight_scale", *scale).is_ok() => {
-                Fp8Tensor::from_bytes(codes, shape, format, *scale, device)
-            }
-            values => {
-                let ([down, across], [outputs, inputs]) = (scales.grid(), scales.block());
-                let grid = (0..down * across).map(|at| values[at % down * across + at / down]);
-                let grid = f32s(grid.collect(), vec![across, down]);
-                // A matrix unit wants the blocks of both operands of one size.
-                let in_blocks =
-                    matches!(activation, ActivationScale::Blocks { .. } | ActivationScale::Mx);
-                let inputs = if across == 1 && !in_blocks { usize::MAX } else { inputs };
-                let block = [inputs, outputs];
-                let grid = Tensor::from_data(grid, options);
-                Fp8Tensor::from_blocks(codes, shape, format, grid, block, device)
+        let (format, weight) = (Fp8Format::E4M3, HostWeight::of(layer));
+        let HostWeight { shape, codes, scales, grid, block } = weight;
+        let weight = match block {
+            None => Fp8Tensor::from_bytes(codes, shape, format, scales[0], device),
+            Some(block) => {
+                let scales = Tensor::from_data(TensorData::new(scales, grid), options);
+                Fp8Tensor::from_blocks(codes, shape, format, scales, block, device)
             }
         };
         let weight = weight.expect("a layer of a checkpoint is valid").with_kind_of_scales();
+        let bias = bias.map(|bias| Tensor::from_data(bias, options));
         Self { weight: Weight::new(weight), bias, activation }
     }
 
@@ -64,40 +51,15 @@ impl<B: Backend> FrozenLinear<B> {
     /// # Errors
     /// [`CheckpointError::Invalid`] where a code of the weight is NaN: no loader could use it.
     pub fn to_published(&self) -> Result<QuantizedLinear, CheckpointError> {
-        let ([d_input, d_output], weight) = (self.dims(), self.tensor());
-        let codes = transpose(&weight.to_bytes(), [d_input, d_output]);
-        let shape = [d_output, d_input];
-        let block = weight.block().map_or(shape, |[inputs, outputs]| [outputs, inputs]);
-        let [across, down] = weight.scales().dims();
-        let values = read::<B>(primitive(weight.scales()));
-        let values = (0..down * across).map(|at| values[at % across * down + at / across]);
-        let scales = Scales::new(shape, block, values.collect())?;
+        let weight = self.tensor();
         let bias = self.bias().map(|bias| bias.to_data().to_vec().expect("a bias is f32"));
-        let activations = match self.activation() {
-            ActivationScale::Unquantized => Activations::None,
-            ActivationScale::Static(scale) => Activations::Static(scale),
-            ActivationScale::Current | ActivationScale::PerToken => Activations::PerToken,
-            ActivationScale::Blocks { size, power_of_two } => {
-                Activations::Blocks { size, power_of_two }
-            }
-            ActivationScale::Mx => Activations::Mx,
+        let weight = HostWeight {
+            shape: self.dims(),
+            codes: weight.to_bytes(),
+            scales: read::<B>(primitive(weight.scales())),
+            grid: weight.scales().dims(),
+            block: weight.block(),
         };
-        QuantizedLinear::new(shape, codes, scales, bias, activations)
+        weight.publish(bias, self.activation())
     }
-}
-
-/// The transpose of a matrix of bytes, in squares that fit into the first-level cache.
-fn transpose(codes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
-    const SIDE: usize = 64;
-    let mut transposed = vec![0; codes.len()];
-    for first in (0..rows).step_by(SIDE) {
-        for from in (0..columns).step_by(SIDE) {
-            for row in first..rows.min(first + SIDE) {
-                for column in from..columns.min(from + SIDE) {
-                    transposed[column * rows + row] = codes[row * columns + column];
-                }
-            }
-        }
-    }
-    transposed
 }

@@ -6,11 +6,12 @@ use burn::tensor::{Bytes, DType, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 use serde::{Deserialize, Serialize};
 
-use super::check::{check_finite, check_shape, read_bias};
+use super::check::read_bias;
 use super::{ActivationScale, FrozenLinear};
 use crate::engine::check_scale;
 use crate::engine::tensor::read;
 use crate::host::primitive;
+use crate::product::frozen::{check_finite, check_shape};
 use crate::tensor::Fp8Tensor;
 
 /// The record of a [`FrozenLinear`]: the codes as bytes, the rest in f32. Always valid: one that is read from a file

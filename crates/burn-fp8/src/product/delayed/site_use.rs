@@ -130,6 +130,9 @@ impl SiteUse {
     pub(crate) fn deposit<B: Fp8Engine>(&self, amaxes: [Option<ScalarOf<B>>; 3]) {
         self.pass.end();
         let step = &self.pass.step;
+        if !step.is_running() && !step.is_given_up() {
+            thread::require_an_end();
+        }
         let mut state = self.state.lock();
         if step.is_given_up() || self.generation != state.generation {
             return;

@@ -1,7 +1,7 @@
 //! What a thread knows of states: the one installed, the running steps, the site of the next product in each state, and the steps
 //! that the running backward pass has reached.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
 use super::state::{DelayedState, Shared, State};
@@ -33,6 +33,7 @@ thread_local! {
     static SCOPES: RefCell<Vec<DelayedState>> = const { RefCell::new(Vec::new()) };
     static STEPS: RefCell<Vec<(u64, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
     static CURSORS: RefCell<Vec<Cursor>> = const { RefCell::new(Vec::new()) };
+    static BACKWARD: Cell<usize> = const { Cell::new(0) };
     static REACHED: RefCell<Vec<(DelayedState, Arc<Step>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -101,6 +102,15 @@ pub(super) fn advance(state: &DelayedState, locked: &State, place: Place) -> (Ar
     })
 }
 
+/// Panics where nothing would end the steps that the running backward pass reaches: the histories would stay as they are, and nobody would notice.
+pub(super) fn require_an_end() {
+    assert!(
+        BACKWARD.get() > 0,
+        "delayed scaling has to know where a backward pass ends: call burn_fp8_next::ops::backward(loss) in place of loss.backward(), or run the \
+         whole step inside DelayedState::step"
+    );
+}
+
 /// Notes that the running backward pass has deposited something that its end commits.
 pub(super) fn reached(state: &DelayedState, step: &Arc<Step>) {
     REACHED.with_borrow_mut(|reached| {
@@ -113,6 +123,7 @@ pub(super) fn reached(state: &DelayedState, step: &Arc<Step>) {
 /// Runs a backward pass and ends the steps that it reaches and that consist of it alone; where it panics, they are given up.
 pub(crate) fn backward<R>(f: impl FnOnce() -> R) -> R {
     let mut running = RunningBackward { outcome: Outcome::GivenUp };
+    BACKWARD.set(BACKWARD.get() + 1);
     let result = f();
     running.outcome = Outcome::Completed;
     result
@@ -124,6 +135,7 @@ struct RunningBackward {
 
 impl Drop for RunningBackward {
     fn drop(&mut self) {
+        BACKWARD.set(BACKWARD.get() - 1);
         for (state, step) in REACHED.with_borrow_mut(core::mem::take) {
             state.lock().end(&step, self.outcome);
         }

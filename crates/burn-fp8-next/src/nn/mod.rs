@@ -1,13 +1,19 @@
 //! Layers whose products run in FP8.
 
+mod frozen;
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn_fp8_core::Filter;
 
+pub(crate) use frozen::FrozenForm;
+pub use frozen::FrozenLinear;
+
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};
 use crate::error::Fp8Error;
 use crate::ops;
+pub use crate::product::ActivationScale;
 
 /// An [`nn::Linear`](Linear) whose three products run in FP8 where the configuration says so. Its fields have the names of `Linear`'s, so that
 /// records of either load into the other.

@@ -1,0 +1,262 @@
+//! A linear layer for inference, its weight held in FP8.
+
+use burn::backend::Dispatch;
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn_backend::{Backend, Shape, tensor::FloatTensor, tensor::IntTensor};
+use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+
+use crate::engine::{Codes, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
+use crate::error::Fp8Error;
+use crate::ops::Fp8Ops;
+use crate::product::ActivationScale;
+use crate::product::frozen::{HostWeight, check_finite, check_shape};
+
+const FORMAT: Fp8Format = Fp8Format::E4M3;
+
+/// A linear layer for inference: the weight in E4M3, one byte an element, with one scale, a scale for each output, or one for each block.
+///
+/// It is made [from a weight](Self::from_weight), [from a layer of a checkpoint](Self::from_checkpoint), or [from its codes](Self::from_published).
+/// `forward` quantizes its input to E4M3 as its [`ActivationScale`] says, multiplies it with the codes, applies both scales and adds the bias. It appears
+/// once in a [`trace`](crate::trace()), is not subject to the filter, and runs in high precision inside [`high_precision`](crate::high_precision).
+///
+/// The gradient of an output reaches the input, straight through its quantization: `grad_x = grad · weightᵀ`, in f32. The layer itself is not trained: its
+/// parameters have no gradients. A record holds codes, scales and bias; how inputs are scaled is the layer's own, as its shape is.
+///
+/// ```
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use burn_fp8_next::nn::{ActivationScale, FrozenLinear};
+///
+/// let device = Device::flex();
+/// let weight = Tensor::<2>::random([64, 32], Distribution::Default, &device);
+/// let x = Tensor::<2>::random([1, 64], Distribution::Default, &device);
+///
+/// let activation = ActivationScale::from_samples([x.clone()])?;
+/// let layer = FrozenLinear::from_weight(weight, None, activation)?;
+/// assert_eq!(layer.bytes(), 64 * 32 + 4);
+/// assert_eq!(layer.forward(x).dims(), [1, 32]);
+/// # Ok::<(), burn_fp8_next::Fp8Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct FrozenLinear {
+    /// The codes, u8 `[inputs, outputs]`.
+    weight: Param<Tensor<2, Int>>,
+    /// f32, `[⌈inputs / rows⌉, ⌈outputs / columns⌉]` of a block.
+    weight_scale: Param<Tensor<2>>,
+    /// f32, `[outputs]`.
+    bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    form: FrozenForm,
+}
+
+/// What a product with a frozen weight has to know beside its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct FrozenForm {
+    /// Rows and columns of the weight that share a scale; none where all do.
+    block: Option<[usize; 2]>,
+    kind: ScaleKind,
+    pub(crate) activation: ActivationScale,
+}
+
+impl FrozenForm {
+    /// The weight of these codes and scales.
+    pub(crate) fn matrix<B: Backend>(
+        self,
+        codes: IntTensor<B>,
+        scales: FloatTensor<B>,
+    ) -> MatrixOf<B> {
+        let scales = match self.block {
+            None => Scales::One(Scalar::Device(B::float_reshape(scales, Shape::new([1])))),
+            Some(block) => Scales::Grid { scales, block, kind: self.kind },
+        };
+        Matrix::new(Codes::Bytes(codes), scales, FORMAT)
+    }
+}
+
+impl FrozenLinear {
+    /// Quantizes a weight `[inputs, outputs]` with one scale, that of its amax; `bias` is `[outputs]`. Gradients end here.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the weight is empty, the bias has another length, a static scale of inputs is not a finite number of at least 2^-126, or
+    /// an element of the weight is not finite, or none of the bias is.
+    pub fn from_weight(
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        activation: ActivationScale,
+    ) -> Result<Self, Fp8Error> {
+        let (shape, device) = (weight.dims(), weight.device());
+        check_shape(shape).and_then(|()| activation.check()).map_err(invalid)?;
+        let values = host(weight);
+        let scale = scale::from_amax(slice::amax(&values).value, FORMAT, Recipe::current());
+        let mut codes = vec![0; values.len()];
+        slice::encode(&values, scale, FORMAT, Overflow::SaturateFinite, &mut codes);
+        let bias = bias.map(host);
+        check_finite(shape, &codes, bias.as_deref()).map_err(invalid)?;
+        if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != shape[1]) {
+            let (elements, [_, d_output]) = (bias.len(), shape);
+            return Err(invalid(format!(
+                "the bias has {elements} elements for {d_output} outputs"
+            )));
+        }
+        let weight = HostWeight { shape, codes, scales: vec![scale], grid: [1, 1], block: None };
+        Ok(Self::on(weight, bias, activation, &device))
+    }
+
+    /// Reads the layer of this name, without `.weight`, and puts it on a device: codes and scales as they lie in the file, inputs quantized as it declares.
+    ///
+    /// ```no_run
+    /// use burn::tensor::{Device, Distribution, Tensor};
+    /// use burn_fp8_next::burn_fp8_checkpoint::Checkpoint;
+    /// use burn_fp8_next::nn::FrozenLinear;
+    ///
+    /// let checkpoint = Checkpoint::open("Qwen3-8B-FP8")?;
+    /// println!("{}", checkpoint.format());
+    /// let layer = FrozenLinear::from_checkpoint(&checkpoint, "model.layers.0.mlp.up_proj", &Device::flex())?;
+    /// # Ok::<(), burn_fp8_next::burn_fp8_checkpoint::CheckpointError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Checkpoint::linear`]: where there is no such layer, where a scale or a code is none, and where the file cannot be read.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        name: &str,
+        device: &Device,
+    ) -> Result<Self, CheckpointError> {
+        Ok(Self::from_published(checkpoint.linear(name)?, device))
+    }
+
+    /// Puts a layer of a checkpoint on a device.
+    pub fn from_published(layer: QuantizedLinear, device: &Device) -> Self {
+        let activation = ActivationScale::from(layer.activations());
+        let bias = layer.bias().map(<[f32]>::to_vec);
+        Self::on(HostWeight::of(layer), bias, activation, device)
+    }
+
+    fn on(
+        weight: HostWeight,
+        bias: Option<Vec<f32>>,
+        activation: ActivationScale,
+        device: &Device,
+    ) -> Self {
+        let HostWeight { shape, codes, scales, grid, block } = weight;
+        let kind = ScaleKind::of_scales(&scales);
+        let (codes, scales) = (TensorData::new(codes, shape), TensorData::new(scales, grid));
+        let codes = Tensor::from_data(codes, (device, DType::U8));
+        let f32s = (device, DType::F32);
+        let bias = bias.map(|bias| Tensor::from_data(TensorData::new(bias, [shape[1]]), f32s));
+        Self {
+            weight: Param::initialized(ParamId::new(), codes),
+            weight_scale: constant(Tensor::from_data(scales, f32s)),
+            bias: bias.map(constant),
+            form: FrozenForm { block, kind, activation },
+        }
+    }
+
+    /// The layer as checkpoints hold it, for [`Export`](burn_fp8_checkpoint::Export). [`ActivationScale::Current`] becomes a scale for each row of the
+    /// input, what loaders call dynamic.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Invalid`] where a code of the weight is NaN, or a scale is none: no loader could use it.
+    pub fn to_published(&self) -> Result<QuantizedLinear, CheckpointError> {
+        let codes = self.weight.val().into_data().try_to_vec().expect("codes are u8");
+        let weight = HostWeight {
+            shape: self.dims(),
+            codes,
+            scales: host(self.weight_scale.val()),
+            grid: self.weight_scale.val().dims(),
+            block: self.form.block,
+        };
+        let bias = self.bias.as_ref().map(|bias| host(bias.val()));
+        weight.publish(bias, self.form.activation)
+    }
+
+    /// Applies the layer to `[…, inputs]`, f32, f16 or bf16; the output `[…, outputs]` has the type of `x`. Tensors of other types are multiplied in high
+    /// precision.
+    ///
+    /// # Panics
+    /// Where the last dimension of `x` is not that of the inputs, where a record of another layer was loaded, where
+    /// [`Execution::Native`](crate::Execution::Native) is asked for and not available, and on devices other than Flex.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (codes, scales) = (self.weight.val(), self.weight_scale.val());
+        let block = self.form.block.unwrap_or([usize::MAX; 2]);
+        let grid = [0, 1].map(|dim| codes.dims()[dim].div_ceil(block[dim]));
+        assert!(
+            scales.dims() == grid && codes.dtype() == DType::U8,
+            "a FrozenLinear of codes U8 {:?} has scales {grid:?}, not codes {:?} and scales {:?}: load the record of a layer that was made in the same way",
+            codes.dims(),
+            codes.dtype(),
+            scales.dims()
+        );
+        let dtype = FloatDType::from(x.dtype());
+        let output = Tensor::from_dispatch(Dispatch::fp8_frozen(
+            x.into_dispatch(),
+            codes.into_dispatch(),
+            scales.cast(FloatDType::F32).into_dispatch(),
+            self.form,
+        ));
+        match &self.bias {
+            Some(bias) => output + bias.val().cast(dtype).unsqueeze(),
+            None => output,
+        }
+    }
+
+    /// How inputs are scaled.
+    pub fn activation(&self) -> ActivationScale {
+        self.form.activation
+    }
+
+    /// `[inputs, outputs]`. Files store the transpose.
+    pub fn dims(&self) -> [usize; 2] {
+        self.weight.lazy_shape().dims()
+    }
+
+    /// The weight `[inputs, outputs]` that codes and scales stand for, in f32.
+    pub fn weight(&self) -> Tensor<2> {
+        let published = self.to_published().unwrap_or_else(|error| panic!("{error}"));
+        let values = TensorData::new(published.dequantize(), published.shape());
+        let options = (&self.weight_scale.val().device(), DType::F32);
+        let values = host(Tensor::<2>::from_data(values, options).transpose());
+        Tensor::from_data(TensorData::new(values, self.dims()), options)
+    }
+
+    /// The bytes that the layer holds on its device: codes, scales, and the bias.
+    pub fn bytes(&self) -> usize {
+        let bias = self.bias.as_ref().map_or(0, |bias| bias.lazy_shape().num_elements());
+        let scales = self.weight_scale.lazy_shape().num_elements();
+        self.weight.lazy_shape().num_elements() + size_of::<f32>() * (scales + bias)
+    }
+}
+
+impl ActivationScale {
+    /// A static scale with which no finite element of the sample inputs saturates. Elements that are not finite are left out.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`], which tells these apart, where there are no samples or no elements in them, where none is finite, and where all finite ones
+    /// are 0.
+    pub fn from_samples<const D: usize>(
+        samples: impl IntoIterator<Item = Tensor<D>>,
+    ) -> Result<Self, Fp8Error> {
+        let (mut amax, mut seen, mut is_finite) = (0f32, [0, 0], false);
+        for sample in samples.into_iter().map(host) {
+            seen = [seen[0] + 1, seen[1] + sample.len()];
+            amax = amax.max(slice::amax(&sample).value);
+            is_finite |= sample.iter().any(|x| x.is_finite());
+        }
+        Self::from_seen(seen, is_finite, amax)
+    }
+}
+
+/// A parameter that is not trained.
+fn constant<const D: usize>(tensor: Tensor<D>) -> Param<Tensor<D>> {
+    Param::initialized(ParamId::new(), tensor.set_require_grad(false))
+}
+
+/// The elements of a tensor, in f32. Waits for the device.
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.cast(FloatDType::F32).into_data().try_to_vec().expect("it is f32")
+}
+
+fn invalid(reason: String) -> Fp8Error {
+    Fp8Error::Invalid { what: "frozen linear layer", reason }
+}

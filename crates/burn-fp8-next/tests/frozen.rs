@@ -1,0 +1,208 @@
+//! Frozen layers: those of checkpoints, bit for bit what burn-fp8 makes of them on Burn 0.21, and as modules of Burn 0.22.
+#![cfg(feature = "flex")]
+
+use std::path::PathBuf;
+
+use burn::module::Module;
+use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor, TensorData};
+use burn_fp8_next::burn_fp8_checkpoint::{Checkpoint, Export};
+use burn_fp8_next::nn::{ActivationScale, FrozenLinear};
+use burn_fp8_next::report::HighPrecision;
+use burn_fp8_next::{Execution, Fp8Config, Granularity, high_precision, trace};
+
+type Old = burn_021::backend::Flex;
+type OldLayer = burn_fp8::nn::FrozenLinear<Old>;
+
+/// One layer of a Llama each, as these libraries and options write it.
+const CHECKPOINTS: [&str; 8] = [
+    "ct_tensor_static",
+    "ct_channel_dynamic",
+    "ct_block",
+    "ct_mxfp8",
+    "fp8_block",
+    "fp8_block_ue8m0",
+    "fp8_tensor_static",
+    "modelopt",
+];
+
+fn golden(name: &str) -> PathBuf {
+    // The manifest for Burn 0.23 lies in a folder below.
+    let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let crates = crates.ancestors().find(|folder| folder.ends_with("crates")).expect("crates/");
+    crates.join("burn-fp8-checkpoint/tests/golden").join(name)
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Numbers of several magnitudes, an outlier, and zeros.
+fn input(rows: usize, columns: usize) -> Vec<f32> {
+    let at = |i: usize| match i % 17 {
+        0 => 0.0,
+        5 => 40.0,
+        j => ((i * 2654435761) % 1000) as f32 / 500.0 - 1.0 + j as f32 * 1e-3,
+    };
+    (0..rows * columns).map(at).collect()
+}
+
+fn new_tensor(values: &[f32], shape: [usize; 2], device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(values.to_vec(), shape), device)
+}
+
+fn old_tensor(values: &[f32], shape: [usize; 2]) -> burn_021::tensor::Tensor<Old, 2> {
+    let data = burn_021::tensor::TensorData::new(values.to_vec(), shape);
+    burn_021::tensor::Tensor::from_data(data, &Default::default())
+}
+
+fn old_values<const D: usize>(tensor: burn_021::tensor::Tensor<Old, D>) -> Vec<f32> {
+    tensor.into_data().to_vec().expect("f32")
+}
+
+#[test]
+fn layers_of_checkpoints_are_those_of_burn_021() {
+    for name in CHECKPOINTS {
+        let checkpoint = Checkpoint::open(golden(name)).expect(name);
+        for info in checkpoint.layers() {
+            let place = format!("{name}, {}", info.name);
+            let layer = FrozenLinear::from_checkpoint(&checkpoint, &info.name, &Device::flex());
+            let layer = layer.expect(&place);
+            let old = OldLayer::from_checkpoint(&checkpoint, &info.name, &Default::default());
+            let old = old.expect(&place);
+            assert_eq!(layer.dims(), old.dims(), "{place}");
+            let [k, _] = layer.dims();
+            assert_eq!(bits(&values(layer.weight())), bits(&old_values(old.weight())), "{place}");
+            for (rows, execution) in
+                [(1, Execution::Auto), (5, Execution::Auto), (5, Execution::FakeQuantized)]
+            {
+                let x = input(rows, k);
+                let run = || layer.forward(new_tensor(&x, [rows, k], &Device::flex()));
+                let y = Fp8Config::default().with_execution(execution).scope(run);
+                let old_run = || old.forward(old_tensor(&x, [rows, k]));
+                let config = burn_fp8::Fp8Config::default().with_execution(match execution {
+                    Execution::FakeQuantized => burn_fp8::Execution::FakeQuantized,
+                    _ => burn_fp8::Execution::Auto,
+                });
+                let expected = old_values(config.scope(old_run));
+                assert_eq!(
+                    bits(&values(y)),
+                    bits(&expected),
+                    "{place}, {rows} rows, {execution:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_layer_made_from_a_weight_is_that_of_burn_021() {
+    let (device, weight, bias) = (Device::flex(), input(48, 20), input(1, 20));
+    for activation in ["static", "current"] {
+        let (ours, theirs) = match activation {
+            "static" => (
+                ActivationScale::from_amax(40.0).expect("finite"),
+                burn_fp8::nn::ActivationScale::from_amax(40.0).expect("finite"),
+            ),
+            _ => (ActivationScale::Current, burn_fp8::nn::ActivationScale::Current),
+        };
+        let new_bias = Tensor::<1>::from_data(TensorData::new(bias.clone(), [20]), &device);
+        let layer =
+            FrozenLinear::from_weight(new_tensor(&weight, [48, 20], &device), Some(new_bias), ours);
+        let old_bias = old_tensor(&bias, [1, 20]).reshape([20]);
+        let old = OldLayer::from_weight(old_tensor(&weight, [48, 20]), Some(old_bias), theirs);
+        let (layer, old, x) = (layer.expect("good"), old.expect("good"), input(3, 48));
+        let y = values(layer.forward(new_tensor(&x, [3, 48], &device)));
+        assert_eq!(bits(&y), bits(&old_values(old.forward(old_tensor(&x, [3, 48])))));
+        assert_eq!(layer.bytes(), 48 * 20 + 4 * 21);
+    }
+}
+
+fn layer(device: &Device) -> FrozenLinear {
+    let weight = Tensor::<2>::random([32, 24], Distribution::Normal(0.0, 1.0), device);
+    FrozenLinear::from_weight(weight, None, ActivationScale::Current).expect("finite")
+}
+
+#[test]
+fn the_gradient_of_the_input_is_that_of_the_dequantized_weight_and_the_layer_has_none() {
+    let device = Device::flex().autodiff();
+    let layer = layer(&device);
+    let x = Tensor::<2>::random([4, 32], Distribution::Default, &device).require_grad();
+    let seed = Tensor::<2>::random([4, 24], Distribution::Default, &device);
+    let grads = (layer.forward(x.clone()) * seed.clone()).sum().backward();
+    let expected = values(seed.inner().matmul(layer.valid().weight().transpose()));
+    for (ours, expected) in values(x.grad(&grads).expect("reached")).into_iter().zip(expected) {
+        assert!((ours - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{ours} {expected}");
+    }
+    let record = layer.clone().train();
+    let grads = record.forward(x.clone()).sum().backward();
+    assert!(x.grad(&grads).is_some());
+}
+
+#[test]
+fn a_record_holds_codes_and_scales_and_loads_into_a_layer_made_in_the_same_way() {
+    let device = Device::flex();
+    let (saved, other) = (layer(&device), layer(&device));
+    let x = new_tensor(&input(2, 32), [2, 32], &device);
+    let expected = bits(&values(saved.forward(x.clone())));
+    assert_ne!(bits(&values(other.forward(x.clone()))), expected);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("layer");
+    saved.clone().save_file(&path).expect("written");
+    let loaded = other.load_file(&path);
+    assert_eq!(bits(&values(loaded.forward(x.clone()))), expected);
+    assert_eq!(bits(&values(saved.fork(&device).forward(x))), expected);
+}
+
+#[test]
+fn a_trace_tells_what_ran_and_high_precision_is_obeyed() {
+    let device = Device::flex();
+    let layer = layer(&device);
+    let x = new_tensor(&input(2, 32), [2, 32], &device);
+    let (_, report) = trace(|| layer.forward(x.clone()));
+    let product = report.fp8().next().expect("one product");
+    let operands = [&product.lhs, &product.rhs].map(|operand| operand.as_ref().expect("in FP8"));
+    assert!(operands.iter().all(|operand| operand.granularity == Granularity::PerTensor));
+    let (y, report) = high_precision(|| trace(|| layer.forward(x.clone())));
+    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
+    assert!(matches!(reasons[..], [HighPrecision::Off]), "{reasons:?}");
+    assert_eq!(values(y), values(x.clone().matmul(layer.weight())));
+    let half = layer.forward(x.cast(FloatDType::BF16));
+    assert_eq!(half.dtype(), DType::BF16);
+    assert_eq!(layer.forward(Tensor::<3>::zeros([0, 2, 32], &device)).dims(), [0, 2, 24]);
+}
+
+#[test]
+fn what_is_written_is_read_again_and_bad_input_is_told() {
+    let device = Device::flex();
+    let layer = layer(&device);
+    let parent = tempfile::tempdir().expect("a folder");
+    let folder = parent.path().join("model");
+    let published = layer.to_published().expect("finite");
+    Export::new()
+        .linear("layer", &published)
+        .and_then(|export| export.write(&folder, "{}"))
+        .expect("written");
+    let checkpoint = Checkpoint::open(&folder).expect("just written");
+    let again = FrozenLinear::from_checkpoint(&checkpoint, "layer", &device).expect("written");
+    assert_eq!(bits(&values(again.weight())), bits(&values(layer.weight())));
+    let error = FrozenLinear::from_checkpoint(&checkpoint, "lair", &device).unwrap_err();
+    assert!(error.to_string().contains("lair"), "{error}");
+
+    let weight = |values: Vec<f32>| new_tensor(&values, [2, 2], &device);
+    let bias = || Some(Tensor::<1>::zeros([3], &device));
+    for (weight, bias, activation, part) in [
+        (weight(vec![f32::NAN; 4]), None, ActivationScale::Current, "finite"),
+        (weight(vec![1.0; 4]), bias(), ActivationScale::Current, "bias"),
+        (weight(vec![1.0; 4]), None, ActivationScale::Static(0.0), "input_scale"),
+        (Tensor::zeros([0, 2], &device), None, ActivationScale::Current, "no elements"),
+    ] {
+        let error = FrozenLinear::from_weight(weight, bias, activation).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let nothing: [Tensor<1>; 0] = [];
+    assert!(ActivationScale::from_samples(nothing).is_err());
+}
