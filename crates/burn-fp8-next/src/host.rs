@@ -3,7 +3,7 @@
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::ops::{Backward, OpsKind};
-use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_backend::{Backend, Element, TensorData, TensorMetadata};
 
 pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
@@ -11,6 +11,10 @@ pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
 }
 
 pub(crate) fn int_device<B: Backend>(tensor: &IntTensor<B>) -> B::Device {
+    tensor.device()
+}
+
+pub(crate) fn bool_device<B: Backend>(tensor: &BoolTensor<B>) -> B::Device {
     tensor.device()
 }
 

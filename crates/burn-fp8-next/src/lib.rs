@@ -2,6 +2,7 @@
 //!
 //! - [`nn::Fp8Linear`] is made from Burn's `Linear`; [`ops::matmul`] and [`ops::linear`] are the products themselves.
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide default or for a scope.
+//! - `device::flex`, with the feature `device`, is a device on which unmodified models run in FP8.
 //! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model. Under delayed scaling call [`ops::backward`].
 //! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //!
@@ -12,7 +13,11 @@
     reason = "config, engine, product and report are folders of burn-fp8, whose other folders use more of them"
 )]
 
+#[cfg(feature = "device")]
+mod backend;
 mod config;
+#[cfg(feature = "device")]
+pub mod device;
 pub mod engine;
 mod error;
 mod file;
@@ -35,6 +40,6 @@ pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "device"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -98,9 +98,17 @@ pub fn linear<const D: usize>(
     })
 }
 
-/// `loss.backward()`, with which a step of delayed scaling ends that no [`DelayedState::step`](crate::DelayedState::step) is around.
+/// `loss.backward()`, with which a step of delayed scaling ends that no [`DelayedState::step`](crate::DelayedState::step) is around, and which tells a
+#[cfg_attr(feature = "device", doc = "[served device](crate::device)")]
+#[cfg_attr(not(feature = "device"), doc = "served device")]
+/// that its products are gradients from here on.
 ///
-/// Every other recipe needs nothing but `loss.backward()`.
+/// Layers on Flex need nothing but `loss.backward()` under every other recipe.
 pub fn backward<const D: usize>(loss: Tensor<D>) -> Gradients {
-    delayed::backward(|| loss.backward())
+    #[cfg(feature = "device")]
+    let device = loss.device();
+    let run = || delayed::backward(|| loss.backward());
+    #[cfg(feature = "device")]
+    let run = || crate::device::backward(&device, run);
+    run()
 }

@@ -3,7 +3,7 @@
 //! The folders `config`, `engine`, `product` and `report` are those of Burn 0.22 as well, in the crate `burn-fp8-next`, which has a file like this one.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
 use burn::tensor::{Element, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -15,6 +15,10 @@ pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
 
 pub(crate) fn int_device<B: Backend>(tensor: &IntTensor<B>) -> B::Device {
     B::int_device(tensor)
+}
+
+pub(crate) fn bool_device<B: Backend>(tensor: &BoolTensor<B>) -> B::Device {
+    B::bool_device(tensor)
 }
 
 /// The elements of a tensor that was read, which are of this type.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use syn::{ItemTrait, TraitItem, TraitItemFn};
 
-use super::method::{self, Imports, add_import};
-use super::traits::Spec;
+use super::method::{self, Imports, Method, add_import};
+use super::traits::{House, Spec};
 
 /// A generated file, not formatted, and how many methods it forwards.
 pub struct Delegation {
@@ -22,8 +22,16 @@ pub fn methods(item: &ItemTrait) -> impl Iterator<Item = &TraitItemFn> {
     })
 }
 
-/// Implements the trait `item` for `Fp8Backend<B>`.
-pub fn of_trait(spec: &Spec, item: &ItemTrait, version: &str) -> Result<Delegation> {
+/// A trait in one version of Burn, with the attribute of what the other versions do not have.
+pub type Version<'a> = (ItemTrait, Option<&'a str>);
+
+/// Implements a trait for `Fp8Backend<B>`, as each of the versions has it.
+pub fn of_trait(
+    house: &House,
+    spec: &Spec,
+    versions: &[Version],
+    header: &str,
+) -> Result<Delegation> {
     let mut imports = Imports::new();
     add_import(&mut imports, &format!("{}::{}", spec.path, spec.name), None);
     add_import(&mut imports, "crate::backend::Fp8Backend", None);
@@ -31,26 +39,54 @@ pub fn of_trait(spec: &Spec, item: &ItemTrait, version: &str) -> Result<Delegati
         add_import(&mut imports, "crate::backend::Fp8Matmul", None);
     }
 
-    let mut members = Vec::new();
-    let mut types = String::new();
+    // By name, each text with its imports and the versions that it holds for.
+    let mut members: Vec<(String, Vec<(Method, Vec<usize>)>)> = Vec::new();
     let mut unsafe_methods = false;
-    for item in &item.items {
-        match item {
-            TraitItem::Type(item) => {
-                types.push_str(&associated_type(spec, &item.ident.to_string()))
-            }
-            TraitItem::Fn(item) => {
-                let method = method::forward(spec, item)?;
-                for (path, cfg) in &method.imports {
-                    add_import(&mut imports, path, cfg.as_deref());
+    for (version, (item, _)) in versions.iter().enumerate() {
+        for item in &item.items {
+            let (name, method) = match item {
+                TraitItem::Type(item) => {
+                    let name = item.ident.to_string();
+                    let text = associated_type(spec, &name);
+                    (name, Method { text, imports: Imports::new() })
                 }
-                unsafe_methods |= item.sig.unsafety.is_some();
-                members.push(method.text);
+                TraitItem::Fn(item) => {
+                    unsafe_methods |= item.sig.unsafety.is_some();
+                    (item.sig.ident.to_string(), method::forward(house, spec, item)?)
+                }
+                _ => bail!(
+                    "{}: xtask forwards methods and types only, not constants or macros",
+                    spec.name
+                ),
+            };
+            let at = members.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                members.push((name, Vec::new()));
+                members.len() - 1
+            });
+            let texts = &mut members[at].1;
+            match texts.iter_mut().find(|(known, _)| known.text == method.text) {
+                Some((_, of)) => of.push(version),
+                None => texts.push((method, vec![version])),
             }
-            _ => bail!(
-                "{}: xtask forwards methods and types only, not constants or macros",
-                spec.name
-            ),
+        }
+    }
+
+    let mut types = String::new();
+    let mut methods = Vec::new();
+    for (method, of) in members.into_iter().flat_map(|(_, texts)| texts) {
+        let everywhere = of.len() == versions.len();
+        let version = if everywhere { None } else { versions[of[0]].1 };
+        for (path, cfg) in &method.imports {
+            ensure!(version.is_none() || cfg.is_none(), "`{path}` has two `cfg` attributes");
+            add_import(&mut imports, path, version.or(cfg.as_deref()));
+        }
+        let text = match version {
+            Some(cfg) => format!("{cfg}\n{}", method.text),
+            None => method.text,
+        };
+        match text.contains("fn ") {
+            true => methods.push(text),
+            false => types.push_str(&text),
         }
     }
 
@@ -59,27 +95,26 @@ pub fn of_trait(spec: &Spec, item: &ItemTrait, version: &str) -> Result<Delegati
     } else {
         ""
     };
-    let generic = if spec.path == "burn::tensor::ops" { "<Self>" } else { "" };
-    let methods = members.len();
+    let generic = if spec.is_over_backend() { "<Self>" } else { "" };
+    let count = methods.len();
     if !types.is_empty() {
-        members.insert(0, types);
+        methods.insert(0, types);
     }
     let text = format!(
-        "{}{allow}{}impl<B> {}{generic} for Fp8Backend<B> where {} {{\n{}}}\n",
-        header(version),
+        "{header}{allow}{}impl<B> {}{generic} for Fp8Backend<B> where {} {{\n{}}}\n",
         use_lines(&imports),
         spec.name,
         spec.bounds,
-        members.join("\n"),
+        methods.join("\n"),
     );
-    Ok(Delegation { text, methods })
+    Ok(Delegation { text, methods: count })
 }
 
 /// `delegate/mod.rs`, which lists the other files.
-pub fn of_modules(specs: &[Spec], version: &str) -> Delegation {
-    let mut modules: Vec<_> = specs.iter().map(|spec| (spec.module, spec.feature)).collect();
+pub fn of_modules(house: &House, header: &str) -> Delegation {
+    let mut modules: Vec<_> = house.traits().map(|spec| (spec.module, spec.feature)).collect();
     modules.sort_unstable();
-    let mut text = header(version);
+    let mut text = header.to_string();
     for (module, feature) in modules {
         if let Some(feature) = feature {
             text.push_str(&format!("#[cfg(feature = \"{feature}\")]\n"));
@@ -89,8 +124,12 @@ pub fn of_modules(specs: &[Spec], version: &str) -> Delegation {
     Delegation { text, methods: 0 }
 }
 
-fn header(version: &str) -> String {
-    format!("// @generated by `cargo xtask delegate` from burn-backend {version}; do not edit.\n\n")
+/// What each file begins with.
+pub fn header(versions: &[&str]) -> String {
+    let versions = versions.join(" and ");
+    format!(
+        "// @generated by `cargo xtask delegate` from burn-backend {versions}; do not edit.\n\n"
+    )
 }
 
 fn associated_type(spec: &Spec, name: &str) -> String {

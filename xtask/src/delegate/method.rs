@@ -10,7 +10,7 @@ use syn::{
     Attribute, FnArg, Pat, PathArguments, ReturnType, Signature, TraitItemFn, Type, TypePath,
 };
 
-use super::traits::{Spec, is_intercepted};
+use super::traits::{House, Spec};
 use super::types::{Kind, kind};
 
 /// Imports of a file: the path, and the `cfg` attribute that guards it (`None`: always needed).
@@ -32,12 +32,12 @@ enum Crossing {
 }
 
 /// Forwards `item`, a method of the trait of `spec`. Fails on whatever it does not understand.
-pub fn forward(spec: &Spec, item: &TraitItemFn) -> Result<Method> {
+pub fn forward(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     let name = item.sig.ident.to_string();
-    method(spec, item).with_context(|| format!("cannot forward {}::{name}", spec.name))
+    method(house, spec, item).with_context(|| format!("cannot forward {}::{name}", spec.name))
 }
 
-fn method(spec: &Spec, item: &TraitItemFn) -> Result<Method> {
+fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     let name = item.sig.ident.to_string();
     let cfg = cfg_of(&item.attrs)?;
     let mut sig = item.sig.clone();
@@ -53,7 +53,7 @@ fn method(spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     };
     ensure!(result != Crossing::RewrappedRef, "the result borrows a struct over the backend");
 
-    let intercepted = is_intercepted(spec.name, &name);
+    let intercepted = house.is_intercepted(spec.name, &name);
     let rewrapped =
         result != Crossing::AsItIs || arguments.iter().any(|(_, c)| *c != Crossing::AsItIs);
     ensure!(
@@ -71,7 +71,7 @@ fn method(spec: &Spec, item: &TraitItemFn) -> Result<Method> {
         add_import(&mut imports, "crate::backend::intercept", cfg.as_deref());
         format!("intercept::{name}::<B>({passed})")
     } else {
-        let backend = if spec.path == "burn::tensor::ops" { "<B>" } else { "" };
+        let backend = if spec.is_over_backend() { "<B>" } else { "" };
         format!("<B as {}{backend}>::{name}({passed})", spec.name)
     };
     if sig.unsafety.is_some() {

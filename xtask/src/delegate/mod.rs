@@ -1,4 +1,4 @@
-//! Generates `crates/burn-fp8/src/backend/delegate/`: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
+//! Generates `src/backend/delegate/` of burn-fp8 and of burn-fp8-next: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
 //!
 //! Provided methods are forwarded as well: otherwise burn's default would run where `B` has a faster override.
 
@@ -19,9 +19,7 @@ use cargo_metadata::MetadataCommand;
 
 use crate::repository;
 use file::Delegation;
-use traits::{INTERCEPTED, TRAITS};
-
-const FOLDER: &str = "crates/burn-fp8/src/backend/delegate";
+use traits::{Burn, HOUSES, House};
 
 /// What to do with the generated files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,40 +30,39 @@ pub enum Mode {
     Check,
 }
 
-/// Generates the delegation. With [`Mode::Check`] fails, naming the file, where the repository holds something else.
+/// Generates the delegations. With [`Mode::Check`] fails, naming the file, where the repository holds something else.
 pub fn run(mode: Mode) -> Result<()> {
+    HOUSES.iter().try_for_each(|house| run_in(house, mode))
+}
+
+fn run_in(house: &House, mode: Mode) -> Result<()> {
     let root = repository::root();
-    let (source, version) = burn_backend(&root)?;
-    let mut generated = generate(&source, &version)?;
-    let mut all = 0;
-    for (name, Delegation { methods, .. }) in generated.iter().filter(|(_, file)| file.methods > 0)
-    {
-        println!("  {name:<16} {methods:>3} methods");
-        all += methods;
-    }
-    println!("  {:<16} {all:>3} methods", "all");
+    let name = house.folder;
+    let mut generated = generate(house, &sources(house, &root)?)?;
+    let methods: usize = generated.values().map(|file| file.methods).sum();
+    println!("  {name}: {methods} methods");
     format(&mut generated)?;
-    let folder = root.join(FOLDER);
+    let folder = root.join(name);
     fs::create_dir_all(&folder)?;
-    for (name, Delegation { text, .. }) in &generated {
-        let path = folder.join(name);
+    for (file, Delegation { text, .. }) in &generated {
+        let path = folder.join(file);
         if fs::read_to_string(&path).unwrap_or_default() == *text {
             continue;
         }
         ensure!(
             mode == Mode::Write,
-            "{FOLDER}/{name} is not what the generator writes: run `cargo xtask delegate`"
+            "{name}/{file} is not what the generator writes: run `cargo xtask delegate`"
         );
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     // A file of a trait that is no longer delegated must not stay behind.
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !generated.contains_key(&*name) {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        if !generated.contains_key(&*file) {
             ensure!(
                 mode == Mode::Write,
-                "{FOLDER}/{name} is not a generated file: delete it or run `cargo xtask delegate`"
+                "{name}/{file} is not a generated file: delete it or run `cargo xtask delegate`"
             );
             fs::remove_file(&path)?;
         }
@@ -74,26 +71,40 @@ pub fn run(mode: Mode) -> Result<()> {
 }
 
 /// All generated files by name, not formatted.
-fn generate(source: &Path, version: &str) -> Result<BTreeMap<String, Delegation>> {
+fn generate(house: &House, sources: &[Source]) -> Result<BTreeMap<String, Delegation>> {
+    let versions: Vec<_> = sources.iter().map(|source| source.version.as_str()).collect();
+    let header = file::header(&versions);
     let mut generated = BTreeMap::new();
     let mut methods = BTreeSet::new();
-    for spec in TRAITS {
-        let item = traits::read(source, spec)?;
-        if spec.name == "Backend" {
-            traits::check_supertraits(&item)?;
+    for spec in house.traits() {
+        let mut items = Vec::new();
+        for source in sources {
+            let newer = spec.feature.is_some_and(|feature| match source.burn.cfg {
+                Some(cfg) => cfg != format!("#[cfg(feature = \"{feature}\")]"),
+                None => false,
+            });
+            if newer {
+                continue;
+            }
+            let item = traits::read(&source.folder, spec)?;
+            if spec.name == "Backend" {
+                traits::check_supertraits(house, &item)?;
+            }
+            methods.extend(
+                file::methods(&item).map(|method| (spec.name, method.sig.ident.to_string())),
+            );
+            items.push((item, source.burn.cfg));
         }
-        methods
-            .extend(file::methods(&item).map(|method| (spec.name, method.sig.ident.to_string())));
-        let delegation = file::of_trait(spec, &item, version)?;
+        let delegation = file::of_trait(house, spec, &items, &header)?;
         generated.insert(format!("{}.rs", spec.module), delegation);
     }
-    for (name, method) in INTERCEPTED {
+    for (name, method) in house.intercepted() {
         ensure!(
-            methods.contains(&(name, method.to_string())),
-            "{name} has no method {method}; correct `INTERCEPTED` in xtask"
+            methods.contains(&(*name, method.to_string())),
+            "{name} has no method {method}; correct xtask/src/delegate/traits.rs"
         );
     }
-    generated.insert("mod.rs".to_string(), file::of_modules(TRAITS, version));
+    generated.insert("mod.rs".to_string(), file::of_modules(house, &header));
     Ok(generated)
 }
 
@@ -120,20 +131,37 @@ fn format(generated: &mut BTreeMap<String, Delegation>) -> Result<()> {
     Ok(())
 }
 
-/// Folder and version of the `burn-backend` that burn-fp8 builds with.
-fn burn_backend(root: &Path) -> Result<(PathBuf, String)> {
-    let metadata = MetadataCommand::new().manifest_path(root.join("Cargo.toml")).exec()?;
+/// The `burn-backend` of one version of Burn.
+struct Source {
+    burn: &'static Burn,
+    folder: PathBuf,
+    version: String,
+}
+
+/// What the packages of a decorator build with.
+fn sources(house: &House, root: &Path) -> Result<Vec<Source>> {
+    house.burns.iter().map(|burn| source(burn, root)).collect()
+}
+
+fn source(burn: &'static Burn, root: &Path) -> Result<Source> {
+    let metadata = MetadataCommand::new().manifest_path(root.join(burn.manifest)).exec()?;
     let packages = &metadata.packages;
     let own = packages
         .iter()
-        .find(|package| package.name == "burn-fp8")
-        .context("the workspace has no burn-fp8")?;
+        .find(|package| package.name == burn.package)
+        .with_context(|| format!("{} has no package {}", burn.manifest, burn.package))?;
     let required = own.dependencies.iter().find(|dependency| dependency.name == "burn-backend");
-    let required = &required.context("burn-fp8 does not depend on burn-backend")?.req;
+    let required =
+        required.with_context(|| format!("{} does not depend on burn-backend", burn.package))?;
+    let required = &required.req;
     let package = packages
         .iter()
         .find(|package| package.name == "burn-backend" && required.matches(&package.version));
     let package = package.with_context(|| format!("there is no burn-backend {required}"))?;
     let folder = package.manifest_path.parent().context("a manifest lies in a folder")?;
-    Ok((folder.as_std_path().to_path_buf(), package.version.to_string()))
+    Ok(Source {
+        burn,
+        folder: folder.as_std_path().to_path_buf(),
+        version: package.version.to_string(),
+    })
 }

@@ -3,19 +3,20 @@
 use syn::{ItemTrait, TraitItemFn, parse_quote};
 
 use super::{
-    burn_backend, file, generate,
+    file, generate,
     method::forward,
-    traits::{self, INTERCEPTED, Spec, TRAITS},
+    sources,
+    traits::{self, HOUSES, Spec},
 };
 use crate::repository;
 
 fn spec(name: &str) -> &'static Spec {
-    TRAITS.iter().find(|spec| spec.name == name).unwrap()
+    HOUSES[0].traits().find(|spec| spec.name == name).unwrap()
 }
 
 /// `forward` on a method of `FloatTensorOps`, or the error with all its causes.
 fn forwarded(method: &TraitItemFn) -> Result<String, String> {
-    forward(spec("FloatTensorOps"), method)
+    forward(&HOUSES[0], spec("FloatTensorOps"), method)
         .map(|method| method.text)
         .map_err(|error| format!("{error:#}"))
 }
@@ -38,11 +39,12 @@ fn names(text: &str) -> Vec<String> {
 
 #[test]
 fn every_method_is_forwarded_provided_ones_too_and_intercepted_ones_go_to_the_hook() {
-    let (source, version) = burn_backend(&repository::root()).unwrap();
-    let generated = generate(&source, &version).unwrap();
+    let house = &HOUSES[0];
+    let sources = sources(house, &repository::root()).unwrap();
+    let generated = generate(house, &sources).unwrap();
     let mut provided = 0;
-    for spec in TRAITS {
-        let item = traits::read(&source, spec).unwrap();
+    for spec in house.traits() {
+        let item = traits::read(&sources[0].folder, spec).unwrap();
         let expected: Vec<_> =
             file::methods(&item).map(|method| method.sig.ident.to_string()).collect();
         let delegation = &generated[&format!("{}.rs", spec.module)];
@@ -57,9 +59,28 @@ fn every_method_is_forwarded_provided_ones_too_and_intercepted_ones_go_to_the_ho
         generated.values().map(|file| file.text.matches("intercept::").count()).sum();
     let imports: usize =
         generated.values().map(|file| file.text.matches("backend::intercept").count()).sum();
-    assert_eq!(calls - imports, INTERCEPTED.len());
+    assert_eq!(calls - imports, house.intercepted().count());
     let float = &generated["float.rs"].text;
     assert!(float.contains("intercept::float_matmul::<B>(lhs, rhs)"));
+}
+
+#[test]
+fn what_only_some_versions_have_stands_under_an_attribute() {
+    let [old, new] = ["#[cfg(not(new))]", "#[cfg(new)]"].map(Some);
+    let before: ItemTrait = parse_quote! { trait FloatTensorOps<B: Backend> {
+        fn both(tensor: FloatTensor<B>);
+        fn changed(tensor: FloatTensor<B>);
+    } };
+    let after: ItemTrait = parse_quote! { trait FloatTensorOps<B: Backend> {
+        fn both(tensor: FloatTensor<B>);
+        fn changed(tensor: IntTensor<B>);
+        fn added(tensor: FloatTensor<B>);
+    } };
+    let versions = [(before, old), (after, new)];
+    let made = file::of_trait(&HOUSES[0], spec("FloatTensorOps"), &versions, "").unwrap();
+    assert_eq!(names(&made.text), ["both", "changed", "changed", "added"]);
+    assert_eq!(made.text.matches("#[cfg(not(new))]").count(), 1, "{}", made.text);
+    assert_eq!(made.text.matches("#[cfg(new)]").count(), 3, "{}", made.text); // with an import
 }
 
 #[test]
@@ -69,10 +90,10 @@ fn cfg_attributes_reach_the_method_and_its_imports() {
         #[cfg(feature = "distributed")]
         fn float_mark(tensor: FloatTensor<B>, _id: DistributedParamId) -> FloatTensor<B> { tensor }
     };
-    let method = forward(spec("FloatTensorOps"), &method).unwrap();
+    let method = forward(&HOUSES[0], spec("FloatTensorOps"), &method).unwrap();
     assert!(method.text.starts_with("# [cfg (feature = \"distributed\")]"), "{}", method.text);
     assert!(method.text.contains("float_mark(tensor, id)"), "{}", method.text);
-    let import = &method.imports["burn::tensor::backend::distributed::DistributedParamId"];
+    let import = &method.imports["burn_backend::distributed::DistributedParamId"];
     assert!(import.as_deref().is_some_and(|cfg| cfg.contains("distributed")));
 }
 
@@ -111,8 +132,13 @@ fn what_cannot_be_forwarded_is_refused_with_the_reason() {
 #[test]
 fn a_new_supertrait_of_backend_is_refused() {
     let known: ItemTrait = parse_quote! { trait Backend: FloatTensorOps<Self> + Clone + core::fmt::Debug + 'static {} };
-    traits::check_supertraits(&known).unwrap();
+    traits::check_supertraits(&HOUSES[0], &known).unwrap();
     let unknown: ItemTrait =
         parse_quote! { trait Backend: FloatTensorOps<Self> + SparseOps<Self> {} };
-    assert!(traits::check_supertraits(&unknown).unwrap_err().to_string().contains("SparseOps"));
+    assert!(
+        traits::check_supertraits(&HOUSES[0], &unknown)
+            .unwrap_err()
+            .to_string()
+            .contains("SparseOps")
+    );
 }

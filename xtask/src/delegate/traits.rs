@@ -13,7 +13,7 @@ pub struct Spec {
     pub source: &'static str,
     /// The generated file's name, without `.rs`.
     pub module: &'static str,
-    /// Where `burn` exports the trait from.
+    /// Where `burn-backend` exports the trait from.
     pub path: &'static str,
     /// The feature without which the trait does not exist.
     pub feature: Option<&'static str>,
@@ -23,20 +23,116 @@ pub struct Spec {
     pub types: &'static [(&'static str, &'static str)],
 }
 
+impl Spec {
+    /// Whether the trait has the backend as a parameter: traits of operations do.
+    pub fn is_over_backend(&self) -> bool {
+        self.name.ends_with("Ops")
+    }
+}
+
+/// A crate with a decorator, and the versions of Burn that it is compiled with.
+pub struct House {
+    /// The folder of the generated files.
+    pub folder: &'static str,
+    /// The versions, the oldest first.
+    pub burns: &'static [Burn],
+    /// What it implements beside [`COMMON`].
+    own: &'static [Spec],
+    /// What it intercepts beside [`INTERCEPTED`].
+    intercepted: &'static [(&'static str, &'static str)],
+}
+
+/// A version of Burn that a decorator is compiled with.
+pub struct Burn {
+    /// The manifest that asks for it.
+    pub manifest: &'static str,
+    /// The package of that manifest.
+    pub package: &'static str,
+    /// The attribute of what other versions do not have.
+    pub cfg: Option<&'static str>,
+}
+
+impl House {
+    /// All delegated traits.
+    pub fn traits(&self) -> impl Iterator<Item = &'static Spec> {
+        COMMON.iter().chain(self.own)
+    }
+
+    /// Methods that are not forwarded but handed to `backend/intercept.rs`.
+    pub fn intercepted(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        INTERCEPTED.iter().chain(self.intercepted)
+    }
+
+    /// Whether `method` of `trait_name` is handed to `backend/intercept.rs`.
+    pub fn is_intercepted(&self, trait_name: &str, method: &str) -> bool {
+        self.intercepted().any(|known| *known == (trait_name, method))
+    }
+}
+
+/// Both decorators.
+pub const HOUSES: &[House] = &[
+    House {
+        folder: "crates/burn-fp8/src/backend/delegate",
+        burns: &[Burn { manifest: "Cargo.toml", package: "burn-fp8", cfg: None }],
+        own: &[
+            Spec {
+                types: &[("InnerBackend", "Fp8Backend<B::InnerBackend>")],
+                ..backend(
+                    "AutodiffBackend",
+                    "autodiff",
+                    "B: AutodiffBackend + Fp8Matmul, B::InnerBackend: Fp8Matmul",
+                )
+            },
+            Spec {
+                source: "src/backend/distributed/ops.rs",
+                path: "burn_backend::distributed",
+                feature: Some("distributed"),
+                ..backend("DistributedBackend", "distributed", "B: DistributedBackend + Fp8Matmul")
+            },
+        ],
+        intercepted: &[("AutodiffBackend", "backward")],
+    },
+    House {
+        folder: "crates/burn-fp8-next/src/backend/delegate",
+        burns: &[
+            Burn {
+                manifest: "Cargo.toml",
+                package: "burn-fp8-next",
+                cfg: Some("#[cfg(not(feature = \"burn-0-23\"))]"),
+            },
+            Burn {
+                manifest: "crates/burn-fp8-next/burn-0.23/Cargo.toml",
+                package: "burn-fp8-next-on-burn-0-23",
+                cfg: Some("#[cfg(feature = \"burn-0-23\")]"),
+            },
+        ],
+        own: &[
+            Spec {
+                path: "burn_backend::distributed",
+                ..ops("DistributedOps", "src/backend/distributed/ops.rs", "distributed")
+            },
+            Spec {
+                feature: Some("burn-0-23"),
+                ..ops("CollectiveOps", "src/backend/ops/collective.rs", "collective")
+            },
+        ],
+        intercepted: &[("FloatTensorOps", "float_swap_dims")],
+    },
+];
+
 /// A trait of operations.
 const fn ops(name: &'static str, source: &'static str, module: &'static str) -> Spec {
-    let (path, bounds) = ("burn::tensor::ops", "B: Fp8Matmul");
+    let (path, bounds) = ("burn_backend::ops", "B: Fp8Matmul");
     Spec { name, source, module, path, feature: None, bounds, types: &[] }
 }
 
 /// A trait of backends.
 const fn backend(name: &'static str, module: &'static str, bounds: &'static str) -> Spec {
-    let path = "burn::tensor::backend";
-    Spec { path, bounds, ..ops(name, "src/backend/base.rs", module) }
+    Spec { path: "burn_backend", bounds, ..ops(name, "src/backend/base.rs", module) }
 }
 
-/// All delegated traits. `check_supertraits` fails when burn's `Backend` asks for one that is not here.
-pub const TRAITS: &[Spec] = &[
+/// The traits that both decorators implement. `check_supertraits` fails when burn's `Backend` asks for one that a decorator does not.
+const COMMON: &[Spec] = &[
     ops("FloatTensorOps", "src/backend/ops/tensor.rs", "float"),
     ops("IntTensorOps", "src/backend/ops/int_tensor.rs", "int"),
     ops("BoolTensorOps", "src/backend/ops/bool_tensor.rs", "bool"),
@@ -46,24 +142,10 @@ pub const TRAITS: &[Spec] = &[
     ops("TransactionOps", "src/backend/ops/transaction.rs", "transaction"),
     backend("BackendTypes", "types", "B: BackendTypes"),
     backend("Backend", "backend", "B: Fp8Matmul"),
-    Spec {
-        types: &[("InnerBackend", "Fp8Backend<B::InnerBackend>")],
-        ..backend(
-            "AutodiffBackend",
-            "autodiff",
-            "B: AutodiffBackend + Fp8Matmul, B::InnerBackend: Fp8Matmul",
-        )
-    },
-    Spec {
-        source: "src/backend/distributed/ops.rs",
-        path: "burn::tensor::backend::distributed",
-        feature: Some("distributed"),
-        ..backend("DistributedBackend", "distributed", "B: DistributedBackend + Fp8Matmul")
-    },
 ];
 
-/// Methods that are not forwarded but handed to `backend/intercept.rs`.
-pub const INTERCEPTED: &[(&str, &str)] = &[
+/// The methods that both decorators intercept.
+const INTERCEPTED: &[(&str, &str)] = &[
     ("FloatTensorOps", "float_into_data"),
     ("FloatTensorOps", "float_matmul"),
     ("IntTensorOps", "int_into_data"),
@@ -73,20 +155,14 @@ pub const INTERCEPTED: &[(&str, &str)] = &[
     ("ModuleOps", "linear_weight_backward"),
     ("ModuleOps", "attention"),
     ("Backend", "name"),
-    ("AutodiffBackend", "backward"),
 ];
-
-/// Whether `method` of `trait_name` is handed to `backend/intercept.rs`.
-pub fn is_intercepted(trait_name: &str, method: &str) -> bool {
-    INTERCEPTED.contains(&(trait_name, method))
-}
 
 /// Reads the trait of `spec` from the sources of `burn-backend` under `root`.
 pub fn read(root: &Path, spec: &Spec) -> Result<ItemTrait> {
     let path = root.join(spec.source);
     let text = fs::read_to_string(&path).with_context(|| {
         format!(
-            "cannot read {}; has burn-backend moved the file? Correct `TRAITS` in xtask",
+            "cannot read {}; has burn-backend moved the file? Correct xtask/src/delegate/traits.rs",
             path.display()
         )
     })?;
@@ -97,7 +173,11 @@ pub fn read(root: &Path, spec: &Spec) -> Result<ItemTrait> {
         _ => None,
     });
     let item = found.with_context(|| {
-        format!("{} has no trait {}; correct `TRAITS` in xtask", path.display(), spec.name)
+        format!(
+            "{} has no trait {}; correct xtask/src/delegate/traits.rs",
+            path.display(),
+            spec.name
+        )
     })?;
     // The generated code names the wrapped backend `B`, so a trait over a backend has to call its parameter so.
     let parameters: Vec<_> = item.generics.params.iter().collect();
@@ -111,15 +191,15 @@ pub fn read(root: &Path, spec: &Spec) -> Result<ItemTrait> {
 }
 
 /// Fails if `backend` (the trait `Backend`) requires a trait of operations that is not delegated.
-pub fn check_supertraits(backend: &ItemTrait) -> Result<()> {
+pub fn check_supertraits(house: &House, backend: &ItemTrait) -> Result<()> {
     const DERIVED: [&str; 6] = ["Clone", "Default", "Sized", "Send", "Sync", "Debug"];
     for bound in &backend.supertraits {
         let TypeParamBound::Trait(bound) = bound else { continue };
         let Some(segment) = bound.path.segments.last() else { continue };
         let name = segment.ident.to_string();
         ensure!(
-            DERIVED.contains(&name.as_str()) || TRAITS.iter().any(|spec| spec.name == name),
-            "burn's trait Backend requires {name}, which `TRAITS` in xtask does not list: add it"
+            DERIVED.contains(&name.as_str()) || house.traits().any(|spec| spec.name == name),
+            "burn's trait Backend requires {name}, which xtask/src/delegate/traits.rs does not list: add it"
         );
     }
     Ok(())

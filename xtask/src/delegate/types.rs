@@ -1,42 +1,47 @@
 //! What the generator knows about the types that occur in the backend traits' signatures.
 
-/// Types that are the same for `Fp8Backend<B>` and for `B`, with the module that `burn` exports them from.
+/// Types that are the same for `Fp8Backend<B>` and for `B`, with the module of every version of `burn-backend` that has them.
 ///
 /// `FloatTensor<B>` and its like belong here: they are aliases of associated types, which the decorator shares with `B`.
 const SHARED: &[(&str, &str)] = &[
     ("core::future", "Future"),
     ("core::ops", "Range"),
     (
-        "burn::tensor",
-        "BoolDType DType Distribution FloatDType IndexingUpdateOp IntDType Scalar Shape Slice TensorData",
+        "burn_backend",
+        "BackendGraph BoolDType DType DTypeUsageSet DeviceId Distribution ExecutionError FloatDType IntDType \
+         MemoryPoolUsage ProfileDuration ProfileOptions ProfileToken Scalar Shape SlicedPoolReport Slice TensorData",
     ),
-    ("burn::tensor::quantization", "QuantScheme"),
+    ("burn_backend::quantization", "QuantScheme"),
     (
-        "burn::tensor::ops",
-        "AttentionModuleOptions BoolTensor ConvOptions ConvTransposeOptions DeformConvOptions Device FloatTensor \
-         GridSampleOptions IntTensor InterpolateMode InterpolateOptions PadMode QuantizedTensor TransactionPrimitiveData \
-         UnfoldOptions",
+        "burn_backend::tensor",
+        "BoolTensor Device FloatTensor IndexingUpdateOp IntTensor QuantizedTensor",
     ),
-    ("burn::tensor::backend", "DTypeUsageSet DeviceId ExecutionError"),
     (
-        "burn::tensor::backend::distributed",
+        "burn_backend::ops",
+        "AttentionModuleOptions ConvOptions ConvTransposeOptions DeformConvOptions GridSampleOptions InterpolateMode \
+         InterpolateOptions PadMode TransactionPrimitiveData UnfoldOptions",
+    ),
+    (
+        "burn_backend::distributed",
         "DistributedConfig DistributedParamId DistributedParams ReduceOperation",
     ),
 ];
 
 /// Types that have the backend as a parameter of their own and are no alias: `backend/convert.rs` rewraps them.
 const WRAPPED: &[(&str, &str)] = &[
-    ("burn::tensor", "TensorPrimitive TransactionPrimitive"),
-    ("burn::tensor::quantization", "QuantizationParametersPrimitive"),
+    ("burn_backend", "TensorPrimitive"),
+    ("burn_backend::quantization", "QuantizationParametersPrimitive"),
     (
-        "burn::tensor::ops",
-        "DeformConv2dBackward MaxPool1dBackward MaxPool1dWithIndices MaxPool2dBackward MaxPool2dWithIndices",
+        "burn_backend::ops",
+        "AttentionBackward BatchNormTrain BatchNormTrainBackward DeformConv2dBackward MaxPool1dBackward MaxPool1dWithIndices \
+         MaxPool2dBackward MaxPool2dWithIndices MaxPool3dBackward MaxPool3dWithIndices TransactionPrimitive",
     ),
-    ("burn::tensor::backend::distributed", "CollectiveTensor TensorRef"),
+    ("burn_backend::distributed", "CollectiveTensor TensorRef"),
 ];
 
 /// Names of the prelude that a signature may use.
-const PRELUDE: &str = "Fn Iterator Option Result Send String Vec bool f32 f64 i64 u16 u64 usize";
+const PRELUDE: &str =
+    "Fn FnOnce Iterator Option Result Send String Vec bool f32 f64 i64 u16 u64 usize";
 
 /// How a type gets from the decorator's signature to that of the wrapped backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,6 +56,8 @@ pub const FLOORS: Floors = Floors {
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],
+                &["backend"],
+                &["device"],
                 &["ops"],
                 &["nn"],
                 &["lib"],

@@ -3,13 +3,11 @@
 //! `FloatTensor<Fp8Backend<B>>` and `FloatTensor<B>` are one type, so most arguments need nothing. A struct such as
 //! `TensorPrimitive<B>` is a new type for every `B`, though its fields are the same: its fields move, nothing is copied.
 
-use burn::tensor::backend::{Backend, BackendTypes};
-use burn::tensor::ops::{
+use burn_backend::ops::{
     DeformConv2dBackward, MaxPool1dBackward, MaxPool1dWithIndices, MaxPool2dBackward,
-    MaxPool2dWithIndices,
+    MaxPool2dWithIndices, TransactionPrimitive,
 };
-use burn::tensor::quantization::QuantizationParametersPrimitive;
-use burn::tensor::{TensorPrimitive, TransactionPrimitive};
+use burn_backend::{Backend, BackendTypes, TensorPrimitive};
 
 /// Turns a struct over one backend into the same struct over another one with the same tensor types.
 pub(crate) trait Rewrap<Target> {
@@ -65,7 +63,7 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<TransactionPrimitive<B>> for Transact
 /// `Rewrap` for structs whose fields are all public.
 macro_rules! rewrap_fields {
     ($($name:ident { $($field:ident),+ })+) => {$(
-        impl<A: Backend, B: SameTensors<A>> Rewrap<$name<B>> for $name<A> {
+        impl<A: burn_backend::Backend, B: SameTensors<A>> Rewrap<$name<B>> for $name<A> {
             fn rewrap(self) -> $name<B> {
                 let Self { $($field),+ } = self;
                 $name { $($field),+ }
@@ -73,37 +71,13 @@ macro_rules! rewrap_fields {
         }
     )+};
 }
+// Others have other fields in another version of Burn.
+pub(crate) use rewrap_fields;
 
 rewrap_fields! {
-    QuantizationParametersPrimitive { scales }
     DeformConv2dBackward { x_grad, offset_grad, weight_grad, mask_grad, bias_grad }
     MaxPool1dBackward { x_grad }
     MaxPool1dWithIndices { output, indices }
     MaxPool2dBackward { x_grad }
     MaxPool2dWithIndices { output, indices }
-}
-
-#[cfg(feature = "distributed")]
-mod distributed {
-    use burn::tensor::backend::Backend;
-    use burn::tensor::backend::distributed::{CollectiveTensor, DistributedBackend, TensorRef};
-
-    use super::{Rewrap, SameTensors};
-
-    impl<A: Backend, B: SameTensors<A>> Rewrap<TensorRef<B>> for TensorRef<A> {
-        fn rewrap(self) -> TensorRef<B> {
-            TensorRef(self.0)
-        }
-    }
-
-    impl<A: DistributedBackend, B: SameTensors<A> + DistributedBackend> Rewrap<CollectiveTensor<B>>
-        for CollectiveTensor<A>
-    {
-        #[allow(unsafe_code)]
-        fn rewrap(self) -> CollectiveTensor<B> {
-            // SAFETY: nothing reads the tensor here; it goes straight into a `CollectiveTensor` again, so whoever wants it
-            // still has to resolve it, and `Fp8Backend::sync_collective` is that of the wrapped backend.
-            CollectiveTensor::new(unsafe { self.assume_resolved() })
-        }
-    }
 }

@@ -1,13 +1,14 @@
 //! The operations that are not forwarded as they are. Products go their [`route`](crate::product::route).
 
-use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
-use burn::tensor::ops::attention::attention_fallback;
-use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor};
-use burn::tensor::{TensorData, TensorMetadata};
+use burn_backend::ops::AttentionModuleOptions;
+use burn_backend::ops::attention::attention_fallback;
+use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
+use burn_backend::{AutodiffBackend, Backend, ExecutionError, TensorData, TensorMetadata};
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{raise_refusal, usable};
+use crate::host;
 use crate::product::route::as_part_of;
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
@@ -30,7 +31,7 @@ macro_rules! into_data {
         pub(super) async fn $name<B: Fp8Matmul>(
             tensor: $tensor<B>,
         ) -> Result<TensorData, ExecutionError> {
-            if let Err(error) = usable::<B>(&B::$device(&tensor)) {
+            if let Err(error) = usable::<B>(&host::$device::<B>(&tensor)) {
                 return Err(ExecutionError::WithContext { reason: error.to_string() });
             }
             let data = B::$name(tensor).await;

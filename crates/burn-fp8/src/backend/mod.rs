@@ -3,16 +3,22 @@
 //! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `intercept` holds the few that may run
 //! in FP8.
 
+#[cfg(feature = "distributed")]
+mod collective;
 mod convert;
 mod delegate;
 mod fp8;
 mod intercept;
+mod layers;
 
 use core::marker::PhantomData;
+
+use burn_backend::quantization::QuantizationParametersPrimitive;
 
 use crate::engine::{Capability, Fp8Engine};
 use crate::ops::Fp8LayerOps;
 use crate::product::Fp8Products;
+use convert::{Rewrap, SameTensors};
 
 /// A backend on which products run in FP8: what generic code asks for as a bound.
 ///
@@ -76,6 +82,10 @@ impl<B: Fp8Engine + Fp8Products + Fp8LayerOps> Fp8Matmul for B {}
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fp8Backend<B> {
     backend: PhantomData<B>,
+}
+
+convert::rewrap_fields! {
+    QuantizationParametersPrimitive { scales }
 }
 
 impl<B: Fp8Matmul> Fp8Backend<B> {

@@ -85,6 +85,15 @@ pub(crate) fn current() -> Arc<Ambient> {
     })
 }
 
+/// Whether this thread is in a scope.
+#[allow(
+    dead_code,
+    reason = "asked for devices that scopes do not reach, which not every crate has"
+)]
+pub(crate) fn is_in_scope() -> bool {
+    SCOPES.with_borrow(|scopes| !scopes.is_empty())
+}
+
 fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
     within(&SCOPES, Arc::new(ambient), f).0
 }

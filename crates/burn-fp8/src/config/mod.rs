@@ -12,6 +12,8 @@ use burn_fp8_core::text::shown;
 use burn_fp8_core::{Filter, Gemm, Recipe};
 use serde::{Deserialize, Serialize};
 
+#[allow(unused_imports, reason = "not every crate asks")]
+pub(crate) use ambient::is_in_scope;
 pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
 pub(crate) use except::Weights;

@@ -225,7 +225,7 @@ pub(crate) fn linear_weight_backward<B: Fp8Engine>(
 }
 
 /// A product of the backward pass by itself, of operands that nobody has quantized.
-fn gradient<B: Fp8Engine>(
+pub(crate) fn gradient<B: Fp8Engine>(
     role: GemmRole,
     tensors: [&FloatTensor<B>; 2],
     quantizer: &impl Quantizer<B>,

@@ -3,12 +3,12 @@
 // The trait has unsafe methods; each hands its caller's obligation on to `B` unchanged.
 #![allow(unsafe_code)]
 
-use burn::tensor::backend::DeviceId;
-use burn::tensor::backend::distributed::{
+use burn_backend::DeviceId;
+use burn_backend::distributed::{
     CollectiveTensor, DistributedBackend, DistributedConfig, DistributedParams, ReduceOperation,
     TensorRef,
 };
-use burn::tensor::ops::{Device, FloatTensor};
+use burn_backend::tensor::{Device, FloatTensor};
 
 use crate::backend::convert::Rewrap;
 use crate::backend::{Fp8Backend, Fp8Matmul};

@@ -1,0 +1,46 @@
+//! The operations that are not forwarded as they are: those of burn-fp8, within what a client has told about its stream.
+
+use burn_backend::TensorMetadata;
+use burn_backend::ops::AttentionModuleOptions;
+use burn_backend::tensor::{BoolTensor, FloatTensor};
+
+use super::{Fp8Matmul, common, gradient, session};
+pub(super) use common::{
+    bool_into_data, float_into_data, int_into_data, linear, linear_weight_backward,
+    linear_x_backward, name,
+};
+
+pub(super) fn float_matmul<B: Fp8Matmul>(
+    lhs: FloatTensor<B>,
+    rhs: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let identities = [&lhs, &rhs].map(|tensor| B::identity(tensor));
+    session::run(|| match session::gradient(identities) {
+        Some(gradient) => gradient::matmul::<B>(gradient, [lhs, rhs]),
+        None => {
+            session::remember(&B::identity(&lhs), [&lhs.shape(), &rhs.shape()]);
+            common::float_matmul::<B>(lhs, rhs)
+        }
+    })
+}
+
+pub(super) fn float_swap_dims<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    dim1: usize,
+    dim2: usize,
+) -> FloatTensor<B> {
+    let transposed = B::float_swap_dims(tensor, dim1, dim2);
+    session::transposed(|| B::identity(&transposed));
+    transposed
+}
+
+pub(super) fn attention<B: Fp8Matmul>(
+    query: FloatTensor<B>,
+    key: FloatTensor<B>,
+    value: FloatTensor<B>,
+    mask: Option<BoolTensor<B>>,
+    attn_bias: Option<FloatTensor<B>>,
+    options: AttentionModuleOptions,
+) -> FloatTensor<B> {
+    session::run(|| common::attention::<B>(query, key, value, mask, attn_bias, options))
+}

@@ -1,0 +1,148 @@
+//! What clients have told about their streams, on the thread of a session: a server runs all operations of a session on one thread of its own,
+//! each within the stream of the client's thread that it comes from.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use burn_backend::{Shape, StreamId};
+use burn_fp8_core::{GemmRole, Scaling};
+
+use super::Identity;
+use crate::config::Fp8Config;
+use crate::report::{ProductReport, trace};
+
+/// The most tensors that are remembered by their memory, of forward passes that no backward pass follows.
+const MOST: usize = 1 << 16;
+
+#[derive(Default)]
+struct Session {
+    /// What holds outside of scopes; `None`: the default of the process.
+    config: Option<Fp8Config>,
+    streams: HashMap<StreamId, Stream>,
+}
+
+/// What holds for the operations of one thread of the client.
+#[derive(Default)]
+pub(crate) struct Stream {
+    /// The configurations of the scopes that it is in, the innermost one last.
+    pub(crate) scopes: Vec<Fp8Config>,
+    /// In how many backward passes it is.
+    pub(crate) backward: usize,
+    /// What its traces have seen so far, the innermost one last.
+    pub(crate) traces: Vec<Vec<ProductReport>>,
+    /// What was transposed last, in a backward pass.
+    transposed: Option<Identity>,
+    /// Where the inputs of several matrices lie that were multiplied by one plain weight.
+    of_plain_weights: HashSet<usize>,
+}
+
+thread_local! {
+    static SESSION: RefCell<Session> = RefCell::default();
+}
+
+/// A product of the backward pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gradient {
+    pub(super) role: GemmRole,
+    /// Whether the forward product, of several matrices, had a plain matrix on the right.
+    pub(super) of_plain_weight: bool,
+}
+
+/// Sets what holds for this session outside of scopes.
+pub(crate) fn set_config(config: Fp8Config) {
+    SESSION.with_borrow_mut(|session| session.config = Some(config));
+}
+
+/// Changes what holds for the current stream.
+pub(crate) fn change<R>(change: impl FnOnce(&mut Stream) -> R) -> R {
+    SESSION.with_borrow_mut(|session| {
+        let id = StreamId::current();
+        let stream = session.streams.entry(id).or_default();
+        let result = change(stream);
+        if stream.is_empty() {
+            session.streams.remove(&id);
+        }
+        result
+    })
+}
+
+impl Stream {
+    /// Ends a backward pass, with which the tensors of its forward pass may go.
+    pub(crate) fn end_backward(&mut self) {
+        self.backward -= 1;
+        self.transposed = None;
+        self.of_plain_weights.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.backward == 0
+            && self.scopes.is_empty()
+            && self.traces.is_empty()
+            && self.of_plain_weights.is_empty()
+    }
+}
+
+/// Notes a transposed tensor: in a backward pass it is the operand of the next product that is no output gradient.
+pub(super) fn transposed(identity: impl FnOnce() -> Identity) {
+    change(|stream| {
+        if stream.backward > 0 {
+            stream.transposed = Some(identity());
+        }
+    });
+}
+
+/// Which product of a backward pass that of these two is, if it is one. Autodiff transposes one operand right before it multiplies.
+pub(super) fn gradient([lhs, rhs]: [Identity; 2]) -> Option<Gradient> {
+    change(|stream| {
+        let transposed = stream.transposed.take()?;
+        match [lhs == transposed, rhs == transposed] {
+            [false, true] => Some(Gradient { role: GemmRole::GradInput, of_plain_weight: false }),
+            [true, false] => {
+                let of_plain_weight = stream.of_plain_weights.contains(&lhs.memory);
+                Some(Gradient { role: GemmRole::GradWeight, of_plain_weight })
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Remembers the input of a forward product of several matrices by one plain weight: in its backward pass a batch is multiplied, and yet the filter
+/// has to decide as it did here.
+pub(super) fn remember(input: &Identity, [lhs, rhs]: [&Shape; 2]) {
+    let matrices = |shape: &Shape| shape.iter().rev().skip(2).product::<usize>();
+    if matrices(lhs) > 1 && matrices(rhs) == 1 {
+        change(|stream| {
+            if stream.of_plain_weights.len() == MOST {
+                stream.of_plain_weights.clear();
+            }
+            stream.of_plain_weights.insert(input.memory);
+        });
+    }
+}
+
+/// Runs products with the configuration that holds for the current stream, and records them where it is traced.
+pub(super) fn run<R>(run: impl FnOnce() -> R) -> R {
+    let (config, traced) = SESSION.with_borrow(|session| {
+        let stream = session.streams.get(&StreamId::current());
+        let scope = stream.and_then(|stream| stream.scopes.last().copied());
+        let traced = stream.is_some_and(|stream| !stream.traces.is_empty());
+        (scope.or(session.config).unwrap_or_else(Fp8Config::current), traced)
+    });
+    if let Scaling::Delayed(_) = config.recipe.scaling {
+        panic!("{}", NO_DELAYED);
+    }
+    let run = || config.scope(run);
+    if !traced {
+        return run();
+    }
+    let (result, report) = trace(run);
+    let products = report.products;
+    change(|stream| {
+        stream.traces.iter_mut().for_each(|trace| trace.extend(products.iter().cloned()))
+    });
+    result
+}
+
+/// Why a device refuses delayed scaling.
+pub(crate) const NO_DELAYED: &str = "delayed scaling needs a place for the histories of each product, and a served device sees products without the layers that they \
+    belong to: give it another recipe, such as Recipe::current(), or train with nn::Fp8Linear on Device::flex()";
