@@ -5,6 +5,12 @@
 
 use std::marker::PhantomData;
 
+use burn::tensor::quantization::QuantizationParametersPrimitive;
+use convert::{Rewrap, SameTensors};
+
+#[cfg(feature = "distributed")]
+#[path = "../../../src/backend/collective.rs"]
+mod collective;
 #[path = "../../../src/backend/convert.rs"]
 pub(crate) mod convert;
 pub(crate) mod intercept;
@@ -22,3 +28,7 @@ pub struct Foreign<B> {
 }
 
 pub(crate) use self::Foreign as Fp8Backend;
+
+convert::rewrap_fields! {
+    QuantizationParametersPrimitive { scales }
+}
