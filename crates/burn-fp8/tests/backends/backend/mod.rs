@@ -8,9 +8,6 @@ use std::marker::PhantomData;
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use convert::{Rewrap, SameTensors};
 
-#[cfg(feature = "distributed")]
-#[path = "../../../src/backend/collective.rs"]
-mod collective;
 #[path = "../../../src/backend/convert.rs"]
 pub(crate) mod convert;
 pub(crate) mod intercept;
