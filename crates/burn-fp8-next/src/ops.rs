@@ -5,13 +5,34 @@ use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Gradients, Tensor};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_backend::Shape;
 use burn_backend::tensor::{FloatTensor, IntTensor};
 #[cfg(feature = "flex")]
 use burn_flex::Flex;
+use burn_fp8_core::Fp8Format;
 
-use crate::engine::Fp8Engine;
-use crate::nn::FrozenForm;
-use crate::product::{delayed, frozen, route};
+use crate::engine::{Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
+use crate::product::{ActivationScale, delayed, frozen_layer, route};
+
+/// What a product with a frozen weight has to know beside its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct FrozenForm {
+    /// Rows and columns of the weight that share a scale; none where all do.
+    pub(crate) block: Option<[usize; 2]>,
+    pub(crate) kind: ScaleKind,
+    pub(crate) activation: ActivationScale,
+}
+
+impl FrozenForm {
+    /// The weight of these codes and scales.
+    fn matrix<B: Backend>(self, codes: IntTensor<B>, scales: FloatTensor<B>) -> MatrixOf<B> {
+        let scales = match self.block {
+            None => Scales::One(Scalar::Device(B::float_reshape(scales, Shape::new([1])))),
+            Some(block) => Scales::Grid { scales, block, kind: self.kind },
+        };
+        Matrix::new(Codes::Bytes(codes), scales, Fp8Format::E4M3)
+    }
+}
 
 /// The products of a backend that runs them in FP8 where the configuration says so. Users call [`matmul`] and [`linear`].
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
@@ -66,7 +87,7 @@ macro_rules! routed {
                 form: FrozenForm,
             ) -> FloatTensor<Self> {
                 let weight = form.matrix::<Self>(codes, scales);
-                frozen::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
+                frozen_layer::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
             }
         }
     };

@@ -3,15 +3,14 @@
 use burn::backend::Dispatch;
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
-use burn_backend::{Backend, Shape, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 
-use crate::engine::{Codes, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
+use crate::engine::ScaleKind;
 use crate::error::Fp8Error;
-use crate::ops::Fp8Ops;
+use crate::ops::{Fp8Ops, FrozenForm};
 use crate::product::ActivationScale;
-use crate::product::frozen::{HostWeight, check_finite, check_shape};
+use crate::product::frozen_layer::{HostWeight, check_finite, check_shape};
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
 
@@ -48,30 +47,6 @@ pub struct FrozenLinear {
     bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     form: FrozenForm,
-}
-
-/// What a product with a frozen weight has to know beside its tensors.
-#[derive(Clone, Copy, Debug)]
-pub struct FrozenForm {
-    /// Rows and columns of the weight that share a scale; none where all do.
-    block: Option<[usize; 2]>,
-    kind: ScaleKind,
-    pub(crate) activation: ActivationScale,
-}
-
-impl FrozenForm {
-    /// The weight of these codes and scales.
-    pub(crate) fn matrix<B: Backend>(
-        self,
-        codes: IntTensor<B>,
-        scales: FloatTensor<B>,
-    ) -> MatrixOf<B> {
-        let scales = match self.block {
-            None => Scales::One(Scalar::Device(B::float_reshape(scales, Shape::new([1])))),
-            Some(block) => Scales::Grid { scales, block, kind: self.kind },
-        };
-        Matrix::new(Codes::Bytes(codes), scales, FORMAT)
-    }
 }
 
 impl FrozenLinear {

@@ -7,7 +7,6 @@ use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn_fp8_core::Filter;
 
-pub(crate) use frozen::FrozenForm;
 pub use frozen::FrozenLinear;
 
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};

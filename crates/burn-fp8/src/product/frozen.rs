@@ -1,24 +1,15 @@
 //! The product of a frozen layer: an input, quantized as the layer says, times a weight that is in FP8 already.
 
-use burn_backend::{DType, FloatDType, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_checkpoint::{
-    Activations, CheckpointError, QuantizedLinear, Scales as PublishedScales,
-};
+use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKind};
 
 use super::activation::ActivationScale;
 use super::operand::Measured;
-use super::ops::Fp8Products;
-use crate::config;
-use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{
-    Epilogue, Execution, Fp8Engine, Kind, Matrix, MatrixOf, Operand, Request, Run, Scalar,
-    ScaleRule, Target, WHOLE, check_scale, multiply as multiply_operands, multiply_high,
+    Epilogue, Execution, Fp8Engine, Matrix, MatrixOf, Operand, Request, Run, Scalar, ScaleRule,
+    Target, WHOLE, multiply as multiply_operands,
 };
-use crate::host;
-use crate::report::{
-    self, HighPrecision, Pending, PendingOperand, PendingRan, new_note, record_high_precision,
-};
+use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
 
@@ -31,168 +22,6 @@ pub struct FrozenOptions {
     pub(crate) granularity: Granularity,
     pub(crate) target: Target,
     pub(crate) execution: Execution,
-}
-
-/// `x` `[…, K]`, f32, f16 or bf16, times a weight `[K, N]`, plus `bias` `[N]`: `[…, N]` of the type of `x`. Inputs of other types are multiplied in high
-/// precision. `laid_out` gives the weight with its codes row by row, or column by column.
-pub(crate) fn forward<B: Fp8Products>(
-    x: FloatTensor<B>,
-    weight: MatrixOf<B>,
-    bias: Option<FloatTensor<B>>,
-    activation: ActivationScale,
-    laid_out: impl FnOnce(bool) -> MatrixOf<B>,
-) -> FloatTensor<B> {
-    let [k, n] = weight.shape().dims();
-    let (dtype, mut shape, device) = (x.dtype(), x.shape(), host::float_device::<B>(&x));
-    let last = shape.num_dims() - 1;
-    assert!(
-        shape[last] == k,
-        "a FrozenLinear of {k} inputs and {n} outputs takes […, {k}], not {:?}",
-        shape.as_slice()
-    );
-    let m = shape.num_elements() / k;
-    shape[last] = n;
-    if m == 0 {
-        // No bias: CubeCL does not broadcast it over no rows.
-        return B::float_zeros(shape, &device, dtype.into());
-    }
-    let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
-    let output = match options::<B>(dtype, gemm, &device, &weight, activation) {
-        // Tensor cores read both operands along K.
-        Some(options) => {
-            let weight = laid_out(options.target == Target::TensorCores);
-            B::fp8_frozen(x, weight, options)
-        }
-        None => multiply_high::<B>(x, B::float_cast(B::fp8_dequantize(weight), dtype.into())),
-    };
-    let bias = bias.map(|bias| B::float_cast(bias, dtype.into()));
-    add_bias::<B>(reshape::<B>(output, shape), bias)
-}
-
-/// How a product with a frozen weight is run, or none where it is in high precision.
-fn options<B: Fp8Engine>(
-    dtype: DType,
-    gemm: Gemm,
-    device: &B::Device,
-    weight: &MatrixOf<B>,
-    activation: ActivationScale,
-) -> Option<FrozenOptions> {
-    let config = config::current().config;
-    let in_fp8 = match dtype {
-        _ if !config.enabled => Err(HighPrecision::Off),
-        DType::F32 | DType::F16 | DType::BF16 | DType::Flex32 => match activation {
-            ActivationScale::Unquantized => Err(HighPrecision::WeightOnly),
-            _ => Ok(()),
-        },
-        dtype => Err(HighPrecision::Dtype(dtype)),
-    };
-    if let Err(reason) = in_fp8 {
-        record_high_precision(ProductKind::Linear, GemmRole::Output, gemm, reason);
-        if reason != HighPrecision::WeightOnly {
-            return None;
-        }
-    }
-    let scales = &weight.scales;
-    let are_powers_of_two = activation.recipe().has_powers_of_two() && scales.are_powers_of_two();
-    let kind = Kind::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
-    let target = match activation {
-        ActivationScale::Unquantized => Target::Emulation(None),
-        _ => Target::of::<B>(device, kind, config.execution, config.native_blocks)
-            .unwrap_or_else(|error| panic!("{error}")),
-    };
-    let (granularity, execution) = (weight.granularity(0), config.execution);
-    Some(FrozenOptions { activation, granularity, execution, target })
-}
-
-/// A weight on the host, the way that products take it: `[d_input, d_output]`. Checkpoints hold the transpose.
-pub(crate) struct HostWeight {
-    pub(crate) shape: [usize; 2],
-    pub(crate) codes: Vec<u8>,
-    pub(crate) scales: Vec<f32>,
-    /// `[⌈d_input / rows⌉, ⌈d_output / columns⌉]`.
-    pub(crate) grid: [usize; 2],
-    /// Rows and columns that share a scale, or none where all do.
-    pub(crate) block: Option<[usize; 2]>,
-}
-
-impl HostWeight {
-    /// That of a layer of a checkpoint, for inputs that are scaled as it declares.
-    pub(crate) fn of(layer: QuantizedLinear) -> Self {
-        let ([d_output, d_input], scales) = (layer.shape(), layer.scales());
-        let ([down, across], [outputs, inputs]) = (scales.grid(), scales.block());
-        // A matrix unit wants the blocks of both operands of one size.
-        let in_blocks = matches!(layer.activations(), Activations::Blocks { .. } | Activations::Mx);
-        let block = match scales.values() {
-            [scale] if check_scale("weight_scale", *scale).is_ok() => None,
-            _ if across == 1 && !in_blocks => Some([usize::MAX, outputs]),
-            _ => Some([inputs, outputs]),
-        };
-        Self {
-            shape: [d_input, d_output],
-            scales: transpose(scales.values(), [down, across]),
-            grid: [across, down],
-            block,
-            codes: transpose(&layer.into_codes(), [d_output, d_input]),
-        }
-    }
-
-    /// The layer as checkpoints hold it.
-    pub(crate) fn publish(
-        self,
-        bias: Option<Vec<f32>>,
-        activation: ActivationScale,
-    ) -> Result<QuantizedLinear, CheckpointError> {
-        let [d_input, d_output] = self.shape;
-        let shape = [d_output, d_input];
-        let block = self
-            .block
-            .map_or(shape, |[inputs, outputs]| [outputs.min(d_output), inputs.min(d_input)]);
-        let scales = PublishedScales::new(shape, block, transpose(&self.scales, self.grid))?;
-        let codes = transpose(&self.codes, self.shape);
-        QuantizedLinear::new(shape, codes, scales, bias, activation.into())
-    }
-}
-
-/// The transpose of a matrix, in squares that fit into the first-level cache.
-fn transpose<T: Copy + Default>(values: &[T], [rows, columns]: [usize; 2]) -> Vec<T> {
-    const SIDE: usize = 64;
-    let mut transposed = vec![T::default(); values.len()];
-    for first in (0..rows).step_by(SIDE) {
-        for from in (0..columns).step_by(SIDE) {
-            for row in first..rows.min(first + SIDE) {
-                for column in from..columns.min(from + SIDE) {
-                    transposed[column * rows + row] = values[row * columns + column];
-                }
-            }
-        }
-    }
-    transposed
-}
-
-/// Whether a weight can be of this shape, else why not.
-pub(crate) fn check_shape([d_input, d_output]: [usize; 2]) -> Result<(), String> {
-    match d_input > 0 && d_output > 0 {
-        true => Ok(()),
-        false => Err(format!("the weight [{d_input}, {d_output}] has no elements")),
-    }
-}
-
-/// Whether weight and bias have a finite element each, else which one has not.
-pub(crate) fn check_finite(
-    [d_input, d_output]: [usize; 2],
-    codes: &[u8],
-    bias: Option<&[f32]>,
-) -> Result<(), String> {
-    const REMEDY: &str = "all are NaN or infinite; the model that it comes from has diverged, or its file is damaged";
-    if codes.iter().all(|code| Fp8Format::E4M3.decode(*code).is_nan()) {
-        return Err(format!(
-            "no element of the weight [{d_input}, {d_output}] is finite: {REMEDY}"
-        ));
-    }
-    if bias.is_some_and(|bias| !bias.is_empty() && !bias.iter().any(|b| b.is_finite())) {
-        return Err(format!("no element of the bias [{d_output}] is finite: {REMEDY}"));
-    }
-    Ok(())
 }
 
 /// `x` `[M, K]` times `weight` `[K, N]`.

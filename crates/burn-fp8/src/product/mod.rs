@@ -11,7 +11,8 @@
 mod activation;
 mod autodiff;
 pub mod delayed;
-pub(crate) mod frozen;
+mod frozen;
+pub(crate) mod frozen_layer;
 pub(crate) mod gemms;
 mod operand;
 mod ops;

@@ -57,7 +57,7 @@ use crate::engine::{Request, ScaleRule, Scales, Wanted};
 use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
 pub use crate::product::ActivationScale;
-use crate::product::frozen::{check_finite, check_shape, forward};
+use crate::product::frozen_layer::{check_finite, check_shape, forward};
 use crate::tensor::Fp8Tensor;
 use weight::Weight;
 

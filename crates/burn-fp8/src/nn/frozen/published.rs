@@ -9,7 +9,7 @@ use super::{ActivationScale, FrozenLinear};
 use crate::checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use crate::engine::tensor::read;
 use crate::host::primitive;
-use crate::product::frozen::HostWeight;
+use crate::product::frozen_layer::HostWeight;
 use crate::tensor::Fp8Tensor;
 
 impl<B: Backend> FrozenLinear<B> {

@@ -11,7 +11,7 @@ use super::{ActivationScale, FrozenLinear};
 use crate::engine::check_scale;
 use crate::engine::tensor::read;
 use crate::host::primitive;
-use crate::product::frozen::{check_finite, check_shape};
+use crate::product::frozen_layer::{check_finite, check_shape};
 use crate::tensor::Fp8Tensor;
 
 /// The record of a [`FrozenLinear`]: the codes as bytes, the rest in f32. Always valid: one that is read from a file
