@@ -41,5 +41,13 @@ pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
 
 #[cfg(all(doctest, feature = "device"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../MIGRATION.md")]
+    struct Migration;
+
+    #[doc = include_str!("../UPSTREAM.md")]
+    struct Upstream;
+}
