@@ -39,8 +39,9 @@ pub fn of_trait(
         add_import(&mut imports, "crate::backend::Fp8Matmul", None);
     }
 
-    // By name, each text with its imports and the versions that it holds for.
-    let mut members: Vec<(String, Vec<(Method, Vec<usize>)>)> = Vec::new();
+    /// A text with its imports, and the versions that it holds for.
+    type OfVersions = (Method, Vec<usize>);
+    let mut members: Vec<(String, Vec<OfVersions>)> = Vec::new();
     let mut unsafe_methods = false;
     for (version, (item, _)) in versions.iter().enumerate() {
         for item in &item.items {
