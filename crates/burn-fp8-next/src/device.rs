@@ -208,6 +208,10 @@ fn find(device: &Device) -> Option<RemoteDevice> {
     lock(&DEVICES).iter().any(|(_, known)| *known == device).then(|| remote.clone())
 }
 
+pub(crate) fn is_ours(device: &Device) -> bool {
+    find(device).is_some()
+}
+
 fn of(device: &Device) -> RemoteDevice {
     find(device).unwrap_or_else(|| {
         panic!("{device:?} is no device of device::flex or device::flex_with: on other devices use Fp8Config::scope and trace")

@@ -1,8 +1,8 @@
 //! The products in FP8, as operations of Burn's tensors: `(x, weight, bias)` goes to the backend that the tensors are on, which asks the
 //! configuration as [`Fp8Config`](crate::Fp8Config) says.
 
-use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Gradients, Tensor};
+use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
+use burn::tensor::{Device, Gradients, Tensor, module};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_backend::Shape;
@@ -95,23 +95,44 @@ macro_rules! routed {
 routed!(#[cfg(feature = "flex")] impl[] Flex);
 routed!(impl[B: Fp8Ops + Fp8Engine, C: CheckpointStrategy] Autodiff<B, C>);
 
+/// Whether the products of a device run here: those of Flex do. A device of ours has its products in FP8 by itself. Panics on others.
+pub(crate) fn is_here(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    if let DispatchDevice::Flex(_) = device.clone().without_autodiff().as_dispatch() {
+        return true;
+    }
+    #[cfg(feature = "device")]
+    if crate::device::is_ours(device) {
+        return false;
+    }
+    panic!(
+        "FP8 products of burn-fp8-next run on Flex, and this tensor is on {device:?}: move model and inputs to Device::flex()"
+    )
+}
+
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, in FP8 where the configuration says so.
 ///
 /// # Panics
-/// Where the shapes do not multiply, and on devices other than Flex.
+/// Where the shapes do not multiply, and on devices that are neither Flex nor one of ours.
 pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    if !is_here(&lhs.device()) {
+        return lhs.matmul(rhs);
+    }
     Tensor::from_dispatch(Dispatch::fp8_matmul(lhs.into_dispatch(), rhs.into_dispatch()))
 }
 
 /// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`, in FP8 where the configuration says so.
 ///
 /// # Panics
-/// Where the shapes do not multiply, and on devices other than Flex.
+/// Where the shapes do not multiply, and on devices that are neither Flex nor one of ours.
 pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
+    if !is_here(&x.device()) {
+        return module::linear(x, weight, bias);
+    }
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     Tensor::from_dispatch(match bias {
         Some(bias) => Dispatch::fp8_linear_with_bias(x, weight, bias.into_dispatch()),

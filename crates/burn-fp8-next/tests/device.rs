@@ -1,5 +1,7 @@
 //! Unmodified models on a device whose products are in FP8.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::module::{Module, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use burn::nn::{Linear, LinearConfig};
@@ -7,7 +9,7 @@ use burn::tensor::activation::{relu, softmax};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor, TensorData};
-use burn_fp8_next::nn::Fp8Linear;
+use burn_fp8_next::nn::{ActivationScale, Fp8Linear, FrozenLinear};
 use burn_fp8_next::{
     Filter, Fp8Config, Fp8Error, Fp8Format, GemmRole, Recipe, Report, device, ops,
 };
@@ -269,4 +271,24 @@ fn everything_else_is_what_flex_does() {
         (floats.map(|it| bits(&values(it))).to_vec(), ints.into_data().convert::<i64>())
     };
     assert_eq!(all(&device::flex()), all(&Device::flex()));
+}
+
+/// What is made for Flex runs on the device as well, or says why not.
+#[test]
+fn layers_and_products_run_on_the_device_and_frozen_ones_are_refused() {
+    let device = device::flex();
+    let x = Tensor::<2>::from_data(random([ROWS, INPUTS]), &device);
+    let linear: Linear = LinearConfig::new(INPUTS, HIDDEN).init(&device);
+    let layer = Fp8Linear::from(linear.clone());
+    let (y, report) = device::trace(&device, || layer.forward(x.clone()));
+    assert_eq!(seen(&report), [OUTPUT]);
+    assert_eq!(values(y), values(linear.forward(x.clone())));
+    let weight = linear.weight.val();
+    assert_eq!(values(ops::matmul(x.clone(), weight.clone())), values(x.clone().matmul(weight)));
+
+    let weight = Tensor::<2>::from_data(random([INPUTS, HIDDEN]), &Device::flex());
+    let frozen = FrozenLinear::from_weight(weight, None, ActivationScale::Current).unwrap();
+    let refused = catch_unwind(AssertUnwindSafe(|| frozen.forward(x))).unwrap_err();
+    let message = refused.downcast_ref::<&str>().unwrap();
+    assert!(message.contains("runs on Device::flex()"), "{message}");
 }

@@ -136,3 +136,52 @@ fn a_backward_pass_under_delayed_scaling_that_ends_no_step_is_refused() {
     state.scope(|| ops::backward(loss()));
     assert_eq!(state.export().sites.len(), 2);
 }
+
+/// A record of Burn's, which plain layers load, and the histories beside it: training goes on to the bit.
+#[test]
+fn a_training_under_delayed_scaling_is_saved_and_goes_on_to_the_bit() {
+    let device = Device::flex().autodiff();
+    let x = input(&device);
+    let config = Fp8Config::default().with_recipe(Recipe::delayed());
+    let step = |mut model: Model, state: &DelayedState| {
+        let loss = || config.scope(|| model.forward(x.clone()).powi_scalar(2).mean());
+        let gradients = state.scope(|| ops::backward(loss()));
+        for layer in [&mut model.hidden, &mut model.head] {
+            let gradient = layer.weight.grad(&gradients).expect("it has one");
+            let descend = |weight: Tensor<2>| weight.inner() - gradient * 3.0;
+            layer.weight = layer
+                .weight
+                .clone()
+                .map(|weight| Tensor::from_inner(descend(weight)).require_grad());
+        }
+        model
+    };
+    let steps =
+        |model: Model, state: &DelayedState| (0..5).fold(model, |model, _| step(model, state));
+    let weights = |model: &Model| [&model.hidden, &model.head].map(|l| values(l.weight.val()));
+
+    let state = DelayedState::new();
+    let half = steps(Model::new(&device), &state);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (record, histories) = (folder.path().join("model"), folder.path().join("histories"));
+    half.clone().save_file(&record).expect("written");
+    state.save(&histories).expect("written");
+    let whole = steps(half.clone(), &state);
+
+    let loaded = Model::new(&device).load_file(&record);
+    assert_eq!(weights(&loaded), weights(&half));
+    let resumed = DelayedState::new();
+    resumed.load(&histories).expect("just written");
+    assert_eq!(weights(&steps(loaded.clone(), &resumed)), weights(&whole));
+    // Without the histories the first steps take current scaling.
+    assert_ne!(weights(&steps(loaded, &DelayedState::new())), weights(&whole));
+
+    #[derive(Module, Debug)]
+    struct Plain {
+        hidden: Linear,
+        head: Linear,
+    }
+    let layer = || LinearConfig::new(32, 32).init(&device);
+    let plain = Plain { hidden: layer(), head: layer() }.load_file(&record);
+    assert_eq!([&plain.hidden, &plain.head].map(|l| values(l.weight.val())), weights(&half));
+}

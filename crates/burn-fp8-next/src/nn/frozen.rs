@@ -8,7 +8,7 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 
 use crate::engine::ScaleKind;
 use crate::error::Fp8Error;
-use crate::ops::{Fp8Ops, FrozenForm};
+use crate::ops::{Fp8Ops, FrozenForm, is_here};
 use crate::product::ActivationScale;
 use crate::product::frozen_layer::{HostWeight, check_finite, check_shape};
 
@@ -153,6 +153,10 @@ impl FrozenLinear {
     /// Where the last dimension of `x` is not that of the inputs, where a record of another layer was loaded, where
     /// [`Execution::Native`](crate::Execution::Native) is asked for and not available, and on devices other than Flex.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        assert!(
+            is_here(&x.device()),
+            "a FrozenLinear runs on Device::flex(), where its weight stays in FP8; a served device takes layers of Burn"
+        );
         let (codes, scales) = (self.weight.val(), self.weight_scale.val());
         let block = self.form.block.unwrap_or([usize::MAX; 2]);
         let grid = [0, 1].map(|dim| codes.dims()[dim].div_ceil(block[dim]));

@@ -46,7 +46,7 @@ impl<B: Backend> FrozenLinear<B> {
 
     /// The layer as checkpoints hold it, `[d_output, d_input]`, for [`Export`](crate::checkpoint::Export). Reads codes, scales and bias from the device.
     ///
-    /// [`ActivationScale::Current`] becomes [`Activations::PerToken`], what loaders call dynamic: a scale for each row of the input instead of one for all.
+    /// [`ActivationScale::Current`] becomes [`Activations::PerToken`](crate::checkpoint::Activations::PerToken), what loaders call dynamic: a scale for each row of the input instead of one for all.
     ///
     /// # Errors
     /// [`CheckpointError::Invalid`] where a code of the weight is NaN: no loader could use it.
