@@ -25,9 +25,13 @@
 //! - The server does not see this thread's scopes. [`scope`] and [`trace`] of this module take the place of [`Fp8Config::scope`],
 //!   [`high_precision`](crate::high_precision) and [`trace`](crate::trace()); `ops::backward` panics inside those. The default of the process holds on the server.
 //! - All products are plain ones, those of linear layers too: [`Filter::linear_only`](crate::Filter::linear_only) leaves nothing. The filter is asked
-//!   for each product of the backward pass, by the shape of the forward product.
-//! - Delayed scaling is refused.
-//! - An operation that fails ends the connection: what it was is on standard error, and the next result that is read panics.
+//!   for each product of the backward pass, by that product's own sides, and the configuration is that of the backward pass.
+//! - Delayed scaling and exceptions by the names of layers are refused.
+//! - Only the device of the loss is told: parts of the model on another one have output gradients in E4M3.
+//! - Inputs of three and more dimensions that gradient checkpointing computes again are new tensors there: the gradients of their weights may stay in high
+//!   precision.
+//! - An operation that fails ends the connection: what it was is on standard error, and the next result that is read panics. [`flex`] and [`flex_with`]
+//!   make a new device then. `Execution::Native` fails so for what the matrix unit does not run, such as the batched gradients of MXFP8.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -109,11 +113,10 @@ pub fn trace<R>(device: &Device, f: impl FnOnce() -> R) -> (R, Report) {
 
 /// Runs a backward pass. A device of this module is told.
 pub(crate) fn backward<R>(device: &Device, f: impl FnOnce() -> R) -> R {
-    let Some(remote) = find(device) else { return f() };
-    assert!(
-        !is_in_scope() && !is_tracing(),
-        "Fp8Config::scope, high_precision and trace do not reach the device that this loss is on, which runs elsewhere: use device::scope and device::trace"
-    );
+    if !is_ours(device) {
+        return f();
+    }
+    let remote = of(device);
     within(&remote, |stream| stream.backward += 1, Stream::end_backward, f)
 }
 
@@ -137,12 +140,22 @@ fn check(config: &Fp8Config) -> Result<(), Fp8Error> {
     if let Scaling::Delayed(_) = config.recipe.scaling {
         return Err(Fp8Error::InvalidConfig(NO_DELAYED.into()));
     }
+    if !config.filter.except.is_empty() {
+        return Err(Fp8Error::InvalidConfig(NO_NAMES.into()));
+    }
     config.check::<Flex>(&FlexDevice)
 }
 
+const NO_NAMES: &str = "a served device sees products without the layers that they belong to, so it knows no exceptions by names: give it a configuration \
+    without, and keep these layers on another device, or train with nn::Fp8Linear on Device::flex()";
+
 fn served(config: Option<Fp8Config>) -> Result<Device, Fp8Error> {
-    check(&config.unwrap_or_else(Fp8Config::current))?;
+    // A thread of its own is in no scope: this is the default of the process, which the server will ask for.
+    let default = || std::thread::spawn(Fp8Config::current).join().expect("it reads a lock");
+    check(&config.unwrap_or_else(default))?;
     let mut devices = lock(&DEVICES);
+    // One that has failed is made anew.
+    devices.retain(|(known, device)| *known != config || device.sync().is_ok());
     if let Some((_, device)) = devices.iter().find(|(known, _)| *known == config) {
         return Ok(device.clone());
     }
@@ -208,8 +221,14 @@ fn find(device: &Device) -> Option<RemoteDevice> {
     lock(&DEVICES).iter().any(|(_, known)| *known == device).then(|| remote.clone())
 }
 
+/// Whether this device is one of this module. Panics inside scopes that do not reach it.
 pub(crate) fn is_ours(device: &Device) -> bool {
-    find(device).is_some()
+    let found = find(device).is_some();
+    assert!(
+        !(found && (is_in_scope() || is_tracing())),
+        "Fp8Config::scope, high_precision and trace do not reach the device that this tensor is on, which runs elsewhere: use device::scope and device::trace"
+    );
+    found
 }
 
 fn of(device: &Device) -> RemoteDevice {

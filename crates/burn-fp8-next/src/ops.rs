@@ -50,7 +50,7 @@ pub trait Fp8Ops: Backend {
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// `x` `[…, K]` times a weight whose codes are u8 `[N, K]`, with their scales. [`nn::FrozenLinear`](crate::nn::FrozenLinear) calls it.
+    /// `x` `[…, K]` times a weight whose codes are u8 `[K, N]`, with their scales. [`nn::FrozenLinear`](crate::nn::FrozenLinear) calls it.
     fn fp8_frozen(
         x: FloatTensor<Self>,
         codes: IntTensor<Self>,

@@ -6,8 +6,8 @@ use burn::module::{Module, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, softmax};
-use burn::tensor::module::conv2d;
-use burn::tensor::ops::ConvOptions;
+use burn::tensor::module::{attention, conv2d};
+use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor, TensorData};
 use burn_fp8_next::nn::{ActivationScale, Fp8Linear, FrozenLinear};
 use burn_fp8_next::{
@@ -173,8 +173,51 @@ fn the_weight_of_a_batch_of_sequences_has_its_gradient_in_fp8_and_that_of_a_batc
     let (_, report) =
         device::trace(&device, || ops::backward(layer.forward(x.clone()).powi_scalar(2).mean()));
     assert_eq!(seen(&report), [OUTPUT, GRAD_INPUT, GRAD_WEIGHT]);
-    let (_, report) = device::trace(&device, || ops::backward(x.matmul(w).powi_scalar(2).mean()));
+    let (_, report) =
+        device::trace(&device, || ops::backward(x.clone().matmul(w.clone()).powi_scalar(2).mean()));
     assert_eq!((report.fp8().count(), report.high_precision().count()), (0, 3));
+
+    // Both in one graph, of one input, and a second loss after the first one's backward pass.
+    let narrow = LinearConfig::new(64, 32).init(&device);
+    let products = || {
+        let losses = [narrow.forward(x.clone()), x.clone().matmul(w.clone())];
+        losses.map(|y| y.powi_scalar(2).mean())
+    };
+    let count = |run: &dyn Fn()| {
+        let (_, report) = device::trace(&device, run);
+        (report.fp8().count(), report.high_precision().count())
+    };
+    let together = || {
+        let [one, other] = products();
+        ops::backward(one + other);
+    };
+    assert_eq!(count(&together), (3, 3));
+    let apart = || {
+        let [one, other] = products();
+        ops::backward(other);
+        ops::backward(one);
+    };
+    assert_eq!(count(&apart), (3, 3));
+    // Forward on one thread, backward on another one.
+    let loss = narrow.forward(x.clone()).powi_scalar(2).mean();
+    let elsewhere = || {
+        std::thread::scope(|scope| {
+            let backward = || device::trace(&device, || ops::backward(loss.clone())).1;
+            scope.spawn(backward).join().expect("no panic")
+        })
+    };
+    assert_eq!(elsewhere().fp8().count(), 2);
+}
+
+/// Attention asks for its products inside of its own operation.
+#[test]
+fn attention_is_traced_once() {
+    let config = Fp8Config::default().with_filter(Filter::every_matmul());
+    let device = device::flex_with(config).unwrap();
+    let [q, k, v] = [0; 3].map(|_| Tensor::<4>::from_data(random([2, 2, 16, 16]), &device));
+    let attend = || attention(q, k, v, None, None, AttentionModuleOptions::default());
+    let (_, report) = device::trace(&device, attend);
+    assert_eq!(seen(&report), [OUTPUT; 2]);
 }
 
 #[test]

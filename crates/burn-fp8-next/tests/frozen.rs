@@ -154,7 +154,39 @@ fn a_record_holds_codes_and_scales_and_loads_into_a_layer_made_in_the_same_way()
     saved.clone().save_file(&path).expect("written");
     let loaded = other.load_file(&path);
     assert_eq!(bits(&values(loaded.forward(x.clone()))), expected);
-    assert_eq!(bits(&values(saved.fork(&device).forward(x))), expected);
+    assert_eq!(bits(&values(saved.fork(&device).forward(x.clone()))), expected);
+
+    // A static scale of inputs is a part of the record; that scales are powers of two, of the layer.
+    let with = |scale| {
+        let weight = Tensor::<2>::random([32, 24], Distribution::Normal(0.0, 1.0), &device);
+        FrozenLinear::from_weight(weight, None, ActivationScale::Static(scale)).expect("finite")
+    };
+    let saved = with(0.25);
+    saved.clone().save_file(&path).expect("written");
+    let loaded = with(0.5).load_file(&path);
+    assert_eq!(loaded.activation(), ActivationScale::Static(0.25));
+    assert_eq!(bits(&values(loaded.forward(x.clone()))), bits(&values(saved.forward(x))));
+    let checkpoint = Checkpoint::open(golden("ct_mxfp8")).expect("golden");
+    let name = &checkpoint.layers()[0].name;
+    let load = || FrozenLinear::from_checkpoint(&checkpoint, name, &device).expect("golden");
+    let powers_of_two = load();
+    load().save_file(&path).expect("written");
+    let again = powers_of_two.load_file(&path);
+    assert_eq!(bits(&values(again.weight())), bits(&values(load().weight())));
+}
+
+/// One element that is NaN is seen, and allowed.
+#[test]
+fn a_weight_with_a_nan_is_what_it_is() {
+    let device = Device::flex();
+    let mut numbers = input(32, 16);
+    numbers[3] = f32::NAN;
+    let weight = new_tensor(&numbers, [32, 16], &device);
+    let layer = FrozenLinear::from_weight(weight, None, ActivationScale::Current).expect("some");
+    let nans: Vec<_> = values(layer.weight()).iter().map(|value| value.is_nan()).collect();
+    assert_eq!(nans.iter().position(|nan| *nan), Some(3));
+    assert_eq!(nans.iter().filter(|nan| **nan).count(), 1);
+    assert!(layer.to_published().is_err());
 }
 
 #[test]

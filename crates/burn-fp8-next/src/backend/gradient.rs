@@ -13,7 +13,7 @@ pub(super) fn matmul<B: Fp8Matmul>(
     gradient: Gradient,
     [lhs, rhs]: [FloatTensor<B>; 2],
 ) -> FloatTensor<B> {
-    let Gradient { role, of_plain_weight } = gradient;
+    let Gradient { role, by_plain } = gradient;
     let (mut shape, columns) = (lhs.shape(), rhs.shape());
     let last = shape.num_dims() - 1;
     let Some(gemm) = Gemm::from_shapes(&shape, &columns) else {
@@ -21,7 +21,7 @@ pub(super) fn matmul<B: Fp8Matmul>(
     };
     shape[last] = columns[last];
     let mut forward = gemm.for_role(role);
-    forward.plain_operand |= of_plain_weight;
+    forward.plain_operand |= by_plain;
     // As they lay before Autodiff transposed one of them: how an operand is quantized follows from that.
     let operands = match role {
         GemmRole::GradWeight => [B::float_transpose(lhs.clone()), rhs.clone()],

@@ -15,10 +15,12 @@ pub(super) fn float_matmul<B: Fp8Matmul>(
     rhs: FloatTensor<B>,
 ) -> FloatTensor<B> {
     let identities = [&lhs, &rhs].map(|tensor| B::identity(tensor));
-    session::run(|| match session::gradient(identities) {
+    let (rows, columns) = (lhs.shape(), rhs.shape());
+    let sides = [rows[rows.num_dims() - 2], columns[columns.num_dims() - 1]];
+    session::run(|| match session::gradient(identities.clone(), sides) {
         Some(gradient) => gradient::matmul::<B>(gradient, [lhs, rhs]),
         None => {
-            session::remember(&B::identity(&lhs), [&lhs.shape(), &rhs.shape()]);
+            session::remember(identities.each_ref(), [&rows, &columns]);
             common::float_matmul::<B>(lhs, rhs)
         }
     })

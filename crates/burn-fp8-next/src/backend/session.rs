@@ -9,9 +9,9 @@ use burn_fp8_core::{GemmRole, Scaling};
 
 use super::Identity;
 use crate::config::Fp8Config;
-use crate::report::{ProductReport, trace};
+use crate::report::{ProductReport, is_tracing, trace};
 
-/// The most tensors that are remembered by their memory, of forward passes that no backward pass follows.
+/// The most tensors that are remembered by their memory.
 const MOST: usize = 1 << 16;
 
 #[derive(Default)]
@@ -19,6 +19,8 @@ struct Session {
     /// What holds outside of scopes; `None`: the default of the process.
     config: Option<Fp8Config>,
     streams: HashMap<StreamId, Stream>,
+    /// Where operands of several matrices lie that were multiplied by one plain matrix, and how many rows or columns the result has from that.
+    by_plain: HashSet<(usize, usize)>,
 }
 
 /// What holds for the operations of one thread of the client.
@@ -32,8 +34,6 @@ pub(crate) struct Stream {
     pub(crate) traces: Vec<Vec<ProductReport>>,
     /// What was transposed last, in a backward pass.
     transposed: Option<Identity>,
-    /// Where the inputs of several matrices lie that were multiplied by one plain weight.
-    of_plain_weights: HashSet<usize>,
 }
 
 thread_local! {
@@ -44,8 +44,8 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gradient {
     pub(super) role: GemmRole,
-    /// Whether the forward product, of several matrices, had a plain matrix on the right.
-    pub(super) of_plain_weight: bool,
+    /// Whether the saved operand, of several matrices, was multiplied by a plain matrix.
+    pub(super) by_plain: bool,
 }
 
 /// Sets what holds for this session outside of scopes.
@@ -67,18 +67,14 @@ pub(crate) fn change<R>(change: impl FnOnce(&mut Stream) -> R) -> R {
 }
 
 impl Stream {
-    /// Ends a backward pass, with which the tensors of its forward pass may go.
+    /// Ends a backward pass.
     pub(crate) fn end_backward(&mut self) {
         self.backward -= 1;
         self.transposed = None;
-        self.of_plain_weights.clear();
     }
 
     fn is_empty(&self) -> bool {
-        self.backward == 0
-            && self.scopes.is_empty()
-            && self.traces.is_empty()
-            && self.of_plain_weights.is_empty()
+        self.backward == 0 && self.scopes.is_empty() && self.traces.is_empty()
     }
 }
 
@@ -91,33 +87,46 @@ pub(super) fn transposed(identity: impl FnOnce() -> Identity) {
     });
 }
 
-/// Which product of a backward pass that of these two is, if it is one. Autodiff transposes one operand right before it multiplies.
-pub(super) fn gradient([lhs, rhs]: [Identity; 2]) -> Option<Gradient> {
-    change(|stream| {
-        let transposed = stream.transposed.take()?;
-        match [lhs == transposed, rhs == transposed] {
-            [false, true] => Some(Gradient { role: GemmRole::GradInput, of_plain_weight: false }),
-            [true, false] => {
-                let of_plain_weight = stream.of_plain_weights.contains(&lhs.memory);
-                Some(Gradient { role: GemmRole::GradWeight, of_plain_weight })
-            }
-            _ => None,
-        }
-    })
+/// Which product of a backward pass that of these two is, if it is one; the result has so many rows and columns. Autodiff transposes one operand right
+/// before it multiplies.
+pub(super) fn gradient([lhs, rhs]: [Identity; 2], [rows, columns]: [usize; 2]) -> Option<Gradient> {
+    let transposed = change(|stream| stream.transposed.take())?;
+    let (role, saved) = match [lhs == transposed, rhs == transposed] {
+        [false, true] => (GemmRole::GradInput, (rhs.memory, rows)),
+        [true, false] => (GemmRole::GradWeight, (lhs.memory, columns)),
+        _ => return None,
+    };
+    let by_plain = SESSION.with_borrow(|session| session.by_plain.contains(&saved));
+    Some(Gradient { role, by_plain })
 }
 
-/// Remembers the input of a forward product of several matrices by one plain weight: in its backward pass a batch is multiplied, and yet the filter
-/// has to decide as it did here.
-pub(super) fn remember(input: &Identity, [lhs, rhs]: [&Shape; 2]) {
+/// Remembers an operand of several matrices that is multiplied by one plain matrix: in its backward pass a batch is multiplied, and yet the filter has to
+/// decide as it did here. Memory is used again: one that is multiplied by several matrices is forgotten.
+pub(super) fn remember(operands: [&Identity; 2], shapes: [&Shape; 2]) {
     let matrices = |shape: &Shape| shape.iter().rev().skip(2).product::<usize>();
-    if matrices(lhs) > 1 && matrices(rhs) == 1 {
-        change(|stream| {
-            if stream.of_plain_weights.len() == MOST {
-                stream.of_plain_weights.clear();
+    let [one, other] = shapes.map(|shape| matrices(shape) == 1);
+    let [rows, columns] = [(0, 2), (1, 1)].map(|(at, from_end)| {
+        let shape = shapes[at];
+        shape[shape.num_dims() - from_end]
+    });
+    SESSION.with_borrow_mut(|session| {
+        for (is_one, by_one, saved) in
+            [(one, other, (operands[0].memory, columns)), (other, one, (operands[1].memory, rows))]
+        {
+            match (is_one, by_one) {
+                (false, true) => {
+                    if session.by_plain.len() == MOST {
+                        session.by_plain.clear();
+                    }
+                    session.by_plain.insert(saved);
+                }
+                (false, false) => {
+                    session.by_plain.remove(&saved);
+                }
+                (true, _) => {}
             }
-            stream.of_plain_weights.insert(input.memory);
-        });
-    }
+        }
+    });
 }
 
 /// Runs products with the configuration that holds for the current stream, and records them where it is traced.
@@ -132,7 +141,8 @@ pub(super) fn run<R>(run: impl FnOnce() -> R) -> R {
         panic!("{}", NO_DELAYED);
     }
     let run = || config.scope(run);
-    if !traced {
+    // Attention consists of products that come here as well.
+    if !traced || is_tracing() {
         return run();
     }
     let (result, report) = trace(run);

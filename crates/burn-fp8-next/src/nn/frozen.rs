@@ -4,6 +4,7 @@ use burn::backend::Dispatch;
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
+use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 
 use crate::engine::ScaleKind;
@@ -21,7 +22,7 @@ const FORMAT: Fp8Format = Fp8Format::E4M3;
 /// once in a [`trace`](crate::trace()), is not subject to the filter, and runs in high precision inside [`high_precision`](crate::high_precision).
 ///
 /// The gradient of an output reaches the input, straight through its quantization: `grad_x = grad · weightᵀ`, in f32. The layer itself is not trained: its
-/// parameters have no gradients. A record holds codes, scales and bias; how inputs are scaled is the layer's own, as its shape is.
+/// parameters have no gradients. A record holds codes, scales, bias and a static scale of inputs; which kind of scales these are is the layer's own, as its shape is.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor};
@@ -45,6 +46,8 @@ pub struct FrozenLinear {
     weight_scale: Param<Tensor<2>>,
     /// f32, `[outputs]`.
     bias: Option<Param<Tensor<1>>>,
+    /// f32, `[1]`, where inputs have a static scale.
+    input_scale: Option<Param<Tensor<1>>>,
     #[module(skip)]
     form: FrozenForm,
 }
@@ -54,7 +57,7 @@ impl FrozenLinear {
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] where the weight is empty, the bias has another length, a static scale of inputs is not a finite number of at least 2^-126, or
-    /// an element of the weight is not finite, or none of the bias is.
+    /// no element of the weight is finite, or none of the bias.
     pub fn from_weight(
         weight: Tensor<2>,
         bias: Option<Tensor<1>>,
@@ -122,7 +125,17 @@ impl FrozenLinear {
         let bias = bias.map(|bias| Tensor::from_data(TensorData::new(bias, [shape[1]]), f32s));
         Self {
             weight: Param::initialized(ParamId::new(), codes),
-            weight_scale: constant(Tensor::from_data(scales, f32s)),
+            weight_scale: constant(Tensor::from_data(scales, f32s)).load_mapper(move |scales| {
+                assert!(
+                    kind == ScaleKind::F32 || ScaleKind::of_scales(&host(scales.clone())) == kind,
+                    "this FrozenLinear has scales that are powers of two, and those of the record are not: make it from the checkpoint that the record comes from"
+                );
+                scales
+            }),
+            input_scale: match activation {
+                ActivationScale::Static(scale) => Some(constant(Tensor::from_data([scale], f32s))),
+                _ => None,
+            },
             bias: bias.map(constant),
             form: FrozenForm { block, kind, activation },
         }
@@ -143,7 +156,7 @@ impl FrozenLinear {
             block: self.form.block,
         };
         let bias = self.bias.as_ref().map(|bias| host(bias.val()));
-        weight.publish(bias, self.form.activation)
+        weight.publish(bias, self.activation())
     }
 
     /// Applies the layer to `[…, inputs]`, f32, f16 or bf16; the output `[…, outputs]` has the type of `x`. Tensors of other types are multiplied in high
@@ -167,12 +180,14 @@ impl FrozenLinear {
             codes.dtype(),
             scales.dims()
         );
+        let form = FrozenForm { activation: self.activation(), ..self.form };
+        form.activation.check().unwrap_or_else(|reason| panic!("{}", invalid(reason)));
         let dtype = FloatDType::from(x.dtype());
         let output = Tensor::from_dispatch(Dispatch::fp8_frozen(
             x.into_dispatch(),
             codes.into_dispatch(),
             scales.cast(FloatDType::F32).into_dispatch(),
-            self.form,
+            form,
         ));
         match &self.bias {
             Some(bias) => output + bias.val().cast(dtype).unsqueeze(),
@@ -182,7 +197,10 @@ impl FrozenLinear {
 
     /// How inputs are scaled.
     pub fn activation(&self) -> ActivationScale {
-        self.form.activation
+        match &self.input_scale {
+            Some(scale) => ActivationScale::Static(host(scale.val())[0]),
+            None => self.form.activation,
+        }
     }
 
     /// `[inputs, outputs]`. Files store the transpose.
@@ -192,11 +210,15 @@ impl FrozenLinear {
 
     /// The weight `[inputs, outputs]` that codes and scales stand for, in f32.
     pub fn weight(&self) -> Tensor<2> {
-        let published = self.to_published().unwrap_or_else(|error| panic!("{error}"));
-        let values = TensorData::new(published.dequantize(), published.shape());
+        let shape = self.dims();
+        let codes: Vec<u8> = self.weight.val().into_data().try_to_vec().expect("codes are u8");
+        let block = self.form.block.unwrap_or(shape);
+        let blocks =
+            Blocks { columns: shape[1], block: [0, 1].map(|dim| block[dim].min(shape[dim])) };
+        let mut values = vec![0.0; codes.len()];
+        blocks::decode(&codes, blocks, &host(self.weight_scale.val()), FORMAT, &mut values);
         let options = (&self.weight_scale.val().device(), DType::F32);
-        let values = host(Tensor::<2>::from_data(values, options).transpose());
-        Tensor::from_data(TensorData::new(values, self.dims()), options)
+        Tensor::from_data(TensorData::new(values, shape), options)
     }
 
     /// The bytes that the layer holds on its device: codes, scales, and the bias.

@@ -11,7 +11,7 @@ pub use frozen::FrozenLinear;
 
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};
 use crate::error::Fp8Error;
-use crate::ops;
+use crate::ops::{self, is_here};
 pub use crate::product::ActivationScale;
 
 /// An [`nn::Linear`](Linear) whose three products run in FP8 where the configuration says so. Its fields have the names of `Linear`'s, so that
@@ -33,6 +33,8 @@ impl Fp8Linear {
         let run = || ops::linear(input, self.weight.val(), self.bias.as_ref().map(Param::val));
         match Fp8Config::current().filter {
             Filter { except: [], .. } => run(),
+            // Refuses the scope that the exceptions are of.
+            _ if !is_here(&self.weight.lazy_device()) => run(),
             filter if filter.excepts(self.weight.id.val()) => high_precision(run),
             // The layer knows its weight: no other one of its shape concerns it.
             filter => {
