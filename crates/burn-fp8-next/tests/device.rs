@@ -111,7 +111,8 @@ fn a_training_is_that_of_the_layers_to_the_bit() {
         let config = Fp8Config::default().with_recipe(recipe);
         let device = device::flex_with(config).unwrap().autodiff();
         let (plain, layers, data) = perceptrons(&device);
-        let served = plain.train(&device, &data);
+        let (served, report) = device::trace(&device, || plain.train(&device, &data));
+        assert_eq!((report.fp8().count(), report.high_precision().count()), (100, 0));
         let local = config.scope(|| layers.train(&Device::flex().autodiff(), &data));
         for (served, local) in served.iter().zip(&local) {
             assert_eq!(bits(served), bits(local), "{recipe:?}");
@@ -279,11 +280,19 @@ fn threads_and_devices_do_not_disturb_each_other() {
     });
     std::thread::scope(|scope| {
         for (device, plain, data, alone) in runs {
-            scope.spawn(move || assert_eq!(plain.train(&device, &data), alone));
+            scope.spawn(move || {
+                let train = || plain.train(&device, &data);
+                let (trained, report) = device::trace(&device, train);
+                assert_eq!(trained, alone);
+                assert_eq!((report.fp8().count(), report.high_precision().count()), (100, 0));
+            });
         }
-        // A trace sees its own thread alone.
-        let (_, report) = device::trace(&devices[0], || ());
-        assert_eq!(seen(&report), []);
+        // Neither does a thread in another scope.
+        let device = devices[0].clone().autodiff();
+        let (plain, _, data) = perceptrons(&device);
+        let train = || device::scope(&device, &Fp8Config::off(), || plain.train(&device, &data));
+        let (_, report) = device::trace(&device, train);
+        assert_eq!((report.fp8().count(), report.high_precision().count()), (0, 100));
     });
 }
 
