@@ -70,7 +70,8 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
             let documentation =
                 ["doc", "--locked", "--workspace", "--no-deps", "--features", ALL_BACKENDS];
             steps.cargo("documentation", &documentation)?;
-            clippy(steps, "clippy: no backend", &["-p", "burn-fp8", "--no-default-features"])?;
+            let none = ["-p", "burn-fp8", "-p", "burn-fp8-next", "--no-default-features"];
+            clippy(steps, "clippy: no backend", &none)?;
             let distributed =
                 ["-p", "burn-fp8", "--no-default-features", "--features", DISTRIBUTED];
             clippy(steps, "clippy: distributed", &distributed)?;

@@ -1,5 +1,9 @@
 //! The products in FP8, as operations of Burn's tensors: `(x, weight, bias)` goes to the backend that the tensors are on, which asks the
 //! configuration as [`Fp8Config`](crate::Fp8Config) says.
+#![cfg_attr(
+    not(feature = "flex"),
+    expect(unused_variables, reason = "without a backend there is none to hand them to")
+)]
 
 use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
 use burn::tensor::{Device, Gradients, Tensor, module};
