@@ -23,7 +23,8 @@
 //! - Only [`ops::backward`](crate::ops::backward) tells the server that a backward pass runs. With `loss.backward()` gradients are products like any other:
 //!   output gradients are in E4M3.
 //! - The server does not see this thread's scopes. [`scope`] and [`trace`] of this module take the place of [`Fp8Config::scope`],
-//!   [`high_precision`](crate::high_precision) and [`trace`](crate::trace()); `ops::backward` panics inside those. The default of the process holds on the server.
+//!   [`high_precision`](crate::high_precision) and [`trace`](crate::trace()); inside those `ops::backward` and the layers and operations of this crate
+//!   panic, and Burn's own layers are not reached. The default of the process holds on the server.
 //! - All products are plain ones, those of linear layers too: [`Filter::linear_only`](crate::Filter::linear_only) leaves nothing. The filter is asked
 //!   for each product of the backward pass, by that product's own sides, and the configuration is that of the backward pass.
 //! - Delayed scaling and exceptions by the names of layers are refused.
@@ -67,7 +68,7 @@ pub fn flex() -> Device {
 /// Flex with its products in FP8 as `config` says, whatever the default is. There is one for each configuration.
 ///
 /// # Errors
-/// [`Fp8Error::InvalidConfig`] for a recipe out of range, and for delayed scaling; [`Fp8Error::NativeUnavailable`] as [`Fp8Config::check`];
+/// [`Fp8Error::InvalidConfig`] for a recipe out of range, for delayed scaling, and for exceptions by names; [`Fp8Error::NativeUnavailable`] as [`Fp8Config::check`];
 /// [`Fp8Error::Invalid`] where this process cannot connect to itself.
 pub fn flex_with(config: Fp8Config) -> Result<Device, Fp8Error> {
     served(Some(config))
