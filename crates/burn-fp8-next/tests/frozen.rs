@@ -1,11 +1,14 @@
 //! Frozen layers: those of checkpoints, bit for bit what burn-fp8 makes of them on Burn 0.21, and as modules of Burn 0.22.
 #![cfg(feature = "flex")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor, TensorData};
-use burn_fp8_next::burn_fp8_checkpoint::{Checkpoint, Export};
+use burn_fp8_next::burn_fp8_checkpoint::{
+    Activations, Checkpoint, Export, QuantizedLinear, Scales,
+};
 use burn_fp8_next::nn::{ActivationScale, FrozenLinear};
 use burn_fp8_next::report::HighPrecision;
 use burn_fp8_next::{Execution, Fp8Config, Granularity, high_precision, trace};
@@ -171,8 +174,22 @@ fn a_record_holds_codes_and_scales_and_loads_into_a_layer_made_in_the_same_way()
     let load = || FrozenLinear::from_checkpoint(&checkpoint, name, &device).expect("golden");
     let powers_of_two = load();
     load().save_file(&path).expect("written");
-    let again = powers_of_two.load_file(&path);
+    let again = powers_of_two.clone().load_file(&path);
     assert_eq!(bits(&values(again.weight())), bits(&values(load().weight())));
+
+    // Scales of one for each row, made as powers of two, do not take a record of any others.
+    let made = |scale: f32| {
+        let scales = Scales::new([32, 32], [1, 32], vec![scale; 32]).expect("positive");
+        let layer = QuantizedLinear::new([32, 32], vec![0x38; 1024], scales, None, Activations::Mx);
+        FrozenLinear::from_published(layer.expect("numbers"), &device)
+    };
+    made(0.3).save_file(&path).expect("written");
+    let load = AssertUnwindSafe(|| {
+        made(0.5).load_file(&path).forward(Tensor::<2>::ones([1, 32], &device))
+    });
+    let refused = catch_unwind(load).err().expect("the scales are rounded nowhere");
+    let message = refused.downcast_ref::<&str>().expect("a message without numbers");
+    assert!(message.contains("powers of two"), "{message}");
 }
 
 /// One element that is NaN is seen, and allowed.

@@ -163,7 +163,7 @@ impl FrozenLinear {
     /// precision.
     ///
     /// # Panics
-    /// Where the last dimension of `x` is not that of the inputs, where a record of another layer was loaded, where
+    /// Where the last dimension of `x` is not that of the inputs, where a record of another layer or of a static scale that is none was loaded, where
     /// [`Execution::Native`](crate::Execution::Native) is asked for and not available, and on devices other than Flex.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         assert!(
@@ -221,7 +221,7 @@ impl FrozenLinear {
         Tensor::from_data(TensorData::new(values, shape), options)
     }
 
-    /// The bytes that the layer holds on its device: codes, scales, and the bias.
+    /// The bytes that the layer holds on its device: codes, scales of the weight, and the bias.
     pub fn bytes(&self) -> usize {
         let bias = self.bias.as_ref().map_or(0, |bias| bias.lazy_shape().num_elements());
         let scales = self.weight_scale.lazy_shape().num_elements();
