@@ -187,7 +187,7 @@ fn a_record_holds_codes_and_scales_and_loads_into_a_layer_made_in_the_same_way()
     let load = AssertUnwindSafe(|| {
         made(0.5).load_file(&path).forward(Tensor::<2>::ones([1, 32], &device))
     });
-    let refused = catch_unwind(load).err().expect("the scales are rounded nowhere");
+    let refused = catch_unwind(load).expect_err("the scales are rounded nowhere");
     let message = refused.downcast_ref::<&str>().expect("a message without numbers");
     assert!(message.contains("powers of two"), "{message}");
 }
