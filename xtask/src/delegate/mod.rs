@@ -144,7 +144,10 @@ fn sources(house: &House, root: &Path) -> Result<Vec<Source>> {
 }
 
 fn source(burn: &'static Burn, root: &Path) -> Result<Source> {
-    let metadata = MetadataCommand::new().manifest_path(root.join(burn.manifest)).exec()?;
+    // Unlocked it would mend a lock file that is stale, and nobody would hear of it.
+    let mut command = MetadataCommand::new();
+    command.manifest_path(root.join(burn.manifest)).other_options(vec!["--locked".into()]);
+    let metadata = command.exec()?;
     let packages = &metadata.packages;
     let own = packages
         .iter()
