@@ -210,8 +210,7 @@ fn the_weight_of_a_batch_of_sequences_has_its_gradient_in_fp8_and_that_of_a_batc
     assert_eq!(elsewhere().fp8().count(), 2);
 }
 
-/// Attention asks for its products inside of its own operation. Not tried on Burn 0.23.
-#[cfg(not(feature = "burn-0-23"))]
+/// Attention asks for its products inside of its own operation.
 #[test]
 fn attention_is_traced_once() {
     use burn::tensor::module::attention;
