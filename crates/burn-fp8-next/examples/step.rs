@@ -55,16 +55,15 @@ fn old(in_fp8: bool) -> Step {
     let layers: [Linear<Old>; 2] = [[width, hidden], [hidden, width]]
         .map(|[inputs, outputs]| LinearConfig::new(inputs, outputs).init(&device));
     let x = Tensor::<Old, 2>::random([rows, width], Distribution::Normal(0.0, 1.0), &device);
-    Box::new(move || {
-        let step = || {
-            let y = layers[1].forward(relu(layers[0].forward(x.clone())));
-            drop(y.powi_scalar(2).mean().backward());
-        };
-        match in_fp8 {
-            true => assert_eq!(burn_fp8::trace(step).1.fp8().count(), 5),
-            false => burn_fp8::high_precision(step),
-        }
-    })
+    let step = move || {
+        let y = layers[1].forward(relu(layers[0].forward(x.clone())));
+        drop(y.powi_scalar(2).mean().backward());
+    };
+    assert_eq!(burn_fp8::trace(&step).1.fp8().count(), 5);
+    match in_fp8 {
+        true => Box::new(step),
+        false => Box::new(move || burn_fp8::high_precision(&step)),
+    }
 }
 
 fn new(in_fp8: bool) -> Step {
@@ -76,14 +75,13 @@ fn new(in_fp8: bool) -> Step {
     let layers: [Fp8Linear; 2] = [[width, hidden], [hidden, width]]
         .map(|[inputs, outputs]| LinearConfig::new(inputs, outputs).init(&device).into());
     let x = Tensor::<2>::random([rows, width], Distribution::Normal(0.0, 1.0), &device);
-    Box::new(move || {
-        let step = || {
-            let y = layers[1].forward(relu(layers[0].forward(x.clone())));
-            drop(y.powi_scalar(2).mean().backward());
-        };
-        match in_fp8 {
-            true => assert_eq!(trace(step).1.fp8().count(), 5),
-            false => high_precision(step),
-        }
-    })
+    let step = move || {
+        let y = layers[1].forward(relu(layers[0].forward(x.clone())));
+        drop(y.powi_scalar(2).mean().backward());
+    };
+    assert_eq!(trace(&step).1.fp8().count(), 5);
+    match in_fp8 {
+        true => Box::new(step),
+        false => Box::new(move || high_precision(&step)),
+    }
 }

@@ -31,6 +31,7 @@
 //! - Only the device of the loss is told: parts of the model on another one have output gradients in E4M3.
 //! - Inputs of three and more dimensions that gradient checkpointing computes again are new tensors there: the gradients of their weights may stay in high
 //!   precision.
+//! - Burn's feature `fusion`, one of its default features, is refused: it puts operations in another order.
 //! - An operation that fails ends the connection: what it was is on standard error, and the next result that is read panics. [`flex`] and [`flex_with`]
 //!   make a new device then. `Execution::Native` fails so for what the matrix unit does not run, such as the batched gradients of MXFP8.
 
@@ -48,7 +49,7 @@ use burn_flex::{Flex, FlexDevice};
 use burn_fp8_core::Scaling;
 use burn_ir::{CustomOpIr, ScalarIr};
 use burn_remote::server::{BackendServer, TokenAuthorizer, WebSocketTransport};
-use burn_remote::{CustomOpClient, RemoteDevice};
+use burn_remote::{CustomOpClient, RemoteBackend, RemoteDevice};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::backend::Fp8Backend;
@@ -69,7 +70,7 @@ pub fn flex() -> Device {
 ///
 /// # Errors
 /// [`Fp8Error::InvalidConfig`] for a recipe out of range, for delayed scaling, and for exceptions by names; [`Fp8Error::NativeUnavailable`] as [`Fp8Config::check`];
-/// [`Fp8Error::Invalid`] where this process cannot connect to itself.
+/// [`Fp8Error::Invalid`] where this process cannot connect to itself, and with Burn's feature `fusion`.
 pub fn flex_with(config: Fp8Config) -> Result<Device, Fp8Error> {
     served(Some(config))
 }
@@ -150,7 +151,13 @@ fn check(config: &Fp8Config) -> Result<(), Fp8Error> {
 const NO_NAMES: &str = "a served device sees products without the layers that they belong to, so it knows no exceptions by names: give it a configuration \
     without, and keep these layers on another device, or train with nn::Fp8Linear on Device::flex()";
 
+const NO_FUSION: &str = "Burn's feature fusion, one of its default features, puts the operations for a remote device in another order, and a served device has to see \
+    them as they are asked for: turn it off, with default-features = false for burn, or train with nn::Fp8Linear on Device::flex()";
+
 fn served(config: Option<Fp8Config>) -> Result<Device, Fp8Error> {
+    if std::any::type_name::<RemoteBackend>().contains("Fusion") {
+        return Err(Fp8Error::Invalid { what: "a served device", reason: NO_FUSION.into() });
+    }
     // A thread of its own is in no scope: this is the default of the process, which the server will ask for.
     let default = || std::thread::spawn(Fp8Config::current).join().expect("it reads a lock");
     check(&config.unwrap_or_else(default))?;

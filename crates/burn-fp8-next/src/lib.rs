@@ -6,7 +6,8 @@
 //! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model. Under delayed scaling call [`ops::backward`].
 //! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //!
-//! On Flex so far. What `burn-fp8` has beyond that, for Burn 0.21, stands in the README.
+//! On Flex, with the matrix unit of the CPU; emulated on backends of CubeCL and on remote devices, each behind Burn's feature of its name. What `burn-fp8`
+//! has beyond that, for Burn 0.21, stands in the README.
 #![expect(
     unused_imports,
     dead_code,

@@ -1,10 +1,14 @@
 //! The products in FP8, as operations of Burn's tensors: `(x, weight, bias)` goes to the backend that the tensors are on, which asks the
 //! configuration as [`Fp8Config`](crate::Fp8Config) says.
 #![cfg_attr(
-    not(feature = "flex"),
+    not(any(feature = "flex", feature = "cube", feature = "remote")),
     expect(unused_variables, reason = "without a backend there is none to hand them to")
 )]
 
+#[cfg(feature = "cube")]
+use burn::backend::Cube;
+#[cfg(feature = "remote")]
+use burn::backend::Remote;
 use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
 use burn::tensor::{Device, Gradients, Tensor, module};
 use burn_autodiff::Autodiff;
@@ -39,7 +43,12 @@ impl FrozenForm {
 }
 
 /// The products of a backend that runs them in FP8 where the configuration says so. Users call [`matmul`] and [`linear`].
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Remote: cfg(feature = "remote"),
+    Autodiff
+)]
 pub trait Fp8Ops: Backend {
     /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`.
     fn fp8_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -97,27 +106,41 @@ macro_rules! routed {
     };
 }
 routed!(#[cfg(feature = "flex")] impl[] Flex);
+#[cfg(feature = "cube")]
+crate::fp8_backend!(Cube);
+routed!(#[cfg(feature = "cube")] impl[] Cube);
+#[cfg(feature = "remote")]
+crate::fp8_backend!(Remote);
+routed!(#[cfg(feature = "remote")] impl[] Remote);
 routed!(impl[B: Fp8Ops + Fp8Engine, C: CheckpointStrategy] Autodiff<B, C>);
 
-/// Whether the products of a device run here: those of Flex do. A device of ours has its products in FP8 by itself. Panics on others.
+/// Whether the products of a device are made here: on a device of ours they are in FP8 by themselves. Panics on backends without FP8 products.
 pub(crate) fn is_here(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    if let DispatchDevice::Flex(_) = device.clone().without_autodiff().as_dispatch() {
-        return true;
-    }
     #[cfg(feature = "device")]
     if crate::device::is_ours(device) {
         return false;
     }
-    panic!(
-        "FP8 products of burn-fp8-next run on Flex, and this tensor is on {device:?}: move model and inputs to Device::flex()"
-    )
+    match device.clone().without_autodiff().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => true,
+        #[cfg(feature = "remote")]
+        DispatchDevice::Remote(_) => true,
+        #[allow(
+            unreachable_patterns,
+            reason = "the application may have turned on further backends of Burn"
+        )]
+        _ => panic!(
+            "burn-fp8-next has no FP8 products for {device:?}: turn on its feature of that backend's name, or move model and inputs to Device::flex()"
+        ),
+    }
 }
 
 /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, in FP8 where the configuration says so.
 ///
 /// # Panics
-/// Where the shapes do not multiply, and on devices that are neither Flex nor one of ours.
+/// Where the shapes do not multiply, and on devices of backends whose feature is off.
 pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     if !is_here(&lhs.device()) {
         return lhs.matmul(rhs);
@@ -128,7 +151,7 @@ pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
 /// `x` `[…, K]` times `weight` `[K, N]`, plus `bias` `[N]`, in FP8 where the configuration says so.
 ///
 /// # Panics
-/// Where the shapes do not multiply, and on devices that are neither Flex nor one of ours.
+/// Where the shapes do not multiply, and on devices of backends whose feature is off.
 pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
@@ -149,7 +172,7 @@ pub fn linear<const D: usize>(
 #[cfg_attr(not(feature = "device"), doc = "served device")]
 /// that its products are gradients from here on.
 ///
-/// Layers on Flex need nothing but `loss.backward()` under every other recipe.
+/// Layers elsewhere need nothing but `loss.backward()` under every other recipe.
 pub fn backward<const D: usize>(loss: Tensor<D>) -> Gradients {
     #[cfg(feature = "device")]
     let device = loss.device();

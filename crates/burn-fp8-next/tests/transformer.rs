@@ -119,14 +119,21 @@ fn a_transformer_layer_has_the_gradients_that_it_has_on_burn_021() {
     let (old, new) = (old::step(), new::step());
     // Four products of attention's layers, two of the rest, each with its two gradients; the input has none, so three layers lack one.
     assert_eq!([old.in_fp8, new.in_fp8], [15, 15]);
-    assert_eq!(old.loss.to_bits(), new.loss.to_bits());
+    assert!((old.loss - new.loss).abs() <= 1e-6 * old.loss, "{} and {}", old.loss, new.loss);
     assert_eq!(old.gradients.len(), new.gradients.len());
     let norm = |values: &mut dyn Iterator<Item = f32>| {
         values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
     };
+    let largest = old
+        .gradients
+        .iter()
+        .map(|gradient| norm(&mut gradient.iter().copied()))
+        .fold(0.0, f64::max);
     for (index, (old, new)) in old.gradients.iter().zip(&new.gradients).enumerate() {
         let error = norm(&mut old.iter().zip(new).map(|(old, new)| old - new));
         let size = norm(&mut old.iter().copied());
-        assert!(size > 0.0 && error <= 1e-6 * size, "parameter {index}: {error:e} of {size:e}");
+        // The bias of the keys moves no softmax: its gradient is what rounding leaves.
+        let bound = 1e-6 * size.max(1e-3 * largest);
+        assert!(size > 0.0 && error <= bound, "parameter {index}: {error:e} of {size:e}");
     }
 }

@@ -1,6 +1,8 @@
 //! A linear layer for inference, its weight held in FP8.
 
 use burn::backend::Dispatch;
+#[cfg(feature = "remote")]
+use burn::backend::DispatchDevice;
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
@@ -105,6 +107,9 @@ impl FrozenLinear {
     }
 
     /// Puts a layer of a checkpoint on a device.
+    ///
+    /// # Panics
+    /// On devices that have no tensors of u8, such as those of wgpu, and on remote ones; the other two ways to make a layer panic there as well.
     pub fn from_published(layer: QuantizedLinear, device: &Device) -> Self {
         let activation = ActivationScale::from(layer.activations());
         let bias = layer.bias().map(<[f32]>::to_vec);
@@ -117,6 +122,11 @@ impl FrozenLinear {
         activation: ActivationScale,
         device: &Device,
     ) -> Self {
+        if let Err(reason) = takes_codes(device) {
+            panic!(
+                "a FrozenLinear keeps its codes as u8, and {reason} ({device:?}): use Device::flex(), or Vulkan in place of wgpu"
+            );
+        }
         let HostWeight { shape, codes, scales, grid, block } = weight;
         let kind = ScaleKind::of_scales(&scales);
         let (codes, scales) = (TensorData::new(codes, shape), TensorData::new(scales, grid));
@@ -164,11 +174,11 @@ impl FrozenLinear {
     ///
     /// # Panics
     /// Where the last dimension of `x` is not that of the inputs, where a record of another layer or of a static scale that is none was loaded, where
-    /// [`Execution::Native`](crate::Execution::Native) is asked for and not available, and on devices other than Flex.
+    /// [`Execution::Native`](crate::Execution::Native) is asked for and not available, on a served device, and on backends whose feature is off.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         assert!(
             is_here(&x.device()),
-            "a FrozenLinear runs on Device::flex(), where its weight stays in FP8; a served device takes layers of Burn"
+            "a served device takes layers of Burn: a FrozenLinear runs on Device::flex(), where its weight stays in FP8"
         );
         let (codes, scales) = (self.weight.val(), self.weight_scale.val());
         let block = self.form.block.unwrap_or([usize::MAX; 2]);
@@ -256,6 +266,18 @@ fn constant<const D: usize>(tensor: Tensor<D>) -> Param<Tensor<D>> {
 /// The elements of a tensor, in f32. Waits for the device.
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.cast(FloatDType::F32).into_data().try_to_vec().expect("it is f32")
+}
+
+/// Whether a device holds codes and turns them into numbers, else why not.
+fn takes_codes(device: &Device) -> Result<(), &'static str> {
+    #[cfg(feature = "remote")]
+    if let DispatchDevice::Remote(_) = device.clone().without_autodiff().as_dispatch() {
+        return Err("Burn's remote backend cannot cast integers");
+    }
+    match device.supports_dtype(DType::U8) {
+        true => Ok(()),
+        false => Err("there are no tensors of u8"),
+    }
 }
 
 fn invalid(reason: String) -> Fp8Error {

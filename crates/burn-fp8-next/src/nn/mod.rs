@@ -28,7 +28,7 @@ impl Fp8Linear {
     /// `[…, inputs]` to `[…, outputs]`.
     ///
     /// # Panics
-    /// Where the input does not fit, and on devices that are neither Flex nor one of ours.
+    /// Where the input does not fit, and on devices of backends whose feature is off.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let run = || ops::linear(input, self.weight.val(), self.bias.as_ref().map(Param::val));
         match Fp8Config::current().filter {
