@@ -1,4 +1,5 @@
-//! A training step of a transformer language model: the example char-lm, in FP8 against f32.
+//! A training step of a transformer language model: the example char-lm, in FP8 against f32, and in f32 that joins batch and rows, which is a part of what FP8
+//! gains.
 
 use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
@@ -14,7 +15,8 @@ pub const GROUP: &str = "lm";
 const SIZE: Size = Size::Medium;
 
 /// Precisions by the names that char-lm gives them.
-const PRECISIONS: [&str; 4] = ["fp8-current", "fp8-delayed", "fp8-layers", "c=bf16,o=f32,m=fp8"];
+const PRECISIONS: [&str; 5] =
+    ["fp8-current", "fp8-delayed", "fp8-layers", "c=bf16,o=f32,m=fp8", "f32-joined"];
 
 /// What current scaling is to reach.
 fn target(unit: Unit) -> Option<f64> {

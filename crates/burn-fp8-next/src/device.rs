@@ -31,7 +31,7 @@
 //! - Only the device of the loss is told: parts of the model on another one have output gradients in E4M3.
 //! - Inputs of three and more dimensions that gradient checkpointing computes again are new tensors there: the gradients of their weights may stay in high
 //!   precision.
-//! - Burn's feature `fusion`, one of its default features, is refused: it puts operations in another order.
+//! - Burn's feature `fusion` is refused: it puts operations in another order.
 //! - An operation that fails ends the connection: what it was is on standard error, and the next result that is read panics. [`flex`] and [`flex_with`]
 //!   make a new device then. `Execution::Native` fails so for what the matrix unit does not run, such as the batched gradients of MXFP8.
 
@@ -151,8 +151,8 @@ fn check(config: &Fp8Config) -> Result<(), Fp8Error> {
 const NO_NAMES: &str = "a served device sees products without the layers that they belong to, so it knows no exceptions by names: give it a configuration \
     without, and keep these layers on another device, or train with nn::Fp8Linear on Device::flex()";
 
-const NO_FUSION: &str = "Burn's feature fusion, one of its default features, puts the operations for a remote device in another order, and a served device has to see \
-    them as they are asked for: turn it off, with default-features = false for burn, or train with nn::Fp8Linear on Device::flex()";
+const NO_FUSION: &str = "Burn's feature fusion puts the operations for a remote device in another order, and a served device has to see them as they are asked \
+    for: turn it off, or train with nn::Fp8Linear on Device::flex()";
 
 fn served(config: Option<Fp8Config>) -> Result<Device, Fp8Error> {
     if std::any::type_name::<RemoteBackend>().contains("Fusion") {

@@ -66,7 +66,7 @@ pub struct Train {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with: f32, bf16, fp8-current, fp8-delayed, fp8-row (these three also with -e4m3 for gradients in E4M3), mxfp8, fp8-block, fp8-block-f32, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
+    /// What to compute with: f32, f32-joined, bf16, fp8-current, fp8-delayed, fp8-row (these three also with -e4m3 for gradients in E4M3), mxfp8, fp8-block, fp8-block-f32, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
 

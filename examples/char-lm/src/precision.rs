@@ -23,6 +23,8 @@ use crate::model::Gpt;
 pub enum Precision {
     /// f32, no FP8.
     F32,
+    /// f32, no FP8, batch and rows joined before the products of linear layers, as those in FP8 do.
+    F32Joined,
     /// bf16 with master weights in f32, no FP8.
     Bf16,
     /// f32, products in FP8 by this recipe.
@@ -40,8 +42,9 @@ impl Precision {
     pub const FP8_DELAYED: Self = Self::Fp8(Recipe::delayed());
 
     /// All that have a name.
-    pub const NAMED: [(Self, &'static str); 12] = [
+    pub const NAMED: [(Self, &'static str); 13] = [
         (Self::F32, "f32"),
+        (Self::F32Joined, "f32-joined"),
         (Self::Bf16, "bf16"),
         (Self::FP8_CURRENT, "fp8-current"),
         (Self::Fp8(Recipe::current().with_formats(Formats::E4M3)), "fp8-current-e4m3"),
@@ -64,7 +67,7 @@ impl Precision {
     pub fn without_fp8(self) -> Self {
         match self {
             Self::Policy(policy) => Self::Policy(policy.with_matmul(MatmulPolicy::High)),
-            Self::Bf16 => Self::Bf16,
+            Self::Bf16 | Self::F32Joined => self,
             _ => Self::F32,
         }
     }
@@ -73,7 +76,8 @@ impl Precision {
     pub fn is_same(self, other: Self) -> bool {
         let computed = |precision: Self| {
             let layers = precision == Self::Fp8Layers;
-            (layers, precision.dtypes(), precision.is_fp8().then(|| precision.config()))
+            let config = precision.config();
+            (layers, precision.dtypes(), config.join, precision.is_fp8().then_some(config))
         };
         computed(self) == computed(other)
     }
@@ -82,6 +86,7 @@ impl Precision {
     fn config(self) -> Fp8Config {
         match self {
             Self::F32 | Self::Bf16 => Fp8Config::off(),
+            Self::F32Joined => Fp8Config::off().with_join(true),
             Self::Fp8(recipe) => Fp8Config::default().with_recipe(recipe),
             // Layers follow no filter, and the products of attention are none of theirs.
             Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),

@@ -51,6 +51,10 @@ pub struct Fp8Config {
     /// emulation gives. MXFP8 needs compute capability 10.0 (Blackwell), blocks of 128 need 9.0 (Hopper) and CUDA 12.9; elsewhere the products are emulated, and the trace
     /// says why. Matrix units of CPUs run such products whatever this says.
     pub native_blocks: bool,
+    /// Whether products in high precision join batch and rows of `[…, K]` to one matrix where it is multiplied by one weight, as those in FP8 do, forward and
+    /// backward. Off by default: then they are those of `B`, bit for bit. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
+    /// CPU, threads and shapes.
+    pub join: bool,
 }
 
 impl Default for Fp8Config {
@@ -61,6 +65,7 @@ impl Default for Fp8Config {
             filter: Filter::default(),
             execution: Execution::default(),
             native_blocks: false,
+            join: false,
         }
     }
 }
@@ -69,7 +74,7 @@ impl Default for Fp8Config {
 impl Config for Fp8Config {}
 
 impl Fp8Config {
-    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`.
+    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`, unless products are to [`join`](Self::join).
     pub fn off() -> Self {
         Self { enabled: false, ..Self::default() }
     }
@@ -92,6 +97,11 @@ impl Fp8Config {
     /// The same configuration with products with scales of blocks given to tensor cores, or not: [`native_blocks`](Self::native_blocks).
     pub fn with_native_blocks(self, native_blocks: bool) -> Self {
         Self { native_blocks, ..self }
+    }
+
+    /// The same configuration whose products in high precision join batch and rows, or do not: [`join`](Self::join).
+    pub fn with_join(self, join: bool) -> Self {
+        Self { join, ..self }
     }
 
     /// Checks that products can run as this configuration says, on this backend and device.

@@ -7,7 +7,9 @@ use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::ops::Fp8Products;
 use super::plan::{Product, linear_gemm};
+use crate::config;
 use crate::config::scope::{innermost, within};
+use crate::engine::tensor::{join, reshape};
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
@@ -19,6 +21,9 @@ pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -
     gemm.plain_operand &= kind != ProductKind::Attention;
     match plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs]) {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
+        None if gemm.batch == 1 && gemm.plain_operand && joins(&lhs) => {
+            rejoined::<B>(lhs, |lhs| B::float_matmul(lhs, join::<B>(rhs)))
+        }
         None => B::float_matmul(lhs, rhs),
     }
 }
@@ -33,6 +38,7 @@ pub(crate) fn linear<B: Fp8Products>(
         .unwrap_or_else(|| misfit("input and weight", shapes, "[…, K] and [K, N]"));
     match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
         Some(product) => B::fp8_linear(x, weight, bias, product),
+        None if joins(&x) => rejoined::<B>(x, |x| B::linear(x, weight, bias)),
         None => B::linear(x, weight, bias),
     }
 }
@@ -48,6 +54,9 @@ pub(crate) fn linear_x_backward<B: Fp8Products>(
     let forward = gemm.for_role(GemmRole::GradInput);
     match plan::<B>(ProductKind::Linear, GemmRole::GradInput, forward, [&output_grad, &weight]) {
         Some(product) => B::fp8_linear_x_backward(weight, output_grad, product),
+        None if joins(&output_grad) => {
+            rejoined::<B>(output_grad, |grad| B::linear_x_backward(weight, grad))
+        }
         None => B::linear_x_backward(weight, output_grad),
     }
 }
@@ -65,8 +74,27 @@ pub(crate) fn linear_weight_backward<B: Fp8Products>(
     let forward = Gemm::matrix(rows, shapes[1][last], shapes[0][last]);
     match plan::<B>(ProductKind::Linear, GemmRole::GradWeight, forward, [&x, &output_grad]) {
         Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
+        None if joins(&x) => B::linear_weight_backward(join::<B>(x), join::<B>(output_grad)),
         None => B::linear_weight_backward(x, output_grad),
     }
+}
+
+/// Whether batch and rows of an operand are to become those of one matrix, in high precision.
+fn joins(operand: &impl TensorMetadata) -> bool {
+    let shape = operand.shape();
+    config::current().config.join && shape.num_dims() > 2 && shape.num_elements() > 0
+}
+
+/// Multiplies `[…, K]` as one matrix: to `[…, N]`.
+fn rejoined<B: Fp8Products>(
+    operand: FloatTensor<B>,
+    multiply: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>,
+) -> FloatTensor<B> {
+    let mut shape = operand.shape();
+    let output = multiply(join::<B>(operand));
+    let last = shape.num_dims() - 1;
+    shape[last] = output.shape()[1];
+    reshape::<B>(output, shape)
 }
 
 /// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.

@@ -6,6 +6,7 @@ mod common;
 mod assertions;
 mod config;
 mod except;
+mod join;
 mod linalg;
 mod off_is_identity;
 mod products;
