@@ -31,6 +31,7 @@
 //! - Only the device of the loss is told: parts of the model on another one have output gradients in E4M3.
 //! - Inputs of three and more dimensions that gradient checkpointing computes again are new tensors there: the gradients of their weights may stay in high
 //!   precision.
+//! - [`Fp8Config::join`] joins products of the forward pass only.
 //! - Burn's feature `fusion` is refused: it puts operations in another order.
 //! - An operation that fails ends the connection: what it was is on standard error, and the next result that is read panics. [`flex`] and [`flex_with`]
 //!   make a new device then. `Execution::Native` fails so for what the matrix unit does not run, such as the batched gradients of MXFP8.

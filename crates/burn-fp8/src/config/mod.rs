@@ -53,7 +53,7 @@ pub struct Fp8Config {
     pub native_blocks: bool,
     /// Whether products in high precision join batch and rows of `[…, K]` to one matrix where it is multiplied by one weight, as those in FP8 do, forward and
     /// backward. Off by default: then they are those of `B`, bit for bit. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
-    /// CPU, threads and shapes.
+    /// CPU, threads and shapes. Where Autodiff lies around `Fp8Backend`, the gradient of the right operand of a plain `matmul` stays as Burn asks for it.
     pub join: bool,
 }
 
