@@ -29,6 +29,7 @@
 //! assert_eq!(c, [2.0, 2.0]);
 //! ```
 
+mod attention;
 mod blocks;
 mod codes;
 mod dispatch;
@@ -48,6 +49,10 @@ mod round;
 mod small;
 mod unit;
 
+pub use attention::{
+    Attention, AttentionPrecision, Broadcast, Gradients, Heads, HeadsMut, attention,
+    attention_backward,
+};
 pub use blocks::{BlockScales, Powers};
 pub use codes::Codes;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,0 +1,201 @@
+//! Dropout by a counter-based generator: a mask that is recomputed, never stored.
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// Decisions of a counter, of neighbouring columns: 16 bits of each word's low half, then of its high half.
+const DECISIONS: usize = 8;
+
+/// Rows whose decisions are made side by side.
+const LANES: usize = 8;
+
+/// Which elements of a matrix are dropped: a function of seed, row and column alone, so that every pass and every thread finds the same.
+///
+/// The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). The seed is its key; the counter is the
+/// row, and the column divided by eight. Each decision takes 16 bits, so the probability is rounded to a multiple of 2⁻¹⁶.
+///
+/// ```
+/// use burn_fp8_core::Dropout;
+///
+/// let dropout = Dropout::new(0.25, 7).unwrap();
+/// // Of rows 100 to 163, columns 0 to 999.
+/// let mut kept = [[0.0; 64]; 1000];
+/// dropout.keep(100, 0, &mut kept);
+/// let share = kept.as_flattened().iter().sum::<f32>() / 64_000.0;
+/// assert!((0.74..0.76).contains(&share));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dropout {
+    /// Of 65,536 values, how many drop.
+    threshold: u32,
+    seed: u64,
+}
+
+/// A probability that nothing can be dropped with.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("the probability of dropout is {0}; it must be at least 0 and less than 1")]
+pub struct DropoutError(
+    /// The probability.
+    pub f64,
+);
+
+impl Dropout {
+    /// Drops with a probability in `[0, 1)`; rounded to a multiple of 2⁻¹⁶ below 1.
+    pub fn new(probability: f64, seed: u64) -> Result<Self, DropoutError> {
+        match (0.0..1.0).contains(&probability) {
+            true => {
+                Ok(Self { threshold: ((probability * 65536.0).round() as u32).min(65535), seed })
+            }
+            false => Err(DropoutError(probability)),
+        }
+    }
+
+    /// What kept elements are multiplied by: one over the probability to be kept, as rounded.
+    pub fn factor(self) -> f32 {
+        (65536.0 / f64::from(65536 - self.threshold)) as f32
+    }
+
+    /// Writes 1 for the elements that are kept and 0 for the others: of `R` rows from `row` on, column by column from `column` on.
+    ///
+    /// # Panics
+    /// If `column` or `R` is no multiple of 8, or a column is 2³⁵ or more.
+    pub fn keep<const R: usize>(self, row: u64, column: usize, kept: &mut [[f32; R]]) {
+        const { assert!(R.is_multiple_of(LANES), "rows are computed eight by eight") };
+        assert!(column.is_multiple_of(DECISIONS), "column {column} is no multiple of {DECISIONS}");
+        let last = (column + kept.len()).div_ceil(DECISIONS);
+        assert!(u32::try_from(last).is_ok(), "there are {} columns", column + kept.len());
+        let counter = (column / DECISIONS) as u32;
+        Arch::new().dispatch(Decisions { dropout: self, row, counter, kept });
+    }
+}
+
+/// A matrix of decisions, compiled for each vector instruction set.
+struct Decisions<'a, const R: usize> {
+    dropout: Dropout,
+    row: u64,
+    counter: u32,
+    kept: &'a mut [[f32; R]],
+}
+
+impl<const R: usize> WithSimd for Decisions<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { dropout: Dropout { threshold, seed }, row, counter, kept } = self;
+        for (counter, columns) in (counter..).zip(kept.chunks_mut(DECISIONS)) {
+            for start in (0..R).step_by(LANES) {
+                let rows: [u64; LANES] = core::array::from_fn(|lane| row + (start + lane) as u64);
+                let rows = [rows.map(|row| row as u32), rows.map(|row| (row >> 32) as u32)];
+                let words = philox(
+                    [[counter; LANES], rows[0], rows[1], [0; LANES]],
+                    [seed as u32, (seed >> 32) as u32],
+                );
+                for (index, column) in columns.iter_mut().enumerate() {
+                    let (word, shift) = (&words[index / 2], index % 2 * 16);
+                    let column = &mut column.as_chunks_mut::<LANES>().0[start / LANES];
+                    for lane in 0..LANES {
+                        let decision = (word[lane] >> shift) & 0xFFFF;
+                        column[lane] = if decision >= threshold { 1.0 } else { 0.0 };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Philox4x32-10 of `N` counters side by side, each word of all of them together.
+#[inline(always)]
+fn philox<const N: usize>(mut counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
+    for _ in 0..10 {
+        let [a, b, c, d] = counter;
+        let mut next = [[0; N]; 4];
+        for lane in 0..N {
+            let left = u64::from(a[lane]) * 0xD251_1F53;
+            let right = u64::from(c[lane]) * 0xCD9E_8D57;
+            next[0][lane] = (right >> 32) as u32 ^ b[lane] ^ key[0];
+            next[1][lane] = right as u32;
+            next[2][lane] = (left >> 32) as u32 ^ d[lane] ^ key[1];
+            next[3][lane] = left as u32;
+        }
+        counter = next;
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers of Random123 1.14 (`kat_vectors`, philox4x32 of 10 rounds).
+    #[test]
+    fn philox_gives_the_known_answers() {
+        let cases = [
+            ([0; 4], [0; 2], [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]),
+            ([u32::MAX; 4], [u32::MAX; 2], [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]),
+            (
+                [0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344],
+                [0xA409_3822, 0x299F_31D0],
+                [0xD16C_FE09, 0x94FD_CCEB, 0x5001_E420, 0x2412_6EA1],
+            ),
+        ];
+        for (counter, key, expected) in cases {
+            let words = philox::<3>(counter.map(|word| [word; 3]), key);
+            assert_eq!(words, expected.map(|word: u32| [word; 3]));
+        }
+    }
+
+    /// Against the generator itself, one element at a time.
+    #[test]
+    fn decisions_depend_on_seed_row_and_column_alone() {
+        let seed = 0x0123_4567_89AB_CDEF;
+        let dropout = Dropout::new(0.4, seed).unwrap();
+        for row in [0, 9, u64::from(u32::MAX) - 3] {
+            for (column, length) in [(0, 40), (8, 1), (640, 13)] {
+                let mut kept = vec![[0.5; 16]; length];
+                dropout.keep(row, column, &mut kept);
+                for (j, kept) in kept.iter().enumerate() {
+                    for (i, kept) in kept.iter().enumerate() {
+                        let (row, column) = (row + i as u64, column + j);
+                        let counter = [column as u32 / 8, row as u32, (row >> 32) as u32, 0];
+                        let words =
+                            philox::<1>(counter.map(|word| [word]), [0x89AB_CDEF, 0x0123_4567]);
+                        let halves = words.map(|[word]| [word & 0xFFFF, word >> 16]);
+                        let decision = halves.as_flattened()[column % 8];
+                        assert_eq!(*kept == 1.0, decision >= 26214, "{row} {column}");
+                        assert!(*kept == 0.0 || *kept == 1.0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Shares of dropped elements, of all and of each column, within five standard deviations.
+    #[test]
+    fn as_many_are_dropped_as_the_probability_says() {
+        const ROWS: usize = 4096;
+        for probability in [0.0, 0.1, 0.5, 0.9, 0.999] {
+            let dropout = Dropout::new(probability, 11).unwrap();
+            let mut kept = vec![[0.0; ROWS]; 200];
+            dropout.keep(0, 0, &mut kept);
+            let near = |dropped: f64, count: f64| {
+                let deviation = (count * probability * (1.0 - probability)).sqrt();
+                (dropped - count * probability).abs() <= 5.0 * deviation + count / 65536.0
+            };
+            let dropped = |kept: &[f32]| kept.iter().filter(|kept| **kept == 0.0).count() as f64;
+            assert!(near(dropped(kept.as_flattened()), (200 * ROWS) as f64));
+            assert!(kept.iter().all(|column| near(dropped(column), ROWS as f64)));
+            let factor = f64::from(dropout.factor());
+            assert!((factor * (1.0 - probability) - 1.0).abs() < 0.01, "{factor}");
+        }
+    }
+
+    #[test]
+    fn a_probability_outside_of_0_to_1_is_an_error() {
+        for probability in [-0.1, 1.0, f64::NAN, f64::INFINITY] {
+            let error = Dropout::new(probability, 0).unwrap_err().to_string();
+            assert!(error.contains("at least 0 and less than 1"), "{error}");
+        }
+        assert!(Dropout::new(1.0 - 1e-12, 0).unwrap().factor().is_finite());
+    }
+}

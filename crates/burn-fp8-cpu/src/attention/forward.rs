@@ -1,0 +1,148 @@
+//! Forward: rows of queries, tile by tile of keys.
+
+use core::cell::RefCell;
+
+use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_core::{Dropout, Fp8Format};
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::operand::Rows;
+use super::operand::{self, Operand};
+use super::product::{Matrix, Product};
+use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded, transpose};
+use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
+
+/// What the products of probabilities are multiplied by: the largest probability is the largest number of the format.
+const OF_PROBABILITIES: f32 = 1.0 / Fp8Format::E4M3.max();
+
+/// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`,
+/// written to `output` `[batch, heads, queries, value width]`, on rayon's current pool.
+///
+/// Each head of keys and values serves `heads / kv_heads` neighbouring heads of queries. `logarithms` `[batch, heads, queries]` receives the
+/// logarithm of the sum of each row's exponentials, which [`attention_backward`](super::attention_backward) takes; ∞ where a query sees no key,
+/// whose result is 0. NaN goes through to the results of its row.
+///
+/// # Panics
+/// If shapes do not fit each other, heads are wider than 256, or there are more or fewer logarithms than queries.
+#[track_caller]
+pub fn attention(
+    [q, k, v]: [Heads<'_>; 3],
+    options: &Attention<'_>,
+    output: HeadsMut<'_>,
+    logarithms: &mut [f32],
+) {
+    let sizes = Sizes::check([q, k, v].map(|heads| heads.shape), options);
+    let Sizes { batch, heads, queries, value_width, .. } = sizes;
+    let expected = [batch, heads, queries, value_width];
+    assert!(output.shape == expected, "the output has shape {:?}, not {expected:?}", output.shape);
+    let logarithms = HeadsMut::new(logarithms, [batch, heads, queries, 1]);
+    let threads = sizes.threads();
+    let prepare = |heads| Operand::new(heads, options.precision, E4M3, threads > 1);
+    let operands = [q, k, v].map(prepare);
+    let [tiles, _] = sizes.tiles();
+    let task = |index: usize| {
+        let place = Place {
+            batch: index / tiles / heads,
+            head: index / tiles % heads,
+            queries: index % tiles,
+            keys: 0,
+        };
+        thread_local! {
+            static SCRATCH: RefCell<Scratch> = RefCell::default();
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let softmax = rows(&sizes, options, place, &operands, scratch);
+            let factor = options.dropout.map_or(1.0, Dropout::factor);
+            for row in 0..place.queries(&sizes) {
+                let query = place.queries * TILE + row;
+                // SAFETY: this task alone has the queries of its tile.
+                let [output, logarithm] = unsafe {
+                    [&output, &logarithms].map(|heads| heads.row(place.batch, place.head, query))
+                };
+                let sum = softmax.sum[row];
+                let factor = if sum == 0.0 { 0.0 } else { factor / sum };
+                let sums = scratch.sums[row..].iter().step_by(TILE);
+                output.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum * factor);
+                logarithm[0] = softmax.logarithm(row);
+            }
+        });
+    };
+    let tasks = batch * heads * tiles;
+    match threads {
+        1 => (0..tasks).for_each(task),
+        _ => (0..tasks).into_par_iter().with_max_len(1).for_each(task),
+    }
+}
+
+struct Scratch {
+    tile: Box<Tile>,
+    kept: Box<Tile>,
+    /// The queries, transposed.
+    q: Vec<f32>,
+    /// Sums of values, weighted by exponentials: `[value width][TILE]`.
+    sums: Vec<f32>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        let tile = || Box::new([[0.0; TILE]; TILE]);
+        Self { tile: tile(), kept: tile(), q: vec![], sums: vec![] }
+    }
+}
+
+/// A tile of queries: goes through the keys, and leaves the weighted sums of values.
+fn rows(
+    sizes: &Sizes,
+    options: &Attention<'_>,
+    place: Place,
+    [q, k, v]: &[Operand<'_>; 3],
+    Scratch { tile, kept, q: columns, sums }: &mut Scratch,
+) -> Softmax {
+    let kv_head = place.head / sizes.group();
+    let queries = place.queries(sizes);
+    let mut softmax = Softmax::new();
+    sums.clear();
+    sums.resize(sizes.value_width * TILE, 0.0);
+    let q = q.tile(place.batch, place.head, place.queries);
+    transpose(q, queries, sizes.width, columns);
+    let q = Rows { values: columns, stride: TILE, scale: q.scale };
+    for keys in 0..sizes.tiles()[1] {
+        let place = Place { keys, ..place };
+        if place.is_hidden(sizes, options) {
+            break;
+        }
+        let [k, v] = [k, v].map(|operand| operand.tile(place.batch, kv_head, keys));
+        let keys = place.keys(sizes);
+        tile::scores(sizes, options, place, [q, k], tile, None);
+        let corrections = &softmax.take(&mut tile[..keys], queries);
+        if place.keys > 0 {
+            Arch::new().dispatch(Correct { rows: sums, corrections });
+        }
+        if let Some(kept) = tile::kept(sizes, options, place, kept) {
+            for (x, kept) in tile[..keys].iter_mut().flatten().zip(kept.as_flattened()) {
+                *x *= kept;
+            }
+        }
+        let scale = round(&mut tile[..keys], options.precision);
+        Arch::new().dispatch(Product {
+            size: [sizes.value_width, padded(queries), keys],
+            lhs: Matrix::from(v).transpose(),
+            rhs: Rows { values: tile.as_flattened(), stride: TILE, scale },
+            factor: 1.0,
+            output: (sums, TILE),
+            accumulate: true,
+        });
+    }
+    softmax
+}
+
+/// Rounds probabilities to what is multiplied, and returns the scale of products.
+pub(super) fn round(tile: &mut [Line], precision: AttentionPrecision) -> f32 {
+    match precision {
+        AttentionPrecision::Fp8 => {
+            operand::round_with(tile.as_flattened_mut(), OF_PROBABILITIES, E4M3)
+        }
+        _ => operand::round(tile.as_flattened_mut(), precision, E4M3),
+    }
+}

@@ -1,0 +1,315 @@
+//! Attention as one operation, forward and backward: scores exist one tile at a time, in the cache.
+//!
+//! The algorithm is FlashAttention-2's (Dao, 2023): tiles of 64 rows and 64 keys, a softmax that is corrected as keys go by, and a
+//! backward pass that computes tiles anew from the logarithm of each row's sum. Heads are read where they lie, in any layout whose rows
+//! are contiguous.
+//!
+//! What is added up, and in which order, depends on shapes alone: results do not depend on the number of threads.
+#![allow(unsafe_code, reason = "tasks write to disjoint rows of one result")]
+
+mod backward;
+mod exp;
+mod forward;
+mod operand;
+mod product;
+mod tile;
+
+use core::marker::PhantomData;
+
+use burn_fp8_core::Dropout;
+
+pub use backward::{Gradients, attention_backward};
+pub use forward::attention;
+
+/// Rows and keys of a tile.
+const TILE: usize = 64;
+
+/// The widest heads.
+const WIDEST: usize = 256;
+
+/// Multiplications that are worth waking other threads for.
+const WORTHWHILE: usize = 1 << 18;
+
+/// Which numbers the products of attention multiply. Sums, the softmax and results are f32 in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum AttentionPrecision {
+    /// f32.
+    #[default]
+    High,
+    /// Queries, keys, values, probabilities and gradients, rounded to bf16.
+    Bf16,
+    /// The same, rounded to FP8: E5M2 for gradients, E4M3 for the others. 64 rows of a head have one scale (current scaling); probabilities
+    /// have 1/448.
+    Fp8,
+}
+
+/// What attention does: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// What scores are multiplied by; usually one over the square root of the width of a head.
+    pub scale: f32,
+    /// Whether the last query sees all keys, the one before it all but the last, and so on.
+    pub causal: bool,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// What is added to scores, `[batch, heads, queries, keys]`.
+    pub bias: Option<Broadcast<'a, f32>>,
+    /// Where a mask is not 0, the query does not see the key, `[batch, heads, queries, keys]`. A query that sees none gives 0.
+    pub masks: &'a [Broadcast<'a, u8>],
+    /// Which probabilities become 0; the others are multiplied by [`Dropout::factor`]. The row of a probability is
+    /// `(batch · heads + head) · queries + query`, its column the key.
+    pub dropout: Option<Dropout>,
+    /// Which numbers are multiplied.
+    pub precision: AttentionPrecision,
+}
+
+impl Attention<'_> {
+    /// With heads of this width: scores are multiplied by one over its square root, nothing is masked or dropped, products are f32.
+    pub fn new(width: usize) -> Self {
+        Self {
+            scale: 1.0 / (width as f32).sqrt(),
+            causal: false,
+            softcap: None,
+            bias: None,
+            masks: &[],
+            dropout: None,
+            precision: AttentionPrecision::High,
+        }
+    }
+}
+
+/// Heads of queries, keys or values: f32 `[batch, heads, length, width]`, of which only the width must be contiguous.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    values: &'a [f32],
+    shape: [usize; 4],
+    strides: [usize; 3],
+}
+
+impl<'a> Heads<'a> {
+    /// Contiguous ones.
+    ///
+    /// # Panics
+    /// If there are too few values.
+    #[track_caller]
+    pub fn new(values: &'a [f32], shape @ [_, heads, length, width]: [usize; 4]) -> Self {
+        Self::strided(values, shape, [heads * length * width, length * width, width])
+    }
+
+    /// With the distances between batches, heads and rows.
+    ///
+    /// # Panics
+    /// If an element is outside of the values.
+    #[track_caller]
+    pub fn strided(values: &'a [f32], shape: [usize; 4], strides: [usize; 3]) -> Self {
+        let last = shape.iter().zip(strides.iter().chain([&1]));
+        let last = last.fold(0, |last, (size, stride)| {
+            size.saturating_sub(1).saturating_mul(*stride).saturating_add(last)
+        });
+        assert!(
+            shape.contains(&0) || last < values.len(),
+            "heads {shape:?} with strides {strides:?} reach to element {last}, but there are {}",
+            values.len()
+        );
+        Self { values, shape, strides }
+    }
+
+    /// Batches, heads, rows of a head, width.
+    pub fn shape(&self) -> [usize; 4] {
+        self.shape
+    }
+
+    /// The values from the first of a row on.
+    fn from(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
+        let [b, h, r] = self.strides;
+        &self.values[batch * b + head * h + row * r..]
+    }
+
+    fn row(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
+        &self.from(batch, head, row)[..self.shape[3]]
+    }
+}
+
+/// Heads that a result is written to: f32 `[batch, heads, length, width]`, whose rows do not overlap.
+#[derive(Debug)]
+pub struct HeadsMut<'a> {
+    start: *mut f32,
+    shape: [usize; 4],
+    strides: [usize; 3],
+    values: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it stands for a slice of f32 that it has borrowed for itself; through a shared one, rows are written by `row` alone, whose callers
+// promise that no two threads have the same one.
+unsafe impl Sync for HeadsMut<'_> {}
+
+impl<'a> HeadsMut<'a> {
+    /// Contiguous ones.
+    ///
+    /// # Panics
+    /// If there are more or fewer values than the shape has.
+    #[track_caller]
+    pub fn new(values: &'a mut [f32], shape @ [_, heads, length, width]: [usize; 4]) -> Self {
+        Self::strided(values, shape, [heads * length * width, length * width, width])
+    }
+
+    /// In the memory of `[batch, length, heads, width]`, as a linear layer gives and takes them.
+    ///
+    /// # Panics
+    /// If there are more or fewer values than the shape has.
+    #[track_caller]
+    pub fn joined(values: &'a mut [f32], shape @ [_, heads, length, width]: [usize; 4]) -> Self {
+        Self::strided(values, shape, [heads * length * width, width, heads * width])
+    }
+
+    #[track_caller]
+    fn strided(values: &'a mut [f32], shape: [usize; 4], strides: [usize; 3]) -> Self {
+        let count: usize = shape.iter().product();
+        assert!(values.len() == count, "heads {shape:?} have {count} values, not {}", values.len());
+        Self { start: values.as_mut_ptr(), shape, strides, values: PhantomData }
+    }
+
+    /// # Safety
+    /// While it lives, nobody else has this row.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "rows are handed out one by one, as the caller promises"
+    )]
+    unsafe fn row(&self, batch: usize, head: usize, row: usize) -> &mut [f32] {
+        let [batches, heads, length, width] = self.shape;
+        assert!(batch < batches && head < heads && row < length);
+        let [b, h, r] = self.strides;
+        // SAFETY: both constructors give each row of the shape a place of its own inside of the borrowed values; the caller's promise.
+        unsafe {
+            core::slice::from_raw_parts_mut(self.start.add(batch * b + head * h + row * r), width)
+        }
+    }
+}
+
+/// A tensor `[batch, heads, queries, keys]`, of which each dimension is there or 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Broadcast<'a, T> {
+    values: &'a [T],
+    shape: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl<'a, T: Copy> Broadcast<'a, T> {
+    /// A contiguous one.
+    ///
+    /// # Panics
+    /// If there are more or fewer values than the shape has.
+    #[track_caller]
+    pub fn new(values: &'a [T], shape: [usize; 4]) -> Self {
+        let count: usize = shape.iter().product();
+        assert!(values.len() == count, "{shape:?} has {count} values, not {}", values.len());
+        let [_, heads, queries, keys] = shape;
+        let contiguous = [heads * queries * keys, queries * keys, keys, 1];
+        let strides = core::array::from_fn(|dim| if shape[dim] == 1 { 0 } else { contiguous[dim] });
+        Self { values, shape, strides }
+    }
+
+    /// Of the scores of a key, the value of each query from `start` on.
+    fn queries(
+        &self,
+        [batch, head]: [usize; 2],
+        start: usize,
+        key: usize,
+    ) -> impl Iterator<Item = T> + 'a {
+        let [b, h, q, k] = self.strides;
+        let first = batch * b + head * h + key * k;
+        let values = self.values;
+        (start..).map(move |query| values[first + query * q])
+    }
+
+    #[track_caller]
+    fn check(&self, name: &str, scores: [usize; 4]) {
+        let fits = self.shape.iter().zip(scores).all(|(size, of)| *size == 1 || *size == of);
+        assert!(
+            fits,
+            "the {name} has shape {:?}; scores have [batch, heads, queries, keys] = {scores:?}: each dimension must be equal or 1",
+            self.shape
+        );
+    }
+}
+
+/// The sizes of an attention whose operands fit each other.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    /// Heads of keys and values.
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+    /// The width of values and of the result.
+    value_width: usize,
+}
+
+impl Sizes {
+    /// # Panics
+    /// If operands, bias, masks or widths do not fit.
+    #[track_caller]
+    fn check([q, k, v]: [[usize; 4]; 3], options: &Attention<'_>) -> Self {
+        let [batch, heads, queries, width] = q;
+        let [_, kv_heads, keys, value_width] = v;
+        let shapes =
+            || format!("queries {q:?}, keys {k:?}, values {v:?} (batch, heads, length, width)");
+        assert!(
+            k == [batch, kv_heads, keys, width] && v[0] == batch,
+            "{}: keys and values must have the batch of the queries and each other's heads and length, keys the width of the queries",
+            shapes()
+        );
+        assert!(
+            kv_heads > 0 && heads.is_multiple_of(kv_heads),
+            "{}: {heads} heads of queries cannot share {kv_heads} heads of keys; one must divide the other",
+            shapes()
+        );
+        assert!(
+            [width, value_width].iter().all(|width| (1..=WIDEST).contains(width)),
+            "{}: heads must be 1 to {WIDEST} wide",
+            shapes()
+        );
+        let scores = [batch, heads, queries, keys];
+        if let Some(bias) = &options.bias {
+            bias.check("bias", scores);
+        }
+        options.masks.iter().for_each(|mask| mask.check("mask", scores));
+        Self { batch, heads, kv_heads, queries, keys, width, value_width }
+    }
+
+    /// Heads of queries that share one of keys.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Tiles of queries, of keys.
+    fn tiles(&self) -> [usize; 2] {
+        [self.queries.div_ceil(TILE), self.keys.div_ceil(TILE)]
+    }
+
+    /// Of how many keys a query sees at most the first.
+    fn visible(&self, query: usize, causal: bool) -> usize {
+        match causal {
+            true => (query + 1 + self.keys).saturating_sub(self.queries).min(self.keys),
+            false => self.keys,
+        }
+    }
+
+    /// The first query that sees a key.
+    fn first_to_see(&self, key: usize, causal: bool) -> usize {
+        match causal {
+            true => (key + self.queries).saturating_sub(self.keys),
+            false => 0,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        let scores = self.batch * self.heads * self.queries * self.keys;
+        match scores * self.width < WORTHWHILE {
+            true => 1,
+            false => rayon::current_num_threads(),
+        }
+    }
+}

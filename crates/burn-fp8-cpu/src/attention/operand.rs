@@ -1,0 +1,110 @@
+//! Operands in the precision that they are multiplied in.
+
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use half::bf16;
+use rayon::prelude::*;
+
+use super::{AttentionPrecision, Heads, TILE};
+
+/// Queries, keys, values or a gradient, as they are multiplied.
+pub(super) enum Operand<'a> {
+    /// As they lie.
+    High(Heads<'a>),
+    /// Rounded, contiguous; and the scale of each 64 rows of a head.
+    Rounded { values: Vec<f32>, shape: [usize; 4], scales: Vec<f32> },
+}
+
+/// Some rows of a matrix, times a scale.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) stride: usize,
+    pub(super) scale: f32,
+}
+
+impl<'a> Operand<'a> {
+    /// Rounds, where the precision asks for it; on rayon's pool where `parallel`.
+    pub(super) fn new(
+        heads: Heads<'a>,
+        precision: AttentionPrecision,
+        format: Fp8Format,
+        parallel: bool,
+    ) -> Self {
+        let shape @ [batch, count, length, width] = heads.shape;
+        if precision == AttentionPrecision::High {
+            return Self::High(heads);
+        }
+        let tiles = length.div_ceil(TILE);
+        let mut values = vec![0f32; batch * count * length * width];
+        let mut scales = vec![1f32; batch * count * tiles];
+        let head = |(index, (values, scales)): (usize, (&mut [f32], &mut [f32]))| {
+            let (batch, head) = (index / count, index % count);
+            for (tile, scale) in scales.iter_mut().enumerate() {
+                let rows = tile * TILE..length.min((tile + 1) * TILE);
+                let values = &mut values[rows.start * width..rows.end * width];
+                for (row, values) in rows.zip(values.chunks_mut(width)) {
+                    values.copy_from_slice(heads.row(batch, head, row));
+                }
+                *scale = round(values, precision, format);
+            }
+        };
+        if length > 0 {
+            let chunks = (length * width, tiles);
+            match parallel {
+                true => values
+                    .par_chunks_mut(chunks.0)
+                    .zip(scales.par_chunks_mut(chunks.1))
+                    .enumerate()
+                    .for_each(head),
+                false => values
+                    .chunks_mut(chunks.0)
+                    .zip(scales.chunks_mut(chunks.1))
+                    .enumerate()
+                    .for_each(head),
+            }
+        }
+        Self::Rounded { values, shape, scales }
+    }
+
+    /// A tile of a head, from its first row on.
+    pub(super) fn tile(&self, batch: usize, head: usize, tile: usize) -> Rows<'_> {
+        match self {
+            Self::High(heads) => {
+                let values = heads.from(batch, head, tile * TILE);
+                Rows { values, stride: heads.strides[2], scale: 1.0 }
+            }
+            Self::Rounded { values, shape: [_, heads, length, width], scales } => {
+                let head = batch * heads + head;
+                let values = &values[(head * length + tile * TILE) * width..];
+                let scale = scales[head * length.div_ceil(TILE) + tile];
+                Rows { values, stride: *width, scale }
+            }
+        }
+    }
+}
+
+/// Rounds in place to what is multiplied, and returns the scale to multiply products by.
+pub(super) fn round(values: &mut [f32], precision: AttentionPrecision, format: Fp8Format) -> f32 {
+    match precision {
+        AttentionPrecision::High => 1.0,
+        AttentionPrecision::Bf16 => {
+            values.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+            1.0
+        }
+        AttentionPrecision::Fp8 => {
+            let amax = slice::amax(values).value;
+            round_with(values, scale::from_amax(amax, format, Recipe::current()), format)
+        }
+    }
+}
+
+/// Rounds in place to the numbers of codes with this scale, which is returned.
+pub(super) fn round_with(values: &mut [f32], scale: f32, format: Fp8Format) -> f32 {
+    let codes = &mut [0; TILE];
+    for values in values.chunks_mut(TILE) {
+        let codes = &mut codes[..values.len()];
+        slice::encode(values, scale, format, Overflow::SaturateFinite, codes);
+        slice::decode(codes, 1.0, format, values);
+    }
+    scale
+}

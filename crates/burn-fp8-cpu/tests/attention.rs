@@ -1,0 +1,549 @@
+//! Attention and its gradients against the same in f64, written down as the formula has it.
+
+use burn_fp8_core::Dropout;
+use burn_fp8_cpu::{
+    Attention, AttentionPrecision, Broadcast, Gradients, Heads, HeadsMut, attention,
+    attention_backward,
+};
+use half::bf16;
+use rayon::ThreadPoolBuilder;
+
+/// Numbers of about a normal distribution, the same for each seed.
+fn random(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| (0..4).map(|_| next()).sum::<f32>() * 1.7).collect()
+}
+
+/// Sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+    value_width: usize,
+}
+
+impl Case {
+    const fn new([batch, heads, kv_heads]: [usize; 3], [queries, keys, width]: [usize; 3]) -> Self {
+        Self { batch, heads, kv_heads, queries, keys, width, value_width: width }
+    }
+
+    fn q(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.width]
+    }
+
+    fn k(&self) -> [usize; 4] {
+        [self.batch, self.kv_heads, self.keys, self.width]
+    }
+
+    fn v(&self) -> [usize; 4] {
+        [self.batch, self.kv_heads, self.keys, self.value_width]
+    }
+
+    fn y(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.value_width]
+    }
+
+    fn scores(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+}
+
+fn count(shape: [usize; 4]) -> usize {
+    shape.iter().product()
+}
+
+/// Operands of a case, contiguous, and the gradient of the output.
+struct Operands {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    grad: Vec<f32>,
+}
+
+impl Operands {
+    fn new(case: &Case, seed: u64) -> Self {
+        Self {
+            q: random(count(case.q()), seed + 1),
+            k: random(count(case.k()), seed + 2),
+            v: random(count(case.v()), seed + 3),
+            grad: random(count(case.y()), seed + 4),
+        }
+    }
+}
+
+/// The output and the gradients of queries, keys and values.
+type Results<T> = [Vec<T>; 4];
+
+/// A result, and the sum of the magnitudes of what it is a sum of: what errors are relative to where terms cancel.
+#[derive(Clone, Copy, Default)]
+struct Exact {
+    value: f64,
+    magnitude: f64,
+}
+
+impl Exact {
+    fn add(&mut self, term: f64, magnitude: f64) {
+        self.value += term;
+        self.magnitude += magnitude.abs();
+    }
+}
+
+/// In the order of the formula, with whole matrices, in f64.
+fn reference(
+    case: &Case,
+    Operands { q, k, v, grad }: &Operands,
+    options: &Attention<'_>,
+    bias: &dyn Fn([usize; 4]) -> f64,
+    hidden: &dyn Fn([usize; 4]) -> bool,
+) -> Results<Exact> {
+    let Case { batch, heads, kv_heads, queries, keys, width, value_width } = *case;
+    let scale = f64::from(options.scale);
+    let mut results = [q, &grad, k, v].map(|like| vec![Exact::default(); like.len()]);
+    results.swap(0, 1);
+    let [y, of_q, of_k, of_v] = &mut results;
+    let at = |x: &[f32], index: usize| f64::from(x[index]);
+    for b in 0..batch {
+        for h in 0..heads {
+            let kv = b * kv_heads + h / (heads / kv_heads);
+            for i in 0..queries {
+                let row = (b * heads + h) * queries + i;
+                let mut kept = vec![[1f32; 8]; keys];
+                if let Some(dropout) = options.dropout {
+                    dropout.keep(row as u64, 0, &mut kept);
+                }
+                let kept: Vec<f32> = kept.iter().map(|rows| rows[0]).collect();
+                let factor = options.dropout.map_or(1.0, |dropout| f64::from(dropout.factor()));
+                let mut slopes = vec![1f64; keys];
+                let mut scores = vec![f64::NEG_INFINITY; keys];
+                for j in 0..keys {
+                    let dot: f64 = (0..width)
+                        .map(|d| at(q, row * width + d) * at(k, (kv * keys + j) * width + d))
+                        .sum();
+                    let mut score = dot * scale;
+                    if let Some(cap) = options.softcap.map(f64::from) {
+                        slopes[j] = 1.0 - (score / cap).tanh().powi(2);
+                        score = cap * (score / cap).tanh();
+                    }
+                    score += bias([b, h, i, j]);
+                    let ahead = options.causal && j + queries > i + keys;
+                    if !hidden([b, h, i, j]) && !ahead {
+                        scores[j] = score;
+                    }
+                }
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                if largest == f64::NEG_INFINITY {
+                    continue;
+                }
+                let exps: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let sum: f64 = exps.iter().sum();
+                let p: Vec<f64> = exps.iter().map(|exp| exp / sum).collect();
+                let dropped = |j: usize| p[j] * f64::from(kept[j]) * factor;
+                let mut of_p = vec![Exact::default(); keys];
+                for j in 0..keys {
+                    for d in 0..value_width {
+                        let (value, out) =
+                            ((kv * keys + j) * value_width + d, row * value_width + d);
+                        let term = |x: f64| (x, x);
+                        let add =
+                            |exact: &mut Exact, (term, size): (f64, f64)| exact.add(term, size);
+                        add(&mut y[out], term(dropped(j) * at(v, value)));
+                        add(&mut of_v[value], term(dropped(j) * at(grad, out)));
+                        if kept[j] == 1.0 {
+                            add(&mut of_p[j], term(factor * at(grad, out) * at(v, value)));
+                        }
+                    }
+                }
+                let mut delta = Exact::default();
+                for (p, of_p) in p.iter().zip(&of_p) {
+                    delta.add(p * of_p.value, p * of_p.magnitude);
+                }
+                for j in 0..keys {
+                    let factor = p[j] * slopes[j] * scale;
+                    let of_score = factor * (of_p[j].value - delta.value);
+                    let magnitude = factor * (of_p[j].magnitude + delta.magnitude);
+                    for d in 0..width {
+                        let (query, key) = (row * width + d, (kv * keys + j) * width + d);
+                        of_q[query].add(of_score * at(k, key), magnitude * at(k, key));
+                        of_k[key].add(of_score * at(q, query), magnitude * at(q, query));
+                    }
+                }
+            }
+        }
+    }
+    results
+}
+
+fn run(
+    case: &Case,
+    Operands { q, k, v, grad }: &Operands,
+    options: &Attention<'_>,
+) -> Results<f32> {
+    let heads = [Heads::new(q, case.q()), Heads::new(k, case.k()), Heads::new(v, case.v())];
+    // What was there before must not matter.
+    let mut results = [q, grad, k, v].map(|like| vec![f32::NAN; like.len()]);
+    results.swap(0, 1);
+    let mut logarithms = vec![f32::NAN; case.batch * case.heads * case.queries];
+    let [y, of_q, of_k, of_v] = &mut results;
+    attention(heads, options, HeadsMut::new(y, case.y()), &mut logarithms);
+    attention_backward(
+        heads,
+        options,
+        [Heads::new(y, case.y()), Heads::new(grad, case.y())],
+        &logarithms,
+        Gradients {
+            q: HeadsMut::new(of_q, case.q()),
+            k: HeadsMut::new(of_k, case.k()),
+            v: HeadsMut::new(of_v, case.v()),
+        },
+    );
+    results
+}
+
+/// The root mean square of all errors and the worst one, relative to the root mean square of magnitudes.
+fn errors(results: &[f32], exact: &[Exact]) -> [f64; 2] {
+    let mean = |squares: f64| (squares / exact.len().max(1) as f64).sqrt();
+    let size = mean(exact.iter().map(|exact| exact.magnitude.powi(2)).sum()).max(1e-30);
+    let differences =
+        results.iter().zip(exact).map(|(x, exact)| (f64::from(*x) - exact.value).abs());
+    // NaN is the worst.
+    let worst = differences.clone().fold(0.0, |worst: f64, x| if x <= worst { worst } else { x });
+    [mean(differences.map(|x| x * x).sum()) / size, worst / size]
+}
+
+/// Both errors that a precision may have.
+fn bounds(precision: AttentionPrecision) -> [f64; 2] {
+    match precision {
+        AttentionPrecision::High => [2e-6, 5e-5],
+        AttentionPrecision::Bf16 => [6e-3, 0.1],
+        AttentionPrecision::Fp8 => [0.08, 1.5],
+    }
+}
+
+const PRECISIONS: [AttentionPrecision; 3] =
+    [AttentionPrecision::High, AttentionPrecision::Bf16, AttentionPrecision::Fp8];
+
+#[track_caller]
+fn assert_near(
+    case: &Case,
+    results: &Results<f32>,
+    exact: &Results<Exact>,
+    options: &Attention<'_>,
+) {
+    let [root_mean_square, worst] = bounds(options.precision);
+    let names = ["output", "gradient of q", "gradient of k", "gradient of v"];
+    for ((name, results), exact) in names.iter().zip(results).zip(exact) {
+        let errors = errors(results, exact);
+        assert!(
+            errors[0] <= root_mean_square && errors[1] <= worst,
+            "{name}: {errors:?}; {case:?}, {options:?}"
+        );
+    }
+}
+
+#[track_caller]
+fn check(case: Case, options: Attention<'_>) {
+    let operands = Operands::new(&case, 5);
+    let (bias, masks) = (options.bias, options.masks);
+    assert!(bias.is_none() && masks.is_empty());
+    let exact = reference(&case, &operands, &options, &|_| 0.0, &|_| false);
+    for precision in PRECISIONS {
+        let options = Attention { precision, ..options };
+        assert_near(&case, &run(&case, &operands, &options), &exact, &options);
+    }
+}
+
+/// One row, one key, around the sizes of tiles, more keys than queries and fewer, every grouping, widths that are no multiple of anything.
+const CASES: [Case; 12] = [
+    Case::new([1, 1, 1], [1, 1, 1]),
+    Case::new([1, 1, 1], [1, 200, 64]),
+    Case::new([2, 3, 3], [63, 65, 8]),
+    Case::new([2, 4, 2], [64, 64, 64]),
+    Case::new([1, 6, 1], [65, 129, 40]),
+    Case::new([3, 2, 2], [7, 5, 33]),
+    Case::new([1, 2, 1], [130, 66, 128]),
+    Case::new([1, 1, 1], [70, 300, 256]),
+    Case::new([2, 8, 8], [128, 128, 32]),
+    Case::new([1, 5, 5], [100, 100, 17]),
+    Case { value_width: 48, ..Case::new([2, 2, 1], [90, 70, 24]) },
+    Case { value_width: 1, ..Case::new([1, 2, 2], [129, 3, 200]) },
+];
+
+#[test]
+fn every_shape_is_as_in_f64() {
+    for case in CASES {
+        check(case, Attention::new(case.width));
+    }
+}
+
+#[test]
+fn causal_attention_of_every_shape_is_as_in_f64() {
+    for case in CASES {
+        check(case, Attention { causal: true, ..Attention::new(case.width) });
+    }
+}
+
+#[test]
+fn a_long_row_is_as_in_f64() {
+    let case = Case::new([1, 1, 1], [4096, 4096, 16]);
+    check(case, Attention { causal: true, ..Attention::new(case.width) });
+}
+
+#[test]
+fn scores_are_capped_as_in_f64() {
+    for case in CASES {
+        let scale = 2.0 / (case.width as f32).sqrt();
+        check(case, Attention { scale, softcap: Some(1.5), ..Attention::new(case.width) });
+    }
+}
+
+#[test]
+fn dropout_is_as_in_f64() {
+    for case in CASES {
+        let dropout = Some(Dropout::new(0.3, 17).unwrap());
+        check(case, Attention { dropout, causal: true, ..Attention::new(case.width) });
+    }
+}
+
+/// Every way that a bias and a mask broadcast, with rows that see nothing.
+#[test]
+fn bias_and_masks_broadcast() {
+    for case in [CASES[2], CASES[4], CASES[6], CASES[10]] {
+        let scores = case.scores();
+        let operands = Operands::new(&case, 9);
+        for which in 0..16 {
+            let shape: [usize; 4] =
+                core::array::from_fn(|dim| if which >> dim & 1 == 1 { scores[dim] } else { 1 });
+            let index = move |place: [usize; 4]| {
+                place.iter().zip(shape).fold(0, |index, (place, size)| {
+                    index * size + if size == 1 { 0 } else { *place }
+                })
+            };
+            let bias = random(count(shape), 21);
+            // The first row of queries of some heads sees nothing at all.
+            let mask: Vec<u8> =
+                random(count(shape), 22).iter().map(|x| u8::from(*x > 0.4) * 255).collect();
+            let first: Vec<u8> =
+                (0..scores[0] * scores[1] * scores[2]).map(|row| u8::from(row % 3 == 0)).collect();
+            let rows = [scores[0], scores[1], scores[2], 1];
+            let masks = [Broadcast::new(&mask, shape), Broadcast::new(&first, rows)];
+            let hidden = |[b, h, i, j]: [usize; 4]| {
+                mask[index([b, h, i, j])] != 0 || ((b * scores[1] + h) * scores[2] + i) % 3 == 0
+            };
+            let of = |place: [usize; 4]| f64::from(bias[index(place)]);
+            for precision in PRECISIONS {
+                let options = Attention {
+                    precision,
+                    bias: Some(Broadcast::new(&bias, shape)),
+                    masks: &masks,
+                    ..Attention::new(case.width)
+                };
+                let exact = reference(&case, &operands, &options, &of, &hidden);
+                let results = run(&case, &operands, &options);
+                assert!(results.iter().flatten().all(|x| x.is_finite()), "{shape:?}");
+                let blind = results[0].chunks(case.value_width).step_by(3);
+                assert!(blind.flatten().all(|y| *y == 0.0), "{shape:?}: a row that sees nothing");
+                // One key may be all that a row sees: then its gradients are sums of what cancels.
+                assert_near(&case, &results, &exact, &options);
+            }
+        }
+    }
+}
+
+/// What is rounded already gives the same bits; what is not gives others.
+#[test]
+fn operands_are_rounded_to_the_precision() {
+    let case = Case::new([1, 2, 1], [70, 80, 32]);
+    let operands = Operands::new(&case, 29);
+    let options = |precision| Attention { precision, ..Attention::new(case.width) };
+    let [high, low, fp8] = PRECISIONS.map(|precision| run(&case, &operands, &options(precision)));
+    assert!(high.iter().zip(&low).all(|(high, low)| high != low));
+    assert!(low.iter().zip(&fp8).all(|(low, fp8)| low != fp8));
+    let Operands { q, k, v, grad } = operands;
+    let round = |x: Vec<f32>| x.into_iter().map(|x| bf16::from_f32(x).to_f32()).collect();
+    let rounded = Operands { q: round(q), k: round(k), v: round(v), grad: round(grad) };
+    assert!(run(&case, &rounded, &options(AttentionPrecision::High))[0] != low[0]);
+    // The output's product with its gradient takes that as it is.
+    assert!(run(&case, &rounded, &options(AttentionPrecision::Bf16))[0] == low[0]);
+}
+
+/// Heads in the memory of `[batch, length, heads, width]`, and every second row of another tensor.
+#[test]
+fn layouts_do_not_matter() {
+    let case = Case::new([2, 4, 2], [70, 90, 24]);
+    let operands = Operands::new(&case, 31);
+    for precision in PRECISIONS {
+        let options = Attention { precision, causal: true, ..Attention::new(case.width) };
+        let expected = run(&case, &operands, &options);
+        let joined = |values: &[f32], [_, heads, length, width]: [usize; 4]| {
+            let mut joined = vec![f32::NAN; 2 * values.len()];
+            for (row, values) in values.chunks(width).enumerate() {
+                let (b, h, r) = (row / length / heads, row / length % heads, row % length);
+                joined[2 * ((b * length + r) * heads + h) * width..][..width]
+                    .copy_from_slice(values);
+            }
+            joined
+        };
+        let shapes = [case.q(), case.k(), case.v(), case.y()];
+        let Operands { q, k, v, grad } = &operands;
+        let memory: Vec<_> =
+            [q, k, v, grad].iter().zip(shapes).map(|(x, shape)| joined(x, shape)).collect();
+        let strided = |index: usize| {
+            let [_, heads, length, width] = shapes[index];
+            let strides = [2 * length * heads * width, 2 * width, 2 * heads * width];
+            Heads::strided(&memory[index], shapes[index], strides)
+        };
+        let heads = [strided(0), strided(1), strided(2)];
+        let mut y = vec![f32::NAN; grad.len()];
+        let mut logarithms = vec![0.0; 2 * 4 * 70];
+        attention(heads, &options, HeadsMut::joined(&mut y, case.y()), &mut logarithms);
+        let mut results = [q, k, v].map(|like| vec![f32::NAN; like.len()]);
+        let [of_q, of_k, of_v] = &mut results;
+        let output = Heads::strided(&y, case.y(), [4 * 70 * 24, 24, 4 * 24]);
+        attention_backward(
+            heads,
+            &options,
+            [output, strided(3)],
+            &logarithms,
+            Gradients {
+                q: HeadsMut::joined(of_q, case.q()),
+                k: HeadsMut::joined(of_k, case.k()),
+                v: HeadsMut::joined(of_v, case.v()),
+            },
+        );
+        let results = [&y, &results[0], &results[1], &results[2]];
+        let shapes = [case.y(), case.q(), case.k(), case.v()];
+        for ((expected, result), shape) in expected.iter().zip(results).zip(shapes) {
+            let every_second: Vec<f32> = joined(expected, shape)
+                .chunks(2 * shape[3])
+                .flat_map(|pair| pair[..shape[3]].to_vec())
+                .collect();
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert!(bits(result) == bits(&every_second), "{precision:?} {shape:?}");
+        }
+    }
+}
+
+/// By heads, and by tiles of queries and of keys.
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let cases = [Case::new([2, 4, 4], [200, 200, 32]), Case::new([1, 3, 1], [300, 257, 64])];
+    for case in cases {
+        let operands = Operands::new(&case, 41);
+        for precision in PRECISIONS {
+            let dropout = Some(Dropout::new(0.1, 3).unwrap());
+            let options =
+                Attention { precision, causal: true, dropout, ..Attention::new(case.width) };
+            let mut first: Option<Results<u32>> = None;
+            for threads in [1, 2, 3, 8] {
+                let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let results = pool.install(|| run(&case, &operands, &options));
+                let bits = results.map(|x| x.iter().map(|x| x.to_bits()).collect());
+                let first = first.get_or_insert_with(|| bits.clone());
+                assert!(bits == *first, "{precision:?}, {threads} threads, {case:?}");
+            }
+        }
+    }
+}
+
+/// NaN and infinities in one row of queries stay in it; masked keys are not looked at.
+#[test]
+fn special_values_stay_in_their_rows() {
+    let case = Case::new([1, 2, 2], [70, 70, 16]);
+    for precision in PRECISIONS {
+        for special in [f32::NAN, f32::INFINITY] {
+            let mut operands = Operands::new(&case, 51);
+            let options = Attention { precision, ..Attention::new(case.width) };
+            operands.q[67 * 16 + 3] = special;
+            let [y, ..] = run(&case, &operands, &options);
+            for (row, y) in y.chunks(16).enumerate() {
+                assert_eq!(
+                    y.iter().all(|y| y.is_nan()),
+                    row == 67,
+                    "{precision:?} {special} {row}"
+                );
+                assert_eq!(y.iter().all(|y| y.is_finite()), row != 67);
+            }
+        }
+        // No row sees the last key, whose score would be infinite.
+        let mut operands = Operands::new(&case, 52);
+        operands.k[69 * 16..70 * 16].fill(f32::MAX);
+        let mut mask = vec![0u8; 70];
+        mask[69] = 1;
+        let masks = [Broadcast::new(&mask, [1, 1, 1, 70])];
+        let options =
+            Attention { masks: &masks, precision: AttentionPrecision::High, ..Attention::new(16) };
+        let [y, ..] = run(&case, &operands, &options);
+        assert!(y.iter().all(|y| y.is_finite()));
+    }
+}
+
+/// Scores so far apart that all probabilities but one are 0, and so low that `exp` of them is.
+#[test]
+fn large_scores_do_not_overflow() {
+    let case = Case::new([1, 1, 1], [80, 150, 32]);
+    let mut operands = Operands::new(&case, 61);
+    operands.q.iter_mut().for_each(|q| *q *= 300.0);
+    let options = Attention::new(case.width);
+    let exact = reference(&case, &operands, &options, &|_| 0.0, &|_| false);
+    let results = run(&case, &operands, &options);
+    // Scores of a thousand are known to 1e-4.
+    assert!(errors(&results[0], &exact[0])[1] < 1e-2);
+    assert!(results.iter().flatten().all(|x| x.is_finite()));
+}
+
+#[test]
+fn nothing_at_all_is_attended_to() {
+    for case in [
+        Case::new([0, 2, 1], [3, 4, 8]),
+        Case::new([2, 2, 1], [0, 4, 8]),
+        Case::new([1, 2, 2], [3, 0, 8]),
+    ] {
+        let operands = Operands::new(&case, 71);
+        let results = run(&case, &operands, &Attention::new(8));
+        assert!(results.iter().flatten().all(|x| *x == 0.0), "{case:?}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_by_name() {
+    let case = Case::new([1, 4, 2], [5, 6, 8]);
+    let message = |q: [usize; 4], k: [usize; 4], v: [usize; 4], options: &Attention<'_>| {
+        let run = || {
+            let [of_q, of_k, of_v] = [q, k, v].map(|shape| vec![0f32; count(shape)]);
+            let heads = [Heads::new(&of_q, q), Heads::new(&of_k, k), Heads::new(&of_v, v)];
+            let shape = [q[0], q[1], q[2], v[3]];
+            let mut y = vec![0f32; count(shape)];
+            let mut logarithms = vec![0f32; q[0] * q[1] * q[2]];
+            attention(heads, options, HeadsMut::new(&mut y, shape), &mut logarithms);
+        };
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        *panic.expect_err("it was taken").downcast::<String>().expect("a message")
+    };
+    let plain = Attention::new(8);
+    let (q, k, v) = (case.q(), case.k(), case.v());
+    let heads = message([1, 3, 5, 8], k, v, &plain);
+    assert!(heads.contains("3 heads of queries cannot share 2 heads of keys"), "{heads}");
+    for [q, k, v] in [[q, [1, 2, 7, 8], v], [q, [1, 2, 6, 9], v], [[2, 4, 5, 8], k, v]] {
+        let shapes = message(q, k, v, &plain);
+        assert!(shapes.contains("must have") && shapes.contains(&format!("{k:?}")), "{shapes}");
+    }
+    for width in [0, 257] {
+        let widths = message([1, 4, 5, width], [1, 2, 6, width], v, &plain);
+        assert!(widths.contains("1 to 256 wide"), "{widths}");
+    }
+    let (mask, bias) = ([0u8; 7], [0f32; 5]);
+    let masks = [Broadcast::new(&mask, [1, 1, 1, 7])];
+    let masked = message(q, k, v, &Attention { masks: &masks, ..plain });
+    assert!(masked.contains("the mask has shape [1, 1, 1, 7]"), "{masked}");
+    let bias = Some(Broadcast::new(&bias, [1, 1, 1, 5]));
+    let biased = message(q, k, v, &Attention { bias, ..plain });
+    assert!(biased.contains("the bias has shape [1, 1, 1, 5]"), "{biased}");
+}
