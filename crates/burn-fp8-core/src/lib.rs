@@ -3,11 +3,12 @@
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
 //! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several; [`slice::blocks`]: matrices with a scale for each block.
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
-//! - [`Dropout`]: which elements a counter-based generator drops.
+//! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`Dropout`]: which elements a counter-based generator drops.
 //! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
 
+mod attention;
 mod dropout;
 pub mod e8m0;
 mod filter;
@@ -22,6 +23,9 @@ pub mod slice;
 #[doc(hidden)]
 pub mod text;
 
+pub use attention::{
+    AttentionPrecision, AttentionShape, AttentionShapeError, ParseAttentionPrecisionError,
+};
 pub use dropout::{Dropout, DropoutError};
 pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};

@@ -106,7 +106,7 @@ fn reference(
 ) -> Results<Exact> {
     let Case { batch, heads, kv_heads, queries, keys, width, value_width } = *case;
     let scale = f64::from(options.scale);
-    let mut results = [q, &grad, k, v].map(|like| vec![Exact::default(); like.len()]);
+    let mut results = [q, grad, k, v].map(|like| vec![Exact::default(); like.len()]);
     results.swap(0, 1);
     let [y, of_q, of_k, of_v] = &mut results;
     let at = |x: &[f32], index: usize| f64::from(x[index]);

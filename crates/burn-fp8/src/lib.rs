@@ -43,8 +43,8 @@ pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, NamedWeight,
-    Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
+    AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gemm, GemmRole,
+    Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
 };
 #[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;

@@ -2,8 +2,8 @@
 
 use core::cell::RefCell;
 
-use burn_fp8_core::Dropout;
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
+use burn_fp8_core::{AttentionShape, Dropout};
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -40,8 +40,8 @@ pub fn attention_backward(
     gradients: Gradients<'_>,
 ) {
     let sizes = Sizes::check([q, k, v].map(|heads| heads.shape), options);
-    let Sizes { batch, heads, kv_heads, queries, value_width, .. } = sizes;
-    let results = [batch, heads, queries, value_width];
+    let AttentionShape { batch, heads, kv_heads, queries, .. } = *sizes;
+    let results = sizes.output();
     for (name, shape, expected) in [
         ("output", output.shape, results),
         ("gradient of the output", output_grad.shape, results),

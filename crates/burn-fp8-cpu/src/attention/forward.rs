@@ -3,7 +3,7 @@
 use core::cell::RefCell;
 
 use burn_fp8_core::Fp8Format::E4M3;
-use burn_fp8_core::{Dropout, Fp8Format};
+use burn_fp8_core::{AttentionShape, Dropout, Fp8Format};
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -33,8 +33,8 @@ pub fn attention(
     logarithms: &mut [f32],
 ) {
     let sizes = Sizes::check([q, k, v].map(|heads| heads.shape), options);
-    let Sizes { batch, heads, queries, value_width, .. } = sizes;
-    let expected = [batch, heads, queries, value_width];
+    let AttentionShape { batch, heads, queries, .. } = *sizes;
+    let expected = sizes.output();
     assert!(output.shape == expected, "the output has shape {:?}, not {expected:?}", output.shape);
     let logarithms = HeadsMut::new(logarithms, [batch, heads, queries, 1]);
     let threads = sizes.threads();

@@ -15,33 +15,19 @@ mod product;
 mod tile;
 
 use core::marker::PhantomData;
+use core::ops::Deref;
 
-use burn_fp8_core::Dropout;
+pub use burn_fp8_core::AttentionPrecision;
+use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout};
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
 
-/// Rows and keys of a tile.
-const TILE: usize = 64;
-
-/// The widest heads.
-const WIDEST: usize = 256;
+/// Queries and keys of a tile, which have one scale.
+const TILE: usize = AttentionPrecision::BLOCK;
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;
-
-/// Which numbers the products of attention multiply. Sums, the softmax and results are f32 in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum AttentionPrecision {
-    /// f32.
-    #[default]
-    High,
-    /// Queries, keys, values, probabilities and gradients, rounded to bf16.
-    Bf16,
-    /// The same, rounded to FP8: E5M2 for gradients, E4M3 for the others. 64 rows of a head have one scale (current scaling); probabilities
-    /// have 1/448.
-    Fp8,
-}
 
 /// What attention does: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`.
 #[derive(Clone, Copy, Debug)]
@@ -221,67 +207,32 @@ impl<'a, T: Copy> Broadcast<'a, T> {
         let values = self.values;
         (start..).map(move |query| values[first + query * q])
     }
-
-    #[track_caller]
-    fn check(&self, name: &str, scores: [usize; 4]) {
-        let fits = self.shape.iter().zip(scores).all(|(size, of)| *size == 1 || *size == of);
-        assert!(
-            fits,
-            "the {name} has shape {:?}; scores have [batch, heads, queries, keys] = {scores:?}: each dimension must be equal or 1",
-            self.shape
-        );
-    }
 }
 
 /// The sizes of an attention whose operands fit each other.
 #[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    /// Heads of keys and values.
-    kv_heads: usize,
-    queries: usize,
-    keys: usize,
-    width: usize,
-    /// The width of values and of the result.
-    value_width: usize,
+struct Sizes(AttentionShape);
+
+impl Deref for Sizes {
+    type Target = AttentionShape;
+
+    fn deref(&self) -> &AttentionShape {
+        &self.0
+    }
 }
 
 impl Sizes {
     /// # Panics
-    /// If operands, bias, masks or widths do not fit.
+    /// If operands, bias or masks do not fit.
     #[track_caller]
     fn check([q, k, v]: [[usize; 4]; 3], options: &Attention<'_>) -> Self {
-        let [batch, heads, queries, width] = q;
-        let [_, kv_heads, keys, value_width] = v;
-        let shapes =
-            || format!("queries {q:?}, keys {k:?}, values {v:?} (batch, heads, length, width)");
-        assert!(
-            k == [batch, kv_heads, keys, width] && v[0] == batch,
-            "{}: keys and values must have the batch of the queries and each other's heads and length, keys the width of the queries",
-            shapes()
-        );
-        assert!(
-            kv_heads > 0 && heads.is_multiple_of(kv_heads),
-            "{}: {heads} heads of queries cannot share {kv_heads} heads of keys; one must divide the other",
-            shapes()
-        );
-        assert!(
-            [width, value_width].iter().all(|width| (1..=WIDEST).contains(width)),
-            "{}: heads must be 1 to {WIDEST} wide",
-            shapes()
-        );
-        let scores = [batch, heads, queries, keys];
-        if let Some(bias) = &options.bias {
-            bias.check("bias", scores);
-        }
-        options.masks.iter().for_each(|mask| mask.check("mask", scores));
-        Self { batch, heads, kv_heads, queries, keys, width, value_width }
-    }
-
-    /// Heads of queries that share one of keys.
-    fn group(&self) -> usize {
-        self.heads / self.kv_heads
+        let check = || {
+            let shape = AttentionShape::new(q, k, v)?;
+            options.bias.iter().try_for_each(|bias| shape.check("bias", bias.shape))?;
+            options.masks.iter().try_for_each(|mask| shape.check("mask", mask.shape))?;
+            Ok::<_, AttentionShapeError>(Self(shape))
+        };
+        check().unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Tiles of queries, of keys.

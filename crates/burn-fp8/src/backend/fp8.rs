@@ -4,8 +4,8 @@ use burn_backend::tensor::FloatTensor;
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
-    Capability, EpilogueOf, Fallback, Fp8Engine, MatrixOf, OperandOf, Problem, ProductOf,
-    RequestOf, Run, Scales,
+    AttentionGradients, AttentionOf, Capability, EpilogueOf, Fallback, Fp8Engine, MatrixOf,
+    OperandOf, Problem, ProductOf, RequestOf, Run, Scales,
 };
 use crate::product::{Fp8Products, FrozenOptions, Product};
 
@@ -47,6 +47,22 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
 
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_amax(tensor)
+    }
+
+    fn fp8_attend(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+    ) -> [FloatTensor<Self>; 2] {
+        B::fp8_attend(qkv, attention)
+    }
+
+    fn fp8_attend_backward(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+        given: [FloatTensor<Self>; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FloatTensor<Self>> {
+        B::fp8_attend_backward(qkv, attention, given, wants_bias)
     }
 }
 
@@ -94,5 +110,12 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
         options: FrozenOptions,
     ) -> FloatTensor<Self> {
         B::fp8_frozen(x, weight, options)
+    }
+
+    fn fp8_attention(
+        qkv: [FloatTensor<Self>; 3],
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        B::fp8_attention(qkv, attention)
     }
 }

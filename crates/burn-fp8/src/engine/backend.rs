@@ -3,6 +3,7 @@
 use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::Overflow;
 
+use super::attention::{AttentionGradients, AttentionOf};
 use super::capability::{Capability, Fallback};
 use super::launch::{Launched, note};
 use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
@@ -74,6 +75,30 @@ pub trait Fp8Engine: Backend {
     /// The largest magnitude of a tensor of any float type; NaN and infinities propagate. f32, shape `[1]`.
     fn fp8_amax(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::scale::amax_with_non_finite::<Self>(tensor)
+    }
+
+    /// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`, f32, in
+    /// any layout: the output `[batch, heads, queries, value width]`, and the logarithm of the sum of each row's exponentials `[batch, heads, queries, 1]`,
+    /// ∞ where a query sees no key.
+    ///
+    /// # Panics
+    /// Where shapes do not fit each other.
+    fn fp8_attend(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+    ) -> [FloatTensor<Self>; 2] {
+        portable::attention::attend::<Self>(qkv, attention)
+    }
+
+    /// The gradients of [`fp8_attend`](Self::fp8_attend), that of the bias where it is wanted. `given` are output, logarithms and the gradient of the
+    /// output.
+    fn fp8_attend_backward(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+        given: [FloatTensor<Self>; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FloatTensor<Self>> {
+        portable::attention::attend_backward::<Self>(qkv, attention, given, wants_bias)
     }
 }
 

@@ -7,6 +7,7 @@
 //! Nothing here reads configurations, writes traces or knows sites: the modules above do. Of training it knows the operands of a
 //! [`Recipe`](burn_fp8_core::Recipe), to tell beforehand where its products run.
 
+mod attention;
 mod autodiff;
 mod backend;
 mod backends;
@@ -30,6 +31,8 @@ mod scalar;
 mod target;
 pub(crate) mod tensor;
 
+pub(crate) use attention::check as check_attention;
+pub use attention::{Attention, AttentionGradients, AttentionOf};
 pub(crate) use backend::decode;
 pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};

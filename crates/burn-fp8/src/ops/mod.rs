@@ -38,6 +38,7 @@
 //!
 //! Source: `flax.linen.fp8_ops` of Flax 0.12.8. Unlike XLA on a CPU, nothing flushes subnormal numbers to zero.
 
+mod attention;
 mod autodiff;
 mod check_row;
 mod dot;
@@ -52,6 +53,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
+pub use attention::{AttentionOptions, attention};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};

@@ -7,13 +7,14 @@ use burn_autodiff::{
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 
 use super::activation::ActivationScale;
+use super::attention;
 use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
-use crate::engine::{Fp8Engine, MatrixOf, ScalarOf};
+use crate::engine::{AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, ScalarOf};
 use crate::host;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
@@ -73,6 +74,58 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
             OpsKind::Tracked(prep) => prep.finish(weight, output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
+    }
+
+    fn fp8_attention(
+        qkv: [FloatTensor<Self>; 3],
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        match attention.bias {
+            Some(_) => attend::<B, C, 4>(qkv, attention),
+            None => attend::<B, C, 3>(qkv, attention),
+        }
+    }
+}
+
+/// The backward step of attention: queries, keys and values, and the bias where there is a fourth parent.
+#[derive(Debug)]
+struct AttentionStep;
+
+impl<B: Fp8Engine, const N: usize> Backward<B, N> for AttentionStep {
+    type State = attention::Saved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, N>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        let wants_bias = ops.parents.get(3).is_some_and(Option::is_some);
+        let AttentionGradients { operands, bias } =
+            attention::backward::<B>(grad, ops.state, wants_bias);
+        for (node, grad) in ops.parents.iter().zip(operands.into_iter().chain(bias)) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, grad);
+            }
+        }
+    }
+}
+
+fn attend<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
+    qkv: [FloatTensor<Autodiff<B, C>>; 3],
+    attention: AttentionOf<Autodiff<B, C>>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let parents: Vec<_> = qkv.iter().chain(&attention.bias).collect();
+    let parents: [_; N] = parents.try_into().expect("N counts the operands and the bias");
+    let step = host::begin::<B, C, _, N>(AttentionStep, parents);
+    // The tensors stay until the step is registered, as those of products do.
+    let values = qkv.each_ref().map(|tensor| host::untracked(tensor.clone()));
+    let inner = attention.clone().map(host::untracked);
+    let attention::Forward { output, saved } = attention::forward::<B>(values, &inner);
+    match step {
+        OpsKind::Tracked(prep) => prep.finish(saved, output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
     }
 }
 

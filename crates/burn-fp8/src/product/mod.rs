@@ -9,6 +9,7 @@
 //! ```
 
 mod activation;
+mod attention;
 mod autodiff;
 pub mod delayed;
 mod frozen;

@@ -2,11 +2,12 @@
 
 use burn_backend::tensor::FloatTensor;
 
+use super::attention;
 use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::plan::Product;
 use crate::engine::tensor::add_bias;
-use crate::engine::{Fp8Engine, MatrixOf, Untracked};
+use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
 
 /// The products that `Fp8Backend` runs in FP8.
 ///
@@ -63,6 +64,15 @@ pub trait Fp8Products: Fp8Engine {
         options: FrozenOptions,
     ) -> FloatTensor<Self> {
         frozen::multiply::<Self>(x, weight, &options)
+    }
+
+    /// Attention as one operation, of queries, keys and values of one float type, which the result has; shapes as of
+    /// [`Fp8Engine::fp8_attend`]. Gradients reach all three, and the bias.
+    fn fp8_attention(
+        qkv: [FloatTensor<Self>; 3],
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        attention::forward::<Self>(qkv, &attention).output
     }
 }
 

@@ -1,5 +1,6 @@
 //! Flex: quantization over its memory, one byte an element for codes, products on the matrix unit of the CPU.
 
+mod attention;
 mod memory;
 mod pool;
 mod quantize;
@@ -11,6 +12,7 @@ use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
 use burn_fp8_core::slice::{blocks, matmul_block_codes, parallel};
 
+use super::attention::{AttentionGradients, AttentionOf};
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::Capability;
 use super::codes::Codes;
@@ -106,6 +108,23 @@ impl Fp8Engine for Flex {
             _ => return portable::scale::amax_with_non_finite::<Self>(tensor),
         };
         FlexTensor::from_data(TensorData::new(vec![amax.with_non_finite()], [1]))
+    }
+
+    fn fp8_attend(qkv: [FlexTensor; 3], attention: &AttentionOf<Self>) -> [FlexTensor; 2] {
+        attention::attend(qkv, attention)
+    }
+
+    fn fp8_attend_backward(
+        qkv: [FlexTensor; 3],
+        attention: &AttentionOf<Self>,
+        given: [FlexTensor; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FlexTensor> {
+        match wants_bias {
+            // Scores of the whole, which tiles do not keep.
+            true => portable::attention::attend_backward::<Self>(qkv, attention, given, true),
+            false => attention::attend_backward(qkv, attention, given),
+        }
     }
 }
 

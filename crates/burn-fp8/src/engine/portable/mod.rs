@@ -2,6 +2,7 @@
 //!
 //! Codes are bit-equal to [`burn_fp8_core::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
 
+pub(crate) mod attention;
 pub(crate) mod codes;
 pub(crate) mod epilogue;
 pub(crate) mod grid;

@@ -1,0 +1,56 @@
+//! Attention as one operation: what is asked of a backend.
+
+use burn_backend::tensor::{BoolTensor, FloatTensor};
+use burn_fp8_core::{AttentionPrecision, AttentionShape, AttentionShapeError, Dropout};
+
+/// How attention is computed: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`. `F` and `M` are how a backend holds float and bool tensors.
+#[derive(Clone, Debug)]
+pub struct Attention<F, M> {
+    /// What scores are multiplied by.
+    pub scale: f32,
+    /// Whether the last query sees all keys, the one before it all but the last, and so on.
+    pub causal: bool,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// What is added to scores: f32 `[batch, heads, queries, keys]`, of which dimensions may be 1.
+    pub bias: Option<F>,
+    /// Where one is true, the query does not see the key; shapes as of the bias. A query that sees none gives 0.
+    pub masks: Vec<M>,
+    /// Which probabilities become 0; the others are multiplied by [`Dropout::factor`]. The row of a probability is
+    /// `(batch · heads + head) · queries + query`, its column the key.
+    pub dropout: Option<Dropout>,
+    /// Which numbers are multiplied.
+    pub precision: AttentionPrecision,
+}
+
+/// An [`Attention`] of a backend.
+pub type AttentionOf<B> = Attention<FloatTensor<B>, BoolTensor<B>>;
+
+impl<F, M> Attention<F, M> {
+    /// The same with the tensor of the bias handed through `float`.
+    pub fn map<G>(self, float: impl FnOnce(F) -> G) -> Attention<G, M> {
+        let Self { scale, causal, softcap, bias, masks, dropout, precision } = self;
+        Attention { scale, causal, softcap, bias: bias.map(float), masks, dropout, precision }
+    }
+}
+
+/// The gradients of attention.
+#[derive(Clone, Debug)]
+pub struct AttentionGradients<F> {
+    /// Those of queries, keys and values.
+    pub operands: [F; 3],
+    /// That of the bias, where it was asked for.
+    pub bias: Option<F>,
+}
+
+/// Checks shapes.
+pub(crate) fn check<F: burn_backend::TensorMetadata, M: burn_backend::TensorMetadata>(
+    qkv: [&F; 3],
+    attention: &Attention<F, M>,
+) -> Result<AttentionShape, AttentionShapeError> {
+    let [q, k, v] = qkv.map(|tensor| tensor.shape().dims());
+    let shape = AttentionShape::new(q, k, v)?;
+    attention.bias.iter().try_for_each(|bias| shape.check("bias", bias.shape().dims()))?;
+    attention.masks.iter().try_for_each(|mask| shape.check("mask", mask.shape().dims()))?;
+    Ok(shape)
+}

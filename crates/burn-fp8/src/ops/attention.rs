@@ -1,0 +1,115 @@
+//! Attention as one operation.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bool, DType, Tensor};
+use burn_fp8_core::{AttentionPrecision, Dropout};
+
+use super::float;
+use crate::backend::Fp8Matmul;
+use crate::config;
+use crate::engine::{self, check_attention};
+use crate::host::primitive;
+
+/// What [`attention`] does beside multiplying: nothing by default.
+#[derive(Clone, Debug)]
+pub struct AttentionOptions<B: Backend> {
+    /// What scores are multiplied by; one over the square root of the width of queries where there is none.
+    pub scale: Option<f64>,
+    /// Whether the last query sees all keys, the one before it all but the last, and so on: with as many keys as queries, none sees what comes after it.
+    pub causal: bool,
+    /// Scores become `cap · tanh(score / cap)`; positive.
+    pub softcap: Option<f64>,
+    /// What is added to scores, capped ones: `[batch, heads, queries, keys]`, of which dimensions may be 1. Gradients reach it; then whole scores are
+    /// computed in the backward pass.
+    pub bias: Option<Tensor<B, 4>>,
+    /// Keys that no query sees, where it is true: `[batch, keys]`.
+    pub mask_pad: Option<Tensor<B, 2, Bool>>,
+    /// Where it is true, the query does not see the key: `[batch, heads, queries, keys]`, of which dimensions may be 1.
+    pub mask: Option<Tensor<B, 4, Bool>>,
+    /// Which probabilities become 0. The same seed gives the same bits, whatever runs it.
+    pub dropout: Option<Dropout>,
+    /// Which numbers are multiplied. Where FP8 is switched off, as in [`high_precision`](crate::high_precision), f32 whatever this says.
+    pub precision: AttentionPrecision,
+}
+
+impl<B: Backend> Default for AttentionOptions<B> {
+    fn default() -> Self {
+        Self {
+            scale: None,
+            causal: false,
+            softcap: None,
+            bias: None,
+            mask_pad: None,
+            mask: None,
+            dropout: None,
+            precision: AttentionPrecision::High,
+        }
+    }
+}
+
+/// `softmax(q · kᵀ · scale) · v`, one tile of scores at a time where the backend can (Flex): no scores are kept, forward or backward.
+///
+/// `q` is `[batch, heads, queries, width]`, `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`; `kv_heads` divides `heads`, and each
+/// head of keys serves neighbouring heads of queries. Heads need not be contiguous: `[batch, length, heads, width]` with its dimensions swapped is
+/// read as it lies. The result is `[batch, heads, queries, value width]`, of the type of `q`. Sums and softmax are f32.
+///
+/// A query that sees no key gives 0, and NaN stays in its row. On other backends than Flex the same is computed in tensor operations, with scores in
+/// memory; rounding to bf16 needs one that has bf16.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8::AttentionPrecision;
+/// use burn_fp8::ops::{AttentionOptions, attention};
+///
+/// type B = Autodiff<Flex>;
+/// let device = Default::default();
+/// let heads = |count| Tensor::<B, 4>::random([2, count, 10, 32], Distribution::Default, &device);
+/// let (q, k, v) = (heads(8).require_grad(), heads(2), heads(2));
+/// let options =
+///     AttentionOptions { causal: true, precision: AttentionPrecision::Bf16, ..Default::default() };
+/// let grads = attention(q.clone(), k, v, options).sum().backward();
+/// assert_eq!(q.grad(&grads).unwrap().dims(), [2, 8, 10, 32]);
+/// ```
+///
+/// # Panics
+/// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive.
+///
+/// Source: T. Dao, "FlashAttention-2", 2023; grouped heads as J. Ainslie et al., "GQA", 2023.
+pub fn attention<B: Fp8Matmul>(
+    q: Tensor<B, 4>,
+    k: Tensor<B, 4>,
+    v: Tensor<B, 4>,
+    options: AttentionOptions<B>,
+) -> Tensor<B, 4> {
+    let AttentionOptions { scale, causal, softcap, bias, mask_pad, mask, dropout, precision } =
+        options;
+    let [.., width] = q.dims();
+    let scale = scale.unwrap_or(1.0 / (width.max(1) as f64).sqrt());
+    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
+    let is_positive = |cap: &f64| cap.is_finite() && *cap > 0.0;
+    assert!(
+        softcap.as_ref().is_none_or(is_positive),
+        "the softcap of attention is {softcap:?}; it must be positive and finite"
+    );
+    let bias = bias.map(|bias| match bias.dtype() {
+        DType::F32 => bias,
+        _ => bias.cast(DType::F32),
+    });
+    let pad = mask_pad.map(|mask| mask.unsqueeze_dims(&[1, 1]));
+    let is_on = config::current().config.enabled;
+    let attention = engine::Attention {
+        scale: scale as f32,
+        causal,
+        softcap: softcap.map(|cap| cap as f32),
+        bias: bias.map(primitive),
+        masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
+        dropout,
+        precision: if is_on { precision } else { AttentionPrecision::High },
+    };
+    let qkv = [q, k, v].map(primitive);
+    if let Err(error) = check_attention(qkv.each_ref(), &attention) {
+        panic!("{error}");
+    }
+    float(B::fp8_attention(qkv, attention))
+}
