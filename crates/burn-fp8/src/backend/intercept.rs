@@ -7,8 +7,10 @@ use burn_backend::{AutodiffBackend, Backend, ExecutionError, TensorData, TensorM
 use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
-use crate::engine::{raise_refusal, usable};
+use crate::config;
+use crate::engine::{Attention, in_f32, raise_refusal, usable};
 use crate::host;
+use crate::product::attention::precision;
 use crate::product::route::as_part_of;
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
@@ -44,7 +46,7 @@ into_data!(float_into_data, float_device, FloatTensor);
 into_data!(int_into_data, int_device, IntTensor);
 into_data!(bool_into_data, bool_device, BoolTensor);
 
-/// Attention keeps the fused kernels of `B` unless one of its two products runs in FP8.
+/// Attention is one operation where the configuration says so. Else it keeps the fused kernels of `B` unless one of its two products runs in FP8.
 pub(super) fn attention<B: Fp8Matmul>(
     query: FloatTensor<B>,
     key: FloatTensor<B>,
@@ -56,6 +58,19 @@ pub(super) fn attention<B: Fp8Matmul>(
     if let [batch, heads, queries, width] = *query.shape()
         && let [.., keys, value_width] = *value.shape()
     {
+        let config = config::current().config;
+        if let Some(asked) = config.attention.filter(|_| config.enabled) {
+            let attention = Attention {
+                scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()) as f32,
+                causal: options.is_causal,
+                softcap: options.softcap.map(|cap| cap as f32),
+                bias: attn_bias.map(in_f32::<B>),
+                masks: mask.into_iter().collect(),
+                dropout: None,
+                precision: precision::<B>(asked, &host::float_device::<B>(&query)),
+            };
+            return B::fp8_attention([query, key, value], attention);
+        }
         let kind = ProductKind::Attention;
         // A batch by nature, also where it holds one pair of matrices: batch size and heads must not decide the precision.
         let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };

@@ -9,7 +9,7 @@ use std::path::Path;
 use burn::config::Config;
 use burn_backend::Backend;
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{Filter, Gemm, Recipe};
+use burn_fp8_core::{AttentionPrecision, Filter, Gemm, Recipe};
 use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "not every crate asks")]
@@ -55,6 +55,10 @@ pub struct Fp8Config {
     /// backward. Off by default: then they are those of `B`, bit for bit. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
     /// CPU, threads and shapes. Where Autodiff lies around `Fp8Backend`, the gradient of the right operand of a plain `matmul` stays as Burn asks for it.
     pub join: bool,
+    /// In which precision Burn's own operation `attention` runs as one: without scores in memory, forward and backward, on Flex. None by default: then it is that of
+    /// `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
+    /// attention does not call that operation; `nn::Fp8Attention` is one.
+    pub attention: Option<AttentionPrecision>,
 }
 
 impl Default for Fp8Config {
@@ -66,6 +70,7 @@ impl Default for Fp8Config {
             execution: Execution::default(),
             native_blocks: false,
             join: false,
+            attention: None,
         }
     }
 }
@@ -102,6 +107,11 @@ impl Fp8Config {
     /// The same configuration whose products in high precision join batch and rows, or do not: [`join`](Self::join).
     pub fn with_join(self, join: bool) -> Self {
         Self { join, ..self }
+    }
+
+    /// The same configuration whose attention runs as one operation, or does not: [`attention`](Self::attention).
+    pub fn with_attention(self, attention: Option<AttentionPrecision>) -> Self {
+        Self { attention, ..self }
     }
 
     /// Checks that products can run as this configuration says, on this backend and device.

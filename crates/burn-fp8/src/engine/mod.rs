@@ -41,6 +41,7 @@ pub use launch::{LaunchNote, Launched, Otherwise};
 pub(crate) use launch::{raise_refusal, take_refusal};
 pub use matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
 pub(crate) use multiply::{check, multiply, multiply_high};
+pub(crate) use portable::in_f32;
 pub(crate) use problem::blocks_of;
 pub use problem::{Problem, ProblemOutput};
 pub use product::{

@@ -6,9 +6,9 @@ use burn_fp8_core::{AttentionPrecision, Dropout};
 
 use super::float;
 use crate::backend::Fp8Matmul;
-use crate::config;
 use crate::engine::{self, check_attention};
 use crate::host::primitive;
+use crate::product::attention::precision as precision_of;
 
 /// What [`attention`] does beside multiplying: nothing by default.
 #[derive(Clone, Debug)]
@@ -73,7 +73,8 @@ impl<B: Backend> Default for AttentionOptions<B> {
 /// ```
 ///
 /// # Panics
-/// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive.
+/// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive; and with FP8 where the configuration
+/// asks for native execution, which attention in FP8 has nowhere.
 ///
 /// Source: T. Dao, "FlashAttention-2", 2023; grouped heads as J. Ainslie et al., "GQA", 2023.
 pub fn attention<B: Fp8Matmul>(
@@ -97,7 +98,7 @@ pub fn attention<B: Fp8Matmul>(
         _ => bias.cast(DType::F32),
     });
     let pad = mask_pad.map(|mask| mask.unsqueeze_dims(&[1, 1]));
-    let is_on = config::current().config.enabled;
+    let device = q.device();
     let attention = engine::Attention {
         scale: scale as f32,
         causal,
@@ -105,7 +106,7 @@ pub fn attention<B: Fp8Matmul>(
         bias: bias.map(primitive),
         masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
         dropout,
-        precision: if is_on { precision } else { AttentionPrecision::High },
+        precision: precision_of::<B>(precision, &device),
     };
     let qkv = [q, k, v].map(primitive);
     if let Err(error) = check_attention(qkv.each_ref(), &attention) {

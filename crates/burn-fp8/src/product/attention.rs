@@ -1,8 +1,31 @@
-//! Attention in f32, whatever the type of its tensors, and what its backward step needs.
+//! Attention as one operation: in f32, whatever the type of its tensors; what is reported of it, and what its backward step needs.
 
-use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductKind};
 
-use crate::engine::{AttentionGradients, AttentionOf, Fp8Engine};
+use crate::config;
+use crate::engine::{
+    Attention, AttentionGradients, AttentionOf, Execution, Fp8Engine, check_attention, in_f32,
+};
+use crate::error::Fp8Error;
+use crate::report::{HighPrecision, Implementation, Pending, PendingRan, record};
+
+/// The precision asked for, f32 where FP8 is off. Panics where it has to run natively.
+pub(crate) fn precision<B: Fp8Engine>(
+    asked: AttentionPrecision,
+    device: &B::Device,
+) -> AttentionPrecision {
+    let config = config::current().config;
+    match asked {
+        _ if !config.enabled => AttentionPrecision::High,
+        AttentionPrecision::Fp8 if config.execution == Execution::Native => {
+            let backend = <B as Backend>::name(device);
+            let reason = "attention in FP8 is emulated everywhere; choose another precision for it";
+            panic!("{}", Fp8Error::NativeUnavailable { backend, reason: reason.into() })
+        }
+        asked => asked,
+    }
+}
 
 /// The result, and what the backward pass takes.
 pub(super) struct Forward<B: Fp8Engine> {
@@ -25,6 +48,7 @@ pub(super) fn forward<B: Fp8Engine>(
     attention: &AttentionOf<B>,
 ) -> Forward<B> {
     let dtype = qkv[0].dtype();
+    report(&qkv, attention, &[GemmRole::Output]);
     let results = B::fp8_attend(qkv.clone().map(in_f32::<B>), attention);
     let output = cast::<B>(results[0].clone(), dtype.into());
     Forward { output, saved: Saved { qkv, attention: attention.clone(), results } }
@@ -36,6 +60,9 @@ pub(super) fn backward<B: Fp8Engine>(
     Saved { qkv, attention, results: [output, logarithms] }: Saved<B>,
     wants_bias: bool,
 ) -> AttentionGradients<FloatTensor<B>> {
+    if attention.precision == AttentionPrecision::Fp8 {
+        report(&qkv, &attention, &[GemmRole::GradInput, GemmRole::GradWeight]);
+    }
     let dtypes = qkv.each_ref().map(|tensor| FloatDType::from(tensor.dtype()));
     let given = [output, logarithms, in_f32::<B>(grad)];
     let qkv = qkv.map(in_f32::<B>);
@@ -45,8 +72,31 @@ pub(super) fn backward<B: Fp8Engine>(
     AttentionGradients { operands, ..gradients }
 }
 
-fn in_f32<B: Fp8Engine>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    cast::<B>(tensor, FloatDType::F32)
+/// Reports both products, the scores and their product with the values, in these roles.
+fn report<F: TensorMetadata, M: TensorMetadata>(
+    qkv: &[F; 3],
+    attention: &Attention<F, M>,
+    roles: &[GemmRole],
+) {
+    let shape = check_attention(qkv.each_ref(), attention);
+    let AttentionShape { batch, heads, queries, keys, width, value_width, .. } =
+        shape.unwrap_or_else(|error| panic!("{error}"));
+    let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
+    for gemm in [gemm(keys, width), gemm(value_width, keys)] {
+        for role in roles.iter().copied() {
+            record(|| Pending {
+                kind: ProductKind::Attention,
+                role,
+                gemm: gemm.for_role(role),
+                operands: None,
+                site: None,
+                ran: PendingRan::Known(match attention.precision {
+                    AttentionPrecision::Fp8 => Implementation::FakeQuantized,
+                    other => Implementation::HighPrecision(HighPrecision::Attention(other)),
+                }),
+            });
+        }
+    }
 }
 
 fn cast<B: Fp8Engine>(tensor: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {

@@ -9,7 +9,7 @@
 //! ```
 
 mod activation;
-mod attention;
+pub(crate) mod attention;
 mod autodiff;
 pub mod delayed;
 mod frozen;

@@ -4,7 +4,8 @@ use core::fmt;
 
 use burn_backend::DType;
 use burn_fp8_core::{
-    Block, Fp8Format, Gemm, GemmRole, Granularity, Operand, ProductKind, Rejection,
+    AttentionPrecision, Block, Fp8Format, Gemm, GemmRole, Granularity, Operand, ProductKind,
+    Rejection,
 };
 use serde::{Serialize, Serializer};
 
@@ -19,9 +20,9 @@ pub struct ProductReport {
     pub role: GemmRole,
     /// Its shape.
     pub gemm: Gemm,
-    /// The format and scale of the left operand; `None` in high precision.
+    /// The format and scale of the left operand; `None` in high precision, and in attention as one operation, whose scales are many and not kept.
     pub lhs: Option<OperandReport>,
-    /// The format and scale of the right operand; `None` in high precision.
+    /// The format and scale of the right operand; `None` as of the left one.
     pub rhs: Option<OperandReport>,
     /// What was made of its sums; `None` where they only were scaled and rounded to the type of the left operand, as all but those of
     /// `scaled_matmul` are. A layer adds its bias afterwards.
@@ -168,6 +169,8 @@ pub enum HighPrecision {
     MixedDtypes(DType, DType),
     /// Only the weight is in FP8: its checkpoint does not quantize activations.
     WeightOnly,
+    /// A product of attention as one operation, in this precision.
+    Attention(AttentionPrecision),
 }
 
 impl fmt::Display for HighPrecision {
@@ -180,6 +183,7 @@ impl fmt::Display for HighPrecision {
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
             Self::WeightOnly => write!(f, "only the weight is in FP8"),
+            Self::Attention(precision) => write!(f, "attention as one operation, in {precision}"),
         }
     }
 }

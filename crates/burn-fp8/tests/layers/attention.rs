@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 use burn::record::NamedMpkBytesRecorder;
 use burn::tensor::activation::softmax;
+use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Int, TensorData};
 use burn_fp8::nn::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
 use burn_fp8::ops::{AttentionOptions, attention};
@@ -224,6 +225,67 @@ fn the_decorator_leaves_attention_to_its_options() {
     }
 }
 
+/// Burn's own operation, forward and backward, is this one where the configuration says so.
+#[test]
+fn burns_operation_is_one_where_the_configuration_says_so() {
+    type B = Fp8Backend<Autodiff<Flex>>;
+    // As many heads of keys as of queries, which Burn's wants.
+    let run = |case: Case, ours: bool| {
+        let mut operands = Operands::<B>::new();
+        let [q, k, v, bias] = operands.tensors;
+        let spread = |x: Tensor<B, 4>| x.repeat_dim(1, 2);
+        operands.tensors = [q, spread(k), spread(v), bias];
+        results(operands, case, |[q, k, v], options| {
+            if ours {
+                return attention(q, k, v, options);
+            }
+            let AttentionOptions { bias, mask, causal, softcap, .. } = options;
+            let options = AttentionModuleOptions { scale: None, is_causal: causal, softcap };
+            burn::tensor::module::attention(q, k, v, mask, bias, options)
+        })
+    };
+    for precision in AttentionPrecision::ALL {
+        for case in cases(precision) {
+            if case.dropout || case.masks {
+                continue;
+            }
+            let expected = run(case, true);
+            let as_one = Fp8Config::default().with_attention(Some(precision));
+            assert_eq!(as_one.scope(|| run(case, false)), expected, "{case:?}");
+            assert_ne!(run(case, false), expected);
+            let off = Fp8Config::off().with_attention(Some(precision));
+            assert_ne!(off.scope(|| run(case, false)), expected);
+        }
+    }
+}
+
+#[test]
+fn a_trace_says_in_what_precision_attention_ran() {
+    type B = Fp8Backend<Autodiff<Flex>>;
+    for precision in AttentionPrecision::ALL {
+        let (_, report) = trace(|| ours::<B>(Case { precision, ..Case::default() }));
+        let ran: Vec<_> =
+            report.products.iter().map(|product| (product.role, product.ran.to_string())).collect();
+        let output = (
+            GemmRole::Output,
+            format!("high precision: attention as one operation, in {precision}"),
+        );
+        let expected = match precision {
+            AttentionPrecision::Fp8 => {
+                let [output, input, weight] =
+                    [GemmRole::Output, GemmRole::GradInput, GemmRole::GradWeight]
+                        .map(|role| (role, "fake-quantized".to_owned()));
+                vec![output.clone(), output, input.clone(), weight.clone(), input, weight]
+            }
+            _ => vec![output.clone(), output],
+        };
+        assert_eq!(ran, expected);
+        let [scores, context] = [0, 1].map(|index| report.products[index].gemm);
+        assert_eq!([scores.batch, scores.m, scores.n, scores.k], [8, 70, 81, 24]);
+        assert_eq!([context.batch, context.m, context.n, context.k], [8, 70, 24, 81]);
+    }
+}
+
 #[test]
 fn half_tensors_are_attended_to_in_f32() {
     let case = Case::default();
@@ -263,6 +325,10 @@ fn what_cannot_be_attended_to_is_refused() {
     ] {
         assert!(message.contains(expected), "{message}");
     }
+    let native = Fp8Config::default().with_execution(Execution::Native);
+    let fp8 = AttentionOptions { precision: AttentionPrecision::Fp8, ..plain() };
+    let message = native.scope(|| message(q, k, fp8));
+    assert!(message.contains("attention in FP8 is emulated everywhere"), "{message}");
 }
 
 fn layer<A: Backend>(config: Fp8AttentionConfig) -> Fp8Attention<A> {

@@ -43,7 +43,7 @@ pub(super) fn with_one_scale<B: Backend>(
     Matrix { amax, ..Matrix::new(Codes::Values(values), Scales::One(scale), format) }
 }
 
-pub(super) fn in_f32<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn in_f32<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match tensor.dtype() {
         DType::F32 => tensor,
         _ => B::float_cast(tensor, FloatDType::F32),
