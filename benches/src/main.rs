@@ -3,6 +3,7 @@
 //! `cargo run --release -p burn-fp8-bench`; `--help` lists the options. A function's speed is given relative to that of its reference,
 //! in runs or in bytes a second: higher is better. Absolute times depend on the machine, relative speeds far less.
 
+mod attention;
 mod checkpoint;
 mod cpu_gemm;
 mod harness;
@@ -70,7 +71,8 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
+    (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),

@@ -15,7 +15,7 @@ use burn_fp8_bench_f32::{Mlp, Model, passes};
 use burn_fp8_cpu::Unit;
 
 use crate::harness::{Options, Side};
-use crate::partner::Partner;
+use crate::partner::{Partner, beside_torch};
 use crate::rows::Row;
 
 /// The name of the group.
@@ -159,16 +159,7 @@ fn beside_f32(
         Ok(mut partner) => rows.push(row("f32, AVX2", targets[1], &mut || partner.run())),
         Err(error) => eprintln!("f32, AVX2: not measured: {error}"),
     }
-    for dtype in ["f32", "bf16"] {
-        let Some(python) = &options.python else { continue };
-        match Partner::torch(python, &[kind, dtype], threads) {
-            Ok(mut partner) => {
-                let reference = format!("{}: {dtype}", partner.name);
-                rows.push(row(&reference, None, &mut || partner.run()));
-            }
-            Err(error) => eprintln!("{error}"),
-        }
-    }
+    rows.extend(beside_torch(options, (GROUP, threads), (name, run), (kind, &[])));
     rows
 }
 

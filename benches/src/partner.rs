@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::harness::{Options, Side};
+use crate::rows::Row;
+
 /// The script that runs PyTorch.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/cpu_products.py");
 
@@ -69,6 +72,28 @@ impl Partner {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// Measures something of a group, at so many threads, beside the same in PyTorch, where a Python was given for it: in f32 and in bf16. A kind, the type and
+/// further arguments are what its script takes.
+pub fn beside_torch(
+    options: &Options,
+    (group, threads): (&str, usize),
+    (name, run): (&str, &mut dyn FnMut()),
+    (kind, arguments): (&str, &[String]),
+) -> Vec<Row> {
+    let Some(python) = &options.python else { return vec![] };
+    let row = |dtype| {
+        let arguments = arguments.iter().map(String::as_str);
+        let arguments: Vec<_> = [kind, dtype].into_iter().chain(arguments).collect();
+        let partner = Partner::torch(python, &arguments, threads);
+        let mut partner = partner.map_err(|error| eprintln!("{error}")).ok()?;
+        let reference = format!("{}: {dtype}", partner.name);
+        let mut other = || partner.run();
+        let (subject, reference) = (Side::new(name, run), Side::new(&reference, &mut other));
+        Some(options.compare((group, threads, None), subject, reference))
+    };
+    ["f32", "bf16"].into_iter().filter_map(row).collect()
 }
 
 impl Drop for Partner {

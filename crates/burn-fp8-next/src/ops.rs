@@ -10,17 +10,17 @@ use burn::backend::Cube;
 #[cfg(feature = "remote")]
 use burn::backend::Remote;
 use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
-use burn::tensor::{Device, Gradients, Tensor, module};
+use burn::tensor::{Bool, Device, Gradients, Tensor, module};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_backend::Shape;
-use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 #[cfg(feature = "flex")]
 use burn_flex::Flex;
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format};
 
-use crate::engine::{Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
-use crate::product::{ActivationScale, delayed, frozen_layer, route};
+use crate::engine::{self, Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
+use crate::product::{ActivationScale, attention, delayed, frozen_layer, route};
 
 /// What a product with a frozen weight has to know beside its tensors.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,27 @@ impl FrozenForm {
             Some(block) => Scales::Grid { scales, block, kind: self.kind },
         };
         Matrix::new(Codes::Bytes(codes), scales, Fp8Format::E4M3)
+    }
+}
+
+/// What attention has to know beside its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionForm {
+    scale: f32,
+    causal: bool,
+    softcap: Option<f32>,
+    dropout: Option<Dropout>,
+    precision: AttentionPrecision,
+    /// Whether its mask is one.
+    masked: bool,
+}
+
+#[cfg(any(feature = "flex", feature = "cube", feature = "remote"))]
+impl AttentionForm {
+    fn with<F, M>(self, bias: Option<F>, mask: M) -> engine::Attention<F, M> {
+        let Self { scale, causal, softcap, dropout, precision, masked } = self;
+        let masks = if masked { vec![mask] } else { vec![] };
+        engine::Attention { scale, causal, softcap, bias, masks, dropout, precision }
     }
 }
 
@@ -69,6 +90,25 @@ pub trait Fp8Ops: Backend {
         codes: IntTensor<Self>,
         scales: FloatTensor<Self>,
         form: FrozenForm,
+    ) -> FloatTensor<Self>;
+
+    /// Attention as one operation; the mask counts where the form says so. Users call [`attention`].
+    fn fp8_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: BoolTensor<Self>,
+        form: AttentionForm,
+    ) -> FloatTensor<Self>;
+
+    /// The same with a bias.
+    fn fp8_attention_with_bias(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: BoolTensor<Self>,
+        bias: FloatTensor<Self>,
+        form: AttentionForm,
     ) -> FloatTensor<Self>;
 }
 
@@ -101,6 +141,27 @@ macro_rules! routed {
             ) -> FloatTensor<Self> {
                 let weight = form.matrix::<Self>(codes, scales);
                 frozen_layer::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
+            }
+
+            fn fp8_attention(
+                q: FloatTensor<Self>,
+                k: FloatTensor<Self>,
+                v: FloatTensor<Self>,
+                mask: BoolTensor<Self>,
+                form: AttentionForm,
+            ) -> FloatTensor<Self> {
+                attention::run::<Self>([q, k, v], form.with(None, mask))
+            }
+
+            fn fp8_attention_with_bias(
+                q: FloatTensor<Self>,
+                k: FloatTensor<Self>,
+                v: FloatTensor<Self>,
+                mask: BoolTensor<Self>,
+                bias: FloatTensor<Self>,
+                form: AttentionForm,
+            ) -> FloatTensor<Self> {
+                attention::run::<Self>([q, k, v], form.with(Some(bias), mask))
             }
         }
     };
@@ -164,6 +225,77 @@ pub fn linear<const D: usize>(
     Tensor::from_dispatch(match bias {
         Some(bias) => Dispatch::fp8_linear_with_bias(x, weight, bias.into_dispatch()),
         None => Dispatch::fp8_linear(x, weight),
+    })
+}
+
+/// What [`attention`] does beside multiplying: nothing by default.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionOptions {
+    /// What scores are multiplied by; one over the square root of the width of queries where there is none.
+    pub scale: Option<f64>,
+    /// Whether the last query sees all keys, the one before it all but the last, and so on: with as many keys as queries, none sees what comes after it.
+    pub causal: bool,
+    /// Scores become `cap · tanh(score / cap)`; positive.
+    pub softcap: Option<f64>,
+    /// What is added to scores, capped ones: f32 `[batch, heads, queries, keys]`, of which dimensions may be 1. Gradients reach it.
+    pub bias: Option<Tensor<4>>,
+    /// Keys that no query sees, where it is true: `[batch, keys]`.
+    pub mask_pad: Option<Tensor<2, Bool>>,
+    /// Where it is true, the query does not see the key: `[batch, heads, queries, keys]`, of which dimensions may be 1.
+    pub mask: Option<Tensor<4, Bool>>,
+    /// Which probabilities become 0. The same seed gives the same bits, whatever runs it.
+    pub dropout: Option<Dropout>,
+    /// Which numbers are multiplied. Where FP8 is switched off, as in [`high_precision`](crate::high_precision), f32 whatever this says.
+    pub precision: AttentionPrecision,
+}
+
+/// `softmax(q · kᵀ · scale) · v`, one tile of scores at a time on Flex: no scores are kept, forward or backward. On other backends in tensor operations, with
+/// scores in memory.
+///
+/// `q` is `[batch, heads, queries, width]`, `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`; `kv_heads` divides `heads`. Heads need not
+/// be contiguous. The result is `[batch, heads, queries, value width]`, of the type of `q`. A query that sees no key gives 0.
+///
+/// # Panics
+/// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive; with FP8 where the configuration asks
+/// for native execution; on a served device, which has Burn's own attention; and on devices of backends whose feature is off.
+pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, options: AttentionOptions) -> Tensor<4> {
+    let AttentionOptions { scale, causal, softcap, bias, mask_pad, mask, dropout, precision } =
+        options;
+    assert!(
+        is_here(&q.device()),
+        "a served device has no attention of ours: call burn::tensor::module::attention, and have it run as one by Fp8Config::with_attention"
+    );
+    let [batch, .., width] = q.dims();
+    let pad = mask_pad.map(|pad| {
+        let [sequences, keys] = pad.dims();
+        assert!(
+            sequences == batch,
+            "mask_pad has shape [{sequences}, {keys}], but there are {batch} sequences"
+        );
+        pad.reshape([batch, 1, 1, keys])
+    });
+    let mask = match (pad, mask) {
+        (Some(pad), Some(mask)) => {
+            let (of_pad, of_mask) = (pad.dims(), mask.dims());
+            let shape: [usize; 4] = core::array::from_fn(|dim| of_pad[dim].max(of_mask[dim]));
+            Some(pad.expand(shape).bool_or(mask.expand(shape)))
+        }
+        (pad, mask) => pad.or(mask),
+    };
+    let form = AttentionForm {
+        scale: scale.unwrap_or(1.0 / (width.max(1) as f64).sqrt()) as f32,
+        causal,
+        softcap: softcap.map(|cap| cap as f32),
+        dropout,
+        precision,
+        masked: mask.is_some(),
+    };
+    let mask = mask.unwrap_or_else(|| Tensor::empty([1, 1, 1, 1], &q.device().without_autodiff()));
+    let mask = mask.into_dispatch();
+    let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(match bias {
+        Some(bias) => Dispatch::fp8_attention_with_bias(q, k, v, mask, bias.into_dispatch(), form),
+        None => Dispatch::fp8_attention(q, k, v, mask, form),
     })
 }
 

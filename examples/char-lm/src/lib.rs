@@ -30,8 +30,8 @@ use burn_fp8::{Fp8Backend, Fp8Matmul};
 use examples_common::{OnBackend, print};
 
 pub use precision::Precision;
-pub use size::Size;
-pub use train::{characters_a_step, training_steps};
+pub use size::{Shape, Size};
+pub use train::{characters_a_step, different_characters, training_steps};
 
 use args::{Command, Sampling};
 use model::Gpt;

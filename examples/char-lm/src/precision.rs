@@ -9,8 +9,8 @@ use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::policy::{LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
-    DelayedState, Filter, Formats, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Recipe,
-    Scaling,
+    AttentionPrecision, DelayedState, Filter, Formats, Fp8Config, Fp8Matmul,
+    Precision as ProductPrecision, Recipe, Scaling,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,8 @@ pub enum Precision {
     F32,
     /// f32, no FP8, batch and rows joined before the products of linear layers, as those in FP8 do.
     F32Joined,
+    /// The same, with attention as one operation.
+    F32Fused,
     /// bf16 with master weights in f32, no FP8.
     Bf16,
     /// f32, products in FP8 by this recipe.
@@ -42,9 +44,10 @@ impl Precision {
     pub const FP8_DELAYED: Self = Self::Fp8(Recipe::delayed());
 
     /// All that have a name.
-    pub const NAMED: [(Self, &'static str); 13] = [
+    pub const NAMED: [(Self, &'static str); 14] = [
         (Self::F32, "f32"),
         (Self::F32Joined, "f32-joined"),
+        (Self::F32Fused, "f32-fused"),
         (Self::Bf16, "bf16"),
         (Self::FP8_CURRENT, "fp8-current"),
         (Self::Fp8(Recipe::current().with_formats(Formats::E4M3)), "fp8-current-e4m3"),
@@ -67,7 +70,7 @@ impl Precision {
     pub fn without_fp8(self) -> Self {
         match self {
             Self::Policy(policy) => Self::Policy(policy.with_matmul(MatmulPolicy::High)),
-            Self::Bf16 | Self::F32Joined => self,
+            Self::Bf16 | Self::F32Joined | Self::F32Fused => self,
             _ => Self::F32,
         }
     }
@@ -77,7 +80,8 @@ impl Precision {
         let computed = |precision: Self| {
             let layers = precision == Self::Fp8Layers;
             let config = precision.config();
-            (layers, precision.dtypes(), config.join, precision.is_fp8().then_some(config))
+            let high = (config.join, config.attention);
+            (layers, precision.dtypes(), high, precision.is_fp8().then_some(config))
         };
         computed(self) == computed(other)
     }
@@ -87,20 +91,24 @@ impl Precision {
         match self {
             Self::F32 | Self::Bf16 => Fp8Config::off(),
             Self::F32Joined => Fp8Config::off().with_join(true),
+            Self::F32Fused => {
+                Fp8Config::off().with_join(true).with_attention(Some(AttentionPrecision::High))
+            }
             Self::Fp8(recipe) => Fp8Config::default().with_recipe(recipe),
             // Layers follow no filter, and the products of attention are none of theirs.
             Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
             Self::Policy(policy) => {
-                policy.matmul.unwrap_or(MatmulPolicy::High).configure(Fp8Config::default())
+                let matmul = policy.matmul.unwrap_or(MatmulPolicy::High);
+                policy.with_matmul(matmul).configure(Fp8Config::default())
             }
         }
     }
 
-    /// The types of parameters, of what is computed, and of the logits. The key `m` is in [`config`](Self::config) already.
+    /// The types of parameters, of what is computed, and of the logits. The keys `m` and `a` are in [`config`](Self::config) already.
     fn dtypes(self) -> Policy {
         match self {
             Self::Bf16 => Policy::new(FloatDType::F32, FloatDType::BF16, FloatDType::F32),
-            Self::Policy(policy) => Policy { matmul: None, ..policy },
+            Self::Policy(policy) => Policy { matmul: None, attention: None, ..policy },
             _ => Policy::uniform(FloatDType::F32),
         }
     }

@@ -36,6 +36,7 @@ pub struct Shape {
     pub batch: usize,
     /// Steps an epoch; an epoch is what lies between two validations.
     pub steps: usize,
+    /// How many of them a training has.
     pub epochs: usize,
     /// Batches of a validation.
     pub valid_batches: usize,

@@ -8,9 +8,9 @@ use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
-use crate::engine::{Attention, in_f32, raise_refusal, usable};
+use crate::engine::{Attention, raise_refusal, usable};
 use crate::host;
-use crate::product::attention::precision;
+use crate::product::attention::run;
 use crate::product::route::as_part_of;
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
@@ -59,17 +59,17 @@ pub(super) fn attention<B: Fp8Matmul>(
         && let [.., keys, value_width] = *value.shape()
     {
         let config = config::current().config;
-        if let Some(asked) = config.attention.filter(|_| config.enabled) {
+        if let Some(asked) = config.attention {
             let attention = Attention {
                 scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()) as f32,
                 causal: options.is_causal,
                 softcap: options.softcap.map(|cap| cap as f32),
-                bias: attn_bias.map(in_f32::<B>),
+                bias: attn_bias,
                 masks: mask.into_iter().collect(),
                 dropout: None,
-                precision: precision::<B>(asked, &host::float_device::<B>(&query)),
+                precision: asked,
             };
-            return B::fp8_attention([query, key, value], attention);
+            return run::<B>([query, key, value], attention);
         }
         let kind = ProductKind::Attention;
         // A batch by nature, also where it holds one pair of matrices: batch size and heads must not decide the precision.

@@ -55,8 +55,8 @@ pub struct Fp8Config {
     /// backward. Off by default: then they are those of `B`, bit for bit. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
     /// CPU, threads and shapes. Where Autodiff lies around `Fp8Backend`, the gradient of the right operand of a plain `matmul` stays as Burn asks for it.
     pub join: bool,
-    /// In which precision Burn's own operation `attention` runs as one: without scores in memory, forward and backward, on Flex. None by default: then it is that of
-    /// `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
+    /// In which precision Burn's own operation `attention` runs as one: without scores in memory, forward and backward, on Flex; in f32 where FP8 is off. None by
+    /// default: then it is that of `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
     /// attention does not call that operation; `nn::Fp8Attention` is one.
     pub attention: Option<AttentionPrecision>,
 }
@@ -79,7 +79,7 @@ impl Default for Fp8Config {
 impl Config for Fp8Config {}
 
 impl Fp8Config {
-    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`, unless products are to [`join`](Self::join).
+    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`, unless products are to [`join`](Self::join) or [`attention`](Self::attention) is one operation.
     pub fn off() -> Self {
         Self { enabled: false, ..Self::default() }
     }

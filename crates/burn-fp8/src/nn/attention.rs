@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Distribution, Tensor};
+use burn::tensor::{Bool, Tensor};
 use burn_fp8_core::{AttentionPrecision, Dropout};
 
 use crate::backend::Fp8Matmul;
@@ -170,23 +170,14 @@ impl<B: Fp8Matmul> Fp8Attention<B> {
     /// Where shapes do not fit each other.
     pub fn forward(&self, input: AttentionInput<B>) -> Tensor<B, 3> {
         let AttentionInput { query, key, value, mask_pad, mask_attn } = input;
-        let dropout = (B::ad_enabled(&query.device()) && self.dropout > 0.0).then(|| {
-            let seed = Tensor::<B, 1>::random(
-                [2],
-                Distribution::Uniform(0.0, f64::from(1 << 24)),
-                &query.device(),
-            );
-            let seed = seed.into_data().iter::<f64>().fold(0, |seed, x| seed << 24 | x as u64);
-            Dropout::new(self.dropout, seed).unwrap_or_else(|error| panic!("{error}"))
-        });
         let options = AttentionOptions {
             causal: self.causal,
             mask_pad,
             mask: mask_attn.map(|mask| mask.unsqueeze_dim(1)),
-            dropout,
             precision: self.precision,
             ..Default::default()
         };
+        let options = options.with_dropout(self.dropout, &query.device());
         let q = heads(self.query.forward(query), self.n_heads);
         let k = heads(self.key.forward(key), self.kv_heads);
         let v = heads(self.value.forward(value), self.kv_heads);

@@ -1,14 +1,14 @@
 //! Attention as one operation.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, DType, Tensor};
+use burn::tensor::{Bool, Distribution, Tensor};
 use burn_fp8_core::{AttentionPrecision, Dropout};
 
 use super::float;
 use crate::backend::Fp8Matmul;
-use crate::engine::{self, check_attention};
+use crate::engine;
 use crate::host::primitive;
-use crate::product::attention::precision as precision_of;
+use crate::product::attention::run;
 
 /// What [`attention`] does beside multiplying: nothing by default.
 #[derive(Clone, Debug)]
@@ -44,6 +44,24 @@ impl<B: Backend> Default for AttentionOptions<B> {
             dropout: None,
             precision: AttentionPrecision::High,
         }
+    }
+}
+
+impl<B: Backend> AttentionOptions<B> {
+    /// The same options with dropout of this probability in training, on a backend with gradients; without it elsewhere. The seed comes from the
+    /// backend's generator, which `B::seed` sets.
+    ///
+    /// # Panics
+    /// Where the probability is not in `[0, 1)`.
+    pub fn with_dropout(self, probability: f64, device: &B::Device) -> Self {
+        if probability == 0.0 || !B::ad_enabled(device) {
+            return Self { dropout: None, ..self };
+        }
+        let range = Distribution::Uniform(0.0, f64::from(1 << 24));
+        let halves = Tensor::<B, 1>::random([2], range, device).into_data();
+        let seed = halves.iter::<f64>().fold(0, |seed, half| seed << 24 | half as u64);
+        let dropout = Dropout::new(probability, seed).unwrap_or_else(|error| panic!("{error}"));
+        Self { dropout: Some(dropout), ..self }
     }
 }
 
@@ -87,18 +105,7 @@ pub fn attention<B: Fp8Matmul>(
         options;
     let [.., width] = q.dims();
     let scale = scale.unwrap_or(1.0 / (width.max(1) as f64).sqrt());
-    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
-    let is_positive = |cap: &f64| cap.is_finite() && *cap > 0.0;
-    assert!(
-        softcap.as_ref().is_none_or(is_positive),
-        "the softcap of attention is {softcap:?}; it must be positive and finite"
-    );
-    let bias = bias.map(|bias| match bias.dtype() {
-        DType::F32 => bias,
-        _ => bias.cast(DType::F32),
-    });
     let pad = mask_pad.map(|mask| mask.unsqueeze_dims(&[1, 1]));
-    let device = q.device();
     let attention = engine::Attention {
         scale: scale as f32,
         causal,
@@ -106,11 +113,7 @@ pub fn attention<B: Fp8Matmul>(
         bias: bias.map(primitive),
         masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
         dropout,
-        precision: precision_of::<B>(precision, &device),
+        precision,
     };
-    let qkv = [q, k, v].map(primitive);
-    if let Err(error) = check_attention(qkv.each_ref(), &attention) {
-        panic!("{error}");
-    }
-    float(B::fp8_attention(qkv, attention))
+    float(run::<B>([q, k, v].map(primitive), attention))
 }

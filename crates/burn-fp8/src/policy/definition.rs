@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::{PoisonError, RwLock};
 
 use burn::tensor::FloatDType;
+use burn_fp8_core::AttentionPrecision;
 
 use super::matmul::MatmulPolicy;
 use crate::config::scope::{innermost, within};
@@ -29,12 +30,14 @@ pub struct Policy {
     pub output: FloatDType,
     /// How matrix products run; without it, as the [`Fp8Config`] in force says.
     pub matmul: Option<MatmulPolicy>,
+    /// In which precision attention runs as one operation; without it, as the [`Fp8Config`] in force says.
+    pub attention: Option<AttentionPrecision>,
 }
 
 impl Policy {
     /// A policy of these dtypes, which leaves matrix products to the [`Fp8Config`] in force.
     pub fn new(param: FloatDType, compute: FloatDType, output: FloatDType) -> Self {
-        Self { param, compute, output, matmul: None }
+        Self { param, compute, output, matmul: None, attention: None }
     }
 
     /// One dtype for all three.
@@ -55,6 +58,7 @@ impl Policy {
     /// | `c` or `compute`  | the same                                                                                        | that of `p`     |
     /// | `o` or `output`   | the same                                                                                        | that of `c`     |
     /// | `m` or `matmul`   | `high`, `fp8`, `fp8_e4m3`, `fp8_rowwise`, `mxfp8`, `fp8_block`, `fp8_delayed`: see [`MatmulPolicy`] | nothing changes |
+    /// | `a` or `attention` | `high`, `bf16`, `fp8`: [`Fp8Config::attention`]                                                     | nothing changes |
     ///
     /// `half` is f16 on every device, where JMP has bf16 on TPUs.
     ///
@@ -77,12 +81,13 @@ impl Policy {
         text.parse()
     }
 
-    /// The configuration as it is under this policy: what its key `m` says, or unchanged.
+    /// The configuration as it is under this policy: what its keys `m` and `a` say, or unchanged.
     pub fn configure(&self, config: Fp8Config) -> Fp8Config {
-        match self.matmul {
+        let config = match self.matmul {
             Some(matmul) => matmul.configure(config),
             None => config,
-        }
+        };
+        config.with_attention(self.attention.or(config.attention))
     }
 
     /// The policy of the innermost scope of this thread, else the process-wide default, if there is one.

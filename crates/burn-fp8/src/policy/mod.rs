@@ -1,6 +1,6 @@
 //! Mixed precision: which dtype parameters are stored in, the model computes with and gives out, and how matrix products run.
 //!
-//! A [`Policy`] is that as one string, in the grammar of [JMP](https://github.com/google-deepmind/jmp) with one key more, `m`. Keep parameters
+//! A [`Policy`] is that as one string, in the grammar of [JMP](https://github.com/google-deepmind/jmp) with two keys more, `m` and `a`. Keep parameters
 //! in f32, compute in bf16 with matrix products in FP8, and take the loss in f32:
 //!
 //! ```

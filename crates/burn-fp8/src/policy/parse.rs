@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use burn::tensor::FloatDType;
+use burn_fp8_core::AttentionPrecision;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -15,12 +16,12 @@ use crate::error::Fp8Error;
 /// The longest policy read, in bytes: the longest name of each key and value takes less.
 const MAX_LENGTH: usize = 128;
 
-const KEYS: &str = "p or params, c or compute, o or output, m or matmul";
+const KEYS: &str = "p or params, c or compute, o or output, m or matmul, a or attention";
 
-/// Where the value of a key goes: the dtype of parameters, compute or output, then the matrix products.
+/// Where the value of a key goes: the dtype of parameters, compute or output, then the matrix products, then attention.
 fn place_of(key: &str) -> Option<usize> {
-    const NAMES: [[&str; 2]; 4] =
-        [["p", "params"], ["c", "compute"], ["o", "output"], ["m", "matmul"]];
+    const NAMES: [[&str; 2]; 5] =
+        [["p", "params"], ["c", "compute"], ["o", "output"], ["m", "matmul"], ["a", "attention"]];
     NAMES.iter().position(|names| names.contains(&key))
 }
 
@@ -37,6 +38,14 @@ fn matmul_of(value: &str, part: &str) -> Result<MatmulPolicy, Fp8Error> {
         let (text, part, names) = (quoted(value), quoted(part), names.join(", "));
         let hint = if value == "fp8_current" { ": current scaling is `fp8`" } else { "" };
         invalid(format!("unknown matrix product {text} in {part}{hint}; it can be {names}"))
+    })
+}
+
+fn attention_of(value: &str, part: &str) -> Result<AttentionPrecision, Fp8Error> {
+    value.parse().map_err(|_| {
+        let names = AttentionPrecision::ALL.map(AttentionPrecision::name).join(", ");
+        let (text, part) = (quoted(value), quoted(part));
+        invalid(format!("unknown precision of attention {text} in {part}; it can be {names}"))
     })
 }
 
@@ -66,7 +75,7 @@ impl FromStr for Policy {
                 }
             };
         }
-        let (mut dtypes, mut matmul) = ([None; 3], None);
+        let (mut dtypes, mut matmul, mut attention) = ([None; 3], None, None);
         for part in text.split(',') {
             let Some((key, value)) = part.split_once('=') else {
                 let remedy =
@@ -79,7 +88,8 @@ impl FromStr for Policy {
             };
             let is_set = match dtypes.get_mut(place) {
                 Some(dtype) => dtype.replace(dtype_of(value, part)?).is_some(),
-                None => matmul.replace(matmul_of(value, part)?).is_some(),
+                None if place == 3 => matmul.replace(matmul_of(value, part)?).is_some(),
+                None => attention.replace(attention_of(value, part)?).is_some(),
             };
             if is_set {
                 let part = quoted(part);
@@ -92,19 +102,19 @@ impl FromStr for Policy {
         let [param, compute, output] = dtypes;
         let param = param.unwrap_or(FloatDType::F32);
         let compute = compute.unwrap_or(param);
-        Ok(Policy { param, compute, output: output.unwrap_or(compute), matmul })
+        Ok(Policy { param, compute, output: output.unwrap_or(compute), matmul, attention })
     }
 }
 
 impl fmt::Display for Policy {
-    /// All three dtypes, then `m` where there is one: `p=f32,c=bf16,o=f32,m=fp8`.
+    /// All three dtypes, then `m` and `a` where there are: `p=f32,c=bf16,o=f32,m=fp8,a=bf16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [param, compute, output] = [self.param, self.compute, self.output].map(dtype::name);
         write!(f, "p={param},c={compute},o={output}")?;
-        match self.matmul {
-            Some(matmul) => write!(f, ",m={}", matmul.name()),
-            None => Ok(()),
+        if let Some(matmul) = self.matmul {
+            write!(f, ",m={}", matmul.name())?;
         }
+        self.attention.map_or(Ok(()), |attention| write!(f, ",a={attention}"))
     }
 }
 

@@ -254,7 +254,8 @@ fn burns_operation_is_one_where_the_configuration_says_so() {
             assert_eq!(as_one.scope(|| run(case, false)), expected, "{case:?}");
             assert_ne!(run(case, false), expected);
             let off = Fp8Config::off().with_attention(Some(precision));
-            assert_ne!(off.scope(|| run(case, false)), expected);
+            let high = run(Case { precision: AttentionPrecision::High, ..case }, true);
+            assert_eq!(off.scope(|| run(case, false)), high);
         }
     }
 }

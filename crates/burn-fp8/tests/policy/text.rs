@@ -1,7 +1,7 @@
 //! Policies as strings: JMP's grammar by its golden file, the key `m`, errors that name what is wrong.
 
-use burn_fp8::Scaling;
 use burn_fp8::policy::{MatmulPolicy, PolicyDType, SemanticDType};
+use burn_fp8::{AttentionPrecision, Scaling};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -72,6 +72,8 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
             ],
         ),
         ("m=bf16", &["`bf16` in `m=bf16`"]),
+        ("a=f32", &["`f32` in `a=f32`", "it can be high, bf16, fp8"]),
+        ("a=fp8,attention=bf16", &["`attention=bf16` sets"]),
         ("m=fp8_current", &["`fp8_current` in `m=fp8_current`", "current scaling is `fp8`"]),
         ("c=fp8", &["unknown dtype `fp8`"]),
         ("p=f32\nc=f16", &["`f32\\nc=f16`"]),
@@ -125,6 +127,8 @@ fn policies_are_printed_in_one_way() {
     for (text, printed) in [
         ("full", "p=f32,c=f32,o=f32"),
         ("o=half,c=bfloat16", "p=f32,c=bf16,o=f16"),
+        ("attention=fp8,m=fp8", "p=f32,c=f32,o=f32,m=fp8,a=fp8"),
+        ("a=bf16", "p=f32,c=f32,o=f32,a=bf16"),
         ("matmul=fp8_e4m3,params=float64,output=flex32", "p=f64,c=f64,o=flex32,m=fp8_e4m3"),
     ] {
         assert_eq!(Policy::parse(text).unwrap().to_string(), printed);
@@ -163,11 +167,14 @@ fn semantic_dtypes_are_the_policys_and_concrete_ones_their_own() {
 fn policies() -> impl Strategy<Value = Policy> {
     let dtype = || prop::sample::select(DTYPES.to_vec());
     let matmul = prop::option::of(prop::sample::select(MatmulPolicy::all().collect::<Vec<_>>()));
-    (dtype(), dtype(), dtype(), matmul).prop_map(|(param, compute, output, matmul)| Policy {
+    let attention = prop::option::of(prop::sample::select(&AttentionPrecision::ALL[..]));
+    let parts = (dtype(), dtype(), dtype(), matmul, attention);
+    parts.prop_map(|(param, compute, output, matmul, attention)| Policy {
         param,
         compute,
         output,
         matmul,
+        attention,
     })
 }
 

@@ -14,7 +14,7 @@ const BIGRAM: RGBColor = RGBColor(130, 130, 130);
 const fn stroke(precision: Precision) -> Stroke {
     match precision {
         Precision::F32 => (charts::SKY_BLUE, 6),
-        Precision::F32Joined => (charts::SKY_BLUE, 2),
+        Precision::F32Joined | Precision::F32Fused => (charts::SKY_BLUE, 2),
         Precision::Bf16 => (charts::ORANGE, 1),
         Precision::FP8_CURRENT => (charts::VERMILION, 3),
         Precision::FP8_DELAYED => (BLACK, 1),

@@ -5,9 +5,10 @@ use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::Backend;
-use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::ops::{AttentionOptions, attention};
 use burn_fp8::report::named;
+use burn_fp8::{Fp8Config, Fp8Matmul};
 
 use super::layers::{DEVIATION, Dense, LayerKind};
 use crate::size::Shape;
@@ -77,6 +78,9 @@ impl<B: Fp8Matmul> Block<B> {
     fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
         let [batch, context, width] = x.dims();
         let depth = width / self.heads;
+        if Fp8Config::current().attention.is_some() {
+            return self.attention_as_one(x);
+        }
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
         let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
         let qkv = qkv.reshape([batch, context, 3, self.heads, depth]);
@@ -91,5 +95,19 @@ impl<B: Fp8Matmul> Block<B> {
         let scores = scores.clone() + future.clone().unsqueeze().cast(scores.dtype());
         let weights = self.dropout.forward(softmax(scores, 3));
         weights.matmul(v).swap_dims(1, 2).reshape([batch, context, width])
+    }
+
+    /// The same as one operation, in the precision of the configuration: no scores in memory, nothing copied into heads.
+    fn attention_as_one(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [batch, context, width] = x.dims();
+        let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
+        let [q, k, v] = [0, 1, 2].map(|part| {
+            let heads = qkv.clone().narrow(2, part * width, width);
+            heads.reshape([batch, context, self.heads, width / self.heads]).swap_dims(1, 2)
+        });
+        let precision = Fp8Config::current().attention.unwrap_or_default();
+        let options = AttentionOptions { causal: true, precision, ..Default::default() };
+        let options = options.with_dropout(self.dropout.prob, &q.device());
+        attention(q, k, v, options).swap_dims(1, 2).reshape([batch, context, width])
     }
 }

@@ -335,6 +335,11 @@ pub fn characters_a_step(size: Size) -> usize {
     shape.batch * shape.context
 }
 
+/// How many characters the built-in text knows, and with them the head of a model of it.
+pub fn different_characters() -> usize {
+    Text::built_in().expect("a text that is part of the program").vocabulary.width()
+}
+
 /// Training steps on one batch of the built-in text, without the Learner around them: forward pass, loss, backward pass and AdamW.
 ///
 /// # Errors
