@@ -54,6 +54,18 @@ impl Dropout {
         (65536.0 / f64::from(65536 - self.threshold)) as f32
     }
 
+    /// Rows of a group of elements.
+    pub const ROWS: usize = 64;
+
+    /// Elements of a group.
+    pub const GROUP: usize = Self::ROWS * DECISIONS;
+
+    /// Decides on 512 neighbouring elements of a tensor in the order of its memory, of which these are the group `index`: its rows are the 64 from
+    /// `64 · index` on and its columns the first 8, column by column.
+    pub fn keep_group(self, index: u64, kept: &mut [[f32; Self::ROWS]; DECISIONS]) {
+        self.keep(index * Self::ROWS as u64, 0, kept);
+    }
+
     /// Writes 1 for the elements that are kept and 0 for the others: of `R` rows from `row` on, column by column from `column` on.
     ///
     /// # Panics

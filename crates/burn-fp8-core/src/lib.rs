@@ -3,6 +3,7 @@
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
 //! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several; [`slice::blocks`]: matrices with a scale for each block.
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
+//! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`Dropout`]: which elements a counter-based generator drops.
 //! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
 //!
@@ -17,6 +18,7 @@ pub mod float8;
 mod format;
 mod gemm;
 mod history;
+mod pointwise;
 mod recipe;
 pub mod scale;
 pub mod slice;
@@ -31,6 +33,7 @@ pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
+pub use pointwise::Pointwise;
 pub use recipe::{
     AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
     ScaleRounding, Scaling,

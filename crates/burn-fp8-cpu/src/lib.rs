@@ -42,11 +42,13 @@ mod kernel;
 mod memory;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+mod pointwise;
 mod portable;
 mod product;
 mod round;
 #[cfg(target_arch = "x86_64")]
 mod small;
+mod special;
 mod unit;
 
 pub use attention::{
@@ -60,6 +62,7 @@ pub use codes::Codes;
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
+pub use pointwise::{pointwise, pointwise_backward};
 pub use unit::{Unit, UnitError, cpu_name};
 
 #[cfg(doctest)]

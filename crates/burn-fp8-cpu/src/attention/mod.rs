@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "tasks write to disjoint rows of one result")]
 
 mod backward;
-mod exp;
 mod forward;
 mod operand;
 mod product;

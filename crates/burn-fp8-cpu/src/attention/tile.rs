@@ -5,10 +5,10 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::exp::exp;
 use super::operand::Rows;
 use super::product::Product;
 use super::{Attention, Sizes, TILE};
+use crate::special::exp;
 
 /// Numbers of keys (rows) and queries (columns).
 pub(super) type Tile = [[f32; TILE]; TILE];

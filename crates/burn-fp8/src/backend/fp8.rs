@@ -1,6 +1,7 @@
 //! What products in FP8 need of a backend, for `Fp8Backend<B>`: it is what `B` does. Nothing is quantized twice.
 
 use burn_backend::tensor::FloatTensor;
+use burn_fp8_core::Pointwise;
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
@@ -64,6 +65,18 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     ) -> AttentionGradients<FloatTensor<Self>> {
         B::fp8_attend_backward(qkv, attention, given, wants_bias)
     }
+
+    fn fp8_pointwise(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        B::fp8_pointwise(operation, x)
+    }
+
+    fn fp8_pointwise_backward(
+        operation: Pointwise,
+        x: Option<FloatTensor<Self>>,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        B::fp8_pointwise_backward(operation, x, grad)
+    }
 }
 
 impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
@@ -117,5 +130,9 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
         attention: AttentionOf<Self>,
     ) -> FloatTensor<Self> {
         B::fp8_attention(qkv, attention)
+    }
+
+    fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        B::fp8_pointwise_op(operation, x)
     }
 }

@@ -1,7 +1,7 @@
 //! The trait by which a backend tells what it does with codes.
 
 use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::Overflow;
+use burn_fp8_core::{Overflow, Pointwise};
 
 use super::attention::{AttentionGradients, AttentionOf};
 use super::capability::{Capability, Fallback};
@@ -99,6 +99,20 @@ pub trait Fp8Engine: Backend {
         wants_bias: bool,
     ) -> AttentionGradients<FloatTensor<Self>> {
         portable::attention::attend_backward::<Self>(qkv, attention, given, wants_bias)
+    }
+
+    /// An operation on the single elements of an f32 tensor.
+    fn fp8_pointwise(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::pointwise::forward::<Self>(operation, x)
+    }
+
+    /// Its gradient, given that of the results; `x` where it depends on that, [`Pointwise::Gelu`].
+    fn fp8_pointwise_backward(
+        operation: Pointwise,
+        x: Option<FloatTensor<Self>>,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::pointwise::backward::<Self>(operation, x, grad)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Small operations on tensors that Burn has no function for.
 
-use burn_backend::{Backend, Shape, TensorData, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, FloatDType, Shape, TensorData, TensorMetadata, tensor::FloatTensor};
 
 use crate::host;
 
@@ -8,6 +8,13 @@ pub(crate) fn reshape<B: Backend>(tensor: FloatTensor<B>, shape: Shape) -> Float
     match tensor.shape() == shape {
         true => tensor,
         false => B::float_reshape(tensor, shape),
+    }
+}
+
+pub(crate) fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+    match tensor.dtype() == dtype.into() {
+        true => tensor,
+        false => B::float_cast(tensor, dtype),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Attention as one operation.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Distribution, Tensor};
+use burn::tensor::{Bool, Tensor};
 use burn_fp8_core::{AttentionPrecision, Dropout};
 
 use super::float;
+use super::pointwise::draw;
 use crate::backend::Fp8Matmul;
 use crate::engine;
 use crate::host::primitive;
@@ -54,14 +55,7 @@ impl<B: Backend> AttentionOptions<B> {
     /// # Panics
     /// Where the probability is not in `[0, 1)`.
     pub fn with_dropout(self, probability: f64, device: &B::Device) -> Self {
-        if probability == 0.0 || !B::ad_enabled(device) {
-            return Self { dropout: None, ..self };
-        }
-        let range = Distribution::Uniform(0.0, f64::from(1 << 24));
-        let halves = Tensor::<B, 1>::random([2], range, device).into_data();
-        let seed = halves.iter::<f64>().fold(0, |seed, half| seed << 24 | half as u64);
-        let dropout = Dropout::new(probability, seed).unwrap_or_else(|error| panic!("{error}"));
-        Self { dropout: Some(dropout), ..self }
+        Self { dropout: draw::<B>(probability, device), ..self }
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) mod flax;
 mod forward;
 mod layer_ops;
 mod options;
+mod pointwise;
 mod state;
 
 use burn::tensor::backend::Backend;
@@ -57,6 +58,7 @@ pub use attention::{AttentionOptions, attention};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};
+pub use pointwise::{dropout, gelu};
 
 use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
 use crate::host::{constant as without_graph, primitive};

@@ -5,6 +5,7 @@ use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductK
 
 use super::ops::Fp8Products;
 use crate::config;
+use crate::engine::tensor::cast;
 use crate::engine::{
     Attention, AttentionGradients, AttentionOf, Execution, Fp8Engine, check_attention, in_f32,
 };
@@ -117,12 +118,5 @@ fn report<F: TensorMetadata, M: TensorMetadata>(
                 }),
             });
         }
-    }
-}
-
-fn cast<B: Fp8Engine>(tensor: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
-    match tensor.dtype() == dtype.into() {
-        true => tensor,
-        false => B::float_cast(tensor, dtype),
     }
 }

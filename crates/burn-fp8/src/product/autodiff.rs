@@ -5,6 +5,7 @@ use burn_autodiff::{
     grads::Gradients, ops::Backward, ops::Ops, ops::OpsKind,
 };
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::Pointwise;
 
 use super::activation::ActivationScale;
 use super::attention;
@@ -13,6 +14,7 @@ use super::gemms;
 use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
+use super::pointwise;
 use crate::engine::tensor::add_bias;
 use crate::engine::{AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, ScalarOf};
 use crate::host;
@@ -85,6 +87,15 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
             None => attend::<B, C, 3>(qkv, attention),
         }
     }
+
+    fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let step = host::begin::<B, C, _, 1>(PointwiseStep, [&x]);
+        let (output, saved) = pointwise::forward::<B>(operation, host::untracked(x.clone()));
+        match step {
+            OpsKind::Tracked(prep) => prep.finish(saved, output),
+            OpsKind::UnTracked(prep) => prep.finish(output),
+        }
+    }
 }
 
 /// The backward step of attention: queries, keys and values, and the bias where there is a fourth parent.
@@ -126,6 +137,26 @@ fn attend<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
     match step {
         OpsKind::Tracked(prep) => prep.finish(saved, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
+    }
+}
+
+/// The backward step of an operation on single elements.
+#[derive(Debug)]
+struct PointwiseStep;
+
+impl<B: Fp8Engine> Backward<B, 1> for PointwiseStep {
+    type State = pointwise::Saved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        if let [Some(x)] = ops.parents {
+            grads.register::<B>(x.id, pointwise::backward::<B>(grad, ops.state));
+        }
     }
 }
 

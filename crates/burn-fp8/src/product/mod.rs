@@ -18,6 +18,7 @@ pub(crate) mod gemms;
 mod operand;
 mod ops;
 mod plan;
+mod pointwise;
 pub(crate) mod route;
 
 pub use activation::ActivationScale;

@@ -1,11 +1,13 @@
 //! FP8 products on a backend: with backward steps of their own where it tracks gradients.
 
 use burn_backend::tensor::FloatTensor;
+use burn_fp8_core::Pointwise;
 
 use super::attention;
 use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::plan::Product;
+use super::pointwise;
 use crate::engine::tensor::add_bias;
 use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
 
@@ -73,6 +75,11 @@ pub trait Fp8Products: Fp8Engine {
         attention: AttentionOf<Self>,
     ) -> FloatTensor<Self> {
         attention::forward::<Self>(qkv, &attention).output
+    }
+
+    /// An operation on single elements, of any float type, which the result has. Gradients reach `x`.
+    fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        pointwise::forward::<Self>(operation, x).0
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::ops::{self, AttentionOptions, attention};
 use burn_fp8::report::named;
 use burn_fp8::{Fp8Config, Fp8Matmul};
 
@@ -67,18 +67,19 @@ impl<B: Fp8Matmul> Block<B> {
         let attention = self.attention(self.attention_norm.forward(x.clone()), future);
         let projected =
             named(LayerKind::Projection.as_str(), || self.projection.forward(attention));
-        let x = x + self.dropout.forward(projected);
+        let x = x + drop_out(&self.dropout, projected);
         let normed = self.mlp_norm.forward(x.clone());
-        let hidden = gelu(named(LayerKind::Up.as_str(), || self.up.forward(normed)));
+        let up = named(LayerKind::Up.as_str(), || self.up.forward(normed));
+        let hidden = if is_fused() { ops::gelu(up) } else { gelu(up) };
         let down = named(LayerKind::Down.as_str(), || self.down.forward(hidden));
-        x + self.dropout.forward(down)
+        x + drop_out(&self.dropout, down)
     }
 
     /// Causal attention of all heads (Vaswani et al., *Attention Is All You Need*, 2017): softmax(q · kᵀ / √d) · v.
     fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
         let [batch, context, width] = x.dims();
         let depth = width / self.heads;
-        if Fp8Config::current().attention.is_some() {
+        if is_fused() {
             return self.attention_as_one(x);
         }
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
@@ -109,5 +110,21 @@ impl<B: Fp8Matmul> Block<B> {
         let options = AttentionOptions { causal: true, precision, ..Default::default() };
         let options = options.with_dropout(self.dropout.prob, &q.device());
         attention(q, k, v, options).swap_dims(1, 2).reshape([batch, context, width])
+    }
+}
+
+/// Whether attention, GELU and dropout run as one operation each: where the configuration says so of attention.
+fn is_fused() -> bool {
+    Fp8Config::current().attention.is_some()
+}
+
+/// Dropout, in training.
+pub(super) fn drop_out<B: Fp8Matmul, const D: usize>(
+    dropout: &Dropout,
+    x: Tensor<B, D>,
+) -> Tensor<B, D> {
+    match is_fused() {
+        true => ops::dropout(x, dropout.prob),
+        false => dropout.forward(x),
     }
 }

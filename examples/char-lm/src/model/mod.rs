@@ -18,6 +18,7 @@ use burn_fp8::policy;
 use burn_fp8::report::named;
 
 pub use block::Block;
+use block::drop_out;
 use layers::{DEVIATION, Dense};
 pub use layers::{LayerKind, Layers};
 pub use weights::{load, save, shapes};
@@ -97,7 +98,7 @@ impl<B: Fp8Matmul> Gpt<B> {
         let positions = Tensor::<B, 1, Int>::arange(0..context as i64, &device).unsqueeze();
         let x = self.tokens.forward(characters) + self.positions.forward(positions);
         let future = future(context, &device);
-        let x = self.dropout.forward(x);
+        let x = drop_out(&self.dropout, x);
         let x = self.blocks.iter().enumerate().fold(x, |x, (index, block)| {
             named(&format!("block{index}"), || block.forward(x, &future))
         });

@@ -9,8 +9,8 @@ mod unit;
 use burn_backend::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16, ops::FloatTensorOps};
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::scale;
 use burn_fp8_core::slice::{blocks, matmul_block_codes, parallel};
+use burn_fp8_core::{Pointwise, scale};
 
 use super::attention::{AttentionGradients, AttentionOf};
 use super::backend::{self, Fp8Engine, Untracked};
@@ -125,6 +125,27 @@ impl Fp8Engine for Flex {
             true => portable::attention::attend_backward::<Self>(qkv, attention, given, true),
             false => attention::attend_backward(qkv, attention, given),
         }
+    }
+
+    fn fp8_pointwise(operation: Pointwise, x: FlexTensor) -> FlexTensor {
+        let x = x.to_contiguous();
+        let layout = Layout::contiguous(x.layout().shape().clone());
+        pool::tensor(layout, |y: &mut [f32]| {
+            burn_fp8_cpu::pointwise(operation, elements(&x, x.layout()), y);
+        })
+    }
+
+    fn fp8_pointwise_backward(
+        operation: Pointwise,
+        x: Option<FlexTensor>,
+        grad: FlexTensor,
+    ) -> FlexTensor {
+        let (x, grad) = (x.map(|x| x.to_contiguous()), grad.to_contiguous());
+        let layout = Layout::contiguous(grad.layout().shape().clone());
+        pool::tensor(layout, |y: &mut [f32]| {
+            let x = x.as_ref().map_or(&[][..], |x| elements(x, x.layout()));
+            burn_fp8_cpu::pointwise_backward(operation, x, elements(&grad, grad.layout()), y);
+        })
     }
 }
 

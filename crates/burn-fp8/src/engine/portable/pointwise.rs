@@ -1,0 +1,56 @@
+//! Operations on single elements, in tensor operations.
+
+use burn_backend::{TensorData, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::{Dropout, Pointwise};
+
+use crate::engine::backend::Fp8Engine;
+use crate::host;
+
+/// The results.
+pub(crate) fn forward<B: Fp8Engine>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
+    match operation {
+        Pointwise::Gelu => B::float_mul(x.clone(), cumulative::<B>(x)),
+        Pointwise::Dropout(dropout) => drop_out::<B>(dropout, x),
+    }
+}
+
+/// The gradient of `x`, which dropout does not need.
+pub(crate) fn backward<B: Fp8Engine>(
+    operation: Pointwise,
+    x: Option<FloatTensor<B>>,
+    grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    match (operation, x) {
+        (Pointwise::Gelu, Some(x)) => {
+            let squares = B::float_mul(x.clone(), x.clone());
+            let density = B::float_exp(B::float_mul_scalar(squares, (-0.5f32).into()));
+            let root = (2.0 * core::f32::consts::PI).sqrt();
+            let slope = B::float_div_scalar(B::float_mul(x.clone(), density), root.into());
+            B::float_mul(grad, B::float_add(cumulative::<B>(x), slope))
+        }
+        (Pointwise::Dropout(dropout), _) => drop_out::<B>(dropout, grad),
+        (Pointwise::Gelu, None) => unreachable!("its step keeps its input"),
+    }
+}
+
+/// The cumulative normal distribution.
+fn cumulative<B: Fp8Engine>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let erf = B::float_erf(B::float_mul_scalar(x, core::f32::consts::FRAC_1_SQRT_2.into()));
+    B::float_mul_scalar(B::float_add_scalar(erf, 1f32.into()), 0.5f32.into())
+}
+
+fn drop_out<B: Fp8Engine>(dropout: Dropout, x: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = x.shape();
+    let count = shape.num_elements();
+    let factor = dropout.factor();
+    let mut factors = Vec::with_capacity(count.next_multiple_of(Dropout::GROUP));
+    let mut kept = [[0.0; Dropout::ROWS]; Dropout::GROUP / Dropout::ROWS];
+    for group in 0..count.div_ceil(Dropout::GROUP) {
+        dropout.keep_group(group as u64, &mut kept);
+        factors.extend(kept.as_flattened().iter().map(|kept| kept * factor));
+    }
+    factors.truncate(count);
+    let factors = TensorData::new(factors, shape);
+    let factors = B::float_from_data(factors, &host::float_device::<B>(&x));
+    B::float_mul(x, factors)
+}
