@@ -31,8 +31,8 @@ pub mod report;
 pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, Delayed, Filter, Formats, Fp8Format, Gemm, GemmRole, Granularity, NamedWeight,
-    Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
+    AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gemm, GemmRole,
+    Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
 };
 pub use config::{Fp8Config, ProductInfo, high_precision};
 pub use engine::{Activation, Capability, Execution};

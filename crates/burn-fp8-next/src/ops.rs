@@ -10,17 +10,17 @@ use burn::backend::Cube;
 #[cfg(feature = "remote")]
 use burn::backend::Remote;
 use burn::backend::{Backend, Dispatch, DispatchDevice, backend_extension};
-use burn::tensor::{Bool, Device, Gradients, Tensor, module};
+use burn::tensor::{Bool, Device, Gradients, Tensor, activation, module};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_backend::Shape;
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 #[cfg(feature = "flex")]
 use burn_flex::Flex;
-use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format};
+use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise};
 
 use crate::engine::{self, Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
-use crate::product::{ActivationScale, attention, delayed, frozen_layer, route};
+use crate::product::{ActivationScale, Fp8Products, attention, delayed, frozen_layer, route};
 
 /// What a product with a frozen weight has to know beside its tensors.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,10 @@ pub trait Fp8Ops: Backend {
         form: AttentionForm,
     ) -> FloatTensor<Self>;
 
-    /// The same with a bias.
+    /// An operation on single elements. Users call [`gelu`] and [`dropout`].
+    fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self>;
+
+    /// Attention with a bias.
     fn fp8_attention_with_bias(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -151,6 +154,10 @@ macro_rules! routed {
                 form: AttentionForm,
             ) -> FloatTensor<Self> {
                 attention::run::<Self>([q, k, v], form.with(None, mask))
+            }
+
+            fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self> {
+                <Self as Fp8Products>::fp8_pointwise_op(operation, x)
             }
 
             fn fp8_attention_with_bias(
@@ -297,6 +304,31 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, options: AttentionOpt
         Some(bias) => Dispatch::fp8_attention_with_bias(q, k, v, mask, bias.into_dispatch(), form),
         None => Dispatch::fp8_attention(q, k, v, mask, form),
     })
+}
+
+/// `x · (1 + erf(x / √2)) / 2`, as `burn::tensor::activation::gelu`: one operation forward and one backward, in f32, on all threads of Flex. On a served device
+/// Burn's own.
+///
+/// # Panics
+/// On devices of backends whose feature is off.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    match is_here(&x.device()) {
+        true => {
+            Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), Pointwise::Gelu))
+        }
+        false => activation::gelu(x),
+    }
+}
+
+/// Drops what the generator decides, and multiplies the rest by one over the probability to be kept; the decisions are computed again in the backward pass,
+/// not kept. The same seed gives the same bits, whatever runs it. Call it in training alone, with a seed of its own each time.
+///
+/// # Panics
+/// On served devices, which have Burn's own dropout, and on devices of backends whose feature is off.
+pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
+    assert!(is_here(&x.device()), "a served device has no dropout of ours: use burn::nn::Dropout");
+    let operation = Pointwise::Dropout(dropout);
+    Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), operation))
 }
 
 /// `loss.backward()`, with which a step of delayed scaling ends that no [`DelayedState::step`](crate::DelayedState::step) is around, and which tells a

@@ -1,5 +1,6 @@
 //! Layers whose products run in FP8.
 
+mod attention;
 mod frozen;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -7,6 +8,7 @@ use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn_fp8_core::Filter;
 
+pub use attention::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
 pub use frozen::FrozenLinear;
 
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};

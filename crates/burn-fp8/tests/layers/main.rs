@@ -8,6 +8,7 @@ mod batches;
 mod graph;
 mod layers;
 mod learner;
+mod pointwise;
 mod records;
 mod refused;
 

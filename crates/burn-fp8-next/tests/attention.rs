@@ -1,0 +1,149 @@
+//! Attention, GELU and dropout as one operation each, against Burn's own operations.
+#![cfg(feature = "flex")]
+
+use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
+use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn_fp8_next::nn::{AttentionInput, Fp8AttentionConfig};
+use burn_fp8_next::ops::{self, AttentionOptions};
+use burn_fp8_next::{AttentionPrecision, Dropout, Fp8Config, high_precision};
+
+const HEADS: [usize; 2] = [4, 2];
+const LENGTHS: [usize; 2] = [70, 81];
+const WIDTH: usize = 24;
+
+fn numbers<const D: usize>(shape: [usize; D], seed: usize, device: &Device) -> Tensor<D> {
+    let count: usize = shape.iter().product();
+    let number = |i: usize| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5003.0 - 1.0;
+    Tensor::from_data(TensorData::new((0..count).map(number).collect::<Vec<_>>(), shape), device)
+}
+
+fn hidden<const D: usize>(shape: [usize; D], every: usize, device: &Device) -> Tensor<D, Bool> {
+    let count: usize = shape.iter().product();
+    let hidden: Vec<bool> = (0..count).map(|i| i % every == 1).collect();
+    Tensor::from_data(TensorData::new(hidden, shape), device)
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+/// The root mean square of errors, relative to that of the reference.
+fn error(x: &[f32], exact: &[f32]) -> f32 {
+    assert_eq!(x.len(), exact.len());
+    let size: f32 = exact.iter().map(|x| x * x).sum();
+    (x.iter().zip(exact).map(|(x, exact)| (x - exact).powi(2)).sum::<f32>() / size).sqrt()
+}
+
+/// The output and the gradients of queries, keys, values and the bias.
+fn results(run: impl FnOnce([Tensor<4>; 3], Tensor<4>) -> Tensor<4>) -> Vec<Vec<f32>> {
+    let device = Device::flex().autodiff();
+    let ([heads, kv_heads], [queries, keys]) = (HEADS, LENGTHS);
+    let q = numbers([2, heads, queries, WIDTH], 1, &device).require_grad();
+    let k = numbers([2, kv_heads, keys, WIDTH], 2, &device).require_grad();
+    let v = numbers([2, kv_heads, keys, WIDTH], 3, &device).require_grad();
+    let bias = numbers([1, heads, queries, keys], 4, &device).require_grad();
+    let y = run([q.clone(), k.clone(), v.clone()], bias.clone());
+    let grads = (y.clone() * numbers(y.dims(), 5, &device)).sum().backward();
+    let of = |tensor: Tensor<4>| values(tensor.grad(&grads).expect("it was used"));
+    [vec![values(y)], [q, k, v, bias].map(of).into()].concat()
+}
+
+#[test]
+fn attention_and_its_gradients_are_those_of_burns_operations() {
+    let ([heads, kv_heads], [queries, keys]) = (HEADS, LENGTHS);
+    let device = Device::flex();
+    let pad = hidden([2, keys], 5, &device);
+    let mask = hidden([2, 1, queries, keys], 7, &device);
+    let scores_shape = [2, heads, queries, keys];
+    let exact = results(|[q, k, v], bias| {
+        let spread = |x: Tensor<4>| {
+            let x: Tensor<5> = x.unsqueeze_dim(2).repeat_dim(2, heads / kv_heads);
+            x.reshape([2, heads, keys, WIDTH])
+        };
+        let mut scores = q.matmul(spread(k).transpose()) / (WIDTH as f32).sqrt();
+        scores = (scores / 0.8).tanh() * 0.8 + bias;
+        let ahead = |index: usize| index % keys > index / keys + (keys - queries);
+        let ahead: Vec<bool> = (0..queries * keys).map(ahead).collect();
+        let ahead = TensorData::new(ahead, [1, 1, queries, keys]);
+        let ahead = Tensor::<4, Bool>::from_data(ahead, &device);
+        for mask in [pad.clone().reshape([2, 1, 1, keys]), mask.clone(), ahead] {
+            scores = scores.mask_fill(mask.expand(scores_shape), -1e6);
+        }
+        softmax(scores, 3).matmul(spread(v))
+    });
+    let ours = |precision| {
+        results(|[q, k, v], bias| {
+            let options = AttentionOptions {
+                causal: true,
+                softcap: Some(0.8),
+                bias: Some(bias),
+                mask_pad: Some(pad.clone()),
+                mask: Some(mask.clone()),
+                precision,
+                ..Default::default()
+            };
+            ops::attention(q, k, v, options)
+        })
+    };
+    for (precision, bound) in [
+        (AttentionPrecision::High, 3e-6),
+        (AttentionPrecision::Bf16, 0.01),
+        (AttentionPrecision::Fp8, 0.12),
+    ] {
+        for (x, exact) in ours(precision).iter().zip(&exact) {
+            assert!(error(x, exact) <= bound, "{precision}: {}", error(x, exact));
+        }
+    }
+    let high = ours(AttentionPrecision::High);
+    assert_eq!(high_precision(|| ours(AttentionPrecision::Fp8)), high);
+}
+
+#[test]
+fn the_layer_takes_the_place_of_burns() {
+    let device = Device::flex();
+    let burns = MultiHeadAttentionConfig::new(32, 4).with_dropout(0.0).init(&device);
+    let mut layer = Fp8AttentionConfig::new(32, 4).init(&device);
+    let pad = hidden([2, 11], 4, &device);
+    let attn = hidden([2, 9, 11], 5, &device);
+    let (x, y) = (numbers([2, 9, 32], 1, &device), numbers([2, 11, 32], 2, &device));
+    let input = MhaInput::new(x.clone(), y.clone(), y.clone());
+    let expected = burns.forward(input.mask_pad(pad.clone()).mask_attn(attn.clone())).context;
+    layer.query = burns.query.into();
+    layer.key = burns.key.into();
+    layer.value = burns.value.into();
+    layer.output = burns.output.into();
+    let input = AttentionInput::new(x, y.clone(), y).mask_pad(pad).mask_attn(attn);
+    let context = Fp8Config::off().scope(|| layer.forward(input.clone()));
+    assert!(error(&values(context.clone()), &values(expected)) < 1e-6);
+
+    // Dropout changes it, the same seed alike; and the linear layers run in FP8.
+    let dropout = |seed| input.clone().dropout(Dropout::new(0.5, seed).unwrap());
+    let run = |input| Fp8Config::off().scope(|| values(layer.forward(input)));
+    assert_eq!(run(dropout(1)), run(dropout(1)));
+    assert_ne!(run(dropout(1)), run(dropout(2)));
+    let (fp8, report) = burn_fp8_next::trace(|| layer.forward(input.clone()));
+    assert_eq!(report.fp8().count(), 4);
+    let of_fp8 = error(&values(fp8), &values(context));
+    assert!((1e-3..0.2).contains(&of_fp8), "{of_fp8}");
+}
+
+#[test]
+fn gelu_and_dropout_are_the_same_forward_and_backward() {
+    let device = Device::flex().autodiff();
+    let run = |f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
+        let x = (numbers([3, 40, 50], 1, &device) * 4.0).require_grad();
+        let y = f(x.clone());
+        let grads = (y.clone() * x.clone().detach()).sum().backward();
+        [values(y), values(x.grad(&grads).expect("it was used"))]
+    };
+    let [y, grad] = run(&ops::gelu);
+    let [exact, exact_grad] = run(&gelu);
+    assert!(error(&y, &exact) < 1e-6 && error(&grad, &exact_grad) < 1e-6);
+
+    let dropout = Dropout::new(0.25, 3).unwrap();
+    let [y, grad] = run(&|x| ops::dropout(x, dropout));
+    assert_eq!(y, grad);
+    let dropped = y.iter().filter(|y| **y == 0.0).count();
+    assert!((1300..1700).contains(&dropped), "{dropped}");
+}
