@@ -20,7 +20,7 @@ use burn_flex::Flex;
 use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise};
 
 use crate::engine::{self, Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
-use crate::product::{ActivationScale, Fp8Products, attention, delayed, frozen_layer, route};
+use crate::product::{ActivationScale, Fp8Products, delayed, frozen_layer, route};
 
 /// What a product with a frozen weight has to know beside its tensors.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,7 @@ macro_rules! routed {
                 mask: BoolTensor<Self>,
                 form: AttentionForm,
             ) -> FloatTensor<Self> {
-                attention::run::<Self>([q, k, v], form.with(None, mask))
+                route::attention::<Self>([q, k, v], form.with(None, mask))
             }
 
             fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self> {
@@ -168,7 +168,7 @@ macro_rules! routed {
                 bias: FloatTensor<Self>,
                 form: AttentionForm,
             ) -> FloatTensor<Self> {
-                attention::run::<Self>([q, k, v], form.with(Some(bias), mask))
+                route::attention::<Self>([q, k, v], form.with(Some(bias), mask))
             }
         }
     };

@@ -10,8 +10,8 @@ use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
 use crate::engine::{Attention, raise_refusal, usable};
 use crate::host;
-use crate::product::attention::run;
 use crate::product::route::as_part_of;
+use crate::product::route::attention as run;
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };

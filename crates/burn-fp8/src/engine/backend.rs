@@ -87,7 +87,7 @@ pub trait Fp8Engine: Backend {
         qkv: [FloatTensor<Self>; 3],
         attention: &AttentionOf<Self>,
     ) -> [FloatTensor<Self>; 2] {
-        portable::attention::attend::<Self>(qkv, attention)
+        portable::attention::attend::<Self>(qkv, attention, round::<Self>)
     }
 
     /// The gradients of [`fp8_attend`](Self::fp8_attend), that of the bias where it is wanted. `given` are output, logarithms and the gradient of the
@@ -98,7 +98,13 @@ pub trait Fp8Engine: Backend {
         given: [FloatTensor<Self>; 3],
         wants_bias: bool,
     ) -> AttentionGradients<FloatTensor<Self>> {
-        portable::attention::attend_backward::<Self>(qkv, attention, given, wants_bias)
+        portable::attention::attend_backward::<Self>(
+            qkv,
+            attention,
+            given,
+            wants_bias,
+            round::<Self>,
+        )
     }
 
     /// An operation on the single elements of an f32 tensor.
@@ -114,6 +120,11 @@ pub trait Fp8Engine: Backend {
     ) -> FloatTensor<Self> {
         portable::pointwise::backward::<Self>(operation, x, grad)
     }
+}
+
+/// The numbers of codes and scales in the place of those that they stand for.
+pub(super) fn round<B: Fp8Engine>(tensor: FloatTensor<B>, request: RequestOf<B>) -> FloatTensor<B> {
+    B::fp8_dequantize(B::fp8_quantize(tensor, request))
 }
 
 /// Codes and scales in tensor operations.

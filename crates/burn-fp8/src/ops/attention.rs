@@ -6,10 +6,10 @@ use burn_fp8_core::{AttentionPrecision, Dropout};
 
 use super::float;
 use super::pointwise::draw;
-use crate::backend::Fp8Matmul;
 use crate::engine;
 use crate::host::primitive;
-use crate::product::attention::run;
+use crate::product::Fp8Products;
+use crate::product::route::attention as run;
 
 /// What [`attention`] does beside multiplying: nothing by default.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl<B: Backend> AttentionOptions<B> {
 /// asks for native execution, which attention in FP8 has nowhere.
 ///
 /// Source: T. Dao, "FlashAttention-2", 2023; grouped heads as J. Ainslie et al., "GQA", 2023.
-pub fn attention<B: Fp8Matmul>(
+pub fn attention<B: Fp8Products>(
     q: Tensor<B, 4>,
     k: Tensor<B, 4>,
     v: Tensor<B, 4>,

@@ -5,13 +5,13 @@ use burn::tensor::{Distribution, Tensor};
 use burn_fp8_core::{Dropout, Pointwise};
 
 use super::float;
-use crate::backend::Fp8Matmul;
 use crate::host::primitive;
+use crate::product::Fp8Products;
 
 /// `x · (1 + erf(x / √2)) / 2`, as `burn::tensor::activation::gelu`: one operation forward and one backward, in f32, on all threads of Flex.
 ///
 /// `x` is of any shape and float type, which the result has.
-pub fn gelu<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+pub fn gelu<B: Fp8Products, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     float(B::fp8_pointwise_op(Pointwise::Gelu, primitive(x)))
 }
 
@@ -22,7 +22,7 @@ pub fn gelu<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 ///
 /// # Panics
 /// Where the probability is not in `[0, 1)`.
-pub fn dropout<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, probability: f64) -> Tensor<B, D> {
+pub fn dropout<B: Fp8Products, const D: usize>(x: Tensor<B, D>, probability: f64) -> Tensor<B, D> {
     match draw::<B>(probability, &x.device()) {
         Some(dropout) => float(B::fp8_pointwise_op(Pointwise::Dropout(dropout), primitive(x))),
         None => x,

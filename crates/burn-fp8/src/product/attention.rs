@@ -1,53 +1,13 @@
 //! Attention as one operation: in f32, whatever the type of its tensors; what is reported of it, and what its backward step needs.
 
-use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductKind};
 
-use super::ops::Fp8Products;
-use crate::config;
 use crate::engine::tensor::cast;
 use crate::engine::{
-    Attention, AttentionGradients, AttentionOf, Execution, Fp8Engine, check_attention, in_f32,
+    Attention, AttentionGradients, AttentionOf, Fp8Engine, check_attention, in_f32,
 };
-use crate::error::Fp8Error;
-use crate::host;
 use crate::report::{HighPrecision, Implementation, Pending, PendingRan, record};
-
-/// Attention as a user asks for it: checked, in f32 where FP8 is off.
-///
-/// # Panics
-/// Where shapes do not fit, the scale is not finite or the softcap not positive; with FP8 where the configuration asks for native execution.
-pub(crate) fn run<B: Fp8Products>(
-    qkv: [FloatTensor<B>; 3],
-    attention: AttentionOf<B>,
-) -> FloatTensor<B> {
-    let Attention { scale, softcap, .. } = attention;
-    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
-    assert!(
-        softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0),
-        "the softcap of attention is {softcap:?}; it must be positive and finite"
-    );
-    if let Err(error) = check_attention(qkv.each_ref(), &attention) {
-        panic!("{error}");
-    }
-    let precision = precision::<B>(attention.precision, &host::float_device::<B>(&qkv[0]));
-    let bias = attention.bias.map(in_f32::<B>);
-    B::fp8_attention(qkv, Attention { bias, precision, ..attention })
-}
-
-/// The precision asked for, f32 where FP8 is off. Panics where it has to run natively.
-fn precision<B: Fp8Engine>(asked: AttentionPrecision, device: &B::Device) -> AttentionPrecision {
-    let config = config::current().config;
-    match asked {
-        _ if !config.enabled => AttentionPrecision::High,
-        AttentionPrecision::Fp8 if config.execution == Execution::Native => {
-            let backend = <B as Backend>::name(device);
-            let reason = "attention in FP8 is emulated everywhere; choose another precision for it";
-            panic!("{}", Fp8Error::NativeUnavailable { backend, reason: reason.into() })
-        }
-        asked => asked,
-    }
-}
 
 /// The result, and what the backward pass takes.
 pub(super) struct Forward<B: Fp8Engine> {

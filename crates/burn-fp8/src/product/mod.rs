@@ -9,7 +9,7 @@
 //! ```
 
 mod activation;
-pub(crate) mod attention;
+mod attention;
 mod autodiff;
 pub mod delayed;
 mod frozen;

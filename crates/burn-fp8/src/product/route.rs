@@ -2,14 +2,17 @@
 
 use std::cell::RefCell;
 
-use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+use burn_backend::{Backend, Shape, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
 
 use super::ops::Fp8Products;
 use super::plan::{Product, linear_gemm};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{join, reshape};
+use crate::engine::{Attention, AttentionOf, Execution, check_attention, in_f32};
+use crate::error::Fp8Error;
+use crate::host;
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
@@ -125,4 +128,44 @@ fn plan<B: Fp8Products>(
         Product::skip_site();
     }
     product
+}
+
+/// Attention as a user asks for it: checked, in f32 where FP8 is off.
+///
+/// # Panics
+/// Where shapes do not fit, the scale is not finite or the softcap not positive; with FP8 where the configuration asks for native execution.
+pub(crate) fn attention<B: Fp8Products>(
+    qkv: [FloatTensor<B>; 3],
+    attention: AttentionOf<B>,
+) -> FloatTensor<B> {
+    let Attention { scale, softcap, .. } = attention;
+    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
+    assert!(
+        softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0),
+        "the softcap of attention is {softcap:?}; it must be positive and finite"
+    );
+    if let Err(error) = check_attention(qkv.each_ref(), &attention) {
+        panic!("{error}");
+    }
+    let precision =
+        attention_precision::<B>(attention.precision, &host::float_device::<B>(&qkv[0]));
+    let bias = attention.bias.map(in_f32::<B>);
+    B::fp8_attention(qkv, Attention { bias, precision, ..attention })
+}
+
+/// The precision asked for, f32 where FP8 is off. Panics where it has to run natively.
+fn attention_precision<B: Fp8Products>(
+    asked: AttentionPrecision,
+    device: &B::Device,
+) -> AttentionPrecision {
+    let config = config::current().config;
+    match asked {
+        _ if !config.enabled => AttentionPrecision::High,
+        AttentionPrecision::Fp8 if config.execution == Execution::Native => {
+            let backend = <B as Backend>::name(device);
+            let reason = "attention in FP8 is emulated everywhere; choose another precision for it";
+            panic!("{}", Fp8Error::NativeUnavailable { backend, reason: reason.into() })
+        }
+        asked => asked,
+    }
 }

@@ -122,7 +122,10 @@ impl Fp8Engine for Flex {
     ) -> AttentionGradients<FlexTensor> {
         match wants_bias {
             // Scores of the whole, which tiles do not keep.
-            true => portable::attention::attend_backward::<Self>(qkv, attention, given, true),
+            true => {
+                let round = backend::round::<Self>;
+                portable::attention::attend_backward::<Self>(qkv, attention, given, true, round)
+            }
             false => attention::attend_backward(qkv, attention, given),
         }
     }

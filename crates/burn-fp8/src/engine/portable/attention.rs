@@ -1,14 +1,14 @@
 //! Attention in tensor operations: whole matrices of scores.
 
 use burn_backend::{
-    FloatDType, Shape, TensorData, TensorMetadata, get_device_settings, tensor::FloatTensor,
+    Backend, FloatDType, Shape, TensorData, TensorMetadata, get_device_settings,
+    tensor::FloatTensor,
 };
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, Fp8Format, Overflow, Recipe};
 
 use crate::engine::attention::{Attention, AttentionGradients, AttentionOf, check};
-use crate::engine::backend::Fp8Engine;
-use crate::engine::request::{Request, ScaleRule, Wanted};
+use crate::engine::request::{Request, RequestOf, ScaleRule, Wanted};
 use crate::engine::scalar::Scalar;
 use crate::engine::tensor::reshape;
 use crate::host;
@@ -19,12 +19,16 @@ const ROWS: [usize; 2] = [AttentionPrecision::BLOCK, usize::MAX];
 /// Gradients of scores that share a scale.
 const TILE: [usize; 2] = [AttentionPrecision::BLOCK; 2];
 
+/// Replaces the numbers of a tensor by those of their codes.
+pub(crate) type Round<B> = fn(FloatTensor<B>, RequestOf<B>) -> FloatTensor<B>;
+
 /// The output, and the logarithms of sums.
-pub(crate) fn attend<B: Fp8Engine>(
+pub(crate) fn attend<B: Backend>(
     qkv: [FloatTensor<B>; 3],
     attention: &AttentionOf<B>,
+    round: Round<B>,
 ) -> [FloatTensor<B>; 2] {
-    let (shape, [q, k, v]) = operands::<B>(qkv, attention);
+    let (shape, [q, k, v]) = operands::<B>(qkv, attention, round);
     let (scores, _) = scores::<B>(&shape, [q.clone(), k], attention);
     // Where nothing is visible, all exponentials are to be 0.
     let largest = B::float_clamp_min(B::float_max_dim(scores.clone(), 3), f32::MIN.into());
@@ -34,7 +38,7 @@ pub(crate) fn attend<B: Fp8Engine>(
         Some(kept) => B::float_mul(exponentials, kept),
         None => exponentials,
     };
-    let weights = probabilities::<B>(weights, attention.precision);
+    let weights = probabilities::<B>(weights, attention.precision, round);
     let output = B::float_mul_scalar(B::float_matmul(weights, v), factor(attention).into());
     // A sum is at least 1, or 0.
     let output = B::float_div(output, B::float_clamp_min(sums.clone(), 0.5f32.into()));
@@ -46,18 +50,19 @@ pub(crate) fn attend<B: Fp8Engine>(
 }
 
 /// The gradients; `given` are output, logarithms and the gradient of the output.
-pub(crate) fn attend_backward<B: Fp8Engine>(
+pub(crate) fn attend_backward<B: Backend>(
     qkv: [FloatTensor<B>; 3],
     attention: &AttentionOf<B>,
     [output, logarithms, grad]: [FloatTensor<B>; 3],
     wants_bias: bool,
+    round: Round<B>,
 ) -> AttentionGradients<FloatTensor<B>> {
-    let (shape, [q, k, v]) = operands::<B>(qkv, attention);
+    let (shape, [q, k, v]) = operands::<B>(qkv, attention, round);
     let precision = attention.precision;
     let (scores, slopes) = scores::<B>(&shape, [q.clone(), k.clone()], attention);
     let weights = B::float_exp(B::float_sub(scores, logarithms));
     let deltas = B::float_sum_dim(B::float_mul(output, grad.clone()), 3);
-    let grad = rounded::<B>(grad, precision, E5M2, ROWS);
+    let grad = rounded::<B>(grad, precision, (E5M2, ROWS), round);
     let factor = factor(attention);
     let kept = kept::<B>(&shape, attention, &q);
     let of_kept = |x: FloatTensor<B>| match &kept {
@@ -72,8 +77,8 @@ pub(crate) fn attend_backward<B: Fp8Engine>(
         Some(slopes) => B::float_mul(of_biased.clone(), slopes),
         None => of_biased.clone(),
     };
-    let of_scores = rounded::<B>(of_scores, precision, E5M2, TILE);
-    let weights = probabilities::<B>(of_kept(weights), precision);
+    let of_scores = rounded::<B>(of_scores, precision, (E5M2, TILE), round);
+    let weights = probabilities::<B>(of_kept(weights), precision, round);
 
     let scaled = |x: FloatTensor<B>, factor: f32| B::float_mul_scalar(x, factor.into());
     let of_v = scaled(B::float_matmul(transpose::<B>(weights), grad), factor);
@@ -89,12 +94,13 @@ pub(crate) fn attend_backward<B: Fp8Engine>(
 }
 
 /// Operands as they are multiplied, each head of queries with its own head of keys and values.
-fn operands<B: Fp8Engine>(
+fn operands<B: Backend>(
     qkv: [FloatTensor<B>; 3],
     attention: &AttentionOf<B>,
+    round: Round<B>,
 ) -> (AttentionShape, [FloatTensor<B>; 3]) {
     let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
-    let [q, k, v] = qkv.map(|x| rounded::<B>(x, attention.precision, E4M3, ROWS));
+    let [q, k, v] = qkv.map(|x| rounded::<B>(x, attention.precision, (E4M3, ROWS), round));
     let spread = |x: FloatTensor<B>| {
         let [batch, heads, length, width] = x.shape().dims();
         let (group, heads) = (shape.group(), [batch, heads, 1, length, width]);
@@ -111,7 +117,7 @@ fn operands<B: Fp8Engine>(
 }
 
 /// Sums the gradients of the heads that share one of keys and values.
-fn of_shared<B: Fp8Engine>(shape: &AttentionShape, x: FloatTensor<B>) -> FloatTensor<B> {
+fn of_shared<B: Backend>(shape: &AttentionShape, x: FloatTensor<B>) -> FloatTensor<B> {
     let [batch, _, length, width] = x.shape().dims();
     if shape.group() == 1 {
         return x;
@@ -122,7 +128,7 @@ fn of_shared<B: Fp8Engine>(shape: &AttentionShape, x: FloatTensor<B>) -> FloatTe
 }
 
 /// Scores, -∞ where a query does not see a key; and by how much a capped one changes with what is capped.
-fn scores<B: Fp8Engine>(
+fn scores<B: Backend>(
     shape: &AttentionShape,
     [q, k]: [FloatTensor<B>; 2],
     attention: &AttentionOf<B>,
@@ -158,7 +164,7 @@ fn scores<B: Fp8Engine>(
 }
 
 /// 1 where a probability is kept, 0 where it is dropped: `[batch, heads, queries, keys]`, made on the host.
-fn kept<B: Fp8Engine>(
+fn kept<B: Backend>(
     shape: &AttentionShape,
     attention: &AttentionOf<B>,
     like: &FloatTensor<B>,
@@ -183,32 +189,37 @@ fn factor<F, M>(attention: &Attention<F, M>) -> f32 {
     attention.dropout.map_or(1.0, |dropout| dropout.factor())
 }
 
-fn transpose<B: Fp8Engine>(x: FloatTensor<B>) -> FloatTensor<B> {
+fn transpose<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     B::float_swap_dims(x, 2, 3)
 }
 
 /// The numbers that are multiplied in the place of these.
-fn rounded<B: Fp8Engine>(
+fn rounded<B: Backend>(
     x: FloatTensor<B>,
     precision: AttentionPrecision,
-    format: Fp8Format,
-    block: [usize; 2],
+    (format, block): (Fp8Format, [usize; 2]),
+    round: Round<B>,
 ) -> FloatTensor<B> {
     let rule = ScaleRule::Current(Recipe::current());
-    round::<B>(x, precision, Request { format, block, rule, wanted: Wanted::Values })
+    in_precision::<B>(x, precision, Request { format, block, rule, wanted: Wanted::Values }, round)
 }
 
 /// The same of probabilities, which have one scale: the largest there can be is the largest number of the format.
-fn probabilities<B: Fp8Engine>(x: FloatTensor<B>, precision: AttentionPrecision) -> FloatTensor<B> {
-    let scale = Scalar::Host(1.0 / E4M3.max());
-    let rule = ScaleRule::Given(scale, Overflow::SaturateFinite);
-    round::<B>(x, precision, Request::whole(E4M3, rule, Wanted::Values))
-}
-
-fn round<B: Fp8Engine>(
+fn probabilities<B: Backend>(
     x: FloatTensor<B>,
     precision: AttentionPrecision,
-    request: Request<FloatTensor<B>>,
+    round: Round<B>,
+) -> FloatTensor<B> {
+    let scale = Scalar::Host(1.0 / E4M3.max());
+    let rule = ScaleRule::Given(scale, Overflow::SaturateFinite);
+    in_precision::<B>(x, precision, Request::whole(E4M3, rule, Wanted::Values), round)
+}
+
+fn in_precision<B: Backend>(
+    x: FloatTensor<B>,
+    precision: AttentionPrecision,
+    request: RequestOf<B>,
+    round: Round<B>,
 ) -> FloatTensor<B> {
     match precision {
         AttentionPrecision::High => x,
@@ -216,6 +227,6 @@ fn round<B: Fp8Engine>(
             B::float_cast(B::float_cast(x, FloatDType::BF16), FloatDType::F32)
         }
         AttentionPrecision::Fp8 if x.shape().num_elements() == 0 => x,
-        AttentionPrecision::Fp8 => B::fp8_dequantize(B::fp8_quantize(x, request)),
+        AttentionPrecision::Fp8 => round(x, request),
     }
 }

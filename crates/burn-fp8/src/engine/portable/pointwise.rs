@@ -1,13 +1,12 @@
 //! Operations on single elements, in tensor operations.
 
-use burn_backend::{TensorData, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, TensorData, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Dropout, Pointwise};
 
-use crate::engine::backend::Fp8Engine;
 use crate::host;
 
 /// The results.
-pub(crate) fn forward<B: Fp8Engine>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn forward<B: Backend>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
     match operation {
         Pointwise::Gelu => B::float_mul(x.clone(), cumulative::<B>(x)),
         Pointwise::Dropout(dropout) => drop_out::<B>(dropout, x),
@@ -15,7 +14,7 @@ pub(crate) fn forward<B: Fp8Engine>(operation: Pointwise, x: FloatTensor<B>) -> 
 }
 
 /// The gradient of `x`, which dropout does not need.
-pub(crate) fn backward<B: Fp8Engine>(
+pub(crate) fn backward<B: Backend>(
     operation: Pointwise,
     x: Option<FloatTensor<B>>,
     grad: FloatTensor<B>,
@@ -34,12 +33,12 @@ pub(crate) fn backward<B: Fp8Engine>(
 }
 
 /// The cumulative normal distribution.
-fn cumulative<B: Fp8Engine>(x: FloatTensor<B>) -> FloatTensor<B> {
+fn cumulative<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let erf = B::float_erf(B::float_mul_scalar(x, core::f32::consts::FRAC_1_SQRT_2.into()));
     B::float_mul_scalar(B::float_add_scalar(erf, 1f32.into()), 0.5f32.into())
 }
 
-fn drop_out<B: Fp8Engine>(dropout: Dropout, x: FloatTensor<B>) -> FloatTensor<B> {
+fn drop_out<B: Backend>(dropout: Dropout, x: FloatTensor<B>) -> FloatTensor<B> {
     let shape = x.shape();
     let count = shape.num_elements();
     let factor = dropout.factor();
