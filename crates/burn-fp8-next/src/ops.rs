@@ -54,7 +54,6 @@ pub struct AttentionForm {
     masked: bool,
 }
 
-#[cfg(any(feature = "flex", feature = "cube", feature = "remote"))]
 impl AttentionForm {
     fn with<F, M>(self, bias: Option<F>, mask: M) -> engine::Attention<F, M> {
         let Self { scale, causal, softcap, dropout, precision, masked } = self;
