@@ -107,6 +107,30 @@ impl AttentionShape {
         )))
     }
 
+    /// The width of heads of a layer of this many features, of which keys and values have `kv_heads`.
+    ///
+    /// # Errors
+    /// If the heads do not divide the features, those of keys do not divide those of queries, or a head is wider than 256.
+    pub fn head_width(
+        d_model: usize,
+        n_heads: usize,
+        kv_heads: usize,
+    ) -> Result<usize, AttentionShapeError> {
+        let problem = if n_heads == 0 || !d_model.is_multiple_of(n_heads) {
+            format!("{n_heads} heads do not divide d_model = {d_model}: choose one of its divisors")
+        } else if kv_heads == 0 || !n_heads.is_multiple_of(kv_heads) {
+            format!(
+                "{kv_heads} heads of keys and values do not divide {n_heads} heads of queries: choose one of their divisors"
+            )
+        } else if !(1..=Self::WIDEST).contains(&(d_model / n_heads)) {
+            let width = d_model / n_heads;
+            format!("heads are {width} wide, not 1 to {}: choose another number", Self::WIDEST)
+        } else {
+            return Ok(d_model / n_heads);
+        };
+        Err(AttentionShapeError(problem))
+    }
+
     /// That of the scores: batch, heads, queries, keys.
     pub fn scores(&self) -> [usize; 4] {
         [self.batch, self.heads, self.queries, self.keys]

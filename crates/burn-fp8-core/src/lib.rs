@@ -18,7 +18,6 @@ pub mod float8;
 mod format;
 mod gemm;
 mod history;
-mod pointwise;
 mod recipe;
 pub mod scale;
 pub mod slice;
@@ -28,12 +27,11 @@ pub mod text;
 pub use attention::{
     AttentionPrecision, AttentionShape, AttentionShapeError, ParseAttentionPrecisionError,
 };
-pub use dropout::{Dropout, DropoutError};
+pub use dropout::{Dropout, DropoutError, Pointwise};
 pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
-pub use pointwise::Pointwise;
 pub use recipe::{
     AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
     ScaleRounding, Scaling,

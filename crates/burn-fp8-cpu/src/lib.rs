@@ -7,6 +7,8 @@
 //! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
 //! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8; [`BlockScales`]: others.
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
+//! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
+//! - [`pointwise()`], [`pointwise_backward`]: GELU and dropout.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
 //!

@@ -542,8 +542,8 @@ fn bad_input_is_refused_by_name() {
     let (mask, bias) = ([0u8; 7], [0f32; 5]);
     let masks = [Broadcast::new(&mask, [1, 1, 1, 7])];
     let masked = message(q, k, v, &Attention { masks: &masks, ..plain });
-    assert!(masked.contains("the mask has shape [1, 1, 1, 7]"), "{masked}");
+    assert!(masked.contains("the mask of attention has shape [1, 1, 1, 7]"), "{masked}");
     let bias = Some(Broadcast::new(&bias, [1, 1, 1, 5]));
     let biased = message(q, k, v, &Attention { bias, ..plain });
-    assert!(biased.contains("the bias has shape [1, 1, 1, 5]"), "{biased}");
+    assert!(biased.contains("the bias of attention has shape [1, 1, 1, 5]"), "{biased}");
 }

@@ -159,6 +159,9 @@ impl Pass<'_> {
             for head in kv_head * sizes.group()..(kv_head + 1) * sizes.group() {
                 for queries in 0..sizes.tiles()[0] {
                     let place = Place { batch, head, queries, keys: first };
+                    if !whole && place.is_hidden(sizes, self.options) {
+                        continue;
+                    }
                     let given = self.given(place, &mut scratch.columns);
                     zeros(of_q, sizes.width * TILE);
                     for keys in tiles.clone() {

@@ -34,16 +34,8 @@ impl Fp8AttentionConfig {
     pub fn init(&self, device: &Device) -> Fp8Attention {
         let Self { d_model, n_heads, causal, precision, .. } = *self;
         let kv_heads = self.kv_heads.unwrap_or(n_heads);
-        assert!(
-            n_heads > 0 && d_model.is_multiple_of(n_heads),
-            "{n_heads} heads do not divide d_model = {d_model}: choose one of its divisors"
-        );
-        assert!(
-            kv_heads > 0 && n_heads.is_multiple_of(kv_heads),
-            "{kv_heads} heads of keys and values do not divide {n_heads} heads of queries"
-        );
-        let (width, widest) = (d_model / n_heads, AttentionShape::WIDEST);
-        assert!(width <= widest, "heads are {width} wide; {widest} is the most: take more heads");
+        let width = AttentionShape::head_width(d_model, n_heads, kv_heads)
+            .unwrap_or_else(|error| panic!("{error}"));
         let linear = |outputs: usize| LinearConfig::new(d_model, outputs).init(device).into();
         Fp8Attention {
             query: linear(d_model),

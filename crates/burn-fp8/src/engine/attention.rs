@@ -1,5 +1,6 @@
 //! Attention as one operation: what is asked of a backend.
 
+use burn_backend::TensorMetadata;
 use burn_backend::tensor::{BoolTensor, FloatTensor};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, AttentionShapeError, Dropout};
 
@@ -44,7 +45,7 @@ pub struct AttentionGradients<F> {
 }
 
 /// Checks shapes.
-pub(crate) fn check<F: burn_backend::TensorMetadata, M: burn_backend::TensorMetadata>(
+pub(crate) fn check<F: TensorMetadata, M: TensorMetadata>(
     qkv: [&F; 3],
     attention: &Attention<F, M>,
 ) -> Result<AttentionShape, AttentionShapeError> {

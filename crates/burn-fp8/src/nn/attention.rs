@@ -5,7 +5,7 @@ use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay}
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
-use burn_fp8_core::{AttentionPrecision, Dropout};
+use burn_fp8_core::{AttentionPrecision, AttentionShape, Dropout};
 
 use crate::backend::Fp8Matmul;
 use crate::ops::{AttentionOptions, attention};
@@ -44,17 +44,8 @@ impl Fp8AttentionConfig {
     pub fn init<B: Backend>(&self, device: &B::Device) -> Fp8Attention<B> {
         let Self { d_model, n_heads, dropout, causal, .. } = *self;
         let kv_heads = self.kv_heads.unwrap_or(n_heads);
-        assert!(
-            n_heads > 0 && d_model.is_multiple_of(n_heads),
-            "{n_heads} heads do not divide d_model = {d_model}: choose one of its divisors"
-        );
-        assert!(
-            kv_heads > 0 && n_heads.is_multiple_of(kv_heads),
-            "{kv_heads} heads of keys and values do not divide {n_heads} heads of queries"
-        );
-        let width = d_model / n_heads;
-        let widest = burn_fp8_core::AttentionShape::WIDEST;
-        assert!(width <= widest, "heads are {width} wide; {widest} is the most: take more heads");
+        let width = AttentionShape::head_width(d_model, n_heads, kv_heads)
+            .unwrap_or_else(|error| panic!("{error}"));
         if let Err(error) = Dropout::new(dropout, 0) {
             panic!("{error}");
         }

@@ -50,7 +50,7 @@ impl<B: Backend> Default for AttentionOptions<B> {
 
 impl<B: Backend> AttentionOptions<B> {
     /// The same options with dropout of this probability in training, on a backend with gradients; without it elsewhere. The seed comes from the
-    /// backend's generator, which `B::seed` sets.
+    /// backend's generator, which `B::seed` sets: reading it waits for the device. On other backends than Flex the decisions are made on the host.
     ///
     /// # Panics
     /// Where the probability is not in `[0, 1)`.

@@ -18,7 +18,8 @@ pub fn gelu<B: Fp8Products, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 /// Drops elements with this probability in training, on a backend with gradients, and multiplies the others by one over the probability to be kept;
 /// `x` as it is elsewhere. As `burn::nn::Dropout`, by a generator whose decisions are computed again in the backward pass, not kept.
 ///
-/// The seed comes from the backend's generator, which `B::seed` sets. Where FP8 comes from does not matter: there is none in it.
+/// The seed comes from the backend's generator, which `B::seed` sets: reading it waits for the device. On other backends than Flex the decisions are made on the
+/// host, forward and backward, and handed to the device.
 ///
 /// # Panics
 /// Where the probability is not in `[0, 1)`.

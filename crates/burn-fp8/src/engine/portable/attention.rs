@@ -103,14 +103,12 @@ fn operands<B: Backend>(
     let [q, k, v] = qkv.map(|x| rounded::<B>(x, attention.precision, (E4M3, ROWS), round));
     let spread = |x: FloatTensor<B>| {
         let [batch, heads, length, width] = x.shape().dims();
-        let (group, heads) = (shape.group(), [batch, heads, 1, length, width]);
+        let group = shape.group();
         if group == 1 {
             return x;
         }
-        let spread = heads.map(|size| size).into_iter().enumerate();
-        let spread: Vec<_> =
-            spread.map(|(dim, size)| if dim == 2 { group } else { size }).collect();
-        let x = B::float_expand(reshape::<B>(x, Shape::new(heads)), Shape::from(spread));
+        let x = reshape::<B>(x, Shape::new([batch, heads, 1, length, width]));
+        let x = B::float_expand(x, Shape::new([batch, heads, group, length, width]));
         B::float_reshape(x, Shape::new([batch, shape.heads, length, width]))
     };
     (shape, [q, spread(k), spread(v)])
