@@ -11,7 +11,7 @@ const TRAIN: &str = "train --size smoke --epochs 1 --length 1 --out run";
 
 #[test]
 fn bad_flags() {
-    let precisions = "f32, f32-joined, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, \
+    let precisions = "f32, f32-joined, f32-fused, bf16, fp8-current, fp8-current-e4m3, fp8-delayed, fp8-delayed-e4m3, fp8-row, fp8-row-e4m3, \
                       mxfp8, fp8-block, fp8-block-f32, fp8-layers";
     let kinds = "qkv, projection, up, down, head";
     let cases: [(&str, &[&str]); 24] = [
