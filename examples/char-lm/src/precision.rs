@@ -315,6 +315,7 @@ mod tests {
             ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
             ("fp8-current-e4m3", "p=f32,c=f32,o=f32,m=fp8_e4m3"),
             ("fp8-row", "p=f32,c=f32,o=f32,m=fp8_rowwise"),
+            ("fp8-row-e4m3", "p=f32,c=f32,o=f32,m=fp8_rowwise_e4m3"),
             ("mxfp8", "p=f32,c=f32,o=f32,m=mxfp8"),
             ("fp8-block", "p=f32,c=f32,o=f32,m=fp8_block"),
             ("c=bf16,o=f32,m=fp8", "p=f32,c=bf16,o=f32,m=fp8"),

@@ -19,6 +19,8 @@ pub enum MatmulPolicy {
     Fp8E4m3,
     /// `fp8_rowwise`: [`Recipe::rowwise`].
     Fp8Rowwise,
+    /// `fp8_rowwise_e4m3`: the same, every operand in E4M3.
+    Fp8RowwiseE4m3,
     /// `mxfp8`: [`Recipe::mxfp8`].
     Mxfp8,
     /// `fp8_block`: [`Recipe::blockwise`].
@@ -28,12 +30,17 @@ pub enum MatmulPolicy {
 }
 
 /// Each with its name and, where FP8 is on, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 7] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 8] = [
     (MatmulPolicy::High, "high", None),
     // `Recipe::default()`, which is not const; a test compares them.
     (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
     (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),
     (MatmulPolicy::Fp8Rowwise, "fp8_rowwise", Some(Recipe::rowwise())),
+    (
+        MatmulPolicy::Fp8RowwiseE4m3,
+        "fp8_rowwise_e4m3",
+        Some(Recipe::rowwise().with_formats(Formats::E4M3)),
+    ),
     (MatmulPolicy::Mxfp8, "mxfp8", Some(Recipe::mxfp8())),
     (MatmulPolicy::Fp8Block, "fp8_block", Some(Recipe::blockwise())),
     (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),

@@ -68,7 +68,7 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
             "m=fp4",
             &[
                 "`fp4` in `m=fp4`",
-                "high, fp8, fp8_e4m3, fp8_rowwise, mxfp8, fp8_block, fp8_delayed",
+                "high, fp8, fp8_e4m3, fp8_rowwise, fp8_rowwise_e4m3, mxfp8, fp8_block, fp8_delayed",
             ],
         ),
         ("m=bf16", &["`bf16` in `m=bf16`"]),
@@ -100,6 +100,14 @@ fn one_key_sets_how_matrix_products_run() {
         ("mxfp8", Fp8Config { enabled: true, recipe: Recipe::mxfp8(), ..around }),
         ("fp8_block", Fp8Config { enabled: true, recipe: Recipe::blockwise(), ..around }),
         ("fp8_rowwise", Fp8Config { enabled: true, recipe: Recipe::rowwise(), ..around }),
+        (
+            "fp8_rowwise_e4m3",
+            Fp8Config {
+                enabled: true,
+                recipe: Recipe::rowwise().with_formats(Formats::E4M3),
+                ..around
+            },
+        ),
         ("fp8_delayed", Fp8Config { enabled: true, recipe: Recipe::delayed(), ..around }),
     ] {
         for key in ["m", "matmul"] {
