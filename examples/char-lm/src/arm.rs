@@ -72,7 +72,7 @@ impl TryFrom<String> for Arm {
     }
 }
 
-/// Several arms, separated by commas. Parts with `=` that follow each other are one policy.
+/// Several arms, separated by commas. Parts with `=` that follow each other are one policy, which ends at `-without-`.
 #[derive(Clone, Debug)]
 pub struct Arms(pub Vec<Arm>);
 
@@ -83,7 +83,9 @@ impl FromStr for Arms {
         let mut names: Vec<String> = vec![];
         for part in list.split(',') {
             match names.last_mut() {
-                Some(last) if last.contains('=') && part.contains('=') => {
+                Some(last)
+                    if last.contains('=') && part.contains('=') && !last.contains(WITHOUT) =>
+                {
                     last.push(',');
                     last.push_str(part);
                 }
@@ -107,6 +109,8 @@ mod tests {
             list.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
+        let policies = ["p=f32,c=f32,o=f32,m=fp8-without-head", "p=f32,c=f32,o=f32,m=mxfp8"];
+        assert_eq!(names(&policies.join(",")), policies);
         assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
         let error = "f32,c=bf17".parse::<Arms>().unwrap_err();
         assert!(error.starts_with("c=bf17: ") && error.contains("bf17"), "{error}");

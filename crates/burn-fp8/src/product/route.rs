@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use burn_backend::{Backend, Shape, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
 
 use super::ops::Fp8Products;
@@ -133,7 +133,8 @@ fn plan<B: Fp8Products>(
 /// Attention as a user asks for it: checked, in f32 where FP8 is off.
 ///
 /// # Panics
-/// Where shapes do not fit, the scale is not finite or the softcap not positive; with FP8 where the configuration asks for native execution.
+/// Where shapes do not fit, the scale is not finite or the softcap not positive; with FP8 where the configuration asks for native
+/// execution; with bf16 on a backend without it.
 pub(crate) fn attention<B: Fp8Products>(
     qkv: [FloatTensor<B>; 3],
     attention: AttentionOf<B>,
@@ -153,7 +154,7 @@ pub(crate) fn attention<B: Fp8Products>(
     B::fp8_attention(qkv, Attention { bias, precision, ..attention })
 }
 
-/// The precision asked for, f32 where FP8 is off. Panics where it has to run natively.
+/// The precision asked for, f32 where FP8 is off. Panics where the backend does not have it.
 fn attention_precision<B: Fp8Products>(
     asked: AttentionPrecision,
     device: &B::Device,
@@ -166,6 +167,10 @@ fn attention_precision<B: Fp8Products>(
             let reason = "attention in FP8 is emulated everywhere; choose another precision for it";
             panic!("{}", Fp8Error::NativeUnavailable { backend, reason: reason.into() })
         }
+        AttentionPrecision::Bf16 if !B::supports_dtype(device, DType::BF16) => panic!(
+            "attention in bf16: backend `{}` has no bf16; choose `high` or `fp8` for it",
+            <B as Backend>::name(device)
+        ),
         asked => asked,
     }
 }

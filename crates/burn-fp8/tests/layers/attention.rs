@@ -207,6 +207,9 @@ fn attention_and_its_gradients_are_those_of_burns_operations() {
 fn attention_in_tensor_operations_is_the_same() {
     use burn::backend::NdArray;
     assert_attends::<Autodiff<NdArray>>(&[AttentionPrecision::High, AttentionPrecision::Fp8]);
+    let bf16 = Case { precision: AttentionPrecision::Bf16, ..Case::default() };
+    let message = panic_of(move || ours::<Autodiff<NdArray>>(bf16));
+    assert!(message.contains("ndarray>` has no bf16; choose `high` or `fp8`"), "{message}");
 }
 
 /// With every product in FP8, attention stays what its options say; and where FP8 is off it is f32.

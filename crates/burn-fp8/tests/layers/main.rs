@@ -4,6 +4,7 @@
 mod common;
 
 mod attention;
+mod attention_golden;
 mod batches;
 mod graph;
 mod layers;
