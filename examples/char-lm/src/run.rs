@@ -8,6 +8,7 @@ use examples_common::{BackendName, Origin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::child::mean;
 use crate::curve::Point;
 use crate::high::High;
 use crate::precision::Precision;
@@ -148,6 +149,12 @@ impl Outcome {
     /// The validation loss after the last epoch.
     pub fn final_loss(&self) -> f64 {
         self.losses.last().map_or(f64::NAN, |point| point.valid_loss)
+    }
+
+    /// The mean validation loss after the last quarter of the epochs, after the last of fewer than four.
+    pub fn last_quarter(&self) -> f64 {
+        let quarter = (self.losses.len() / 4).max(1);
+        mean(self.losses.iter().rev().take(quarter).map(|point| point.valid_loss))
     }
 }
 

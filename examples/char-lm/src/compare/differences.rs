@@ -1,6 +1,8 @@
 //! How far from f32 each arm ends, paired by seed: two runs of a seed start from the same weights and see the same text, so that what all arms
 //! of a seed have in common drops out.
 
+use std::fmt::Write;
+
 use anyhow::Result;
 use comfy_table::presets;
 use examples_common::charts::{self, Rows};
@@ -9,15 +11,18 @@ use plotters::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::Statistics;
 
-use super::report::{Comparison, Mean};
+use super::report::{Comparison, Mean, Run};
 use crate::arm::Arm;
 use crate::child::mean;
+use crate::precision::Precision;
 
-/// The relative differences of an arm's final validation loss from that of f32.
+/// The relative differences of an arm's validation loss from that of f32.
 pub struct Differences {
     pub arm: Arm,
-    /// Of each seed that f32 has, too, as a share; NaN where one of both diverged.
+    /// Of the final losses: of each seed that f32 has, too, as a share; NaN where one of both diverged.
     pub of_seeds: Vec<f64>,
+    /// The same of the means over the last quarter of the epochs, where the learning rate is small: a validation more or less changes them less.
+    pub of_last_quarter: Vec<f64>,
     /// The mean final loss of the arm, in nats a character.
     pub final_loss: f64,
     /// The share of matrix FLOPs in FP8.
@@ -31,9 +36,13 @@ impl Differences {
         let mut all: Vec<_> = means
             .map(|&Mean { arm, final_loss, .. }| {
                 let runs = comparison.of_arm(arm);
-                let of_seeds = runs.clone().filter_map(|run| comparison.against_f32(run)).collect();
+                let against_f32 = |loss: fn(&Run) -> f64| {
+                    runs.clone().filter_map(|run| comparison.against_f32(run, loss)).collect()
+                };
+                let of_seeds = against_f32(|run| run.final_loss);
+                let of_last_quarter = against_f32(|run| run.outcome.last_quarter());
                 let fp8_share = mean(runs.map(|run| run.outcome.fp8_share));
-                Self { arm, of_seeds, final_loss, fp8_share }
+                Self { arm, of_seeds, of_last_quarter, final_loss, fp8_share }
             })
             .collect();
         all.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
@@ -45,17 +54,36 @@ impl Differences {
         mean(self.of_seeds.iter().copied())
     }
 
-    /// The 95% confidence interval of the mean, by Student's t; none of fewer than two seeds, or where one diverged.
+    /// The 95% confidence interval of the mean.
     pub fn interval(&self) -> Option<(f64, f64)> {
-        let count = self.of_seeds.len() as f64;
-        let middle = self.mean();
-        if count < 2.0 || !middle.is_finite() {
-            return None;
-        }
-        let standard_error = self.of_seeds.iter().std_dev() / count.sqrt();
-        let half = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.975) * standard_error;
-        Some((middle - half, middle + half))
+        interval(&self.of_seeds)
     }
+
+    /// Whether it computes what f32 computes, in another order: its differences are noise.
+    fn is_control(&self) -> bool {
+        matches!(self.arm.precision, Precision::F32Joined | Precision::F32Fused)
+    }
+}
+
+/// The 95% confidence interval of the mean, by Student's t; none of fewer than two seeds, or where one diverged.
+fn interval(of_seeds: &[f64]) -> Option<(f64, f64)> {
+    let count = of_seeds.len() as f64;
+    let middle = mean(of_seeds.iter().copied());
+    if count < 2.0 || !middle.is_finite() {
+        return None;
+    }
+    let standard_error = of_seeds.iter().std_dev() / count.sqrt();
+    let half = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.975) * standard_error;
+    Some((middle - half, middle + half))
+}
+
+/// The mean and its interval, as shares.
+fn with_interval(of_seeds: &[f64]) -> [String; 2] {
+    let interval = match interval(of_seeds) {
+        Some((low, high)) => format!("{} … {}", percent(low), percent(high)),
+        None => "–".into(),
+    };
+    [percent(mean(of_seeds.iter().copied())), interval]
 }
 
 /// The differences as a table with what it needs to be read, as Markdown, the smallest mean first.
@@ -66,29 +94,43 @@ pub fn markdown(comparison: &Comparison) -> String {
         "final validation loss",
         "against f32",
         "95% interval",
+        "last quarter against f32",
+        "95% interval",
         "FP8 share of FLOPs",
     ];
-    let rows = Differences::all(comparison).into_iter().map(|differences| {
+    let all = Differences::all(comparison);
+    let rows = all.iter().map(|differences| {
+        let [last, last_interval] = with_interval(&differences.of_seeds);
+        let [quarter, quarter_interval] = with_interval(&differences.of_last_quarter);
         [
             differences.arm.to_string(),
             differences.of_seeds.len().to_string(),
             format!("{:.4}", differences.final_loss),
-            percent(differences.mean()),
-            match differences.interval() {
-                Some((low, high)) => format!("{} … {}", percent(low), percent(high)),
-                None => "–".into(),
-            },
+            last,
+            last_interval,
+            quarter,
+            quarter_interval,
             format!("{:.1}%", 100.0 * differences.fp8_share),
         ]
     });
-    format!(
+    let mut text = format!(
         "{}\n\nThe final validation loss of each precision, mean over the seeds, in nats a character, and its difference from that of f32 ({:.4}), paired by seed. \
-         Size {}; {}.\n",
+         The last quarter is the mean validation loss of the last quarter of the epochs. Size {}; {}.\n",
         table(presets::ASCII_MARKDOWN, header, rows, &[0]),
         super::final_loss(&comparison.runs, Arm::F32),
         comparison.size.as_str(),
         comparison.origin
-    )
+    );
+    let controls = all.iter().filter(|differences| differences.is_control());
+    let controls: Vec<_> = controls.map(|differences| format!("`{}`", differences.arm)).collect();
+    if !controls.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nControl: {}, f32 with its sums in another order. How far it ends from f32 is noise, which the other differences are read against.",
+            controls.join(" and ")
+        );
+    }
+    text
 }
 
 fn percent(share: f64) -> String {
@@ -142,14 +184,9 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn differences(of_seeds: &[f64]) -> Differences {
-        Differences { arm: Arm::F32, of_seeds: of_seeds.to_vec(), final_loss: 1.0, fp8_share: 0.9 }
-    }
-
     /// By a table of Student's t: 12.7062 of 1 degree of freedom, 2.3646 of 7, at 97.5%.
     #[test]
     fn intervals_are_of_students_t() {
-        let interval = |of_seeds: &[f64]| differences(of_seeds).interval();
         let is_near = |(low, high): (f64, f64), middle: f64, half: f64| {
             (low - (middle - half)).abs() < 1e-4 && (high - (middle + half)).abs() < 1e-4
         };

@@ -95,10 +95,10 @@ impl Comparison {
         self.runs.iter().filter(move |run| run.arm == arm)
     }
 
-    /// The final validation loss of a run relative to that of f32 with the same seed, less 1; none where f32 has no such run.
-    pub fn against_f32(&self, run: &Run) -> Option<f64> {
+    /// This loss of a run relative to that of f32 with the same seed, less 1; none where f32 has no such run.
+    pub fn against_f32(&self, run: &Run, loss: impl Fn(&Run) -> f64) -> Option<f64> {
         let reference = self.of_arm(Arm::F32).find(|other| other.seed == run.seed)?;
-        Some(run.final_loss / reference.final_loss - 1.0)
+        Some(loss(run) / loss(reference) - 1.0)
     }
 
     /// The number of seeds.
@@ -121,7 +121,7 @@ impl Comparison {
             .runs
             .iter()
             .map(|run| {
-                let against_f32 = self.against_f32(run).unwrap_or(f64::NAN);
+                let against_f32 = self.against_f32(run, |run| run.final_loss).unwrap_or(f64::NAN);
                 let mean = Mean { arm: run.arm, final_loss: run.final_loss, against_f32 };
                 row(&mean, run.seed.to_string(), [run])
             })
