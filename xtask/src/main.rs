@@ -67,6 +67,15 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Show by M, N and K where FP8 is faster than f32 on this machine's CPU, measured in release mode
+    ///
+    /// It is kept for `Fp8Config::measured`. Arguments go to the program.
+    #[command(disable_help_flag = true)]
+    BreakEven {
+        /// For example `--help`, `--again`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Build the programs for a GPU host in release mode, validate FP8 on this machine's GPU and measure it
     ///
     /// Checks first that the machine has what is needed; ends with status 2 and names what is missing if not. Results go to
@@ -150,6 +159,12 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
             let mut command = vec!["run", "--release", "-p", "burn-fp8-bench", "--"];
             command.extend(arguments.iter().map(String::as_str));
             steps.cargo("benchmarks", &command)
+        }
+        Task::BreakEven { arguments } => {
+            let mut command =
+                vec!["run", "--release", "-p", "burn-fp8-bench", "--bin", "break-even", "--"];
+            command.extend(arguments.iter().map(String::as_str));
+            steps.cargo("break-even", &command)
         }
     }?;
     Ok(ExitCode::SUCCESS)

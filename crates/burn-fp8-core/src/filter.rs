@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Gemm, ProductKind};
+use crate::{Gains, Gemm, ProductKind};
 
 /// Chooses, by shape alone, the products that run in FP8.
 ///
@@ -31,6 +31,10 @@ pub struct Filter {
     /// Weights whose products are not taken: [`except`](Self::except).
     #[serde(deserialize_with = "kept", skip_serializing_if = "<[_]>::is_empty")]
     pub except: &'static [NamedWeight],
+    /// How fast FP8 is by shape, where only products are taken that it makes faster: `Fp8Config::measured` of burn-fp8. None by default:
+    /// then the same products run in FP8 on every machine.
+    #[serde(deserialize_with = "kept_gains", skip_serializing_if = "Option::is_none")]
+    pub gains: Option<&'static Gains>,
 }
 
 /// A weight of a model: a layer by its name.
@@ -47,33 +51,64 @@ pub struct NamedWeight {
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: true, except: &[] }
+        Self {
+            min_m: 16,
+            min_n: 16,
+            min_k: 16,
+            batched: false,
+            matmul: true,
+            except: &[],
+            gains: None,
+        }
     }
 }
 
-/// The same weights, kept until the process ends: so a [`Filter`] stays a few plain numbers to copy. Equal ones are kept once.
-fn keep(weights: Vec<NamedWeight>) -> &'static [NamedWeight] {
-    static KEPT: Mutex<Vec<&[NamedWeight]>> = Mutex::new(Vec::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.iter().find(|kept| **kept == weights).copied().unwrap_or_else(|| {
-        kept.push(weights.leak());
+/// What filters hold that is more than plain numbers, kept until the process ends: so a [`Filter`] stays one to copy. Equal ones are kept once.
+fn keep<T: PartialEq>(kept: &Mutex<Vec<&'static T>>, value: T) -> &'static T {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.iter().find(|kept| ***kept == value).copied().unwrap_or_else(|| {
+        kept.push(Box::leak(Box::new(value)));
         kept[kept.len() - 1]
     })
 }
 
+fn keep_weights(weights: Vec<NamedWeight>) -> &'static [NamedWeight] {
+    static KEPT: Mutex<Vec<&Vec<NamedWeight>>> = Mutex::new(Vec::new());
+    keep::<Vec<_>>(&KEPT, weights)
+}
+
+fn keep_gains(gains: Gains) -> &'static Gains {
+    static KEPT: Mutex<Vec<&Gains>> = Mutex::new(Vec::new());
+    keep(&KEPT, gains)
+}
+
 fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static [NamedWeight], D::Error> {
-    Vec::deserialize(deserializer).map(keep)
+    Vec::deserialize(deserializer).map(keep_weights)
+}
+
+fn kept_gains<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'static Gains>, D::Error> {
+    Option::deserialize(deserializer).map(|gains| gains.map(keep_gains))
 }
 
 impl Filter {
     /// Takes every product that is not empty, batched ones too.
     pub const fn every_matmul() -> Self {
-        Self { min_m: 1, min_n: 1, min_k: 1, batched: true, matmul: true, except: &[] }
+        Self { min_m: 1, min_n: 1, min_k: 1, batched: true, matmul: true, except: &[], gains: None }
     }
 
     /// Takes linear layers whose dimensions are at least 16 and leaves plain matrix products alone.
     pub const fn linear_only() -> Self {
-        Self { min_m: 16, min_n: 16, min_k: 16, batched: false, matmul: false, except: &[] }
+        Self {
+            min_m: 16,
+            min_n: 16,
+            min_k: 16,
+            batched: false,
+            matmul: false,
+            except: &[],
+            gains: None,
+        }
     }
 
     /// The same filter with other smallest dimensions M, N and K.
@@ -93,7 +128,7 @@ impl Filter {
     /// excepted weight has both. An FP8 layer knows its own weight, and goes by its `id`.
     pub fn except(self, weights: impl IntoIterator<Item = NamedWeight>) -> Self {
         let weights = self.except.iter().cloned().chain(weights).collect();
-        Self { except: keep(weights), ..self }
+        Self { except: keep_weights(weights), ..self }
     }
 
     /// Whether a layer is in high precision that knows the `id` of its weight.
@@ -113,7 +148,23 @@ impl Filter {
         }
     }
 
-    /// Whether a product of this kind and shape is taken, else why not. Asks nothing of its weight.
+    /// The same filter, which takes only products that are faster in FP8, as was measured.
+    pub fn with_gains(self, gains: Gains) -> Self {
+        Self { gains: Some(keep_gains(gains)), ..self }
+    }
+
+    /// Whether FP8 makes a product faster that belongs to this forward product, with its gradients or alone, as far as was measured.
+    ///
+    /// # Errors
+    /// [`Rejection::NoGain`].
+    pub fn check_gain(&self, forward: Gemm, with_gradients: bool) -> Result<(), Rejection> {
+        match self.gains.map(|gains| gains.of(forward, with_gradients)) {
+            Some(percent) if percent < Gains::WORTHWHILE => Err(Rejection::NoGain { percent }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a product of this kind and shape is taken, else why not. Asks nothing of its weight, nor what FP8 gains.
     ///
     /// # Errors
     /// The first rule that the product breaks.
@@ -162,6 +213,11 @@ pub enum Rejection {
     LinearOnly,
     /// It has K and N of this weight, which the filter excepts.
     Excepted(&'static NamedWeight),
+    /// FP8 does not make it faster.
+    NoGain {
+        /// The speed in FP8, in percent of that in high precision, as measured.
+        percent: u32,
+    },
 }
 
 impl fmt::Display for Rejection {
@@ -175,6 +231,9 @@ impl fmt::Display for Rejection {
             Self::LinearOnly => write!(f, "not a linear layer"),
             Self::Excepted(NamedWeight { path, shape: [k, n], .. }) => {
                 write!(f, "excepted: K×N = {k}×{n}, as `{path}`")
+            }
+            Self::NoGain { percent } => {
+                write!(f, "no gain: FP8 at {percent}% of its speed, as measured")
             }
         }
     }
@@ -218,6 +277,21 @@ mod tests {
             Err(Rejection::LinearOnly)
         );
         assert_eq!(Filter::linear_only().check(ProductKind::Linear, plain), Ok(()));
+    }
+
+    #[test]
+    fn products_without_a_gain_are_left_alone() {
+        let gains = Gains::new("a machine".into(), vec![16, 64], vec![104; 8], vec![105; 8]);
+        let filter = Filter::default().with_gains(gains.expect("a table"));
+        let gemm = gemm(32, 32, 32);
+        assert_eq!(filter.check_gain(gemm, true), Ok(()));
+        let rejection = Rejection::NoGain { percent: 104 };
+        assert_eq!(filter.check_gain(gemm, false), Err(rejection));
+        assert_eq!(rejection.to_string(), "no gain: FP8 at 104% of its speed, as measured");
+        assert_eq!(Filter::default().check_gain(gemm, false), Ok(()));
+        let json = serde_json::to_string(&filter).unwrap();
+        assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), filter);
+        assert!(!serde_json::to_string(&Filter::default()).unwrap().contains("gains"));
     }
 
     #[test]

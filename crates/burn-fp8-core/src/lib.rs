@@ -5,7 +5,7 @@
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`Dropout`]: which elements a counter-based generator drops.
-//! - [`Gemm`], [`GemmRole`], [`Filter`]: matrix products, their roles in training, and which of them run in FP8.
+//! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
 
@@ -16,6 +16,7 @@ mod filter;
 #[cfg(feature = "float8")]
 pub mod float8;
 mod format;
+mod gains;
 mod gemm;
 mod history;
 mod recipe;
@@ -30,6 +31,7 @@ pub use attention::{
 pub use dropout::{Dropout, DropoutError, Pointwise};
 pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
+pub use gains::{Gains, GainsError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
 pub use recipe::{

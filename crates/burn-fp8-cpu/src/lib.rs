@@ -65,7 +65,7 @@ pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
 pub use pointwise::{pointwise, pointwise_backward};
-pub use unit::{Unit, UnitError, cpu_name};
+pub use unit::{Unit, UnitError, cpu_name, threads};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

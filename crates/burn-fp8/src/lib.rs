@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`Fp8Config`] says what runs in FP8 and how: a [`Filter`], a [`Recipe`] for scales, an [`Execution`]; as a process-wide
-//!   default or for a scope.
+//!   default or for a scope. [`gains`] measures which products FP8 makes faster on this machine, and leaves the others alone.
 //! - [`DelayedState`] holds the amax histories of delayed scaling, outside of the model.
 //! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
@@ -30,6 +30,7 @@ mod config;
 pub mod engine;
 mod error;
 mod file;
+pub mod gains;
 mod host;
 pub mod nn;
 pub mod ops;
@@ -43,8 +44,9 @@ pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;
 pub use burn_fp8_core;
 pub use burn_fp8_core::{
-    AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gemm, GemmRole,
-    Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
+    AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gains, Gemm,
+    GemmRole, Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding,
+    Scaling,
 };
 #[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;

@@ -13,6 +13,11 @@ pub fn cpu_name() -> String {
     std::env::consts::ARCH.into()
 }
 
+/// How many threads products are divided among, where it is called: those of Rayon's pool there.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
 /// Whether packing with AVX-512 can be tested here.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn has_avx512() -> bool {

@@ -9,9 +9,9 @@ use core::str::FromStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
 
-pub use detect::cpu_name;
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use detect::has_avx512;
+pub use detect::{cpu_name, threads};
 
 /// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`.
 const VARIABLE: &str = "BURN_FP8_CPU_UNIT";

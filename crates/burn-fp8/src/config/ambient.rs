@@ -22,10 +22,12 @@ pub struct ProductInfo {
 }
 
 impl ProductInfo {
-    /// Whether the filter takes the product, its weight as well.
-    pub(crate) fn check(&self, filter: &Filter) -> Result<(), Rejection> {
-        filter.check_weight(self.gemm.for_role(self.role))?;
-        filter.check(self.kind, self.gemm)
+    /// Whether the filter takes the product, its weight as well, and gains by it.
+    pub(crate) fn check(&self, filter: &Filter, with_gradients: bool) -> Result<(), Rejection> {
+        let forward = self.gemm.for_role(self.role);
+        filter.check_weight(forward)?;
+        filter.check(self.kind, self.gemm)?;
+        filter.check_gain(forward, with_gradients)
     }
 }
 

@@ -29,23 +29,27 @@ impl Product {
         gemm: Gemm,
         dtypes: [DType; 2],
     ) -> Result<(), HighPrecision> {
-        check(&config::current(), &ProductInfo { kind, role: GemmRole::Output, gemm }, dtypes)
+        let product = ProductInfo { kind, role: GemmRole::Output, gemm };
+        check(&config::current(), &product, dtypes, false)
     }
 
     /// Decides whether a product of tensors of these shapes and types runs in FP8, and records it in the trace if not.
     ///
-    /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to.
+    /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to, `is_tracked` whether its gradients
+    /// will be asked for.
     pub(crate) fn plan<B: Fp8Engine>(
         kind: ProductKind,
         role: GemmRole,
         forward: Gemm,
         operands: [&FloatTensor<B>; 2],
+        is_tracked: bool,
     ) -> Option<Self> {
         let ambient = config::current();
         let Fp8Config { recipe, execution, .. } = ambient.config;
         let gemm = forward.for_role(role);
         let info = ProductInfo { kind, role, gemm };
-        let in_fp8 = check(&ambient, &info, operands.map(TensorMetadata::dtype));
+        let with_gradients = is_tracked || role != GemmRole::Output;
+        let in_fp8 = check(&ambient, &info, operands.map(TensorMetadata::dtype), with_gradients);
         // A gradient product that comes by itself, from Burn's Autodiff.
         let left_out = role != GemmRole::Output && !recipe.products.in_fp8(role);
         let in_fp8 = in_fp8.and(if left_out { Err(HighPrecision::Recipe) } else { Ok(()) });
@@ -138,11 +142,12 @@ fn check(
     ambient: &Ambient,
     product: &ProductInfo,
     dtypes: [DType; 2],
+    with_gradients: bool,
 ) -> Result<(), HighPrecision> {
     if !ambient.config.enabled {
         return Err(HighPrecision::Off);
     }
-    product.check(&ambient.config.filter).map_err(HighPrecision::Filter)?;
+    product.check(&ambient.config.filter, with_gradients).map_err(HighPrecision::Filter)?;
     let [lhs, rhs] = dtypes;
     if lhs != rhs {
         // The backend has an answer, or an error of its own.

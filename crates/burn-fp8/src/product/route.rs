@@ -123,8 +123,9 @@ fn plan<B: Fp8Products>(
     forward: Gemm,
     operands: [&FloatTensor<B>; 2],
 ) -> Option<Product> {
-    let product = Product::plan::<B>(kind, role, forward, operands);
-    if product.is_none() && B::fp8_is_tracked(operands) {
+    let is_tracked = B::fp8_is_tracked(operands);
+    let product = Product::plan::<B>(kind, role, forward, operands, is_tracked);
+    if product.is_none() && is_tracked {
         Product::skip_site();
     }
     product

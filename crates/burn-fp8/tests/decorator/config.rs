@@ -56,6 +56,42 @@ fn batched_products_and_plain_ones_are_told_apart() {
     assert_eq!(reason, Implementation::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
 }
 
+/// A product whose gradients are asked for goes by the gain of all three, another one by its own.
+#[test]
+fn products_that_gain_nothing_stay_in_high_precision() {
+    use burn_fp8::Gains;
+    type B = Fp8Backend<Autodiff<Flex>>;
+    let device = Default::default();
+    let ran = |tracked: bool, size: usize| {
+        let x = Tensor::<B, 2>::ones([size, size], &device).set_require_grad(tracked);
+        let (output, report) = trace(|| x.clone().matmul(x));
+        if tracked {
+            output.sum().backward();
+        }
+        report.products[0].ran.clone()
+    };
+    // From 32 to 64 the gain grows, without gradients from 90% to 110%, with them from 110% to 130%.
+    let gains = |low: u32, high: u32| [vec![low; 4], vec![high; 4]].concat();
+    let table = Gains::new("made up".into(), vec![32, 64], gains(90, 110), gains(110, 130));
+    let filter = Filter::default().with_gains(table.expect("a table"));
+    let config = Fp8Config::default().with_filter(filter);
+    let slower = |percent| {
+        Implementation::HighPrecision(HighPrecision::Filter(Rejection::NoGain { percent }))
+    };
+    config.scope(|| {
+        assert_eq!(ran(false, 32), slower(90));
+        assert_eq!(ran(true, 32), implementation::<Flex>());
+        assert_eq!(ran(false, 64), implementation::<Flex>());
+        assert_eq!(ran(true, 128), implementation::<Flex>());
+    });
+    let saved = Fp8Config::from_json(&config.to_json()).expect("it was written");
+    assert_eq!(saved, config);
+    saved.scope(|| assert_eq!(ran(false, 32), slower(90)));
+    let short = config.to_json().replacen("90,", "", 1);
+    let error = Fp8Config::from_json(&short).unwrap_err().to_string();
+    assert!(error.contains("forward has 7 numbers; it must have 8"), "{error}");
+}
+
 #[test]
 fn attention_stays_on_the_backend_unless_batches_are_taken() {
     let attention = |batch: [usize; 2]| -> Report {
