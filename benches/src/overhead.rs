@@ -1,8 +1,8 @@
-//! What the decorator costs where it does nothing: FP8 off, no trace running.
+//! What the decorator costs where it does nothing: FP8 off, or products too small to gain; no trace running.
 
 use std::hint::black_box;
 
-use burn::backend::Flex;
+use burn::backend::{Autodiff, Flex};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_fp8::{Fp8Backend, Fp8Config};
@@ -27,17 +27,27 @@ fn products<B: Backend>(size: usize) -> impl FnMut() {
     }
 }
 
-/// Compares small products with the decorator switched off to the same products without it, on one thread.
+/// Compares small products with the decorator switched off, and with the filter that was measured, to the same products without it, on one
+/// thread.
 pub fn run(options: &Options) -> Vec<Row> {
     pool(1).install(|| {
-        [(16, "2000 products 16×16×16, FP8 off"), (64, "2000 products 64×64×64, FP8 off")]
-            .map(|(size, name)| {
+        let measured = Fp8Config::default()
+            .measured::<Fp8Backend<Autodiff<Flex>>>(&Default::default())
+            .expect("Flex has FP8");
+        let configs =
+            [("FP8 off", Fp8Config::off()), ("FP8 where it was measured to gain", measured)];
+        let mut rows = Vec::new();
+        for (what, config) in configs {
+            for size in [16, 64] {
+                let name = format!("{PRODUCTS} products {size}×{size}×{size}, {what}");
                 let mut decorated = products::<Fp8Backend<Flex>>(size);
-                let mut off = || Fp8Config::off().scope(&mut decorated);
+                let mut decorated = || config.scope(&mut decorated);
                 let mut plain = products::<Flex>(size);
                 let reference = Side::new("the same on Flex", &mut plain);
-                options.compare((GROUP, 1, None), Side::new(name, &mut off), reference)
-            })
-            .into()
+                let subject = Side::new(&name, &mut decorated);
+                rows.push(options.compare((GROUP, 1, None), subject, reference));
+            }
+        }
+        rows
     })
 }

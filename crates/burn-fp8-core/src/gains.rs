@@ -98,7 +98,9 @@ impl Gains {
                 weight *= if is_high { share } else { 1.0 - share };
                 index = index * count + (low + usize::from(is_high)).min(count - 1);
             }
-            gain += weight * f64::from(table[index]);
+            if weight > 0.0 {
+                gain += weight * f64::from(table[index]);
+            }
         }
         gain.round() as u32
     }
@@ -106,12 +108,14 @@ impl Gains {
     /// Between which sizes a size lies: the index of the lower one, and how far it is on the way to the next.
     fn place(&self, size: usize) -> (usize, f64) {
         let above = self.sizes.partition_point(|known| *known <= size);
-        if above == 0 || above == self.sizes.len() {
-            return (above.saturating_sub(1), 0.0);
+        let below = above.saturating_sub(1);
+        // Small products must not wait for logarithms that change nothing.
+        if above == 0 || above == self.sizes.len() || self.sizes[below] == size {
+            return (below, 0.0);
         }
         let [low, high, size] =
-            [self.sizes[above - 1], self.sizes[above], size].map(|size| (size as f64).log2());
-        (above - 1, (size - low) / (high - low))
+            [self.sizes[below], self.sizes[above], size].map(|size| (size as f64).log2());
+        (below, (size - low) / (high - low))
     }
 }
 
