@@ -120,9 +120,18 @@ impl<const R: usize> WithSimd for Decisions<'_, R> {
 pub enum Pointwise {
     /// `x · Φ(x)`, by the error function: `x · (1 + erf(x / √2)) / 2` (Hendrycks and Gimpel, 2016).
     Gelu,
+    /// `x · σ(x)`, with the logistic function: `x / (1 + e⁻ˣ)` (Ramachandran et al., "Swish", 2017).
+    Silu,
     /// 0 for what is dropped, else times [`Dropout::factor`]. Which elements, in the order of a contiguous tensor, says
     /// [`Dropout::keep_group`].
     Dropout(Dropout),
+}
+
+impl Pointwise {
+    /// Whether the gradient depends on the input.
+    pub fn keeps_input(self) -> bool {
+        !matches!(self, Self::Dropout(_))
+    }
 }
 
 /// Philox4x32-10 of `N` counters side by side, each word of all of them together.

@@ -1,5 +1,7 @@
 //! Operations on single elements, forward and backward: on all threads, with the vectors that the CPU has.
 
+use core::marker::PhantomData;
+
 use burn_fp8_core::{Dropout, Pointwise};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -19,7 +21,8 @@ pub fn pointwise(operation: Pointwise, x: &[f32], y: &mut [f32]) {
     in_tasks(y, |start, y| {
         let x = &x[start..][..y.len()];
         match operation {
-            Pointwise::Gelu => Arch::new().dispatch(Gelu { x, y }),
+            Pointwise::Gelu => Arch::new().dispatch(Forward::<Gelu>(x, y, PhantomData)),
+            Pointwise::Silu => Arch::new().dispatch(Forward::<Silu>(x, y, PhantomData)),
             Pointwise::Dropout(dropout) => {
                 drop_out(dropout, start, x, y);
             }
@@ -34,17 +37,21 @@ pub fn pointwise(operation: Pointwise, x: &[f32], y: &mut [f32]) {
 #[track_caller]
 pub fn pointwise_backward(operation: Pointwise, x: &[f32], grad: &[f32], y: &mut [f32]) {
     match operation {
-        Pointwise::Gelu => {
-            same_length(x.len(), y.len());
-            same_length(grad.len(), y.len());
-            in_tasks(y, |start, y| {
-                let [x, grad] = [x, grad].map(|all| &all[start..][..y.len()]);
-                Arch::new().dispatch(GeluBackward { x, grad, y });
-            });
-        }
+        Pointwise::Gelu => smooth_backward::<Gelu>(x, grad, y),
+        Pointwise::Silu => smooth_backward::<Silu>(x, grad, y),
         // It multiplies by what it has multiplied by.
         Pointwise::Dropout(_) => pointwise(operation, grad, y),
     }
+}
+
+#[track_caller]
+fn smooth_backward<F: Smooth>(x: &[f32], grad: &[f32], y: &mut [f32]) {
+    same_length(x.len(), y.len());
+    same_length(grad.len(), y.len());
+    in_tasks(y, |start, y| {
+        let [x, grad] = [x, grad].map(|all| &all[start..][..y.len()]);
+        Arch::new().dispatch(Backward::<F>(x, grad, y, PhantomData));
+    });
 }
 
 #[track_caller]
@@ -61,38 +68,75 @@ fn in_tasks(y: &mut [f32], task: impl Fn(usize, &mut [f32]) + Sync) {
     }
 }
 
-struct Gelu<'a> {
-    x: &'a [f32],
-    y: &'a mut [f32],
+/// A function that has a slope everywhere.
+trait Smooth {
+    fn value(x: f32) -> f32;
+    fn slope(x: f32) -> f32;
 }
 
-impl WithSimd for Gelu<'_> {
+enum Gelu {}
+
+impl Gelu {
+    /// The cumulative normal distribution.
+    #[inline(always)]
+    fn cumulative(x: f32) -> f32 {
+        0.5 * (1.0 + erf(x * core::f32::consts::FRAC_1_SQRT_2))
+    }
+}
+
+impl Smooth for Gelu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x * Self::cumulative(x)
+    }
+
+    #[inline(always)]
+    fn slope(x: f32) -> f32 {
+        // 1 / √(2π)
+        const DENSITY: f32 = 0.398_942_3;
+        Self::cumulative(x) + x * DENSITY * exp(-0.5 * x * x)
+    }
+}
+
+enum Silu {}
+
+impl Smooth for Silu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x / (1.0 + exp(-x))
+    }
+
+    #[inline(always)]
+    fn slope(x: f32) -> f32 {
+        let logistic = 1.0 / (1.0 + exp(-x));
+        logistic * (1.0 + x * (1.0 - logistic))
+    }
+}
+
+/// Of `x`, to `y`.
+struct Forward<'a, F>(&'a [f32], &'a mut [f32], PhantomData<F>);
+
+impl<F: Smooth> WithSimd for Forward<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (y, x) in self.y.iter_mut().zip(self.x) {
-            *y = 0.5 * x * (1.0 + erf(x * core::f32::consts::FRAC_1_SQRT_2));
+        for (y, x) in self.1.iter_mut().zip(self.0) {
+            *y = F::value(*x);
         }
     }
 }
 
-struct GeluBackward<'a> {
-    x: &'a [f32],
-    grad: &'a [f32],
-    y: &'a mut [f32],
-}
+/// Of `x` and the gradient of the results, to `y`.
+struct Backward<'a, F>(&'a [f32], &'a [f32], &'a mut [f32], PhantomData<F>);
 
-impl WithSimd for GeluBackward<'_> {
+impl<F: Smooth> WithSimd for Backward<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        // 1 / √(2π)
-        const DENSITY: f32 = 0.398_942_3;
-        for ((y, x), grad) in self.y.iter_mut().zip(self.x).zip(self.grad) {
-            let cumulative = 0.5 * (1.0 + erf(x * core::f32::consts::FRAC_1_SQRT_2));
-            *y = grad * (cumulative + x * DENSITY * exp(-0.5 * x * x));
+        for ((y, x), grad) in self.2.iter_mut().zip(self.0).zip(self.1) {
+            *y = grad * F::slope(*x);
         }
     }
 }

@@ -42,6 +42,34 @@ fn gelu_and_its_gradient_are_as_in_f64() {
 }
 
 #[test]
+fn silu_and_its_gradient_are_as_in_f64() {
+    let x = inputs(70_000);
+    let grad: Vec<f32> = (0..x.len()).map(|i| (i % 17) as f32 - 8.0).collect();
+    let (mut y, mut of_x) = (vec![f32::NAN; x.len()], vec![f32::NAN; x.len()]);
+    pointwise(Pointwise::Silu, &x, &mut y);
+    pointwise_backward(Pointwise::Silu, &x, &grad, &mut of_x);
+    for (i, x) in x.iter().copied().enumerate().filter(|(_, x)| x.is_finite()) {
+        let exact = f64::from(x);
+        let logistic = 1.0 / (1.0 + (-exact).exp());
+        let expected = exact * logistic;
+        // Below 2⁻¹²⁶ numbers have fewer bits.
+        let bound = 5e-7 * expected.abs() + 1e-44;
+        assert!((f64::from(y[i]) - expected).abs() <= bound, "{x}: {} {expected}", y[i]);
+        let slope = logistic * (1.0 + exact * (1.0 - logistic));
+        let expected = f64::from(grad[i]) * slope;
+        let bound = 2e-6 * f64::from(grad[i]).abs();
+        assert!((f64::from(of_x[i]) - expected).abs() <= bound, "{x}: {} {expected}", of_x[i]);
+    }
+    let of = |x: f32| {
+        let mut y = [0.0];
+        pointwise(Pointwise::Silu, &[x], &mut y);
+        y[0]
+    };
+    assert_eq!(of(f32::INFINITY), f32::INFINITY);
+    assert!(of(f32::NAN).is_nan());
+}
+
+#[test]
 fn dropout_follows_its_groups_forward_and_backward() {
     let dropout = Dropout::new(0.3, 19).unwrap();
     let x: Vec<f32> = (1..=40_001).map(|i| i as f32).collect();
@@ -61,7 +89,9 @@ fn dropout_follows_its_groups_forward_and_backward() {
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let x = inputs(50_000);
-    for operation in [Pointwise::Gelu, Pointwise::Dropout(Dropout::new(0.1, 1).unwrap())] {
+    for operation in
+        [Pointwise::Gelu, Pointwise::Silu, Pointwise::Dropout(Dropout::new(0.1, 1).unwrap())]
+    {
         let run = |threads| {
             let mut y = vec![0f32; x.len()];
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

@@ -100,7 +100,7 @@ pub trait Fp8Ops: Backend {
         form: AttentionForm,
     ) -> FloatTensor<Self>;
 
-    /// An operation on single elements. Users call [`gelu`] and [`dropout`].
+    /// An operation on single elements. Users call [`gelu`], [`silu`] and [`dropout`].
     fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self>;
 
     /// Attention with a bias.
@@ -316,6 +316,19 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
             Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), Pointwise::Gelu))
         }
         false => activation::gelu(x),
+    }
+}
+
+/// `x / (1 + e⁻ˣ)`, as `burn::tensor::activation::silu`, also called swish: one operation as [`gelu`] is.
+///
+/// # Panics
+/// On devices of backends whose feature is off.
+pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    match is_here(&x.device()) {
+        true => {
+            Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), Pointwise::Silu))
+        }
+        false => activation::silu(x),
     }
 }
 

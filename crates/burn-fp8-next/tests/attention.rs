@@ -2,7 +2,7 @@
 #![cfg(feature = "flex")]
 
 use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
-use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use burn_fp8_next::nn::{AttentionInput, Fp8AttentionConfig};
 use burn_fp8_next::ops::{self, AttentionOptions};
@@ -129,7 +129,7 @@ fn the_layer_takes_the_place_of_burns() {
 }
 
 #[test]
-fn gelu_and_dropout_are_the_same_forward_and_backward() {
+fn gelu_silu_and_dropout_are_the_same_forward_and_backward() {
     let device = Device::flex().autodiff();
     let run = |f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
         let x = (numbers([3, 40, 50], 1, &device) * 4.0).require_grad();
@@ -137,9 +137,12 @@ fn gelu_and_dropout_are_the_same_forward_and_backward() {
         let grads = (y.clone() * x.clone().detach()).sum().backward();
         [values(y), values(x.grad(&grads).expect("it was used"))]
     };
-    let [y, grad] = run(&ops::gelu);
-    let [exact, exact_grad] = run(&gelu);
-    assert!(error(&y, &exact) < 1e-6 && error(&grad, &exact_grad) < 1e-6);
+    type F = dyn Fn(Tensor<3>) -> Tensor<3>;
+    let pairs: [[&F; 2]; 2] = [[&ops::gelu, &activation::gelu], [&ops::silu, &activation::silu]];
+    for [ours, burns] in pairs {
+        let ([y, grad], [exact, exact_grad]) = (run(ours), run(burns));
+        assert!(error(&y, &exact) < 1e-6 && error(&grad, &exact_grad) < 1e-6);
+    }
 
     let dropout = Dropout::new(0.25, 3).unwrap();
     let [y, grad] = run(&|x| ops::dropout(x, dropout));

@@ -55,13 +55,3 @@ pub fn train_all(
     };
     runs.iter().enumerate().map(train).collect()
 }
-
-/// The mean; NaN of nothing.
-pub fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
-    let (mut total, mut count) = (0.0, 0.0);
-    for value in values {
-        total += value;
-        count += 1.0;
-    }
-    total / count
-}

@@ -1,6 +1,6 @@
 //! What a count of characters achieves without a network: the bar that a model has to clear.
 
-use crate::child::mean;
+use crate::run::mean;
 
 /// Cross-entropy in nats a character of pairs of characters under the add-one smoothed bigram counts of `train`, over `vocabulary`
 /// characters: −mean ln((count(a, b) + 1) / (count(a, ·) + vocabulary)). NaN for no pairs.

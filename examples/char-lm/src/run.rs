@@ -8,7 +8,6 @@ use examples_common::{BackendName, Origin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::child::mean;
 use crate::curve::Point;
 use crate::high::High;
 use crate::precision::Precision;
@@ -156,6 +155,16 @@ impl Outcome {
         let quarter = (self.losses.len() / 4).max(1);
         mean(self.losses.iter().rev().take(quarter).map(|point| point.valid_loss))
     }
+}
+
+/// The mean; NaN of nothing.
+pub fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut total, mut count) = (0.0, 0.0);
+    for value in values {
+        total += value;
+        count += 1.0;
+    }
+    total / count
 }
 
 /// The CRC-32 that a run's weights have to have. Says on stderr where there is none, since damage to them then goes unseen.

@@ -45,7 +45,7 @@ pub const FLOORS: Floors = Floors {
                 &["product"],
                 &["backend", "ops", "tensor"],
                 &["nn"],
-                &["optim", "policy"],
+                &["gains", "optim", "policy"],
                 &["lib"],
             ],
         ),

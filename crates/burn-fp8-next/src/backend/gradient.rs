@@ -27,7 +27,7 @@ pub(super) fn matmul<B: Fp8Matmul>(
         GemmRole::GradWeight => [B::float_transpose(lhs.clone()), rhs.clone()],
         _ => [lhs.clone(), B::float_transpose(rhs.clone())],
     };
-    match Product::plan::<B>(ProductKind::Matmul, role, forward, operands.each_ref()) {
+    match Product::plan::<B>(ProductKind::Matmul, role, forward, operands.each_ref(), true) {
         Some(product) => {
             let product = gemms::gradient::<B>(role, operands.each_ref(), &product, &product.gemms);
             match forward.batch {

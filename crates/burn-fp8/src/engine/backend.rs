@@ -112,7 +112,7 @@ pub trait Fp8Engine: Backend {
         portable::pointwise::forward::<Self>(operation, x)
     }
 
-    /// Its gradient, given that of the results; `x` where it depends on that, [`Pointwise::Gelu`].
+    /// Its gradient, given that of the results; `x` where it depends on that: [`Pointwise::keeps_input`].
     fn fp8_pointwise_backward(
         operation: Pointwise,
         x: Option<FloatTensor<Self>>,

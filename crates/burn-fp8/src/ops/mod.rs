@@ -58,7 +58,7 @@ pub use attention::{AttentionOptions, attention};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
 pub use options::{DotMode, DotOptions, QdqOptions};
-pub use pointwise::{dropout, gelu};
+pub use pointwise::{dropout, gelu, silu};
 
 use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
 use crate::host::{constant as without_graph, primitive};

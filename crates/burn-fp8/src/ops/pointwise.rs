@@ -15,6 +15,13 @@ pub fn gelu<B: Fp8Products, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     float(B::fp8_pointwise_op(Pointwise::Gelu, primitive(x)))
 }
 
+/// `x / (1 + e⁻ˣ)`, as `burn::tensor::activation::silu`, also called swish: one operation as [`gelu`] is.
+///
+/// `x` is of any shape and float type, which the result has.
+pub fn silu<B: Fp8Products, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    float(B::fp8_pointwise_op(Pointwise::Silu, primitive(x)))
+}
+
 /// Drops elements with this probability in training, on a backend with gradients, and multiplies the others by one over the probability to be kept;
 /// `x` as it is elsewhere. As `burn::nn::Dropout`, by a generator whose decisions are computed again in the backward pass, not kept.
 ///

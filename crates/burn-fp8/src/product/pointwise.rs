@@ -20,7 +20,7 @@ pub(super) fn forward<B: Fp8Engine>(
     x: FloatTensor<B>,
 ) -> (FloatTensor<B>, Saved<B>) {
     let dtype = x.dtype();
-    let saved = Saved { operation, x: (operation == Pointwise::Gelu).then(|| x.clone()) };
+    let saved = Saved { operation, x: operation.keeps_input().then(|| x.clone()) };
     let output = B::fp8_pointwise(operation, in_f32::<B>(x));
     (cast::<B>(output, dtype.into()), saved)
 }

@@ -1,8 +1,10 @@
-//! GELU and dropout as one operation each, against Burn's own, on every kind of backend.
+//! GELU, SiLU and dropout as one operation each, against Burn's own, on every kind of backend.
 
+use burn::nn::SwiGluConfig;
 use burn::tensor::TensorData;
-use burn::tensor::activation::gelu as burns_gelu;
-use burn_fp8::ops::{dropout, gelu};
+use burn::tensor::activation;
+use burn_fp8::nn::Fp8MlpConfig;
+use burn_fp8::ops::{dropout, gelu, silu};
 
 use crate::common::*;
 
@@ -24,9 +26,13 @@ fn results<A: AutodiffBackend>(f: impl FnOnce(Tensor<A, 3>) -> Tensor<A, 3>) -> 
 }
 
 #[track_caller]
-fn assert_gelu<A: AutodiffBackend + Fp8Matmul>() {
-    let ([y, grad], [exact, exact_grad]) =
-        (results::<A>(gelu), results::<Autodiff<Flex>>(burns_gelu));
+fn assert_burns<A: AutodiffBackend + Fp8Matmul>() {
+    assert_near(results::<A>(gelu), results::<Autodiff<Flex>>(activation::gelu));
+    assert_near(results::<A>(silu), results::<Autodiff<Flex>>(activation::silu));
+}
+
+#[track_caller]
+fn assert_near([y, grad]: [Vec<f32>; 2], [exact, exact_grad]: [Vec<f32>; 2]) {
     for (x, exact) in y.iter().zip(&exact).chain(grad.iter().zip(&exact_grad)) {
         assert!((x - exact).abs() <= 2e-6 * (1.0 + exact.abs()), "{x} {exact}");
     }
@@ -39,12 +45,12 @@ fn dropped<A: AutodiffBackend + Fp8Matmul>() -> [Vec<f32>; 2] {
 }
 
 #[test]
-fn gelu_and_its_gradient_are_burns() {
-    assert_gelu::<Autodiff<Flex>>();
-    assert_gelu::<Fp8Backend<Autodiff<Flex>>>();
-    assert_gelu::<Autodiff<Fp8Backend<Flex>>>();
+fn gelu_and_silu_and_their_gradients_are_burns() {
+    assert_burns::<Autodiff<Flex>>();
+    assert_burns::<Fp8Backend<Autodiff<Flex>>>();
+    assert_burns::<Autodiff<Fp8Backend<Flex>>>();
     #[cfg(feature = "ndarray")]
-    assert_gelu::<Autodiff<burn::backend::NdArray>>();
+    assert_burns::<Autodiff<burn::backend::NdArray>>();
 }
 
 /// What is kept has the same factor in the result and in the gradient; what is dropped is 0 in both.
@@ -92,4 +98,28 @@ fn a_probability_that_is_none_is_refused() {
         let message = panic_of(|| dropout(numbers::<Autodiff<Flex>>(), probability));
         assert!(message.contains("at least 0 and less than 1"), "{message}");
     }
+}
+
+/// Against Burn's layers with the same weights, in f32; and in FP8 all products of a step.
+#[test]
+fn a_gated_mlp_is_burns_swiglu_between_two_layers() {
+    type B = Fp8Backend<Autodiff<Flex>>;
+    let device = Default::default();
+    let mlp = Fp8MlpConfig::swiglu(50, 64).init::<B>(&device);
+    // Before it is used, each clone of a parameter would draw numbers of its own.
+    let ours = Fp8Config::off().scope(|| results::<B>(|x| mlp.forward(x)));
+    let mut swiglu = SwiGluConfig::new(50, 64).init::<B>(&device);
+    swiglu.linear_inner = mlp.gate.clone().expect("it is gated");
+    swiglu.linear_outer = mlp.up.clone();
+    Fp8Config::off().scope(|| {
+        let exact = results::<B>(|x| mlp.down.forward(swiglu.forward(x)));
+        assert_near(ours, exact);
+        let plain = Fp8MlpConfig::new(50, 64).init::<B>(&device);
+        assert!(plain.gate.is_none() && plain.up.bias.is_some());
+        let exact = results::<B>(|x| plain.down.forward(activation::gelu(plain.up.forward(x))));
+        assert_near(results::<B>(|x| plain.forward(x)), exact);
+    });
+    let (_, report) = trace(|| results::<B>(|x| mlp.forward(x)));
+    assert_eq!(report.fp8().count(), 9);
+    assert!(mlp.to_string().contains("gated: true"), "{mlp}");
 }

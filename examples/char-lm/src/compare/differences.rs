@@ -13,8 +13,8 @@ use statrs::statistics::Statistics;
 
 use super::report::{Comparison, Mean, Run};
 use crate::arm::Arm;
-use crate::child::mean;
 use crate::precision::Precision;
+use crate::run::mean;
 
 /// The relative differences of an arm's validation loss from that of f32.
 pub struct Differences {

@@ -11,9 +11,10 @@ use examples_common::{Origin, once, table, write, write_json};
 
 use crate::args::Sensitivity;
 use crate::arm::Arm;
-use crate::child::{self, mean};
+use crate::child;
 use crate::high::High;
 use crate::precision::{Precision, Setup};
+use crate::run::mean;
 use crate::run::{Outcome, PROGRAM};
 
 pub use ranking::{Ranking, Variant};

@@ -4,9 +4,9 @@ use examples_common::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::arm::Arm;
-use crate::child::mean;
 use crate::high::High;
 use crate::precision::Precision;
+use crate::run::mean;
 use crate::size::Size;
 
 /// One way to train, with all seeds.

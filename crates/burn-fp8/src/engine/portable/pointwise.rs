@@ -9,6 +9,7 @@ use crate::host;
 pub(crate) fn forward<B: Backend>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
     match operation {
         Pointwise::Gelu => B::float_mul(x.clone(), cumulative::<B>(x)),
+        Pointwise::Silu => B::float_mul(x.clone(), logistic::<B>(x)),
         Pointwise::Dropout(dropout) => drop_out::<B>(dropout, x),
     }
 }
@@ -27,8 +28,14 @@ pub(crate) fn backward<B: Backend>(
             let slope = B::float_div_scalar(B::float_mul(x.clone(), density), root.into());
             B::float_mul(grad, B::float_add(cumulative::<B>(x), slope))
         }
+        (Pointwise::Silu, Some(x)) => {
+            let logistic = logistic::<B>(x.clone());
+            let rest = B::float_add_scalar(B::float_neg(logistic.clone()), 1f32.into());
+            let slope = B::float_add_scalar(B::float_mul(x, rest), 1f32.into());
+            B::float_mul(grad, B::float_mul(logistic, slope))
+        }
         (Pointwise::Dropout(dropout), _) => drop_out::<B>(dropout, grad),
-        (Pointwise::Gelu, None) => unreachable!("its step keeps its input"),
+        (Pointwise::Gelu | Pointwise::Silu, None) => unreachable!("its step keeps its input"),
     }
 }
 
@@ -36,6 +43,11 @@ pub(crate) fn backward<B: Backend>(
 fn cumulative<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let erf = B::float_erf(B::float_mul_scalar(x, core::f32::consts::FRAC_1_SQRT_2.into()));
     B::float_mul_scalar(B::float_add_scalar(erf, 1f32.into()), 0.5f32.into())
+}
+
+/// `1 / (1 + e⁻ˣ)`.
+fn logistic<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    B::float_recip(B::float_add_scalar(B::float_exp(B::float_neg(x)), 1f32.into()))
 }
 
 fn drop_out<B: Backend>(dropout: Dropout, x: FloatTensor<B>) -> FloatTensor<B> {

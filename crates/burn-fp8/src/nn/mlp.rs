@@ -1,0 +1,130 @@
+//! The feed-forward part of a transformer.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Fp8Matmul;
+use crate::ops::{gelu, silu};
+
+/// What lies between the layers of an [`Fp8Mlp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpActivation {
+    /// `x · Φ(x)`, by the error function: [`ops::gelu`](gelu). That of GPT-2's successors and of BERT.
+    Gelu,
+    /// `x / (1 + e⁻ˣ)`: [`ops::silu`](silu). Gated, it is SwiGLU, that of Llama.
+    Silu,
+}
+
+/// How to make an [`Fp8Mlp`].
+#[derive(Config, Debug)]
+pub struct Fp8MlpConfig {
+    /// The size of input and output features.
+    pub d_model: usize,
+    /// The size of what lies between.
+    pub d_hidden: usize,
+    /// Whether another layer of the input, after the activation, multiplies the hidden features.
+    #[config(default = false)]
+    pub gated: bool,
+    /// The activation.
+    #[config(default = "MlpActivation::Gelu")]
+    pub activation: MlpActivation,
+    /// Whether the layers have a bias.
+    #[config(default = true)]
+    pub bias: bool,
+    /// How the layers are initialized: that of `LinearConfig`.
+    #[config(
+        default = "Initializer::KaimingUniform{gain: 1.0 / f64::sqrt(3.0), fan_out_only: false}"
+    )]
+    pub initializer: Initializer,
+}
+
+impl Fp8MlpConfig {
+    /// SwiGLU: SiLU, gated, without a bias (Shazeer, "GLU variants improve transformer", 2020).
+    pub fn swiglu(d_model: usize, d_hidden: usize) -> Self {
+        let silu = Self::new(d_model, d_hidden).with_activation(MlpActivation::Silu);
+        silu.with_gated(true).with_bias(false)
+    }
+
+    /// New layers.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> Fp8Mlp<B> {
+        let linear = |inputs: usize, outputs: usize| {
+            LinearConfig::new(inputs, outputs)
+                .with_bias(self.bias)
+                .with_initializer(self.initializer.clone())
+                .init(device)
+        };
+        let (outer, hidden) = (self.d_model, self.d_hidden);
+        Fp8Mlp {
+            gate: self.gated.then(|| linear(outer, hidden)),
+            up: linear(outer, hidden),
+            down: linear(hidden, outer),
+            activation: self.activation,
+        }
+    }
+}
+
+/// The feed-forward part of a transformer: `down(act(up(x)))`, or gated `down(act(gate(x)) · up(x))`, with the activation as one operation.
+///
+/// The linear layers are those of `burn::nn`: in FP8 on an [`Fp8Backend`](crate::Fp8Backend), as its configuration says.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8::Fp8Backend;
+/// use burn_fp8::nn::Fp8MlpConfig;
+///
+/// type B = Fp8Backend<Autodiff<Flex>>;
+/// let device = Default::default();
+/// let mlp = Fp8MlpConfig::swiglu(64, 172).init::<B>(&device);
+/// let x = Tensor::<B, 3>::random([2, 10, 64], Distribution::Default, &device);
+/// assert_eq!(mlp.forward(x).dims(), [2, 10, 64]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Fp8Mlp<B: Backend> {
+    /// From input features to factors of the hidden ones, where it is gated.
+    pub gate: Option<Linear<B>>,
+    /// From input to hidden features.
+    pub up: Linear<B>,
+    /// From hidden to output features.
+    pub down: Linear<B>,
+    /// The activation.
+    #[module(skip)]
+    pub activation: MlpActivation,
+}
+
+impl<B: Fp8Matmul> Fp8Mlp<B> {
+    /// From `[…, d_model]` to the same shape.
+    pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        let activate = match self.activation {
+            MlpActivation::Gelu => gelu,
+            MlpActivation::Silu => silu,
+        };
+        let hidden = match &self.gate {
+            Some(gate) => activate(gate.forward(x.clone())) * self.up.forward(x),
+            None => activate(self.up.forward(x)),
+        };
+        self.down.forward(hidden)
+    }
+}
+
+impl<B: Backend> ModuleDisplay for Fp8Mlp<B> {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model, d_hidden] = self.up.weight.shape().dims();
+        content
+            .add("d_model", &d_model)
+            .add("d_hidden", &d_hidden)
+            .add("gated", &self.gate.is_some())
+            .add_debug_attribute("activation", &self.activation)
+            .optional()
+    }
+}
