@@ -290,6 +290,27 @@ fn a_trace_says_in_what_precision_attention_ran() {
     }
 }
 
+/// Also where its score is not finite.
+#[track_caller]
+fn assert_hidden_keys_have_no_say<A: Backend + Fp8Matmul>() {
+    let run = |last: f32| -> Vec<f32> {
+        let [q, k, v] = [1, 2, 3].map(|seed| numbers::<A, 4>([1, 2, 5, 8], seed));
+        let k = k.slice_fill([0..1, 0..2, 4..5, 0..8], last);
+        let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
+        attention(q, k, v, options).slice([0..1, 0..2, 0..4]).into_data().to_vec().unwrap()
+    };
+    let expected = run(0.0);
+    assert!(expected.iter().all(|x| x.is_finite()));
+    assert_eq!(run(3e38), expected);
+}
+
+#[test]
+fn hidden_keys_have_no_say() {
+    assert_hidden_keys_have_no_say::<Flex>();
+    #[cfg(feature = "ndarray")]
+    assert_hidden_keys_have_no_say::<burn::backend::NdArray>();
+}
+
 #[test]
 fn half_tensors_are_attended_to_in_f32() {
     let case = Case::default();

@@ -10,8 +10,7 @@ use examples_common::{Origin, once, write, write_json};
 use crate::args::Compare;
 use crate::arm::Arm;
 use crate::child;
-use crate::run::PROGRAM;
-use crate::run::mean;
+use crate::run::{PROGRAM, mean};
 use crate::size::Size;
 
 use report::final_loss;

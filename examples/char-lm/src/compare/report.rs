@@ -7,8 +7,7 @@ use examples_common::{Origin, once, table};
 use serde::{Deserialize, Serialize};
 
 use crate::arm::Arm;
-use crate::run::Outcome;
-use crate::run::mean;
+use crate::run::{Outcome, mean};
 use crate::size::Size;
 
 /// One run of a comparison.

@@ -14,8 +14,7 @@ use crate::arm::Arm;
 use crate::child;
 use crate::high::High;
 use crate::precision::{Precision, Setup};
-use crate::run::mean;
-use crate::run::{Outcome, PROGRAM};
+use crate::run::{Outcome, PROGRAM, mean};
 
 pub use ranking::{Ranking, Variant};
 

@@ -152,11 +152,16 @@ fn scores<B: Backend>(
         let [.., queries, keys] = shape.scores();
         let ahead = (0..queries * keys).map(|index| {
             let (query, key) = (index / keys, index % keys);
-            if key + queries > query + keys { hidden } else { 0.0 }
+            if key + queries > query + keys { 1f32 } else { 0.0 }
         });
         let ahead = TensorData::new(ahead.collect(), [1, 1, queries, keys]);
-        let ahead = B::float_from_data(ahead, &host::float_device::<B>(&scores));
-        scores = B::float_add(scores, ahead);
+        let device = host::float_device::<B>(&scores);
+        let ahead = B::float_from_data(ahead, &device);
+        // Not added: infinity less infinity is no number.
+        let bools = get_device_settings::<B>(&device).bool_dtype;
+        let ahead = B::float_greater_elem(ahead, 0f32.into(), bools);
+        let ahead = B::bool_expand(ahead, scores.shape());
+        scores = B::float_mask_fill(scores, ahead, hidden.into());
     }
     (scores, slopes)
 }
