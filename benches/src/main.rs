@@ -5,6 +5,7 @@
 
 mod attention;
 mod checkpoint;
+mod cores;
 mod cpu_gemm;
 mod harness;
 mod lm;
@@ -112,6 +113,12 @@ fn run(arguments: Arguments) -> Result<bool> {
         rows.extend(peers::run(&options, &arguments.python)?);
     }
     println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
+    let steps: Vec<_> = rows.iter().filter(|row| row.group == lm::GROUP).cloned().collect();
+    if let Some(table) = cores::table(&steps, UTF8_FULL_CONDENSED) {
+        println!(
+            "Steps on more cores, by Amdahl's law from one thread and two. Two virtual cores may be one core: then more is shared than it says.\n{table}"
+        );
+    }
     let mut origin = Origin::here("cargo xtask bench", &["--json", "--picture", "--python"]);
     origin.unit = Some(Unit::current().to_string());
     if let Some(path) = arguments.picture {
