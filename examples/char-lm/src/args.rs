@@ -113,12 +113,12 @@ pub struct Compare {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; f32 is always among them, and f32-joined is the control: f32 in another order of sums
+    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; f32 is always among them, and f32-fused is the control: f32 in another order of sums, with other elements dropped
     #[arg(
         long = "precision",
         visible_alias = "precisions",
         value_name = "PRECISION,…",
-        default_value = "f32-joined,fp8-current,fp8-delayed"
+        default_value = "f32-fused,fp8-current,fp8-delayed"
     )]
     pub precisions: Vec<Arms>,
 

@@ -59,7 +59,7 @@ impl Differences {
         interval(&self.of_seeds)
     }
 
-    /// Whether it computes what f32 computes, in another order: its differences are noise.
+    /// Whether it computes what f32 computes, in another order or with other elements dropped: its differences are noise.
     fn is_control(&self) -> bool {
         matches!(self.arm.precision, Precision::F32Joined | Precision::F32Fused)
     }
@@ -126,7 +126,8 @@ pub fn markdown(comparison: &Comparison) -> String {
     if !controls.is_empty() {
         let _ = writeln!(
             text,
-            "\nControl: {}, f32 with its sums in another order. How far it ends from f32 is noise, which the other differences are read against.",
+            "\nControl: {}. Both are f32: `f32-joined` adds in another order, `f32-fused` also drops other elements. How far a control ends from f32 is noise, \
+             which the other differences are read against.",
             controls.join(" and ")
         );
     }
