@@ -7,6 +7,7 @@ mod attention;
 mod checkpoint;
 mod cores;
 mod cpu_gemm;
+mod flex;
 mod harness;
 mod lm;
 mod mlp;
@@ -72,12 +73,13 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (lm::GROUP, lm::run),
+    (flex::GROUP, flex::run),
     (overhead::GROUP, overhead::run),
     (plans::GROUP, plans::run),
     (observatory::GROUP, observatory::run),
