@@ -127,6 +127,7 @@ fn layer_norm() -> Pair {
     let norm = LayerNormConfig::new(WIDTH).init::<B>(&Default::default());
     let x = random(LINEAR).inner();
     let values = vec![0.5f32; BATCH * ROWS * WIDTH];
+    let (gamma, beta) = (vec![1f32; WIDTH], vec![0f32; WIDTH]);
     let valid = burn::module::AutodiffModule::valid(&norm);
     let name = format!("nn::LayerNorm of {LINEAR:?}, forward");
     Pair::new(
@@ -138,8 +139,9 @@ fn layer_norm() -> Pair {
                 let mean = row.iter().sum::<f32>() / WIDTH as f32;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / WIDTH as f32;
                 let factor = 1.0 / (variance + 1e-5).sqrt();
-                for (normal, x) in normal.iter_mut().zip(row) {
-                    *normal = (x - mean) * factor;
+                let columns = normal.iter_mut().zip(row).zip(gamma.iter().zip(&beta));
+                for ((normal, x), (gamma, beta)) in columns {
+                    *normal = (x - mean) * factor * gamma + beta;
                 }
             });
             black_box(&normal);
@@ -189,6 +191,8 @@ fn adamw() -> Pair {
         },
         move || {
             let [weights, first, second] = &mut parts;
+            // Those of the tenth step.
+            let corrections = [0.9f32, 0.999].map(|beta| 1.0 / (1.0 - beta.powi(10)));
             let moments = first.par_chunks_mut(TASK).zip(second.par_chunks_mut(TASK));
             let tasks = weights.par_chunks_mut(TASK).zip(moments).zip(gradient.par_chunks(TASK));
             tasks.for_each(|((weights, (first, second)), gradient)| {
@@ -197,7 +201,8 @@ fn adamw() -> Pair {
                 {
                     *first = 0.9 * *first + 0.1 * g;
                     *second = 0.999 * *second + 0.001 * g * g;
-                    *weight -= 1e-4 * (*first / (second.sqrt() + 1e-5) + 1e-4 * *weight);
+                    let corrected = (*first * corrections[0], *second * corrections[1]);
+                    *weight -= 1e-4 * (corrected.0 / (corrected.1.sqrt() + 1e-5) + 1e-4 * *weight);
                 }
             });
             black_box(&weights);

@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_fp8::nn::{DotMode, Fp8DotGeneralConfig, Fp8Linear};
 use burn_fp8::optim::Fp8Optimizer;
-use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Scaling, trace};
+use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Scaling, gains, trace};
 
 use burn_fp8_bench_f32::{Mlp, Model, passes};
 use burn_fp8_cpu::Unit;
@@ -86,6 +86,14 @@ fn steps<B: AutodiffBackend, M: AutodiffModule<B> + Model<B> + 'static>(
 
 /// A recipe by name, and a training step with it.
 type NamedStep = (&'static str, Box<dyn FnMut()>);
+
+/// What [`Fp8Config::measured`] gives, measured anew: what was kept may be of older code.
+pub fn measured<B: AutodiffBackend + Fp8Matmul>() -> Fp8Config {
+    let config = Fp8Config::default();
+    let gains = gains::measure::<B>(&config, &Default::default(), |_, _| ());
+    let gains = gains.expect("Flex has FP8");
+    config.with_filter(config.filter.with_gains(gains)).with_join(true)
+}
 
 /// A training step with current scaling, the default.
 pub fn fp8_steps() -> impl FnMut() + use<> {
@@ -201,7 +209,7 @@ fn measure(threads: usize, options: &Options) -> Vec<Row> {
             rows.push(options.compare((GROUP, threads, None), subject, reference));
         }
     }
-    let config = Fp8Config::default().measured::<Fp8>(&Default::default()).expect("Flex has FP8");
+    let config = measured::<Fp8>();
     let mut step = fp8_steps();
     let mut step = || config.scope(&mut step);
     let (subject, reference) = (Side::new(MEASURED, &mut step), Side::new("f32", &mut high));

@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 use burn_fp8::{Fp8Backend, Fp8Config};
 
 use crate::harness::{Options, Side, pool};
+use crate::mlp::measured;
 use crate::rows::Row;
 
 /// The name of the group.
@@ -31,9 +32,7 @@ fn products<B: Backend>(size: usize) -> impl FnMut() {
 /// thread.
 pub fn run(options: &Options) -> Vec<Row> {
     pool(1).install(|| {
-        let measured = Fp8Config::default()
-            .measured::<Fp8Backend<Autodiff<Flex>>>(&Default::default())
-            .expect("Flex has FP8");
+        let measured = measured::<Fp8Backend<Autodiff<Flex>>>();
         let configs =
             [("FP8 off", Fp8Config::off()), ("FP8 where it was measured to gain", measured)];
         let mut rows = Vec::new();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Gains, Gemm, ProductKind};
 
-/// Chooses, by shape alone, the products that run in FP8.
+/// Chooses, by shape alone, the products that run in FP8; with [`gains`](Self::gains), also by whether their gradients are asked for.
 ///
 /// The default takes a product if M, N and K are each at least 16 and one operand is a plain matrix: 2-D, or with leading dimensions of
 /// size 1. So it takes linear layers and 2-D products. It leaves attention scores and products of a matrix and a vector alone.
@@ -153,12 +153,14 @@ impl Filter {
         Self { gains: Some(keep_gains(gains)), ..self }
     }
 
-    /// Whether FP8 makes a product faster that belongs to this forward product, with its gradients or alone, as far as was measured.
+    /// Whether FP8 makes a product faster that belongs to this forward product, with its gradients or alone, as far as was measured: batches of
+    /// matrices were not.
     ///
     /// # Errors
     /// [`Rejection::NoGain`].
     pub fn check_gain(&self, forward: Gemm, with_gradients: bool) -> Result<(), Rejection> {
-        match self.gains.map(|gains| gains.of(forward, with_gradients)) {
+        let gains = self.gains.filter(|_| forward.plain_operand);
+        match gains.map(|gains| gains.of(forward, with_gradients)) {
             Some(percent) if percent < Gains::WORTHWHILE => Err(Rejection::NoGain { percent }),
             _ => Ok(()),
         }
@@ -289,6 +291,8 @@ mod tests {
         assert_eq!(filter.check_gain(gemm, false), Err(rejection));
         assert_eq!(rejection.to_string(), "no gain: FP8 at 104% of its speed, as measured");
         assert_eq!(Filter::default().check_gain(gemm, false), Ok(()));
+        let batched = Gemm { plain_operand: false, ..gemm };
+        assert_eq!(filter.check_gain(batched, false), Ok(()));
         let json = serde_json::to_string(&filter).unwrap();
         assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), filter);
         assert!(!serde_json::to_string(&Filter::default()).unwrap().contains("gains"));

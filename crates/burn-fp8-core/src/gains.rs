@@ -85,7 +85,7 @@ impl Gains {
         &self.sizes
     }
 
-    /// The gain of a forward product of this shape, in percent: alone, or with its two gradients. That of a batch is that of one of its products.
+    /// The gain of a forward product of this shape, in percent: alone, or with its two gradients.
     pub fn of(&self, forward: Gemm, with_gradients: bool) -> u32 {
         let table = if with_gradients { &self.training } else { &self.forward };
         let places = [forward.m, forward.n, forward.k].map(|size| self.place(size));

@@ -15,10 +15,11 @@
 use std::env;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::{Filter, Gains};
 
 use crate::backend::Fp8Matmul;
@@ -26,12 +27,13 @@ use crate::config::Fp8Config;
 use crate::error::Fp8Error;
 use crate::file;
 use crate::product::delayed::DelayedState;
+use crate::report::trace;
 
 /// M, N and K that are measured.
 const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
 
-/// The most multiplications of a product that is measured: a larger one gains what the next smaller one does.
-const MOST_WORK: usize = 1 << 31;
+/// The most multiplications of a product that is measured: a larger one gains what the next smaller one does. Without optimizations few are worth the time.
+const MOST_WORK: usize = if cfg!(debug_assertions) { 1 << 24 } else { 1 << 31 };
 
 /// How often, and how long, a product is measured at least. The shortest time counts: what else runs on a machine only adds to it.
 const ROUNDS: usize = 5;
@@ -45,32 +47,38 @@ const MAX_FILE: u64 = 1 << 20;
 
 impl Fp8Config {
     /// The same configuration, whose filter leaves those products in high precision that FP8 would not make faster on this device, and with
-    /// [`join`](Self::join): products in high precision run as they were measured.
+    /// [`join`](Self::join): products in high precision run as they were measured. Batches of matrices are not measured, and go by the rest of the filter.
     ///
-    /// Measures on the first call, which takes about a minute, and then reads what it has kept ([`file`](file())). What a build without
-    /// optimizations measures holds for such builds alone. The gains are a part of the configuration: saved and loaded with it, they decide the same
-    /// on another machine. A trace tells which products were left alone.
+    /// Measures products of f32 on the first call, which takes about a minute, and then reads what it has kept ([`file`](file())). Call it last: another recipe or
+    /// execution gains something else, and setting one forgets what was measured. Call it outside of [`trace`](crate::trace()) and of an observatory's steps, whose own
+    /// cost would be measured. The gains are a part of the configuration: saved and loaded with it, they decide the same on another machine. A product with gradients
+    /// goes by what it gains together with them; the same product in inference may be decided otherwise. A trace tells which products were left alone.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// As [`check`](Self::check); [`Fp8Error::Invalid`] where products of `B` do not run in FP8, because no `Fp8Backend` is in it.
     pub fn measured<B: AutodiffBackend + Fp8Matmul>(
         self,
         device: &B::Device,
     ) -> Result<Self, Fp8Error> {
+        // Two measurements at a time would measure each other.
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let gains = match kept::<B>(&self, device) {
             Some(gains) => gains,
             None => measure::<B>(&self, device, |_, _| ())?,
         };
+        drop(one);
         Ok(Self { filter: self.filter.with_gains(gains), ..self }.with_join(true))
     }
 }
 
 /// The file that the gains of this configuration on this device are kept in: in the folder that `BURN_FP8_CACHE` names, else in `burn-fp8` in
-/// the user's folder for caches. None where there is neither.
+/// the user's folder for caches. None where there is neither. Another CPU, number of threads, device, recipe, execution or version of this crate has another file. Of
+/// a GPU only the device's number counts, and of a build only whether it has debug assertions: measure again where another GPU is put in, or dependencies are optimized otherwise.
 pub fn file<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> Option<PathBuf> {
     let folder = match env::var_os(CACHE) {
-        Some(folder) => PathBuf::from(folder),
-        None => dirs::cache_dir()?.join("burn-fp8"),
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder),
+        _ => dirs::cache_dir()?.join("burn-fp8"),
     };
     let mut hasher = DefaultHasher::new();
     measured_on::<B>(config, device).hash(&mut hasher);
@@ -93,13 +101,23 @@ fn read(path: &Path, measured_on: &str) -> Option<Gains> {
 /// are measured, and of how many.
 ///
 /// # Errors
-/// As [`Fp8Config::check`].
+/// As [`Fp8Config::measured`].
 pub fn measure<B: AutodiffBackend + Fp8Matmul>(
     config: &Fp8Config,
     device: &B::Device,
     told: impl FnMut(usize, usize),
 ) -> Result<Gains, Fp8Error> {
-    config.check::<B>(device)?;
+    let enabled = Fp8Config { enabled: true, filter: Filter::every_matmul(), ..*config };
+    enabled.check::<B>(device)?;
+    let small = Timed::<B>::new([16; 3], device);
+    let (_, report) = trace(|| enabled.scope(|| small.delayed.step(|| small.seconds(false))));
+    if report.fp8().count() == 0 {
+        let reason = format!(
+            "products of `{}` do not run in FP8; measure the backend that your model has, Fp8Backend<…>",
+            B::name(device)
+        );
+        return Err(Fp8Error::Invalid { what: "the gains of FP8", reason });
+    }
     let gains = measure_at::<B>(&SIZES, config, device, told);
     if let Some(path) = file::<B>(config, device) {
         keep(&path, &gains);
@@ -168,7 +186,7 @@ fn measured_on<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> String {
     let recipe = serde_json::to_string(&config.recipe).expect("a recipe always serializes");
     let execution = config.execution;
     format!(
-        "{} on {machine}; {execution:?}, native blocks: {}; {recipe}; burn-fp8 {}, {build}",
+        "{} on {machine}; {device:?}; {execution:?}, native blocks: {}; {recipe}; burn-fp8 {}, {build}",
         B::name(device),
         config.native_blocks,
         env!("CARGO_PKG_VERSION")
@@ -190,7 +208,8 @@ impl<B: AutodiffBackend + Fp8Matmul> Timed<B> {
         let numbers = |rows: usize, columns: usize| {
             let number = |index: usize| (index * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
             let numbers: Vec<f32> = (0..rows * columns).map(number).collect();
-            Tensor::from_data(TensorData::new(numbers, [rows, columns]), device)
+            let data = TensorData::new(numbers, [rows, columns]);
+            Tensor::from_data(data, (device, DType::F32))
         };
         let (x, weight, grad) = (numbers(m, k), numbers(k, n), numbers(m, n));
         Self { x, weight, grad, device: device.clone(), delayed: DelayedState::new() }
@@ -237,7 +256,7 @@ mod tests {
     use burn_fp8_core::{Gemm, Recipe};
 
     use super::*;
-    use crate::Fp8Backend;
+    use crate::{Execution, Fp8Backend};
 
     type B = Fp8Backend<Autodiff<Flex>>;
 
@@ -258,7 +277,7 @@ mod tests {
             // Of another machine, damaged, or none: measured again.
             assert_eq!(read(&path, "another machine"), None);
             let json = std::fs::read_to_string(&path).expect("it was written");
-            let damaged = json.replacen("8,", "", 1);
+            let damaged = json.replacen("[8,", "[", 1);
             for bad in [&json[..json.len() / 2], &damaged, "", "[]", "null"] {
                 std::fs::write(&path, bad).expect("writable");
                 assert_eq!(read(&path, gains.measured_on()), None, "{bad}");
@@ -268,12 +287,54 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_way_to_run_products_has_a_file_of_its_own() {
+        let device = Default::default();
+        let config = Fp8Config::default();
+        let others = [
+            config,
+            config.with_recipe(Recipe::mxfp8()),
+            config.with_execution(Execution::FakeQuantized),
+            config.with_native_blocks(true),
+        ];
+        let mut names = others.map(|config| measured_on::<B>(&config, &device)).to_vec();
+        names.push(measured_on::<Autodiff<Fp8Backend<Flex>>>(&config, &device));
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[..index].contains(name), "{name}");
+            assert!(name.contains(&burn_fp8_cpu::cpu_name()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_backend_without_fp8_is_refused() {
+        let device = Default::default();
+        let error = measure::<Autodiff<Flex>>(&Fp8Config::default(), &device, |_, _| ());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("products of `autodiff<flex>` do not run in FP8"), "{error}");
+    }
+
+    #[test]
+    fn what_was_measured_holds_for_one_recipe_and_execution() {
+        let gains = Gains::new("made up".into(), vec![16], vec![90], vec![90]).expect("a table");
+        let config = Fp8Config::default().with_filter(Filter::default().with_gains(gains));
+        assert!(config.with_recipe(config.recipe).filter.gains.is_some());
+        for other in [
+            config.with_recipe(Recipe::mxfp8()),
+            config.with_execution(Execution::FakeQuantized),
+            config.with_native_blocks(true),
+        ] {
+            assert_eq!(other.filter, Filter::default());
+        }
+        let policy = crate::policy::Policy::parse("p=f32,m=mxfp8").expect("a policy");
+        assert_eq!(policy.configure(config).filter, Filter::default());
+    }
+
     /// Products of which one dimension is too large gain what those with the next smaller one do.
     #[test]
     fn too_large_products_are_not_run() {
         let device = Default::default();
         let mut count = 0;
-        let sizes = [1, 1 << 20];
+        let sizes = [1, 1 << 18];
         let gains = measure_at::<B>(&sizes, &Fp8Config::default(), &device, |_, of| count = of);
         assert_eq!(count, 4);
         let of = |m: usize, n: usize, k: usize| {

@@ -86,7 +86,7 @@ impl Fp8Config {
 
     /// The same configuration with another recipe.
     pub fn with_recipe(self, recipe: Recipe) -> Self {
-        Self { recipe, ..self }
+        Self { recipe, ..self }.forget_gains_of(self)
     }
 
     /// The same configuration with another filter.
@@ -96,12 +96,21 @@ impl Fp8Config {
 
     /// The same configuration with another execution.
     pub fn with_execution(self, execution: Execution) -> Self {
-        Self { execution, ..self }
+        Self { execution, ..self }.forget_gains_of(self)
     }
 
     /// The same configuration with products with scales of blocks given to tensor cores, or not: [`native_blocks`](Self::native_blocks).
     pub fn with_native_blocks(self, native_blocks: bool) -> Self {
-        Self { native_blocks, ..self }
+        Self { native_blocks, ..self }.forget_gains_of(self)
+    }
+
+    /// Without what was measured, where products run otherwise than they were measured.
+    fn forget_gains_of(self, measured: Self) -> Self {
+        let how = |config: Self| (config.recipe, config.execution, config.native_blocks);
+        match how(self) == how(measured) {
+            true => self,
+            false => Self { filter: Filter { gains: None, ..self.filter }, ..self },
+        }
     }
 
     /// The same configuration whose products in high precision join batch and rows, or do not: [`join`](Self::join).

@@ -14,7 +14,7 @@ use crate::ops::{gelu, silu};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MlpActivation {
-    /// `x · Φ(x)`, by the error function: [`ops::gelu`](gelu). That of GPT-2's successors and of BERT.
+    /// `x · Φ(x)`, by the error function: [`ops::gelu`](gelu). That of BERT.
     Gelu,
     /// `x / (1 + e⁻ˣ)`: [`ops::silu`](silu). Gated, it is SwiGLU, that of Llama.
     Silu,

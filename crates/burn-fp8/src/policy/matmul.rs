@@ -65,7 +65,7 @@ impl MatmulPolicy {
     /// The same configuration, with FP8 off or on with the recipe.
     pub fn configure(self, config: Fp8Config) -> Fp8Config {
         match self.recipe() {
-            Some(recipe) => Fp8Config { enabled: true, recipe, ..config },
+            Some(recipe) => Fp8Config { enabled: true, ..config.with_recipe(recipe) },
             None => Fp8Config { enabled: false, ..config },
         }
     }

@@ -126,8 +126,8 @@ pub fn markdown(comparison: &Comparison) -> String {
     if !controls.is_empty() {
         let _ = writeln!(
             text,
-            "\nControl: {}. Both are f32: `f32-joined` adds in another order, `f32-fused` also drops other elements. How far a control ends from f32 is noise, \
-             which the other differences are read against.",
+            "\nControl: {}. How far f32 ends from f32 is noise, which the other differences are read against. `f32-joined` adds in another order; `f32-fused` \
+             also drops other elements.",
             controls.join(" and ")
         );
     }
