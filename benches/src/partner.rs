@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use burn_fp8_cpu::Unit;
+
 use crate::harness::{Options, Side};
 use crate::rows::Row;
 
@@ -74,7 +76,8 @@ impl Partner {
     }
 }
 
-/// Measures something of a group, at so many threads, beside the same in PyTorch, where a Python was given for it: in f32 and in bf16. A kind, the type and
+/// Measures something of a group, at so many threads, beside the same in PyTorch, where a Python was given for it: in f32, and in bf16 where the CPU
+/// has instructions for it. A kind, the type and
 /// further arguments are what its script takes.
 pub fn beside_torch(
     options: &Options,
@@ -93,7 +96,13 @@ pub fn beside_torch(
         let (subject, reference) = (Side::new(name, run), Side::new(&reference, &mut other));
         Some(options.compare((group, threads, None), subject, reference))
     };
-    ["f32", "bf16"].into_iter().filter_map(row).collect()
+    // Without instructions for it PyTorch is some 30 times as slow in bf16, and a step of a language model takes minutes.
+    let has_bf16 = Unit::available().iter().any(|unit| *unit != Unit::Portable);
+    if !has_bf16 {
+        eprintln!("PyTorch in bf16: not measured, this CPU has no instructions for bf16");
+    }
+    let types: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
+    types.iter().copied().filter_map(row).collect()
 }
 
 impl Drop for Partner {

@@ -151,10 +151,11 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
     });
     let (low, high) = charts::range((0.0, 0.1), ends);
     let margin = (high - low) * 0.04;
+    let names: Vec<_> = arms.iter().map(|arm| arm.arm.to_string()).collect();
     let rows = Rows {
         title: format!("Final validation loss against f32, size {}", comparison.size.as_str()),
-        names: arms.iter().map(|arm| arm.arm.to_string()).collect(),
-        name_width: 230,
+        name_width: names.iter().map(|name| 7 * name.len() as u32).fold(230, u32::max),
+        names,
         height: 34,
         range: low - margin..high + margin,
         axis: "difference in %: a dot for each seed, the mean with its 95% interval",

@@ -187,7 +187,8 @@ mod tests {
     use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 5] = ["recipes", "recipes-best", "confirmed", "longer", "longer-more"];
+    const FOLDERS: [&str; 6] =
+        ["recipes", "recipes-best", "confirmed", "longer", "longer-more", "noise"];
 
     fn results() -> Results {
         Results::of(env!("CARGO_MANIFEST_DIR"))
