@@ -46,8 +46,16 @@ fn main() -> Result<()> {
         Gains::WORTHWHILE,
         gains.measured_on()
     );
-    if let Some(path) = gains::file::<B>(&config, &device) {
-        println!("Kept in {}; --again measures again.", path.display());
+    let path = gains::file::<B>(&config, &device);
+    match (path, gains::kept::<B>(&config, &device)) {
+        (Some(path), Some(_)) => {
+            println!("Kept in {}; --again measures again.", path.display());
+        }
+        (Some(path), None) => eprintln!(
+            "Not kept: {} cannot be written; name another folder in BURN_FP8_CACHE.",
+            path.display()
+        ),
+        (None, _) => eprintln!("Not kept: name a folder in BURN_FP8_CACHE."),
     }
     write(&picture, draw(&gains, &recipe)?)?;
     println!("Picture: {}", picture.display());

@@ -52,7 +52,8 @@ impl Fp8Config {
     /// Measures products of f32 on the first call, which takes about a minute, and then reads what it has kept ([`file`](file())). Call it last: another recipe or
     /// execution gains something else, and setting one forgets what was measured. Call it outside of [`trace`](crate::trace()) and of an observatory's steps, whose own
     /// cost would be measured. The gains are a part of the configuration: saved and loaded with it, they decide the same on another machine. A product with gradients
-    /// goes by what it gains together with them; the same product in inference may be decided otherwise. A trace tells which products were left alone.
+    /// goes by what it gains together with them; the same product in inference may be decided otherwise. A trace tells which products were left alone. Where the file
+    /// cannot be written, every process measures: [`kept`] tells.
     ///
     /// # Errors
     /// As [`check`](Self::check); [`Fp8Error::Invalid`] where products of `B` do not run in FP8, because no `Fp8Backend` is in it.
