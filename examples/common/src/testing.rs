@@ -35,6 +35,15 @@ impl Program {
         fs::write(self.path(name), content).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
+    /// Copies a folder of files; it gets this name.
+    pub fn copy(&self, from: &Path, name: &str) {
+        fs::create_dir_all(self.path(name)).expect("made");
+        for entry in fs::read_dir(from).expect("a folder") {
+            let entry = entry.expect("an entry");
+            fs::copy(entry.path(), self.path(name).join(entry.file_name())).expect("copied");
+        }
+    }
+
     /// The bytes of a file.
     pub fn read(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))

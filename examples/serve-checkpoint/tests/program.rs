@@ -1,6 +1,6 @@
 //! Runs the program and reads what it prints.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use examples_common::testing::{Program, has};
 
@@ -12,15 +12,7 @@ fn serve() -> Program {
 fn with_model(program: &Program, name: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let folder = folder.join("../../crates/burn-fp8-checkpoint/tests/golden").join(name);
-    copy(&folder, &program.path(name.rsplit('/').next().expect("a name")));
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("made");
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let entry = entry.expect("an entry");
-        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
-    }
+    program.copy(&folder, name.rsplit('/').next().expect("a name"));
 }
 
 /// The numbers of a row of the table of times: tokens at once, tokens a second in FP8 and in f32, their ratio, the difference.

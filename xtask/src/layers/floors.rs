@@ -31,6 +31,7 @@ pub const FLOORS: Floors = Floors {
             "digits",
             "examples-common",
             "fused_matmul",
+            "generate",
             "serve-checkpoint",
             "xtask",
         ],

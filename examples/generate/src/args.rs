@@ -1,0 +1,91 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use examples_common::BackendName;
+use generate::model::{CacheType, Head, Inputs};
+
+/// Loads a published FP8 model and writes what comes next: Llama, Mistral, Qwen2, Qwen3.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// A folder as the hub has it: config.json, safetensors files, tokenizer.json
+    pub model: PathBuf,
+
+    /// A text to continue, - for standard input; several are continued at once. With --chat, what a user says
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Vec<String>,
+
+    /// Talk to the model, a line at a time; with --prompt, one answer
+    #[arg(long)]
+    pub chat: bool,
+
+    /// What the model is told before a conversation
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+
+    /// New tokens, at most
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: u32,
+
+    /// Take the likeliest token each time
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    pub greedy: bool,
+
+    /// What logits are divided by; by default what generation_config.json says, as for the next four
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub temperature: Option<f64>,
+
+    /// Choose from so many of the likeliest tokens; 0 for all
+    #[arg(long, value_name = "TOKENS")]
+    pub top_k: Option<usize>,
+
+    /// Choose from the likeliest tokens that have this much of the probability together
+    #[arg(long, value_name = "PART")]
+    pub top_p: Option<f64>,
+
+    /// Choose from tokens at least this likely, as a part of the likeliest one
+    #[arg(long, value_name = "PART")]
+    pub min_p: Option<f64>,
+
+    /// Make tokens that were there before less likely, by this factor
+    #[arg(long, value_name = "FACTOR")]
+    pub repetition_penalty: Option<f64>,
+
+    /// Where random choices start from
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub seed: u64,
+
+    /// End before this text; several may be given
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+
+    /// Go on after tokens that end a text
+    #[arg(long)]
+    pub ignore_end: bool,
+
+    /// How inputs of quantized layers are multiplied
+    #[arg(long, value_enum, default_value_t)]
+    pub activations: Inputs,
+
+    /// In which numbers keys and values are held
+    #[arg(long, value_enum, default_value_t)]
+    pub cache: CacheType,
+
+    /// In which numbers the head is held where the file does not quantize it
+    #[arg(long, value_enum, default_value_t)]
+    pub head: Head,
+
+    /// Tokens of a prompt that go through the model at a time
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub piece: u32,
+
+    /// What runs it
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+
+    /// Print one object of JSON at the end instead of text
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,327 @@
+//! What a model is, from its `config.json`.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// A family of models that share one decoder and differ in details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 2, 3 and later.
+    Llama,
+    /// Mistral: a sliding window in all layers.
+    Mistral,
+    /// Qwen2: biases of queries, keys and values.
+    Qwen2,
+    /// Qwen3: queries and keys are normalized head by head.
+    Qwen3,
+}
+
+impl Family {
+    const ALL: [(&str, Self); 4] = [
+        ("llama", Self::Llama),
+        ("mistral", Self::Mistral),
+        ("qwen2", Self::Qwen2),
+        ("qwen3", Self::Qwen3),
+    ];
+}
+
+/// How the frequencies of rotary embeddings are scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    Default,
+    /// All of them divided by a factor.
+    Linear {
+        /// What they are divided by.
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided by a factor, high ones not, those between interpolated.
+    Llama3 {
+        /// What low frequencies are divided by.
+        factor: f64,
+        /// Waves longer than the original positions over this are low.
+        low: f64,
+        /// Waves shorter than the original positions over this are high.
+        high: f64,
+        /// The positions that the model was trained with at first.
+        positions: f64,
+    },
+}
+
+/// The sizes and details of a decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The family.
+    pub family: Family,
+    /// The width of the residual stream.
+    pub hidden: usize,
+    /// The width of the MLP.
+    pub intermediate: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values; divides `heads`.
+    pub kv_heads: usize,
+    /// The width of a head, even.
+    pub head_width: usize,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Positions that the model knows.
+    pub positions: usize,
+    /// What is added to mean squares.
+    pub epsilon: f64,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+    /// Whether queries, keys and values have biases, the projection of heads, and the MLP.
+    pub biases: [bool; 3],
+    /// For each layer how many positions a query sees, itself included, or none where it sees all before it.
+    pub windows: Vec<Option<usize>>,
+    /// The base of rotary frequencies.
+    pub rope_theta: f64,
+    /// How these are scaled.
+    pub rope_scaling: RopeScaling,
+    /// Tokens that end a text.
+    pub ends: Vec<u32>,
+    /// The token that begins a text.
+    pub begin: Option<u32>,
+}
+
+/// Layers, widths and vocabularies beyond this are mistakes.
+const LIMIT: usize = 1 << 24;
+
+/// The widest head that attention takes.
+const WIDEST_HEAD: usize = 256;
+
+impl Config {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// Where it is no JSON, where the model is none of the families that this program knows, or has a detail that it does not know, and where sizes are
+    /// missing or do not fit each other. The key is named.
+    pub fn parse(json: &str) -> Result<Self> {
+        let root: Value = serde_json::from_str(json).context("config.json is no JSON")?;
+        Self::read(&Keys { of: "config.json", value: &root })
+    }
+
+    fn read(keys: &Keys<'_>) -> Result<Self> {
+        let family = family(keys)?;
+        let hidden = keys.size("hidden_size")?;
+        let heads = keys.size("num_attention_heads")?;
+        let kv_heads = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
+        let head_width = keys.optional_size("head_dim")?.unwrap_or(hidden / heads);
+        ensure!(
+            heads.is_multiple_of(kv_heads),
+            "config.json: num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}"
+        );
+        ensure!(
+            (2..=WIDEST_HEAD).contains(&head_width) && head_width.is_multiple_of(2),
+            "config.json: heads are {head_width} wide; they must be even and at most {WIDEST_HEAD} wide"
+        );
+        let act = keys.text("hidden_act")?.unwrap_or("silu");
+        ensure!(act == "silu", "config.json: hidden_act is {act:?}; only \"silu\" is known");
+        let (rope_theta, rope_scaling) = rope(keys)?;
+        let attention_bias = keys.flag("attention_bias")?;
+        let biases = match family {
+            Family::Qwen2 => [true, false, false],
+            Family::Llama => [attention_bias, attention_bias, keys.flag("mlp_bias")?],
+            Family::Mistral => [false; 3],
+            Family::Qwen3 => [attention_bias, attention_bias, false],
+        };
+        Ok(Self {
+            family,
+            hidden,
+            intermediate: keys.size("intermediate_size")?,
+            heads,
+            kv_heads,
+            head_width,
+            vocabulary: keys.size("vocab_size")?,
+            positions: keys.size("max_position_embeddings")?,
+            epsilon: keys.positive("rms_norm_eps")?.unwrap_or(1e-6),
+            tied: keys.flag("tie_word_embeddings")?,
+            biases,
+            windows: windows(keys, family)?,
+            rope_theta,
+            rope_scaling,
+            ends: keys.tokens("eos_token_id")?,
+            begin: keys.tokens("bos_token_id")?.first().copied(),
+        })
+    }
+
+    /// How many layers there are.
+    pub fn layers(&self) -> usize {
+        self.windows.len()
+    }
+}
+
+fn family(keys: &Keys<'_>) -> Result<Family> {
+    let known = Family::ALL.map(|(name, _)| name).join(", ");
+    let Some(name) = keys.text("model_type")? else {
+        bail!("config.json has no model_type; this program runs {known}");
+    };
+    match Family::ALL.iter().find(|(known, _)| *known == name) {
+        Some((_, family)) => Ok(*family),
+        None => bail!("config.json: model_type is {name:?}; this program runs {known}"),
+    }
+}
+
+/// The window of each layer.
+fn windows(keys: &Keys<'_>, family: Family) -> Result<Vec<Option<usize>>> {
+    let layers = keys.size("num_hidden_layers")?;
+    let in_use = match family {
+        Family::Llama => false,
+        Family::Mistral => true,
+        Family::Qwen2 | Family::Qwen3 => keys.flag("use_sliding_window")?,
+    };
+    let window = if in_use { keys.optional_size("sliding_window")? } else { None };
+    let Some(kinds) = keys.get("layer_types") else {
+        let full = match family {
+            Family::Qwen2 | Family::Qwen3 => keys.optional_size("max_window_layers")?.unwrap_or(28),
+            Family::Llama | Family::Mistral => 0,
+        };
+        return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
+    };
+    let kinds = kinds.as_array().context("config.json: layer_types is no list")?;
+    ensure!(
+        kinds.len() == layers,
+        "config.json: layer_types has {} entries for num_hidden_layers {layers}",
+        kinds.len()
+    );
+    let window = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Ok(None),
+        Some("sliding_attention") => {
+            let window = window.context("config.json: layer_types has \"sliding_attention\", but there is no sliding_window in use")?;
+            Ok(Some(window))
+        }
+        _ => bail!(
+            "config.json: layer_types has {kind}; \"full_attention\" and \"sliding_attention\" are known"
+        ),
+    };
+    kinds.iter().map(window).collect()
+}
+
+/// Base and scaling, in the newer spelling (`rope_parameters`) or the older (`rope_theta`, `rope_scaling`).
+fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
+    let newer = keys.below("rope_parameters")?;
+    let older = keys.below("rope_scaling")?;
+    let theta = match &newer {
+        Some(newer) => newer.positive("rope_theta")?,
+        None => None,
+    };
+    let theta = theta.or(keys.positive("rope_theta")?).unwrap_or(10_000.0);
+    let Some(scaling) = newer.or(older) else { return Ok((theta, RopeScaling::Default)) };
+    let whole =
+        scaling.positive("partial_rotary_factor")?.or(keys.positive("partial_rotary_factor")?);
+    ensure!(
+        whole.is_none_or(|factor| factor == 1.0),
+        "config.json: partial_rotary_factor is not 1; heads that turn in part are not known"
+    );
+    let kind = scaling.text("rope_type")?.or(scaling.text("type")?).unwrap_or("default");
+    let needed = |key: &str| {
+        let value = scaling.positive(key)?;
+        value.with_context(|| format!("{} has no {key}, which {kind:?} needs", scaling.of))
+    };
+    let scaling = match kind {
+        "default" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear { factor: needed("factor")? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: needed("factor")?,
+            low: needed("low_freq_factor")?,
+            high: needed("high_freq_factor")?,
+            positions: needed("original_max_position_embeddings")?,
+        },
+        _ => bail!(
+            "{}: the rope type is {kind:?}; \"default\", \"linear\" and \"llama3\" are known",
+            scaling.of
+        ),
+    };
+    if let RopeScaling::Llama3 { low, high, .. } = scaling {
+        ensure!(
+            low < high,
+            "config.json: low_freq_factor {low} is not below high_freq_factor {high}"
+        );
+    }
+    Ok((theta, scaling))
+}
+
+/// The keys of an object of a file.
+pub(crate) struct Keys<'a> {
+    /// What messages call it.
+    pub(crate) of: &'static str,
+    pub(crate) value: &'a Value,
+}
+
+impl<'a> Keys<'a> {
+    /// What a key has, `null` being as good as nothing.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.value.get(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong<T>(&self, key: &str, value: &Value, expected: &str) -> Result<T> {
+        let shown: String = value.to_string().chars().take(60).collect();
+        bail!("{}: {key} is {shown}; expected {expected}", self.of)
+    }
+
+    fn below(&self, key: &'static str) -> Result<Option<Keys<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) if value.is_object() => {
+                Ok(Some(Keys { of: "config.json: the rope settings", value }))
+            }
+            Some(value) => self.wrong(key, value, "an object"),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(value) => self.wrong(key, value, "a text"),
+        }
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => self.wrong(key, value, "true or false"),
+        }
+    }
+
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f64>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_f64() {
+                Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
+                _ => self.wrong(key, value, "a positive number"),
+            },
+        }
+    }
+
+    fn optional_size(&self, key: &str) -> Result<Option<usize>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_u64().and_then(|size| usize::try_from(size).ok()) {
+                Some(size) if (1..=LIMIT).contains(&size) => Ok(Some(size)),
+                _ => self.wrong(key, value, "a whole number from 1 to 2^24"),
+            },
+        }
+    }
+
+    fn size(&self, key: &str) -> Result<usize> {
+        let size = self.optional_size(key)?;
+        size.with_context(|| format!("{} has no {key}", self.of))
+    }
+
+    /// A token, or a list of them.
+    pub(crate) fn tokens(&self, key: &str) -> Result<Vec<u32>> {
+        let Some(value) = self.get(key) else { return Ok(vec![]) };
+        let one = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+        let tokens = match value {
+            Value::Array(tokens) => tokens.iter().map(one).collect(),
+            token => one(token).map(|token| vec![token]),
+        };
+        match tokens {
+            Some(tokens) => Ok(tokens),
+            None => self.wrong(key, value, "a token, or a list of tokens"),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Loads a published FP8 model and writes what comes next.
+
+mod args;
+mod talk;
+
+use std::io::{self, Read};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::checkpoint::Checkpoint;
+use examples_common::OnBackend;
+use generate::chat::{self, Chat};
+use generate::config::Config;
+use generate::generate::Options;
+use generate::model::{Decoder, LoadOptions};
+use generate::sample::Sampling;
+use generate::tokens::Tokens;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use args::Args;
+use talk::Talk;
+
+fn main() -> ExitCode {
+    examples_common::main(|args: Args| run(args).map(|()| ExitCode::SUCCESS))
+}
+
+fn run(mut args: Args) -> Result<()> {
+    if args.prompt.is_empty() && !args.chat {
+        bail!(
+            "there is nothing to do: give --prompt TEXT, --prompt - for standard input, or --chat"
+        );
+    }
+    if args.chat && args.prompt.len() > 1 {
+        bail!("a conversation has one beginning: give --prompt once, or leave out --chat");
+    }
+    for prompt in args.prompt.iter_mut().filter(|prompt| *prompt == "-") {
+        prompt.clear();
+        io::stdin().read_to_string(prompt).context("cannot read standard input")?;
+    }
+    let checkpoint = Checkpoint::open(&args.model)?;
+    let config = Config::parse(checkpoint.config())?;
+    // All that may be wrong with the folder, before weights are read.
+    let folder = match args.model.is_dir() {
+        true => &args.model,
+        false => args.model.parent().context("the model's file is in no folder")?,
+    };
+    let tokens = Tokens::load(folder, &config)?;
+    let chat = match args.chat {
+        true => Some(chat::required(Chat::load(folder)?, folder)?),
+        false => None,
+    };
+    let options = options(&args, folder, &config)?;
+    for warning in checkpoint.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let serve = Serve { args: &args, checkpoint: &checkpoint, config, tokens, chat, options };
+    args.backend.run(env!("CARGO_PKG_NAME"), serve)
+}
+
+/// What the command line says, and where it is silent `generation_config.json`.
+fn options(args: &Args, folder: &std::path::Path, config: &Config) -> Result<Options> {
+    let (file, ends) = Sampling::load(folder)?;
+    let sampling = Sampling {
+        temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
+        top_k: args.top_k.unwrap_or(file.top_k),
+        top_p: args.top_p.unwrap_or(file.top_p),
+        min_p: args.min_p.unwrap_or(file.min_p),
+        repetition_penalty: args.repetition_penalty.unwrap_or(file.repetition_penalty),
+    };
+    sampling.check()?;
+    let ends = match (args.ignore_end, ends.is_empty()) {
+        (true, _) => vec![],
+        (false, true) => config.ends.clone(),
+        (false, false) => ends,
+    };
+    Ok(Options {
+        sampling,
+        seed: args.seed,
+        tokens: args.tokens as usize,
+        piece: args.piece as usize,
+        cache: args.cache,
+        ends,
+    })
+}
+
+/// What runs on whatever backend.
+struct Serve<'a> {
+    args: &'a Args,
+    checkpoint: &'a Checkpoint,
+    config: Config,
+    tokens: Tokens,
+    chat: Option<Chat>,
+    options: Options,
+}
+
+impl OnBackend for Serve<'_> {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        let Self { args, checkpoint, config, tokens, chat, options } = self;
+        let start = Instant::now();
+        let style = ProgressStyle::with_template("loading {bar:40} {pos}/{len}")?;
+        // Hidden where stderr is no terminal.
+        let bar = ProgressBar::new(config.layers() as u64 + 2).with_style(style);
+        let load = LoadOptions { inputs: args.activations, head: args.head };
+        let device = B::Device::default();
+        let progress = |done, _| bar.set_position(done as u64);
+        let decoder = Decoder::<B>::load(checkpoint, config, load, &device, progress)?;
+        bar.finish_and_clear();
+        eprintln!(
+            "{}: {} layers, {:.1} MB of weights on {}, loaded in {:.1} s",
+            checkpoint.format(),
+            decoder.config().layers(),
+            decoder.bytes() as f64 / 1e6,
+            B::name(&device),
+            start.elapsed().as_secs_f64()
+        );
+        Talk::new(&decoder, &tokens, options, args)?.run(chat.as_ref())
+    }
+}

@@ -1,0 +1,182 @@
+//! A layer of a decoder.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use burn::module::Module;
+use burn::nn::{RmsNorm, RmsNormConfig};
+use burn::tensor::activation::silu;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bool, Tensor, TensorData};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::ops::{AttentionOptions, attention};
+
+use super::cache::LayerCache;
+use super::projection::{Projection, Reader};
+use super::rope::Turns;
+use crate::config::{Config, Family};
+
+/// What all layers need of the tokens that go through.
+pub(super) struct Step<B: Backend> {
+    pub(super) turns: Turns<B>,
+    /// How many tokens at the beginning of each row are padding.
+    pub(super) padding: Vec<usize>,
+    /// Positions that the cache may have.
+    pub(super) limit: usize,
+}
+
+/// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
+#[derive(Module, Debug)]
+pub(super) struct Layer<B: Backend> {
+    input_norm: RmsNorm<B>,
+    attention: Attention<B>,
+    mlp_norm: RmsNorm<B>,
+    gate: Projection<B>,
+    up: Projection<B>,
+    down: Projection<B>,
+}
+
+impl<B: Fp8Matmul> Layer<B> {
+    /// Reads layer `index`.
+    pub(super) fn read(reader: &Reader<'_, B>, config: &Config, index: usize) -> Result<Self> {
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let norm = |part: &str| norm(reader, &name(part), config.hidden, config.epsilon);
+        let (narrow, wide, bias) = (config.hidden, config.intermediate, config.biases[2]);
+        let mlp = |part: &str, shape| reader.projection(&name(&format!("mlp.{part}")), shape, bias);
+        Ok(Self {
+            input_norm: norm("input_layernorm")?,
+            attention: Attention::read(reader, config, index)?,
+            mlp_norm: norm("post_attention_layernorm")?,
+            gate: mlp("gate_proj", [wide, narrow])?,
+            up: mlp("up_proj", [wide, narrow])?,
+            down: mlp("down_proj", [narrow, wide])?,
+        })
+    }
+
+    /// `[batch, tokens, hidden]` to the same.
+    pub(super) fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        step: &Step<B>,
+        cache: &mut LayerCache<B>,
+    ) -> Tensor<B, 3> {
+        let x = x.clone() + self.attention.forward(self.input_norm.forward(x), step, cache);
+        let input = self.mlp_norm.forward(x.clone());
+        let hidden = silu(self.gate.forward(input.clone())) * self.up.forward(input);
+        x + self.down.forward(hidden)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let Attention { query, key, value, output, .. } = &self.attention;
+        let all = [query, key, value, output, &self.gate, &self.up, &self.down];
+        all.map(Projection::bytes).iter().sum()
+    }
+}
+
+/// Causal attention of grouped heads, with rotary embeddings.
+#[derive(Module, Debug)]
+struct Attention<B: Backend> {
+    query: Projection<B>,
+    key: Projection<B>,
+    value: Projection<B>,
+    output: Projection<B>,
+    query_norm: Option<RmsNorm<B>>,
+    key_norm: Option<RmsNorm<B>>,
+    heads: usize,
+    kv_heads: usize,
+    head_width: usize,
+    window: Option<usize>,
+}
+
+impl<B: Fp8Matmul> Attention<B> {
+    fn read(reader: &Reader<'_, B>, config: &Config, index: usize) -> Result<Self> {
+        let name = |part: &str| format!("model.layers.{index}.self_attn.{part}");
+        let Config { hidden, heads, kv_heads, head_width, biases, .. } = *config;
+        let read = |part: &str, shape, bias| reader.projection(&name(part), shape, bias);
+        let head_norm = |part: &str| match config.family {
+            Family::Qwen3 => norm(reader, &name(part), head_width, config.epsilon).map(Some),
+            Family::Llama | Family::Mistral | Family::Qwen2 => Ok(None),
+        };
+        Ok(Self {
+            query: read("q_proj", [heads * head_width, hidden], biases[0])?,
+            key: read("k_proj", [kv_heads * head_width, hidden], biases[0])?,
+            value: read("v_proj", [kv_heads * head_width, hidden], biases[0])?,
+            output: read("o_proj", [hidden, heads * head_width], biases[1])?,
+            query_norm: head_norm("q_norm")?,
+            key_norm: head_norm("k_norm")?,
+            heads,
+            kv_heads,
+            head_width,
+            window: config.windows[index],
+        })
+    }
+
+    fn forward(&self, x: Tensor<B, 3>, step: &Step<B>, cache: &mut LayerCache<B>) -> Tensor<B, 3> {
+        let [batch, tokens, _] = x.dims();
+        let split =
+            |y: Tensor<B, 3>| y.reshape([batch as i64, tokens as i64, -1, self.head_width as i64]);
+        let turned = |x: Tensor<B, 4>, norm: &Option<RmsNorm<B>>| {
+            let x = match norm {
+                Some(norm) => norm.forward(x),
+                None => x,
+            };
+            step.turns.turn(x.swap_dims(1, 2))
+        };
+        let query = turned(split(self.query.forward(x.clone())), &self.query_norm);
+        let key = turned(split(self.key.forward(x.clone())), &self.key_norm);
+        let value = split(self.value.forward(x)).swap_dims(1, 2);
+
+        let before = cache.length();
+        // What is before the window of the first query is read by none.
+        let first = self.window.map_or(0, |window| (before + 1).saturating_sub(window));
+        let [keys, values] = cache.extend([key, value], first, step.limit);
+        let device = keys.device();
+        let mask = |window| hidden_by_window(window, before..before + tokens, first, &device);
+        let options = AttentionOptions {
+            causal: true,
+            // One query sees the window alone.
+            mask: self.window.filter(|_| tokens > 1).map(mask),
+            mask_pad: padding(&step.padding, first..before + tokens, &device),
+            ..AttentionOptions::default()
+        };
+        let heads = attention(query, keys, values, options);
+        self.output.forward(heads.swap_dims(1, 2).reshape([batch as i64, tokens as i64, -1]))
+    }
+}
+
+/// Which keys from `first` on are out of a query's window: `[1, 1, queries, keys]`.
+fn hidden_by_window<B: Backend>(
+    window: usize,
+    queries: Range<usize>,
+    first: usize,
+    device: &B::Device,
+) -> Tensor<B, 4, Bool> {
+    let shape = [1, 1, queries.len(), queries.end - first];
+    let keys = first..queries.end;
+    let hidden = queries.flat_map(|query| keys.clone().map(move |key| key + window <= query));
+    Tensor::from_data(TensorData::new(hidden.collect::<Vec<bool>>(), shape), device)
+}
+
+/// Which of these keys are padding: `[batch, keys]`; none where none is.
+fn padding<B: Backend>(
+    padding: &[usize],
+    keys: Range<usize>,
+    device: &B::Device,
+) -> Option<Tensor<B, 2, Bool>> {
+    let longest = padding.iter().max()?;
+    let shape = [padding.len(), keys.len()];
+    let hidden = padding.iter().flat_map(|row| keys.clone().map(move |key| key < *row));
+    let mask = || TensorData::new(hidden.collect::<Vec<bool>>(), shape);
+    (*longest > keys.start).then(|| Tensor::from_data(mask(), device))
+}
+
+/// A norm of this name.
+pub(super) fn norm<B: Fp8Matmul>(
+    reader: &Reader<'_, B>,
+    name: &str,
+    width: usize,
+    epsilon: f64,
+) -> Result<RmsNorm<B>> {
+    let norm = RmsNormConfig::new(width).with_epsilon(epsilon).init(reader.device);
+    Ok(RmsNorm { gamma: reader.vector(&format!("{name}.weight"), width)?, ..norm })
+}

@@ -1,0 +1,201 @@
+//! Decoders: from a folder to logits.
+
+mod cache;
+mod layer;
+mod projection;
+mod rope;
+
+use anyhow::{Result, ensure};
+use burn::module::Module;
+use burn::nn::RmsNorm;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorData};
+use burn_fp8::Fp8Matmul;
+use burn_fp8::checkpoint::Checkpoint;
+use clap::ValueEnum;
+
+pub use cache::CacheType;
+use cache::LayerCache;
+use layer::{Layer, Step, norm};
+use projection::{Plain, Projection, Reader};
+use rope::Frequencies;
+
+use crate::config::Config;
+
+/// How inputs of quantized layers are multiplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Inputs {
+    /// Quantized as the file declares
+    #[default]
+    File,
+    /// As they are: only weights are FP8
+    High,
+}
+
+/// In which numbers the head is held, where the file does not quantize it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Head {
+    /// In the type of the file, f32 where the backend has none such
+    #[default]
+    Own,
+    /// In E4M3, quantized while it is loaded, with a scale for each token of the vocabulary
+    Fp8,
+}
+
+/// What is decided when a model is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions {
+    /// How inputs of quantized layers are multiplied.
+    pub inputs: Inputs,
+    /// In which numbers the head is held.
+    pub head: Head,
+}
+
+/// A decoder: tokens to logits of the token after each.
+#[derive(Debug)]
+pub struct Decoder<B: Backend> {
+    config: Config,
+    frequencies: Frequencies,
+    weights: Weights<B>,
+    device: B::Device,
+}
+
+#[derive(Module, Debug)]
+struct Weights<B: Backend> {
+    embedding: Plain<B>,
+    layers: Vec<Layer<B>>,
+    norm: RmsNorm<B>,
+    head: Option<Projection<B>>,
+}
+
+impl<B: Fp8Matmul> Decoder<B> {
+    /// Reads the layers of a model; after each part, `progress` is told how many of how many there are.
+    ///
+    /// # Errors
+    /// Where a tensor is missing, of another shape than the configuration means, or has numbers that are not finite: it is named.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        config: Config,
+        options: LoadOptions,
+        device: &B::Device,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Self> {
+        let reader = Reader { checkpoint, device, high: options.inputs == Inputs::High };
+        let (layers, table) = (config.layers(), [config.vocabulary, config.hidden]);
+        let mut parts = 0;
+        let mut done = || {
+            parts += 1;
+            progress(parts, layers + 2);
+        };
+        let embedding = reader.plain("model.embed_tokens", table, false)?;
+        done();
+        let read = |index| Layer::read(&reader, &config, index).inspect(|_| done());
+        let read_layers = (0..layers).map(read).collect::<Result<_>>()?;
+        let head = match (config.tied, options.head) {
+            (true, Head::Own) => None,
+            (true, Head::Fp8) => Some(reader.in_fp8("model.embed_tokens", table)?),
+            (false, Head::Own) => Some(reader.projection("lm_head", table, false)?),
+            (false, Head::Fp8) if reader.is_quantized("lm_head") => {
+                Some(reader.projection("lm_head", table, false)?)
+            }
+            (false, Head::Fp8) => Some(reader.in_fp8("lm_head", table)?),
+        };
+        let norm = norm(&reader, "model.norm", config.hidden, config.epsilon)?;
+        done();
+        let weights = Weights { embedding, layers: read_layers, norm, head };
+        let frequencies = Frequencies::new(&config);
+        Ok(Self { frequencies, weights, config, device: device.clone() })
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> &B::Device {
+        &self.device
+    }
+
+    /// Bytes of its matrices on the device.
+    pub fn bytes(&self) -> usize {
+        let Weights { embedding, layers, head, .. } = &self.weights;
+        let layers: usize = layers.iter().map(Layer::bytes).sum();
+        embedding.bytes() + layers + head.as_ref().map_or(0, Projection::bytes)
+    }
+
+    /// A cache for rows of tokens, of which the first few are padding: as many as `padding` says for each.
+    pub fn cache(&self, kind: CacheType, padding: Vec<usize>) -> Cache<B> {
+        let layer = || LayerCache::new(kind, &self.device);
+        Cache { layers: (0..self.config.layers()).map(|_| layer()).collect(), padding }
+    }
+
+    /// Takes the next tokens, as many for each row, and gives the logits `[batch, tokens, vocabulary]` after each of them, or with `last` after the last alone.
+    ///
+    /// # Errors
+    /// Where there are more tokens than the model has positions, or one that is not in its vocabulary.
+    pub fn forward(
+        &self,
+        tokens: &[Vec<u32>],
+        cache: &mut Cache<B>,
+        last: bool,
+    ) -> Result<Tensor<B, 3>> {
+        let (before, count) = (cache.length(), tokens.first().map_or(0, Vec::len));
+        let Config { positions, vocabulary, .. } = self.config;
+        assert!(tokens.len() == cache.padding.len() && tokens.iter().all(|row| row.len() == count));
+        ensure!(count > 0, "there are no tokens to go on from");
+        let shortest = cache.padding.iter().min().copied().unwrap_or(0);
+        ensure!(
+            before + count - shortest.min(before + count) <= positions,
+            "the text is longer than the {positions} positions of the model"
+        );
+        if let Some(token) = tokens.iter().flatten().find(|token| **token as usize >= vocabulary) {
+            anyhow::bail!("token {token} is not in the model's vocabulary of {vocabulary}");
+        }
+        let place =
+            |padding: usize| (before..before + count).map(move |at| at.saturating_sub(padding));
+        let at: Vec<Vec<usize>> = cache.padding.iter().map(|row| place(*row).collect()).collect();
+        let step = Step {
+            turns: self.frequencies.turns(&at, &self.device),
+            padding: cache.padding.clone(),
+            limit: positions + cache.padding.iter().max().copied().unwrap_or(0),
+        };
+        let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();
+        let ids = TensorData::new(ids, [tokens.len(), count]);
+        let ids = Tensor::<B, 2, Int>::from_data(ids, &self.device);
+        let mut x = self.weights.embedding.rows(ids);
+        for (layer, cache) in self.weights.layers.iter().zip(&mut cache.layers) {
+            x = layer.forward(x, &step, cache);
+        }
+        let x = if last { x.narrow(1, count - 1, 1) } else { x };
+        let x = self.weights.norm.forward(x);
+        Ok(match &self.weights.head {
+            Some(head) => head.forward(x),
+            None => self.weights.embedding.forward(x),
+        })
+    }
+}
+
+/// Keys and values of all layers, for some rows of tokens.
+#[derive(Clone, Debug)]
+pub struct Cache<B: Backend> {
+    layers: Vec<LayerCache<B>>,
+    padding: Vec<usize>,
+}
+
+impl<B: Backend> Cache<B> {
+    /// Tokens of each row that were seen, padding included.
+    pub fn length(&self) -> usize {
+        self.layers.first().map_or(0, LayerCache::length)
+    }
+
+    /// Forgets all tokens but the first `length`.
+    pub fn truncate(&mut self, length: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.truncate(length));
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(LayerCache::bytes).sum()
+    }
+}

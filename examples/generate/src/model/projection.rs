@@ -1,0 +1,201 @@
+//! Matrices of a model: in FP8, or as the file has them.
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::module::{Module, Param};
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+use burn_fp8::checkpoint::{
+    Activations, Checkpoint, Dtype, LayerInfo, PlainTensor, QuantizedLinear, Scales,
+};
+use burn_fp8::nn::{ActivationScale, FrozenLinear};
+use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
+
+/// Elements of a matrix that are converted to f32 at a time.
+const PIECE: usize = 1 << 20;
+
+/// A linear layer.
+#[derive(Module, Debug)]
+pub(super) enum Projection<B: Backend> {
+    /// In FP8.
+    Frozen(FrozenLinear<B>),
+    /// As the file has it.
+    Plain(Plain<B>),
+}
+
+impl<B: Fp8Matmul> Projection<B> {
+    /// `[…, in]` to `[…, out]`.
+    pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        match self {
+            Self::Frozen(layer) => layer.forward(x),
+            Self::Plain(layer) => layer.forward(x),
+        }
+    }
+
+    /// Bytes that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Frozen(layer) => layer.bytes(),
+            Self::Plain(layer) => layer.bytes(),
+        }
+    }
+}
+
+/// A matrix that is not quantized, in the type of its file where the backend has it.
+#[derive(Module, Debug)]
+pub(super) struct Plain<B: Backend> {
+    /// `[out, in]`.
+    weight: Param<Tensor<B, 2>>,
+    /// `[out]`, f32.
+    bias: Option<Param<Tensor<B, 1>>>,
+}
+
+impl<B: Backend> Plain<B> {
+    /// `[…, in]` to `[…, out]`.
+    pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        let (weight, mut shape) = (self.weight.val(), x.dims());
+        let [out, input] = weight.dims();
+        let x: Tensor<B, 2> = x.reshape([-1, input as i64]);
+        let pieces = match weight.dtype() {
+            DType::F32 => 1,
+            _ => (out * input).div_ceil(PIECE).min(out),
+        };
+        let piece = |first: usize| {
+            let rows = out.div_ceil(pieces).min(out - first);
+            let weight = weight.clone().narrow(0, first, rows).cast(FloatDType::F32);
+            x.clone().matmul(weight.transpose())
+        };
+        let pieces = (0..out).step_by(out.div_ceil(pieces)).map(piece).collect();
+        let y = Tensor::cat(pieces, 1);
+        let y = match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        };
+        shape[D - 1] = out;
+        y.reshape(shape)
+    }
+
+    /// The rows of tokens, in f32.
+    pub(super) fn rows(&self, tokens: Tensor<B, 2, Int>) -> Tensor<B, 3> {
+        let [batch, length] = tokens.dims();
+        let rows = self.weight.val().select(0, tokens.reshape([-1]));
+        rows.cast(FloatDType::F32).reshape([batch as i64, length as i64, -1])
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let weight = self.weight.val();
+        let bias = self.bias.as_ref().map_or(0, |bias| bias.dims()[0] * size_of::<f32>());
+        weight.shape().num_elements() * weight.dtype().size() + bias
+    }
+}
+
+/// Reads matrices of a checkpoint onto a device.
+pub(super) struct Reader<'a, B: Backend> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) device: &'a B::Device,
+    /// Whether inputs are left as they are, whatever the file declares.
+    pub(super) high: bool,
+}
+
+impl<B: Fp8Matmul> Reader<'_, B> {
+    fn quantized(&self, name: &str) -> Option<&LayerInfo> {
+        self.checkpoint.layers().iter().find(|layer| layer.name == name)
+    }
+
+    /// Whether the file has this layer in FP8.
+    pub(super) fn is_quantized(&self, name: &str) -> bool {
+        self.quantized(name).is_some()
+    }
+
+    /// A linear layer of this name, `[out, in]`.
+    pub(super) fn projection(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> Result<Projection<B>> {
+        let Some(info) = self.quantized(name) else {
+            return Ok(Projection::Plain(self.plain(name, shape, bias)?));
+        };
+        ensure!(
+            info.shape == shape,
+            "{name} is {:?} [out, in]; config.json means {shape:?}",
+            info.shape
+        );
+        check_bias(name, info.bias, bias)?;
+        let layer = FrozenLinear::from_checkpoint(self.checkpoint, name, self.device)?;
+        Ok(Projection::Frozen(match self.high {
+            true => layer.with_activation(ActivationScale::Unquantized)?,
+            false => layer,
+        }))
+    }
+
+    /// A matrix that is not quantized, `[out, in]`.
+    pub(super) fn plain(&self, name: &str, shape: [usize; 2], bias: bool) -> Result<Plain<B>> {
+        let weight = self.tensor(&format!("{name}.weight"), &shape)?;
+        let of_bias = format!("{name}.bias");
+        let has_bias = self.checkpoint.tensors().iter().any(|tensor| tensor.name == of_bias);
+        check_bias(name, has_bias, bias)?;
+        let bias = bias.then(|| self.vector(&of_bias, shape[0])).transpose()?;
+        Ok(Plain { weight: Param::from_tensor(self.place(weight, shape)?), bias })
+    }
+
+    /// The same with its rows in FP8, a scale each. Inputs are not quantized.
+    pub(super) fn in_fp8(&self, name: &str, [out, input]: [usize; 2]) -> Result<Projection<B>> {
+        let weight = self.tensor(&format!("{name}.weight"), &[out, input])?.to_f32()?;
+        let (mut codes, mut scales) = (Vec::with_capacity(out * input), Vec::with_capacity(out));
+        for rows in weight.chunks(PIECE.max(input) / input * input) {
+            let data = TensorData::new(rows.to_vec(), [rows.len() / input, input]);
+            let rows = Tensor::<B, 2>::from_data(data, (self.device, DType::F32));
+            let rows = Fp8Tensor::quantize_rows(rows, Fp8Format::E4M3)?;
+            codes.extend(rows.to_bytes());
+            let numbers = rows.scales().into_data().to_vec::<f32>();
+            scales.extend(numbers.context("the backend gave scales of another type than f32")?);
+        }
+        let scales = Scales::new([out, input], [1, input], scales)?;
+        let layer = QuantizedLinear::new([out, input], codes, scales, None, Activations::None)?;
+        Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
+    }
+
+    /// A vector in f32.
+    pub(super) fn vector(&self, name: &str, length: usize) -> Result<Param<Tensor<B, 1>>> {
+        let values = self.tensor(name, &[length])?.to_f32()?;
+        let data = TensorData::new(values, [length]);
+        Ok(Param::from_tensor(Tensor::from_data(data, (self.device, DType::F32))))
+    }
+
+    /// A tensor of this shape, of numbers.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<PlainTensor> {
+        let tensor = self.checkpoint.tensor(name)?;
+        let found = &tensor.info().shape;
+        ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
+        if let Some(place) = tensor.to_f32()?.iter().position(|x| !x.is_finite()) {
+            bail!(
+                "{name} has a number that is not finite, at {place}: the file is damaged; fetch it again"
+            );
+        }
+        Ok(tensor)
+    }
+
+    /// A matrix in its own type, or in f32 where the backend has no such type.
+    fn place(&self, tensor: PlainTensor, shape: [usize; 2]) -> Result<Tensor<B, 2>> {
+        let own = match tensor.info().dtype {
+            Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+            _ => DType::F32,
+        };
+        let dtype = if B::supports_dtype(self.device, own) { own } else { DType::F32 };
+        let data = match dtype {
+            DType::F32 => TensorData::new(tensor.to_f32()?, shape),
+            dtype => TensorData::from_bytes_vec(tensor.bytes().to_vec(), shape, dtype),
+        };
+        Ok(Tensor::from_data(data, (self.device, dtype)))
+    }
+}
+
+fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {
+    match (found, expected) {
+        (false, true) => bail!("{name} has no bias; config.json means that it has one"),
+        (true, false) => bail!("{name} has a bias; config.json means that it has none"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,195 @@
+//! What goes in and comes out: texts, conversations, JSON.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use burn_fp8::Fp8Matmul;
+use examples_common::print;
+use generate::chat::{Chat, Message};
+use generate::generate::{Options, Outcome, generate};
+use generate::model::{Cache, Decoder};
+use generate::tokens::{Tokens, Writer};
+use serde_json::json;
+
+use crate::args::Args;
+
+/// A model, ready to write.
+pub struct Talk<'a, B: Fp8Matmul> {
+    decoder: &'a Decoder<B>,
+    tokens: &'a Tokens,
+    options: Options,
+    args: &'a Args,
+    /// Set by Ctrl-C.
+    interrupted: Arc<AtomicBool>,
+}
+
+impl<'a, B: Fp8Matmul> Talk<'a, B> {
+    /// From here on Ctrl-C ends what is being written; a second one, or one while nothing is, ends the program.
+    pub fn new(
+        decoder: &'a Decoder<B>,
+        tokens: &'a Tokens,
+        options: Options,
+        args: &'a Args,
+    ) -> Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let flag = interrupted.clone();
+        let handler = move || {
+            if flag.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        };
+        ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
+        Ok(Self { decoder, tokens, options, args, interrupted })
+    }
+
+    /// Continues the prompts, or holds a conversation.
+    pub fn run(&self, chat: Option<&Chat>) -> Result<()> {
+        match chat {
+            Some(chat) => self.converse(chat),
+            None => self.complete(),
+        }
+    }
+
+    fn complete(&self) -> Result<()> {
+        let encode = |prompt: &String| self.tokens.encode(prompt, true);
+        let prompts = self.args.prompt.iter().map(encode).collect::<Result<Vec<_>>>()?;
+        let names: Vec<&str> = self.args.prompt.iter().map(String::as_str).collect();
+        if let [name] = names[..] {
+            self.show(name)?;
+        }
+        let (outcome, texts, _) = self.write(&prompts, None)?;
+        if self.args.json {
+            return print(&self.json(&names, &texts, &outcome));
+        }
+        if names.len() > 1 {
+            for (name, text) in names.iter().zip(&texts) {
+                print(&format!("{name}{text}\n\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn converse(&self, chat: &Chat) -> Result<()> {
+        let mut messages: Vec<Message> =
+            self.args.system.iter().map(|text| Message::new("system", text)).collect();
+        if let Some(prompt) = self.args.prompt.first() {
+            messages.push(Message::new("user", prompt));
+            let (text, outcome, _) = self.answer(chat, &messages, None)?;
+            return match self.args.json {
+                true => print(&self.json(&[prompt], &[text], &outcome)),
+                false => Ok(()),
+            };
+        }
+        let is_terminal = io::stdin().is_terminal();
+        if is_terminal {
+            eprintln!("a line each; an empty one, or Ctrl-D, ends the conversation");
+        }
+        let mut seen: Option<(Vec<u32>, Cache<B>)> = None;
+        loop {
+            if is_terminal {
+                print("> ")?;
+            }
+            let mut line = String::new();
+            io::stdin().lock().read_line(&mut line).context("cannot read standard input")?;
+            let line = line.trim_end_matches(['\n', '\r']);
+            if line.is_empty() {
+                return Ok(());
+            }
+            messages.push(Message::new("user", line));
+            let (text, outcome, cache) = self.answer(chat, &messages, seen.take())?;
+            if self.args.json {
+                print(&self.json(&[line], &[text.clone()], &outcome))?;
+            }
+            messages.push(Message::new("assistant", text));
+            seen = Some(cache);
+        }
+    }
+
+    /// Writes what follows a conversation; `seen` has the tokens of a cache and the cache.
+    #[allow(clippy::type_complexity, reason = "a text, how it came about, and what was seen")]
+    fn answer(
+        &self,
+        chat: &Chat,
+        messages: &[Message],
+        seen: Option<(Vec<u32>, Cache<B>)>,
+    ) -> Result<(String, Outcome, (Vec<u32>, Cache<B>))> {
+        // Templates write what a text begins with.
+        let prompt = self.tokens.encode(&chat.render(messages)?, false)?;
+        let seen = seen.map(|(tokens, mut cache)| {
+            let same = tokens.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+            // Something must go through the model, for logits.
+            cache.truncate(same.min(prompt.len().saturating_sub(1)));
+            cache
+        });
+        let (outcome, texts, cache) = self.write(std::slice::from_ref(&prompt), seen)?;
+        let mut tokens = prompt;
+        tokens.extend(&outcome.rows[0].tokens);
+        // The last token was written and not seen.
+        tokens.truncate(cache.length());
+        let text = texts.into_iter().next().context("there is no answer")?;
+        Ok((text, outcome, (tokens, cache)))
+    }
+
+    /// Prints one text as it grows, and speeds at the end.
+    fn write(
+        &self,
+        prompts: &[Vec<u32>],
+        seen: Option<Cache<B>>,
+    ) -> Result<(Outcome, Vec<String>, Cache<B>)> {
+        self.interrupted.store(false, Ordering::SeqCst);
+        let mut writers: Vec<_> =
+            prompts.iter().map(|_| Writer::new(self.tokens, &self.args.stop)).collect();
+        let alone = prompts.len() == 1;
+        let take = |row: usize, token: u32| {
+            let new = writers[row].push(token)?;
+            if alone {
+                self.show(&new)?;
+            }
+            Ok(!writers[row].stopped() && !self.interrupted.load(Ordering::SeqCst))
+        };
+        let (outcome, cache) = generate(self.decoder, prompts, &self.options, seen, take)?;
+        for writer in &mut writers {
+            let rest = writer.finish();
+            if alone {
+                self.show(&rest)?;
+            }
+        }
+        if alone {
+            self.show("\n")?;
+        }
+        let [prefill, decode] = [outcome.prefill, outcome.decode];
+        eprintln!(
+            "prompt: {} tokens, {:.1} a second; new: {} tokens, {:.1} a second; cache: {:.1} MB; products: {}",
+            prefill.tokens,
+            prefill.per_second(),
+            outcome.rows.iter().map(|row| row.tokens.len()).sum::<usize>(),
+            decode.per_second(),
+            outcome.cache_bytes as f64 / 1e6,
+            outcome.kernels.join(", ")
+        );
+        let texts = writers.iter().map(|writer| writer.text().to_owned()).collect();
+        Ok((outcome, texts, cache))
+    }
+
+    /// Prints where there is no JSON to come.
+    fn show(&self, text: &str) -> Result<()> {
+        if self.args.json { Ok(()) } else { print(text) }
+    }
+
+    fn json(&self, prompts: &[&str], texts: &[String], outcome: &Outcome) -> String {
+        let rows = prompts.iter().zip(texts).zip(&outcome.rows).map(|((prompt, text), row)| {
+            json!({ "prompt": prompt, "text": text, "tokens": row.tokens, "ended": row.ended })
+        });
+        let object = json!({
+            "rows": rows.collect::<Vec<_>>(),
+            "prefill": outcome.prefill,
+            "decode": outcome.decode,
+            "weight_bytes": self.decoder.bytes(),
+            "cache_bytes": outcome.cache_bytes,
+            "kernels": outcome.kernels,
+        });
+        format!("{object}\n")
+    }
+}

@@ -1,0 +1,144 @@
+use burn::backend::{Flex, NdArray};
+use burn_fp8::Fp8Matmul;
+use generate::model::{CacheType, Inputs};
+
+use crate::common::*;
+
+/// f32 against f32: sums in another order.
+const EXACT: f32 = 1e-5;
+
+fn whole_prompts<B: Fp8Matmul>() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<B>(model, Inputs::High), Expected::read(model));
+        for prompt in PROMPTS {
+            let found = logits(&decoder, &[expected.tokens(prompt)]);
+            let difference = difference(&found, &expected.logits(prompt, ""));
+            assert!(difference < EXACT, "{model}, {prompt}: {difference:.1e}");
+        }
+    }
+}
+
+#[test]
+fn whole_prompts_on_flex() {
+    whole_prompts::<Flex>();
+}
+
+#[test]
+fn whole_prompts_on_ndarray() {
+    whole_prompts::<NdArray>();
+}
+
+/// One code rounded the other way at a tie moves the logits of a long prompt by some per cent: there the root mean square is compared.
+fn quantized_inputs<B: Fp8Matmul>() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<B>(model, Inputs::File), Expected::read(model));
+        for prompt in PROMPTS {
+            let found = logits(&decoder, &[expected.tokens(prompt)]);
+            let expected = expected.logits(prompt, "_w8a8");
+            if prompt == "long" {
+                let mean_square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
+                let differences: Vec<f32> =
+                    found.iter().zip(&expected).map(|(a, b)| a - b).collect();
+                let ratio = (mean_square(&differences) / mean_square(&expected)).sqrt();
+                assert!(ratio < 5e-2, "{model}, {prompt}: {ratio:.1e}");
+            } else {
+                let difference = difference(&found, &expected);
+                assert!(difference < 1e-4, "{model}, {prompt}: {difference:.1e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_as_files_declare_on_flex() {
+    quantized_inputs::<Flex>();
+}
+
+#[test]
+fn inputs_as_files_declare_on_ndarray() {
+    quantized_inputs::<NdArray>();
+}
+
+/// Quantized inputs do make a difference: the two kinds of logits are not taken for each other.
+#[test]
+fn quantized_inputs_differ() {
+    for model in MODELS {
+        let expected = Expected::read(model);
+        let of_kinds = ["", "_w8a8"].map(|kind| expected.logits("short", kind));
+        assert!(difference(&of_kinds[0], &of_kinds[1]) > 1e-3, "{model}");
+    }
+}
+
+#[test]
+fn pieces_of_a_prompt_are_the_prompt() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
+        let tokens = expected.tokens("long");
+        for size in [1, 2, 13, 64] {
+            let mut cache = decoder.cache(CacheType::F32, vec![0]);
+            let mut found = vec![];
+            for piece in tokens.chunks(size) {
+                let piece = decoder.forward(&[piece.to_vec()], &mut cache, false);
+                found.extend(numbers(piece.expect("tokens")));
+            }
+            assert_eq!(cache.length(), tokens.len());
+            let difference = difference(&found, &expected.logits("long", ""));
+            assert!(difference < EXACT, "{model}, {size} at a time: {difference:.1e}");
+        }
+    }
+}
+
+/// Rows of uneven length begin with padding, which no token sees. It is a token like others, but none of the prompts'.
+#[test]
+fn uneven_rows_are_as_alone() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
+        let rows = PROMPTS.map(|prompt| expected.tokens(prompt));
+        let longest = rows.iter().map(Vec::len).max().expect("rows");
+        let padding = rows.each_ref().map(|row| longest - row.len());
+        let padded: Vec<Vec<u32>> = rows
+            .iter()
+            .zip(padding)
+            .map(|(row, pad)| [vec![2; pad], row.clone()].concat())
+            .collect();
+        for size in [longest, 20, 1] {
+            let mut cache = decoder.cache(CacheType::F32, padding.to_vec());
+            let mut found = vec![vec![]; rows.len()];
+            for first in (0..longest).step_by(size) {
+                let piece = |row: &Vec<u32>| row[first..longest.min(first + size)].to_vec();
+                let pieces: Vec<_> = padded.iter().map(piece).collect();
+                let logits = numbers(decoder.forward(&pieces, &mut cache, false).expect("tokens"));
+                let each = logits.len() / rows.len();
+                found.iter_mut().zip(logits.chunks(each)).for_each(|(row, new)| row.extend(new));
+            }
+            for ((prompt, found), padding) in PROMPTS.iter().zip(&found).zip(padding) {
+                let vocabulary = decoder.config().vocabulary;
+                let difference =
+                    difference(&found[padding * vocabulary..], &expected.logits(prompt, ""));
+                assert!(
+                    difference < EXACT,
+                    "{model}, {prompt}, {size} at a time: {difference:.1e}"
+                );
+            }
+        }
+    }
+}
+
+/// bf16 keeps eight bits of keys and values.
+#[test]
+fn a_cache_in_bf16_is_near() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
+        let mut cache = decoder.cache(CacheType::Bf16, vec![0]);
+        let rows = [expected.tokens("long")];
+        let found = numbers(decoder.forward(&rows, &mut cache, false).expect("tokens"));
+        let difference = difference(&found, &expected.logits("long", ""));
+        assert!((EXACT..5e-2).contains(&difference), "{model}: {difference:.1e}");
+        let exact = {
+            let mut cache = decoder.cache(CacheType::F32, vec![0]);
+            decoder.forward(&rows, &mut cache, true).expect("tokens");
+            cache.bytes()
+        };
+        assert_eq!(2 * cache.bytes(), exact);
+    }
+}

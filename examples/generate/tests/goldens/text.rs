@@ -1,0 +1,216 @@
+use burn::backend::Flex;
+use generate::chat::{Chat, Message};
+use generate::generate::{Ended, Options, generate};
+use generate::model::{CacheType, Decoder, Inputs};
+use generate::sample::Sampling;
+use generate::tokens::{Tokens, Writer};
+use serde_json::Value;
+
+use crate::common::*;
+
+fn options(tokens: usize) -> Options {
+    Options {
+        sampling: Sampling::default(),
+        seed: 0,
+        tokens,
+        piece: 16,
+        cache: CacheType::F32,
+        ends: vec![],
+    }
+}
+
+fn numbers<T: TryFrom<u64>>(value: &Value) -> Vec<T> {
+    let numbers = value.as_array().expect("a list").iter();
+    let number = |value: &Value| value.as_u64().and_then(|number| T::try_from(number).ok());
+    numbers.map(|value| number(value).expect("a number")).collect()
+}
+
+/// The likeliest tokens of transformers, and how many of them count: from a margin on that rounding may turn they are anything.
+fn greedy(expected: &Expected, name: &str, margin: f64) -> (Vec<u32>, usize) {
+    let greedy = &expected.json["greedy"][name];
+    let margins = greedy["margins"].as_array().expect("margins").iter();
+    let sure = margins.take_while(|found| found.as_f64().expect("a margin") >= margin).count();
+    (numbers(&greedy["tokens"]), sure)
+}
+
+#[track_caller]
+fn check(decoder: &Decoder<Flex>, expected: &Expected, kind: &str, margin: f64) -> usize {
+    let prompts = PROMPTS.map(|prompt| expected.tokens(prompt));
+    let mut compared = 0;
+    let mut compare = |found: &[u32], prompt: &str| {
+        // One code of a long prompt that is rounded the other way at a tie moves logits by up to 3.5% (measured, f64 against f32).
+        let moved = if kind == "_w8a8" && prompt == "long" { 0.035 } else { 0.0 };
+        let margin = margin.max(moved * f64::from(max(expected.logits(prompt, kind))));
+        let (tokens, sure) = greedy(expected, &format!("{prompt}{kind}"), margin);
+        assert_eq!(found[..sure], tokens[..sure], "{prompt}{kind}");
+        compared += sure;
+    };
+    for (name, prompt) in PROMPTS.iter().zip(&prompts) {
+        let mut taken = vec![];
+        let take = |_, token| {
+            taken.push(token);
+            Ok(true)
+        };
+        let prompts = std::slice::from_ref(prompt);
+        let (outcome, cache) =
+            generate(decoder, prompts, &options(24), None, take).expect("an outcome");
+        assert_eq!(taken, outcome.rows[0].tokens);
+        assert_eq!((taken.len(), outcome.rows[0].ended), (24, Ended::Tokens));
+        assert_eq!((outcome.prefill.tokens, outcome.decode.tokens), (prompts[0].len(), 23));
+        assert_eq!(cache.length(), prompts[0].len() + 23);
+        compare(&taken, name);
+    }
+    // All at once.
+    let together = generate(decoder, &prompts, &options(24), None, |_, _| Ok(true));
+    let (outcome, _) = together.expect("an outcome");
+    PROMPTS.iter().zip(&outcome.rows).for_each(|(name, row)| compare(&row.tokens, name));
+    compared
+}
+
+#[test]
+fn the_likeliest_tokens_are_those_of_transformers() {
+    for model in MODELS {
+        let (decoder, expected) = (load(model, Inputs::High), Expected::read(model));
+        assert_eq!(check(&decoder, &expected, "", 1e-3), 144, "{model}: all tokens");
+    }
+}
+
+#[test]
+fn with_inputs_quantized_too() {
+    for model in MODELS {
+        let (decoder, expected) = (load(model, Inputs::File), Expected::read(model));
+        assert!(check(&decoder, &expected, "_w8a8", 5e-2) >= 20, "{model}: of 144 tokens");
+    }
+}
+
+#[test]
+fn rows_end_where_they_should() {
+    let (decoder, expected) =
+        (load::<Flex>("llama_block", Inputs::High), Expected::read("llama_block"));
+    let prompts = ["one", "short"].map(|prompt| expected.tokens(prompt));
+    let first = greedy(&expected, "one", 1e-3).0;
+    let second = greedy(&expected, "short", 1e-3).0;
+    // The first row ends with a token, the second is stopped by who takes them.
+    let ends = first.iter().position(|token| !second.contains(token)).expect("a token of its own");
+    let before = first.iter().position(|token| *token == first[ends]).expect("it is there");
+    let options = Options { ends: vec![first[ends]], ..options(24) };
+    let mut count = 0;
+    let take = |row, _| {
+        count += usize::from(row == 1);
+        Ok(row == 0 || count < 9)
+    };
+    let (outcome, _) = generate(&decoder, &prompts, &options, None, take).expect("an outcome");
+    assert_eq!(outcome.rows[0].tokens, first[..before]);
+    assert_eq!(outcome.rows[0].ended, Ended::Token);
+    assert_eq!(outcome.rows[1].tokens, second[..9]);
+    assert_eq!(outcome.rows[1].ended, Ended::Stopped);
+}
+
+#[test]
+fn a_text_ends_with_the_positions() {
+    let decoder = load::<Flex>("qwen2_mxfp8", Inputs::High);
+    let positions = decoder.config().positions;
+    let prompt: Vec<u32> = (0..positions as u32 - 3).map(|token| token % 300 + 3).collect();
+    let run = |prompt: Vec<u32>| generate(&decoder, &[prompt], &options(24), None, |_, _| Ok(true));
+    let (outcome, cache) = run(prompt.clone()).expect("an outcome");
+    assert_eq!((outcome.rows[0].tokens.len(), outcome.rows[0].ended), (4, Ended::Positions));
+    assert_eq!(cache.length(), positions);
+    let error = run([&prompt[..], &[3; 4]].concat()).expect_err("too long");
+    assert_eq!(error.to_string(), "the prompt has 513 tokens; the model has 512 positions");
+    let error = run(vec![]).expect_err("nothing");
+    assert_eq!(error.to_string(), "the prompt is empty: there is nothing to go on from");
+}
+
+#[test]
+fn conversations_are_those_of_transformers() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
+        let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
+        let chat = Chat::load(&folder(model)).expect("a template").expect("there is one");
+        let chats = expected.json["chats"].as_array().expect("chats");
+        assert_eq!(chats.len(), 2);
+        for expected in chats {
+            let messages: Vec<Message> =
+                serde_json::from_value(expected["messages"].clone()).expect("messages");
+            let rendered = chat.render(&messages).expect("a conversation");
+            assert_eq!(rendered, expected["rendered"].as_str().expect("a text"), "{model}");
+            let found = tokens.encode(&rendered, false).expect("tokens");
+            assert_eq!(found, numbers::<u32>(&expected["tokens"]), "{model}");
+        }
+    }
+}
+
+#[test]
+fn templates_may_refuse() {
+    let chat = Chat::load(&folder("mistral_tensor")).expect("a template").expect("there is one");
+    let messages = ["user", "user"].map(|role| Message::new(role, "twice"));
+    let error = format!("{:#}", chat.render(&messages).expect_err("not in turns"));
+    let expected = "the chat template refuses this conversation: line 1: Conversation roles must alternate user/assistant/user/assistant/...";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn texts_and_tokens_are_those_of_transformers() {
+    for model in MODELS {
+        let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
+        let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
+        let texts = expected.json["texts"].as_array().expect("texts");
+        assert_eq!(texts.len(), 5);
+        for expected in texts {
+            let ids = numbers::<u32>(&expected["tokens"]);
+            let text = expected["text"].as_str().expect("a text");
+            assert_eq!(tokens.encode(text, false).expect("tokens"), ids, "{model}, {text:?}");
+            let decoded = expected["decoded"].as_str().expect("a text");
+            assert_eq!(tokens.decode(&ids, true).expect("a text"), decoded, "{model}, {text:?}");
+        }
+    }
+}
+
+/// Each piece is whole characters, and all of them are the text.
+#[test]
+fn a_text_grows_in_whole_characters() {
+    let (model, text) = ("qwen3_channel", "ë 漢字 🙂 tail\n👩‍👩‍👧 é");
+    let decoder = load::<Flex>(model, Inputs::High);
+    let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
+    let ids = tokens.encode(text, false).expect("tokens");
+    assert!(ids.len() > text.chars().count(), "characters of several tokens");
+    let mut writer = Writer::new(&tokens, &[]);
+    let pieces: Vec<String> = ids.iter().map(|id| writer.push(*id).expect("a text")).collect();
+    assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{pieces:?}");
+    assert_eq!(pieces.concat() + &writer.finish(), text);
+    assert_eq!(writer.text(), text);
+    // A character that is cut off is no text.
+    let mut writer = Writer::new(&tokens, &[]);
+    let cut = tokens.encode("a漢", false).expect("tokens");
+    cut[..cut.len() - 1].iter().for_each(|id| drop(writer.push(*id).expect("a text")));
+    assert_eq!((writer.finish(), writer.text()), (String::new(), "a"));
+}
+
+/// What may be the beginning of a text that ends it is held back, and comes where it is none.
+#[test]
+fn a_text_ends_before_what_stops_it() {
+    let model = "llama_block";
+    let decoder = load::<Flex>(model, Inputs::High);
+    let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
+    let write = |text: &str, stops: &[&str]| {
+        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+        let mut writer = Writer::new(&tokens, &stops);
+        let mut printed = String::new();
+        for id in tokens.encode(text, false).expect("tokens") {
+            printed += &writer.push(id).expect("a text");
+            if writer.stopped() {
+                break;
+            }
+        }
+        printed += &writer.finish();
+        assert_eq!(printed, writer.text());
+        (printed, writer.stopped())
+    };
+    let text = "In the beginning was the word.";
+    assert_eq!(write(text, &[]), (text.into(), false));
+    assert_eq!(write(text, &["beginning w"]), ("In the ".into(), true));
+    assert_eq!(write(text, &["the word", "was"]), ("In the beginning ".into(), true));
+    assert_eq!(write(text, &["word.!"]), (text.into(), false));
+    assert_eq!(write(text, &["I"]), (String::new(), true));
+    assert_eq!(write("ab漢字c", &["字"]), ("ab漢".into(), true));
+}

@@ -1,0 +1,232 @@
+//! Runs the program and reads what it prints.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use examples_common::testing::{Program, has, list, number};
+use serde_json::{Value, json};
+
+/// The program, with a model of the goldens in its folder.
+fn with_model(model: &str) -> Program {
+    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model);
+    program.copy(&golden, "model");
+    program
+}
+
+/// Runs it with a text on standard input; what it prints on stdout and stderr.
+fn fed(program: &Program, arguments: &str, input: &str) -> (String, String) {
+    let mut command = program.command(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    let stderr = text(output.stderr);
+    assert!(output.status.success(), "{arguments}: {stderr}");
+    (text(output.stdout), stderr)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_prompt_is_continued() {
+    let program = with_model("llama_block");
+    let run = "model --prompt beginning --tokens 12 --ignore-end";
+    let (text, about) = program.succeeds(run);
+    assert!(text.starts_with("beginning") && text.ends_with('\n'), "{text}");
+    assert!(text.trim_end().len() > "beginning".len());
+    has(&about, &["E4M3", "3 layers", "1.1 MB of weights", "12 tokens", "a second", "cache"]);
+    assert_eq!(program.succeeds(run).0, text, "the same seed");
+    let others = (1..4).map(|seed| program.succeeds(&format!("{run} --seed {seed}")).0);
+    assert!(others.into_iter().any(|other| other != text), "another seed");
+    let (from_stdin, _) = fed(&program, "model --prompt - --tokens 12 --ignore-end", "beginning");
+    assert_eq!(from_stdin, text);
+}
+
+#[test]
+fn json_says_what_happened() {
+    let program = with_model("qwen3_channel");
+    let run = "model --prompt one --prompt another --tokens 6 --greedy --ignore-end --json";
+    let (text, _) = program.succeeds(run);
+    let together = parsed(&text);
+    let rows = list(&together["rows"]);
+    assert_eq!(rows.len(), 2);
+    for (row, prompt) in rows.iter().zip(["one", "another"]) {
+        assert_eq!((&row["prompt"], &row["ended"]), (&json!(prompt), &json!("tokens")));
+        assert_eq!(list(&row["tokens"]).len(), 6);
+        let alone = format!("model --prompt {prompt} --tokens 6 --greedy --ignore-end --json");
+        let alone = parsed(&program.succeeds(&alone).0);
+        assert_eq!((&alone["rows"][0]["text"], &row["text"].is_string()), (&row["text"], &true));
+    }
+    assert_eq!(number(&together["decode"], "tokens"), 10.0);
+    assert!(number(&together["decode"], "seconds") > 0.0);
+    assert!(number(&together, "weight_bytes") > 600_000.0);
+    assert!(!list(&together["kernels"]).is_empty());
+    // Keys and values in f32 take twice as much.
+    let bytes = number(&together, "cache_bytes");
+    let exact = parsed(&program.succeeds(&format!("{run} --cache f32")).0);
+    assert_eq!(number(&exact, "cache_bytes"), 2.0 * bytes);
+    // Several prompts are printed one after the other.
+    let (text, _) = program.succeeds(&run.replace(" --json", ""));
+    has(&text, &["one", "\n\nanother"]);
+}
+
+#[test]
+fn a_conversation_goes_on() {
+    let program = with_model("qwen2_mxfp8");
+    let options = "--tokens 5 --greedy --ignore-end";
+    let (text, about) = fed(&program, &format!("model --chat {options} --json"), "hello\nagain\n");
+    let answers: Vec<Value> = text.lines().map(parsed).collect();
+    assert_eq!(answers.len(), 2);
+    assert_eq!(about.matches("a second").count(), 4, "{about}");
+    // Only what is new goes through the model.
+    let prefill = |answer: &Value| number(&answer["prefill"], "tokens");
+    assert!(prefill(&answers[1]) < 2.0 * prefill(&answers[0]), "{text}");
+    // One answer, the same as the first.
+    let (text, _) = program.succeeds(&format!("model --chat --prompt hello {options} --json"));
+    assert_eq!(parsed(&text)["rows"], answers[0]["rows"]);
+    let told = format!("model --chat --system brief --prompt hello {options} --json");
+    let told = parsed(&program.succeeds(&told).0);
+    assert!(prefill(&told) > prefill(&answers[0]));
+}
+
+#[test]
+fn a_text_ends_where_it_is_told_to() {
+    let program = with_model("mistral_tensor");
+    let run = "model --prompt word --tokens 20 --greedy --ignore-end --json";
+    let whole = parsed(&program.succeeds(run).0)["rows"][0].clone();
+    let text = whole["text"].as_str().expect("a text");
+    let stop = text.split_whitespace().next_back().expect("a word");
+    let place = text.find(stop).expect("it is there");
+    let cut = parsed(&program.succeeds(&format!("{run} --stop {stop}")).0)["rows"][0].clone();
+    assert_eq!((&cut["text"], &cut["ended"]), (&json!(text[..place]), &json!("stopped")));
+}
+
+#[test]
+fn the_head_in_fp8_takes_less_memory() {
+    let program = with_model("llama_block");
+    let run = "model --prompt word --tokens 3 --json";
+    let bytes = |run: &str| number(&parsed(&program.succeeds(run).0), "weight_bytes");
+    let (own, fp8) = (bytes(run), bytes(&format!("{run} --head fp8")));
+    // 384 × 192 elements: one byte instead of two, and a scale for each row.
+    assert_eq!(own - fp8, 384.0 * 192.0 - 384.0 * 4.0);
+}
+
+#[test]
+fn inputs_may_stay_as_they_are() {
+    let program = with_model("mistral_tensor");
+    let run = "model --prompt word --tokens 3 --json --activations";
+    let kernels = |run: &str| parsed(&program.succeeds(run).0)["kernels"].to_string();
+    assert!(kernels(&format!("{run} high")).contains("only the weight is in FP8"));
+    assert!(!kernels(&format!("{run} file")).contains("only the weight is in FP8"));
+}
+
+#[test]
+fn other_models_are_refused_by_name() {
+    let program = with_model("llama_block");
+    let original = program.read("model/config.json");
+    let refused = |change: &dyn Fn(&mut Value), words: &[&str]| {
+        program.edit("model/config.json", change);
+        program.fails("model --prompt word", words);
+        program.write("model/config.json", &original);
+    };
+    let set =
+        |key: &'static str, value: Value| move |config: &mut Value| config[key] = value.clone();
+    refused(&set("model_type", json!("mixtral")), &["mixtral", "llama, mistral, qwen2, qwen3"]);
+    refused(&set("model_type", Value::Null), &["no model_type"]);
+    refused(&set("hidden_act", json!("gelu")), &["hidden_act", "gelu"]);
+    refused(&|config| config["rope_scaling"]["rope_type"] = json!("yarn"), &["yarn", "llama3"]);
+    refused(&|config| config["rope_scaling"]["factor"] = Value::Null, &["no factor"]);
+    refused(&set("num_key_value_heads", json!(4)), &["4 does not divide", "6"]);
+    refused(&set("head_dim", json!(33)), &["33 wide", "even"]);
+    refused(&set("hidden_size", json!(-1)), &["hidden_size is -1"]);
+    refused(&set("num_hidden_layers", json!(4)), &["model.layers.3"]);
+    refused(&set("attention_bias", json!(true)), &["q_proj has no bias"]);
+    refused(&set("vocab_size", json!(385)), &["embed_tokens", "[384, 192]", "[385, 192]"]);
+    refused(&set("vocab_size", json!(100)), &["token 383", "ends at 99"]);
+    refused(&set("eos_token_id", json!("end")), &["eos_token_id", "end"]);
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let program = with_model("llama_block");
+    let run = "model --prompt word";
+    let damage = |file: &str, content: &str, run: &str, words: &[&str]| {
+        let original = program.has(file).then(|| program.read(file));
+        program.write(file, content);
+        program.fails(run, words);
+        match original {
+            Some(original) => program.write(file, original),
+            None => program.remove(file),
+        }
+    };
+    damage("model/tokenizer.json", "{", run, &["tokenizer.json is damaged"]);
+    damage("model/generation_config.json", "[", run, &["generation_config.json", "no JSON"]);
+    let sampling = r#"{"do_sample": true, "top_p": 1.5}"#;
+    damage(
+        "model/generation_config.json",
+        sampling,
+        run,
+        &["generation_config.json", "top-p is 1.5"],
+    );
+    let chat = "model --chat --prompt word";
+    damage("model/tokenizer_config.json", "{}", chat, &["no chat template", "--chat"]);
+    let template = "model/chat_template.jinja";
+    damage(template, "{% for", chat, &["chat template cannot be read", "line 1"]);
+    program.remove("model/tokenizer.json");
+    program.fails(run, &["tokenizer.json is missing"]);
+}
+
+/// What a template raises comes after the model was loaded: a line about that is before it.
+#[test]
+fn templates_that_raise_or_do_not_end() {
+    let program = with_model("llama_block");
+    let chat = "model --chat --prompt word";
+    program.write("model/chat_template.jinja", "{{ raise_exception('no such role') }}");
+    program.ends(chat, &["refuses this conversation", "no such role"]);
+    let endless =
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}";
+    program.write("model/chat_template.jinja", endless);
+    program.ends(chat, &["it does not end"]);
+    program.write("model/chat_template.jinja", "");
+    program.ends(chat, &["the prompt is empty"]);
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_named() {
+    let program = with_model("llama_block");
+    let mut file = program.read("model/model.safetensors");
+    let length = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).expect("a header");
+    let name = "model.layers.1.post_attention_layernorm.weight";
+    let start = header[name]["data_offsets"][0].as_u64().expect("a place") as usize;
+    // The last byte of a bf16: infinity, or NaN.
+    file[8 + length + start + 1] = 0x7F;
+    file[8 + length + start] = 0xC0;
+    program.write("model/model.safetensors", file);
+    program.ends("model --prompt word", &[name, "not finite"]);
+}
+
+#[test]
+fn what_cannot_be_asked_for() {
+    let program = with_model("llama_block");
+    program.fails("model", &["nothing to do", "--prompt", "--chat"]);
+    program.fails("none --prompt word", &["none"]);
+    program.fails("model --chat --prompt a --prompt b", &["one beginning"]);
+    program.fails("model --prompt word --system x", &["--chat"]);
+    program.fails("model --prompt word --tokens 0", &["--tokens"]);
+    program.fails("model --prompt word --temperature -1", &["temperature"]);
+    program.fails("model --prompt word --top-p 0", &["top-p is 0"]);
+    program.fails("model --prompt word --min-p 2", &["min-p is 2"]);
+    program.fails("model --prompt word --greedy --top-k 3", &["--greedy", "--top-k"]);
+    program.fails("model --prompt word --backend wgpu", &["--features wgpu"]);
+    let long = "word".repeat(1200);
+    let words = ["tokens", "the model has 512 positions"];
+    program.ends(&format!("model --prompt {long}"), &words);
+    let (_, stderr) = fed(&program, "model --chat", "\n");
+    has(&stderr, &["3 layers"]);
+}
