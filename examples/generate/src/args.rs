@@ -2,15 +2,76 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use examples_common::BackendName;
 use generate::model::{CacheType, Head, Inputs};
+use generate::train::Shape;
+
+/// A small Llama of this repository, which `generate train` made.
+const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model");
 
 /// Loads a published FP8 model and writes what comes next: Llama, Mistral, Qwen2, Qwen3.
 #[derive(Parser, Debug)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// A folder as the hub has it: config.json, safetensors files, tokenizer.json
+    #[command(subcommand)]
+    pub task: Option<Task>,
+
+    #[command(flatten)]
+    pub write: Write,
+}
+
+/// What it does instead of writing.
+#[derive(Subcommand, Debug)]
+pub enum Task {
+    /// Trains a small Llama in FP8, from nothing, and writes it as a published model is
+    Train(Train),
+}
+
+/// How a model is trained.
+#[derive(clap::Args, Debug)]
+pub struct Train {
+    /// A text file; by default the King James Bible
+    pub text: Option<PathBuf>,
+
+    /// A new folder for the model
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+
+    /// The shape of the model
+    #[arg(long, value_enum, default_value_t)]
+    pub shape: Shape,
+
+    /// Steps of the optimizer; with 0, weights are random, for measuring speed
+    #[arg(long, default_value_t = 1500)]
+    pub steps: u32,
+
+    /// Sequences of a step
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub batch: u32,
+
+    /// Tokens of a sequence
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: u32,
+
+    /// The highest learning rate
+    #[arg(long, default_value_t = 3e-3)]
+    pub rate: f64,
+
+    /// Where weights and the order of sequences start from
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub seed: u64,
+
+    /// What runs it
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+}
+
+/// How texts are written.
+#[derive(clap::Args, Debug)]
+pub struct Write {
+    /// A folder as the hub has it: config.json, safetensors files, tokenizer.json; by default a small model of this repository
+    #[arg(default_value = BUILT_IN, hide_default_value = true)]
     pub model: PathBuf,
 
     /// A text to continue, - for standard input; several are continued at once. With --chat, what a user says
@@ -88,4 +149,11 @@ pub struct Args {
     /// Print one object of JSON at the end instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+impl Write {
+    /// Whether it is the model of this repository that writes.
+    pub fn is_built_in(&self) -> bool {
+        self.model.as_os_str() == BUILT_IN
+    }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use jiff::Zoned;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
@@ -94,42 +95,44 @@ fn raise(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// JSON as Python writes it, without the escapes that HTML needs.
-fn to_json(value: &Value, options: minijinja::value::Kwargs) -> Result<Value, Error> {
-    let failed = |error| Error::new(ErrorKind::BadSerialization, format!("{error}"));
+/// JSON as Python writes it: keys in their order, blanks after commas and colons, none of the escapes that HTML needs.
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Python's keywords that change nothing here.
+    // A keyword of Python's that changes nothing here.
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
-    let value = serde_json::to_value(value).map_err(failed)?;
-    let text = match indent {
-        Some(width) => {
-            let indent = vec![b' '; width.min(16)];
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(&indent);
-            let mut text = vec![];
-            let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
-            value.serialize(&mut serializer).map_err(failed)?;
-            String::from_utf8(text).expect("JSON is UTF-8")
-        }
-        None => spaced(&value),
-    };
-    Ok(Value::from_safe_string(text))
+    Ok(Value::from_safe_string(json(value, indent.map(|width| width.min(16)), 0)?))
 }
 
-/// JSON with a space after each comma and colon.
-fn spaced(value: &Json) -> String {
-    match value {
-        Json::Array(items) => {
-            format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
-        }
-        Json::Object(items) => {
-            let item = |(key, value): (&String, &Json)| {
-                format!("{}: {}", Json::from(key.clone()), spaced(value))
-            };
-            format!("{{{}}}", items.iter().map(item).collect::<Vec<_>>().join(", "))
-        }
-        other => other.to_string(),
+/// At this depth of lists and mappings.
+fn json(value: &Value, indent: Option<usize>, depth: usize) -> Result<String, Error> {
+    let is_mapping = value.kind() == ValueKind::Map;
+    let [open, close] = match value.kind() {
+        ValueKind::Map => ["{", "}"],
+        ValueKind::Seq | ValueKind::Iterable => ["[", "]"],
+        _ => return serde_json::to_string(value).map_err(unserializable),
+    };
+    let mut items = vec![];
+    for item in value.try_iter()? {
+        items.push(match is_mapping {
+            true => {
+                let key = serde_json::to_string(&item.to_string()).map_err(unserializable)?;
+                format!("{key}: {}", json(&value.get_item(&item)?, indent, depth + 1)?)
+            }
+            false => json(&item, indent, depth + 1)?,
+        });
     }
+    let line = |depth| indent.map(|width| format!("\n{}", " ".repeat(width * depth)));
+    Ok(match (items.is_empty(), line(depth + 1), line(depth)) {
+        (false, Some(inner), Some(outer)) => {
+            format!("{open}{inner}{}{outer}{close}", items.join(&format!(",{inner}")))
+        }
+        _ => format!("{open}{}{close}", items.join(", ")),
+    })
+}
+
+fn unserializable(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::BadSerialization, error.to_string())
 }
 
 fn explain(error: Error) -> anyhow::Error {
@@ -171,5 +174,45 @@ pub fn required(chat: Option<Chat>, folder: &Path) -> Result<Chat> {
             "{} has no chat template: the model continues texts; leave out --chat",
             folder.display()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Templates that use what those of the hub use, as transformers renders them: `tests/golden/chat.py`.
+    #[test]
+    fn templates_are_rendered_as_by_transformers() {
+        let golden = include_str!("../tests/golden/chat.json");
+        let golden: Json = serde_json::from_str(golden).expect("JSON");
+        let special = special_tokens(&golden["special"]);
+        assert_eq!(special.len(), 2);
+        let messages: Vec<Message> =
+            serde_json::from_value(golden["messages"].clone()).expect("messages");
+        let cases = golden["cases"].as_array().expect("cases");
+        assert_eq!(cases.len(), 4);
+        for case in cases {
+            let [name, template, rendered] = ["name", "template", "rendered"]
+                .map(|key| case[key].as_str().expect("a text").to_owned());
+            let chat = Chat::new(template, special.clone()).expect("a template");
+            assert_eq!(chat.render(&messages).expect("a text"), rendered, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_template_may_be_one_of_a_list() {
+        let list = r#"{"chat_template": [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]}"#;
+        let template = |config: &str| {
+            let config: Json = serde_json::from_str(config).expect("JSON");
+            template_of(&config).map(str::to_owned)
+        };
+        assert_eq!(template(list).as_deref(), Some("b"));
+        assert_eq!(template(r#"{"chat_template": "c"}"#).as_deref(), Some("c"));
+        assert_eq!(template("{}"), None);
+        let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null}"#;
+        let tokens = special_tokens(&serde_json::from_str(config).expect("JSON"));
+        let expected = [("bos_token", "<s>"), ("eos_token", "</s>")];
+        assert_eq!(tokens, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
     }
 }

@@ -6,6 +6,7 @@ pub mod generate;
 pub mod model;
 pub mod sample;
 pub mod tokens;
+pub mod train;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

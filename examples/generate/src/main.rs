@@ -10,27 +10,42 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
-use examples_common::OnBackend;
+use examples_common::{OnBackend, print};
 use generate::chat::{self, Chat};
 use generate::config::Config;
 use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
 use generate::sample::Sampling;
 use generate::tokens::Tokens;
+use generate::train::{Plan, train};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::Args;
+use args::{Args, Task, Train, Write};
 use talk::Talk;
 
 fn main() -> ExitCode {
-    examples_common::main(|args: Args| run(args).map(|()| ExitCode::SUCCESS))
+    examples_common::main(|args: Args| {
+        match args.task {
+            Some(Task::Train(train)) => {
+                train.backend.run(env!("CARGO_PKG_NAME"), Training(&train))?;
+            }
+            None => write(args.write)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
-fn run(mut args: Args) -> Result<()> {
+/// What the built-in model goes on with, if nothing else is asked for.
+const PROMPT: &str = "In the beginning";
+
+fn write(mut args: Write) -> Result<()> {
     if args.prompt.is_empty() && !args.chat {
-        bail!(
-            "there is nothing to do: give --prompt TEXT, --prompt - for standard input, or --chat"
-        );
+        if !args.is_built_in() {
+            bail!(
+                "there is nothing to do: give --prompt TEXT, --prompt - for standard input, or --chat"
+            );
+        }
+        args.prompt.push(PROMPT.into());
     }
     if args.chat && args.prompt.len() > 1 {
         bail!("a conversation has one beginning: give --prompt once, or leave out --chat");
@@ -60,7 +75,7 @@ fn run(mut args: Args) -> Result<()> {
 }
 
 /// What the command line says, and where it is silent `generation_config.json`.
-fn options(args: &Args, folder: &std::path::Path, config: &Config) -> Result<Options> {
+fn options(args: &Write, folder: &std::path::Path, config: &Config) -> Result<Options> {
     let (file, ends) = Sampling::load(folder)?;
     let sampling = Sampling {
         temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
@@ -85,9 +100,43 @@ fn options(args: &Args, folder: &std::path::Path, config: &Config) -> Result<Opt
     })
 }
 
+/// A training on whatever backend.
+struct Training<'a>(&'a Train);
+
+impl OnBackend for Training<'_> {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        let Train { text, out, shape, steps, batch, context, rate, seed, .. } = self.0;
+        let plan = Plan {
+            text: text.clone(),
+            out: out.clone(),
+            shape: *shape,
+            steps: *steps as usize,
+            batch: *batch as usize,
+            context: *context as usize,
+            rate: *rate,
+            seed: *seed,
+        };
+        let style = "training {bar:40} step {pos}/{len}, loss {msg}, {eta} left";
+        let bar =
+            ProgressBar::new(u64::from(*steps)).with_style(ProgressStyle::with_template(style)?);
+        let progress = |step: usize, loss: f64| {
+            bar.set_position(step as u64);
+            bar.set_message(format!("{loss:.3}"));
+            if bar.is_hidden() && step % 100 == 1 {
+                eprintln!("step {step} of {steps}: loss {loss:.3}");
+            }
+        };
+        let training = train::<B>(&plan, progress)?;
+        bar.finish_and_clear();
+        print(&format!("{training:#}\n"))
+    }
+}
+
 /// What runs on whatever backend.
 struct Serve<'a> {
-    args: &'a Args,
+    args: &'a Write,
     checkpoint: &'a Checkpoint,
     config: Config,
     tokens: Tokens,

@@ -103,6 +103,20 @@ impl Sampler {
             wrong.is_none(),
             "a logit is NaN: a weight of the model is too large, or its file is damaged"
         );
+        self.penalize(&mut logits);
+        let token = match self.sampling.temperature {
+            0.0 => likeliest(&logits),
+            _ => {
+                let (tokens, weights) = self.candidates(&logits);
+                tokens[place(&weights, self.random.random())]
+            }
+        };
+        self.seen.insert(token);
+        Ok(token)
+    }
+
+    /// Makes tokens that were there before less likely.
+    fn penalize(&self, logits: &mut [f32]) {
         let penalty = self.sampling.repetition_penalty as f32;
         if penalty != 1.0 {
             for token in &self.seen {
@@ -111,15 +125,10 @@ impl Sampler {
                 }
             }
         }
-        let token = match self.sampling.temperature {
-            0.0 => likeliest(&logits),
-            _ => self.draw(&logits),
-        };
-        self.seen.insert(token);
-        Ok(token)
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
+    /// The tokens to choose from, the likeliest first, and how likely each is as a part of that one.
+    fn candidates(&self, logits: &[f32]) -> (Vec<u32>, Vec<f64>) {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         let mut tokens: Vec<u32> = (0..logits.len() as u32).collect();
         let by_logit = |a: &u32, b: &u32| order(logits, *a, *b);
@@ -139,17 +148,21 @@ impl Sampler {
             before += **weight;
             taken
         });
-        // The likeliest has the weight 1.
         let likely = weights.iter().take_while(|weight| **weight >= min_p).count();
         weights.truncate(in_top.count().min(likely).max(1));
-        let total: f64 = weights.iter().sum();
-        let mut place = self.random.random::<f64>() * total;
-        let chosen = weights.iter().position(|weight| {
-            place -= weight;
-            place < 0.0
-        });
-        tokens[chosen.unwrap_or(weights.len() - 1)]
+        tokens.truncate(weights.len());
+        (tokens, weights)
     }
+}
+
+/// Where the part `at` of the sum of weights is reached.
+fn place(weights: &[f64], at: f64) -> usize {
+    let mut left = at * weights.iter().sum::<f64>();
+    let reached = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    reached.unwrap_or(weights.len() - 1)
 }
 
 /// The likelier first; of two that are as likely, the one with the smaller number.
@@ -160,4 +173,78 @@ fn order(logits: &[f32], a: u32, b: u32) -> Ordering {
 fn likeliest(logits: &[f32]) -> u32 {
     let tokens = 0..logits.len() as u32;
     tokens.min_by(|a, b| order(logits, *a, *b)).expect("a vocabulary has tokens")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(sampling: Sampling, seed: u64) -> Sampler {
+        sampling.check().expect("in range");
+        Sampler::new(sampling, seed, &[])
+    }
+
+    /// `tests/golden/sampling.py`.
+    #[test]
+    fn probabilities_are_those_of_transformers() {
+        let golden = include_str!("../tests/golden/sampling.json");
+        let golden: Value = serde_json::from_str(golden).expect("JSON");
+        let cases = golden["cases"].as_array().expect("cases");
+        assert_eq!(cases.len(), 9);
+        for case in cases {
+            let list = |key: &str| {
+                let numbers = case[key].as_array().expect("a list").iter();
+                numbers.map(|number| number.as_f64().expect("a number")).collect::<Vec<_>>()
+            };
+            let settings = &case["settings"];
+            let number = |key: &str, otherwise: f64| settings[key].as_f64().unwrap_or(otherwise);
+            let sampling = Sampling {
+                temperature: number("temperature", f64::NAN),
+                top_k: number("top_k", 0.0) as usize,
+                top_p: number("top_p", 1.0),
+                min_p: number("min_p", 0.0),
+                repetition_penalty: number("repetition_penalty", 1.0),
+            };
+            let seen: Vec<u32> = list("seen").into_iter().map(|token| token as u32).collect();
+            let sampler = Sampler::new(sampling, 0, &seen);
+            let mut logits: Vec<f32> = list("logits").into_iter().map(|x| x as f32).collect();
+            sampler.penalize(&mut logits);
+            let (tokens, weights) = sampler.candidates(&logits);
+            let total: f64 = weights.iter().sum();
+            let mut found = vec![0.0; logits.len()];
+            for (token, weight) in tokens.iter().zip(&weights) {
+                found[*token as usize] = weight / total;
+            }
+            for (found, expected) in found.iter().zip(list("probabilities")) {
+                assert_eq!(*found == 0.0, expected == 0.0, "{settings}");
+                assert!((found - expected).abs() < 1e-6, "{settings}: {found} for {expected}");
+            }
+        }
+    }
+
+    /// As often as it is likely: within five standard deviations.
+    #[test]
+    fn tokens_come_as_often_as_they_are_likely() {
+        let probabilities: [f64; 4] = [0.1, 0.5, 0.15, 0.25];
+        let logits = probabilities.map(|p| p.ln() as f32).to_vec();
+        let mut sampler = sampler(Sampling { temperature: 1.0, ..Sampling::default() }, 5);
+        let (mut count, draws) = ([0; 4], 20_000);
+        for _ in 0..draws {
+            count[sampler.choose(logits.clone()).expect("a token") as usize] += 1;
+        }
+        for (count, p) in count.into_iter().zip(probabilities) {
+            let deviation = (f64::from(draws) * p * (1.0 - p)).sqrt();
+            assert!((f64::from(count) - f64::from(draws) * p).abs() < 5.0 * deviation);
+        }
+        assert_eq!([0.0, 0.099, 0.101, 0.999].map(|at| place(&probabilities, at)), [0, 0, 1, 3]);
+    }
+
+    #[test]
+    fn the_likeliest_token_is_the_first_of_equals() {
+        let mut sampler = sampler(Sampling::default(), 0);
+        assert_eq!(sampler.choose(vec![1.0, 3.0, -2.0, 3.0]).expect("a token"), 1);
+        assert_eq!(sampler.choose(vec![f32::NEG_INFINITY, -5.0]).expect("a token"), 1);
+        let error = sampler.choose(vec![0.0, f32::NAN]).expect_err("no number");
+        assert!(error.to_string().contains("NaN"), "{error}");
+    }
 }

@@ -13,14 +13,14 @@ use generate::model::{Cache, Decoder};
 use generate::tokens::{Tokens, Writer};
 use serde_json::json;
 
-use crate::args::Args;
+use crate::args::Write;
 
 /// A model, ready to write.
 pub struct Talk<'a, B: Fp8Matmul> {
     decoder: &'a Decoder<B>,
     tokens: &'a Tokens,
     options: Options,
-    args: &'a Args,
+    args: &'a Write,
     /// Set by Ctrl-C.
     interrupted: Arc<AtomicBool>,
 }
@@ -31,7 +31,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         decoder: &'a Decoder<B>,
         tokens: &'a Tokens,
         options: Options,
-        args: &'a Args,
+        args: &'a Write,
     ) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = interrupted.clone();
@@ -100,7 +100,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
             messages.push(Message::new("user", line));
             let (text, outcome, cache) = self.answer(chat, &messages, seen.take())?;
             if self.args.json {
-                print(&self.json(&[line], &[text.clone()], &outcome))?;
+                print(&self.json(&[line], std::slice::from_ref(&text), &outcome))?;
             }
             messages.push(Message::new("assistant", text));
             seen = Some(cache);
@@ -160,12 +160,16 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
             self.show("\n")?;
         }
         let [prefill, decode] = [outcome.prefill, outcome.decode];
+        let new: usize = outcome.rows.iter().map(|row| row.tokens.len()).sum();
+        // The first token of a row belongs to the prompt: alone it says nothing.
+        let speed = match decode.tokens {
+            0 => String::new(),
+            _ => format!(", {:.1} a second", decode.per_second()),
+        };
         eprintln!(
-            "prompt: {} tokens, {:.1} a second; new: {} tokens, {:.1} a second; cache: {:.1} MB; products: {}",
+            "prompt: {} tokens, {:.1} a second; new: {new} tokens{speed}; cache: {:.1} MB; products: {}",
             prefill.tokens,
             prefill.per_second(),
-            outcome.rows.iter().map(|row| row.tokens.len()).sum::<usize>(),
-            decode.per_second(),
             outcome.cache_bytes as f64 / 1e6,
             outcome.kernels.join(", ")
         );

@@ -215,6 +215,13 @@ fn weights_that_are_no_numbers_are_named() {
 fn what_cannot_be_asked_for() {
     let program = with_model("llama_block");
     program.fails("model", &["nothing to do", "--prompt", "--chat"]);
+    program.fails("train", &["--out"]);
+    program.fails("train --out model", &["model is there already"]);
+    program.fails("train --out new --rate 0", &["learning rate is 0"]);
+    program.fails("train none.txt --out new", &["cannot read none.txt"]);
+    program.write("short.txt", "a line\n".repeat(1900));
+    program.fails("train short.txt --out new", &["1900 lines", "1901 are needed"]);
+    assert!(!program.has("new"), "nothing was made");
     program.fails("none --prompt word", &["none"]);
     program.fails("model --chat --prompt a --prompt b", &["one beginning"]);
     program.fails("model --prompt word --system x", &["--chat"]);
@@ -229,4 +236,44 @@ fn what_cannot_be_asked_for() {
     program.ends(&format!("model --prompt {long}"), &words);
     let (_, stderr) = fed(&program, "model --chat", "\n");
     has(&stderr, &["3 layers"]);
+}
+
+/// One command, on a fresh machine.
+#[test]
+fn a_model_is_built_in() {
+    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
+    let (text, about) = program.succeeds("--tokens 24 --greedy");
+    assert!(text.starts_with("In the beginning"), "{text}");
+    has(&about, &["compressed-tensors", "per channel", "4 layers"]);
+    // It has learnt English of 1611, not bytes.
+    let words = text.split_whitespace().skip(3);
+    let words: Vec<_> = words.map(|word| word.trim_matches(|c: char| !c.is_alphabetic())).collect();
+    let known = ["the", "of", "and", "that", "in", "to", "his", "LORD", "was", "a", "he"];
+    assert!(words.iter().filter(|word| known.contains(word)).count() >= 3, "{text}");
+}
+
+/// What is trained is written, with what it learnt from, and writes.
+#[test]
+fn a_model_is_trained_and_writes() {
+    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
+    let line = |index: usize| format!("line {index} says {}\n", index * index % 977);
+    program.write("text.txt", (0..2_100).map(line).collect::<String>());
+    let run = "train text.txt --steps 12 --batch 2 --context 32 --seed 3";
+    let trained = |out: &str| parsed(&program.succeeds(&format!("{run} --out {out}")).0);
+    let training = trained("new");
+    let loss = |kind: &str| number(&training["held_out_loss"], kind);
+    // 6.9 is that of guessing among 1,024 tokens.
+    assert!(loss("written") < 6.5, "{training}");
+    assert!((loss("written") - loss("trained_in_fp8")).abs() < 5e-3, "{training}");
+    assert!((loss("written") - loss("trained_in_f32")).abs() < 5e-2, "{training}");
+    assert_eq!(program.json("new/training.json"), training);
+    // The head is the embedding: it has no tensor, and loaders must not look for its scales.
+    let ignored = &program.json("new/config.json")["quantization_config"]["ignore"];
+    assert_eq!(*ignored, json!(["lm_head", "model.embed_tokens"]));
+    let (text, about) = program.succeeds("new --prompt line --tokens 5 --ignore-end");
+    assert!(text.starts_with("line"));
+    has(&about, &["28 layers, E4M3", "per channel", "per token"]);
+    // The same seed, the same model.
+    assert_eq!(trained("again")["held_out_loss"], training["held_out_loss"]);
+    assert_eq!(program.read("again/model.safetensors"), program.read("new/model.safetensors"));
 }

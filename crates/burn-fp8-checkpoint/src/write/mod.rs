@@ -18,6 +18,9 @@ use crate::safetensors::{Dtype, MAX_NAME};
 use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
 use crate::text;
 
+/// What models call their last layer.
+const HEAD: &str = "lm_head";
+
 /// Layers and tensors to be written as a checkpoint of compressed-tensors, format `float-quantized`, the one that vLLM, SGLang and transformers load.
 ///
 /// Weights stay `[out, in]`, E4M3. `weight_scale` is F32, `[1]` per tensor or `[out, 1]` per channel, `input_scale` F32 `[1]`, and `bias` F32 `[out]`. Loaders
@@ -151,8 +154,13 @@ impl<'a> Export<'a> {
         let schemes = self.layers.iter().map(|(name, (_, scheme))| (*name, *scheme));
         // A class is not known here: embeddings and convolutions among them do no harm, as they are not `Linear`.
         let weights = self.tensors.iter().filter(|(_, (_, shape, _))| shape.len() >= 2);
-        let ignored: Vec<_> =
+        let mut ignored: Vec<_> =
             weights.filter_map(|(name, _)| name.strip_suffix(".weight")).collect();
+        // A head that is the embedding has no tensor, and yet is a `Linear`.
+        if !self.layers.contains_key(HEAD) && !ignored.contains(&HEAD) {
+            ignored.push(HEAD);
+            ignored.sort_unstable();
+        }
         self::config(base, schemes, &ignored)
     }
 

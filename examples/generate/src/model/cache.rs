@@ -19,7 +19,7 @@ const ROOM: usize = 64;
 
 /// Keys and values of a layer: `[batch, heads, room, width]` each, of which the first tokens are there.
 #[derive(Clone, Debug)]
-pub(super) struct LayerCache<B: Backend> {
+pub(crate) struct LayerCache<B: Backend> {
     dtype: FloatDType,
     length: usize,
     /// None before there are tokens.

@@ -11,23 +11,24 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::ops::{AttentionOptions, attention};
 
+use super::WIDTH;
 use super::cache::LayerCache;
-use super::projection::{Projection, Reader};
+use super::projection::{Plain, Projection, Reader};
 use super::rope::Turns;
 use crate::config::{Config, Family};
 
 /// What all layers need of the tokens that go through.
-pub(super) struct Step<B: Backend> {
-    pub(super) turns: Turns<B>,
+pub(crate) struct Step<B: Backend> {
+    pub(crate) turns: Turns<B>,
     /// How many tokens at the beginning of each row are padding.
-    pub(super) padding: Vec<usize>,
+    pub(crate) padding: Vec<usize>,
     /// Positions that the cache may have.
-    pub(super) limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 #[derive(Module, Debug)]
-pub(super) struct Layer<B: Backend> {
+pub(crate) struct Layer<B: Backend> {
     input_norm: RmsNorm<B>,
     attention: Attention<B>,
     mlp_norm: RmsNorm<B>,
@@ -53,12 +54,64 @@ impl<B: Fp8Matmul> Layer<B> {
         })
     }
 
-    /// `[batch, tokens, hidden]` to the same.
+    /// Random weights: those that write to the residual stream are smaller, the more layers there are.
+    pub(super) fn random(config: &Config, index: usize, device: &B::Device) -> Self {
+        let Config { hidden, intermediate, heads, kv_heads, head_width, epsilon, .. } = *config;
+        let norm = |width| RmsNormConfig::new(width).with_epsilon(epsilon).init(device);
+        let plain = |shape, width| Projection::Plain(Plain::random(shape, width, device));
+        let writes = WIDTH / (2.0 * config.layers() as f64).sqrt();
+        let head_norm = || (config.family == Family::Qwen3).then(|| norm(head_width));
+        Self {
+            input_norm: norm(hidden),
+            attention: Attention {
+                query: plain([heads * head_width, hidden], WIDTH),
+                key: plain([kv_heads * head_width, hidden], WIDTH),
+                value: plain([kv_heads * head_width, hidden], WIDTH),
+                output: plain([hidden, heads * head_width], writes),
+                query_norm: head_norm(),
+                key_norm: head_norm(),
+                heads,
+                kv_heads,
+                head_width,
+                window: config.windows[index],
+            },
+            mlp_norm: norm(hidden),
+            gate: plain([intermediate, hidden], WIDTH),
+            up: plain([intermediate, hidden], WIDTH),
+            down: plain([hidden, intermediate], writes),
+        }
+    }
+
+    /// Its matrices by their names in a checkpoint, without `model.layers.N`.
+    pub(crate) fn matrices(&self) -> [(&'static str, &Projection<B>); 7] {
+        let Attention { query, key, value, output, .. } = &self.attention;
+        [
+            ("self_attn.q_proj", query),
+            ("self_attn.k_proj", key),
+            ("self_attn.v_proj", value),
+            ("self_attn.o_proj", output),
+            ("mlp.gate_proj", &self.gate),
+            ("mlp.up_proj", &self.up),
+            ("mlp.down_proj", &self.down),
+        ]
+    }
+
+    /// Its norms by their names, likewise.
+    pub(crate) fn norms(&self) -> Vec<(&'static str, &RmsNorm<B>)> {
+        let Attention { query_norm, key_norm, .. } = &self.attention;
+        let of_heads = [("self_attn.q_norm", query_norm), ("self_attn.k_norm", key_norm)];
+        let of_heads = of_heads.into_iter().filter_map(|(name, norm)| Some((name, norm.as_ref()?)));
+        let of_layer =
+            [("input_layernorm", &self.input_norm), ("post_attention_layernorm", &self.mlp_norm)];
+        of_layer.into_iter().chain(of_heads).collect()
+    }
+
+    /// `[batch, tokens, hidden]` to the same. Without a cache the tokens are all that there is.
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
         step: &Step<B>,
-        cache: &mut LayerCache<B>,
+        cache: Option<&mut LayerCache<B>>,
     ) -> Tensor<B, 3> {
         let x = x.clone() + self.attention.forward(self.input_norm.forward(x), step, cache);
         let input = self.mlp_norm.forward(x.clone());
@@ -67,9 +120,7 @@ impl<B: Fp8Matmul> Layer<B> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let Attention { query, key, value, output, .. } = &self.attention;
-        let all = [query, key, value, output, &self.gate, &self.up, &self.down];
-        all.map(Projection::bytes).iter().sum()
+        self.matrices().iter().map(|(_, matrix)| matrix.bytes()).sum()
     }
 }
 
@@ -111,7 +162,12 @@ impl<B: Fp8Matmul> Attention<B> {
         })
     }
 
-    fn forward(&self, x: Tensor<B, 3>, step: &Step<B>, cache: &mut LayerCache<B>) -> Tensor<B, 3> {
+    fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        step: &Step<B>,
+        cache: Option<&mut LayerCache<B>>,
+    ) -> Tensor<B, 3> {
         let [batch, tokens, _] = x.dims();
         let split =
             |y: Tensor<B, 3>| y.reshape([batch as i64, tokens as i64, -1, self.head_width as i64]);
@@ -126,20 +182,32 @@ impl<B: Fp8Matmul> Attention<B> {
         let key = turned(split(self.key.forward(x.clone())), &self.key_norm);
         let value = split(self.value.forward(x)).swap_dims(1, 2);
 
-        let before = cache.length();
+        let before = cache.as_ref().map_or(0, |cache| cache.length());
         // What is before the window of the first query is read by none.
         let first = self.window.map_or(0, |window| (before + 1).saturating_sub(window));
-        let [keys, values] = cache.extend([key, value], first, step.limit);
+        let [keys, values] = match cache {
+            Some(cache) => cache.extend([key, value], first, step.limit),
+            None => [key, value],
+        };
         let device = keys.device();
         let mask = |window| hidden_by_window(window, before..before + tokens, first, &device);
+        let alone = tokens == 1;
         let options = AttentionOptions {
-            causal: true,
-            // One query sees the window alone.
-            mask: self.window.filter(|_| tokens > 1).map(mask),
+            // A query that is alone sees all keys that there are, those of its window.
+            causal: !alone,
+            mask: self.window.filter(|_| !alone).map(mask),
             mask_pad: padding(&step.padding, first..before + tokens, &device),
             ..AttentionOptions::default()
         };
-        let heads = attention(query, keys, values, options);
+        let shape = query.dims();
+        let query = match alone {
+            // Heads that share keys become queries of one head: keys are read once.
+            true => {
+                query.reshape([batch, self.kv_heads, self.heads / self.kv_heads, self.head_width])
+            }
+            false => query,
+        };
+        let heads = attention(query, keys, values, options).reshape(shape);
         self.output.forward(heads.swap_dims(1, 2).reshape([batch as i64, tokens as i64, -1]))
     }
 }

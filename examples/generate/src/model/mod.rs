@@ -7,7 +7,7 @@ mod rope;
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
-use burn::nn::RmsNorm;
+use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
@@ -16,11 +16,17 @@ use clap::ValueEnum;
 
 pub use cache::CacheType;
 use cache::LayerCache;
-use layer::{Layer, Step, norm};
-use projection::{Plain, Projection, Reader};
-use rope::Frequencies;
+pub(crate) use layer::Step;
+use layer::{Layer, norm};
+pub(crate) use projection::Projection;
+pub(crate) use projection::in_rows;
+use projection::{Plain, Reader};
+pub(crate) use rope::Frequencies;
 
 use crate::config::Config;
+
+/// Standard deviation of random weights.
+const WIDTH: f64 = 0.02;
 
 /// How inputs of quantized layers are multiplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -60,12 +66,53 @@ pub struct Decoder<B: Backend> {
     device: B::Device,
 }
 
+/// The matrices and norms of a decoder.
 #[derive(Module, Debug)]
-struct Weights<B: Backend> {
-    embedding: Plain<B>,
-    layers: Vec<Layer<B>>,
-    norm: RmsNorm<B>,
-    head: Option<Projection<B>>,
+pub(crate) struct Weights<B: Backend> {
+    pub(crate) embedding: Plain<B>,
+    pub(crate) layers: Vec<Layer<B>>,
+    pub(crate) norm: RmsNorm<B>,
+    /// None where it is the embedding.
+    pub(crate) head: Option<Projection<B>>,
+}
+
+impl<B: Fp8Matmul> Weights<B> {
+    /// Random ones, with a head that is the embedding.
+    pub(crate) fn random(config: &Config, device: &B::Device) -> Self {
+        let norm = RmsNormConfig::new(config.hidden).with_epsilon(config.epsilon);
+        Self {
+            embedding: Plain::random([config.vocabulary, config.hidden], WIDTH, device),
+            layers: (0..config.layers())
+                .map(|index| Layer::random(config, index, device))
+                .collect(),
+            norm: norm.init(device),
+            head: None,
+        }
+    }
+
+    /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
+    pub(crate) fn hidden(
+        &self,
+        tokens: Tensor<B, 2, Int>,
+        step: &Step<B>,
+        mut caches: Option<&mut [LayerCache<B>]>,
+    ) -> Tensor<B, 3> {
+        let mut x = self.embedding.rows(tokens);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let cache = caches.as_mut().map(|caches| &mut caches[index]);
+            x = layer.forward(x, step, cache);
+        }
+        x
+    }
+
+    /// Logits of what the layers made.
+    pub(crate) fn logits(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let x = self.norm.forward(x);
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => self.embedding.forward(x),
+        }
+    }
 }
 
 impl<B: Fp8Matmul> Decoder<B> {
@@ -163,16 +210,9 @@ impl<B: Fp8Matmul> Decoder<B> {
         let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();
         let ids = TensorData::new(ids, [tokens.len(), count]);
         let ids = Tensor::<B, 2, Int>::from_data(ids, &self.device);
-        let mut x = self.weights.embedding.rows(ids);
-        for (layer, cache) in self.weights.layers.iter().zip(&mut cache.layers) {
-            x = layer.forward(x, &step, cache);
-        }
+        let x = self.weights.hidden(ids, &step, Some(&mut cache.layers));
         let x = if last { x.narrow(1, count - 1, 1) } else { x };
-        let x = self.weights.norm.forward(x);
-        Ok(match &self.weights.head {
-            Some(head) => head.forward(x),
-            None => self.weights.embedding.forward(x),
-        })
+        Ok(self.weights.logits(x))
     }
 }
 

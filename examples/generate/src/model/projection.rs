@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_fp8::checkpoint::{
     Activations, Checkpoint, Dtype, LayerInfo, PlainTensor, QuantizedLinear, Scales,
 };
@@ -15,7 +15,7 @@ const PIECE: usize = 1 << 20;
 
 /// A linear layer.
 #[derive(Module, Debug)]
-pub(super) enum Projection<B: Backend> {
+pub(crate) enum Projection<B: Backend> {
     /// In FP8.
     Frozen(FrozenLinear<B>),
     /// As the file has it.
@@ -42,7 +42,7 @@ impl<B: Fp8Matmul> Projection<B> {
 
 /// A matrix that is not quantized, in the type of its file where the backend has it.
 #[derive(Module, Debug)]
-pub(super) struct Plain<B: Backend> {
+pub(crate) struct Plain<B: Backend> {
     /// `[out, in]`.
     weight: Param<Tensor<B, 2>>,
     /// `[out]`, f32.
@@ -50,22 +50,32 @@ pub(super) struct Plain<B: Backend> {
 }
 
 impl<B: Backend> Plain<B> {
+    /// Random numbers of this standard deviation, without a bias.
+    pub(super) fn random(shape: [usize; 2], width: f64, device: &B::Device) -> Self {
+        let weight = Tensor::random(shape, Distribution::Normal(0.0, width), device);
+        Self { weight: Param::from_tensor(weight), bias: None }
+    }
+
+    /// `[out, in]`.
+    pub(crate) fn weight(&self) -> Tensor<B, 2> {
+        self.weight.val()
+    }
+
     /// `[…, in]` to `[…, out]`.
     pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         let (weight, mut shape) = (self.weight.val(), x.dims());
         let [out, input] = weight.dims();
         let x: Tensor<B, 2> = x.reshape([-1, input as i64]);
-        let pieces = match weight.dtype() {
-            DType::F32 => 1,
-            _ => (out * input).div_ceil(PIECE).min(out),
+        let y = if weight.dtype() == DType::F32 {
+            x.matmul(weight.transpose())
+        } else {
+            let rows = (PIECE / input).max(1);
+            let piece = |first: usize| {
+                let weight = weight.clone().narrow(0, first, rows.min(out - first));
+                x.clone().matmul(weight.cast(FloatDType::F32).transpose())
+            };
+            Tensor::cat((0..out).step_by(rows).map(piece).collect(), 1)
         };
-        let piece = |first: usize| {
-            let rows = out.div_ceil(pieces).min(out - first);
-            let weight = weight.clone().narrow(0, first, rows).cast(FloatDType::F32);
-            x.clone().matmul(weight.transpose())
-        };
-        let pieces = (0..out).step_by(out.div_ceil(pieces)).map(piece).collect();
-        let y = Tensor::cat(pieces, 1);
         let y = match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
@@ -142,17 +152,11 @@ impl<B: Fp8Matmul> Reader<'_, B> {
     /// The same with its rows in FP8, a scale each. Inputs are not quantized.
     pub(super) fn in_fp8(&self, name: &str, [out, input]: [usize; 2]) -> Result<Projection<B>> {
         let weight = self.tensor(&format!("{name}.weight"), &[out, input])?.to_f32()?;
-        let (mut codes, mut scales) = (Vec::with_capacity(out * input), Vec::with_capacity(out));
-        for rows in weight.chunks(PIECE.max(input) / input * input) {
+        let pieces = weight.chunks(PIECE.max(input) / input * input).map(|rows| {
             let data = TensorData::new(rows.to_vec(), [rows.len() / input, input]);
-            let rows = Tensor::<B, 2>::from_data(data, (self.device, DType::F32));
-            let rows = Fp8Tensor::quantize_rows(rows, Fp8Format::E4M3)?;
-            codes.extend(rows.to_bytes());
-            let numbers = rows.scales().into_data().to_vec::<f32>();
-            scales.extend(numbers.context("the backend gave scales of another type than f32")?);
-        }
-        let scales = Scales::new([out, input], [1, input], scales)?;
-        let layer = QuantizedLinear::new([out, input], codes, scales, None, Activations::None)?;
+            Tensor::from_data(data, (self.device, DType::F32))
+        });
+        let layer = in_rows::<B>(pieces, [out, input], Activations::None)?;
         Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
     }
 
@@ -198,4 +202,21 @@ fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {
         (true, false) => bail!("{name} has a bias; config.json means that it has none"),
         _ => Ok(()),
     }
+}
+
+/// A matrix `[out, in]`, given in pieces of rows, in FP8 with a scale for each row.
+pub(crate) fn in_rows<B: Fp8Matmul>(
+    pieces: impl Iterator<Item = Tensor<B, 2>>,
+    [out, input]: [usize; 2],
+    activations: Activations,
+) -> Result<QuantizedLinear> {
+    let (mut codes, mut scales) = (Vec::with_capacity(out * input), Vec::with_capacity(out));
+    for rows in pieces {
+        let rows = Fp8Tensor::quantize_rows(rows, Fp8Format::E4M3)?;
+        codes.extend(rows.to_bytes());
+        let numbers = rows.scales().into_data().to_vec::<f32>();
+        scales.extend(numbers.context("the backend gave scales of another type than f32")?);
+    }
+    let scales = Scales::new([out, input], [1, input], scales)?;
+    Ok(QuantizedLinear::new([out, input], codes, scales, None, activations)?)
 }

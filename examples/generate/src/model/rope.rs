@@ -7,10 +7,10 @@ use crate::config::{Config, RopeScaling};
 
 /// The frequencies of a model: half as many as a head is wide.
 #[derive(Clone, Debug)]
-pub(super) struct Frequencies(Vec<f32>);
+pub(crate) struct Frequencies(Vec<f32>);
 
 impl Frequencies {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let width = config.head_width as f64;
         let frequency = |pair: usize| config.rope_theta.powf(-2.0 * pair as f64 / width);
         let scaled = |frequency: f64| scale(frequency, config.rope_scaling) as f32;
@@ -20,7 +20,7 @@ impl Frequencies {
     /// Cosines and sines `[batch, 1, positions, head width / 2]` of positions `[batch][positions]`.
     ///
     /// An angle is a product in f32, as models are trained with it.
-    pub(super) fn turns<B: Backend>(
+    pub(crate) fn turns<B: Backend>(
         &self,
         positions: &[Vec<usize>],
         device: &B::Device,
@@ -52,7 +52,7 @@ fn scale(frequency: f64, scaling: RopeScaling) -> f64 {
 
 /// By how much heads are turned.
 #[derive(Clone, Debug)]
-pub(super) struct Turns<B: Backend> {
+pub(crate) struct Turns<B: Backend> {
     cos: Tensor<B, 4>,
     sin: Tensor<B, 4>,
 }

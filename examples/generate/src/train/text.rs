@@ -1,0 +1,98 @@
+//! The text that a model learns from, and its tokenizer.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use flate2::read::GzDecoder;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+/// The King James Bible, in the public domain.
+const BUILT_IN: &[u8] = include_bytes!("../../../char-lm/data/kjv.txt.gz");
+
+/// Lines of a block; every twentieth block is held out.
+const BLOCK: usize = 100;
+const HELD_OUT_EVERY: usize = 20;
+
+/// What a text begins and ends with.
+pub(super) const END: &str = "<|endoftext|>";
+
+/// A text in tokens, in two parts of the same kind.
+pub(super) struct Text {
+    pub(super) tokenizer: Tokenizer,
+    /// What the model learns from.
+    pub(super) seen: Vec<u32>,
+    /// What it never sees.
+    pub(super) held_out: Vec<u32>,
+}
+
+impl Text {
+    /// Reads a file, or the built-in text, and trains a byte-level BPE of so many tokens on the part that the model learns from.
+    pub(super) fn load(file: Option<&Path>, vocabulary: usize) -> Result<Self> {
+        let text = read(file)?;
+        let [seen, held_out] = split(&text)?;
+        let tokenizer = tokenizer(&seen, vocabulary)?;
+        let (seen, held_out) = (encode(&tokenizer, &seen)?, encode(&tokenizer, &held_out)?);
+        Ok(Self { tokenizer, seen, held_out })
+    }
+}
+
+/// A file, or the built-in text.
+pub(super) fn read(file: Option<&Path>) -> Result<String> {
+    if let Some(file) = file {
+        let text = fs::read_to_string(file);
+        return text.with_context(|| format!("cannot read {}", file.display()));
+    }
+    let mut text = String::new();
+    let read = GzDecoder::new(BUILT_IN).read_to_string(&mut text);
+    read.context("char-lm/data/kjv.txt.gz")?;
+    Ok(text)
+}
+
+/// The lines that a model learns from, and those that it never sees.
+pub(super) fn split(text: &str) -> Result<[Vec<&str>; 2]> {
+    let (mut seen, mut held_out) = (vec![], vec![]);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        match index / BLOCK % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 {
+            true => held_out.push(line),
+            false => seen.push(line),
+        }
+    }
+    ensure!(
+        !held_out.is_empty(),
+        "the text has {} lines; {} are needed, so that some can be held out",
+        seen.len(),
+        BLOCK * (HELD_OUT_EVERY - 1) + 1
+    );
+    Ok([seen, held_out])
+}
+
+/// The tokens of lines, one line after the other.
+pub(super) fn encode(tokenizer: &Tokenizer, lines: &[&str]) -> Result<Vec<u32>> {
+    let mut tokens = vec![];
+    for line in lines {
+        let encoding = tokenizer.encode(*line, false);
+        tokens.extend(encoding.map_err(|error| anyhow!("the tokenizer: {error}"))?.get_ids());
+    }
+    Ok(tokens)
+}
+
+/// A byte-level BPE as GPT-2's: a blank belongs to the word after it, and any text has tokens.
+fn tokenizer(lines: &[&str], vocabulary: usize) -> Result<Tokenizer> {
+    let failed = |error| anyhow!("the tokenizer: {error}");
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    let byte_level = ByteLevel::new(false, true, true);
+    tokenizer.with_pre_tokenizer(Some(byte_level)).with_decoder(Some(byte_level));
+    let trainer = BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(vocabulary)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(vec![AddedToken::from(END, true)]);
+    let mut trainer = TrainerWrapper::from(trainer.build());
+    tokenizer.train(&mut trainer, lines.iter()).map_err(failed)?;
+    Ok(tokenizer)
+}
