@@ -11,9 +11,8 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::ops::{AttentionOptions, attention};
 
-use super::WIDTH;
 use super::cache::LayerCache;
-use super::projection::{Plain, Projection, Reader};
+use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
 use crate::config::{Config, Family};
 

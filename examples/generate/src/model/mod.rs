@@ -20,13 +20,10 @@ pub(crate) use layer::Step;
 use layer::{Layer, norm};
 pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
-use projection::{Plain, Reader};
+use projection::{Plain, Reader, WIDTH};
 pub(crate) use rope::Frequencies;
 
 use crate::config::Config;
-
-/// Standard deviation of random weights.
-const WIDTH: f64 = 0.02;
 
 /// How inputs of quantized layers are multiplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -10,6 +10,9 @@ use burn_fp8::checkpoint::{
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 
+/// Standard deviation of random weights.
+pub(super) const WIDTH: f64 = 0.02;
+
 /// Elements of a matrix that are converted to f32 at a time.
 const PIECE: usize = 1 << 20;
 
