@@ -22,6 +22,18 @@ def load(folder):
     return model.eval()
 
 
+def spread(scale, shape):
+    """The scale of each element: one for all, for each row, or for each block."""
+    scale = torch.exp2(scale.to(torch.float64) - 127) if scale.dtype == torch.uint8 else scale.to(torch.float64)
+    if scale.numel() == 1:
+        return scale.reshape(1, 1)
+    # Blocks are powers of two wide; the last of them may be smaller.
+    for axis, size in enumerate(shape):
+        block = 1 << (-(-size // scale.shape[axis]) - 1).bit_length()
+        scale = scale.repeat_interleave(block if scale.shape[axis] > 1 else size, axis).narrow(axis, 0, size)
+    return scale
+
+
 def dequantized(model):
     """The weights of linear layers in f64, by name."""
     weights = {}
@@ -32,7 +44,7 @@ def dequantized(model):
         scale = getattr(module, "weight_scale", getattr(module, "weight_scale_inv", None))
         values = weight.detach().to(torch.float64)
         if weight.dtype == torch.float8_e4m3fn:
-            values = values * scale.detach().to(torch.float64).reshape(-1, 1)
+            values = values * spread(scale.detach(), values.shape)
         weights[name] = (weight.dtype, values)
     return weights
 

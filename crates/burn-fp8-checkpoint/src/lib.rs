@@ -3,7 +3,7 @@
 //! - [`Checkpoint::open`]: a folder or a file. Opening reads headers and configurations; layers are read when they are asked for.
 //! - [`Checkpoint::format`], [`layers`](Checkpoint::layers), [`tensors`](Checkpoint::tensors): what it is and what it holds.
 //! - [`Checkpoint::linear`]: a [`QuantizedLinear`], with [`Scales`] in one form for all formats, and the [`Activations`] that it is meant for.
-//! - [`Export`]: layers and tensors, written as compressed-tensors does.
+//! - [`Export`]: layers and tensors, written as compressed-tensors does, or in DeepSeek's layout.
 //!
 //! Files are not trusted: what headers and configurations say is checked before it is used, and every [`CheckpointError`] names the file, what was found
 //! and what was expected. A *scale* is always the dequantization multiplier: `x ≈ code × scale`, also where files call it `weight_scale_inv`.

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "export")]
     pub list: bool,
 
-    /// Write the model as compressed-tensors' float-quantized into a new folder, and end
+    /// Write the model as compressed-tensors does into a new folder, and end
     #[arg(long, value_name = "FOLDER")]
     pub export: Option<PathBuf>,
 }

@@ -33,7 +33,7 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Writes a model as compressed-tensors' `float-quantized`: the codes as they are, with scales in f32. Returns what was written, in words.
+/// Writes a model as compressed-tensors does: the codes as they are, with scales in f32, or in E8M0 for MXFP8. Returns what was written, in words.
 ///
 /// All of it is in memory at once.
 fn export(checkpoint: &Checkpoint, folder: &Path) -> Result<String> {
@@ -51,7 +51,7 @@ fn export(checkpoint: &Checkpoint, folder: &Path) -> Result<String> {
     }
     export.write(folder, checkpoint.config())?;
     Ok(format!(
-        "{} layers and {} other tensors, as compressed-tensors' float-quantized, in {}\n",
+        "{} layers and {} other tensors, as compressed-tensors writes them, in {}\n",
         layers.len(),
         others.len(),
         folder.display()

@@ -1,4 +1,4 @@
-//! Writing checkpoints in compressed-tensors' form.
+//! Writing checkpoints, in compressed-tensors' form or DeepSeek's.
 
 mod config;
 mod partial;
@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use config::config;
+use burn_fp8_core::e8m0;
+use config::{compressed_tensors, config, deepseek};
 use partial::{CONFIG, MODEL, Partial};
 use serde_json::{Map, Value, json};
 
@@ -15,40 +16,74 @@ use crate::checkpoint::Checkpoint;
 use crate::error::CheckpointError;
 use crate::layer::{Activations, QuantizedLinear};
 use crate::safetensors::{Dtype, MAX_NAME};
-use crate::scheme::{ActivationScaling, Scheme, WeightScaling};
+use crate::scheme::{ActivationScaling, MX_BLOCK, Scheme, WeightScaling};
 use crate::text;
 
 /// What models call their last layer.
 const HEAD: &str = "lm_head";
 
-/// Layers and tensors to be written as a checkpoint of compressed-tensors, format `float-quantized`, the one that vLLM, SGLang and transformers load.
+/// Layers and tensors to be written as a checkpoint that vLLM, SGLang and transformers load: of [compressed-tensors](Self::new), or of
+/// [DeepSeek's layout](Self::deepseek).
 ///
-/// Weights stay `[out, in]`, E4M3. `weight_scale` is F32, `[1]` per tensor or `[out, 1]` per channel, `input_scale` F32 `[1]`, and `bias` F32 `[out]`. Loaders
-/// that keep scales in the model's own type round them to it.
+/// Weights stay `[out, in]`, E4M3. `weight_scale` is F32: `[1]` per tensor, `[out, 1]` per channel, one for each block; or bytes of E8M0 `[out, in / 32]` for MXFP8.
+/// `input_scale` is F32 `[1]`, and `bias` F32 `[out]`. Loaders that keep scales in the model's own type round them to it.
 #[derive(Debug, Default)]
 pub struct Export<'a> {
+    form: Form,
     layers: BTreeMap<&'a str, (&'a QuantizedLinear, Scheme)>,
     tensors: BTreeMap<&'a str, (Dtype, &'a [usize], &'a [u8])>,
 }
 
+/// Whose form is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Form {
+    #[default]
+    CompressedTensors,
+    DeepSeek,
+}
+
+impl Form {
+    /// What the scales of a weight are called.
+    fn weight_scale(self) -> &'static str {
+        match self {
+            Self::CompressedTensors => "weight_scale",
+            Self::DeepSeek => "weight_scale_inv",
+        }
+    }
+}
+
 impl<'a> Export<'a> {
-    /// Nothing yet.
+    /// Nothing yet, to be written as compressed-tensors does: `float-quantized`, and `mxfp8-quantized` for layers in MXFP8.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing yet, to be written as DeepSeek-V3 and Qwen3 are: `fp8`, with `weight_scale_inv`. Weights have scales of blocks, `128 × 128` for most loaders, and
+    /// activations as many elements for a scale as a block has columns. All layers have the same scheme.
+    pub fn deepseek() -> Self {
+        Self { form: Form::DeepSeek, ..Self::default() }
     }
 
     /// Adds a quantized layer. `name` is that of the module, without `.weight`.
     ///
     /// # Errors
-    /// [`CheckpointError::Invalid`] where the name is empty, too long or taken, where scales are neither per tensor nor per channel, or where activations
-    /// are neither [`None`](Activations::None), [`Static`](Activations::Static) nor [`PerToken`](Activations::PerToken).
+    /// [`CheckpointError::Invalid`] where the name is empty, too long or taken, or where the form has no word for how weight or activations are scaled.
     pub fn linear(
         &mut self,
         name: &'a str,
         layer: &'a QuantizedLinear,
     ) -> Result<&mut Self, CheckpointError> {
         self.check_name(name)?;
-        self.layers.insert(name, (layer, scheme(layer)?));
+        let scheme = scheme(layer, self.form)?;
+        if let (Form::DeepSeek, Some((_, (_, other)))) = (self.form, self.layers.iter().next())
+            && *other != scheme
+        {
+            let found = format!("weights {}, activations {}", scheme.weight, scheme.activations);
+            let expected = format!("weights {}, activations {}", other.weight, other.activations);
+            let expected = format!("the scheme of the other layers: {expected}");
+            return Err(CheckpointError::invalid("a layer to write", found, expected));
+        }
+        self.layers.insert(name, (layer, scheme));
         Ok(self)
     }
 
@@ -143,7 +178,7 @@ impl<'a> Export<'a> {
             return Err(CheckpointError::invalid("a checkpoint to write", "none", expected));
         }
         for layer in self.layers.keys() {
-            for field in ["weight", "weight_scale", "input_scale", "bias"] {
+            for field in ["weight", self.form.weight_scale(), "input_scale", "bias"] {
                 let name = format!("{layer}.{field}");
                 if self.tensors.contains_key(&name[..]) {
                     let expected = "names that are not those of a layer's tensors";
@@ -161,7 +196,10 @@ impl<'a> Export<'a> {
             ignored.push(HEAD);
             ignored.sort_unstable();
         }
-        self::config(base, schemes, &ignored)
+        match self.form {
+            Form::CompressedTensors => config(base, &compressed_tensors(schemes, &ignored)),
+            Form::DeepSeek => config(base, &deepseek(schemes, &ignored)),
+        }
     }
 
     /// Sorted as safetensors does, larger elements first and then by name, so that each tensor begins at a multiple of its element's size.
@@ -172,13 +210,18 @@ impl<'a> Export<'a> {
                 parts.push(Part { name: format!("{layer}.{field}"), dtype, shape, bytes });
             };
             let [out, input] = linear.shape();
+            let values = linear.scales().values();
             let scale = match scheme.weight {
                 WeightScaling::PerTensor => vec![1],
-                _ => vec![out, 1],
+                weight => weight.grid([out, input]).to_vec(),
+            };
+            let (dtype, scales) = match scheme.weight {
+                WeightScaling::Mx => (Dtype::U8, values.iter().map(|x| exponent(*x)).collect()),
+                _ => (Dtype::F32, little_endian(values)),
             };
             let codes = Cow::Borrowed(linear.codes());
             add("weight", Dtype::F8_E4M3, vec![out, input], codes);
-            add("weight_scale", Dtype::F32, scale, little_endian(linear.scales().values()));
+            add(self.form.weight_scale(), dtype, scale, scales);
             if let Activations::Static(scale) = linear.activations() {
                 add("input_scale", Dtype::F32, vec![1], little_endian(&[scale]));
             }
@@ -195,30 +238,67 @@ impl<'a> Export<'a> {
     }
 }
 
-/// How the scales of a layer are declared, if they are of those that are written.
-fn scheme(layer: &QuantizedLinear) -> Result<Scheme, CheckpointError> {
-    let invalid = |found, expected| CheckpointError::invalid("a layer to write", found, expected);
+/// How the scales of a layer are declared, if the form can.
+fn scheme(layer: &QuantizedLinear, form: Form) -> Result<Scheme, CheckpointError> {
     let scales = layer.scales();
-    // A single row is both; one scale per tensor is the simpler of them.
-    let weight = match scales.grid() {
-        [1, 1] => WeightScaling::PerTensor,
-        [rows, 1] if rows == layer.shape()[0] => WeightScaling::PerChannel,
-        grid => {
-            let found = format!("{grid:?} scales of blocks {:?}", scales.block());
-            let expected = "one scale per tensor or per channel: other forms are not written";
-            return Err(invalid(found, expected));
-        }
+    let [grid, block] = [scales.grid(), scales.block()];
+    let in_blocks = matches!(layer.activations(), Activations::Blocks { .. } | Activations::Mx);
+    let is_mx = block == [1, MX_BLOCK] && scales.values().iter().all(|scale| is_e8m0(*scale));
+    let weight = match grid {
+        _ if layer.activations() == Activations::Mx && is_mx => WeightScaling::Mx,
+        // A single row is both; one scale per tensor is the simpler of them.
+        [1, 1] if !in_blocks => WeightScaling::PerTensor,
+        [rows, 1] if !in_blocks && rows == layer.shape()[0] => WeightScaling::PerChannel,
+        _ => WeightScaling::Blocks(block),
     };
     let activations = match layer.activations() {
         Activations::None => ActivationScaling::None,
         Activations::Static(_) => ActivationScaling::Static,
         Activations::PerToken => ActivationScaling::PerToken,
-        other => {
-            let expected = "None, Static or PerToken: other forms are not written";
-            return Err(invalid(format!("activations {other:?}"), expected));
+        Activations::PerTensor => ActivationScaling::PerTensor,
+        Activations::Blocks { size, power_of_two } => {
+            ActivationScaling::Blocks { size, power_of_two }
         }
+        Activations::Mx => ActivationScaling::Mx,
     };
-    Ok(Scheme { weight, activations })
+    let expected = match (form, weight, activations) {
+        (
+            Form::DeepSeek,
+            WeightScaling::Blocks([_, columns]),
+            ActivationScaling::Blocks { size, .. },
+        ) if columns == size => None,
+        (Form::DeepSeek, ..) => {
+            Some("scales of blocks, of as many columns as activations have elements for a scale")
+        }
+        (_, _, ActivationScaling::PerTensor) => {
+            Some("activations None, Static, PerToken, Blocks or Mx: others are not written")
+        }
+        (_, _, ActivationScaling::Blocks { power_of_two: true, .. }) => {
+            Some("scales that need be no powers of two: only `Export::deepseek` can declare these")
+        }
+        (_, WeightScaling::Mx, _) => None,
+        (_, _, ActivationScaling::Mx) => Some(
+            "MXFP8 weights, blocks of 1×32 with scales from 2^-127 to 2^127, as activations are",
+        ),
+        _ => None,
+    };
+    match expected {
+        None => Ok(Scheme { weight, activations }),
+        Some(expected) => {
+            let found = format!("weights {weight}, activations {activations}");
+            Err(CheckpointError::invalid("a layer to write", found, expected))
+        }
+    }
+}
+
+/// The byte of E8M0 of a power of two from 2^-127 to 2^127.
+fn exponent(scale: f32) -> u8 {
+    (scale.to_bits() >> (f32::MANTISSA_DIGITS - 1)) as u8
+}
+
+/// Whether E8M0 has this number.
+fn is_e8m0(scale: f32) -> bool {
+    e8m0::decode(exponent(scale)) == scale
 }
 
 /// A tensor to be written.

@@ -84,11 +84,14 @@ fn said(value: &Value) -> Value {
 #[test]
 fn the_configuration_is_the_one_of_compressed_tensors() {
     for (name, block, scales, activations) in [
-        ("ct_tensor_static", [2, 4], &[0.5][..], Activations::Static(1.0)),
-        ("ct_channel_dynamic", [1, 4], &[0.5, 2.0], Activations::PerToken),
+        ("ct_tensor_static", [2, 32], &[0.5][..], Activations::Static(1.0)),
+        ("ct_channel_dynamic", [1, 32], &[0.5, 2.0], Activations::PerToken),
+        ("ct_block", [128, 128], &[0.3], Activations::Blocks { size: 128, power_of_two: false }),
+        ("ct_mxfp8", [1, 32], &[0.5, 2.0], Activations::Mx),
     ] {
+        let format = if name == "ct_mxfp8" { "mxfp8-quantized" } else { "float-quantized" };
         let folder = TempDir::new().unwrap();
-        let layer = linear([2, 4], block, scales, None, activations);
+        let layer = linear([2, 32], block, scales, None, activations);
         let head = [0; 16];
         let mut export = Export::new();
         export.linear("model.0", &layer).unwrap();
@@ -101,7 +104,7 @@ fn the_configuration_is_the_one_of_compressed_tensors() {
         assert_eq!(config["hidden_size"], 4);
         let quantization = &config["quantization_config"];
         assert_eq!(quantization["quant_method"], "compressed-tensors");
-        assert_eq!(quantization["format"], "float-quantized");
+        assert_eq!(quantization["format"], format);
         assert_eq!(quantization["quantization_status"], "compressed");
         assert_eq!(quantization["ignore"], json!(["lm_head"]));
         let group = &quantization["config_groups"]["group_0"];
@@ -171,9 +174,20 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
+/// Every layout that is written, from layers of every golden that has it.
 #[test]
 fn goldens_are_written_and_read_again() {
-    for name in ["ct_tensor_static", "ct_channel_dynamic", "fp8_tensor_static", "modelopt"] {
+    for (name, is_deepseek) in [
+        ("ct_tensor_static", false),
+        ("ct_channel_dynamic", false),
+        ("ct_block", false),
+        ("ct_mxfp8", false),
+        ("fp8_tensor_static", false),
+        ("fp8_block", false),
+        ("fp8_block", true),
+        ("fp8_block_ue8m0", true),
+        ("modelopt", false),
+    ] {
         let golden = Checkpoint::open(golden(name)).unwrap();
         let layers: Vec<_> = golden
             .layers()
@@ -182,7 +196,7 @@ fn goldens_are_written_and_read_again() {
             .collect();
         let tensors: Vec<_> =
             golden.tensors().iter().map(|info| golden.tensor(&info.name).unwrap()).collect();
-        let mut export = Export::new();
+        let mut export = if is_deepseek { Export::deepseek() } else { Export::new() };
         for (name, layer) in &layers {
             export.linear(name, layer).unwrap();
         }
@@ -194,14 +208,97 @@ fn goldens_are_written_and_read_again() {
         export.write(folder.path(), golden.config()).unwrap();
         let written = Checkpoint::open(folder.path()).unwrap();
         assert!(written.warnings().is_empty(), "{:?}", written.warnings());
-        for (name, layer) in &layers {
+        for ((name, layer), info) in layers.iter().zip(golden.layers()) {
             assert_eq!(&written.linear(name).unwrap(), layer, "{name}");
+            let read = written.layers().iter().find(|read| read.name == info.name).unwrap();
+            assert_eq!((read.weight, read.activations), (info.weight, info.activations), "{name}");
         }
         assert_eq!(written.tensors(), golden.tensors());
-        let ignored: Value = serde_json::from_str(written.config()).unwrap();
-        let ignored = &ignored["quantization_config"]["ignore"];
-        assert_eq!(*ignored, json!(["lm_head", "model.embed_tokens"]), "{name}");
+        let config: Value = serde_json::from_str(written.config()).unwrap();
+        let quantization = &config["quantization_config"];
+        let key = if is_deepseek { "modules_to_not_convert" } else { "ignore" };
+        assert_eq!(quantization[key], json!(["lm_head", "model.embed_tokens"]), "{name}");
+        if is_deepseek {
+            let original: Value = serde_json::from_str(golden.config()).unwrap();
+            for key in ["fmt", "quant_method", "weight_block_size", "scale_fmt"] {
+                let original = &original["quantization_config"][key];
+                assert_eq!(quantization[key], *original, "{name}: {key}");
+            }
+        }
     }
+}
+
+#[test]
+fn one_checkpoint_may_have_layers_of_several_forms() {
+    let blocks = Activations::Blocks { size: 2, power_of_two: false };
+    let layers = [
+        ("a", linear([3, 4], [2, 2], &[0.5, 0.3, 3.0, 1.0], None, blocks)),
+        (
+            "b",
+            linear(
+                [2, 64],
+                [1, 32],
+                &[0.5, 2.0, 2_f32.powi(-127), 2_f32.powi(127)],
+                None,
+                Activations::Mx,
+            ),
+        ),
+        ("c", linear([2, 64], [1, 32], &[0.5, 0.3, 1.0, 2.0], None, Activations::None)),
+        // A block that is as large as the weight is a block to activations of blocks.
+        ("d", linear([2, 2], [2, 2], &[0.7], None, blocks)),
+        ("e", linear([2, 4], [1, 4], &[0.7, 0.1], Some(vec![1.0, 2.0]), Activations::PerToken)),
+    ];
+    let mut export = Export::new();
+    for (name, layer) in &layers {
+        export.linear(name, layer).unwrap();
+    }
+    let folder = TempDir::new().unwrap();
+    export.write(folder.path(), "{}").unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    for (name, layer) in &layers {
+        assert_eq!(&checkpoint.linear(name).unwrap(), layer, "{name}");
+    }
+    let config: Value = serde_json::from_str(checkpoint.config()).unwrap();
+    let quantization = &config["quantization_config"];
+    assert_eq!(quantization["format"], "mixed-precision");
+    let groups = quantization["config_groups"].as_object().unwrap();
+    let formats: Vec<_> = groups.values().map(|group| group["format"].as_str().unwrap()).collect();
+    let is_mx = |format: &&&str| **format == "mxfp8-quantized";
+    assert_eq!((formats.len(), formats.iter().filter(is_mx).count()), (4, 1));
+    // E8M0 in bytes.
+    let bytes = fs::read(folder.path().join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(file.tensor("b.weight_scale").unwrap().data(), [126, 128, 0, 254]);
+}
+
+#[test]
+fn what_a_form_has_no_word_for_is_refused() {
+    let blocks = |power_of_two| Activations::Blocks { size: 2, power_of_two };
+    let refused = |mut export: Export<'static>, layer: QuantizedLinear, words: &[&str]| {
+        let layer = Box::leak(Box::new(layer));
+        assert_says(export.linear("a", layer).unwrap_err(), words);
+    };
+    let powers = linear([2, 2], [2, 2], &[0.5], None, blocks(true));
+    refused(Export::new(), powers, &["powers of two", "Export::deepseek"]);
+    let tensor = linear([2, 2], [2, 2], &[0.5], None, Activations::PerTensor);
+    refused(Export::new(), tensor, &["dynamic, per tensor"]);
+    for scale in [0.3, 2_f32.powi(-128)] {
+        let scales = [scale, 1.0];
+        let mx = linear([1, 64], [1, 32], &scales, None, Activations::Mx);
+        refused(Export::new(), mx, &["MXFP8 weights"]);
+    }
+    let wide = linear([2, 4], [2, 4], &[0.5], None, blocks(false));
+    refused(Export::deepseek(), wide, &["per 2×4 block", "as many columns"]);
+    let channel = linear([2, 4], [1, 4], &[0.5, 1.0], None, Activations::PerToken);
+    refused(Export::deepseek(), channel, &["scales of blocks"]);
+    let [first, second] =
+        [1, 2].map(|rows| linear([2, 4], [rows, 2], &[0.5; 4][..4 / rows], None, blocks(false)));
+    let mut export = Export::deepseek();
+    export.linear("a", &first).unwrap();
+    assert_says(
+        export.linear("b", &second).unwrap_err(),
+        &["per 2×2", "scheme of the other layers", "per 1×2"],
+    );
 }
 
 #[test]
@@ -331,15 +428,10 @@ fn the_rest_of_a_configuration_is_written_as_it_was() {
 
 #[test]
 fn what_the_form_does_not_have_is_refused() {
-    let block = linear([4, 4], [2, 2], &[1.0; 4], None, Activations::None);
-    let group = linear([2, 4], [1, 2], &[1.0; 4], None, Activations::None);
     let mx = linear([2, 4], [2, 4], &[1.0], None, Activations::Mx);
     let plain = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
     let mut export = Export::new();
-    for layer in [&block, &group] {
-        assert_says(export.linear("a", layer).unwrap_err(), &["per tensor or per channel"]);
-    }
-    assert_says(export.linear("a", &mx).unwrap_err(), &["activations Mx"]);
+    assert_says(export.linear("a", &mx).unwrap_err(), &["MXFP8 weights"]);
     assert_says(export.linear("", &plain).unwrap_err(), &["0 bytes"]);
     export.linear("a", &plain).unwrap();
     assert_says(export.linear("a", &plain).unwrap_err(), &["`a`: found it twice"]);
