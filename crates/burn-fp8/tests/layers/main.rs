@@ -9,6 +9,7 @@ mod batches;
 mod graph;
 mod layers;
 mod learner;
+mod lora;
 mod pointwise;
 mod records;
 mod refused;

@@ -219,6 +219,11 @@ impl<B: Backend> FrozenLinear<B> {
         weight.bytes_held() + scales + bias
     }
 
+    /// Where its weight is.
+    pub fn device(&self) -> B::Device {
+        self.weight.get().device()
+    }
+
     /// `[d_input, d_output]`. Files store the transpose.
     pub fn dims(&self) -> [usize; 2] {
         self.weight.dims()

@@ -1,0 +1,244 @@
+//! Adapters in PEFT's files: `adapter_model.safetensors` and `adapter_config.json`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor, TensorData};
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+
+use super::{LoraConfig, LoraLinear, invalid};
+use crate::error::Fp8Error;
+use crate::file::{self, Tensors, little_endian, name, some_names, unexpected};
+use crate::nn::frozen::FrozenLinear;
+
+const MODEL: &str = "adapter_model.safetensors";
+const CONFIG: &str = "adapter_config.json";
+
+/// What PEFT puts before names of layers.
+const PREFIX: &str = "base_model.model.";
+const PARTS: [&str; 2] = ["lora_A", "lora_B"];
+
+/// The largest configuration that is read, in bytes.
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// What is written and read of PEFT's `LoraConfig`. Keys that are absent have PEFT's defaults.
+#[derive(Debug, Serialize, Deserialize)]
+struct Peft {
+    peft_type: String,
+    r: usize,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    #[serde(default = "none")]
+    bias: String,
+    #[serde(default)]
+    fan_in_fan_out: bool,
+    #[serde(default)]
+    use_rslora: bool,
+    #[serde(default)]
+    use_dora: bool,
+    #[serde(default)]
+    rank_pattern: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    alpha_pattern: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    modules_to_save: Option<serde_json::Value>,
+    #[serde(default)]
+    target_modules: serde_json::Value,
+    #[serde(default)]
+    task_type: Option<String>,
+    #[serde(default)]
+    base_model_name_or_path: Option<String>,
+}
+
+fn none() -> String {
+    "none".into()
+}
+
+impl Peft {
+    /// What changes the meaning of an adapter, and is not known here.
+    fn unknown(&self) -> Option<&'static str> {
+        let is_other = [
+            (self.peft_type != "LORA", "peft_type"),
+            (self.bias != "none", "bias"),
+            (self.fan_in_fan_out, "fan_in_fan_out"),
+            (self.use_rslora, "use_rslora"),
+            (self.use_dora, "use_dora"),
+            (!self.rank_pattern.is_empty(), "rank_pattern"),
+            (!self.alpha_pattern.is_empty(), "alpha_pattern"),
+            (self.modules_to_save.is_some(), "modules_to_save"),
+        ];
+        is_other.into_iter().find(|(is_other, _)| *is_other).map(|(_, key)| key)
+    }
+}
+
+/// Writes adapters into a folder as PEFT does, each with the name of its layer, such as `model.layers.0.self_attn.q_proj`. `base` is the folder or the name on the hub
+/// of the model that they are for.
+///
+/// # Errors
+/// [`Fp8Error::Invalid`] where there is none, two have one name, or they were not made alike; [`Fp8Error::Io`] where the folder cannot be written.
+pub fn save_adapters<'a, B: Backend>(
+    folder: impl AsRef<Path>,
+    base: &str,
+    adapters: impl IntoIterator<Item = (&'a str, &'a LoraLinear<B>)>,
+) -> Result<(), Fp8Error> {
+    let folder = folder.as_ref();
+    let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = vec![];
+    let (mut config, mut targets) = (None::<LoraConfig>, BTreeSet::new());
+    let mut names = BTreeSet::new();
+    for (layer, adapter) in adapters {
+        if !names.insert(layer) {
+            return Err(invalid(format!("there are two for the layer {}", name(layer))));
+        }
+        let own = adapter.config();
+        let other = config.get_or_insert_with(|| own.clone());
+        if (own.rank, own.alpha, own.dropout) != (other.rank, other.alpha, other.dropout) {
+            let reason = "a file of PEFT has adapters of one rank, alpha and dropout";
+            return Err(invalid(format!("that of {} is made otherwise: {reason}", name(layer))));
+        }
+        targets.insert(layer.rsplit('.').next().unwrap_or(layer));
+        for (part, matrix) in PARTS.iter().zip([&adapter.a, &adapter.b]) {
+            let numbers = matrix.val().into_data().to_vec::<f32>();
+            let numbers = numbers.map_err(|error| invalid(format!("{error:?}")))?;
+            let name = format!("{PREFIX}{layer}.{part}.weight");
+            tensors.push((name, matrix.dims().to_vec(), little_endian(&numbers)));
+        }
+    }
+    let Some(LoraConfig { rank, alpha, dropout }) = config else {
+        return Err(invalid("there is none to be written".into()));
+    };
+    let peft = Peft {
+        peft_type: "LORA".into(),
+        r: rank,
+        lora_alpha: alpha,
+        lora_dropout: dropout,
+        bias: none(),
+        fan_in_fan_out: false,
+        use_rslora: false,
+        use_dora: false,
+        rank_pattern: Default::default(),
+        alpha_pattern: Default::default(),
+        modules_to_save: None,
+        target_modules: serde_json::json!(targets),
+        task_type: Some("CAUSAL_LM".into()),
+        base_model_name_or_path: Some(base.into()),
+    };
+    let io = |reason| Fp8Error::Io { action: "write", path: folder.into(), reason };
+    fs::create_dir_all(folder).map_err(io)?;
+    let tensors = tensors
+        .iter()
+        .map(|(name, shape, bytes)| (&name[..], Dtype::F32, shape.clone(), &bytes[..]));
+    file::write_safetensors(&folder.join(MODEL), "LoRA adapters", tensors, &[("format", "pt")])?;
+    let json = serde_json::to_vec_pretty(&peft).expect("numbers and texts always serialize");
+    file::write(&folder.join(CONFIG), &json)
+}
+
+/// Adapters in a folder of PEFT.
+pub struct Adapters {
+    config: LoraConfig,
+    path: PathBuf,
+    tensors: Tensors,
+    names: BTreeSet<String>,
+}
+
+impl core::fmt::Debug for Adapters {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Adapters")
+            .field("config", &self.config)
+            .field("names", &self.names)
+            .finish()
+    }
+}
+
+impl Adapters {
+    /// Reads a folder.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Io`] where a file cannot be read, [`Fp8Error::InvalidState`] where one is damaged, or the configuration has what changes the meaning of adapters and
+    /// is not known here: DoRA, rank-stabilized scales, biases, ranks of their own for some layers.
+    pub fn load(folder: impl AsRef<Path>) -> Result<Self, Fp8Error> {
+        let path = folder.as_ref().join(CONFIG);
+        let json = file::read(&path, MAX_CONFIG)?;
+        let wrong = |reason| Fp8Error::InvalidState { path: path.clone(), reason };
+        let peft: Peft = serde_json::from_slice(&json)
+            .map_err(|error| wrong(format!("no configuration of LoRA ({error})")))?;
+        if let Some(key) = peft.unknown() {
+            return Err(wrong(format!("`{key}` has a value that this burn-fp8 does not know")));
+        }
+        let config =
+            LoraConfig::new(peft.r).with_alpha(peft.lora_alpha).with_dropout(peft.lora_dropout);
+        let path = folder.as_ref().join(MODEL);
+        let tensors = Tensors::read(&path, file::MAX_WEIGHTS)?;
+        let mut names = BTreeSet::new();
+        for key in tensors.names() {
+            let layer = key.strip_prefix(PREFIX).and_then(|key| {
+                PARTS.iter().find_map(|part| key.strip_suffix(&format!(".{part}.weight")))
+            });
+            match layer {
+                Some(layer) => names.insert(layer.to_owned()),
+                None => {
+                    let reason = format!("{} is no matrix of a LoRA adapter", name(&key));
+                    return Err(Fp8Error::InvalidState { path, reason });
+                }
+            };
+        }
+        Ok(Self { config, path, tensors, names })
+    }
+
+    /// The names of the layers that have one.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// How they were made.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// The adapter of this layer, beside its base.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidState`] where there is none of this name, or a matrix is missing, of another shape than the layer takes, or has a number that is not finite.
+    pub fn apply<B: Backend>(
+        &self,
+        layer: &str,
+        base: FrozenLinear<B>,
+    ) -> Result<LoraLinear<B>, Fp8Error> {
+        let wrong = |reason| Fp8Error::InvalidState { path: self.path.clone(), reason };
+        if !self.names.contains(layer) {
+            let known = some_names(self.names.iter().cloned());
+            return Err(wrong(format!("there is none for {}; there are {known}", name(layer))));
+        }
+        let ([d_input, d_output], device) = (base.dims(), base.device());
+        let shapes = [[self.config.rank, d_input], [d_output, self.config.rank]];
+        let read = |part: &str, shape: [usize; 2]| {
+            let key = format!("{PREFIX}{layer}.{part}.weight");
+            let Some(view) = self.tensors.get(&key) else {
+                return Err(wrong(format!("{} is missing", name(&key))));
+            };
+            let dtype = match view.dtype() {
+                _ if view.shape() != shape => None,
+                Dtype::F32 => Some(DType::F32),
+                Dtype::BF16 => Some(DType::BF16),
+                Dtype::F16 => Some(DType::F16),
+                _ => None,
+            };
+            let Some(dtype) = dtype else {
+                let expected =
+                    format!("F32, BF16 or F16 {shape:?}: the adapter is for another model");
+                return Err(wrong(unexpected(&key, &view, &expected)));
+            };
+            let data = TensorData::from_bytes_vec(view.data().to_vec(), shape, dtype);
+            let data = data.convert::<f32>();
+            if !data.iter::<f32>().all(f32::is_finite) {
+                return Err(wrong(format!("{} has a number that is not finite", name(&key))));
+            }
+            Ok(Tensor::from_data(data, (&device, DType::F32)))
+        };
+        let (a, b) = (read(PARTS[0], shapes[0])?, read(PARTS[1], shapes[1])?);
+        self.config.with(base, a, b)
+    }
+}

@@ -1,0 +1,236 @@
+//! Adapters beside frozen layers, against f64, and their files.
+
+use std::fs;
+
+use burn::module::AutodiffModule;
+use burn::tensor::TensorData;
+use burn_fp8::nn::lora::{Adapters, save_adapters};
+use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraConfig, LoraLinear};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::*;
+
+type B = Autodiff<Flex>;
+
+/// Inputs, outputs, rows, rank; alpha over rank is 1.5.
+const SIZES: [usize; 4] = [24, 20, 7, 4];
+
+fn random(shape: [usize; 2], seed: usize) -> Vec<f64> {
+    let number = |i: usize| ((i * 7919 + seed * 104_729) % 10_007) as f64 / 5_003.5 - 1.0;
+    // Numbers of f32.
+    (0..shape[0] * shape[1]).map(|i| f64::from(number(i) as f32)).collect()
+}
+
+fn tensor<A: Backend>(values: &[f64], shape: [usize; 2]) -> Tensor<A, 2> {
+    let values: Vec<f32> = values.iter().map(|x| *x as f32).collect();
+    Tensor::from_data(TensorData::new(values, shape), &Default::default())
+}
+
+fn f64s<A: Backend>(tensor: Tensor<A, 2>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
+
+/// `[m, k]` times `[k, n]`.
+fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
+    let element = |i: usize| (0..k).map(|j| a[i / n * k + j] * b[j * n + i % n]).sum();
+    (0..m * n).map(element).collect()
+}
+
+fn transpose(a: &[f64], [rows, columns]: [usize; 2]) -> Vec<f64> {
+    (0..rows * columns).map(|i| a[i % rows * columns + i / rows]).collect()
+}
+
+fn added(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a + factor * b).collect()
+}
+
+#[track_caller]
+fn assert_close(found: &[f64], expected: &[f64], what: &str) {
+    let largest = expected.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-5 * largest, "{what}: {found} for {expected}");
+    }
+}
+
+fn layer<A: Backend + Fp8Matmul>() -> LoraLinear<A> {
+    let [d_input, d_output, _, rank] = SIZES;
+    let weight = tensor::<A>(&random([d_input, d_output], 1), [d_input, d_output]);
+    let bias = Tensor::from_data(TensorData::from([0.25f32; 20]), &Default::default());
+    let base = FrozenLinear::from_weight(weight, Some(bias), ActivationScale::Unquantized);
+    let a = tensor(&random([rank, d_input], 2), [rank, d_input]);
+    let b = tensor(&random([d_output, rank], 3), [d_output, rank]);
+    let config = LoraConfig::new(rank).with_alpha(6.0);
+    config.with(base.expect("a layer"), a, b).expect("an adapter")
+}
+
+/// Output and gradients of adapter and input, from the dequantized weight.
+fn against_f64<A: AutodiffBackend + Fp8Matmul>() {
+    let [d_input, d_output, rows, rank] = SIZES;
+    let layer = layer::<A>();
+    let [x, grad] = [[rows, d_input], [rows, d_output]].map(|shape| random(shape, 9));
+    let input = tensor::<A>(&x, [rows, d_input]).require_grad();
+    let y = layer.forward(input.clone());
+    let grads = (y.clone() * tensor(&grad, [rows, d_output])).sum().backward();
+
+    let [weight, a, b] = [layer.base.weight(), layer.a.val(), layer.b.val()].map(f64s);
+    let scale = 1.5;
+    let low = product(&x, &transpose(&a, [rank, d_input]), [rows, d_input, rank]);
+    let of_adapter = product(&low, &transpose(&b, [d_output, rank]), [rows, rank, d_output]);
+    let expected = added(&product(&x, &weight, [rows, d_input, d_output]), &of_adapter, scale);
+    let expected: Vec<f64> = expected.iter().map(|y| y + 0.25).collect();
+    assert_close(&f64s(y), &expected, "the output");
+
+    let of_low = product(&grad, &b, [rows, d_output, rank]);
+    let through_base =
+        product(&grad, &transpose(&weight, [d_input, d_output]), [rows, d_output, d_input]);
+    let through_adapter = product(&of_low, &a, [rows, rank, d_input]);
+    let of_x = added(&through_base, &through_adapter, scale);
+    let of_a = product(&transpose(&of_low, [rows, rank]), &x, [rank, rows, d_input]);
+    let of_b = product(&transpose(&grad, [rows, d_output]), &low, [d_output, rows, rank]);
+    let scaled = |values: Vec<f64>| values.iter().map(|x| x * scale).collect::<Vec<_>>();
+    let found = input.grad(&grads).expect("a gradient of the input");
+    assert_close(&f64s(found), &of_x, "the gradient of the input");
+    let found = layer.a.grad(&grads).expect("a gradient of a");
+    assert_close(&f64s(found), &scaled(of_a), "the gradient of a");
+    let found = layer.b.grad(&grads).expect("a gradient of b");
+    assert_close(&f64s(found), &scaled(of_b), "the gradient of b");
+}
+
+#[test]
+fn outputs_and_gradients_are_those_of_f64() {
+    against_f64::<Autodiff<Flex>>();
+    #[cfg(feature = "ndarray")]
+    against_f64::<Autodiff<burn::backend::NdArray>>();
+    // Adapters stay in f32.
+    against_f64::<Fp8Backend<Autodiff<Flex>>>();
+    against_f64::<Autodiff<Fp8Backend<Flex>>>();
+}
+
+#[test]
+fn a_merged_weight_computes_the_same() {
+    let [d_input, _, rows, _] = SIZES;
+    let layer = layer::<Flex>();
+    let x = tensor::<Flex>(&random([rows, d_input], 5), [rows, d_input]);
+    let merged = x.clone().matmul(layer.merged()) + 0.25;
+    assert_close(&f64s(merged), &f64s(layer.forward(x)), "merged");
+}
+
+#[test]
+fn a_new_adapter_adds_nothing_and_learns() {
+    let [d_input, d_output, rows, _] = SIZES;
+    let base = layer::<B>().base;
+    let layer = LoraConfig::new(2).with_dropout(0.5).init(base.clone()).expect("an adapter");
+    let x = tensor::<B>(&random([rows, d_input], 5), [rows, d_input]);
+    assert_eq!(f64s(layer.forward(x.clone())), f64s(base.forward(x.clone())));
+    let mut optimizer = SgdConfig::new().init();
+    let mut step = |layer: LoraLinear<B>| {
+        let loss = layer.forward(x.clone()).powi_scalar(2).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &layer);
+        assert_eq!(grads.len(), 2, "the base has no gradients");
+        optimizer.step(1e-3, layer, grads)
+    };
+    let once = step(layer.clone());
+    let trained = step(once);
+    assert_ne!(f64s(trained.b.val()), vec![0.0; 2 * d_output]);
+    assert_ne!(f64s(trained.a.val()), f64s(layer.a.val()));
+    assert_eq!(f64s(trained.base.weight()), f64s(base.weight()));
+    // Elements are dropped in training alone.
+    let [first, second] = [(); 2].map(|()| f64s(trained.forward(x.clone())));
+    assert_ne!(first, second);
+    let valid = trained.valid();
+    let x = x.inner();
+    assert_eq!(f64s(valid.forward(x.clone())), f64s(valid.forward(x)));
+    // A record keeps base and adapter.
+    let loaded = layer.load_record(trained.clone().into_record());
+    assert_eq!(f64s(loaded.merged()), f64s(trained.merged()));
+}
+
+#[test]
+fn files_are_those_of_peft() {
+    let folder = TempDir::new().unwrap();
+    let layer = layer::<Flex>();
+    let names = ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"];
+    save_adapters(folder.path(), "base", names.map(|name| (name, &layer))).expect("written");
+    let config = fs::read(folder.path().join("adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    for (key, value) in [
+        ("peft_type", json!("LORA")),
+        ("r", json!(4)),
+        ("lora_alpha", json!(6.0)),
+        ("target_modules", json!(["q_proj"])),
+        ("bias", json!("none")),
+        ("task_type", json!("CAUSAL_LM")),
+        ("base_model_name_or_path", json!("base")),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    let file = fs::read(folder.path().join("adapter_model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let tensor = |part: &str| {
+        let name = format!("base_model.model.{}.{part}.weight", names[1]);
+        file.tensor(&name).unwrap().shape().to_vec()
+    };
+    assert_eq!([tensor("lora_A"), tensor("lora_B")], [vec![4, 24], vec![20, 4]]);
+
+    let adapters = Adapters::load(folder.path()).expect("read");
+    assert_eq!(adapters.names().collect::<Vec<_>>(), names);
+    let read = adapters.apply(names[0], layer.base.clone()).expect("an adapter");
+    assert_eq!(f64s(read.merged()), f64s(layer.merged()));
+    assert_eq!((read.config().rank, read.config().alpha), (4, 6.0));
+}
+
+#[test]
+fn what_cannot_be_an_adapter() {
+    let folder = TempDir::new().unwrap();
+    let layer = layer::<Flex>();
+    let base = || layer.base.clone();
+    let says = |error: Fp8Error, words: &[&str]| {
+        let error = error.to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    };
+    let refused =
+        |config: LoraConfig, words: &[&str]| says(config.init(base()).unwrap_err(), words);
+    refused(LoraConfig::new(0), &["rank is 0", "1 to 20"]);
+    refused(LoraConfig::new(21), &["rank is 21", "24 inputs and 20 outputs"]);
+    refused(LoraConfig::new(2).with_alpha(f64::NAN), &["alpha is NaN"]);
+    refused(LoraConfig::new(2).with_dropout(1.0), &["dropout 1"]);
+
+    let nothing: [(&str, &LoraLinear<Flex>); 0] = [];
+    says(save_adapters(folder.path(), "base", nothing).unwrap_err(), &["none to be written"]);
+    let twice = [("a", &layer), ("a", &layer)];
+    says(save_adapters(folder.path(), "base", twice).unwrap_err(), &["two", "`a`"]);
+    let other = LoraConfig::new(2).init(base()).unwrap();
+    let unlike = [("a", &layer), ("b", &other)];
+    says(save_adapters(folder.path(), "base", unlike).unwrap_err(), &["`b`", "otherwise"]);
+    says(Adapters::load(folder.path()).unwrap_err(), &["adapter_config.json", "read"]);
+
+    save_adapters(folder.path(), "base", [("a", &layer)]).unwrap();
+    let adapters = Adapters::load(folder.path()).unwrap();
+    says(adapters.apply("b", base()).unwrap_err(), &["none for `b`", "`a`"]);
+    let weight = tensor::<Flex>(&random([16, 20], 1), [16, 20]);
+    let smaller = FrozenLinear::from_weight(weight, None, ActivationScale::Current).unwrap();
+    let words = ["lora_A", "[4, 24]", "[4, 16]", "another model"];
+    says(adapters.apply("a", smaller).unwrap_err(), &words);
+
+    let path = folder.path().join("adapter_config.json");
+    let original: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (key, value) in [
+        ("peft_type", json!("IA3")),
+        ("use_dora", json!(true)),
+        ("use_rslora", json!(true)),
+        ("bias", json!("all")),
+        ("rank_pattern", json!({ "q_proj": 8 })),
+    ] {
+        let mut config = original.clone();
+        config[key] = value;
+        fs::write(&path, config.to_string()).unwrap();
+        says(Adapters::load(folder.path()).unwrap_err(), &["adapter_config.json", key]);
+    }
+    fs::write(&path, "{}").unwrap();
+    says(Adapters::load(folder.path()).unwrap_err(), &["no configuration of LoRA"]);
+    fs::write(&path, original.to_string()).unwrap();
+    fs::write(folder.path().join("adapter_model.safetensors"), "damaged").unwrap();
+    says(Adapters::load(folder.path()).unwrap_err(), &["adapter_model.safetensors"]);
+}
