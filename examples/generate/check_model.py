@@ -1,13 +1,14 @@
-"""Loads a folder that `generate train` wrote with transformers, and compares the tokens that both write.
+"""Loads a folder that `generate train` wrote with transformers, and adapters of `generate tune` with PEFT, and compares the tokens that both write.
 
     cargo build --release -p generate
-    pip install torch transformers compressed-tensors accelerate
-    python examples/generate/check_model.py target/release/generate FOLDER [PROMPT ...]
+    pip install torch transformers compressed-tensors accelerate peft
+    python examples/generate/check_model.py target/release/generate FOLDER [--adapter FOLDER] [PROMPT ...]
 
 Run by hand: the libraries are gigabytes. Both take the likeliest token each time, with inputs quantized as the folder declares. A token is compared unless
 transformers gives the second one nearly as much: one code that is rounded the other way would turn it.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -21,17 +22,24 @@ MARGIN = 0.05
 PROMPTS = ["In the beginning", "And it came to pass", "The LORD is my shepherd;", "Love"]
 
 
-def main(program, folder, *prompts):
+def main(program, folder, adapter, prompts):
     print(
         f"torch {torch.__version__}, transformers {transformers.__version__}, "
         f"compressed-tensors {compressed_tensors.__version__}"
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu")
+    options = []
+    if adapter:
+        import peft
+
+        print(f"peft {peft.__version__}")
+        model = peft.PeftModel.from_pretrained(model, adapter)
+        options = ["--adapter", adapter]
     model.eval()
     failed = 0
     for prompt in prompts or PROMPTS:
-        command = [program, folder, "--prompt", prompt, "--tokens", str(TOKENS)]
+        command = [program, folder, *options, "--prompt", prompt, "--tokens", str(TOKENS)]
         command += ["--greedy", "--ignore-end", "--cache", "f32", "--json"]
         found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         found = found["rows"][0]["tokens"]
@@ -49,4 +57,9 @@ def main(program, folder, *prompts):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("folder")
+    parser.add_argument("prompts", nargs="*")
+    parser.add_argument("--adapter")
+    main(**vars(parser.parse_args()))

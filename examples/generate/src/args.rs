@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use examples_common::BackendName;
 use generate::model::{CacheType, Head, Inputs};
-use generate::train::Shape;
+use generate::train::{Course, Shape};
 
 /// A small Llama of this repository, which `generate train` made.
 const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model");
@@ -26,6 +26,8 @@ pub struct Args {
 pub enum Task {
     /// Trains a small Llama in FP8, from nothing, and writes it as a published model is
     Train(Train),
+    /// Trains adapters for a text (LoRA), beside a model that stays in FP8
+    Tune(Tune),
 }
 
 /// How a model is trained.
@@ -46,6 +48,50 @@ pub struct Train {
     #[arg(long, default_value_t = 1500)]
     pub steps: u32,
 
+    #[command(flatten)]
+    pub course: Learning,
+}
+
+/// How adapters are trained.
+#[derive(clap::Args, Debug)]
+pub struct Tune {
+    /// The folder of a model with quantized layers
+    pub model: PathBuf,
+
+    /// A text file
+    pub text: PathBuf,
+
+    /// A folder for the adapters, as PEFT has them
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+
+    /// The rank of adapters
+    #[arg(long, default_value_t = 8)]
+    pub rank: usize,
+
+    /// What adapters add is multiplied by this over the rank
+    #[arg(long, default_value_t = 16.0)]
+    pub alpha: f64,
+
+    /// The probability that an input of an adapter becomes 0 in training
+    #[arg(long, default_value_t = 0.0)]
+    pub dropout: f64,
+
+    /// Layers that get an adapter, by the ends of their names: q_proj,v_proj; by default all that are quantized
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub layers: Vec<String>,
+
+    /// Steps of the optimizer
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+
+    #[command(flatten)]
+    pub course: Learning,
+}
+
+/// How fast a model learns, and on what.
+#[derive(clap::Args, Debug)]
+pub struct Learning {
     /// Sequences of a step
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub batch: u32,
@@ -67,12 +113,29 @@ pub struct Train {
     pub backend: BackendName,
 }
 
+impl Learning {
+    /// So many steps of it.
+    pub fn course(&self, steps: u32) -> Course {
+        Course {
+            steps: steps as usize,
+            batch: self.batch as usize,
+            context: self.context as usize,
+            rate: self.rate,
+            seed: self.seed,
+        }
+    }
+}
+
 /// How texts are written.
 #[derive(clap::Args, Debug)]
 pub struct Write {
     /// A folder as the hub has it: config.json, safetensors files, tokenizer.json; by default a small model of this repository
     #[arg(default_value = BUILT_IN, hide_default_value = true)]
     pub model: PathBuf,
+
+    /// A folder of PEFT with adapters for the model
+    #[arg(long, value_name = "FOLDER")]
+    pub adapter: Option<PathBuf>,
 
     /// A text to continue, - for standard input; several are continued at once. With --chat, what a user says
     #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]

@@ -10,6 +10,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
+use burn_fp8::nn::LoraConfig;
+use burn_fp8::nn::lora::Adapters;
 use examples_common::{OnBackend, print};
 use generate::chat::{self, Chat};
 use generate::config::Config;
@@ -17,17 +19,20 @@ use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
 use generate::sample::Sampling;
 use generate::tokens::Tokens;
-use generate::train::{Plan, train};
+use generate::train::{Plan, Tuning, train, tune};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::{Args, Task, Train, Write};
+use args::{Args, Task, Train, Tune, Write};
 use talk::Talk;
 
 fn main() -> ExitCode {
     examples_common::main(|args: Args| {
         match args.task {
             Some(Task::Train(train)) => {
-                train.backend.run(env!("CARGO_PKG_NAME"), Training(&train))?;
+                train.course.backend.run(env!("CARGO_PKG_NAME"), Training(&train))?;
+            }
+            Some(Task::Tune(tune)) => {
+                tune.course.backend.run(env!("CARGO_PKG_NAME"), Adapting(&tune))?;
             }
             None => write(args.write)?,
         }
@@ -67,10 +72,12 @@ fn write(mut args: Write) -> Result<()> {
         false => None,
     };
     let options = options(&args, folder, &config)?;
+    let adapters = args.adapter.as_ref().map(Adapters::load).transpose()?;
     for warning in checkpoint.warnings() {
         eprintln!("warning: {warning}");
     }
-    let serve = Serve { args: &args, checkpoint: &checkpoint, config, tokens, chat, options };
+    let checkpoint = &checkpoint;
+    let serve = Serve { args: &args, checkpoint, config, tokens, chat, adapters, options };
     args.backend.run(env!("CARGO_PKG_NAME"), serve)
 }
 
@@ -107,30 +114,51 @@ impl OnBackend for Training<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Train { text, out, shape, steps, batch, context, rate, seed, .. } = self.0;
-        let plan = Plan {
-            text: text.clone(),
-            out: out.clone(),
-            shape: *shape,
-            steps: *steps as usize,
-            batch: *batch as usize,
-            context: *context as usize,
-            rate: *rate,
-            seed: *seed,
-        };
-        let style = "training {bar:40} step {pos}/{len}, loss {msg}, {eta} left";
-        let bar =
-            ProgressBar::new(u64::from(*steps)).with_style(ProgressStyle::with_template(style)?);
-        let progress = |step: usize, loss: f64| {
-            bar.set_position(step as u64);
-            bar.set_message(format!("{loss:.3}"));
-            if bar.is_hidden() && step % 100 == 1 {
-                eprintln!("step {step} of {steps}: loss {loss:.3}");
-            }
-        };
-        let training = train::<B>(&plan, progress)?;
+        let Train { text, out, shape, steps, course } = self.0;
+        let course = course.course(*steps);
+        let plan = Plan { text: text.clone(), out: out.clone(), shape: *shape, course };
+        let bar = bar(*steps)?;
+        let training = train::<B>(&plan, |step, loss| told(&bar, step, loss))?;
         bar.finish_and_clear();
         print(&format!("{training:#}\n"))
+    }
+}
+
+/// Adapters, trained on whatever backend.
+struct Adapting<'a>(&'a Tune);
+
+impl OnBackend for Adapting<'_> {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        let Tune { model, text, out, rank, alpha, dropout, layers, steps, course } = self.0;
+        let plan = Tuning {
+            model: model.clone(),
+            text: text.clone(),
+            out: out.clone(),
+            lora: LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout),
+            layers: layers.clone(),
+            course: course.course(*steps),
+        };
+        let bar = bar(*steps)?;
+        let tuning = tune::<B>(&plan, |step, loss| told(&bar, step, loss))?;
+        bar.finish_and_clear();
+        print(&format!("{tuning:#}\n"))
+    }
+}
+
+/// How far a training has come. Hidden where stderr is no terminal.
+fn bar(steps: u32) -> Result<ProgressBar> {
+    let style = "training {bar:40} step {pos}/{len}, loss {msg}, {eta} left";
+    Ok(ProgressBar::new(u64::from(steps)).with_style(ProgressStyle::with_template(style)?))
+}
+
+/// Tells a step, and now and then where there is no bar.
+fn told(bar: &ProgressBar, step: usize, loss: f64) {
+    bar.set_position(step as u64);
+    bar.set_message(format!("{loss:.3}"));
+    if bar.is_hidden() && step % 100 == 1 {
+        eprintln!("step {step}: loss {loss:.3}");
     }
 }
 
@@ -141,6 +169,7 @@ struct Serve<'a> {
     config: Config,
     tokens: Tokens,
     chat: Option<Chat>,
+    adapters: Option<Adapters>,
     options: Options,
 }
 
@@ -148,7 +177,7 @@ impl OnBackend for Serve<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Self { args, checkpoint, config, tokens, chat, options } = self;
+        let Self { args, checkpoint, config, tokens, chat, adapters, options } = self;
         let start = Instant::now();
         let style = ProgressStyle::with_template("loading {bar:40} {pos}/{len}")?;
         // Hidden where stderr is no terminal.
@@ -156,7 +185,10 @@ impl OnBackend for Serve<'_> {
         let load = LoadOptions { inputs: args.activations, head: args.head };
         let device = B::Device::default();
         let progress = |done, _| bar.set_position(done as u64);
-        let decoder = Decoder::<B>::load(checkpoint, config, load, &device, progress)?;
+        let mut decoder = Decoder::<B>::load(checkpoint, config, load, &device, progress)?;
+        if let Some(adapters) = &adapters {
+            decoder.adapt(adapters)?;
+        }
         bar.finish_and_clear();
         eprintln!(
             "{}: {} layers, {:.1} MB of weights on {}, loaded in {:.1} s",

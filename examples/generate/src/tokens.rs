@@ -63,6 +63,10 @@ impl Tokens {
         Ok(Self { tokenizer })
     }
 
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// The tokens of a text; with `special`, what a text begins and ends with is added.
     ///
     /// # Errors

@@ -219,8 +219,10 @@ fn what_cannot_be_asked_for() {
     program.fails("train --out model", &["model is there already"]);
     program.fails("train --out new --rate 0", &["learning rate is 0"]);
     program.fails("train none.txt --out new", &["cannot read none.txt"]);
-    program.write("short.txt", "a line\n".repeat(1900));
-    program.fails("train short.txt --out new", &["1900 lines", "1901 are needed"]);
+    program.write("short.txt", "a line\n".repeat(19));
+    program.fails("train short.txt --out new", &["19 lines", "20 are needed"]);
+    program.write("short.txt", "a line\n".repeat(21));
+    program.fails("train short.txt --out new", &["tokens", "context of 128"]);
     assert!(!program.has("new"), "nothing was made");
     program.fails("none --prompt word", &["none"]);
     program.fails("model --chat --prompt a --prompt b", &["one beginning"]);
@@ -276,4 +278,43 @@ fn a_model_is_trained_and_writes() {
     // The same seed, the same model.
     assert_eq!(trained("again")["held_out_loss"], training["held_out_loss"]);
     assert_eq!(program.read("again/model.safetensors"), program.read("new/model.safetensors"));
+}
+
+/// An adapter learns a text that the model knows nothing of, and changes what is written; the model stays as it is.
+#[test]
+fn adapters_are_trained_beside_the_model() {
+    let program = with_model("qwen3_channel");
+    let model = program.read("model/model.safetensors");
+    program.write("text.txt", "the cat sat on the mat\n".repeat(100));
+    let run =
+        "tune model text.txt --out adapter --steps 30 --batch 4 --context 16 --rank 4 --rate 0.01";
+    let tuning = parsed(&program.succeeds(run).0);
+    let loss = |when: &str| number(&tuning["held_out_loss"], when);
+    assert!(loss("after") < 0.5 * loss("before"), "{tuning}");
+    // 3 layers of 7 matrices, each with 4 × (inputs + outputs) numbers: q, k, v, o, gate, up, down.
+    let sides = [128 + 192, 128 + 96, 128 + 96, 192 + 128, 128 + 352, 128 + 352, 352 + 128];
+    let weights = 3 * 4 * sides.iter().sum::<usize>();
+    assert_eq!(
+        tuning["adapters"],
+        json!({ "layers": 21, "weights": weights, "rank": 4, "alpha": 16.0 })
+    );
+    assert_eq!(program.read("model/model.safetensors"), model);
+    let config = program.json("adapter/adapter_config.json");
+    assert_eq!((&config["r"], &config["base_model_name_or_path"]), (&json!(4), &json!("model")));
+
+    let write = "model --prompt the --tokens 12 --greedy --ignore-end --json";
+    let text = |run: &str| parsed(&program.succeeds(run).0)["rows"][0]["text"].to_string();
+    let tuned = text(&format!("{write} --adapter adapter"));
+    assert_ne!(tuned, text(write));
+    has(&tuned, &["cat sat on"]);
+
+    let some = format!("{run} --layers q_proj,v_proj").replace("--out adapter", "--out some");
+    assert_eq!(parsed(&program.succeeds(&some).0)["adapters"]["layers"], json!(6));
+    program.ends(&format!("{run} --layers c_attn"), &["c_attn", "q_proj"]);
+    program.ends(&run.replace("rank 4", "rank 1000"), &["model.layers.0", "rank is 1000"]);
+    program.ends(&run.replace("rate 0.01", "rate 1e30"), &["diverges", "--rate"]);
+    let other = with_model("llama_block");
+    other.copy(&program.path("adapter"), "adapter");
+    other.ends("model --prompt the --adapter adapter", &["another model"]);
+    other.fails("model --prompt the --adapter none", &["none", "adapter_config.json"]);
 }

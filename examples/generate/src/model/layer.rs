@@ -95,6 +95,20 @@ impl<B: Fp8Matmul> Layer<B> {
         ]
     }
 
+    /// The same, to be changed.
+    pub(super) fn matrices_mut(&mut self) -> [(&'static str, &mut Projection<B>); 7] {
+        let Attention { query, key, value, output, .. } = &mut self.attention;
+        [
+            ("self_attn.q_proj", query),
+            ("self_attn.k_proj", key),
+            ("self_attn.v_proj", value),
+            ("self_attn.o_proj", output),
+            ("mlp.gate_proj", &mut self.gate),
+            ("mlp.up_proj", &mut self.up),
+            ("mlp.down_proj", &mut self.down),
+        ]
+    }
+
     /// Its norms by their names, likewise.
     pub(crate) fn norms(&self) -> Vec<(&'static str, &RmsNorm<B>)> {
         let Attention { query_norm, key_norm, .. } = &self.attention;

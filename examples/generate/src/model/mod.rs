@@ -5,13 +5,17 @@ mod layer;
 mod projection;
 mod rope;
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail, ensure};
 use burn::module::Module;
 use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
+use burn_fp8::nn::lora::Adapters;
+use burn_fp8::nn::{FrozenLinear, LoraLinear};
 use clap::ValueEnum;
 
 pub use cache::CacheType;
@@ -87,6 +91,38 @@ impl<B: Fp8Matmul> Weights<B> {
         }
     }
 
+    /// Puts adapters beside quantized layers: those that `adapter` gives for a layer's name. Returns how many.
+    pub(crate) fn adapt(
+        &mut self,
+        mut adapter: impl FnMut(&str, &FrozenLinear<B>) -> Result<Option<LoraLinear<B>>>,
+    ) -> Result<usize> {
+        let mut count = 0;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            for (part, matrix) in layer.matrices_mut() {
+                if let Projection::Frozen(base) = &*matrix
+                    && let Some(adapter) = adapter(&format!("model.layers.{index}.{part}"), base)?
+                {
+                    *matrix = Projection::Adapted(adapter);
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// The adapters that there are, by the names of their layers.
+    pub(crate) fn adapters(&self) -> Vec<(String, &LoraLinear<B>)> {
+        let mut adapters = vec![];
+        for (index, layer) in self.layers.iter().enumerate() {
+            for (part, matrix) in layer.matrices() {
+                if let Projection::Adapted(adapter) = matrix {
+                    adapters.push((format!("model.layers.{index}.{part}"), adapter));
+                }
+            }
+        }
+        adapters
+    }
+
     /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
     pub(crate) fn hidden(
         &self,
@@ -151,6 +187,30 @@ impl<B: Fp8Matmul> Decoder<B> {
         Ok(Self { frequencies, weights, config, device: device.clone() })
     }
 
+    /// Puts adapters of PEFT beside the layers that they are for.
+    ///
+    /// # Errors
+    /// Where a matrix has another shape than its layer, or the model has no quantized layer of a name.
+    pub fn adapt(&mut self, adapters: &Adapters) -> Result<()> {
+        let mut missing: BTreeSet<&str> = adapters.names().collect();
+        self.weights.adapt(|name, base| match missing.remove(name) {
+            true => Ok(Some(adapters.apply(name, base.clone())?)),
+            false => Ok(None),
+        })?;
+        match missing.first() {
+            None => Ok(()),
+            Some(name) => bail!(
+                "the adapter is for another model: it has {} layers that this one does not have in FP8, such as {name}",
+                missing.len()
+            ),
+        }
+    }
+
+    /// Its weights alone.
+    pub(crate) fn into_weights(self) -> Weights<B> {
+        self.weights
+    }
+
     /// What the model is.
     pub fn config(&self) -> &Config {
         &self.config
@@ -194,7 +254,7 @@ impl<B: Fp8Matmul> Decoder<B> {
             "the text is longer than the {positions} positions of the model"
         );
         if let Some(token) = tokens.iter().flatten().find(|token| **token as usize >= vocabulary) {
-            anyhow::bail!("token {token} is not in the model's vocabulary of {vocabulary}");
+            bail!("token {token} is not in the model's vocabulary of {vocabulary}");
         }
         let place =
             |padding: usize| (before..before + count).map(move |at| at.saturating_sub(padding));

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_fp8::checkpoint::{
     Activations, Checkpoint, Dtype, LayerInfo, PlainTensor, QuantizedLinear, Scales,
 };
-use burn_fp8::nn::{ActivationScale, FrozenLinear};
+use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraLinear};
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 
 /// Standard deviation of random weights.
@@ -21,6 +21,8 @@ const PIECE: usize = 1 << 20;
 pub(crate) enum Projection<B: Backend> {
     /// In FP8.
     Frozen(FrozenLinear<B>),
+    /// In FP8, with an adapter beside it.
+    Adapted(LoraLinear<B>),
     /// As the file has it.
     Plain(Plain<B>),
 }
@@ -30,6 +32,7 @@ impl<B: Fp8Matmul> Projection<B> {
     pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         match self {
             Self::Frozen(layer) => layer.forward(x),
+            Self::Adapted(layer) => layer.forward(x),
             Self::Plain(layer) => layer.forward(x),
         }
     }
@@ -38,6 +41,10 @@ impl<B: Fp8Matmul> Projection<B> {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Frozen(layer) => layer.bytes(),
+            Self::Adapted(layer) => {
+                let numbers = layer.a.shape().num_elements() + layer.b.shape().num_elements();
+                layer.base.bytes() + numbers * size_of::<f32>()
+            }
             Self::Plain(layer) => layer.bytes(),
         }
     }

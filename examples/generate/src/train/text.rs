@@ -14,7 +14,7 @@ use tokenizers::{AddedToken, Tokenizer};
 /// The King James Bible, in the public domain.
 const BUILT_IN: &[u8] = include_bytes!("../../../char-lm/data/kjv.txt.gz");
 
-/// Lines of a block; every twentieth block is held out.
+/// Lines of a block, at most; every twentieth block is held out.
 const BLOCK: usize = 100;
 const HELD_OUT_EVERY: usize = 20;
 
@@ -33,9 +33,17 @@ pub(super) struct Text {
 impl Text {
     /// Reads a file, or the built-in text, and trains a byte-level BPE of so many tokens on the part that the model learns from.
     pub(super) fn load(file: Option<&Path>, vocabulary: usize) -> Result<Self> {
+        Self::of(file, |seen| tokenizer(seen, vocabulary))
+    }
+
+    /// Reads a file, or the built-in text, for a tokenizer that may be made of the part that the model learns from.
+    pub(super) fn of(
+        file: Option<&Path>,
+        tokenizer: impl FnOnce(&[&str]) -> Result<Tokenizer>,
+    ) -> Result<Self> {
         let text = read(file)?;
         let [seen, held_out] = split(&text)?;
-        let tokenizer = tokenizer(&seen, vocabulary)?;
+        let tokenizer = tokenizer(&seen)?;
         let (seen, held_out) = (encode(&tokenizer, &seen)?, encode(&tokenizer, &held_out)?);
         Ok(Self { tokenizer, seen, held_out })
     }
@@ -56,17 +64,17 @@ pub(super) fn read(file: Option<&Path>) -> Result<String> {
 /// The lines that a model learns from, and those that it never sees.
 pub(super) fn split(text: &str) -> Result<[Vec<&str>; 2]> {
     let (mut seen, mut held_out) = (vec![], vec![]);
+    let block = (text.lines().count() / HELD_OUT_EVERY).clamp(1, BLOCK);
     for (index, line) in text.split_inclusive('\n').enumerate() {
-        match index / BLOCK % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 {
+        match index / block % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 {
             true => held_out.push(line),
             false => seen.push(line),
         }
     }
     ensure!(
         !held_out.is_empty(),
-        "the text has {} lines; {} are needed, so that some can be held out",
-        seen.len(),
-        BLOCK * (HELD_OUT_EVERY - 1) + 1
+        "the text has {} lines; {HELD_OUT_EVERY} are needed, so that some can be held out",
+        seen.len()
     );
     Ok([seen, held_out])
 }
