@@ -28,6 +28,8 @@ pub enum Task {
     Train(Train),
     /// Trains adapters for a text (LoRA), beside a model that stays in FP8
     Tune(Tune),
+    /// Writes a model with what adapters add to it, quantized anew
+    Merge(Merge),
 }
 
 /// How a model is trained.
@@ -61,9 +63,13 @@ pub struct Tune {
     /// A text file
     pub text: PathBuf,
 
-    /// A folder for the adapters, as PEFT has them
+    /// A folder for the adapters, as PEFT has them, or with --full a new one for the model
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
+
+    /// Train all weights, in f32, and write a model, quantized anew
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "layers"])]
+    pub full: bool,
 
     /// The rank of adapters
     #[arg(long, default_value_t = 8)]
@@ -87,6 +93,20 @@ pub struct Tune {
 
     #[command(flatten)]
     pub course: Learning,
+}
+
+/// What is put together.
+#[derive(clap::Args, Debug)]
+pub struct Merge {
+    /// The folder of a model
+    pub model: PathBuf,
+
+    /// A folder of PEFT with adapters for it
+    pub adapter: PathBuf,
+
+    /// A new folder for the model
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
 }
 
 /// How fast a model learns, and on what.

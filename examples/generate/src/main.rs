@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use burn::backend::Flex;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::LoraConfig;
@@ -19,10 +20,10 @@ use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
 use generate::sample::Sampling;
 use generate::tokens::Tokens;
-use generate::train::{Plan, Tuning, train, tune};
+use generate::train::{Plan, Tuning, merge, train, tune};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::{Args, Task, Train, Tune, Write};
+use args::{Args, Merge, Task, Train, Tune, Write};
 use talk::Talk;
 
 fn main() -> ExitCode {
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
             }
             Some(Task::Tune(tune)) => {
                 tune.course.backend.run(env!("CARGO_PKG_NAME"), Adapting(&tune))?;
+            }
+            Some(Task::Merge(Merge { model, adapter, out })) => {
+                merge::<Flex>(&model, &adapter, &out)?;
+                print(&format!("{} is the model with its adapters\n", out.display()))?;
             }
             None => write(args.write)?,
         }
@@ -131,12 +136,13 @@ impl OnBackend for Adapting<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Tune { model, text, out, rank, alpha, dropout, layers, steps, course } = self.0;
+        let Tune { model, text, out, full, rank, alpha, dropout, layers, steps, course } = self.0;
+        let lora = LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout);
         let plan = Tuning {
             model: model.clone(),
             text: text.clone(),
             out: out.clone(),
-            lora: LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout),
+            lora: (!full).then_some(lora),
             layers: layers.clone(),
             course: course.course(*steps),
         };

@@ -308,6 +308,23 @@ fn adapters_are_trained_beside_the_model() {
     assert_ne!(tuned, text(write));
     has(&tuned, &["cat sat on"]);
 
+    // Merged, it is a model of its own. Quantized anew it is nearly the same.
+    let merged = program.succeeds("merge model adapter --out merged").0;
+    has(&merged, &["merged is the model"]);
+    has(&text(&write.replace("model", "merged")), &["cat sat on"]);
+    assert_eq!(program.read("merged/tokenizer.json"), program.read("model/tokenizer.json"));
+    program.fails("merge model adapter --out merged", &["merged is there already"]);
+
+    // All weights, in f32; adapters come near that.
+    let full =
+        "tune model text.txt --out full --full --steps 30 --batch 4 --context 16 --rate 0.001";
+    let full = parsed(&program.succeeds(full).0);
+    assert_eq!(full["held_out_loss"]["before"], tuning["held_out_loss"]["before"]);
+    assert!(number(&full["held_out_loss"], "after") < 0.5 * loss("before"), "{full}");
+    has(&text(&write.replace("model", "full")), &["cat"]);
+    program.fails("tune model text.txt --out full --full", &["full is there already"]);
+    program.fails("tune model text.txt --out x --full --rank 4", &["--full", "--rank"]);
+
     let some = format!("{run} --layers q_proj,v_proj").replace("--out adapter", "--out some");
     assert_eq!(parsed(&program.succeeds(&some).0)["adapters"]["layers"], json!(6));
     program.ends(&format!("{run} --layers c_attn"), &["c_attn", "q_proj"]);

@@ -110,6 +110,15 @@ impl<B: Fp8Matmul> Weights<B> {
         Ok(count)
     }
 
+    /// The same in f32, with what adapters add: weights that can be trained, and quantized anew.
+    pub(crate) fn dense(mut self) -> Self {
+        for matrix in self.layers.iter_mut().flat_map(|layer| layer.matrices_mut()) {
+            *matrix.1 = Projection::Plain(matrix.1.clone().dense());
+        }
+        let head = self.head.map(|head| Projection::Plain(head.dense()));
+        Self { embedding: self.embedding.dense(), head, ..self }
+    }
+
     /// The adapters that there are, by the names of their layers.
     pub(crate) fn adapters(&self) -> Vec<(String, &LoraLinear<B>)> {
         let mut adapters = vec![];

@@ -37,6 +37,17 @@ impl<B: Fp8Matmul> Projection<B> {
         }
     }
 
+    /// The same in f32, with what an adapter adds: a layer that can be trained, and quantized anew.
+    pub(super) fn dense(self) -> Plain<B> {
+        let (weight, bias) = match &self {
+            Self::Frozen(layer) => (layer.weight(), layer.bias()),
+            Self::Adapted(layer) => (layer.merged(), layer.base.bias()),
+            Self::Plain(layer) => return layer.dense(),
+        };
+        let bias = bias.cloned().map(|bias| Param::from_tensor(bias.detach()));
+        Plain { weight: Param::from_tensor(weight.transpose().detach()), bias }
+    }
+
     /// Bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -69,6 +80,17 @@ impl<B: Backend> Plain<B> {
     /// `[out, in]`.
     pub(crate) fn weight(&self) -> Tensor<B, 2> {
         self.weight.val()
+    }
+
+    /// `[out]`, f32.
+    pub(crate) fn bias(&self) -> Option<Tensor<B, 1>> {
+        self.bias.as_ref().map(Param::val)
+    }
+
+    /// The same in f32.
+    pub(super) fn dense(&self) -> Self {
+        let weight = self.weight.val().cast(FloatDType::F32).detach();
+        Self { weight: Param::from_tensor(weight), bias: self.bias.clone() }
     }
 
     /// `[…, in]` to `[…, out]`.
@@ -166,7 +188,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
             let data = TensorData::new(rows.to_vec(), [rows.len() / input, input]);
             Tensor::from_data(data, (self.device, DType::F32))
         });
-        let layer = in_rows::<B>(pieces, [out, input], Activations::None)?;
+        let layer = in_rows::<B>(pieces, [out, input], None, Activations::None)?;
         Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
     }
 
@@ -214,10 +236,11 @@ fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {
     }
 }
 
-/// A matrix `[out, in]`, given in pieces of rows, in FP8 with a scale for each row.
+/// A matrix `[out, in]`, given in pieces of rows, in FP8 with a scale for each row; and its bias `[out]`.
 pub(crate) fn in_rows<B: Fp8Matmul>(
     pieces: impl Iterator<Item = Tensor<B, 2>>,
     [out, input]: [usize; 2],
+    bias: Option<Vec<f32>>,
     activations: Activations,
 ) -> Result<QuantizedLinear> {
     let (mut codes, mut scales) = (Vec::with_capacity(out * input), Vec::with_capacity(out));
@@ -228,5 +251,5 @@ pub(crate) fn in_rows<B: Fp8Matmul>(
         scales.extend(numbers.context("the backend gave scales of another type than f32")?);
     }
     let scales = Scales::new([out, input], [1, input], scales)?;
-    Ok(QuantizedLinear::new([out, input], codes, scales, None, activations)?)
+    Ok(QuantizedLinear::new([out, input], codes, scales, bias, activations)?)
 }

@@ -6,17 +6,17 @@ mod shape;
 mod text;
 mod tune;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use burn::backend::Autodiff;
 use burn::module::AutodiffModule;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::checkpoint::Checkpoint;
+use burn_fp8::nn::lora::Adapters;
 use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, Recipe, high_precision};
 use examples_common::write_json;
 use serde_json::{Value, json};
@@ -52,12 +52,7 @@ const VOCABULARY: usize = 1024;
 /// # Errors
 /// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written.
 pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
-    let filled = fs::read_dir(&plan.out).is_ok_and(|mut entries| entries.next().is_some());
-    ensure!(
-        !filled,
-        "{} is there already, and not empty: choose another folder",
-        plan.out.display()
-    );
+    export::check_free(&plan.out)?;
     let text = Text::load(plan.text.as_deref(), VOCABULARY)?;
     let json = plan.shape.config();
     let config = Config::parse(&json.to_string())?;
@@ -90,7 +85,8 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
         "seconds": seconds.round(),
         "tokens": { "seen": text.seen.len(), "held_out": text.held_out.len() },
     });
-    export::export(&weights, &json, &text.tokenizer, &plan.out)?;
+    let files = export::files(&text.tokenizer)?;
+    export::export(&weights, &json.to_string(), &files, &plan.out)?;
     if steps > 0 {
         let mean = || course.mean_loss(&weights, &config, &text.held_out, &device);
         let written = |cache| written::<B>(&plan.out, &text.held_out, context, cache, &device);
@@ -104,6 +100,22 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
     }
     write_json(&plan.out.join("training.json"), &training)?;
     Ok(training)
+}
+
+/// Writes a model with what adapters of PEFT add to it: matrices of layers in E4M3 with a scale for each output, and the rest in bf16.
+///
+/// # Errors
+/// Where a folder cannot be read or written, or the adapters are for another model.
+pub fn merge<B: Fp8Matmul>(model: &Path, adapter: &Path, out: &Path) -> Result<()> {
+    export::check_free(out)?;
+    let adapters = Adapters::load(adapter)?;
+    let checkpoint = Checkpoint::open(model)?;
+    let config = Config::parse(checkpoint.config())?;
+    let (options, device) = (LoadOptions::default(), B::Device::default());
+    let mut decoder = Decoder::<B>::load(&checkpoint, config, options, &device, |_, _| ())?;
+    decoder.adapt(&adapters)?;
+    let weights = decoder.into_weights().dense();
+    export::export(&weights, checkpoint.config(), &export::files_of(model)?, out)
 }
 
 /// The held-out loss of a folder, as `generate` loads it.
@@ -145,6 +157,8 @@ fn held_out_loss<B: Fp8Matmul>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use burn::backend::Flex;
     use tokenizers::Tokenizer;
 

@@ -9,14 +9,15 @@ use burn::module::{AutodiffModule, Module};
 use burn::tensor::backend::Backend;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
-use burn_fp8::nn::LoraConfig;
 use burn_fp8::nn::lora::save_adapters;
+use burn_fp8::nn::{LoraConfig, LoraLinear};
 use serde_json::{Value, json};
 
 use super::course::Course;
+use super::export::{check_free, export, files_of};
 use super::text::Text;
 use crate::config::Config;
-use crate::model::{Decoder, LoadOptions};
+use crate::model::{Decoder, LoadOptions, Weights};
 use crate::tokens::Tokens;
 
 /// What is decided before adapters are trained.
@@ -26,10 +27,10 @@ pub struct Tuning {
     pub model: PathBuf,
     /// A text file.
     pub text: PathBuf,
-    /// Where the adapters are written; those that are there are replaced.
+    /// Where the adapters are written; those that are there are replaced. A model is written to a new folder.
     pub out: PathBuf,
-    /// Rank, alpha and dropout.
-    pub lora: LoraConfig,
+    /// Rank, alpha and dropout; without them all weights are trained, in f32, and a model is written instead.
+    pub lora: Option<LoraConfig>,
     /// The ends of names of layers that get one, such as `q_proj`; all that are quantized where there is none.
     pub layers: Vec<String>,
     /// Steps and rates.
@@ -44,6 +45,9 @@ const WRITTEN_EVERY: usize = 100;
 /// # Errors
 /// Where the model or the text cannot be read, no layer has such a name, the training diverges, or the folder cannot be written.
 pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
+    if plan.lora.is_none() {
+        check_free(&plan.out)?;
+    }
     let checkpoint = Checkpoint::open(&plan.model)?;
     let config = Config::parse(checkpoint.config())?;
     let tokens = Tokens::load(&plan.model, &config)?;
@@ -55,47 +59,48 @@ pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -
     let options = LoadOptions::default();
     let decoder = Decoder::<Trained<B>>::load(&checkpoint, config, options, &device, |_, _| ())?;
     let (config, base_bytes) = (decoder.config().clone(), decoder.bytes());
-    // Norms and embedding stay as they are, too.
-    let mut weights = decoder.into_weights().no_grad();
+    let weights = decoder.into_weights();
     let before = course.mean_loss(&weights.valid(), &config, &text.held_out, &device);
     Trained::<B>::seed(&device, course.seed);
-    let is_meant = |name: &str| {
-        let mut ends = plan.layers.iter();
-        plan.layers.is_empty() || ends.any(|end| name.ends_with(&format!(".{end}")) || name == end)
+    let weights = match &plan.lora {
+        // Norms and embedding stay as they are, too.
+        Some(lora) => adapted(weights.no_grad(), lora, &plan.layers)?,
+        None => weights.dense(),
     };
-    let adapters = weights.adapt(|name, base| match is_meant(name) {
-        true => Ok(Some(plan.lora.init(base.clone()).with_context(|| name.to_owned())?)),
-        false => Ok(None),
-    })?;
-    ensure!(
-        adapters > 0,
-        "no quantized layer has a name that ends with {}; a model's layers are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj",
-        plan.layers.join(" or ")
-    );
     let base = plan.model.display().to_string();
     let start = Instant::now();
     let told = |step: usize, loss, weights: &_| {
         progress(step, loss);
-        if step % WRITTEN_EVERY == 1 && step > 1 {
+        if plan.lora.is_some() && step % WRITTEN_EVERY == 1 && step > 1 {
             save(plan, &base, weights)?;
         }
         Ok(())
     };
     let (weights, last) = course.fit(weights, &config, &text.seen, &device, told)?;
     let seconds = start.elapsed().as_secs_f64();
-    save(plan, &base, &weights)?;
     let weights = weights.valid();
     let after = course.mean_loss(&weights, &config, &text.held_out, &device);
-    let trained: usize = weights
-        .adapters()
-        .iter()
-        .map(|(_, adapter)| adapter.a.shape().num_elements() + adapter.b.shape().num_elements())
-        .sum();
+    let adapters = match &plan.lora {
+        Some(LoraConfig { rank, alpha, .. }) => {
+            save(plan, &base, &weights)?;
+            let adapters = weights.adapters();
+            let numbers = |adapter: &LoraLinear<B>| {
+                adapter.a.shape().num_elements() + adapter.b.shape().num_elements()
+            };
+            let numbers: usize = adapters.iter().map(|(_, adapter)| numbers(adapter)).sum();
+            json!({ "layers": adapters.len(), "weights": numbers, "rank": rank, "alpha": alpha })
+        }
+        None => {
+            let files = files_of(&plan.model)?;
+            export(&weights, checkpoint.config(), &files, &plan.out)?;
+            Value::Null
+        }
+    };
     let Course { steps, batch, context, rate, seed } = course;
     Ok(json!({
         "model": base,
         "text": plan.text.display().to_string(),
-        "adapters": { "layers": adapters, "weights": trained, "rank": plan.lora.rank, "alpha": plan.lora.alpha },
+        "adapters": adapters,
         "base_bytes": base_bytes,
         "steps": steps,
         "batch": batch,
@@ -107,6 +112,28 @@ pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -
         "last_loss": last,
         "held_out_loss": { "before": before, "after": after },
     }))
+}
+
+/// Adapters beside all quantized layers, or those whose names have one of these ends.
+fn adapted<B: Fp8Matmul>(
+    mut weights: Weights<B>,
+    lora: &LoraConfig,
+    ends: &[String],
+) -> Result<Weights<B>> {
+    let is_meant = |name: &str| {
+        let mut ends = ends.iter().map(|end| format!(".{}", end.trim_start_matches('.')));
+        ends.len() == 0 || ends.any(|end| name.ends_with(&end))
+    };
+    let adapters = weights.adapt(|name, base| match is_meant(name) {
+        true => Ok(Some(lora.init(base.clone()).with_context(|| name.to_owned())?)),
+        false => Ok(None),
+    })?;
+    ensure!(
+        adapters > 0,
+        "no quantized layer has a name that ends with {}; a model's layers are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj",
+        ends.join(" or ")
+    );
+    Ok(weights)
 }
 
 fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &crate::model::Weights<B>) -> Result<()> {
