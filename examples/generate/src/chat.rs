@@ -31,6 +31,9 @@ impl Message {
 /// Steps of a template: conversations of some thousand messages take less.
 const FUEL: u64 = 10_000_000;
 
+/// Lists and mappings in each other that JSON is made of, at most.
+const DEEPEST: usize = 100;
+
 const NAME: &str = "chat template";
 
 /// The chat template of a model.
@@ -55,7 +58,15 @@ impl Chat {
                 None => return Ok(None),
             },
         };
-        Self::new(template, special_tokens(&config)).map(Some)
+        let mut special = special_tokens(&config);
+        // What older models have instead.
+        let others = read_json(folder, "special_tokens_map.json")?.unwrap_or_default();
+        for (name, text) in special_tokens(&others) {
+            if !special.iter().any(|(known, _)| *known == name) {
+                special.push((name, text));
+            }
+        }
+        Self::new(template, special).map(Some)
     }
 
     fn new(template: String, special: Vec<(String, String)>) -> Result<Self> {
@@ -82,7 +93,10 @@ impl Chat {
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         let template = self.environment.get_template(NAME).map_err(explain)?;
         let special: Value = self.special.iter().cloned().collect();
-        let values = context! { messages, add_generation_prompt => true, ..special };
+        // As transformers gives them.
+        let (tools, documents) = ((), ());
+        let values =
+            context! { messages, tools, documents, add_generation_prompt => true, ..special };
         template
             .render(values)
             .map_err(explain)
@@ -106,6 +120,10 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
 
 /// At this depth of lists and mappings.
 fn json(value: &Value, indent: Option<usize>, depth: usize) -> Result<String, Error> {
+    if depth > DEEPEST {
+        let reason = format!("lists and mappings are more than {DEEPEST} deep");
+        return Err(Error::new(ErrorKind::BadSerialization, reason));
+    }
     let is_mapping = value.kind() == ValueKind::Map;
     let [open, close] = match value.kind() {
         ValueKind::Map => ["{", "}"],
@@ -198,6 +216,16 @@ mod tests {
             let chat = Chat::new(template, special.clone()).expect("a template");
             assert_eq!(chat.render(&messages).expect("a text"), rendered, "{name}");
         }
+    }
+
+    #[test]
+    fn a_template_sees_what_transformers_gives_it() {
+        let render = |template: &str| Chat::new(template.into(), vec![])?.render(&[]);
+        let given = "{{ tools is none }}{{ documents is none }}{{ enable_thinking is defined }}";
+        assert_eq!(render(given).expect("a text"), "TrueTrueFalse");
+        let deep = "{% set ns = namespace(x=[]) %}{% for i in range(9000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
+        let error = format!("{:#}", render(deep).expect_err("too deep"));
+        assert!(error.contains("100 deep"), "{error}");
     }
 
     #[test]

@@ -107,7 +107,8 @@ impl Config {
         let hidden = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
-        let head_width = keys.optional_size("head_dim")?.unwrap_or(hidden / heads);
+        let otherwise = if family == Family::Qwen3 { 128 } else { hidden / heads };
+        let head_width = keys.optional_size("head_dim")?.unwrap_or(otherwise);
         ensure!(
             heads.is_multiple_of(kv_heads),
             "config.json: num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}"
@@ -171,10 +172,20 @@ fn windows(keys: &Keys<'_>, family: Family) -> Result<Vec<Option<usize>>> {
         Family::Mistral => true,
         Family::Qwen2 | Family::Qwen3 => keys.flag("use_sliding_window")?,
     };
-    let window = if in_use { keys.optional_size("sliding_window")? } else { None };
+    // Without the key it is transformers' default; `null` is none.
+    let window = match keys.value.get("sliding_window") {
+        _ if !in_use => None,
+        None => Some(4096),
+        Some(_) => keys.optional_size("sliding_window")?,
+    };
     let Some(kinds) = keys.get("layer_types") else {
         let full = match family {
-            Family::Qwen2 | Family::Qwen3 => keys.optional_size("max_window_layers")?.unwrap_or(28),
+            Family::Qwen2 | Family::Qwen3 => {
+                match keys.get("max_window_layers").and_then(Value::as_u64) {
+                    Some(0) => 0,
+                    _ => keys.optional_size("max_window_layers")?.unwrap_or(28),
+                }
+            }
             Family::Llama | Family::Mistral => 0,
         };
         return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
@@ -207,14 +218,34 @@ fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
         None => None,
     };
     let theta = theta.or(keys.positive("rope_theta")?).unwrap_or(10_000.0);
-    let Some(scaling) = newer.or(older) else { return Ok((theta, RopeScaling::Default)) };
-    let whole =
-        scaling.positive("partial_rotary_factor")?.or(keys.positive("partial_rotary_factor")?);
+    // As transformers takes them where both are there.
+    let scaling = older.or(newer);
+    let whole = scaling.as_ref().map(|keys| keys.positive("partial_rotary_factor")).transpose()?;
+    let whole = whole.flatten().or(keys.positive("partial_rotary_factor")?);
     ensure!(
         whole.is_none_or(|factor| factor == 1.0),
         "config.json: partial_rotary_factor is not 1; heads that turn in part are not known"
     );
-    let kind = scaling.text("rope_type")?.or(scaling.text("type")?).unwrap_or("default");
+    let Some(scaling) = scaling else { return Ok((theta, RopeScaling::Default)) };
+    let nested = scaling.value.as_object().into_iter().flatten();
+    if let Some((key, _)) = nested.into_iter().find(|(_, value)| value.is_object()) {
+        bail!(
+            "{}: {key:?} has settings of its own; layers that turn differently are not known",
+            scaling.of
+        );
+    }
+    let kind = match scaling.text("rope_type")?.or(scaling.text("type")?) {
+        Some(kind) => kind,
+        None => {
+            let factor = scaling.get("factor").is_some();
+            ensure!(
+                !factor,
+                "{} have a factor, but no rope_type that says what it is for",
+                scaling.of
+            );
+            "default"
+        }
+    };
     let needed = |key: &str| {
         let value = scaling.positive(key)?;
         value.with_context(|| format!("{} has no {key}, which {kind:?} needs", scaling.of))
@@ -323,5 +354,92 @@ impl<'a> Keys<'a> {
             Some(tokens) => Ok(tokens),
             None => self.wrong(key, value, "a token, or a list of tokens"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(family: &str, change: impl FnOnce(&mut Value)) -> Result<Config> {
+        let mut config = json!({
+            "model_type": family, "hidden_size": 256, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "vocab_size": 32, "max_position_embeddings": 128,
+        });
+        change(&mut config);
+        Config::parse(&config.to_string())
+    }
+
+    #[track_caller]
+    fn rope(change: impl FnOnce(&mut Value)) -> (f64, RopeScaling) {
+        let config = config("llama", change).expect("a configuration");
+        (config.rope_theta, config.rope_scaling)
+    }
+
+    /// As transformers 5.23 reads them: `rope_scaling or rope_parameters`.
+    #[test]
+    fn rope_settings_in_both_spellings() {
+        let linear = RopeScaling::Linear { factor: 4.0 };
+        assert_eq!(rope(|_| ()), (1e4, RopeScaling::Default));
+        assert_eq!(rope(|c| c["rope_theta"] = json!(5e5)), (5e5, RopeScaling::Default));
+        let newer = json!({ "rope_type": "linear", "factor": 4, "rope_theta": 1e6 });
+        assert_eq!(rope(|c| c["rope_parameters"] = newer.clone()), (1e6, linear));
+        let older = json!({ "type": "linear", "factor": 4.0 });
+        assert_eq!(rope(|c| c["rope_scaling"] = older.clone()), (1e4, linear));
+        let both = |c: &mut Value| {
+            c["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": 1e6 });
+            c["rope_scaling"] = older.clone();
+        };
+        assert_eq!(rope(both), (1e6, linear));
+    }
+
+    #[test]
+    fn rope_settings_that_are_not_known() {
+        let refused = |change: &dyn Fn(&mut Value), word: &str| {
+            let error = config("llama", change).expect_err(word).to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        refused(&|c| c["rope_scaling"] = json!({ "rope_type": "yarn", "factor": 4.0 }), "yarn");
+        refused(&|c| c["rope_scaling"] = json!({ "factor": 4.0 }), "no rope_type");
+        refused(&|c| c["partial_rotary_factor"] = json!(0.5), "partial_rotary_factor");
+        let nested = json!({ "full_attention": { "rope_type": "default" } });
+        refused(&|c| c["rope_parameters"] = nested.clone(), "full_attention");
+        let both = |c: &mut Value| {
+            c["rope_parameters"] = json!({ "rope_type": "default" });
+            c["rope_scaling"] = json!({ "type": "yarn", "factor": 4.0 });
+        };
+        refused(&both, "yarn");
+    }
+
+    #[test]
+    fn windows_are_those_of_the_family() {
+        let windows = |family, change: &dyn Fn(&mut Value)| {
+            config(family, change).expect("a configuration").windows
+        };
+        assert_eq!(windows("mistral", &|_| ()), [Some(4096); 4]);
+        assert_eq!(windows("mistral", &|c| c["sliding_window"] = Value::Null), [None; 4]);
+        assert_eq!(windows("mistral", &|c| c["sliding_window"] = json!(8)), [Some(8); 4]);
+        assert_eq!(windows("llama", &|c| c["sliding_window"] = json!(8)), [None; 4]);
+        let qwen = |c: &mut Value| {
+            c["sliding_window"] = json!(8);
+            c["use_sliding_window"] = json!(true);
+            c["max_window_layers"] = json!(3);
+        };
+        assert_eq!(windows("qwen2", &qwen), [None, None, None, Some(8)]);
+        let all = |c: &mut Value| {
+            qwen(c);
+            c["max_window_layers"] = json!(0);
+        };
+        assert_eq!(windows("qwen3", &all), [Some(8); 4]);
+        let listed = |c: &mut Value| {
+            qwen(c);
+            let [full, sliding] = ["full_attention", "sliding_attention"];
+            c["layer_types"] = json!([sliding, full, full, sliding]);
+        };
+        assert_eq!(windows("qwen2", &listed), [Some(8), None, None, Some(8)]);
+        assert_eq!(config("qwen3", |_| ()).expect("a configuration").head_width, 128);
+        assert_eq!(config("llama", |_| ()).expect("a configuration").head_width, 64);
     }
 }

@@ -194,6 +194,11 @@ pub fn generate<B: Fp8Matmul>(
             _ => outcome.decode.add(going, now - last),
         }
         last = now;
+        for (row, (_, ended)) in rows.iter().enumerate() {
+            if ended.is_some() {
+                cache.end(row);
+            }
+        }
         if rows.iter().all(|(_, ended)| ended.is_some()) {
             break;
         }

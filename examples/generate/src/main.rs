@@ -88,7 +88,10 @@ fn write(mut args: Write) -> Result<()> {
 
 /// What the command line says, and where it is silent `generation_config.json`.
 fn options(args: &Write, folder: &std::path::Path, config: &Config) -> Result<Options> {
-    let (file, ends) = Sampling::load(folder)?;
+    let ignored = |key: &str| {
+        eprintln!("warning: generation_config.json: {key} is not known here, and ignored")
+    };
+    let (file, ends) = Sampling::load(folder, ignored)?;
     let sampling = Sampling {
         temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
         top_k: args.top_k.unwrap_or(file.top_k),

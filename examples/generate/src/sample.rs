@@ -33,13 +33,50 @@ impl Default for Sampling {
     }
 }
 
+/// Keys of `generation_config.json` that change what is written, and the number that changes nothing.
+const OTHERS: [(&str, f64); 12] = [
+    ("typical_p", 1.0),
+    ("epsilon_cutoff", 0.0),
+    ("eta_cutoff", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("no_repeat_ngram_size", 0.0),
+    ("num_beams", 1.0),
+    ("penalty_alpha", 0.0),
+    ("guidance_scale", 1.0),
+    ("bad_words_ids", f64::NAN),
+    ("suppress_tokens", f64::NAN),
+    ("forced_eos_token_id", f64::NAN),
+    ("stop_strings", f64::NAN),
+];
+
+fn is_set(value: &Value, neutral: f64) -> bool {
+    !value.is_null() && value.as_f64() != Some(neutral)
+}
+
+/// Without the key, transformers samples from 50.
+fn top_k(keys: &Keys<'_>, sampled: bool) -> Result<usize> {
+    match keys.get("top_k").map(Value::as_u64) {
+        None if sampled => Ok(50),
+        None => Ok(0),
+        Some(Some(tokens)) => Ok(usize::try_from(tokens)?),
+        Some(None) => anyhow::bail!("generation_config.json: top_k is no whole number"),
+    }
+}
+
 impl Sampling {
-    /// What a model's `generation_config.json` says, and the tokens that end a text; the likeliest token where it says nothing.
+    /// What a model's `generation_config.json` says, and the tokens that end a text; the likeliest token where it says nothing. Keys that change what transformers
+    /// writes, and are not known here, are told to `ignored`.
     ///
     /// # Errors
     /// Where the file is damaged, or has a number that is out of range.
-    pub fn load(folder: &Path) -> Result<(Self, Vec<u32>)> {
-        let json = read_json(folder, "generation_config.json")?.unwrap_or(Value::Null);
+    pub fn load(folder: &Path, mut ignored: impl FnMut(&str)) -> Result<(Self, Vec<u32>)> {
+        let json = read_json(folder, "generation_config.json")?;
+        let json = json.unwrap_or_else(|| Value::Object(Default::default()));
+        ensure!(json.is_object(), "generation_config.json is no object");
+        OTHERS
+            .iter()
+            .filter(|(key, neutral)| is_set(&json[*key], *neutral))
+            .for_each(|(key, _)| ignored(key));
         let keys = Keys { of: "generation_config.json", value: &json };
         let number = |key: &str, otherwise: f64| -> Result<f64> {
             // 0 is a number that says "not at all".
@@ -49,7 +86,7 @@ impl Sampling {
         let sampled = keys.flag("do_sample")?;
         let sampling = Self {
             temperature: if sampled { number("temperature", 1.0)? } else { 0.0 },
-            top_k: number("top_k", 0.0)? as usize,
+            top_k: top_k(&keys, sampled)?,
             top_p: number("top_p", 1.0)?,
             min_p: number("min_p", 0.0)?,
             repetition_penalty: number("repetition_penalty", 1.0)?,
@@ -246,5 +283,31 @@ mod tests {
         assert_eq!(sampler.choose(vec![f32::NEG_INFINITY, -5.0]).expect("a token"), 1);
         let error = sampler.choose(vec![0.0, f32::NAN]).expect_err("no number");
         assert!(error.to_string().contains("NaN"), "{error}");
+    }
+
+    #[test]
+    fn files_say_how_tokens_are_chosen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let load = |json: &str| {
+            std::fs::write(folder.path().join("generation_config.json"), json).expect("written");
+            let mut ignored = vec![];
+            let loaded = Sampling::load(folder.path(), |key| ignored.push(key.to_owned()));
+            loaded.map(|(sampling, ends)| (sampling, ends, ignored))
+        };
+        let (sampling, ends, ignored) =
+            load(r#"{"eos_token_id": [7, 2], "top_k": 3}"#).expect("read");
+        assert_eq!((sampling.temperature, sampling.top_k), (0.0, 3));
+        assert_eq!((ends, ignored.len()), (vec![7, 2], 0));
+        // transformers' own default.
+        let json = r#"{"do_sample": true, "temperature": 0.6, "num_beams": 1, "typical_p": 0.9, "suppress_tokens": [5]}"#;
+        let (sampling, _, ignored) = load(json).expect("read");
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 50, 1.0));
+        assert_eq!(ignored, ["typical_p", "suppress_tokens"]);
+        for (json, word) in
+            [("[1]", "no object"), (r#"{"top_k": 0.5}"#, "top_k"), (r#"{"top_p": "x"}"#, "top_p")]
+        {
+            let error = format!("{:#}", load(json).expect_err(word));
+            assert!(error.contains(word), "{error}");
+        }
     }
 }

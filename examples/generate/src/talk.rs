@@ -139,8 +139,10 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         seen: Option<Cache<B>>,
     ) -> Result<(Outcome, Vec<String>, Cache<B>)> {
         self.interrupted.store(false, Ordering::SeqCst);
-        let mut writers: Vec<_> =
-            prompts.iter().map(|_| Writer::new(self.tokens, &self.args.stop)).collect();
+        // An answer begins anew; a text goes on.
+        let before = |prompt: &'_ [u32]| if self.args.chat { vec![] } else { prompt.to_vec() };
+        let writer = |prompt: &Vec<u32>| Writer::new(self.tokens, &self.args.stop, &before(prompt));
+        let mut writers = prompts.iter().map(writer).collect::<Result<Vec<_>>>()?;
         let alone = prompts.len() == 1;
         let take = |row: usize, token: u32| {
             let new = writers[row].push(token)?;

@@ -1,9 +1,11 @@
 //! Texts to tokens and back.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -15,14 +17,21 @@ const LIMIT: u64 = 256 << 20;
 /// Reads a text file of a model's folder; none where there is no such file.
 pub(crate) fn read_file(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
-    let size = match fs::metadata(&path) {
-        Ok(file) => file.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
-    };
-    ensure!(size <= LIMIT, "{} has {size} bytes; at most {LIMIT} are read", path.display());
-    let text = fs::read_to_string(&path);
-    text.map(Some).with_context(|| format!("cannot read {}", path.display()))
+    let shown = path.display();
+    match fs::metadata(&path) {
+        Ok(file) => ensure!(file.is_file(), "{shown} is no file"),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+    }
+    let mut text = String::new();
+    let file = File::open(&path).with_context(|| format!("cannot read {shown}"))?;
+    let read = file.take(LIMIT + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {shown}"))?;
+    ensure!(
+        text.len() as u64 <= LIMIT,
+        "{shown} is longer than {LIMIT} bytes; no file of its kind is"
+    );
+    Ok(Some(text))
 }
 
 /// Reads a JSON file of a model's folder; none where there is no such file.
@@ -49,8 +58,11 @@ impl Tokens {
         let text = text.with_context(|| {
             format!("{} is missing: fetch the model's tokenizer, too", path.display())
         })?;
-        let tokenizer = text.parse::<Tokenizer>().map_err(|error| anyhow!("{error}"));
-        let tokenizer = tokenizer.with_context(|| format!("{} is damaged", path.display()))?;
+        let tokenizer = guarded(|| text.parse::<Tokenizer>());
+        let mut tokenizer = tokenizer.with_context(|| format!("{} is damaged", path.display()))?;
+        // What a training left there: a prompt is neither cut nor filled.
+        tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+        tokenizer.with_padding(None);
         let vocabulary = tokenizer.get_vocab(true);
         let largest = vocabulary.iter().max_by_key(|(_, token)| **token);
         let (text, token) = largest.with_context(|| format!("{} has no tokens", path.display()))?;
@@ -72,8 +84,8 @@ impl Tokens {
     /// # Errors
     /// Where the tokenizer cannot: a text with characters that it has no token for.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode(text, special);
-        Ok(encoding.map_err(|error| anyhow!("the prompt: {error}"))?.get_ids().to_vec())
+        let encoding = guarded(|| self.tokenizer.encode(text, special));
+        Ok(encoding.context("the prompt has no tokens")?.get_ids().to_vec())
     }
 
     /// The text of tokens; with `special`, tokens that stand for no text are shown.
@@ -81,8 +93,16 @@ impl Tokens {
     /// # Errors
     /// Where the tokenizer cannot.
     pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String> {
-        let text = self.tokenizer.decode(tokens, !special);
-        text.map_err(|error| anyhow!("the tokens have no text: {error}"))
+        let text = guarded(|| self.tokenizer.decode(tokens, !special));
+        text.context("the tokens have no text")
+    }
+}
+
+/// What a tokenizer gives. Some of those that a file can describe panic.
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|error| anyhow!("{error}")),
+        Err(_) => bail!("the tokenizer fails: its file is damaged"),
     }
 }
 
@@ -91,9 +111,12 @@ impl Tokens {
 pub struct Writer<'a> {
     tokens: &'a Tokens,
     stops: &'a [String],
-    /// Tokens whose text is not settled, after those that the decoder must see before them.
+    /// Tokens whose text is not settled, after those of the piece before, which the decoder must see: it may trim the first token, or make a character of
+    /// several.
     recent: Vec<u32>,
-    /// The text of `recent` that was taken.
+    /// Tokens of the piece before.
+    before: usize,
+    /// Their text.
     taken: String,
     /// What may be the beginning of a text that ends it.
     held: String,
@@ -105,10 +128,15 @@ pub struct Writer<'a> {
 const INCOMPLETE: char = '\u{FFFD}';
 
 impl<'a> Writer<'a> {
-    /// A text that ends before any of `stops`, none of them empty.
-    pub fn new(tokens: &'a Tokens, stops: &'a [String]) -> Self {
-        let (recent, taken, held, text) = Default::default();
-        Self { tokens, stops, recent, taken, held, text, stopped: false }
+    /// A text that ends before any of `stops`, none of them empty. It goes on after the text of `prompt`, or begins anew where that is empty.
+    ///
+    /// # Errors
+    /// Where the tokenizer has no text for the tokens.
+    pub fn new(tokens: &'a Tokens, stops: &'a [String], prompt: &[u32]) -> Result<Self> {
+        let recent: Vec<u32> = prompt.last().copied().into_iter().collect();
+        let taken = tokens.decode(&recent, false)?;
+        let (before, held, text) = (recent.len(), String::new(), String::new());
+        Ok(Self { tokens, stops, recent, before, taken, held, text, stopped: false })
     }
 
     /// Adds a token, and gives what is new of the text.
@@ -126,8 +154,8 @@ impl<'a> Writer<'a> {
             // Tokens that changed what was before them: what was printed stays.
             None => text.chars().skip(self.taken.chars().count()).collect(),
         };
-        // A decoder may trim the first token, so the last one stays.
-        self.recent = vec![token];
+        self.recent.drain(..self.before);
+        self.before = self.recent.len();
         self.taken = self.tokens.decode(&self.recent, false)?;
         Ok(self.settle(new))
     }

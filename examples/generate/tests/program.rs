@@ -70,9 +70,15 @@ fn json_says_what_happened() {
     let bytes = number(&together, "cache_bytes");
     let exact = parsed(&program.succeeds(&format!("{run} --cache f32")).0);
     assert_eq!(number(&exact, "cache_bytes"), 2.0 * bytes);
+    // A row that has ended does not keep the others from going on.
+    let long = "a".repeat(509);
+    let run = format!("model --prompt {long} --prompt one --tokens 9 --greedy --ignore-end --json");
+    let uneven = parsed(&program.succeeds(&run).0);
+    let [first, second] = [0, 1].map(|row| uneven["rows"][row]["ended"].clone());
+    assert_eq!((first, second), (json!("positions"), json!("tokens")));
     // Several prompts are printed one after the other.
-    let (text, _) = program.succeeds(&run.replace(" --json", ""));
-    has(&text, &["one", "\n\nanother"]);
+    let run = "model --prompt one --prompt another --tokens 6 --greedy --ignore-end";
+    has(&program.succeeds(run).0, &["one", "\n\nanother"]);
 }
 
 #[test]
@@ -145,6 +151,7 @@ fn other_models_are_refused_by_name() {
     refused(&set("head_dim", json!(33)), &["33 wide", "even"]);
     refused(&set("hidden_size", json!(-1)), &["hidden_size is -1"]);
     refused(&set("num_hidden_layers", json!(4)), &["model.layers.3"]);
+    refused(&set("num_hidden_layers", json!(2)), &["model.layers.2", "do not belong together"]);
     refused(&set("attention_bias", json!(true)), &["q_proj has no bias"]);
     refused(&set("vocab_size", json!(385)), &["embed_tokens", "[384, 192]", "[385, 192]"]);
     refused(&set("vocab_size", json!(100)), &["token 383", "ends at 99"]);

@@ -222,6 +222,9 @@ fn what_cannot_be_an_adapter() {
         ("use_rslora", json!(true)),
         ("bias", json!("all")),
         ("rank_pattern", json!({ "q_proj": 8 })),
+        ("alora_invocation_tokens", json!([1])),
+        ("layer_replication", json!([[0, 2]])),
+        ("r", json!(0)),
     ] {
         let mut config = original.clone();
         config[key] = value;
@@ -231,6 +234,9 @@ fn what_cannot_be_an_adapter() {
     fs::write(&path, "{}").unwrap();
     says(Adapters::load(folder.path()).unwrap_err(), &["no configuration of LoRA"]);
     fs::write(&path, original.to_string()).unwrap();
+    let none = b"\x02\0\0\0\0\0\0\0{}";
+    fs::write(folder.path().join("adapter_model.safetensors"), none).unwrap();
+    says(Adapters::load(folder.path()).unwrap_err(), &["no adapters"]);
     fs::write(folder.path().join("adapter_model.safetensors"), "damaged").unwrap();
     says(Adapters::load(folder.path()).unwrap_err(), &["adapter_model.safetensors"]);
 }

@@ -5,6 +5,7 @@ mod layer;
 mod projection;
 mod rope;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
@@ -169,7 +170,8 @@ impl<B: Fp8Matmul> Decoder<B> {
         device: &B::Device,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let reader = Reader { checkpoint, device, high: options.inputs == Inputs::High };
+        let high = options.inputs == Inputs::High;
+        let reader = Reader { checkpoint, device, high, read: RefCell::default() };
         let (layers, table) = (config.layers(), [config.vocabulary, config.hidden]);
         let mut parts = 0;
         let mut done = || {
@@ -190,6 +192,7 @@ impl<B: Fp8Matmul> Decoder<B> {
             (false, Head::Fp8) => Some(reader.in_fp8("lm_head", table)?),
         };
         let norm = norm(&reader, "model.norm", config.hidden, config.epsilon)?;
+        reader.check_all_read(config.tied)?;
         done();
         let weights = Weights { embedding, layers: read_layers, norm, head };
         let frequencies = Frequencies::new(&config);
@@ -240,7 +243,8 @@ impl<B: Fp8Matmul> Decoder<B> {
     /// A cache for rows of tokens, of which the first few are padding: as many as `padding` says for each.
     pub fn cache(&self, kind: CacheType, padding: Vec<usize>) -> Cache<B> {
         let layer = || LayerCache::new(kind, &self.device);
-        Cache { layers: (0..self.config.layers()).map(|_| layer()).collect(), padding }
+        let ended = vec![false; padding.len()];
+        Cache { layers: (0..self.config.layers()).map(|_| layer()).collect(), padding, ended }
     }
 
     /// Takes the next tokens, as many for each row, and gives the logits `[batch, tokens, vocabulary]` after each of them, or with `last` after the last alone.
@@ -257,16 +261,17 @@ impl<B: Fp8Matmul> Decoder<B> {
         let Config { positions, vocabulary, .. } = self.config;
         assert!(tokens.len() == cache.padding.len() && tokens.iter().all(|row| row.len() == count));
         ensure!(count > 0, "there are no tokens to go on from");
-        let shortest = cache.padding.iter().min().copied().unwrap_or(0);
+        let longest = cache.rows().map(|padding| (before + count).saturating_sub(padding)).max();
         ensure!(
-            before + count - shortest.min(before + count) <= positions,
+            longest.unwrap_or(0) <= positions,
             "the text is longer than the {positions} positions of the model"
         );
         if let Some(token) = tokens.iter().flatten().find(|token| **token as usize >= vocabulary) {
             bail!("token {token} is not in the model's vocabulary of {vocabulary}");
         }
-        let place =
-            |padding: usize| (before..before + count).map(move |at| at.saturating_sub(padding));
+        let place = |padding: usize| {
+            (before..before + count).map(move |at| at.saturating_sub(padding).min(positions - 1))
+        };
         let at: Vec<Vec<usize>> = cache.padding.iter().map(|row| place(*row).collect()).collect();
         let step = Step {
             turns: self.frequencies.turns(&at, &self.device),
@@ -287,16 +292,29 @@ impl<B: Fp8Matmul> Decoder<B> {
 pub struct Cache<B: Backend> {
     layers: Vec<LayerCache<B>>,
     padding: Vec<usize>,
+    /// Rows whose tokens mean nothing any more.
+    ended: Vec<bool>,
 }
 
 impl<B: Backend> Cache<B> {
+    /// The padding of rows that go on.
+    fn rows(&self) -> impl Iterator<Item = usize> {
+        self.padding.iter().zip(&self.ended).filter(|(_, ended)| !**ended).map(|(row, _)| *row)
+    }
+
+    /// Says that tokens of this row mean nothing from here on: they may go beyond the model's positions.
+    pub fn end(&mut self, row: usize) {
+        self.ended[row] = true;
+    }
+
     /// Tokens of each row that were seen, padding included.
     pub fn length(&self) -> usize {
         self.layers.first().map_or(0, LayerCache::length)
     }
 
-    /// Forgets all tokens but the first `length`.
+    /// Forgets all tokens but the first `length`; all rows go on.
     pub fn truncate(&mut self, length: usize) {
+        self.ended.fill(false);
         self.layers.iter_mut().for_each(|layer| layer.truncate(length));
     }
 

@@ -1,5 +1,8 @@
 //! Matrices of a model: in FP8, or as the file has them.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
@@ -136,11 +139,34 @@ pub(super) struct Reader<'a, B: Backend> {
     pub(super) device: &'a B::Device,
     /// Whether inputs are left as they are, whatever the file declares.
     pub(super) high: bool,
+    /// What was read, by name.
+    pub(super) read: RefCell<BTreeSet<String>>,
 }
+
+/// What files have beside weights: tables that are computed anew, and scales of caches.
+const OTHERS: [&str; 3] = [".rotary_emb.inv_freq", ".k_scale", ".v_scale"];
 
 impl<B: Fp8Matmul> Reader<'_, B> {
     fn quantized(&self, name: &str) -> Option<&LayerInfo> {
         self.checkpoint.layers().iter().find(|layer| layer.name == name)
+    }
+
+    /// Refuses a file with weights that were not read: it is another model than its configuration says.
+    pub(super) fn check_all_read(&self, tied: bool) -> Result<()> {
+        let (read, layers) = (self.read.borrow(), self.checkpoint.layers());
+        let names = layers.iter().map(|layer| &layer.name);
+        let names = names.chain(self.checkpoint.tensors().iter().map(|tensor| &tensor.name));
+        let is_left = |name: &&String| {
+            let is_other = OTHERS.iter().any(|end| name.ends_with(end));
+            !read.contains(&name[..]) && !is_other && !(tied && name.starts_with("lm_head"))
+        };
+        match names.filter(is_left).collect::<Vec<_>>()[..] {
+            [] => Ok(()),
+            [name, ref others @ ..] => bail!(
+                "the file has {name:?} and {} other tensors that a model of config.json does not have: they do not belong together",
+                others.len()
+            ),
+        }
     }
 
     /// Whether the file has this layer in FP8.
@@ -164,6 +190,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
             info.shape
         );
         check_bias(name, info.bias, bias)?;
+        self.read.borrow_mut().insert(name.to_owned());
         let layer = FrozenLinear::from_checkpoint(self.checkpoint, name, self.device)?;
         Ok(Projection::Frozen(match self.high {
             true => layer.with_activation(ActivationScale::Unquantized)?,
@@ -202,6 +229,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
     /// A tensor of this shape, of numbers.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<PlainTensor> {
         let tensor = self.checkpoint.tensor(name)?;
+        self.read.borrow_mut().insert(name.to_owned());
         let found = &tensor.info().shape;
         ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
         if let Some(place) = tensor.to_f32()?.iter().position(|x| !x.is_finite()) {

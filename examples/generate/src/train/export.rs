@@ -64,7 +64,8 @@ pub(super) fn export<B: Fp8Matmul>(
             let (weight, bias) = (matrix.weight(), matrix.bias().map(numbers).transpose()?);
             let shape = weight.dims();
             let rows = std::iter::once(weight);
-            layers.push((named(part), in_rows(rows, shape, bias, Activations::PerToken)?));
+            let layer = in_rows(rows, shape, bias, Activations::PerToken);
+            layers.push((named(part), layer.with_context(|| named(part))?));
         }
         for (part, of_layer) in layer.norms() {
             plain.push(norm(&named(part), of_layer)?);

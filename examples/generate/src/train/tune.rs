@@ -1,5 +1,6 @@
 //! Adapters for a text, beside a model that stays as it is.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -45,8 +46,11 @@ const WRITTEN_EVERY: usize = 100;
 /// # Errors
 /// Where the model or the text cannot be read, no layer has such a name, the training diverges, or the folder cannot be written.
 pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
-    if plan.lora.is_none() {
-        check_free(&plan.out)?;
+    match plan.lora {
+        None => check_free(&plan.out)?,
+        // Before the training, not after.
+        Some(_) => fs::create_dir_all(&plan.out)
+            .with_context(|| format!("cannot write to {}", plan.out.display()))?,
     }
     let checkpoint = Checkpoint::open(&plan.model)?;
     let config = Config::parse(checkpoint.config())?;

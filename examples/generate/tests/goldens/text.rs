@@ -174,13 +174,13 @@ fn a_text_grows_in_whole_characters() {
     let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
     let ids = tokens.encode(text, false).expect("tokens");
     assert!(ids.len() > text.chars().count(), "characters of several tokens");
-    let mut writer = Writer::new(&tokens, &[]);
+    let mut writer = Writer::new(&tokens, &[], &[]).expect("a text");
     let pieces: Vec<String> = ids.iter().map(|id| writer.push(*id).expect("a text")).collect();
     assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{pieces:?}");
     assert_eq!(pieces.concat() + &writer.finish(), text);
     assert_eq!(writer.text(), text);
     // A character that is cut off is no text.
-    let mut writer = Writer::new(&tokens, &[]);
+    let mut writer = Writer::new(&tokens, &[], &[]).expect("a text");
     let cut = tokens.encode("a漢", false).expect("tokens");
     cut[..cut.len() - 1].iter().for_each(|id| drop(writer.push(*id).expect("a text")));
     assert_eq!((writer.finish(), writer.text()), (String::new(), "a"));
@@ -194,7 +194,7 @@ fn a_text_ends_before_what_stops_it() {
     let tokens = Tokens::load(&folder(model), decoder.config()).expect("a tokenizer");
     let write = |text: &str, stops: &[&str]| {
         let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
-        let mut writer = Writer::new(&tokens, &stops);
+        let mut writer = Writer::new(&tokens, &stops, &[]).expect("a text");
         let mut printed = String::new();
         for id in tokens.encode(text, false).expect("tokens") {
             printed += &writer.push(id).expect("a text");
@@ -213,4 +213,48 @@ fn a_text_ends_before_what_stops_it() {
     assert_eq!(write(text, &["word.!"]), (text.into(), false));
     assert_eq!(write(text, &["I"]), (String::new(), true));
     assert_eq!(write("ab漢字c", &["字"]), ("ab漢".into(), true));
+}
+
+/// SentencePiece's characters without a token are bytes, and a blank belongs to the word after it: pieces of bytes that follow each other, and the first blank of a
+/// text that goes on.
+#[test]
+fn bytes_and_blanks_of_sentencepiece_are_whole() {
+    let bytes = [0xC3, 0xA9, 0xD0, 0xB4, 0xD1, 0x88].map(|byte: u8| format!("<0x{byte:02X}>"));
+    let words = ["<unk>", "\u{2581}a", "\u{2581}x", "\u{2581}b"].map(str::to_owned);
+    let vocabulary: serde_json::Map<String, Value> = words
+        .into_iter()
+        .chain(bytes)
+        .zip(0..)
+        .map(|(token, id)| (token, Value::from(id)))
+        .collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0",
+        "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
+        "padding": null, "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "\u{2581}" }, "content": " " },
+            { "type": "ByteFallback" },
+            { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ] },
+        "model": { "type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true, "ignore_merges": true, "vocab": vocabulary, "merges": [] },
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("written");
+    let decoder = load::<Flex>("llama_block", Inputs::High);
+    let tokens = Tokens::load(folder.path(), decoder.config()).expect("a tokenizer");
+    // No truncation, whatever the file says.
+    assert_eq!(tokens.encode("\u{e9}\u{434}\u{448}", false).expect("tokens"), [4, 5, 6, 7, 8, 9]);
+    for (prompt, expected) in
+        [(&[][..], "x\u{e9}\u{434}\u{448} b"), (&[1], " x\u{e9}\u{434}\u{448} b")]
+    {
+        let mut writer = Writer::new(&tokens, &[], prompt).expect("a text");
+        let ids = [2, 4, 5, 6, 7, 8, 9, 3];
+        let pieces: Vec<String> = ids.map(|id| writer.push(id).expect("a text")).into();
+        assert_eq!(pieces.concat() + &writer.finish(), expected, "{pieces:?}");
+        assert_eq!(
+            tokens.decode(&[prompt, &ids].concat(), false).expect("a text").trim_start_matches('a'),
+            expected
+        );
+    }
 }

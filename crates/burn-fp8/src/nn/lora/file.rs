@@ -41,6 +41,12 @@ struct Peft {
     #[serde(default)]
     use_dora: bool,
     #[serde(default)]
+    use_qalora: bool,
+    #[serde(default)]
+    alora_invocation_tokens: Option<serde_json::Value>,
+    #[serde(default)]
+    layer_replication: Option<serde_json::Value>,
+    #[serde(default)]
     rank_pattern: serde_json::Map<String, serde_json::Value>,
     #[serde(default)]
     alpha_pattern: serde_json::Map<String, serde_json::Value>,
@@ -67,6 +73,10 @@ impl Peft {
             (self.fan_in_fan_out, "fan_in_fan_out"),
             (self.use_rslora, "use_rslora"),
             (self.use_dora, "use_dora"),
+            (self.use_qalora, "use_qalora"),
+            (self.alora_invocation_tokens.is_some(), "alora_invocation_tokens"),
+            (self.layer_replication.is_some(), "layer_replication"),
+            (self.r == 0, "r"),
             (!self.rank_pattern.is_empty(), "rank_pattern"),
             (!self.alpha_pattern.is_empty(), "alpha_pattern"),
             (self.modules_to_save.is_some(), "modules_to_save"),
@@ -119,6 +129,9 @@ pub fn save_adapters<'a, B: Backend>(
         fan_in_fan_out: false,
         use_rslora: false,
         use_dora: false,
+        use_qalora: false,
+        alora_invocation_tokens: None,
+        layer_replication: None,
         rank_pattern: Default::default(),
         alpha_pattern: Default::default(),
         modules_to_save: None,
@@ -184,6 +197,9 @@ impl Adapters {
                     return Err(Fp8Error::InvalidState { path, reason });
                 }
             };
+        }
+        if names.is_empty() {
+            return Err(Fp8Error::InvalidState { path, reason: "it has no adapters".into() });
         }
         Ok(Self { config, path, tensors, names })
     }
