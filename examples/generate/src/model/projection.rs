@@ -157,8 +157,9 @@ impl<B: Fp8Matmul> Reader<'_, B> {
         let names = layers.iter().map(|layer| &layer.name);
         let names = names.chain(self.checkpoint.tensors().iter().map(|tensor| &tensor.name));
         let is_left = |name: &&String| {
-            let is_other = OTHERS.iter().any(|end| name.ends_with(end));
-            !read.contains(&name[..]) && !is_other && !(tied && name.starts_with("lm_head"))
+            let is_head = tied && name.starts_with("lm_head");
+            let is_other = is_head || OTHERS.iter().any(|end| name.ends_with(end));
+            !is_other && !read.contains(&name[..])
         };
         match names.filter(is_left).collect::<Vec<_>>()[..] {
             [] => Ok(()),
