@@ -239,7 +239,6 @@ fn what_cannot_be_asked_for() {
     program.fails("model --prompt word --top-p 0", &["top-p is 0"]);
     program.fails("model --prompt word --min-p 2", &["min-p is 2"]);
     program.fails("model --prompt word --greedy --top-k 3", &["--greedy", "--top-k"]);
-    program.fails("model --prompt word --backend wgpu", &["--features wgpu"]);
     let long = "word".repeat(1200);
     let words = ["tokens", "the model has 512 positions"];
     program.ends(&format!("model --prompt {long}"), &words);
