@@ -234,6 +234,11 @@ impl PlainTensor {
         &self.data
     }
 
+    /// The same, without a copy.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.data
+    }
+
     /// F32, BF16 or F16 as f32, exactly. Values are not judged: NaN stays NaN.
     ///
     /// # Errors

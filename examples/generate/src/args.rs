@@ -169,9 +169,9 @@ pub struct Write {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
 
-    /// New tokens, at most
-    #[arg(long, value_name = "TOKENS", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
-    pub tokens: u32,
+    /// New tokens, at most; by default what generation_config.json says, or 256
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: Option<u32>,
 
     /// Take the likeliest token each time
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]

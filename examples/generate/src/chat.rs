@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use jiff::Zoned;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
@@ -182,17 +182,6 @@ fn special_tokens(config: &Json) -> Vec<(String, String)> {
     let tokens =
         config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
     tokens.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect()
-}
-
-/// The prompts of a conversation as the model's tokenizer takes them need a template.
-pub fn required(chat: Option<Chat>, folder: &Path) -> Result<Chat> {
-    match chat {
-        Some(chat) => Ok(chat),
-        None => bail!(
-            "{} has no chat template: the model continues texts; leave out --chat",
-            folder.display()
-        ),
-    }
 }
 
 #[cfg(test)]

@@ -158,11 +158,11 @@ pub fn generate<B: Fp8Matmul>(
     let mut last = start;
     for step in 0.. {
         let numbers = logits.into_data();
-        let numbers = numbers.to_vec::<f32>().context("the backend's logits are not f32")?;
+        let mut numbers = numbers.into_vec::<f32>().context("the backend's logits are not f32")?;
         let vocabulary = numbers.len() / rows.len();
         let mut next = vec![];
         let going = rows.iter().filter(|(_, ended)| ended.is_none()).count();
-        for (row, logits) in numbers.chunks(vocabulary).enumerate() {
+        for (row, logits) in numbers.chunks_mut(vocabulary).enumerate() {
             let (tokens, ended) = &mut rows[row];
             if ended.is_some() {
                 next.push(vec![0]);
@@ -172,7 +172,7 @@ pub fn generate<B: Fp8Matmul>(
                 *ended = Some(Ended::Tokens);
                 continue;
             }
-            let token = samplers[row].choose(logits.to_vec())?;
+            let token = samplers[row].choose(logits)?;
             next.push(vec![token]);
             if options.ends.contains(&token) {
                 *ended = Some(Ended::Token);

@@ -4,6 +4,7 @@ mod args;
 mod talk;
 
 use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -14,11 +15,11 @@ use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::LoraConfig;
 use burn_fp8::nn::lora::Adapters;
 use examples_common::{OnBackend, print};
-use generate::chat::{self, Chat};
+use generate::chat::Chat;
 use generate::config::Config;
 use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
-use generate::sample::Sampling;
+use generate::sample::{Defaults, Sampling};
 use generate::tokens::Tokens;
 use generate::train::{Plan, Tuning, merge, train, tune};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -73,7 +74,10 @@ fn write(mut args: Write) -> Result<()> {
     };
     let tokens = Tokens::load(folder, &config)?;
     let chat = match args.chat {
-        true => Some(chat::required(Chat::load(folder)?, folder)?),
+        true => {
+            let none = "has no chat template: the model continues texts; leave out --chat";
+            Some(Chat::load(folder)?.with_context(|| format!("{} {none}", folder.display()))?)
+        }
         false => None,
     };
     let options = options(&args, folder, &config)?;
@@ -86,12 +90,15 @@ fn write(mut args: Write) -> Result<()> {
     args.backend.run(env!("CARGO_PKG_NAME"), serve)
 }
 
+/// New tokens, where neither the command line nor the model's folder says how many.
+const TOKENS: u32 = 256;
+
 /// What the command line says, and where it is silent `generation_config.json`.
-fn options(args: &Write, folder: &std::path::Path, config: &Config) -> Result<Options> {
+fn options(args: &Write, folder: &Path, config: &Config) -> Result<Options> {
     let ignored = |key: &str| {
         eprintln!("warning: generation_config.json: {key} is not known here, and ignored")
     };
-    let (file, ends) = Sampling::load(folder, ignored)?;
+    let Defaults { sampling: file, ends, tokens } = Defaults::load(folder, ignored)?;
     let sampling = Sampling {
         temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
         top_k: args.top_k.unwrap_or(file.top_k),
@@ -108,7 +115,7 @@ fn options(args: &Write, folder: &std::path::Path, config: &Config) -> Result<Op
     Ok(Options {
         sampling,
         seed: args.seed,
-        tokens: args.tokens as usize,
+        tokens: args.tokens.or(tokens).unwrap_or(TOKENS) as usize,
         piece: args.piece as usize,
         cache: args.cache,
         ends,

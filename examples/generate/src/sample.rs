@@ -33,6 +33,17 @@ impl Default for Sampling {
     }
 }
 
+/// What a model's `generation_config.json` says.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// How tokens are chosen: the likeliest one where it says nothing.
+    pub sampling: Sampling,
+    /// Tokens that end a text.
+    pub ends: Vec<u32>,
+    /// New tokens, at most.
+    pub tokens: Option<u32>,
+}
+
 /// Keys of `generation_config.json` that change what is written, and the number that changes nothing.
 const OTHERS: [(&str, f64); 12] = [
     ("typical_p", 1.0),
@@ -63,13 +74,12 @@ fn top_k(keys: &Keys<'_>, sampled: bool) -> Result<usize> {
     }
 }
 
-impl Sampling {
-    /// What a model's `generation_config.json` says, and the tokens that end a text; the likeliest token where it says nothing. Keys that change what transformers
-    /// writes, and are not known here, are told to `ignored`.
+impl Defaults {
+    /// Reads the file of a folder, if there is one. Keys that change what transformers writes, and are not known here, are told to `ignored`.
     ///
     /// # Errors
     /// Where the file is damaged, or has a number that is out of range.
-    pub fn load(folder: &Path, mut ignored: impl FnMut(&str)) -> Result<(Self, Vec<u32>)> {
+    pub fn load(folder: &Path, mut ignored: impl FnMut(&str)) -> Result<Self> {
         let json = read_json(folder, "generation_config.json")?;
         let json = json.unwrap_or_else(|| Value::Object(Default::default()));
         ensure!(json.is_object(), "generation_config.json is no object");
@@ -84,7 +94,7 @@ impl Sampling {
             Ok(if zero { 0.0 } else { keys.positive(key)?.unwrap_or(otherwise) })
         };
         let sampled = keys.flag("do_sample")?;
-        let sampling = Self {
+        let sampling = Sampling {
             temperature: if sampled { number("temperature", 1.0)? } else { 0.0 },
             top_k: top_k(&keys, sampled)?,
             top_p: number("top_p", 1.0)?,
@@ -92,9 +102,12 @@ impl Sampling {
             repetition_penalty: number("repetition_penalty", 1.0)?,
         };
         anyhow::Context::context(sampling.check(), "generation_config.json")?;
-        Ok((sampling, keys.tokens("eos_token_id")?))
+        let ends = keys.tokens("eos_token_id")?;
+        Ok(Self { sampling, ends, tokens: keys.tokens("max_new_tokens")?.first().copied() })
     }
+}
 
+impl Sampling {
     /// Whether all numbers are in range.
     ///
     /// # Errors
@@ -128,23 +141,23 @@ impl Sampler {
         Self { sampling, random: StdRng::seed_from_u64(seed), seen }
     }
 
-    /// Chooses the token after `logits` `[vocabulary]`.
+    /// Chooses the token after `logits` `[vocabulary]`, in which a repetition penalty stays.
     ///
     /// The order is that of transformers: repetition penalty, temperature, top-k, top-p, min-p.
     ///
     /// # Errors
     /// Where a logit is not a number.
-    pub fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
+    pub fn choose(&mut self, logits: &mut [f32]) -> Result<u32> {
         let wrong = logits.iter().position(|logit| logit.is_nan());
         ensure!(
             wrong.is_none(),
             "a logit is NaN: a weight of the model is too large, or its file is damaged"
         );
-        self.penalize(&mut logits);
+        self.penalize(logits);
         let token = match self.sampling.temperature {
-            0.0 => likeliest(&logits),
+            0.0 => likeliest(logits),
             _ => {
-                let (tokens, weights) = self.candidates(&logits);
+                let (tokens, weights) = self.candidates(logits);
                 tokens[place(&weights, self.random.random())]
             }
         };
@@ -267,7 +280,7 @@ mod tests {
         let mut sampler = sampler(Sampling { temperature: 1.0, ..Sampling::default() }, 5);
         let (mut count, draws) = ([0; 4], 20_000);
         for _ in 0..draws {
-            count[sampler.choose(logits.clone()).expect("a token") as usize] += 1;
+            count[sampler.choose(&mut logits.clone()).expect("a token") as usize] += 1;
         }
         for (count, p) in count.into_iter().zip(probabilities) {
             let deviation = (f64::from(draws) * p * (1.0 - p)).sqrt();
@@ -279,9 +292,9 @@ mod tests {
     #[test]
     fn the_likeliest_token_is_the_first_of_equals() {
         let mut sampler = sampler(Sampling::default(), 0);
-        assert_eq!(sampler.choose(vec![1.0, 3.0, -2.0, 3.0]).expect("a token"), 1);
-        assert_eq!(sampler.choose(vec![f32::NEG_INFINITY, -5.0]).expect("a token"), 1);
-        let error = sampler.choose(vec![0.0, f32::NAN]).expect_err("no number");
+        assert_eq!(sampler.choose(&mut [1.0, 3.0, -2.0, 3.0]).expect("a token"), 1);
+        assert_eq!(sampler.choose(&mut [f32::NEG_INFINITY, -5.0]).expect("a token"), 1);
+        let error = sampler.choose(&mut [0.0, f32::NAN]).expect_err("no number");
         assert!(error.to_string().contains("NaN"), "{error}");
     }
 
@@ -291,13 +304,13 @@ mod tests {
         let load = |json: &str| {
             std::fs::write(folder.path().join("generation_config.json"), json).expect("written");
             let mut ignored = vec![];
-            let loaded = Sampling::load(folder.path(), |key| ignored.push(key.to_owned()));
-            loaded.map(|(sampling, ends)| (sampling, ends, ignored))
+            let loaded = Defaults::load(folder.path(), |key| ignored.push(key.to_owned()));
+            loaded.map(|Defaults { sampling, ends, tokens }| (sampling, (ends, tokens), ignored))
         };
         let (sampling, ends, ignored) =
-            load(r#"{"eos_token_id": [7, 2], "top_k": 3}"#).expect("read");
+            load(r#"{"eos_token_id": [7, 2], "top_k": 3, "max_new_tokens": 9}"#).expect("read");
         assert_eq!((sampling.temperature, sampling.top_k), (0.0, 3));
-        assert_eq!((ends, ignored.len()), (vec![7, 2], 0));
+        assert_eq!((ends, ignored.len()), ((vec![7, 2], Some(9)), 0));
         // transformers' own default.
         let json = r#"{"do_sample": true, "temperature": 0.6, "num_beams": 1, "typical_p": 0.9, "suppress_tokens": [5]}"#;
         let (sampling, _, ignored) = load(json).expect("read");

@@ -15,13 +15,19 @@ use serde_json::json;
 
 use crate::args::Write;
 
+/// The tokens of a conversation that went through the model, and their keys and values.
+struct Seen<B: Fp8Matmul> {
+    tokens: Vec<u32>,
+    cache: Cache<B>,
+}
+
 /// A model, ready to write.
 pub struct Talk<'a, B: Fp8Matmul> {
     decoder: &'a Decoder<B>,
     tokens: &'a Tokens,
     options: Options,
     args: &'a Write,
-    /// Set by Ctrl-C.
+    /// Set by Ctrl-C, and while nothing is written.
     interrupted: Arc<AtomicBool>,
 }
 
@@ -33,7 +39,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         options: Options,
         args: &'a Write,
     ) -> Result<Self> {
-        let interrupted = Arc::new(AtomicBool::new(false));
+        let interrupted = Arc::new(AtomicBool::new(true));
         let flag = interrupted.clone();
         let handler = move || {
             if flag.swap(true, Ordering::SeqCst) {
@@ -86,7 +92,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         if is_terminal {
             eprintln!("a line each; an empty one, or Ctrl-D, ends the conversation");
         }
-        let mut seen: Option<(Vec<u32>, Cache<B>)> = None;
+        let mut seen = None;
         loop {
             if is_terminal {
                 print("> ")?;
@@ -98,26 +104,25 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
                 return Ok(());
             }
             messages.push(Message::new("user", line));
-            let (text, outcome, cache) = self.answer(chat, &messages, seen.take())?;
+            let (text, outcome, new) = self.answer(chat, &messages, seen.take())?;
             if self.args.json {
                 print(&self.json(&[line], std::slice::from_ref(&text), &outcome))?;
             }
             messages.push(Message::new("assistant", text));
-            seen = Some(cache);
+            seen = Some(new);
         }
     }
 
-    /// Writes what follows a conversation; `seen` has the tokens of a cache and the cache.
-    #[allow(clippy::type_complexity, reason = "a text, how it came about, and what was seen")]
+    /// Writes what follows a conversation, and gives its text, how it came about, and what the model has seen.
     fn answer(
         &self,
         chat: &Chat,
         messages: &[Message],
-        seen: Option<(Vec<u32>, Cache<B>)>,
-    ) -> Result<(String, Outcome, (Vec<u32>, Cache<B>))> {
+        seen: Option<Seen<B>>,
+    ) -> Result<(String, Outcome, Seen<B>)> {
         // Templates write what a text begins with.
         let prompt = self.tokens.encode(&chat.render(messages)?, false)?;
-        let seen = seen.map(|(tokens, mut cache)| {
+        let seen = seen.map(|Seen { tokens, mut cache }| {
             let same = tokens.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
             // Something must go through the model, for logits.
             cache.truncate(same.min(prompt.len().saturating_sub(1)));
@@ -129,7 +134,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         // The last token was written and not seen.
         tokens.truncate(cache.length());
         let text = texts.into_iter().next().context("there is no answer")?;
-        Ok((text, outcome, (tokens, cache)))
+        Ok((text, outcome, Seen { tokens, cache }))
     }
 
     /// Prints one text as it grows, and speeds at the end.
@@ -140,8 +145,10 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
     ) -> Result<(Outcome, Vec<String>, Cache<B>)> {
         self.interrupted.store(false, Ordering::SeqCst);
         // An answer begins anew; a text goes on.
-        let before = |prompt: &'_ [u32]| if self.args.chat { vec![] } else { prompt.to_vec() };
-        let writer = |prompt: &Vec<u32>| Writer::new(self.tokens, &self.args.stop, &before(prompt));
+        let writer = |prompt: &Vec<u32>| {
+            let before = if self.args.chat { &[][..] } else { prompt };
+            Writer::new(self.tokens, &self.args.stop, before)
+        };
         let mut writers = prompts.iter().map(writer).collect::<Result<Vec<_>>>()?;
         let alone = prompts.len() == 1;
         let take = |row: usize, token: u32| {
@@ -152,6 +159,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
             Ok(!writers[row].stopped() && !self.interrupted.load(Ordering::SeqCst))
         };
         let (outcome, cache) = generate(self.decoder, prompts, &self.options, seen, take)?;
+        self.interrupted.store(true, Ordering::SeqCst);
         for writer in &mut writers {
             let rest = writer.finish();
             if alone {

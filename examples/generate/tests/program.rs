@@ -1,8 +1,8 @@
 //! Runs the program and reads what it prints.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use examples_common::testing::{Program, has, list, number};
 use serde_json::{Value, json};
@@ -110,6 +110,29 @@ fn a_text_ends_where_it_is_told_to() {
     let place = text.find(stop).expect("it is there");
     let cut = parsed(&program.succeeds(&format!("{run} --stop {stop}")).0)["rows"][0].clone();
     assert_eq!((&cut["text"], &cut["ended"]), (&json!(text[..place]), &json!("stopped")));
+}
+
+/// What was written stays, with the speed; so many tokens are written in no other way.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_what_is_written() {
+    let program = with_model("llama_block");
+    program
+        .edit("model/config.json", |config| config["max_position_embeddings"] = json!(1_000_000));
+    let run = "model --prompt beginning --tokens 900000 --ignore-end";
+    let mut command = program.command(run);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    // The prompt is printed when Ctrl-C is listened to, and a little later there are tokens.
+    let mut first = [0; 24];
+    child.stdout.as_mut().expect("a pipe").read_exact(&mut first).expect("a text");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    let output = child.wait_with_output().expect("it ends");
+    let about = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{about}");
+    has(&about, &["tokens, ", "a second", "cache"]);
+    assert!(!about.contains("900000 tokens"));
 }
 
 #[test]

@@ -19,8 +19,8 @@ use crate::config::{Config, Family};
 /// What all layers need of the tokens that go through.
 pub(crate) struct Step<B: Backend> {
     pub(crate) turns: Turns<B>,
-    /// How many tokens at the beginning of each row are padding.
-    pub(crate) padding: Vec<usize>,
+    /// Which keys are padding: `[batch, keys]`, of all that there are after it. None where none is.
+    pub(crate) padding: Option<Tensor<B, 2, Bool>>,
     /// Positions that the cache may have.
     pub(crate) limit: usize,
 }
@@ -209,7 +209,10 @@ impl<B: Fp8Matmul> Attention<B> {
             // A query that is alone sees all keys that there are, those of its window.
             causal: !alone,
             mask: self.window.filter(|_| !alone).map(mask),
-            mask_pad: padding(&step.padding, first..before + tokens, &device),
+            mask_pad: step
+                .padding
+                .clone()
+                .map(|keys| keys.narrow(1, first, before + tokens - first)),
             ..AttentionOptions::default()
         };
         let shape = query.dims();
@@ -238,17 +241,15 @@ fn hidden_by_window<B: Backend>(
     Tensor::from_data(TensorData::new(hidden.collect::<Vec<bool>>(), shape), device)
 }
 
-/// Which of these keys are padding: `[batch, keys]`; none where none is.
-fn padding<B: Backend>(
+/// Which of so many keys are padding: `[batch, keys]`; none where none is.
+pub(super) fn padding<B: Backend>(
     padding: &[usize],
-    keys: Range<usize>,
+    keys: usize,
     device: &B::Device,
 ) -> Option<Tensor<B, 2, Bool>> {
-    let longest = padding.iter().max()?;
-    let shape = [padding.len(), keys.len()];
-    let hidden = padding.iter().flat_map(|row| keys.clone().map(move |key| key < *row));
-    let mask = || TensorData::new(hidden.collect::<Vec<bool>>(), shape);
-    (*longest > keys.start).then(|| Tensor::from_data(mask(), device))
+    let hidden = padding.iter().flat_map(|row| (0..keys).map(move |key| key < *row));
+    let mask = || TensorData::new(hidden.collect::<Vec<bool>>(), [padding.len(), keys]);
+    padding.iter().any(|row| *row > 0).then(|| Tensor::from_data(mask(), device))
 }
 
 /// A norm of this name.

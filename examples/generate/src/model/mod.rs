@@ -22,7 +22,7 @@ use clap::ValueEnum;
 pub use cache::CacheType;
 use cache::LayerCache;
 pub(crate) use layer::Step;
-use layer::{Layer, norm};
+use layer::{Layer, norm, padding};
 pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
 use projection::{Plain, Reader, WIDTH};
@@ -113,8 +113,8 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// The same in f32, with what adapters add: weights that can be trained, and quantized anew.
     pub(crate) fn dense(mut self) -> Self {
-        for matrix in self.layers.iter_mut().flat_map(|layer| layer.matrices_mut()) {
-            *matrix.1 = Projection::Plain(matrix.1.clone().dense());
+        for (_, matrix) in self.layers.iter_mut().flat_map(Layer::matrices_mut) {
+            *matrix = Projection::Plain(matrix.dense());
         }
         let head = self.head.map(|head| Projection::Plain(head.dense()));
         Self { embedding: self.embedding.dense(), head, ..self }
@@ -251,6 +251,9 @@ impl<B: Fp8Matmul> Decoder<B> {
     ///
     /// # Errors
     /// Where there are more tokens than the model has positions, or one that is not in its vocabulary.
+    ///
+    /// # Panics
+    /// Where there are more or fewer rows than the cache has, or rows of several lengths.
     pub fn forward(
         &self,
         tokens: &[Vec<u32>],
@@ -259,7 +262,11 @@ impl<B: Fp8Matmul> Decoder<B> {
     ) -> Result<Tensor<B, 3>> {
         let (before, count) = (cache.length(), tokens.first().map_or(0, Vec::len));
         let Config { positions, vocabulary, .. } = self.config;
-        assert!(tokens.len() == cache.padding.len() && tokens.iter().all(|row| row.len() == count));
+        let rows = cache.padding.len();
+        assert!(
+            tokens.len() == rows && tokens.iter().all(|row| row.len() == count),
+            "the cache has {rows} rows: give as many, of one length"
+        );
         ensure!(count > 0, "there are no tokens to go on from");
         let longest = cache.rows().map(|padding| (before + count).saturating_sub(padding)).max();
         ensure!(
@@ -275,7 +282,7 @@ impl<B: Fp8Matmul> Decoder<B> {
         let at: Vec<Vec<usize>> = cache.padding.iter().map(|row| place(*row).collect()).collect();
         let step = Step {
             turns: self.frequencies.turns(&at, &self.device),
-            padding: cache.padding.clone(),
+            padding: padding(&cache.padding, before + count, &self.device),
             limit: positions + cache.padding.iter().max().copied().unwrap_or(0),
         };
         let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();

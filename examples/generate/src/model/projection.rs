@@ -12,6 +12,7 @@ use burn_fp8::checkpoint::{
 };
 use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraLinear};
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
+use half::{bf16, f16};
 
 /// Standard deviation of random weights.
 pub(super) const WIDTH: f64 = 0.02;
@@ -41,8 +42,8 @@ impl<B: Fp8Matmul> Projection<B> {
     }
 
     /// The same in f32, with what an adapter adds: a layer that can be trained, and quantized anew.
-    pub(super) fn dense(self) -> Plain<B> {
-        let (weight, bias) = match &self {
+    pub(super) fn dense(&self) -> Plain<B> {
+        let (weight, bias) = match self {
             Self::Frozen(layer) => (layer.weight(), layer.bias()),
             Self::Adapted(layer) => (layer.merged(), layer.base.bias()),
             Self::Plain(layer) => return layer.dense(),
@@ -211,11 +212,11 @@ impl<B: Fp8Matmul> Reader<'_, B> {
 
     /// The same with its rows in FP8, a scale each. Inputs are not quantized.
     pub(super) fn in_fp8(&self, name: &str, [out, input]: [usize; 2]) -> Result<Projection<B>> {
-        let weight = self.tensor(&format!("{name}.weight"), &[out, input])?.to_f32()?;
-        let pieces = weight.chunks(PIECE.max(input) / input * input).map(|rows| {
-            let data = TensorData::new(rows.to_vec(), [rows.len() / input, input]);
-            Tensor::from_data(data, (self.device, DType::F32))
-        });
+        let weight = self.tensor(&format!("{name}.weight"), &[out, input])?;
+        let weight: Tensor<B, 2> = self.place(weight, [out, input])?;
+        let rows = (PIECE / input).max(1);
+        let piece = |first: usize| weight.clone().narrow(0, first, rows.min(out - first));
+        let pieces = (0..out).step_by(rows).map(|first| piece(first).cast(FloatDType::F32));
         let layer = in_rows::<B>(pieces, [out, input], None, Activations::None)?;
         Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
     }
@@ -233,7 +234,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
         self.read.borrow_mut().insert(name.to_owned());
         let found = &tensor.info().shape;
         ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
-        if let Some(place) = tensor.to_f32()?.iter().position(|x| !x.is_finite()) {
+        if let Some(place) = not_finite(&tensor)? {
             bail!(
                 "{name} has a number that is not finite, at {place}: the file is damaged; fetch it again"
             );
@@ -251,10 +252,20 @@ impl<B: Fp8Matmul> Reader<'_, B> {
         let dtype = if B::supports_dtype(self.device, own) { own } else { DType::F32 };
         let data = match dtype {
             DType::F32 => TensorData::new(tensor.to_f32()?, shape),
-            dtype => TensorData::from_bytes_vec(tensor.bytes().to_vec(), shape, dtype),
+            dtype => TensorData::from_bytes_vec(tensor.into_bytes(), shape, dtype),
         };
         Ok(Tensor::from_data(data, (self.device, dtype)))
     }
+}
+
+/// The place of the first element that is not finite.
+fn not_finite(tensor: &PlainTensor) -> Result<Option<usize>> {
+    let halves = || tensor.bytes().as_chunks::<2>().0.iter().copied();
+    Ok(match tensor.info().dtype {
+        Dtype::BF16 => halves().position(|bytes| !bf16::from_le_bytes(bytes).is_finite()),
+        Dtype::F16 => halves().position(|bytes| !f16::from_le_bytes(bytes).is_finite()),
+        _ => tensor.to_f32()?.iter().position(|number| !number.is_finite()),
+    })
 }
 
 fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {

@@ -9,13 +9,14 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::{Fp8Matmul, high_precision};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
 
 use super::text::Text;
 use crate::config::Config;
 use crate::model::{Frequencies, Step, Weights};
 
 /// How long and how fast a model learns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Course {
     /// Steps of the optimizer.
     pub steps: usize,
@@ -36,6 +37,14 @@ const WARMUP: usize = 50;
 const HELD_OUT: usize = 128;
 
 impl Course {
+    /// What a report says of a training that took so long.
+    pub(super) fn report(&self, text: &Text, seconds: f64) -> Value {
+        let mut report = json!(self);
+        report["seconds"] = json!(seconds.round());
+        report["tokens"] = json!({ "seen": text.seen.len(), "held_out": text.held_out.len() });
+        report
+    }
+
     /// Whether this can be taken with a text.
     pub(super) fn check(&self, text: &Text, config: &Config) -> Result<()> {
         let Self { context, rate, .. } = *self;
@@ -136,7 +145,7 @@ fn loss<B: Fp8Matmul>(weights: &Weights<B>, config: &Config, batch: Batch<B>) ->
     let positions = vec![(0..context).collect::<Vec<_>>()];
     let step = Step {
         turns: Frequencies::new(config).turns(&positions, &device),
-        padding: vec![],
+        padding: None,
         limit: context,
     };
     let hidden = weights.hidden(batch.inputs, &step, None);

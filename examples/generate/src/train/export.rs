@@ -108,6 +108,7 @@ pub(super) fn files_of(model: &Path) -> Result<Vec<(&'static str, String)>> {
     let names = [
         "tokenizer.json",
         "tokenizer_config.json",
+        "special_tokens_map.json",
         "generation_config.json",
         "chat_template.jinja",
     ];

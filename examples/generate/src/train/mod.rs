@@ -73,23 +73,16 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
         anyhow::Ok((weights.valid(), last))
     })?;
     let seconds = start.elapsed().as_secs_f64();
-    let Course { steps, batch, context, rate, seed } = course;
-    let mut training = json!({
-        "text": plan.text.as_ref().map_or("the King James Bible".into(), |text| text.display().to_string()),
-        "recipe": "FP8, a scale for each row; head, attention and embedding in f32",
-        "steps": steps,
-        "batch": batch,
-        "context": context,
-        "rate": rate,
-        "seed": seed,
-        "seconds": seconds.round(),
-        "tokens": { "seen": text.seen.len(), "held_out": text.held_out.len() },
-    });
+    let mut training = course.report(&text, seconds);
+    let source = plan.text.as_ref().map(|text| text.display().to_string());
+    training["text"] = json!(source.unwrap_or("the King James Bible".into()));
+    training["recipe"] = json!("FP8, a scale for each row; head, attention and embedding in f32");
     let files = export::files(&text.tokenizer)?;
     export::export(&weights, &json.to_string(), &files, &plan.out)?;
-    if steps > 0 {
+    if course.steps > 0 {
         let mean = || course.mean_loss(&weights, &config, &text.held_out, &device);
-        let written = |cache| written::<B>(&plan.out, &text.held_out, context, cache, &device);
+        let written =
+            |cache| written::<B>(&plan.out, &text.held_out, course.context, cache, &device);
         training["last_loss"] = json!(last);
         training["held_out_loss"] = json!({
             "trained_in_fp8": fp8.scope(mean),

@@ -100,22 +100,14 @@ pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -
             Value::Null
         }
     };
-    let Course { steps, batch, context, rate, seed } = course;
-    Ok(json!({
-        "model": base,
-        "text": plan.text.display().to_string(),
-        "adapters": adapters,
-        "base_bytes": base_bytes,
-        "steps": steps,
-        "batch": batch,
-        "context": context,
-        "rate": rate,
-        "seed": seed,
-        "seconds": seconds.round(),
-        "tokens": { "seen": text.seen.len(), "held_out": text.held_out.len() },
-        "last_loss": last,
-        "held_out_loss": { "before": before, "after": after },
-    }))
+    let mut report = course.report(&text, seconds);
+    report["model"] = json!(base);
+    report["text"] = json!(plan.text.display().to_string());
+    report["adapters"] = adapters;
+    report["base_bytes"] = json!(base_bytes);
+    report["last_loss"] = json!(last);
+    report["held_out_loss"] = json!({ "before": before, "after": after });
+    Ok(report)
 }
 
 /// Adapters beside all quantized layers, or those whose names have one of these ends.
