@@ -157,6 +157,27 @@ mod tests {
 
     use super::*;
 
+    /// What lies beside the weights of the model that is committed is what the command writes today.
+    #[test]
+    fn the_built_in_model_is_what_is_written() {
+        let out = tempfile::tempdir().expect("a folder");
+        let course = Course { steps: 0, batch: 16, context: 128, rate: 3e-3, seed: 0 };
+        let out_folder = out.path().join("new");
+        let plan = Plan { text: None, out: out_folder.clone(), shape: Shape::Small, course };
+        train::<Flex>(&plan, |_, _| ()).expect("written");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("model");
+        let files =
+            ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+        for file in files {
+            let read = |folder: &Path| fs::read(folder.join(file)).expect(file);
+            assert!(read(&folder) == read(&out_folder), "{file}");
+        }
+        let size = |folder: &Path| {
+            fs::metadata(folder.join("model.safetensors")).expect("it is there").len()
+        };
+        assert_eq!(size(&folder), size(&out_folder));
+    }
+
     /// The model that is committed is as good as its training says, and a cache in bf16 hardly changes that.
     #[test]
     fn the_built_in_model_is_what_was_trained() {
