@@ -13,6 +13,8 @@ pub struct Options {
     pub elements: usize,
     /// Repetitions, of which medians are reported.
     pub repetitions: usize,
+    /// The folder of the model that the group `generate` measures.
+    pub model: Option<PathBuf>,
     /// The Python that runs peers, where they are measured.
     pub python: Option<PathBuf>,
 }

@@ -8,6 +8,7 @@ mod checkpoint;
 mod cores;
 mod cpu_gemm;
 mod flex;
+mod generate;
 mod harness;
 mod lm;
 mod mlp;
@@ -55,7 +56,10 @@ struct Arguments {
     /// Interleaved repetitions, of which medians are reported.
     #[arg(long, default_value_t = 21)]
     repetitions: usize,
-    /// Also measure JAX, PyTorch and ml_dtypes, as far as the Python of `--python` has them.
+    /// The model of the group `generate`: a folder with an FP8 checkpoint, such as `generate train --shape qwen3-0.6b --steps 0` writes.
+    #[arg(long, value_name = "FOLDER")]
+    model: Option<PathBuf>,
+    /// Also measure JAX, PyTorch, ml_dtypes and llama.cpp, as far as the Python of `--python` has them.
     #[arg(long)]
     peers: bool,
     /// The Python that runs the peers.
@@ -73,7 +77,7 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
@@ -85,6 +89,7 @@ const GROUPS: [Group; 11] = [
     (observatory::GROUP, observatory::run),
     (serving::GROUP, serving::run),
     (checkpoint::GROUP, checkpoint::run),
+    (generate::GROUP, generate::run),
 ];
 
 fn main() -> ExitCode {
@@ -104,6 +109,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         threads: arguments.threads,
         elements: arguments.elements,
         repetitions: arguments.repetitions.max(1),
+        model: arguments.model,
         python: arguments.peers.then(|| arguments.python.clone()),
     };
     let is_wanted = |group| arguments.only.as_deref().is_none_or(|only| only == group);
@@ -121,7 +127,8 @@ fn run(arguments: Arguments) -> Result<bool> {
             "Steps on more cores, by Amdahl's law from one thread and two. Two virtual cores may be one core: then more is shared than it says.\n{table}"
         );
     }
-    let mut origin = Origin::here("cargo xtask bench", &["--json", "--picture", "--python"]);
+    let mut origin =
+        Origin::here("cargo xtask bench", &["--json", "--picture", "--python", "--model"]);
     origin.unit = Some(Unit::current().to_string());
     if let Some(path) = arguments.picture {
         write(&path, picture::draw(&rows, &origin)?)?;

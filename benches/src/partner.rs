@@ -12,6 +12,9 @@ use crate::rows::Row;
 /// The script that runs PyTorch.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/cpu_products.py");
 
+/// The script that runs decoders.
+const GENERATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/generate.py");
+
 /// A running program. A line sent starts a run, a line received ends it.
 pub struct Partner {
     /// What it says it is.
@@ -45,6 +48,18 @@ impl Partner {
         // Its threads would wait for the next run in a loop, on the cores that we are measured on.
         command.envs([("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "0")]);
         Self::start(command).map_err(|error| format!("PyTorch by {}: {error}", python.display()))
+    }
+
+    /// A decoder, by the peer, the configuration and the task that the script `generate.py` takes.
+    ///
+    /// # Errors
+    /// Where this Python has no such peer.
+    pub fn generate(python: &Path, arguments: [&str; 3], threads: usize) -> Result<Self, String> {
+        let mut command = Command::new(python);
+        command.arg(GENERATE).args(arguments).arg(threads.to_string());
+        command.envs([("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "0")]);
+        Self::start(command)
+            .map_err(|error| format!("{} by {}: {error}", arguments[0], python.display()))
     }
 
     fn start(mut command: Command) -> Result<Self, String> {
@@ -96,13 +111,17 @@ pub fn beside_torch(
         let (subject, reference) = (Side::new(name, run), Side::new(&reference, &mut other));
         Some(options.compare((group, threads, None), subject, reference))
     };
-    // Without instructions for it a step of the group `mlp` takes PyTorch 29 to 59 times as long in bf16 as in f32.
+    let types: &[&str] = if has_bf16() { &["f32", "bf16"] } else { &["f32"] };
+    types.iter().copied().filter_map(row).collect()
+}
+
+/// Whether PyTorch is measured in bf16. Without instructions for it a step of the group `mlp` takes it 29 to 59 times as long as in f32.
+pub fn has_bf16() -> bool {
     let has_bf16 = Unit::available().iter().any(|unit| *unit != Unit::Portable);
     if !has_bf16 {
         eprintln!("PyTorch in bf16: not measured, this CPU has no instructions for bf16");
     }
-    let types: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
-    types.iter().copied().filter_map(row).collect()
+    has_bf16
 }
 
 impl Drop for Partner {

@@ -54,7 +54,7 @@ mod special;
 mod unit;
 
 pub use attention::{
-    Attention, AttentionPrecision, Broadcast, Gradients, Heads, HeadsMut, attention,
+    Attention, AttentionPrecision, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, attention,
     attention_backward,
 };
 pub use blocks::{BlockScales, Powers};

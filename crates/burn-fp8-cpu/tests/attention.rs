@@ -1,8 +1,8 @@
 //! Attention and its gradients against the same in f64, written down as the formula has it.
 
-use burn_fp8_core::Dropout;
+use burn_fp8_core::{Dropout, Fp8Format, slice};
 use burn_fp8_cpu::{
-    Attention, AttentionPrecision, Broadcast, Gradients, Heads, HeadsMut, attention,
+    Attention, AttentionPrecision, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, attention,
     attention_backward,
 };
 use half::bf16;
@@ -398,7 +398,7 @@ fn layouts_do_not_matter() {
         let strided = |index: usize| {
             let [_, heads, length, width] = shapes[index];
             let strides = [2 * length * heads * width, 2 * width, 2 * heads * width];
-            Heads::strided(&memory[index], shapes[index], strides)
+            Heads::strided(HeadNumbers::F32(&memory[index]), shapes[index], strides)
         };
         let heads = [strided(0), strided(1), strided(2)];
         let mut y = vec![f32::NAN; grad.len()];
@@ -406,7 +406,7 @@ fn layouts_do_not_matter() {
         attention(heads, &options, HeadsMut::joined(&mut y, case.y()), &mut logarithms);
         let mut results = [q, k, v].map(|like| vec![f32::NAN; like.len()]);
         let [of_q, of_k, of_v] = &mut results;
-        let output = Heads::strided(&y, case.y(), [4 * 70 * 24, 24, 4 * 24]);
+        let output = Heads::strided(HeadNumbers::F32(&y), case.y(), [4 * 70 * 24, 24, 4 * 24]);
         attention_backward(
             heads,
             &options,
@@ -546,4 +546,58 @@ fn bad_input_is_refused_by_name() {
     let bias = Some(Broadcast::new(&bias, [1, 1, 1, 5]));
     let biased = message(q, k, v, &Attention { bias, ..plain });
     assert!(biased.contains("the bias of attention has shape [1, 1, 1, 5]"), "{biased}");
+}
+
+/// Heads in two bytes or in one, as a cache holds them, give the bits of the same numbers in f32.
+#[test]
+fn heads_are_converted_as_they_are_read() {
+    for [queries, keys] in [[1, 1], [2, 64], [1, 130], [70, 200]] {
+        let case = Case::new([2, 4, 2], [queries, keys, 24]);
+        let operands = [case.q(), case.k(), case.v()].map(|shape| random(count(shape), 7));
+        let run = |kv: [HeadNumbers<'_>; 2], precision| {
+            let strides = |[_, heads, length, width]: [usize; 4]| {
+                [heads * length * width, length * width, width]
+            };
+            let heads = [
+                Heads::new(&operands[0], case.q()),
+                Heads::strided(kv[0], case.k(), strides(case.k())),
+                Heads::strided(kv[1], case.v(), strides(case.v())),
+            ];
+            let mut y = vec![f32::NAN; count(case.y())];
+            let mut logarithms = vec![0.0; count(case.y()) / 24];
+            let options = Attention { causal: true, precision, ..Attention::new(24) };
+            attention(heads, &options, HeadsMut::new(&mut y, case.y()), &mut logarithms);
+            y
+        };
+        let [_, k, v] = &operands;
+        let halves = [k, v].map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
+        let numbers = halves.each_ref().map(|x| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>());
+        for precision in [AttentionPrecision::High, AttentionPrecision::Bf16] {
+            let [k, v] = &halves;
+            let stored = run([HeadNumbers::Bf16(k), HeadNumbers::Bf16(v)], precision);
+            let [k, v] = &numbers;
+            assert_eq!(stored, run([HeadNumbers::F32(k), HeadNumbers::F32(v)], precision));
+        }
+        // All codes but NaN, and a scale for each row.
+        let codes = [3, 5].map(|step| {
+            let code = |index: usize| ((index * step) % 254) as u8;
+            let codes: Vec<u8> = (0..count(case.k())).map(code).collect();
+            codes.into_iter().map(|code| code + u8::from(code >= 127)).collect::<Vec<_>>()
+        });
+        let scales: Vec<f32> = (0..count(case.k()) / 24).map(|row| 1e-3 * row as f32).collect();
+        let numbers = codes.each_ref().map(|codes| {
+            let mut numbers = vec![0.0; codes.len()];
+            let rows = codes.chunks(24).zip(numbers.chunks_mut(24)).zip(&scales);
+            for ((codes, numbers), scale) in rows {
+                slice::decode(codes, *scale, Fp8Format::E4M3, numbers);
+            }
+            numbers
+        });
+        let [k, v] = codes.each_ref().map(|codes| HeadNumbers::E4m3(codes, &scales));
+        let stored = run([k, v], AttentionPrecision::High);
+        let [k, v] = &numbers;
+        let converted = run([HeadNumbers::F32(k), HeadNumbers::F32(v)], AttentionPrecision::High);
+        assert!(stored.iter().all(|y| y.is_finite()));
+        assert_eq!(stored, converted);
+    }
 }

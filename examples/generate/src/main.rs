@@ -40,7 +40,8 @@ fn main() -> ExitCode {
                 merge::<Flex>(&model, &adapter, &out)?;
                 print(&format!("{} is the model with its adapters\n", out.display()))?;
             }
-            None => write(args.write)?,
+            // On a thread of the pool: products that come from elsewhere wait for one of its threads to wake up, each of them.
+            None => rayon::scope(|_| write(args.write))?,
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -16,12 +16,17 @@ mod element;
 pub mod parallel;
 mod pass;
 mod product;
+#[cfg(target_arch = "x86_64")]
+mod row;
+mod rows;
 mod source;
+mod strips;
 mod widen;
 
 pub use pass::Amax;
 use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
 pub use product::{matmul_block_codes, matmul_codes};
+pub use rows::{Rows, matmul_rows};
 pub use source::Source;
 
 use crate::{Fp8Format, Overflow};

@@ -80,6 +80,8 @@ struct Scratch {
     kept: Box<Tile>,
     /// The queries, transposed.
     q: Vec<f32>,
+    /// Tiles of keys and of values, where they are converted.
+    converted: [Vec<f32>; 2],
     /// Sums of values, weighted by exponentials: `[value width][TILE]`.
     sums: Vec<f32>,
 }
@@ -87,7 +89,7 @@ struct Scratch {
 impl Default for Scratch {
     fn default() -> Self {
         let tile = || Box::new([[0.0; TILE]; TILE]);
-        Self { tile: tile(), kept: tile(), q: vec![], sums: vec![] }
+        Self { tile: tile(), kept: tile(), q: vec![], converted: [vec![], vec![]], sums: vec![] }
     }
 }
 
@@ -97,14 +99,14 @@ fn rows(
     options: &Attention<'_>,
     place: Place,
     [q, k, v]: &[Operand<'_>; 3],
-    Scratch { tile, kept, q: columns, sums }: &mut Scratch,
+    Scratch { tile, kept, q: columns, converted: [of_k, of_v], sums }: &mut Scratch,
 ) -> Softmax {
     let kv_head = place.head / sizes.group();
     let queries = place.queries(sizes);
     let mut softmax = Softmax::new();
     sums.clear();
     sums.resize(sizes.value_width * TILE, 0.0);
-    let q = q.tile(place.batch, place.head, place.queries);
+    let q = q.convert(place.batch, place.head, place.queries, of_k);
     transpose(q, queries, sizes.width, columns);
     let q = Rows { values: columns, stride: TILE, scale: q.scale };
     for keys in 0..sizes.tiles()[1] {
@@ -112,7 +114,8 @@ fn rows(
         if place.is_hidden(sizes, options) {
             break;
         }
-        let [k, v] = [k, v].map(|operand| operand.tile(place.batch, kv_head, keys));
+        let k = k.convert(place.batch, kv_head, keys, of_k);
+        let v = v.convert(place.batch, kv_head, keys, of_v);
         let keys = place.keys(sizes);
         tile::scores(sizes, options, place, [q, k], tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries);

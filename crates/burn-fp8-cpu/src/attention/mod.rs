@@ -17,7 +17,9 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 
 pub use burn_fp8_core::AttentionPrecision;
-use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout};
+use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format, slice};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
@@ -63,12 +65,34 @@ impl Attention<'_> {
     }
 }
 
-/// Heads of queries, keys or values: f32 `[batch, heads, length, width]`, of which only the width must be contiguous.
+/// Heads of queries, keys or values: `[batch, heads, length, width]`, of which only the width must be contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
-    values: &'a [f32],
+    numbers: HeadNumbers<'a>,
     shape: [usize; 4],
     strides: [usize; 3],
+}
+
+/// The numbers of heads as they are held. All are multiplied in f32: those of a cache are converted a tile at a time.
+#[derive(Clone, Copy, Debug)]
+pub enum HeadNumbers<'a> {
+    /// As they are multiplied.
+    F32(&'a [f32]),
+    /// In two bytes.
+    Bf16(&'a [bf16]),
+    /// Codes, and the scale of each row: that of the row which begins at element `i · width` of the codes is scale `i`.
+    E4m3(&'a [u8], &'a [f32]),
+}
+
+impl HeadNumbers<'_> {
+    /// How many there are.
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(numbers) => numbers.len(),
+            Self::Bf16(numbers) => numbers.len(),
+            Self::E4m3(codes, _) => codes.len(),
+        }
+    }
 }
 
 impl<'a> Heads<'a> {
@@ -78,25 +102,35 @@ impl<'a> Heads<'a> {
     /// If there are too few values.
     #[track_caller]
     pub fn new(values: &'a [f32], shape @ [_, heads, length, width]: [usize; 4]) -> Self {
-        Self::strided(values, shape, [heads * length * width, length * width, width])
+        let strides = [heads * length * width, length * width, width];
+        Self::strided(HeadNumbers::F32(values), shape, strides)
     }
 
     /// With the distances between batches, heads and rows.
     ///
     /// # Panics
-    /// If an element is outside of the values.
+    /// If an element is outside of the numbers, or if rows of codes do not begin where they have scales.
     #[track_caller]
-    pub fn strided(values: &'a [f32], shape: [usize; 4], strides: [usize; 3]) -> Self {
+    pub fn strided(numbers: HeadNumbers<'a>, shape: [usize; 4], strides: [usize; 3]) -> Self {
         let last = shape.iter().zip(strides.iter().chain([&1]));
         let last = last.fold(0, |last, (size, stride)| {
             size.saturating_sub(1).saturating_mul(*stride).saturating_add(last)
         });
         assert!(
-            shape.contains(&0) || last < values.len(),
+            shape.contains(&0) || last < numbers.len(),
             "heads {shape:?} with strides {strides:?} reach to element {last}, but there are {}",
-            values.len()
+            numbers.len()
         );
-        Self { values, shape, strides }
+        if let HeadNumbers::E4m3(codes, scales) = numbers {
+            let width = shape[3].max(1);
+            assert!(
+                strides.iter().all(|stride| stride % width == 0)
+                    && scales.len() >= codes.len().div_ceil(width),
+                "rows of {width} codes with strides {strides:?} have no scale of {} each",
+                scales.len()
+            );
+        }
+        Self { numbers, shape, strides }
     }
 
     /// Batches, heads, rows of a head, width.
@@ -104,14 +138,36 @@ impl<'a> Heads<'a> {
         self.shape
     }
 
-    /// The values from the first of a row on.
-    fn from(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
+    /// Where a row begins.
+    fn start(&self, [batch, head, row]: [usize; 3]) -> usize {
         let [b, h, r] = self.strides;
-        &self.values[batch * b + head * h + row * r..]
+        batch * b + head * h + row * r
+    }
+
+    /// The numbers from the first of a row on, where they are f32.
+    fn from(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
+        match self.numbers {
+            HeadNumbers::F32(numbers) => &numbers[self.start([batch, head, row])..],
+            _ => panic!("these heads must be f32"),
+        }
     }
 
     fn row(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
         &self.from(batch, head, row)[..self.shape[3]]
+    }
+
+    /// Converts a row to f32.
+    fn convert(&self, place: [usize; 3], out: &mut [f32]) {
+        let start = self.start(place);
+        let row = start..start + out.len();
+        match self.numbers {
+            HeadNumbers::F32(numbers) => out.copy_from_slice(&numbers[row]),
+            HeadNumbers::Bf16(numbers) => numbers[row].convert_to_f32_slice(out),
+            HeadNumbers::E4m3(codes, scales) => {
+                let scale = scales[start / self.shape[3]];
+                slice::decode(&codes[row], scale, Fp8Format::E4M3, out);
+            }
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::{AttentionPrecision, Heads, TILE};
+use super::{AttentionPrecision, HeadNumbers, Heads, TILE};
 
 /// Queries, keys, values or a gradient, as they are multiplied.
 pub(super) enum Operand<'a> {
-    /// As they lie.
+    /// As they lie: f32, or converted a tile at a time.
     High(Heads<'a>),
     /// Rounded, contiguous; and the scale of each 64 rows of a head.
     Rounded { values: Vec<f32>, shape: [usize; 4], scales: Vec<f32> },
@@ -43,7 +43,7 @@ impl<'a> Operand<'a> {
                 let rows = tile * TILE..length.min((tile + 1) * TILE);
                 let values = &mut values[rows.start * width..rows.end * width];
                 for (row, values) in rows.zip(values.chunks_mut(width)) {
-                    values.copy_from_slice(heads.row(batch, head, row));
+                    heads.convert([batch, head, row], values);
                 }
                 *scale = round(values, precision, format);
             }
@@ -66,7 +66,28 @@ impl<'a> Operand<'a> {
         Self::Rounded { values, shape, scales }
     }
 
-    /// A tile of a head, from its first row on.
+    /// A tile of a head, from its first row on; converted to f32 in `room` where it must be.
+    pub(super) fn convert<'b>(
+        &'b self,
+        batch: usize,
+        head: usize,
+        tile: usize,
+        room: &'b mut Vec<f32>,
+    ) -> Rows<'b> {
+        let heads = match self {
+            Self::High(heads) if !matches!(heads.numbers, HeadNumbers::F32(_)) => heads,
+            _ => return self.tile(batch, head, tile),
+        };
+        let [.., length, width] = heads.shape;
+        let rows = tile * TILE..length.min((tile + 1) * TILE);
+        room.resize(TILE * width, 0.0);
+        for (row, out) in rows.zip(room.chunks_exact_mut(width)) {
+            heads.convert([batch, head, row], out);
+        }
+        Rows { values: room, stride: width, scale: 1.0 }
+    }
+
+    /// A tile of a head that is f32 or rounded, from its first row on.
     pub(super) fn tile(&self, batch: usize, head: usize, tile: usize) -> Rows<'_> {
         match self {
             Self::High(heads) => {

@@ -154,7 +154,13 @@ impl Unit {
             None => Ok(None),
         });
         let fastest = || Self::ALL.into_iter().find(usable).expect("f32 is everywhere");
-        forced.unwrap_or_else(|error| panic!("{VARIABLE}: {error}")).unwrap_or_else(fastest)
+        let unit =
+            forced.unwrap_or_else(|error| panic!("{VARIABLE}: {error}")).unwrap_or_else(fastest);
+        if unit == Self::Portable {
+            // It takes no permission: it is chosen. CPUID, which virtual machines answer slowly, is not asked for each product.
+            let _ = CURRENT.compare_exchange(0, unit as u8, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        unit
     }
 
     /// Why the unit expected is not a faster one: one line for each unit above it. Asks for no permission.

@@ -13,6 +13,7 @@ use crate::product::{Fp8Products, FrozenOptions, Product};
 // The tensors are those of `B`, so the structs of the engine are, too.
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     const FP8_KERNELS: bool = B::FP8_KERNELS;
+    const FP8_READS_COLUMNS: bool = B::FP8_READS_COLUMNS;
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
@@ -55,6 +56,14 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         attention: &AttentionOf<Self>,
     ) -> [FloatTensor<Self>; 2] {
         B::fp8_attend(qkv, attention)
+    }
+
+    fn fp8_attend_to_codes(
+        q: FloatTensor<Self>,
+        kv: [MatrixOf<Self>; 2],
+        attention: &AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        B::fp8_attend_to_codes(q, kv, attention)
     }
 
     fn fp8_attend_backward(

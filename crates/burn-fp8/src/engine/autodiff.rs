@@ -16,6 +16,8 @@ use crate::host;
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
+    const FP8_READS_COLUMNS: bool = B::FP8_READS_COLUMNS;
+
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
     }

@@ -27,6 +27,9 @@ pub trait Fp8Engine: Backend {
     /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
     const FP8_KERNELS: bool = false;
 
+    /// Whether an emulated product reads codes `[K, N]` where they lie, fastest column by column.
+    const FP8_READS_COLUMNS: bool = false;
+
     /// What this device can do in FP8. Asked for each product: the answer must be at hand.
     fn fp8_capability(device: &Self::Device) -> Capability {
         let _ = device;
@@ -51,7 +54,7 @@ pub trait Fp8Engine: Backend {
     }
 
     /// Multiplies `lhs` `[…, M, K]` by `rhs` `[…, K, N]`, of one rank, neither empty, whose leading dimensions broadcast; with what the epilogue
-    /// asks for. Where the target does not take the product it is emulated, or refused as [`Run::otherwise`] says.
+    /// asks for. Of two float tensors, matrices may be of several types: the product has that of `lhs`. Where the target does not take the product it is emulated, or refused as [`Run::otherwise`] says.
     fn fp8_multiply(
         lhs: OperandOf<Self>,
         rhs: OperandOf<Self>,
@@ -77,8 +80,8 @@ pub trait Fp8Engine: Backend {
         portable::scale::amax_with_non_finite::<Self>(tensor)
     }
 
-    /// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`, f32, in
-    /// any layout: the output `[batch, heads, queries, value width]`, and the logarithm of the sum of each row's exponentials `[batch, heads, queries, 1]`,
+    /// Attention of `q` `[batch, heads, queries, width]`, f32, to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`, of
+    /// any float type, in any layout: the output `[batch, heads, queries, value width]`, and the logarithm of the sum of each row's exponentials `[batch, heads, queries, 1]`,
     /// ∞ where a query sees no key.
     ///
     /// # Panics
@@ -88,6 +91,17 @@ pub trait Fp8Engine: Backend {
         attention: &AttentionOf<Self>,
     ) -> [FloatTensor<Self>; 2] {
         portable::attention::attend::<Self>(qkv, attention, round::<Self>)
+    }
+
+    /// The output of the same to keys and values in FP8.
+    fn fp8_attend_to_codes(
+        q: FloatTensor<Self>,
+        kv: [MatrixOf<Self>; 2],
+        attention: &AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        let [k, v] = kv.map(Self::fp8_dequantize);
+        let [output, _] = Self::fp8_attend([q, k, v], attention);
+        output
     }
 
     /// The gradients of [`fp8_attend`](Self::fp8_attend), that of the bias where it is wanted. `given` are output, logarithms and the gradient of the
@@ -186,7 +200,7 @@ pub(crate) fn multiply<B: Fp8Engine>(
         _ => Launched::FakeQuantized,
     });
     let product = match (lhs, rhs) {
-        (Operand::Float(lhs), Operand::Float(rhs)) => B::float_matmul(lhs, rhs),
+        (Operand::Float(lhs), Operand::Float(rhs)) => portable::matmul_mixed::<B>(lhs, rhs),
         (lhs, rhs)
             if portable::is_constant::<B>(&lhs, 1) && portable::is_constant::<B>(&rhs, 0) =>
         {

@@ -84,6 +84,8 @@ pub struct Run {
     pub fast_accumulation: bool,
     /// What becomes of it where the target turns out not to take it.
     pub otherwise: Otherwise,
+    /// Whether an emulated product may sum in any order: those of training have the same bits wherever codes lie.
+    pub any_order: bool,
     /// Where it leaves what ran it, if anybody wants to know.
     pub note: Option<LaunchNote>,
 }
@@ -169,6 +171,7 @@ impl Run {
             target: Target::Emulation(None),
             fast_accumulation: false,
             otherwise: Otherwise::Emulate,
+            any_order: true,
             note: None,
         }
     }

@@ -2,14 +2,15 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
-use burn_fp8_core::{AttentionPrecision, Dropout};
+use burn_fp8_core::{AttentionPrecision, AttentionShape, Dropout};
 
 use super::float;
 use super::pointwise::draw;
 use crate::engine;
 use crate::host::primitive;
 use crate::product::Fp8Products;
-use crate::product::route::attention as run;
+use crate::product::route::{attention as run, attention_to_codes as run_to_codes};
+use crate::tensor::Fp8Tensor;
 
 /// What [`attention`] does beside multiplying: nothing by default.
 #[derive(Clone, Debug)]
@@ -63,7 +64,8 @@ impl<B: Backend> AttentionOptions<B> {
 ///
 /// `q` is `[batch, heads, queries, width]`, `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`; `kv_heads` divides `heads`, and each
 /// head of keys serves neighbouring heads of queries. Heads need not be contiguous: `[batch, length, heads, width]` with its dimensions swapped is
-/// read as it lies. The result is `[batch, heads, queries, value width]`, of the type of `q`. Sums and softmax are f32.
+/// read as it lies. The result is `[batch, heads, queries, value width]`, of the type of `q`; keys and values, those of a cache say, may be of another: on Flex bf16
+/// is converted a tile at a time. Sums and softmax are f32.
 ///
 /// A query that sees no key gives 0, and NaN stays in its row. On other backends than Flex the same is computed in tensor operations, with scores in
 /// memory; rounding to bf16 needs one that has bf16.
@@ -95,12 +97,58 @@ pub fn attention<B: Fp8Products>(
     v: Tensor<B, 4>,
     options: AttentionOptions<B>,
 ) -> Tensor<B, 4> {
+    let attention = of_engine(options, q.dims());
+    float(run::<B>([q, k, v].map(primitive), attention))
+}
+
+/// [`attention`] to keys and values in FP8 with a scale for each row, as [`Fp8Tensor::quantize_rows`] makes them: what a cache holds in a quarter of the memory
+/// of f32. On Flex they are converted a tile at a time. Products are f32; no gradients, no dropout.
+///
+/// ```
+/// use burn::backend::Flex;
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8::ops::{AttentionOptions, attention_to_fp8};
+/// use burn_fp8::{Fp8Format, Fp8Tensor};
+///
+/// let device = Default::default();
+/// let heads = |count, length| {
+///     Tensor::<Flex, 4>::random([1, count, length, 32], Distribution::Default, &device)
+/// };
+/// let row_by_row = |heads| Fp8Tensor::quantize_rows(heads, Fp8Format::E4M3);
+/// let (keys, values) = (row_by_row(heads(2, 10))?, row_by_row(heads(2, 10))?);
+/// let y = attention_to_fp8(heads(8, 1), &keys, &values, AttentionOptions::default());
+/// assert_eq!(y.dims(), [1, 8, 1, 32]);
+/// # Ok::<(), burn_fp8::Fp8Error>(())
+/// ```
+///
+/// # Panics
+/// As [`attention`], and where dropout or a precision is asked for.
+pub fn attention_to_fp8<B: Fp8Products>(
+    q: Tensor<B, 4>,
+    k: &Fp8Tensor<B, 4>,
+    v: &Fp8Tensor<B, 4>,
+    options: AttentionOptions<B>,
+) -> Tensor<B, 4> {
+    assert!(
+        options.dropout.is_none() && options.precision == AttentionPrecision::High,
+        "attention to keys and values in FP8 has neither dropout nor another precision than f32"
+    );
+    let shape = AttentionShape::new(q.dims(), k.dims(), v.dims());
+    shape.unwrap_or_else(|error| panic!("{error}"));
+    let attention = of_engine(options, q.dims());
+    float(run_to_codes::<B>(primitive(q), [k, v].map(|x| x.matrix().clone()), attention))
+}
+
+/// The options as the engine takes them.
+fn of_engine<B: Backend>(
+    options: AttentionOptions<B>,
+    [.., width]: [usize; 4],
+) -> engine::AttentionOf<B> {
     let AttentionOptions { scale, causal, softcap, bias, mask_pad, mask, dropout, precision } =
         options;
-    let [.., width] = q.dims();
     let scale = scale.unwrap_or(1.0 / (width.max(1) as f64).sqrt());
     let pad = mask_pad.map(|mask| mask.unsqueeze_dims(&[1, 1]));
-    let attention = engine::Attention {
+    engine::Attention {
         scale: scale as f32,
         causal,
         softcap: softcap.map(|cap| cap as f32),
@@ -108,6 +156,5 @@ pub fn attention<B: Fp8Products>(
         masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
         dropout,
         precision,
-    };
-    float(run::<B>([q, k, v].map(primitive), attention))
+    }
 }

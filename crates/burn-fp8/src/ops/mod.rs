@@ -45,6 +45,7 @@ mod dot;
 pub(crate) mod flax;
 mod forward;
 mod layer_ops;
+mod linear;
 mod options;
 mod pointwise;
 mod state;
@@ -54,9 +55,10 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
-pub use attention::{AttentionOptions, attention};
+pub use attention::{AttentionOptions, attention, attention_to_fp8};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
+pub use linear::linear_mixed;
 pub use options::{DotMode, DotOptions, QdqOptions};
 pub use pointwise::{dropout, gelu, silu};
 

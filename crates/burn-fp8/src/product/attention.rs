@@ -5,7 +5,7 @@ use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductK
 
 use crate::engine::tensor::cast;
 use crate::engine::{
-    Attention, AttentionGradients, AttentionOf, Fp8Engine, check_attention, in_f32,
+    Attention, AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, check_attention, in_f32,
 };
 use crate::report::{HighPrecision, Implementation, Pending, PendingRan, record};
 
@@ -31,9 +31,21 @@ pub(super) fn forward<B: Fp8Engine>(
 ) -> Forward<B> {
     let dtype = qkv[0].dtype();
     report(&qkv, attention, &[GemmRole::Output]);
-    let results = B::fp8_attend(qkv.clone().map(in_f32::<B>), attention);
+    let [q, k, v] = qkv.clone();
+    let results = B::fp8_attend([in_f32::<B>(q), k, v], attention);
     let output = cast::<B>(results[0].clone(), dtype.into());
     Forward { output, saved: Saved { qkv, attention: attention.clone(), results } }
+}
+
+/// The output of the type of the queries, to keys and values in FP8.
+pub(super) fn to_codes<B: Fp8Engine>(
+    q: FloatTensor<B>,
+    kv: [MatrixOf<B>; 2],
+    attention: &AttentionOf<B>,
+) -> FloatTensor<B> {
+    let dtype = q.dtype();
+    let output = B::fp8_attend_to_codes(in_f32::<B>(q), kv, attention);
+    cast::<B>(output, dtype.into())
 }
 
 /// The gradients, of the types of what they are for; that of the bias where it is wanted.

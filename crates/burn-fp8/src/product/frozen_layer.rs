@@ -11,7 +11,7 @@ use super::frozen::FrozenOptions;
 use super::ops::Fp8Products;
 use crate::config;
 use crate::engine::tensor::{add_bias, join, reshape};
-use crate::engine::{Fp8Engine, Kind, MatrixOf, Target, check_scale, multiply_high};
+use crate::engine::{Capability, Fp8Engine, Kind, MatrixOf, Target, check_scale, multiply_high};
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
 
@@ -40,9 +40,13 @@ pub(crate) fn forward<B: Fp8Products>(
     }
     let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
     let output = match options::<B>(dtype, gemm, &device, &weight, activation) {
-        // Tensor cores read both operands along K.
         Some(options) => {
-            let weight = laid_out(options.target == Target::TensorCores);
+            let weight = laid_out(match options.target {
+                // They read both operands along K.
+                Target::TensorCores => true,
+                Target::MatrixUnit => false,
+                Target::Emulation(_) => B::FP8_READS_COLUMNS,
+            });
             B::fp8_frozen(x, weight, options)
         }
         None => multiply_high::<B>(x, B::float_cast(B::fp8_dequantize(weight), dtype.into())),
@@ -86,52 +90,63 @@ fn options<B: Fp8Engine>(
     Some(FrozenOptions { activation, granularity, execution, target })
 }
 
-/// A weight on the host, the way that products take it: `[d_input, d_output]`. Checkpoints hold the transpose.
+/// A weight on the host: `[d_output, d_input]` as checkpoints have it, or its transpose.
 pub(crate) struct HostWeight {
     pub(crate) shape: [usize; 2],
     pub(crate) codes: Vec<u8>,
     pub(crate) scales: Vec<f32>,
-    /// `[⌈d_input / rows⌉, ⌈d_output / columns⌉]`.
+    /// `[⌈rows / rows of a block⌉, ⌈columns / columns of a block⌉]`.
     pub(crate) grid: [usize; 2],
     /// Rows and columns that share a scale, or none where all do.
     pub(crate) block: Option<[usize; 2]>,
 }
 
 impl HostWeight {
-    /// That of a layer of a checkpoint, for inputs that are scaled as it declares.
+    /// That of a layer of a checkpoint, `[d_output, d_input]`, for inputs that are scaled as it declares.
     pub(crate) fn of(layer: QuantizedLinear) -> Self {
-        let ([d_output, d_input], scales) = (layer.shape(), layer.scales());
-        let ([down, across], [outputs, inputs]) = (scales.grid(), scales.block());
+        let (shape, scales) = (layer.shape(), layer.scales());
+        let (grid, [outputs, inputs]) = (scales.grid(), scales.block());
         // A matrix unit wants the blocks of both operands of one size.
         let in_blocks = matches!(layer.activations(), Activations::Blocks { .. } | Activations::Mx);
         let block = match scales.values() {
             [scale] if check_scale("weight_scale", *scale).is_ok() => None,
-            _ if across == 1 && !in_blocks => Some([usize::MAX, outputs]),
-            _ => Some([inputs, outputs]),
+            _ if grid[1] == 1 && !in_blocks => Some([outputs, usize::MAX]),
+            _ => Some([outputs, inputs]),
         };
+        let scales = scales.values().to_vec();
+        Self { shape, scales, grid, block, codes: layer.into_codes() }
+    }
+
+    pub(crate) fn transpose(self) -> Self {
+        let swap = |[rows, columns]: [usize; 2]| [columns, rows];
         Self {
-            shape: [d_input, d_output],
-            scales: transpose(scales.values(), [down, across]),
-            grid: [across, down],
-            block,
-            codes: transpose(&layer.into_codes(), [d_output, d_input]),
+            shape: swap(self.shape),
+            codes: transpose(&self.codes, self.shape),
+            scales: transpose(&self.scales, self.grid),
+            grid: swap(self.grid),
+            block: self.block.map(swap),
         }
     }
 
-    /// The layer as checkpoints hold it.
+    /// The layer as checkpoints hold it; the weight is `[d_output, d_input]`.
     pub(crate) fn publish(
         self,
         bias: Option<Vec<f32>>,
         activation: ActivationScale,
     ) -> Result<QuantizedLinear, CheckpointError> {
-        let [d_input, d_output] = self.shape;
-        let shape = [d_output, d_input];
-        let block = self
-            .block
-            .map_or(shape, |[inputs, outputs]| [outputs.min(d_output), inputs.min(d_input)]);
-        let scales = PublishedScales::new(shape, block, transpose(&self.scales, self.grid))?;
-        let codes = transpose(&self.codes, self.shape);
-        QuantizedLinear::new(shape, codes, scales, bias, activation.into())
+        let shape = self.shape;
+        let block = self.block.map_or(shape, |block| [0, 1].map(|dim| block[dim].min(shape[dim])));
+        let scales = PublishedScales::new(shape, block, self.scales)?;
+        QuantizedLinear::new(shape, self.codes, scales, bias, activation.into())
+    }
+}
+
+/// Whether products of this device take a weight column by column, as checkpoints have it.
+pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device) -> bool {
+    match B::fp8_capability(device) {
+        Capability::Native(_) => true,
+        Capability::MatrixUnit(_) => false,
+        Capability::FakeQuantized { .. } | Capability::Unusable { .. } => B::FP8_READS_COLUMNS,
     }
 }
 

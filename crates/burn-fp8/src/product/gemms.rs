@@ -33,6 +33,7 @@ impl Gemms {
         let [lhs, rhs] =
             factors.map(|factor| Factor::Matrix(quantizer.finish(factor.matrix, dtype)));
         let run = Run {
+            any_order: false,
             target: self.target.clone(),
             // As in TransformerEngine: gradients sum more terms of smaller size, and products with several scales sum precisely.
             fast_accumulation: role == GemmRole::Output && granularity == Granularity::PerTensor,

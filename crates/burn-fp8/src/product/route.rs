@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
 
+use super::attention as product_attention;
 use super::ops::Fp8Products;
 use super::plan::{Product, linear_gemm};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{join, reshape};
-use crate::engine::{Attention, AttentionOf, Execution, check_attention, in_f32};
+use crate::engine::{Attention, AttentionOf, Execution, MatrixOf, check_attention, in_f32};
 use crate::error::Fp8Error;
 use crate::host;
 
@@ -140,12 +141,7 @@ pub(crate) fn attention<B: Fp8Products>(
     qkv: [FloatTensor<B>; 3],
     attention: AttentionOf<B>,
 ) -> FloatTensor<B> {
-    let Attention { scale, softcap, .. } = attention;
-    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
-    assert!(
-        softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0),
-        "the softcap of attention is {softcap:?}; it must be positive and finite"
-    );
+    check_numbers(&attention);
     if let Err(error) = check_attention(qkv.each_ref(), &attention) {
         panic!("{error}");
     }
@@ -153,6 +149,26 @@ pub(crate) fn attention<B: Fp8Products>(
         attention_precision::<B>(attention.precision, &host::float_device::<B>(&qkv[0]));
     let bias = attention.bias.map(in_f32::<B>);
     B::fp8_attention(qkv, Attention { bias, precision, ..attention })
+}
+
+/// To keys and values in FP8.
+pub(crate) fn attention_to_codes<B: Fp8Products>(
+    q: FloatTensor<B>,
+    kv: [MatrixOf<B>; 2],
+    attention: AttentionOf<B>,
+) -> FloatTensor<B> {
+    check_numbers(&attention);
+    let bias = attention.bias.map(in_f32::<B>);
+    product_attention::to_codes::<B>(q, kv, &Attention { bias, ..attention })
+}
+
+fn check_numbers<F, M>(attention: &Attention<F, M>) {
+    let Attention { scale, softcap, .. } = attention;
+    assert!(scale.is_finite(), "the scale of attention is {scale}; it must be finite");
+    assert!(
+        softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0),
+        "the softcap of attention is {softcap:?}; it must be positive and finite"
+    );
 }
 
 /// The precision asked for, f32 where FP8 is off. Panics where the backend does not have it.

@@ -53,7 +53,7 @@ use crate::host::{constant, primitive};
 #[derive(Clone, Debug)]
 pub struct Fp8Tensor<B: Backend, const D: usize> {
     /// Its codes are there in one form: row by row, or, with two dimensions, column by column.
-    matrix: MatrixOf<B>,
+    pub(super) matrix: MatrixOf<B>,
 }
 
 impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {

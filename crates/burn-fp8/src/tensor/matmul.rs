@@ -107,6 +107,7 @@ pub fn scaled_matmul<B: Fp8Products>(
         amax: options.amax,
     };
     let run = Run {
+        any_order: true,
         target,
         fast_accumulation: options.fast_accumulation,
         otherwise: execution.otherwise(),

@@ -5,6 +5,7 @@ mod handle;
 mod matmul;
 mod options;
 mod quantize;
+mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 

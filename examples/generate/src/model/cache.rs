@@ -1,7 +1,10 @@
 //! Keys and values of the tokens that a model has seen.
 
+use std::ops::Range;
+
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use clap::ValueEnum;
 
 /// In which numbers keys and values are held.
@@ -12,6 +15,8 @@ pub enum CacheType {
     /// Rounded to bf16, two bytes a number; f32 where the backend has no bf16
     #[default]
     Bf16,
+    /// E4M3 with a scale for each head and token, one byte a number; bf16 where the backend has no bytes
+    Fp8,
 }
 
 /// Tokens that there is room for at first.
@@ -20,19 +25,97 @@ const ROOM: usize = 64;
 /// Keys and values of a layer: `[batch, heads, room, width]` each, of which the first tokens are there.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerCache<B: Backend> {
-    dtype: FloatDType,
+    kind: CacheType,
     length: usize,
     /// None before there are tokens.
-    held: Option<[Tensor<B, 4>; 2]>,
+    held: Option<[Held<B>; 2]>,
 }
 
-impl<B: Backend> LayerCache<B> {
+/// Keys or values as they are held.
+#[derive(Clone, Debug)]
+pub(super) enum Held<B: Backend> {
+    Float(Tensor<B, 4>),
+    Fp8(Fp8Tensor<B, 4>),
+}
+
+impl<B: Fp8Matmul> Held<B> {
+    fn new(x: Tensor<B, 4>, kind: CacheType) -> Self {
+        match kind {
+            CacheType::F32 => Self::Float(x.cast(FloatDType::F32)),
+            CacheType::Bf16 => Self::Float(x.cast(FloatDType::BF16)),
+            CacheType::Fp8 => {
+                let codes = Fp8Tensor::quantize_rows(x, Fp8Format::E4M3);
+                Self::Fp8(codes.expect("heads have rows"))
+            }
+        }
+    }
+
+    /// Room for so many tokens, zeros.
+    fn zeros(shape: [usize; 4], kind: CacheType, device: &B::Device) -> Self {
+        let float = |dtype| Self::Float(Tensor::zeros(shape, (device, dtype)));
+        match kind {
+            CacheType::F32 => float(DType::F32),
+            CacheType::Bf16 => float(DType::BF16),
+            CacheType::Fp8 => {
+                let codes = vec![0; shape.iter().product()];
+                let scales = Tensor::ones([shape[0], shape[1], shape[2], 1], (device, DType::F32));
+                let rows = [1, usize::MAX];
+                let codes =
+                    Fp8Tensor::from_blocks(codes, shape, Fp8Format::E4M3, scales, rows, device);
+                Self::Fp8(codes.expect("as many codes and scales as the shape has"))
+            }
+        }
+    }
+
+    fn dims(&self) -> [usize; 4] {
+        match self {
+            Self::Float(x) => x.dims(),
+            Self::Fp8(codes) => codes.dims(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Float(x) => x.shape().num_elements() * x.dtype().size(),
+            Self::Fp8(codes) => codes.bytes_held() + codes.scales().shape().num_elements() * 4,
+        }
+    }
+
+    fn tokens(&self, tokens: Range<usize>) -> Self {
+        match self {
+            Self::Float(x) => Self::Float(x.clone().narrow(2, tokens.start, tokens.len())),
+            Self::Fp8(codes) => Self::Fp8(codes.rows(tokens).expect("rows have scales")),
+        }
+    }
+
+    /// The same with other tokens from token `start` on.
+    fn with(self, start: usize, new: Self) -> Self {
+        match (self, new) {
+            (Self::Float(x), Self::Float(new)) => {
+                let [batch, heads, tokens, width] = new.dims();
+                let place = [0..batch, 0..heads, start..start + tokens, 0..width];
+                Self::Float(x.slice_assign(place, new))
+            }
+            (Self::Fp8(codes), Self::Fp8(new)) => {
+                Self::Fp8(codes.with_rows(start, new).expect("rows have scales"))
+            }
+            _ => unreachable!("all are of the cache's type"),
+        }
+    }
+}
+
+impl<B: Fp8Matmul> LayerCache<B> {
     pub(super) fn new(kind: CacheType, device: &B::Device) -> Self {
-        let dtype = match kind {
-            CacheType::Bf16 if B::supports_dtype(device, DType::BF16) => FloatDType::BF16,
-            CacheType::F32 | CacheType::Bf16 => FloatDType::F32,
+        let has = |dtype| B::supports_dtype(device, dtype);
+        let kind = match kind {
+            CacheType::Fp8 if !has(DType::U8) => CacheType::Bf16,
+            kind => kind,
         };
-        Self { dtype, length: 0, held: None }
+        let kind = match kind {
+            CacheType::Bf16 if !has(DType::BF16) => CacheType::F32,
+            kind => kind,
+        };
+        Self { kind, length: 0, held: None }
     }
 
     /// Tokens that are there.
@@ -46,17 +129,16 @@ impl<B: Backend> LayerCache<B> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let bytes = |x: &Tensor<B, 4>| x.shape().num_elements() * x.dtype().size();
-        self.held.iter().flatten().map(bytes).sum()
+        self.held.iter().flatten().map(Held::bytes).sum()
     }
 
-    /// Adds keys and values `[batch, heads, tokens, width]`, and gives those of all tokens from `first` on, in f32.
+    /// Adds keys and values `[batch, heads, tokens, width]`, and gives those of all tokens from `first` on, as they are held.
     pub(super) fn extend(
         &mut self,
         new: [Tensor<B, 4>; 2],
         first: usize,
         limit: usize,
-    ) -> [Tensor<B, 4>; 2] {
+    ) -> [Held<B>; 2] {
         let [batch, heads, tokens, width] = new[0].dims();
         let (start, end) = (self.length, self.length + tokens);
         let device = new[0].device();
@@ -66,24 +148,18 @@ impl<B: Backend> LayerCache<B> {
             old => {
                 // Twice as much as before: a token is copied once or twice in all.
                 let room = end.max(2 * room).max(ROOM).min(limit.max(end));
-                let zeros =
-                    || Tensor::zeros([batch, heads, room, width], (&device, self.dtype.into()));
+                let zeros = || Held::zeros([batch, heads, room, width], self.kind, &device);
                 match old {
                     None => [zeros(), zeros()],
-                    Some(old) => old.map(|old| {
-                        let old = old.narrow(2, 0, start);
-                        zeros().slice_assign([0..batch, 0..heads, 0..start, 0..width], old)
-                    }),
+                    Some(old) => old.map(|old| zeros().with(0, old.tokens(0..start))),
                 }
             }
         };
-        let place = [0..batch, 0..heads, start..end, 0..width];
         let [keys, values] = held;
-        let [new_keys, new_values] = new.map(|new| new.cast(self.dtype));
-        let held =
-            [keys.slice_assign(place.clone(), new_keys), values.slice_assign(place, new_values)];
+        let [new_keys, new_values] = new.map(|new| Held::new(new, self.kind));
+        let held = [keys.with(start, new_keys), values.with(start, new_values)];
         self.length = end;
-        let seen = held.clone().map(|x| x.narrow(2, first, end - first).cast(FloatDType::F32));
+        let seen = held.each_ref().map(|x| x.tokens(first..end));
         self.held = Some(held);
         seen
     }

@@ -9,9 +9,9 @@ use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8};
 
-use super::cache::LayerCache;
+use super::cache::{Held, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
 use crate::config::{Config, Family};
@@ -200,9 +200,9 @@ impl<B: Fp8Matmul> Attention<B> {
         let first = self.window.map_or(0, |window| (before + 1).saturating_sub(window));
         let [keys, values] = match cache {
             Some(cache) => cache.extend([key, value], first, step.limit),
-            None => [key, value],
+            None => [key, value].map(Held::Float),
         };
-        let device = keys.device();
+        let device = query.device();
         let mask = |window| hidden_by_window(window, before..before + tokens, first, &device);
         let alone = tokens == 1;
         let options = AttentionOptions {
@@ -223,7 +223,14 @@ impl<B: Fp8Matmul> Attention<B> {
             }
             false => query,
         };
-        let heads = attention(query, keys, values, options).reshape(shape);
+        let heads = match (keys, values) {
+            (Held::Fp8(keys), Held::Fp8(values)) => {
+                attention_to_fp8(query, &keys, &values, options)
+            }
+            (Held::Float(keys), Held::Float(values)) => attention(query, keys, values, options),
+            _ => unreachable!("both are of the cache's type"),
+        };
+        let heads = heads.reshape(shape);
         self.output.forward(heads.swap_dims(1, 2).reshape([batch as i64, tokens as i64, -1]))
     }
 }

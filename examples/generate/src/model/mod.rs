@@ -240,6 +240,11 @@ impl<B: Fp8Matmul> Decoder<B> {
         embedding.bytes() + layers + head.as_ref().map_or(0, Projection::bytes)
     }
 
+    /// Those of them that are looked up, not multiplied: of each, a token reads one row.
+    pub fn embedding_bytes(&self) -> usize {
+        self.weights.head.as_ref().map_or(0, |_| self.weights.embedding.bytes())
+    }
+
     /// A cache for rows of tokens, of which the first few are padding: as many as `padding` says for each.
     pub fn cache(&self, kind: CacheType, padding: Vec<usize>) -> Cache<B> {
         let layer = || LayerCache::new(kind, &self.device);
@@ -303,7 +308,7 @@ pub struct Cache<B: Backend> {
     ended: Vec<bool>,
 }
 
-impl<B: Backend> Cache<B> {
+impl<B: Fp8Matmul> Cache<B> {
     /// The padding of rows that go on.
     fn rows(&self) -> impl Iterator<Item = usize> {
         self.padding.iter().zip(&self.ended).filter(|(_, ended)| !**ended).map(|(row, _)| *row)

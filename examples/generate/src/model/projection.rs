@@ -11,6 +11,7 @@ use burn_fp8::checkpoint::{
     Activations, Checkpoint, Dtype, LayerInfo, PlainTensor, QuantizedLinear, Scales,
 };
 use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraLinear};
+use burn_fp8::ops::linear_mixed;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use half::{bf16, f16};
 
@@ -74,7 +75,7 @@ pub(crate) struct Plain<B: Backend> {
     bias: Option<Param<Tensor<B, 1>>>,
 }
 
-impl<B: Backend> Plain<B> {
+impl<B: Fp8Matmul> Plain<B> {
     /// Random numbers of this standard deviation, without a bias.
     pub(super) fn random(shape: [usize; 2], width: f64, device: &B::Device) -> Self {
         let weight = Tensor::random(shape, Distribution::Normal(0.0, width), device);
@@ -99,25 +100,11 @@ impl<B: Backend> Plain<B> {
 
     /// `[…, in]` to `[…, out]`.
     pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let (weight, mut shape) = (self.weight.val(), x.dims());
-        let [out, input] = weight.dims();
-        let x: Tensor<B, 2> = x.reshape([-1, input as i64]);
-        let y = if weight.dtype() == DType::F32 {
-            x.matmul(weight.transpose())
-        } else {
-            let rows = (PIECE / input).max(1);
-            let piece = |first: usize| {
-                let weight = weight.clone().narrow(0, first, rows.min(out - first));
-                x.clone().matmul(weight.cast(FloatDType::F32).transpose())
-            };
-            Tensor::cat((0..out).step_by(rows).map(piece).collect(), 1)
-        };
-        let y = match &self.bias {
+        let y = linear_mixed(x, self.weight.val());
+        match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
-        };
-        shape[D - 1] = out;
-        y.reshape(shape)
+        }
     }
 
     /// The rows of tokens, in f32.

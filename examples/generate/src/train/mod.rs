@@ -89,6 +89,7 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
             "trained_in_f32": high_precision(mean),
             "written": written(CacheType::F32)?,
             "written_with_a_bf16_cache": written(CacheType::Bf16)?,
+            "written_with_an_fp8_cache": written(CacheType::Fp8)?,
         });
     }
     write_json(&plan.out.join("training.json"), &training)?;
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(size(&folder), size(&out_folder));
     }
 
-    /// The model that is committed is as good as its training says, and a cache in bf16 hardly changes that.
+    /// The model that is committed is as good as its training says, and a cache in bf16 or FP8 hardly changes that.
     #[test]
     fn the_built_in_model_is_what_was_trained() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("model");
@@ -193,16 +194,22 @@ mod tests {
         let context = training["context"].as_u64().expect("a number") as usize;
         let device = Default::default();
         let loss = |cache| written::<Flex>(&folder, &tokens, context, cache, &device);
-        let losses = [("written", CacheType::F32), ("written_with_a_bf16_cache", CacheType::Bf16)];
-        let [exact, rounded] = losses.map(|(name, cache)| {
+        let losses = [
+            ("written", CacheType::F32),
+            ("written_with_a_bf16_cache", CacheType::Bf16),
+            ("written_with_an_fp8_cache", CacheType::Fp8),
+        ];
+        let [exact, bf16, fp8] = losses.map(|(name, cache)| {
             let found = loss(cache).expect("a loss");
             let expected = training["held_out_loss"][name].as_f64().expect("a number");
             // Codes that are rounded the other way, on another CPU.
             assert!((found - expected).abs() < 1e-3 * expected, "{name}: {found} for {expected}");
             found
         });
-        assert!((rounded - exact).abs() < 5e-3 * exact, "{rounded} for {exact}");
-        assert_ne!(rounded, exact);
+        for rounded in [bf16, fp8] {
+            assert!((rounded - exact).abs() < 5e-3 * exact, "{rounded} for {exact}");
+            assert_ne!(rounded, exact);
+        }
         let size: u64 = fs::read_dir(&folder)
             .expect("a folder")
             .map(|entry| entry.expect("an entry").metadata().expect("its size").len())

@@ -124,21 +124,25 @@ fn uneven_rows_are_as_alone() {
     }
 }
 
-/// bf16 keeps eight bits of keys and values.
+/// bf16 keeps eight bits of keys and values, E4M3 four.
 #[test]
-fn a_cache_in_bf16_is_near() {
-    for model in MODELS {
+fn a_rounded_cache_is_near() {
+    for (model, (kind, within, share)) in MODELS.into_iter().flat_map(|model| {
+        [(CacheType::Bf16, 5e-2, 2), (CacheType::Fp8, 0.5, 4)].map(|kind| (model, kind))
+    }) {
         let (decoder, expected) = (load::<Flex>(model, Inputs::High), Expected::read(model));
-        let mut cache = decoder.cache(CacheType::Bf16, vec![0]);
+        let mut cache = decoder.cache(kind, vec![0]);
         let rows = [expected.tokens("long")];
         let found = numbers(decoder.forward(&rows, &mut cache, false).expect("tokens"));
         let difference = difference(&found, &expected.logits("long", ""));
-        assert!((EXACT..5e-2).contains(&difference), "{model}: {difference:.1e}");
+        assert!((EXACT..within).contains(&difference), "{model}, {kind:?}: {difference:.1e}");
         let exact = {
             let mut cache = decoder.cache(CacheType::F32, vec![0]);
             decoder.forward(&rows, &mut cache, true).expect("tokens");
             cache.bytes()
         };
-        assert_eq!(2 * cache.bytes(), exact);
+        // With a scale for each head and token.
+        let scales = if kind == CacheType::Fp8 { exact / decoder.config().head_width } else { 0 };
+        assert_eq!(share * (cache.bytes() - scales), exact);
     }
 }

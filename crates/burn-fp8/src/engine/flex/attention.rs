@@ -1,26 +1,83 @@
 //! Attention over the memory of Flex, one tile at a time.
 
-use burn_backend::{DType, Shape};
+use burn_backend::{DType, FloatDType, Shape, bf16, ops::FloatTensorOps};
 use burn_flex::{Flex, FlexTensor, Layout};
-use burn_fp8_core::AttentionShape;
-use burn_fp8_cpu::{self as cpu, Broadcast, Gradients, Heads, HeadsMut};
+use burn_fp8_core::Fp8Format;
+use burn_fp8_cpu::{self as cpu, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut};
 
 use super::memory::elements;
 use super::pool;
 use crate::engine::attention::{AttentionGradients, AttentionOf, check};
+use crate::engine::backend::Fp8Engine;
+use crate::engine::codes::Codes;
+use crate::engine::matrix::{MatrixOf, Scales};
+
+/// The output where keys and values have a scale for each row: converted a tile at a time where their codes lie as their scales do.
+pub(super) fn attend_to_codes(
+    q: FlexTensor,
+    kv: [MatrixOf<Flex>; 2],
+    attention: &AttentionOf<Flex>,
+) -> FlexTensor {
+    let lie_so = |matrix: &MatrixOf<Flex>| match (&matrix.codes, &matrix.scales) {
+        (Some(Codes::Bytes(codes)), Scales::Grid { scales, block: [1, columns], .. }) => {
+            let (codes, scales) = (codes.layout(), scales.layout());
+            let width = codes.shape()[3];
+            let scaled = |x: usize| x.checked_mul(width);
+            matrix.format == Fp8Format::E4M3
+                && *columns >= width
+                && codes.strides()[3] == 1
+                && scaled(scales.start_offset()) == Some(codes.start_offset())
+                && (0..3).all(|dim| {
+                    let [code, scale] = [codes, scales].map(|layout| layout.strides()[dim]);
+                    code >= 0 && scale.checked_mul(width as isize) == Some(code)
+                })
+        }
+        _ => false,
+    };
+    if !kv.iter().all(lie_so) {
+        let [k, v] = kv.map(Flex::fp8_dequantize);
+        let [output, _] = attend([q, k, v], attention);
+        return output;
+    }
+    let q = readable(q);
+    let [k, v] = kv.each_ref().map(codes_of);
+    let [output, _] = attend_heads([heads_of(&q), k, v], attention);
+    output
+}
+
+/// Codes with their scales.
+fn codes_of(matrix: &MatrixOf<Flex>) -> Heads<'_> {
+    let (Some(Codes::Bytes(codes)), Scales::Grid { scales, .. }) = (&matrix.codes, &matrix.scales)
+    else {
+        unreachable!("checked")
+    };
+    let layout = codes.layout();
+    let numbers = HeadNumbers::E4m3(
+        &codes.bytes()[layout.start_offset()..],
+        &scales.storage::<f32>()[scales.layout().start_offset()..],
+    );
+    let strides = [0, 1, 2].map(|dim| layout.strides()[dim] as usize);
+    Heads::strided(numbers, layout.shape().dims(), strides)
+}
 
 /// The output, laid out as `[batch, length, heads, width]`, and the logarithms of sums.
 pub(super) fn attend(qkv: [FlexTensor; 3], attention: &AttentionOf<Flex>) -> [FlexTensor; 2] {
-    let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
-    let qkv = qkv.map(readable);
-    let AttentionShape { batch, heads, queries, .. } = shape;
-    let rows = Layout::contiguous(Shape::new([batch, heads, queries, 1]));
+    check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
+    let qkv = qkv.map(|tensor| match tensor.dtype() {
+        DType::F32 | DType::BF16 => readable(tensor),
+        _ => readable(Flex::float_cast(tensor, FloatDType::F32)),
+    });
+    attend_heads(qkv.each_ref().map(heads_of), attention)
+}
+
+fn attend_heads(qkv: [Heads<'_>; 3], attention: &AttentionOf<Flex>) -> [FlexTensor; 2] {
+    let [[batch, heads, queries, _], _, [.., value_width]] = qkv.map(|heads| heads.shape());
+    let (output, rows) = ([batch, heads, queries, value_width], [batch, heads, queries, 1]);
+    let rows = Layout::contiguous(Shape::new(rows));
     let (logarithms, output) = pool::tensor_and(rows, |logarithms: &mut [f32]| {
-        let output = shape.output();
         pool::tensor(joined(output), |y: &mut [f32]| {
             with_options(attention, |options| {
-                let output = HeadsMut::joined(y, output);
-                cpu::attention(qkv.each_ref().map(heads_of), options, output, logarithms);
+                cpu::attention(qkv, options, HeadsMut::joined(y, output), logarithms);
             });
         })
     });
@@ -78,8 +135,12 @@ fn readable(tensor: FlexTensor) -> FlexTensor {
 fn heads_of(tensor: &FlexTensor) -> Heads<'_> {
     let layout = tensor.layout();
     let strides = [0, 1, 2].map(|dim| layout.strides()[dim] as usize);
-    let values = &tensor.storage::<f32>()[layout.start_offset()..];
-    Heads::strided(values, layout.shape().dims(), strides)
+    let start = layout.start_offset();
+    let numbers = match tensor.dtype() {
+        DType::BF16 => HeadNumbers::Bf16(&tensor.storage::<bf16>()[start..]),
+        _ => HeadNumbers::F32(&tensor.storage::<f32>()[start..]),
+    };
+    Heads::strided(numbers, layout.shape().dims(), strides)
 }
 
 /// The same options over slices.

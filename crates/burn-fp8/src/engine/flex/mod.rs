@@ -9,7 +9,7 @@ mod unit;
 use burn_backend::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16, ops::FloatTensorOps};
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::slice::{blocks, matmul_block_codes, parallel};
+use burn_fp8_core::slice::{Rows, blocks, matmul_block_codes, matmul_rows, parallel};
 use burn_fp8_core::{Pointwise, scale};
 
 use super::attention::{AttentionGradients, AttentionOf};
@@ -27,6 +27,8 @@ use memory::{dense, elements, is_plain};
 impl Untracked for Flex {}
 
 impl Fp8Engine for Flex {
+    const FP8_READS_COLUMNS: bool = true;
+
     fn fp8_capability(_device: &Self::Device) -> Capability {
         unit::capability()
     }
@@ -55,7 +57,7 @@ impl Fp8Engine for Flex {
                 unit::multiply(lhs, rhs, epilogue, run)
             }
             (lhs, Operand::Matrix(rhs), _) if rhs.values.is_none() => {
-                match multiply_codes(&lhs, &rhs) {
+                match multiply_codes(&lhs, &rhs, run.any_order) {
                     Some(product) => {
                         note(&run.note, || match run.target {
                             Target::Emulation(Some(fallback)) => Launched::Fallback(fallback),
@@ -66,6 +68,13 @@ impl Fp8Engine for Flex {
                     None => backend::multiply::<Self>(lhs, Operand::Matrix(rhs), epilogue, run),
                 }
             }
+            (Operand::Float(lhs), Operand::Float(rhs), _) => match multiply_halves(&lhs, &rhs) {
+                Some(product) => backend::finish::<Self>(product, epilogue),
+                None => {
+                    let [lhs, rhs] = [lhs, rhs].map(Operand::Float);
+                    backend::multiply::<Self>(lhs, rhs, epilogue, run)
+                }
+            },
             (lhs, rhs, _) => backend::multiply::<Self>(lhs, rhs, epilogue, run),
         }
     }
@@ -112,6 +121,14 @@ impl Fp8Engine for Flex {
 
     fn fp8_attend(qkv: [FlexTensor; 3], attention: &AttentionOf<Self>) -> [FlexTensor; 2] {
         attention::attend(qkv, attention)
+    }
+
+    fn fp8_attend_to_codes(
+        q: FlexTensor,
+        kv: [MatrixOf<Self>; 2],
+        attention: &AttentionOf<Self>,
+    ) -> FlexTensor {
+        attention::attend_to_codes(q, kv, attention)
     }
 
     fn fp8_attend_backward(
@@ -176,47 +193,107 @@ fn rescale_rows(product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTen
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
 }
 
+/// Multiplies f32 by numbers `[K, N]` of two bytes whose columns lie one after the other, converted on the way. Nothing where they do not.
+fn multiply_halves(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> {
+    let layout = rhs.layout();
+    let [m, k] = lhs.layout().shape().as_slice().try_into().ok()?;
+    let lies_so = lhs.dtype() == DType::F32
+        && layout.start_offset() == 0
+        && layout.strides() == [1, k as isize];
+    let n = if lies_so { layout.shape()[1] } else { return None };
+    let columns = Layout::contiguous(Shape::new([n, k]));
+    match rhs.dtype() {
+        DType::BF16 => {
+            let columns = Rows::Bf16(elements::<bf16>(rhs, &columns));
+            Some(multiply_columns(lhs, columns, [m, k, n]))
+        }
+        DType::F16 => {
+            let columns = Rows::F16(elements::<f16>(rhs, &columns));
+            Some(multiply_columns(lhs, columns, [m, k, n]))
+        }
+        _ => None,
+    }
+}
+
+/// Multiplies by a matrix `[K, N]` whose columns lie one after the other.
+fn multiply_columns(lhs: &FlexTensor, columns: Rows<'_>, [m, k, n]: [usize; 3]) -> FlexTensor {
+    let lhs = lhs.to_contiguous();
+    let x = elements::<f32>(&lhs, lhs.layout());
+    pool::tensor(Layout::contiguous(Shape::new([m, n])), |y: &mut [f32]| {
+        matmul_rows(x, columns, [m, k, n], y);
+    })
+}
+
 /// Rows of the left operand up to which decoding scaled blocks while multiplying is faster than decoding before: each row reads all codes of a
 /// block again, from the cache.
 const ROWS: usize = 16;
 
-/// Multiplies by codes `[K, N]` as they lie row by row, decoded on the way: faster than decoding a weight first at every batch size that the
-/// benchmark `serving` measures, and needs no room for it. Nothing where they do not lie so.
-fn multiply_codes(lhs: &OperandOf<Flex>, rhs: &MatrixOf<Flex>) -> Option<FlexTensor> {
+/// Multiplies by codes `[K, N]` as they lie, row by row or column by column, decoded on the way: faster than decoding a weight first at every batch size
+/// that the benchmark `serving` measures, and needs no room for it. Nothing where they lie otherwise.
+fn multiply_codes<'a>(
+    lhs: &OperandOf<Flex>,
+    rhs: &'a MatrixOf<Flex>,
+    any_order: bool,
+) -> Option<FlexTensor> {
     let shape = match lhs {
         Operand::Matrix(matrix) => matrix.shape(),
         Operand::Float(tensor) => tensor.layout().shape().clone(),
     };
-    let codes = match &rhs.codes {
-        Some(Codes::Bytes(codes)) if is_plain(codes.layout()) && shape.num_dims() == 2 => codes,
-        _ => return None,
-    };
-    let ([m, k], [_, n]) = (shape.dims(), codes.layout().shape().dims());
-    let output = Layout::contiguous(Shape::new([m, n]));
+    if shape.num_dims() != 2 {
+        return None;
+    }
     let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(lhs, 1);
+    let ([m, k], [_, n]) = (shape.dims(), rhs.shape().dims());
+    let plain = |codes: &'a Option<Codes<_, FlexTensor>>| match codes {
+        Some(Codes::Bytes(codes)) if is_plain(codes.layout()) => Some(codes.bytes()),
+        _ => None,
+    };
+    if any_order && let Some(codes) = plain(&rhs.transposed) {
+        let format = rhs.format;
+        return Some(match &rhs.scales {
+            of_rhs if waits => {
+                let (x, of_lhs) = backend::split::<Flex>(lhs.clone());
+                let product = multiply_columns(&x, Rows::Codes(codes, format), [m, k, n]);
+                Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()])
+            }
+            Scales::Grid { scales, block, .. } => {
+                let block = [1, 0].map(|dim| block[dim].min([k, n][dim]));
+                let scales = Flex::float_transpose(scales.clone()).to_contiguous();
+                let scales = elements::<f32>(&scales, scales.layout());
+                let columns = Rows::Blocks { codes, format, block, scales };
+                multiply_columns(&dequantized(lhs), columns, [m, k, n])
+            }
+            Scales::One(_) => return None,
+        });
+    }
+    let codes = plain(&rhs.codes)?;
+    let output = Layout::contiguous(Shape::new([m, n]));
     match &rhs.scales {
         of_rhs if waits => {
             let (x, of_lhs) = backend::split::<Flex>(lhs.clone());
             let x = x.to_contiguous();
             let x = elements::<f32>(&x, x.layout());
             let product = pool::tensor(output, |y: &mut [f32]| {
-                parallel::matmul_codes(x, codes.bytes(), [m, k, n], rhs.format, y);
+                parallel::matmul_codes(x, codes, [m, k, n], rhs.format, y);
             });
             Some(Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()]))
         }
         Scales::Grid { scales, block, .. } if m <= ROWS => {
-            let x = match lhs.clone() {
-                Operand::Matrix(matrix) => Flex::fp8_dequantize(matrix),
-                Operand::Float(tensor) => tensor,
-            };
-            let [x, scales] = [&x, scales].map(FlexTensor::to_contiguous);
+            let [x, scales] = [&dequantized(lhs), scales].map(FlexTensor::to_contiguous);
             let [x, scales] = [&x, &scales].map(|tensor| elements::<f32>(tensor, tensor.layout()));
             let block = [0, 1].map(|dim| block[dim].min([k, n][dim]));
             Some(pool::tensor(output, |y: &mut [f32]| {
-                let codes = codes.bytes();
                 matmul_block_codes(x, codes, [m, k, n], block, scales, rhs.format, y);
             }))
         }
         _ => None,
+    }
+}
+
+/// The numbers that an operand stands for, in f32.
+fn dequantized(operand: &OperandOf<Flex>) -> FlexTensor {
+    match operand.clone() {
+        Operand::Matrix(matrix) => Flex::fp8_dequantize(matrix),
+        Operand::Float(tensor) => tensor,
     }
 }

@@ -414,7 +414,7 @@ mod tests {
     fn run(a: MatrixOf<Flex>, b: MatrixOf<Flex>, otherwise: Otherwise) -> (Vec<f32>, Launched) {
         let note = LaunchNote::default();
         let (target, to) = (Target::MatrixUnit, Some(note.clone()));
-        let run = Run { target, fast_accumulation: false, otherwise, note: to };
+        let run = Run { target, fast_accumulation: false, otherwise, any_order: false, note: to };
         let [a, b] = [a, b].map(Operand::Matrix);
         let output = Flex::fp8_multiply(a, b, EpilogueOf::<Flex>::float(FloatDType::F32), run);
         let launched = note.get().expect("noted").clone().expect("it ran");

@@ -7,6 +7,7 @@ use burn_backend::{
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, Fp8Format, Overflow, Recipe};
 
+use super::in_f32;
 use crate::engine::attention::{Attention, AttentionGradients, AttentionOf, check};
 use crate::engine::request::{Request, RequestOf, ScaleRule, Wanted};
 use crate::engine::scalar::Scalar;
@@ -100,6 +101,7 @@ fn operands<B: Backend>(
     round: Round<B>,
 ) -> (AttentionShape, [FloatTensor<B>; 3]) {
     let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
+    let qkv = qkv.map(in_f32::<B>);
     let [q, k, v] = qkv.map(|x| rounded::<B>(x, attention.precision, (E4M3, ROWS), round));
     let spread = |x: FloatTensor<B>| {
         let [batch, heads, length, width] = x.shape().dims();

@@ -11,7 +11,8 @@ mod round;
 pub(crate) mod scale;
 
 use burn_backend::{
-    Backend, DType, FloatDType, Shape, TensorMetadata, tensor::FloatTensor, tensor::IntTensor,
+    Backend, DType, FloatDType, Shape, Slice, TensorMetadata, tensor::FloatTensor,
+    tensor::IntTensor,
 };
 use burn_fp8_core::{Fp8Format, Overflow};
 
@@ -23,6 +24,25 @@ use crate::engine::scalar::Scalar;
 use crate::engine::tensor::join;
 use crate::host;
 use round::round;
+
+/// Elements of a matrix that are converted at a time.
+const PIECE: usize = 1 << 20;
+
+/// A product in the type of `lhs`; a matrix `rhs` of another type is converted in pieces, some columns at a time.
+pub(super) fn matmul_mixed<B: Backend>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
+    let (dtype, shape) = (lhs.dtype(), rhs.shape());
+    if rhs.dtype() == dtype {
+        return B::float_matmul(lhs, rhs);
+    }
+    let [k, n] = shape.dims();
+    let columns = (PIECE / k).clamp(1, n);
+    let pieces = (0..n).step_by(columns).map(|first| {
+        let slices = [Slice::from(0..k), Slice::from(first..n.min(first + columns))];
+        let piece = B::float_slice(rhs.clone(), &slices);
+        B::float_matmul(lhs.clone(), B::float_cast(piece, dtype.into()))
+    });
+    B::float_cat(pieces.collect(), 1)
+}
 
 pub(super) fn with_one_scale<B: Backend>(
     tensor: FloatTensor<B>,

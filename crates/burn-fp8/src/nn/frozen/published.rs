@@ -1,18 +1,18 @@
 //! Frozen layers as they are published.
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 
 use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear};
 use crate::checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
+use crate::engine::Fp8Engine;
 use crate::engine::tensor::read;
 use crate::host::primitive;
-use crate::product::frozen_layer::HostWeight;
+use crate::product::frozen_layer::{HostWeight, takes_columns};
 use crate::tensor::Fp8Tensor;
 
-impl<B: Backend> FrozenLinear<B> {
+impl<B: Fp8Engine> FrozenLinear<B> {
     /// Reads the layer of this name, without `.weight`, and puts it on a device: codes and scales as they lie in the file, inputs quantized as it declares.
     ///
     /// # Errors
@@ -31,6 +31,8 @@ impl<B: Backend> FrozenLinear<B> {
         let bias = layer.bias().map(|bias| TensorData::new(bias.to_vec(), [bias.len()]));
         let activation = ActivationScale::from(layer.activations());
         let (format, weight) = (Fp8Format::E4M3, HostWeight::of(layer));
+        let as_published = takes_columns::<B>(device);
+        let weight = if as_published { weight } else { weight.transpose() };
         let HostWeight { shape, codes, scales, grid, block } = weight;
         let weight = match block {
             None => Fp8Tensor::from_bytes(codes, shape, format, scales[0], device),
@@ -40,6 +42,7 @@ impl<B: Backend> FrozenLinear<B> {
             }
         };
         let weight = weight.expect("a layer of a checkpoint is valid").with_kind_of_scales();
+        let weight = if as_published { weight.transpose() } else { weight };
         let bias = bias.map(|bias| Tensor::from_data(bias, options));
         Self { weight: Weight::new(weight), bias, activation }
     }
@@ -60,6 +63,6 @@ impl<B: Backend> FrozenLinear<B> {
             grid: weight.scales().dims(),
             block: weight.block(),
         };
-        weight.publish(bias, self.activation())
+        weight.transpose().publish(bias, self.activation())
     }
 }

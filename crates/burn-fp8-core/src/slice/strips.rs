@@ -1,0 +1,45 @@
+//! Products in strips, on several threads.
+
+use core::ops::Range;
+
+/// Multiplications that are worth waking other threads for.
+#[cfg(feature = "rayon")]
+const WORTHWHILE: usize = 1 << 18;
+
+/// Runs `work` on strips of rows of a matrix `[N, K]`, several of them at a time, for its product with `M` rows: it writes `[M, rows]`.
+pub(super) fn in_strips(
+    [m, k, n]: [usize; 3],
+    height: usize,
+    y: &mut [f32],
+    work: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) {
+    #[cfg(feature = "rayon")]
+    {
+        use rayon::prelude::*;
+        let threads = rayon::current_num_threads();
+        // Several for each thread: one that starts late does not keep the others waiting.
+        let rows = n.div_ceil(4 * threads).next_multiple_of(height);
+        if threads > 1 && rows < n && m.saturating_mul(n * k) >= WORTHWHILE {
+            if m == 1 {
+                let strips = y.par_chunks_mut(rows).with_max_len(1).enumerate();
+                strips.for_each(|(index, y)| work(index * rows..index * rows + y.len(), y));
+                return;
+            }
+            let strips = (0..n.div_ceil(rows)).into_par_iter().with_max_len(1).map(|index| {
+                let rows = index * rows..n.min((index + 1) * rows);
+                let mut y = vec![0.0; m * rows.len()];
+                work(rows, &mut y);
+                y
+            });
+            for (index, strip) in strips.collect::<Vec<_>>().into_iter().enumerate() {
+                let count = strip.len() / m;
+                for (strip, y) in strip.chunks_exact(count).zip(y.chunks_exact_mut(n)) {
+                    y[index * rows..][..count].copy_from_slice(strip);
+                }
+            }
+            return;
+        }
+    }
+    let _ = (m, k, height);
+    work(0..n, y);
+}

@@ -1,0 +1,99 @@
+//! Rows of tensors that have a scale for each row: what a cache of keys and values needs.
+
+use core::ops::Range;
+
+use burn::tensor::backend::Backend;
+use burn_backend::{Shape, Slice, tensor::FloatTensor};
+
+use super::handle::{Fp8Tensor, invalid};
+use crate::engine::{Codes, Matrix, Scales};
+use crate::error::Fp8Error;
+
+impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
+    /// Some rows, of the last dimension but one, where each has a scale: `[…, rows, C]`. Memory is shared where the backend does so.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where rows have no scales of their own, where their codes do not lie row by row, or the backend packs them: CubeCL does.
+    ///
+    /// # Panics
+    /// Where there are fewer rows.
+    pub fn rows(&self, rows: Range<usize>) -> Result<Self, Fp8Error> {
+        let (codes, scales) = self.by_rows()?;
+        let slices = self.slices(rows);
+        let codes = match codes.clone() {
+            Codes::Bytes(codes) => Codes::Bytes(B::int_slice(codes, &slices)),
+            Codes::Values(values) => Codes::Values(B::float_slice(values, &slices)),
+            packed => packed,
+        };
+        Ok(self.with(codes, B::float_slice(scales.clone(), &slices)))
+    }
+
+    /// The same with other rows from row `first` on, in place where nothing else shares the memory.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows), of both tensors.
+    ///
+    /// # Panics
+    /// Where the rows do not fit.
+    pub fn with_rows(self, first: usize, rows: Self) -> Result<Self, Fp8Error> {
+        self.by_rows()?;
+        rows.by_rows()?;
+        let slices = self.slices(first..first + rows.dims()[D - 2]);
+        let Matrix { codes, scales, format, .. } = self.matrix;
+        let new = rows.matrix;
+        let codes = match (codes.expect("checked"), new.codes.expect("checked")) {
+            (Codes::Bytes(codes), Codes::Bytes(new)) => {
+                Codes::Bytes(B::int_slice_assign(codes, &slices, new))
+            }
+            (Codes::Values(codes), Codes::Values(new)) => {
+                Codes::Values(B::float_slice_assign(codes, &slices, new))
+            }
+            _ => return Err(invalid("codes of two kinds cannot be in one tensor".into())),
+        };
+        let (Scales::Grid { scales, block, kind }, Scales::Grid { scales: new, .. }) =
+            (scales, new.scales)
+        else {
+            unreachable!("checked")
+        };
+        let scales = B::float_slice_assign(scales, &slices, new);
+        Ok(Self { matrix: Matrix::new(codes, Scales::Grid { scales, block, kind }, format) })
+    }
+
+    /// Codes and scales, `[…, R, C]` and `[…, R, 1]`.
+    #[allow(clippy::type_complexity, reason = "the parts of a matrix")]
+    fn by_rows(
+        &self,
+    ) -> Result<(&Codes<FloatTensor<B>, B::IntTensorPrimitive>, &FloatTensor<B>), Fp8Error> {
+        let width = self.dims()[D - 1];
+        match (&self.matrix.codes, &self.matrix.scales) {
+            (
+                Some(codes @ (Codes::Bytes(_) | Codes::Values(_))),
+                Scales::Grid { scales, block: [1, columns], .. },
+            ) if *columns >= width => Ok((codes, scales)),
+            (Some(Codes::Packed(..) | Codes::Padded(..)), _) => {
+                Err(invalid("this backend packs codes: rows cannot be taken apart".into()))
+            }
+            _ => Err(invalid(format!(
+                "rows of {width} codes must lie row by row and have a scale each, as `quantize_rows` makes them"
+            ))),
+        }
+    }
+
+    /// These rows, all of the other dimensions.
+    fn slices(&self, rows: Range<usize>) -> Vec<Slice> {
+        let shape: Shape = self.shape();
+        let all =
+            |dim: usize| if dim == D - 1 { Slice::full() } else { Slice::from(0..shape[dim]) };
+        (0..D).map(|dim| if dim == D - 2 { Slice::from(rows.clone()) } else { all(dim) }).collect()
+    }
+
+    fn with(
+        &self,
+        codes: Codes<FloatTensor<B>, B::IntTensorPrimitive>,
+        scales: FloatTensor<B>,
+    ) -> Self {
+        let Scales::Grid { block, kind, .. } = self.matrix.scales else { unreachable!("checked") };
+        let scales = Scales::Grid { scales, block, kind };
+        Self { matrix: Matrix::new(codes, scales, self.matrix.format) }
+    }
+}
