@@ -96,7 +96,7 @@ fn numbers_of_two_bytes_are_multiplied_as_they_are() {
 fn blocks_have_scales() {
     for format in FORMATS {
         for shape @ [_, k, n] in SHAPES {
-            for block in [[1, 32], [3, 5], [16, 128], [1, 2000]] {
+            for block in [[1, 32], [3, 5], [16, 128], [128, 64], [1, 2000]] {
                 let grid = [n.div_ceil(block[0]), k.div_ceil(block[1])];
                 let scales: Vec<f32> = (1..=grid[0] * grid[1]).map(|i| 0.37 * i as f32).collect();
                 let codes = finite_codes(k * n, format);

@@ -29,9 +29,6 @@ pub(super) trait Wide {
     /// What all numbers are to be multiplied by: a power of two.
     const FACTOR: f32 = 1.0;
 
-    /// Whether the CPU has the instructions.
-    fn is_possible() -> bool;
-
     /// The number of an element, not to be multiplied by anything.
     fn number(element: Self::Element) -> f32;
 
@@ -66,10 +63,6 @@ impl<const E4M3: bool> Wide for Codes<E4M3> {
     type Element = u8;
     /// By how much the bias of f32 is larger.
     const FACTOR: f32 = f32::from_bits((127 + if E4M3 { 120 } else { 112 }) << 23);
-
-    fn is_possible() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-    }
 
     fn number(code: u8) -> f32 {
         element::decode(code, Self::FORMAT)
@@ -122,10 +115,6 @@ pub(super) struct Numbers<S>(PhantomData<S>);
 impl Wide for Numbers<bf16> {
     type Element = bf16;
 
-    fn is_possible() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-    }
-
     fn number(element: bf16) -> f32 {
         element.to_f32()
     }
@@ -147,10 +136,6 @@ impl Wide for Numbers<bf16> {
 impl Wide for Numbers<f16> {
     type Element = f16;
 
-    fn is_possible() -> bool {
-        Numbers::<bf16>::is_possible() && is_x86_feature_detected!("f16c")
-    }
-
     fn number(element: f16) -> f32 {
         element::f16_to_f32(element)
     }
@@ -168,10 +153,32 @@ impl Wide for Numbers<f16> {
     }
 }
 
-/// Writes the products of `x` with the rows of a matrix to `y`: whether that could be done, for want of instructions or because of elements that are not
-/// known.
-pub(super) fn multiply<W: Wide>(x: &[f32], matrix: &[W::Element], y: &mut [f32]) -> bool {
-    if !W::is_possible() {
+/// Whether the CPU has the instructions.
+fn is_possible() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+/// Scales of blocks of a matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Scales<'a> {
+    /// Rows and columns of a block.
+    pub(super) block: [usize; 2],
+    /// `[⌈N / rows⌉, ⌈K / columns⌉]`.
+    pub(super) values: &'a [f32],
+}
+
+/// Writes the products of `x` with the rows of a matrix to `y`: whether that could be done, for want of instructions, because of elements that are not
+/// known, or of blocks that end between steps. The products of a block are summed first, then multiplied by its scale.
+pub(super) fn multiply<W: Wide>(
+    x: &[f32],
+    matrix: &[W::Element],
+    scales: Option<Scales<'_>>,
+    y: &mut [f32],
+) -> bool {
+    let columns = scales.map_or(x.len(), |scales| scales.block[1]);
+    if !is_possible() || !columns.is_multiple_of(STEP) && columns < x.len() {
         return false;
     }
     // Instead of each number `x` is multiplied, exactly: brought down to 2^7 before, by another power of two.
@@ -194,9 +201,8 @@ pub(super) fn multiply<W: Wide>(x: &[f32], matrix: &[W::Element], y: &mut [f32])
     let is_done = core::sync::atomic::AtomicBool::new(true);
     let k = whole + x.rest.len();
     in_strips([1, k, y.len()], ROWS, y, |rows, y| {
-        let matrix = &matrix[rows.start * k..rows.end * k];
         // SAFETY: the instructions are there.
-        if !unsafe { products::<W>(&x, matrix, y) } {
+        if !unsafe { products::<W>(&x, matrix, scales, rows.start, y) } {
             is_done.store(false, core::sync::atomic::Ordering::Relaxed);
         }
     });
@@ -219,35 +225,32 @@ struct Row {
 pub(super) fn decode<const E4M3: bool>(codes: &[u8], numbers: &mut [f32]) -> bool {
     assert_eq!(codes.len(), numbers.len());
     // SAFETY: the instructions are there, and as many codes as numbers.
-    Codes::<E4M3>::is_possible() && unsafe { decode_all::<E4M3>(codes, numbers) }
+    is_possible() && unsafe { decode_all::<E4M3>(codes, numbers) }
 }
 
 /// # Safety
 /// The CPU must have these instructions, and there must be as many codes as numbers.
 #[target_feature(enable = "avx2")]
 unsafe fn decode_all<const E4M3: bool>(codes: &[u8], numbers: &mut [f32]) -> bool {
+    const EIGHT: usize = 8;
     let (steps, rest) = codes.as_chunks::<STEP>();
     let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
     let factor = _mm256_set1_ps(Codes::<E4M3>::FACTOR);
+    let shift = Codes::<E4M3>::SHIFT + 16;
+    let mask = _mm256_set1_epi32(((1 << 31) | (0x7F << shift)) as u32 as i32);
+    let shift = _mm_cvtsi32_si128(shift);
     for (codes, numbers) in steps.iter().zip(numbers.chunks_exact_mut(STEP)) {
-        // SAFETY: the caller's promise.
-        let [a, b, c, d] = unsafe { Codes::<E4M3>::load(codes.as_ptr(), &mut largest) };
-        // Every fourth number each: transposed, pairs first.
-        let [ab, cd] = [[a, b], [c, d]].map(|[x, y]| {
-            let [x, y] = [x, y].map(|x| _mm256_castps_pd(_mm256_mul_ps(x, factor)));
-            let [x, y] = [x, y].map(|x| _mm256_castpd_ps(x));
-            [_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y)].map(|x| _mm256_castps_pd(x))
-        });
-        let low = [_mm256_unpacklo_pd(ab[0], cd[0]), _mm256_unpackhi_pd(ab[0], cd[0])];
-        let high = [_mm256_unpacklo_pd(ab[1], cd[1]), _mm256_unpackhi_pd(ab[1], cd[1])];
-        let halves = [low[0], low[1], high[0], high[1]];
-        for (four, half) in halves.into_iter().enumerate() {
-            let half = _mm256_castpd_ps(half);
-            // SAFETY: the first and the second 16 of the numbers.
-            unsafe {
-                _mm_storeu_ps(numbers[4 * four..].as_mut_ptr(), _mm256_castps256_ps128(half));
-                let upper = _mm256_extractf128_ps::<1>(half);
-                _mm_storeu_ps(numbers[16 + 4 * four..].as_mut_ptr(), upper);
+        // SAFETY: as many codes and numbers.
+        unsafe {
+            let step = _mm256_loadu_si256(codes.as_ptr().cast());
+            largest[0] = _mm256_max_epi8(largest[0], step);
+            largest[1] = _mm256_max_epu8(largest[1], step);
+            for from in (0..STEP).step_by(EIGHT) {
+                // The sign is extended on the way, and masked out of the bits where it does not belong.
+                let codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().add(from).cast()));
+                let bits = _mm256_and_si256(_mm256_sll_epi32(codes, shift), mask);
+                let x = _mm256_mul_ps(_mm256_castsi256_ps(bits), factor);
+                _mm256_storeu_ps(numbers.as_mut_ptr().add(from), x);
             }
         }
     }
@@ -267,65 +270,96 @@ pub(super) fn prefetch<T>(start: *const T, count: usize) {
     }
 }
 
-/// The products of a row with rows of its length: whether all elements were known.
+/// The products of a row with the rows of a matrix from row `first` on: whether all elements were known.
 ///
 /// # Safety
-/// The CPU must have the instructions of `W`.
+/// The CPU must have these instructions.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn products<W: Wide>(x: &Row, matrix: &[W::Element], y: &mut [f32]) -> bool {
-    let k = x.whole.len() + x.rest.len();
+unsafe fn products<W: Wide>(
+    x: &Row,
+    matrix: &[W::Element],
+    scales: Option<Scales<'_>>,
+    first: usize,
+    y: &mut [f32],
+) -> bool {
     let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
-    let mut rows = matrix.chunks_exact(ROWS * k);
-    let mut groups = y.chunks_exact_mut(ROWS);
-    for (y, rows) in (&mut groups).zip(&mut rows) {
-        // SAFETY: the caller's promise; rows of the length of `x`.
-        y.copy_from_slice(&unsafe { group::<W, ROWS>(x, rows, &mut largest) });
-    }
-    for (y, row) in groups.into_remainder().iter_mut().zip(rows.remainder().chunks_exact(k)) {
-        // SAFETY: likewise.
-        [*y] = unsafe { group::<W, 1>(x, row, &mut largest) };
+    let last = first + y.len();
+    for (row, y) in (first..last).step_by(ROWS).zip(y.chunks_mut(ROWS)) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match scales {
+                None => match y {
+                    [_] => group::<W, 1, false>(x, matrix, None, row, y, &mut largest),
+                    _ => group::<W, ROWS, false>(x, matrix, None, row, y, &mut largest),
+                },
+                scales => match y {
+                    [_] => group::<W, 1, true>(x, matrix, scales, row, y, &mut largest),
+                    _ => group::<W, ROWS, true>(x, matrix, scales, row, y, &mut largest),
+                },
+            }
+        }
     }
     W::are_known(largest)
 }
 
-/// The products with `R` rows.
+/// The products with `R` rows from row `first` on.
 ///
 /// # Safety
-/// The CPU must have the instructions of `W`, and there must be `R` rows of the length of `x`.
+/// The CPU must have these instructions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn group<W: Wide, const R: usize>(
+unsafe fn group<W: Wide, const R: usize, const SCALED: bool>(
     x: &Row,
-    rows: &[W::Element],
+    matrix: &[W::Element],
+    scales: Option<Scales<'_>>,
+    first: usize,
+    y: &mut [f32],
     largest: &mut Largest,
-) -> [f32; R] {
+) {
     let k = x.whole.len() + x.rest.len();
-    assert!(rows.len() == R * k);
-    let mut sums = [[_mm256_setzero_ps(); 2]; R];
-    for (step, x) in x.whole.as_chunks::<STEP>().0.iter().enumerate() {
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let start = rows.as_ptr().wrapping_add(r * k + step * STEP);
-            if (step * STEP * size_of::<W::Element>()).is_multiple_of(64) {
-                prefetch(start.wrapping_byte_add(AHEAD), 64 / size_of::<W::Element>());
-            }
-            // SAFETY: as many elements of `x` and of each row.
-            unsafe {
-                for (i, y) in W::load(start, largest).into_iter().enumerate() {
-                    let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
-                    sums[i % 2] = _mm256_fmadd_ps(x, y, sums[i % 2]);
+    let rows = &matrix[first * k..][..R * k];
+    let scale = |r: usize, column: usize| match scales {
+        Some(Scales { block: [rows, columns], values }) if SCALED => {
+            values[(first + r) / rows * k.div_ceil(columns) + column / columns]
+        }
+        _ => 1.0,
+    };
+    let columns = scales.map_or(k, |scales| scales.block[1]).min(k);
+    let mut totals = [[_mm256_setzero_ps(); 2]; R];
+    for start in (0..x.whole.len()).step_by(columns) {
+        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        let steps = start..x.whole.len().min(start + columns);
+        for (from, x) in steps.step_by(STEP).zip(x.whole[start..].as_chunks::<STEP>().0) {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let start = rows.as_ptr().wrapping_add(r * k + from);
+                if (from * size_of::<W::Element>()).is_multiple_of(64) {
+                    prefetch(start.wrapping_byte_add(AHEAD), 64 / size_of::<W::Element>());
+                }
+                // SAFETY: as many elements of `x` and of each row.
+                unsafe {
+                    for (i, y) in W::load(start, largest).into_iter().enumerate() {
+                        let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
+                        sums[i % 2] = _mm256_fmadd_ps(x, y, sums[i % 2]);
+                    }
                 }
             }
         }
+        for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
+            let scale = _mm256_set1_ps(scale(r, start));
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total = if SCALED { _mm256_fmadd_ps(sum, scale, *total) } else { sum };
+            }
+        }
     }
-    let mut products = [0.0; R];
-    for ((r, product), sums) in products.iter_mut().enumerate().zip(sums) {
+    for ((r, y), totals) in y.iter_mut().enumerate().zip(totals) {
         let mut lanes = [0f32; 8];
         // SAFETY: there is room for eight.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_add_ps(sums[0], sums[1])) };
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_add_ps(totals[0], totals[1])) };
         let [a, b, c, d, e, f, g, h] = lanes;
         let sum = ((a + e) + (b + f)) + ((c + g) + (d + h));
         let rest = x.rest.iter().zip(&rows[r * k + x.whole.len()..(r + 1) * k]);
-        *product = rest.fold(sum, |sum, (x, element)| sum + x * W::number(*element)) * x.power;
+        let rest = rest.fold(0.0, |sum, (x, element)| sum + x * W::number(*element));
+        // Less than a step: of one block.
+        *y = (sum + rest * scale(r, x.whole.len().min(k - 1))) * x.power;
     }
-    products
 }

@@ -58,8 +58,8 @@ impl Rows<'_> {
 
 /// `x` `[M, K]` times `matrix` `[N, K]` transposed: `y` `[M, N]`, in f32, all row by row.
 ///
-/// A code is multiplied by its scale, rounded once, then by `x`. Sums are taken in an order that depends on K and on the vector instructions, not on
-/// the values nor on the number of threads. With the feature `rayon` it runs on rayon's current pool.
+/// A scale multiplies its codes, or the sum of their products. Sums are taken in an order that depends on the shape, on whether all codes are finite, and
+/// on the vector instructions, not on the number of threads. With the feature `rayon` it runs on rayon's current pool.
 ///
 /// # Panics
 /// If a slice has not the length that `[M, K, N]` and the blocks give it.
@@ -147,13 +147,18 @@ impl WithSimd for Strip<'_> {
 fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        use super::row::{Codes, Numbers, multiply};
-        match matrix {
-            Rows::Bf16(numbers) => multiply::<Numbers<bf16>>(x, numbers, y),
-            Rows::F16(numbers) => multiply::<Numbers<f16>>(x, numbers, y),
-            Rows::Codes(codes, Fp8Format::E4M3) => multiply::<Codes<true>>(x, codes, y),
-            Rows::Codes(codes, Fp8Format::E5M2) => multiply::<Codes<false>>(x, codes, y),
-            Rows::Blocks { .. } => false,
+        use super::row::{Codes, Numbers, Scales, multiply};
+        let (codes, format, scales) = match matrix {
+            Rows::Bf16(numbers) => return multiply::<Numbers<bf16>>(x, numbers, None, y),
+            Rows::F16(numbers) => return multiply::<Numbers<f16>>(x, numbers, None, y),
+            Rows::Codes(codes, format) => (codes, format, None),
+            Rows::Blocks { codes, format, block, scales } => {
+                (codes, format, Some(Scales { block, values: scales }))
+            }
+        };
+        match format {
+            Fp8Format::E4M3 => multiply::<Codes<true>>(x, codes, scales, y),
+            Fp8Format::E5M2 => multiply::<Codes<false>>(x, codes, scales, y),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -6,6 +6,7 @@ mod common;
 mod attention;
 mod attention_golden;
 mod batches;
+mod cache;
 mod graph;
 mod layers;
 mod learner;

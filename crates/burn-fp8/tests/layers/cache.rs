@@ -1,0 +1,169 @@
+//! What decoding takes: keys and values of a cache in fewer bits, and weights of another type than the input.
+
+use burn::tensor::{Distribution, TensorData};
+use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8, linear_mixed};
+
+use crate::common::*;
+
+/// Queries, keys and values, in which not all rows are of one size.
+fn heads<A: Backend>(queries: usize) -> [Tensor<A, 4>; 3] {
+    let mut random = Random(3);
+    [[2, 4, queries, 24], [2, 2, 90, 24], [2, 2, 90, 24]]
+        .map(|shape: [usize; 4]| tensor(&random.spread(shape.iter().product()), shape))
+}
+
+fn options<A: Backend>() -> AttentionOptions<A> {
+    AttentionOptions { causal: true, scale: Some(0.01), ..AttentionOptions::default() }
+}
+
+fn to_fp8<A: Fp8Matmul>(queries: usize) -> Vec<f32> {
+    let [q, k, v] = heads::<A>(queries);
+    let [k, v] = [k, v].map(|x| Fp8Tensor::quantize_rows(x, E4M3).expect("rows"));
+    values(attention_to_fp8(q, &k, &v, options()))
+}
+
+fn to_dequantized<A: Fp8Matmul>(queries: usize) -> Vec<f32> {
+    let [q, k, v] = heads::<A>(queries);
+    let [k, v] = [k, v].map(|x| Fp8Tensor::quantize_rows(x, E4M3).expect("rows").dequantize());
+    values(attention(q, k, v, options()))
+}
+
+#[test]
+fn keys_and_values_in_fp8_are_the_numbers_that_they_stand_for() {
+    for queries in [1, 70] {
+        let exact = to_dequantized::<Flex>(queries);
+        assert_eq!(to_fp8::<Flex>(queries), exact);
+        assert_eq!(to_fp8::<Fp8Backend<Flex>>(queries), exact);
+        let near = |found: Vec<f32>| {
+            for (x, exact) in found.iter().zip(&exact) {
+                assert!((x - exact).abs() <= 1e-4 * (1.0 + exact.abs()), "{x} {exact}");
+            }
+        };
+        near(to_fp8::<Autodiff<Flex>>(queries));
+        #[cfg(feature = "ndarray")]
+        near(to_fp8::<burn::backend::NdArray>(queries));
+    }
+}
+
+#[test]
+fn keys_and_values_in_bf16_are_converted_exactly() {
+    for queries in [1, 70] {
+        let [q, k, v] = heads::<Flex>(queries);
+        let [k, v] = [k, v].map(|x| x.cast(DType::BF16));
+        let stored = attention(q.clone(), k.clone(), v.clone(), options());
+        assert_eq!(stored.dtype(), DType::F32);
+        let [k, v] = [k, v].map(|x| x.cast(DType::F32));
+        assert_eq!(values(stored), values(attention(q, k, v, options())));
+    }
+}
+
+/// A cache grows row by row, and what is read of it is what was written.
+#[test]
+fn rows_are_written_and_read() {
+    let device = Default::default();
+    let [_, keys, _] = heads::<Flex>(1);
+    let all = Fp8Tensor::quantize_rows(keys.clone(), E4M3).expect("rows");
+    let (room, scales) = (vec![0; 2 * 2 * 100 * 24], Tensor::ones([2, 2, 100, 1], &device));
+    let room = Fp8Tensor::<Flex, 4>::from_blocks(
+        room,
+        [2, 2, 100, 24],
+        E4M3,
+        scales,
+        [1, usize::MAX],
+        &device,
+    );
+    let mut cache = room.expect("as many codes as the shape has");
+    for (start, end) in [(0, 50), (50, 51), (51, 90)] {
+        let new = keys.clone().narrow(2, start, end - start);
+        let new = Fp8Tensor::quantize_rows(new, E4M3).expect("rows");
+        cache = cache.with_rows(start, new).expect("rows have scales");
+    }
+    for rows in [0..90, 3..4, 40..90] {
+        let read = cache.rows(rows.clone()).expect("rows have scales");
+        assert_eq!(read.dims(), [2, 2, rows.len(), 24]);
+        let expected = all.dequantize().narrow(2, rows.start, rows.len());
+        assert_eq!(values(read.dequantize()), values(expected));
+        // Views of a room are read where they lie.
+        let [q, _, v] = heads::<Flex>(1);
+        let v = v.narrow(2, rows.start, rows.len());
+        let dequantized = attention(q.clone(), read.dequantize(), v.clone(), options());
+        let v = Fp8Tensor::quantize_rows(v, E4M3).expect("rows");
+        let exact = attention(q.clone(), read.dequantize(), v.dequantize(), options());
+        assert_eq!(values(attention_to_fp8(q, &read, &v, options())), values(exact.clone()));
+        assert_ne!(values(exact), values(dequantized), "values are rounded");
+    }
+    let one = Fp8Tensor::quantize(keys, E4M3);
+    for error in [one.rows(0..1).err(), cache.clone().with_rows(0, one).err()] {
+        let error = error.expect("rows have no scales of their own").to_string();
+        assert!(error.contains("have a scale each"), "{error}");
+    }
+}
+
+#[test]
+fn attention_to_codes_refuses_what_it_does_not_do() {
+    let run = |precision| {
+        let [q, k, v] = heads::<Flex>(1);
+        let [k, v] = [k, v].map(|x| Fp8Tensor::quantize_rows(x, E4M3).expect("rows"));
+        attention_to_fp8(q, &k, &v, AttentionOptions { precision, ..options() })
+    };
+    let message = panic_of(move || run(burn_fp8::AttentionPrecision::Fp8));
+    assert!(message.contains("neither dropout nor another precision"), "{message}");
+}
+
+/// `x` `[2, 3, K]` times a weight `[N, K]` of this type, its gradient where that of the result is 1, and both in f64.
+fn mixed<A>(dtype: DType, [n, k]: [usize; 2])
+where
+    A: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul,
+{
+    let mut random = Random(5);
+    let (x, w) = (random.spread(6 * k), random.spread(n * k));
+    let weight = tensor::<A, 2>(&w, [n, k]).cast(dtype);
+    let w = values(weight.clone().cast(DType::F32));
+    for rows in [1, 6] {
+        let x = &x[..rows * k];
+        let input = tensor::<A, 3>(x, [1, rows, k]);
+        let plain = linear_mixed(input.clone().inner(), weight.clone().inner());
+        assert_eq!((plain.dims(), plain.dtype()), ([1, rows, n], DType::F32));
+        let input = input.require_grad();
+        let y = linear_mixed(input.clone(), weight.clone());
+        let gradient = values(input.grad(&y.clone().sum().backward()).expect("tracked"));
+        for y in [values(y), values(plain)] {
+            for (i, y) in y.iter().enumerate() {
+                let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+                let bound = size * (k + 2) as f64 * f64::from(f32::EPSILON);
+                assert!((f64::from(*y) - sum).abs() <= bound, "{dtype:?} {y} {sum}");
+            }
+        }
+        for (i, gradient) in gradient.iter().enumerate() {
+            let column = w.iter().skip(i % k).step_by(k).map(|w| f64::from(*w));
+            let (sum, size) = column.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+            let bound = size * (n + 2) as f64 * f64::from(f32::EPSILON);
+            assert!((f64::from(*gradient) - sum).abs() <= bound, "{dtype:?} {gradient} {sum}");
+        }
+    }
+}
+
+#[test]
+fn a_weight_of_another_type_is_multiplied_as_it_is() {
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        mixed::<Autodiff<Flex>>(dtype, [40, 70]);
+        mixed::<Autodiff<Fp8Backend<Flex>>>(dtype, [40, 70]);
+    }
+    // More than is converted at a time where gradients are tracked.
+    mixed::<Autodiff<Flex>>(DType::BF16, [600, 2100]);
+    #[cfg(feature = "ndarray")]
+    mixed::<Autodiff<burn::backend::NdArray>>(DType::F64, [600, 2100]);
+}
+
+#[test]
+fn nothing_gives_nothing() {
+    let device = Default::default();
+    let weight = Tensor::<Flex, 2>::random([5, 3], Distribution::Default, &device);
+    let x = Tensor::<Flex, 2>::from_data(TensorData::new(Vec::<f32>::new(), [0, 3]), &device);
+    assert_eq!(linear_mixed(x, weight.clone()).dims(), [0, 5]);
+    let x = Tensor::<Flex, 2>::zeros([2, 4], &device);
+    let message = panic_of(move || linear_mixed(x, weight));
+    assert!(message.contains("a weight of [5, 3] takes […, 3], not [2, 4]"), "{message}");
+}
