@@ -141,9 +141,10 @@ impl HostWeight {
     }
 }
 
-/// Whether products of this device take a weight column by column, as checkpoints have it.
-pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device) -> bool {
+/// Whether products with inputs that are scaled so take a weight column by column on this device, as checkpoints have it.
+pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device, activation: ActivationScale) -> bool {
     match B::fp8_capability(device) {
+        _ if activation == ActivationScale::Unquantized => B::FP8_READS_COLUMNS,
         Capability::Native(_) => true,
         Capability::MatrixUnit(_) => false,
         Capability::FakeQuantized { .. } | Capability::Unusable { .. } => B::FP8_READS_COLUMNS,

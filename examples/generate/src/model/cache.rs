@@ -15,7 +15,7 @@ pub enum CacheType {
     /// Rounded to bf16, two bytes a number; f32 where the backend has no bf16
     #[default]
     Bf16,
-    /// E4M3 with a scale for each head and token, one byte a number; bf16 where the backend has no bytes
+    /// E4M3 with a scale for each head and token, one byte a number; bf16 where the backend holds no single codes, as on a GPU
     Fp8,
 }
 
@@ -108,7 +108,8 @@ impl<B: Fp8Matmul> LayerCache<B> {
     pub(super) fn new(kind: CacheType, device: &B::Device) -> Self {
         let has = |dtype| B::supports_dtype(device, dtype);
         let kind = match kind {
-            CacheType::Fp8 if !has(DType::U8) => CacheType::Bf16,
+            // Kernels hold four codes in a word.
+            CacheType::Fp8 if B::FP8_KERNELS || !has(DType::U8) => CacheType::Bf16,
             kind => kind,
         };
         let kind = match kind {

@@ -31,7 +31,7 @@ impl<B: Fp8Engine> FrozenLinear<B> {
         let bias = layer.bias().map(|bias| TensorData::new(bias.to_vec(), [bias.len()]));
         let activation = ActivationScale::from(layer.activations());
         let (format, weight) = (Fp8Format::E4M3, HostWeight::of(layer));
-        let as_published = takes_columns::<B>(device);
+        let as_published = takes_columns::<B>(device, activation);
         let weight = if as_published { weight } else { weight.transpose() };
         let HostWeight { shape, codes, scales, grid, block } = weight;
         let weight = match block {
