@@ -1,4 +1,4 @@
-//! Frozen layers: those of checkpoints, bit for bit what burn-fp8 makes of them on Burn 0.21, and as modules of Burn 0.22.
+//! Frozen layers: those of checkpoints, with the weights, bit for bit, and the results that burn-fp8 has on Burn 0.21; and as modules of Burn 0.22.
 #![cfg(feature = "flex")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +41,17 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The same up to the order of sums: burn-fp8 holds codes as files have them, this crate row by row.
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+    assert!(largest > 0.0 && largest.is_finite(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() <= 2e-6 * largest, "{what}: {found} for {expected}");
+    }
 }
 
 /// Numbers of several magnitudes, an outlier, and zeros.
@@ -91,11 +102,7 @@ fn layers_of_checkpoints_are_those_of_burn_021() {
                     _ => burn_fp8::Execution::Auto,
                 });
                 let expected = old_values(config.scope(old_run));
-                assert_eq!(
-                    bits(&values(y)),
-                    bits(&expected),
-                    "{place}, {rows} rows, {execution:?}"
-                );
+                assert_near(&values(y), &expected, &format!("{place}, {rows} rows, {execution:?}"));
             }
         }
     }
@@ -119,7 +126,7 @@ fn a_layer_made_from_a_weight_is_that_of_burn_021() {
         let old = OldLayer::from_weight(old_tensor(&weight, [48, 20]), Some(old_bias), theirs);
         let (layer, old, x) = (layer.expect("good"), old.expect("good"), input(3, 48));
         let y = values(layer.forward(new_tensor(&x, [3, 48], &device)));
-        assert_eq!(bits(&y), bits(&old_values(old.forward(old_tensor(&x, [3, 48])))));
+        assert_near(&y, &old_values(old.forward(old_tensor(&x, [3, 48]))), activation);
         assert_eq!(layer.bytes(), 48 * 20 + 4 * 21);
     }
 }

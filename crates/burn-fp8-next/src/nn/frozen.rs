@@ -113,7 +113,7 @@ impl FrozenLinear {
     pub fn from_published(layer: QuantizedLinear, device: &Device) -> Self {
         let activation = ActivationScale::from(layer.activations());
         let bias = layer.bias().map(<[f32]>::to_vec);
-        Self::on(HostWeight::of(layer), bias, activation, device)
+        Self::on(HostWeight::of(layer).transpose(), bias, activation, device)
     }
 
     fn on(
@@ -166,7 +166,7 @@ impl FrozenLinear {
             block: self.form.block,
         };
         let bias = self.bias.as_ref().map(|bias| host(bias.val()));
-        weight.publish(bias, self.activation())
+        weight.transpose().publish(bias, self.activation())
     }
 
     /// Applies the layer to `[…, inputs]`, f32, f16 or bf16; the output `[…, outputs]` has the type of `x`. Tensors of other types are multiplied in high
