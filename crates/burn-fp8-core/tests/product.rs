@@ -4,30 +4,7 @@ mod common;
 
 use burn_fp8_core::Fp8Format;
 use burn_fp8_core::slice::{decode, matmul_codes, parallel};
-use common::{FORMATS, comparable, magnitudes, spread};
-
-/// The number that a code stands for, by the specification.
-fn number(code: u8, format: Fp8Format) -> f64 {
-    let magnitudes = magnitudes(format);
-    let past = magnitudes.len() - 1;
-    let magnitude = match (usize::from(code & 0x7F), format) {
-        (0x7C, Fp8Format::E5M2) => f64::INFINITY,
-        (index, _) if index >= past => f64::NAN,
-        (index, _) => magnitudes[index],
-    };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
-}
-
-/// Codes of every kind but infinite ones and NaN.
-fn finite_codes(len: usize, format: Fp8Format) -> Vec<u8> {
-    let first = magnitudes(format).len() as u64 - 1;
-    (0..len as u64)
-        .map(|i| {
-            let bits = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 17;
-            ((bits >> 8) % first) as u8 | (bits as u8 & 0x80)
-        })
-        .collect()
-}
+use common::{FORMATS, comparable, finite_codes, number, spread};
 
 /// Asserts that `y` is the product up to the roundings of `K` f32 additions, in any order.
 #[track_caller]

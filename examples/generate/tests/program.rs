@@ -296,6 +296,7 @@ fn a_model_is_trained_and_writes() {
     // 6.9 is that of guessing among 1,024 tokens.
     assert!(loss("written") < 6.5, "{training}");
     assert!((loss("written") - loss("trained_in_fp8")).abs() < 5e-3, "{training}");
+    assert_ne!(loss("trained_in_fp8"), loss("trained_in_f32"), "products were in FP8");
     assert!((loss("written") - loss("trained_in_f32")).abs() < 5e-2, "{training}");
     assert_eq!(program.json("new/training.json"), training);
     // The head is the embedding: it has no tensor, and loaders must not look for its scales.

@@ -3,6 +3,7 @@
 
 use core::arch::x86_64::*;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 
@@ -189,21 +190,18 @@ pub(super) fn multiply<W: Wide>(
     };
     let power = f32::from_bits((127 + down) << 23);
     let whole = x.len() - x.len() % STEP;
-    let mut places: Vec<f32> = x.iter().map(|x| x / power * W::FACTOR).collect();
-    for (places, x) in places[..whole].chunks_exact_mut(STEP).zip(x.chunks_exact(STEP)) {
-        for (index, place) in places.iter_mut().enumerate() {
-            *place = x[W::place(index)] / power * W::FACTOR;
-        }
+    let mut places = Vec::with_capacity(whole);
+    for step in x[..whole].chunks_exact(STEP) {
+        places.extend((0..STEP).map(|index| step[W::place(index)] / power * W::FACTOR));
     }
-    let rest = x[whole..].iter().map(|x| x / power);
-    places.truncate(whole);
-    let x = Row { whole: places, rest: rest.collect(), power };
-    let is_done = core::sync::atomic::AtomicBool::new(true);
-    let k = whole + x.rest.len();
-    in_strips([1, k, y.len()], ROWS, y, |rows, y| {
+    let rest = x[whole..].iter().map(|x| x / power).collect();
+    let shape = [1, x.len(), y.len()];
+    let x = Row { whole: places, rest, power };
+    let is_done = AtomicBool::new(true);
+    in_strips(shape, ROWS, y, |rows, y| {
         // SAFETY: the instructions are there.
         if !unsafe { products::<W>(&x, matrix, scales, rows.start, y) } {
-            is_done.store(false, core::sync::atomic::Ordering::Relaxed);
+            is_done.store(false, Ordering::Relaxed);
         }
     });
     is_done.into_inner()

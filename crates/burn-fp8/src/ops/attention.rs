@@ -102,7 +102,7 @@ pub fn attention<B: Fp8Products>(
 }
 
 /// [`attention`] to keys and values in FP8 with a scale for each row, as [`Fp8Tensor::quantize_rows`] makes them: what a cache holds in a quarter of the memory
-/// of f32. On Flex they are converted a tile at a time, elsewhere before. Products are f32. Keys and values get no gradients.
+/// of f32. Shapes and result are those of [`attention`]. On Flex they are converted a tile at a time, elsewhere before. Products are f32. Keys and values get no gradients.
 ///
 /// ```
 /// use burn::backend::Flex;

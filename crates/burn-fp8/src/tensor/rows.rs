@@ -31,13 +31,20 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// The same with other rows from row `first` on, in place where nothing else shares the memory.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows), of both tensors.
+    /// As [`rows`](Self::rows), of both tensors; and where they are in two formats.
     ///
     /// # Panics
     /// Where the rows do not fit.
     pub fn with_rows(self, first: usize, rows: Self) -> Result<Self, Fp8Error> {
         self.by_rows()?;
         rows.by_rows()?;
+        if self.format() != rows.format() {
+            return Err(invalid(format!(
+                "rows in {} cannot be put among rows in {}: quantize them to that",
+                rows.format(),
+                self.format()
+            )));
+        }
         let slices = self.slices(first..first + rows.dims()[D - 2]);
         let Matrix { codes, scales, format, .. } = self.matrix;
         let new = rows.matrix;

@@ -92,6 +92,9 @@ fn rows_are_written_and_read() {
         assert_eq!(values(attention_to_fp8(q, &read, &v, options())), values(exact.clone()));
         assert_ne!(values(exact), values(dequantized), "values are rounded");
     }
+    let other = Fp8Tensor::quantize_rows(keys.clone(), E5M2).expect("rows");
+    let error = cache.clone().with_rows(0, other).expect_err("another format").to_string();
+    assert!(error.contains("rows in E5M2 cannot be put among rows in E4M3"), "{error}");
     let one = Fp8Tensor::quantize(keys, E4M3);
     for error in [one.rows(0..1).err(), cache.clone().with_rows(0, one).err()] {
         let error = error.expect("rows have no scales of their own").to_string();

@@ -100,7 +100,17 @@ impl<B: Fp8Matmul> Plain<B> {
 
     /// `[…, in]` to `[…, out]`.
     pub(super) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let y = linear_mixed(x, self.weight.val());
+        let weight = self.weight.val();
+        let y = match weight.dtype() {
+            // Weights that are trained: the backend multiplies, in FP8 where it does so.
+            DType::F32 => {
+                let ([out, input], mut shape) = (weight.dims(), x.dims());
+                shape[D - 1] = out;
+                let x: Tensor<B, 2> = x.reshape([-1, input as i64]);
+                x.matmul(weight.transpose()).reshape(shape)
+            }
+            _ => linear_mixed(x, weight),
+        };
         match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
