@@ -7,7 +7,7 @@ use burn_fp8_core::slice::{Rows, matmul_rows};
 use common::{FORMATS, finite_codes, number, spread};
 use half::{bf16, f16};
 
-const SHAPES: [[usize; 3]; 16] = [
+const SHAPES: [[usize; 3]; 18] = [
     [1, 1, 1],
     [1, 7, 3],
     [1, 31, 5],
@@ -22,6 +22,8 @@ const SHAPES: [[usize; 3]; 16] = [
     [5, 1030, 66],
     [6, 1, 200],
     [7, 200, 1],
+    [100, 1030, 13],
+    [37, 3100, 8],
     [8, 129, 97],
     [17, 31, 33],
 ];
@@ -122,7 +124,10 @@ fn codes_that_are_not_finite_stay_in_their_rows() {
 fn every_code_is_multiplied_exactly() {
     for format in FORMATS {
         let codes: Vec<u8> = (0..=255).collect();
-        for (m, x) in [(1, 3.0f32), (2, 3.0), (1, -448.0), (1, f32::INFINITY), (1, f32::NAN)] {
+        for (m, x) in [(1, 3.0f32), (1, -448.0), (1, f32::INFINITY), (1, f32::NAN)]
+            .into_iter()
+            .flat_map(|(m, x)| [(m, x), (m + 1, x)])
+        {
             let mut y = vec![0.0; m * 256];
             matmul_rows(&vec![x; m], Rows::Codes(&codes, format), [m, 1, 256], &mut y);
             for (index, y) in y.iter().enumerate() {
@@ -137,15 +142,15 @@ fn every_code_is_multiplied_exactly() {
 #[test]
 fn every_code_at_every_place() {
     for format in FORMATS {
-        for place in 0..33 {
-            let mut x = vec![0.0; 33];
-            x[place] = 1.0;
+        for (place, m) in (0..33).flat_map(|place| [(place, 1), (place, 2)]) {
+            let mut x = vec![0.0; 33 * m];
+            x.chunks_mut(33).for_each(|x| x[place] = 1.0);
             let rows = (0..=255u8).filter(|code| number(*code, format).is_finite());
             let rows: Vec<u8> = rows.collect();
             let codes: Vec<u8> = rows.iter().flat_map(|code| [*code; 33]).collect();
-            let mut y = vec![0.0; rows.len()];
-            matmul_rows(&x, Rows::Codes(&codes, format), [1, 33, rows.len()], &mut y);
-            for (y, code) in y.iter().zip(&rows) {
+            let mut y = vec![0.0; m * rows.len()];
+            matmul_rows(&x, Rows::Codes(&codes, format), [m, 33, rows.len()], &mut y);
+            for (y, code) in y.iter().zip(rows.iter().cycle()) {
                 assert_eq!(f64::from(*y), number(*code, format), "{code:#x}");
             }
         }

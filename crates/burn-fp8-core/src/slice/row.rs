@@ -11,21 +11,18 @@ use super::element;
 use super::strips::in_strips;
 use crate::Fp8Format;
 
-/// Rows of the matrix at a time.
-const ROWS: usize = 2;
-
 /// Elements that are converted at a time.
 const STEP: usize = 32;
 
 /// Bytes that are read ahead.
-const AHEAD: usize = 16 << 10;
+const AHEAD: usize = 4 << 10;
 
 /// The largest codes, as signed and as unsigned numbers: those of each sign.
 type Largest = [__m256i; 2];
 
 /// What is converted to f32 by vector instructions.
 pub(super) trait Wide {
-    type Element: Copy + Sync;
+    type Element: Copy + Sync + Default;
 
     /// What all numbers are to be multiplied by: a power of two.
     const FACTOR: f32 = 1.0;
@@ -179,16 +176,10 @@ pub(super) fn multiply<W: Wide>(
     y: &mut [f32],
 ) -> bool {
     let columns = scales.map_or(x.len(), |scales| scales.block[1]);
-    if !is_possible() || !columns.is_multiple_of(STEP) && columns < x.len() {
+    if order::<W>(x.len(), columns).is_none() {
         return false;
     }
-    // Instead of each number `x` is multiplied, exactly: brought down to 2^7 before, by another power of two.
-    let amax = x.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0f32, f32::max);
-    let down = match W::FACTOR {
-        1.0 => 0,
-        _ => (amax.to_bits() >> 23).saturating_sub(127 + 6),
-    };
-    let power = f32::from_bits((127 + down) << 23);
+    let power = power(x, W::FACTOR);
     let whole = x.len() - x.len() % STEP;
     let mut places = Vec::with_capacity(whole);
     for step in x[..whole].chunks_exact(STEP) {
@@ -198,13 +189,23 @@ pub(super) fn multiply<W: Wide>(
     let shape = [1, x.len(), y.len()];
     let x = Row { whole: places, rest, power };
     let is_done = AtomicBool::new(true);
-    in_strips(shape, ROWS, y, |rows, y| {
+    in_strips(shape, 1, y, |rows, y| {
         // SAFETY: the instructions are there.
         if !unsafe { products::<W>(&x, matrix, scales, rows.start, y) } {
             is_done.store(false, Ordering::Relaxed);
         }
     });
     is_done.into_inner()
+}
+
+/// What `x` is divided by before it is multiplied by a factor, a power of two too: all is exact.
+pub(super) fn power(x: &[f32], factor: f32) -> f32 {
+    if factor == 1.0 {
+        return 1.0;
+    }
+    let amax = x.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0f32, f32::max);
+    // Below 2^7 is left.
+    f32::from_bits((127 + (amax.to_bits() >> 23).saturating_sub(127 + 6)) << 23)
 }
 
 /// A row, ready to be multiplied.
@@ -216,47 +217,53 @@ struct Row {
     power: f32,
 }
 
-/// Numbers of codes: whether that could be done, for want of instructions or because of codes that are not known.
+/// [`Wide::place`] and [`Wide::FACTOR`], where elements can be converted: those of blocks, of so many columns, by whole steps.
+pub(super) fn order<W: Wide>(k: usize, columns: usize) -> Option<(fn(usize) -> usize, f32)> {
+    let is_so = is_possible() && (columns.is_multiple_of(STEP) || columns >= k);
+    is_so.then_some((W::place, W::FACTOR))
+}
+
+/// Converts elements to numbers, over [`Wide::FACTOR`], in the order of [`Wide::place`]; zeros after them, to a whole step.
 ///
 /// # Panics
-/// If there are more or fewer codes than numbers.
-pub(super) fn decode<const E4M3: bool>(codes: &[u8], numbers: &mut [f32]) -> bool {
-    assert_eq!(codes.len(), numbers.len());
-    // SAFETY: the instructions are there, and as many codes as numbers.
-    is_possible() && unsafe { decode_all::<E4M3>(codes, numbers) }
+/// If there is no room.
+pub(super) fn convert<W: Wide>(elements: &[W::Element], numbers: &mut [f32]) {
+    assert!(is_possible() && elements.len().next_multiple_of(STEP) <= numbers.len());
+    // SAFETY: the instructions are there, and the room.
+    if unsafe { convert_all::<W>(elements, numbers) } {
+        return;
+    }
+    for (elements, numbers) in elements.chunks(STEP).zip(numbers.chunks_exact_mut(STEP)) {
+        for (index, number) in numbers.iter_mut().enumerate() {
+            let element = elements.get(W::place(index)).copied().unwrap_or_default();
+            *number = W::number(element) / W::FACTOR;
+        }
+    }
 }
 
 /// # Safety
-/// The CPU must have these instructions, and there must be as many codes as numbers.
-#[target_feature(enable = "avx2")]
-unsafe fn decode_all<const E4M3: bool>(codes: &[u8], numbers: &mut [f32]) -> bool {
-    const EIGHT: usize = 8;
-    let (steps, rest) = codes.as_chunks::<STEP>();
+/// The CPU must have these instructions, and there must be room for whole steps of numbers.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn convert_all<W: Wide>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
     let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
-    let factor = _mm256_set1_ps(Codes::<E4M3>::FACTOR);
-    let shift = Codes::<E4M3>::SHIFT + 16;
-    let mask = _mm256_set1_epi32(((1 << 31) | (0x7F << shift)) as u32 as i32);
-    let shift = _mm_cvtsi32_si128(shift);
-    for (codes, numbers) in steps.iter().zip(numbers.chunks_exact_mut(STEP)) {
-        // SAFETY: as many codes and numbers.
+    let (steps, rest) = elements.as_chunks::<STEP>();
+    let mut out = numbers.as_mut_ptr();
+    let mut step = |elements: &[W::Element; STEP]| {
+        // SAFETY: a step of elements, and the caller's promises.
         unsafe {
-            let step = _mm256_loadu_si256(codes.as_ptr().cast());
-            largest[0] = _mm256_max_epi8(largest[0], step);
-            largest[1] = _mm256_max_epu8(largest[1], step);
-            for from in (0..STEP).step_by(EIGHT) {
-                // The sign is extended on the way, and masked out of the bits where it does not belong.
-                let codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().add(from).cast()));
-                let bits = _mm256_and_si256(_mm256_sll_epi32(codes, shift), mask);
-                let x = _mm256_mul_ps(_mm256_castsi256_ps(bits), factor);
-                _mm256_storeu_ps(numbers.as_mut_ptr().add(from), x);
+            for (index, x) in W::load(elements.as_ptr(), &mut largest).into_iter().enumerate() {
+                _mm256_storeu_ps(out.add(8 * index), x);
             }
+            out = out.add(STEP);
         }
+    };
+    steps.iter().for_each(&mut step);
+    if !rest.is_empty() {
+        let mut last = [W::Element::default(); STEP];
+        last[..rest.len()].copy_from_slice(rest);
+        step(&last);
     }
-    let start = codes.len() - rest.len();
-    for (number, code) in numbers[start..].iter_mut().zip(rest) {
-        *number = Codes::<E4M3>::number(*code);
-    }
-    Codes::<E4M3>::are_known(largest)
+    W::are_known(largest)
 }
 
 /// Asks for elements that are read soon, into the second-level cache: more lines can be on their way to it than to the first.
@@ -280,84 +287,69 @@ unsafe fn products<W: Wide>(
     first: usize,
     y: &mut [f32],
 ) -> bool {
+    let k = x.whole.len() + x.rest.len();
     let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
-    let last = first + y.len();
-    for (row, y) in (first..last).step_by(ROWS).zip(y.chunks_mut(ROWS)) {
+    for (index, y) in y.iter_mut().enumerate() {
+        let row = &matrix[(first + index) * k..][..k];
         // SAFETY: the caller's promise.
-        unsafe {
-            match scales {
-                None => match y {
-                    [_] => group::<W, 1, false>(x, matrix, None, row, y, &mut largest),
-                    _ => group::<W, ROWS, false>(x, matrix, None, row, y, &mut largest),
-                },
-                scales => match y {
-                    [_] => group::<W, 1, true>(x, matrix, scales, row, y, &mut largest),
-                    _ => group::<W, ROWS, true>(x, matrix, scales, row, y, &mut largest),
-                },
-            }
-        }
+        *y = x.power
+            * match scales {
+                None => unsafe { product::<W, false>(x, row, (k, &[1.0]), &mut largest) },
+                Some(Scales { block: [rows, columns], values }) => {
+                    let columns = columns.min(k);
+                    let scales = &values[(first + index) / rows * k.div_ceil(columns)..];
+                    // SAFETY: the same.
+                    unsafe { product::<W, true>(x, row, (columns, scales), &mut largest) }
+                }
+            };
     }
     W::are_known(largest)
 }
 
-/// The products with `R` rows from row `first` on.
+/// The product with one row, whose blocks have so many columns and these scales.
+///
+/// One at a time: the memory is read from end to end, which is faster than several rows beside each other, the more so the shorter they are.
 ///
 /// # Safety
 /// The CPU must have these instructions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn group<W: Wide, const R: usize, const SCALED: bool>(
+unsafe fn product<W: Wide, const SCALED: bool>(
     x: &Row,
-    matrix: &[W::Element],
-    scales: Option<Scales<'_>>,
-    first: usize,
-    y: &mut [f32],
+    row: &[W::Element],
+    (columns, scales): (usize, &[f32]),
     largest: &mut Largest,
-) {
-    let k = x.whole.len() + x.rest.len();
-    let rows = &matrix[first * k..][..R * k];
-    let scale = |r: usize, column: usize| match scales {
-        Some(Scales { block: [rows, columns], values }) if SCALED => {
-            values[(first + r) / rows * k.div_ceil(columns) + column / columns]
-        }
-        _ => 1.0,
-    };
-    let columns = scales.map_or(k, |scales| scales.block[1]).min(k);
-    let mut totals = [[_mm256_setzero_ps(); 2]; R];
-    for start in (0..x.whole.len()).step_by(columns) {
-        let mut sums = [[_mm256_setzero_ps(); 2]; R];
-        let steps = start..x.whole.len().min(start + columns);
-        for (from, x) in steps.step_by(STEP).zip(x.whole[start..].as_chunks::<STEP>().0) {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let start = rows.as_ptr().wrapping_add(r * k + from);
-                if (from * size_of::<W::Element>()).is_multiple_of(64) {
-                    prefetch(start.wrapping_byte_add(AHEAD), 64 / size_of::<W::Element>());
-                }
-                // SAFETY: as many elements of `x` and of each row.
-                unsafe {
-                    for (i, y) in W::load(start, largest).into_iter().enumerate() {
-                        let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
-                        sums[i % 2] = _mm256_fmadd_ps(x, y, sums[i % 2]);
-                    }
+) -> f32 {
+    let (steps, rest) = row.as_chunks::<STEP>();
+    let mut totals = [_mm256_setzero_ps(); 4];
+    let blocks = x.whole.chunks(columns).zip(steps.chunks((columns / STEP).max(1)));
+    for ((x, steps), scale) in blocks.zip(scales) {
+        let mut sums = if SCALED { [_mm256_setzero_ps(); 4] } else { totals };
+        for (x, elements) in x.as_chunks::<STEP>().0.iter().zip(steps) {
+            let start = elements.as_ptr();
+            // A step of codes is half of a line.
+            if size_of::<W::Element>() > 1 || start.addr() & STEP == 0 {
+                prefetch(start.wrapping_byte_add(AHEAD), STEP);
+            }
+            // SAFETY: as many elements of `x` and of the row.
+            unsafe {
+                for (i, y) in W::load(start, largest).into_iter().enumerate() {
+                    sums[i] = _mm256_fmadd_ps(_mm256_loadu_ps(x.as_ptr().add(8 * i)), y, sums[i]);
                 }
             }
         }
-        for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
-            let scale = _mm256_set1_ps(scale(r, start));
-            for (total, sum) in totals.iter_mut().zip(sums) {
-                *total = if SCALED { _mm256_fmadd_ps(sum, scale, *total) } else { sum };
-            }
+        let scale = _mm256_set1_ps(*scale);
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            *total = if SCALED { _mm256_fmadd_ps(sum, scale, *total) } else { sum };
         }
     }
-    for ((r, y), totals) in y.iter_mut().enumerate().zip(totals) {
-        let mut lanes = [0f32; 8];
-        // SAFETY: there is room for eight.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_add_ps(totals[0], totals[1])) };
-        let [a, b, c, d, e, f, g, h] = lanes;
-        let sum = ((a + e) + (b + f)) + ((c + g) + (d + h));
-        let rest = x.rest.iter().zip(&rows[r * k + x.whole.len()..(r + 1) * k]);
-        let rest = rest.fold(0.0, |sum, (x, element)| sum + x * W::number(*element));
-        // Less than a step: of one block.
-        *y = (sum + rest * scale(r, x.whole.len().min(k - 1))) * x.power;
-    }
+    let [a, b, c, d] = totals;
+    let sums = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+    // SAFETY: all bit patterns are numbers.
+    let [a, b, c, d, e, f, g, h]: [f32; 8] = unsafe { core::mem::transmute(sums) };
+    let sum = ((a + e) + (b + f)) + ((c + g) + (d + h));
+    let rest = x.rest.iter().zip(rest);
+    let rest = rest.fold(0.0, |sum, (x, element)| sum + x * W::number(*element));
+    // Less than a step: of one block, the last one.
+    sum + rest * scales[x.whole.len().min(row.len() - 1) / columns]
 }

@@ -13,16 +13,25 @@ use super::{Source, element, same_length};
 use crate::Fp8Format;
 
 /// K that is decoded at a time.
-const DEPTH: usize = 1024;
+const DEPTH: usize = 512;
 
-/// Rows that are decoded at a time: with [`DEPTH`] 16 KiB of f32.
-const HEIGHT: usize = 4;
+/// Rows that are decoded at a time: with [`DEPTH`] 12 KiB of f32, which stay in the first-level cache beside a tile's rows of `x`.
+const HEIGHT: usize = 6;
 
-/// Of these, rows whose sums are in registers at a time, and rows of `x`.
-const TILE: [usize; 2] = [4, 2];
+/// Of these, rows whose sums are in registers at a time, and rows of `x`: twelve sums, three rows and one of `x` are the sixteen registers of AVX2.
+const TILE: [usize; 2] = [3, 4];
 
-/// Numbers of the longest vector: K is padded with zeros to a multiple of it.
-const LANES: usize = 16;
+/// Bytes of `x` that are multiplied by all rows before the next ones: they stay in the second-level cache.
+const PORTION: usize = 384 << 10;
+
+/// Rows of `x` in a portion, at least: decoding costs as much as multiplying by a few.
+const PORTION_ROWS: usize = 32;
+
+/// Numbers that are decoded at a time: K is padded with zeros to a multiple of it.
+const STEP: usize = 32;
+
+/// Numbers of a cache line.
+const LINE: usize = 16;
 
 /// A matrix `[N, K]`, row by row.
 #[derive(Clone, Copy, Debug)]
@@ -81,30 +90,50 @@ pub fn matmul_rows(x: &[f32], matrix: Rows<'_>, [m, k, n]: [usize; 3], y: &mut [
     if m * n * k == 0 || m == 1 && one_row(x, matrix, y) {
         return;
     }
-    let (x, arch) = (pack(x, k), Arch::new());
+    let order = Order::of(x, matrix, k);
+    let ((x, from), arch) = (pack(x, k, &order), Arch::new());
     in_strips([m, k, n], HEIGHT, y, |rows, y| {
-        arch.dispatch(Strip { x: &x, shape: [m, k], matrix, rows, y });
+        arch.dispatch(Strip { x: &x[from..], k, matrix, order: &order, rows, y });
     });
 }
 
-/// Rows of `x` for a while of K after the other, `[⌈K / DEPTH⌉][M][depth]`.
-fn pack(x: &[f32], k: usize) -> Vec<f32> {
-    let mut packed = Vec::with_capacity(x.len() / k * k.next_multiple_of(LANES));
-    for start in (0..k).step_by(DEPTH) {
-        let depth = DEPTH.min(k - start);
-        for row in x.chunks_exact(k) {
-            packed.extend_from_slice(&row[start..][..depth]);
-            packed.resize(packed.len().next_multiple_of(LANES), 0.0);
+/// Rows of `x` that are multiplied at a time.
+fn portion(k: usize) -> usize {
+    (PORTION / (k * size_of::<f32>())).max(PORTION_ROWS).next_multiple_of(TILE[1])
+}
+
+/// Portions of rows of `x`, each for a while of K after the other: `[⌈K / DEPTH⌉][rows][depth]`. Elements are in the order of those that are decoded; they
+/// begin where a cache line does, at the second number returned.
+fn pack(x: &[f32], k: usize, order: &Order) -> (Vec<f32>, usize) {
+    let mut packed = vec![0.0; x.len() / k * k.next_multiple_of(STEP) + LINE];
+    let first = packed.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+    let mut steps = packed[first..].chunks_exact_mut(STEP);
+    for portion in x.chunks(portion(k) * k) {
+        for start in (0..k).step_by(DEPTH) {
+            for row in portion.chunks_exact(k) {
+                for (x, packed) in row[start..k.min(start + DEPTH)].chunks(STEP).zip(&mut steps) {
+                    for (index, packed) in packed.iter_mut().enumerate() {
+                        if let Some(x) = x.get((order.place)(index)) {
+                            *packed = x / order.power * order.in_x;
+                        }
+                    }
+                }
+            }
         }
     }
-    packed
+    (packed, first)
 }
+
+/// Decoded rows, from the beginning of a cache line on.
+#[repr(align(64))]
+struct Decoded([[f32; DEPTH]; HEIGHT]);
 
 /// The product with some rows of the matrix. No dimension is 0.
 struct Strip<'a> {
     x: &'a [f32],
-    shape: [usize; 2],
+    k: usize,
     matrix: Rows<'a>,
+    order: &'a Order,
     rows: Range<usize>,
     /// `[M, rows]`.
     y: &'a mut [f32],
@@ -115,28 +144,34 @@ impl WithSimd for Strip<'_> {
 
     #[inline(always)]
     fn with_simd<A: Simd>(self, simd: A) {
-        let Self { x, shape: [m, k], matrix, rows, y } = self;
+        let Self { x, k, matrix, order, rows, y } = self;
         let (first, count) = (rows.start, rows.len());
-        let mut decoded = [[0f32; DEPTH]; HEIGHT];
+        let Decoded(decoded) = &mut Decoded([[0.0; DEPTH]; HEIGHT]);
+        let portion = portion(k);
         // `[M][HEIGHT][lanes]`.
-        let mut sums = vec![simd.splat_f32s(0.0); m * HEIGHT];
-        for start in (0..count).step_by(HEIGHT) {
-            let height = HEIGHT.min(count - start);
-            sums.fill(simd.splat_f32s(0.0));
-            for from in (0..k).step_by(DEPTH) {
-                let depth = DEPTH.min(k - from);
-                let padded = depth.next_multiple_of(LANES);
-                for (row, decoded) in decoded[..height].iter_mut().enumerate() {
-                    ask(matrix, first + start + HEIGHT + row, k, from);
-                    decode(matrix, first + start + row, k, from, &mut decoded[..depth]);
-                    decoded[depth..padded].fill(0.0);
+        let mut sums = vec![simd.splat_f32s(0.0); portion.min(y.len() / count) * HEIGHT];
+        let portions = x.chunks(portion * k.next_multiple_of(STEP));
+        for (x, y) in portions.zip(y.chunks_mut(portion * count)) {
+            let m = y.len() / count;
+            let sums = &mut sums[..m * HEIGHT];
+            for start in (0..count).step_by(HEIGHT) {
+                let height = HEIGHT.min(count - start);
+                sums.fill(simd.splat_f32s(0.0));
+                for from in (0..k).step_by(DEPTH) {
+                    let depth = DEPTH.min(k - from);
+                    let padded = depth.next_multiple_of(STEP);
+                    for (row, decoded) in decoded[..height].iter_mut().enumerate() {
+                        ask(matrix, first + start + HEIGHT + row, k, from);
+                        let (row, columns) = (first + start + row, from..from + depth);
+                        decode(matrix, order, row, k, columns, &mut decoded[..padded]);
+                    }
+                    let x = &x[from * m..][..m * padded];
+                    multiply(simd, x, &decoded[..height], padded, sums);
                 }
-                let x = &x[from * m..][..m * padded];
-                multiply(simd, x, &decoded[..height], padded, &mut sums);
-            }
-            for (sums, y) in sums.chunks_exact(HEIGHT).zip(y.chunks_exact_mut(count)) {
-                for (sum, y) in sums.iter().zip(&mut y[start..start + height]) {
-                    *y = simd.reduce_sum_f32s(*sum);
+                for (sums, y) in sums.chunks_exact(HEIGHT).zip(y.chunks_exact_mut(count)) {
+                    for (sum, y) in sums.iter().zip(&mut y[start..start + height]) {
+                        *y = simd.reduce_sum_f32s(*sum) * order.power;
+                    }
                 }
             }
         }
@@ -168,34 +203,109 @@ fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
     }
 }
 
-/// Numbers of a row from column `from` on.
-#[inline(always)]
-fn decode(matrix: Rows<'_>, row: usize, k: usize, from: usize, numbers: &mut [f32]) {
-    let place = row * k + from..row * k + from + numbers.len();
-    match matrix {
-        Rows::Bf16(values) => convert(&values[place], numbers),
-        Rows::F16(values) => convert(&values[place], numbers),
-        Rows::Codes(codes, format) => decode_codes(&codes[place], format, numbers),
-        Rows::Blocks { codes, format, block: [rows, columns], scales } => {
-            decode_codes(&codes[place], format, numbers);
-            let scales = &scales[row / rows * k.div_ceil(columns)..];
-            let (mut column, mut rest) = (from, numbers);
-            while !rest.is_empty() {
-                let count = (columns - column % columns).min(rest.len());
-                let (now, later) = rest.split_at_mut(count);
-                let scale = scales[column / columns];
-                now.iter_mut().for_each(|x| *x *= scale);
-                (rest, column) = (later, column + count);
+/// In which order elements are decoded, and what their numbers lack then.
+struct Order {
+    in_vectors: bool,
+    /// Where among [`STEP`] elements the one is that comes at a place.
+    place: fn(usize) -> usize,
+    /// What `x` is to be multiplied by, or the scales of blocks.
+    in_x: f32,
+    in_scales: f32,
+    /// What `x` is divided by, and sums are to be multiplied by.
+    power: f32,
+}
+
+impl Order {
+    fn of(x: &[f32], matrix: Rows<'_>, k: usize) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use super::row::{Codes, Numbers, order, power};
+            let codes = |format, columns| match format {
+                Fp8Format::E4M3 => order::<Codes<true>>(k, columns),
+                Fp8Format::E5M2 => order::<Codes<false>>(k, columns),
+            };
+            let vectors = match matrix {
+                Rows::Bf16(_) => order::<Numbers<bf16>>(k, k),
+                Rows::F16(_) => order::<Numbers<f16>>(k, k),
+                Rows::Codes(_, format) => codes(format, k),
+                Rows::Blocks { format, block, .. } => codes(format, block[1]),
+            };
+            if let Some((place, factor)) = vectors {
+                let [in_x, in_scales] = match matrix {
+                    Rows::Blocks { .. } => [1.0, factor],
+                    _ => [factor, 1.0],
+                };
+                return Self { in_vectors: true, place, in_x, in_scales, power: power(x, in_x) };
             }
         }
+        let _ = (x, matrix, k);
+        Self { in_vectors: false, place: |index| index, in_x: 1.0, in_scales: 1.0, power: 1.0 }
     }
 }
 
-/// Numbers as f32.
-#[inline(always)]
-fn convert<S: Source>(values: &[S], numbers: &mut [f32]) {
-    for (number, value) in numbers.iter_mut().zip(values) {
-        *number = value.to_f32();
+/// Numbers of some columns of a row, in vectors or one by one; zeros after them, to a whole step.
+fn decode(
+    matrix: Rows<'_>,
+    order: &Order,
+    row: usize,
+    k: usize,
+    columns: Range<usize>,
+    numbers: &mut [f32],
+) {
+    let place = row * k + columns.start..row * k + columns.end;
+    #[cfg(target_arch = "x86_64")]
+    if order.in_vectors {
+        use super::row::{Codes, Numbers, convert};
+        match matrix {
+            Rows::Bf16(values) => convert::<Numbers<bf16>>(&values[place], numbers),
+            Rows::F16(values) => convert::<Numbers<f16>>(&values[place], numbers),
+            Rows::Codes(codes, format) | Rows::Blocks { codes, format, .. } => match format {
+                Fp8Format::E4M3 => convert::<Codes<true>>(&codes[place], numbers),
+                Fp8Format::E5M2 => convert::<Codes<false>>(&codes[place], numbers),
+            },
+        }
+        return scale(matrix, order, row, k, columns.start, numbers);
+    }
+    let (these, after) = numbers.split_at_mut(columns.len());
+    after.fill(0.0);
+    match matrix {
+        Rows::Bf16(values) => one_by_one(&values[place], Source::to_f32, these),
+        Rows::F16(values) => one_by_one(&values[place], Source::to_f32, these),
+        Rows::Codes(codes, format) | Rows::Blocks { codes, format, .. } => {
+            one_by_one(&codes[place], |code| element::decode(code, format), these);
+        }
+    }
+    scale(matrix, order, row, k, columns.start, these);
+}
+
+fn one_by_one<E: Copy>(elements: &[E], number: impl Fn(E) -> f32, numbers: &mut [f32]) {
+    for (element, y) in elements.iter().zip(numbers) {
+        *y = number(*element);
+    }
+}
+
+/// Multiplies numbers of a row from column `from` on by the scales of their blocks, inside of which vectors change places.
+fn scale(
+    matrix: Rows<'_>,
+    order: &Order,
+    row: usize,
+    k: usize,
+    from: usize,
+    mut numbers: &mut [f32],
+) {
+    let Rows::Blocks { block: [rows, width], scales, .. } = matrix else { return };
+    // With what follows the last column.
+    let width = if width < k { width } else { usize::MAX };
+    let scales = &scales[row / rows * k.div_ceil(width)..];
+    let mut column = from;
+    while !numbers.is_empty() {
+        let count = (width - column % width).min(numbers.len());
+        let (now, later) = numbers.split_at_mut(count);
+        let scale = scales[column / width];
+        // In two steps: the product of both may be infinite.
+        now.iter_mut().for_each(|x| *x *= order.in_scales);
+        now.iter_mut().for_each(|x| *x *= scale);
+        (numbers, column) = (later, column + count);
     }
 }
 
@@ -217,24 +327,6 @@ fn ask(matrix: Rows<'_>, row: usize, k: usize, from: usize) {
     let _ = (matrix, row, k, from);
 }
 
-/// Numbers of codes, by vector instructions where there are.
-fn decode_codes(codes: &[u8], format: Fp8Format, numbers: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use super::row;
-        let is_done = match format {
-            Fp8Format::E4M3 => row::decode::<true>(codes, numbers),
-            Fp8Format::E5M2 => row::decode::<false>(codes, numbers),
-        };
-        if is_done {
-            return;
-        }
-    }
-    for (code, number) in codes.iter().zip(numbers) {
-        *number = element::decode(*code, format);
-    }
-}
-
 /// Adds the products of all rows of `x` `[M][depth]` with decoded ones to `sums` `[M][HEIGHT]`.
 #[inline(always)]
 fn multiply<A: Simd>(
@@ -252,10 +344,14 @@ fn multiply<A: Simd>(
             let many = rows.len() >= TILE[0];
             let sums = &mut sums[first..];
             match (many, x.len() / depth) {
-                (true, 1) => tile::<A, 4, 1>(simd, x, rows, depth, sums),
-                (true, _) => tile::<A, 4, 2>(simd, x, rows, depth, sums),
+                (true, 1) => tile::<A, 3, 1>(simd, x, rows, depth, sums),
+                (true, 2) => tile::<A, 3, 2>(simd, x, rows, depth, sums),
+                (true, 3) => tile::<A, 3, 3>(simd, x, rows, depth, sums),
+                (true, _) => tile::<A, 3, 4>(simd, x, rows, depth, sums),
                 (false, 1) => tile::<A, 1, 1>(simd, x, rows, depth, sums),
-                (false, _) => tile::<A, 1, 2>(simd, x, rows, depth, sums),
+                (false, 2) => tile::<A, 1, 2>(simd, x, rows, depth, sums),
+                (false, 3) => tile::<A, 1, 3>(simd, x, rows, depth, sums),
+                (false, _) => tile::<A, 1, 4>(simd, x, rows, depth, sums),
             }
             first += if many { TILE[0] } else { 1 };
         }
@@ -278,9 +374,10 @@ fn tile<A: Simd, const R: usize, const P: usize>(
     let mut totals: [[A::f32s; R]; P] =
         core::array::from_fn(|p| core::array::from_fn(|r| sums[p * HEIGHT + r]));
     for vector in 0..vectors {
+        let rows = rows.map(|row| row[vector]);
         for (totals, x) in totals.iter_mut().zip(x) {
             for (total, row) in totals.iter_mut().zip(rows) {
-                *total = simd.mul_add_e_f32s(x[vector], row[vector], *total);
+                *total = simd.mul_add_e_f32s(x[vector], row, *total);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::product::{Fp8Products, FrozenOptions, Product};
 // The tensors are those of `B`, so the structs of the engine are, too.
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     const FP8_KERNELS: bool = B::FP8_KERNELS;
-    const FP8_READS_COLUMNS: bool = B::FP8_READS_COLUMNS;
+    const FP8_ON_HOST: bool = B::FP8_ON_HOST;
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)

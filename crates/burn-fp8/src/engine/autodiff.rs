@@ -16,7 +16,7 @@ use crate::host;
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
-    const FP8_READS_COLUMNS: bool = B::FP8_READS_COLUMNS;
+    const FP8_ON_HOST: bool = B::FP8_ON_HOST;
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)

@@ -48,6 +48,7 @@ mod layer_ops;
 mod linear;
 mod options;
 mod pointwise;
+mod rows;
 mod state;
 
 use burn::tensor::backend::Backend;
@@ -61,6 +62,7 @@ pub use layer_ops::Fp8LayerOps;
 pub use linear::linear_mixed;
 pub use options::{DotMode, DotOptions, QdqOptions};
 pub use pointwise::{dropout, gelu, silu};
+pub use rows::assign_rows;
 
 use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
 use crate::host::{constant as without_graph, primitive};

@@ -45,7 +45,7 @@ pub(crate) fn forward<B: Fp8Products>(
                 // They read both operands along K.
                 Target::TensorCores => true,
                 Target::MatrixUnit => false,
-                Target::Emulation(_) => B::FP8_READS_COLUMNS,
+                Target::Emulation(_) => B::FP8_ON_HOST,
             });
             B::fp8_frozen(x, weight, options)
         }
@@ -144,10 +144,10 @@ impl HostWeight {
 /// Whether products with inputs that are scaled so take a weight column by column on this device, as checkpoints have it.
 pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device, activation: ActivationScale) -> bool {
     match B::fp8_capability(device) {
-        _ if activation == ActivationScale::Unquantized => B::FP8_READS_COLUMNS,
+        _ if activation == ActivationScale::Unquantized => B::FP8_ON_HOST,
         Capability::Native(_) => true,
         Capability::MatrixUnit(_) => false,
-        Capability::FakeQuantized { .. } | Capability::Unusable { .. } => B::FP8_READS_COLUMNS,
+        Capability::FakeQuantized { .. } | Capability::Unusable { .. } => B::FP8_ON_HOST,
     }
 }
 

@@ -3,11 +3,14 @@
 use core::ops::Range;
 
 use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_backend::{Shape, Slice, tensor::FloatTensor};
 
 use super::handle::{Fp8Tensor, invalid};
-use crate::engine::{Codes, Matrix, Scales};
+use crate::engine::{Codes, Fp8Engine, Matrix, Scales};
 use crate::error::Fp8Error;
+use crate::host::primitive;
+use crate::ops::assign_rows;
 
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// Some rows, of the last dimension but one, where each has a scale: `[…, rows, C]`. Memory is shared where the backend does so.
@@ -28,14 +31,17 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         Ok(self.with(codes, B::float_slice(scales.clone(), &slices)))
     }
 
-    /// The same with other rows from row `first` on, in place where nothing else shares the memory.
+    /// The same with other rows from row `first` on, in place where [`assign_rows`] does so.
     ///
     /// # Errors
     /// As [`rows`](Self::rows), of both tensors; and where they are in two formats.
     ///
     /// # Panics
     /// Where the rows do not fit.
-    pub fn with_rows(self, first: usize, rows: Self) -> Result<Self, Fp8Error> {
+    pub fn with_rows(self, first: usize, rows: Self) -> Result<Self, Fp8Error>
+    where
+        B: Fp8Engine,
+    {
         self.by_rows()?;
         rows.by_rows()?;
         if self.format() != rows.format() {
@@ -45,15 +51,15 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
                 self.format()
             )));
         }
-        let slices = self.slices(first..first + rows.dims()[D - 2]);
         let Matrix { codes, scales, format, .. } = self.matrix;
         let new = rows.matrix;
         let codes = match (codes.expect("checked"), new.codes.expect("checked")) {
             (Codes::Bytes(codes), Codes::Bytes(new)) => {
-                Codes::Bytes(B::int_slice_assign(codes, &slices, new))
+                let [codes, new] = [codes, new].map(Tensor::<B, D, Int>::from_primitive);
+                Codes::Bytes(assign_rows(codes, first, new).into_primitive())
             }
             (Codes::Values(codes), Codes::Values(new)) => {
-                Codes::Values(B::float_slice_assign(codes, &slices, new))
+                Codes::Values(floats::<B, D>(codes, first, new))
             }
             _ => return Err(invalid("codes of two kinds cannot be in one tensor".into())),
         };
@@ -62,7 +68,7 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         else {
             unreachable!("checked")
         };
-        let scales = B::float_slice_assign(scales, &slices, new);
+        let scales = floats::<B, D>(scales, first, new);
         Ok(Self { matrix: Matrix::new(codes, Scales::Grid { scales, block, kind }, format) })
     }
 
@@ -103,4 +109,13 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         let scales = Scales::Grid { scales, block, kind };
         Self { matrix: Matrix::new(codes, scales, self.matrix.format) }
     }
+}
+
+fn floats<B: Fp8Engine, const D: usize>(
+    x: FloatTensor<B>,
+    first: usize,
+    rows: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let tensor = |x| Tensor::<B, D>::from_primitive(TensorPrimitive::Float(x));
+    primitive(assign_rows(tensor(x), first, tensor(rows)))
 }

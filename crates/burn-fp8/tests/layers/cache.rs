@@ -1,7 +1,7 @@
 //! What decoding takes: keys and values of a cache in fewer bits, and weights of another type than the input.
 
-use burn::tensor::{Distribution, TensorData};
-use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8, linear_mixed};
+use burn::tensor::{Distribution, Int, TensorData};
+use burn_fp8::ops::{AttentionOptions, assign_rows, attention, attention_to_fp8, linear_mixed};
 
 use crate::common::*;
 
@@ -100,6 +100,67 @@ fn rows_are_written_and_read() {
         let error = error.expect("rows have no scales of their own").to_string();
         assert!(error.contains("have a scale each"), "{error}");
     }
+}
+
+/// Rows 2 and 3 of 5, in each of two matrices, of floats, of bf16 and of integers; from a view, and while another tensor has the same memory.
+fn assigned<A: Fp8Matmul>() {
+    let device = Default::default();
+    let ints = |from: i64, shape: [usize; 3]| {
+        let count = shape.iter().product::<usize>() as i64;
+        Tensor::<A, 1, Int>::arange(from..from + count, &device).reshape(shape)
+    };
+    let expected: Vec<f32> = (0..30)
+        .map(|index| match index / 3 % 5 {
+            2 | 3 => 100.0 + (index / 15 * 6 + index % 15 - 6) as f32,
+            _ => index as f32,
+        })
+        .collect();
+    let (all, rows) = (ints(0, [2, 5, 3]), ints(100, [2, 2, 3]));
+    let written = assign_rows(all.clone(), 2, rows.clone());
+    assert_eq!(values(written.float()), expected);
+    assert_eq!(values(all.clone().float()), (0..30).map(|x| x as f32).collect::<Vec<_>>());
+    for dtype in [FloatDType::F32, FloatDType::BF16] {
+        if !A::supports_dtype(&device, dtype.into()) {
+            continue;
+        }
+        // The lower half of a tensor twice as wide, and rows that lie transposed.
+        let wide = Tensor::cat(vec![all.clone().float(), all.clone().float()], 2).cast(dtype);
+        let rows = rows.clone().float().cast(dtype).swap_dims(1, 2).clone().swap_dims(1, 2);
+        let written = assign_rows(wide.clone().narrow(2, 0, 3), 2, rows.clone());
+        assert_eq!(written.dtype(), dtype.into());
+        assert_eq!(values(written.clone().cast(FloatDType::F32)), expected);
+        // In place, and no row at all.
+        let written = assign_rows(written, 4, rows.narrow(1, 0, 0));
+        assert_eq!(values(written.cast(FloatDType::F32)), expected);
+    }
+}
+
+#[test]
+fn rows_are_assigned_as_slices_are() {
+    assigned::<Flex>();
+    assigned::<Fp8Backend<Flex>>();
+    assigned::<Autodiff<Flex>>();
+    assigned::<NdArray>();
+}
+
+#[test]
+fn gradients_go_through_rows_that_are_assigned() {
+    type A = Autodiff<Flex>;
+    let device = Default::default();
+    let x = Tensor::<A, 2>::ones([3, 2], &device).require_grad();
+    let rows = Tensor::<A, 2>::ones([1, 2], &device).require_grad();
+    let gradients = (assign_rows(x.clone(), 1, rows.clone()) * 3.0).sum().backward();
+    let of = |tensor: Tensor<A, 2>| tensor.grad(&gradients).expect("a gradient").into_data();
+    assert_eq!(of(x).to_vec::<f32>().unwrap(), [3.0, 3.0, 0.0, 0.0, 3.0, 3.0]);
+    assert_eq!(of(rows).to_vec::<f32>().unwrap(), [3.0, 3.0]);
+}
+
+#[test]
+#[should_panic(expected = "do not go into [3, 2]")]
+fn rows_that_are_assigned_fit() {
+    let device = Default::default();
+    let rows = Tensor::<Flex, 2>::ones([2, 2], &device);
+    let _ = assign_rows(Tensor::<Flex, 2>::ones([3, 2], &device), 2, rows);
 }
 
 #[test]

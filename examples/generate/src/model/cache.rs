@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::ops::assign_rows;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use clap::ValueEnum;
 
@@ -91,11 +92,7 @@ impl<B: Fp8Matmul> Held<B> {
     /// The same with other tokens from token `start` on.
     fn with(self, start: usize, new: Self) -> Self {
         match (self, new) {
-            (Self::Float(x), Self::Float(new)) => {
-                let [batch, heads, tokens, width] = new.dims();
-                let place = [0..batch, 0..heads, start..start + tokens, 0..width];
-                Self::Float(x.slice_assign(place, new))
-            }
+            (Self::Float(x), Self::Float(new)) => Self::Float(assign_rows(x, start, new)),
             (Self::Fp8(codes), Self::Fp8(new)) => {
                 Self::Fp8(codes.with_rows(start, new).expect("rows have scales"))
             }

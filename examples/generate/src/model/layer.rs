@@ -5,12 +5,12 @@ use std::ops::Range;
 use anyhow::Result;
 use burn::module::Module;
 use burn::nn::{RmsNorm, RmsNormConfig};
-use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8};
 
+use super::between::{gated, norm as normed};
 use super::cache::{Held, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
@@ -126,9 +126,9 @@ impl<B: Fp8Matmul> Layer<B> {
         step: &Step<B>,
         cache: Option<&mut LayerCache<B>>,
     ) -> Tensor<B, 3> {
-        let x = x.clone() + self.attention.forward(self.input_norm.forward(x), step, cache);
-        let input = self.mlp_norm.forward(x.clone());
-        let hidden = silu(self.gate.forward(input.clone())) * self.up.forward(input);
+        let x = x.clone() + self.attention.forward(normed(&self.input_norm, x), step, cache);
+        let input = normed(&self.mlp_norm, x.clone());
+        let hidden = gated(self.gate.forward(input.clone()), self.up.forward(input));
         x + self.down.forward(hidden)
     }
 
@@ -186,10 +186,10 @@ impl<B: Fp8Matmul> Attention<B> {
             |y: Tensor<B, 3>| y.reshape([batch as i64, tokens as i64, -1, self.head_width as i64]);
         let turned = |x: Tensor<B, 4>, norm: &Option<RmsNorm<B>>| {
             let x = match norm {
-                Some(norm) => norm.forward(x),
+                Some(norm) => normed(norm, x),
                 None => x,
             };
-            step.turns.turn(x.swap_dims(1, 2))
+            step.turns.turn(x).swap_dims(1, 2)
         };
         let query = turned(split(self.query.forward(x.clone())), &self.query_norm);
         let key = turned(split(self.key.forward(x.clone())), &self.key_norm);

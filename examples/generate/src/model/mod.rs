@@ -1,5 +1,6 @@
 //! Decoders: from a folder to logits.
 
+mod between;
 mod cache;
 mod layer;
 mod projection;
@@ -150,7 +151,7 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// Logits of what the layers made.
     pub(crate) fn logits(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        let x = self.norm.forward(x);
+        let x = between::norm(&self.norm, x);
         match &self.head {
             Some(head) => head.forward(x),
             None => self.embedding.forward(x),

@@ -2,7 +2,10 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
+use burn_fp8::Fp8Matmul;
+use burn_fp8_cpu::turn;
 
+use super::between::{in_place, on_host};
 use crate::config::{Config, RopeScaling};
 
 /// The frequencies of a model: half as many as a head is wide.
@@ -17,10 +20,10 @@ impl Frequencies {
         Self((0..config.head_width / 2).map(frequency).map(scaled).collect())
     }
 
-    /// Cosines and sines `[batch, 1, positions, head width / 2]` of positions `[batch][positions]`.
+    /// Cosines and sines of positions `[batch][positions]`.
     ///
     /// An angle is a product in f32, as models are trained with it.
-    pub(crate) fn turns<B: Backend>(
+    pub(crate) fn turns<B: Fp8Matmul>(
         &self,
         positions: &[Vec<usize>],
         device: &B::Device,
@@ -28,12 +31,14 @@ impl Frequencies {
         let angles = positions.iter().flatten();
         let angles = angles.flat_map(|position| self.0.iter().map(move |f| *position as f32 * f));
         let angles: Vec<f32> = angles.collect();
-        let shape = [positions.len(), 1, positions[0].len(), self.0.len()];
-        let table = |of: fn(f64) -> f64| {
-            let values = angles.iter().map(|angle| of(f64::from(*angle)) as f32).collect();
-            Tensor::from_data(TensorData::new(values, shape), device)
-        };
-        Turns { cos: table(f64::cos), sin: table(f64::sin) }
+        let tables = [f64::cos, f64::sin]
+            .map(|of| angles.iter().map(|angle| of(f64::from(*angle)) as f32).collect());
+        if on_host::<B>(device) {
+            return Turns::OnHost(tables, self.0.len());
+        }
+        let shape = [positions.len(), positions[0].len(), 1, self.0.len()];
+        let tensor = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
+        Turns::Tensors(tables.map(tensor))
     }
 }
 
@@ -50,20 +55,32 @@ fn scale(frequency: f64, scaling: RopeScaling) -> f64 {
     }
 }
 
-/// By how much heads are turned.
+/// By how much heads are turned: cosines and sines.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns<B: Backend> {
-    cos: Tensor<B, 4>,
-    sin: Tensor<B, 4>,
+pub(crate) enum Turns<B: Backend> {
+    /// `[positions, pairs]`, of all rows of a batch or of each, and the pairs.
+    OnHost([Vec<f32>; 2], usize),
+    /// `[batch, positions, 1, pairs]`.
+    Tensors([Tensor<B, 4>; 2]),
 }
 
-impl<B: Backend> Turns<B> {
-    /// Turns `[batch, heads, positions, width]`: element `i` with element `i + width / 2`.
+impl<B: Fp8Matmul> Turns<B> {
+    /// Turns `[batch, positions, heads, width]`: element `i` with element `i + width / 2`.
     pub(super) fn turn(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let half = x.dims()[3] / 2;
-        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
-        let first = a.clone() * self.cos.clone() - b.clone() * self.sin.clone();
-        let second = b * self.cos.clone() + a * self.sin.clone();
-        Tensor::cat(vec![first, second], 3)
+        let [_, _, heads, width] = x.dims();
+        let half = width / 2;
+        match self {
+            Self::OnHost([cos, sin], pairs) => in_place(x, |x| {
+                for batch in x.chunks_mut(cos.len() / pairs * heads * width) {
+                    turn(batch, heads, half, [cos, sin]);
+                }
+            }),
+            Self::Tensors([cos, sin]) => {
+                let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+                let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+                let second = b * cos.clone() + a * sin.clone();
+                Tensor::cat(vec![first, second], 3)
+            }
+        }
     }
 }

@@ -27,7 +27,7 @@ use memory::{dense, elements, is_plain};
 impl Untracked for Flex {}
 
 impl Fp8Engine for Flex {
-    const FP8_READS_COLUMNS: bool = true;
+    const FP8_ON_HOST: bool = true;
 
     fn fp8_capability(_device: &Self::Device) -> Capability {
         unit::capability()

@@ -1,0 +1,47 @@
+//! What a layer does between products: on slices where tensors lie in the host's memory and no gradient is wanted, in operations of the framework elsewhere.
+
+use burn::nn::RmsNorm;
+use burn::tensor::activation::silu;
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor, TensorData};
+use burn_fp8::Fp8Matmul;
+use burn_fp8_cpu::{rms_norm, swiglu};
+
+/// Whether it runs on slices. For a single token the framework's operations take as long as a product.
+pub(super) fn on_host<B: Fp8Matmul>(device: &B::Device) -> bool {
+    B::FP8_ON_HOST && !B::ad_enabled(device)
+}
+
+/// What a norm makes of `[…, width]`.
+pub(super) fn norm<B: Fp8Matmul, const D: usize>(
+    norm: &RmsNorm<B>,
+    x: Tensor<B, D>,
+) -> Tensor<B, D> {
+    if !on_host::<B>(&x.device()) {
+        return norm.forward(x);
+    }
+    let gamma = norm.gamma.val().into_data();
+    let gamma = gamma.as_slice::<f32>().expect("norms are f32");
+    in_place(x, |x| rms_norm(x, gamma, norm.epsilon as f32))
+}
+
+/// `silu(gate) · up`, of one shape.
+pub(super) fn gated<B: Fp8Matmul>(gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3> {
+    if !on_host::<B>(&gate.device()) {
+        return silu(gate) * up;
+    }
+    let up = up.into_data();
+    let up = up.as_slice().expect("products are f32");
+    in_place(gate, |gate| swiglu(gate, up))
+}
+
+/// The same tensor, f32, with other numbers.
+pub(super) fn in_place<B: Backend, const D: usize>(
+    x: Tensor<B, D>,
+    change: impl FnOnce(&mut [f32]),
+) -> Tensor<B, D> {
+    let (shape, device) = (x.dims(), x.device());
+    let mut values = x.into_data().into_vec().expect("what goes through layers is f32");
+    change(&mut values);
+    Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32))
+}
