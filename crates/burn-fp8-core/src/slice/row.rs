@@ -17,6 +17,9 @@ const STEP: usize = 32;
 /// Bytes that are read ahead.
 const AHEAD: usize = 4 << 10;
 
+/// Where among the elements of a step the one is that comes at a place.
+pub(super) type Place = fn(usize) -> usize;
+
 /// The largest codes, as signed and as unsigned numbers: those of each sign.
 type Largest = [__m256i; 2];
 
@@ -218,7 +221,7 @@ struct Row {
 }
 
 /// [`Wide::place`] and [`Wide::FACTOR`], where elements can be converted: those of blocks, of so many columns, by whole steps.
-pub(super) fn order<W: Wide>(k: usize, columns: usize) -> Option<(fn(usize) -> usize, f32)> {
+pub(super) fn order<W: Wide>(k: usize, columns: usize) -> Option<(Place, f32)> {
     let is_so = is_possible() && (columns.is_multiple_of(STEP) || columns >= k);
     is_so.then_some((W::place, W::FACTOR))
 }

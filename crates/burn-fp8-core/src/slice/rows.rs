@@ -266,6 +266,7 @@ fn decode(
         }
         return scale(matrix, order, row, k, columns.start, numbers);
     }
+    debug_assert!(!order.in_vectors);
     let (these, after) = numbers.split_at_mut(columns.len());
     after.fill(0.0);
     match matrix {
