@@ -91,6 +91,14 @@ pub struct Tune {
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
 
+    /// Steps after which the adapters are written, in tens, and what --resume needs
+    #[arg(long, value_name = "STEPS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub save_every: u32,
+
+    /// Go on where a training into the same folder was interrupted; all else must be as it was
+    #[arg(long, conflicts_with = "full")]
+    pub resume: bool,
+
     #[command(flatten)]
     pub course: Learning,
 }

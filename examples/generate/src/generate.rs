@@ -80,6 +80,8 @@ pub struct Outcome {
     pub decode: Speed,
     /// Bytes of keys and values.
     pub cache_bytes: usize,
+    /// In which numbers they are held: not in those that were asked for, where the backend does not hold such.
+    pub cache: CacheType,
     /// What ran the products of quantized layers for the first tokens, each once.
     pub kernels: Vec<String>,
 }
@@ -125,6 +127,7 @@ pub fn generate<B: Fp8Matmul>(
         prefill: Speed::default(),
         decode: Speed::default(),
         cache_bytes: 0,
+        cache: cache.kind(),
         kernels: vec![],
     };
     let start = Instant::now();

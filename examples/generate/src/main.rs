@@ -147,7 +147,8 @@ impl OnBackend for Adapting<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Tune { model, text, out, full, rank, alpha, dropout, layers, steps, course } = self.0;
+        let Tune { model, text, out, full, rank, alpha, dropout, layers, .. } = self.0;
+        let Tune { steps, save_every, resume, course, .. } = self.0;
         let lora = LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout);
         let plan = Tuning {
             model: model.clone(),
@@ -156,9 +157,14 @@ impl OnBackend for Adapting<'_> {
             lora: (!full).then_some(lora),
             layers: layers.clone(),
             course: course.course(*steps),
+            save_every: *save_every as usize,
+            resume: *resume,
         };
         let bar = bar(*steps)?;
-        let tuning = tune::<B>(&plan, |step, loss| told(&bar, step, loss))?;
+        let tuning = tune::<B>(&plan, |step, loss| {
+            told(&bar, step, loss);
+            Ok(())
+        })?;
         bar.finish_and_clear();
         print(&format!("{tuning:#}\n"))
     }

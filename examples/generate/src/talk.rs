@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use burn_fp8::Fp8Matmul;
+use clap::ValueEnum;
 use examples_common::print;
 use generate::chat::{Chat, Message};
 use generate::generate::{Options, Outcome, generate};
@@ -176,8 +177,10 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
             0 => String::new(),
             _ => format!(", {:.1} a second", decode.per_second()),
         };
+        let cache_type = outcome.cache.to_possible_value().expect("none is hidden");
+        let cache_type = cache_type.get_name();
         eprintln!(
-            "prompt: {} tokens, {:.1} a second; new: {new} tokens{speed}; cache: {:.1} MB; products: {}",
+            "prompt: {} tokens, {:.1} a second; new: {new} tokens{speed}; cache: {:.1} MB in {cache_type}; products: {}",
             prefill.tokens,
             prefill.per_second(),
             outcome.cache_bytes as f64 / 1e6,
@@ -202,6 +205,7 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
             "decode": outcome.decode,
             "weight_bytes": self.decoder.bytes(),
             "cache_bytes": outcome.cache_bytes,
+            "cache": outcome.cache,
             "kernels": outcome.kernels,
         });
         format!("{object}\n")

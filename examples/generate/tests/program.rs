@@ -4,7 +4,11 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use anyhow::anyhow;
+use burn::backend::Flex;
+use burn_fp8::nn::LoraConfig;
 use examples_common::testing::{Program, has, list, number};
+use generate::train::{Course, Tuning, tune};
 use serde_json::{Value, json};
 
 /// The program, with a model of the goldens in its folder.
@@ -70,6 +74,10 @@ fn json_says_what_happened() {
     let bytes = number(&together, "cache_bytes");
     let exact = parsed(&program.succeeds(&format!("{run} --cache f32")).0);
     assert_eq!(number(&exact, "cache_bytes"), 2.0 * bytes);
+    assert_eq!((&together["cache"], &exact["cache"]), (&json!("bf16"), &json!("f32")));
+    // NdArray has no bf16: the program says what it holds.
+    let (_, about) = program.succeeds("model --prompt one --tokens 2 --backend ndarray");
+    has(&about, &["in f32"]);
     // A row that has ended does not keep the others from going on.
     let long = "a".repeat(509);
     let run = format!("model --prompt {long} --prompt one --tokens 9 --greedy --ignore-end --json");
@@ -364,4 +372,58 @@ fn adapters_are_trained_beside_the_model() {
     other.copy(&program.path("adapter"), "adapter");
     other.ends("model --prompt the --adapter adapter", &["another model"]);
     other.fails("model --prompt the --adapter none", &["none", "adapter_config.json"]);
+}
+
+/// A training that ends early, as a killed one does, and is resumed: the same adapters as of one that went through.
+#[test]
+fn an_interrupted_training_goes_on() {
+    let program = with_model("qwen3_channel");
+    program.write("text.txt", "the cat sat on the mat\n".repeat(100));
+    let plan = |out: &str, resume| Tuning {
+        model: program.path("model"),
+        text: program.path("text.txt"),
+        out: program.path(out),
+        lora: Some(LoraConfig::new(4).with_alpha(8.0).with_dropout(0.2)),
+        layers: vec!["q_proj".into(), "down_proj".into()],
+        course: Course { steps: 40, batch: 2, context: 16, rate: 0.01, seed: 5 },
+        save_every: 20,
+        resume,
+    };
+    tune::<Flex>(&plan("whole", false), |_, _| Ok(())).unwrap();
+    let until_31 = |step, _| match step {
+        31 => Err(anyhow!("the lights went out")),
+        _ => Ok(()),
+    };
+    let error = tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
+    assert!(error.to_string().contains("the lights went out"));
+    // Twenty steps were written.
+    let adapters = "adapter_model.safetensors";
+    let whole = program.read(&format!("whole/{adapters}"));
+    assert_ne!(program.read(&format!("parts/{adapters}")), whole);
+    let mut steps = vec![];
+    let note = |step, _| {
+        steps.push(step);
+        Ok(())
+    };
+    tune::<Flex>(&plan("parts", true), note).unwrap();
+    assert_eq!(steps, [21, 31, 40]);
+    assert_eq!(program.read(&format!("parts/{adapters}")), whole);
+
+    // It has ended: there is nothing to go on from. Nor with other settings, nor from a damaged file.
+    let fails = |plan: &Tuning, words: &[&str]| {
+        let error = format!("{:#}", tune::<Flex>(plan, |_, _| Ok(())).unwrap_err());
+        has(&error, words);
+    };
+    fails(&plan("parts", true), &["nothing to resume", "parts", "--resume"]);
+    tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
+    let other = Tuning { layers: vec!["q_proj".into()], ..plan("parts", true) };
+    fails(&other, &["layers", "down_proj", "--resume"]);
+    let saved = program.read("parts/resume.bin");
+    for length in [0, 10, saved.len() / 2, saved.len() - 1] {
+        program.write("parts/resume.bin", &saved[..length]);
+        fails(&plan("parts", true), &["resume.bin is damaged"]);
+    }
+    program.write("parts/resume.bin", &saved);
+    tune::<Flex>(&plan("parts", true), |_, _| Ok(())).unwrap();
+    assert_eq!(program.read(&format!("parts/{adapters}")), whole);
 }

@@ -32,6 +32,7 @@ pub struct Export<'a> {
     form: Form,
     layers: BTreeMap<&'a str, (&'a QuantizedLinear, Scheme)>,
     tensors: BTreeMap<&'a str, (Dtype, &'a [usize], &'a [u8])>,
+    files: BTreeMap<&'a str, &'a [u8]>,
 }
 
 /// Whose form is written.
@@ -112,6 +113,21 @@ impl<'a> Export<'a> {
         Ok(self)
     }
 
+    /// Adds a file that models have beside their weights, such as `tokenizer.json`: it is there as soon as the folder is.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Invalid`] where the name is a path, that of weights or of the configuration, or taken.
+    pub fn file(&mut self, name: &'a str, bytes: &'a [u8]) -> Result<&mut Self, CheckpointError> {
+        let is_name = Path::new(name).file_name().is_some_and(|own| own == name);
+        let is_ours = name == CONFIG || name.contains(".safetensors");
+        if !is_name || is_ours || self.files.contains_key(name) {
+            let expected = "the name of another file, in no folder of its own";
+            return Err(CheckpointError::invalid("a file to write", text::name(name), expected));
+        }
+        self.files.insert(name, bytes);
+        Ok(self)
+    }
+
     fn check_name(&self, name: &str) -> Result<(), CheckpointError> {
         let taken = self.layers.contains_key(name) || self.tensors.contains_key(name);
         // Names of a layer's tensors are longer than its own.
@@ -126,7 +142,7 @@ impl<'a> Export<'a> {
         Err(CheckpointError::invalid(of_name(name), found, expected))
     }
 
-    /// Writes `model.safetensors` and `config.json` into a folder, which is made if there is none, and must be empty if there is. `config` is the text of the
+    /// Writes `model.safetensors`, `config.json` and the [files](Self::file) into a folder, which is made if there is none, and must be empty if there is. `config` is the text of the
     /// model's own `config.json`; our `quantization_config` replaces one that it may have.
     ///
     /// The folder is filled beside its place, under its name and `.partial`, and gets its name when all of it is on the disk: what interrupts a write leaves
@@ -143,11 +159,15 @@ impl<'a> Export<'a> {
         let header = header(&parts);
         let data = || parts.iter().map(|part| &part.bytes[..]);
         let length = header.len() + data().map(<[u8]>::len).sum::<usize>();
-        let partial = Partial::new(folder.as_ref())?;
+        let files = [CONFIG, MODEL].into_iter().chain(self.files.keys().copied()).collect();
+        let partial = Partial::new(folder.as_ref(), files)?;
         partial.write(CONFIG, config.len(), [config.as_bytes()])?;
         partial.write(MODEL, length, [&header[..]])?;
         self.check(&Checkpoint::open(partial.path())?)?;
         partial.write(MODEL, length, std::iter::once(&header[..]).chain(data()))?;
+        for (name, bytes) in &self.files {
+            partial.write(name, bytes.len(), [*bytes])?;
+        }
         partial.place()
     }
 

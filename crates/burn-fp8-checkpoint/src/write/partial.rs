@@ -10,14 +10,16 @@ pub(super) const MODEL: &str = "model.safetensors";
 pub(super) const CONFIG: &str = "config.json";
 
 /// A folder beside the one that is to be. Unless it gets its name, it is removed.
-pub(super) struct Partial {
+pub(super) struct Partial<'a> {
     folder: PathBuf,
     beside: PathBuf,
+    /// Those that are written.
+    files: Vec<&'a str>,
 }
 
-impl Partial {
+impl<'a> Partial<'a> {
     /// Makes an empty folder in place of one that an interrupted write left. `folder` must be new or empty.
-    pub(super) fn new(folder: &Path) -> Result<Self, CheckpointError> {
+    pub(super) fn new(folder: &Path, files: Vec<&'a str>) -> Result<Self, CheckpointError> {
         // The folder itself, where the path is a link to it or relative.
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.into());
         let error = |reason| CheckpointError::write(&folder, reason);
@@ -38,7 +40,7 @@ impl Partial {
         }
         let mut beside = name.to_os_string();
         beside.push(".partial");
-        let partial = Self { beside: folder.with_file_name(beside), folder };
+        let partial = Self { beside: folder.with_file_name(beside), folder, files };
         let made = partial.clear().and_then(|()| fs::create_dir(&partial.beside));
         made.map_err(|reason| CheckpointError::write(&partial.beside, reason))?;
         Ok(partial)
@@ -50,11 +52,11 @@ impl Partial {
     }
 
     /// Writes pieces to a file, one after the other, until they are on the disk. The rest of its length is zeros, which take no place on most disks.
-    pub(super) fn write<'a>(
+    pub(super) fn write<'b>(
         &self,
         file: &str,
         length: usize,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
+        pieces: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<(), CheckpointError> {
         let path = self.beside.join(file);
         let write = || {
@@ -85,7 +87,7 @@ impl Partial {
             Ok(kind) if kind.is_dir() => (),
             _ => return Err(Error::new(ErrorKind::AlreadyExists, "it is no folder; remove it")),
         }
-        for file in [MODEL, CONFIG] {
+        for file in &self.files {
             match fs::remove_file(self.beside.join(file)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => (),
@@ -95,7 +97,7 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for Partial<'_> {
     fn drop(&mut self) {
         let _ = self.clear();
     }

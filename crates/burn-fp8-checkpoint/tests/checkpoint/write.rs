@@ -348,14 +348,16 @@ fn nothing_is_replaced_and_nothing_is_left_behind() {
 fn what_an_interrupted_write_left_is_replaced() {
     let layer = linear([2, 2], [2, 2], &[1.0], None, Activations::None);
     let mut export = Export::new();
-    export.linear("a", &layer).unwrap();
+    export.linear("a", &layer).unwrap().file("tokenizer.json", b"tokens").unwrap();
     let temporary = TempDir::new().unwrap();
     let [folder, partial] = ["model", "model.partial"].map(|name| temporary.path().join(name));
-    for stale in ["config.json", "model.safetensors"] {
+    for stale in ["config.json", "model.safetensors", "tokenizer.json"] {
         fs::create_dir(&partial).unwrap();
         fs::write(partial.join(stale), "stale").unwrap();
         export.write(&folder, "{}").unwrap();
         assert_eq!(names(&temporary), ["model"]);
+        assert_eq!(names(&folder), ["config.json", "model.safetensors", "tokenizer.json"]);
+        assert_eq!(fs::read(folder.join("tokenizer.json")).unwrap(), b"tokens");
         Checkpoint::open(&folder).unwrap().verify().unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -368,6 +370,16 @@ fn what_an_interrupted_write_left_is_replaced() {
     fs::write(&partial, "mine").unwrap();
     assert_says(export.write(&folder, "{}").unwrap_err(), &["model.partial", "no folder"]);
     assert_eq!(names(&temporary), ["model.partial"]);
+}
+
+#[test]
+fn files_beside_weights_have_names_of_their_own() {
+    let mut export = Export::new();
+    export.file("a", b"").unwrap();
+    for name in ["a", "", ".", "..", "b/c", "/b", "config.json", "model.safetensors"] {
+        assert_says(export.file(name, b"").unwrap_err(), &["a file to write", "another file"]);
+    }
+    export.file("model.safetensors.index.json", b"").unwrap_err();
 }
 
 /// A process that writes one folder after the other is killed: each folder is whole or is not there, and what was interrupted can be written again.

@@ -206,9 +206,12 @@ pub(super) fn power(x: &[f32], factor: f32) -> f32 {
     if factor == 1.0 {
         return 1.0;
     }
-    let amax = x.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0f32, f32::max);
+    // As integers, of which a loop makes vectors: those of numbers that are not infinite are ordered as their magnitudes.
+    let finite = |bits: i32| if bits < f32::INFINITY.to_bits() as i32 { bits } else { 0 };
+    let bits = x.iter().map(|x| finite(x.abs().to_bits() as i32));
+    let exponent = bits.fold(0, i32::max) as u32 >> 23;
     // Below 2^7 is left.
-    f32::from_bits((127 + (amax.to_bits() >> 23).saturating_sub(127 + 6)) << 23)
+    f32::from_bits((127 + exponent.saturating_sub(127 + 6)) << 23)
 }
 
 /// A row, ready to be multiplied.

@@ -8,7 +8,7 @@ use core::ops::Range;
 use half::{bf16, f16};
 use pulp::{Arch, Simd, WithSimd};
 
-use super::strips::in_strips;
+use super::strips::{in_portions, in_strips};
 use super::{Source, element, same_length};
 use crate::Fp8Format;
 
@@ -105,22 +105,30 @@ fn portion(k: usize) -> usize {
 /// Portions of rows of `x`, each for a while of K after the other: `[⌈K / DEPTH⌉][rows][depth]`. Elements are in the order of those that are decoded; they
 /// begin where a cache line does, at the second number returned.
 fn pack(x: &[f32], k: usize, order: &Order) -> (Vec<f32>, usize) {
-    let mut packed = vec![0.0; x.len() / k * k.next_multiple_of(STEP) + LINE];
+    let (rows, padded) = (portion(k), k.next_multiple_of(STEP));
+    let mut packed = vec![0.0; x.len() / k * padded + LINE];
     let first = packed.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-    let mut steps = packed[first..].chunks_exact_mut(STEP);
-    for portion in x.chunks(portion(k) * k) {
+    let end = packed.len() - LINE + first;
+    let places: [usize; STEP] = core::array::from_fn(order.place);
+    let factor = order.in_x / order.power;
+    let portion = |x: &[f32], packed: &mut [f32]| {
+        let mut steps = packed.as_chunks_mut::<STEP>().0.iter_mut();
         for start in (0..k).step_by(DEPTH) {
-            for row in portion.chunks_exact(k) {
-                for (x, packed) in row[start..k.min(start + DEPTH)].chunks(STEP).zip(&mut steps) {
-                    for (index, packed) in packed.iter_mut().enumerate() {
-                        if let Some(x) = x.get((order.place)(index)) {
-                            *packed = x / order.power * order.in_x;
-                        }
-                    }
+            for row in x.chunks_exact(k) {
+                let (whole, rest) = row[start..k.min(start + DEPTH)].as_chunks::<STEP>();
+                for (x, y) in whole.iter().zip(&mut steps) {
+                    *y = places.map(|place| x[place] * factor);
+                }
+                if !rest.is_empty() {
+                    let mut last = [0.0; STEP];
+                    last[..rest.len()].copy_from_slice(rest);
+                    let y = steps.next().expect("a step for each begun one");
+                    *y = places.map(|place| last[place] * factor);
                 }
             }
         }
-    }
+    };
+    in_portions(x, rows * k, &mut packed[first..end], rows * padded, portion);
     (packed, first)
 }
 

@@ -31,15 +31,37 @@ pub(super) fn in_strips(
                 work(rows, &mut y);
                 y
             });
-            for (index, strip) in strips.collect::<Vec<_>>().into_iter().enumerate() {
-                let count = strip.len() / m;
-                for (strip, y) in strip.chunks_exact(count).zip(y.chunks_exact_mut(n)) {
-                    y[index * rows..][..count].copy_from_slice(strip);
+            let strips: Vec<Vec<f32>> = strips.collect();
+            let join = |(row, y): (usize, &mut [f32])| {
+                for (y, strip) in y.chunks_mut(rows).zip(&strips) {
+                    y.copy_from_slice(&strip[row * y.len()..][..y.len()]);
                 }
+            };
+            match m * n < WORTHWHILE {
+                true => y.chunks_exact_mut(n).enumerate().for_each(join),
+                false => y.par_chunks_exact_mut(n).enumerate().for_each(join),
             }
             return;
         }
     }
     let _ = (m, k, height);
     work(0..n, y);
+}
+
+/// Runs `work` on portions of `x` and of `y`, of which there are as many, several at a time where there is much.
+pub(super) fn in_portions(
+    x: &[f32],
+    of_x: usize,
+    y: &mut [f32],
+    of_y: usize,
+    work: impl Fn(&[f32], &mut [f32]) + Sync,
+) {
+    #[cfg(feature = "rayon")]
+    if y.len() >= WORTHWHILE {
+        use rayon::prelude::*;
+        let portions = x.par_chunks(of_x).zip(y.par_chunks_mut(of_y)).with_max_len(1);
+        portions.for_each(|(x, y)| work(x, y));
+        return;
+    }
+    x.chunks(of_x).zip(y.chunks_mut(of_y)).for_each(|(x, y)| work(x, y));
 }

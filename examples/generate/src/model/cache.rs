@@ -9,7 +9,8 @@ use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use clap::ValueEnum;
 
 /// In which numbers keys and values are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CacheType {
     /// As they were computed, four bytes a number
     F32,
@@ -114,6 +115,11 @@ impl<B: Fp8Matmul> LayerCache<B> {
             kind => kind,
         };
         Self { kind, length: 0, held: None }
+    }
+
+    /// In which numbers it holds them.
+    pub(super) fn kind(&self) -> CacheType {
+        self.kind
     }
 
     /// Tokens that are there.

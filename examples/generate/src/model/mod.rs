@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -132,6 +132,16 @@ impl<B: Fp8Matmul> Weights<B> {
             }
         }
         adapters
+    }
+
+    /// The matrices of the same, to be changed: two of each, in the same order.
+    pub(crate) fn adapter_matrices_mut(&mut self) -> Vec<&mut Param<Tensor<B, 2>>> {
+        let matrices = self.layers.iter_mut().flat_map(Layer::matrices_mut);
+        let adapters = matrices.filter_map(|(_, matrix)| match matrix {
+            Projection::Adapted(adapter) => Some([&mut adapter.a, &mut adapter.b]),
+            _ => None,
+        });
+        adapters.flatten().collect()
     }
 
     /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
@@ -329,6 +339,11 @@ impl<B: Fp8Matmul> Cache<B> {
     pub fn truncate(&mut self, length: usize) {
         self.ended.fill(false);
         self.layers.iter_mut().for_each(|layer| layer.truncate(length));
+    }
+
+    /// In which numbers keys and values are held.
+    pub fn kind(&self) -> CacheType {
+        self.layers[0].kind()
     }
 
     /// Bytes that it holds.

@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::optim::adaptor::OptimizerAdaptor;
+use burn::optim::{AdamW, AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::{Fp8Matmul, high_precision};
@@ -29,6 +30,27 @@ pub struct Course {
     /// Where random weights and the order of sequences start from.
     pub seed: u64,
 }
+
+/// How far a training has come.
+pub(super) struct Reached<'a, B: AutodiffBackend + Fp8Matmul> {
+    /// Steps that are done.
+    pub(super) done: usize,
+    /// The loss of the tokens of the next one.
+    pub(super) loss: f64,
+    pub(super) weights: &'a Weights<B>,
+    optimizer: &'a Adam<B>,
+}
+
+impl<B: AutodiffBackend + Fp8Matmul> Reached<'_, B> {
+    pub(super) fn moments(&self) -> Moments<B> {
+        self.optimizer.to_record()
+    }
+}
+
+type Adam<B> = OptimizerAdaptor<AdamW, Weights<B>, B>;
+
+/// The state of the optimizer.
+pub(super) type Moments<B> = <Adam<B> as Optimizer<Weights<B>, B>>::Record;
 
 /// Steps over which the learning rate rises, at most; it falls to a tenth by a cosine.
 const WARMUP: usize = 50;
@@ -62,14 +84,16 @@ impl Course {
         Ok(())
     }
 
-    /// Trains what has gradients on these tokens, and gives it with the last loss. `progress` gets the step, the loss of its tokens, and the weights, now and then.
+    /// Trains what has gradients on these tokens, and gives it with the last loss; after so many steps that are done already, with the moments that they left.
+    /// `progress` is told now and then how far it has come; an error of it ends the training.
     pub(super) fn fit<B>(
         &self,
         mut weights: Weights<B>,
         config: &Config,
         tokens: &[u32],
         device: &B::Device,
-        mut progress: impl FnMut(usize, f64, &Weights<B>) -> Result<()>,
+        from: Option<(usize, Moments<B>)>,
+        mut progress: impl FnMut(Reached<'_, B>) -> Result<()>,
     ) -> Result<(Weights<B>, f64)>
     where
         B: AutodiffBackend + Fp8Matmul,
@@ -81,10 +105,20 @@ impl Course {
             .with_grad_clipping(Some(GradientClippingConfig::Norm(1.0)))
             .init::<B, Weights<B>>();
         let mut random = StdRng::seed_from_u64(seed);
+        let mut draw = || random.random_range(0..tokens.len() - context);
+        let first = match from {
+            Some((done, moments)) => {
+                optimizer = optimizer.load_record(moments);
+                done
+            }
+            None => 0,
+        };
+        (0..first * batch).for_each(|_| _ = draw());
         let mut last = f64::NAN;
-        for step in 0..steps {
-            let starts: Vec<usize> =
-                (0..batch).map(|_| random.random_range(0..tokens.len() - context)).collect();
+        for step in first..steps {
+            // What a step drops does not depend on the steps before it in this process.
+            B::seed(device, seed.wrapping_add(step as u64));
+            let starts: Vec<usize> = (0..batch).map(|_| draw()).collect();
             let batch = Batch::new(tokens, &starts, context, device);
             let loss = loss(&weights, config, batch);
             if step.is_multiple_of(10) || step + 1 == steps {
@@ -93,7 +127,8 @@ impl Course {
                     last.is_finite(),
                     "the training diverges: the loss of step {step} is {last}; try a lower --rate"
                 );
-                progress(step + 1, last, &weights)?;
+                let (weights, optimizer) = (&weights, &optimizer);
+                progress(Reached { done: step, loss: last, weights, optimizer })?;
             }
             let gradients = GradientsParams::from_grads(loss.backward(), &weights);
             weights = optimizer.step(rate * schedule(step, steps), weights, gradients);

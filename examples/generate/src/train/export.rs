@@ -81,12 +81,10 @@ pub(super) fn export<B: Fp8Matmul>(
     for Plain { name, shape, bytes } in &plain {
         export.tensor(name, Dtype::BF16, shape, bytes)?;
     }
-    export.write(folder, config)?;
     for (name, text) in files {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        export.file(name, text.as_bytes())?;
     }
-    Ok(())
+    Ok(export.write(folder, config)?)
 }
 
 fn numbers<B: Fp8Matmul, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>> {

@@ -2,6 +2,7 @@
 
 mod course;
 mod export;
+mod resume;
 mod shape;
 mod text;
 mod tune;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::model::{CacheType, Decoder, LoadOptions, Weights};
 pub use course::Course;
-use course::{number, starts};
+use course::{Reached, number, starts};
 pub use shape::Shape;
 use text::Text;
 pub use tune::{Tuning, tune};
@@ -65,11 +66,11 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
         type Trained<B> = Fp8Backend<Autodiff<B>>;
         Trained::<B>::seed(&device, course.seed);
         let weights = Weights::<Trained<B>>::random(&config, &device);
-        let progress = |step, loss, _: &_| {
-            progress(step, loss);
+        let progress = |reached: Reached<'_, Trained<B>>| {
+            progress(reached.done + 1, reached.loss);
             Ok(())
         };
-        let (weights, last) = course.fit(weights, &config, &text.seen, &device, progress)?;
+        let (weights, last) = course.fit(weights, &config, &text.seen, &device, None, progress)?;
         anyhow::Ok((weights.valid(), last))
     })?;
     let seconds = start.elapsed().as_secs_f64();

@@ -14,8 +14,9 @@ use burn_fp8::nn::lora::save_adapters;
 use burn_fp8::nn::{LoraConfig, LoraLinear};
 use serde_json::{Value, json};
 
-use super::course::Course;
+use super::course::{Course, Reached};
 use super::export::{check_free, export, files_of};
+use super::resume;
 use super::text::Text;
 use crate::config::Config;
 use crate::model::{Decoder, LoadOptions, Weights};
@@ -36,16 +37,24 @@ pub struct Tuning {
     pub layers: Vec<String>,
     /// Steps and rates.
     pub course: Course,
+    /// After so many steps adapters are written, and what a training needs to go on from there.
+    pub save_every: usize,
+    /// Whether to go on where a training into the same folder was interrupted.
+    pub resume: bool,
 }
 
-/// After so many steps the adapters are written.
-const WRITTEN_EVERY: usize = 100;
-
-/// Trains adapters, writes them as PEFT does, now and then and at the end, and tells the held-out loss before and after. `progress` gets the step and the loss of its tokens.
+/// Trains adapters, writes them as PEFT does, now and then and at the end, and tells the held-out loss before and after. `progress` gets the step and the loss of its
+/// tokens; an error of it ends the training.
+///
+/// A training that is resumed ends with the same adapters, bit for bit, as one that was not interrupted.
 ///
 /// # Errors
-/// Where the model or the text cannot be read, no layer has such a name, the training diverges, or the folder cannot be written.
-pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
+/// Where the model or the text cannot be read, no layer has such a name, the training diverges, the folder cannot be written, or the training to be resumed is not there or
+/// was begun with other settings.
+pub fn tune<B: Fp8Matmul>(
+    plan: &Tuning,
+    mut progress: impl FnMut(usize, f64) -> Result<()>,
+) -> Result<Value> {
     match plan.lora {
         None => check_free(&plan.out)?,
         // Before the training, not after.
@@ -66,27 +75,40 @@ pub fn tune<B: Fp8Matmul>(plan: &Tuning, mut progress: impl FnMut(usize, f64)) -
     let weights = decoder.into_weights();
     let before = course.mean_loss(&weights.valid(), &config, &text.held_out, &device);
     Trained::<B>::seed(&device, course.seed);
-    let weights = match &plan.lora {
+    let settings = json!({
+        "course": course,
+        "adapters": plan.lora.as_ref().map(|lora| [lora.rank as f64, lora.alpha, lora.dropout]),
+        "layers": plan.layers,
+        "tokens": [text.seen.len(), text.held_out.len()],
+    });
+    let mut weights = match &plan.lora {
         // Norms and embedding stay as they are, too.
         Some(lora) => adapted(weights.no_grad(), lora, &plan.layers)?,
         None => weights.dense(),
     };
     let base = plan.model.display().to_string();
     let start = Instant::now();
-    let told = |step: usize, loss, weights: &_| {
-        progress(step, loss);
-        if plan.lora.is_some() && step % WRITTEN_EVERY == 1 && step > 1 {
-            save(plan, &base, weights)?;
-        }
-        Ok(())
+    let from = match plan.resume {
+        true => Some(resume::load(&plan.out, &settings, &mut weights, &device)?),
+        false => None,
     };
-    let (weights, last) = course.fit(weights, &config, &text.seen, &device, told)?;
+    let mut written = from.as_ref().map_or(0, |(done, _)| *done);
+    let told = |reached: Reached<'_, Trained<B>>| {
+        if plan.lora.is_some() && reached.done >= written + plan.save_every {
+            save(plan, &base, reached.weights)?;
+            resume::save(&plan.out, &settings, &reached)?;
+            written = reached.done;
+        }
+        progress(reached.done + 1, reached.loss)
+    };
+    let (weights, last) = course.fit(weights, &config, &text.seen, &device, from, told)?;
     let seconds = start.elapsed().as_secs_f64();
     let weights = weights.valid();
     let after = course.mean_loss(&weights, &config, &text.held_out, &device);
     let adapters = match &plan.lora {
         Some(LoraConfig { rank, alpha, .. }) => {
             save(plan, &base, &weights)?;
+            resume::remove(&plan.out)?;
             let adapters = weights.adapters();
             let numbers = |adapter: &LoraLinear<B>| {
                 adapter.a.shape().num_elements() + adapter.b.shape().num_elements()
@@ -132,7 +154,7 @@ fn adapted<B: Fp8Matmul>(
     Ok(weights)
 }
 
-fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &crate::model::Weights<B>) -> Result<()> {
+fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &Weights<B>) -> Result<()> {
     let adapters = weights.adapters();
     let adapters = adapters.iter().map(|(name, adapter)| (&name[..], *adapter));
     Ok(save_adapters(&plan.out, base, adapters)?)
