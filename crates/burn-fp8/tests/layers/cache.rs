@@ -1,5 +1,6 @@
 //! What decoding takes: keys and values of a cache in fewer bits, and weights of another type than the input.
 
+use burn::backend::NdArray;
 use burn::tensor::{Distribution, Int, TensorData};
 use burn_fp8::ops::{AttentionOptions, assign_rows, attention, attention_to_fp8, linear_mixed};
 
