@@ -48,7 +48,6 @@ mod layer_ops;
 mod linear;
 mod options;
 mod pointwise;
-mod rows;
 mod state;
 
 use burn::tensor::backend::Backend;
@@ -56,13 +55,13 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
+pub use crate::tensor::assign_rows;
 pub use attention::{AttentionOptions, attention, attention_to_fp8};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
 pub use linear::linear_mixed;
 pub use options::{DotMode, DotOptions, QdqOptions};
 pub use pointwise::{dropout, gelu, silu};
-pub use rows::assign_rows;
 
 use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
 use crate::host::{constant as without_graph, primitive};

@@ -1,5 +1,6 @@
 //! Tensors in FP8, and one product of two of them with everything that the hardware fuses into it.
 
+mod assign;
 mod file;
 mod handle;
 mod matmul;
@@ -9,6 +10,7 @@ mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
+pub use assign::assign_rows;
 pub use handle::Fp8Tensor;
 pub use matmul::scaled_matmul;
 pub use options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};

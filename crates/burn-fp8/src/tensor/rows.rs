@@ -6,11 +6,11 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_backend::{Shape, Slice, tensor::FloatTensor};
 
+use super::assign_rows;
 use super::handle::{Fp8Tensor, invalid};
 use crate::engine::{Codes, Fp8Engine, Matrix, Scales};
 use crate::error::Fp8Error;
 use crate::host::primitive;
-use crate::ops::assign_rows;
 
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     /// Some rows, of the last dimension but one, where each has a scale: `[…, rows, C]`. Memory is shared where the backend does so.
