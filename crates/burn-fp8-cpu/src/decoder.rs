@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::special::exp;
+use crate::pointwise::{Silu, Smooth};
 
 /// Elements up to which one thread does all.
 const ALONE: usize = 1 << 15;
@@ -139,7 +139,7 @@ impl WithSimd for SwiGlu<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (gate, up) in self.gate.iter_mut().zip(self.up) {
-            *gate = *gate / (1.0 + exp(-*gate)) * up;
+            *gate = Silu::value(*gate) * up;
         }
     }
 }

@@ -69,7 +69,7 @@ fn in_tasks(y: &mut [f32], task: impl Fn(usize, &mut [f32]) + Sync) {
 }
 
 /// A function that has a slope everywhere.
-trait Smooth {
+pub(crate) trait Smooth {
     fn value(x: f32) -> f32;
     fn slope(x: f32) -> f32;
 }
@@ -98,7 +98,7 @@ impl Smooth for Gelu {
     }
 }
 
-enum Silu {}
+pub(crate) enum Silu {}
 
 impl Smooth for Silu {
     #[inline(always)]

@@ -68,7 +68,7 @@ pub struct Tune {
     pub out: PathBuf,
 
     /// Train all weights, in f32, and write a model, quantized anew
-    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "layers"])]
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "layers", "save_every", "resume"])]
     pub full: bool,
 
     /// The rank of adapters
@@ -91,12 +91,12 @@ pub struct Tune {
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
 
-    /// Steps after which the adapters are written, in tens, and what --resume needs
+    /// After so many steps, rounded up to tens, adapters are written, and what --resume needs
     #[arg(long, value_name = "STEPS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub save_every: u32,
 
     /// Go on where a training into the same folder was interrupted; all else must be as it was
-    #[arg(long, conflicts_with = "full")]
+    #[arg(long)]
     pub resume: bool,
 
     #[command(flatten)]

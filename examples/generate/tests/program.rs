@@ -418,7 +418,19 @@ fn an_interrupted_training_goes_on() {
     tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
     let other = Tuning { layers: vec!["q_proj".into()], ..plan("parts", true) };
     fails(&other, &["layers", "down_proj", "--resume"]);
+    program.write("other.txt", "the cat sat on the hat\n".repeat(100));
+    fails(
+        &Tuning { text: program.path("other.txt"), ..plan("parts", true) },
+        &["text", "--resume"],
+    );
     let saved = program.read("parts/resume.bin");
+    // Steps that nobody could have done.
+    let text = String::from_utf8_lossy(&saved[..saved.iter().position(|b| *b == b'\n').unwrap()]);
+    let forged = text.replace("\"done\":20", "\"done\":4000000000000");
+    assert_ne!(forged, text);
+    let forged = [forged.as_bytes(), &saved[text.len()..]].concat();
+    program.write("parts/resume.bin", &forged);
+    fails(&plan("parts", true), &["resume.bin is damaged"]);
     for length in [0, 10, saved.len() / 2, saved.len() - 1] {
         program.write("parts/resume.bin", &saved[..length]);
         fails(&plan("parts", true), &["resume.bin is damaged"]);

@@ -312,8 +312,7 @@ fn scale(
         let (now, later) = numbers.split_at_mut(count);
         let scale = scales[column / width];
         // In two steps: the product of both may be infinite.
-        now.iter_mut().for_each(|x| *x *= order.in_scales);
-        now.iter_mut().for_each(|x| *x *= scale);
+        now.iter_mut().for_each(|x| *x = *x * order.in_scales * scale);
         (numbers, column) = (later, column + count);
     }
 }

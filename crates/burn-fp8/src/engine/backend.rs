@@ -27,8 +27,8 @@ pub trait Fp8Engine: Backend {
     /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
     const FP8_KERNELS: bool = false;
 
-    /// Whether tensors lie in the host's memory: reading one waits for nothing, and an emulated product reads codes `[K, N]` where they lie, fastest
-    /// column by column.
+    /// Whether a tensor's elements can be taken out of it, changed and put back without a copy, and an emulated product reads codes `[K, N]` where they lie,
+    /// fastest column by column. Flex can; NdArray, though in the host's memory, copies.
     const FP8_ON_HOST: bool = false;
 
     /// What this device can do in FP8. Asked for each product: the answer must be at hand.

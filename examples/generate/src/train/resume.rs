@@ -72,7 +72,8 @@ where
         );
     }
     let number = |key: &str| header[key].as_u64().and_then(|x| usize::try_from(x).ok());
-    let done = number("done").with_context(damaged)?;
+    let steps = settings["course"]["steps"].as_u64();
+    let done = number("done").filter(|done| Some(*done as u64) < steps).with_context(damaged)?;
     let rest = &bytes[split + 1..];
     let size = number("matrices").filter(|size| *size <= rest.len()).with_context(damaged)?;
     let (matrices, moments) = rest.split_at(size);

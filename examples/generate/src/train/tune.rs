@@ -12,6 +12,7 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::save_adapters;
 use burn_fp8::nn::{LoraConfig, LoraLinear};
+use flate2::Crc;
 use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
@@ -75,18 +76,19 @@ pub fn tune<B: Fp8Matmul>(
     let weights = decoder.into_weights();
     let before = course.mean_loss(&weights.valid(), &config, &text.held_out, &device);
     Trained::<B>::seed(&device, course.seed);
+    let base = plan.model.display().to_string();
     let settings = json!({
         "course": course,
         "adapters": plan.lora.as_ref().map(|lora| [lora.rank as f64, lora.alpha, lora.dropout]),
         "layers": plan.layers,
-        "tokens": [text.seen.len(), text.held_out.len()],
+        "model": base,
+        "text": checksum(&text),
     });
     let mut weights = match &plan.lora {
         // Norms and embedding stay as they are, too.
         Some(lora) => adapted(weights.no_grad(), lora, &plan.layers)?,
         None => weights.dense(),
     };
-    let base = plan.model.display().to_string();
     let start = Instant::now();
     let from = match plan.resume {
         true => Some(resume::load(&plan.out, &settings, &mut weights, &device)?),
@@ -130,6 +132,13 @@ pub fn tune<B: Fp8Matmul>(
     report["last_loss"] = json!(last);
     report["held_out_loss"] = json!({ "before": before, "after": after });
     Ok(report)
+}
+
+/// What tells a text from another.
+fn checksum(text: &Text) -> u32 {
+    let mut sum = Crc::new();
+    text.seen.iter().chain(&text.held_out).for_each(|token| sum.update(&token.to_le_bytes()));
+    sum.sum()
 }
 
 /// Adapters beside all quantized layers, or those whose names have one of these ends.
