@@ -24,8 +24,10 @@ documents! {
     Hardware = "hardware.md";
     Layers = "layers.md";
     Limits = "limits.md";
+    ManyMachines = "many-machines.md";
     MixedPrecision = "mixed-precision.md";
     Observatory = "observatory.md";
+    OptimizerMemory = "optimizer-memory.md";
     ScaledMatmul = "scaled-matmul.md";
     Serving = "serving.md";
     WhatRunsInFp8 = "what-runs-in-fp8.md";

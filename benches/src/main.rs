@@ -13,6 +13,7 @@ mod harness;
 mod lm;
 mod mlp;
 mod observatory;
+mod optimizer;
 mod overhead;
 mod partner;
 mod peers;
@@ -77,13 +78,14 @@ struct Results<'a> {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 12] = [
+const GROUPS: [Group; 13] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (lm::GROUP, lm::run),
     (flex::GROUP, flex::run),
+    (optimizer::GROUP, optimizer::run),
     (overhead::GROUP, overhead::run),
     (plans::GROUP, plans::run),
     (observatory::GROUP, observatory::run),

@@ -136,7 +136,10 @@ impl Pointwise {
 
 /// Philox4x32-10 of `N` counters side by side, each word of all of them together.
 #[inline(always)]
-fn philox<const N: usize>(mut counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
+pub(crate) fn philox<const N: usize>(
+    mut counter: [[u32; N]; 4],
+    mut key: [u32; 2],
+) -> [[u32; N]; 4] {
     for _ in 0..10 {
         let [a, b, c, d] = counter;
         let mut next = [[0; N]; 4];

@@ -5,6 +5,7 @@
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`Dropout`]: which elements a counter-based generator drops.
+//! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
 //! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
@@ -19,6 +20,7 @@ mod format;
 mod gains;
 mod gemm;
 mod history;
+pub mod moments;
 mod recipe;
 pub mod scale;
 pub mod slice;

@@ -25,6 +25,7 @@ mod file;
 mod host;
 pub mod nn;
 pub mod ops;
+pub mod peers;
 mod product;
 pub mod report;
 

@@ -23,7 +23,7 @@ pub(crate) fn bool_device<B: Backend>(tensor: &BoolTensor<B>) -> B::Device {
 
 /// The elements of a tensor that was read, which are of this type.
 pub(crate) fn numbers<E: Element>(data: TensorData) -> Vec<E> {
-    data.to_vec().expect("a tensor has the type that it was made with")
+    data.into_vec().expect("a tensor has the type that it was made with")
 }
 
 /// A tensor with a place in the graph.

@@ -18,6 +18,7 @@
 //! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
+//! - [`peers`] are processes or threads that train one model together; [`optim::PeersOptimizer`] adds up their gradients.
 //! - [`policy`] has mixed precision by one string, [`policy::Policy`], and loss scaling.
 //! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
 //!   activation, FP8 output and amax, as [`ScaledMatmulOptions`] says.
@@ -35,6 +36,7 @@ mod host;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+pub mod peers;
 pub mod policy;
 mod product;
 pub mod report;

@@ -40,7 +40,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8",
             &[
-                &["host"],
+                &["host", "peers"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],
@@ -53,7 +53,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8-next",
             &[
-                &["host"],
+                &["host", "peers"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],

@@ -113,6 +113,22 @@ pub(crate) fn round(x: f32, quotient: f32, format: Fp8Format, overflow: Overflow
     Quantized { value, code, sign }
 }
 
+/// A neighbour of a quotient in the format, as `fraction`, from -0.5 to 0.5, has it: the nearest one after that many of the distances between neighbours are added. What is not
+/// finite, or larger than the format, stays as it is.
+///
+/// As in [`round`], the adder rounds; the distance is that of the quotient itself, also where the sum lies beyond the next power of two.
+#[inline(always)]
+pub(crate) fn dither(quotient: f32, fraction: f32, format: Fp8Format) -> f32 {
+    let m = format.mantissa_bits();
+    let magnitude = f32::from_bits(quotient.to_bits() & !SIGN);
+    let exponent = (magnitude.to_bits() & INFINITY).max(format.min_positive_normal().to_bits());
+    let magic = f32::from_bits(exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS));
+    let distance = f32::from_bits(exponent.wrapping_sub(m << MANTISSA_BITS));
+    let rounded = magnitude + fraction * distance + magic - magic;
+    let rounded = f32::from_bits((rounded.to_bits() & !SIGN) | (quotient.to_bits() & SIGN));
+    if magnitude <= format.max() { rounded } else { quotient }
+}
+
 /// The number that `code` stands for.
 #[inline(always)]
 pub(crate) fn decode(code: u8, format: Fp8Format) -> f32 {

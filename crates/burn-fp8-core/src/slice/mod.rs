@@ -12,6 +12,7 @@
 mod band;
 pub mod blocks;
 mod element;
+mod moments;
 #[cfg(feature = "rayon")]
 pub mod parallel;
 mod pass;
@@ -23,6 +24,7 @@ mod source;
 mod strips;
 mod widen;
 
+pub use moments::{Kept, Moment, step};
 pub use pass::Amax;
 use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
 pub use product::{matmul_block_codes, matmul_codes};

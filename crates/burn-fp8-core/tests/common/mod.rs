@@ -128,9 +128,14 @@ impl Golden {
         Tensors(SafeTensors::deserialize(&self.bytes).expect("it is a safetensors file"))
     }
 
+    /// The cases in a list.
+    pub fn cases(&self, list: &str) -> &[Value] {
+        self.description[list].as_array().expect("a list of cases")
+    }
+
     /// The names of the cases in a list.
     pub fn names(&self, list: &str) -> Vec<String> {
-        let cases = self.description[list].as_array().expect("a list of cases");
+        let cases = self.cases(list);
         cases.iter().map(|case| case["name"].as_str().expect("a name").to_owned()).collect()
     }
 }

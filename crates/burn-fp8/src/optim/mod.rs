@@ -5,6 +5,8 @@
 //! maximum.
 //! [`LossScaledOptimizer`] goes around either, with the loss scaling of [`policy`](crate::policy).
 //!
+//! [`Moments8`] keeps the moments of AdamW, Adam or Lion in FP8, a quarter of their memory.
+//!
 //! # What happens without them
 //! Whatever adds gradients up would add up scales and amaxes. It cannot do so unseen:
 //! - A plain optimizer that is handed the gradient of FP8 state panics: [`Fp8State`](crate::nn::Fp8State) notices when it is stepped.
@@ -18,7 +20,14 @@ mod accumulator;
 mod fp8;
 mod gradients;
 mod loss_scaled;
+mod moments;
+mod moments_state;
+mod peers;
 
 pub use accumulator::Fp8GradientsAccumulator;
+pub use burn_fp8_core::moments::{Rule, Second};
 pub use fp8::{Fp8Optimizer, Fp8OptimizerItem, Fp8OptimizerRecord};
 pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
+pub use moments::{Moments8, Moments8Config, from_adamw};
+pub use moments_state::{Moments8Item, Moments8State};
+pub use peers::{PeersOptimizer, Traffic, Wire, share_weights};

@@ -171,6 +171,16 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         codes::into_bytes::<B>(codes.clone(), format)
     }
 
+    /// Codes row by row and all scales, without a copy where they lie so in the host's memory and nothing else holds them.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<f32>) {
+        let scales = read::<B>(primitive(self.scales()));
+        let format = self.format();
+        match self.matrix.codes {
+            Some(codes) => (codes::into_bytes::<B>(codes, format), scales),
+            None => (self.to_bytes(), scales),
+        }
+    }
+
     /// The format.
     pub fn format(&self) -> Fp8Format {
         self.matrix.format

@@ -78,17 +78,7 @@ impl Slot {
     /// Takes in an amax of a step.
     pub(super) fn observe<B: Fp8Engine>(&mut self, step: u64, amax: ScalarOf<B>) {
         match amax {
-            Scalar::Host(amax) => {
-                if let Self::Device(slot) = self {
-                    *self = Self::Host { history: slot.export(), pending: slot.pending() };
-                }
-                if let Self::Host { pending, .. } = self {
-                    match pending.iter_mut().find(|(id, _)| *id == step) {
-                        Some((_, other)) => *other = other.max(amax),
-                        None => pending.push((step, amax)),
-                    }
-                }
-            }
+            Scalar::Host(amax) => self.observe_on_host(step, amax),
             Scalar::Device(amax) => {
                 let device = host::float_device::<B>(&amax);
                 match self {
@@ -107,6 +97,30 @@ impl Slot {
                     slot.observe(step, amax);
                 }
             }
+        }
+    }
+
+    /// Takes in an amax that is known on the host.
+    pub(super) fn observe_on_host(&mut self, step: u64, amax: f32) {
+        if let Self::Device(slot) = self {
+            *self = Self::Host { history: slot.export(), pending: slot.pending() };
+        }
+        if let Self::Host { pending, .. } = self {
+            match pending.iter_mut().find(|(id, _)| *id == step) {
+                Some((_, other)) => *other = other.max(amax),
+                None => pending.push((step, amax)),
+            }
+        }
+    }
+
+    /// What a step has observed so far. Waits for the device where it lies there.
+    pub(super) fn observed(&self, step: u64) -> Option<f32> {
+        let of_step = |pending: &[(u64, f32)]| {
+            pending.iter().find(|(id, _)| *id == step).map(|(_, amax)| *amax)
+        };
+        match self {
+            Self::Host { pending, .. } => of_step(pending),
+            Self::Device(slot) => of_step(&slot.pending()),
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::site::SiteState;
 use super::step::{Outcome, Step};
+use crate::peers::{PeerError, SharedPeers};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///
@@ -58,6 +59,8 @@ pub(super) struct State {
     pub(super) epochs: u64,
     /// How often everything has been forgotten: amaxes from before are dropped.
     pub(super) generation: u64,
+    /// Whose amaxes count as well.
+    peers: Option<SharedPeers>,
 }
 
 /// What will be at a site once a step is committed.
@@ -80,6 +83,17 @@ impl DelayedState {
         self.lock().clear();
     }
 
+    /// Shares the state with peers that train the same model on other data, each with a state of its own: when a step ends, its amaxes become the largest of all peers, in one message,
+    /// before they enter the histories. So all have the same scales, bit for bit.
+    ///
+    /// Every peer must take the same steps, with the same products in them.
+    ///
+    /// # Panics
+    /// Later, where a step ends and the peers have lost each other or have other products in it: see [`PeerError`].
+    pub fn share(&self, peers: SharedPeers) {
+        self.lock().peers = Some(peers);
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Whatever panics inside, the histories are those before or after an assignment.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,6 +105,36 @@ impl State {
         self.sites.clear();
         self.staged.clear();
         self.generation += 1;
+    }
+
+    /// Makes the amaxes of a step those of all peers.
+    fn reduce(&mut self, step: u64, peers: &SharedPeers) -> Result<(), PeerError> {
+        let staged = self.staged.iter_mut().filter(|staged| staged.step == step);
+        let staged = staged.map(|staged| (staged.index, &mut staged.site));
+        let mut sites: Vec<_> =
+            self.sites.iter_mut().map(|(index, site)| (*index, site)).chain(staged).collect();
+        sites.sort_by_key(|(index, _)| *index);
+        let (mut products, mut slots, mut amaxes) = (String::new(), vec![], vec![]);
+        for (index, site) in sites {
+            let (k, n) = (site.k, site.n);
+            let observed = site.slots.each_ref().map(|slot| slot.observed(step));
+            if observed == [None; 3] {
+                continue;
+            }
+            let in_fp8 = observed.map(|amax| amax.is_some());
+            products += &format!("product {index} of the step: K {k}, N {n}, in FP8 {in_fp8:?}\n");
+            for (slot, amax) in site.slots.iter_mut().zip(observed) {
+                if let Some(amax) = amax {
+                    amaxes.push(amax);
+                    slots.push(slot);
+                }
+            }
+        }
+        let largest = peers.maximum(&products, &amaxes)?;
+        for (slot, amax) in slots.into_iter().zip(largest) {
+            slot.observe_on_host(step, amax);
+        }
+        Ok(())
     }
 
     /// Enters what a step has deposited.
@@ -115,7 +159,13 @@ impl State {
 
     pub(super) fn end(&mut self, step: &Step, outcome: Outcome) {
         match outcome {
-            Outcome::Completed => self.commit(step.id),
+            Outcome::Completed => {
+                if let Some(peers) = self.peers.clone().filter(|peers| peers.size() > 1) {
+                    let reduced = self.reduce(step.id, &peers);
+                    reduced.unwrap_or_else(|error| panic!("amaxes of delayed scaling: {error}"));
+                }
+                self.commit(step.id);
+            }
             Outcome::GivenUp => self.discard(step.id),
         }
     }

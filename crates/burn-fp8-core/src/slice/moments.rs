@@ -1,0 +1,249 @@
+//! Steps of optimizers whose moments are in FP8: decoded, changed and encoded while they are in the cache.
+
+use super::element;
+use super::pass::{self, Pass, measure};
+use super::same_length;
+use super::widen::Widen;
+use crate::dropout::philox;
+use crate::moments::{FIRST, Factors, MAX_BLOCK, Noise, Rule, Second, Step};
+use crate::{Fp8Format, Overflow, Recipe, scale};
+
+/// Elements of a task: a tenth of a millisecond.
+#[cfg(feature = "rayon")]
+const TASK: usize = 1 << 16;
+
+/// A moment of a parameter: a code for each element, and a scale for each block of them.
+#[derive(Debug)]
+pub struct Moment<'a> {
+    /// The codes.
+    pub codes: &'a mut [u8],
+    /// The scales.
+    pub scales: &'a mut [f32],
+}
+
+/// How moments are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// The elements of a block; the last one of a parameter may have fewer.
+    pub block: usize,
+    /// What is kept of the second moment.
+    pub second: Second,
+    /// Rounding at random; to the nearest code without it.
+    pub noise: Option<Noise>,
+}
+
+/// Changes a parameter by a step, and its moments: the first one in [`FIRST`], and the second one, which Lion does not look at. All zero before the first step.
+///
+/// The parameter is changed by moments as they are before they become codes again, whose scales are `amax / max` of their block. A moment that is not finite stays NaN, as
+/// in f32 (infinite in E5M2), and does not change its neighbours. With the feature `rayon` this runs on rayon's current pool, with the same results.
+///
+/// # Panics
+/// If the lengths do not fit each other, or a block has no elements or more than [`MAX_BLOCK`].
+pub fn step(
+    step: &Step,
+    kept: Kept,
+    parameter: &mut [f32],
+    grad: &[f32],
+    [first, second]: [Moment<'_>; 2],
+) {
+    let Kept { block, .. } = kept;
+    assert!((1..=MAX_BLOCK).contains(&block), "a block has {block} elements, not 1 to {MAX_BLOCK}");
+    let elements = parameter.len();
+    same_length(("the parameter", elements), ("its gradient", grad.len()));
+    let moments = match step.rule {
+        Rule::Lion => [Some(&first), None],
+        Rule::Adam | Rule::AdamW => [Some(&first), Some(&second)],
+    };
+    for moment in moments.into_iter().flatten() {
+        same_length(("the parameter", elements), ("codes of a moment", moment.codes.len()));
+        same_length(
+            ("blocks", elements.div_ceil(block)),
+            ("scales of a moment", moment.scales.len()),
+        );
+    }
+    let factors = step.factors();
+    let work = Blocks { rule: step.rule, factors, kept, start: 0, parameter, grad, first, second };
+    #[cfg(feature = "rayon")]
+    if elements > TASK && rayon::current_num_threads() > 1 {
+        let blocks = TASK / block;
+        return work.in_parallel(blocks * block, blocks);
+    }
+    work.run_all();
+}
+
+/// Neighbouring blocks of a parameter.
+struct Blocks<'a> {
+    rule: Rule,
+    factors: Factors,
+    kept: Kept,
+    /// The index of the first element.
+    start: usize,
+    parameter: &'a mut [f32],
+    grad: &'a [f32],
+    first: Moment<'a>,
+    second: Moment<'a>,
+}
+
+impl Blocks<'_> {
+    fn run_all(self) {
+        let format = self.kept.second.format();
+        pass::run(self, format, Overflow::SaturateFinite);
+    }
+
+    #[cfg(feature = "rayon")]
+    fn in_parallel(self, elements: usize, blocks: usize) {
+        use rayon::prelude::*;
+        let Self { rule, factors, kept, parameter, grad, first, second, .. } = self;
+        let codes = first.codes.par_chunks_mut(elements);
+        let first = codes.zip(first.scales.par_chunks_mut(blocks));
+        let parameter = parameter.par_chunks_mut(elements).zip(grad.par_chunks(elements));
+        let task = |index: usize,
+                    parameter: &mut [f32],
+                    grad: &[f32],
+                    first: Moment<'_>,
+                    second: Moment<'_>| {
+            let start = index * elements;
+            Blocks { rule, factors, kept, start, parameter, grad, first, second }.run_all();
+        };
+        let of_first = |(codes, scales)| Moment { codes, scales };
+        if rule == Rule::Lion {
+            return parameter.zip(first).enumerate().for_each(|(index, ((p, g), m))| {
+                let none = Moment { codes: &mut [], scales: &mut [] };
+                task(index, p, g, of_first(m), none);
+            });
+        }
+        let codes = second.codes.par_chunks_mut(elements);
+        let second = codes.zip(second.scales.par_chunks_mut(blocks));
+        parameter.zip(first.zip(second)).enumerate().for_each(|(index, ((p, g), (m, v)))| {
+            task(index, p, g, of_first(m), of_first(v));
+        });
+    }
+}
+
+impl Pass for Blocks<'_> {
+    #[inline(always)]
+    fn run(self, _: impl Widen, format: Fp8Format, _: Overflow) {
+        let root = matches!(self.kept.second, Second::Root(_));
+        match (self.rule, root) {
+            (Rule::Lion, _) => self.lion(),
+            (Rule::Adam, true) => self.adam::<true>(format, true),
+            (Rule::Adam, false) => self.adam::<false>(format, true),
+            (Rule::AdamW, true) => self.adam::<true>(format, false),
+            (Rule::AdamW, false) => self.adam::<false>(format, false),
+        }
+    }
+}
+
+impl Blocks<'_> {
+    #[inline(always)]
+    fn adam<const ROOT: bool>(self, format: Fp8Format, penalized: bool) {
+        let Self { factors: f, kept, start, parameter, grad, first, second, .. } = self;
+        let block = kept.block;
+        let moments = first
+            .codes
+            .chunks_mut(block)
+            .zip(first.scales)
+            .zip(second.codes.chunks_mut(block).zip(second.scales));
+        let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
+        let [mut m, mut v] = [[0f32; MAX_BLOCK]; 2];
+        for (index, ((p, g), ((m_codes, m_scale), (v_codes, v_scale)))) in
+            parameter.zip(moments).enumerate()
+        {
+            let (m, v) = (&mut m[..p.len()], &mut v[..p.len()]);
+            decode(m_codes, *m_scale, FIRST, m);
+            decode(v_codes, *v_scale, format, v);
+            for (((p, g), m), v) in p.iter_mut().zip(g).zip(&mut *m).zip(&mut *v) {
+                let g = if penalized { *g + f.penalty * *p } else { *g };
+                let square = if ROOT { *v * *v } else { *v };
+                let square = square + f.new[1] * (g * g - square);
+                *m += f.new[0] * (g - *m);
+                let root = square.sqrt();
+                *p = f.keep * *p - f.rate * *m / (root * f.root + f.epsilon);
+                *v = if ROOT { root } else { square };
+            }
+            let start = start + index * block;
+            encode(m, FIRST, false, (kept.noise, start, 0), m_codes, m_scale);
+            encode(v, format, ROOT, (kept.noise, start, 16), v_codes, v_scale);
+        }
+    }
+
+    #[inline(always)]
+    fn lion(self) {
+        let Self { factors: f, kept, start, parameter, grad, first, .. } = self;
+        let block = kept.block;
+        let moments = first.codes.chunks_mut(block).zip(first.scales);
+        let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
+        let mut m = [0f32; MAX_BLOCK];
+        for (index, ((p, g), (codes, scale))) in parameter.zip(moments).enumerate() {
+            let m = &mut m[..p.len()];
+            decode(codes, *scale, FIRST, m);
+            for ((p, g), m) in p.iter_mut().zip(g).zip(&mut *m) {
+                let direction = *m + f.new[0] * (*g - *m);
+                // Of 0 and of NaN: itself.
+                let sign = if direction > 0.0 { 1.0 } else { direction };
+                let sign = if direction < 0.0 { -1.0 } else { sign };
+                *p = f.keep * *p - f.rate * sign;
+                *m += f.new[1] * (*g - *m);
+            }
+            encode(m, FIRST, false, (kept.noise, start + index * block, 0), codes, scale);
+        }
+    }
+}
+
+#[inline(always)]
+fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
+    for (x, code) in x.iter_mut().zip(codes) {
+        *x = element::decode(*code, format) * scale;
+    }
+}
+
+/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0. Noise comes with the index of the first element, and with the bit of its words from which
+/// on 16 are taken.
+#[inline(always)]
+fn encode(
+    x: &mut [f32],
+    format: Fp8Format,
+    lifted: bool,
+    (noise, start, bit): (Option<Noise>, usize, u32),
+    codes: &mut [u8],
+    scale: &mut f32,
+) {
+    *scale = scale::from_amax(measure(x).value, format, Recipe::current());
+    let scale = *scale;
+    if lifted {
+        let least = scale * format.min_positive_subnormal();
+        for x in &mut *x {
+            *x = if *x > 0.0 && *x < least { least } else { *x };
+        }
+    }
+    let Some(noise) = noise else {
+        for (x, code) in x.iter().zip(codes) {
+            *code = element::quantize(*x, scale, format, Overflow::SaturateFinite).code();
+        }
+        return;
+    };
+    for (index, (x, codes)) in x.chunks(GROUP).zip(codes.chunks_mut(GROUP)).enumerate() {
+        let fractions = fractions(noise, start + index * GROUP, bit);
+        for ((x, code), fraction) in x.iter().zip(codes).zip(fractions.as_flattened()) {
+            let rounded = element::dither(*x / scale, *fraction, format);
+            *code = element::round(*x, rounded, format, Overflow::SaturateFinite).code();
+        }
+    }
+}
+
+/// Counters side by side.
+const LANES: usize = 8;
+
+/// Elements of a group of counters.
+const GROUP: usize = 4 * LANES;
+
+/// Numbers in (-0.5, 0.5) for the elements from `start` on.
+#[inline(always)]
+fn fractions(noise: Noise, start: usize, bit: u32) -> [[f32; LANES]; 4] {
+    let counter = start as u64;
+    let low = core::array::from_fn(|lane| counter.wrapping_add(lane as u64) as u32);
+    let high = [(counter >> 32) as u32; LANES];
+    let key = [noise.seed as u32, (noise.seed >> 32) as u32];
+    philox([low, high, [noise.step; LANES], [1; LANES]], key)
+        .map(|words| words.map(|word| (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0))
+}

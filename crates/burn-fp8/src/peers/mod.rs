@@ -1,0 +1,98 @@
+//! Processes, or threads, that train one model together: how they exchange numbers.
+//!
+//! `Mpi` is for processes, on one machine or many, that `mpirun` or Slurm starts (feature `mpi`); [`Threads`] for threads of one process. Both are [`Peers`].
+
+mod error;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod threads;
+
+use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+pub use error::PeerError;
+#[cfg(feature = "mpi")]
+pub use mpi::Mpi;
+pub use threads::Threads;
+
+/// One of several that take the same steps. Every operation is a meeting: each peer calls the same ones in the same order, and gets the same bits.
+///
+/// An error is final: the peers have lost each other, and training goes on from a checkpoint.
+pub trait Peers: Debug + Send + Sync {
+    /// Which one this is, from 0 on.
+    fn rank(&self) -> usize;
+
+    /// How many there are.
+    fn size(&self) -> usize;
+
+    /// The sum of what the peers have, which is of one length.
+    ///
+    /// # Errors
+    /// Where a peer does not come in time, or has gone.
+    fn sum(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError>;
+
+    /// What each peer has, by rank, of any length.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, PeerError>;
+
+    /// What rank 0 has. That of others is of the same length and does not matter.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    fn broadcast(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError>;
+
+    /// The largest of what the peers have, element by element; NaN where one is NaN. All have to call it for the same, in words that name what differs if they do not.
+    ///
+    /// # Errors
+    /// [`PeerError::Differs`] where they do not; otherwise as [`sum`](Self::sum).
+    fn maximum(&self, of: &str, x: &[f32]) -> Result<Vec<f32>, PeerError> {
+        let mut hasher = DefaultHasher::new();
+        (of, x.len()).hash(&mut hasher);
+        let of_this = hasher.finish().to_le_bytes();
+        let numbers = x.iter().flat_map(|x| x.to_le_bytes());
+        let all = self.gather(of_this.into_iter().chain(numbers).collect())?;
+        if all.iter().any(|theirs| !theirs.starts_with(&of_this)) {
+            // Every peer sees that, and comes here.
+            self.agree(of)?;
+        }
+        let mut largest = x.to_vec();
+        for theirs in &all {
+            for (largest, x) in largest.iter_mut().zip(theirs[of_this.len()..].as_chunks().0) {
+                let x = f32::from_le_bytes(*x);
+                *largest = if x > *largest || x.is_nan() { x } else { *largest };
+            }
+        }
+        Ok(largest)
+    }
+
+    /// Returns when all have come.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    fn meet(&self) -> Result<(), PeerError> {
+        self.gather(vec![]).map(|_| ())
+    }
+
+    /// Checks that all peers say the same, in words that name what differs.
+    ///
+    /// # Errors
+    /// [`PeerError::Differs`] for the first that does not say what this one says; otherwise as [`sum`](Self::sum).
+    fn agree(&self, mine: &str) -> Result<(), PeerError> {
+        let all = self.gather(mine.as_bytes().to_vec())?;
+        let differs = |(_, theirs): &(usize, &Vec<u8>)| theirs.as_slice() != mine.as_bytes();
+        let Some((other, theirs)) = all.iter().enumerate().find(differs) else { return Ok(()) };
+        // Of long texts, the lines where they part.
+        let theirs = String::from_utf8_lossy(theirs);
+        let [ours, others] = [mine, &theirs].map(|text| text.lines().map(Some).chain([None]));
+        let parting = ours.zip(others).find(|(ours, others)| ours != others);
+        let (mine, theirs) = parting.unwrap_or((None, None));
+        let [mine, theirs] = [mine, theirs].map(|line| line.unwrap_or("nothing more").to_owned());
+        Err(PeerError::Differs { rank: self.rank(), mine, other, theirs })
+    }
+}
+
+/// A peer among peers, shared by what uses it.
+pub type SharedPeers = Arc<dyn Peers>;
