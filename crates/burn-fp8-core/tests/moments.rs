@@ -75,6 +75,7 @@ fn steps_are_those_of_torchao() {
         let elements = state.parameter.len();
         // torch may fuse a multiplication and a sum: a tie may go the other way, and what comes after it.
         let mut other = vec![false; elements];
+        let mut allowed = vec![0f32; elements];
         let of_step = |key: &str, index: usize| {
             let all = golden.f32s(&format!("{name}/{key}"));
             let each = all.len() / (grads.len() / elements);
@@ -89,13 +90,17 @@ fn steps_are_those_of_torchao() {
                 learning_rate: number("lr"),
                 time: index + 1,
             };
+            let before = state.parameter.clone();
             state.step(&by, kept(block, Second::Square(E4M3)), grad);
             let after = of_step("after", index);
             for (i, (x, expected)) in state.parameter.iter().zip(after).enumerate() {
-                let error = (x - expected).abs();
+                // torchao corrects the bias in f32, where 1 - 0.999² has lost five digits. Where a square has become 0, steps are dozens of times as long as the learning rate.
+                let way = (expected - before[i]).abs();
+                allowed[i] += 2e-6 * expected.abs().max(0.1) + 2e-5 * way;
                 assert!(
-                    error <= 2e-6 * expected.abs().max(0.1) || other[i],
-                    "{name} {index}: {x} {expected}"
+                    (x - expected).abs() <= allowed[i] || other[i],
+                    "{name} {index}: {x} {expected}, from {}",
+                    before[i]
                 );
             }
             for (which, moment) in ["m", "v"].into_iter().enumerate() {
