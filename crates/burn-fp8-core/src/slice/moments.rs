@@ -192,8 +192,15 @@ impl Blocks<'_> {
 
 #[inline(always)]
 fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
-    for (x, code) in x.iter_mut().zip(codes) {
-        *x = element::decode(*code, format) * scale;
+    let largest = codes.iter().fold(0, |largest: u8, code| largest.max(code & 0x7F));
+    if format.decode(largest).is_finite() {
+        for (x, code) in x.iter_mut().zip(codes) {
+            *x = element::decode_finite(*code, format) * scale;
+        }
+    } else {
+        for (x, code) in x.iter_mut().zip(codes) {
+            *x = element::decode(*code, format) * scale;
+        }
     }
 }
 
@@ -201,32 +208,38 @@ fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
 /// on 16 are taken.
 #[inline(always)]
 fn encode(
-    x: &mut [f32],
+    x: &[f32],
     format: Fp8Format,
     lifted: bool,
     (noise, start, bit): (Option<Noise>, usize, u32),
     codes: &mut [u8],
     scale: &mut f32,
 ) {
-    *scale = scale::from_amax(measure(x).value, format, Recipe::current());
+    let amax = measure(x);
+    *scale = scale::from_amax(amax.value, format, Recipe::current());
     let scale = *scale;
-    if lifted {
-        let least = scale * format.min_positive_subnormal();
-        for x in &mut *x {
-            *x = if *x > 0.0 && *x < least { least } else { *x };
-        }
-    }
+    let least = if lifted { scale * format.min_positive_subnormal() } else { 0.0 };
+    // Not a condition on storing, which is slow.
+    let lift = |x: f32| if x > 0.0 && x < least { least } else { x };
     let Some(noise) = noise else {
+        // Two loops: the first is shorter.
+        if !amax.non_finite {
+            for (x, code) in x.iter().zip(codes) {
+                *code = element::quantize(lift(*x), scale, format, Overflow::Saturate).code();
+            }
+            return;
+        }
         for (x, code) in x.iter().zip(codes) {
-            *code = element::quantize(*x, scale, format, Overflow::SaturateFinite).code();
+            *code = element::quantize(lift(*x), scale, format, Overflow::SaturateFinite).code();
         }
         return;
     };
     for (index, (x, codes)) in x.chunks(GROUP).zip(codes.chunks_mut(GROUP)).enumerate() {
         let fractions = fractions(noise, start + index * GROUP, bit);
         for ((x, code), fraction) in x.iter().zip(codes).zip(fractions.as_flattened()) {
-            let rounded = element::dither(*x / scale, *fraction, format);
-            *code = element::round(*x, rounded, format, Overflow::SaturateFinite).code();
+            let x = lift(*x);
+            let rounded = element::dither(x / scale, *fraction, format);
+            *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
         }
     }
 }
