@@ -96,6 +96,11 @@ impl<O> PeersOptimizer<O> {
         &self.inner
     }
 
+    /// The wrapped optimizer, to be stepped with what [`reduce`](Self::reduce) gives.
+    pub fn inner_mut(&mut self) -> &mut O {
+        &mut self.inner
+    }
+
     /// The wrapped optimizer.
     pub fn into_inner(self) -> O {
         self.inner

@@ -58,7 +58,7 @@ fn shard<B: Backend>(step: usize, rank: usize, size: usize) -> Tensor<B, 2> {
     let numbers = (0..BATCH * 32).map(|_| random.unit()).collect();
     let all = Tensor::from_data(TensorData::new(numbers, [BATCH, 32]), &Default::default());
     let (start, end) = (rank * BATCH / size, (rank + 1) * BATCH / size);
-    all.slice([start..end])
+    all.narrow(0, start, end - start)
 }
 
 struct Numbers(Vec<f32>);
