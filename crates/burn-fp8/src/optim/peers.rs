@@ -183,8 +183,10 @@ impl<O> PeersOptimizer<O> {
                 [only] => std::mem::take(*only),
                 many => many.iter().flat_map(|numbers| numbers.iter().copied()).collect(),
             };
-            if share != 1.0 {
-                numbers.iter_mut().for_each(|x| *x *= share);
+            match share {
+                // The mean of no samples is not a number.
+                0.0 => numbers.fill(0.0),
+                _ => numbers.iter_mut().for_each(|x| *x *= share),
             }
             let summed = self.sum_message(message, numbers)?;
             message += 1;

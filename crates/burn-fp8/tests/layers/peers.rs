@@ -287,6 +287,32 @@ fn a_gradient_that_some_peers_lack_counts_as_zero() {
 }
 
 #[test]
+fn a_peer_without_samples_counts_for_nothing() {
+    type B = Autodiff<Flex>;
+    let biases = on_threads(3, |peers| {
+        let net = Net::<B>::new(5);
+        let (mut grads, id) = (GradientsParams::new(), net.first.bias.as_ref().unwrap().id);
+        let mean = [2.0, f32::NAN, 5.0][peers.rank()];
+        grads.register::<Flex, 1>(id, Tensor::full([64], mean, &Default::default()));
+        let mut optimizer = PeersOptimizer::new((), peers.clone());
+        optimizer.set_samples([1, 0, 2][peers.rank()]);
+        let grads = optimizer.reduce::<B, _>(&net, grads).unwrap();
+        grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap()
+    });
+    biases.iter().for_each(|found| assert_close(found, &[4.0; 64], 1e-6));
+    let errors = on_threads(2, |peers| {
+        let mut optimizer = PeersOptimizer::new((), peers.clone());
+        optimizer.set_samples(0);
+        let reduced = optimizer.reduce::<B, _>(&Net::<B>::new(5), GradientsParams::new());
+        reduced.map(|_| ()).unwrap_err()
+    });
+    assert_eq!(
+        errors,
+        [(); 2].map(|()| PeerError::Setup("no peer has samples in this step".into()))
+    );
+}
+
+#[test]
 fn other_modules_are_an_error_that_names_the_parameter() {
     type B = Autodiff<Flex>;
     let errors = on_threads(3, |peers| {
