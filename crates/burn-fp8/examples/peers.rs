@@ -3,7 +3,6 @@
 //! `peers [STEPS] [f32|bf16|fp8]`: 20 steps and f32 without arguments. The batch of 256 is divided among the peers.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::backend::{Autodiff, Flex};
@@ -14,7 +13,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 use burn_fp8::optim::{PeersOptimizer, Wire, share_weights};
-use burn_fp8::peers::{Mpi, PeerError, SharedPeers};
+use burn_fp8::peers::{self, PeerError, SharedPeers};
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Recipe};
 
 type B = Fp8Backend<Autodiff<Flex>>;
@@ -92,19 +91,13 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let steps =
         arguments.next().map_or(Some(20), |steps| steps.parse().ok()).filter(|steps| *steps > 0);
-    let wire = match arguments.next().as_deref() {
-        None | Some("f32") => Some(Wire::F32),
-        Some("bf16") => Some(Wire::Bf16),
-        Some("fp8") => Some(Wire::Fp8),
-        Some(_) => None,
-    };
+    let wire = arguments.next().map_or(Some(Wire::F32), |wire| wire.parse().ok());
     let (Some(steps), Some(wire)) = (steps, wire) else {
         eprintln!("peers [STEPS] [f32|bf16|fp8], with at least one step");
         return ExitCode::from(2);
     };
     let config = Fp8Config::default().with_recipe(Recipe::delayed());
-    let result =
-        Mpi::new(TIMEOUT).and_then(|peers| config.scope(|| train(Arc::new(peers), steps, wire)));
+    let result = peers::join(TIMEOUT).and_then(|peers| config.scope(|| train(peers, steps, wire)));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,7 +1,9 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use burn_fp8::optim::Wire;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use examples_common::BackendName;
 
@@ -22,7 +24,7 @@ pub struct Args {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Trains one model, or goes on with it, and lets it write a text
+    /// Trains one model, or goes on with it, and lets it write a text; with mpirun before it, its processes divide each batch
     Train(Train),
     /// Lets a trained model write a text
     Generate(Generate),
@@ -82,7 +84,7 @@ pub struct Train {
     #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
 
-    /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist
+    /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist. Among processes, rank 0 measures its part
     #[arg(long, value_name = "LOG.jsonl")]
     pub observe: Option<PathBuf>,
 
@@ -93,6 +95,14 @@ pub struct Train {
     /// The folder of the run [default: target/char-lm/SIZE-PRECISION-SEED]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+
+    /// What gradients travel as between processes: f32, bf16 or fp8
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    pub wire: Wire,
+
+    /// How long a process waits for the others, in seconds
+    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
+    pub wait: Duration,
 
     #[command(flatten)]
     pub sampling: Sampling,
@@ -206,6 +216,13 @@ pub struct Sampling {
     /// Seed of what is drawn
     #[arg(long, default_value_t = 1)]
     pub sampling_seed: u64,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("not a whole number from 1 to 86400".into()),
+    }
 }
 
 fn temperature(text: &str) -> Result<f32, String> {

@@ -25,7 +25,7 @@ use crate::model::{self, Gpt};
 /// The three files of a checkpoint, as the Learner names them.
 const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
 
-/// Keeps this many checkpoints, and has the training wait until one is written.
+/// Keeps this many checkpoints, and has the training wait until one is written. With 0 there are none.
 ///
 /// The oldest is deleted before the newest is written, never after it: whether that one gets whole is not known yet, and all others are.
 ///
@@ -35,16 +35,19 @@ const PARTS: [&str; 3] = ["model", "optim", "scheduler"];
 pub struct Last(pub usize);
 
 impl Last {
-    fn actions(&self, epoch: usize) -> [CheckpointingAction; 3] {
+    fn actions(&self, epoch: usize) -> Vec<CheckpointingAction> {
+        if self.0 == 0 {
+            return vec![];
+        }
         let oldest = CheckpointingAction::Delete(epoch.saturating_sub(self.0));
         // There is no epoch 0, and deleting what is not there does nothing but wait.
-        [oldest, CheckpointingAction::Save, CheckpointingAction::Delete(0)]
+        vec![oldest, CheckpointingAction::Save, CheckpointingAction::Delete(0)]
     }
 }
 
 impl CheckpointingStrategy for Last {
     fn checkpointing(&mut self, epoch: usize, _: &EventStoreClient) -> Vec<CheckpointingAction> {
-        self.actions(epoch).into()
+        self.actions(epoch)
     }
 }
 
@@ -177,6 +180,11 @@ where
     Ok(None)
 }
 
+/// The files of a checkpoint.
+pub fn files(folder: &Path, epoch: usize) -> [PathBuf; 3] {
+    PARTS.map(|part| file(folder, part, epoch))
+}
+
 /// One of the files of a checkpoint.
 fn file(folder: &Path, part: &str, epoch: usize) -> PathBuf {
     folder.join(format!("{part}-{epoch}.mpk"))
@@ -219,7 +227,7 @@ where
     S: LrScheduler,
 {
     let device = B::Device::default();
-    let [model_file, optimizer_file, scheduler_file] = PARTS.map(|part| file(folder, part, epoch));
+    let [model_file, optimizer_file, scheduler_file] = files(folder, epoch);
     load(&model_file, |recorder, file| {
         let record = Recorder::<B>::load(recorder, file, &device)?;
         let loaded = model.clone().load_record(record);

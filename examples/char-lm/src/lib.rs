@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use burn::backend::Autodiff;
 use burn_fp8::report::Observatory;
-use burn_fp8::{Fp8Backend, Fp8Matmul};
+use burn_fp8::{Fp8Backend, Fp8Matmul, peers};
 use examples_common::{OnBackend, print};
 
 pub use precision::Precision;
@@ -78,7 +78,8 @@ impl OnBackend for &args::Train {
         };
         let default =
             || format!("target/char-lm/{}-{}-{}", size.as_str(), self.precision, self.seed);
-        let setup = Setup::new(self.precision, self.high)?;
+        let peers = peers::join(self.wait)?;
+        let setup = Setup::new(self.precision, self.high)?.among(peers.clone(), self.wire);
         // A prompt that cannot be used is told before the training, not after it.
         self.sampling.encode_prompt(&text.vocabulary).context("--prompt")?;
         let folder = Folder::new(self.out.clone().unwrap_or_else(|| PathBuf::from(default())));
@@ -95,7 +96,12 @@ impl OnBackend for &args::Train {
             quiet: self.common.quiet,
             observe: self.observe.clone(),
         };
-        let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan)?;
+        let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan);
+        if trained.is_err() {
+            // Without a goodbye: it would wait for the others, which wait for this one. mpirun ends them.
+            std::mem::forget(peers);
+        }
+        let Some(trained) = trained? else { return Ok(ExitCode::SUCCESS) };
         let observed =
             trained.observatory.map(|observatory| observed(&observatory, self)).unwrap_or_default();
         if self.common.quiet {
@@ -142,9 +148,13 @@ fn summary(outcome: &Outcome) -> String {
         Some(speed) => format!("{speed:.0} characters a second"),
         None => "nothing was left to train".into(),
     };
+    let together = match outcome.peers {
+        0 | 1 => String::new(),
+        peers => format!(", {peers} processes"),
+    };
     format!(
         "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
-         {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8\n",
+         {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8{together}\n",
         outcome.final_loss(),
         outcome.losses.len(),
         outcome.bigram_loss,

@@ -70,7 +70,7 @@ impl<B: Backend> Loader<B> {
     /// For training; its first epoch is the one after `finished` epochs.
     ///
     /// Both the places and the backend's random numbers, which dropout uses, are seeded from (seed, epoch) when an epoch begins: a resumed
-    /// run sees what an uninterrupted one sees.
+    /// run sees what an uninterrupted one sees. All peers draw the same places, and each takes its part of them; what they drop differs.
     pub fn train(
         text: Arc<[u8]>,
         shape: Shape,
@@ -127,7 +127,7 @@ impl<B: Backend> DataLoader<B, Batch<B>> for Loader<B> {
         let starts = match &self.training {
             Some(Training { seed, epochs, .. }) => {
                 let seed = epoch_seed(*seed, epochs.fetch_add(1, Ordering::Relaxed) + 1);
-                B::seed(&self.device, seed);
+                B::seed(&self.device, seed.wrapping_add(self.step.setup.peers().rank() as u64));
                 let mut random = StdRng::seed_from_u64(seed);
                 let places = self.text.len() - self.shape.context;
                 let sequences = 0..self.shape.steps * self.shape.batch;
@@ -175,7 +175,7 @@ impl<B: Backend> Iterator for Batches<'_, B> {
             }
             return None;
         }
-        let starts = &self.starts[self.next * shape.batch..][..shape.batch];
+        let starts = &self.starts[self.next * shape.batch..][step.setup.part(shape.batch)];
         self.next += 1;
         Some(batch(text, starts, shape.context, step, device))
     }

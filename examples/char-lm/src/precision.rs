@@ -1,12 +1,17 @@
 //! What a run computes with. This is the only place that knows what a name of `--precision` stands for.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::optim::Wire;
+use burn_fp8::peers::{SharedPeers, Threads};
 use burn_fp8::policy::{LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
     AttentionPrecision, DelayedState, Filter, Formats, Fp8Config, Fp8Matmul,
@@ -171,6 +176,8 @@ pub struct Setup {
     config: Fp8Config,
     delayed: Option<DelayedState>,
     loss_scale: LossScale,
+    peers: SharedPeers,
+    wire: Wire,
 }
 
 impl Setup {
@@ -199,7 +206,41 @@ impl Setup {
             _ => LossScale::none(),
         };
         let delayed = is_delayed.then(DelayedState::new);
-        Ok(Self { precision, high, config, delayed, loss_scale })
+        let alone = Threads::new(1, Duration::ZERO).pop().expect("there is one");
+        Ok(Self {
+            precision,
+            high,
+            config,
+            delayed,
+            loss_scale,
+            peers: Arc::new(alone),
+            wire: Wire::F32,
+        })
+    }
+
+    /// The setup of one of several processes that train together.
+    pub fn among(self, peers: SharedPeers, wire: Wire) -> Self {
+        if let Some(state) = &self.delayed {
+            state.share(peers.clone());
+        }
+        Self { peers, wire, ..self }
+    }
+
+    /// Those that train together.
+    pub fn peers(&self) -> &SharedPeers {
+        &self.peers
+    }
+
+    /// What their gradients travel as.
+    pub fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    /// Which of so many sequences are this peer's: no two have one in common.
+    pub fn part(&self, sequences: usize) -> Range<usize> {
+        let [start, end] =
+            [0, 1].map(|next| (self.peers.rank() + next) * sequences / self.peers.size());
+        start..end
     }
 
     /// The same setup, with state of its own that has seen nothing.

@@ -1,5 +1,7 @@
 //! What looks at training steps from outside: the observatory, and the count of FLOPs.
 
+use burn::tensor::backend::Backend;
+use burn::tensor::{ElementConversion, Tensor, TensorData};
 use burn_fp8::report::Observatory;
 use burn_fp8::{GemmRole, Report};
 
@@ -21,6 +23,21 @@ impl StepContext {
             Some(observatory) => observatory.step(step),
             None => step(),
         }
+    }
+
+    /// The mean loss of a batch, from that of so many sequences, which are this peer's part of it.
+    ///
+    /// # Panics
+    /// Where the peers have lost each other.
+    pub fn of_all_peers<B: Backend>(&self, loss: Tensor<B, 1>, sequences: usize) -> Tensor<B, 1> {
+        let peers = self.setup.peers();
+        if peers.size() == 1 {
+            return loss;
+        }
+        let (device, weight) = (loss.device(), sequences as f32);
+        let sums = peers.sum(vec![loss.into_scalar().elem::<f32>() * weight, weight]);
+        let sums = sums.unwrap_or_else(|error| panic!("losses of peers: {error}"));
+        Tensor::from_data(TensorData::from([sums[0] / sums[1]]), &device)
     }
 }
 

@@ -125,12 +125,23 @@ pub struct Outcome {
     pub fp8_share: f64,
     /// Whether the run began in another process.
     pub resumed: bool,
+    /// The processes that finished the run together; one where an earlier version of this program wrote the folder.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub peers: usize,
     /// CRC-32 of `weights.safetensors`; none where an earlier version of this program wrote the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_crc32: Option<u32>,
     /// What the process that finished the run was; none where an earlier version of this program wrote the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(peers: &usize) -> bool {
+    *peers == 1
 }
 
 impl Outcome {

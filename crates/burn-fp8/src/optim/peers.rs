@@ -1,6 +1,7 @@
 //! An optimizer whose peers add up their gradients first.
 
 use std::marker::PhantomData;
+use std::str::FromStr;
 
 use burn::module::{AutodiffModule, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
@@ -29,6 +30,19 @@ pub enum Wire {
     /// E4M3 with a scale for each block of 128, in the same way. What rounding has lost is added to the next step's gradients (error feedback), which takes another f32 for each
     /// element of the model.
     Fp8,
+}
+
+impl FromStr for Wire {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            "fp8" => Ok(Self::Fp8),
+            _ => Err("gradients travel as f32, bf16 or fp8".into()),
+        }
+    }
 }
 
 /// What one step has sent to each other peer.
@@ -343,6 +357,9 @@ pub fn share_weights<B: Backend, M: Module<B>>(
     module: M,
     peers: &SharedPeers,
 ) -> Result<M, PeerError> {
+    if peers.size() == 1 {
+        return Ok(module);
+    }
     let mut names = Names { path: vec![], parameters: String::new() };
     module.visit(&mut names);
     peers.agree(&names.parameters)?;

@@ -21,7 +21,7 @@ const LARGEST: usize = 1 << 28;
 ///
 /// A thread of its own makes all calls of MPI, which cannot be left: whoever waits for it gives up in time, and the process ends with an error, upon which `mpirun` ends the others.
 ///
-/// Drop it before the program ends: that says goodbye to the others.
+/// Drop it before the program ends: that says goodbye to the others, and waits for theirs. A program that fails ends without it.
 #[derive(Debug)]
 pub struct Mpi {
     rank: usize,
@@ -113,6 +113,10 @@ impl Drop for Mpi {
             return;
         };
         drop(calls);
+        // The others wait for this one, and MPI would wait for them: the process ends without a goodbye, and the launcher ends theirs.
+        if std::thread::panicking() {
+            return;
+        }
         // With the last call MPI is finalized. A panic was reported where it happened.
         let _ = thread.join();
     }

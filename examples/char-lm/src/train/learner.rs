@@ -16,7 +16,7 @@ use burn::train::renderer::{
 };
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer};
+use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer, PeersOptimizer};
 use burn_fp8::policy::cast_module_to_compute;
 
 use crate::loader::Batch;
@@ -56,12 +56,13 @@ where
 
     fn step(&self, batch: Batch<B>) -> TrainOutput<Self::Output> {
         let Batch { inputs, targets, step } = batch;
+        let sequences = inputs.dims()[0];
         let (loss, gradients) = step.observe(|| {
             let model = cast_module_to_compute(self);
             let loss = model.loss(inputs, targets);
             (loss.clone().inner(), step.setup.loss_scale().scale(loss).backward())
         });
-        TrainOutput::new(self, gradients, Loss(loss))
+        TrainOutput::new(self, gradients, Loss(step.of_all_peers(loss, sequences)))
     }
 }
 
@@ -70,16 +71,20 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
     type Output = Loss<B>;
 
     fn step(&self, batch: Batch<B>) -> Loss<B> {
-        let model = cast_module_to_compute(self);
-        Loss(model.loss(batch.inputs, batch.targets))
+        let Batch { inputs, targets, step } = batch;
+        let sequences = inputs.dims()[0];
+        let loss = cast_module_to_compute(self).loss(inputs, targets);
+        Loss(step.of_all_peers(loss, sequences))
     }
 }
 
-/// AdamW, wrapped for loss scaling and for the state of FP8.
-pub type Optimizer<B> = LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>;
+/// AdamW, wrapped for the state of FP8, for loss scaling, and for gradients of all peers.
+pub type Optimizer<B> =
+    PeersOptimizer<LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>>;
 
-/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record.
-pub fn optimizer<B: AutodiffBackend + Fp8Matmul>(setup: &Setup) -> Optimizer<B>
+/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record;
+/// for batches of so many sequences, of which each peer has a part.
+pub fn optimizer<B: AutodiffBackend + Fp8Matmul>(setup: &Setup, batch: usize) -> Optimizer<B>
 where
     B::InnerBackend: Fp8Matmul,
 {
@@ -91,7 +96,11 @@ where
         Some(state) => optimizer.with_delayed_state(state.clone()),
         None => optimizer,
     };
-    LossScaledOptimizer::new(optimizer, setup.loss_scale().clone())
+    let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
+    let mut optimizer =
+        PeersOptimizer::new(optimizer, setup.peers().clone()).with_wire(setup.wire());
+    optimizer.set_samples(setup.part(batch).len());
+    optimizer
 }
 
 /// The learning rate of each of so many steps.

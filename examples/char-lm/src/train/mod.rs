@@ -1,5 +1,6 @@
 //! One training run, by Burn's Learner, the same for every precision and backend.
 
+mod among;
 mod folder;
 mod learner;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use burn::optim::Optimizer as _;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainStep};
+use burn_fp8::optim::share_weights;
 use burn_fp8::report::metric::{Fp8Metric, Statistic};
 use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
@@ -38,6 +40,7 @@ use crate::size::{Shape, Size};
 use crate::text::Text;
 
 /// What to train, and where to leave it.
+#[derive(Clone)]
 pub struct Plan<'a> {
     pub text: &'a Text,
     /// The shape of the model and the length of the training.
@@ -61,9 +64,9 @@ impl Plan<'_> {
         new_model(&self.shape, self.text.vocabulary.width(), self.settings.seed, &self.setup)
     }
 
-    /// Whether lines are printed instead of the picture that the Learner draws on a terminal.
+    /// Whether lines are printed instead of the picture that the Learner draws on a terminal, and asks for keys on one: mpirun makes a terminal of stdout alone.
     fn is_plain(&self) -> bool {
-        self.quiet || !std::io::stdout().is_terminal()
+        self.quiet || !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal())
     }
 }
 
@@ -75,6 +78,13 @@ pub struct Trained<B: Backend> {
     pub outcome: Outcome,
     /// What watched it.
     pub observatory: Option<Observatory>,
+}
+
+/// What a folder allows.
+enum Start {
+    /// The run has ended already.
+    Ended(Box<Outcome>),
+    Begun(Begun),
 }
 
 /// A run that can begin: its folder is that of this process alone.
@@ -114,32 +124,62 @@ pub fn new_model<B: Fp8Matmul>(
     setup.layers(Gpt::new(shape, characters, &device))
 }
 
-/// Trains a model, or goes on with it, or loads it where it is trained.
+/// Trains a model, or goes on with it, or loads it where it is trained. Of several processes, the first returns it, and the others nothing.
 ///
 /// # Errors
-/// Where the folder holds another run, one that cannot be gone on with, or cannot be written.
-pub fn train<B>(plan: &Plan) -> Result<Trained<B::InnerBackend>>
+/// Where the folder holds another run, one that cannot be gone on with, or cannot be written, or where the processes train other things.
+pub fn train<B>(plan: &Plan) -> Result<Option<Trained<B::InnerBackend>>>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
     plan.setup.check::<B>(&B::Device::default())?;
+    among::check(plan)?;
+    let peers = plan.setup.peers();
     let model = plan.new_model::<B>()?;
-    // Nothing is written before all that was asked for is known to be possible.
-    folder::check(&plan.folder, &plan.settings, plan.resume)?;
-    if let Some(outcome) = run::read_json::<Outcome>(&plan.folder.outcome())? {
-        return finished(plan, model.valid(), outcome);
-    }
-    let optimizer = learner::optimizer::<B>(&plan.setup);
+    let optimizer = learner::optimizer::<B>(&plan.setup, plan.shape.batch);
     let scheduler = learner::schedule(&plan.shape, plan.settings.epochs * plan.shape.steps)?;
-    let begun = begin::<B, _, _>(plan, &model, &optimizer, &scheduler)?;
+    if peers.rank() > 0 {
+        let Some(folder) = among::receive(peers)? else { return Ok(None) };
+        let folder = Folder::new(folder.path());
+        let plan = Plan { folder, quiet: true, observe: None, ..plan.clone() };
+        let begun = begin::<B, _, _>(&plan, &model, &optimizer, &scheduler)?;
+        learn(&plan, &begun, model, optimizer, scheduler)?;
+        return Ok(None);
+    }
+    let begun = match start::<B, _, _>(plan, &model, &optimizer, &scheduler) {
+        Ok(Start::Begun(begun)) => {
+            among::hand_out(peers, &plan.folder, Some(begun.done))?;
+            begun
+        }
+        ended => {
+            among::hand_out(peers, &plan.folder, None)?;
+            let Start::Ended(outcome) = ended? else { unreachable!("it has begun") };
+            return finished(plan, model.valid(), *outcome).map(Some);
+        }
+    };
     let learned = learn(plan, &begun, model, optimizer, scheduler)?;
     let mut outcome = outcome::<B>(plan, begun.done, &learned)?;
     let weights = model::save::<B::InnerBackend, _>(&learned.model, &plan.folder.weights())?;
     outcome.weights_crc32 = Some(weights);
     // Last: it says that the run has ended.
     write_json(&plan.folder.outcome(), &outcome)?;
-    Ok(Trained { model: learned.model, outcome, observatory: begun.observatory })
+    Ok(Some(Trained { model: learned.model, outcome, observatory: begun.observatory }))
+}
+
+/// Looks into the folder of the run, and makes it ready to be written where there is something to train.
+fn start<B, O, S>(plan: &Plan, model: &Gpt<B>, optimizer: &O, scheduler: &S) -> Result<Start>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    O: burn::optim::Optimizer<Gpt<B>, B>,
+    S: LrScheduler,
+{
+    // Nothing is written before all that was asked for is known to be possible.
+    folder::check(&plan.folder, &plan.settings, plan.resume)?;
+    match run::read_json(&plan.folder.outcome())? {
+        Some(outcome) => Ok(Start::Ended(Box::new(outcome))),
+        None => begin(plan, model, optimizer, scheduler).map(Start::Begun),
+    }
 }
 
 /// The model of a run that has ended already.
@@ -219,6 +259,8 @@ where
 {
     let Plan { text, shape, settings, setup, folder, .. } = plan;
     let Begun { done, curve, observatory, .. } = begun;
+    let peers = setup.peers();
+    let model = share_weights(model, peers)?;
     let device = B::Device::default();
     let context = Arc::new(StepContext { setup: setup.clone(), observatory: observatory.clone() });
     let (train, valid) = (text.train.as_slice().into(), text.valid.as_slice().into());
@@ -236,7 +278,7 @@ where
     .with_metric_logger(curve.clone())
     .with_application_logger(None)
     .with_file_checkpointer(WholeFileRecorder::default())
-    .with_checkpointing_strategy(checkpoint::Last(3))
+    .with_checkpointing_strategy(checkpoint::Last(if peers.rank() == 0 { 3 } else { 0 }))
     .num_epochs(last_epoch(settings, curve, *done));
     if plan.is_plain() {
         training = training.renderer(Silent);
@@ -311,6 +353,7 @@ where
         peak_memory: learned.peak_memory.filter(|_| done == 0),
         fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
+        peers: setup.peers().size(),
         weights_crc32: None,
         origin: Some(Origin::here(PROGRAM, &["--out"]).with_backend(plan.settings.backend)),
     })
@@ -353,7 +396,7 @@ where
     let (text, setup) = (Text::built_in()?, Setup::new(precision, None)?);
     setup.check::<B>(&device)?;
     let mut model = Some(new_model::<B>(&shape, text.vocabulary.width(), 1, &setup)?);
-    let mut optimizer = learner::optimizer::<B>(&setup);
+    let mut optimizer = learner::optimizer::<B>(&setup, shape.batch);
     // Places far from each other, without an overlap.
     let distance = (text.train.len() - shape.context - 1) / shape.batch;
     let starts: Vec<_> = (0..shape.batch).map(|index| index * distance).collect();

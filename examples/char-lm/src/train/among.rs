@@ -1,0 +1,81 @@
+//! A run of several processes. Rank 0 alone has the run's folder; the others get from it what they go on with, and leave nothing.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use burn_fp8::peers::SharedPeers;
+use tempfile::TempDir;
+
+use super::Plan;
+use crate::checkpoint;
+use crate::run::{self, Folder};
+
+/// Checks that all peers train the same, and that each has something to train on.
+///
+/// # Errors
+/// Where they do not; names what differs.
+pub fn check(plan: &Plan) -> Result<()> {
+    let (peers, batch) = (plan.setup.peers(), plan.shape.batch);
+    ensure!(
+        peers.size() <= batch,
+        "{} processes cannot divide a batch of {batch} sequences: start {batch} at most",
+        peers.size()
+    );
+    let settings = serde_json::to_string_pretty(&plan.settings)?;
+    let resume = if plan.resume { "goes on" } else { "begins" };
+    peers.agree(&format!("{settings}\n{resume}\n"))?;
+    Ok(())
+}
+
+/// Tells the other peers after how many epochs they go on, and gives them the files for it; `None` where there is nothing to train.
+///
+/// # Errors
+/// Where a file cannot be read, which the others get to know as well, or the peers have lost each other.
+pub fn hand_out(peers: &SharedPeers, folder: &Folder, done: Option<usize>) -> Result<()> {
+    if peers.size() == 1 {
+        return Ok(());
+    }
+    let read =
+        |path: PathBuf| fs::read(&path).with_context(|| format!("cannot read {}", path.display()));
+    let contents: Result<Vec<_>> = match done {
+        Some(done @ 1..) => files(folder, done).into_iter().map(read).collect(),
+        _ => Ok(vec![]),
+    };
+    let done = done.filter(|_| contents.is_ok());
+    peers.gather(done.map_or(vec![], |done| done.to_string().into_bytes()))?;
+    for content in contents? {
+        peers.gather(content)?;
+    }
+    Ok(())
+}
+
+/// What rank 0 hands out, in a folder that is gone when it is dropped; `None` where there is nothing to train.
+///
+/// # Errors
+/// Where it cannot be written, or the peers have lost each other.
+pub fn receive(peers: &SharedPeers) -> Result<Option<TempDir>> {
+    let from_first = || -> Result<Vec<u8>> { Ok(peers.gather(vec![])?.swap_remove(0)) };
+    let done = String::from_utf8(from_first()?)?;
+    if done.is_empty() {
+        return Ok(None);
+    }
+    let done: usize = done.parse()?;
+    let place = tempfile::tempdir().context("no temporary folder for this process")?;
+    let folder = Folder::new(place.path());
+    run::make_folder(&folder.checkpoints())?;
+    if done > 0 {
+        for path in files(&folder, done) {
+            let content = from_first()?;
+            fs::write(&path, content)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(Some(place))
+}
+
+/// What a run goes on with after so many epochs.
+fn files(folder: &Folder, done: usize) -> Vec<PathBuf> {
+    let checkpoint = checkpoint::files(&folder.checkpoints(), done);
+    [folder.losses()].into_iter().chain(checkpoint).collect()
+}
