@@ -10,6 +10,7 @@ use examples_common::BackendName;
 use crate::arm::Arms;
 use crate::high::High;
 use crate::precision::Precision;
+use crate::run::Moments;
 use crate::size::Size;
 
 /// Trains a transformer language model on characters in f32 and in FP8, and compares them.
@@ -75,6 +76,10 @@ pub struct Train {
     /// Keep a role (output, grad_input, grad_weight), a kind of layers (qkv, projection, up, down, head), a block (block0, …) or one of its layers (block0.qkv, …) out of FP8
     #[arg(long, value_name = "PART")]
     pub high: Option<High>,
+
+    /// What AdamW keeps its moments in: fp8 takes a quarter of the memory
+    #[arg(long, value_enum, default_value_t = Moments::F32)]
+    pub moments: Moments,
 
     /// Seed of the initial weights, of the order of the text and of dropout
     #[arg(long, default_value_t = 1)]

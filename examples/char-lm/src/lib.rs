@@ -36,7 +36,7 @@ pub use train::{characters_a_step, different_characters, training_steps};
 use args::{Command, Sampling};
 use model::Gpt;
 use precision::Setup;
-use run::{Folder, Outcome, PROGRAM, Settings};
+use run::{Folder, Moments, Outcome, PROGRAM, Settings};
 use text::{Text, Vocabulary};
 
 /// Does what the command line says; the exit code of the program.
@@ -70,14 +70,20 @@ impl OnBackend for &args::Train {
             precision: self.precision,
             high: self.high,
             backend: self.common.backend,
+            moments: self.moments,
             seed: self.seed,
             epochs: self.common.epochs(),
             patience: self.patience.map(|epochs| epochs as usize),
             vocabulary: text.vocabulary.to_string(),
             text: text.checksum,
         };
+        let moments = match self.moments {
+            Moments::F32 => "",
+            Moments::Fp8 => "-moments8",
+        };
+        let precision = self.precision;
         let default =
-            || format!("target/char-lm/{}-{}-{}", size.as_str(), self.precision, self.seed);
+            || format!("target/char-lm/{}-{precision}{moments}-{}", size.as_str(), self.seed);
         let peers = peers::join(self.wait)?;
         let setup = Setup::new(self.precision, self.high)?.among(peers.clone(), self.wire);
         // A prompt that cannot be used is told before the training, not after it.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use examples_common::{BackendName, Origin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,15 @@ impl Folder {
     }
 }
 
+/// What the optimizer keeps its moments in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Moments {
+    #[default]
+    F32,
+    Fp8,
+}
+
 /// What a run was asked for: all that its result depends on, but the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +82,8 @@ pub struct Settings {
     /// What stays out of FP8 although the precision is FP8.
     pub high: Option<High>,
     pub backend: BackendName,
+    #[serde(default)]
+    pub moments: Moments,
     /// The seed of weights, order and dropout.
     pub seed: u64,
     pub epochs: usize,

@@ -191,6 +191,11 @@ fn fp8_layers_resume_to_equal_bits() {
 }
 
 #[test]
+fn moments_in_fp8_resume_to_equal_bits() {
+    resumes_to_equal_bits("f32 --moments fp8");
+}
+
+#[test]
 fn seeds_matter() {
     // Without this the equality above could be that of runs that train nothing.
     let runs = Runs::new("f32");

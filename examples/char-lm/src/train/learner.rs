@@ -6,7 +6,7 @@ use burn::lr_scheduler::composed::{ComposedLrScheduler, ComposedLrSchedulerConfi
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::optim::adaptor::OptimizerAdaptor;
-use burn::optim::{AdamW, AdamWConfig};
+use burn::optim::{AdamW, AdamWConfig, SimpleOptimizer};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::{Adaptor, ItemLazy, LossInput, MetricDefinition};
@@ -16,7 +16,9 @@ use burn::train::renderer::{
 };
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::optim::{Fp8Optimizer, LossScaledOptimizer, PeersOptimizer};
+use burn_fp8::optim::{
+    Fp8Optimizer, LossScaledOptimizer, Moments8, Moments8Config, PeersOptimizer,
+};
 use burn_fp8::policy::cast_module_to_compute;
 
 use crate::loader::Batch;
@@ -26,7 +28,7 @@ use crate::size::Shape;
 
 /// The learning rate rises over so many steps, and falls to a hundredth by a cosine over all.
 const WARMUP: usize = 50;
-const GRADIENT_NORM: f32 = 1.0;
+const CLIPPING: Option<GradientClippingConfig> = Some(GradientClippingConfig::Norm(1.0));
 const WEIGHT_DECAY: f32 = 0.1;
 
 /// The loss of a step, for the Learner's metrics.
@@ -78,20 +80,42 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
     }
 }
 
-/// AdamW, wrapped for the state of FP8, for loss scaling, and for gradients of all peers.
-pub type Optimizer<B> =
-    PeersOptimizer<LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<AdamW, Gpt<B>, B>>>>;
+/// An optimizer of single tensors, wrapped for the state of FP8, for loss scaling, and for gradients of all peers.
+pub type Optimizer<S, B> =
+    PeersOptimizer<LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<S, Gpt<B>, B>>>>;
 
-/// AdamW, which leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, and carries it in its record;
-/// for batches of so many sequences, of which each peer has a part.
-pub fn optimizer<B: AutodiffBackend + Fp8Matmul>(setup: &Setup, batch: usize) -> Optimizer<B>
+/// AdamW for batches of so many sequences, of which each peer has a part.
+pub fn adamw<B>(setup: &Setup, batch: usize) -> Optimizer<AdamW, B>
 where
+    B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let adamw = AdamWConfig::new()
-        .with_weight_decay(WEIGHT_DECAY)
-        .with_grad_clipping(Some(GradientClippingConfig::Norm(GRADIENT_NORM)));
-    let optimizer = Fp8Optimizer::new(adamw.init());
+    let adamw = AdamWConfig::new().with_weight_decay(WEIGHT_DECAY).with_grad_clipping(CLIPPING);
+    wrapped(adamw.init(), setup, batch)
+}
+
+/// The same with moments in FP8.
+pub fn adamw8<B>(setup: &Setup, batch: usize) -> Optimizer<Moments8, B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+{
+    let adamw = Moments8Config::adamw().with_weight_decay(WEIGHT_DECAY.into());
+    wrapped(adamw.with_grad_clipping(CLIPPING).init(), setup, batch)
+}
+
+/// Leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, which carry it in their record.
+fn wrapped<B, S>(
+    optimizer: OptimizerAdaptor<S, Gpt<B>, B>,
+    setup: &Setup,
+    batch: usize,
+) -> Optimizer<S, B>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+    S: SimpleOptimizer<B::InnerBackend>,
+{
+    let optimizer = Fp8Optimizer::new(optimizer);
     let optimizer = match setup.delayed() {
         Some(state) => optimizer.with_delayed_state(state.clone()),
         None => optimizer,

@@ -17,7 +17,7 @@ use burn::data::dataloader::DataLoader;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::composed::ComposedLrScheduler;
 use burn::module::AutodiffModule;
-use burn::optim::Optimizer as _;
+use burn::optim::{Optimizer as _, SimpleOptimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainStep};
@@ -35,7 +35,7 @@ use crate::model::{self, Gpt};
 use crate::ngram;
 use crate::precision::{Precision, Setup};
 use crate::probe::{self, StepContext};
-use crate::run::{self, Folder, Outcome, PROGRAM, Settings};
+use crate::run::{self, Folder, Moments, Outcome, PROGRAM, Settings};
 use crate::size::{Shape, Size};
 use crate::text::Text;
 
@@ -133,11 +133,26 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
+    let batch = plan.shape.batch;
+    match plan.settings.moments {
+        Moments::F32 => train_with(plan, learner::adamw::<B>(&plan.setup, batch)),
+        Moments::Fp8 => train_with(plan, learner::adamw8::<B>(&plan.setup, batch)),
+    }
+}
+
+fn train_with<B, S>(
+    plan: &Plan,
+    optimizer: Optimizer<S, B>,
+) -> Result<Option<Trained<B::InnerBackend>>>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+    S: SimpleOptimizer<B::InnerBackend> + 'static,
+{
     plan.setup.check::<B>(&B::Device::default())?;
     among::check(plan)?;
     let peers = plan.setup.peers();
     let model = plan.new_model::<B>()?;
-    let optimizer = learner::optimizer::<B>(&plan.setup, plan.shape.batch);
     let scheduler = learner::schedule(&plan.shape, plan.settings.epochs * plan.shape.steps)?;
     if peers.rank() > 0 {
         let Some(folder) = among::receive(peers)? else { return Ok(None) };
@@ -246,16 +261,17 @@ where
 }
 
 /// Trains all epochs that are left.
-fn learn<B>(
+fn learn<B, S>(
     plan: &Plan,
     begun: &Begun,
     model: Gpt<B>,
-    optimizer: Optimizer<B>,
+    optimizer: Optimizer<S, B>,
     scheduler: ComposedLrScheduler,
 ) -> Result<Learned<B::InnerBackend>>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
+    S: SimpleOptimizer<B::InnerBackend> + 'static,
 {
     let Plan { text, shape, settings, setup, folder, .. } = plan;
     let Begun { done, curve, observatory, .. } = begun;
@@ -396,7 +412,7 @@ where
     let (text, setup) = (Text::built_in()?, Setup::new(precision, None)?);
     setup.check::<B>(&device)?;
     let mut model = Some(new_model::<B>(&shape, text.vocabulary.width(), 1, &setup)?);
-    let mut optimizer = learner::optimizer::<B>(&setup, shape.batch);
+    let mut optimizer = learner::adamw::<B>(&setup, shape.batch);
     // Places far from each other, without an overlap.
     let distance = (text.train.len() - shape.context - 1) / shape.batch;
     let starts: Vec<_> = (0..shape.batch).map(|index| index * distance).collect();

@@ -11,13 +11,13 @@ use burn::backend::{Autodiff, Flex};
 use burn::data::dataloader::DataLoader;
 use burn::lr_scheduler::LrScheduler;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::optim::{GradientsParams, Optimizer as _};
+use burn::optim::{AdamW, GradientsParams, Optimizer as _};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use burn_fp8::policy::cast_module_to_compute;
 use burn_fp8::{Execution, Fp8Backend, Fp8Config};
 
-use super::learner::{Optimizer, optimizer, schedule};
+use super::learner::{Optimizer, adamw, schedule};
 use super::new_model;
 use crate::loader::{Batch, Loader};
 use crate::model::Gpt;
@@ -88,7 +88,7 @@ impl ModuleMapper<B> for LastPlace {
 #[derive(Clone)]
 struct State {
     model: Gpt<B>,
-    optimizer: Optimizer<B>,
+    optimizer: Optimizer<AdamW, B>,
 }
 
 impl State {
@@ -139,7 +139,7 @@ fn a_step_on_a_unit_differs_from_emulation_by_rounding_alone() {
         let setup = setup.expect("a setup");
         let text = Text::built_in().expect("the text");
         let model = new_model::<B>(&shape, text.vocabulary.width(), 501, &setup).expect("a model");
-        let mut state = State { model, optimizer: optimizer::<B>(&setup, shape.batch) };
+        let mut state = State { model, optimizer: adamw::<B>(&setup, shape.batch) };
         let mut rates = schedule(&shape, 2 * EPOCHS * shape.steps).expect("a schedule");
         let context = Arc::new(StepContext { setup, observatory: None });
         let text = text.train.as_slice().into();
