@@ -59,7 +59,8 @@ impl Steps {
         let result = self.timed(title, &command, || {
             let file = Skips::new_file()?;
             let mut process = Command::new(cargo());
-            process.arg("test").args(arguments).env(skips::VARIABLE, &file);
+            // All that fails, not the first: a build takes longer than its tests.
+            process.args(["test", "--no-fail-fast"]).args(arguments).env(skips::VARIABLE, &file);
             process.envs(variables.iter().copied()).stdout(Stdio::piped());
             let mut child = process.spawn().context("cannot start cargo")?;
             let output = child.stdout.take().context("the output of cargo is a pipe")?;

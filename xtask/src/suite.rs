@@ -53,7 +53,7 @@ const BURN_0_23: [&str; 7] = [
 /// What forces a unit: see `burn-fp8-cpu`.
 const UNIT: &str = "BURN_FP8_CPU_UNIT";
 
-/// Runs the suite and stops at the first failure.
+/// Runs the suite and stops at the first step that fails.
 pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
     steps.cargo("formatting", &["fmt", "--all", "--check"])?;
     match scope {
