@@ -89,7 +89,7 @@ pub struct Train {
     #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
 
-    /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist. Among processes, rank 0 measures its part
+    /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist
     #[arg(long, value_name = "LOG.jsonl")]
     pub observe: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 
 mod entry;
 mod file;
+pub mod peers;
 
 pub use entry::{Header, MAX_TEXT, Operands, Products, Shape, SiteEntry, VERSION};
 pub use file::{LogError, Writer, read};

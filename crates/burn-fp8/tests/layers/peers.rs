@@ -8,6 +8,7 @@ use burn::tensor::ElementConversion;
 use burn_fp8::optim::{LossScaledOptimizer, PeersOptimizer, Traffic, Wire, share_weights};
 use burn_fp8::peers::{PeerError, Peers, SharedPeers, Threads};
 use burn_fp8::policy::LossScale;
+use burn_fp8::report::{Observatory, ObservatoryOptions};
 
 use super::common::*;
 
@@ -401,6 +402,42 @@ fn maxima_keep_what_is_not_a_number() {
     let found: Vec<_> = all[0].iter().map(|bits| f32::from_bits(*bits)).collect();
     assert_eq!(found[..2], [2.0, 0.0]);
     assert!(found[2].is_nan() && found[3] == f32::NEG_INFINITY);
+}
+
+/// What they see together is what one sees of the whole batch.
+#[test]
+fn observatories_of_peers_see_the_whole_batch() {
+    let observe = |peers: SharedPeers| {
+        let (rank, size) = (peers.rank(), peers.size());
+        let net = share_weights(Net::<Outer<Flex>>::new(100 + rank as u64), &peers).unwrap();
+        let options = ObservatoryOptions::default().with_every(2).with_max_elements(1 << 20);
+        let observatory = Observatory::new(options).unwrap();
+        observatory.share(peers);
+        for step in 0..3 {
+            observatory.step(|| drop(net.loss(shard(step, rank, size)).backward()));
+        }
+        assert_eq!(observatory.failure(), None);
+        observatory.report()
+    };
+    let alone = on_threads(1, observe).remove(0);
+    let peers = on_threads(3, observe);
+    assert_eq!((alone.sites.len(), alone.steps), (2, 2));
+    for report in &peers {
+        assert_eq!(report, &peers[0]);
+        for (found, expected) in report.sites.iter().zip(&alone.sites) {
+            let (found, expected) = (&found.last, &expected.last);
+            assert_eq!((found.gemm, found.step), (expected.gemm, expected.step));
+            assert_eq!(found.operands.weight, expected.operands.weight);
+            let both = [&found.operands.output_grad, &expected.operands.output_grad];
+            let [found, expected] = both.map(|stats| stats.as_ref().unwrap());
+            assert_eq!((found.sampled, found.elements), (expected.sampled, expected.elements));
+        }
+        let [found, expected] = [report, &alone].map(|report| {
+            let input = report.sites[0].last.operands.input.as_ref().unwrap();
+            (input.amax, input.zeros, input.histogram.clone())
+        });
+        assert_eq!(found, expected);
+    }
 }
 
 /// The same with processes, which `mpirun` starts: this program again, for this test alone.

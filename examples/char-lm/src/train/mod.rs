@@ -157,7 +157,9 @@ where
     if peers.rank() > 0 {
         let Some(folder) = among::receive(peers)? else { return Ok(None) };
         let folder = Folder::new(folder.path());
-        let plan = Plan { folder, quiet: true, observe: None, ..plan.clone() };
+        // What it sees is in the log of rank 0.
+        let observe = plan.observe.as_ref().map(|_| folder.path().join("observed.jsonl"));
+        let plan = Plan { folder, quiet: true, observe, ..plan.clone() };
         let begun = begin::<B, _, _>(&plan, &model, &optimizer, &scheduler)?;
         learn(&plan, &begun, model, optimizer, scheduler)?;
         return Ok(None);
@@ -247,6 +249,9 @@ where
     let observatory =
         observe.as_ref().map(|log| Observatory::new(options(log)).context("--observe"));
     let observatory = observatory.transpose()?;
+    if let Some(observatory) = &observatory {
+        observatory.share(plan.setup.peers().clone());
+    }
     // Burn would not tell that it could not. After the log: without it, checkpoints would be the remains of a run.
     run::make_folder(&folder.checkpoints())?;
     write_json(&folder.settings(), settings)?;

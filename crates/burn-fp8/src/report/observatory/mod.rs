@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn_fp8_report::Observations;
-use burn_fp8_report::log::{Header, LogError, SiteEntry, VERSION, Writer};
+use burn_fp8_report::log::{self, Header, LogError, SiteEntry, VERSION, Writer};
 
 pub use options::ObservatoryOptions;
 pub(crate) use tap::{Quantization, Tap};
@@ -20,6 +20,7 @@ pub use thread::named;
 pub(crate) use thread::observe;
 
 use crate::error::Fp8Error;
+use crate::peers::SharedPeers;
 
 /// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures
 ///
@@ -68,6 +69,8 @@ struct Seen {
     observations: Observations,
     log: Option<Writer>,
     failure: Option<String>,
+    /// Who sees other samples of the same steps.
+    peers: Option<SharedPeers>,
     /// Of the last sampled step. Metrics ask for it in every step.
     summary: Option<burn_fp8_report::Summary>,
 }
@@ -87,7 +90,7 @@ impl Observatory {
         let log = options.log.as_deref().map(|path| Writer::create(path, &header));
         let log = log.transpose().map_err(|error| log_error(options.log.as_deref(), error))?;
         let observations = Observations::new(header);
-        let seen = Seen { observations, log, failure: None, summary: None };
+        let seen = Seen { observations, log, failure: None, peers: None, summary: None };
         Ok(Self {
             shared: Arc::new(Shared {
                 steps: AtomicU64::new(options.first_step),
@@ -108,8 +111,35 @@ impl Observatory {
             return thread::outside(f);
         }
         let (result, entries) = thread::sampled(step, self.shared.options.max_elements, f);
+        let peers = self.seen().peers.clone().filter(|peers| peers.size() > 1);
+        let entries = match peers {
+            Some(peers) => self.of_all(&peers, &entries),
+            None => entries,
+        };
         self.seen().add(step, entries);
         result
+    }
+
+    /// Shares what is seen with peers that train the same model on other samples, each with an observatory of its own that samples the same steps: report and log of every one are those of
+    /// all, see [`log::peers`].
+    ///
+    /// # Panics
+    /// Later, where a sampled step ends and the peers have lost each other.
+    pub fn share(&self, peers: SharedPeers) {
+        self.seen().peers = Some(peers);
+    }
+
+    fn of_all(&self, peers: &SharedPeers, entries: &[SiteEntry]) -> Vec<SiteEntry> {
+        let all = peers.gather(log::peers::to_bytes(entries));
+        let all = all.unwrap_or_else(|error| panic!("samples of peers: {error}"));
+        let (entries, failure) = match log::peers::merged(&all) {
+            Ok(merged) => merged,
+            Err(reason) => (vec![], Some(reason)),
+        };
+        if let Some(reason) = failure {
+            self.seen().failure.get_or_insert(format!("left out: {reason}"));
+        }
+        entries
     }
 
     /// What was seen so far.
@@ -138,7 +168,7 @@ impl Observatory {
 impl Seen {
     /// Adds a step to what was seen and to the log.
     fn add(&mut self, step: u64, mut entries: Vec<SiteEntry>) {
-        let Self { observations, log, failure, summary } = self;
+        let Self { observations, log, failure, summary, .. } = self;
         if let Some([_, last]) = observations.span
             && last > step
         {
