@@ -174,6 +174,8 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use burn_fp8_core::{Fp8Format, Recipe};
 
     use super::*;
@@ -187,7 +189,11 @@ mod tests {
         let number = |index: usize| {
             let hash = (index as u32 + seed).wrapping_mul(0x9E37_79B9);
             let magnitude = 2f32.powi((hash >> 8) as i32 % 40 - 30);
-            if hash % 17 == 0 { 0.0 } else { magnitude * (hash as i32 as f32 / 2f32.powi(31)) }
+            if hash.is_multiple_of(17) {
+                0.0
+            } else {
+                magnitude * (hash as i32 as f32 / 2f32.powi(31))
+            }
         };
         (0..count).map(number).collect()
     }
@@ -273,11 +279,11 @@ mod tests {
         // A scale of 0 is no entry of a log, whoever has it.
         let mut damaged = one.clone();
         damaged.operands.input.as_mut().expect("it is there").scale = 0.0;
-        for peers in [[&[damaged.clone()], &[one.clone()]], [&[one.clone()], &[damaged.clone()]]] {
-            let (left, failure) = of_both(peers.map(|peer| &peer[..])).expect("as many");
+        for peers in [[&damaged, &one], [&one, &damaged]] {
+            let (left, failure) = of_both(peers.map(from_ref)).expect("as many");
             assert!(left.is_empty() && failure.is_some_and(|why| why.contains("scale is 0")));
         }
-        let error = of_both([&both, &[one.clone()]]).expect_err("another number");
+        let error = of_both([&both, from_ref(&one)]).expect_err("another number");
         assert_eq!(error, "rank 1 saw 1 products in a step, rank 0 2");
         let error = merged(&[to_bytes(&[one]), b"[1]".to_vec()]).expect_err("no entry");
         assert!(error.starts_with("what rank 1 saw cannot be read"), "{error}");
