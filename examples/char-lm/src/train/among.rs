@@ -7,23 +7,21 @@ use anyhow::{Context, Result, ensure};
 use burn_fp8::peers::SharedPeers;
 use tempfile::TempDir;
 
-use super::Plan;
 use crate::checkpoint;
-use crate::run::{self, Folder};
+use crate::run::{self, Folder, Settings};
 
-/// Checks that all peers train the same, and that each has something to train on.
+/// Checks that all peers train the same, and that each has something of a batch of so many sequences.
 ///
 /// # Errors
 /// Where they do not; names what differs.
-pub fn check(plan: &Plan) -> Result<()> {
-    let (peers, batch) = (plan.setup.peers(), plan.shape.batch);
+pub fn check(peers: &SharedPeers, batch: usize, settings: &Settings, resume: bool) -> Result<()> {
     ensure!(
         peers.size() <= batch,
         "{} processes cannot divide a batch of {batch} sequences: start {batch} at most",
         peers.size()
     );
-    let settings = serde_json::to_string_pretty(&plan.settings)?;
-    let resume = if plan.resume { "goes on" } else { "begins" };
+    let settings = serde_json::to_string_pretty(settings)?;
+    let resume = if resume { "goes on" } else { "begins" };
     peers.agree(&format!("{settings}\n{resume}\n"))?;
     Ok(())
 }

@@ -150,8 +150,8 @@ where
     S: SimpleOptimizer<B::InnerBackend> + 'static,
 {
     plan.setup.check::<B>(&B::Device::default())?;
-    among::check(plan)?;
     let peers = plan.setup.peers();
+    among::check(peers, plan.shape.batch, &plan.settings, plan.resume)?;
     let model = plan.new_model::<B>()?;
     let scheduler = learner::schedule(&plan.shape, plan.settings.epochs * plan.shape.steps)?;
     if peers.rank() > 0 {
