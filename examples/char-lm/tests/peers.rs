@@ -132,6 +132,7 @@ fn killed_processes_lose_nothing() {
     runs.succeed(2, &Runs::train("whole"));
     let time = start.elapsed();
     let mut random = StdRng::seed_from_u64(28);
+    let mut killed = 0;
     for run in ["first", "second"] {
         for _ in 0..3 {
             let resume = if runs.0.has(&format!("{run}/run.json")) { " --resume" } else { "" };
@@ -140,12 +141,13 @@ fn killed_processes_lose_nothing() {
                 command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mpirun");
             sleep(time.mul_f64(random.random()));
             kill_one(&mut mpirun, random.random_range(0..2));
-            mpirun.wait().expect("a child");
+            killed += usize::from(!mpirun.wait().expect("a child").success());
         }
         let resume = if runs.0.has(&format!("{run}/run.json")) { " --resume" } else { "" };
         runs.succeed(2, &(Runs::train(run) + resume));
         assert!(runs.end(run) == runs.end("whole"), "{run} ends elsewhere");
     }
+    assert!(killed > 0, "all kills came too late");
 }
 
 /// Scales, moments and losses carry over; the parts of the batch, and what is dropped, are other ones.
@@ -190,6 +192,9 @@ fn what_cannot_be_trained_together_is_an_error() {
     let both = [one(&train), vec![":".into()], one(&format!("{train} --seed 2"))].concat();
     let both: Vec<_> = both.iter().map(String::as_str).collect();
     fails(runs.mpirun_of(&both), &["differ", "\"seed\": 1", "\"seed\": 2"]);
+    let both = [one(&train), vec![":".into()], one(&train.replace("bf16", "fp8"))].concat();
+    let both: Vec<_> = both.iter().map(String::as_str).collect();
+    fails(runs.mpirun_of(&both), &["differ", "--wire Bf16", "--wire Fp8"]);
     assert!(!runs.0.has("run"), "nothing was begun");
     fails(runs.mpirun(2, &format!("{train} --resume")), &["no run to go on with"]);
     // As the mpirun of another MPI starts it.

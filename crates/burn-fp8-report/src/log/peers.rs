@@ -131,8 +131,8 @@ impl ProductStats {
         self.terms = self.terms.min(theirs.terms);
         self.sqnr = self.sqnr.and(theirs.sqnr);
         self.alternatives.retain_mut(|mine| {
-            let of = |theirs: &&_| mine.is_of(theirs);
-            let theirs = theirs.alternatives.iter().find(of);
+            let mut theirs = theirs.alternatives.iter();
+            let theirs = theirs.find(|theirs| theirs.alternative == mine.alternative);
             theirs.inspect(|theirs| mine.sqnr = mine.sqnr.and(theirs.sqnr)).is_some()
         });
         Ok(())

@@ -52,13 +52,6 @@ pub struct Prediction {
     pub sqnr: MatrixSqnr,
 }
 
-impl Prediction {
-    /// Whether both are of one alternative.
-    pub(crate) fn is_of(&self, other: &Self) -> bool {
-        self.alternative == other.alternative
-    }
-}
-
 /// What quantization does to a product: the result of quantized operands against that of the operands themselves, both summed in f64.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

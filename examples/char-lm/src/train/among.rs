@@ -8,21 +8,25 @@ use burn_fp8::peers::SharedPeers;
 use tempfile::TempDir;
 
 use crate::checkpoint;
+use crate::precision::Setup;
 use crate::run::{self, Folder, Settings};
 
-/// Checks that all peers train the same, and that each has something of a batch of so many sequences.
+/// Checks that all peers train the same, with `--resume` and `--observe` on all or on none, and that each has something of a batch of so many sequences.
 ///
 /// # Errors
 /// Where they do not; names what differs.
-pub fn check(peers: &SharedPeers, batch: usize, settings: &Settings, resume: bool) -> Result<()> {
+pub fn check(setup: &Setup, batch: usize, settings: &Settings, options: [bool; 2]) -> Result<()> {
+    let peers = setup.peers();
     ensure!(
         peers.size() <= batch,
         "{} processes cannot divide a batch of {batch} sequences: start {batch} at most",
         peers.size()
     );
     let settings = serde_json::to_string_pretty(settings)?;
-    let resume = if resume { "goes on" } else { "begins" };
-    peers.agree(&format!("{settings}\n{resume}\n"))?;
+    let [resume, observe] = options;
+    let wire = setup.wire();
+    peers
+        .agree(&format!("{settings}\n--resume {resume}\n--observe {observe}\n--wire {wire:?}\n"))?;
     Ok(())
 }
 

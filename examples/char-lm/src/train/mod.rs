@@ -151,7 +151,8 @@ where
 {
     plan.setup.check::<B>(&B::Device::default())?;
     let peers = plan.setup.peers();
-    among::check(peers, plan.shape.batch, &plan.settings, plan.resume)?;
+    let options = [plan.resume, plan.observe.is_some()];
+    among::check(&plan.setup, plan.shape.batch, &plan.settings, options)?;
     let model = plan.new_model::<B>()?;
     let scheduler = learner::schedule(&plan.shape, plan.settings.epochs * plan.shape.steps)?;
     if peers.rank() > 0 {
