@@ -31,16 +31,16 @@ impl Options {
     pub fn compare(
         &self,
         row: (&str, usize, Option<f64>),
-        subject: Side<'_>,
-        reference: Side<'_>,
+        mut subject: Side<'_>,
+        mut reference: Side<'_>,
     ) -> Row {
         // The first run of each faults pages in and warms caches.
-        (subject.run)();
-        (reference.run)();
+        subject.seconds();
+        reference.seconds();
         let (mut times, mut reference_times) = (vec![], vec![]);
         for _ in 0..self.repetitions {
-            times.push(seconds(subject.run));
-            reference_times.push(seconds(reference.run));
+            times.push(subject.seconds());
+            reference_times.push(reference.seconds());
         }
         let measured = |name, bytes, seconds| Measured { name, bytes, flops: None, seconds };
         let subject = measured(subject.name, subject.bytes, times);
@@ -53,17 +53,30 @@ pub struct Side<'a> {
     name: &'a str,
     bytes: Option<usize>,
     run: &'a mut dyn FnMut(),
+    before: Option<&'a mut dyn FnMut()>,
 }
 
 impl<'a> Side<'a> {
     /// Something that is called so, of which one call is a run.
     pub fn new(name: &'a str, run: &'a mut dyn FnMut()) -> Self {
-        Self { name, bytes: None, run }
+        Self { name, bytes: None, run, before: None }
+    }
+
+    /// The same, with something before each run that is not measured.
+    pub fn prepared(self, before: &'a mut dyn FnMut()) -> Self {
+        Self { before: Some(before), ..self }
     }
 
     /// The same, measured by the bytes that a run reads and writes.
     pub fn with_bytes(self, bytes: usize) -> Self {
         Self { bytes: Some(bytes), ..self }
+    }
+
+    fn seconds(&mut self) -> f64 {
+        if let Some(before) = &mut self.before {
+            before();
+        }
+        seconds(self.run)
     }
 }
 

@@ -4,7 +4,9 @@
 use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
 use burn_fp8_cpu::Unit;
-use char_lm::{Precision, Shape, Size, characters_a_step, different_characters, training_steps};
+use char_lm::{
+    Moments, Precision, Shape, Size, characters_a_step, different_characters, training_steps,
+};
 
 use crate::harness::{Options, Side};
 use crate::partner::beside_torch;
@@ -45,7 +47,8 @@ pub fn run(options: &Options) -> Vec<Row> {
 fn measure(threads: usize, options: &Options) -> Vec<Row> {
     let steps = |name: &str| {
         let precision: Precision = name.parse().expect("a precision of char-lm");
-        training_steps::<Fp8Backend<Autodiff<Flex>>>(SIZE, precision).expect("Flex has it")
+        training_steps::<Fp8Backend<Autodiff<Flex>>>(SIZE, precision, Moments::F32, |_| ())
+            .expect("Flex has it")
     };
     let mut high = steps("f32");
     let Shape { layers, width, heads, context, batch, dropout, .. } = SIZE.shape();

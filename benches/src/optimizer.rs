@@ -1,5 +1,6 @@
 //! A step of an optimizer with moments in FP8: beside Burn's AdamW, and beside reading and writing its bytes once.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 
 use burn::backend::{Autodiff, Flex};
@@ -35,40 +36,59 @@ pub fn run(options: &Options) -> Vec<Row> {
             ("the same, rounded at random", config().with_seed(Some(1))),
         ];
         let rows = configs.into_iter().flat_map(|(name, config)| {
-            let mut ours = steps(config.init());
-            let mut burns = steps(AdamWConfig::new().init());
-            let mut once = bytes_once();
-            let references: [(&str, &mut dyn FnMut()); 2] =
-                [("Burn's AdamW", &mut burns), ("reading and writing its bytes once", &mut once)];
-            references.map(|(reference, run)| {
-                let reference = Side::new(reference, run);
-                options.compare((GROUP, threads, None), Side::new(name, &mut ours), reference)
-            })
+            let (ours, burns) =
+                (Training::new(config.init()), Training::new(AdamWConfig::new().init()));
+            let row = (GROUP, threads, None);
+            let beside_burns = {
+                let (mut of_ours, mut of_burns) = (|| ours.draw(), || burns.draw());
+                let (mut our_step, mut burns_step) = (|| ours.step(), || burns.step());
+                let subject = Side::new(name, &mut our_step).prepared(&mut of_ours);
+                let reference = Side::new("Burn's AdamW", &mut burns_step).prepared(&mut of_burns);
+                options.compare(row, subject, reference)
+            };
+            let (mut before, mut step, mut once) = (|| ours.draw(), || ours.step(), bytes_once());
+            let subject = Side::new(name, &mut step).prepared(&mut before);
+            let reference = Side::new("reading and writing its bytes once", &mut once);
+            [beside_burns, options.compare(row, subject, reference)]
         });
         rows.collect()
     })
 }
 
-/// Steps alone: the gradients are there.
-fn steps(mut optimizer: impl Optimizer<Model, B> + 'static) -> impl FnMut() {
-    let device = Default::default();
-    let layer = || LinearConfig::new(SIDE, SIDE).with_bias(false).init::<B>(&device);
-    let model: Model = (0..LAYERS).map(|_| layer()).collect();
-    let grads: Vec<_> = model
-        .iter()
-        .map(|layer| {
-            let normal = Distribution::Normal(0.0, 1e-2);
-            (layer.weight.id, Tensor::<Flex, 2>::random([SIDE, SIDE], normal, &device))
-        })
-        .collect();
-    let mut model = Some(model);
-    move || {
-        let mut all = GradientsParams::new();
-        for (id, grad) in &grads {
-            all.register(*id, grad.clone());
+/// Steps of an optimizer alone: as in a training, nothing but the step holds gradients and parameters.
+struct Training<O> {
+    optimizer: RefCell<O>,
+    model: RefCell<Option<Model>>,
+    gradients: RefCell<Option<GradientsParams>>,
+}
+
+impl<O: Optimizer<Model, B>> Training<O> {
+    fn new(optimizer: O) -> Self {
+        let device = Default::default();
+        let layer = |_| LinearConfig::new(SIDE, SIDE).with_bias(false).init(&device);
+        let model = (0..LAYERS).map(layer).collect();
+        Self {
+            optimizer: RefCell::new(optimizer),
+            model: RefCell::new(Some(model)),
+            gradients: RefCell::default(),
         }
-        let current = model.take().expect("it comes back");
-        model = Some(optimizer.step(1e-5, current, all));
+    }
+
+    /// New gradients.
+    fn draw(&self) {
+        let mut all = GradientsParams::new();
+        for layer in self.model.borrow().as_ref().expect("it comes back") {
+            let normal = Distribution::Normal(0.0, 1e-2);
+            let gradient = Tensor::<Flex, 2>::random([SIDE, SIDE], normal, &Default::default());
+            all.register(layer.weight.id, gradient);
+        }
+        self.gradients.replace(Some(all));
+    }
+
+    fn step(&self) {
+        let model = self.model.take().expect("it comes back");
+        let gradients = self.gradients.take().expect("drawn before");
+        self.model.replace(Some(self.optimizer.borrow_mut().step(1e-5, model, gradients)));
     }
 }
 

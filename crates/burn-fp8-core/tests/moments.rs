@@ -5,7 +5,7 @@ mod common;
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_core::Overflow;
 use burn_fp8_core::moments::{Noise, Rule, Second, Step};
-use burn_fp8_core::slice::{Kept, Moment, step};
+use burn_fp8_core::slice::{Kept, Moment, round_to_bf16, step};
 use common::{Golden, nearest};
 
 /// A parameter and its moments.
@@ -321,6 +321,50 @@ fn rounding_at_random_is_right_in_the_mean() {
             "{mean} of {x}"
         );
     }
+}
+
+/// Each becomes one of its neighbours, with their mean over 4,096 steps within five deviations; the same on one thread and on three, which take several tasks.
+#[test]
+fn parameters_in_bf16_are_right_in_the_mean() {
+    let exact = [1.0, 1.0 + 1.0 / 1024.0, -1.003, 3e-3, 0.1, -1e30, 1e-39, 0.0];
+    let is_bf16 = |x: f32| (x.to_bits() & 0xFFFF) == 0;
+    let steps = 4096;
+    let mut sums = [0f64; 8];
+    for step in 0..steps {
+        let mut x = exact;
+        round_to_bf16(&mut x, Noise { seed: 9, step });
+        for ((x, number), sum) in x.into_iter().zip(exact).zip(&mut sums) {
+            let toward_zero = number.to_bits() & 0xFFFF_0000;
+            let away = if is_bf16(number) { toward_zero } else { toward_zero + 0x1_0000 };
+            assert!([toward_zero, away].contains(&x.to_bits()), "{x} of {number}");
+            *sum += f64::from(x);
+        }
+    }
+    for (number, sum) in exact.into_iter().zip(sums) {
+        let below = f32::from_bits(number.to_bits() & 0xFFFF_0000);
+        let distance = f64::from(f32::from_bits(below.to_bits() + 0x1_0000)) - f64::from(below);
+        let (mean, number) = (sum / f64::from(steps), f64::from(number));
+        let deviation = 0.5 * distance.abs() / f64::from(steps).sqrt();
+        assert!((mean - number).abs() <= 5.0 * deviation, "{mean} of {number}");
+    }
+
+    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let mut x = special;
+    round_to_bf16(&mut x, Noise { seed: 9, step: 1 });
+    assert_eq!(x.map(f32::to_bits), special.map(f32::to_bits));
+
+    let long = numbers(200_003, 3);
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let mut x = long.clone();
+        pool.install(|| round_to_bf16(&mut x, Noise { seed: 9, step: 1 }));
+        x
+    };
+    assert_eq!(on(1), on(3));
+    // No two places have the same words.
+    let mut same = vec![1.0 + 1.0 / 256.0; 1 << 17];
+    round_to_bf16(&mut same, Noise { seed: 9, step: 1 });
+    assert_ne!(same[..1 << 16], same[1 << 16..]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn train(peers: SharedPeers, steps: usize, wire: Wire) -> Result<(), PeerError> 
     let mut optimizer = PeersOptimizer::new(optimizer, peers.clone()).with_wire(wire);
     let state = DelayedState::new();
     state.share(peers.clone());
-    let mut times = vec![];
+    let (mut times, before) = (vec![], peers.traffic());
     for step in 0..steps {
         let x = rows(step, rank, size);
         optimizer.set_samples(x.dims()[0]);
@@ -76,12 +76,12 @@ fn train(peers: SharedPeers, steps: usize, wire: Wire) -> Result<(), PeerError> 
     }
     times.sort_by(f64::total_cmp);
     if rank == 0 {
-        let (median, sent) = (times[steps / 2], optimizer.traffic());
+        let (median, sent) = (times[steps / 2], peers.traffic().since(before));
         println!(
             "{size} peers, {wire:?} on the wire: {:.1} ms a step in the median; each sends {:.1} MB in {} messages a step",
             1e3 * median,
-            sent.bytes as f64 / 1e6,
-            sent.messages
+            sent.bytes as f64 / 1e6 / steps as f64,
+            sent.messages / steps
         );
     }
     Ok(())

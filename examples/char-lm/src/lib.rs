@@ -30,13 +30,14 @@ use burn_fp8::{Fp8Backend, Fp8Matmul, peers};
 use examples_common::{OnBackend, print};
 
 pub use precision::Precision;
+pub use run::Moments;
 pub use size::{Shape, Size};
-pub use train::{characters_a_step, different_characters, training_steps};
+pub use train::{Phase, characters_a_step, different_characters, training_steps};
 
 use args::{Command, Sampling};
 use model::Gpt;
 use precision::Setup;
-use run::{Folder, Moments, Outcome, PROGRAM, Settings};
+use run::{Folder, Outcome, PROGRAM, Settings};
 use text::{Text, Vocabulary};
 
 /// Does what the command line says; the exit code of the program.
@@ -156,7 +157,10 @@ fn summary(outcome: &Outcome) -> String {
     };
     let together = match outcome.peers {
         0 | 1 => String::new(),
-        peers => format!(", {peers} processes"),
+        peers => {
+            let sent = outcome.sent_a_step as f64 / 1e6;
+            format!("\n{peers} processes, each of which sends {sent:.2} MB a step")
+        }
     };
     format!(
         "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\

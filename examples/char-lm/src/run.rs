@@ -67,8 +67,10 @@ impl Folder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Moments {
+    /// f32.
     #[default]
     F32,
+    /// FP8, see [`Moments8`](burn_fp8::optim::Moments8).
     Fp8,
 }
 
@@ -140,6 +142,9 @@ pub struct Outcome {
     /// The processes that finished the run together; one where an earlier version of this program wrote the folder.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub peers: usize,
+    /// Bytes that the first of them sent to the others in a step; 0 of one alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sent_a_step: usize,
     /// CRC-32 of `weights.safetensors`; none where an earlier version of this program wrote the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_crc32: Option<u32>,
@@ -154,6 +159,10 @@ fn one() -> usize {
 
 fn is_one(peers: &usize) -> bool {
     *peers == 1
+}
+
+fn is_zero(bytes: &usize) -> bool {
+    *bytes == 0
 }
 
 impl Outcome {

@@ -112,7 +112,8 @@ fn processes_train_one_model() {
         // One of them tells, once.
         assert_eq!(stderr.matches("epoch   4/4").count(), 1, "{stderr}");
         assert_eq!(stdout.matches("validation loss").count(), 1, "{stdout}");
-        assert_eq!(stdout.contains(&format!(", {size} processes")), size > 1, "{stdout}");
+        let together = format!("{size} processes, each of which sends 0.");
+        assert_eq!(stdout.contains(&together), size > 1, "{stdout}");
     }
     let plain = Runs::train("plain");
     runs.0.succeeds(&plain);

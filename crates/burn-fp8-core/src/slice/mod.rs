@@ -24,7 +24,7 @@ mod source;
 mod strips;
 mod widen;
 
-pub use moments::{Kept, Moment, step};
+pub use moments::{Kept, Moment, round_to_bf16, step};
 pub use pass::Amax;
 use pass::{Code, Dequantized, Quantize, QuantizeAndMeasure, Value};
 pub use product::{matmul_block_codes, matmul_codes};

@@ -146,6 +146,7 @@ impl Blocks<'_> {
             .zip(second.codes.chunks_mut(block).zip(second.scales));
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let [mut m, mut v] = [[0f32; MAX_BLOCK]; 2];
+        let mut words = [[0; GROUP]; MAX_BLOCK / GROUP];
         for (index, ((p, g), ((m_codes, m_scale), (v_codes, v_scale)))) in
             parameter.zip(moments).enumerate()
         {
@@ -161,9 +162,12 @@ impl Blocks<'_> {
                 *p = f.keep * *p - f.rate * *m / (root * f.root + f.epsilon);
                 *v = if ROOT { root } else { square };
             }
-            let start = start + index * block;
-            encode(m, FIRST, false, (kept.noise, start, 0), m_codes, m_scale);
-            encode(v, format, ROOT, (kept.noise, start, 16), v_codes, v_scale);
+            let words = kept.noise.map(|noise| {
+                draw(noise, PURPOSE_MOMENTS, start + index * block, m.len(), &mut words)
+            });
+            // The lower halves of the words for one moment, the upper ones for the other.
+            encode(m, FIRST, false, words.map(|words| (words, 0)), m_codes, m_scale);
+            encode(v, format, ROOT, words.map(|words| (words, 16)), v_codes, v_scale);
         }
     }
 
@@ -174,6 +178,7 @@ impl Blocks<'_> {
         let moments = first.codes.chunks_mut(block).zip(first.scales);
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let mut m = [0f32; MAX_BLOCK];
+        let mut words = [[0; GROUP]; MAX_BLOCK / GROUP];
         for (index, ((p, g), (codes, scale))) in parameter.zip(moments).enumerate() {
             let m = &mut m[..p.len()];
             decode(codes, *scale, FIRST, m);
@@ -185,7 +190,10 @@ impl Blocks<'_> {
                 *p = f.keep * *p - f.rate * sign;
                 *m += f.new[1] * (*g - *m);
             }
-            encode(m, FIRST, false, (kept.noise, start + index * block, 0), codes, scale);
+            let words = kept.noise.map(|noise| {
+                draw(noise, PURPOSE_MOMENTS, start + index * block, m.len(), &mut words)
+            });
+            encode(m, FIRST, false, words.map(|words| (words, 0)), codes, scale);
         }
     }
 }
@@ -204,14 +212,13 @@ fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
     }
 }
 
-/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0. Noise comes with the index of the first element, and with the bit of its words from which
-/// on 16 are taken.
+/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0. Words at random come with the bit from which on 16 of each are taken.
 #[inline(always)]
 fn encode(
     x: &[f32],
     format: Fp8Format,
     lifted: bool,
-    (noise, start, bit): (Option<Noise>, usize, u32),
+    words: Option<(&[[u32; GROUP]], u32)>,
     codes: &mut [u8],
     scale: &mut f32,
 ) {
@@ -221,7 +228,7 @@ fn encode(
     let least = if lifted { scale * format.min_positive_subnormal() } else { 0.0 };
     // Not a condition on storing, which is slow.
     let lift = |x: f32| if x > 0.0 && x < least { least } else { x };
-    let Some(noise) = noise else {
+    let Some((words, bit)) = words else {
         // Two loops: the first is shorter.
         if !amax.non_finite {
             for (x, code) in x.iter().zip(codes) {
@@ -234,12 +241,53 @@ fn encode(
         }
         return;
     };
-    for (index, (x, codes)) in x.chunks(GROUP).zip(codes.chunks_mut(GROUP)).enumerate() {
-        let fractions = fractions(noise, start + index * GROUP, bit);
-        for ((x, code), fraction) in x.iter().zip(codes).zip(fractions.as_flattened()) {
-            let x = lift(*x);
-            let rounded = element::dither(x / scale, *fraction, format);
-            *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
+    for ((x, code), word) in x.iter().zip(codes).zip(words.as_flattened()) {
+        let x = lift(*x);
+        // In (-0.5, 0.5).
+        let fraction = (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0;
+        let rounded = element::dither(x / scale, fraction, format);
+        *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
+    }
+}
+
+/// Rounds numbers of a parameter to bf16 at random, in place: to one of both neighbours, so that the mean over steps is right, also where each step changes a parameter by less than their distance. What is not finite stays so.
+///
+/// With the feature `rayon` this runs on rayon's current pool, with the same results.
+pub fn round_to_bf16(x: &mut [f32], noise: Noise) {
+    #[cfg(feature = "rayon")]
+    {
+        use rayon::prelude::*;
+        let tasks = x.par_chunks_mut(TASK).enumerate();
+        tasks.for_each(|(index, x)| ToBf16 { x, start: index * TASK, noise }.run_all());
+    }
+    #[cfg(not(feature = "rayon"))]
+    ToBf16 { x, start: 0, noise }.run_all();
+}
+
+struct ToBf16<'a> {
+    x: &'a mut [f32],
+    start: usize,
+    noise: Noise,
+}
+
+impl ToBf16<'_> {
+    fn run_all(self) {
+        pass::run(self, FIRST, Overflow::SaturateFinite);
+    }
+}
+
+impl Pass for ToBf16<'_> {
+    #[inline(always)]
+    fn run(self, _: impl Widen, _: Fp8Format, _: Overflow) {
+        let mut words = [[0; GROUP]; 1];
+        for (index, x) in self.x.chunks_mut(GROUP).enumerate() {
+            let start = self.start + index * GROUP;
+            let words = draw(self.noise, PURPOSE_BF16, start, x.len(), &mut words);
+            for (x, word) in x.iter_mut().zip(words.as_flattened()) {
+                let bits = x.to_bits();
+                let rounded = f32::from_bits(bits.wrapping_add(word & 0xFFFF) & 0xFFFF_0000);
+                *x = if x.is_finite() { rounded } else { *x };
+            }
         }
     }
 }
@@ -250,13 +298,27 @@ const LANES: usize = 8;
 /// Elements of a group of counters.
 const GROUP: usize = 4 * LANES;
 
-/// Numbers in (-0.5, 0.5) for the elements from `start` on.
+/// The last words of the counters: what the words are for.
+const PURPOSE_MOMENTS: u32 = 1;
+const PURPOSE_BF16: u32 = 2;
+
+/// Words at random for so many elements from `start` on.
 #[inline(always)]
-fn fractions(noise: Noise, start: usize, bit: u32) -> [[f32; LANES]; 4] {
-    let counter = start as u64;
-    let low = core::array::from_fn(|lane| counter.wrapping_add(lane as u64) as u32);
-    let high = [(counter >> 32) as u32; LANES];
+fn draw(
+    noise: Noise,
+    purpose: u32,
+    start: usize,
+    elements: usize,
+    words: &mut [[u32; GROUP]],
+) -> &[[u32; GROUP]] {
+    let words = &mut words[..elements.div_ceil(GROUP)];
     let key = [noise.seed as u32, (noise.seed >> 32) as u32];
-    philox([low, high, [noise.step; LANES], [1; LANES]], key)
-        .map(|words| words.map(|word| (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0))
+    for (index, words) in words.iter_mut().enumerate() {
+        let counter = (start + index * GROUP) as u64;
+        let low = core::array::from_fn(|lane| counter.wrapping_add(lane as u64) as u32);
+        let high = [(counter >> 32) as u32; LANES];
+        let drawn = philox([low, high, [noise.step; LANES], [purpose; LANES]], key);
+        words.copy_from_slice(drawn.as_flattened());
+    }
+    words
 }

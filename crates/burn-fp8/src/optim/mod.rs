@@ -30,4 +30,4 @@ pub use fp8::{Fp8Optimizer, Fp8OptimizerItem, Fp8OptimizerRecord};
 pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
 pub use moments::{Moments8, Moments8Config, from_adamw};
 pub use moments_state::{Moments8Item, Moments8State};
-pub use peers::{PeersOptimizer, Traffic, Wire, share_weights};
+pub use peers::{PeersOptimizer, Wire, share_weights};

@@ -63,7 +63,8 @@ pub struct Moments8Config {
     #[config(default = "Second::Root(Fp8Format::E4M3)")]
     pub second: Second,
     /// Codes are rounded at random, by a generator with this seed; to the nearest one without it. At random the mean of many steps is right, also where each changes a moment by
-    /// less than the distance of two codes. On backends out of the host's memory it moves all moments to the host and back.
+    /// less than the distance of two codes. Parameters in bf16 are rounded so too: to the nearest number, most steps would leave one as it is. On backends out of the host's memory it
+    /// moves all of these to the host and back.
     pub seed: Option<u64>,
     /// Gradient clipping.
     pub grad_clipping: Option<GradientClippingConfig>,
@@ -176,6 +177,14 @@ impl<B: Fp8Engine> SimpleOptimizer<B> for Moments8 {
                 on_host(&step, kept, parameter, grad, state)
             }
             _ => in_operations(&step, kept, parameter, grad, state),
+        };
+        let parameter = match noise {
+            Some(noise) if dtype == DType::BF16 => {
+                let mut numbers = parameter.into_data();
+                slice::round_to_bf16(numbers.as_mut_slice().expect("f32 now"), noise);
+                Tensor::from_data(numbers, (&device, DType::F32))
+            }
+            _ => parameter,
         };
         let parameter = parameter.reshape(shape);
         let parameter = match dtype {

@@ -45,15 +45,6 @@ impl FromStr for Wire {
     }
 }
 
-/// What one step has sent to each other peer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Bytes that this peer handed over: gradients, state of FP8 layers, and who has a gradient of what. Amaxes of delayed scaling are not in it.
-    pub bytes: usize,
-    /// Messages.
-    pub messages: usize,
-}
-
 /// Wraps an optimizer: gradients become their mean over all peers, state of FP8 layers its maximum, and every peer takes the same step.
 ///
 /// It goes outside of all others, `PeersOptimizer::new(LossScaledOptimizer::new(Fp8Optimizer::new(optimizer), scale), peers)`: they see the gradients of all peers, so that one peer's overflow
@@ -72,7 +63,6 @@ pub struct PeersOptimizer<O> {
     peers: SharedPeers,
     wire: Wire,
     samples: usize,
-    traffic: Traffic,
     /// What rounding has lost, by message.
     lost: Vec<Vec<f32>>,
 }
@@ -80,14 +70,7 @@ pub struct PeersOptimizer<O> {
 impl<O> PeersOptimizer<O> {
     /// Wraps an optimizer.
     pub fn new(optimizer: O, peers: SharedPeers) -> Self {
-        Self {
-            inner: optimizer,
-            peers,
-            wire: Wire::F32,
-            samples: 1,
-            traffic: Traffic::default(),
-            lost: vec![],
-        }
+        Self { inner: optimizer, peers, wire: Wire::F32, samples: 1, lost: vec![] }
     }
 
     /// What gradients travel as.
@@ -98,11 +81,6 @@ impl<O> PeersOptimizer<O> {
     /// How many samples the loss of the next steps is the mean of, on this peer: gradients are weighted by it, so that peers with fewer count for less. All count the same without it.
     pub fn set_samples(&mut self, samples: usize) {
         self.samples = samples;
-    }
-
-    /// What the last step has sent.
-    pub fn traffic(&self) -> Traffic {
-        self.traffic
     }
 
     /// The wrapped optimizer.
@@ -133,7 +111,6 @@ impl<O> PeersOptimizer<O> {
         B: AutodiffBackend,
         M: AutodiffModule<B>,
     {
-        self.traffic = Traffic::default();
         if self.peers.size() == 1 {
             return Ok(grads);
         }
@@ -149,7 +126,7 @@ impl<O> PeersOptimizer<O> {
     }
 
     /// Zeros where other peers have a gradient, and this one has none.
-    fn complete(&mut self, found: &mut [Found]) -> Result<(), PeerError> {
+    fn complete(&self, found: &mut [Found]) -> Result<(), PeerError> {
         let mut parameters =
             format!("burn-fp8 {}, gradients in {:?}\n", env!("CARGO_PKG_VERSION"), self.wire);
         for Found { name, shape, state, .. } in &*found {
@@ -158,7 +135,6 @@ impl<O> PeersOptimizer<O> {
         }
         let present: Vec<f32> =
             found.iter().map(|found| f32::from(u8::from(found.numbers.is_some()))).collect();
-        self.count(4 * present.len());
         let present = self.peers.maximum(&parameters, &present)?;
         for (found, present) in found.iter_mut().zip(present) {
             // State without a new value has the least one that there is, as an amax is not negative.
@@ -221,10 +197,7 @@ impl<O> PeersOptimizer<O> {
 
     fn sum_message(&mut self, message: usize, mut x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
         match self.wire {
-            Wire::F32 => {
-                self.count(4 * x.len());
-                self.peers.sum(x)
-            }
+            Wire::F32 => self.peers.sum(x),
             Wire::Bf16 => {
                 let bytes = x.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
                 x.fill(0.0);
@@ -274,7 +247,7 @@ impl<O> PeersOptimizer<O> {
     }
 
     /// New values of FP8 layers, and their check rows.
-    fn take_maximum(&mut self, found: &mut [Found]) -> Result<(), PeerError> {
+    fn take_maximum(&self, found: &mut [Found]) -> Result<(), PeerError> {
         let mut states: Vec<_> = found
             .iter_mut()
             .filter(|found| found.state)
@@ -284,7 +257,6 @@ impl<O> PeersOptimizer<O> {
             return Ok(());
         }
         let all: Vec<f32> = states.iter().flat_map(|numbers| numbers.iter().copied()).collect();
-        self.count(4 * all.len());
         let largest = self.peers.maximum("state of FP8 layers", &all)?;
         let mut largest = largest.as_slice();
         for numbers in &mut states {
@@ -295,14 +267,13 @@ impl<O> PeersOptimizer<O> {
         Ok(())
     }
 
-    fn send_all(&mut self, x: &[f32]) -> Result<Vec<f32>, PeerError> {
+    fn send_all(&self, x: &[f32]) -> Result<Vec<f32>, PeerError> {
         let all = self.send(x.iter().flat_map(|x| x.to_le_bytes()).collect())?;
         Ok(all.iter().flat_map(|x| x.as_chunks().0).map(|x| f32::from_le_bytes(*x)).collect())
     }
 
-    fn send(&mut self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, PeerError> {
+    fn send(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, PeerError> {
         let expected = bytes.len();
-        self.count(expected);
         let all = self.peers.gather(bytes)?;
         match all.iter().position(|theirs| theirs.len() != expected) {
             None => Ok(all),
@@ -312,11 +283,6 @@ impl<O> PeersOptimizer<O> {
                 Err(PeerError::Differs { rank: self.peers.rank(), mine, other, theirs })
             }
         }
-    }
-
-    fn count(&mut self, bytes: usize) {
-        self.traffic.bytes += bytes;
-        self.traffic.messages += 1;
     }
 }
 

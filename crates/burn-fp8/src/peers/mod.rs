@@ -11,7 +11,7 @@ mod threads;
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use error::PeerError;
 pub use join::join;
@@ -28,6 +28,9 @@ pub trait Peers: Debug + Send + Sync {
 
     /// How many there are.
     fn size(&self) -> usize;
+
+    /// What this one has handed over so far.
+    fn traffic(&self) -> Traffic;
 
     /// The sum of what the peers have, which is of one length.
     ///
@@ -94,6 +97,38 @@ pub trait Peers: Debug + Send + Sync {
         let (mine, theirs) = parting.unwrap_or((None, None));
         let [mine, theirs] = [mine, theirs].map(|line| line.unwrap_or("nothing more").to_owned());
         Err(PeerError::Differs { rank: self.rank(), mine, other, theirs })
+    }
+}
+
+/// What a peer has handed over to the others, or to the engine that sums for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes, each counted once however many get it.
+    pub bytes: usize,
+    /// Messages.
+    pub messages: usize,
+}
+
+impl Traffic {
+    /// What has come since then.
+    pub fn since(self, before: Self) -> Self {
+        Self { bytes: self.bytes - before.bytes, messages: self.messages - before.messages }
+    }
+}
+
+/// Counts it.
+#[derive(Debug, Default)]
+struct Sent(Mutex<Traffic>);
+
+impl Sent {
+    fn count<T>(&self, message: &[T]) {
+        let mut traffic = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        traffic.bytes += size_of_val(message);
+        traffic.messages += 1;
+    }
+
+    fn traffic(&self) -> Traffic {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

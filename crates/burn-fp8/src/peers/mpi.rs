@@ -12,7 +12,7 @@ use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
-use super::{PeerError, Peers};
+use super::{PeerError, Peers, Sent, Traffic};
 
 /// The largest message in one call of MPI, in elements: its counts are `i32`.
 const LARGEST: usize = 1 << 28;
@@ -29,6 +29,7 @@ pub struct Mpi {
     timeout: Duration,
     /// None once it is dropped, or has lost the others.
     caller: Mutex<Option<Caller>>,
+    sent: Sent,
 }
 
 #[derive(Debug)]
@@ -77,11 +78,11 @@ impl Mpi {
             })?
             .map(|number| usize::try_from(number).expect("ranks are counted from 0"));
         let caller = Mutex::new(Some(Caller { calls, thread }));
-        Ok(Self { rank, size, timeout, caller })
+        Ok(Self { rank, size, timeout, caller, sent: Sent::default() })
     }
 
     fn call<R>(&self, call: impl FnOnce(Sender<R>) -> Call) -> Result<R, PeerError> {
-        let Self { rank, size, timeout, ref caller } = *self;
+        let Self { rank, size, timeout, ref caller, .. } = *self;
         let gone = |reason: &str| PeerError::Gone { rank, reason: reason.into() };
         let mut caller =
             caller.lock().map_err(|_| gone("a thread that met the others has panicked"))?;
@@ -131,15 +132,22 @@ impl Peers for Mpi {
         self.size
     }
 
+    fn traffic(&self) -> Traffic {
+        self.sent.traffic()
+    }
+
     fn sum(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
+        self.sent.count(&x);
         self.call(|result| Call::Sum(x, result))
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, PeerError> {
+        self.sent.count(&mine);
         self.call(|result| Call::Gather(mine, result))
     }
 
     fn broadcast(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
+        self.sent.count(if self.rank == 0 { &x } else { &[] });
         self.call(|result| Call::Broadcast(x, result))
     }
 }

@@ -5,13 +5,14 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{PeerError, Peers};
+use super::{PeerError, Peers, Sent, Traffic};
 
 /// A thread among peers.
 #[derive(Debug)]
 pub struct Threads {
     rank: usize,
     room: Arc<Room>,
+    sent: Sent,
 }
 
 /// Where they meet.
@@ -49,10 +50,11 @@ impl Threads {
         let meeting = Meeting { call: None, brought, all: None, waiting: 0, gone: None };
         let room = Room { timeout, meeting: Mutex::new(meeting), changed: Condvar::new() };
         let room = Arc::new(room);
-        (0..size).map(|rank| Self { rank, room: room.clone() }).collect()
+        (0..size).map(|rank| Self { rank, room: room.clone(), sent: Sent::default() }).collect()
     }
 
     fn exchange(&self, call: Call, mine: Vec<u8>) -> Result<Arc<Vec<Vec<u8>>>, PeerError> {
+        self.sent.count(&mine);
         let start = Instant::now();
         let mut meeting = self.room.lock();
         // The meeting before may not have ended.
@@ -128,6 +130,10 @@ impl Peers for Threads {
 
     fn size(&self) -> usize {
         self.room.lock().brought.len()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.sent.traffic()
     }
 
     fn sum(&self, mut x: Vec<f32>) -> Result<Vec<f32>, PeerError> {

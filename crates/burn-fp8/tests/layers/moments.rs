@@ -264,6 +264,20 @@ fn parameters_of_other_types_and_without_elements() {
     let change = (stepped.cast(FloatDType::F32) - 1.0).abs().max().into_scalar();
     assert!((0.49..0.51).contains(&change), "{change}");
 
+    // Each step changes a parameter by an eighth of the distance of two numbers: rounded to the nearest one it never moves, at random it moves by as much in the mean.
+    let moved = |config: Moments8Config| {
+        let optimizer = config.with_weight_decay(0.0).build();
+        let mut parameter = Tensor::<Flex, 1>::full([50_000], 1.5, &device).cast(FloatDType::BF16);
+        let (grad, mut state) = (Tensor::<Flex, 1>::ones([50_000], &device), None);
+        for _ in 0..32 {
+            (parameter, state) = optimizer.step(1.0 / 1024.0, parameter, grad.clone(), state);
+        }
+        1.5 - parameter.cast(FloatDType::F32).mean().into_scalar()
+    };
+    assert_eq!(moved(Moments8Config::adamw()), 0.0);
+    let moved = moved(Moments8Config::adamw().with_seed(Some(1)));
+    assert!((moved - 32.0 / 1024.0).abs() < 32.0 / 1024.0 * 0.01, "{moved}");
+
     let none = Tensor::<Flex, 2>::zeros([0, 4], &device);
     assert_eq!(optimizer.step(0.5, none.clone(), none, None).0.dims(), [0, 4]);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::{ModuleMapper, ModuleVisitor};
 use burn::tensor::ElementConversion;
-use burn_fp8::optim::{LossScaledOptimizer, PeersOptimizer, Traffic, Wire, share_weights};
+use burn_fp8::optim::{LossScaledOptimizer, PeersOptimizer, Wire, share_weights};
 use burn_fp8::peers::{PeerError, Peers, SharedPeers, Threads};
 use burn_fp8::policy::LossScale;
 use burn_fp8::report::{Observatory, ObservatoryOptions};
@@ -81,7 +81,8 @@ fn weights<B: Backend>(net: &Net<B>) -> Vec<f32> {
 struct End {
     weights: Vec<f32>,
     losses: Vec<f32>,
-    traffic: Traffic,
+    /// Bytes that were sent in the last step.
+    sent: usize,
     sites: burn_fp8::DelayedRecord,
 }
 
@@ -92,8 +93,9 @@ fn train<B: AutodiffBackend>(peers: &SharedPeers, steps: usize, wire: Wire) -> E
     let mut optimizer = PeersOptimizer::new(inner, peers.clone()).with_wire(wire);
     let state = DelayedState::new();
     state.share(peers.clone());
-    let mut losses = vec![];
+    let (mut losses, mut before) = (vec![], peers.traffic());
     for step in 0..steps {
+        before = peers.traffic();
         let x = shard::<B>(step, rank, size);
         optimizer.set_samples(x.dims()[0]);
         let loss = state.scope(|| {
@@ -104,7 +106,8 @@ fn train<B: AutodiffBackend>(peers: &SharedPeers, steps: usize, wire: Wire) -> E
         });
         losses.push(loss);
     }
-    End { weights: weights(&net), losses, traffic: optimizer.traffic(), sites: state.export() }
+    let sent = peers.traffic().since(before).bytes;
+    End { weights: weights(&net), losses, sent, sites: state.export() }
 }
 
 /// Runs a peer on each of so many threads.
@@ -200,7 +203,7 @@ fn other_types_on_the_wire_send_less() {
         assert!(all.iter().all(|found| *found == all[0]));
         assert_close(&all[0], &expected, part);
         let ends = on_threads(3, |peers| train::<Autodiff<Flex>>(&peers, 20, wire));
-        let sent = ends[0].traffic.bytes;
+        let sent = ends[0].sent;
         // And what the peers say of themselves.
         assert!(
             (bytes..bytes + 200).contains(&sent),
@@ -355,6 +358,36 @@ fn other_products_under_delayed_scaling_are_an_error_that_names_them() {
     });
     for message in messages {
         assert!(message.contains("K 32, N 16") && message.contains("K 48, N 16"), "{message}");
+    }
+}
+
+#[test]
+fn a_peer_that_takes_no_step_under_delayed_scaling_is_an_error_that_says_so() {
+    let messages = on_threads(2, |peers| {
+        let net = Net::<Outer<Flex>>::new(5);
+        let run = || {
+            let state = DelayedState::new();
+            state.share(peers.clone());
+            let mut optimizer = PeersOptimizer::new((), peers.clone());
+            let grads = match peers.rank() {
+                0 => state.scope(|| {
+                    let loss = net.loss(shard(0, 0, 2));
+                    GradientsParams::from_grads(loss.backward(), &net)
+                }),
+                _ => GradientsParams::new(),
+            };
+            let _ = optimizer.reduce::<Outer<Flex>, _>(&net, grads).unwrap();
+        };
+        let config = Fp8Config::default().with_recipe(Recipe::delayed());
+        let step = || config.scope(run);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
+        *panic.downcast::<String>().unwrap()
+    });
+    for message in messages {
+        assert!(
+            message.contains("product 0 of the step") && message.contains("gradients in F32"),
+            "{message}"
+        );
     }
 }
 

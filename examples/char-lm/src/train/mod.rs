@@ -107,6 +107,8 @@ struct Learned<B: Backend> {
     seconds: f64,
     /// The most memory that was held until now, in bytes.
     peak_memory: Option<u64>,
+    /// Bytes that this process has sent to the others, those of validation with them.
+    sent: usize,
 }
 
 /// A new model, as the seed draws it and the setup wants it.
@@ -317,7 +319,7 @@ where
     if let Some(epochs) = settings.patience {
         training = training.early_stopping(Patience { curve: curve.clone(), epochs });
     }
-    let interrupter = training.interrupter();
+    let (interrupter, before) = (training.interrupter(), peers.traffic());
     // A single device: the Learner runs the steps on this thread, where the scopes of the setup hold.
     let trained = setup.scope(|| training.launch(Learner::new(model, optimizer, scheduler)));
     drop(trained.renderer);
@@ -328,6 +330,7 @@ where
         losses: curve.wait(epochs_begun.load(Ordering::Relaxed)),
         seconds: stopwatch.load(Ordering::Relaxed) as f64 / 1e9,
         peak_memory: run::peak_memory(),
+        sent: peers.traffic().since(before).bytes,
     })
 }
 
@@ -357,7 +360,8 @@ where
 {
     let Plan { text, shape, setup, .. } = plan;
     let losses = learned.losses.clone();
-    let trained_tokens = (losses.len() - done) * shape.steps * shape.batch * shape.context;
+    let trained_steps = (losses.len() - done) * shape.steps;
+    let trained_tokens = trained_steps * shape.batch * shape.context;
     let step = products_of_a_step(&plan.new_model::<B>()?, setup.anew()?, shape, text);
     let step_flops = probe::step_flops(shape, text.vocabulary.width());
     ensure!(
@@ -376,6 +380,7 @@ where
         fp8_share: probe::fp8_flops(&step) as f64 / step_flops as f64,
         resumed: done > 0,
         peers: setup.peers().size(),
+        sent_a_step: learned.sent.checked_div(trained_steps).unwrap_or(0),
         weights_crc32: None,
         origin: Some(Origin::here(PROGRAM, &["--out"]).with_backend(plan.settings.backend)),
     })
@@ -405,30 +410,67 @@ pub fn different_characters() -> usize {
     Text::built_in().expect("a text that is part of the program").vocabulary.width()
 }
 
-/// Training steps on one batch of the built-in text, without the Learner around them: forward pass, loss, backward pass and AdamW.
+/// Where a training step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Before the first of them, there is a model.
+    Made,
+    /// The backward pass is done, and the graph is gone: there are gradients.
+    Backward,
+    /// The optimizer has used them.
+    Stepped,
+}
+
+/// Training steps on one batch of the built-in text, without the Learner around them: forward pass, loss, backward pass and AdamW. Tells where they are.
 ///
 /// # Errors
 /// Where the device cannot compute in this precision.
-pub fn training_steps<B>(size: Size, precision: Precision) -> Result<impl FnMut()>
+pub fn training_steps<B>(
+    size: Size,
+    precision: Precision,
+    moments: Moments,
+    at: impl FnMut(Phase) + 'static,
+) -> Result<Box<dyn FnMut()>>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let (shape, device) = (size.shape(), B::Device::default());
-    let (text, setup) = (Text::built_in()?, Setup::new(precision, None)?);
+    let (setup, batch) = (Setup::new(precision, None)?, size.shape().batch);
+    Ok(match moments {
+        Moments::F32 => Box::new(steps_of(size, learner::adamw::<B>(&setup, batch), setup, at)?),
+        Moments::Fp8 => Box::new(steps_of(size, learner::adamw8::<B>(&setup, batch), setup, at)?),
+    })
+}
+
+fn steps_of<B, S>(
+    size: Size,
+    mut optimizer: Optimizer<S, B>,
+    setup: Setup,
+    mut at: impl FnMut(Phase) + 'static,
+) -> Result<impl FnMut() + 'static>
+where
+    B: AutodiffBackend + Fp8Matmul,
+    B::InnerBackend: Fp8Matmul,
+    S: SimpleOptimizer<B::InnerBackend> + 'static,
+{
+    let (shape, device, text) = (size.shape(), B::Device::default(), Text::built_in()?);
     setup.check::<B>(&device)?;
-    let mut model = Some(new_model::<B>(&shape, text.vocabulary.width(), 1, &setup)?);
-    let mut optimizer = learner::adamw::<B>(&setup, shape.batch);
     // Places far from each other, without an overlap.
     let distance = (text.train.len() - shape.context - 1) / shape.batch;
     let starts: Vec<_> = (0..shape.batch).map(|index| index * distance).collect();
     let context = Arc::new(StepContext { setup: setup.clone(), observatory: None });
     let batch = loader::batch::<B>(&text.train, &starts, shape.context, &context, &device);
+    let width = text.vocabulary.width();
+    drop(text);
+    let mut model = Some(new_model::<B>(&shape, width, 1, &setup)?);
+    at(Phase::Made);
     Ok(move || {
         setup.scope(|| {
             let current = model.take().expect("put back after every step");
             let output = TrainStep::step(&current, batch.clone());
+            at(Phase::Backward);
             model = Some(optimizer.step(shape.learning_rate, current, output.grads));
+            at(Phase::Stepped);
         });
     })
 }
