@@ -22,7 +22,7 @@ impl Runs {
 
     fn train(run: &str) -> String {
         format!(
-            "train --size smoke --precision fp8-delayed --wire bf16 --epochs 4 --length 5 --out {run}"
+            "train --size smoke --precision fp8-delayed --wire fp8 --epochs 4 --length 5 --out {run}"
         )
     }
 
@@ -193,9 +193,10 @@ fn what_cannot_be_trained_together_is_an_error() {
     let both = [one(&train), vec![":".into()], one(&format!("{train} --seed 2"))].concat();
     let both: Vec<_> = both.iter().map(String::as_str).collect();
     fails(runs.mpirun_of(&both), &["differ", "\"seed\": 1", "\"seed\": 2"]);
-    let both = [one(&train), vec![":".into()], one(&train.replace("bf16", "fp8"))].concat();
+    let both =
+        [one(&train), vec![":".into()], one(&train.replace("--wire fp8", "--wire bf16"))].concat();
     let both: Vec<_> = both.iter().map(String::as_str).collect();
-    fails(runs.mpirun_of(&both), &["differ", "--wire Bf16", "--wire Fp8"]);
+    fails(runs.mpirun_of(&both), &["differ", "--wire Fp8", "--wire Bf16"]);
     assert!(!runs.0.has("run"), "nothing was begun");
     fails(runs.mpirun(2, &format!("{train} --resume")), &["no run to go on with"]);
     // As the mpirun of another MPI starts it.

@@ -65,17 +65,31 @@ pub struct PeersOptimizer<O> {
     samples: usize,
     /// What rounding has lost, by message.
     lost: Vec<Vec<f32>>,
+    /// Steps over which it is carried on, and how many of them are done.
+    carried: Option<usize>,
+    steps: usize,
 }
 
 impl<O> PeersOptimizer<O> {
     /// Wraps an optimizer.
     pub fn new(optimizer: O, peers: SharedPeers) -> Self {
-        Self { inner: optimizer, peers, wire: Wire::F32, samples: 1, lost: vec![] }
+        let (wire, lost) = (Wire::F32, vec![]);
+        Self { inner: optimizer, peers, wire, samples: 1, lost, carried: None, steps: 0 }
     }
 
     /// What gradients travel as.
     pub fn with_wire(self, wire: Wire) -> Self {
         Self { wire, ..self }
+    }
+
+    /// Forgets after so many steps what rounding to FP8 has lost. No record has it: with as many steps as there are between two checkpoints, a training that goes on from one of them comes to the same
+    /// bits as one that was not stopped.
+    ///
+    /// # Panics
+    /// Where there are none.
+    pub fn with_feedback_over(self, steps: usize) -> Self {
+        assert!(steps > 0, "error feedback over no steps");
+        Self { carried: Some(steps), ..self }
     }
 
     /// How many samples the loss of the next steps is the mean of, on this peer: gradients are weighted by it, so that peers with fewer count for less. All count the same without it.
@@ -116,6 +130,10 @@ impl<O> PeersOptimizer<O> {
         }
         let mut taken = Take::<B> { grads, path: vec![], found: vec![], backend: PhantomData };
         module.visit(&mut taken);
+        if self.carried.is_some_and(|carried| self.steps.is_multiple_of(carried)) {
+            self.lost.clear();
+        }
+        self.steps += 1;
         let Take { grads, mut found, .. } = taken;
         self.complete(&mut found)?;
         self.sum(&mut found)?;

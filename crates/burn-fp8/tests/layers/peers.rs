@@ -243,6 +243,39 @@ fn nothing_is_lost_on_the_wire_in_the_end() {
     }
 }
 
+/// Steps after a whole round of feedback are those of an optimizer that begins there, and no others are.
+#[test]
+fn feedback_begins_anew_after_so_many_steps() {
+    type B = Autodiff<Flex>;
+    let sums = on_threads(2, |peers| {
+        let net = Net::<B>::new(7);
+        let id = net.first.bias.as_ref().unwrap().id;
+        let new = |over| {
+            let optimizer = PeersOptimizer::new((), peers.clone()).with_wire(Wire::Fp8);
+            if over { optimizer.with_feedback_over(3) } else { optimizer }
+        };
+        let steps = |optimizer: &mut PeersOptimizer<()>, count: usize| {
+            let step = |_| {
+                let mut grads = GradientsParams::new();
+                let numbers: Vec<f32> = (0..64).map(|i| 1.0 + (i * i) as f32 / 3000.0).collect();
+                let numbers =
+                    Tensor::<Flex, 1>::from_floats(numbers.as_slice(), &Default::default());
+                grads.register(id, numbers);
+                let grads = optimizer.reduce::<B, _>(&net, grads).unwrap();
+                grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap()
+            };
+            (0..count).map(step).collect::<Vec<_>>()
+        };
+        let [mut restarted, mut plain] = [new(true), new(false)];
+        let [restarted, plain] = [&mut restarted, &mut plain].map(|x| steps(x, 6));
+        assert_eq!(restarted[..3], plain[..3]);
+        assert_eq!(restarted[3..], restarted[..3]);
+        assert_ne!(plain[3..], plain[..3]);
+        restarted
+    });
+    assert_eq!(sums[0], sums[1]);
+}
+
 #[test]
 fn an_overflow_of_one_peer_skips_the_step_of_all() {
     type B = Autodiff<Flex>;

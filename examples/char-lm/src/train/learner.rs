@@ -84,31 +84,31 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
 pub type Optimizer<S, B> =
     PeersOptimizer<LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<S, Gpt<B>, B>>>>;
 
-/// AdamW for batches of so many sequences, of which each peer has a part.
-pub fn adamw<B>(setup: &Setup, batch: usize) -> Optimizer<AdamW, B>
+/// AdamW for the batches of a training, of which each peer has a part.
+pub fn adamw<B>(setup: &Setup, shape: &Shape) -> Optimizer<AdamW, B>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
     let adamw = AdamWConfig::new().with_weight_decay(WEIGHT_DECAY).with_grad_clipping(CLIPPING);
-    wrapped(adamw.init(), setup, batch)
+    wrapped(adamw.init(), setup, shape)
 }
 
 /// The same with moments in FP8.
-pub fn adamw8<B>(setup: &Setup, batch: usize) -> Optimizer<Moments8, B>
+pub fn adamw8<B>(setup: &Setup, shape: &Shape) -> Optimizer<Moments8, B>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
     let adamw = Moments8Config::adamw().with_weight_decay(WEIGHT_DECAY.into());
-    wrapped(adamw.with_grad_clipping(CLIPPING).init(), setup, batch)
+    wrapped(adamw.with_grad_clipping(CLIPPING).init(), setup, shape)
 }
 
 /// Leaves the state of FP8 layers and of delayed and loss scaling to those that know of it, which carry it in their record.
 fn wrapped<B, S>(
     optimizer: OptimizerAdaptor<S, Gpt<B>, B>,
     setup: &Setup,
-    batch: usize,
+    shape: &Shape,
 ) -> Optimizer<S, B>
 where
     B: AutodiffBackend + Fp8Matmul,
@@ -121,9 +121,10 @@ where
         None => optimizer,
     };
     let optimizer = LossScaledOptimizer::new(optimizer, setup.loss_scale().clone());
-    let mut optimizer =
-        PeersOptimizer::new(optimizer, setup.peers().clone()).with_wire(setup.wire());
-    optimizer.set_samples(setup.part(batch).len());
+    let optimizer = PeersOptimizer::new(optimizer, setup.peers().clone()).with_wire(setup.wire());
+    // There is a checkpoint after each epoch.
+    let mut optimizer = optimizer.with_feedback_over(shape.steps);
+    optimizer.set_samples(setup.part(shape.batch).len());
     optimizer
 }
 

@@ -135,10 +135,9 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let batch = plan.shape.batch;
     match plan.settings.moments {
-        Moments::F32 => train_with(plan, learner::adamw::<B>(&plan.setup, batch)),
-        Moments::Fp8 => train_with(plan, learner::adamw8::<B>(&plan.setup, batch)),
+        Moments::F32 => train_with(plan, learner::adamw::<B>(&plan.setup, &plan.shape)),
+        Moments::Fp8 => train_with(plan, learner::adamw8::<B>(&plan.setup, &plan.shape)),
     }
 }
 
@@ -435,15 +434,15 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let (setup, batch) = (Setup::new(precision, None)?, size.shape().batch);
+    let (setup, shape) = (Setup::new(precision, None)?, size.shape());
     Ok(match moments {
-        Moments::F32 => Box::new(steps_of(size, learner::adamw::<B>(&setup, batch), setup, at)?),
-        Moments::Fp8 => Box::new(steps_of(size, learner::adamw8::<B>(&setup, batch), setup, at)?),
+        Moments::F32 => Box::new(steps_of(shape, learner::adamw::<B>(&setup, &shape), setup, at)?),
+        Moments::Fp8 => Box::new(steps_of(shape, learner::adamw8::<B>(&setup, &shape), setup, at)?),
     })
 }
 
 fn steps_of<B, S>(
-    size: Size,
+    shape: Shape,
     mut optimizer: Optimizer<S, B>,
     setup: Setup,
     mut at: impl FnMut(Phase) + 'static,
@@ -453,7 +452,7 @@ where
     B::InnerBackend: Fp8Matmul,
     S: SimpleOptimizer<B::InnerBackend> + 'static,
 {
-    let (shape, device, text) = (size.shape(), B::Device::default(), Text::built_in()?);
+    let (device, text) = (B::Device::default(), Text::built_in()?);
     setup.check::<B>(&device)?;
     // Places far from each other, without an overlap.
     let distance = (text.train.len() - shape.context - 1) / shape.batch;

@@ -139,7 +139,7 @@ fn a_step_on_a_unit_differs_from_emulation_by_rounding_alone() {
         let setup = setup.expect("a setup");
         let text = Text::built_in().expect("the text");
         let model = new_model::<B>(&shape, text.vocabulary.width(), 501, &setup).expect("a model");
-        let mut state = State { model, optimizer: adamw::<B>(&setup, shape.batch) };
+        let mut state = State { model, optimizer: adamw::<B>(&setup, &shape) };
         let mut rates = schedule(&shape, 2 * EPOCHS * shape.steps).expect("a schedule");
         let context = Arc::new(StepContext { setup, observatory: None });
         let text = text.train.as_slice().into();
