@@ -29,10 +29,8 @@ const CHECKPOINTS: [&str; 8] = [
 ];
 
 fn golden(name: &str) -> PathBuf {
-    // The manifest for Burn 0.23 lies in a folder below.
-    let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let crates = crates.ancestors().find(|folder| folder.ends_with("crates")).expect("crates/");
-    crates.join("burn-fp8-checkpoint/tests/golden").join(name)
+    let goldens = "../burn-fp8-checkpoint/tests/golden";
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(goldens).join(name)
 }
 
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
