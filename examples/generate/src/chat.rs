@@ -28,8 +28,12 @@ impl Message {
     }
 }
 
-/// Steps of a template: conversations of some thousand messages take less.
-const FUEL: u64 = 10_000_000;
+/// Steps of a template, and some more for each message: templates of the hub take some hundred for a message.
+const FUEL: u64 = 50_000;
+const FUEL_OF_A_MESSAGE: u64 = 2_000;
+
+/// Bytes of stack for each step. A list in a list takes a step, and what prints, compares or frees such a value calls itself at each depth.
+const STACK_OF_A_STEP: u64 = 1_024;
 
 /// Lists and mappings in each other that JSON is made of, at most.
 const DEEPEST: usize = 100;
@@ -73,7 +77,6 @@ impl Chat {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_function("raise_exception", raise);
         environment.add_function("strftime_now", |format: &str| {
@@ -91,7 +94,21 @@ impl Chat {
     /// # Errors
     /// What the template raises; where it runs for too long.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        let template = self.environment.get_template(NAME).map_err(explain)?;
+        let steps = FUEL + FUEL_OF_A_MESSAGE * messages.len() as u64;
+        // Pages of a stack that are not touched take no memory.
+        let stack = usize::try_from(steps * STACK_OF_A_STEP).unwrap_or(usize::MAX);
+        let thread = std::thread::Builder::new().name(NAME.into()).stack_size(stack);
+        std::thread::scope(|scope| {
+            let rendering = thread.spawn_scoped(scope, || self.render_within(steps, messages));
+            let rendering = rendering.context("no thread for the chat template")?;
+            rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn render_within(&self, steps: u64, messages: &[Message]) -> Result<String> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(steps));
+        let template = environment.get_template(NAME).map_err(explain)?;
         let special: Value = self.special.iter().cloned().collect();
         // As transformers gives them.
         let (tools, documents) = ((), ());
@@ -212,9 +229,24 @@ mod tests {
         let render = |template: &str| Chat::new(template.into(), vec![])?.render(&[]);
         let given = "{{ tools is none }}{{ documents is none }}{{ enable_thinking is defined }}";
         assert_eq!(render(given).expect("a text"), "TrueTrueFalse");
-        let deep = "{% set ns = namespace(x=[]) %}{% for i in range(9000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
+        let deep = "{% set ns = namespace(x=[]) %}{% for i in range(4000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
         let error = format!("{:#}", render(deep).expect_err("too deep"));
         assert!(error.contains("100 deep"), "{error}");
+    }
+
+    /// Values so deep that a usual stack does not hold the calls which print, compare and free them.
+    #[test]
+    fn values_as_deep_as_a_template_can_make_them_are_survived() {
+        let nested = format!("{}ns.x{}", "[".repeat(20), "]".repeat(20));
+        for used in ["{{ ns.x }}", "{{ ns.x == ns.y }}", "{{ ns.x | string | length }}", ""] {
+            let deeper = format!("{{% set ns.x = {nested} %}}");
+            let template = format!(
+                "{{% set ns = namespace(x=[], y=[]) %}}{{% for i in range(800) %}}{deeper}{}{{% endfor %}}{used}",
+                deeper.replace("ns.x", "ns.y")
+            );
+            // Printing is an error at some depth; what counts is that the process lives.
+            let _ = Chat::new(template, vec![]).expect("a template").render(&[]);
+        }
     }
 
     #[test]
