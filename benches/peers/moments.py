@@ -5,6 +5,7 @@
 Rules, all with E4M3 for both moments:
 
     root   the first moment, and the root of the second, over a scale for each block of 256 (burn_fp8's)
+    random the same, but the root is rounded at random, so that its mean is right (burn_fp8's, with a seed)
     square the second moment itself instead (torchao's AdamWFp8)
     coat   sign(x) |x|^k over a scale for each block of 128, with k for each block, so that its numbers fill the range of the format (COAT, Xi et al., ICLR 2025)
 
@@ -70,11 +71,24 @@ def scaled(x):
     return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
-def root(v):
-    codes = scaled(v.sqrt())
+def lifted(v, codes):
     # What is not 0 does not become 0.
     least = v.sqrt().amax(1, keepdim=True) / MAX * LEAST
     return torch.where((v > 0) & (codes < least), least, codes) ** 2
+
+
+def root(v):
+    return lifted(v, scaled(v.sqrt()))
+
+
+def at_random(v):
+    scale = v.sqrt().amax(1, keepdim=True) / MAX
+    scale[scale == 0] = 1.0
+    x = v.sqrt() / scale
+    # The distance of the codes around x.
+    step = torch.exp2(torch.floor(torch.log2(x.clamp(min=8 * LEAST))) - 3)
+    codes = torch.floor(x / step + torch.rand_like(x)) * step
+    return lifted(v, codes.clamp(max=MAX) * scale)
 
 
 def expanded(x):
@@ -94,6 +108,7 @@ RULES = {
     "f32": (nothing, nothing),
     "f32 again": (nothing, nothing),
     "root": (lambda m: in_blocks(m, 256, scaled), lambda v: in_blocks(v, 256, root)),
+    "random": (lambda m: in_blocks(m, 256, scaled), lambda v: in_blocks(v, 256, at_random)),
     "square": (lambda m: in_blocks(m, 256, scaled), lambda v: in_blocks(v, 256, scaled)),
     "coat": (lambda m: in_blocks(m, 128, expanded), lambda v: in_blocks(v, 128, expanded)),
 }

@@ -25,7 +25,7 @@ pub struct Args {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Trains one model, or goes on with it, and lets it write a text; with mpirun before it, its processes divide each batch
+    /// Trains one model, or goes on with it, and lets it write a text; with --peers its threads, with mpirun before it its processes divide each batch
     Train(Train),
     /// Lets a trained model write a text
     Generate(Generate),
@@ -101,11 +101,15 @@ pub struct Train {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// What gradients travel as between processes: f32, bf16 or fp8
+    /// Threads that divide each batch, and the cores, among them
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub peers: Option<u32>,
+
+    /// What gradients travel as between peers: f32, bf16 or fp8
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub wire: Wire,
 
-    /// How long a process waits for the others, in seconds
+    /// How long a peer waits for the others, in seconds
     #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
     pub wait: Duration,
 

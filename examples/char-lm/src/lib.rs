@@ -22,12 +22,16 @@ mod train;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::{mem, thread};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use burn::backend::Autodiff;
+use burn_fp8::peers::{self, PeerError, SharedPeers, Threads};
 use burn_fp8::report::Observatory;
-use burn_fp8::{Fp8Backend, Fp8Matmul, peers};
+use burn_fp8::{Fp8Backend, Fp8Matmul};
 use examples_common::{OnBackend, print};
+use rayon::ThreadPoolBuilder;
 
 pub use precision::Precision;
 pub use run::Moments;
@@ -39,6 +43,9 @@ use model::Gpt;
 use precision::Setup;
 use run::{Folder, Outcome, PROGRAM, Settings};
 use text::{Text, Vocabulary};
+
+/// Bytes of stack of each thread that trains: those of the main one on Linux.
+const STACK: usize = 8 << 20;
 
 /// Does what the command line says; the exit code of the program.
 pub fn main() -> ExitCode {
@@ -64,6 +71,36 @@ impl OnBackend for &args::Train {
     type Output = ExitCode;
 
     fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
+        let joined = peers::join(self.wait)?;
+        let Some(size) = self.peers else { return self.among::<I>(joined) };
+        let started = joined.size();
+        ensure!(
+            started == 1,
+            "--peers {size}: {started} processes train together already; leave out --peers or mpirun"
+        );
+        let train = |peer: Threads| {
+            // Peers in one pool would wait for each other's products, or do them.
+            let threads = rayon::current_num_threads().div_ceil(size as usize);
+            let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build()?;
+            pool.install(|| self.among::<I>(Arc::new(peer)))
+        };
+        let mut peers = Threads::new(size as usize, self.wait).into_iter();
+        let first = peers.next().expect("there is one");
+        let (first, others) = thread::scope(|scope| {
+            let others: Vec<_> = peers.map(|peer| scope.spawn(|| train(peer))).collect();
+            let first = train(first);
+            (first, others.into_iter().map(|other| other.join()).collect::<Vec<_>>())
+        });
+        // That another has gone says less than why it did.
+        let is_lost = |error: &anyhow::Error| error.is::<PeerError>();
+        let why = others.into_iter().flatten().filter_map(Result::err).find(|why| !is_lost(why));
+        first.map_err(|error| if is_lost(&error) { why.unwrap_or(error) } else { error })
+    }
+}
+
+impl args::Train {
+    /// Trains as one of these. The first of them tells.
+    fn among<I: Fp8Matmul>(&self, peers: SharedPeers) -> Result<ExitCode> {
         let text = Text::built_in()?;
         let size = self.common.size;
         let settings = Settings {
@@ -85,7 +122,6 @@ impl OnBackend for &args::Train {
         let precision = self.precision;
         let default =
             || format!("target/char-lm/{}-{precision}{moments}-{}", size.as_str(), self.seed);
-        let peers = peers::join(self.wait)?;
         let setup = Setup::new(self.precision, self.high)?.among(peers.clone(), self.wire);
         // A prompt that cannot be used is told before the training, not after it.
         self.sampling.encode_prompt(&text.vocabulary).context("--prompt")?;
@@ -104,9 +140,9 @@ impl OnBackend for &args::Train {
             observe: self.observe.clone(),
         };
         let trained = train::train::<Fp8Backend<Autodiff<I>>>(&plan);
-        if trained.is_err() {
+        if trained.is_err() && self.peers.is_none() {
             // Without a goodbye: it would wait for the others, which wait for this one. mpirun ends them.
-            std::mem::forget(peers);
+            mem::forget(peers);
         }
         let Some(trained) = trained? else { return Ok(ExitCode::SUCCESS) };
         let observed =
@@ -159,7 +195,7 @@ fn summary(outcome: &Outcome) -> String {
         0 | 1 => String::new(),
         peers => {
             let sent = outcome.sent_a_step as f64 / 1e6;
-            format!("\n{peers} processes, each of which sends {sent:.2} MB a step")
+            format!("\n{peers} peers, each of which sends {sent:.2} MB a step")
         }
     };
     format!(

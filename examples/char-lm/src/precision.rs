@@ -218,7 +218,7 @@ impl Setup {
         })
     }
 
-    /// The setup of one of several processes that train together.
+    /// The setup of one of several peers.
     pub fn among(self, peers: SharedPeers, wire: Wire) -> Self {
         if let Some(state) = &self.delayed {
             state.share(peers.clone());

@@ -139,7 +139,7 @@ pub struct Outcome {
     pub fp8_share: f64,
     /// Whether the run began in another process.
     pub resumed: bool,
-    /// The processes that finished the run together; one where an earlier version of this program wrote the folder.
+    /// The processes, or threads, that finished the run together; one where an earlier version of this program wrote the folder.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub peers: usize,
     /// Bytes that the first of them sent to the others in a step; 0 of one alone.

@@ -112,7 +112,7 @@ fn processes_train_one_model() {
         // One of them tells, once.
         assert_eq!(stderr.matches("epoch   4/4").count(), 1, "{stderr}");
         assert_eq!(stdout.matches("validation loss").count(), 1, "{stdout}");
-        let together = format!("{size} processes, each of which sends 0.");
+        let together = format!("{size} peers, each of which sends 0.");
         assert_eq!(stdout.contains(&together), size > 1, "{stdout}");
     }
     let plain = Runs::train("plain");
@@ -184,7 +184,7 @@ fn what_cannot_be_trained_together_is_an_error() {
         assert!(start.elapsed() < Duration::from_secs(60), "{stderr}");
     };
     let train = Runs::train("run");
-    fails(runs.mpirun(9, &train), &["9 processes cannot divide a batch of 8 sequences"]);
+    fails(runs.mpirun(9, &train), &["9 peers cannot divide a batch of 8 sequences"]);
     let program = env!("CARGO_BIN_EXE_char-lm");
     let one = |arguments: &str| -> Vec<String> {
         let all = format!("-n 1 {program} {arguments}");
@@ -199,6 +199,7 @@ fn what_cannot_be_trained_together_is_an_error() {
     fails(runs.mpirun_of(&both), &["differ", "--wire Fp8", "--wire Bf16"]);
     assert!(!runs.0.has("run"), "nothing was begun");
     fails(runs.mpirun(2, &format!("{train} --resume")), &["no run to go on with"]);
+    fails(runs.mpirun(2, &format!("{train} --peers 2")), &["--peers 2", "2 processes", "already"]);
     // As the mpirun of another MPI starts it.
     runs.0.fails_in(&[("PMI_SIZE", "2")], &train, &["2 processes were started", "sees 1"]);
     assert!(!runs.0.has("run"));

@@ -59,6 +59,33 @@ fn losses_fall_below_the_frequencies_of_characters() {
 }
 
 #[test]
+fn threads_train_one_model() {
+    let char_lm = char_lm();
+    let train = "train --size smoke --precision fp8-delayed --epochs 4 --length 5";
+    let mut losses = vec![];
+    for (run, peers) in [("alone", ""), ("one", "--peers 1"), ("three", "--peers 3 --wire fp8")] {
+        let (stdout, stderr) = char_lm.succeeds(&format!("{train} --out {run} {peers}"));
+        // One of them tells, once.
+        assert_eq!(stderr.matches("epoch   4/4").count(), 1, "{stderr}");
+        assert_eq!(stdout.contains("3 peers, each of which sends 0."), run == "three", "{stdout}");
+        losses.push(valid_losses(&char_lm.json(&format!("{run}/outcome.json"))));
+    }
+    assert_eq!(losses[0], losses[1]);
+    // What is dropped differs. Untrained, the loss is ln 64 = 4.2.
+    let [loss, expected] = [losses[2][3], losses[0][3]];
+    assert!(loss != expected && (loss / expected - 1.0).abs() < 0.05, "{loss}, not {expected}");
+    // As after a kill: each goes on from the files that the first has.
+    char_lm.remove("three/outcome.json");
+    let (_, stderr) = char_lm.succeeds(&format!("{train} --out three --peers 2 --resume"));
+    has(&stderr, &["going on from the checkpoint of epoch 4"]);
+    assert_eq!(valid_losses(&char_lm.json("three/outcome.json")), losses[2]);
+    char_lm.fails(&format!("{train} --out more --peers 9"), &["9 peers", "batch of 8"]);
+    let unlike = "--precision f32 --resume --out three --peers 2";
+    char_lm.fails(&format!("train --size smoke {unlike}"), &["begun with", "\"fp8-delayed\""]);
+    assert!(!char_lm.has("more"), "nothing was begun");
+}
+
+#[test]
 fn ndarray_trains_too() {
     trains("ndarray", &["fp8-current"]);
 }

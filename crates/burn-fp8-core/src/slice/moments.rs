@@ -28,7 +28,7 @@ pub struct Kept {
     pub block: usize,
     /// What is kept of the second moment.
     pub second: Second,
-    /// Rounding at random; to the nearest code without it.
+    /// The moment that changes least in a step, the second one or that of Lion, is rounded at random; without it to the nearest code, as the first one always is.
     pub noise: Option<Noise>,
 }
 
@@ -146,7 +146,7 @@ impl Blocks<'_> {
             .zip(second.codes.chunks_mut(block).zip(second.scales));
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let [mut m, mut v] = [[0f32; MAX_BLOCK]; 2];
-        let mut words = [[0; GROUP]; MAX_BLOCK / GROUP];
+        let mut words = Words::default();
         for (index, ((p, g), ((m_codes, m_scale), (v_codes, v_scale)))) in
             parameter.zip(moments).enumerate()
         {
@@ -162,12 +162,9 @@ impl Blocks<'_> {
                 *p = f.keep * *p - f.rate * *m / (root * f.root + f.epsilon);
                 *v = if ROOT { root } else { square };
             }
-            let words = kept.noise.map(|noise| {
-                draw(noise, PURPOSE_MOMENTS, start + index * block, m.len(), &mut words)
-            });
-            // The lower halves of the words for one moment, the upper ones for the other.
-            encode(m, FIRST, false, words.map(|words| (words, 0)), m_codes, m_scale);
-            encode(v, format, ROOT, words.map(|words| (words, 16)), v_codes, v_scale);
+            encode(m, FIRST, false, None, m_codes, m_scale);
+            let words = of_block(kept, start + index * block, v.len(), &mut words);
+            encode(v, format, ROOT, words, v_codes, v_scale);
         }
     }
 
@@ -178,7 +175,7 @@ impl Blocks<'_> {
         let moments = first.codes.chunks_mut(block).zip(first.scales);
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let mut m = [0f32; MAX_BLOCK];
-        let mut words = [[0; GROUP]; MAX_BLOCK / GROUP];
+        let mut words = Words::default();
         for (index, ((p, g), (codes, scale))) in parameter.zip(moments).enumerate() {
             let m = &mut m[..p.len()];
             decode(codes, *scale, FIRST, m);
@@ -190,10 +187,8 @@ impl Blocks<'_> {
                 *p = f.keep * *p - f.rate * sign;
                 *m += f.new[1] * (*g - *m);
             }
-            let words = kept.noise.map(|noise| {
-                draw(noise, PURPOSE_MOMENTS, start + index * block, m.len(), &mut words)
-            });
-            encode(m, FIRST, false, words.map(|words| (words, 0)), codes, scale);
+            let words = of_block(kept, start + index * block, m.len(), &mut words);
+            encode(m, FIRST, false, words, codes, scale);
         }
     }
 }
@@ -212,13 +207,27 @@ fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
     }
 }
 
-/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0. Words at random come with the bit from which on 16 of each are taken.
+/// Words for a block: 16 bits for each element.
+type Words = [[u32; GROUP]; MAX_BLOCK / 2 / GROUP];
+
+/// Those of the block that starts at an element, if it is rounded at random.
+#[inline(always)]
+fn of_block(
+    kept: Kept,
+    start: usize,
+    elements: usize,
+    words: &mut Words,
+) -> Option<&[[u32; GROUP]]> {
+    kept.noise.map(|noise| draw(noise, PURPOSE_MOMENTS, start, elements.div_ceil(2), words))
+}
+
+/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0.
 #[inline(always)]
 fn encode(
     x: &[f32],
     format: Fp8Format,
     lifted: bool,
-    words: Option<(&[[u32; GROUP]], u32)>,
+    words: Option<&[[u32; GROUP]]>,
     codes: &mut [u8],
     scale: &mut f32,
 ) {
@@ -228,7 +237,7 @@ fn encode(
     let least = if lifted { scale * format.min_positive_subnormal() } else { 0.0 };
     // Not a condition on storing, which is slow.
     let lift = |x: f32| if x > 0.0 && x < least { least } else { x };
-    let Some((words, bit)) = words else {
+    let Some(words) = words else {
         // Two loops: the first is shorter.
         if !amax.non_finite {
             for (x, code) in x.iter().zip(codes) {
@@ -241,12 +250,16 @@ fn encode(
         }
         return;
     };
-    for ((x, code), word) in x.iter().zip(codes).zip(words.as_flattened()) {
-        let x = lift(*x);
-        // In (-0.5, 0.5).
-        let fraction = (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0;
-        let rounded = element::dither(x / scale, fraction, format);
-        *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
+    // The lower halves of the words are for one half of the block, the upper ones for the other.
+    let half = x.len().div_ceil(2);
+    for (bit, (x, codes)) in [0, 16].into_iter().zip(x.chunks(half).zip(codes.chunks_mut(half))) {
+        for ((x, code), word) in x.iter().zip(codes).zip(words.as_flattened()) {
+            let x = lift(*x);
+            // In (-0.5, 0.5).
+            let fraction = (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0;
+            let rounded = element::dither(x / scale, fraction, format);
+            *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
+        }
     }
 }
 

@@ -62,9 +62,9 @@ pub struct Moments8Config {
     /// What is kept of the second moment.
     #[config(default = "Second::Root(Fp8Format::E4M3)")]
     pub second: Second,
-    /// Codes are rounded at random, by a generator with this seed; to the nearest one without it. At random the mean of many steps is right, also where each changes a moment by
-    /// less than the distance of two codes. Parameters in bf16 are rounded so too: to the nearest number, most steps would leave one as it is. On backends out of the host's memory it
-    /// moves all of these to the host and back.
+    /// Second moments, and Lion's, are rounded at random, by a generator with this seed; to the nearest code without it. At random the mean of many steps is right, also where each
+    /// changes a moment by less than the distance of two codes. Parameters in bf16 are rounded so too: to the nearest number, most steps would leave one as it is. On backends out of the
+    /// host's memory it moves all of these to the host and back.
     pub seed: Option<u64>,
     /// Gradient clipping.
     pub grad_clipping: Option<GradientClippingConfig>,

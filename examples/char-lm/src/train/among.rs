@@ -1,4 +1,4 @@
-//! A run of several processes. Rank 0 alone has the run's folder; the others get from it what they go on with, and leave nothing.
+//! A run of several peers. Rank 0 alone has the run's folder; the others get from it what they go on with, and leave nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub fn check(setup: &Setup, batch: usize, settings: &Settings, options: [bool; 2
     let peers = setup.peers();
     ensure!(
         peers.size() <= batch,
-        "{} processes cannot divide a batch of {batch} sequences: start {batch} at most",
+        "{} peers cannot divide a batch of {batch} sequences: start {batch} at most",
         peers.size()
     );
     let settings = serde_json::to_string_pretty(settings)?;

@@ -94,13 +94,14 @@ where
     wrapped(adamw.init(), setup, shape)
 }
 
-/// The same with moments in FP8.
-pub fn adamw8<B>(setup: &Setup, shape: &Shape) -> Optimizer<Moments8, B>
+/// The same with moments in FP8, rounded at random.
+pub fn adamw8<B>(setup: &Setup, shape: &Shape, seed: u64) -> Optimizer<Moments8, B>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
     let adamw = Moments8Config::adamw().with_weight_decay(WEIGHT_DECAY.into());
+    let adamw = adamw.with_seed(Some(seed));
     wrapped(adamw.with_grad_clipping(CLIPPING).init(), setup, shape)
 }
 

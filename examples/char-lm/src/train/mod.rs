@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::data::dataloader::DataLoader;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::composed::ComposedLrScheduler;
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, Module};
 use burn::optim::{Optimizer as _, SimpleOptimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
@@ -137,7 +137,10 @@ where
 {
     match plan.settings.moments {
         Moments::F32 => train_with(plan, learner::adamw::<B>(&plan.setup, &plan.shape)),
-        Moments::Fp8 => train_with(plan, learner::adamw8::<B>(&plan.setup, &plan.shape)),
+        Moments::Fp8 => {
+            let seed = plan.settings.seed;
+            train_with(plan, learner::adamw8::<B>(&plan.setup, &plan.shape, seed))
+        }
     }
 }
 
@@ -154,10 +157,10 @@ where
     let peers = plan.setup.peers();
     let options = [plan.resume, plan.observe.is_some()];
     among::check(&plan.setup, plan.shape.batch, &plan.settings, options)?;
-    let model = plan.new_model::<B>()?;
     let scheduler = learner::schedule(&plan.shape, plan.settings.epochs * plan.shape.steps)?;
     if peers.rank() > 0 {
         let Some(folder) = among::receive(peers)? else { return Ok(None) };
+        let model = plan.new_model::<B>()?;
         let folder = Folder::new(folder.path());
         // What it sees is in the log of rank 0.
         let observe = plan.observe.as_ref().map(|_| folder.path().join("observed.jsonl"));
@@ -165,6 +168,11 @@ where
         let begun = begin::<B, _, _>(&plan, &model, &optimizer, &scheduler)?;
         learn(&plan, &begun, model, optimizer, scheduler)?;
         return Ok(None);
+    }
+    let model = plan.new_model::<B>()?;
+    if peers.size() > 1 {
+        // Draws the weights, which others do not draw before: threads of one process have one generator.
+        model.devices();
     }
     let begun = match start::<B, _, _>(plan, &model, &optimizer, &scheduler) {
         Ok(Start::Begun(begun)) => {
@@ -437,7 +445,9 @@ where
     let (setup, shape) = (Setup::new(precision, None)?, size.shape());
     Ok(match moments {
         Moments::F32 => Box::new(steps_of(shape, learner::adamw::<B>(&setup, &shape), setup, at)?),
-        Moments::Fp8 => Box::new(steps_of(shape, learner::adamw8::<B>(&setup, &shape), setup, at)?),
+        Moments::Fp8 => {
+            Box::new(steps_of(shape, learner::adamw8::<B>(&setup, &shape, 0), setup, at)?)
+        }
     })
 }
 

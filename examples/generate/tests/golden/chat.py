@@ -97,6 +97,17 @@ TEMPLATES = {
 {{ messages[0].content.strip().split(' ')[0] }}{{ none is none }}{{ '' or 'nothing' }}{{ messages[1].get('name', 'nameless') }}
 {%- for key, value in messages[3].items() %} {{ key }}={{ value }}{% endfor %}
 """,
+    "marks of what the model says": """\
+{% for message in messages %}
+    {% if message.role == "assistant" %}
+        {% generation %}
+{{ message.content }}
+        {% endgeneration %}
+    {% else %}
+{{ message.content }}{%- generation -%} : {%- endgeneration %}
+    {% endif %}
+{% endfor %}
+""",
 }
 
 SPECIAL = dict(bos_token="<s>", eos_token="</s>")
