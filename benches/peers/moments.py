@@ -5,7 +5,7 @@
 Rules, all with E4M3 for both moments:
 
     root   the first moment, and the root of the second, over a scale for each block of 256 (burn_fp8's)
-    random the same, but the root is rounded at random, so that its mean is right (burn_fp8's, with a seed)
+    random the same, but the root is rounded at random, so that the mean of its square is right (burn_fp8's, with a seed)
     square the second moment itself instead (torchao's AdamWFp8)
     coat   sign(x) |x|^k over a scale for each block of 128, with k for each block, so that its numbers fill the range of the format (COAT, Xi et al., ICLR 2025)
 
@@ -87,7 +87,9 @@ def at_random(v):
     x = v.sqrt() / scale
     # The distance of the codes around x.
     step = torch.exp2(torch.floor(torch.log2(x.clamp(min=8 * LEAST))) - 3)
-    codes = torch.floor(x / step + torch.rand_like(x)) * step
+    below = torch.floor(x / step) * step
+    above = below + step
+    codes = torch.where(torch.rand_like(x) * (above**2 - below**2) < x**2 - below**2, above, below)
     return lifted(v, codes.clamp(max=MAX) * scale)
 
 

@@ -99,7 +99,7 @@ impl Step {
 
 /// Rounding at random, up with the probability that makes the mean right: by a counter-based generator, so that a step gives the same codes on any number of threads.
 ///
-/// The generator is that of [`Dropout`](crate::Dropout); the seed is its key, and element and step are its counter.
+/// The generator is that of [`Dropout`](crate::Dropout); the seed is its key, and element and step are its counter. Parameters of one seed get the same numbers in a step, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Noise {
     /// The seed.

@@ -119,14 +119,33 @@ pub(crate) fn round(x: f32, quotient: f32, format: Fp8Format, overflow: Overflow
 /// As in [`round`], the adder rounds; the distance is that of the quotient itself, also where the sum lies beyond the next power of two.
 #[inline(always)]
 pub(crate) fn dither(quotient: f32, fraction: f32, format: Fp8Format) -> f32 {
-    let m = format.mantissa_bits();
     let magnitude = f32::from_bits(quotient.to_bits() & !SIGN);
-    let exponent = (magnitude.to_bits() & INFINITY).max(format.min_positive_normal().to_bits());
-    let magic = f32::from_bits(exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS));
-    let distance = f32::from_bits(exponent.wrapping_sub(m << MANTISSA_BITS));
+    let (distance, magic) = neighbours(magnitude, format);
     let rounded = magnitude + fraction * distance + magic - magic;
     let rounded = f32::from_bits((rounded.to_bits() & !SIGN) | (quotient.to_bits() & SIGN));
     if magnitude <= format.max() { rounded } else { quotient }
+}
+
+/// Of a number that is not negative: what [`dither`] has to be given, so that the mean of the squares is the square of the number. Between neighbours a and b, the square of a number that is right in
+/// the mean is too large by (x − a) (b − x).
+#[inline(always)]
+pub(crate) fn for_squares(x: f32, format: Fp8Format) -> f32 {
+    let (distance, magic) = neighbours(x, format);
+    let nearest = x + magic - magic;
+    let away = x - nearest;
+    let sum = 2.0 * nearest + distance.copysign(away);
+    let lowered = x - away.abs() * (distance - away.abs()) / sum;
+    if x <= format.max() { lowered } else { x }
+}
+
+/// The distance of the neighbours of a magnitude in the format, and what rounds to their multiples when it is added.
+#[inline(always)]
+fn neighbours(magnitude: f32, format: Fp8Format) -> (f32, f32) {
+    let m = format.mantissa_bits();
+    let exponent = (magnitude.to_bits() & INFINITY).max(format.min_positive_normal().to_bits());
+    let magic = f32::from_bits(exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS));
+    let distance = f32::from_bits(exponent.wrapping_sub(m << MANTISSA_BITS));
+    (distance, magic)
 }
 
 /// The number that `code` stands for.

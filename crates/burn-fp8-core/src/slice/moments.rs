@@ -221,7 +221,7 @@ fn of_block(
     kept.noise.map(|noise| draw(noise, PURPOSE_MOMENTS, start, elements.div_ceil(2), words))
 }
 
-/// The codes of a block and its scale. Where it is `lifted`, no positive number becomes 0.
+/// The codes of a block and its scale. Roots are `lifted`: no positive number becomes 0. At random, the mean of their squares is right.
 #[inline(always)]
 fn encode(
     x: &[f32],
@@ -257,7 +257,9 @@ fn encode(
             let x = lift(*x);
             // In (-0.5, 0.5).
             let fraction = (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0;
-            let rounded = element::dither(x / scale, fraction, format);
+            let quotient = x / scale;
+            let quotient = if lifted { element::for_squares(quotient, format) } else { quotient };
+            let rounded = element::dither(quotient, fraction, format);
             *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
         }
     }

@@ -1,6 +1,7 @@
 //! An optimizer whose peers add up their gradients first.
 
 use std::marker::PhantomData;
+use std::mem;
 use std::str::FromStr;
 
 use burn::module::{AutodiffModule, Module, ModuleMapper, ModuleVisitor, Param};
@@ -63,7 +64,7 @@ pub struct PeersOptimizer<O> {
     peers: SharedPeers,
     wire: Wire,
     samples: usize,
-    /// What rounding has lost, by message.
+    /// What rounding has lost of the gradient of each parameter, in their order; empty of those that have had none.
     lost: Vec<Vec<f32>>,
     /// Steps over which it is carried on, and how many of them are done.
     carried: Option<usize>,
@@ -92,7 +93,7 @@ impl<O> PeersOptimizer<O> {
         Self { carried: Some(steps), ..self }
     }
 
-    /// How many samples the loss of the next steps is the mean of, on this peer: gradients are weighted by it, so that peers with fewer count for less. All count the same without it.
+    /// How many samples the loss of the next steps is the mean of, on this peer: gradients are weighted by it, so that peers with fewer count for less, and those with 0 for nothing. All count the same without it.
     pub fn set_samples(&mut self, samples: usize) {
         self.samples = samples;
     }
@@ -167,53 +168,65 @@ impl<O> PeersOptimizer<O> {
     /// Means over all samples. Small parameters travel together.
     fn sum(&mut self, found: &mut [Found]) -> Result<(), PeerError> {
         let weight = self.samples as f32;
-        let mut gradients: Vec<_> = found
-            .iter_mut()
-            .filter(|found| !found.state)
-            .flat_map(|found| found.numbers.as_mut())
-            .collect();
         let sum_of_weights = self.send_all(&[weight])?;
         let total: f32 = sum_of_weights.iter().sum();
         if total <= 0.0 {
-            return Err(PeerError::Setup("no peer has samples in this step".into()));
+            let reason = "no peer has samples in this step: set_samples says how many each has";
+            return Err(PeerError::Setup(reason.into()));
         }
         let share = weight / total;
-        let (mut start, mut message) = (0, 0);
-        while start < gradients.len() {
-            let (mut end, mut elements) = (start + 1, gradients[start].len());
-            while let Some(next) = gradients.get(end).filter(|next| elements + next.len() <= BUCKET)
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.resize(found.len(), vec![]);
+        let mut gradients = vec![];
+        for (found, lost) in found.iter_mut().zip(&mut lost).filter(|(found, _)| !found.state) {
+            let Some(numbers) = &mut found.numbers else { continue };
+            if self.wire == Wire::Fp8 {
+                lost.resize(numbers.len(), 0.0);
+            }
+            gradients.push((numbers, lost));
+        }
+        let (mut rest, mut is_finite) = (gradients.as_mut_slice(), true);
+        while let Some((first, _)) = rest.first() {
+            let (mut end, mut elements) = (1, first.len());
+            while let Some((next, _)) =
+                rest.get(end).filter(|(next, _)| elements + next.len() <= BUCKET)
             {
                 (end, elements) = (end + 1, elements + next.len());
             }
-            let bucket = &mut gradients[start..end];
-            start = end;
-            let mut numbers = match &mut *bucket {
-                [only] => std::mem::take(*only),
-                many => many.iter().flat_map(|numbers| numbers.iter().copied()).collect(),
+            let (bucket, after) = rest.split_at_mut(end);
+            rest = after;
+            let (mut numbers, mut kept) = match &mut *bucket {
+                [(only, lost)] => (mem::take(*only), mem::take(*lost)),
+                many => (
+                    many.iter().flat_map(|(numbers, _)| numbers.iter().copied()).collect(),
+                    many.iter().flat_map(|(_, lost)| lost.iter().copied()).collect::<Vec<_>>(),
+                ),
             };
             match share {
                 // The mean of no samples is not a number.
                 0.0 => numbers.fill(0.0),
                 _ => numbers.iter_mut().for_each(|x| *x *= share),
             }
-            let summed = self.sum_message(message, numbers)?;
-            message += 1;
+            let summed = self.sum_message(numbers, &mut kept)?;
+            is_finite &= self.wire != Wire::Fp8 || summed.iter().all(|x| x.is_finite());
             match bucket {
-                [only] => **only = summed,
+                [(only, lost)] => (**only, **lost) = (summed, kept),
                 many => {
-                    let mut summed = summed.as_slice();
-                    for numbers in many {
-                        let (these, after) = summed.split_at(numbers.len());
-                        numbers.copy_from_slice(these);
-                        summed = after;
+                    let (mut summed, mut kept) = (summed.into_iter(), kept.into_iter());
+                    for (numbers, lost) in many {
+                        numbers.iter_mut().zip(&mut summed).for_each(|(x, sum)| *x = sum);
+                        lost.iter_mut().zip(&mut kept).for_each(|(lost, kept)| *lost = kept);
                     }
                 }
             }
         }
+        // A step that overflows is one to be skipped, with what it has sent of steps before.
+        self.lost = if is_finite { lost } else { vec![] };
         Ok(())
     }
 
-    fn sum_message(&mut self, message: usize, mut x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
+    /// The sum of what the peers have. What rounding to FP8 has lost before is added, and becomes what it loses now.
+    fn sum_message(&self, mut x: Vec<f32>, lost: &mut [f32]) -> Result<Vec<f32>, PeerError> {
         match self.wire {
             Wire::F32 => self.peers.sum(x),
             Wire::Bf16 => {
@@ -227,12 +240,7 @@ impl<O> PeersOptimizer<O> {
                 Ok(x)
             }
             Wire::Fp8 => {
-                if self.lost.len() == message {
-                    self.lost.push(vec![0.0; x.len()]);
-                }
-                let mut lost = std::mem::take(&mut self.lost[message]);
-                lost.resize(x.len(), 0.0);
-                x.iter_mut().zip(&lost).for_each(|(x, lost)| *x += *lost);
+                x.iter_mut().zip(&*lost).for_each(|(x, lost)| *x += *lost);
                 let format = Fp8Format::E4M3;
                 let of = Blocks { columns: x.len().max(1), block: [1, BLOCK] };
                 let scales_of = x.len().div_ceil(BLOCK);
@@ -244,7 +252,6 @@ impl<O> PeersOptimizer<O> {
                     // An overflow would stay for good.
                     *lost = if x.is_finite() { x - sent } else { 0.0 };
                 }
-                self.lost[message] = lost;
                 let mut bytes = codes;
                 bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
                 x.fill(0.0);
@@ -329,7 +336,8 @@ where
     }
 
     fn load_record(self, record: Self::Record) -> Self {
-        Self { inner: self.inner.load_record(record), ..self }
+        // What was lost before belongs to steps that are not of the record.
+        Self { inner: self.inner.load_record(record), lost: vec![], steps: 0, ..self }
     }
 }
 

@@ -32,7 +32,7 @@ pub trait Peers: Debug + Send + Sync {
     /// What this one has handed over so far.
     fn traffic(&self) -> Traffic;
 
-    /// The sum of what the peers have, which is of one length.
+    /// The sum of what the peers have, which has to be of one length: MPI does not see where it is not.
     ///
     /// # Errors
     /// Where a peer does not come in time, or has gone.
@@ -50,7 +50,7 @@ pub trait Peers: Debug + Send + Sync {
     /// As [`sum`](Self::sum).
     fn broadcast(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError>;
 
-    /// The largest of what the peers have, element by element; NaN where one is NaN. All have to call it for the same, in words that name what differs if they do not.
+    /// The largest of what the peers have, element by element; NaN where one is NaN. All have to call it for the same and for as many numbers, in words that name what differs if they do not.
     ///
     /// # Errors
     /// [`PeerError::Differs`] where they do not; otherwise as [`sum`](Self::sum).
@@ -62,9 +62,9 @@ pub trait Peers: Debug + Send + Sync {
         let all = self.gather(of_this.into_iter().chain(numbers).collect())?;
         if all.iter().any(|theirs| !theirs.starts_with(&of_this)) {
             // Every peer sees that, and comes here.
-            self.agree(of)?;
+            self.agree(&format!("{of}\n{} numbers", x.len()))?;
         }
-        let mut largest = x.to_vec();
+        let mut largest = vec![f32::NEG_INFINITY; x.len()];
         for theirs in &all {
             for (largest, x) in largest.iter_mut().zip(theirs[of_this.len()..].as_chunks().0) {
                 let x = f32::from_le_bytes(*x);

@@ -165,12 +165,13 @@ fn gradients(peers: &SharedPeers, wire: Wire) -> Vec<f32> {
 
 #[test]
 fn scales_of_delayed_scaling_are_those_of_all_peers() {
-    let run = |size| {
+    let after = |steps, size| {
         on_threads(size, |peers| {
             let config = Fp8Config::default().with_recipe(Recipe::delayed());
-            config.scope(|| train::<Outer<Flex>>(&peers, 12, Wire::F32))
+            config.scope(|| train::<Outer<Flex>>(&peers, steps, Wire::F32))
         })
     };
+    let run = |size| after(12, size);
     let alone = run(1).remove(0);
     assert!(alone.sites.sites.len() == 2);
     for size in 2..=3 {
@@ -178,7 +179,13 @@ fn scales_of_delayed_scaling_are_those_of_all_peers() {
         for end in &ends {
             assert_eq!((&end.weights, &end.sites), (&ends[0].weights, &ends[0].sites));
         }
-        // The first step's amaxes of inputs and weights are those of the whole batch.
+        // The first step's amaxes of samples are those of the whole batch.
+        let of_samples = |end: &End| {
+            let site = end.sites.sites.iter().find(|site| site.k == 32).expect("the first layer");
+            site.input.entries().to_vec()
+        };
+        let [first, whole] = [size, 1].map(|size| of_samples(&after(1, size)[0]));
+        assert!(first == whole && whole.iter().any(|x| *x > 0.0), "{first:?} {whole:?}");
         let amaxes = |end: &End| {
             let of = |site: &burn_fp8::delayed::SiteRecord| site.weight.entries().to_vec();
             end.sites.sites.iter().flat_map(of).collect::<Vec<f32>>()
@@ -233,6 +240,12 @@ fn nothing_is_lost_on_the_wire_in_the_end() {
             for (sum, x) in sum.iter_mut().zip(mean.into_data().to_vec::<f32>().unwrap()) {
                 *sum += f64::from(x);
             }
+            // A step of another parameter alone, whose gradients lose nothing.
+            let (mut grads, id) = (GradientsParams::new(), net.second.bias.as_ref().unwrap().id);
+            grads.register::<Flex, 1>(id, Tensor::ones([16], &Default::default()));
+            let grads = optimizer.reduce::<B, _>(&net, grads).unwrap();
+            let ones = grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap();
+            assert_eq!(ones, [1.0; 16]);
         }
         sum
     });
@@ -243,34 +256,43 @@ fn nothing_is_lost_on_the_wire_in_the_end() {
     }
 }
 
-/// Steps after a whole round of feedback are those of an optimizer that begins there, and no others are.
+/// Steps after a whole round of feedback are those of an optimizer that begins there, and no others are; so are those after an overflow, and of a record that is loaded.
 #[test]
-fn feedback_begins_anew_after_so_many_steps() {
+fn feedback_begins_anew_where_it_should() {
     type B = Autodiff<Flex>;
     let sums = on_threads(2, |peers| {
         let net = Net::<B>::new(7);
         let id = net.first.bias.as_ref().unwrap().id;
-        let new = |over| {
-            let optimizer = PeersOptimizer::new((), peers.clone()).with_wire(Wire::Fp8);
-            if over { optimizer.with_feedback_over(3) } else { optimizer }
+        let new = || {
+            let inner = SgdConfig::new().init::<B, Net<B>>();
+            PeersOptimizer::new(inner, peers.clone()).with_wire(Wire::Fp8)
         };
-        let steps = |optimizer: &mut PeersOptimizer<()>, count: usize| {
-            let step = |_| {
-                let mut grads = GradientsParams::new();
-                let numbers: Vec<f32> = (0..64).map(|i| 1.0 + (i * i) as f32 / 3000.0).collect();
-                let numbers =
-                    Tensor::<Flex, 1>::from_floats(numbers.as_slice(), &Default::default());
-                grads.register(id, numbers);
-                let grads = optimizer.reduce::<B, _>(&net, grads).unwrap();
-                grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap()
-            };
-            (0..count).map(step).collect::<Vec<_>>()
+        let step = |optimizer: &mut PeersOptimizer<_>, factor: f32| {
+            let mut grads = GradientsParams::new();
+            let number = |i| factor * (1.0 + (i * i) as f32 / 3000.0);
+            let numbers: Vec<f32> = (0..64).map(number).collect();
+            let numbers = Tensor::<Flex, 1>::from_floats(numbers.as_slice(), &Default::default());
+            grads.register(id, numbers);
+            let grads = optimizer.reduce::<B, _>(&net, grads).unwrap();
+            grads.get::<Flex, 1>(id).unwrap().into_data().to_vec::<f32>().unwrap()
         };
-        let [mut restarted, mut plain] = [new(true), new(false)];
+        let steps = |optimizer: &mut PeersOptimizer<_>, count: usize| {
+            (0..count).map(|_| step(optimizer, 1.0)).collect::<Vec<_>>()
+        };
+        let [mut restarted, mut plain] = [new().with_feedback_over(3), new()];
         let [restarted, plain] = [&mut restarted, &mut plain].map(|x| steps(x, 6));
         assert_eq!(restarted[..3], plain[..3]);
         assert_eq!(restarted[3..], restarted[..3]);
         assert_ne!(plain[3..], plain[..3]);
+        let mut overflowed = new();
+        steps(&mut overflowed, 1);
+        let factor = if peers.rank() == 0 { f32::INFINITY } else { 1.0 };
+        assert!(step(&mut overflowed, factor).iter().all(|x| !x.is_finite()));
+        assert_eq!(steps(&mut overflowed, 3), plain[..3]);
+        let mut loaded = new().with_feedback_over(3);
+        steps(&mut loaded, 2);
+        let record = loaded.to_record();
+        assert_eq!(steps(&mut loaded.load_record(record), 3), plain[..3]);
         restarted
     });
     assert_eq!(sums[0], sums[1]);
@@ -279,19 +301,24 @@ fn feedback_begins_anew_after_so_many_steps() {
 #[test]
 fn an_overflow_of_one_peer_skips_the_step_of_all() {
     type B = Autodiff<Flex>;
-    let skipped = on_threads(3, |peers| {
-        let net = Net::<B>::new(7);
-        let scale = LossScale::dynamic();
-        let inner = LossScaledOptimizer::new(SgdConfig::new().init::<B, Net<B>>(), scale.clone());
-        let mut optimizer = PeersOptimizer::new(inner, peers.clone());
-        let before = scale.loss_scale();
-        let factor = if peers.rank() == 1 { f32::INFINITY } else { 1.0 };
-        let loss = scale.scale(net.loss(shard(0, peers.rank(), 3)) * factor);
-        let grads = GradientsParams::from_grads(loss.backward(), &net);
-        let stepped = optimizer.step(0.1, net.clone(), grads);
-        (weights(&stepped) == weights(&net), scale.loss_scale() < before)
-    });
-    assert_eq!(skipped, [(true, true); 3]);
+    let skipped = |wire| {
+        on_threads(3, |peers| {
+            let net = Net::<B>::new(7);
+            let scale = LossScale::dynamic();
+            let inner =
+                LossScaledOptimizer::new(SgdConfig::new().init::<B, Net<B>>(), scale.clone());
+            let mut optimizer = PeersOptimizer::new(inner, peers.clone()).with_wire(wire);
+            let before = scale.loss_scale();
+            let factor = if peers.rank() == 1 { f32::INFINITY } else { 1.0 };
+            let loss = scale.scale(net.loss(shard(0, peers.rank(), 3)) * factor);
+            let grads = GradientsParams::from_grads(loss.backward(), &net);
+            let stepped = optimizer.step(0.1, net.clone(), grads);
+            (weights(&stepped) == weights(&net), scale.loss_scale() < before)
+        })
+    };
+    for wire in [Wire::F32, Wire::Bf16, Wire::Fp8] {
+        assert_eq!(skipped(wire), [(true, true); 3], "{wire:?}");
+    }
 }
 
 #[test]
@@ -455,6 +482,11 @@ fn peers_that_do_different_things_are_told() {
             .any(|error| error.contains("sum of 1 numbers") && error.contains("sum of 2 numbers")),
         "{told:?}"
     );
+    let errors = on_threads(2, |peers| peers.maximum("x", &vec![1.0; 1 + peers.rank()]));
+    for error in errors {
+        let error = error.expect_err("other lengths").to_string();
+        assert!(error.contains("1 numbers") && error.contains("2 numbers"), "{error}");
+    }
 }
 
 #[test]
