@@ -370,10 +370,8 @@ fn a_peer_without_samples_counts_for_nothing() {
         let reduced = optimizer.reduce::<B, _>(&Net::<B>::new(5), GradientsParams::new());
         reduced.map(|_| ()).unwrap_err()
     });
-    assert_eq!(
-        errors,
-        [(); 2].map(|()| PeerError::Setup("no peer has samples in this step".into()))
-    );
+    let reason = "no peer has samples in this step: set_samples says how many each has";
+    assert_eq!(errors, [(); 2].map(|()| PeerError::Setup(reason.into())));
 }
 
 #[test]
