@@ -78,6 +78,8 @@ impl OnBackend for &args::Train {
             started == 1,
             "--peers {size}: {started} processes train together already; leave out --peers or mpirun"
         );
+        // Before there are so many threads.
+        train::check_size(size as usize, self.common.size.shape().batch)?;
         let train = |peer: Threads| {
             // Peers in one pool would wait for each other's products, or do them.
             let threads = rayon::current_num_threads().div_ceil(size as usize);

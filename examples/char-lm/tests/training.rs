@@ -79,7 +79,10 @@ fn threads_train_one_model() {
     let (_, stderr) = char_lm.succeeds(&format!("{train} --out three --peers 2 --resume"));
     has(&stderr, &["going on from the checkpoint of epoch 4"]);
     assert_eq!(valid_losses(&char_lm.json("three/outcome.json")), losses[2]);
-    char_lm.fails(&format!("{train} --out more --peers 9"), &["9 peers", "batch of 8"]);
+    for peers in [9, u32::MAX] {
+        let more = format!("{train} --out more --peers {peers}");
+        char_lm.fails(&more, &[&format!("{peers} peers"), "batch of 8"]);
+    }
     let longer = train.replace("--epochs 4", "--epochs 5") + " --out three --peers 2 --resume";
     char_lm.fails(&longer, &["begun with epochs 4 instead of 5"]);
     assert!(!char_lm.has("more"), "nothing was begun");

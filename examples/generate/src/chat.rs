@@ -261,8 +261,9 @@ mod tests {
                 "{{% set ns = namespace(x=[], y=[]) %}}{{% for i in range(800) %}}{deeper}{}{{% endfor %}}{used}",
                 deeper.replace("ns.x", "ns.y")
             );
-            // Printing is an error at some depth; what counts is that the process lives.
-            let _ = Chat::new(template, vec![]).expect("a template").render(&[]);
+            // Printing may be an error at some depth; what counts is that the process lives.
+            let rendered = Chat::new(template, vec![]).expect("a template").render(&[]);
+            assert!(!used.is_empty() || rendered.is_ok(), "not so deep: {rendered:?}");
         }
     }
 

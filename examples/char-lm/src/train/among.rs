@@ -17,16 +17,24 @@ use crate::run::{self, Folder, Settings};
 /// Where they do not; names what differs.
 pub fn check(setup: &Setup, batch: usize, settings: &Settings, options: [bool; 2]) -> Result<()> {
     let peers = setup.peers();
-    ensure!(
-        peers.size() <= batch,
-        "{} peers cannot divide a batch of {batch} sequences: start {batch} at most",
-        peers.size()
-    );
+    check_size(peers.size(), batch)?;
     let settings = serde_json::to_string_pretty(settings)?;
     let [resume, observe] = options;
     let wire = setup.wire();
     peers
         .agree(&format!("{settings}\n--resume {resume}\n--observe {observe}\n--wire {wire:?}\n"))?;
+    Ok(())
+}
+
+/// Checks that each of so many peers has something of a batch of so many sequences.
+///
+/// # Errors
+/// Where there are more peers.
+pub fn check_size(peers: usize, batch: usize) -> Result<()> {
+    ensure!(
+        peers <= batch,
+        "{peers} peers cannot divide a batch of {batch} sequences: start {batch} at most"
+    );
     Ok(())
 }
 

@@ -27,6 +27,7 @@ use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
 use examples_common::{Origin, write_json};
 
+pub use self::among::check_size;
 use self::learner::{Optimizer, Silent};
 use crate::checkpoint::{self, WholeFileRecorder};
 use crate::curve::{self, Course, Curve, Patience, Point};
