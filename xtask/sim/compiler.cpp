@@ -1,4 +1,5 @@
 // NVRTC's functions: CUDA C++ is compiled by the host's g++ into a library, which stands for PTX.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 #include <nvrtc.h>
 
@@ -73,6 +75,33 @@ static std::string exports(const std::string& source) {
     return text;
 }
 
+/// The source with definitions of vectors, and declarations of variables, in the order of their texts: CubeCL writes both in another order in each process, and a kernel
+/// that was compiled is found again by its text.
+static std::string in_order(const std::string& source) {
+    std::istringstream lines(source);
+    std::vector<std::string> same;
+    std::string line, text, last;
+    auto flush = [&] {
+        std::sort(same.begin(), same.end());
+        for (const std::string& one : same) text += one;
+        same.clear();
+    };
+    while (std::getline(lines, line)) {
+        size_t name = line.find(' ');
+        bool defines = line.rfind("struct __align__(", 0) == 0;
+        bool declares = name != std::string::npos && line.compare(name, 7, " l_mut_") == 0 && line.find_first_not_of("0123456789", name + 7) == line.size() - 1 && line.back() == ';';
+        std::string kind = defines ? "definition" : declares ? "declaration" : "";
+        if (kind.empty() || kind != last) flush();
+        last = kind;
+        std::string whole = line + "\n";
+        while (defines && line != "};" && std::getline(lines, line)) whole += line + "\n";
+        if (kind.empty()) text += whole;
+        else same.push_back(whole);
+    }
+    flush();
+    return text;
+}
+
 /// Accesses to memory are instrumented, and come to the driver; so the library of -fsanitize=thread is not linked.
 static const char COMPILER[] = "g++ -std=c++17 -w -O1 -fno-strict-aliasing -ffp-contract=off -fno-gnu-unique -fvisibility=hidden -fPIC"
                                " -fsanitize=thread --param tsan-instrument-func-entry-exit=0";
@@ -120,7 +149,7 @@ EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram handle, int count, const cha
     std::string header = prelude(options, program->log);
     if (header.empty()) return NVRTC_ERROR_COMPILATION;
     // One thread runs all kernels, so that shared memory can be static; the memory that a launch sizes is declared, and the module has it.
-    std::string source = std::regex_replace(program->source, std::regex(R"(extern\s+__shared__)"), "extern");
+    std::string source = std::regex_replace(in_order(program->source), std::regex(R"(extern\s+__shared__)"), "extern");
     source += exports(program->source);
     std::string library = folder("SIM_CACHE") + "/" + name_of(source + header) + ".so";
     program->module = "// simulated module " + library;

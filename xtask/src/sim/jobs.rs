@@ -19,6 +19,8 @@ use super::programs::Programs;
 pub enum Size {
     /// For two cores and minutes.
     Small,
+    /// The same, of the libraries alone: without the examples, which are then built without CUDA.
+    Libraries,
     /// As on a GPU: hours.
     Full,
 }
@@ -72,9 +74,17 @@ impl Job {
 }
 
 /// All jobs, the longest first.
-fn jobs() -> Vec<Job> {
+fn jobs(size: Size) -> Vec<Job> {
     let cuda = |name, only| Job::new(name, "burn-fp8", "cuda").only(only);
     let mut jobs = vec![
+        // One fills 4 GiB of device memory, of which the simulation knows each byte, in eight; one has 17 million threads, which run one after the other. Numbers
+        // of every recipe are seen on Vulkan: compiling its kernels takes minutes.
+        Job::new("kernels", "burn-fp8-kernels", "gpu").skip(&[
+            "more_elements_than_32_bits_reach",
+            "more_blocks_than_a_dimension_of_a_grid",
+            "every_recipe_and_block",
+            "every_amax",
+        ]),
         cuda("training", &["training::"]),
         cuda("products, unfused", &["products::unfused"]),
         cuda("products, fused", &["products::fused"]),
@@ -85,19 +95,13 @@ fn jobs() -> Vec<Job> {
         cuda("blocks, Blackwell", &["blocks::"]).with("SIM_CAPABILITY", "100"),
         // Tensors that travel: CubeCL itself reads memory that another stream has not written yet.
         cuda("stress and threads", &["stress::", "threads::"]).skip(&["with_tensors_that_travel"]),
-        // One fills 4 GiB of device memory, of which the simulation knows each byte, in eight; one has 17 million threads, which run one after the other. Numbers
-        // of every recipe are seen on Vulkan: compiling its kernels takes minutes.
-        Job::new("kernels", "burn-fp8-kernels", "gpu").skip(&[
-            "more_elements_than_32_bits_reach",
-            "more_blocks_than_a_dimension_of_a_grid",
-            "every_recipe_and_block",
-            "every_amax",
-        ]),
         Job::new("faults and devices", "burn-fp8", "simulated"),
-        Job::new("char-lm", "char-lm", "training"),
-        Job::new("digits", "digits", "training"),
-        Job::new("fused_matmul", "fused_matmul", "ladder"),
     ];
+    if size != Size::Libraries {
+        jobs.push(Job::new("char-lm", "char-lm", "training"));
+        jobs.push(Job::new("digits", "digits", "training"));
+        jobs.push(Job::new("fused_matmul", "fused_matmul", "ladder"));
+    }
     for capability in ["89", "90", "100"] {
         let of = |target| {
             Job::new(format!("cublaslt {target} {capability}"), "burn-fp8-cublaslt", target)
@@ -136,7 +140,7 @@ pub fn run_all(
     filter: Option<&str>,
     size: Size,
 ) -> Result<()> {
-    let jobs = jobs();
+    let jobs = jobs(size);
     check_complete(&jobs, folders, programs)?;
     let next = AtomicUsize::new(0);
     let results = Mutex::new(vec![]);
@@ -188,7 +192,7 @@ fn run(
     let mut command = Command::new(program);
     command.args(["--ignored", "--exact", "--test-threads=1"]).args(&tests).current_dir(folder);
     command.envs(folders.variables()?).envs(job.variables.iter().copied());
-    if size == Size::Small {
+    if size != Size::Full {
         command.env("BURN_FP8_TEST_SIZE", "small");
     }
     command.stdout(file.try_clone()?).stderr(file);
