@@ -147,14 +147,14 @@ pub fn every_recipe_and_block() {
         View::contiguous(&[130, 264]),
         View::strided(&[136, 160], &[1, 136]),
     ];
-    // Each of them with a view, and an element type, of its turn: a pipeline takes longer to compile than to run.
+    // Each with the view and the element type whose turn it is: a pipeline takes longer to compile than to run.
     let mut turn = 0;
-    for block in &BLOCKS[..5] {
+    for (shift, block) in BLOCKS[..5].iter().enumerate() {
         for recipe in recipes() {
             for format in FORMATS {
-                let numbers = |len| adversarial(len, turn as u64);
-                let view = &views[(turn + turn / 18) % 4];
-                let (held, x) = view.hold_of(&client, ELEMENTS[turn / 2 % 3], numbers);
+                let (view, element) =
+                    (&views[(turn + shift) % 4], ELEMENTS[(turn / 2 + shift) % 3]);
+                let (held, x) = view.hold_of(&client, element, |len| adversarial(len, turn as u64));
                 check(&client, &held, &x, *block, format, recipe);
                 turn += 1;
             }
