@@ -20,7 +20,7 @@ pub enum Scope {
 /// Backends whose tests run on any machine. wgpu runs on Mesa's lavapipe where there is no GPU.
 ///
 /// Tests on CUDA are ignored here, and run on the simulated device afterwards: one set of features for both. The kernels' feature `cuda` is
-/// also that of tests which compile them with NVRTC. Examples are built for Flex alone, and clippy checks their types on GPUs: each backend more is compiled in five programs.
+/// also that of tests which compile them with NVRTC. Examples are built without GPUs, on which clippy checks their types: each backend more is compiled in five programs.
 /// `cargo xtask sim` trains them on CUDA, and `cargo test -p char-lm --features wgpu` on wgpu.
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/cuda,burn-fp8/fusion,burn-fp8/router,\
     burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,char-lm/mpi,burn-fp8/float8,burn-fp8/mpi,burn-fp8-next/device";
