@@ -103,14 +103,21 @@ fn codes_that_are_not_finite_stay_in_their_rows() {
                 for m in [1, 3] {
                     let mut codes = finite_codes(k * n, format);
                     codes[4 * k + place] = code;
-                    let mut y = vec![0.0; m * n];
                     let x = vec![1.0; m * k];
-                    matmul_rows(&x, Rows::Codes(&codes, format), [m, k, n], &mut y);
-                    for (index, y) in y.iter().enumerate() {
-                        match (index % n == 4, number(code, format)) {
-                            (false, _) => assert!(y.is_finite()),
-                            (true, special) if special.is_nan() => assert!(y.is_nan()),
-                            (true, special) => assert_eq!(f64::from(*y), special),
+                    // Blocks of 32 are decoded by other instructions.
+                    let (block, scales) = ([1, 32], vec![1.0; n * k.div_ceil(32)]);
+                    let (codes, scales) = (&codes[..], &scales[..]);
+                    for rows in
+                        [Rows::Codes(codes, format), Rows::Blocks { codes, format, block, scales }]
+                    {
+                        let mut y = vec![0.0; m * n];
+                        matmul_rows(&x, rows, [m, k, n], &mut y);
+                        for (index, y) in y.iter().enumerate() {
+                            match (index % n == 4, number(code, format)) {
+                                (false, _) => assert!(y.is_finite()),
+                                (true, special) if special.is_nan() => assert!(y.is_nan()),
+                                (true, special) => assert_eq!(f64::from(*y), special),
+                            }
                         }
                     }
                 }

@@ -261,7 +261,7 @@ fn check(case: Case, options: Attention<'_>) {
 }
 
 /// One row, one key, around the sizes of tiles, more keys than queries and fewer, every grouping, widths that are no multiple of anything.
-const CASES: [Case; 12] = [
+const CASES: [Case; 15] = [
     Case::new([1, 1, 1], [1, 1, 1]),
     Case::new([1, 1, 1], [1, 200, 64]),
     Case::new([2, 3, 3], [63, 65, 8]),
@@ -274,6 +274,10 @@ const CASES: [Case; 12] = [
     Case::new([1, 5, 5], [100, 100, 17]),
     Case { value_width: 48, ..Case::new([2, 2, 1], [90, 70, 24]) },
     Case { value_width: 1, ..Case::new([1, 2, 2], [129, 3, 200]) },
+    // Few queries.
+    Case::new([2, 4, 1], [2, 130, 33]),
+    Case::new([2, 2, 2], [3, 70, 128]),
+    Case::new([1, 4, 2], [4, 65, 256]),
 ];
 
 #[test]

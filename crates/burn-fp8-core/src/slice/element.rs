@@ -150,8 +150,8 @@ fn neighbours(magnitude: f32, format: Fp8Format) -> (f32, f32) {
 
 /// The number that `code` stands for.
 #[inline(always)]
-pub(crate) fn decode(code: u8, format: Fp8Format) -> f32 {
-    let code = u32::from(code);
+pub(crate) const fn decode(code: u8, format: Fp8Format) -> f32 {
+    let code = code as u32;
     let magnitude = code & 0x7F;
     let finite = widen(magnitude, format.mantissa_bits(), format.exponent_bias());
     let bits = match format {
@@ -196,7 +196,7 @@ pub(crate) fn bf16_to_f32(x: bf16) -> f32 {
 /// Subnormals avoid f32 subnormals, which are slow on many CPUs: put in the mantissa of the power of two whose last bit has their
 /// unit, `2^(1 - bias - m)`, they are read off by subtracting that power.
 #[inline(always)]
-fn widen(magnitude: u32, m: u32, bias: u32) -> u32 {
+const fn widen(magnitude: u32, m: u32, bias: u32) -> u32 {
     let normal = (magnitude << (MANTISSA_BITS - m)) + ((127 - bias) << MANTISSA_BITS);
     let magic = (127 + MANTISSA_BITS + 1 - bias - m) << MANTISSA_BITS;
     let subnormal = (f32::from_bits(magic | magnitude) - f32::from_bits(magic)).to_bits();

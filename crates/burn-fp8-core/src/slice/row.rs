@@ -11,21 +11,77 @@ use super::element;
 use super::strips::in_strips;
 use crate::Fp8Format;
 
-/// Elements that are converted at a time.
-const STEP: usize = 32;
-
 /// Bytes that are read ahead.
 const AHEAD: usize = 4 << 10;
 
-/// Where among the elements of a step the one is that comes at a place.
+/// Where among elements the one is that comes at a place.
 pub(super) type Place = fn(usize) -> usize;
 
-/// The largest codes, as signed and as unsigned numbers: those of each sign.
-type Largest = [__m256i; 2];
+/// Vector instructions of a width.
+pub(super) trait Vectors: Sized {
+    type Floats: Copy;
+
+    /// Elements that are converted at a time: those of four vectors of f32.
+    const STEP: usize;
+
+    /// Whether the CPU has the instructions.
+    fn are_there() -> bool;
+
+    /// # Safety
+    /// The CPU must have the instructions.
+    unsafe fn splat(x: f32) -> Self::Floats;
+
+    /// Adds the product with numbers of the memory.
+    ///
+    /// # Safety
+    /// The CPU must have the instructions, and a vector of numbers must be there.
+    unsafe fn add_product(sum: Self::Floats, x: *const f32, y: Self::Floats) -> Self::Floats;
+
+    /// `total + sum · scale`.
+    ///
+    /// # Safety
+    /// The CPU must have the instructions.
+    unsafe fn add_scaled(
+        total: Self::Floats,
+        sum: Self::Floats,
+        scale: Self::Floats,
+    ) -> Self::Floats;
+
+    /// # Safety
+    /// The CPU must have the instructions, and a vector of numbers must have room.
+    unsafe fn store_scaled(place: *mut f32, x: Self::Floats, scale: Self::Floats);
+
+    /// The sum of all numbers.
+    ///
+    /// # Safety
+    /// The CPU must have the instructions.
+    unsafe fn sum(sums: [Self::Floats; 4]) -> f32;
+
+    /// [`products`], compiled for these instructions.
+    ///
+    /// # Safety
+    /// The CPU must have them.
+    unsafe fn products<W: Wide<Self>>(
+        x: &Row,
+        matrix: &[W::Element],
+        scales: Option<Scales<'_>>,
+        first: usize,
+        y: &mut [f32],
+    ) -> bool;
+
+    /// [`convert_all`], compiled for these instructions.
+    ///
+    /// # Safety
+    /// The CPU must have them, and there must be room for whole steps of numbers.
+    unsafe fn convert<W: Wide<Self>>(elements: &[W::Element], numbers: &mut [f32]) -> bool;
+}
 
 /// What is converted to f32 by vector instructions.
-pub(super) trait Wide {
+pub(super) trait Wide<V: Vectors> {
     type Element: Copy + Sync + Default;
+
+    /// What is known of the elements that were converted.
+    type Seen: Copy;
 
     /// What all numbers are to be multiplied by: a power of two.
     const FACTOR: f32 = 1.0;
@@ -33,23 +89,159 @@ pub(super) trait Wide {
     /// The number of an element, not to be multiplied by anything.
     fn number(element: Self::Element) -> f32;
 
-    /// Converts [`STEP`] elements, in the order of [`place`](Self::place), and notes which there are.
+    /// What is known before any was converted.
+    fn seen() -> Self::Seen;
+
+    /// Converts [`Vectors::STEP`] elements, in the order of [`place`](Self::place), and notes which there are.
     ///
     /// # Safety
     /// The CPU must have the instructions, and the elements must be there.
-    unsafe fn load(start: *const Self::Element, largest: &mut Largest) -> [__m256; 4];
+    unsafe fn load(start: *const Self::Element, seen: &mut Self::Seen) -> [V::Floats; 4];
 
-    /// Where among the elements that are loaded the one is that comes at this place.
+    /// Where the element is that comes at this place.
     fn place(index: usize) -> usize;
 
     /// Whether all numbers were what the elements stand for.
-    fn are_known(largest: Largest) -> bool {
-        let _ = largest;
+    fn are_known(seen: Self::Seen) -> bool {
+        let _ = seen;
         true
     }
 }
 
-/// Codes of E4M3 or of E5M2: infinities and NaN are not known.
+/// AVX2, with fused multiply-add and conversions of f16.
+pub(super) enum Avx2 {}
+
+impl Vectors for Avx2 {
+    type Floats = __m256;
+
+    const STEP: usize = 32;
+
+    fn are_there() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn splat(x: f32) -> __m256 {
+        _mm256_set1_ps(x)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn add_product(sum: __m256, x: *const f32, y: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        _mm256_fmadd_ps(unsafe { _mm256_loadu_ps(x) }, y, sum)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn add_scaled(total: __m256, sum: __m256, scale: __m256) -> __m256 {
+        _mm256_fmadd_ps(sum, scale, total)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn store_scaled(place: *mut f32, x: __m256, scale: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(place, _mm256_mul_ps(x, scale)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn sum([a, b, c, d]: [__m256; 4]) -> f32 {
+        let sums = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+        // SAFETY: all bit patterns are numbers.
+        let [a, b, c, d, e, f, g, h]: [f32; 8] = unsafe { core::mem::transmute(sums) };
+        ((a + e) + (b + f)) + ((c + g) + (d + h))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn products<W: Wide<Self>>(
+        x: &Row,
+        matrix: &[W::Element],
+        scales: Option<Scales<'_>>,
+        first: usize,
+        y: &mut [f32],
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { products::<Self, W>(x, matrix, scales, first, y) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn convert<W: Wide<Self>>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
+        // SAFETY: the caller's promises.
+        unsafe { convert_all::<Self, W>(elements, numbers) }
+    }
+}
+
+/// AVX-512 with byte permutations, which look codes up.
+pub(super) enum Avx512 {}
+
+impl Vectors for Avx512 {
+    type Floats = __m512;
+
+    const STEP: usize = 64;
+
+    fn are_there() -> bool {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vbmi")
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn splat(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add_product(sum: __m512, x: *const f32, y: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(x) }, y, sum)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add_scaled(total: __m512, sum: __m512, scale: __m512) -> __m512 {
+        _mm512_fmadd_ps(sum, scale, total)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn store_scaled(place: *mut f32, x: __m512, scale: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_ps(place, _mm512_mul_ps(x, scale)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn sum([a, b, c, d]: [__m512; 4]) -> f32 {
+        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    unsafe fn products<W: Wide<Self>>(
+        x: &Row,
+        matrix: &[W::Element],
+        scales: Option<Scales<'_>>,
+        first: usize,
+        y: &mut [f32],
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { products::<Self, W>(x, matrix, scales, first, y) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    unsafe fn convert<W: Wide<Self>>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
+        // SAFETY: the caller's promises.
+        unsafe { convert_all::<Self, W>(elements, numbers) }
+    }
+}
+
+/// Codes of E4M3 or of E5M2.
 pub(super) struct Codes<const E4M3: bool>;
 
 impl<const E4M3: bool> Codes<E4M3> {
@@ -58,10 +250,27 @@ impl<const E4M3: bool> Codes<E4M3> {
     const PAST: u8 = if E4M3 { 0x7F } else { 0x7C };
     /// Bits of the mantissa of bf16, less those of the code.
     const SHIFT: i32 = if E4M3 { 4 } else { 5 };
+
+    /// The lower and the upper bytes of codes without a sign, in bf16, which holds each of them exactly.
+    const TABLES: [[u8; 128]; 2] = {
+        let mut tables = [[0; 128]; 2];
+        let mut code = 0;
+        while code < 128 {
+            let bits = element::decode(code as u8, Self::FORMAT).to_bits() >> 16;
+            tables[0][code] = bits as u8;
+            tables[1][code] = (bits >> 8) as u8;
+            code += 1;
+        }
+        tables
+    };
 }
 
-impl<const E4M3: bool> Wide for Codes<E4M3> {
+/// Codes that are not finite are not known.
+impl<const E4M3: bool> Wide<Avx2> for Codes<E4M3> {
     type Element = u8;
+    /// The largest codes, as signed and as unsigned numbers: those of each sign.
+    type Seen = [__m256i; 2];
+
     /// By how much the bias of f32 is larger.
     const FACTOR: f32 = f32::from_bits((127 + if E4M3 { 120 } else { 112 }) << 23);
 
@@ -69,11 +278,16 @@ impl<const E4M3: bool> Wide for Codes<E4M3> {
         element::decode(code, Self::FORMAT)
     }
 
+    fn seen() -> Self::Seen {
+        // SAFETY: all bit patterns are integers.
+        unsafe { core::mem::transmute([[u8::MAX; 32], [0; 32]]) }
+    }
+
     /// As bf16, but for the bias, of even and of odd codes; the even and the odd ones of these are the upper halves of f32. Shifts extend the sign, which is
     /// masked out of the bits where it does not belong.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn load(start: *const u8, [signed, unsigned]: &mut Largest) -> [__m256; 4] {
+    unsafe fn load(start: *const u8, [signed, unsigned]: &mut Self::Seen) -> [__m256; 4] {
         // SAFETY: the caller's promise.
         let codes = unsafe { _mm256_loadu_si256(start.cast()) };
         *signed = _mm256_max_epi8(*signed, codes);
@@ -88,16 +302,55 @@ impl<const E4M3: bool> Wide for Codes<E4M3> {
 
     fn place(index: usize) -> usize {
         // Even codes of even places, odd ones, then those of odd places.
-        4 * (index % 8) + index / 8
+        index / 32 * 32 + 4 * (index % 8) + index % 32 / 8
     }
 
-    fn are_known([signed, unsigned]: Largest) -> bool {
+    fn are_known([signed, unsigned]: Self::Seen) -> bool {
         // SAFETY: all bit patterns are bytes.
         let [signed, unsigned]: [[u8; 32]; 2] = unsafe { core::mem::transmute([signed, unsigned]) };
         let is_known = |code: &u8| code & 0x7F < Self::PAST;
         // Where there is no positive code the largest is -1 or less.
         signed.iter().all(|code| code & 0x80 != 0 || is_known(code))
             && unsigned.iter().all(is_known)
+    }
+}
+
+/// All codes are known.
+impl<const E4M3: bool> Wide<Avx512> for Codes<E4M3> {
+    type Element = u8;
+    type Seen = ();
+
+    fn number(code: u8) -> f32 {
+        element::decode(code, Self::FORMAT)
+    }
+
+    fn seen() {}
+
+    /// Both bytes are looked up, the upper ones get the sign, and both are put together to bf16, the upper halves of f32.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    unsafe fn load(start: *const u8, (): &mut ()) -> [__m512; 4] {
+        // SAFETY: the caller's promise.
+        let codes = unsafe { _mm512_loadu_si512(start.cast()) };
+        // SAFETY: all bit patterns are bytes.
+        let [lower, upper]: [[__m512i; 2]; 2] = unsafe { core::mem::transmute(Self::TABLES) };
+        // The sign is not looked at.
+        let [lower, upper] = [lower, upper].map(|[a, b]| _mm512_permutex2var_epi8(a, codes, b));
+        /// `upper | (codes & sign)`.
+        const WITH_SIGN: i32 = 0xF8;
+        let sign = _mm512_set1_epi8(i8::MIN);
+        let upper = _mm512_ternarylogic_epi32::<WITH_SIGN>(upper, codes, sign);
+        let halves = [_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)];
+        let mask = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+        let [[a, b], [c, d]] =
+            halves.map(|halves| [_mm512_slli_epi32::<16>(halves), _mm512_and_si512(halves, mask)]);
+        [a, b, c, d].map(|x| _mm512_castsi512_ps(x))
+    }
+
+    fn place(index: usize) -> usize {
+        // Of each 16 codes, even and odd ones of the first half, then those of the second one.
+        let (vector, lane) = (index % 64 / 16, index % 16);
+        index / 64 * 64 + lane / 4 * 16 + vector / 2 * 8 + lane % 4 * 2 + vector % 2
     }
 }
 
@@ -113,16 +366,19 @@ fn split(halves: __m256i) -> [__m256; 2] {
 /// Numbers of a type.
 pub(super) struct Numbers<S>(PhantomData<S>);
 
-impl Wide for Numbers<bf16> {
+impl Wide<Avx2> for Numbers<bf16> {
     type Element = bf16;
+    type Seen = ();
 
     fn number(element: bf16) -> f32 {
         element.to_f32()
     }
 
+    fn seen() {}
+
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn load(start: *const bf16, _: &mut Largest) -> [__m256; 4] {
+    unsafe fn load(start: *const bf16, (): &mut ()) -> [__m256; 4] {
         // SAFETY: the caller's promise.
         let halves = unsafe { [start, start.add(16)].map(|x| _mm256_loadu_si256(x.cast())) };
         let [[a, b], [c, d]] = [split(halves[0]), split(halves[1])];
@@ -134,16 +390,19 @@ impl Wide for Numbers<bf16> {
     }
 }
 
-impl Wide for Numbers<f16> {
+impl Wide<Avx2> for Numbers<f16> {
     type Element = f16;
+    type Seen = ();
 
     fn number(element: f16) -> f32 {
         element::f16_to_f32(element)
     }
 
+    fn seen() {}
+
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn load(start: *const f16, _: &mut Largest) -> [__m256; 4] {
+    unsafe fn load(start: *const f16, (): &mut ()) -> [__m256; 4] {
         let eights = [0, 8, 16, 24].map(|at| start.wrapping_add(at));
         // SAFETY: the caller's promise.
         eights.map(|x| _mm256_cvtph_ps(unsafe { _mm_loadu_si128(x.cast()) }))
@@ -152,13 +411,6 @@ impl Wide for Numbers<f16> {
     fn place(index: usize) -> usize {
         index
     }
-}
-
-/// Whether the CPU has the instructions.
-fn is_possible() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
 }
 
 /// Scales of blocks of a matrix.
@@ -172,21 +424,21 @@ pub(super) struct Scales<'a> {
 
 /// Writes the products of `x` with the rows of a matrix to `y`: whether that could be done, for want of instructions, because of elements that are not
 /// known, or of blocks that end between steps. The products of a block are summed first, then multiplied by its scale.
-pub(super) fn multiply<W: Wide>(
+pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     x: &[f32],
     matrix: &[W::Element],
     scales: Option<Scales<'_>>,
     y: &mut [f32],
 ) -> bool {
     let columns = scales.map_or(x.len(), |scales| scales.block[1]);
-    if order::<W>(x.len(), columns).is_none() {
+    if order::<V, W>(x.len(), columns).is_none() {
         return false;
     }
     let power = power(x, W::FACTOR);
-    let whole = x.len() - x.len() % STEP;
+    let whole = x.len() - x.len() % V::STEP;
     let mut places = Vec::with_capacity(whole);
-    for step in x[..whole].chunks_exact(STEP) {
-        places.extend((0..STEP).map(|index| step[W::place(index)] / power * W::FACTOR));
+    for step in x[..whole].chunks_exact(V::STEP) {
+        places.extend((0..V::STEP).map(|index| step[W::place(index)] / power * W::FACTOR));
     }
     let rest = x[whole..].iter().map(|x| x / power).collect();
     let shape = [1, x.len(), y.len()];
@@ -194,7 +446,7 @@ pub(super) fn multiply<W: Wide>(
     let is_done = AtomicBool::new(true);
     in_strips(shape, 1, y, |rows, y| {
         // SAFETY: the instructions are there.
-        if !unsafe { products::<W>(&x, matrix, scales, rows.start, y) } {
+        if !unsafe { V::products::<W>(&x, matrix, scales, rows.start, y) } {
             is_done.store(false, Ordering::Relaxed);
         }
     });
@@ -202,7 +454,7 @@ pub(super) fn multiply<W: Wide>(
 }
 
 /// What `x` is divided by before it is multiplied by a factor, a power of two too: all is exact.
-pub(super) fn power(x: &[f32], factor: f32) -> f32 {
+fn power(x: &[f32], factor: f32) -> f32 {
     if factor == 1.0 {
         return 1.0;
     }
@@ -215,7 +467,7 @@ pub(super) fn power(x: &[f32], factor: f32) -> f32 {
 }
 
 /// A row, ready to be multiplied.
-struct Row {
+pub(super) struct Row {
     /// Whole steps, in the order in which elements are loaded, times what these lack, over `power`.
     whole: Vec<f32>,
     /// Over `power`.
@@ -223,54 +475,64 @@ struct Row {
     power: f32,
 }
 
-/// [`Wide::place`] and [`Wide::FACTOR`], where elements can be converted: those of blocks, of so many columns, by whole steps.
-pub(super) fn order<W: Wide>(k: usize, columns: usize) -> Option<(Place, f32)> {
-    let is_so = is_possible() && (columns.is_multiple_of(STEP) || columns >= k);
-    is_so.then_some((W::place, W::FACTOR))
+/// [`Wide::place`], where elements can be converted: those of blocks, of so many columns, by whole steps.
+pub(super) fn order<V: Vectors, W: Wide<V>>(k: usize, columns: usize) -> Option<Place> {
+    (V::are_there() && (columns.is_multiple_of(V::STEP) || columns >= k)).then_some(W::place)
 }
 
-/// Converts elements to numbers, over [`Wide::FACTOR`], in the order of [`Wide::place`]; zeros after them, to a whole step.
+/// Converts elements to numbers, in the order of [`Wide::place`]; zeros after them.
+///
+/// Numbers are multiplied by [`Wide::FACTOR`] here: without it, those of small codes are subnormal, which Intel's CPUs multiply a hundred times as slowly.
 ///
 /// # Panics
-/// If there is no room.
-pub(super) fn convert<W: Wide>(elements: &[W::Element], numbers: &mut [f32]) {
-    assert!(is_possible() && elements.len().next_multiple_of(STEP) <= numbers.len());
+/// If there is no room for whole steps.
+pub(super) fn convert<V: Vectors, W: Wide<V>>(elements: &[W::Element], numbers: &mut [f32]) {
+    let count = elements.len().next_multiple_of(V::STEP);
+    assert!(V::are_there() && count <= numbers.len());
+    let (numbers, after) = numbers.split_at_mut(count);
+    after.fill(0.0);
     // SAFETY: the instructions are there, and the room.
-    if unsafe { convert_all::<W>(elements, numbers) } {
+    if unsafe { V::convert::<W>(elements, numbers) } {
         return;
     }
-    for (elements, numbers) in elements.chunks(STEP).zip(numbers.chunks_exact_mut(STEP)) {
-        for (index, number) in numbers.iter_mut().enumerate() {
-            let element = elements.get(W::place(index)).copied().unwrap_or_default();
-            *number = W::number(element) / W::FACTOR;
-        }
+    for (index, number) in numbers.iter_mut().enumerate() {
+        *number = W::number(elements.get(W::place(index)).copied().unwrap_or_default());
     }
 }
 
 /// # Safety
-/// The CPU must have these instructions, and there must be room for whole steps of numbers.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn convert_all<W: Wide>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
-    let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
-    let (steps, rest) = elements.as_chunks::<STEP>();
+/// The CPU must have the instructions, and there must be room for whole steps of numbers.
+#[inline(always)]
+unsafe fn convert_all<V: Vectors, W: Wide<V>>(
+    elements: &[W::Element],
+    numbers: &mut [f32],
+) -> bool {
+    let mut seen = W::seen();
+    let steps = elements.chunks_exact(V::STEP);
+    let rest = steps.remainder();
     let mut out = numbers.as_mut_ptr();
-    let mut step = |elements: &[W::Element; STEP]| {
-        // SAFETY: a step of elements, and the caller's promises.
-        unsafe {
-            for (index, x) in W::load(elements.as_ptr(), &mut largest).into_iter().enumerate() {
-                _mm256_storeu_ps(out.add(8 * index), x);
+    // SAFETY: a step of elements each time, and the caller's promises.
+    unsafe {
+        let factor = V::splat(W::FACTOR);
+        for step in steps {
+            for (index, x) in W::load(step.as_ptr(), &mut seen).into_iter().enumerate() {
+                V::store_scaled(out.add(index * V::STEP / 4), x, factor);
             }
-            out = out.add(STEP);
+            out = out.add(V::STEP);
         }
-    };
-    steps.iter().for_each(&mut step);
-    if !rest.is_empty() {
-        let mut last = [W::Element::default(); STEP];
-        last[..rest.len()].copy_from_slice(rest);
-        step(&last);
+        if !rest.is_empty() {
+            let mut last = [W::Element::default(); LONGEST_STEP];
+            last[..rest.len()].copy_from_slice(rest);
+            for (index, x) in W::load(last.as_ptr(), &mut seen).into_iter().enumerate() {
+                V::store_scaled(out.add(index * V::STEP / 4), x, factor);
+            }
+        }
     }
-    W::are_known(largest)
+    W::are_known(seen)
 }
+
+/// Elements of the longest step.
+pub(super) const LONGEST_STEP: usize = 64;
 
 /// Asks for elements that are read soon, into the second-level cache: more lines can be on their way to it than to the first.
 #[inline(always)]
@@ -284,9 +546,9 @@ pub(super) fn prefetch<T>(start: *const T, count: usize) {
 /// The products of a row with the rows of a matrix from row `first` on: whether all elements were known.
 ///
 /// # Safety
-/// The CPU must have these instructions.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn products<W: Wide>(
+/// The CPU must have the instructions.
+#[inline(always)]
+unsafe fn products<V: Vectors, W: Wide<V>>(
     x: &Row,
     matrix: &[W::Element],
     scales: Option<Scales<'_>>,
@@ -294,22 +556,22 @@ unsafe fn products<W: Wide>(
     y: &mut [f32],
 ) -> bool {
     let k = x.whole.len() + x.rest.len();
-    let mut largest = [_mm256_set1_epi8(-1), _mm256_setzero_si256()];
+    let mut seen = W::seen();
     for (index, y) in y.iter_mut().enumerate() {
         let row = &matrix[(first + index) * k..][..k];
         // SAFETY: the caller's promise.
         *y = x.power
             * match scales {
-                None => unsafe { product::<W, false>(x, row, (k, &[1.0]), &mut largest) },
+                None => unsafe { product::<V, W, false>(x, row, (k, &[1.0]), &mut seen) },
                 Some(Scales { block: [rows, columns], values }) => {
                     let columns = columns.min(k);
                     let scales = &values[(first + index) / rows * k.div_ceil(columns)..];
                     // SAFETY: the same.
-                    unsafe { product::<W, true>(x, row, (columns, scales), &mut largest) }
+                    unsafe { product::<V, W, true>(x, row, (columns, scales), &mut seen) }
                 }
             };
     }
-    W::are_known(largest)
+    W::are_known(seen)
 }
 
 /// The product with one row, whose blocks have so many columns and these scales.
@@ -317,43 +579,40 @@ unsafe fn products<W: Wide>(
 /// One at a time: the memory is read from end to end, which is faster than several rows beside each other, the more so the shorter they are.
 ///
 /// # Safety
-/// The CPU must have these instructions.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn product<W: Wide, const SCALED: bool>(
+/// The CPU must have the instructions.
+#[inline(always)]
+unsafe fn product<V: Vectors, W: Wide<V>, const SCALED: bool>(
     x: &Row,
     row: &[W::Element],
     (columns, scales): (usize, &[f32]),
-    largest: &mut Largest,
+    seen: &mut W::Seen,
 ) -> f32 {
-    let (steps, rest) = row.as_chunks::<STEP>();
-    let mut totals = [_mm256_setzero_ps(); 4];
-    let blocks = x.whole.chunks(columns).zip(steps.chunks((columns / STEP).max(1)));
-    for ((x, steps), scale) in blocks.zip(scales) {
-        let mut sums = if SCALED { [_mm256_setzero_ps(); 4] } else { totals };
-        for (x, elements) in x.as_chunks::<STEP>().0.iter().zip(steps) {
-            let start = elements.as_ptr();
-            // A step of codes is half of a line.
-            if size_of::<W::Element>() > 1 || start.addr() & STEP == 0 {
-                prefetch(start.wrapping_byte_add(AHEAD), STEP);
-            }
-            // SAFETY: as many elements of `x` and of the row.
-            unsafe {
-                for (i, y) in W::load(start, largest).into_iter().enumerate() {
-                    sums[i] = _mm256_fmadd_ps(_mm256_loadu_ps(x.as_ptr().add(8 * i)), y, sums[i]);
+    let (steps, rest) = row.split_at(x.whole.len());
+    let lanes = V::STEP / 4;
+    // SAFETY: the caller's promise; as many elements of `x` as of whole steps of the row.
+    let sum = unsafe {
+        let mut totals = [V::splat(0.0); 4];
+        let width = (columns / V::STEP * V::STEP).max(V::STEP);
+        for ((x, steps), scale) in x.whole.chunks(width).zip(steps.chunks(width)).zip(scales) {
+            let mut sums = if SCALED { [V::splat(0.0); 4] } else { totals };
+            for (x, elements) in x.chunks_exact(V::STEP).zip(steps.chunks_exact(V::STEP)) {
+                let start = elements.as_ptr();
+                // A step of codes can be half of a line.
+                let bytes = V::STEP * size_of::<W::Element>();
+                if bytes >= 64 || start.addr() & bytes == 0 {
+                    prefetch(start.wrapping_byte_add(AHEAD), V::STEP);
+                }
+                for (i, y) in W::load(start, seen).into_iter().enumerate() {
+                    sums[i] = V::add_product(sums[i], x.as_ptr().add(lanes * i), y);
                 }
             }
+            let scale = V::splat(*scale);
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total = if SCALED { V::add_scaled(*total, sum, scale) } else { sum };
+            }
         }
-        let scale = _mm256_set1_ps(*scale);
-        for (total, sum) in totals.iter_mut().zip(sums) {
-            *total = if SCALED { _mm256_fmadd_ps(sum, scale, *total) } else { sum };
-        }
-    }
-    let [a, b, c, d] = totals;
-    let sums = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
-    // SAFETY: all bit patterns are numbers.
-    let [a, b, c, d, e, f, g, h]: [f32; 8] = unsafe { core::mem::transmute(sums) };
-    let sum = ((a + e) + (b + f)) + ((c + g) + (d + h));
+        V::sum(totals)
+    };
     let rest = x.rest.iter().zip(rest);
     let rest = rest.fold(0.0, |sum, (x, element)| sum + x * W::number(*element));
     // Less than a step: of one block, the last one.

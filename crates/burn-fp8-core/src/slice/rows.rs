@@ -27,8 +27,8 @@ const PORTION: usize = 384 << 10;
 /// Rows of `x` in a portion, at least: decoding costs as much as multiplying by a few.
 const PORTION_ROWS: usize = 32;
 
-/// Numbers that are decoded at a time: K is padded with zeros to a multiple of it.
-const STEP: usize = 32;
+/// K is padded with zeros to a multiple of it: numbers that are decoded at a time, at most.
+const STEP: usize = 64;
 
 /// Numbers of a cache line.
 const LINE: usize = 16;
@@ -90,7 +90,7 @@ pub fn matmul_rows(x: &[f32], matrix: Rows<'_>, [m, k, n]: [usize; 3], y: &mut [
     if m * n * k == 0 || m == 1 && one_row(x, matrix, y) {
         return;
     }
-    let order = Order::of(x, matrix, k);
+    let order = Order::of(matrix, k);
     let ((x, from), arch) = (pack(x, k, &order), Arch::new());
     in_strips([m, k, n], HEIGHT, y, |rows, y| {
         arch.dispatch(Strip { x: &x[from..], k, matrix, order: &order, rows, y });
@@ -110,20 +110,19 @@ fn pack(x: &[f32], k: usize, order: &Order) -> (Vec<f32>, usize) {
     let first = packed.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
     let end = packed.len() - LINE + first;
     let places: [usize; STEP] = core::array::from_fn(order.place);
-    let factor = order.in_x / order.power;
     let portion = |x: &[f32], packed: &mut [f32]| {
         let mut steps = packed.as_chunks_mut::<STEP>().0.iter_mut();
         for start in (0..k).step_by(DEPTH) {
             for row in x.chunks_exact(k) {
                 let (whole, rest) = row[start..k.min(start + DEPTH)].as_chunks::<STEP>();
                 for (x, y) in whole.iter().zip(&mut steps) {
-                    *y = places.map(|place| x[place] * factor);
+                    *y = places.map(|place| x[place]);
                 }
                 if !rest.is_empty() {
                     let mut last = [0.0; STEP];
                     last[..rest.len()].copy_from_slice(rest);
                     let y = steps.next().expect("a step for each begun one");
-                    *y = places.map(|place| last[place] * factor);
+                    *y = places.map(|place| last[place]);
                 }
             }
         }
@@ -178,7 +177,7 @@ impl WithSimd for Strip<'_> {
                 }
                 for (sums, y) in sums.chunks_exact(HEIGHT).zip(y.chunks_exact_mut(count)) {
                     for (sum, y) in sums.iter().zip(&mut y[start..start + height]) {
-                        *y = simd.reduce_sum_f32s(*sum) * order.power;
+                        *y = simd.reduce_sum_f32s(*sum);
                     }
                 }
             }
@@ -190,18 +189,24 @@ impl WithSimd for Strip<'_> {
 fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        use super::row::{Codes, Numbers, Scales, multiply};
+        use super::row::{Avx2, Avx512, Codes, Numbers, Scales, multiply};
         let (codes, format, scales) = match matrix {
-            Rows::Bf16(numbers) => return multiply::<Numbers<bf16>>(x, numbers, None, y),
-            Rows::F16(numbers) => return multiply::<Numbers<f16>>(x, numbers, None, y),
+            Rows::Bf16(numbers) => return multiply::<Avx2, Numbers<bf16>>(x, numbers, None, y),
+            Rows::F16(numbers) => return multiply::<Avx2, Numbers<f16>>(x, numbers, None, y),
             Rows::Codes(codes, format) => (codes, format, None),
             Rows::Blocks { codes, format, block, scales } => {
                 (codes, format, Some(Scales { block, values: scales }))
             }
         };
         match format {
-            Fp8Format::E4M3 => multiply::<Codes<true>>(x, codes, scales, y),
-            Fp8Format::E5M2 => multiply::<Codes<false>>(x, codes, scales, y),
+            Fp8Format::E4M3 => {
+                multiply::<Avx512, Codes<true>>(x, codes, scales, y)
+                    || multiply::<Avx2, Codes<true>>(x, codes, scales, y)
+            }
+            Fp8Format::E5M2 => {
+                multiply::<Avx512, Codes<false>>(x, codes, scales, y)
+                    || multiply::<Avx2, Codes<false>>(x, codes, scales, y)
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -211,43 +216,52 @@ fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
     }
 }
 
-/// In which order elements are decoded, and what their numbers lack then.
+/// How elements are decoded.
 struct Order {
-    in_vectors: bool,
+    instructions: Instructions,
     /// Where among [`STEP`] elements the one is that comes at a place.
     place: fn(usize) -> usize,
-    /// What `x` is to be multiplied by, or the scales of blocks.
-    in_x: f32,
-    in_scales: f32,
-    /// What `x` is divided by, and sums are to be multiplied by.
-    power: f32,
+}
+
+/// The instructions that decode.
+enum Instructions {
+    None,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Order {
-    fn of(x: &[f32], matrix: Rows<'_>, k: usize) -> Self {
+    fn of(matrix: Rows<'_>, k: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            use super::row::{Codes, Numbers, order, power};
+            use super::row::{Avx2, Avx512, Codes, Numbers, order};
+            let wide = |format, columns| match format {
+                Fp8Format::E4M3 => order::<Avx512, Codes<true>>(k, columns),
+                Fp8Format::E5M2 => order::<Avx512, Codes<false>>(k, columns),
+            };
             let codes = |format, columns| match format {
-                Fp8Format::E4M3 => order::<Codes<true>>(k, columns),
-                Fp8Format::E5M2 => order::<Codes<false>>(k, columns),
+                Fp8Format::E4M3 => order::<Avx2, Codes<true>>(k, columns),
+                Fp8Format::E5M2 => order::<Avx2, Codes<false>>(k, columns),
             };
-            let vectors = match matrix {
-                Rows::Bf16(_) => order::<Numbers<bf16>>(k, k),
-                Rows::F16(_) => order::<Numbers<f16>>(k, k),
-                Rows::Codes(_, format) => codes(format, k),
-                Rows::Blocks { format, block, .. } => codes(format, block[1]),
+            let [wide, narrow] = match matrix {
+                Rows::Bf16(_) => [None, order::<Avx2, Numbers<bf16>>(k, k)],
+                Rows::F16(_) => [None, order::<Avx2, Numbers<f16>>(k, k)],
+                Rows::Codes(_, format) => [wide(format, k), codes(format, k)],
+                Rows::Blocks { format, block, .. } => {
+                    [wide(format, block[1]), codes(format, block[1])]
+                }
             };
-            if let Some((place, factor)) = vectors {
-                let [in_x, in_scales] = match matrix {
-                    Rows::Blocks { .. } => [1.0, factor],
-                    _ => [factor, 1.0],
-                };
-                return Self { in_vectors: true, place, in_x, in_scales, power: power(x, in_x) };
+            if let Some(place) = wide {
+                return Self { instructions: Instructions::Avx512, place };
+            }
+            if let Some(place) = narrow {
+                return Self { instructions: Instructions::Avx2, place };
             }
         }
-        let _ = (x, matrix, k);
-        Self { in_vectors: false, place: |index| index, in_x: 1.0, in_scales: 1.0, power: 1.0 }
+        let _ = (matrix, k);
+        Self { instructions: Instructions::None, place: |index| index }
     }
 }
 
@@ -262,19 +276,38 @@ fn decode(
 ) {
     let place = row * k + columns.start..row * k + columns.end;
     #[cfg(target_arch = "x86_64")]
-    if order.in_vectors {
-        use super::row::{Codes, Numbers, convert};
-        match matrix {
-            Rows::Bf16(values) => convert::<Numbers<bf16>>(&values[place], numbers),
-            Rows::F16(values) => convert::<Numbers<f16>>(&values[place], numbers),
-            Rows::Codes(codes, format) | Rows::Blocks { codes, format, .. } => match format {
-                Fp8Format::E4M3 => convert::<Codes<true>>(&codes[place], numbers),
-                Fp8Format::E5M2 => convert::<Codes<false>>(&codes[place], numbers),
-            },
+    {
+        use super::row::{Avx2, Avx512, Codes, Numbers, convert};
+        let is_done = match (&order.instructions, matrix) {
+            (Instructions::None, _) => false,
+            (_, Rows::Bf16(values)) => {
+                convert::<Avx2, Numbers<bf16>>(&values[place.clone()], numbers);
+                true
+            }
+            (_, Rows::F16(values)) => {
+                convert::<Avx2, Numbers<f16>>(&values[place.clone()], numbers);
+                true
+            }
+            (width, Rows::Codes(codes, format) | Rows::Blocks { codes, format, .. }) => {
+                let codes = &codes[place.clone()];
+                match (width, format) {
+                    (Instructions::Avx512, Fp8Format::E4M3) => {
+                        convert::<Avx512, Codes<true>>(codes, numbers);
+                    }
+                    (Instructions::Avx512, Fp8Format::E5M2) => {
+                        convert::<Avx512, Codes<false>>(codes, numbers);
+                    }
+                    (_, Fp8Format::E4M3) => convert::<Avx2, Codes<true>>(codes, numbers),
+                    (_, Fp8Format::E5M2) => convert::<Avx2, Codes<false>>(codes, numbers),
+                }
+                true
+            }
+        };
+        if is_done {
+            return scale(matrix, row, k, columns.start, numbers);
         }
-        return scale(matrix, order, row, k, columns.start, numbers);
     }
-    debug_assert!(!order.in_vectors);
+    debug_assert!(matches!(order.instructions, Instructions::None));
     let (these, after) = numbers.split_at_mut(columns.len());
     after.fill(0.0);
     match matrix {
@@ -284,7 +317,7 @@ fn decode(
             one_by_one(&codes[place], |code| element::decode(code, format), these);
         }
     }
-    scale(matrix, order, row, k, columns.start, these);
+    scale(matrix, row, k, columns.start, these);
 }
 
 fn one_by_one<E: Copy>(elements: &[E], number: impl Fn(E) -> f32, numbers: &mut [f32]) {
@@ -294,25 +327,19 @@ fn one_by_one<E: Copy>(elements: &[E], number: impl Fn(E) -> f32, numbers: &mut 
 }
 
 /// Multiplies numbers of a row from column `from` on by the scales of their blocks, inside of which vectors change places.
-fn scale(
-    matrix: Rows<'_>,
-    order: &Order,
-    row: usize,
-    k: usize,
-    from: usize,
-    mut numbers: &mut [f32],
-) {
+fn scale(matrix: Rows<'_>, row: usize, k: usize, from: usize, mut numbers: &mut [f32]) {
     let Rows::Blocks { block: [rows, width], scales, .. } = matrix else { return };
     // With what follows the last column.
     let width = if width < k { width } else { usize::MAX };
-    let scales = &scales[row / rows * k.div_ceil(width)..];
+    let columns = k.div_ceil(width);
+    let scales = &scales[row / rows * columns..][..columns];
     let mut column = from;
-    while !numbers.is_empty() {
+    // What pads K may be longer than the last block.
+    while !numbers.is_empty() && column / width < columns {
         let count = (width - column % width).min(numbers.len());
         let (now, later) = numbers.split_at_mut(count);
         let scale = scales[column / width];
-        // In two steps: the product of both may be infinite.
-        now.iter_mut().for_each(|x| *x = *x * order.in_scales * scale);
+        now.iter_mut().for_each(|x| *x *= scale);
         (numbers, column) = (later, column + count);
     }
 }

@@ -118,7 +118,7 @@ fn rows(
         let v = v.convert(place.batch, kv_head, keys, of_v);
         let keys = place.keys(sizes);
         tile::scores(sizes, options, place, [q, k], tile, None);
-        let corrections = &softmax.take(&mut tile[..keys], queries);
+        let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
             Arch::new().dispatch(Correct { rows: sums, corrections });
         }
@@ -129,7 +129,7 @@ fn rows(
         }
         let scale = round(&mut tile[..keys], options.precision);
         Arch::new().dispatch(Product {
-            size: [sizes.value_width, padded(queries), keys],
+            size: [sizes.value_width, tile::columns(queries), keys],
             lhs: Matrix::from(v).transpose(),
             rhs: Rows { values: tile.as_flattened(), stride: TILE, scale },
             factor: 1.0,

@@ -19,7 +19,7 @@ use core::ops::Deref;
 pub use burn_fp8_core::AttentionPrecision;
 use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format, slice};
 use half::bf16;
-use half::slice::HalfFloatSliceExt;
+use pulp::{Arch, Simd, WithSimd};
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
@@ -162,11 +162,25 @@ impl<'a> Heads<'a> {
         let row = start..start + out.len();
         match self.numbers {
             HeadNumbers::F32(numbers) => out.copy_from_slice(&numbers[row]),
-            HeadNumbers::Bf16(numbers) => numbers[row].convert_to_f32_slice(out),
+            HeadNumbers::Bf16(numbers) => Arch::new().dispatch(Widen(&numbers[row], out)),
             HeadNumbers::E4m3(codes, scales) => {
                 let scale = scales[start / self.shape[3]];
                 slice::decode(&codes[row], scale, Fp8Format::E4M3, out);
             }
+        }
+    }
+}
+
+/// Numbers in bf16 as f32, of which they are the upper half.
+struct Widen<'a>(&'a [bf16], &'a mut [f32]);
+
+impl WithSimd for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (x, y) in self.0.iter().zip(self.1) {
+            *y = f32::from_bits(u32::from(x.to_bits()) << 16);
         }
     }
 }

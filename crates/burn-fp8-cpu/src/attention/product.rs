@@ -1,11 +1,21 @@
 //! The products of tiles, in f32.
 //!
 //! The left operand is broadcast, number by number, so it may lie in any way; rows of the right one are vectors. Each sum is taken in the order
-//! of K, whatever the vectors: all CPUs with fused multiply-add give the same bits.
+//! of K, whatever the vectors: all CPUs with fused multiply-add give the same bits. So they do where there are [`NARROW`] columns or fewer, as while text is
+//! generated: then rows or columns of the left operand are the vectors, and sums along its rows are taken in [`LANES`] parts.
 
 use pulp::{Simd, WithSimd};
 
 use super::operand::Rows;
+
+/// Columns up to which a product is narrow.
+pub(super) const NARROW: usize = 4;
+
+/// Numbers of a row that are multiplied at once in a narrow product.
+const LANES: usize = 16;
+
+/// Rows of its right operand or of its result, at most: heads are not wider.
+const LONGEST: usize = 256;
 
 /// A matrix in rows or in columns.
 #[derive(Clone, Copy)]
@@ -61,6 +71,28 @@ impl WithSimd for Product<'_> {
             stride,
             accumulate,
         };
+        let factor = strip.factor;
+        let narrow = n <= NARROW && m.max(k) <= LONGEST;
+        if narrow && column == 1 {
+            let rows = (0..m).map(|index| &lhs.values[index * row..][..k]);
+            let rows = rows.zip(output.chunks_mut(stride));
+            return match n {
+                1 => dots::<1>(rows, rhs, k, factor, accumulate),
+                2 => dots::<2>(rows, rhs, k, factor, accumulate),
+                3 => dots::<3>(rows, rhs, k, factor, accumulate),
+                _ => dots::<NARROW>(rows, rhs, k, factor, accumulate),
+            };
+        }
+        if narrow && row == 1 {
+            let columns = (0..k).map(|index| &lhs.values[index * column..][..m]);
+            let rows = output.chunks_mut(stride).take(m);
+            return match n {
+                1 => combine::<1>(columns, rhs, factor, rows, accumulate),
+                2 => combine::<2>(columns, rhs, factor, rows, accumulate),
+                3 => combine::<3>(columns, rhs, factor, rows, accumulate),
+                _ => combine::<NARROW>(columns, rhs, factor, rows, accumulate),
+            };
+        }
         let lanes = S::F32_LANES;
         let mut start = 0;
         // SAFETY: the last elements of each matrix are inside of its slice, as asserted, and so are whole vectors of columns below N.
@@ -76,6 +108,77 @@ impl WithSimd for Product<'_> {
             if start < n {
                 strip.rows::<S, 1>(simd, m, start, n - start);
             }
+        }
+    }
+}
+
+/// The products of rows with few columns, each with what it is written to.
+#[inline(always)]
+fn dots<'a, const N: usize>(
+    rows: impl Iterator<Item = (&'a [f32], &'a mut [f32])>,
+    rhs: Rows<'_>,
+    k: usize,
+    factor: f32,
+    accumulate: bool,
+) {
+    let mut columns = [[0f32; LONGEST]; N];
+    for index in 0..k {
+        for (column, x) in columns.iter_mut().zip(&rhs.values[index * rhs.stride..][..N]) {
+            column[index] = *x;
+        }
+    }
+    for (row, output) in rows {
+        let mut sums = [[0f32; LANES]; N];
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for (index, chunk) in chunks.iter().enumerate() {
+            for (column, sums) in columns.iter().zip(&mut sums) {
+                let column = &column[index * LANES..][..LANES];
+                for ((sum, x), y) in sums.iter_mut().zip(chunk).zip(column) {
+                    *sum = x.mul_add(*y, *sum);
+                }
+            }
+        }
+        for (column, sums) in columns.iter().zip(&mut sums) {
+            let column = &column[row.len() - rest.len()..];
+            for ((sum, x), y) in sums.iter_mut().zip(rest).zip(column) {
+                *sum = x.mul_add(*y, *sum);
+            }
+        }
+        for (y, mut sums) in output.iter_mut().zip(sums) {
+            let mut half = LANES / 2;
+            while half > 0 {
+                let (first, second) = sums.split_at_mut(half);
+                for (x, y) in first.iter_mut().zip(&second[..half]) {
+                    *x += *y;
+                }
+                half /= 2;
+            }
+            *y = sums[0].mul_add(factor, if accumulate { *y } else { 0.0 });
+        }
+    }
+}
+
+/// The products of a matrix, given in columns, with few columns.
+#[inline(always)]
+fn combine<'a, const N: usize>(
+    columns: impl Iterator<Item = &'a [f32]>,
+    rhs: Rows<'_>,
+    factor: f32,
+    rows: impl Iterator<Item = &'a mut [f32]>,
+    accumulate: bool,
+) {
+    let mut sums = [[0f32; LONGEST]; N];
+    for (index, column) in columns.enumerate() {
+        let factors = &rhs.values[index * rhs.stride..][..N];
+        for (sums, factor) in sums.iter_mut().zip(factors) {
+            for (sum, x) in sums.iter_mut().zip(column) {
+                *sum = x.mul_add(*factor, *sum);
+            }
+        }
+    }
+    for (index, row) in rows.enumerate() {
+        for (y, sums) in row.iter_mut().zip(&sums) {
+            *y = sums[index].mul_add(factor, if accumulate { *y } else { 0.0 });
         }
     }
 }

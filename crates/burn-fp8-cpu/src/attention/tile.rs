@@ -6,7 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::operand::Rows;
-use super::product::Product;
+use super::product::{NARROW, Product};
 use super::{Attention, Sizes, TILE};
 use crate::special::exp;
 
@@ -51,6 +51,11 @@ pub(super) fn padded(queries: usize) -> usize {
     queries.next_multiple_of(PADDING)
 }
 
+/// Columns that products of queries compute: few ones are not padded.
+pub(super) fn columns(queries: usize) -> usize {
+    if queries <= NARROW { queries } else { padded(queries) }
+}
+
 /// Rows transposed: `[width][TILE]`, zeros where there is no row.
 pub(super) fn transpose(rows: Rows<'_>, count: usize, width: usize, columns: &mut Vec<f32>) {
     columns.clear();
@@ -75,8 +80,10 @@ pub(super) fn scores(
     slopes: Option<&mut Tile>,
 ) {
     let (queries, keys) = (place.queries(sizes), place.keys(sizes));
+    // What pads queries is read, too.
+    tile[..keys].iter_mut().for_each(|scores| scores[queries..padded(queries)].fill(0.0));
     Arch::new().dispatch(Product {
-        size: [keys, padded(queries), sizes.width],
+        size: [keys, columns(queries), sizes.width],
         lhs: k.into(),
         rhs: q,
         factor: options.scale,
@@ -272,7 +279,7 @@ impl WithSimd for OfScores<'_> {
 /// Multiplies numbers of each query, `[rows][TILE]`, by one of its own.
 pub(super) struct Correct<'a> {
     pub(super) rows: &'a mut [f32],
-    pub(super) corrections: &'a Line,
+    pub(super) corrections: &'a [f32],
 }
 
 impl WithSimd for Correct<'_> {

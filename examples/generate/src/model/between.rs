@@ -35,6 +35,29 @@ pub(super) fn gated<B: Fp8Matmul>(gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tenso
     in_place(gate, |gate| swiglu(gate, up))
 }
 
+/// `[batch, tokens, heads, width]` as `[batch, heads, tokens, width]`, one row after the other, where a view of them is read number by number.
+pub(super) fn by_heads<B: Fp8Matmul>(x: Tensor<B, 4>) -> Tensor<B, 4> {
+    let ([batch, tokens, heads, width], device, dtype) = (x.dims(), x.device(), x.dtype());
+    if tokens == 1 {
+        return x.reshape([batch, heads, tokens, width]);
+    }
+    if !on_host::<B>(&device) {
+        return x.swap_dims(1, 2);
+    }
+    let x = x.into_data();
+    let row = width * dtype.size();
+    let mut rows = Vec::with_capacity(x.bytes.len());
+    for of_tokens in x.bytes.chunks_exact(tokens * heads * row) {
+        for head in 0..heads {
+            for token in of_tokens.chunks_exact(heads * row) {
+                rows.extend_from_slice(&token[head * row..][..row]);
+            }
+        }
+    }
+    let rows = TensorData::from_bytes_vec(rows, [batch, heads, tokens, width], dtype);
+    Tensor::from_data(rows, (&device, dtype))
+}
+
 /// The same tensor, f32, with other numbers.
 pub(super) fn in_place<B: Backend, const D: usize>(
     x: Tensor<B, D>,

@@ -10,7 +10,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8};
 
-use super::between::{gated, norm as normed};
+use super::between::{by_heads, gated, norm as normed};
 use super::cache::{Held, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
@@ -189,11 +189,11 @@ impl<B: Fp8Matmul> Attention<B> {
                 Some(norm) => normed(norm, x),
                 None => x,
             };
-            step.turns.turn(x).swap_dims(1, 2)
+            step.turns.turn(x)
         };
         let query = turned(split(self.query.forward(x.clone())), &self.query_norm);
-        let key = turned(split(self.key.forward(x.clone())), &self.key_norm);
-        let value = split(self.value.forward(x)).swap_dims(1, 2);
+        let key = by_heads(turned(split(self.key.forward(x.clone())), &self.key_norm));
+        let value = by_heads(split(self.value.forward(x)));
 
         let before = cache.as_ref().map_or(0, |cache| cache.length());
         // What is before the window of the first query is read by none.
@@ -215,13 +215,12 @@ impl<B: Fp8Matmul> Attention<B> {
                 .map(|keys| keys.narrow(1, first, before + tokens - first)),
             ..AttentionOptions::default()
         };
-        let shape = query.dims();
         let query = match alone {
             // Heads that share keys become queries of one head: keys are read once.
             true => {
                 query.reshape([batch, self.kv_heads, self.heads / self.kv_heads, self.head_width])
             }
-            false => query,
+            false => query.swap_dims(1, 2),
         };
         let heads = match (keys, values) {
             (Held::Fp8(keys), Held::Fp8(values)) => {
@@ -230,8 +229,9 @@ impl<B: Fp8Matmul> Attention<B> {
             (Held::Float(keys), Held::Float(values)) => attention(query, keys, values, options),
             _ => unreachable!("both are of the cache's type"),
         };
-        let heads = heads.reshape(shape);
-        self.output.forward(heads.swap_dims(1, 2).reshape([batch as i64, tokens as i64, -1]))
+        let heads = heads.swap_dims(1, 2);
+        let heads = if alone { by_heads(heads) } else { heads };
+        self.output.forward(heads.reshape([batch as i64, tokens as i64, -1]))
     }
 }
 
