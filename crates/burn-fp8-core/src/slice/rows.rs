@@ -18,8 +18,12 @@ const DEPTH: usize = 512;
 /// Rows that are decoded at a time: with [`DEPTH`] 12 KiB of f32, which stay in the first-level cache beside a tile's rows of `x`.
 const HEIGHT: usize = 6;
 
-/// Of these, rows whose sums are in registers at a time, and rows of `x`: twelve sums, three rows and one of `x` are the sixteen registers of AVX2.
-const TILE: [usize; 2] = [3, 4];
+/// Of these, rows whose sums are in registers at a time: with [`ROWS`] twelve sums, three rows and one of `x` are the sixteen registers of AVX2. Where
+/// there are more registers, it is all of them.
+const WIDTH: usize = 3;
+
+/// Rows of `x` whose sums are in registers at a time.
+const ROWS: usize = 4;
 
 /// Bytes of `x` that are multiplied by all rows before the next ones: they stay in the second-level cache.
 const PORTION: usize = 384 << 10;
@@ -99,7 +103,7 @@ pub fn matmul_rows(x: &[f32], matrix: Rows<'_>, [m, k, n]: [usize; 3], y: &mut [
 
 /// Rows of `x` that are multiplied at a time.
 fn portion(k: usize) -> usize {
-    (PORTION / (k * size_of::<f32>())).max(PORTION_ROWS).next_multiple_of(TILE[1])
+    (PORTION / (k * size_of::<f32>())).max(PORTION_ROWS).next_multiple_of(ROWS)
 }
 
 /// Portions of rows of `x`, each for a while of K after the other: `[⌈K / DEPTH⌉][rows][depth]`. Elements are in the order of those that are decoded; they
@@ -371,26 +375,39 @@ fn multiply<A: Simd>(
     depth: usize,
     sums: &mut [A::f32s],
 ) {
-    let groups = x.chunks(TILE[1] * depth).zip(sums.chunks_mut(TILE[1] * HEIGHT));
+    let groups = x.chunks(ROWS * depth).zip(sums.chunks_mut(ROWS * HEIGHT));
     for (x, sums) in groups {
         let mut first = 0;
         while first < decoded.len() {
             let rows = &decoded[first..];
-            let many = rows.len() >= TILE[0];
             let sums = &mut sums[first..];
-            match (many, x.len() / depth) {
-                (true, 1) => tile::<A, 3, 1>(simd, x, rows, depth, sums),
-                (true, 2) => tile::<A, 3, 2>(simd, x, rows, depth, sums),
-                (true, 3) => tile::<A, 3, 3>(simd, x, rows, depth, sums),
-                (true, _) => tile::<A, 3, 4>(simd, x, rows, depth, sums),
-                (false, 1) => tile::<A, 1, 1>(simd, x, rows, depth, sums),
-                (false, 2) => tile::<A, 1, 2>(simd, x, rows, depth, sums),
-                (false, 3) => tile::<A, 1, 3>(simd, x, rows, depth, sums),
-                (false, _) => tile::<A, 1, 4>(simd, x, rows, depth, sums),
-            }
-            first += if many { TILE[0] } else { 1 };
+            first += match rows.len() {
+                HEIGHT.. if A::REGISTER_COUNT >= 32 => {
+                    tiles::<A, HEIGHT>(simd, x, rows, depth, sums)
+                }
+                WIDTH.. => tiles::<A, WIDTH>(simd, x, rows, depth, sums),
+                _ => tiles::<A, 1>(simd, x, rows, depth, sums),
+            };
         }
     }
+}
+
+/// `R` decoded rows, which are returned, and up to four of `x`.
+#[inline(always)]
+fn tiles<A: Simd, const R: usize>(
+    simd: A,
+    x: &[f32],
+    rows: &[[f32; DEPTH]],
+    depth: usize,
+    sums: &mut [A::f32s],
+) -> usize {
+    match x.len() / depth {
+        1 => tile::<A, R, 1>(simd, x, rows, depth, sums),
+        2 => tile::<A, R, 2>(simd, x, rows, depth, sums),
+        3 => tile::<A, R, 3>(simd, x, rows, depth, sums),
+        _ => tile::<A, R, 4>(simd, x, rows, depth, sums),
+    }
+    R
 }
 
 /// `R` decoded rows and `P` rows of `x`.
@@ -408,11 +425,16 @@ fn tile<A: Simd, const R: usize, const P: usize>(
     let rows: [&[A::f32s]; R] = core::array::from_fn(|r| &A::as_simd_f32s(&rows[r]).0[..vectors]);
     let mut totals: [[A::f32s; R]; P] =
         core::array::from_fn(|p| core::array::from_fn(|r| sums[p * HEIGHT + r]));
+    // With indices: iterators over so many sums leave them in memory.
+    #[allow(clippy::needless_range_loop, reason = "of that")]
     for vector in 0..vectors {
-        let rows = rows.map(|row| row[vector]);
-        for (totals, x) in totals.iter_mut().zip(x) {
-            for (total, row) in totals.iter_mut().zip(rows) {
-                *total = simd.mul_add_e_f32s(x[vector], row, *total);
+        let mut now = [simd.splat_f32s(0.0); R];
+        for r in 0..R {
+            now[r] = rows[r][vector];
+        }
+        for p in 0..P {
+            for r in 0..R {
+                totals[p][r] = simd.mul_add_e_f32s(x[p][vector], now[r], totals[p][r]);
             }
         }
     }
