@@ -28,6 +28,15 @@ const PROMPT: usize = 512;
 /// Rows that are decoded at once.
 const BATCH: usize = 8;
 
+/// Tokens of a run of this name.
+pub fn tokens(name: &str) -> usize {
+    match name.split(' ').next() {
+        Some("prefill") => PROMPT,
+        Some("batch") => BATCH * TOKENS,
+        _ => TOKENS,
+    }
+}
+
 /// Measures the model of a folder at each thread count: nothing without one.
 pub fn run(options: &Options) -> Vec<Row> {
     let Some(folder) = &options.model else {

@@ -42,7 +42,7 @@ struct Arguments {
     /// Write the rows to this file as JSON, with the command, the commit, the day and the machine.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the training steps of the group `mlp` into this file, as SVG.
+    /// Draw the training steps of the group `mlp`, or the text of the group `generate` beside llama.cpp, into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
     /// Run one group only.
