@@ -147,11 +147,11 @@ fn by_cpu(folder: &Path) -> String {
         [("", "---")].into_iter().chain(CPUS.map(|(cpu, _)| (cpu, "---:"))).collect();
     let cells = COMPARED.map(|(words, group, [begin, end], reference)| {
         let of_cpu = CPUS.map(|(_, word)| {
-            let end = format!("-{word}-2-cores-{group}.json");
+            let name = format!("-{word}-2-cores-{group}.json");
             let names = fs::read_dir(root().join(folder)).expect("a folder");
             let names = names.map(|entry| entry.expect("an entry").path());
             // The last by its date.
-            let file = names.filter(|path| path.to_string_lossy().ends_with(&end)).max();
+            let file = names.filter(|path| path.to_string_lossy().ends_with(&name)).max();
             let rows = file.map_or(vec![], |file| selected(results(file), group, reference));
             let takes = |row: &Row| match group {
                 "mlp" => row.name == begin && row.reference == reference,
