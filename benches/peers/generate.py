@@ -92,7 +92,9 @@ def llama_cpp():
     import llama_cpp as ll
 
     batch, context, tokens = NUMBERS if KIND == "decode" else (1, 0, NUMBERS[0])
-    ll.llama_log_set(ll.llama_log_callback(lambda *_: None), ctypes.c_void_p(0))
+    # Kept while llama.cpp may call it.
+    silent = ll.llama_log_callback(lambda *_: None)
+    ll.llama_log_set(silent, ctypes.c_void_p(0))
     ll.llama_backend_init()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.gguf")

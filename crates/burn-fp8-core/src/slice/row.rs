@@ -435,14 +435,17 @@ pub(super) fn multiply<V: Vectors, W: Wide<V>>(
         return false;
     }
     let power = power(x, W::FACTOR);
-    let whole = x.len() - x.len() % V::STEP;
-    let mut places = Vec::with_capacity(whole);
-    for step in x[..whole].chunks_exact(V::STEP) {
-        places.extend((0..V::STEP).map(|index| step[W::place(index)] / power * W::FACTOR));
-    }
-    let rest = x[whole..].iter().map(|x| x / power).collect();
     let shape = [1, x.len(), y.len()];
-    let x = Row { whole: places, rest, power };
+    let number = |x: &f32| x / power * W::FACTOR;
+    let mut steps = Vec::with_capacity(x.len().next_multiple_of(V::STEP));
+    let (whole, rest) = x.split_at(x.len() - x.len() % V::STEP);
+    for step in whole.chunks_exact(V::STEP) {
+        steps.extend((0..V::STEP).map(|index| number(&step[W::place(index)])));
+    }
+    if !rest.is_empty() {
+        steps.extend((0..V::STEP).map(|index| rest.get(W::place(index)).map_or(0.0, number)));
+    }
+    let x = Row { steps, k: x.len(), power };
     let is_done = AtomicBool::new(true);
     in_strips(shape, 1, y, |rows, y| {
         // SAFETY: the instructions are there.
@@ -468,10 +471,9 @@ fn power(x: &[f32], factor: f32) -> f32 {
 
 /// A row, ready to be multiplied.
 pub(super) struct Row {
-    /// Whole steps, in the order in which elements are loaded, times what these lack, over `power`.
-    whole: Vec<f32>,
-    /// Over `power`.
-    rest: Vec<f32>,
+    /// In the order in which elements are loaded, times what these lack, over `power`; zeros after them, to a whole step.
+    steps: Vec<f32>,
+    k: usize,
     power: f32,
 }
 
@@ -555,7 +557,7 @@ unsafe fn products<V: Vectors, W: Wide<V>>(
     first: usize,
     y: &mut [f32],
 ) -> bool {
-    let k = x.whole.len() + x.rest.len();
+    let k = x.k;
     let mut seen = W::seen();
     for (index, y) in y.iter_mut().enumerate() {
         let row = &matrix[(first + index) * k..][..k];
@@ -587,13 +589,21 @@ unsafe fn product<V: Vectors, W: Wide<V>, const SCALED: bool>(
     (columns, scales): (usize, &[f32]),
     seen: &mut W::Seen,
 ) -> f32 {
-    let (steps, rest) = row.split_at(x.whole.len());
     let lanes = V::STEP / 4;
-    // SAFETY: the caller's promise; as many elements of `x` as of whole steps of the row.
-    let sum = unsafe {
+    let whole = row.len() - row.len() % V::STEP;
+    let (steps, rest) = row.split_at(whole);
+    let (x, of_rest) = x.steps.split_at(whole);
+    let width = (columns / V::STEP * V::STEP).max(V::STEP);
+    // SAFETY: the caller's promise; as many elements of `x` as of each step of the row.
+    unsafe {
         let mut totals = [V::splat(0.0); 4];
-        let width = (columns / V::STEP * V::STEP).max(V::STEP);
-        for ((x, steps), scale) in x.whole.chunks(width).zip(steps.chunks(width)).zip(scales) {
+        let add = |totals: &mut [V::Floats; 4], sums, scale| {
+            let scale = V::splat(scale);
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total = if SCALED { V::add_scaled(*total, sum, scale) } else { sum };
+            }
+        };
+        for ((x, steps), scale) in x.chunks(width).zip(steps.chunks(width)).zip(scales) {
             let mut sums = if SCALED { [V::splat(0.0); 4] } else { totals };
             for (x, elements) in x.chunks_exact(V::STEP).zip(steps.chunks_exact(V::STEP)) {
                 let start = elements.as_ptr();
@@ -606,15 +616,17 @@ unsafe fn product<V: Vectors, W: Wide<V>, const SCALED: bool>(
                     sums[i] = V::add_product(sums[i], x.as_ptr().add(lanes * i), y);
                 }
             }
-            let scale = V::splat(*scale);
-            for (total, sum) in totals.iter_mut().zip(sums) {
-                *total = if SCALED { V::add_scaled(*total, sum, scale) } else { sum };
+            add(&mut totals, sums, *scale);
+        }
+        if !rest.is_empty() {
+            let mut last = [W::Element::default(); LONGEST_STEP];
+            last[..rest.len()].copy_from_slice(rest);
+            let mut sums = if SCALED { [V::splat(0.0); 4] } else { totals };
+            for (i, y) in W::load(last.as_ptr(), seen).into_iter().enumerate() {
+                sums[i] = V::add_product(sums[i], of_rest.as_ptr().add(lanes * i), y);
             }
+            add(&mut totals, sums, scales[whole / columns]);
         }
         V::sum(totals)
-    };
-    let rest = x.rest.iter().zip(rest);
-    let rest = rest.fold(0.0, |sum, (x, element)| sum + x * W::number(*element));
-    // Less than a step: of one block, the last one.
-    sum + rest * scales[x.whole.len().min(row.len() - 1) / columns]
+    }
 }
