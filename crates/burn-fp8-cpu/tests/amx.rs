@@ -10,10 +10,14 @@ mod common;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul};
 use common::{LAYOUTS, Operand, PAIRS, Random, Runner, finite};
+
+/// Held by a test that emulates tiles: those that are configured are counted for the whole process.
+static TILES: Mutex<()> = Mutex::new(());
 
 /// Tells a process that it is the one to try it.
 const CHILD: &str = "BURN_FP8_CPU_AMX_CHILD";
@@ -136,6 +140,7 @@ fn sums_have_the_bits_of_their_definition() {
         burn_fp8_test_support::skip("no AMX, nor its emulation");
         return;
     };
+    let _alone = TILES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = Random(17);
     // More rows than those whose products need no tiles; whole tiles and parts of them, several blocks of K.
     for [m, n, k] in [[17, 5, 31], [33, 47, 257], [64, 96, 1100], [130, 33, 600]] {
@@ -163,6 +168,7 @@ fn every_task_releases_the_tiles_that_it_configures() {
         burn_fp8_test_support::skip("AMX is not emulated");
         return;
     }
+    let _alone = TILES.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
     let mut random = Random(11);
     let [left, right] = PAIRS[1];
