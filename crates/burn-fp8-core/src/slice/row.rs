@@ -108,138 +108,102 @@ pub(super) trait Wide<V: Vectors> {
     }
 }
 
-/// AVX2, with fused multiply-add and conversions of f16.
-pub(super) enum Avx2 {}
+/// Vectors of f32 with their instructions: how they are called, and what else of the CPU conversions need.
+macro_rules! vectors {
+    (
+        $(#[$about:meta])* $name:ident, $floats:ty, $step:literal, $features:literal, [$($feature:tt),+],
+        [$splat:ident, $load:ident, $store:ident, $mul:ident, $fma:ident], |$sums:ident| $sum:expr
+    ) => {
+        $(#[$about])*
+        pub(super) enum $name {}
 
-impl Vectors for Avx2 {
-    type Floats = __m256;
+        impl Vectors for $name {
+            type Floats = $floats;
 
-    const STEP: usize = 32;
+            const STEP: usize = $step;
 
-    fn are_there() -> bool {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-    }
+            fn are_there() -> bool {
+                $(is_x86_feature_detected!($feature))&&+
+            }
 
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn splat(x: f32) -> __m256 {
-        _mm256_set1_ps(x)
-    }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn splat(x: f32) -> $floats {
+                $splat(x)
+            }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn add_product(sum: __m256, x: *const f32, y: __m256) -> __m256 {
-        // SAFETY: the caller's promise.
-        _mm256_fmadd_ps(unsafe { _mm256_loadu_ps(x) }, y, sum)
-    }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_product(sum: $floats, x: *const f32, y: $floats) -> $floats {
+                // SAFETY: the caller's promise.
+                $fma(unsafe { $load(x) }, y, sum)
+            }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn add_scaled(total: __m256, sum: __m256, scale: __m256) -> __m256 {
-        _mm256_fmadd_ps(sum, scale, total)
-    }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_scaled(total: $floats, sum: $floats, scale: $floats) -> $floats {
+                $fma(sum, scale, total)
+            }
 
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn store_scaled(place: *mut f32, x: __m256, scale: __m256) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_storeu_ps(place, _mm256_mul_ps(x, scale)) }
-    }
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn store_scaled(place: *mut f32, x: $floats, scale: $floats) {
+                // SAFETY: the caller's promise.
+                unsafe { $store(place, $mul(x, scale)) }
+            }
 
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn sum([a, b, c, d]: [__m256; 4]) -> f32 {
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn sum($sums: [$floats; 4]) -> f32 {
+                $sum
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn products<W: Wide<Self>>(
+                x: &Row,
+                matrix: &[W::Element],
+                scales: Option<Scales<'_>>,
+                first: usize,
+                y: &mut [f32],
+            ) -> bool {
+                // SAFETY: the caller's promise.
+                unsafe { products::<Self, W>(x, matrix, scales, first, y) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn convert<W: Wide<Self>>(
+                elements: &[W::Element],
+                numbers: &mut [f32],
+            ) -> bool {
+                // SAFETY: the caller's promises.
+                unsafe { convert_all::<Self, W>(elements, numbers) }
+            }
+        }
+    };
+}
+
+vectors!(
+    /// AVX2, with fused multiply-add and conversions of f16.
+    Avx2, __m256, 32, "avx2,fma,f16c", ["avx2", "fma", "f16c"],
+    [_mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_fmadd_ps],
+    |sums| {
+        let [a, b, c, d] = sums;
         let sums = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
         // SAFETY: all bit patterns are numbers.
         let [a, b, c, d, e, f, g, h]: [f32; 8] = unsafe { core::mem::transmute(sums) };
         ((a + e) + (b + f)) + ((c + g) + (d + h))
     }
+);
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn products<W: Wide<Self>>(
-        x: &Row,
-        matrix: &[W::Element],
-        scales: Option<Scales<'_>>,
-        first: usize,
-        y: &mut [f32],
-    ) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { products::<Self, W>(x, matrix, scales, first, y) }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn convert<W: Wide<Self>>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
-        // SAFETY: the caller's promises.
-        unsafe { convert_all::<Self, W>(elements, numbers) }
-    }
-}
-
-/// AVX-512 with byte permutations, which look codes up.
-pub(super) enum Avx512 {}
-
-impl Vectors for Avx512 {
-    type Floats = __m512;
-
-    const STEP: usize = 64;
-
-    fn are_there() -> bool {
-        is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vbmi")
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn splat(x: f32) -> __m512 {
-        _mm512_set1_ps(x)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn add_product(sum: __m512, x: *const f32, y: __m512) -> __m512 {
-        // SAFETY: the caller's promise.
-        _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(x) }, y, sum)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn add_scaled(total: __m512, sum: __m512, scale: __m512) -> __m512 {
-        _mm512_fmadd_ps(sum, scale, total)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn store_scaled(place: *mut f32, x: __m512, scale: __m512) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_storeu_ps(place, _mm512_mul_ps(x, scale)) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn sum([a, b, c, d]: [__m512; 4]) -> f32 {
+vectors!(
+    /// AVX-512 with byte permutations, which look codes up.
+    Avx512, __m512, 64, "avx512f,avx512bw,avx512vbmi", ["avx512f", "avx512bw", "avx512vbmi"],
+    [_mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_fmadd_ps],
+    |sums| {
+        let [a, b, c, d] = sums;
         _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
     }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    unsafe fn products<W: Wide<Self>>(
-        x: &Row,
-        matrix: &[W::Element],
-        scales: Option<Scales<'_>>,
-        first: usize,
-        y: &mut [f32],
-    ) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { products::<Self, W>(x, matrix, scales, first, y) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    unsafe fn convert<W: Wide<Self>>(elements: &[W::Element], numbers: &mut [f32]) -> bool {
-        // SAFETY: the caller's promises.
-        unsafe { convert_all::<Self, W>(elements, numbers) }
-    }
-}
+);
 
 /// Codes of E4M3 or of E5M2.
 pub(super) struct Codes<const E4M3: bool>;

@@ -425,8 +425,10 @@ fn tile<A: Simd, const R: usize, const P: usize>(
     let rows: [&[A::f32s]; R] = core::array::from_fn(|r| &A::as_simd_f32s(&rows[r]).0[..vectors]);
     let mut totals: [[A::f32s; R]; P] =
         core::array::from_fn(|p| core::array::from_fn(|r| sums[p * HEIGHT + r]));
-    // With indices: iterators over so many sums leave them in memory.
-    #[allow(clippy::needless_range_loop, reason = "of that")]
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "iterators over so many sums leave them in memory, at a fifth of the speed"
+    )]
     for vector in 0..vectors {
         let mut now = [simd.splat_f32s(0.0); R];
         for r in 0..R {
