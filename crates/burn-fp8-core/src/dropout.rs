@@ -1,12 +1,9 @@
 //! Dropout by a counter-based generator: a mask that is recomputed, never stored.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Arch, Scalar, Simd, WithSimd};
 
 /// Decisions of a counter, of neighbouring columns: 16 bits of each word's low half, then of its high half.
 const DECISIONS: usize = 8;
-
-/// Rows whose decisions are made side by side.
-const LANES: usize = 8;
 
 /// Which elements of a matrix are dropped: a function of seed, row and column alone, so that every pass and every thread finds the same.
 ///
@@ -69,9 +66,8 @@ impl Dropout {
     /// Writes 1 for the elements that are kept and 0 for the others: of `R` rows from `row` on, column by column from `column` on.
     ///
     /// # Panics
-    /// If `column` or `R` is no multiple of 8, or a column is 2³⁵ or more.
+    /// If `column` is no multiple of 8, or a column is 2³⁵ or more.
     pub fn keep<const R: usize>(self, row: u64, column: usize, kept: &mut [[f32; R]]) {
-        const { assert!(R.is_multiple_of(LANES), "rows are computed eight by eight") };
         assert!(column.is_multiple_of(DECISIONS), "column {column} is no multiple of {DECISIONS}");
         let last = (column + kept.len()).div_ceil(DECISIONS);
         assert!(u32::try_from(last).is_ok(), "there are {} columns", column + kept.len());
@@ -92,23 +88,19 @@ impl<const R: usize> WithSimd for Decisions<'_, R> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Self { dropout: Dropout { threshold, seed }, row, counter, kept } = self;
+        let rows: [u64; R] = core::array::from_fn(|index| row + index as u64);
+        let [low, high] = [rows.map(|row| row as u32), rows.map(|row| (row >> 32) as u32)];
         for (counter, columns) in (counter..).zip(kept.chunks_mut(DECISIONS)) {
-            for start in (0..R).step_by(LANES) {
-                let rows: [u64; LANES] = core::array::from_fn(|lane| row + (start + lane) as u64);
-                let rows = [rows.map(|row| row as u32), rows.map(|row| (row >> 32) as u32)];
-                let words = philox(
-                    [[counter; LANES], rows[0], rows[1], [0; LANES]],
-                    [seed as u32, (seed >> 32) as u32],
-                );
-                for (index, column) in columns.iter_mut().enumerate() {
-                    let (word, shift) = (&words[index / 2], index % 2 * 16);
-                    let column = &mut column.as_chunks_mut::<LANES>().0[start / LANES];
-                    for lane in 0..LANES {
-                        let decision = (word[lane] >> shift) & 0xFFFF;
-                        column[lane] = if decision >= threshold { 1.0 } else { 0.0 };
-                    }
+            let mut words = [[counter; R], low, high, [0; R]];
+            let words_of_rows = words.each_mut().map(|word| &mut word[..]);
+            Philox { words: words_of_rows, seed }.with_simd(simd);
+            for (index, column) in columns.iter_mut().enumerate() {
+                let shift = index % 2 * 16;
+                for (kept, word) in column.iter_mut().zip(&words[index / 2]) {
+                    let decision = (word >> shift) & 0xFFFF;
+                    *kept = if decision >= threshold { 1.0 } else { 0.0 };
                 }
             }
         }
@@ -134,27 +126,42 @@ impl Pointwise {
     }
 }
 
-/// Philox4x32-10 of `N` counters side by side, each word of all of them together.
-#[inline(always)]
-pub(crate) fn philox<const N: usize>(
-    mut counter: [[u32; N]; 4],
-    mut key: [u32; 2],
-) -> [[u32; N]; 4] {
-    for _ in 0..10 {
-        let [a, b, c, d] = counter;
-        let mut next = [[0; N]; 4];
-        for lane in 0..N {
-            let left = u64::from(a[lane]) * 0xD251_1F53;
-            let right = u64::from(c[lane]) * 0xCD9E_8D57;
-            next[0][lane] = (right >> 32) as u32 ^ b[lane] ^ key[0];
-            next[1][lane] = right as u32;
-            next[2][lane] = (left >> 32) as u32 ^ d[lane] ^ key[1];
-            next[3][lane] = left as u32;
+/// Philox4x32-10 of counters side by side: puts random words in the place of theirs, of which there are four slices of one length. The seed is the key.
+pub(crate) struct Philox<'a> {
+    pub words: [&'a mut [u32]; 4],
+    pub seed: u64,
+}
+
+impl WithSimd for Philox<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { words, seed } = self;
+        let [(a, a_rest), (b, b_rest), (c, c_rest), (d, d_rest)] = words.map(S::as_mut_simd_u32s);
+        for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+            [*a, *b, *c, *d] = philox(simd, [*a, *b, *c, *d], seed);
         }
-        counter = next;
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        for (((a, b), c), d) in a_rest.iter_mut().zip(b_rest).zip(c_rest).zip(d_rest) {
+            [*a, *b, *c, *d] = philox(Scalar::new(), [*a, *b, *c, *d], seed);
+        }
     }
-    counter
+}
+
+#[inline(always)]
+fn philox<S: Simd>(simd: S, words: [S::u32s; 4], seed: u64) -> [S::u32s; 4] {
+    let [mut left_key, mut right_key] = [(seed >> 32) as u32, seed as u32];
+    let [mut a, mut b, mut c, mut d] = words;
+    for _ in 0..10 {
+        let (left, left_high) = simd.widening_mul_u32s(a, simd.splat_u32s(0xD251_1F53));
+        let (right, right_high) = simd.widening_mul_u32s(c, simd.splat_u32s(0xCD9E_8D57));
+        a = simd.xor_u32s(simd.xor_u32s(right_high, b), simd.splat_u32s(right_key));
+        c = simd.xor_u32s(simd.xor_u32s(left_high, d), simd.splat_u32s(left_key));
+        (b, d) = (right, left);
+        right_key = right_key.wrapping_add(0x9E37_79B9);
+        left_key = left_key.wrapping_add(0xBB67_AE85);
+    }
+    [a, b, c, d]
 }
 
 #[cfg(test)]
@@ -165,17 +172,20 @@ mod tests {
     #[test]
     fn philox_gives_the_known_answers() {
         let cases = [
-            ([0; 4], [0; 2], [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]),
-            ([u32::MAX; 4], [u32::MAX; 2], [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]),
+            ([0; 4], 0, [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]),
+            ([u32::MAX; 4], u64::MAX, [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]),
             (
                 [0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344],
-                [0xA409_3822, 0x299F_31D0],
+                0x299F_31D0_A409_3822,
                 [0xD16C_FE09, 0x94FD_CCEB, 0x5001_E420, 0x2412_6EA1],
             ),
         ];
         for (counter, key, expected) in cases {
-            let words = philox::<3>(counter.map(|word| [word; 3]), key);
-            assert_eq!(words, expected.map(|word: u32| [word; 3]));
+            // So many that there are vectors, and a rest.
+            let mut words = counter.map(|word| [word; 35]);
+            let slices = words.each_mut().map(|word| &mut word[..]);
+            Arch::new().dispatch(Philox { words: slices, seed: key });
+            assert_eq!(words, expected.map(|word: u32| [word; 35]));
         }
     }
 
@@ -192,9 +202,8 @@ mod tests {
                     for (i, kept) in kept.iter().enumerate() {
                         let (row, column) = (row + i as u64, column + j);
                         let counter = [column as u32 / 8, row as u32, (row >> 32) as u32, 0];
-                        let words =
-                            philox::<1>(counter.map(|word| [word]), [0x89AB_CDEF, 0x0123_4567]);
-                        let halves = words.map(|[word]| [word & 0xFFFF, word >> 16]);
+                        let words = philox(Scalar::new(), counter, seed);
+                        let halves = words.map(|word| [word & 0xFFFF, word >> 16]);
                         let decision = halves.as_flattened()[column % 8];
                         assert_eq!(*kept == 1.0, decision >= 26214, "{row} {column}");
                         assert!(*kept == 0.0 || *kept == 1.0);

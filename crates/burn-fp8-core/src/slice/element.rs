@@ -113,39 +113,31 @@ pub(crate) fn round(x: f32, quotient: f32, format: Fp8Format, overflow: Overflow
     Quantized { value, code, sign }
 }
 
-/// A neighbour of a quotient in the format, as `fraction`, from -0.5 to 0.5, has it: the nearest one after that many of the distances between neighbours are added. What is not
-/// finite, or larger than the format, stays as it is.
+/// The code of one of both neighbours of a finite quotient: of the one farther from 0 with the probability that makes the mean right, or with `squares` that of the squares. A
+/// quotient that is larger than the format gets its largest number. `uniform` is drawn from (0, 1).
 ///
-/// As in [`round`], the adder rounds; the distance is that of the quotient itself, also where the sum lies beyond the next power of two.
+/// As in [`round`], the adder rounds: down, as half of the distance of neighbours is subtracted before. What is a number of the format then may count as the upper neighbour, which it becomes for certain.
 #[inline(always)]
-pub(crate) fn dither(quotient: f32, fraction: f32, format: Fp8Format) -> f32 {
-    let magnitude = f32::from_bits(quotient.to_bits() & !SIGN);
-    let (distance, magic) = neighbours(magnitude, format);
-    let rounded = magnitude + fraction * distance + magic - magic;
-    let rounded = f32::from_bits((rounded.to_bits() & !SIGN) | (quotient.to_bits() & SIGN));
-    if magnitude <= format.max() { rounded } else { quotient }
-}
-
-/// Of a number that is not negative: what [`dither`] has to be given, so that the mean of the squares is the square of the number. Between neighbours a and b, the square of a number that is right in
-/// the mean is too large by (x − a) (b − x).
-#[inline(always)]
-pub(crate) fn for_squares(x: f32, format: Fp8Format) -> f32 {
-    let (distance, magic) = neighbours(x, format);
-    let nearest = x + magic - magic;
-    let away = x - nearest;
-    let sum = 2.0 * nearest + distance.copysign(away);
-    let lowered = x - away.abs() * (distance - away.abs()) / sum;
-    if x <= format.max() { lowered } else { x }
-}
-
-/// The distance of the neighbours of a magnitude in the format, and what rounds to their multiples when it is added.
-#[inline(always)]
-fn neighbours(magnitude: f32, format: Fp8Format) -> (f32, f32) {
+pub(crate) fn at_random(quotient: f32, uniform: f32, squares: bool, format: Fp8Format) -> u8 {
     let m = format.mantissa_bits();
-    let exponent = (magnitude.to_bits() & INFINITY).max(format.min_positive_normal().to_bits());
-    let magic = f32::from_bits(exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS));
+    let sign = quotient.to_bits() & SIGN;
+    let x = (quotient.to_bits() & !SIGN).min(format.max().to_bits());
+    let exponent = (x & INFINITY).max(format.min_positive_normal().to_bits());
+    let magic = exponent.wrapping_add((MANTISSA_BITS - m) << MANTISSA_BITS);
     let distance = f32::from_bits(exponent.wrapping_sub(m << MANTISSA_BITS));
-    (distance, magic)
+    let x = f32::from_bits(x);
+    let sum = (x - 0.5 * distance).max(0.0) + f32::from_bits(magic);
+    let lower = sum - f32::from_bits(magic);
+    let is_upper = if squares {
+        lower * lower + uniform * distance * (lower + lower + distance) < x * x
+    } else {
+        lower + uniform * distance < x
+    };
+    let code = (sum.to_bits().wrapping_sub(magic))
+        .wrapping_add(exponent >> (MANTISSA_BITS - m))
+        .wrapping_sub((128 - format.exponent_bias()) << m)
+        .wrapping_add(u32::from(is_upper));
+    (code | (sign >> 24)) as u8
 }
 
 /// The number that `code` stands for.

@@ -1,10 +1,12 @@
 //! Steps of optimizers whose moments are in FP8: decoded, changed and encoded while they are in the cache.
 
+use pulp::Arch;
+
 use super::element;
 use super::pass::{self, Pass, measure};
 use super::same_length;
 use super::widen::Widen;
-use crate::dropout::philox;
+use crate::dropout::Philox;
 use crate::moments::{FIRST, Factors, MAX_BLOCK, Noise, Rule, Second, Step};
 use crate::{Fp8Format, Overflow, Recipe, scale};
 
@@ -146,7 +148,7 @@ impl Blocks<'_> {
             .zip(second.codes.chunks_mut(block).zip(second.scales));
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let [mut m, mut v] = [[0f32; MAX_BLOCK]; 2];
-        let mut words = Words::default();
+        let mut words = [0; WORDS];
         for (index, ((p, g), ((m_codes, m_scale), (v_codes, v_scale)))) in
             parameter.zip(moments).enumerate()
         {
@@ -175,7 +177,7 @@ impl Blocks<'_> {
         let moments = first.codes.chunks_mut(block).zip(first.scales);
         let parameter = parameter.chunks_mut(block).zip(grad.chunks(block));
         let mut m = [0f32; MAX_BLOCK];
-        let mut words = Words::default();
+        let mut words = [0; WORDS];
         for (index, ((p, g), (codes, scale))) in parameter.zip(moments).enumerate() {
             let m = &mut m[..p.len()];
             decode(codes, *scale, FIRST, m);
@@ -207,18 +209,10 @@ fn decode(codes: &[u8], scale: f32, format: Fp8Format, x: &mut [f32]) {
     }
 }
 
-/// Words for a block: 16 bits for each element.
-type Words = [[u32; GROUP]; MAX_BLOCK / 2 / GROUP];
-
 /// Those of the block that starts at an element, if it is rounded at random.
 #[inline(always)]
-fn of_block(
-    kept: Kept,
-    start: usize,
-    elements: usize,
-    words: &mut Words,
-) -> Option<&[[u32; GROUP]]> {
-    kept.noise.map(|noise| draw(noise, PURPOSE_MOMENTS, start, elements.div_ceil(2), words))
+fn of_block(kept: Kept, start: usize, elements: usize, words: &mut [u32; WORDS]) -> Option<&[u32]> {
+    kept.noise.map(|noise| draw(noise, PURPOSE_MOMENTS, start, elements, words))
 }
 
 /// The codes of a block and its scale. Roots are `lifted`: no positive number becomes 0. At random, the mean of their squares is right.
@@ -227,7 +221,7 @@ fn encode(
     x: &[f32],
     format: Fp8Format,
     lifted: bool,
-    words: Option<&[[u32; GROUP]]>,
+    words: Option<&[u32]>,
     codes: &mut [u8],
     scale: &mut f32,
 ) {
@@ -253,14 +247,14 @@ fn encode(
     // The lower halves of the words are for one half of the block, the upper ones for the other.
     let half = x.len().div_ceil(2);
     for (bit, (x, codes)) in [0, 16].into_iter().zip(x.chunks(half).zip(codes.chunks_mut(half))) {
-        for ((x, code), word) in x.iter().zip(codes).zip(words.as_flattened()) {
-            let x = lift(*x);
-            // In (-0.5, 0.5).
-            let fraction = (((word >> bit) & 0xFFFF) as f32 - 32767.5) / 65536.0;
-            let quotient = x / scale;
-            let quotient = if lifted { element::for_squares(quotient, format) } else { quotient };
-            let rounded = element::dither(quotient, fraction, format);
-            *code = element::round(x, rounded, format, Overflow::SaturateFinite).code();
+        for ((x, code), word) in x.iter().zip(codes).zip(words) {
+            let uniform = (((word >> bit) & 0xFFFF) as f32 + 0.5) / 65536.0;
+            *code = element::at_random(lift(*x) / scale, uniform, lifted, format);
+        }
+    }
+    if amax.non_finite {
+        for (x, code) in x.iter().zip(codes).filter(|(x, _)| !x.is_finite()) {
+            *code = element::quantize(*x, scale, format, Overflow::SaturateFinite).code();
         }
     }
 }
@@ -294,46 +288,52 @@ impl ToBf16<'_> {
 impl Pass for ToBf16<'_> {
     #[inline(always)]
     fn run(self, _: impl Widen, _: Fp8Format, _: Overflow) {
-        let mut words = [[0; GROUP]; 1];
-        for (index, x) in self.x.chunks_mut(GROUP).enumerate() {
-            let start = self.start + index * GROUP;
+        let mut words = [0; WORDS];
+        for (index, x) in self.x.chunks_mut(MAX_BLOCK).enumerate() {
+            let start = self.start + index * MAX_BLOCK;
             let words = draw(self.noise, PURPOSE_BF16, start, x.len(), &mut words);
-            for (x, word) in x.iter_mut().zip(words.as_flattened()) {
-                let bits = x.to_bits();
-                let rounded = f32::from_bits(bits.wrapping_add(word & 0xFFFF) & 0xFFFF_0000);
-                *x = if x.is_finite() { rounded } else { *x };
+            for (bit, x) in [0, 16].into_iter().zip(x.chunks_mut(x.len().div_ceil(2))) {
+                for (x, word) in x.iter_mut().zip(words) {
+                    let uniform = (word >> bit) & 0xFFFF;
+                    let rounded = f32::from_bits(x.to_bits().wrapping_add(uniform) & 0xFFFF_0000);
+                    *x = if x.is_finite() { rounded } else { *x };
+                }
             }
         }
     }
 }
 
-/// Counters side by side.
-const LANES: usize = 8;
-
-/// Elements of a group of counters.
-const GROUP: usize = 4 * LANES;
+/// Words for a block: 16 bits for each element.
+const WORDS: usize = MAX_BLOCK / 2;
 
 /// The last words of the counters: what the words are for.
 const PURPOSE_MOMENTS: u32 = 1;
 const PURPOSE_BF16: u32 = 2;
 
-/// Words at random for so many elements from `start` on.
+/// Words at random for so many elements from `start` on, up to [`MAX_BLOCK`]: a half of a word for each.
 #[inline(always)]
 fn draw(
     noise: Noise,
     purpose: u32,
     start: usize,
     elements: usize,
-    words: &mut [[u32; GROUP]],
-) -> &[[u32; GROUP]] {
-    let words = &mut words[..elements.div_ceil(GROUP)];
-    let key = [noise.seed as u32, (noise.seed >> 32) as u32];
-    for (index, words) in words.iter_mut().enumerate() {
-        let counter = (start + index * GROUP) as u64;
-        let low = core::array::from_fn(|lane| counter.wrapping_add(lane as u64) as u32);
-        let high = [(counter >> 32) as u32; LANES];
-        let drawn = philox([low, high, [noise.step; LANES], [purpose; LANES]], key);
-        words.copy_from_slice(drawn.as_flattened());
+    words: &mut [u32; WORDS],
+) -> &[u32] {
+    // Each counter gives four words, for eight elements.
+    let counters = elements.div_ceil(8);
+    let words = &mut words[..4 * counters];
+    {
+        let (low, rest) = words.split_at_mut(counters);
+        let (high, rest) = rest.split_at_mut(counters);
+        let (step, of_purpose) = rest.split_at_mut(counters);
+        for (index, (low, high)) in low.iter_mut().zip(&mut *high).enumerate() {
+            let counter = (start + index) as u64;
+            (*low, *high) = (counter as u32, (counter >> 32) as u32);
+        }
+        step.fill(noise.step);
+        of_purpose.fill(purpose);
+        let words = [low, high, step, of_purpose];
+        Arch::new().dispatch(Philox { words, seed: noise.seed });
     }
     words
 }
