@@ -4,7 +4,8 @@ use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bytes, Tensor, TensorData};
 use burn_fp8_core::{Fp8Format, Recipe};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::engine::Fp8Engine;
 use crate::engine::tensor::read;
@@ -142,8 +143,18 @@ pub(super) fn of_codes<B: Fp8Engine>(
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Moments8Item {
     time: usize,
+    #[serde(deserialize_with = "not_a_root")]
     first: MomentItem,
     second: Option<MomentItem>,
+}
+
+/// A first moment, which is kept as it is.
+fn not_a_root<'de, D: Deserializer<'de>>(file: D) -> Result<MomentItem, D::Error> {
+    let item = MomentItem::deserialize(file)?;
+    if matches!(item.0, Fields::Fp8 { root: true, .. }) {
+        return Err(D::Error::custom("a first moment is said to be kept as its root"));
+    }
+    Ok(item)
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -55,9 +55,9 @@ impl Mpi {
         let (started, ready) = channel();
         let serve = move || {
             let universe = mpi::initialize_with_threading(Threading::Funneled);
-            let place = universe.as_ref().map(|(universe, _)| {
+            let place = universe.as_ref().map(|(universe, threading)| {
                 let world = universe.world();
-                [world.rank(), world.size()]
+                ([world.rank(), world.size()], *threading)
             });
             // Nobody waits any more where this fails.
             if started.send(place).is_ok()
@@ -72,11 +72,15 @@ impl Mpi {
             .map_err(|error| PeerError::Setup(format!("no thread for MPI: {error}")))?;
         let place = ready.recv_timeout(timeout);
         let place = place.map_err(|_| PeerError::Setup("MPI did not start in time".into()))?;
-        let [rank, size] = place
-            .ok_or_else(|| {
-                PeerError::Setup("MPI is in use already: make one `Mpi` a process".into())
-            })?
-            .map(|number| usize::try_from(number).expect("ranks are counted from 0"));
+        let (place, threading) = place.ok_or_else(|| {
+            PeerError::Setup("MPI is in use already: make one `Mpi` a process".into())
+        })?;
+        if threading < Threading::Funneled {
+            let reason = "this MPI allows no threads beside the one that calls it: use one that has MPI_THREAD_FUNNELED";
+            return Err(PeerError::Setup(reason.into()));
+        }
+        let [rank, size] =
+            place.map(|number| usize::try_from(number).expect("ranks are counted from 0"));
         let caller = Mutex::new(Some(Caller { calls, thread }));
         Ok(Self { rank, size, timeout, caller, sent: Sent::default() })
     }

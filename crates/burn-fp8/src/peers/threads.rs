@@ -33,6 +33,8 @@ struct Meeting {
     all: Option<Arc<Vec<Vec<u8>>>>,
     /// How many have still to take it.
     waiting: usize,
+    /// Who came for something else, and for what: nobody meets again.
+    other: Option<(usize, Call)>,
     gone: Option<usize>,
 }
 
@@ -47,7 +49,8 @@ impl Threads {
     pub fn new(size: usize, timeout: Duration) -> Vec<Self> {
         assert!(size > 0, "there is no peer");
         let brought = vec![None; size];
-        let meeting = Meeting { call: None, brought, all: None, waiting: 0, gone: None };
+        let meeting =
+            Meeting { call: None, brought, all: None, waiting: 0, other: None, gone: None };
         let room = Room { timeout, meeting: Mutex::new(meeting), changed: Condvar::new() };
         let room = Arc::new(room);
         (0..size).map(|rank| Self { rank, room: room.clone(), sent: Sent::default() }).collect()
@@ -61,12 +64,10 @@ impl Threads {
         meeting = self.wait(meeting, start, |meeting| meeting.all.is_none())?;
         let of_first = *meeting.call.get_or_insert(call);
         if of_first != call {
-            let other = meeting.brought.iter().position(Option::is_some).unwrap_or(0);
-            let [mine, theirs] = [call, of_first].map(|(name, elements)| match elements {
-                Some(elements) => format!("{name} of {elements} numbers"),
-                None => name.to_owned(),
-            });
-            return Err(PeerError::Differs { rank: self.rank, mine, other, theirs });
+            meeting.other.get_or_insert((self.rank, call));
+            self.room.changed.notify_all();
+            let first = meeting.brought.iter().position(Option::is_some).unwrap_or(0);
+            return Err(self.differs(call, first, of_first));
         }
         meeting.brought[self.rank] = Some(mine);
         if meeting.brought.iter().all(Option::is_some) {
@@ -87,6 +88,14 @@ impl Threads {
         Ok(all)
     }
 
+    fn differs(&self, mine: Call, other: usize, theirs: Call) -> PeerError {
+        let [mine, theirs] = [mine, theirs].map(|(name, elements)| match elements {
+            Some(elements) => format!("{name} of {elements} numbers"),
+            None => name.to_owned(),
+        });
+        PeerError::Differs { rank: self.rank, mine, other, theirs }
+    }
+
     fn wait<'a>(
         &self,
         mut meeting: MutexGuard<'a, Meeting>,
@@ -95,6 +104,9 @@ impl Threads {
     ) -> Result<MutexGuard<'a, Meeting>, PeerError> {
         while !is_over(&meeting) {
             let (rank, timeout) = (self.rank, self.room.timeout);
+            if let (Some((other, of_other)), Some(call)) = (meeting.other, meeting.call) {
+                return Err(self.differs(call, other, of_other));
+            }
             // A meeting that all had come to ends for those who are still in it.
             if let Some(gone) = meeting.gone {
                 return Err(PeerError::Gone { rank, reason: format!("rank {gone} has ended") });

@@ -208,11 +208,12 @@ fn a_damaged_record_is_refused() {
         |value| serde_json::from_value::<Moments8Item>(value).map_err(|error| error.to_string());
     assert!(read(good.clone()).is_ok());
     type Damage = fn(&mut serde_json::Value);
-    let damages: [(Damage, &str); 4] = [
+    let damages: [(Damage, &str); 5] = [
         (|fields| fields["block"] = 0.into(), "blocks of 0"),
         (|fields| fields["block"] = 64.into(), "6500 codes and 26 scales of blocks of 64"),
         (|fields| fields["scales"][3] = (-1.0).into(), "must be a finite, positive number"),
         (|fields| fields["scales"].as_array_mut().unwrap().clear(), "0 scales"),
+        (|fields| fields["root"] = true.into(), "a first moment is said to be kept as its root"),
     ];
     for (damage, expected) in damages {
         let mut value = good.clone();
