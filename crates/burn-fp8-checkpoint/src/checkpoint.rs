@@ -8,7 +8,7 @@ use crate::files::{Id, Location, Tensors};
 use crate::layer::{Activations, PlainTensor, QuantizedLinear, Scales};
 use crate::numbers::{first_nan, floats, is_scale};
 use crate::plan::{self, Plan, PlannedLayer};
-use crate::safetensors::TensorInfo;
+use crate::safetensors::{Dtype, TensorInfo};
 use crate::scheme::{ActivationScaling, Format, LayerInfo, Method};
 use crate::text;
 
@@ -110,11 +110,26 @@ impl Checkpoint {
     /// [`CheckpointError::Invalid`] where there is no such tensor; [`CheckpointError::Io`], [`CheckpointError::File`] and [`CheckpointError::Memory`] where
     /// its bytes cannot be had.
     pub fn tensor(&self, name: &str) -> Result<PlainTensor, CheckpointError> {
-        let Some(id) = self.tensors.find(name) else {
-            return Err(self.unknown("tensor", name, self.plain.iter().map(|info| &info.name[..])));
-        };
+        let id = self.find(name)?;
         let (info, path) = (self.tensors.info(id).clone(), self.tensors.path(id).into());
         Ok(PlainTensor::new(info, self.tensors.read(id)?, path))
+    }
+
+    /// Reads the bits of a tensor of BF16 or F16, in memory that is aligned for them. Values are not judged.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor); [`CheckpointError::Tensor`] for other types.
+    pub fn halves(&self, name: &str) -> Result<Vec<u16>, CheckpointError> {
+        let id = self.find(name)?;
+        match self.tensors.info(id).dtype {
+            Dtype::BF16 | Dtype::F16 => self.tensors.halves(id),
+            other => Err(self.tensors.error(id, other.name(), "BF16 or F16", "")),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Id, CheckpointError> {
+        let known = || self.plain.iter().map(|info| &info.name[..]);
+        self.tensors.find(name).ok_or_else(|| self.unknown("tensor", name, known()))
     }
 
     fn activations(

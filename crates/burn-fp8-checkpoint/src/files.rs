@@ -212,6 +212,16 @@ impl Tensors {
         Ok(bytes)
     }
 
+    /// The bits of a tensor whose elements have two bytes.
+    pub(crate) fn halves(&self, id: Id) -> Result<Vec<u16>, CheckpointError> {
+        let mut halves = self.reserve(id, self.info(id).bytes / 2)?;
+        self.pieces(id, |_, piece| {
+            halves.extend(piece.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)));
+            Ok(())
+        })?;
+        Ok(halves)
+    }
+
     /// The numbers of a tensor of F32, BF16, F16 or F8_E8M0, or of E8M0 bytes in U8.
     pub(crate) fn numbers(&self, id: Id) -> Result<Vec<f32>, CheckpointError> {
         let TensorInfo { bytes, dtype, .. } = *self.info(id);

@@ -1,5 +1,6 @@
 //! Decoders: from a folder to logits.
 
+mod awake;
 mod between;
 mod cache;
 mod layer;
@@ -20,6 +21,7 @@ use burn_fp8::nn::lora::Adapters;
 use burn_fp8::nn::{FrozenLinear, LoraLinear};
 use clap::ValueEnum;
 
+use awake::awake;
 pub use cache::CacheType;
 use cache::LayerCache;
 pub(crate) use layer::Step;
@@ -195,12 +197,12 @@ impl<B: Fp8Matmul> Decoder<B> {
         let read_layers = (0..layers).map(read).collect::<Result<_>>()?;
         let head = match (config.tied, options.head) {
             (true, Head::Own) => None,
-            (true, Head::Fp8) => Some(reader.in_fp8("model.embed_tokens", table)?),
+            (true, Head::Fp8) => Some(reader.in_fp8(embedding.weight())?),
             (false, Head::Own) => Some(reader.projection("lm_head", table, false)?),
             (false, Head::Fp8) if reader.is_quantized("lm_head") => {
                 Some(reader.projection("lm_head", table, false)?)
             }
-            (false, Head::Fp8) => Some(reader.in_fp8("lm_head", table)?),
+            (false, Head::Fp8) => Some(reader.in_fp8(reader.matrix("lm_head.weight", table)?)?),
         };
         let norm = norm(&reader, "model.norm", config.hidden, config.epsilon)?;
         reader.check_all_read(config.tied)?;
@@ -304,9 +306,11 @@ impl<B: Fp8Matmul> Decoder<B> {
         let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();
         let ids = TensorData::new(ids, [tokens.len(), count]);
         let ids = Tensor::<B, 2, Int>::from_data(ids, &self.device);
-        let x = self.weights.hidden(ids, &step, Some(&mut cache.layers));
-        let x = if last { x.narrow(1, count - 1, 1) } else { x };
-        Ok(self.weights.logits(x))
+        let logits = || {
+            let x = self.weights.hidden(ids, &step, Some(&mut cache.layers));
+            self.weights.logits(if last { x.narrow(1, count - 1, 1) } else { x })
+        };
+        Ok(if between::on_host::<B>(&self.device) { awake(logits) } else { logits() })
     }
 }
 

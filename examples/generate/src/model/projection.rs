@@ -8,11 +8,12 @@ use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_fp8::checkpoint::{
-    Activations, Checkpoint, Dtype, LayerInfo, PlainTensor, QuantizedLinear, Scales,
+    Activations, Checkpoint, Dtype, LayerInfo, QuantizedLinear, Scales, TensorInfo,
 };
 use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraLinear};
 use burn_fp8::ops::linear_mixed;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
+use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
 
 /// Standard deviation of random weights.
@@ -199,70 +200,81 @@ impl<B: Fp8Matmul> Reader<'_, B> {
 
     /// A matrix that is not quantized, `[out, in]`.
     pub(super) fn plain(&self, name: &str, shape: [usize; 2], bias: bool) -> Result<Plain<B>> {
-        let weight = self.tensor(&format!("{name}.weight"), &shape)?;
+        let weight = self.matrix(&format!("{name}.weight"), shape)?;
         let of_bias = format!("{name}.bias");
         let has_bias = self.checkpoint.tensors().iter().any(|tensor| tensor.name == of_bias);
         check_bias(name, has_bias, bias)?;
         let bias = bias.then(|| self.vector(&of_bias, shape[0])).transpose()?;
-        Ok(Plain { weight: Param::from_tensor(self.place(weight, shape)?), bias })
+        Ok(Plain { weight: Param::from_tensor(weight), bias })
     }
 
-    /// The same with its rows in FP8, a scale each. Inputs are not quantized.
-    pub(super) fn in_fp8(&self, name: &str, [out, input]: [usize; 2]) -> Result<Projection<B>> {
-        let weight = self.tensor(&format!("{name}.weight"), &[out, input])?;
-        let weight: Tensor<B, 2> = self.place(weight, [out, input])?;
+    /// A matrix `[out, in]` with its rows in FP8, a scale each. Inputs are not quantized.
+    pub(super) fn in_fp8(&self, weight: Tensor<B, 2>) -> Result<Projection<B>> {
+        let [out, input] = weight.dims();
         let rows = (PIECE / input).max(1);
         let piece = |first: usize| weight.clone().narrow(0, first, rows.min(out - first));
-        let pieces = (0..out).step_by(rows).map(|first| piece(first).cast(FloatDType::F32));
-        let layer = in_rows::<B>(pieces, [out, input], None, Activations::None)?;
+        let layer =
+            in_rows::<B>((0..out).step_by(rows).map(piece), [out, input], None, Activations::None)?;
         Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
     }
 
     /// A vector in f32.
     pub(super) fn vector(&self, name: &str, length: usize) -> Result<Param<Tensor<B, 1>>> {
-        let values = self.tensor(name, &[length])?.to_f32()?;
-        let data = TensorData::new(values, [length]);
+        self.check(name, &[length])?;
+        let data = TensorData::new(self.numbers(name)?, [length]);
         Ok(Param::from_tensor(Tensor::from_data(data, (self.device, DType::F32))))
     }
 
-    /// A tensor of this shape, of numbers.
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<PlainTensor> {
-        let tensor = self.checkpoint.tensor(name)?;
-        self.read.borrow_mut().insert(name.to_owned());
-        let found = &tensor.info().shape;
-        ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
-        if let Some(place) = not_finite(&tensor)? {
-            bail!(
-                "{name} has a number that is not finite, at {place}: the file is damaged; fetch it again"
-            );
-        }
-        Ok(tensor)
-    }
-
-    /// A matrix in its own type, or in f32 where the backend has no such type.
-    fn place(&self, tensor: PlainTensor, shape: [usize; 2]) -> Result<Tensor<B, 2>> {
-        let own = match tensor.info().dtype {
-            Dtype::BF16 => DType::BF16,
-            Dtype::F16 => DType::F16,
+    /// A matrix of this name in its own type, or in f32 where the backend has no such type.
+    pub(super) fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Tensor<B, 2>> {
+        let own = match self.check(name, &shape)? {
+            Some(Dtype::BF16) => DType::BF16,
+            Some(Dtype::F16) => DType::F16,
             _ => DType::F32,
         };
         let dtype = if B::supports_dtype(self.device, own) { own } else { DType::F32 };
         let data = match dtype {
-            DType::F32 => TensorData::new(tensor.to_f32()?, shape),
-            dtype => TensorData::from_bytes_vec(tensor.into_bytes(), shape, dtype),
+            DType::F32 => TensorData::new(self.numbers(name)?, shape),
+            dtype => {
+                let bits = self.checkpoint.halves(name)?;
+                // Numbers whose exponent has all of its bits are not finite.
+                let exponent = if dtype == DType::BF16 { 0x7F80 } else { 0x7C00 };
+                check_finite(name, &bits, |bits| bits & exponent != exponent)?;
+                match dtype {
+                    DType::BF16 => TensorData::new::<bf16, _>(bits.reinterpret_into(), shape),
+                    _ => TensorData::new::<f16, _>(bits.reinterpret_into(), shape),
+                }
+            }
         };
         Ok(Tensor::from_data(data, (self.device, dtype)))
     }
+
+    /// The numbers of a tensor that was checked, in f32.
+    fn numbers(&self, name: &str) -> Result<Vec<f32>> {
+        let numbers = self.checkpoint.tensor(name)?.to_f32()?;
+        check_finite(name, &numbers, |number| number.is_finite())?;
+        Ok(numbers)
+    }
+
+    /// Checks the shape of a tensor, and gives its type; none where there is no such tensor, which whoever reads it is told.
+    fn check(&self, name: &str, shape: &[usize]) -> Result<Option<Dtype>> {
+        self.read.borrow_mut().insert(name.to_owned());
+        let found = self.checkpoint.tensors().iter().find(|tensor| tensor.name == name);
+        let Some(TensorInfo { dtype, shape: found, .. }) = found else { return Ok(None) };
+        ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
+        Ok(Some(*dtype))
+    }
 }
 
-/// The place of the first element that is not finite.
-fn not_finite(tensor: &PlainTensor) -> Result<Option<usize>> {
-    let halves = || tensor.bytes().as_chunks::<2>().0.iter().copied();
-    Ok(match tensor.info().dtype {
-        Dtype::BF16 => halves().position(|bytes| !bf16::from_le_bytes(bytes).is_finite()),
-        Dtype::F16 => halves().position(|bytes| !f16::from_le_bytes(bytes).is_finite()),
-        _ => tensor.to_f32()?.iter().position(|number| !number.is_finite()),
-    })
+/// Elements that are looked at together, for which there are vectors.
+const TOGETHER: usize = 4096;
+
+fn check_finite<T: Copy>(name: &str, x: &[T], is_finite: impl Fn(T) -> bool) -> Result<()> {
+    let are_finite = |x: &[T]| x.iter().fold(true, |are, x| are & is_finite(*x));
+    let Some(chunk) = x.chunks(TOGETHER).position(|x| !are_finite(x)) else { return Ok(()) };
+    let place = x.iter().skip(chunk * TOGETHER).position(|x| !is_finite(*x));
+    let place = chunk * TOGETHER + place.unwrap_or(0);
+    bail!("{name} has a number that is not finite, at {place}: the file is damaged; fetch it again")
 }
 
 fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {

@@ -20,7 +20,7 @@ pub(super) fn dense(tensor: FlexTensor) -> (FlexTensor, Layout) {
 }
 
 /// Whether the elements fill a range of the memory without gaps or repetitions: a permutation of a contiguous layout.
-fn is_dense(layout: &Layout) -> bool {
+pub(super) fn is_dense(layout: &Layout) -> bool {
     let mut dims: Vec<_> = layout
         .shape()
         .iter()

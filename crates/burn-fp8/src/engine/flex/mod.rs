@@ -172,11 +172,7 @@ impl Fp8Engine for Flex {
 /// Multiplies a matrix by scales of its rows and of its columns, or by one for all of them.
 fn rescale_rows(product: FlexTensor, scales: [Scales<FlexTensor>; 2]) -> FlexTensor {
     let shape = product.layout().shape().clone();
-    let mut dims = [0, 1].into_iter();
-    let [rows, columns] = scales.map(|scales| {
-        let size = shape[dims.next().expect("two operands")];
-        unit::line(scales, size)
-    });
+    let [rows, columns] = [0, 1].map(|dim| unit::line(&scales[dim], shape[dim]));
     let mut product = match is_plain(product.layout()) {
         // Not `to_contiguous`, which shares the memory: it could not be written to.
         true => product,

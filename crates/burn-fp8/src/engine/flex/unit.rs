@@ -1,5 +1,6 @@
 //! Products on the matrix unit of the CPU, over the memory of Flex.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, f16, ops::FloatTensorOps};
@@ -8,7 +9,7 @@ use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::{Fp8Format, e8m0};
 use burn_fp8_cpu::{self as cpu, BlockScales, Codes as Lines, Epilogue, Output, Powers, Unit};
 
-use super::memory::elements;
+use super::memory::{elements, is_dense};
 use super::pool;
 use crate::engine::backend;
 use crate::engine::capability::{Capability, Fallback, MatrixUnit};
@@ -170,9 +171,16 @@ fn launch(
     Product { result, amax }
 }
 
-/// Scales of the rows, or columns, of one matrix of `size` of them.
-pub(super) fn line(scales: Scales<FlexTensor>, size: usize) -> Vec<f32> {
-    broadcast(scales, &[], size)
+/// Scales of the rows, or columns, of one matrix of `size` of them; as they lie where there are as many.
+pub(super) fn line(scales: &Scales<FlexTensor>, size: usize) -> Cow<'_, [f32]> {
+    match scales {
+        Scales::Grid { scales, .. }
+            if is_dense(scales.layout()) && scales.layout().num_elements() == size =>
+        {
+            elements(scales, scales.layout()).into()
+        }
+        other => broadcast(other.clone(), &[], size).into(),
+    }
 }
 
 /// Scales of the rows, or columns, of a batch of matrices with `size` of them together.
