@@ -555,8 +555,10 @@ fn bad_input_is_refused_by_name() {
 /// Heads in two bytes or in one, as a cache holds them, give the bits of the same numbers in f32.
 #[test]
 fn heads_are_converted_as_they_are_read() {
-    for [queries, keys] in [[1, 1], [2, 64], [1, 130], [70, 200]] {
-        let case = Case::new([2, 4, 2], [queries, keys, 24]);
+    for [queries, keys, width] in
+        [[1, 1, 24], [2, 64, 24], [1, 130, 24], [4, 130, 137], [70, 200, 24]]
+    {
+        let case = Case::new([2, 4, 2], [queries, keys, width]);
         let operands = [case.q(), case.k(), case.v()].map(|shape| random(count(shape), 7));
         let run = |kv: [HeadNumbers<'_>; 2], precision| {
             let strides = |[_, heads, length, width]: [usize; 4]| {
@@ -568,8 +570,8 @@ fn heads_are_converted_as_they_are_read() {
                 Heads::strided(kv[1], case.v(), strides(case.v())),
             ];
             let mut y = vec![f32::NAN; count(case.y())];
-            let mut logarithms = vec![0.0; count(case.y()) / 24];
-            let options = Attention { causal: true, precision, ..Attention::new(24) };
+            let mut logarithms = vec![0.0; count(case.y()) / width];
+            let options = Attention { causal: true, precision, ..Attention::new(width) };
             attention(heads, &options, HeadsMut::new(&mut y, case.y()), &mut logarithms);
             y
         };
@@ -588,10 +590,10 @@ fn heads_are_converted_as_they_are_read() {
             let codes: Vec<u8> = (0..count(case.k())).map(code).collect();
             codes.into_iter().map(|code| code + u8::from(code >= 127)).collect::<Vec<_>>()
         });
-        let scales: Vec<f32> = (0..count(case.k()) / 24).map(|row| 1e-3 * row as f32).collect();
+        let scales: Vec<f32> = (0..count(case.k()) / width).map(|row| 1e-3 * row as f32).collect();
         let numbers = codes.each_ref().map(|codes| {
             let mut numbers = vec![0.0; codes.len()];
-            let rows = codes.chunks(24).zip(numbers.chunks_mut(24)).zip(&scales);
+            let rows = codes.chunks(width).zip(numbers.chunks_mut(width)).zip(&scales);
             for ((codes, numbers), scale) in rows {
                 slice::decode(codes, *scale, Fp8Format::E4M3, numbers);
             }

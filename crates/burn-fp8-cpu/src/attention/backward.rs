@@ -253,7 +253,7 @@ impl Pass<'_> {
             scale,
         });
         let [k, v] = [k, v].map(|of| of.tile(place.batch, kv_head, place.keys));
-        tile::scores(sizes, options, place, [q, k], probabilities, Some(slopes));
+        tile::scores(sizes, options, place, (q, k.into()), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
         Arch::new().dispatch(Probabilities { tile, logarithms });

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::operand::Rows;
 use super::operand::{self, Operand};
-use super::product::{Matrix, Product};
+use super::product::Product;
 use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded, transpose};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
 
@@ -114,10 +114,10 @@ fn rows(
         if place.is_hidden(sizes, options) {
             break;
         }
-        let k = k.convert(place.batch, kv_head, keys, of_k);
-        let v = v.convert(place.batch, kv_head, keys, of_v);
+        let k = k.matrix(place.batch, kv_head, keys, queries, of_k);
+        let v = v.matrix(place.batch, kv_head, keys, queries, of_v);
         let keys = place.keys(sizes);
-        tile::scores(sizes, options, place, [q, k], tile, None);
+        tile::scores(sizes, options, place, (q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
             Arch::new().dispatch(Correct { rows: sums, corrections });
@@ -130,7 +130,7 @@ fn rows(
         let scale = round(&mut tile[..keys], options.precision);
         Arch::new().dispatch(Product {
             size: [sizes.value_width, tile::columns(queries), keys],
-            lhs: Matrix::from(v).transpose(),
+            lhs: v.transpose(),
             rhs: Rows { values: tile.as_flattened(), stride: TILE, scale },
             factor: 1.0,
             output: (sums, TILE),

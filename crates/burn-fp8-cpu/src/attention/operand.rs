@@ -4,6 +4,7 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use half::bf16;
 use rayon::prelude::*;
 
+use super::product::{Matrix, NARROW};
 use super::{AttentionPrecision, HeadNumbers, Heads, TILE};
 
 /// Queries, keys, values or a gradient, as they are multiplied.
@@ -85,6 +86,27 @@ impl<'a> Operand<'a> {
             heads.convert([batch, head, row], out);
         }
         Rows { values: room, stride: width, scale: 1.0 }
+    }
+
+    /// The same as a matrix for products with so many queries, which convert bf16 themselves where they are few.
+    pub(super) fn matrix<'b>(
+        &'b self,
+        batch: usize,
+        head: usize,
+        tile: usize,
+        queries: usize,
+        room: &'b mut Vec<f32>,
+    ) -> Matrix<'b> {
+        match self {
+            Self::High(heads) if queries <= NARROW => match heads.numbers {
+                HeadNumbers::Bf16(numbers) => {
+                    let first = heads.start([batch, head, tile * TILE]);
+                    Matrix::halves(&numbers[first..], heads.strides[2])
+                }
+                _ => self.convert(batch, head, tile, room).into(),
+            },
+            _ => self.convert(batch, head, tile, room).into(),
+        }
     }
 
     /// A tile of a head that is f32 or rounded, from its first row on.

@@ -4,6 +4,7 @@
 //! of K, whatever the vectors: all CPUs with fused multiply-add give the same bits. So they do where there are [`NARROW`] columns or fewer, as while text is
 //! generated: then rows or columns of the left operand are the vectors, and sums along its rows are taken in [`LANES`] parts.
 
+use half::bf16;
 use pulp::{Simd, WithSimd};
 
 use super::operand::Rows;
@@ -20,14 +21,29 @@ const LONGEST: usize = 256;
 /// A matrix in rows or in columns.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
-    values: &'a [f32],
+    numbers: Numbers<'a>,
     strides: [usize; 2],
     scale: f32,
 }
 
+/// Its numbers.
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    F32(&'a [f32]),
+    /// Only in narrow products, which convert them on the way.
+    Bf16(&'a [bf16]),
+}
+
 impl<'a> From<Rows<'a>> for Matrix<'a> {
     fn from(Rows { values, stride, scale }: Rows<'a>) -> Self {
-        Self { values, strides: [stride, 1], scale }
+        Self { numbers: Numbers::F32(values), strides: [stride, 1], scale }
+    }
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows for a narrow product.
+    pub(super) fn halves(numbers: &'a [bf16], stride: usize) -> Self {
+        Self { numbers: Numbers::Bf16(numbers), strides: [stride, 1], scale: 1.0 }
     }
 }
 
@@ -56,43 +72,38 @@ impl WithSimd for Product<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { size: [m, n, k], lhs, rhs, factor, output: (output, stride), accumulate } = self;
         assert!(m > 0 && n > 0 && k > 0);
-        let [row, column] = lhs.strides;
-        assert!((m - 1) * row + (k - 1) * column < lhs.values.len());
         assert!((k - 1) * rhs.stride + n <= rhs.values.len());
         assert!((m - 1) * stride + n <= output.len() && n <= stride);
+        let factor = factor * lhs.scale * rhs.scale;
+        let Matrix { numbers, strides, .. } = lhs;
+        let to = (&mut *output, stride);
+        let is_done = n <= NARROW
+            && match numbers {
+                Numbers::F32(x) => {
+                    narrow(simd, [m, n, k], (x, strides), rhs, factor, to, accumulate)
+                }
+                Numbers::Bf16(x) => {
+                    narrow(simd, [m, n, k], (x, strides), rhs, factor, to, accumulate)
+                }
+            };
+        if is_done {
+            return;
+        }
+        let Numbers::F32(numbers) = numbers else {
+            panic!("products that are not narrow have f32 operands");
+        };
+        assert!((m - 1) * strides[0] + (k - 1) * strides[1] < numbers.len());
         let strip = Strip {
             k,
-            lhs: lhs.values.as_ptr(),
-            lhs_strides: lhs.strides,
+            lhs: numbers.as_ptr(),
+            lhs_strides: strides,
             rhs: rhs.values.as_ptr(),
             rhs_stride: rhs.stride,
-            factor: factor * lhs.scale * rhs.scale,
+            factor,
             output: output.as_mut_ptr(),
             stride,
             accumulate,
         };
-        let factor = strip.factor;
-        let narrow = n <= NARROW && m.max(k) <= LONGEST;
-        if narrow && column == 1 {
-            let rows = (0..m).map(|index| &lhs.values[index * row..][..k]);
-            let rows = rows.zip(output.chunks_mut(stride));
-            return match n {
-                1 => dots::<1>(rows, rhs, k, factor, accumulate),
-                2 => dots::<2>(rows, rhs, k, factor, accumulate),
-                3 => dots::<3>(rows, rhs, k, factor, accumulate),
-                _ => dots::<NARROW>(rows, rhs, k, factor, accumulate),
-            };
-        }
-        if narrow && row == 1 {
-            let columns = (0..k).map(|index| &lhs.values[index * column..][..m]);
-            let rows = output.chunks_mut(stride).take(m);
-            return match n {
-                1 => combine::<1>(columns, rhs, factor, rows, accumulate),
-                2 => combine::<2>(columns, rhs, factor, rows, accumulate),
-                3 => combine::<3>(columns, rhs, factor, rows, accumulate),
-                _ => combine::<NARROW>(columns, rhs, factor, rows, accumulate),
-            };
-        }
         let lanes = S::F32_LANES;
         let mut start = 0;
         // SAFETY: the last elements of each matrix are inside of its slice, as asserted, and so are whole vectors of columns below N.
@@ -112,10 +123,86 @@ impl WithSimd for Product<'_> {
     }
 }
 
+/// A number that is multiplied in f32.
+trait Number: Copy {
+    fn widened(self) -> f32;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self
+    }
+}
+
+impl Number for bf16 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+/// A product of few columns, if the left operand has rows or columns that lie together and are not too long.
+#[inline(always)]
+fn narrow<S: Simd, E: Number>(
+    simd: S,
+    [m, n, k]: [usize; 3],
+    (numbers, [row, column]): (&[E], [usize; 2]),
+    rhs: Rows<'_>,
+    factor: f32,
+    (output, stride): (&mut [f32], usize),
+    accumulate: bool,
+) -> bool {
+    if m.max(k) > LONGEST || (row != 1 && column != 1) {
+        return false;
+    }
+    if column == 1 {
+        let rows = (0..m).map(|index| &numbers[index * row..][..k]);
+        let rows = rows.zip(output.chunks_mut(stride));
+        match n {
+            1 => dots::<_, _, 1>(simd, rows, rhs, k, factor, accumulate),
+            2 => dots::<_, _, 2>(simd, rows, rhs, k, factor, accumulate),
+            3 => dots::<_, _, 3>(simd, rows, rhs, k, factor, accumulate),
+            _ => dots::<_, _, NARROW>(simd, rows, rhs, k, factor, accumulate),
+        }
+    } else {
+        let columns = (0..k).map(|index| &numbers[index * column..][..m]);
+        let rows = output.chunks_mut(stride).take(m);
+        match n {
+            1 => combine::<_, _, 1>(simd, columns, rhs, factor, rows, accumulate),
+            2 => combine::<_, _, 2>(simd, columns, rhs, factor, rows, accumulate),
+            3 => combine::<_, _, 3>(simd, columns, rhs, factor, rows, accumulate),
+            _ => combine::<_, _, NARROW>(simd, columns, rhs, factor, rows, accumulate),
+        }
+    }
+    true
+}
+
+/// Up to as many numbers as there is room for, zeros after them.
+#[inline(always)]
+fn widened<E: Number, const L: usize>(x: &[E]) -> [f32; L] {
+    let mut numbers = [0.0; L];
+    match x.first_chunk::<L>() {
+        // In whole vectors, as they are loaded again.
+        Some(x) => numbers.iter_mut().zip(x).for_each(|(number, x)| *number = x.widened()),
+        None => numbers.iter_mut().zip(x).for_each(|(number, x)| *number = x.widened()),
+    }
+    numbers
+}
+
+/// Adds the products of numbers, as many vectors of them as there are, to sums. `y` is one number for all where it is one vector.
+#[inline(always)]
+fn add_products<S: Simd>(simd: S, sums: &mut [S::f32s], x: &[S::f32s], y: &[S::f32s]) {
+    for (part, (sum, x)) in sums.iter_mut().zip(x).enumerate() {
+        *sum = simd.mul_add_e_f32s(*x, y[if y.len() == 1 { 0 } else { part }], *sum);
+    }
+}
+
 /// The products of rows with few columns, each with what it is written to.
 #[inline(always)]
-fn dots<'a, const N: usize>(
-    rows: impl Iterator<Item = (&'a [f32], &'a mut [f32])>,
+fn dots<'a, S: Simd, E: Number + 'a, const N: usize>(
+    simd: S,
+    rows: impl Iterator<Item = (&'a [E], &'a mut [f32])>,
     rhs: Rows<'_>,
     k: usize,
     factor: f32,
@@ -128,23 +215,26 @@ fn dots<'a, const N: usize>(
         }
     }
     for (row, output) in rows {
-        let mut sums = [[0f32; LANES]; N];
+        // As many vectors as have `LANES` numbers.
+        let mut sums = [[simd.splat_f32s(0.0); LANES]; N];
         let (chunks, rest) = row.as_chunks::<LANES>();
         for (index, chunk) in chunks.iter().enumerate() {
+            let x: [f32; LANES] = widened(chunk);
             for (column, sums) in columns.iter().zip(&mut sums) {
-                let column = &column[index * LANES..][..LANES];
-                for ((sum, x), y) in sums.iter_mut().zip(chunk).zip(column) {
-                    *sum = x.mul_add(*y, *sum);
-                }
+                let y = &column[index * LANES..][..LANES];
+                add_products(simd, sums, S::as_simd_f32s(&x).0, S::as_simd_f32s(y).0);
             }
         }
-        for (column, sums) in columns.iter().zip(&mut sums) {
-            let column = &column[row.len() - rest.len()..];
-            for ((sum, x), y) in sums.iter_mut().zip(rest).zip(column) {
-                *sum = x.mul_add(*y, *sum);
+        if !rest.is_empty() {
+            let x: [f32; LANES] = widened(rest);
+            for (column, sums) in columns.iter().zip(&mut sums) {
+                let y = &column[row.len() - rest.len()..][..LANES];
+                add_products(simd, sums, S::as_simd_f32s(&x).0, S::as_simd_f32s(y).0);
             }
         }
-        for (y, mut sums) in output.iter_mut().zip(sums) {
+        for (y, of_vectors) in output.iter_mut().zip(sums) {
+            let mut sums = [0f32; LANES];
+            S::as_mut_simd_f32s(&mut sums).0.iter_mut().zip(of_vectors).for_each(|(x, y)| *x = y);
             let mut half = LANES / 2;
             while half > 0 {
                 let (first, second) = sums.split_at_mut(half);
@@ -158,27 +248,38 @@ fn dots<'a, const N: usize>(
     }
 }
 
+/// Numbers of columns that are summed at once, in registers.
+const STRIP: usize = 64;
+
 /// The products of a matrix, given in columns, with few columns.
 #[inline(always)]
-fn combine<'a, const N: usize>(
-    columns: impl Iterator<Item = &'a [f32]>,
+fn combine<'a, S: Simd, E: Number + 'a, const N: usize>(
+    simd: S,
+    columns: impl Iterator<Item = &'a [E]> + Clone,
     rhs: Rows<'_>,
     factor: f32,
-    rows: impl Iterator<Item = &'a mut [f32]>,
+    mut rows: impl Iterator<Item = &'a mut [f32]>,
     accumulate: bool,
 ) {
-    let mut sums = [[0f32; LONGEST]; N];
-    for (index, column) in columns.enumerate() {
-        let factors = &rhs.values[index * rhs.stride..][..N];
-        for (sums, factor) in sums.iter_mut().zip(factors) {
-            for (sum, x) in sums.iter_mut().zip(column) {
-                *sum = x.mul_add(*factor, *sum);
+    let length = columns.clone().next().map_or(0, <[E]>::len);
+    for start in (0..length).step_by(STRIP) {
+        let end = length.min(start + STRIP);
+        let mut sums = [[simd.splat_f32s(0.0); STRIP]; N];
+        for (index, column) in columns.clone().enumerate() {
+            let x: [f32; STRIP] = widened(&column[start..end]);
+            let factors = &rhs.values[index * rhs.stride..][..N];
+            for (sums, factor) in sums.iter_mut().zip(factors) {
+                add_products(simd, sums, S::as_simd_f32s(&x).0, &[simd.splat_f32s(*factor)]);
             }
         }
-    }
-    for (index, row) in rows.enumerate() {
-        for (y, sums) in row.iter_mut().zip(&sums) {
-            *y = sums[index].mul_add(factor, if accumulate { *y } else { 0.0 });
+        let mut of_rows = [[0f32; STRIP]; N];
+        for (sums, of_vectors) in of_rows.iter_mut().zip(sums) {
+            S::as_mut_simd_f32s(sums).0.iter_mut().zip(of_vectors).for_each(|(x, y)| *x = y);
+        }
+        for (index, row) in rows.by_ref().take(end - start).enumerate() {
+            for (y, sums) in row.iter_mut().zip(&of_rows) {
+                *y = sums[index].mul_add(factor, if accumulate { *y } else { 0.0 });
+            }
         }
     }
 }

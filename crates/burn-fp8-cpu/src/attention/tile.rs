@@ -6,7 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::operand::Rows;
-use super::product::{NARROW, Product};
+use super::product::{Matrix, NARROW, Product};
 use super::{Attention, Sizes, TILE};
 use crate::special::exp;
 
@@ -75,7 +75,7 @@ pub(super) fn scores(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: Place,
-    [q, k]: [Rows<'_>; 2],
+    (q, k): (Rows<'_>, Matrix<'_>),
     tile: &mut Tile,
     slopes: Option<&mut Tile>,
 ) {
@@ -84,7 +84,7 @@ pub(super) fn scores(
     tile[..keys].iter_mut().for_each(|scores| scores[queries..padded(queries)].fill(0.0));
     Arch::new().dispatch(Product {
         size: [keys, columns(queries), sizes.width],
-        lhs: k.into(),
+        lhs: k,
         rhs: q,
         factor: options.scale,
         output: (tile.as_flattened_mut(), TILE),
