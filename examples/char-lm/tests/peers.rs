@@ -155,6 +155,33 @@ fn killed_processes_lose_nothing() {
     assert!(killed > 0, "all kills came too late");
 }
 
+/// One that is stopped, as if its machine had gone away, is an error in the time that `--wait` gives, in one line; the launcher ends it, and the run goes on from its last checkpoint.
+#[test]
+fn a_process_that_hangs_is_an_error() {
+    let runs = Runs::new();
+    let run = Runs::train("hangs").replace("--epochs 4", "--epochs 2000") + " --wait 3";
+    let mut command = runs.mpirun(2, &run);
+    let mpirun = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mpirun");
+    let begun = Instant::now();
+    // There is a file before the first of them trains.
+    while !runs.0.has("hangs/losses.jsonl") || runs.0.text("hangs/losses.jsonl").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+        sleep(Duration::from_millis(20));
+    }
+    let stopped = Instant::now();
+    let trained = children(mpirun.id());
+    let stop = Command::new("kill").args(["-STOP", &trained[1].to_string()]).status();
+    assert!(stop.expect("kill").success());
+    let output = mpirun.wait_with_output().expect("a child");
+    let [_, stderr] = said(&output);
+    assert!(!output.status.success() && stopped.elapsed() < Duration::from_secs(30), "{stderr}");
+    assert!(stderr.contains("waited 3 seconds for the others"), "{stderr}");
+    assert!(
+        stderr.contains("checkpoint, with --resume") && !stderr.contains("panicked"),
+        "{stderr}"
+    );
+}
+
 /// Scales, moments and losses carry over; the parts of the batch, and what is dropped, are other ones.
 #[test]
 fn another_number_of_processes_goes_on() {

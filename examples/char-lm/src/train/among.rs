@@ -1,10 +1,13 @@
 //! A run of several peers. Rank 0 alone has the run's folder; the others get from it what they go on with, and leave nothing.
 
+use std::any::Any;
 use std::fs;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
+use std::sync::Once;
 
 use anyhow::{Context, Result, ensure};
-use burn_fp8::peers::SharedPeers;
+use burn_fp8::peers::{PeerError, SharedPeers};
 use tempfile::TempDir;
 
 use crate::checkpoint;
@@ -82,6 +85,34 @@ pub fn receive(peers: &SharedPeers) -> Result<Option<TempDir>> {
         }
     }
     Ok(Some(place))
+}
+
+/// Trains. Burn's Learner has no way out for an error: a step whose peers are lost panics, which becomes one here, without a report of the panic.
+///
+/// # Errors
+/// [`PeerError`], in the words of the panic.
+pub fn or_lost<R>(train: impl FnOnce() -> R) -> Result<R> {
+    static QUIET: Once = Once::new();
+    let said = |panic: &dyn Any| {
+        let message: &String = panic.downcast_ref()?;
+        // As a `PeerError` ends, whoever met the peers.
+        message.ends_with("start again from the last checkpoint").then(|| message.clone())
+    };
+    QUIET.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if said(panic.payload()).is_none() {
+                report(panic);
+            }
+        }));
+    });
+    match panic::catch_unwind(AssertUnwindSafe(train)) {
+        Ok(trained) => Ok(trained),
+        Err(panic) => match said(&*panic) {
+            Some(message) => Err(PeerError::Setup(format!("{message}, with --resume")).into()),
+            None => panic::resume_unwind(panic),
+        },
+    }
 }
 
 /// What a run goes on with after so many epochs.

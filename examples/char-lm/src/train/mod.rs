@@ -329,7 +329,8 @@ where
     }
     let (interrupter, before) = (training.interrupter(), peers.traffic());
     // A single device: the Learner runs the steps on this thread, where the scopes of the setup hold.
-    let trained = setup.scope(|| training.launch(Learner::new(model, optimizer, scheduler)));
+    let launch = || training.launch(Learner::new(model, optimizer, scheduler));
+    let trained = setup.scope(|| among::or_lost(launch))?;
     drop(trained.renderer);
     check_not_interrupted(&interrupter, folder)?;
     Ok(Learned {
