@@ -266,10 +266,11 @@ fn load(file: &Path, load: impl FnOnce(&WholeFileRecorder, PathBuf) -> Result<()
     Err(anyhow!("{name} is damaged: {}", problem.lines().next().unwrap_or_default()))
 }
 
+/// The hook for panics is that of the process: two that exchange it at once would lose one.
+pub static HOOK: Mutex<()> = Mutex::new(());
+
 /// Runs `f`; returns what it panics with, and prints nothing.
 fn quietly<T>(f: impl FnOnce() -> T + panic::UnwindSafe) -> Result<T, String> {
-    // The hook is that of the process: two that exchange it at once would lose one.
-    static HOOK: Mutex<()> = Mutex::new(());
     let _alone = HOOK.lock().unwrap_or_else(PoisonError::into_inner);
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));

@@ -8,9 +8,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::forward::round;
-use super::operand::Rows;
 use super::operand::{self, Operand};
-use super::product::{Matrix, Product};
+use super::product::{Matrix, Product, Rows};
 use super::tile::{self, Line, OfScores, Place, Probabilities, Tile, padded, transpose};
 use super::{Attention, Heads, HeadsMut, Sizes, TILE};
 

@@ -7,9 +7,8 @@ use burn_fp8_core::{AttentionShape, Dropout, Fp8Format};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::operand::Rows;
 use super::operand::{self, Operand};
-use super::product::Product;
+use super::product::{Product, Rows};
 use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded, transpose};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
 

@@ -4,7 +4,7 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::product::{Matrix, NARROW};
+use super::product::{Matrix, NARROW, Rows};
 use super::{AttentionPrecision, HeadNumbers, Heads, TILE};
 
 /// Queries, keys, values or a gradient, as they are multiplied.
@@ -13,14 +13,6 @@ pub(super) enum Operand<'a> {
     High(Heads<'a>),
     /// Rounded, contiguous; and the scale of each 64 rows of a head.
     Rounded { values: Vec<f32>, shape: [usize; 4], scales: Vec<f32> },
-}
-
-/// Some rows of a matrix, times a scale.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) stride: usize,
-    pub(super) scale: f32,
 }
 
 impl<'a> Operand<'a> {
@@ -97,16 +89,14 @@ impl<'a> Operand<'a> {
         queries: usize,
         room: &'b mut Vec<f32>,
     ) -> Matrix<'b> {
-        match self {
-            Self::High(heads) if queries <= NARROW => match heads.numbers {
-                HeadNumbers::Bf16(numbers) => {
-                    let first = heads.start([batch, head, tile * TILE]);
-                    Matrix::halves(&numbers[first..], heads.strides[2])
-                }
-                _ => self.convert(batch, head, tile, room).into(),
-            },
-            _ => self.convert(batch, head, tile, room).into(),
+        if let Self::High(heads) = self
+            && let HeadNumbers::Bf16(numbers) = heads.numbers
+            && queries <= NARROW
+        {
+            let first = heads.start([batch, head, tile * TILE]);
+            return Matrix::halves(&numbers[first..], heads.strides[2]);
         }
+        self.convert(batch, head, tile, room).into()
     }
 
     /// A tile of a head that is f32 or rounded, from its first row on.

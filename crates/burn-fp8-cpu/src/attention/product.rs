@@ -7,8 +7,6 @@
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
-use super::operand::Rows;
-
 /// Columns up to which a product is narrow.
 pub(super) const NARROW: usize = 4;
 
@@ -17,6 +15,14 @@ const LANES: usize = 16;
 
 /// Rows of its right operand or of its result, at most: heads are not wider.
 const LONGEST: usize = 256;
+
+/// Some rows of a matrix, times a scale.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) stride: usize,
+    pub(super) scale: f32,
+}
 
 /// A matrix in rows or in columns.
 #[derive(Clone, Copy)]

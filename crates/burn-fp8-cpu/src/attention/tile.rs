@@ -5,8 +5,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::operand::Rows;
-use super::product::{Matrix, NARROW, Product};
+use super::product::{Matrix, NARROW, Product, Rows};
 use super::{Attention, Sizes, TILE};
 use crate::special::exp;
 

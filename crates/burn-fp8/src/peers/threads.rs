@@ -33,8 +33,8 @@ struct Meeting {
     all: Option<Arc<Vec<Vec<u8>>>>,
     /// How many have still to take it.
     waiting: usize,
-    /// Who came for something else, and for what: nobody meets again.
-    other: Option<(usize, Call)>,
+    /// Two who came for different things, and for what: nobody meets again.
+    different: Option<[(usize, Call); 2]>,
     gone: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ impl Threads {
         assert!(size > 0, "there is no peer");
         let brought = vec![None; size];
         let meeting =
-            Meeting { call: None, brought, all: None, waiting: 0, other: None, gone: None };
+            Meeting { call: None, brought, all: None, waiting: 0, different: None, gone: None };
         let room = Room { timeout, meeting: Mutex::new(meeting), changed: Condvar::new() };
         let room = Arc::new(room);
         (0..size).map(|rank| Self { rank, room: room.clone(), sent: Sent::default() }).collect()
@@ -60,14 +60,15 @@ impl Threads {
         self.sent.count(&mine);
         let start = Instant::now();
         let mut meeting = self.room.lock();
+        meeting.check(self)?;
         // The meeting before may not have ended.
         meeting = self.wait(meeting, start, |meeting| meeting.all.is_none())?;
         let of_first = *meeting.call.get_or_insert(call);
         if of_first != call {
-            meeting.other.get_or_insert((self.rank, call));
-            self.room.changed.notify_all();
             let first = meeting.brought.iter().position(Option::is_some).unwrap_or(0);
-            return Err(self.differs(call, first, of_first));
+            meeting.different = Some([(first, of_first), (self.rank, call)]);
+            self.room.changed.notify_all();
+            meeting.check(self)?;
         }
         meeting.brought[self.rank] = Some(mine);
         if meeting.brought.iter().all(Option::is_some) {
@@ -88,14 +89,6 @@ impl Threads {
         Ok(all)
     }
 
-    fn differs(&self, mine: Call, other: usize, theirs: Call) -> PeerError {
-        let [mine, theirs] = [mine, theirs].map(|(name, elements)| match elements {
-            Some(elements) => format!("{name} of {elements} numbers"),
-            None => name.to_owned(),
-        });
-        PeerError::Differs { rank: self.rank, mine, other, theirs }
-    }
-
     fn wait<'a>(
         &self,
         mut meeting: MutexGuard<'a, Meeting>,
@@ -104,9 +97,7 @@ impl Threads {
     ) -> Result<MutexGuard<'a, Meeting>, PeerError> {
         while !is_over(&meeting) {
             let (rank, timeout) = (self.rank, self.room.timeout);
-            if let (Some((other, of_other)), Some(call)) = (meeting.other, meeting.call) {
-                return Err(self.differs(call, other, of_other));
-            }
+            meeting.check(self)?;
             // A meeting that all had come to ends for those who are still in it.
             if let Some(gone) = meeting.gone {
                 return Err(PeerError::Gone { rank, reason: format!("rank {gone} has ended") });
@@ -119,6 +110,19 @@ impl Threads {
             meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(meeting)
+    }
+}
+
+impl Meeting {
+    /// Whether all want the same; what of two others is told to a third as what the first has.
+    fn check(&self, peer: &Threads) -> Result<(), PeerError> {
+        let Some([one, two]) = self.different else { return Ok(()) };
+        let [(_, mine), (other, theirs)] = if two.0 == peer.rank { [two, one] } else { [one, two] };
+        let [mine, theirs] = [mine, theirs].map(|(name, elements)| match elements {
+            Some(elements) => format!("{name} of {elements} numbers"),
+            None => name.to_owned(),
+        });
+        Err(PeerError::Differs { rank: peer.rank, mine, other, theirs })
     }
 }
 

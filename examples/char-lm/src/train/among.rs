@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::Once;
+use std::sync::{Once, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use burn_fp8::peers::{PeerError, SharedPeers};
@@ -87,7 +87,7 @@ pub fn receive(peers: &SharedPeers) -> Result<Option<TempDir>> {
     Ok(Some(place))
 }
 
-/// Trains. Burn's Learner has no way out for an error: a step whose peers are lost panics, which becomes one here, without a report of the panic.
+/// Trains. Burn's Learner has no way out for an error: a step whose peers have gone or do not answer panics, which becomes an error here. Such panics are not reported any more in this process.
 ///
 /// # Errors
 /// [`PeerError`], in the words of the panic.
@@ -99,6 +99,7 @@ pub fn or_lost<R>(train: impl FnOnce() -> R) -> Result<R> {
         message.ends_with("start again from the last checkpoint").then(|| message.clone())
     };
     QUIET.call_once(|| {
+        let _alone = checkpoint::HOOK.lock().unwrap_or_else(PoisonError::into_inner);
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             if said(panic.payload()).is_none() {

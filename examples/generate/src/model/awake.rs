@@ -4,21 +4,26 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Rounds without work after which a thread lets others have its core.
 const ROUNDS: usize = 64;
 
+/// Time without work after which a thread goes back to where it came from. That may be the midst of work that is waited for: rayon gives a thread what waits for it also while it waits for a piece of its own.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// How many pieces of text go through models of this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs this with the other threads of the pool looking for work all the time. A token has some two hundred products with microseconds between them, in which a thread of rayon falls asleep; to
+/// Runs this; for a single token with the other threads of the pool looking for work all the time. A token has some two hundred products with microseconds between them, in which a thread of rayon falls asleep; to
 /// wake it up takes as long as a small product.
 ///
-/// Out of a pool, where it has one thread, and while another does the same, nothing is different: a thread that waits in the midst of one text would not go back to it before the other one is done.
-pub(super) fn awake<R>(work: impl FnOnce() -> R) -> R {
+/// Out of a pool, where it has one thread, and while another text goes through a model, nothing is different.
+pub(super) fn awake<R>(is_token: bool, work: impl FnOnce() -> R) -> R {
     let is_over = Over::default();
     let _running = Running::new(is_over.clone());
-    if let Some(this) = rayon::current_thread_index()
+    if is_token
+        && let Some(this) = rayon::current_thread_index()
         && rayon::current_num_threads() > 1
         && Over::is_alone()
     {
@@ -40,12 +45,12 @@ impl Over {
         RUNNING.load(Ordering::Acquire) == 1
     }
 
-    /// Does what there is to do until it is over.
+    /// Does what there is to do until it is over, or there was nothing for a while.
     fn wait(&self) {
-        let mut idle = 0;
-        while Self::is_alone() && !self.0.load(Ordering::Acquire) {
+        let (mut idle, mut since) = (0, Instant::now());
+        while Self::is_alone() && !self.0.load(Ordering::Acquire) && since.elapsed() < PATIENCE {
             match rayon::yield_now() {
-                Some(rayon::Yield::Executed) => idle = 0,
+                Some(rayon::Yield::Executed) => (idle, since) = (0, Instant::now()),
                 _ if idle < ROUNDS => {
                     idle += 1;
                     spin_loop();
@@ -76,29 +81,58 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use rayon::prelude::*;
 
     use super::awake;
 
+    /// A thread takes what keeps it awake while it waits in the midst of work that is waited for.
+    #[test]
+    fn it_ends_where_a_thread_is_kept_from_what_is_waited_for() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let [begun, asked, done] = [const { AtomicBool::new(false) }; 3];
+        let wait_for = |flag: &AtomicBool| while !flag.load(Ordering::Acquire) {};
+        pool.install(|| {
+            rayon::scope(|scope| {
+                scope.spawn(|_| {
+                    begun.store(true, Ordering::Release);
+                    wait_for(&asked);
+                    // As a `join` does while it waits.
+                    rayon::yield_now();
+                    done.store(true, Ordering::Release);
+                });
+                wait_for(&begun);
+                awake(true, || {
+                    asked.store(true, Ordering::Release);
+                    wait_for(&done);
+                });
+            });
+        });
+    }
+
     /// Many times, one in another, two beside each other in one pool, and after a panic.
     #[test]
     fn it_ends_with_what_the_work_gives() {
         let sum = || (0..64u32).into_par_iter().with_max_len(1).sum::<u32>();
-        assert_eq!(awake(sum), 2016);
+        assert_eq!(awake(true, sum), 2016);
         for threads in [1, 2, 5] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
                 let many = || {
                     for _ in 0..200 {
-                        assert_eq!(awake(|| awake(sum) + sum()), 4032, "{threads} threads");
+                        assert_eq!(
+                            awake(true, || awake(true, sum) + sum()),
+                            4032,
+                            "{threads} threads"
+                        );
                     }
                 };
                 many();
                 rayon::join(many, many);
-                let panics = || awake(|| -> u32 { panic!("as it should") });
+                let panics = || awake(true, || -> u32 { panic!("as it should") });
                 assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-                assert_eq!(awake(sum), 2016);
+                assert_eq!(awake(true, sum), 2016);
             });
         }
     }

@@ -310,7 +310,8 @@ impl<B: Fp8Matmul> Decoder<B> {
             let x = self.weights.hidden(ids, &step, Some(&mut cache.layers));
             self.weights.logits(if last { x.narrow(1, count - 1, 1) } else { x })
         };
-        Ok(if between::on_host::<B>(&self.device) { awake(logits) } else { logits() })
+        let is_on_host = between::on_host::<B>(&self.device);
+        Ok(if is_on_host { awake(count == 1, logits) } else { logits() })
     }
 }
 

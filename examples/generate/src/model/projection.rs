@@ -256,7 +256,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
         Ok(numbers)
     }
 
-    /// Checks the shape of a tensor, and gives its type; none where there is no such tensor, which whoever reads it is told.
+    /// Checks the shape of a tensor, and gives its type; none where no such tensor lies outside of quantized layers, which whoever reads it as numbers is told.
     fn check(&self, name: &str, shape: &[usize]) -> Result<Option<Dtype>> {
         self.read.borrow_mut().insert(name.to_owned());
         let found = self.checkpoint.tensors().iter().find(|tensor| tensor.name == name);
@@ -272,8 +272,8 @@ const TOGETHER: usize = 4096;
 fn check_finite<T: Copy>(name: &str, x: &[T], is_finite: impl Fn(T) -> bool) -> Result<()> {
     let are_finite = |x: &[T]| x.iter().fold(true, |are, x| are & is_finite(*x));
     let Some(chunk) = x.chunks(TOGETHER).position(|x| !are_finite(x)) else { return Ok(()) };
-    let place = x.iter().skip(chunk * TOGETHER).position(|x| !is_finite(*x));
-    let place = chunk * TOGETHER + place.unwrap_or(0);
+    let first = chunk * TOGETHER;
+    let place = first + x[first..].iter().take_while(|x| is_finite(**x)).count();
     bail!("{name} has a number that is not finite, at {place}: the file is damaged; fetch it again")
 }
 
