@@ -115,7 +115,7 @@ impl Checkpoint {
         Ok(PlainTensor::new(info, self.tensors.read(id)?, path))
     }
 
-    /// Reads the bits of a tensor of BF16 or F16, in memory that is aligned for them. Values are not judged.
+    /// Reads the bits of a tensor of BF16 or F16, row by row, in memory that is aligned for them. Values are not judged.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor); [`CheckpointError::Tensor`] for other types.
@@ -123,7 +123,9 @@ impl Checkpoint {
         let id = self.find(name)?;
         match self.tensors.info(id).dtype {
             Dtype::BF16 | Dtype::F16 => self.tensors.halves(id),
-            other => Err(self.tensors.error(id, other.name(), "BF16 or F16", "")),
+            other => {
+                Err(self.tensors.error(id, other.name(), "BF16 or F16", "read it with `tensor`"))
+            }
         }
     }
 

@@ -50,7 +50,20 @@ pub(crate) fn first_nan(codes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_power_of_two;
+    use super::{TOGETHER, first_nan, is_power_of_two};
+
+    #[test]
+    fn the_first_nan_is_found_wherever_it_is() {
+        let codes = vec![0x7E; 2 * TOGETHER + 77];
+        assert_eq!(first_nan(&codes), None);
+        for place in [0, 1, TOGETHER - 1, TOGETHER, 2 * TOGETHER + 76] {
+            for nan in [0x7F, 0xFF] {
+                let mut codes = codes.clone();
+                (codes[place], codes[2 * TOGETHER + 76]) = (nan, nan);
+                assert_eq!(first_nan(&codes), Some(place));
+            }
+        }
+    }
 
     #[test]
     fn powers_of_two_are_told_from_other_numbers() {

@@ -155,7 +155,7 @@ fn killed_processes_lose_nothing() {
     assert!(killed > 0, "all kills came too late");
 }
 
-/// One that is stopped, as if its machine had gone away, is an error in the time that `--wait` gives, in one line; the launcher ends it, and the run goes on from its last checkpoint.
+/// One that is stopped, as if its machine had gone away, is an error in the time that `--wait` gives, in one line; the launcher ends it.
 #[test]
 fn a_process_that_hangs_is_an_error() {
     let runs = Runs::new();

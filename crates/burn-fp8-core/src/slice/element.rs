@@ -194,3 +194,41 @@ const fn widen(magnitude: u32, m: u32, bias: u32) -> u32 {
     let subnormal = (f32::from_bits(magic | magnitude) - f32::from_bits(magic)).to_bits();
     if magnitude < (1 << m) { subnormal } else { normal }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All numbers of both formats, and numbers between neighbours, which become the upper one where `uniform` is less than its probability.
+    #[test]
+    fn at_random_a_number_becomes_a_neighbour() {
+        let ends = [0.5 / 65536.0, 65535.5 / 65536.0];
+        for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
+            let largest = (0..0x7F).rev().find(|code| format.decode(*code).is_finite()).unwrap();
+            for (code, squares) in (0..=largest).flat_map(|code| [(code, false), (code, true)]) {
+                let a = format.decode(code);
+                for uniform in ends {
+                    assert_eq!(at_random(a, uniform, squares, format), code);
+                    assert_eq!(at_random(-a, uniform, squares, format), code | 0x80);
+                    assert_eq!(at_random(2.0 * format.max(), uniform, squares, format), largest);
+                }
+                if code == largest {
+                    continue;
+                }
+                let b = format.decode(code + 1);
+                for x in [0.01, 0.25, 0.5, 0.9].map(|part| a + part * (b - a)) {
+                    let [a, b, exact] = [a, b, x].map(f64::from);
+                    let probability = match squares {
+                        true => (exact * exact - a * a) / (b * b - a * a),
+                        false => (exact - a) / (b - a),
+                    };
+                    for (away, expected) in [(-1e-5, code + 1), (1e-5, code)] {
+                        let uniform = (probability + away) as f32;
+                        let found = at_random(x, uniform, squares, format);
+                        assert_eq!(found, expected, "{x} {uniform} {squares} {format:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -82,6 +82,7 @@ impl Drop for Running {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     use rayon::prelude::*;
 
@@ -92,7 +93,12 @@ mod tests {
     fn it_ends_where_a_thread_is_kept_from_what_is_waited_for() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let [begun, asked, done] = [const { AtomicBool::new(false) }; 3];
-        let wait_for = |flag: &AtomicBool| while !flag.load(Ordering::Acquire) {};
+        let start = Instant::now();
+        let wait_for = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Acquire) {
+                assert!(start.elapsed() < Duration::from_secs(60), "a thread is kept for good");
+            }
+        };
         pool.install(|| {
             rayon::scope(|scope| {
                 scope.spawn(|_| {
