@@ -469,11 +469,12 @@ fn a_peer_that_is_gone_or_late_is_an_error_in_time() {
 
 #[test]
 fn peers_that_do_different_things_are_told() {
-    let errors = on_threads(2, |peers| match peers.rank() {
-        0 => peers.sum(vec![1.0, 2.0]).map(|_| ()),
-        _ => peers.sum(vec![1.0]).map(|_| ()),
+    let errors = on_threads(2, |peers| {
+        let first = peers.sum(vec![1.0; 1 + peers.rank()]);
+        // Nor do they meet again, for what another had brought before.
+        [first, peers.sum(vec![1.0; 2])]
     });
-    for error in errors {
+    for error in errors.into_iter().flatten() {
         let error = error.expect_err("other lengths").to_string();
         assert!(
             error.contains("sum of 1 numbers") && error.contains("sum of 2 numbers"),
