@@ -352,13 +352,19 @@ fn scale(matrix: Rows<'_>, row: usize, k: usize, from: usize, mut numbers: &mut 
 fn ask(matrix: Rows<'_>, row: usize, k: usize, from: usize) {
     #[cfg(target_arch = "x86_64")]
     {
+        use core::arch::x86_64::_MM_HINT_T1;
+
         use super::row::prefetch;
         let (place, count) = (row * k + from, DEPTH.min(k - from));
         match matrix {
-            Rows::Bf16(values) => prefetch(values.as_ptr().wrapping_add(place), count),
-            Rows::F16(values) => prefetch(values.as_ptr().wrapping_add(place), count),
+            Rows::Bf16(values) => {
+                prefetch::<_MM_HINT_T1, _>(values.as_ptr().wrapping_add(place), count)
+            }
+            Rows::F16(values) => {
+                prefetch::<_MM_HINT_T1, _>(values.as_ptr().wrapping_add(place), count)
+            }
             Rows::Codes(codes, _) | Rows::Blocks { codes, .. } => {
-                prefetch(codes.as_ptr().wrapping_add(place), count);
+                prefetch::<_MM_HINT_T1, _>(codes.as_ptr().wrapping_add(place), count);
             }
         }
     }
