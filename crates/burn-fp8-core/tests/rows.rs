@@ -7,7 +7,7 @@ use burn_fp8_core::slice::{Rows, matmul_rows};
 use common::{FORMATS, finite_codes, number, spread};
 use half::{bf16, f16};
 
-const SHAPES: [[usize; 3]; 18] = [
+const SHAPES: [[usize; 3]; 21] = [
     [1, 1, 1],
     [1, 7, 3],
     [1, 31, 5],
@@ -26,6 +26,10 @@ const SHAPES: [[usize; 3]; 18] = [
     [37, 3100, 8],
     [8, 129, 97],
     [17, 31, 33],
+    // More of K than is multiplied at a time.
+    [2, 4200, 35],
+    [6, 2830, 3],
+    [8, 2100, 19],
 ];
 
 /// Asserts that products are those of `numbers` `[N, K]`, up to `K` roundings of f32 and one more.

@@ -1,15 +1,16 @@
-//! One row times a matrix whose rows are summed over: converted in registers, so that it takes as long as reading the matrix.
+//! A few rows times a matrix whose rows are summed over: converted in registers, so that one row takes as long as reading the matrix.
 #![allow(unsafe_code, reason = "vector instructions and prefetches")]
 
 use core::arch::x86_64::*;
 use core::array::from_fn;
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 
 use super::element;
-use super::strips::in_strips;
+use super::strips::{in_strips, lines};
 use crate::Fp8Format;
 
 /// Bytes of a row that are asked for ahead of it, into the first-level and into the second-level cache, which more lines can be on their way to. On one
@@ -25,6 +26,12 @@ pub(super) trait Vectors: Sized {
 
     /// Elements that are converted at a time: those of four vectors of f32.
     const STEP: usize;
+
+    /// Rows of a matrix that are read beside each other.
+    const ROWS: usize;
+
+    /// Rows that are multiplied, at most: as many as have registers for their sums.
+    const MOST: usize;
 
     /// Whether the CPU has the instructions.
     fn are_there() -> bool;
@@ -50,6 +57,10 @@ pub(super) trait Vectors: Sized {
     ) -> Self::Floats;
 
     /// # Safety
+    /// The CPU must have the instructions.
+    unsafe fn scale(x: Self::Floats, scale: Self::Floats) -> Self::Floats;
+
+    /// # Safety
     /// The CPU must have the instructions, and a vector of numbers must have room.
     unsafe fn store_scaled(place: *mut f32, x: Self::Floats, scale: Self::Floats);
 
@@ -68,7 +79,7 @@ pub(super) trait Vectors: Sized {
     /// # Safety
     /// The CPU must have them.
     unsafe fn products<W: Wide<Self>>(
-        x: &Row,
+        x: &Few<'_>,
         matrix: &[W::Element],
         scales: Option<Scales<'_>>,
         first: usize,
@@ -117,7 +128,7 @@ pub(super) trait Wide<V: Vectors> {
 /// Vectors of f32 with their instructions: how they are called, and what else of the CPU conversions need.
 macro_rules! vectors {
     (
-        $(#[$about:meta])* $name:ident, $floats:ty, $step:literal, $rows:literal, $features:literal, [$($feature:tt),+],
+        $(#[$about:meta])* $name:ident, $floats:ty, $step:literal, $rows:literal, $most:literal, $features:literal, [$($feature:tt),+],
         [$splat:ident, $load:ident, $store:ident, $add:ident, $mul:ident, $fma:ident], |$sums:ident| $sum:expr
     ) => {
         $(#[$about])*
@@ -127,6 +138,8 @@ macro_rules! vectors {
             type Floats = $floats;
 
             const STEP: usize = $step;
+            const ROWS: usize = $rows;
+            const MOST: usize = $most;
 
             fn are_there() -> bool {
                 $(is_x86_feature_detected!($feature))&&+
@@ -153,6 +166,12 @@ macro_rules! vectors {
 
             #[inline]
             #[target_feature(enable = $features)]
+            unsafe fn scale(x: $floats, scale: $floats) -> $floats {
+                $mul(x, scale)
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
             unsafe fn store_scaled(place: *mut f32, x: $floats, scale: $floats) {
                 // SAFETY: the caller's promise.
                 unsafe { $store(place, $mul(x, scale)) }
@@ -172,7 +191,7 @@ macro_rules! vectors {
 
             #[target_feature(enable = $features)]
             unsafe fn products<W: Wide<Self>>(
-                x: &Row,
+                x: &Few<'_>,
                 matrix: &[W::Element],
                 scales: Option<Scales<'_>>,
                 first: usize,
@@ -196,7 +215,7 @@ macro_rules! vectors {
 
 vectors!(
     /// AVX2, with fused multiply-add and conversions of f16.
-    Avx2, __m256, 32, 2, "avx2,fma,f16c", ["avx2", "fma", "f16c"],
+    Avx2, __m256, 32, 2, 1, "avx2,fma,f16c", ["avx2", "fma", "f16c"],
     [_mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_mul_ps, _mm256_fmadd_ps],
     |sums| {
         // SAFETY: all bit patterns are numbers.
@@ -207,7 +226,7 @@ vectors!(
 
 vectors!(
     /// AVX-512 with byte permutations, which look codes up.
-    Avx512, __m512, 64, 4, "avx512f,avx512bw,avx512vbmi", ["avx512f", "avx512bw", "avx512vbmi"],
+    Avx512, __m512, 64, 4, 8, "avx512f,avx512bw,avx512vbmi", ["avx512f", "avx512bw", "avx512vbmi"],
     [_mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_mul_ps, _mm512_fmadd_ps],
     |sums| _mm512_reduce_add_ps(sums)
 );
@@ -393,32 +412,36 @@ pub(super) struct Scales<'a> {
     pub(super) values: &'a [f32],
 }
 
-/// Writes the products of `x` with the rows of a matrix to `y`: whether that could be done, for want of instructions, because of elements that are not
-/// known, or of blocks that end between steps. The products of a block are summed first, then multiplied by its scale.
+/// Writes the products of the rows of `x` `[M, K]` with those of a matrix to `y` `[M, N]`: whether that could be done, for want of instructions, because of
+/// elements that are not known, of blocks that end between steps, or of more rows than [`Vectors::MOST`].
+///
+/// With a single row the products of a block are summed first, then multiplied by its scale; with more the numbers are.
 pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     x: &[f32],
     matrix: &[W::Element],
     scales: Option<Scales<'_>>,
+    [m, k, n]: [usize; 3],
     y: &mut [f32],
 ) -> bool {
-    let columns = scales.map_or(x.len(), |scales| scales.block[1]);
-    if order::<V, W>(x.len(), columns).is_none() {
+    if m > V::MOST || order::<V, W>(k, scales.map_or(k, |scales| scales.block[1])).is_none() {
         return false;
     }
-    let power = power(x, W::FACTOR);
-    let shape = [1, x.len(), y.len()];
-    let number = |x: &f32| x / power * W::FACTOR;
-    let mut steps = Vec::with_capacity(x.len().next_multiple_of(V::STEP));
-    let (whole, rest) = x.split_at(x.len() - x.len() % V::STEP);
-    for step in whole.chunks_exact(V::STEP) {
-        steps.extend((0..V::STEP).map(|index| number(&step[W::place(index)])));
+    let (mut room, first) = lines(m * k.next_multiple_of(V::STEP));
+    let steps = &mut room[first..];
+    let mut powers = [1.0; MOST];
+    for (row, (x, of_row)) in x.chunks_exact(k).zip(&mut powers).enumerate() {
+        let power = power(x, W::FACTOR);
+        *of_row = power;
+        let places = steps.chunks_exact_mut(V::STEP).skip(row).step_by(m);
+        for (x, places) in x.chunks(V::STEP).zip(places) {
+            for (index, place) in places.iter_mut().enumerate() {
+                *place = x.get(W::place(index)).map_or(0.0, |x| x / power * W::FACTOR);
+            }
+        }
     }
-    if !rest.is_empty() {
-        steps.extend((0..V::STEP).map(|index| rest.get(W::place(index)).map_or(0.0, number)));
-    }
-    let x = Row { steps, k: x.len(), power };
+    let x = Few { steps: &room[first..], m, k, powers };
     let is_done = AtomicBool::new(true);
-    in_strips(shape, 1, y, |rows, y| {
+    in_strips([m, k, n], V::ROWS, y, |rows, y| {
         // SAFETY: the instructions are there.
         if !unsafe { V::products::<W>(&x, matrix, scales, rows.start, y) } {
             is_done.store(false, Ordering::Relaxed);
@@ -440,12 +463,17 @@ fn power(x: &[f32], factor: f32) -> f32 {
     f32::from_bits((127 + exponent.saturating_sub(127 + 6)) << 23)
 }
 
-/// A row, ready to be multiplied.
-pub(super) struct Row {
-    /// In the order in which elements are loaded, times what these lack, over `power`; zeros after them, to a whole step.
-    steps: Vec<f32>,
+/// Rows that any vectors multiply, at most.
+const MOST: usize = 8;
+
+/// A few rows, ready to be multiplied.
+pub(super) struct Few<'a> {
+    /// A step of each row, then the next step of each, in the order in which elements are loaded, times what these lack, over the row's power; zeros after
+    /// them, to a whole step.
+    steps: &'a [f32],
+    m: usize,
     k: usize,
-    power: f32,
+    powers: [f32; MOST],
 }
 
 /// [`Wide::place`], where elements can be converted: those of blocks, of so many columns, by whole steps.
@@ -504,6 +532,12 @@ unsafe fn convert_all<V: Vectors, W: Wide<V>>(
     W::are_known(seen)
 }
 
+/// Numbers of a few rows that the matrix is multiplied by at a time: 32 KiB, which stay in the first-level cache.
+const PORTION: usize = 8 << 10;
+
+/// Rows of a matrix that this is done with, one after the other.
+const HEIGHT: usize = 16;
+
 /// Elements of the longest step.
 pub(super) const LONGEST_STEP: usize = 64;
 
@@ -538,54 +572,233 @@ impl<const R: usize> Ahead<R> {
     }
 }
 
-/// The products of a row with the rows of a matrix from row `first` on, `R` at a time: whether all elements were known.
+/// The products of a few rows with those of a matrix from row `first` on: whether all elements were known. A row is multiplied by `R` of the
+/// matrix at a time, several by two or one: their sums fill the registers.
 ///
 /// # Safety
 /// The CPU must have the instructions.
 #[inline(always)]
 unsafe fn products<V: Vectors, W: Wide<V>, const R: usize>(
-    x: &Row,
+    x: &Few<'_>,
     matrix: &[W::Element],
     scales: Option<Scales<'_>>,
     first: usize,
     y: &mut [f32],
 ) -> bool {
     let mut seen = W::seen();
-    let (groups, rest) = y.as_chunks_mut::<R>();
-    let of_rest = first + groups.len() * R;
+    let matrix = (matrix, scales, first);
     // SAFETY: the caller's promise.
     unsafe {
-        for (index, y) in groups.iter_mut().enumerate() {
-            *y = few::<V, W, R>(x, matrix, scales, first + index * R, &mut seen);
-        }
-        for (index, y) in rest.iter_mut().enumerate() {
-            [*y] = few::<V, W, 1>(x, matrix, scales, of_rest + index, &mut seen);
+        match x.m.min(V::MOST) {
+            1 => one::<V, W, R>(x, matrix, y, &mut seen),
+            2 => some::<V, W, 2, 2>(x, matrix, y, &mut seen),
+            3 => some::<V, W, 2, 3>(x, matrix, y, &mut seen),
+            4 => some::<V, W, 2, 4>(x, matrix, y, &mut seen),
+            5 => some::<V, W, 2, 5>(x, matrix, y, &mut seen),
+            6 => some::<V, W, 2, 6>(x, matrix, y, &mut seen),
+            7 => some::<V, W, 1, 7>(x, matrix, y, &mut seen),
+            _ => some::<V, W, 1, MOST>(x, matrix, y, &mut seen),
         }
     }
     W::are_known(seen)
 }
 
-/// The products with `R` rows of a matrix, from row `first` on. That of a row does not depend on the others.
+/// Rows of a matrix from one on, with scales of blocks.
+type Matrix<'a, E> = (&'a [E], Option<Scales<'a>>, usize);
+
+/// The products of one row.
 ///
 /// # Safety
 /// The CPU must have the instructions.
 #[inline(always)]
-unsafe fn few<V: Vectors, W: Wide<V>, const R: usize>(
-    x: &Row,
-    matrix: &[W::Element],
-    scales: Option<Scales<'_>>,
-    first: usize,
+unsafe fn one<V: Vectors, W: Wide<V>, const R: usize>(
+    x: &Few<'_>,
+    (matrix, scales, first): Matrix<'_, W::Element>,
+    y: &mut [f32],
+    seen: &mut W::Seen,
+) {
+    let (groups, rest) = y.as_chunks_mut::<R>();
+    let of_rest = first + groups.len() * R;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (index, y) in groups.iter_mut().enumerate() {
+            *y = row::<V, W, R>(x, (matrix, scales, first + index * R), seen);
+        }
+        for (index, y) in rest.iter_mut().enumerate() {
+            [*y] = row::<V, W, 1>(x, (matrix, scales, of_rest + index), seen);
+        }
+    }
+}
+
+/// The products of `P` rows: for a while of K, those with some rows of the matrix, then the next while, so that `x` stays in the first-level cache.
+///
+/// # Safety
+/// The CPU must have the instructions.
+#[inline(always)]
+unsafe fn some<V: Vectors, W: Wide<V>, const R: usize, const P: usize>(
+    x: &Few<'_>,
+    (matrix, scales, first): Matrix<'_, W::Element>,
+    y: &mut [f32],
+    seen: &mut W::Seen,
+) {
+    let (k, count) = (x.k, y.len() / P);
+    let whiles = k.div_ceil(PORTION / P);
+    let depth = k.div_ceil(whiles).next_multiple_of(V::STEP);
+    for start in (0..count).step_by(HEIGHT) {
+        let height = HEIGHT.min(count - start);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[V::splat(0.0); P]; HEIGHT];
+            for from in (0..k).step_by(depth) {
+                let columns = from..k.min(from + depth);
+                // The next while of the same row, or the first one of a later row.
+                let ahead = if columns.end < k { depth } else { HEIGHT * k - from };
+                let place = |row| ((matrix, scales, first + start + row), columns.clone(), ahead);
+                let mut row = 0;
+                while row + R <= height {
+                    let sums = sums[row..].first_chunk_mut::<R>().expect("R of HEIGHT rows");
+                    match scales {
+                        None => tile::<V, W, R, P, false>(x, place(row), sums, seen),
+                        Some(_) => tile::<V, W, R, P, true>(x, place(row), sums, seen),
+                    }
+                    row += R;
+                }
+                while row < height {
+                    let sums = sums[row..].first_chunk_mut::<1>().expect("one of HEIGHT rows");
+                    tile::<V, W, 1, P, true>(x, place(row), sums, seen);
+                    row += 1;
+                }
+            }
+            for (row, sums) in sums[..height].iter().enumerate() {
+                for p in 0..P {
+                    y[p * count + start + row] = x.powers[p] * V::sum(sums[p]);
+                }
+            }
+        }
+    }
+}
+
+/// `R` rows of a matrix of rows of `k`, the columns of a block, and its scales in each row.
+#[inline(always)]
+fn rows_of<E, const R: usize>(
+    (matrix, scales, first): Matrix<'_, E>,
+    k: usize,
+) -> ([&[E]; R], usize, [&[f32]; R]) {
+    let rows = from_fn(|r| &matrix[(first + r) * k..][..k]);
+    match scales {
+        None => (rows, k, [&[1.0]; R]),
+        Some(Scales { block: [height, columns], values }) => {
+            let columns = columns.min(k);
+            let scales = from_fn(|r| &values[(first + r) / height * k.div_ceil(columns)..]);
+            (rows, columns, scales)
+        }
+    }
+}
+
+/// Adds the products of `P` rows with `R` rows of a matrix, of some columns, and asks for elements that are so many ahead. What is added for a row does not
+/// depend on the others.
+///
+/// # Safety
+/// The CPU must have the instructions.
+#[inline(always)]
+unsafe fn tile<V: Vectors, W: Wide<V>, const R: usize, const P: usize, const SCALED: bool>(
+    x: &Few<'_>,
+    (matrix, range, ahead): (Matrix<'_, W::Element>, Range<usize>, usize),
+    totals: &mut [[V::Floats; P]; R],
+    seen: &mut W::Seen,
+) {
+    let k = x.k;
+    let (rows, columns, scales) = rows_of::<_, R>(matrix, k);
+    let ahead = ahead * size_of::<W::Element>();
+    let step = V::STEP * size_of::<W::Element>();
+    let whole = range.end - range.len() % V::STEP;
+    let mut from = range.start;
+    // In registers.
+    let mut sums = *totals;
+    // SAFETY: the caller's promise; a step of elements each time, and as many of each row of `x`.
+    unsafe {
+        while from < whole {
+            let block = from / columns;
+            let to = whole.min((block + 1) * columns);
+            let mut of_block = [V::splat(1.0); R];
+            for r in 0..R {
+                of_block[r] = V::splat(scales[r][block]);
+            }
+            for column in (from..to).step_by(V::STEP) {
+                let x = x.steps[column * P..][..V::STEP * P].as_ptr();
+                let mut starts = [rows[0].as_ptr(); R];
+                for r in 0..R {
+                    starts[r] = rows[r][column..][..V::STEP].as_ptr();
+                    // A step of codes can be half of a line.
+                    if step >= 64 || starts[r].addr() & step == 0 {
+                        prefetch::<_MM_HINT_T1, _>(starts[r].wrapping_byte_add(ahead), V::STEP);
+                    }
+                }
+                add_steps::<V, W, R, P, SCALED>(&mut sums, x, starts, of_block, seen);
+            }
+            from = to;
+        }
+        if whole < range.end {
+            let mut last = [[W::Element::default(); LONGEST_STEP]; R];
+            let (mut starts, mut of_block) = ([last[0].as_ptr(); R], [V::splat(1.0); R]);
+            for r in 0..R {
+                last[r][..k - whole].copy_from_slice(&rows[r][whole..]);
+                starts[r] = last[r].as_ptr();
+                of_block[r] = V::splat(scales[r][whole / columns]);
+            }
+            let x = x.steps[whole * P..][..V::STEP * P].as_ptr();
+            add_steps::<V, W, R, P, SCALED>(&mut sums, x, starts, of_block, seen);
+        }
+    }
+    *totals = sums;
+}
+
+/// Adds the products with a step of elements of each row, times a scale.
+///
+/// # Safety
+/// The CPU must have the instructions, and there must be a step of all.
+#[inline(always)]
+unsafe fn add_steps<V: Vectors, W: Wide<V>, const R: usize, const P: usize, const SCALED: bool>(
+    sums: &mut [[V::Floats; P]; R],
+    x: *const f32,
+    starts: [*const W::Element; R],
+    scales: [V::Floats; R],
+    seen: &mut W::Seen,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut numbers = [[V::splat(0.0); 4]; R];
+        for r in 0..R {
+            numbers[r] = W::load(starts[r], seen);
+            if SCALED {
+                for number in &mut numbers[r] {
+                    *number = V::scale(*number, scales[r]);
+                }
+            }
+        }
+        for i in 0..4 {
+            for p in 0..P {
+                let x = x.add(p * V::STEP + V::STEP / 4 * i);
+                for r in 0..R {
+                    sums[r][p] = V::add_product(sums[r][p], x, numbers[r][i]);
+                }
+            }
+        }
+    }
+}
+
+/// The products of one row with `R` rows of a matrix. That of a row does not depend on the others.
+///
+/// # Safety
+/// The CPU must have the instructions.
+#[inline(always)]
+unsafe fn row<V: Vectors, W: Wide<V>, const R: usize>(
+    x: &Few<'_>,
+    matrix: Matrix<'_, W::Element>,
     seen: &mut W::Seen,
 ) -> [f32; R] {
     let k = x.k;
-    let rows: [_; R] = from_fn(|r| &matrix[(first + r) * k..][..k]);
-    let (columns, scales): (_, [_; R]) = match scales {
-        None => (k, [&[1.0][..]; R]),
-        Some(Scales { block: [height, columns], values }) => {
-            let columns = columns.min(k);
-            (columns, from_fn(|r| &values[(first + r) / height * k.div_ceil(columns)..]))
-        }
-    };
+    let (rows, columns, scales) = rows_of::<_, R>(matrix, k);
     let size = size_of::<W::Element>();
     let step = V::STEP * size;
     let ahead = AHEAD.map(|bytes| Ahead::<R>::new(bytes, k * size));
@@ -622,7 +835,11 @@ unsafe fn few<V: Vectors, W: Wide<V>, const R: usize>(
                 totals[r] = add_block::<V>(totals[r], sums, scales[r][whole / columns]);
             }
         }
-        totals.map(|total| x.power * V::sum(total))
+        let mut results = [0.0; R];
+        for r in 0..R {
+            results[r] = x.powers[0] * V::sum(totals[r]);
+        }
+        results
     }
 }
 

@@ -8,7 +8,7 @@ use core::ops::Range;
 use half::{bf16, f16};
 use pulp::{Arch, Simd, WithSimd};
 
-use super::strips::{in_portions, in_strips};
+use super::strips::{in_portions, in_strips, lines};
 use super::{Source, element, same_length};
 use crate::Fp8Format;
 
@@ -33,9 +33,6 @@ const PORTION_ROWS: usize = 32;
 
 /// K is padded with zeros to a multiple of it: numbers that are decoded at a time, at most.
 const STEP: usize = 64;
-
-/// Numbers of a cache line.
-const LINE: usize = 16;
 
 /// A matrix `[N, K]`, row by row.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +88,7 @@ pub fn matmul_rows(x: &[f32], matrix: Rows<'_>, [m, k, n]: [usize; 3], y: &mut [
     if k == 0 {
         y.fill(0.0);
     }
-    if m * n * k == 0 || m == 1 && one_row(x, matrix, y) {
+    if m * n * k == 0 || in_registers(x, matrix, [m, k, n], y) {
         return;
     }
     let order = Order::of(matrix, k);
@@ -110,9 +107,9 @@ fn portion(k: usize) -> usize {
 /// begin where a cache line does, at the second number returned.
 fn pack(x: &[f32], k: usize, order: &Order) -> (Vec<f32>, usize) {
     let (rows, padded) = (portion(k), k.next_multiple_of(STEP));
-    let mut packed = vec![0.0; x.len() / k * padded + LINE];
-    let first = packed.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-    let end = packed.len() - LINE + first;
+    let count = x.len() / k * padded;
+    let (mut packed, first) = lines(count);
+    let end = first + count;
     let places: [usize; STEP] = core::array::from_fn(order.place);
     let portion = |x: &[f32], packed: &mut [f32]| {
         let mut steps = packed.as_chunks_mut::<STEP>().0.iter_mut();
@@ -189,14 +186,18 @@ impl WithSimd for Strip<'_> {
     }
 }
 
-/// The product of one row, where there are instructions that convert elements in registers: whether that was done.
-fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
+/// The product of a few rows, where there are instructions that convert elements in registers: whether that was done.
+fn in_registers(x: &[f32], matrix: Rows<'_>, shape: [usize; 3], y: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         use super::row::{Avx2, Avx512, Codes, Numbers, Scales, multiply};
         let (codes, format, scales) = match matrix {
-            Rows::Bf16(numbers) => return multiply::<Avx2, Numbers<bf16>>(x, numbers, None, y),
-            Rows::F16(numbers) => return multiply::<Avx2, Numbers<f16>>(x, numbers, None, y),
+            Rows::Bf16(numbers) => {
+                return multiply::<Avx2, Numbers<bf16>>(x, numbers, None, shape, y);
+            }
+            Rows::F16(numbers) => {
+                return multiply::<Avx2, Numbers<f16>>(x, numbers, None, shape, y);
+            }
             Rows::Codes(codes, format) => (codes, format, None),
             Rows::Blocks { codes, format, block, scales } => {
                 (codes, format, Some(Scales { block, values: scales }))
@@ -204,18 +205,18 @@ fn one_row(x: &[f32], matrix: Rows<'_>, y: &mut [f32]) -> bool {
         };
         match format {
             Fp8Format::E4M3 => {
-                multiply::<Avx512, Codes<true>>(x, codes, scales, y)
-                    || multiply::<Avx2, Codes<true>>(x, codes, scales, y)
+                multiply::<Avx512, Codes<true>>(x, codes, scales, shape, y)
+                    || multiply::<Avx2, Codes<true>>(x, codes, scales, shape, y)
             }
             Fp8Format::E5M2 => {
-                multiply::<Avx512, Codes<false>>(x, codes, scales, y)
-                    || multiply::<Avx2, Codes<false>>(x, codes, scales, y)
+                multiply::<Avx512, Codes<false>>(x, codes, scales, shape, y)
+                    || multiply::<Avx2, Codes<false>>(x, codes, scales, shape, y)
             }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (x, matrix, y);
+        let _ = (x, matrix, shape, y);
         false
     }
 }

@@ -6,6 +6,16 @@ use core::ops::Range;
 #[cfg(feature = "rayon")]
 const WORTHWHILE: usize = 1 << 18;
 
+/// Numbers of a cache line.
+const LINE: usize = 16;
+
+/// Zeros, so many from the place on that is returned too: there a cache line begins, which vectors do not cross then.
+pub(super) fn lines(count: usize) -> (Vec<f32>, usize) {
+    let room = vec![0.0; count + LINE];
+    let first = room.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+    (room, first)
+}
+
 /// Runs `work` on strips of rows of a matrix `[N, K]`, several of them at a time, for its product with `M` rows: it writes `[M, rows]`.
 pub(super) fn in_strips(
     [m, k, n]: [usize; 3],
