@@ -427,15 +427,23 @@ pub(super) fn multiply<V: Vectors, W: Wide<V>>(
         return false;
     }
     let (mut room, first) = lines(m * k.next_multiple_of(V::STEP));
-    let steps = &mut room[first..];
     let mut powers = [1.0; MOST];
+    let places: [usize; LONGEST_STEP] = from_fn(W::place);
     for (row, (x, of_row)) in x.chunks_exact(k).zip(&mut powers).enumerate() {
-        let power = power(x, W::FACTOR);
-        *of_row = power;
-        let places = steps.chunks_exact_mut(V::STEP).skip(row).step_by(m);
-        for (x, places) in x.chunks(V::STEP).zip(places) {
-            for (index, place) in places.iter_mut().enumerate() {
-                *place = x.get(W::place(index)).map_or(0.0, |x| x / power * W::FACTOR);
+        *of_row = power(x, W::FACTOR);
+        let factor = W::FACTOR / *of_row;
+        let steps = room[first..].chunks_exact_mut(V::STEP).skip(row).step_by(m);
+        let mut last = [0.0; LONGEST_STEP];
+        for (x, step) in x.chunks(V::STEP).zip(steps) {
+            let x = match x.len() == V::STEP {
+                true => x,
+                false => {
+                    last[..x.len()].copy_from_slice(x);
+                    &last[..V::STEP]
+                }
+            };
+            for (number, place) in step.iter_mut().zip(places) {
+                *number = x[place] * factor;
             }
         }
     }
@@ -758,6 +766,7 @@ unsafe fn tile<V: Vectors, W: Wide<V>, const R: usize, const P: usize, const SCA
 /// # Safety
 /// The CPU must have the instructions, and there must be a step of all.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "iterators over so many sums leave them in memory")]
 unsafe fn add_steps<V: Vectors, W: Wide<V>, const R: usize, const P: usize, const SCALED: bool>(
     sums: &mut [[V::Floats; P]; R],
     x: *const f32,
