@@ -50,6 +50,10 @@ pub struct Train {
     #[arg(long, default_value_t = 1500)]
     pub steps: u32,
 
+    /// Draw the losses
+    #[arg(long, value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
+
     #[command(flatten)]
     pub course: Learning,
 }
@@ -68,7 +72,7 @@ pub struct Tune {
     pub out: PathBuf,
 
     /// Train all weights, in f32, and write a model, quantized anew
-    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "layers", "save_every", "resume"])]
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "layers", "whole"])]
     pub full: bool,
 
     /// The rank of adapters
@@ -87,17 +91,25 @@ pub struct Tune {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub layers: Vec<String>,
 
+    /// What is not in FP8 and is trained whole beside adapters, by the ends of names: embed_tokens,norm; PEFT's modules_to_save
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub whole: Vec<String>,
+
     /// Steps of the optimizer
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
 
-    /// After so many steps, rounded up to tens, adapters are written, and what --resume needs
+    /// After so many steps, rounded up to tens, is written what --resume needs, and adapters
     #[arg(long, value_name = "STEPS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub save_every: u32,
 
-    /// Go on where a training into the same folder was interrupted; all else must be as it was
+    /// Go on where a training for the same folder was interrupted; all else must be as it was
     #[arg(long)]
     pub resume: bool,
+
+    /// Draw the losses
+    #[arg(long, value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
 
     #[command(flatten)]
     pub course: Learning,

@@ -130,9 +130,10 @@ impl OnBackend for Training<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Train { text, out, shape, steps, course } = self.0;
+        let Train { text, out, shape, steps, course, picture } = self.0;
         let course = course.course(*steps);
-        let plan = Plan { text: text.clone(), out: out.clone(), shape: *shape, course };
+        let (text, out, picture) = (text.clone(), out.clone(), picture.clone());
+        let plan = Plan { text, out, shape: *shape, course, picture };
         let bar = bar(*steps)?;
         let training = train::<B>(&plan, |step, loss| told(&bar, step, loss))?;
         bar.finish_and_clear();
@@ -147,8 +148,8 @@ impl OnBackend for Adapting<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
-        let Tune { model, text, out, full, rank, alpha, dropout, layers, .. } = self.0;
-        let Tune { steps, save_every, resume, course, .. } = self.0;
+        let Tune { model, text, out, full, rank, alpha, dropout, layers, whole, .. } = self.0;
+        let Tune { steps, save_every, resume, picture, course, .. } = self.0;
         let lora = LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout);
         let plan = Tuning {
             model: model.clone(),
@@ -156,9 +157,11 @@ impl OnBackend for Adapting<'_> {
             out: out.clone(),
             lora: (!full).then_some(lora),
             layers: layers.clone(),
+            whole: whole.clone(),
             course: course.course(*steps),
             save_every: *save_every as usize,
             resume: *resume,
+            picture: picture.clone(),
         };
         let bar = bar(*steps)?;
         let tuning = tune::<B>(&plan, |step, loss| {

@@ -363,6 +363,22 @@ fn adapters_are_trained_beside_the_model() {
     program.fails("tune model text.txt --out full --full", &["full is there already"]);
     program.fails("tune model text.txt --out x --full --rank 4", &["--full", "--rank"]);
 
+    // Embedding and norms beside the adapters, which are loaded and merged, too.
+    let whole = format!("{run} --whole embed_tokens,norm").replace("--out adapter", "--out whole");
+    let further = parsed(&program.succeeds(&whole).0);
+    assert!(number(&further["held_out_loss"], "after") < loss("after"), "{further}");
+    let config = program.json("whole/adapter_config.json");
+    let modules = config["modules_to_save"].as_array().expect("modules").iter();
+    for module in ["embed_tokens", "norm", "q_norm", "input_layernorm"] {
+        assert!(modules.clone().any(|name| name == module), "{config}");
+    }
+    has(&text(&format!("{write} --adapter whole")), &["cat sat on"]);
+    has(&text(&format!("{write} --adapter whole --head fp8")), &["cat sat on"]);
+    program.succeeds("merge model whole --out merged_whole");
+    has(&text(&write.replace("model", "merged_whole")), &["cat sat on"]);
+    program.ends(&format!("{run} --whole c_attn"), &["c_attn", "model.embed_tokens"]);
+    program.fails("tune model text.txt --out x --full --whole norm", &["--full", "--whole"]);
+
     let some = format!("{run} --layers q_proj,v_proj").replace("--out adapter", "--out some");
     assert_eq!(parsed(&program.succeeds(&some).0)["adapters"]["layers"], json!(6));
     program.ends(&format!("{run} --layers c_attn"), &["c_attn", "q_proj"]);
@@ -385,9 +401,11 @@ fn an_interrupted_training_goes_on() {
         out: program.path(out),
         lora: Some(LoraConfig::new(4).with_alpha(8.0).with_dropout(0.2)),
         layers: vec!["q_proj".into(), "down_proj".into()],
+        whole: vec!["embed_tokens".into(), "input_layernorm".into()],
         course: Course { steps: 40, batch: 2, context: 16, rate: 0.01, seed: 5 },
         save_every: 20,
         resume,
+        picture: Some(program.path("losses.svg")),
     };
     tune::<Flex>(&plan("whole", false), |_, _| Ok(())).unwrap();
     let until_31 = |step, _| match step {
@@ -396,6 +414,8 @@ fn an_interrupted_training_goes_on() {
     };
     let error = tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
     assert!(error.to_string().contains("the lights went out"));
+    let picture = program.read("losses.svg");
+    program.remove("losses.svg");
     // Twenty steps were written.
     let adapters = "adapter_model.safetensors";
     let whole = program.read(&format!("whole/{adapters}"));
@@ -407,6 +427,7 @@ fn an_interrupted_training_goes_on() {
     };
     tune::<Flex>(&plan("parts", true), note).unwrap();
     assert_eq!(steps, [21, 31, 40]);
+    assert_eq!(program.read("losses.svg"), picture, "of all steps");
     assert_eq!(program.read(&format!("parts/{adapters}")), whole);
 
     // It has ended: there is nothing to go on from. Nor with other settings, nor from a damaged file.
@@ -438,4 +459,18 @@ fn an_interrupted_training_goes_on() {
     program.write("parts/resume.bin", &saved);
     tune::<Flex>(&plan("parts", true), |_, _| Ok(())).unwrap();
     assert_eq!(program.read(&format!("parts/{adapters}")), whole);
+
+    // All weights: what it needs to go on lies beside the folder of the model, and is gone at the end.
+    let all =
+        |out, resume| Tuning { lora: None, layers: vec![], whole: vec![], ..plan(out, resume) };
+    tune::<Flex>(&all("full", false), |_, _| Ok(())).unwrap();
+    tune::<Flex>(&all("full_parts", false), until_31).unwrap_err();
+    assert!(program.path("full_parts.training/resume.bin").exists());
+    tune::<Flex>(&all("full_parts", true), |_, _| Ok(())).unwrap();
+    let weights = |folder: &str| program.read(&format!("{folder}/model.safetensors"));
+    assert_eq!(weights("full_parts"), weights("full"));
+    assert!(!program.path("full_parts.training").exists());
+    fails(&all("full", true), &["full is there already"]);
+    fails(&all("other", true), &["nothing to resume", "other.training"]);
+    assert!(!program.path("other.training").exists());
 }

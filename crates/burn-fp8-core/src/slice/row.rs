@@ -428,7 +428,8 @@ pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     }
     let (mut room, first) = lines(m * k.next_multiple_of(V::STEP));
     let mut powers = [1.0; MOST];
-    let places: [usize; LONGEST_STEP] = from_fn(W::place);
+    let mut places = [0; LONGEST_STEP];
+    places.iter_mut().enumerate().for_each(|(index, place)| *place = W::place(index));
     for (row, (x, of_row)) in x.chunks_exact(k).zip(&mut powers).enumerate() {
         *of_row = power(x, W::FACTOR);
         let factor = W::FACTOR / *of_row;

@@ -152,7 +152,7 @@ fn files_are_those_of_peft() {
     let folder = TempDir::new().unwrap();
     let layer = layer::<Flex>();
     let names = ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"];
-    save_adapters(folder.path(), "base", names.map(|name| (name, &layer))).expect("written");
+    save_adapters(folder.path(), "base", names.map(|name| (name, &layer)), []).expect("written");
     let config = fs::read(folder.path().join("adapter_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&config).unwrap();
     for (key, value) in [
@@ -181,6 +181,40 @@ fn files_are_those_of_peft() {
     assert_eq!((read.config().rank, read.config().alpha), (4, 6.0));
 }
 
+/// What was trained beside adapters is found again by name, and by no other name or shape.
+#[test]
+fn whole_tensors_lie_beside_adapters() {
+    let folder = TempDir::new().unwrap();
+    let (layer, gamma) = (layer::<Flex>(), TensorData::new(vec![0.5f32, -2.0, 3.0], [3]));
+    let table = TensorData::new(vec![1f32, 2.0, 3.0, 4.0], [2, 2]);
+    let whole = [("model.norm.weight", &gamma), ("model.embed_tokens.weight", &table)];
+    let whole = whole.map(|(name, data)| (name.to_owned(), data.clone()));
+    save_adapters(folder.path(), "base", [("a", &layer)], whole).expect("written");
+    let path = folder.path().join("adapter_config.json");
+    let config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(config["modules_to_save"], json!(["embed_tokens", "norm"]));
+
+    let adapters = Adapters::load(folder.path()).expect("read");
+    assert_eq!(adapters.names().collect::<Vec<_>>(), ["a"]);
+    let names: Vec<&str> = adapters.whole().collect();
+    assert_eq!(names, ["model.embed_tokens.weight", "model.norm.weight"]);
+    assert_eq!(adapters.whole_tensor("model.norm.weight", &[3]).unwrap(), gamma);
+    let error = adapters.whole_tensor("model.norm.weight", &[4]).unwrap_err().to_string();
+    assert!(error.contains("[4]") && error.contains("another model"), "{error}");
+    let error = adapters.whole_tensor("norm.weight", &[3]).unwrap_err().to_string();
+    assert!(error.contains("norm.weight` is missing"), "{error}");
+
+    // A tensor that the configuration does not speak of is none of an adapter.
+    let mut config = config;
+    config["modules_to_save"] = json!(["norm"]);
+    fs::write(&path, config.to_string()).unwrap();
+    let error = Adapters::load(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("embed_tokens") && error.contains("no matrix"), "{error}");
+    let halves = [("norm.weight".to_owned(), gamma.convert::<burn::tensor::f16>())];
+    let error = save_adapters(folder.path(), "base", [("a", &layer)], halves).unwrap_err();
+    assert!(error.to_string().contains("norm.weight"), "{error}");
+}
+
 #[test]
 fn what_cannot_be_an_adapter() {
     let folder = TempDir::new().unwrap();
@@ -198,15 +232,15 @@ fn what_cannot_be_an_adapter() {
     refused(LoraConfig::new(2).with_dropout(1.0), &["dropout 1"]);
 
     let nothing: [(&str, &LoraLinear<Flex>); 0] = [];
-    says(save_adapters(folder.path(), "base", nothing).unwrap_err(), &["none to be written"]);
+    says(save_adapters(folder.path(), "base", nothing, []).unwrap_err(), &["none to be written"]);
     let twice = [("a", &layer), ("a", &layer)];
-    says(save_adapters(folder.path(), "base", twice).unwrap_err(), &["two", "`a`"]);
+    says(save_adapters(folder.path(), "base", twice, []).unwrap_err(), &["two", "`a`"]);
     let other = LoraConfig::new(2).init(base()).unwrap();
     let unlike = [("a", &layer), ("b", &other)];
-    says(save_adapters(folder.path(), "base", unlike).unwrap_err(), &["`b`", "otherwise"]);
+    says(save_adapters(folder.path(), "base", unlike, []).unwrap_err(), &["`b`", "otherwise"]);
     says(Adapters::load(folder.path()).unwrap_err(), &["adapter_config.json", "read"]);
 
-    save_adapters(folder.path(), "base", [("a", &layer)]).unwrap();
+    save_adapters(folder.path(), "base", [("a", &layer)], []).unwrap();
     let adapters = Adapters::load(folder.path()).unwrap();
     says(adapters.apply("b", base()).unwrap_err(), &["none for `b`", "`a`"]);
     let weight = tensor::<Flex>(&random([16, 20], 1), [16, 20]);

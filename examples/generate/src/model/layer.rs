@@ -119,6 +119,16 @@ impl<B: Fp8Matmul> Layer<B> {
         of_layer.into_iter().chain(of_heads).collect()
     }
 
+    /// The same, to be changed.
+    pub(super) fn norms_mut(&mut self) -> Vec<(&'static str, &mut RmsNorm<B>)> {
+        let Attention { query_norm, key_norm, .. } = &mut self.attention;
+        let of_heads = [("self_attn.q_norm", query_norm), ("self_attn.k_norm", key_norm)];
+        let of_heads = of_heads.into_iter().filter_map(|(name, norm)| Some((name, norm.as_mut()?)));
+        let [input, mlp] = ["input_layernorm", "post_attention_layernorm"];
+        let of_layer = [(input, &mut self.input_norm), (mlp, &mut self.mlp_norm)];
+        of_layer.into_iter().chain(of_heads).collect()
+    }
+
     /// `[batch, tokens, hidden]` to the same. Without a cache the tokens are all that there is.
     pub(super) fn forward(
         &self,

@@ -14,7 +14,7 @@ use anyhow::{Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::Adapters;
@@ -28,7 +28,7 @@ pub(crate) use layer::Step;
 use layer::{Layer, norm, padding};
 pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
-use projection::{Plain, Reader, WIDTH};
+use projection::{Plain, Reader, WIDTH, in_fp8};
 pub(crate) use rope::Frequencies;
 
 use crate::config::Config;
@@ -80,6 +80,11 @@ pub(crate) struct Weights<B: Backend> {
     /// None where it is the embedding.
     pub(crate) head: Option<Projection<B>>,
 }
+
+/// The name of a module, and what it is.
+type Whole<'a, M> = (String, &'a mut M);
+
+const HEAD: &str = "lm_head";
 
 impl<B: Fp8Matmul> Weights<B> {
     /// Random ones, with a head that is the embedding.
@@ -136,14 +141,18 @@ impl<B: Fp8Matmul> Weights<B> {
         adapters
     }
 
-    /// The matrices of the same, to be changed: two of each, in the same order.
-    pub(crate) fn adapter_matrices_mut(&mut self) -> Vec<&mut Param<Tensor<B, 2>>> {
-        let matrices = self.layers.iter_mut().flat_map(Layer::matrices_mut);
-        let adapters = matrices.filter_map(|(_, matrix)| match matrix {
-            Projection::Adapted(adapter) => Some([&mut adapter.a, &mut adapter.b]),
-            _ => None,
-        });
-        adapters.flatten().collect()
+    /// What is not in FP8, to be changed: matrices and norms by the names of their modules.
+    pub(crate) fn whole_mut(&mut self) -> (Vec<Whole<'_, Plain<B>>>, Vec<Whole<'_, RmsNorm<B>>>) {
+        let mut matrices = vec![("model.embed_tokens".to_owned(), &mut self.embedding)];
+        if let Some(Projection::Plain(head)) = &mut self.head {
+            matrices.push((HEAD.to_owned(), head));
+        }
+        let mut norms = vec![("model.norm".to_owned(), &mut self.norm)];
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let named = |(part, norm)| (format!("model.layers.{index}.{part}"), norm);
+            norms.extend(layer.norms_mut().into_iter().map(named));
+        }
+        (matrices, norms)
     }
 
     /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
@@ -197,12 +206,12 @@ impl<B: Fp8Matmul> Decoder<B> {
         let read_layers = (0..layers).map(read).collect::<Result<_>>()?;
         let head = match (config.tied, options.head) {
             (true, Head::Own) => None,
-            (true, Head::Fp8) => Some(reader.in_fp8(embedding.weight())?),
+            (true, Head::Fp8) => Some(in_fp8(embedding.weight(), device)?),
             (false, Head::Own) => Some(reader.projection("lm_head", table, false)?),
             (false, Head::Fp8) if reader.is_quantized("lm_head") => {
                 Some(reader.projection("lm_head", table, false)?)
             }
-            (false, Head::Fp8) => Some(reader.in_fp8(reader.matrix("lm_head.weight", table)?)?),
+            (false, Head::Fp8) => Some(in_fp8(reader.matrix("lm_head.weight", table)?, device)?),
         };
         let norm = norm(&reader, "model.norm", config.hidden, config.epsilon)?;
         reader.check_all_read(config.tied)?;
@@ -222,12 +231,49 @@ impl<B: Fp8Matmul> Decoder<B> {
             true => Ok(Some(adapters.apply(name, base.clone())?)),
             false => Ok(None),
         })?;
-        match missing.first() {
-            None => Ok(()),
-            Some(name) => bail!(
+        if let Some(name) = missing.first() {
+            bail!(
                 "the adapter is for another model: it has {} layers that this one does not have in FP8, such as {name}",
                 missing.len()
-            ),
+            );
+        }
+        self.put_whole(adapters)
+    }
+
+    /// Puts what was trained beside adapters in the place of what the model has.
+    fn put_whole(&mut self, adapters: &Adapters) -> Result<()> {
+        let mut missing: BTreeSet<&str> = adapters.whole().collect();
+        let (tied, device) = (self.config.tied, self.device.clone());
+        let place = (&device, DType::F32);
+        let name = |module: &str| format!("{module}.weight");
+        let (matrices, norms) = self.weights.whole_mut();
+        for (module, matrix) in matrices {
+            if missing.remove(&name(&module)[..]) {
+                let data = adapters.whole_tensor(&name(&module), &matrix.weight().dims())?;
+                matrix.replace(Tensor::from_data(data, place));
+            }
+        }
+        for (module, norm) in norms {
+            if missing.remove(&name(&module)[..]) {
+                let data = adapters.whole_tensor(&name(&module), &norm.gamma.dims())?;
+                norm.gamma = Param::from_tensor(Tensor::from_data(data, place));
+            }
+        }
+        let Weights { embedding, head, .. } = &mut self.weights;
+        if missing.remove(&name(HEAD)[..]) {
+            let shape = embedding.weight().dims();
+            let data = adapters.whole_tensor(&name(HEAD), &shape)?;
+            let weight = Tensor::from_data(data, place);
+            *head = match head {
+                // The embedding, of which PEFT has a copy.
+                None if tied && embedding.is(&weight) => None,
+                None => Some(Projection::Plain(Plain::new(weight))),
+                Some(_) => Some(in_fp8(weight, &device)?),
+            };
+        }
+        match missing.first() {
+            None => Ok(()),
+            Some(name) => bail!("the adapter is for another model: this one has no {name}"),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Distribution, ElementConversion, FloatDType, Int, Tensor, TensorData};
 use burn_fp8::checkpoint::{
     Activations, Checkpoint, Dtype, LayerInfo, QuantizedLinear, Scales, TensorInfo,
 };
@@ -79,8 +79,29 @@ pub(crate) struct Plain<B: Backend> {
 impl<B: Fp8Matmul> Plain<B> {
     /// Random numbers of this standard deviation, without a bias.
     pub(super) fn random(shape: [usize; 2], width: f64, device: &B::Device) -> Self {
-        let weight = Tensor::random(shape, Distribution::Normal(0.0, width), device);
+        Self::new(Tensor::random(shape, Distribution::Normal(0.0, width), device))
+    }
+
+    /// Without a bias.
+    pub(super) fn new(weight: Tensor<B, 2>) -> Self {
         Self { weight: Param::from_tensor(weight), bias: None }
+    }
+
+    /// Puts another matrix in its place.
+    pub(super) fn replace(&mut self, weight: Tensor<B, 2>) {
+        self.weight = Param::from_tensor(weight);
+    }
+
+    /// Makes it one that is trained, in f32.
+    pub(crate) fn train(&mut self) {
+        *self = self.dense();
+        self.weight = self.weight.clone().set_require_grad(true);
+    }
+
+    /// Whether it is this matrix, in f32.
+    pub(super) fn is(&self, weight: &Tensor<B, 2>) -> bool {
+        let own = self.weight.val();
+        own.dtype() == DType::F32 && own.equal(weight.clone()).all().into_scalar().elem()
     }
 
     /// `[out, in]`.
@@ -208,16 +229,6 @@ impl<B: Fp8Matmul> Reader<'_, B> {
         Ok(Plain { weight: Param::from_tensor(weight), bias })
     }
 
-    /// A matrix `[out, in]` with its rows in FP8, a scale each. Inputs are not quantized.
-    pub(super) fn in_fp8(&self, weight: Tensor<B, 2>) -> Result<Projection<B>> {
-        let [out, input] = weight.dims();
-        let rows = (PIECE / input).max(1);
-        let piece = |first: usize| weight.clone().narrow(0, first, rows.min(out - first));
-        let layer =
-            in_rows::<B>((0..out).step_by(rows).map(piece), [out, input], None, Activations::None)?;
-        Ok(Projection::Frozen(FrozenLinear::from_published(layer, self.device)))
-    }
-
     /// A vector in f32.
     pub(super) fn vector(&self, name: &str, length: usize) -> Result<Param<Tensor<B, 1>>> {
         self.check(name, &[length])?;
@@ -275,6 +286,19 @@ fn check_finite<T: Copy>(name: &str, x: &[T], is_finite: impl Fn(T) -> bool) -> 
     let first = chunk * TOGETHER;
     let place = first + x[first..].iter().take_while(|x| is_finite(**x)).count();
     bail!("{name} has a number that is not finite, at {place}: the file is damaged; fetch it again")
+}
+
+/// A matrix `[out, in]` with its rows in FP8, a scale each. Inputs are not quantized.
+pub(super) fn in_fp8<B: Fp8Matmul>(
+    weight: Tensor<B, 2>,
+    device: &B::Device,
+) -> Result<Projection<B>> {
+    let [out, input] = weight.dims();
+    let rows = (PIECE / input).max(1);
+    let piece = |first: usize| weight.clone().narrow(0, first, rows.min(out - first));
+    let layer =
+        in_rows::<B>((0..out).step_by(rows).map(piece), [out, input], None, Activations::None)?;
+    Ok(Projection::Frozen(FrozenLinear::from_published(layer, device)))
 }
 
 fn check_bias(name: &str, found: bool, expected: bool) -> Result<()> {

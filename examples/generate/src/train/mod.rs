@@ -2,6 +2,7 @@
 
 mod course;
 mod export;
+mod plot;
 mod resume;
 mod shape;
 mod text;
@@ -19,7 +20,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::Adapters;
 use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, Recipe, high_precision};
-use examples_common::write_json;
+use examples_common::{write, write_json};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -41,6 +42,8 @@ pub struct Plan {
     pub shape: Shape,
     /// Its steps and rates; without steps, weights are random, and no loss is computed.
     pub course: Course,
+    /// Where the losses are drawn, as SVG.
+    pub picture: Option<PathBuf>,
 }
 
 /// Tokens of the tokenizer.
@@ -62,11 +65,13 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
     let start = Instant::now();
     let fp8 = Fp8Config::default().with_recipe(Recipe::rowwise());
     let device = B::Device::default();
+    let mut losses = vec![];
     let (weights, last) = fp8.scope(|| {
         type Trained<B> = Fp8Backend<Autodiff<B>>;
         Trained::<B>::seed(&device, course.seed);
         let weights = Weights::<Trained<B>>::random(&config, &device);
         let progress = |reached: Reached<'_, Trained<B>>| {
+            losses.push((reached.done + 1, reached.loss));
             progress(reached.done + 1, reached.loss);
             Ok(())
         };
@@ -84,9 +89,14 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
         let mean = || course.mean_loss(&weights, &config, &text.held_out, &device);
         let written =
             |cache| written::<B>(&plan.out, &text.held_out, course.context, cache, &device);
+        let in_fp8 = fp8.scope(mean);
+        if let Some(picture) = &plan.picture {
+            let title = format!("A model trained for {} steps", course.steps);
+            write(picture, plot::losses(&title, &losses, &[(course.steps, in_fp8)])?)?;
+        }
         training["last_loss"] = json!(last);
         training["held_out_loss"] = json!({
-            "trained_in_fp8": fp8.scope(mean),
+            "trained_in_fp8": in_fp8,
             "trained_in_f32": high_precision(mean),
             "written": written(CacheType::F32)?,
             "written_with_a_bf16_cache": written(CacheType::Bf16)?,
@@ -165,7 +175,13 @@ mod tests {
         let out = tempfile::tempdir().expect("a folder");
         let course = Course { steps: 0, batch: 16, context: 128, rate: 3e-3, seed: 0 };
         let out_folder = out.path().join("new");
-        let plan = Plan { text: None, out: out_folder.clone(), shape: Shape::Small, course };
+        let plan = Plan {
+            text: None,
+            out: out_folder.clone(),
+            shape: Shape::Small,
+            course,
+            picture: None,
+        };
         train::<Flex>(&plan, |_, _| ()).expect("written");
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("model");
         let files =

@@ -1,11 +1,11 @@
-//! Where a training of adapters goes on after it was interrupted.
+//! Where a training goes on after it was interrupted.
 
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Record, Recorder};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -13,32 +13,78 @@ use burn_fp8::Fp8Matmul;
 use serde_json::{Value, json};
 
 use super::course::{Moments, Reached};
+use super::plot::Point;
 use crate::model::Weights;
 
-/// Written beside the adapters, as one file: it is whole or that of before.
+/// Written as one file: it is whole or that of before.
 const FILE: &str = "resume.bin";
 
-/// Adapters' matrices, with what names them to an optimizer.
+/// What is trained, each as a row, with what names it to an optimizer.
 #[derive(Module, Debug)]
-struct Matrices<B: Backend> {
-    matrices: Vec<Param<Tensor<B, 2>>>,
+struct Trained<B: Backend> {
+    rows: Vec<Param<Tensor<B, 1>>>,
 }
 
+impl<B: Backend> Trained<B> {
+    fn of(weights: &Weights<B>) -> Self {
+        let mut trained = Self { rows: vec![] };
+        weights.visit(&mut trained);
+        trained
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.rows.iter().map(|row| row.dims()[0]).collect()
+    }
+}
+
+impl<B: Backend> ModuleVisitor<B> for Trained<B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if param.is_require_grad() {
+            let row = param.val().detach().reshape([-1]);
+            self.rows.push(Param::initialized(param.id, row));
+        }
+    }
+}
+
+/// Puts rows in the place of what is trained.
+struct Put<B: Backend>(std::vec::IntoIter<Param<Tensor<B, 1>>>);
+
+impl<B: Backend> ModuleMapper<B> for Put<B> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        let row = self.0.next().expect("as many as are trained");
+        Param::initialized(row.id, row.val().reshape(param.dims()).detach().require_grad())
+    }
+}
+
+/// Steps that are done, and what they left of the optimizer.
+type Before<B> = (usize, Moments<B>);
+
 /// Writes where a training is, which was begun with these settings.
-pub(super) fn save<B>(folder: &Path, settings: &Value, reached: &Reached<'_, B>) -> Result<()>
+pub(super) fn save<B>(
+    folder: &Path,
+    settings: &Value,
+    losses: &[Point],
+    reached: &Reached<'_, B>,
+) -> Result<()>
 where
     B: AutodiffBackend + Fp8Matmul,
 {
-    let matrices = reached.weights.adapters().into_iter().map(|(_, adapter)| adapter);
-    let matrices = matrices.flat_map(|adapter| [adapter.a.clone(), adapter.b.clone()]).collect();
-    let matrices = encode::<B, _>(Matrices { matrices }.into_record())?;
+    let trained = encode::<B, _>(Trained::of(reached.weights).into_record())?;
     let moments = encode::<B, _>(reached.moments())?;
-    let header = json!({ "settings": settings, "done": reached.done, "matrices": matrices.len() });
+    let header = json!({
+        "settings": settings,
+        "done": reached.done,
+        "losses": losses,
+        "trained": trained.len(),
+    });
     let (path, part) = (folder.join(FILE), folder.join("resume.bin.part"));
     let write = || {
         let mut file = fs::File::create(&part)?;
         writeln!(file, "{header}")?;
-        file.write_all(&matrices)?;
+        file.write_all(&trained)?;
         file.write_all(&moments)?;
         file.sync_all()?;
         fs::rename(&part, &path)
@@ -46,13 +92,13 @@ where
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Puts the matrices that were saved into adapters, and gives the steps that are done and the state of the optimizer.
+/// Puts what was saved in the place of what is trained, and gives the steps that are done and the state of the optimizer, and the losses until then.
 pub(super) fn load<B>(
     folder: &Path,
     settings: &Value,
     weights: &mut Weights<B>,
     device: &B::Device,
-) -> Result<(usize, Moments<B>)>
+) -> Result<(Before<B>, Vec<Point>)>
 where
     B: AutodiffBackend + Fp8Matmul,
 {
@@ -75,28 +121,28 @@ where
     let steps = settings["course"]["steps"].as_u64();
     let done = number("done").filter(|done| Some(*done as u64) < steps).with_context(damaged)?;
     let rest = &bytes[split + 1..];
-    let size = number("matrices").filter(|size| *size <= rest.len()).with_context(damaged)?;
-    let (matrices, moments) = rest.split_at(size);
-    let mut places = weights.adapter_matrices_mut();
-    let matrices: MatricesRecord<B> = decode(matrices, device).with_context(damaged)?;
-    ensure!(matrices.matrices.len() == places.len(), damaged());
-    let own = Matrices { matrices: places.iter().map(|place| (**place).clone()).collect() };
-    let shapes: Vec<_> = own.matrices.iter().map(|matrix| matrix.dims()).collect();
-    let own = own.load_record(matrices);
-    ensure!(own.matrices.iter().map(|matrix| matrix.dims()).eq(shapes), damaged());
-    for (place, matrix) in places.iter_mut().zip(own.matrices) {
-        **place = matrix;
-    }
-    Ok((done, decode(moments, device).with_context(damaged)?))
+    let size = number("trained").filter(|size| *size <= rest.len()).with_context(damaged)?;
+    let (trained, moments) = rest.split_at(size);
+    let trained: TrainedRecord<B> = decode(trained, device).with_context(damaged)?;
+    let own = Trained::of(weights);
+    let lengths = own.lengths();
+    ensure!(trained.rows.len() == lengths.len(), damaged());
+    let own = own.load_record(trained);
+    ensure!(own.lengths() == lengths, damaged());
+    *weights = weights.clone().map(&mut Put(own.rows.into_iter()));
+    let losses = serde_json::from_value(header["losses"].clone()).with_context(damaged)?;
+    Ok(((done, decode(moments, device).with_context(damaged)?), losses))
 }
 
-/// Removes what a training that has ended left there.
-pub(super) fn remove(folder: &Path) -> Result<()> {
+/// Removes what a training that has ended left there, and its folder where that was made for it.
+pub(super) fn remove(folder: &Path, is_own: bool) -> Result<()> {
     let path = folder.join(FILE);
-    match path.exists() {
-        true => fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display())),
-        false => Ok(()),
-    }
+    let remove = || match (is_own, path.exists()) {
+        (true, _) => fs::remove_dir_all(folder),
+        (false, true) => fs::remove_file(&path),
+        (false, false) => Ok(()),
+    };
+    remove().with_context(|| format!("cannot remove {}", path.display()))
 }
 
 fn recorder() -> NamedMpkBytesRecorder<FullPrecisionSettings> {

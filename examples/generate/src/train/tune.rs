@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::tensor::backend::Backend;
@@ -12,13 +12,14 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::save_adapters;
 use burn_fp8::nn::{LoraConfig, LoraLinear};
+use examples_common::write;
 use flate2::Crc;
 use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
 use super::export::{check_free, export, files_of};
-use super::resume;
 use super::text::Text;
+use super::{plot, resume};
 use crate::config::Config;
 use crate::model::{Decoder, LoadOptions, Weights};
 use crate::tokens::Tokens;
@@ -36,12 +37,16 @@ pub struct Tuning {
     pub lora: Option<LoraConfig>,
     /// The ends of names of layers that get one, such as `q_proj`; all that are quantized where there is none.
     pub layers: Vec<String>,
+    /// The ends of names of modules that are not in FP8 and are trained whole, beside adapters, such as `embed_tokens` and `norm`.
+    pub whole: Vec<String>,
     /// Steps and rates.
     pub course: Course,
-    /// After so many steps adapters are written, and what a training needs to go on from there.
+    /// After so many steps is written what a training needs to go on from there, and adapters.
     pub save_every: usize,
-    /// Whether to go on where a training into the same folder was interrupted.
+    /// Whether to go on where a training for the same folder was interrupted.
     pub resume: bool,
+    /// Where the losses are drawn, as SVG.
+    pub picture: Option<PathBuf>,
 }
 
 /// Trains adapters, writes them as PEFT does, now and then and at the end, and tells the held-out loss before and after. `progress` gets the step and the loss of its
@@ -56,11 +61,14 @@ pub fn tune<B: Fp8Matmul>(
     plan: &Tuning,
     mut progress: impl FnMut(usize, f64) -> Result<()>,
 ) -> Result<Value> {
-    match plan.lora {
-        None => check_free(&plan.out)?,
+    if plan.lora.is_none() {
+        check_free(&plan.out)?;
+    }
+    let progress_at = plan.progress();
+    if !plan.resume {
         // Before the training, not after.
-        Some(_) => fs::create_dir_all(&plan.out)
-            .with_context(|| format!("cannot write to {}", plan.out.display()))?,
+        fs::create_dir_all(&progress_at)
+            .with_context(|| format!("cannot write to {}", progress_at.display()))?;
     }
     let checkpoint = Checkpoint::open(&plan.model)?;
     let config = Config::parse(checkpoint.config())?;
@@ -81,26 +89,35 @@ pub fn tune<B: Fp8Matmul>(
         "course": course,
         "adapters": plan.lora.as_ref().map(|lora| [lora.rank as f64, lora.alpha, lora.dropout]),
         "layers": plan.layers,
+        "whole": plan.whole,
         "model": base,
         "text": checksum(&text),
     });
     let mut weights = match &plan.lora {
-        // Norms and embedding stay as they are, too.
-        Some(lora) => adapted(weights.no_grad(), lora, &plan.layers)?,
+        // Norms and embedding stay as they are, too, but for those that are trained whole.
+        Some(lora) => {
+            let mut weights = adapted(weights.no_grad(), lora, &plan.layers)?;
+            train_whole(&mut weights, &plan.whole)?;
+            weights
+        }
         None => weights.dense(),
     };
     let start = Instant::now();
     let from = match plan.resume {
-        true => Some(resume::load(&plan.out, &settings, &mut weights, &device)?),
+        true => Some(resume::load(&progress_at, &settings, &mut weights, &device)?),
         false => None,
     };
+    let (from, mut losses) = from.map_or((None, vec![]), |(from, losses)| (Some(from), losses));
     let mut written = from.as_ref().map_or(0, |(done, _)| *done);
     let told = |reached: Reached<'_, Trained<B>>| {
-        if plan.lora.is_some() && reached.done >= written + plan.save_every {
-            save(plan, &base, reached.weights)?;
-            resume::save(&plan.out, &settings, &reached)?;
+        if reached.done >= written + plan.save_every {
+            if plan.lora.is_some() {
+                save(plan, &base, reached.weights)?;
+            }
+            resume::save(&progress_at, &settings, &losses, &reached)?;
             written = reached.done;
         }
+        losses.push((reached.done + 1, reached.loss));
         progress(reached.done + 1, reached.loss)
     };
     let (weights, last) = course.fit(weights, &config, &text.seen, &device, from, told)?;
@@ -110,7 +127,6 @@ pub fn tune<B: Fp8Matmul>(
     let adapters = match &plan.lora {
         Some(LoraConfig { rank, alpha, .. }) => {
             save(plan, &base, &weights)?;
-            resume::remove(&plan.out)?;
             let adapters = weights.adapters();
             let numbers = |adapter: &LoraLinear<B>| {
                 adapter.a.shape().num_elements() + adapter.b.shape().num_elements()
@@ -124,6 +140,12 @@ pub fn tune<B: Fp8Matmul>(
             Value::Null
         }
     };
+    resume::remove(&progress_at, plan.lora.is_none())?;
+    if let Some(picture) = &plan.picture {
+        let what = if plan.lora.is_some() { "Adapters" } else { "All weights" };
+        let title = format!("{what} trained for {} steps", course.steps);
+        write(picture, plot::losses(&title, &losses, &[(0, before), (course.steps, after)])?)?;
+    }
     let mut report = course.report(&text, seconds);
     report["model"] = json!(base);
     report["text"] = json!(plan.text.display().to_string());
@@ -132,6 +154,20 @@ pub fn tune<B: Fp8Matmul>(
     report["last_loss"] = json!(last);
     report["held_out_loss"] = json!({ "before": before, "after": after });
     Ok(report)
+}
+
+impl Tuning {
+    /// Where it writes what it needs to go on: with adapters, or beside the folder of a model, which is written at the end.
+    fn progress(&self) -> PathBuf {
+        match (&self.lora, self.out.file_name()) {
+            (None, Some(name)) => {
+                let mut name = name.to_owned();
+                name.push(".training");
+                self.out.with_file_name(name)
+            }
+            _ => self.out.clone(),
+        }
+    }
 }
 
 /// What tells a text from another.
@@ -163,8 +199,47 @@ fn adapted<B: Fp8Matmul>(
     Ok(weights)
 }
 
+/// Whether a module's name has one of these ends.
+fn is_meant(module: &str, ends: &[String]) -> bool {
+    ends.iter().any(|end| module.ends_with(&end[..]))
+}
+
+/// Makes these modules such as are trained.
+fn train_whole<B: Fp8Matmul>(weights: &mut Weights<B>, ends: &[String]) -> Result<()> {
+    let (matrices, norms) = weights.whole_mut();
+    let names = matrices.iter().map(|(name, _)| name).chain(norms.iter().map(|(name, _)| name));
+    let names: Vec<String> = names.cloned().collect();
+    if let Some(end) = ends.iter().find(|end| !names.iter().any(|name| name.ends_with(&end[..]))) {
+        bail!(
+            "nothing that is not in FP8 has a name that ends with {end}; there are {}",
+            names.join(", ")
+        );
+    }
+    for (_, matrix) in matrices.into_iter().filter(|(name, _)| is_meant(name, ends)) {
+        matrix.train();
+    }
+    for (_, norm) in norms.into_iter().filter(|(name, _)| is_meant(name, ends)) {
+        norm.gamma = norm.gamma.clone().set_require_grad(true);
+    }
+    Ok(())
+}
+
 fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &Weights<B>) -> Result<()> {
+    let mut whole = vec![];
+    let (mut own, has_head) = (weights.clone(), weights.head.is_some());
+    let (matrices, norms) = own.whole_mut();
+    for (name, matrix) in matrices.into_iter().filter(|(name, _)| is_meant(name, &plan.whole)) {
+        let data = matrix.weight().into_data();
+        // PEFT's copy of an embedding that is the head, too, would leave the head as it was.
+        if !has_head {
+            whole.push(("lm_head.weight".to_owned(), data.clone()));
+        }
+        whole.push((format!("{name}.weight"), data));
+    }
+    for (name, norm) in norms.into_iter().filter(|(name, _)| is_meant(name, &plan.whole)) {
+        whole.push((format!("{name}.weight"), norm.gamma.val().into_data()));
+    }
     let adapters = weights.adapters();
     let adapters = adapters.iter().map(|(name, adapter)| (&name[..], *adapter));
-    Ok(save_adapters(&plan.out, base, adapters)?)
+    Ok(save_adapters(&plan.out, base, adapters, whole)?)
 }

@@ -20,6 +20,7 @@ const CONFIG: &str = "adapter_config.json";
 /// What PEFT puts before names of layers.
 const PREFIX: &str = "base_model.model.";
 const PARTS: [&str; 2] = ["lora_A", "lora_B"];
+const WEIGHT: &str = ".weight";
 
 /// The largest configuration that is read, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -51,7 +52,7 @@ struct Peft {
     #[serde(default)]
     alpha_pattern: serde_json::Map<String, serde_json::Value>,
     #[serde(default)]
-    modules_to_save: Option<serde_json::Value>,
+    modules_to_save: Option<Vec<String>>,
     #[serde(default)]
     target_modules: serde_json::Value,
     #[serde(default)]
@@ -79,21 +80,22 @@ impl Peft {
             (self.r == 0, "r"),
             (!self.rank_pattern.is_empty(), "rank_pattern"),
             (!self.alpha_pattern.is_empty(), "alpha_pattern"),
-            (self.modules_to_save.is_some(), "modules_to_save"),
         ];
         is_other.into_iter().find(|(is_other, _)| *is_other).map(|(_, key)| key)
     }
 }
 
 /// Writes adapters into a folder as PEFT does, each with the name of its layer, such as `model.layers.0.self_attn.q_proj`. `base` is the folder or the name on the hub
-/// of the model that they are for.
+/// of the model that they are for. `whole` has what was trained beside them, in the place of what the model has: the names of tensors, such as
+/// `model.norm.weight`, and their numbers in f32 (PEFT's `modules_to_save`).
 ///
 /// # Errors
-/// [`Fp8Error::Invalid`] where there is none, two have one name, or they were not made alike; [`Fp8Error::Io`] where the folder cannot be written.
+/// [`Fp8Error::Invalid`] where there is no adapter, two have one name, or they were not made alike, or a whole tensor is not f32; [`Fp8Error::Io`] where the folder cannot be written.
 pub fn save_adapters<'a, B: Backend>(
     folder: impl AsRef<Path>,
     base: &str,
     adapters: impl IntoIterator<Item = (&'a str, &'a LoraLinear<B>)>,
+    whole: impl IntoIterator<Item = (String, TensorData)>,
 ) -> Result<(), Fp8Error> {
     let folder = folder.as_ref();
     let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = vec![];
@@ -120,6 +122,15 @@ pub fn save_adapters<'a, B: Backend>(
     let Some(LoraConfig { rank, alpha, dropout }) = config else {
         return Err(invalid("there is none to be written".into()));
     };
+    let mut modules = BTreeSet::new();
+    for (tensor, data) in whole {
+        let module = tensor.strip_suffix(WEIGHT).unwrap_or(&tensor);
+        modules.insert(module.rsplit('.').next().unwrap_or(module).to_owned());
+        let numbers = data.as_slice::<f32>();
+        let numbers = numbers.map_err(|error| invalid(format!("{}: {error:?}", name(&tensor))))?;
+        let bytes = little_endian(numbers);
+        tensors.push((format!("{PREFIX}{tensor}"), data.shape.to_vec(), bytes));
+    }
     let peft = Peft {
         peft_type: "LORA".into(),
         r: rank,
@@ -134,7 +145,7 @@ pub fn save_adapters<'a, B: Backend>(
         layer_replication: None,
         rank_pattern: Default::default(),
         alpha_pattern: Default::default(),
-        modules_to_save: None,
+        modules_to_save: (!modules.is_empty()).then(|| modules.into_iter().collect()),
         target_modules: serde_json::json!(targets),
         task_type: Some("CAUSAL_LM".into()),
         base_model_name_or_path: Some(base.into()),
@@ -155,6 +166,7 @@ pub struct Adapters {
     path: PathBuf,
     tensors: Tensors,
     names: BTreeSet<String>,
+    whole: BTreeSet<String>,
 }
 
 impl core::fmt::Debug for Adapters {
@@ -162,6 +174,7 @@ impl core::fmt::Debug for Adapters {
         f.debug_struct("Adapters")
             .field("config", &self.config)
             .field("names", &self.names)
+            .field("whole", &self.whole)
             .finish()
     }
 }
@@ -185,14 +198,21 @@ impl Adapters {
             LoraConfig::new(peft.r).with_alpha(peft.lora_alpha).with_dropout(peft.lora_dropout);
         let path = folder.as_ref().join(MODEL);
         let tensors = Tensors::read(&path, file::MAX_WEIGHTS)?;
-        let mut names = BTreeSet::new();
+        let (mut names, mut whole) = (BTreeSet::new(), BTreeSet::new());
+        let modules = peft.modules_to_save.unwrap_or_default();
         for key in tensors.names() {
-            let layer = key.strip_prefix(PREFIX).and_then(|key| {
+            let own = key.strip_prefix(PREFIX);
+            let layer = own.and_then(|key| {
                 PARTS.iter().find_map(|part| key.strip_suffix(&format!(".{part}.weight")))
             });
-            match layer {
-                Some(layer) => names.insert(layer.to_owned()),
-                None => {
+            let is_whole = |key: &&str| {
+                let module = key.strip_suffix(WEIGHT).unwrap_or(key);
+                modules.iter().any(|end| module.ends_with(&end[..]))
+            };
+            match (layer, own.filter(is_whole)) {
+                (Some(layer), _) => names.insert(layer.to_owned()),
+                (None, Some(tensor)) => whole.insert(tensor.to_owned()),
+                (None, None) => {
                     let reason = format!("{} is no matrix of a LoRA adapter", name(&key));
                     return Err(Fp8Error::InvalidState { path, reason });
                 }
@@ -201,12 +221,25 @@ impl Adapters {
         if names.is_empty() {
             return Err(Fp8Error::InvalidState { path, reason: "it has no adapters".into() });
         }
-        Ok(Self { config, path, tensors, names })
+        Ok(Self { config, path, tensors, names, whole })
     }
 
     /// The names of the layers that have one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
+    }
+
+    /// The names of the tensors that were trained beside adapters, and are in the place of what the model has.
+    pub fn whole(&self) -> impl Iterator<Item = &str> {
+        self.whole.iter().map(String::as_str)
+    }
+
+    /// The numbers of such a tensor, in f32.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidState`] where there is none of this name, it has another shape, or a number that is not finite.
+    pub fn whole_tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, Fp8Error> {
+        self.numbers(&format!("{PREFIX}{name}"), shape)
     }
 
     /// How they were made.
@@ -231,30 +264,36 @@ impl Adapters {
         let ([d_input, d_output], device) = (base.dims(), base.device());
         let shapes = [[self.config.rank, d_input], [d_output, self.config.rank]];
         let read = |part: &str, shape: [usize; 2]| {
-            let key = format!("{PREFIX}{layer}.{part}.weight");
-            let Some(view) = self.tensors.get(&key) else {
-                return Err(wrong(format!("{} is missing", name(&key))));
-            };
-            let dtype = match view.dtype() {
-                _ if view.shape() != shape => None,
-                Dtype::F32 => Some(DType::F32),
-                Dtype::BF16 => Some(DType::BF16),
-                Dtype::F16 => Some(DType::F16),
-                _ => None,
-            };
-            let Some(dtype) = dtype else {
-                let expected =
-                    format!("F32, BF16 or F16 {shape:?}: the adapter is for another model");
-                return Err(wrong(unexpected(&key, &view, &expected)));
-            };
-            let data = TensorData::from_bytes_vec(view.data().to_vec(), shape, dtype);
-            let data = data.convert::<f32>();
-            if !data.iter::<f32>().all(f32::is_finite) {
-                return Err(wrong(format!("{} has a number that is not finite", name(&key))));
-            }
-            Ok(Tensor::from_data(data, (&device, DType::F32)))
+            let data = self.numbers(&format!("{PREFIX}{layer}.{part}.weight"), &shape)?;
+            Ok::<_, Fp8Error>(Tensor::from_data(data, (&device, DType::F32)))
         };
         let (a, b) = (read(PARTS[0], shapes[0])?, read(PARTS[1], shapes[1])?);
         self.config.with(base, a, b)
+    }
+
+    /// The numbers of a tensor of the file.
+    fn numbers(&self, key: &str, shape: &[usize]) -> Result<TensorData, Fp8Error> {
+        let wrong = |reason| Fp8Error::InvalidState { path: self.path.clone(), reason };
+        let Some(view) = self.tensors.get(key) else {
+            return Err(wrong(format!("{} is missing", name(key))));
+        };
+        let dtype = match view.dtype() {
+            _ if view.shape() != shape => None,
+            Dtype::F32 => Some(DType::F32),
+            Dtype::BF16 => Some(DType::BF16),
+            Dtype::F16 => Some(DType::F16),
+            _ => None,
+        };
+        let Some(dtype) = dtype else {
+            let expected = format!("F32, BF16 or F16 {shape:?}: the adapter is for another model");
+            return Err(wrong(unexpected(key, &view, &expected)));
+        };
+        let data = TensorData::from_bytes_vec(view.data().to_vec(), shape.to_vec(), dtype);
+        let data = data.convert::<f32>();
+        let is_finite = data.iter::<f32>().all(f32::is_finite);
+        match is_finite {
+            true => Ok(data),
+            false => Err(wrong(format!("{} has a number that is not finite", name(key)))),
+        }
     }
 }
