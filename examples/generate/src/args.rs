@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use examples_common::BackendName;
 use generate::model::{CacheType, Head, Inputs};
-use generate::train::{Course, Shape};
+use generate::train::{Course, Scheme, Shape};
 
 /// A small Llama of this repository, which `generate train` made.
 const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model");
@@ -30,6 +30,8 @@ pub enum Task {
     Tune(Tune),
     /// Writes a model with what adapters add to it, quantized anew
     Merge(Merge),
+    /// Writes a model of any type in FP8
+    Quantize(Quantize),
 }
 
 /// How a model is trained.
@@ -113,6 +115,21 @@ pub struct Tune {
 
     #[command(flatten)]
     pub course: Learning,
+}
+
+/// What is quantized.
+#[derive(clap::Args, Debug)]
+pub struct Quantize {
+    /// The folder of a model
+    pub model: PathBuf,
+
+    /// What shares a scale; by default each way is tried, and the one taken that leaves the least noise
+    #[arg(long, value_enum)]
+    pub scheme: Option<Scheme>,
+
+    /// A new folder for the model
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
 }
 
 /// What is put together.

@@ -14,6 +14,7 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::LoraConfig;
 use burn_fp8::nn::lora::Adapters;
+use clap::ValueEnum;
 use examples_common::{OnBackend, print};
 use generate::chat::Chat;
 use generate::config::Config;
@@ -21,10 +22,10 @@ use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
 use generate::sample::{Defaults, Sampling};
 use generate::tokens::Tokens;
-use generate::train::{Plan, Tuning, merge, train, tune};
+use generate::train::{Plan, Scheme, Tuning, quantize, train, tune};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::{Args, Merge, Task, Train, Tune, Write};
+use args::{Args, Merge, Quantize, Task, Train, Tune, Write};
 use talk::Talk;
 
 fn main() -> ExitCode {
@@ -37,8 +38,16 @@ fn main() -> ExitCode {
                 tune.course.backend.run(env!("CARGO_PKG_NAME"), Adapting(&tune))?;
             }
             Some(Task::Merge(Merge { model, adapter, out })) => {
-                merge::<Flex>(&model, &adapter, &out)?;
+                quantize::<Flex>(&model, Some(&adapter), Some(Scheme::default()), &out)?;
                 print(&format!("{} is the model with its adapters\n", out.display()))?;
+            }
+            Some(Task::Quantize(Quantize { model, scheme, out })) => {
+                let ranked = quantize::<Flex>(&model, None, scheme, &out)?;
+                for (scheme, ratio) in &ranked {
+                    let scheme = scheme.to_possible_value().expect("a scheme has a name");
+                    print(&format!("{}: {ratio:.2} dB of signal over noise\n", scheme.get_name()))?;
+                }
+                print(&format!("{} is the model in FP8\n", out.display()))?;
             }
             // On a thread of the pool: products that come from elsewhere wait for one of its threads to wake up, each of them.
             None => rayon::scope(|_| write(args.write))?,

@@ -390,6 +390,36 @@ fn adapters_are_trained_beside_the_model() {
     other.fails("model --prompt the --adapter none", &["none", "adapter_config.json"]);
 }
 
+/// A model is quantized anew by each scheme, and writes what it wrote; where none is asked for it is the one that the model's numbers come from, which leaves no noise.
+#[test]
+fn a_model_is_quantized_by_the_best_scheme() {
+    let write = "--prompt the --tokens 8 --greedy --ignore-end --json --activations high";
+    for (golden, best) in
+        [("qwen3_channel", "channel"), ("mistral_tensor", "tensor"), ("llama_block", "block")]
+    {
+        let program = with_model(golden);
+        let tokens = |folder: &str| {
+            let written = parsed(&program.succeeds(&format!("{folder} {write}")).0);
+            written["rows"][0]["tokens"].as_array().expect("tokens").clone()
+        };
+        let ranked = program.succeeds("quantize model --out best").0;
+        let first = ranked.lines().next().expect("a line");
+        assert!(first.starts_with(&format!("{best}: ")), "{golden}: {ranked}");
+        has(&ranked, &["channel: ", "tensor: ", "block: ", "mxfp8: ", "best is the model in FP8"]);
+        assert_eq!(tokens("best"), tokens("model"), "{golden}");
+        program.fails("quantize model --out best", &["best is there already"]);
+    }
+    let program = with_model("qwen3_channel");
+    for (scheme, words) in
+        [("channel", "per channel"), ("tensor", "per tensor"), ("block", "128"), ("mxfp8", "MXFP8")]
+    {
+        let printed = program.succeeds(&format!("quantize model --scheme {scheme} --out {scheme}"));
+        assert!(!printed.0.contains("dB"), "{printed:?}");
+        let about = program.succeeds(&format!("{scheme} --prompt the --tokens 4")).1;
+        has(&about, &["21 layers", words]);
+    }
+}
+
 /// A training that ends early, as a killed one does, and is resumed: the same adapters as of one that went through.
 #[test]
 fn an_interrupted_training_goes_on() {

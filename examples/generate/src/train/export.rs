@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::nn::RmsNorm;
 use burn::tensor::Tensor;
-use burn_fp8::Fp8Matmul;
-use burn_fp8::checkpoint::{Activations, Dtype, Export, QuantizedLinear};
+use burn_fp8::checkpoint::{Activations, Dtype, Export, QuantizedLinear, Scales};
+use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor, Recipe};
+use clap::ValueEnum;
 use half::bf16;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -39,12 +40,73 @@ pub(super) fn check_free(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes matrices of layers in E4M3 with a scale for each output, the codes that a training with `Recipe::rowwise` multiplies, and embedding and norms in
-/// bf16; inputs are declared to be quantized token by token.
+/// What shares a scale, of the matrices of layers and of their inputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Scheme {
+    /// An output's weights, and a token's inputs
+    #[default]
+    Channel,
+    /// A matrix, and a token's inputs
+    Tensor,
+    /// 128 × 128 weights, and 128 inputs
+    Block,
+    /// 32 weights, and 32 inputs, by powers of two: MXFP8
+    Mxfp8,
+}
+
+impl Scheme {
+    /// A matrix `[out, in]` in E4M3.
+    fn quantize<B: Fp8Matmul>(
+        self,
+        weight: Tensor<B, 2>,
+        bias: Option<Vec<f32>>,
+    ) -> Result<QuantizedLinear> {
+        let shape @ [out, input] = weight.dims();
+        let (block, activations) = match self {
+            // The codes that a training with `Recipe::rowwise` multiplies.
+            Self::Channel => {
+                return in_rows(std::iter::once(weight), shape, bias, Activations::PerToken);
+            }
+            Self::Tensor => ([out, input], Activations::PerToken),
+            Self::Block => ([128; 2], Activations::Blocks { size: 128, power_of_two: false }),
+            Self::Mxfp8 => ([1, 32], Activations::Mx),
+        };
+        let recipe = if self == Self::Mxfp8 { Recipe::mxfp8() } else { Recipe::current() };
+        let matrix = Fp8Tensor::quantize_blocks(weight, Fp8Format::E4M3, block, recipe)?;
+        let scales = Scales::new(shape, block, numbers(matrix.scales())?)?;
+        Ok(QuantizedLinear::new(shape, matrix.to_bytes(), scales, bias, activations)?)
+    }
+}
+
+/// The mean signal-to-noise ratio over the matrices of layers, in decibels, that each scheme leaves; the best first.
+pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, f64)>> {
+    let mean = |scheme: &Scheme| {
+        let matrices = weights.layers.iter().flat_map(|layer| layer.matrices());
+        let ratio = |(name, matrix): (&str, &Projection<B>)| {
+            let Projection::Plain(matrix) = matrix else { bail!("{name} is quantized already") };
+            let (weight, mut signal, mut noise) = (numbers(matrix.weight())?, 0.0, 0.0);
+            let quantized = scheme.quantize(matrix.weight(), None)?.dequantize();
+            for (exact, rounded) in weight.iter().zip(&quantized) {
+                let (exact, rounded) = (f64::from(*exact), f64::from(*rounded));
+                signal += exact * exact;
+                noise += (exact - rounded) * (exact - rounded);
+            }
+            Ok(10.0 * (signal / noise).log10())
+        };
+        let ratios = matrices.map(ratio).collect::<Result<Vec<f64>>>()?;
+        Ok((*scheme, ratios.iter().sum::<f64>() / ratios.len() as f64))
+    };
+    let mut ranked = Scheme::value_variants().iter().map(mean).collect::<Result<Vec<_>>>()?;
+    ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    Ok(ranked)
+}
+
+/// Writes matrices of layers in E4M3, and embedding and norms in bf16.
 pub(super) fn export<B: Fp8Matmul>(
     weights: &Weights<B>,
     config: &str,
     files: &[(&str, String)],
+    scheme: Scheme,
     folder: &Path,
 ) -> Result<()> {
     let mut layers: Vec<(String, QuantizedLinear)> = vec![];
@@ -62,9 +124,7 @@ pub(super) fn export<B: Fp8Matmul>(
                 bail!("{} is quantized already", named(part));
             };
             let (weight, bias) = (matrix.weight(), matrix.bias().map(numbers).transpose()?);
-            let shape = weight.dims();
-            let rows = std::iter::once(weight);
-            let layer = in_rows(rows, shape, bias, Activations::PerToken);
+            let layer = scheme.quantize(weight, bias);
             layers.push((named(part), layer.with_context(|| named(part))?));
         }
         for (part, of_layer) in layer.norms() {

@@ -17,7 +17,7 @@ use flate2::Crc;
 use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
-use super::export::{check_free, export, files_of};
+use super::export::{Scheme, check_free, export, files_of};
 use super::text::Text;
 use super::{plot, resume};
 use crate::config::Config;
@@ -136,7 +136,7 @@ pub fn tune<B: Fp8Matmul>(
         }
         None => {
             let files = files_of(&plan.model)?;
-            export(&weights, checkpoint.config(), &files, &plan.out)?;
+            export(&weights, checkpoint.config(), &files, Scheme::default(), &plan.out)?;
             Value::Null
         }
     };
