@@ -72,7 +72,8 @@ impl TryFrom<String> for Arm {
     }
 }
 
-/// Several arms, separated by commas. Parts with `=` that follow each other are one policy, which ends at `-without-`.
+/// Several arms, separated by commas. Parts with `=` that follow each other are one policy, which ends at `-without-`, or where a key comes
+/// again.
 #[derive(Clone, Debug)]
 pub struct Arms(pub Vec<Arm>);
 
@@ -81,11 +82,16 @@ impl FromStr for Arms {
 
     fn from_str(list: &str) -> Result<Self, String> {
         let mut names: Vec<String> = vec![];
+        let key = |part: &str| part.split_once('=').map(|(key, _)| key.to_owned());
+        let goes_on = |policy: &str, part: &str| {
+            let (mut keys, next) = (policy.split(',').map(key), key(part));
+            next.is_some()
+                && !policy.contains(WITHOUT)
+                && keys.all(|key| key.is_some() && key != next)
+        };
         for part in list.split(',') {
             match names.last_mut() {
-                Some(last)
-                    if last.contains('=') && part.contains('=') && !last.contains(WITHOUT) =>
-                {
+                Some(last) if goes_on(last, part) => {
                     last.push(',');
                     last.push_str(part);
                 }
@@ -110,6 +116,8 @@ mod tests {
         };
         assert_eq!(names("f32,fp8-current"), ["f32", "fp8-current"]);
         let policies = ["p=f32,c=f32,o=f32,m=fp8-without-head", "p=f32,c=f32,o=f32,m=mxfp8"];
+        assert_eq!(names(&policies.join(",")), policies);
+        let policies = ["p=f32,c=f32,o=f32,m=mxfp8,a=high", "p=f32,c=f32,o=f32,m=mxfp8,a=fp8"];
         assert_eq!(names(&policies.join(",")), policies);
         assert_eq!(names("f32,p=f32,c=bf16,o=f32,bf16"), ["f32", "p=f32,c=bf16,o=f32", "bf16"]);
         let error = "f32,c=bf17".parse::<Arms>().unwrap_err();

@@ -81,8 +81,8 @@ pub(crate) struct Weights<B: Backend> {
     pub(crate) head: Option<Projection<B>>,
 }
 
-/// The name of a module, and what it is.
-type Whole<'a, M> = (String, &'a mut M);
+/// Modules with their names.
+type Modules<'a, M> = Vec<(String, &'a mut M)>;
 
 const HEAD: &str = "lm_head";
 
@@ -142,7 +142,7 @@ impl<B: Fp8Matmul> Weights<B> {
     }
 
     /// What is not in FP8, to be changed: matrices and norms by the names of their modules.
-    pub(crate) fn whole_mut(&mut self) -> (Vec<Whole<'_, Plain<B>>>, Vec<Whole<'_, RmsNorm<B>>>) {
+    pub(crate) fn whole_mut(&mut self) -> (Modules<'_, Plain<B>>, Modules<'_, RmsNorm<B>>) {
         let mut matrices = vec![("model.embed_tokens".to_owned(), &mut self.embedding)];
         if let Some(Projection::Plain(head)) = &mut self.head {
             matrices.push((HEAD.to_owned(), head));
