@@ -127,12 +127,20 @@ pub struct Generate {
     pub sampling: Sampling,
 }
 
+/// A precision that others can be compared with.
+fn reference(name: &str) -> Result<Precision, String> {
+    match name.parse::<Precision>()? {
+        precision if precision.is_f32() => Ok(precision),
+        _ => Err("the reference is f32, f32-joined or f32-fused".into()),
+    }
+}
+
 #[derive(ClapArgs, Debug)]
 pub struct Compare {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; f32 is always among them, and f32-fused is the control: f32 in another order of sums, with other elements dropped
+    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; --reference is always among them, and f32-fused is the control: f32 in another order of sums, with other elements dropped
     #[arg(
         long = "precision",
         visible_alias = "precisions",
@@ -140,6 +148,10 @@ pub struct Compare {
         default_value = "f32-fused,fp8-current,fp8-delayed"
     )]
     pub precisions: Vec<Arms>,
+
+    /// What the others are compared with: f32, f32-joined or f32-fused, which drops the elements that policies with the key a drop, so that less of a difference is noise
+    #[arg(long, value_name = "PRECISION", default_value = "f32", value_parser = reference)]
+    pub reference: Precision,
 
     /// Seeds of the initial weights, of the order of the text and of dropout
     #[arg(

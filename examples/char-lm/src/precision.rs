@@ -71,6 +71,11 @@ impl Precision {
         self.config().enabled
     }
 
+    /// Whether it is f32, in whatever order of sums and with whatever elements dropped.
+    pub fn is_f32(self) -> bool {
+        matches!(self, Self::F32 | Self::F32Joined | Self::F32Fused)
+    }
+
     /// The same without FP8: what FP8 is measured against.
     pub fn without_fp8(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! How far from f32 each arm ends, paired by seed: two runs of a seed start from the same weights and see the same text, so that what all arms
+//! How far from f32, the reference, each arm ends, paired by seed: two runs of a seed start from the same weights and see the same text, so that what all arms
 //! of a seed have in common drops out.
 
 use std::fmt::Write;
@@ -13,13 +13,12 @@ use statrs::statistics::Statistics;
 
 use super::report::{Comparison, Mean, Run};
 use crate::arm::Arm;
-use crate::precision::Precision;
 use crate::run::mean;
 
-/// The relative differences of an arm's validation loss from that of f32.
+/// The relative differences of an arm's validation loss from that of the reference.
 pub struct Differences {
     pub arm: Arm,
-    /// Of the final losses: of each seed that f32 has, too, as a share; NaN where one of both diverged.
+    /// Of the final losses: of each seed that the reference has, too, as a share; NaN where one of both diverged.
     pub of_seeds: Vec<f64>,
     /// The same of the means over the last quarter of the epochs, where the learning rate is small: a validation more or less changes them less.
     pub of_last_quarter: Vec<f64>,
@@ -30,9 +29,9 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// Of each arm but f32, the smallest mean first.
+    /// Of each arm but the reference, the smallest mean first.
     fn all(comparison: &Comparison) -> Vec<Self> {
-        let means = comparison.means.iter().filter(|mean| mean.arm != Arm::F32);
+        let means = comparison.means.iter().filter(|mean| mean.arm != comparison.reference());
         let mut all: Vec<_> = means
             .map(|&Mean { arm, final_loss, .. }| {
                 let runs = comparison.of_arm(arm);
@@ -61,7 +60,7 @@ impl Differences {
 
     /// Whether it computes what f32 computes, in another order or with other elements dropped: its differences are noise.
     fn is_control(&self) -> bool {
-        matches!(self.arm.precision, Precision::F32Joined | Precision::F32Fused)
+        self.arm.precision.is_f32()
     }
 }
 
@@ -88,13 +87,16 @@ fn with_interval(of_seeds: &[f64]) -> [String; 2] {
 
 /// The differences as a table with what it needs to be read, as Markdown, the smallest mean first.
 pub fn markdown(comparison: &Comparison) -> String {
+    let reference = comparison.reference();
+    let against = format!("against {reference}");
+    let last_quarter = format!("last quarter {against}");
     let header = [
         "precision",
         "seeds",
         "final validation loss",
-        "against f32",
+        &against,
         "95% interval",
-        "last quarter against f32",
+        &last_quarter,
         "95% interval",
         "FP8 share of FLOPs",
     ];
@@ -114,10 +116,10 @@ pub fn markdown(comparison: &Comparison) -> String {
         ]
     });
     let mut text = format!(
-        "{}\n\nThe final validation loss of each precision, mean over the seeds, in nats a character, and its difference from that of f32 ({:.4}), paired by seed. \
+        "{}\n\nThe final validation loss of each precision, mean over the seeds, in nats a character, and its difference from that of {reference} ({:.4}), paired by seed. \
          The last quarter is the mean validation loss of the last quarter of the epochs. Size {}; {}.\n",
         table(presets::ASCII_MARKDOWN, header, rows, &[0]),
-        super::final_loss(&comparison.runs, Arm::F32),
+        super::final_loss(&comparison.runs, reference),
         comparison.size.as_str(),
         comparison.origin
     );
@@ -138,7 +140,7 @@ fn percent(share: f64) -> String {
     format!("{:+.2}%", 100.0 * share)
 }
 
-/// A row for each arm but f32, the smallest mean at the top: a dot for each seed, and the mean with its 95% interval. As SVG.
+/// A row for each arm but the reference, the smallest mean at the top: a dot for each seed, and the mean with its 95% interval. As SVG.
 pub fn dots(comparison: &Comparison) -> Result<String> {
     // An arm of which a run diverged has no place in the picture.
     let mut arms = Differences::all(comparison);
@@ -153,7 +155,11 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
     let margin = (high - low) * 0.04;
     let names: Vec<_> = arms.iter().map(|arm| arm.arm.to_string()).collect();
     let rows = Rows {
-        title: format!("Final validation loss against f32, size {}", comparison.size.as_str()),
+        title: format!(
+            "Final validation loss against {}, size {}",
+            comparison.reference(),
+            comparison.size.as_str()
+        ),
         name_width: names.iter().map(|name| 7 * name.len() as u32).fold(230, u32::max),
         names,
         height: 34,
@@ -184,7 +190,12 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use examples_common::Origin;
+
     use super::*;
+    use crate::precision::Precision;
+    use crate::run::Outcome;
+    use crate::size::Size;
 
     /// By a table of Student's t: 12.7062 of 1 degree of freedom, 2.3646 of 7, at 97.5%.
     #[test]
@@ -200,5 +211,24 @@ mod tests {
         assert_eq!(interval(&[0.01]), None);
         assert_eq!(interval(&[]), None);
         assert_eq!(interval(&[0.01, f64::NAN]), None);
+    }
+
+    /// The first of the runs is what the others are compared with.
+    #[test]
+    fn differences_are_from_the_reference() {
+        let losses =
+            [(Precision::F32Fused, 2.0), (Precision::F32, 2.2), (Precision::FP8_CURRENT, 2.1)];
+        let runs = losses
+            .map(|(precision, loss)| Run::new(precision.into(), 1, Outcome::made_up(2.5, &[loss])));
+        let origin = Origin::here("char-lm", &[]);
+        let comparison = Comparison::new(origin, Size::Tiny, vec![], runs.into());
+        let text = markdown(&comparison);
+        assert!(text.contains("against f32-fused"), "{text}");
+        let row = |name: &str| text.lines().find(|line| line.contains(name)).expect("a row");
+        assert!(
+            row("| fp8-current ").contains("+5.00%") && row("| f32 ").contains("+10.00%"),
+            "{text}"
+        );
+        assert!(!text.contains("| f32-fused "), "{text}");
     }
 }

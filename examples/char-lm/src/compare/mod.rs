@@ -19,7 +19,7 @@ pub use report::{Comparison, Goal, Run};
 /// Trains all of them, writes `comparison.json`, `table.md`, `loss.svg`, `differences.md` and `differences.svg`, and returns the tables and whether a goal was missed.
 pub fn compare(args: &Compare) -> Result<(String, bool)> {
     let arms = once(
-        [Arm::F32]
+        [Arm::from(args.reference)]
             .into_iter()
             .chain(args.precisions.iter().flat_map(|list| list.0.iter().copied())),
     );
@@ -55,12 +55,13 @@ pub fn compare(args: &Compare) -> Result<(String, bool)> {
 /// What the size promises, and whether it came so.
 fn goals(size: Size, arms: &[Arm], runs: &[Run]) -> Vec<Goal> {
     let Some(goals) = size.goals() else { return vec![] };
-    let f32_loss = final_loss(runs, Arm::F32);
+    let reference = arms[0];
+    let f32_loss = final_loss(runs, reference);
     let bigram = mean(runs.iter().map(|run| run.outcome.bigram_loss));
     // A NaN reaches no goal.
     let below = bigram - f32_loss;
     let mut list = vec![Goal {
-        what: "f32 below the bigram model, in nats a character: at least".into(),
+        what: format!("{reference} below the bigram model, in nats a character: at least"),
         limit: goals.below_bigram,
         value: below,
         reached: below >= goals.below_bigram,
@@ -68,7 +69,7 @@ fn goals(size: Size, arms: &[Arm], runs: &[Run]) -> Vec<Goal> {
     for arm in arms.iter().filter(|arm| arm.precision.is_fp8()) {
         let difference = final_loss(runs, *arm) / f32_loss - 1.0;
         list.push(Goal {
-            what: format!("{arm} against f32, difference of the loss: at most"),
+            what: format!("{arm} against {reference}, difference of the loss: at most"),
             limit: goals.fp8_within,
             value: difference,
             reached: difference.abs() <= goals.fp8_within,

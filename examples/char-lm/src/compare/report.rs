@@ -50,7 +50,7 @@ pub struct Mean {
     pub arm: Arm,
     /// In nats a character.
     pub final_loss: f64,
-    /// Its difference from that of f32, as a share.
+    /// Its difference from that of the reference, as a share.
     pub against_f32: f64,
 }
 
@@ -63,11 +63,11 @@ pub struct Comparison {
     pub size: Size,
     /// The validation loss of the bigram model, the same in all runs: it depends on the text alone.
     pub bigram_loss: f64,
-    /// The means over the seeds, f32 first.
+    /// The means over the seeds, that of the reference first.
     pub means: Vec<Mean>,
     /// What it had to show; nothing at a size for tests.
     pub goals: Vec<Goal>,
-    /// The runs, never none, f32 first among those of a seed.
+    /// The runs, never none, that of the reference first among those of a seed.
     pub runs: Vec<Run>,
 }
 
@@ -79,7 +79,7 @@ pub fn final_loss(runs: &[Run], arm: Arm) -> f64 {
 impl Comparison {
     /// Of these runs, which may have had goals.
     pub fn new(origin: Origin, size: Size, goals: Vec<Goal>, runs: Vec<Run>) -> Self {
-        let f32_loss = final_loss(&runs, Arm::F32);
+        let f32_loss = runs.first().map_or(f64::NAN, |run| final_loss(&runs, run.arm));
         let of_arm = |arm| {
             let final_loss = final_loss(&runs, arm);
             Mean { arm, final_loss, against_f32: final_loss / f32_loss - 1.0 }
@@ -94,9 +94,14 @@ impl Comparison {
         self.runs.iter().filter(move |run| run.arm == arm)
     }
 
-    /// This loss of a run relative to that of f32 with the same seed, less 1; none where f32 has no such run.
+    /// What the others are compared with: f32, in some order of sums.
+    pub fn reference(&self) -> Arm {
+        self.runs[0].arm
+    }
+
+    /// This loss of a run relative to that of the reference with the same seed, less 1; none where it has no such run.
     pub fn against_f32(&self, run: &Run, loss: impl Fn(&Run) -> f64) -> Option<f64> {
-        let reference = self.of_arm(Arm::F32).find(|other| other.seed == run.seed)?;
+        let reference = self.of_arm(self.reference()).find(|other| other.seed == run.seed)?;
         Some(loss(run) / loss(reference) - 1.0)
     }
 
@@ -107,11 +112,13 @@ impl Comparison {
 
     /// The table with what it needs to be read, as Markdown.
     pub fn markdown(&self) -> String {
+        let reference = self.reference();
+        let against = format!("against {reference}");
         let header = [
             "precision",
             "seed",
             "final validation loss",
-            "against f32",
+            &against,
             "tokens/s",
             "peak memory, MiB",
             "FP8 share of FLOPs",
@@ -122,11 +129,11 @@ impl Comparison {
             .map(|run| {
                 let against_f32 = self.against_f32(run, |run| run.final_loss).unwrap_or(f64::NAN);
                 let mean = Mean { arm: run.arm, final_loss: run.final_loss, against_f32 };
-                row(&mean, run.seed.to_string(), [run])
+                row((&mean, reference), run.seed.to_string(), [run])
             })
             .collect();
         if self.seeds() > 1 {
-            let of_arm = |mean: &Mean| row(mean, "mean".into(), self.of_arm(mean.arm));
+            let of_arm = |mean: &Mean| row((mean, reference), "mean".into(), self.of_arm(mean.arm));
             rows.extend(self.means.iter().map(of_arm));
         }
         let table = table(presets::ASCII_MARKDOWN, header, rows, &[0]);
@@ -158,7 +165,7 @@ impl Comparison {
 
 /// A row of one run, or of the means of several.
 fn row<'a>(
-    mean_loss: &Mean,
+    (mean_loss, reference): (&Mean, Arm),
     seed: String,
     runs: impl IntoIterator<Item = &'a Run> + Clone,
 ) -> [String; 7] {
@@ -172,7 +179,7 @@ fn row<'a>(
         arm.to_string(),
         seed,
         format!("{final_loss:.4}"),
-        if *arm == Arm::F32 { "–".into() } else { format!("{:+.2}%", 100.0 * against_f32) },
+        if *arm == reference { "–".into() } else { format!("{:+.2}%", 100.0 * against_f32) },
         whole(over(&|outcome| outcome.tokens_per_second.unwrap_or(f64::NAN))),
         whole(over(&|outcome| outcome.peak_memory.map_or(f64::NAN, mebibytes))),
         format!("{:.1}%", 100.0 * over(&|outcome| outcome.fp8_share)),
