@@ -194,8 +194,8 @@ mod tests {
     use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 6] =
-        ["recipes", "recipes-best", "confirmed", "longer", "longer-more", "noise"];
+    const FOLDERS: [&str; 7] =
+        ["recipes", "recipes-best", "confirmed", "longer", "longer-more", "noise", "seeds"];
 
     fn results() -> Results {
         Results::of(env!("CARGO_MANIFEST_DIR"))
