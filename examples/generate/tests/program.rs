@@ -376,6 +376,14 @@ fn adapters_are_trained_beside_the_model() {
     has(&text(&format!("{write} --adapter whole --head fp8")), &["cat sat on"]);
     program.succeeds("merge model whole --out merged_whole");
     has(&text(&write.replace("model", "merged_whole")), &["cat sat on"]);
+    // As PEFT trains an embedding by itself: the head stays as it was, and is not the embedding any more.
+    let file = program.read("whole/adapter_model.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&file).expect("tensors").tensors();
+    let tensors = tensors.into_iter().filter(|(name, _)| !name.ends_with("lm_head.weight"));
+    let file = safetensors::serialize(tensors, None).expect("tensors");
+    program.write("whole/adapter_model.safetensors", file);
+    program.succeeds(&format!("{write} --adapter whole"));
+    program.fails("merge model whole --out untied", &["head", "config.json"]);
     program.ends(&format!("{run} --whole c_attn"), &["c_attn", "model.embed_tokens"]);
     program.fails("tune model text.txt --out x --full --whole norm", &["--full", "--whole"]);
 
@@ -503,4 +511,10 @@ fn an_interrupted_training_goes_on() {
     fails(&all("full", true), &["full is there already"]);
     fails(&all("other", true), &["nothing to resume", "other.training"]);
     assert!(!program.path("other.training").exists());
+    // Nobody else's files are removed.
+    std::fs::create_dir_all(program.path("kept.training")).unwrap();
+    program.write("kept.training/notes.txt", "mine");
+    tune::<Flex>(&all("kept", false), |_, _| Ok(())).unwrap();
+    assert_eq!(program.read("kept.training/notes.txt"), b"mine");
+    assert!(!program.path("kept.training/resume.bin").exists());
 }

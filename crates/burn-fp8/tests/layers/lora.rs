@@ -204,8 +204,14 @@ fn whole_tensors_lie_beside_adapters() {
     let error = adapters.whole_tensor("norm.weight", &[3]).unwrap_err().to_string();
     assert!(error.contains("norm.weight` is missing"), "{error}");
 
-    // A tensor that the configuration does not speak of is none of an adapter.
     let mut config = config;
+    config["ensure_weight_tying"] = json!(true);
+    fs::write(&path, config.to_string()).unwrap();
+    let error = Adapters::load(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("ensure_weight_tying"), "{error}");
+    config["ensure_weight_tying"] = json!(false);
+
+    // A tensor that the configuration does not speak of is none of an adapter.
     config["modules_to_save"] = json!(["norm"]);
     fs::write(&path, config.to_string()).unwrap();
     let error = Adapters::load(folder.path()).unwrap_err().to_string();

@@ -246,6 +246,14 @@ impl<B: Fp8Matmul> Decoder<B> {
         let (tied, device) = (self.config.tied, self.device.clone());
         let place = (&device, DType::F32);
         let name = |module: &str| format!("{module}.weight");
+        if tied
+            && missing.contains("model.embed_tokens.weight")
+            && !missing.contains(&name(HEAD)[..])
+        {
+            // PEFT trains a copy of the embedding: the head stays as it was.
+            let embedding = self.weights.embedding.weight();
+            self.weights.head.get_or_insert_with(|| Projection::Plain(Plain::new(embedding)));
+        }
         let (matrices, norms) = self.weights.whole_mut();
         for (module, matrix) in matrices {
             if missing.remove(&name(&module)[..]) {

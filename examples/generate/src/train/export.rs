@@ -78,7 +78,8 @@ impl Scheme {
     }
 }
 
-/// The mean signal-to-noise ratio over the matrices of layers, in decibels, that each scheme leaves; the best first.
+/// The signal over the noise that each scheme leaves, in decibels, where noise is the mean over the matrices of layers, each relative to its signal; the best
+/// scheme first.
 pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, f64)>> {
     let mean = |scheme: &Scheme| {
         let matrices = weights.layers.iter().flat_map(|layer| layer.matrices());
@@ -91,10 +92,12 @@ pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, 
                 signal += exact * exact;
                 noise += (exact - rounded) * (exact - rounded);
             }
-            Ok(10.0 * (signal / noise).log10())
+            // A matrix of zeros has neither.
+            Ok(if noise == 0.0 { 0.0 } else { noise / signal })
         };
         let ratios = matrices.map(ratio).collect::<Result<Vec<f64>>>()?;
-        Ok((*scheme, ratios.iter().sum::<f64>() / ratios.len() as f64))
+        let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+        Ok((*scheme, -10.0 * mean.log10()))
     };
     let mut ranked = Scheme::value_variants().iter().map(mean).collect::<Result<Vec<_>>>()?;
     ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));

@@ -109,7 +109,7 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
 }
 
 /// Writes a model with its layers' matrices in E4M3, quantized anew with what adapters of PEFT add to them, and the rest in bf16. Without a scheme it is the one that leaves the least
-/// noise. Returns the mean signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken first.
+/// noise. Returns the signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken first.
 ///
 /// # Errors
 /// Where a folder cannot be read or written, or the adapters are for another model.

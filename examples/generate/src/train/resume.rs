@@ -137,12 +137,14 @@ where
 /// Removes what a training that has ended left there, and its folder where that was made for it.
 pub(super) fn remove(folder: &Path, is_own: bool) -> Result<()> {
     let path = folder.join(FILE);
-    let remove = || match (is_own, path.exists()) {
-        (true, _) => fs::remove_dir_all(folder),
-        (false, true) => fs::remove_file(&path),
-        (false, false) => Ok(()),
-    };
-    remove().with_context(|| format!("cannot remove {}", path.display()))
+    if path.exists() {
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    if is_own {
+        // Stays where there is something else in it.
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
 }
 
 fn recorder() -> NamedMpkBytesRecorder<FullPrecisionSettings> {

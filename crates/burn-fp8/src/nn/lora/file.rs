@@ -54,6 +54,8 @@ struct Peft {
     #[serde(default)]
     modules_to_save: Option<Vec<String>>,
     #[serde(default)]
+    ensure_weight_tying: bool,
+    #[serde(default)]
     target_modules: serde_json::Value,
     #[serde(default)]
     task_type: Option<String>,
@@ -80,6 +82,7 @@ impl Peft {
             (self.r == 0, "r"),
             (!self.rank_pattern.is_empty(), "rank_pattern"),
             (!self.alpha_pattern.is_empty(), "alpha_pattern"),
+            (self.ensure_weight_tying && self.modules_to_save.is_some(), "ensure_weight_tying"),
         ];
         is_other.into_iter().find(|(is_other, _)| *is_other).map(|(_, key)| key)
     }
@@ -146,6 +149,7 @@ pub fn save_adapters<'a, B: Backend>(
         rank_pattern: Default::default(),
         alpha_pattern: Default::default(),
         modules_to_save: (!modules.is_empty()).then(|| modules.into_iter().collect()),
+        ensure_weight_tying: false,
         target_modules: serde_json::json!(targets),
         task_type: Some("CAUSAL_LM".into()),
         base_model_name_or_path: Some(base.into()),
