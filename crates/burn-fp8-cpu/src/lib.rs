@@ -9,7 +9,7 @@
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
 //! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
 //! - [`pointwise()`], [`pointwise_backward`]: GELU and dropout.
-//! - [`rms_norm`], [`turn`], [`swiglu`]: what a decoder does between products.
+//! - [`decoder`]: a decoder's layer for one token of each row of a batch, and its parts.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
 //!
@@ -35,7 +35,7 @@
 mod attention;
 mod blocks;
 mod codes;
-mod decoder;
+pub mod decoder;
 mod dispatch;
 mod epilogue;
 #[cfg(target_arch = "x86_64")]
@@ -61,7 +61,6 @@ pub use attention::{
 };
 pub use blocks::{BlockScales, Powers};
 pub use codes::Codes;
-pub use decoder::{rms_norm, swiglu, turn};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[doc(hidden)]
 pub use dispatch::matmul_on_tiles;

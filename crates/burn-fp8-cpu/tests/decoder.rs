@@ -1,6 +1,6 @@
 //! What a decoder does between products, against f64.
 
-use burn_fp8_cpu::{rms_norm, swiglu, turn};
+use burn_fp8_cpu::decoder::{rms_norm, swiglu, turn};
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| (((i + seed) * 7919) % 20_011) as f32 / 1000.0 - 10.0).collect()

@@ -428,23 +428,19 @@ pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     }
     let (mut room, first) = lines(m * k.next_multiple_of(V::STEP));
     let mut powers = [1.0; MOST];
-    let mut places = [0; LONGEST_STEP];
-    places.iter_mut().enumerate().for_each(|(index, place)| *place = W::place(index));
+    let places: [usize; LONGEST_STEP] = from_fn(W::place);
     for (row, (x, of_row)) in x.chunks_exact(k).zip(&mut powers).enumerate() {
         *of_row = power(x, W::FACTOR);
         let factor = W::FACTOR / *of_row;
         let steps = room[first..].chunks_exact_mut(V::STEP).skip(row).step_by(m);
+        let (whole, rest) = x.split_at(k - k % V::STEP);
         let mut last = [0.0; LONGEST_STEP];
-        for (x, step) in x.chunks(V::STEP).zip(steps) {
-            let x = match x.len() == V::STEP {
-                true => x,
-                false => {
-                    last[..x.len()].copy_from_slice(x);
-                    &last[..V::STEP]
-                }
-            };
-            for (number, place) in step.iter_mut().zip(places) {
-                *number = x[place] * factor;
+        last[..rest.len()].copy_from_slice(rest);
+        let last = (!rest.is_empty()).then_some(&last[..V::STEP]);
+        for (x, step) in whole.chunks_exact(V::STEP).chain(last).zip(steps) {
+            for (number, place) in step.iter_mut().zip(&places) {
+                // The mask changes nothing: it says that the place is in the step.
+                *number = x[place & (V::STEP - 1)] * factor;
             }
         }
     }

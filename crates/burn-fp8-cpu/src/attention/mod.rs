@@ -27,6 +27,9 @@ pub use forward::attention;
 /// Queries and keys of a tile, which have one scale.
 const TILE: usize = AttentionPrecision::BLOCK;
 
+/// Queries are padded to a multiple of it: whole vectors.
+const PADDING: usize = 16;
+
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;
 
@@ -326,7 +329,9 @@ impl Sizes {
     }
 
     fn threads(&self) -> usize {
-        let scores = self.batch * self.heads * self.queries * self.keys;
+        // Few queries take as long as a vector of them.
+        let queries = self.queries.max(PADDING);
+        let scores = self.batch * self.heads * queries * self.keys;
         match scores * self.width < WORTHWHILE {
             true => 1,
             false => rayon::current_num_threads(),

@@ -6,7 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::product::{Matrix, NARROW, Product, Rows};
-use super::{Attention, Sizes, TILE};
+use super::{Attention, PADDING, Sizes, TILE};
 use crate::special::exp;
 
 /// Numbers of keys (rows) and queries (columns).
@@ -14,9 +14,6 @@ pub(super) type Tile = [[f32; TILE]; TILE];
 
 /// One number for each query.
 pub(super) type Line = [f32; TILE];
-
-/// Queries are padded to a multiple of it: whole vectors.
-const PADDING: usize = 16;
 
 /// Which tile: of which head, of which queries and keys.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! What products in FP8 need of a backend, for `Fp8Backend<B>`: it is what `B` does. Nothing is quantized twice.
 
-use burn_backend::tensor::FloatTensor;
+use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_fp8_core::Pointwise;
 
 use super::{Fp8Backend, Fp8Matmul};
@@ -14,6 +14,14 @@ use crate::product::{Fp8Products, FrozenOptions, Product};
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     const FP8_KERNELS: bool = B::FP8_KERNELS;
     const FP8_ON_HOST: bool = B::FP8_ON_HOST;
+
+    fn fp8_numbers(tensor: &FloatTensor<Self>) -> Option<&[f32]> {
+        B::fp8_numbers(tensor)
+    }
+
+    fn fp8_codes(codes: &IntTensor<Self>) -> Option<&[u8]> {
+        B::fp8_codes(codes)
+    }
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)

@@ -1,6 +1,9 @@
 //! The trait by which a backend tells what it does with codes.
 
-use burn_backend::{Backend, FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{
+    Backend, FloatDType, TensorMetadata,
+    tensor::{FloatTensor, IntTensor},
+};
 use burn_fp8_core::{Overflow, Pointwise};
 
 use super::attention::{AttentionGradients, AttentionOf};
@@ -30,6 +33,18 @@ pub trait Fp8Engine: Backend {
     /// Whether a tensor's elements can be taken out of it, changed and put back without a copy, and an emulated product reads codes `[K, N]` where they lie,
     /// fastest column by column. Flex can; NdArray, though in the host's memory, copies.
     const FP8_ON_HOST: bool = false;
+
+    /// The numbers of an f32 tensor where they lie in the host's memory, row by row; none where they lie otherwise.
+    fn fp8_numbers(tensor: &FloatTensor<Self>) -> Option<&[f32]> {
+        let _ = tensor;
+        None
+    }
+
+    /// Codes, one byte each, likewise.
+    fn fp8_codes(codes: &IntTensor<Self>) -> Option<&[u8]> {
+        let _ = codes;
+        None
+    }
 
     /// What this device can do in FP8. Asked for each product: the answer must be at hand.
     fn fp8_capability(device: &Self::Device) -> Capability {

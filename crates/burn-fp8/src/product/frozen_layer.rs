@@ -56,7 +56,7 @@ pub(crate) fn forward<B: Fp8Products>(
 }
 
 /// How a product with a frozen weight is run, or none where it is in high precision.
-fn options<B: Fp8Engine>(
+pub(crate) fn options<B: Fp8Engine>(
     dtype: DType,
     gemm: Gemm,
     device: &B::Device,

@@ -88,6 +88,11 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         &self.matrix
     }
 
+    #[cfg(feature = "flex")]
+    pub(crate) fn into_matrix(self) -> MatrixOf<B> {
+        self.matrix
+    }
+
     /// Codes given row by row, one byte each, and their scale, an `f32` or a tensor `[1]`, which goes to the device.
     ///
     /// The codes take one byte an element: as a tensor of u8 where the device has that type, else as i32 with four codes each. A device with neither holds

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorPrimitive};
-use burn_backend::{Shape, Slice, tensor::FloatTensor};
+use burn_backend::{DType, Shape, Slice, tensor::FloatTensor};
 
 use super::assign_rows;
 use super::handle::{Fp8Tensor, invalid};
@@ -70,6 +70,30 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         };
         let scales = floats::<B, D>(scales, first, new);
         Ok(Self { matrix: Matrix::new(codes, Scales::Grid { scales, block, kind }, format) })
+    }
+
+    /// The same with codes `[…, R, C]` and the scales of rows, `[…, R]`, changed where they lie, under the conditions of [`assign_rows`].
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows); and where the backend holds no codes of one byte.
+    pub fn changed(self, change: impl FnOnce(&mut [u8], &mut [f32])) -> Result<Self, Fp8Error> {
+        self.by_rows()?;
+        let device = self.device();
+        let Matrix { codes: Some(Codes::Bytes(codes)), scales, format, .. } = self.matrix else {
+            return Err(invalid("this backend holds no codes of one byte".into()));
+        };
+        let Scales::Grid { scales, block, kind } = scales else { unreachable!("checked") };
+        let mut codes = Tensor::<B, D, Int>::from_primitive(codes).into_data();
+        let scales = Tensor::<B, D>::from_primitive(TensorPrimitive::Float(scales));
+        let mut scales = scales.into_data();
+        change(
+            codes.as_mut_slice().expect("codes are u8"),
+            scales.as_mut_slice().expect("scales are f32"),
+        );
+        let codes = Tensor::<B, D, Int>::from_data(codes, (&device, DType::U8)).into_primitive();
+        let scales = primitive(Tensor::<B, D>::from_data(scales, (&device, DType::F32)));
+        let scales = Scales::Grid { scales, block, kind };
+        Ok(Self { matrix: Matrix::new(Codes::Bytes(codes), scales, format) })
     }
 
     /// Codes and scales, `[…, R, C]` and `[…, R, 1]`.

@@ -3,9 +3,10 @@
 use burn::nn::RmsNorm;
 use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8_cpu::{rms_norm, swiglu};
+use burn_fp8_cpu::decoder::{rms_norm, swiglu, to_bf16};
+use half::bf16;
 
 /// Whether it runs on slices. For a single token the framework's operations take as long as a product.
 pub(super) fn on_host<B: Fp8Matmul>(device: &B::Device) -> bool {
@@ -33,6 +34,19 @@ pub(super) fn gated<B: Fp8Matmul>(gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tenso
     let up = up.into_data();
     let up = up.as_slice().expect("products are f32");
     in_place(gate, |gate| swiglu(gate, up))
+}
+
+/// Rounded to bf16. Flex goes through f64, and rounds what is barely more than half of a step as half of it.
+pub(super) fn rounded<B: Fp8Matmul>(x: Tensor<B, 4>) -> Tensor<B, 4> {
+    let (shape, device) = (x.dims(), x.device());
+    if !on_host::<B>(&device) {
+        return x.cast(FloatDType::BF16);
+    }
+    let x = x.into_data();
+    let x = x.as_slice().expect("keys and values are f32");
+    let mut y = vec![bf16::ZERO; x.len()];
+    to_bf16(x, &mut y);
+    Tensor::from_data(TensorData::new(y, shape), (&device, DType::BF16))
 }
 
 /// `[batch, tokens, heads, width]` as `[batch, heads, tokens, width]`, one row after the other, where a view of them is read number by number.

@@ -6,7 +6,10 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::ops::assign_rows;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
+use burn_fp8_cpu::decoder;
 use clap::ValueEnum;
+
+use super::between::rounded;
 
 /// In which numbers keys and values are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
@@ -44,7 +47,7 @@ impl<B: Fp8Matmul> Held<B> {
     fn new(x: Tensor<B, 4>, kind: CacheType) -> Self {
         match kind {
             CacheType::F32 => Self::Float(x.cast(FloatDType::F32)),
-            CacheType::Bf16 => Self::Float(x.cast(FloatDType::BF16)),
+            CacheType::Bf16 => Self::Float(rounded(x)),
             CacheType::Fp8 => {
                 let codes = Fp8Tensor::quantize_rows(x, Fp8Format::E4M3);
                 Self::Fp8(codes.expect("heads have rows"))
@@ -136,6 +139,69 @@ impl<B: Fp8Matmul> LayerCache<B> {
         self.held.iter().flatten().map(Held::bytes).sum()
     }
 
+    /// What is held, with room for so many tokens.
+    fn grow(
+        &mut self,
+        [batch, heads, width]: [usize; 3],
+        end: usize,
+        limit: usize,
+        device: &B::Device,
+    ) -> [Held<B>; 2] {
+        let room = self.held.as_ref().map_or(0, |[keys, _]| keys.dims()[2]);
+        match self.held.take() {
+            Some(held) if room >= end => held,
+            old => {
+                // Twice as much as before: a token is copied once or twice in all.
+                let room = end.max(2 * room).max(ROOM).min(limit.max(end));
+                let zeros = || Held::zeros([batch, heads, room, width], self.kind, device);
+                match old {
+                    None => [zeros(), zeros()],
+                    Some(old) => old.map(|old| zeros().with(0, old.tokens(0..self.length))),
+                }
+            }
+        }
+    }
+
+    /// Makes room for one more token, `[batch, heads, width]`, and has keys and values written where they lie: `[batch, heads, room, width]`.
+    pub(super) fn next(
+        &mut self,
+        shape: [usize; 3],
+        limit: usize,
+        device: &B::Device,
+        write: impl FnOnce([decoder::Held<'_>; 2]),
+    ) {
+        let held = self.grow(shape, self.length + 1, limit, device);
+        self.held = Some(match held {
+            [Held::Fp8(keys), Held::Fp8(values)] => {
+                let mut of_values = None;
+                let of_keys = keys.changed(|keys, scales| {
+                    let keys = decoder::Held::E4m3(keys, scales);
+                    of_values = Some(values.changed(|values, scales| {
+                        write([keys, decoder::Held::E4m3(values, scales)]);
+                    }));
+                });
+                let have_scales = "each token's head has a scale";
+                let of_values = of_values.expect("they were written with the keys");
+                [of_keys, of_values].map(|held| Held::Fp8(held.expect(have_scales)))
+            }
+            held => {
+                let mut data = held.map(|held| match held {
+                    Held::Float(x) => x.into_data(),
+                    Held::Fp8(_) => unreachable!("both are of the cache's type"),
+                });
+                write(data.each_mut().map(|data| match data.dtype {
+                    DType::BF16 => decoder::Held::Bf16(data.as_mut_slice().expect("bf16")),
+                    _ => decoder::Held::F32(data.as_mut_slice().expect("f32")),
+                }));
+                data.map(|data| {
+                    let dtype = data.dtype;
+                    Held::Float(Tensor::from_data(data, (device, dtype)))
+                })
+            }
+        });
+        self.length += 1;
+    }
+
     /// Adds keys and values `[batch, heads, tokens, width]`, and gives those of all tokens from `first` on, as they are held.
     pub(super) fn extend(
         &mut self,
@@ -145,20 +211,7 @@ impl<B: Fp8Matmul> LayerCache<B> {
     ) -> [Held<B>; 2] {
         let [batch, heads, tokens, width] = new[0].dims();
         let (start, end) = (self.length, self.length + tokens);
-        let device = new[0].device();
-        let room = self.held.as_ref().map_or(0, |[keys, _]| keys.dims()[2]);
-        let held = match self.held.take() {
-            Some(held) if room >= end => held,
-            old => {
-                // Twice as much as before: a token is copied once or twice in all.
-                let room = end.max(2 * room).max(ROOM).min(limit.max(end));
-                let zeros = || Held::zeros([batch, heads, room, width], self.kind, &device);
-                match old {
-                    None => [zeros(), zeros()],
-                    Some(old) => old.map(|old| zeros().with(0, old.tokens(0..start))),
-                }
-            }
-        };
+        let held = self.grow([batch, heads, width], end, limit, &new[0].device());
         let [keys, values] = held;
         let [new_keys, new_values] = new.map(|new| Held::new(new, self.kind));
         let held = [keys.with(start, new_keys), values.with(start, new_values)];

@@ -21,6 +21,8 @@ pub(crate) struct Step<B: Backend> {
     pub(crate) turns: Turns<B>,
     /// Which keys are padding: `[batch, keys]`, of all that there are after it. None where none is.
     pub(crate) padding: Option<Tensor<B, 2, Bool>>,
+    /// Tokens of padding before each row; none given where there is no cache.
+    pub(crate) rows: Vec<usize>,
     /// Positions that the cache may have.
     pub(crate) limit: usize,
 }
@@ -127,6 +129,11 @@ impl<B: Fp8Matmul> Layer<B> {
         let [input, mlp] = ["input_layernorm", "post_attention_layernorm"];
         let of_layer = [(input, &mut self.input_norm), (mlp, &mut self.mlp_norm)];
         of_layer.into_iter().chain(of_heads).collect()
+    }
+
+    /// The width of its heads, and how many keys a query sees at most.
+    pub(super) fn heads(&self) -> (usize, Option<usize>) {
+        (self.attention.head_width, self.attention.window)
     }
 
     /// `[batch, tokens, hidden]` to the same. Without a cache the tokens are all that there is.

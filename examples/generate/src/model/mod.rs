@@ -6,6 +6,7 @@ mod cache;
 mod layer;
 mod projection;
 mod rope;
+mod token;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
 use projection::{Plain, Reader, WIDTH, in_fp8};
 pub(crate) use rope::Frequencies;
+use token::OnHost;
 
 use crate::config::Config;
 
@@ -68,6 +70,7 @@ pub struct Decoder<B: Backend> {
     config: Config,
     frequencies: Frequencies,
     weights: Weights<B>,
+    on_host: OnHost<B>,
     device: B::Device,
 }
 
@@ -156,13 +159,17 @@ impl<B: Fp8Matmul> Weights<B> {
     }
 
     /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
-    pub(crate) fn hidden(
+    pub(crate) fn hidden(&self, tokens: Tensor<B, 2, Int>, step: &Step<B>) -> Tensor<B, 3> {
+        self.through(self.embedding.rows(tokens), step, None)
+    }
+
+    /// What the layers make of `[batch, tokens, hidden]`.
+    fn through(
         &self,
-        tokens: Tensor<B, 2, Int>,
+        mut x: Tensor<B, 3>,
         step: &Step<B>,
         mut caches: Option<&mut [LayerCache<B>]>,
     ) -> Tensor<B, 3> {
-        let mut x = self.embedding.rows(tokens);
         for (index, layer) in self.layers.iter().enumerate() {
             let cache = caches.as_mut().map(|caches| &mut caches[index]);
             x = layer.forward(x, step, cache);
@@ -218,7 +225,8 @@ impl<B: Fp8Matmul> Decoder<B> {
         done();
         let weights = Weights { embedding, layers: read_layers, norm, head };
         let frequencies = Frequencies::new(&config);
-        Ok(Self { frequencies, weights, config, device: device.clone() })
+        let (on_host, device) = (OnHost::default(), device.clone());
+        Ok(Self { frequencies, weights, on_host, config, device })
     }
 
     /// Puts adapters of PEFT beside the layers that they are for.
@@ -226,6 +234,7 @@ impl<B: Fp8Matmul> Decoder<B> {
     /// # Errors
     /// Where a matrix has another shape than its layer, or the model has no quantized layer of a name.
     pub fn adapt(&mut self, adapters: &Adapters) -> Result<()> {
+        self.on_host = OnHost::default();
         let mut missing: BTreeSet<&str> = adapters.names().collect();
         self.weights.adapt(|name, base| match missing.remove(name) {
             true => Ok(Some(adapters.apply(name, base.clone())?)),
@@ -355,13 +364,17 @@ impl<B: Fp8Matmul> Decoder<B> {
         let step = Step {
             turns: self.frequencies.turns(&at, &self.device),
             padding: padding(&cache.padding, before + count, &self.device),
+            rows: cache.padding.clone(),
             limit: positions + cache.padding.iter().max().copied().unwrap_or(0),
         };
         let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();
         let ids = TensorData::new(ids, [tokens.len(), count]);
         let ids = Tensor::<B, 2, Int>::from_data(ids, &self.device);
         let logits = || {
-            let x = self.weights.hidden(ids, &step, Some(&mut cache.layers));
+            let weights = &self.weights;
+            let x = weights.embedding.rows(ids);
+            let on_host = self.on_host.forward(&weights.layers, &x, &step, &mut cache.layers);
+            let x = on_host.unwrap_or_else(|| weights.through(x, &step, Some(&mut cache.layers)));
             self.weights.logits(if last { x.narrow(1, count - 1, 1) } else { x })
         };
         let is_on_host = between::on_host::<B>(&self.device);

@@ -3,7 +3,7 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8_cpu::turn;
+use burn_fp8_cpu::decoder::turn;
 
 use super::between::{in_place, on_host};
 use crate::config::{Config, RopeScaling};

@@ -181,9 +181,10 @@ fn loss<B: Fp8Matmul>(weights: &Weights<B>, config: &Config, batch: Batch<B>) ->
     let step = Step {
         turns: Frequencies::new(config).turns(&positions, &device),
         padding: None,
+        rows: vec![],
         limit: context,
     };
-    let hidden = weights.hidden(batch.inputs, &step, None);
+    let hidden = weights.hidden(batch.inputs, &step);
     let logits = high_precision(|| weights.logits(hidden));
     let logits = logits.reshape([rows * context, config.vocabulary]);
     CrossEntropyLossConfig::new().init(&device).forward(logits, batch.targets)

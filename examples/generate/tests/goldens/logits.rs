@@ -1,5 +1,5 @@
 use burn::backend::{Flex, NdArray};
-use burn_fp8::Fp8Matmul;
+use burn_fp8::{Fp8Matmul, trace};
 use generate::model::{CacheType, Inputs};
 
 use crate::common::*;
@@ -144,5 +144,44 @@ fn a_rounded_cache_is_near() {
         // With a scale for each head and token.
         let scales = if kind == CacheType::Fp8 { exact / decoder.config().head_width } else { 0 };
         assert_eq!(share * (cache.bytes() - scales), exact);
+    }
+}
+
+/// A token that goes through the layers on slices, and in tensor operations, as it does while a trace wants to know of products: the same bits. Of a row that
+/// begins with padding sums are taken in another order.
+#[test]
+fn a_token_on_slices_is_as_in_tensor_operations() {
+    for (model, inputs) in
+        MODELS.into_iter().flat_map(|model| [Inputs::File, Inputs::High].map(|x| (model, x)))
+    {
+        let (decoder, expected) = (load::<Flex>(model, inputs), Expected::read(model));
+        let tokens = expected.tokens("long");
+        for (kind, padding) in [CacheType::F32, CacheType::Bf16, CacheType::Fp8]
+            .into_iter()
+            .flat_map(|kind| [(kind, 0), (kind, 5)])
+        {
+            if padding > 0 && (inputs == Inputs::File || kind != CacheType::F32) {
+                // What is rounded may be rounded otherwise.
+                continue;
+            }
+            let padded = [vec![2; padding], tokens[5..].to_vec()].concat();
+            let rows = [tokens.clone(), padded];
+            let mut caches = [(); 2].map(|()| decoder.cache(kind, vec![0, padding]));
+            let first = rows.each_ref().map(|row| row[..8].to_vec());
+            for cache in &mut caches {
+                decoder.forward(&first, cache, true).expect("tokens");
+            }
+            for at in 8..rows[1].len() {
+                let next = rows.each_ref().map(|row| vec![row[at]]);
+                let [on_slices, traced] = &mut caches;
+                let found = numbers(decoder.forward(&next, on_slices, true).expect("tokens"));
+                let (expected, report) = trace(|| decoder.forward(&next, traced, true));
+                assert!(!report.products.is_empty(), "the trace was told of them");
+                let difference = difference(&found, &numbers(expected.expect("tokens")));
+                let within = if padding > 0 { EXACT } else { 0.0 };
+                let what = format!("{model}, {inputs:?}, {kind:?}, {padding}, token {at}");
+                assert!(difference <= within, "{what}: {difference:.1e}");
+            }
+        }
     }
 }

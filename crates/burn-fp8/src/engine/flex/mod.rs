@@ -22,12 +22,22 @@ use super::portable;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::RequestOf;
 use super::scalar::Scalar;
-use memory::{dense, elements, is_plain};
+use memory::{dense, elements, is_in_rows, is_plain};
 
 impl Untracked for Flex {}
 
 impl Fp8Engine for Flex {
     const FP8_ON_HOST: bool = true;
+
+    fn fp8_numbers(tensor: &FlexTensor) -> Option<&[f32]> {
+        let layout = tensor.layout();
+        let lie_so = tensor.dtype() == DType::F32 && is_in_rows(layout);
+        lie_so.then(|| elements(tensor, layout))
+    }
+
+    fn fp8_codes(codes: &FlexTensor) -> Option<&[u8]> {
+        is_plain(codes.layout()).then(|| codes.bytes())
+    }
 
     fn fp8_capability(_device: &Self::Device) -> Capability {
         unit::capability()

@@ -40,6 +40,8 @@
 mod check;
 mod file;
 mod module;
+#[cfg(feature = "flex")]
+mod on_host;
 mod published;
 mod record;
 mod weight;
@@ -50,6 +52,8 @@ use burn_fp8_core::{Fp8Format, Recipe};
 
 use check::read_bias;
 pub use file::{load_all, save_all};
+#[cfg(feature = "flex")]
+pub use on_host::HostLinear;
 pub use record::FrozenLinearRecord;
 
 use crate::backend::Fp8Matmul;

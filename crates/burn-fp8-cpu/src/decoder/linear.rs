@@ -1,0 +1,136 @@
+//! Linear layers of a few rows.
+
+use std::borrow::Cow;
+
+use burn_fp8_core::slice::blocks::{self, Blocks};
+use burn_fp8_core::slice::{self, Rows, matmul_rows};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
+use rayon::prelude::*;
+
+/// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear<'a> {
+    /// `[out, in]`.
+    pub weight: Rows<'a>,
+    /// Outputs and inputs.
+    pub shape: [usize; 2],
+    /// What outputs are multiplied by: one number each, or one for all. Scales of blocks belong to the weight, which is multiplied by 1 then.
+    pub scales: &'a [f32],
+    /// One number for each output.
+    pub bias: Option<&'a [f32]>,
+    /// How inputs are rounded.
+    pub inputs: Inputs,
+}
+
+/// How inputs are rounded to E4M3: to numbers of codes, times a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Inputs {
+    /// Not at all.
+    AsTheyAre,
+    /// With this scale.
+    Given(f32),
+    /// With a scale for each block, of rows and columns, that follows from the largest magnitude in it.
+    Measured([usize; 2], Recipe),
+}
+
+const FORMAT: Fp8Format = Fp8Format::E4M3;
+
+impl Inputs {
+    /// What rows of `k` are rounded to, without the scales of so many rows that are returned; or, where a row has several scales or `times_scale` asks for it,
+    /// times these.
+    fn round<'a>(self, x: &'a [f32], k: usize, times_scale: bool) -> (Cow<'a, [f32]>, RowScales) {
+        let (block, recipe) = match self {
+            Self::AsTheyAre => return (x.into(), RowScales::ONE),
+            Self::Given(scale) => {
+                let mut numbers = vec![0.0; x.len()];
+                slice::round(x, scale, FORMAT, Overflow::SaturateFinite, &mut numbers);
+                if times_scale {
+                    slice::scale_in_place(&mut numbers, scale);
+                    return (numbers.into(), RowScales::ONE);
+                }
+                return (numbers.into(), RowScales { rows: usize::MAX, scales: vec![scale] });
+            }
+            Self::Measured(block, recipe) => (block, recipe),
+        };
+        let block = [block[0].min(x.len() / k), block[1].min(k)];
+        let blocks = Blocks { columns: k, block };
+        let [rows, columns] = blocks.grid(x.len());
+        let (mut numbers, mut scales) = (vec![0.0; x.len()], vec![0.0; rows * columns]);
+        let round = match times_scale || columns > 1 {
+            true => blocks::quantize_dequantize,
+            false => blocks::round,
+        };
+        round(x, blocks, FORMAT, recipe, &mut numbers, &mut scales);
+        let of_rows = match times_scale || columns > 1 {
+            true => RowScales::ONE,
+            false => RowScales { rows: block[0], scales },
+        };
+        (numbers.into(), of_rows)
+    }
+}
+
+/// The scale of each so many rows.
+struct RowScales {
+    rows: usize,
+    /// None where it is 1.
+    scales: Vec<f32>,
+}
+
+impl RowScales {
+    const ONE: Self = Self { rows: usize::MAX, scales: vec![] };
+
+    fn of(&self, row: usize) -> f32 {
+        self.scales.get(row / self.rows).copied().unwrap_or(1.0)
+    }
+}
+
+impl Linear<'_> {
+    /// Writes the outputs of some rows to `y`, on rayon's current pool.
+    ///
+    /// # Panics
+    /// If a slice has not the length that the shape gives it.
+    #[track_caller]
+    pub fn forward(&self, x: &[f32], y: &mut [f32]) {
+        let [n, k] = self.shape;
+        let m = x.len().checked_div(k).unwrap_or(0);
+        assert!(
+            [1, n].contains(&self.scales.len()) && self.bias.is_none_or(|bias| bias.len() == n),
+            "{} scales and {:?} biases are not those of {n} outputs",
+            self.scales.len(),
+            self.bias.map(<[f32]>::len)
+        );
+        if m == 0 || n == 0 {
+            return;
+        }
+        // Scales of blocks are inside of sums, where no others can be.
+        let is_in_blocks = matches!(self.weight, Rows::Blocks { .. });
+        let (x, of_rows) = self.inputs.round(x, k, is_in_blocks);
+        matmul_rows(&x, self.weight, [m, k, n], y);
+        for (row, y) in y.chunks_exact_mut(n).enumerate() {
+            match self.scales {
+                [scale] => {
+                    let factors = scale::of_product(of_rows.of(row), *scale);
+                    for factor in factors.into_iter().filter(|factor| *factor != 1.0) {
+                        slice::scale_in_place(y, factor);
+                    }
+                }
+                scales => blocks::scale_lines_in_place(y, &[of_rows.of(row)], scales),
+            }
+            if let Some(bias) = self.bias {
+                y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            }
+        }
+    }
+}
+
+/// Several layers of the same rows, all at once: threads wait for each other once, not after each.
+#[track_caller]
+pub(super) fn together<const L: usize>(x: &[f32], layers: [(&Linear<'_>, &mut [f32]); L]) {
+    match rayon::current_num_threads() {
+        1 => layers.into_iter().for_each(|(layer, y)| layer.forward(x, y)),
+        _ => {
+            let layers = layers.into_par_iter().with_max_len(1);
+            layers.for_each(|(layer, y)| layer.forward(x, y));
+        }
+    }
+}

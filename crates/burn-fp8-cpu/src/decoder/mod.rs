@@ -1,0 +1,13 @@
+//! A decoder's step for one token of each row of a batch, on slices: layers, what they do between products, and what they write to a cache.
+//!
+//! Nothing here knows a framework, whose operations take as long for a single token as the products do.
+
+mod between;
+mod cache;
+mod layer;
+mod linear;
+
+pub use between::{rms_norm, swiglu, turn};
+pub use cache::{Held, to_bf16};
+pub use layer::{Layer, Next, Room};
+pub use linear::{Inputs, Linear};

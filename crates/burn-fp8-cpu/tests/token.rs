@@ -1,0 +1,343 @@
+//! A decoder's layer for a token of each row, against f64.
+
+use burn_fp8_core::Fp8Format::E4M3;
+use burn_fp8_core::slice::Rows;
+use burn_fp8_core::{Overflow, Recipe, scale};
+use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, to_bf16};
+use half::bf16;
+
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| (((i + seed) * 7919) % 20_011) as f32 / 10_000.0 - 1.0).collect()
+}
+
+/// Codes of numbers that are finite.
+fn codes(count: usize, seed: usize) -> Vec<u8> {
+    numbers(count, seed).into_iter().map(|x| E4M3.encode(x, Overflow::Saturate)).collect()
+}
+
+fn assert_near(found: f32, expected: f64, bound: f64, what: &str) {
+    assert!((f64::from(found) - expected).abs() <= bound, "{what}: {found}, not {expected}");
+}
+
+/// Each element of rows of `k` rounded to E4M3 with the scale of its block, one by one.
+fn rounded(x: &[f32], k: usize, inputs: Inputs) -> Vec<f64> {
+    let (block, recipe) = match inputs {
+        Inputs::AsTheyAre => return x.iter().map(|x| f64::from(*x)).collect(),
+        Inputs::Given(_) => ([usize::MAX; 2], Recipe::current()),
+        Inputs::Measured(block, recipe) => (block, recipe),
+    };
+    let of = |i: usize| [i / k / block[0], i % k / block[1]];
+    let scale_of = |i: usize| match inputs {
+        Inputs::Given(scale) => scale,
+        _ => {
+            let same = (0..x.len()).filter(|other| of(*other) == of(i));
+            scale::of_block(same.map(|i| x[i].abs()).fold(0.0, f32::max), E4M3, recipe)
+        }
+    };
+    let round = |(i, x): (usize, &f32)| {
+        let scale = scale_of(i);
+        f64::from(E4M3.decode(E4M3.encode(x / scale, Overflow::Saturate))) * f64::from(scale)
+    };
+    x.iter().enumerate().map(round).collect()
+}
+
+/// The weight that a layer stands for.
+fn weight(layer: &Linear<'_>) -> Vec<f64> {
+    let [n, k] = layer.shape;
+    let of_output = |row: usize| f64::from(layer.scales[row % layer.scales.len()]);
+    let number = |i: usize| match layer.weight {
+        Rows::Bf16(numbers) => numbers[i].to_f64(),
+        Rows::F16(numbers) => numbers[i].to_f64(),
+        Rows::Codes(codes, format) => f64::from(format.decode(codes[i])),
+        Rows::Blocks { codes, format, block: [rows, columns], scales } => {
+            let scale = scales[i / k / rows * k.div_ceil(columns) + i % k / columns];
+            f64::from(format.decode(codes[i])) * f64::from(scale)
+        }
+    };
+    (0..n * k).map(|i| number(i) * of_output(i / k)).collect()
+}
+
+fn linear(layer: &Linear<'_>, x: &[f32]) -> Vec<f64> {
+    let [n, k] = layer.shape;
+    let (x, weight) = (rounded(x, k, layer.inputs), weight(layer));
+    let dot = |x: &[f64], row: usize| {
+        let bias = layer.bias.map_or(0.0, |bias| f64::from(bias[row]));
+        x.iter().zip(&weight[row * k..]).map(|(x, y)| x * y).sum::<f64>() + bias
+    };
+    x.chunks(k).flat_map(|x| (0..n).map(move |row| (x, row))).map(|(x, row)| dot(x, row)).collect()
+}
+
+/// Scales and inputs of every kind, with odd sizes, and with more rows than kernels for few have.
+#[test]
+fn layers_multiply_what_they_stand_for() {
+    let recipes = [
+        Inputs::AsTheyAre,
+        Inputs::Given(0.003),
+        Inputs::Measured([usize::MAX; 2], Recipe::current()),
+        Inputs::Measured([1, usize::MAX], Recipe::rowwise()),
+        Inputs::Measured([1, 32], Recipe::mxfp8()),
+        Inputs::Measured([1, 48], Recipe::blockwise()),
+    ];
+    for [m, n, k] in [[1, 5, 96], [3, 7, 133], [11, 4, 64], [2, 300, 1000]] {
+        let (codes, x) = (codes(n * k, 1), numbers(m * k, 3));
+        let halves: Vec<bf16> = numbers(n * k, 5).into_iter().map(bf16::from_f32).collect();
+        let (each, bias) = (numbers(n, 7), numbers(n, 9));
+        let block = [3, 32];
+        let blocks = numbers(n.div_ceil(3) * k.div_ceil(32), 11);
+        let of_blocks = Rows::Blocks { codes: &codes, format: E4M3, block, scales: &blocks };
+        let weights = [
+            (Rows::Codes(&codes, E4M3), &[0.3][..]),
+            (Rows::Codes(&codes, E4M3), &each[..]),
+            (of_blocks, &[1.0][..]),
+            (Rows::Bf16(&halves), &[1.0][..]),
+        ];
+        for inputs in recipes {
+            for (index, (weight, scales)) in weights.into_iter().enumerate() {
+                for bias in [None, Some(&bias[..])] {
+                    let layer = Linear { weight, shape: [n, k], scales, bias, inputs };
+                    let mut y = vec![f32::NAN; m * n];
+                    layer.forward(&x, &mut y);
+                    let bound = 1e-6 * k as f64;
+                    for (i, (found, expected)) in y.iter().zip(linear(&layer, &x)).enumerate() {
+                        let what = format!("{m}×{n}×{k}, {inputs:?}, weight {index}, {i}");
+                        assert_near(*found, expected, bound, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "2 scales and None biases are not those of 3 outputs")]
+fn scales_are_those_of_the_outputs() {
+    let codes = codes(6, 1);
+    let weight = Rows::Codes(&codes, E4M3);
+    let (shape, inputs) = ([3, 2], Inputs::AsTheyAre);
+    let layer = Linear { weight, shape, scales: &[1.0, 2.0], bias: None, inputs };
+    layer.forward(&[1.0, 2.0], &mut [0.0; 3]);
+}
+
+fn norm(x: &[f64], gamma: &[f32], epsilon: f64) -> Vec<f64> {
+    let norm = |x: &[f64]| {
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let factor = 1.0 / (mean + epsilon).sqrt();
+        x.iter().zip(gamma).map(|(x, gamma)| x * factor * f64::from(*gamma)).collect::<Vec<_>>()
+    };
+    x.chunks(gamma.len()).flat_map(norm).collect()
+}
+
+fn to_f32(x: &[f64]) -> Vec<f32> {
+    x.iter().map(|x| *x as f32).collect()
+}
+
+const ROWS: usize = 3;
+const HEADS: usize = 6;
+const KV_HEADS: usize = 2;
+const WIDTH: usize = 20;
+const ROOM: usize = 9;
+
+/// Keys and values in one of three ways.
+struct Memory {
+    kind: usize,
+    floats: [Vec<f32>; 2],
+    halves: [Vec<bf16>; 2],
+    codes: [(Vec<u8>, Vec<f32>); 2],
+}
+
+impl Memory {
+    fn new(kind: usize, tokens: usize) -> Self {
+        let count = tokens * WIDTH;
+        Self {
+            kind,
+            floats: [(); 2].map(|()| vec![0.0; count]),
+            halves: [(); 2].map(|()| vec![bf16::ZERO; count]),
+            codes: [(); 2].map(|()| (vec![0; count], vec![0.0; tokens])),
+        }
+    }
+
+    fn held(&mut self) -> [Held<'_>; 2] {
+        match self.kind {
+            0 => self.floats.each_mut().map(|x| Held::F32(x)),
+            1 => self.halves.each_mut().map(|x| Held::Bf16(x)),
+            _ => self.codes.each_mut().map(|(codes, scales)| Held::E4m3(codes, scales)),
+        }
+    }
+}
+
+/// A cache with its numbers in f64, `[rows, kv heads, room, width]`.
+fn read(held: &Held<'_>) -> Vec<f64> {
+    match held {
+        Held::F32(x) => x.iter().map(|x| f64::from(*x)).collect(),
+        Held::Bf16(x) => x.iter().map(|x| x.to_f64()).collect(),
+        Held::E4m3(codes, scales) => {
+            let number = |(i, code): (usize, &u8)| {
+                f64::from(E4M3.decode(*code)) * f64::from(scales[i / WIDTH])
+            };
+            codes.iter().enumerate().map(number).collect()
+        }
+    }
+}
+
+/// The layer in f64, given what its cache holds after it.
+fn reference(layer: &Layer<'_>, x: &[f64], next: Next<'_>, cache: &[Vec<f64>; 2]) -> Vec<f64> {
+    let epsilon = f64::from(layer.epsilon);
+    let turned = |x: Vec<f64>, gamma: Option<&[f32]>, heads: usize| {
+        let mut x = gamma.map_or(x.clone(), |gamma| norm(&x, gamma, epsilon));
+        for (row, x) in x.chunks_mut(heads * WIDTH).enumerate() {
+            for head in x.chunks_mut(WIDTH) {
+                for i in 0..WIDTH / 2 {
+                    let [cos, sin] = next.turns.map(|table| f64::from(table[row * WIDTH / 2 + i]));
+                    let [a, b] = [head[i], head[i + WIDTH / 2]];
+                    (head[i], head[i + WIDTH / 2]) = (a * cos - b * sin, b * cos + a * sin);
+                }
+            }
+        }
+        x
+    };
+    let normed = to_f32(&norm(x, layer.norms[0], epsilon));
+    let query = turned(linear(&layer.qkv[0], &normed), layer.head_norms[0], HEADS);
+    let key = turned(linear(&layer.qkv[1], &normed), layer.head_norms[1], KV_HEADS);
+    let value = linear(&layer.qkv[2], &normed);
+    let mut heads = vec![];
+    for row in 0..ROWS {
+        for head in 0..HEADS {
+            let kv = row * KV_HEADS + head / (HEADS / KV_HEADS);
+            let at = |token: usize| (kv * ROOM + token) * WIDTH;
+            // What was put into the cache is what was computed, rounded at most to E4M3.
+            for (new, held) in [&key, &value].into_iter().zip(cache) {
+                let (new, held) = (&new[kv * WIDTH..][..WIDTH], &held[at(next.at)..][..WIDTH]);
+                let most = new.iter().fold(0f64, |most, x| most.max(x.abs()));
+                let is_near = new.iter().zip(held).all(|(x, y)| (x - y).abs() <= most / 16.0);
+                assert!(is_near, "{held:?} for {new:?}");
+            }
+            let query = &query[(row * HEADS + head) * WIDTH..][..WIDTH];
+            let seen = next.first[row].min(next.at + 1)..next.at + 1;
+            let weights: Vec<f64> = seen
+                .clone()
+                .map(|token| {
+                    let key = &cache[0][at(token)..][..WIDTH];
+                    let dot: f64 = query.iter().zip(key).map(|(x, y)| x * y).sum();
+                    (dot / (WIDTH as f64).sqrt()).exp()
+                })
+                .collect();
+            let sum: f64 = weights.iter().sum();
+            heads.extend((0..WIDTH).map(|i| {
+                let weighted = seen.clone().zip(&weights);
+                let sums = weighted.map(|(token, weight)| weight * cache[1][at(token) + i]);
+                if sum == 0.0 { 0.0 } else { sums.sum::<f64>() / sum }
+            }));
+        }
+    }
+    let add = |x: &[f64], y: Vec<f64>| x.iter().zip(y).map(|(x, y)| x + y).collect::<Vec<_>>();
+    let x = add(x, linear(&layer.output, &to_f32(&heads)));
+    let normed = to_f32(&norm(&x, layer.norms[1], epsilon));
+    let [gate, up] = layer.gate_up.each_ref().map(|layer| linear(layer, &normed));
+    let gated = gate.iter().zip(up).map(|(x, up)| x / (1.0 + (-x).exp()) * up);
+    let gated = to_f32(&gated.collect::<Vec<_>>());
+    add(&x, linear(&layer.down, &gated))
+}
+
+/// Grouped heads with norms and without, biases, a row that sees fewer keys and one that sees none, on one thread and on three.
+#[test]
+fn a_layer_does_what_it_should_to_a_token() {
+    let (hidden, wide) = (24, 40);
+    let shapes = [
+        [HEADS * WIDTH, hidden],
+        [KV_HEADS * WIDTH, hidden],
+        [KV_HEADS * WIDTH, hidden],
+        [hidden, HEADS * WIDTH],
+        [wide, hidden],
+        [wide, hidden],
+        [hidden, wide],
+    ];
+    let codes: Vec<_> = (0..7).map(|i| codes(shapes[i][0] * shapes[i][1], 100 * i)).collect();
+    let (scales, bias) = (numbers(HEADS * WIDTH, 13), numbers(HEADS * WIDTH, 17));
+    let linear = |i: usize| Linear {
+        weight: Rows::Codes(&codes[i], E4M3),
+        shape: shapes[i],
+        scales: &scales[..shapes[i][0]],
+        bias: (i < 3).then_some(&bias[..shapes[i][0]]),
+        inputs: Inputs::AsTheyAre,
+    };
+    let gamma = numbers(hidden, 19);
+    let of_heads = numbers(WIDTH, 23);
+    for head_norms in [[None; 2], [Some(&of_heads[..]); 2]] {
+        let layer = Layer {
+            norms: [&gamma, &gamma],
+            head_norms,
+            epsilon: 1e-5,
+            qkv: [0, 1, 2].map(linear),
+            output: linear(3),
+            gate_up: [4, 5].map(linear),
+            down: linear(6),
+            width: WIDTH,
+        };
+        for kind in 0..3 {
+            let mut ends = vec![];
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let mut memory = Memory::new(kind, ROWS * KV_HEADS * ROOM);
+                let mut room = Room::default();
+                let mut x = numbers(ROWS * hidden, 29);
+                for at in 0..ROOM {
+                    let angles = numbers(ROWS * WIDTH / 2, at);
+                    let turns: [Vec<f32>; 2] =
+                        [f32::cos, f32::sin].map(|of| angles.iter().map(|x| of(*x)).collect());
+                    let turns = turns.each_ref().map(|table| &table[..]);
+                    let next = Next { turns, at, first: &[0, 2, ROOM + 4] };
+                    let before: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+                    pool.install(|| layer.forward(&mut x, next, memory.held(), &mut room));
+                    let held = memory.held().each_ref().map(read);
+                    let expected = reference(&layer, &before, next, &held);
+                    for (i, (found, expected)) in x.iter().zip(expected).enumerate() {
+                        let bound = 2e-5 * expected.abs().max(1.0);
+                        assert_near(*found, expected, bound, &format!("{kind}, {at}: {i}"));
+                    }
+                    // It does not grow for good.
+                    x.iter_mut().for_each(|x| *x /= 2.0);
+                }
+                ends.push(x);
+            }
+            assert_eq!(ends[0], ends[1], "threads change nothing");
+        }
+    }
+}
+
+#[test]
+fn numbers_are_rounded_to_bf16_as_they_should() {
+    // More than half of a step by the last bit of f32, half of a step, and what is not finite.
+    let bits = [0x3F80_8001u32, 0x3F80_8000, 0x3F81_8000, 0x7F80_0000, 0x7FC0_0001, 0x8000_0001];
+    let x = bits.map(f32::from_bits);
+    let mut y = [bf16::ZERO; 6];
+    to_bf16(&x, &mut y);
+    assert_eq!(y.map(bf16::to_bits)[..4], [0x3F81, 0x3F80, 0x3F82, 0x7F80]);
+    assert!(y[4].is_nan() && y[5].to_bits() == 0x8000);
+}
+
+#[test]
+#[should_panic(expected = "there is no room for token 9")]
+fn a_cache_has_room() {
+    let codes = codes(64 * 64, 1);
+    let linear = |shape: [usize; 2]| Linear {
+        weight: Rows::Codes(&codes[..shape[0] * shape[1]], E4M3),
+        shape,
+        scales: &[1.0],
+        bias: None,
+        inputs: Inputs::AsTheyAre,
+    };
+    let layer = Layer {
+        norms: [&[1.0; 4]; 2],
+        head_norms: [None; 2],
+        epsilon: 1e-5,
+        qkv: [linear([4, 4]); 3],
+        output: linear([4, 4]),
+        gate_up: [linear([8, 4]); 2],
+        down: linear([4, 8]),
+        width: 2,
+    };
+    let mut cache = [(); 2].map(|()| vec![0f32; 2 * 9 * 2]);
+    let next = Next { turns: [&[1.0], &[0.0]], at: 9, first: &[0] };
+    let held = cache.each_mut().map(|x| Held::F32(x));
+    layer.forward(&mut [1.0; 4], next, held, &mut Room::default());
+}
