@@ -78,7 +78,7 @@ pub struct Outcome {
     pub prefill: Speed,
     /// The tokens after the first of each row.
     pub decode: Speed,
-    /// Bytes of keys and values.
+    /// Bytes of keys and values, when there were most.
     pub cache_bytes: usize,
     /// In which numbers they are held: not in those that were asked for, where the backend does not hold such.
     pub cache: CacheType,
@@ -88,7 +88,7 @@ pub struct Outcome {
 
 /// Continues prompts, all at once. `take` gets the row and the token as soon as it is there, and says whether the row goes on.
 ///
-/// A row that has ended goes through the model until all have. `seen` is a cache that holds the beginning of the only prompt, if there is one.
+/// A row that has ended leaves the others. `seen` is a cache that holds the beginning of the only prompt, if there is one.
 ///
 /// # Errors
 /// Where a prompt is empty or longer than the model has positions, and what the model and `take` give.
@@ -158,25 +158,22 @@ pub fn generate<B: Fp8Matmul>(
         })
         .collect();
     let mut rows: Vec<(Vec<u32>, Option<Ended>)> = prompts.iter().map(|_| (vec![], None)).collect();
+    // Those that go on, in the order of the cache.
+    let mut going: Vec<usize> = (0..rows.len()).collect();
     let mut last = start;
     for step in 0.. {
         let numbers = logits.into_data();
         let mut numbers = numbers.into_vec::<f32>().context("the backend's logits are not f32")?;
-        let vocabulary = numbers.len() / rows.len();
-        let mut next = vec![];
-        let going = rows.iter().filter(|(_, ended)| ended.is_none()).count();
-        for (row, logits) in numbers.chunks_mut(vocabulary).enumerate() {
+        let vocabulary = numbers.len() / going.len();
+        let (mut next, mut left) = (vec![], vec![]);
+        for (place, logits) in numbers.chunks_mut(vocabulary).enumerate() {
+            let row = going[place];
             let (tokens, ended) = &mut rows[row];
-            if ended.is_some() {
-                next.push(vec![0]);
-                continue;
-            }
             if options.tokens == 0 {
                 *ended = Some(Ended::Tokens);
                 continue;
             }
             let token = samplers[row].choose(logits)?;
-            next.push(vec![token]);
             if options.ends.contains(&token) {
                 *ended = Some(Ended::Token);
                 continue;
@@ -188,26 +185,30 @@ pub fn generate<B: Fp8Matmul>(
                 true if prompts[row].len() + tokens.len() > positions => Some(Ended::Positions),
                 true => None,
             };
+            if ended.is_none() {
+                next.push(vec![token]);
+                left.push(place);
+            }
         }
         let now = Instant::now();
         match step {
             0 => {
                 outcome.prefill.add(prompts.iter().map(Vec::len).sum::<usize>() - first, now - last)
             }
-            _ => outcome.decode.add(going, now - last),
+            _ => outcome.decode.add(going.len(), now - last),
         }
         last = now;
-        for (row, (_, ended)) in rows.iter().enumerate() {
-            if ended.is_some() {
-                cache.end(row);
-            }
-        }
-        if rows.iter().all(|(_, ended)| ended.is_some()) {
+        if left.is_empty() {
             break;
+        }
+        if left.len() < going.len() {
+            outcome.cache_bytes = outcome.cache_bytes.max(cache.bytes());
+            cache.keep(&left);
+            going = left.into_iter().map(|place| going[place]).collect();
         }
         logits = decoder.forward(&next, &mut cache, true)?;
     }
-    outcome.cache_bytes = cache.bytes();
+    outcome.cache_bytes = outcome.cache_bytes.max(cache.bytes());
     outcome.rows = rows
         .into_iter()
         .map(|(tokens, ended)| Row { tokens, ended: ended.expect("all rows have ended") })

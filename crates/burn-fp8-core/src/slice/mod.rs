@@ -22,6 +22,8 @@ mod row;
 mod rows;
 mod source;
 mod strips;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 mod widen;
 
 pub use moments::{Kept, Moment, round_to_bf16, step};

@@ -190,7 +190,8 @@ impl WithSimd for Strip<'_> {
 fn in_registers(x: &[f32], matrix: Rows<'_>, shape: [usize; 3], y: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        use super::row::{Avx2, Avx512, Codes, Numbers, Scales, multiply};
+        use super::row::{Scales, multiply};
+        use super::vectors::{Avx2, Avx512, Codes, Numbers};
         let (codes, format, scales) = match matrix {
             Rows::Bf16(numbers) => {
                 return multiply::<Avx2, Numbers<bf16>>(x, numbers, None, shape, y);
@@ -241,7 +242,7 @@ impl Order {
     fn of(matrix: Rows<'_>, k: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            use super::row::{Avx2, Avx512, Codes, Numbers, order};
+            use super::vectors::{Avx2, Avx512, Codes, Numbers, order};
             let wide = |format, columns| match format {
                 Fp8Format::E4M3 => order::<Avx512, Codes<true>>(k, columns),
                 Fp8Format::E5M2 => order::<Avx512, Codes<false>>(k, columns),
@@ -282,7 +283,7 @@ fn decode(
     let place = row * k + columns.start..row * k + columns.end;
     #[cfg(target_arch = "x86_64")]
     {
-        use super::row::{Avx2, Avx512, Codes, Numbers, convert};
+        use super::vectors::{Avx2, Avx512, Codes, Numbers, convert};
         let is_done = match (&order.instructions, matrix) {
             (Instructions::None, _) => false,
             (_, Rows::Bf16(values)) => {
@@ -355,7 +356,7 @@ fn ask(matrix: Rows<'_>, row: usize, k: usize, from: usize) {
     {
         use core::arch::x86_64::_MM_HINT_T1;
 
-        use super::row::prefetch;
+        use super::vectors::prefetch;
         let (place, count) = (row * k + from, DEPTH.min(k - from));
         match matrix {
             Rows::Bf16(values) => {

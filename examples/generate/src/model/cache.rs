@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::ops::assign_rows;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use burn_fp8_cpu::decoder;
@@ -90,6 +90,29 @@ impl<B: Fp8Matmul> Held<B> {
         match self {
             Self::Float(x) => Self::Float(x.clone().narrow(2, tokens.start, tokens.len())),
             Self::Fp8(codes) => Self::Fp8(codes.rows(tokens).expect("rows have scales")),
+        }
+    }
+
+    /// Some rows of the batch.
+    fn select(self, rows: &[usize]) -> Self {
+        let select = |x: Tensor<B, 4>| {
+            let indices: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+            let indices = Tensor::from_data(TensorData::from(&indices[..]), &x.device());
+            x.select(0, indices)
+        };
+        match self {
+            Self::Float(x) => Self::Float(select(x)),
+            Self::Fp8(x) => {
+                let ([batch, heads, room, width], device) = (x.dims(), x.device());
+                let (bytes, scales) = (x.to_bytes(), select(x.scales()));
+                let of_row = bytes.len() / batch;
+                let of_row = |row: &usize| &bytes[row * of_row..][..of_row];
+                let codes = rows.iter().flat_map(of_row).copied().collect();
+                let (shape, block) = ([rows.len(), heads, room, width], [1, usize::MAX]);
+                let codes =
+                    Fp8Tensor::from_blocks(codes, shape, x.format(), scales, block, &device);
+                Self::Fp8(codes.expect("as many codes and scales as rows have"))
+            }
         }
     }
 
@@ -200,6 +223,11 @@ impl<B: Fp8Matmul> LayerCache<B> {
             }
         });
         self.length += 1;
+    }
+
+    /// Keeps these rows alone, in this order.
+    pub(super) fn keep(&mut self, rows: &[usize]) {
+        self.held = self.held.take().map(|held| held.map(|held| held.select(rows)));
     }
 
     /// Adds keys and values `[batch, heads, tokens, width]`, and gives those of all tokens from `first` on, as they are held.

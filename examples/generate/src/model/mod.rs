@@ -324,8 +324,7 @@ impl<B: Fp8Matmul> Decoder<B> {
     /// A cache for rows of tokens, of which the first few are padding: as many as `padding` says for each.
     pub fn cache(&self, kind: CacheType, padding: Vec<usize>) -> Cache<B> {
         let layer = || LayerCache::new(kind, &self.device);
-        let ended = vec![false; padding.len()];
-        Cache { layers: (0..self.config.layers()).map(|_| layer()).collect(), padding, ended }
+        Cache { layers: (0..self.config.layers()).map(|_| layer()).collect(), padding }
     }
 
     /// Takes the next tokens, as many for each row, and gives the logits `[batch, tokens, vocabulary]` after each of them, or with `last` after the last alone.
@@ -349,17 +348,16 @@ impl<B: Fp8Matmul> Decoder<B> {
             "the cache has {rows} rows: give as many, of one length"
         );
         ensure!(count > 0, "there are no tokens to go on from");
-        let longest = cache.rows().map(|padding| (before + count).saturating_sub(padding)).max();
+        let shortest = cache.padding.iter().min().copied().unwrap_or(0);
         ensure!(
-            longest.unwrap_or(0) <= positions,
+            (before + count).saturating_sub(shortest) <= positions,
             "the text is longer than the {positions} positions of the model"
         );
         if let Some(token) = tokens.iter().flatten().find(|token| **token as usize >= vocabulary) {
             bail!("token {token} is not in the model's vocabulary of {vocabulary}");
         }
-        let place = |padding: usize| {
-            (before..before + count).map(move |at| at.saturating_sub(padding).min(positions - 1))
-        };
+        let place =
+            |padding: usize| (before..before + count).map(move |at| at.saturating_sub(padding));
         let at: Vec<Vec<usize>> = cache.padding.iter().map(|row| place(*row).collect()).collect();
         let step = Step {
             turns: self.frequencies.turns(&at, &self.device),
@@ -387,19 +385,16 @@ impl<B: Fp8Matmul> Decoder<B> {
 pub struct Cache<B: Backend> {
     layers: Vec<LayerCache<B>>,
     padding: Vec<usize>,
-    /// Rows whose tokens mean nothing any more.
-    ended: Vec<bool>,
 }
 
 impl<B: Fp8Matmul> Cache<B> {
-    /// The padding of rows that go on.
-    fn rows(&self) -> impl Iterator<Item = usize> {
-        self.padding.iter().zip(&self.ended).filter(|(_, ended)| !**ended).map(|(row, _)| *row)
-    }
-
-    /// Says that tokens of this row mean nothing from here on: they may go beyond the model's positions.
-    pub fn end(&mut self, row: usize) {
-        self.ended[row] = true;
+    /// Keeps these rows alone, in this order.
+    ///
+    /// # Panics
+    /// Where one is not there.
+    pub fn keep(&mut self, rows: &[usize]) {
+        self.padding = rows.iter().map(|row| self.padding[*row]).collect();
+        self.layers.iter_mut().for_each(|layer| layer.keep(rows));
     }
 
     /// Tokens of each row that were seen, padding included.
@@ -407,9 +402,8 @@ impl<B: Fp8Matmul> Cache<B> {
         self.layers.first().map_or(0, LayerCache::length)
     }
 
-    /// Forgets all tokens but the first `length`; all rows go on.
+    /// Forgets all tokens but the first `length`.
     pub fn truncate(&mut self, length: usize) {
-        self.ended.fill(false);
         self.layers.iter_mut().for_each(|layer| layer.truncate(length));
     }
 

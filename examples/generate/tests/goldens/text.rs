@@ -1,4 +1,5 @@
-use burn::backend::Flex;
+use burn::backend::{Flex, NdArray};
+use burn_fp8::Fp8Matmul;
 use generate::chat::{Chat, Message};
 use generate::generate::{Ended, Options, generate};
 use generate::model::{CacheType, Decoder, Inputs};
@@ -104,6 +105,42 @@ fn rows_end_where_they_should() {
     assert_eq!(outcome.rows[0].ended, Ended::Token);
     assert_eq!(outcome.rows[1].tokens, second[..9]);
     assert_eq!(outcome.rows[1].ended, Ended::Stopped);
+}
+
+/// Rows that end leave the others with what these have seen, in each kind of cache.
+fn rows_go_on_without_others<B: Fp8Matmul>(kinds: &[CacheType]) {
+    let (decoder, expected) =
+        (load::<B>("qwen3_channel", Inputs::High), Expected::read("qwen3_channel"));
+    let prompts = PROMPTS.map(|prompt| expected.tokens(prompt));
+    let counts = [7, 3, 12];
+    for cache in kinds {
+        let options = Options { cache: *cache, ..options(12) };
+        let run = |prompts: &[Vec<u32>], counts: &[usize]| {
+            let mut taken = vec![0; prompts.len()];
+            let take = |row: usize, _| {
+                taken[row] += 1;
+                Ok(taken[row] < counts[row])
+            };
+            let (outcome, _) =
+                generate(&decoder, prompts, &options, None, take).expect("an outcome");
+            outcome.rows.into_iter().map(|row| row.tokens).collect::<Vec<_>>()
+        };
+        let rows = run(&prompts, &counts);
+        assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), counts);
+        for ((row, prompt), count) in rows.iter().zip(prompts.clone()).zip(counts) {
+            assert_eq!(*row, run(&[prompt], &[count])[0], "{cache:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_go_on_without_others_on_flex() {
+    rows_go_on_without_others::<Flex>(&[CacheType::F32, CacheType::Bf16, CacheType::Fp8]);
+}
+
+#[test]
+fn rows_go_on_without_others_on_ndarray() {
+    rows_go_on_without_others::<NdArray>(&[CacheType::F32, CacheType::Fp8]);
 }
 
 #[test]
