@@ -12,4 +12,4 @@ pub mod testing;
 pub use args::{main, once};
 pub use backend::{BackendName, OnBackend};
 pub use origin::Origin;
-pub use output::{print, table, write, write_json};
+pub use output::{check_place, print, table, write, write_json};

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table};
@@ -39,10 +39,22 @@ pub fn table<const N: usize>(
 
 /// Writes a file as a whole: a killed process leaves the old one or the new one.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
+    let new = beside(path);
     let written = fs::write(&new, content).and_then(|()| fs::rename(&new, path));
     written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether [`write()`] will find a place for the file: asked before long work, not after it.
+pub fn check_place(path: &Path) -> Result<()> {
+    let new = beside(path);
+    let written = fs::write(&new, "").and_then(|()| fs::remove_file(&new));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    new.into()
 }
 
 /// Writes a file of JSON as [`write()`] does.

@@ -88,7 +88,7 @@ pub struct Outcome {
 
 /// Continues prompts, all at once. `take` gets the row and the token as soon as it is there, and says whether the row goes on.
 ///
-/// A row that has ended leaves the others. `seen` is a cache that holds the beginning of the only prompt, if there is one.
+/// A row that has ended leaves the others, and the cache, which is given back. `seen` is a cache that holds the beginning of the only prompt, if there is one.
 ///
 /// # Errors
 /// Where a prompt is empty or longer than the model has positions, and what the model and `take` give.

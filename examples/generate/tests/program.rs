@@ -473,6 +473,10 @@ fn an_interrupted_training_goes_on() {
         let error = format!("{:#}", tune::<Flex>(plan, |_, _| Ok(())).unwrap_err());
         has(&error, words);
     };
+    // Whoever cannot have a picture is told before the training, which writes nothing.
+    let picture = Some(program.path("nowhere/losses.svg"));
+    fails(&Tuning { picture, ..plan("undrawn", false) }, &["cannot write", "nowhere/losses.svg"]);
+    assert!(!program.path("undrawn").exists());
     fails(&plan("parts", true), &["nothing to resume", "parts", "--resume"]);
     tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
     let other = Tuning { layers: vec!["q_proj".into()], ..plan("parts", true) };

@@ -31,7 +31,7 @@ const TILE: usize = AttentionPrecision::BLOCK;
 const PADDING: usize = 16;
 
 /// Multiplications that are worth waking other threads for.
-const WORTHWHILE: usize = 1 << 18;
+pub(crate) const WORTHWHILE: usize = 1 << 18;
 
 /// What attention does: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Attention<'_> {
     /// With heads of this width: scores are multiplied by one over its square root, nothing is masked or dropped, products are f32.
     pub fn new(width: usize) -> Self {
         Self {
-            scale: 1.0 / (width as f32).sqrt(),
+            scale: (1.0 / (width.max(1) as f64).sqrt()) as f32,
             causal: false,
             softcap: None,
             bias: None,

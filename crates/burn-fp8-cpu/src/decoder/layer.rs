@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::cache::Held;
 use super::linear::{Linear, together};
 use super::{rms_norm, swiglu, turn};
-use crate::attention::{Attention, HeadNumbers, Heads, HeadsMut, attention};
+use crate::attention::{Attention, HeadNumbers, Heads, HeadsMut, WORTHWHILE, attention};
 
 /// A layer of a decoder: `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 ///
@@ -71,7 +71,7 @@ impl Layer<'_> {
         let Room { normed, qkv: of_qkv, heads, logarithms, gate_up: of_mlp, result } = room;
         let rows = next.first.len();
         assert!(
-            x.len() == rows * norms[0].len() && norms[0].len() == norms[1].len(),
+            rows > 0 && x.len() == rows * norms[0].len() && norms[0].len() == norms[1].len(),
             "{} numbers are not {rows} rows of {}",
             x.len(),
             norms[0].len()
@@ -141,11 +141,12 @@ fn attend(
         let q = Heads::strided(q, shape, strides);
         attention([q, k, v], &options, HeadsMut::new(output, shape), logarithms);
     };
-    let chunks = output.par_chunks_exact_mut(of_row).zip(logarithms.par_chunks_exact_mut(heads));
-    match rows {
-        1 => task((0, (output, logarithms))),
-        _ => chunks.with_max_len(1).enumerate().for_each(task),
+    if query.len() * (next.at + 1) < WORTHWHILE || rows == 1 {
+        let rows = output.chunks_exact_mut(of_row).zip(logarithms.chunks_exact_mut(heads));
+        return rows.enumerate().for_each(task);
     }
+    let rows = output.par_chunks_exact_mut(of_row).zip(logarithms.par_chunks_exact_mut(heads));
+    rows.with_max_len(1).enumerate().for_each(task);
 }
 
 /// So many numbers of a room, whatever they are.

@@ -7,6 +7,8 @@ use burn_fp8_core::slice::{self, Rows, matmul_rows};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
+use crate::attention::WORTHWHILE;
+
 /// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear<'a> {
@@ -92,15 +94,21 @@ impl Linear<'_> {
     #[track_caller]
     pub fn forward(&self, x: &[f32], y: &mut [f32]) {
         let [n, k] = self.shape;
-        let m = x.len().checked_div(k).unwrap_or(0);
+        let m = y.len().checked_div(n).unwrap_or(0);
         assert!(
             [1, n].contains(&self.scales.len()) && self.bias.is_none_or(|bias| bias.len() == n),
             "{} scales and {:?} biases are not those of {n} outputs",
             self.scales.len(),
             self.bias.map(<[f32]>::len)
         );
-        if m == 0 || n == 0 {
-            return;
+        assert!(
+            x.len() == m * k && y.len() == m * n,
+            "{} inputs and {} outputs are not rows of {k} and of {n}",
+            x.len(),
+            y.len()
+        );
+        if m == 0 || k == 0 {
+            return y.fill(0.0);
         }
         // Scales of blocks are inside of sums, where no others can be.
         let is_in_blocks = matches!(self.weight, Rows::Blocks { .. });
@@ -126,11 +134,10 @@ impl Linear<'_> {
 /// Several layers of the same rows, all at once: threads wait for each other once, not after each.
 #[track_caller]
 pub(super) fn together<const L: usize>(x: &[f32], layers: [(&Linear<'_>, &mut [f32]); L]) {
-    match rayon::current_num_threads() {
-        1 => layers.into_iter().for_each(|(layer, y)| layer.forward(x, y)),
-        _ => {
-            let layers = layers.into_par_iter().with_max_len(1);
-            layers.for_each(|(layer, y)| layer.forward(x, y));
-        }
+    let products: usize = layers.iter().map(|(layer, y)| y.len() * layer.shape[1]).sum();
+    if products < WORTHWHILE || rayon::current_num_threads() == 1 {
+        return layers.into_iter().for_each(|(layer, y)| layer.forward(x, y));
     }
+    let layers = layers.into_par_iter().with_max_len(1);
+    layers.for_each(|(layer, y)| layer.forward(x, y));
 }

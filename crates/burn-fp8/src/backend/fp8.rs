@@ -15,10 +15,6 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
     const FP8_KERNELS: bool = B::FP8_KERNELS;
     const FP8_ON_HOST: bool = B::FP8_ON_HOST;
 
-    fn fp8_numbers(tensor: &FloatTensor<Self>) -> Option<&[f32]> {
-        B::fp8_numbers(tensor)
-    }
-
     fn fp8_codes(codes: &IntTensor<Self>) -> Option<&[u8]> {
         B::fp8_codes(codes)
     }

@@ -34,13 +34,7 @@ pub trait Fp8Engine: Backend {
     /// fastest column by column. Flex can; NdArray, though in the host's memory, copies.
     const FP8_ON_HOST: bool = false;
 
-    /// The numbers of an f32 tensor where they lie in the host's memory, row by row; none where they lie otherwise.
-    fn fp8_numbers(tensor: &FloatTensor<Self>) -> Option<&[f32]> {
-        let _ = tensor;
-        None
-    }
-
-    /// Codes, one byte each, likewise.
+    /// Codes, one byte each, where they lie in the host's memory, row by row; none where they lie otherwise.
     fn fp8_codes(codes: &IntTensor<Self>) -> Option<&[u8]> {
         let _ = codes;
         None

@@ -9,9 +9,10 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 use super::activation::ActivationScale;
 use super::frozen::FrozenOptions;
 use super::ops::Fp8Products;
-use crate::config;
+use crate::config::{self, Fp8Config};
 use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{Capability, Fp8Engine, Kind, MatrixOf, Target, check_scale, multiply_high};
+use crate::error::Fp8Error;
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
 
@@ -56,7 +57,7 @@ pub(crate) fn forward<B: Fp8Products>(
 }
 
 /// How a product with a frozen weight is run, or none where it is in high precision.
-pub(crate) fn options<B: Fp8Engine>(
+fn options<B: Fp8Engine>(
     dtype: DType,
     gemm: Gemm,
     device: &B::Device,
@@ -78,16 +79,27 @@ pub(crate) fn options<B: Fp8Engine>(
             return None;
         }
     }
+    let target = target::<B>(&config, gemm, device, weight, activation)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let (granularity, execution) = (weight.granularity(0), config.execution);
+    Some(FrozenOptions { activation, granularity, execution, target })
+}
+
+/// Where a product with a frozen weight runs, or why it cannot run where the configuration wants it.
+pub(crate) fn target<B: Fp8Engine>(
+    config: &Fp8Config,
+    gemm: Gemm,
+    device: &B::Device,
+    weight: &MatrixOf<B>,
+    activation: ActivationScale,
+) -> Result<Target, Fp8Error> {
     let scales = &weight.scales;
     let are_powers_of_two = activation.recipe().has_powers_of_two() && scales.are_powers_of_two();
     let kind = Kind::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
-    let target = match activation {
-        ActivationScale::Unquantized => Target::Emulation(None),
-        _ => Target::of::<B>(device, kind, config.execution, config.native_blocks)
-            .unwrap_or_else(|error| panic!("{error}")),
-    };
-    let (granularity, execution) = (weight.granularity(0), config.execution);
-    Some(FrozenOptions { activation, granularity, execution, target })
+    match activation {
+        ActivationScale::Unquantized => Ok(Target::Emulation(None)),
+        _ => Target::of::<B>(device, kind, config.execution, config.native_blocks),
+    }
 }
 
 /// A weight on the host: `[d_output, d_input]` as checkpoints have it, or its transpose.

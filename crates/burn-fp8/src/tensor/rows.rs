@@ -8,7 +8,7 @@ use burn_backend::{DType, Shape, Slice, tensor::FloatTensor};
 
 use super::assign_rows;
 use super::handle::{Fp8Tensor, invalid};
-use crate::engine::{Codes, Fp8Engine, Matrix, Scales};
+use crate::engine::{Codes, Fp8Engine, Matrix, ScaleKind, Scales};
 use crate::error::Fp8Error;
 use crate::host::primitive;
 
@@ -82,7 +82,7 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         let Matrix { codes: Some(Codes::Bytes(codes)), scales, format, .. } = self.matrix else {
             return Err(invalid("this backend holds no codes of one byte".into()));
         };
-        let Scales::Grid { scales, block, kind } = scales else { unreachable!("checked") };
+        let Scales::Grid { scales, block, .. } = scales else { unreachable!("checked") };
         let mut codes = Tensor::<B, D, Int>::from_primitive(codes).into_data();
         let scales = Tensor::<B, D>::from_primitive(TensorPrimitive::Float(scales));
         let mut scales = scales.into_data();
@@ -92,7 +92,8 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         );
         let codes = Tensor::<B, D, Int>::from_data(codes, (&device, DType::U8)).into_primitive();
         let scales = primitive(Tensor::<B, D>::from_data(scales, (&device, DType::F32)));
-        let scales = Scales::Grid { scales, block, kind };
+        // Whatever they were, they may be any numbers now.
+        let scales = Scales::Grid { scales, block, kind: ScaleKind::F32 };
         Ok(Self { matrix: Matrix::new(Codes::Bytes(codes), scales, format) })
     }
 

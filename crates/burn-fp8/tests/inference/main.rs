@@ -7,4 +7,5 @@ mod files;
 mod frozen;
 mod modules;
 mod scaled_matmul;
+mod slices;
 mod tensors;

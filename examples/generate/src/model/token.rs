@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::nn::RmsNorm;
 use burn::tensor::backend::Backend;
-use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::frozen::HostLinear;
@@ -21,7 +20,7 @@ struct HostLayer<B: Backend> {
     /// In the order of [`Layer::matrices`].
     matrices: [HostLinear<B>; 7],
     /// In the order of [`Layer::norms`].
-    norms: Vec<FloatTensor<B>>,
+    norms: Vec<Vec<f32>>,
     epsilon: f32,
     width: usize,
     window: Option<usize>,
@@ -36,24 +35,23 @@ impl<B: Fp8Matmul> HostLayer<B> {
         };
         let matrices: Vec<_> = layer.matrices().into_iter().map(matrix).collect::<Option<_>>()?;
         let norms = layer.norms();
-        let gamma = |(_, norm): &(_, &RmsNorm<B>)| norm.gamma.val().into_primitive().tensor();
+        let gamma = |(_, norm): &(_, &RmsNorm<B>)| norm.gamma.val().into_data().into_vec();
         let (width, window) = layer.heads();
-        let host = Self {
+        Some(Self {
             matrices: matrices.try_into().ok()?,
-            norms: norms.iter().map(gamma).collect(),
+            norms: norms.iter().map(gamma).collect::<Result<_, _>>().expect("norms are f32"),
             epsilon: norms[0].1.epsilon as f32,
             width,
             window,
-        };
-        host.norms.iter().all(|norm| B::fp8_numbers(norm).is_some()).then_some(host)
+        })
     }
 
     fn get(&self) -> decoder::Layer<'_> {
-        let norm = |index: usize| B::fp8_numbers(self.norms.get(index)?);
+        let norm = |index: usize| self.norms.get(index).map(|norm| &norm[..]);
         let [query, key, value, output, gate, up, down] =
             self.matrices.each_ref().map(HostLinear::linear);
         decoder::Layer {
-            norms: [0, 1].map(|index| norm(index).expect("checked")),
+            norms: [0, 1].map(|index| norm(index).expect("each layer has two")),
             head_norms: [2, 3].map(norm),
             epsilon: self.epsilon,
             qkv: [query, key, value],
@@ -81,6 +79,11 @@ impl<B: Backend> Default for OnHost<B> {
 impl<B: Fp8Matmul> OnHost<B> {
     /// These layers; none where they do not run on slices, now or at all.
     fn get(&self, layers: &[Layer<B>]) -> Option<Layers<B>> {
+        // Asked first, for each token: whether there is anything to make.
+        let is_frozen = |(_, matrix): (_, &Projection<B>)| matches!(matrix, Projection::Frozen(_));
+        if !layers.iter().flat_map(Layer::matrices).all(is_frozen) {
+            return None;
+        }
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let applies = |layers: &Layers<B>| {
             layers.iter().flat_map(|layer| &layer.matrices).all(HostLinear::applies)
@@ -127,23 +130,40 @@ impl<B: Fp8Matmul> OnHost<B> {
 mod tests {
     use std::path::Path;
 
+    use anyhow::Result;
     use burn::backend::Flex;
     use burn_fp8::checkpoint::Checkpoint;
-    use burn_fp8::{high_precision, trace};
+    use burn_fp8::report::ProductReport;
+    use burn_fp8::{ProductKind, high_precision, trace};
+    use burn_fp8_cpu::Unit;
 
     use crate::config::Config;
     use crate::model::{CacheType, Decoder, Inputs, LoadOptions};
 
-    /// Nothing else shows it: results are the same.
+    /// Nothing else shows it: results are the same. Where there is a matrix unit, inputs that are quantized go there.
     #[test]
     fn a_token_goes_through_the_layers_on_slices() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen3_channel");
-        let checkpoint = Checkpoint::open(folder).unwrap();
-        let config = Config::parse(checkpoint.config()).unwrap();
-        let options = LoadOptions { inputs: Inputs::High, ..LoadOptions::default() };
-        let device = Default::default();
-        let decoder =
-            Decoder::<Flex>::load(&checkpoint, config, options, &device, |_, _| ()).unwrap();
+        let all = [Inputs::High, Inputs::File];
+        let kinds = &all[..if Unit::current() == Unit::Portable { 2 } else { 1 }];
+        for model in ["llama_block", "mistral_tensor", "qwen2_mxfp8", "qwen3_channel"] {
+            for inputs in kinds {
+                let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model);
+                let checkpoint = Checkpoint::open(folder).unwrap();
+                let config = Config::parse(checkpoint.config()).unwrap();
+                let options = LoadOptions { inputs: *inputs, ..LoadOptions::default() };
+                goes_on_slices(Decoder::load(
+                    &checkpoint,
+                    config,
+                    options,
+                    &Default::default(),
+                    |_, _| (),
+                ));
+            }
+        }
+    }
+
+    fn goes_on_slices(decoder: Result<Decoder<Flex>>) {
+        let decoder = decoder.unwrap();
         let run = |tokens: &[u32]| {
             let mut cache = decoder.cache(CacheType::F32, vec![0]);
             decoder.forward(&[tokens.to_vec()], &mut cache, true).unwrap();
@@ -153,8 +173,12 @@ mod tests {
         assert!(!is_held(), "several tokens");
         run(&[1]);
         assert!(is_held());
-        trace(|| run(&[1]));
+        let ((), report) = trace(|| run(&[1]));
         assert!(!is_held(), "the trace is told of products");
+        let linear = |product: &&ProductReport| product.kind == ProductKind::Linear;
+        let products = report.products.iter().filter(linear).count();
+        let matrices = 7 * decoder.weights.layers.len();
+        assert!([matrices, matrices + 1].contains(&products), "each once: {products}");
         run(&[1]);
         high_precision(|| run(&[1]));
         assert!(!is_held(), "no product is in FP8");

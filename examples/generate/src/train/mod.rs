@@ -20,7 +20,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::Adapters;
 use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, Recipe, high_precision};
-use examples_common::{write, write_json};
+use examples_common::{check_place, write, write_json};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -58,6 +58,7 @@ const VOCABULARY: usize = 1024;
 /// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written.
 pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
     export::check_free(&plan.out)?;
+    plan.picture.as_deref().map(check_place).transpose()?;
     let text = Text::load(plan.text.as_deref(), VOCABULARY)?;
     let json = plan.shape.config();
     let config = Config::parse(&json.to_string())?;

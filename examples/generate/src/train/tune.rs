@@ -12,7 +12,7 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::save_adapters;
 use burn_fp8::nn::{LoraConfig, LoraLinear};
-use examples_common::write;
+use examples_common::{check_place, write};
 use flate2::Crc;
 use serde_json::{Value, json};
 
@@ -64,6 +64,7 @@ pub fn tune<B: Fp8Matmul>(
     if plan.lora.is_none() {
         check_free(&plan.out)?;
     }
+    plan.picture.as_deref().map(check_place).transpose()?;
     let progress_at = plan.progress();
     if !plan.resume {
         // Before the training, not after.

@@ -7,17 +7,6 @@ pub(super) fn is_plain(layout: &Layout) -> bool {
     layout.is_contiguous() && layout.start_offset() == 0
 }
 
-/// Whether the elements lie row by row, wherever they begin. What dimensions of one element have for strides does not matter.
-pub(super) fn is_in_rows(layout: &Layout) -> bool {
-    let dims = layout.shape().iter().zip(layout.strides()).rev();
-    let mut expected = 1;
-    dims.filter(|(size, _)| **size != 1).all(|(size, stride)| {
-        let fits = *stride == expected;
-        expected *= *size as isize;
-        fits
-    })
-}
-
 /// The tensor with the layout that its copy will have: its own, moved to the start of the memory, where its elements fill a
 /// range of the memory in any order of dimensions; else a contiguous copy.
 pub(super) fn dense(tensor: FlexTensor) -> (FlexTensor, Layout) {

@@ -22,21 +22,16 @@ use super::portable;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::RequestOf;
 use super::scalar::Scalar;
-use memory::{dense, elements, is_in_rows, is_plain};
+use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
 
 impl Fp8Engine for Flex {
     const FP8_ON_HOST: bool = true;
 
-    fn fp8_numbers(tensor: &FlexTensor) -> Option<&[f32]> {
-        let layout = tensor.layout();
-        let lie_so = tensor.dtype() == DType::F32 && is_in_rows(layout);
-        lie_so.then(|| elements(tensor, layout))
-    }
-
     fn fp8_codes(codes: &FlexTensor) -> Option<&[u8]> {
-        is_plain(codes.layout()).then(|| codes.bytes())
+        // The memory may be that of more rows.
+        is_plain(codes.layout()).then(|| elements(codes, codes.layout()))
     }
 
     fn fp8_capability(_device: &Self::Device) -> Capability {
@@ -252,7 +247,7 @@ fn multiply_codes<'a>(
     let waits = rhs.is_constant_along(0) && portable::is_constant::<Flex>(lhs, 1);
     let ([m, k], [_, n]) = (shape.dims(), rhs.shape().dims());
     let plain = |codes: &'a Option<Codes<_, FlexTensor>>| match codes {
-        Some(Codes::Bytes(codes)) if is_plain(codes.layout()) => Some(codes.bytes()),
+        Some(Codes::Bytes(codes)) => Flex::fp8_codes(codes),
         _ => None,
     };
     if any_order && let Some(codes) = plain(&rhs.transposed) {

@@ -1,66 +1,68 @@
 //! A frozen layer where it lies in the host's memory.
 
-use burn_backend::{Backend, DType, tensor::FloatTensor};
+use burn_backend::{Backend, tensor::FloatTensor};
 use burn_fp8_core::{Gemm, slice::Rows};
 use burn_fp8_cpu::decoder::{Inputs, Linear};
 
 use super::FrozenLinear;
 use crate::backend::Fp8Matmul;
 use crate::config;
+use crate::engine::tensor::read;
 use crate::engine::{Codes, Execution, MatrixOf, Scales, Target};
 use crate::host::primitive;
 use crate::product::ActivationScale;
-use crate::product::frozen_layer::options;
+use crate::product::frozen_layer::target;
 use crate::report::is_tracing;
 
 /// A [`FrozenLinear`] on slices, for loops without a framework: a decoder's step for a token has two hundred products, between which operations on tensors
 /// take as long as some of these.
+///
+/// It shares the codes of the layer, and has scales and bias for itself.
 #[derive(Clone, Debug)]
 pub struct HostLinear<B: Backend> {
     /// `[d_input, d_output]`, its codes column by column.
     weight: MatrixOf<B>,
-    scales: HostScales<B>,
-    bias: Option<FloatTensor<B>>,
+    /// Of blocks of outputs and inputs: `[⌈d_output / outputs⌉, ⌈d_input / inputs⌉]`.
+    scales: Vec<f32>,
+    /// Outputs and inputs of a block.
+    block: [usize; 2],
+    bias: Option<Vec<f32>>,
     activation: ActivationScale,
     execution: Execution,
 }
 
-#[derive(Clone, Debug)]
-enum HostScales<B: Backend> {
-    One([f32; 1]),
-    /// Those of blocks of outputs and inputs: `[⌈d_output / outputs⌉, ⌈d_input / inputs⌉]`.
-    Grid(FloatTensor<B>, [usize; 2]),
-}
-
 impl<B: Fp8Matmul> FrozenLinear<B> {
-    /// The layer on slices, for as long as [it applies](HostLinear::applies); none where [`forward`](Self::forward) does not multiply codes in f32 as they lie:
-    /// where the device has FP8 tensor cores or a matrix unit, and inside of [`high_precision`](crate::high_precision).
+    /// The layer on slices, for as long as [it applies](HostLinear::applies). None where [`forward`](Self::forward) does not multiply codes in f32 as they lie:
+    /// on other backends than `Flex` and `Fp8Backend<Flex>`; on a matrix unit; inside of [`high_precision`](crate::high_precision); and while a
+    /// [`trace`](crate::trace()) wants to know of each product.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
+        let config = config::current().config;
+        if !B::FP8_ON_HOST || !config.enabled || is_tracing() {
+            return None;
+        }
         let ([k, n], device) = (self.dims(), self.device());
         let mut weight = self.weight.get();
         let gemm = Gemm::matrix(1, n, k);
-        let options = options::<B>(DType::F32, gemm, &device, weight.matrix(), self.activation)?;
-        let Target::Emulation(_) = options.target else { return None };
+        let Ok(Target::Emulation(_)) =
+            target::<B>(&config, gemm, &device, weight.matrix(), self.activation)
+        else {
+            return None;
+        };
         if !weight.is_transposed() {
             weight = self.weight.laid_out(true);
         }
         let weight = weight.into_matrix();
-        let scales = match &weight.scales {
-            Scales::One(scale) => HostScales::One([scale.clone().read::<B>()]),
+        let (scales, block) = match weight.scales.clone() {
+            Scales::One(scale) => (vec![scale.read::<B>()], [n, k]),
             Scales::Grid { scales, block, .. } => {
-                let block = [block[1].min(n), block[0].min(k)];
-                HostScales::Grid(B::float_transpose(scales.clone()), block)
+                let scales: FloatTensor<B> = B::float_transpose(scales);
+                (read::<B>(scales), [block[1].min(n), block[0].min(k)])
             }
         };
-        let bias = self.bias.clone().map(primitive);
-        let (activation, execution) = (self.activation, options.execution);
-        let layer = HostLinear { weight, scales, bias, activation, execution };
-        let floats = layer.bias.iter().chain(match &layer.scales {
-            HostScales::One(_) => None,
-            HostScales::Grid(scales, _) => Some(scales),
-        });
-        let has_memory = || floats.into_iter().all(|tensor| B::fp8_numbers(tensor).is_some());
-        (layer.codes().is_some() && has_memory()).then_some(layer)
+        let bias = self.bias.clone().map(|bias| read::<B>(primitive(bias)));
+        let (activation, execution) = (self.activation, config.execution);
+        let layer = HostLinear { weight, scales, block, bias, activation, execution };
+        layer.codes().is_some().then_some(layer)
     }
 }
 
@@ -81,25 +83,20 @@ impl<B: Fp8Matmul> HostLinear<B> {
 
     /// The layer, borrowed.
     pub fn linear(&self) -> Linear<'_> {
-        let numbers = |tensor| B::fp8_numbers(tensor).expect("checked");
         let (codes, format) = (self.codes().expect("checked"), self.weight.format);
         let [k, n] = self.weight.shape().dims();
-        let (weight, scales) = match &self.scales {
-            HostScales::One(scale) => (Rows::Codes(codes, format), &scale[..]),
-            HostScales::Grid(scales, [1, columns]) if *columns == k => {
-                (Rows::Codes(codes, format), numbers(scales))
+        let (scales, block) = (&self.scales[..], self.block);
+        let (weight, scales) = match block {
+            [rows, columns] if columns == k && (rows == 1 || rows == n) => {
+                (Rows::Codes(codes, format), scales)
             }
-            HostScales::Grid(scales, block) => {
-                let (block, scales) = (*block, numbers(scales));
-                (Rows::Blocks { codes, format, block, scales }, &[1.0][..])
-            }
+            _ => (Rows::Blocks { codes, format, block, scales }, &[1.0][..]),
         };
         let inputs = match self.activation {
             ActivationScale::Unquantized => Inputs::AsTheyAre,
             ActivationScale::Static(scale) => Inputs::Given(scale),
             activation => Inputs::Measured(activation.block(), activation.recipe()),
         };
-        let bias = self.bias.as_ref().map(numbers);
-        Linear { weight, shape: [n, k], scales, bias, inputs }
+        Linear { weight, shape: [n, k], scales, bias: self.bias.as_deref(), inputs }
     }
 }
