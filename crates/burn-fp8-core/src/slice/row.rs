@@ -12,6 +12,7 @@ use super::vectors::{LONGEST_STEP, Vectors, Wide, Work, order, prefetch};
 /// Bytes of a row that are asked for ahead of it, into the first-level and into the second-level cache, which more lines can be on their way to. On one
 /// thread of a Xeon with AVX-512 the two together gain a fifth.
 const AHEAD: [usize; 2] = [1536, 4 << 10];
+
 /// Scales of blocks of a matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<'a> {
@@ -56,8 +57,8 @@ pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     let x = Few { steps: &room[first..], m, k, powers };
     let is_done = AtomicBool::new(true);
     in_strips([m, k, n], V::ROWS, y, |rows, y| {
-        // SAFETY: the instructions are there.
         let (x, matrix) = (&x, (matrix, scales, rows.start));
+        // SAFETY: the instructions are there.
         if !unsafe { V::run(Products::<W, V> { x, matrix, y }) } {
             is_done.store(false, Ordering::Relaxed);
         }
