@@ -2,8 +2,8 @@
 
 use burn_fp8_core::{Dropout, Fp8Format, slice};
 use burn_fp8_cpu::{
-    Attention, AttentionPrecision, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, attention,
-    attention_backward,
+    Attention, AttentionPrecision, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, Unit,
+    attention, attention_backward,
 };
 use half::bf16;
 use rayon::ThreadPoolBuilder;
@@ -230,6 +230,16 @@ fn bounds(precision: AttentionPrecision) -> [f64; 2] {
 const PRECISIONS: [AttentionPrecision; 3] =
     [AttentionPrecision::High, AttentionPrecision::Bf16, AttentionPrecision::Fp8];
 
+/// Each precision in f32, and each that is not f32 on each unit of the machine.
+fn ways() -> impl Iterator<Item = (AttentionPrecision, Unit)> {
+    let units = Unit::available();
+    assert!(units.contains(&Unit::Portable));
+    let of_unit = move |unit| PRECISIONS.map(|precision| (precision, unit));
+    let is_another =
+        |(precision, unit): &_| *precision != AttentionPrecision::High || *unit == Unit::Portable;
+    units.into_iter().flat_map(of_unit).filter(is_another)
+}
+
 #[track_caller]
 fn assert_near(
     case: &Case,
@@ -254,8 +264,8 @@ fn check(case: Case, options: Attention<'_>) {
     let (bias, masks) = (options.bias, options.masks);
     assert!(bias.is_none() && masks.is_empty());
     let exact = reference(&case, &operands, &options, &|_| 0.0, &|_| false);
-    for precision in PRECISIONS {
-        let options = Attention { precision, ..options };
+    for (precision, unit) in ways() {
+        let options = Attention { precision, unit, ..options };
         assert_near(&case, &run(&case, &operands, &options), &exact, &options);
     }
 }
@@ -342,9 +352,10 @@ fn bias_and_masks_broadcast() {
                 mask[index([b, h, i, j])] != 0 || ((b * scores[1] + h) * scores[2] + i) % 3 == 0
             };
             let of = |place: [usize; 4]| f64::from(bias[index(place)]);
-            for precision in PRECISIONS {
+            for (precision, unit) in ways() {
                 let options = Attention {
                     precision,
+                    unit,
                     bias: Some(Broadcast::new(&bias, shape)),
                     masks: &masks,
                     ..Attention::new(case.width)
@@ -366,16 +377,23 @@ fn bias_and_masks_broadcast() {
 fn operands_are_rounded_to_the_precision() {
     let case = Case::new([1, 2, 1], [70, 80, 32]);
     let operands = Operands::new(&case, 29);
-    let options = |precision| Attention { precision, ..Attention::new(case.width) };
-    let [high, low, fp8] = PRECISIONS.map(|precision| run(&case, &operands, &options(precision)));
+    for unit in Unit::available() {
+        check_rounding(&case, &operands, unit);
+    }
+}
+
+fn check_rounding(case: &Case, operands: &Operands, unit: Unit) {
+    let options = |precision| Attention { precision, unit, ..Attention::new(case.width) };
+    let run = |operands: &Operands, precision| run(case, operands, &options(precision));
+    let [high, low, fp8] = PRECISIONS.map(|precision| run(operands, precision));
     assert!(high.iter().zip(&low).all(|(high, low)| high != low));
     assert!(low.iter().zip(&fp8).all(|(low, fp8)| low != fp8));
     let Operands { q, k, v, grad } = operands;
-    let round = |x: Vec<f32>| x.into_iter().map(|x| bf16::from_f32(x).to_f32()).collect();
+    let round = |x: &[f32]| x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
     let rounded = Operands { q: round(q), k: round(k), v: round(v), grad: round(grad) };
-    assert!(run(&case, &rounded, &options(AttentionPrecision::High))[0] != low[0]);
+    assert!(run(&rounded, AttentionPrecision::High)[0] != low[0]);
     // The output's product with its gradient takes that as it is.
-    assert!(run(&case, &rounded, &options(AttentionPrecision::Bf16))[0] == low[0]);
+    assert!(run(&rounded, AttentionPrecision::Bf16)[0] == low[0]);
 }
 
 /// Heads in the memory of `[batch, length, heads, width]`, and every second row of another tensor.
@@ -383,8 +401,8 @@ fn operands_are_rounded_to_the_precision() {
 fn layouts_do_not_matter() {
     let case = Case::new([2, 4, 2], [70, 90, 24]);
     let operands = Operands::new(&case, 31);
-    for precision in PRECISIONS {
-        let options = Attention { precision, causal: true, ..Attention::new(case.width) };
+    for (precision, unit) in ways() {
+        let options = Attention { precision, unit, causal: true, ..Attention::new(case.width) };
         let expected = run(&case, &operands, &options);
         let joined = |values: &[f32], [_, heads, length, width]: [usize; 4]| {
             let mut joined = vec![f32::NAN; 2 * values.len()];
@@ -441,10 +459,10 @@ fn any_number_of_threads_gives_the_same_bits() {
     let cases = [Case::new([2, 4, 4], [200, 200, 32]), Case::new([1, 3, 1], [300, 257, 64])];
     for case in cases {
         let operands = Operands::new(&case, 41);
-        for precision in PRECISIONS {
+        for (precision, unit) in ways() {
             let dropout = Some(Dropout::new(0.1, 3).unwrap());
             let options =
-                Attention { precision, causal: true, dropout, ..Attention::new(case.width) };
+                Attention { precision, unit, causal: true, dropout, ..Attention::new(case.width) };
             let mut first: Option<Results<u32>> = None;
             for threads in [1, 2, 3, 8] {
                 let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -461,10 +479,10 @@ fn any_number_of_threads_gives_the_same_bits() {
 #[test]
 fn special_values_stay_in_their_rows() {
     let case = Case::new([1, 2, 2], [70, 70, 16]);
-    for precision in PRECISIONS {
+    for (precision, unit) in ways() {
         for special in [f32::NAN, f32::INFINITY] {
             let mut operands = Operands::new(&case, 51);
-            let options = Attention { precision, ..Attention::new(case.width) };
+            let options = Attention { precision, unit, ..Attention::new(case.width) };
             operands.q[67 * 16 + 3] = special;
             let [y, ..] = run(&case, &operands, &options);
             for (row, y) in y.chunks(16).enumerate() {

@@ -8,10 +8,11 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::forward::round;
-use super::operand::{self, Operand};
-use super::product::{Matrix, Product, Rows};
-use super::tile::{self, Line, OfScores, Place, Probabilities, Tile, padded, transpose};
-use super::{Attention, Heads, HeadsMut, Sizes, TILE};
+use super::operand::{self, Keep, Means, OfTile, Operand, Room};
+use super::pairs::{Layout, Pairing};
+use super::product::multiply;
+use super::tile::{self, Line, OfScores, Place, Probabilities, Tile, padded};
+use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
 
 /// Where the gradients of queries, keys and values go, of their shapes.
 #[derive(Debug)]
@@ -52,12 +53,18 @@ pub fn attention_backward(
     }
     let logarithms = Heads::new(logarithms, [batch, heads, queries, 1]);
     let threads = sizes.threads();
-    let prepare = |heads, format| Operand::new(heads, options.precision, format, threads > 1);
+    let pairing = Pairing::find(options.unit, options.precision);
+    let means = Means { precision: options.precision, pairing, parallel: threads > 1 };
     let pass = Pass {
         sizes,
         options,
-        operands: [q, k, v].map(|heads| prepare(heads, E4M3)),
-        grad: prepare(output_grad, E5M2),
+        pairing,
+        operands: [
+            Operand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns, Layout::Pairs])),
+            Operand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Pairs])),
+            Operand::new(v, means, E4M3, Keep::Head(&[Layout::Rows])),
+        ],
+        grad: Operand::new(output_grad, means, E5M2, Keep::Tile(&[Layout::Columns, Layout::Pairs])),
         given: [output, output_grad, logarithms],
         gradients,
     };
@@ -87,6 +94,7 @@ pub fn attention_backward(
 struct Pass<'a> {
     sizes: Sizes,
     options: &'a Attention<'a>,
+    pairing: Option<Pairing>,
     operands: [Operand<'a>; 3],
     /// The gradient of the output, as it is multiplied.
     grad: Operand<'a>,
@@ -106,6 +114,10 @@ struct Scratch {
     columns: [Vec<f32>; 2],
     /// The gradients of a tile of queries, transposed, and of keys and values.
     sums: [Vec<f32>; 3],
+    /// A tile in bf16.
+    words: Vec<u32>,
+    /// Tiles of queries, keys, values and the gradient of the output, where they are converted.
+    rooms: [Room; 4],
 }
 
 impl Default for Scratch {
@@ -118,6 +130,8 @@ impl Default for Scratch {
             kept: tile(),
             columns: Default::default(),
             sums: Default::default(),
+            words: vec![],
+            rooms: Default::default(),
         }
     }
 }
@@ -153,15 +167,16 @@ impl Pass<'_> {
         SCRATCH.with_borrow_mut(|scratch| {
             let mut sums = core::mem::take(&mut scratch.sums);
             let [of_q, of_k, of_v] = &mut sums;
-            zeros(of_k, tiles.len() * TILE * sizes.width);
-            zeros(of_v, tiles.len() * TILE * sizes.value_width);
+            let [width, value_width] = [sizes.width, sizes.value_width].map(padded);
+            zeros(of_k, tiles.len() * TILE * width);
+            zeros(of_v, tiles.len() * TILE * value_width);
             for head in kv_head * sizes.group()..(kv_head + 1) * sizes.group() {
                 for queries in 0..sizes.tiles()[0] {
                     let place = Place { batch, head, queries, keys: first };
                     if !whole && place.is_hidden(sizes, self.options) {
                         continue;
                     }
-                    let given = self.given(place, &mut scratch.columns);
+                    let given = self.given(place, scratch);
                     zeros(of_q, sizes.width * TILE);
                     for keys in tiles.clone() {
                         let place = Place { keys, ..place };
@@ -170,8 +185,8 @@ impl Pass<'_> {
                         }
                         let scales = self.tile(place, &given, scratch);
                         let index = keys - first;
-                        let of_k = &mut of_k[index * TILE * sizes.width..];
-                        let of_v = &mut of_v[index * TILE * sizes.value_width..];
+                        let of_k = &mut of_k[index * TILE * width..];
+                        let of_v = &mut of_v[index * TILE * value_width..];
                         self.add_keys(place, scratch, &scales, [of_k, of_v]);
                         if whole {
                             self.add_queries(place, scratch, &scales, of_q);
@@ -184,9 +199,10 @@ impl Pass<'_> {
             }
             for (gradient, sums) in [(&self.gradients.k, of_k), (&self.gradients.v, of_v)] {
                 let keys = first * TILE..sizes.keys.min(tiles.end * TILE);
-                for (key, sums) in keys.zip(sums.chunks(gradient.shape[3])) {
+                let width = gradient.shape[3];
+                for (key, sums) in keys.zip(sums.chunks(padded(width))) {
                     // SAFETY: this task alone has these keys of the head.
-                    unsafe { gradient.row(batch, kv_head, key) }.copy_from_slice(sums);
+                    unsafe { gradient.row(batch, kv_head, key) }.copy_from_slice(&sums[..width]);
                 }
             }
             scratch.sums = sums;
@@ -201,7 +217,7 @@ impl Pass<'_> {
         let [batch, head] = [head / sizes.heads, head % sizes.heads];
         let place = Place { batch, head, queries, keys: 0 };
         SCRATCH.with_borrow_mut(|scratch| {
-            let given = self.given(place, &mut scratch.columns);
+            let given = self.given(place, scratch);
             let mut of_q = core::mem::take(&mut scratch.sums[0]);
             zeros(&mut of_q, sizes.width * TILE);
             for keys in 0..key_tiles {
@@ -218,7 +234,7 @@ impl Pass<'_> {
     }
 
     /// Transposes queries and gradients, too.
-    fn given(&self, place: Place, columns: &mut [Vec<f32>; 2]) -> Given {
+    fn given(&self, place: Place, scratch: &mut Scratch) -> Given {
         let Self { sizes, operands: [q, ..], grad: of_output, .. } = self;
         let [output, grad, logarithms] = &self.given;
         // Nothing comes of queries that are not there.
@@ -229,44 +245,38 @@ impl Pass<'_> {
             let [output, grad, logarithm] =
                 [output, grad, logarithms].map(|heads| heads.row(place.batch, place.head, query));
             given.logarithms[row] = logarithm[0];
-            given.deltas[row] = output.iter().zip(grad).map(|(y, grad)| y * grad).sum();
+            given.deltas[row] = tile::dot(output, grad);
         }
-        let widths = [sizes.width, sizes.value_width];
-        for ((operand, width), columns) in [q, of_output].into_iter().zip(widths).zip(columns) {
-            let rows = operand.tile(place.batch, place.head, place.queries);
-            transpose(rows, queries, width, columns);
-        }
+        let Scratch { columns: [of_q, of_grad], rooms: [room, ..], .. } = scratch;
+        let place = [place.batch, place.head, place.queries];
+        q.transpose(place, queries, room, of_q);
+        of_output.transpose(place, queries, room, of_grad);
         given
     }
 
     /// Computes the probabilities and the gradients of the scores of a tile, as they are multiplied.
     fn tile(&self, place: Place, given: &Given, scratch: &mut Scratch) -> TileScales {
         let Self { sizes, options, operands: [q, k, v], grad, .. } = self;
-        let Scratch { probabilities, scores: gradients, slopes, kept, columns, .. } = scratch;
+        let Scratch { probabilities, scores: gradients, slopes, kept, columns, rooms, .. } =
+            scratch;
+        let [for_q, for_k, for_v, for_grad] = rooms;
         let (queries, keys) = (place.queries(sizes), place.keys(sizes));
-        let kv_head = place.head / sizes.group();
-        let [q, grad] = [q, grad].map(|of| of.tile(place.batch, place.head, place.queries).scale);
-        let [q, grad] = [(q, &columns[0]), (grad, &columns[1])].map(|(scale, values)| Rows {
-            values,
-            stride: TILE,
-            scale,
-        });
-        let [k, v] = [k, v].map(|of| of.tile(place.batch, kv_head, place.keys));
-        tile::scores(sizes, options, place, (q, k.into()), probabilities, Some(slopes));
+        let of_queries = [place.batch, place.head, place.queries];
+        let of_keys = [place.batch, place.head / sizes.group(), place.keys];
+        let q = q.transposed(of_queries, for_q, &columns[0]);
+        let grad = grad.transposed(of_queries, for_grad, &columns[1]);
+        let k = k.left(of_keys, TILE, for_k);
+        tile::scores(sizes, options, place, self.pairing, (q, k), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
         Arch::new().dispatch(Probabilities { tile, logarithms });
 
         // Of the probabilities, then of the scores.
         let factor = options.dropout.map_or(1.0, Dropout::factor);
-        Arch::new().dispatch(Product {
-            size: [keys, padded(queries), sizes.value_width],
-            lhs: v.into(),
-            rhs: grad,
-            factor,
-            output: (gradients.as_flattened_mut(), TILE),
-            accumulate: false,
-        });
+        let size = [keys, padded(queries), sizes.value_width];
+        let v = v.left(of_keys, TILE, for_v);
+        let output = (gradients.as_flattened_mut(), TILE);
+        multiply(self.pairing, size, (v, grad), factor, output, false);
         let gradients = &mut gradients[..keys];
         let kept = tile::kept(sizes, options, place, kept);
         let (of_probabilities, deltas) = (&mut *gradients, &given.deltas);
@@ -282,52 +292,56 @@ impl Pass<'_> {
                 *gradient *= slope;
             }
         }
+        let precision = options.precision;
+        let of_scores = match precision {
+            AttentionPrecision::Bf16 if self.pairing.is_some() => 1.0,
+            _ => operand::round(gradients.as_flattened_mut(), precision, E5M2),
+        };
         TileScales {
-            probabilities: factor * round(probabilities, options.precision),
-            scores: operand::round(gradients.as_flattened_mut(), options.precision, E5M2),
+            probabilities: factor * round(probabilities, precision, self.pairing),
+            scores: of_scores,
         }
     }
 
     fn add_keys(
         &self,
         place: Place,
-        scratch: &Scratch,
+        Scratch { probabilities, scores, words, rooms: [for_q, .., for_grad], .. }: &mut Scratch,
         scales: &TileScales,
         [of_k, of_v]: [&mut [f32]; 2],
     ) {
-        let Self { sizes, options, operands: [q, ..], grad, .. } = self;
+        let Self { sizes, options, pairing, operands: [q, ..], grad, .. } = self;
+        let pairing = *pairing;
         let (queries, keys) = (place.queries(sizes), place.keys(sizes));
-        let [q, grad] = [q, grad].map(|of| of.tile(place.batch, place.head, place.queries));
-        let probabilities = rows(&scratch.probabilities, scales.probabilities);
-        Arch::new().dispatch(Product {
-            size: [keys, sizes.value_width, queries],
-            lhs: probabilities.into(),
-            rhs: grad,
-            factor: 1.0,
-            output: (of_v, sizes.value_width),
-            accumulate: true,
-        });
-        Arch::new().dispatch(Product {
-            size: [keys, sizes.width, queries],
-            lhs: rows(&scratch.scores, scales.scores).into(),
-            rhs: q,
-            factor: options.scale,
-            output: (of_k, sizes.width),
-            accumulate: true,
-        });
+        let of_queries = [place.batch, place.head, place.queries];
+        let [width, value_width] = [sizes.width, sizes.value_width];
+        let of_scale = options.scale;
+        for (tile, scale, operand, room, width, factor, output) in [
+            (probabilities, scales.probabilities, grad, for_grad, value_width, 1.0, of_v),
+            (scores, scales.scores, q, for_q, width, of_scale, of_k),
+        ] {
+            let tile = OfTile { tile: &tile[..keys], scale, pairing, words }.left(queries);
+            let operands = (tile, operand.right(of_queries, room));
+            let output = (output, padded(width));
+            multiply(pairing, [keys, width, queries], operands, factor, output, true);
+        }
     }
 
-    fn add_queries(&self, place: Place, scratch: &Scratch, scales: &TileScales, of_q: &mut [f32]) {
-        let Self { sizes, options, operands: [_, k, _], .. } = self;
-        let k = k.tile(place.batch, place.head / sizes.group(), place.keys);
-        Arch::new().dispatch(Product {
-            size: [sizes.width, padded(place.queries(sizes)), place.keys(sizes)],
-            lhs: Matrix::from(k).transpose(),
-            rhs: rows(&scratch.scores, scales.scores),
-            factor: options.scale,
-            output: (of_q, TILE),
-            accumulate: true,
-        });
+    fn add_queries(
+        &self,
+        place: Place,
+        Scratch { scores, words, rooms: [_, for_k, ..], .. }: &mut Scratch,
+        scales: &TileScales,
+        of_q: &mut [f32],
+    ) {
+        let Self { sizes, options, pairing, operands: [_, k, _], .. } = self;
+        let pairing = *pairing;
+        let (queries, keys) = (place.queries(sizes), place.keys(sizes));
+        let of_keys = [place.batch, place.head / sizes.group(), place.keys];
+        let k = k.left_transposed(of_keys, TILE, for_k);
+        let tile = OfTile { tile: &scores[..keys], scale: scales.scores, pairing, words };
+        let size = [sizes.width, padded(queries), keys];
+        multiply(pairing, size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);
     }
 
     fn store_queries(&self, place: Place, of_q: &[f32]) {
@@ -339,8 +353,4 @@ impl Pass<'_> {
             gradient.iter_mut().zip(sums).for_each(|(gradient, sum)| *gradient = *sum);
         }
     }
-}
-
-fn rows(tile: &Tile, scale: f32) -> Rows<'_> {
-    Rows { values: tile.as_flattened(), stride: TILE, scale }
 }

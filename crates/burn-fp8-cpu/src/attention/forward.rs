@@ -7,9 +7,10 @@ use burn_fp8_core::{AttentionShape, Dropout, Fp8Format};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::operand::{self, Operand};
-use super::product::{Product, Rows};
-use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded, transpose};
+use super::operand::{self, Keep, Means, OfTile, Operand, Room};
+use super::pairs::{Layout, Pairing};
+use super::product::multiply;
+use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
 
 /// What the products of probabilities are multiplied by: the largest probability is the largest number of the format.
@@ -37,8 +38,13 @@ pub fn attention(
     assert!(output.shape == expected, "the output has shape {:?}, not {expected:?}", output.shape);
     let logarithms = HeadsMut::new(logarithms, [batch, heads, queries, 1]);
     let threads = sizes.threads();
-    let prepare = |heads| Operand::new(heads, options.precision, E4M3, threads > 1);
-    let operands = [q, k, v].map(prepare);
+    let pairing = Pairing::find(options.unit, options.precision);
+    let means = Means { precision: options.precision, pairing, parallel: threads > 1 };
+    let operands = [
+        Operand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns])),
+        Operand::new(k, means, E4M3, Keep::Head(&[Layout::Rows])),
+        Operand::new(v, means, E4M3, Keep::Head(&[Layout::Pairs])),
+    ];
     let [tiles, _] = sizes.tiles();
     let task = |index: usize| {
         let place = Place {
@@ -51,7 +57,7 @@ pub fn attention(
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let softmax = rows(&sizes, options, place, &operands, scratch);
+            let softmax = rows(&sizes, options, place, pairing, &operands, scratch);
             let factor = options.dropout.map_or(1.0, Dropout::factor);
             for row in 0..place.queries(&sizes) {
                 let query = place.queries * TILE + row;
@@ -79,16 +85,25 @@ struct Scratch {
     kept: Box<Tile>,
     /// The queries, transposed.
     q: Vec<f32>,
-    /// Tiles of keys and of values, where they are converted.
-    converted: [Vec<f32>; 2],
+    /// Tiles of queries, keys and values, where they are converted.
+    rooms: [Room; 3],
     /// Sums of values, weighted by exponentials: `[value width][TILE]`.
     sums: Vec<f32>,
+    /// The exponentials in bf16.
+    words: Vec<u32>,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
         let tile = || Box::new([[0.0; TILE]; TILE]);
-        Self { tile: tile(), kept: tile(), q: vec![], converted: [vec![], vec![]], sums: vec![] }
+        Self {
+            tile: tile(),
+            kept: tile(),
+            q: vec![],
+            rooms: Default::default(),
+            sums: vec![],
+            words: vec![],
+        }
     }
 }
 
@@ -97,26 +112,27 @@ fn rows(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: Place,
+    pairing: Option<Pairing>,
     [q, k, v]: &[Operand<'_>; 3],
-    Scratch { tile, kept, q: columns, converted: [of_k, of_v], sums }: &mut Scratch,
+    Scratch { tile, kept, q: columns, rooms: [of_q, of_k, of_v], sums, words }: &mut Scratch,
 ) -> Softmax {
     let kv_head = place.head / sizes.group();
     let queries = place.queries(sizes);
     let mut softmax = Softmax::new();
     sums.clear();
     sums.resize(sizes.value_width * TILE, 0.0);
-    let q = q.convert(place.batch, place.head, place.queries, of_k);
-    transpose(q, queries, sizes.width, columns);
-    let q = Rows { values: columns, stride: TILE, scale: q.scale };
+    let of_queries = [place.batch, place.head, place.queries];
+    q.transpose(of_queries, queries, of_q, columns);
+    let q = q.transposed(of_queries, of_q, columns);
     for keys in 0..sizes.tiles()[1] {
         let place = Place { keys, ..place };
         if place.is_hidden(sizes, options) {
             break;
         }
-        let k = k.matrix(place.batch, kv_head, keys, queries, of_k);
-        let v = v.matrix(place.batch, kv_head, keys, queries, of_v);
+        let of_keys = [place.batch, kv_head, keys];
+        let (k, v) = (k.left(of_keys, queries, of_k), v.left_transposed(of_keys, queries, of_v));
         let keys = place.keys(sizes);
-        tile::scores(sizes, options, place, (q, k), tile, None);
+        tile::scores(sizes, options, place, pairing, (q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
             Arch::new().dispatch(Correct { rows: sums, corrections });
@@ -126,25 +142,26 @@ fn rows(
                 *x *= kept;
             }
         }
-        let scale = round(&mut tile[..keys], options.precision);
-        Arch::new().dispatch(Product {
-            size: [sizes.value_width, tile::columns(queries), keys],
-            lhs: v.transpose(),
-            rhs: Rows { values: tile.as_flattened(), stride: TILE, scale },
-            factor: 1.0,
-            output: (sums, TILE),
-            accumulate: true,
-        });
+        let tile = &mut tile[..keys];
+        let scale = round(tile, options.precision, pairing);
+        let weights = OfTile { tile, scale, pairing, words }.right(queries);
+        let size = [sizes.value_width, tile::columns(queries), keys];
+        multiply(pairing, size, (v, weights), 1.0, (sums, TILE), true);
     }
     softmax
 }
 
-/// Rounds probabilities to what is multiplied, and returns the scale of products.
-pub(super) fn round(tile: &mut [Line], precision: AttentionPrecision) -> f32 {
+/// Rounds probabilities to what is multiplied, unless that happens as they are packed, and returns the scale of products.
+pub(super) fn round(
+    tile: &mut [Line],
+    precision: AttentionPrecision,
+    pairing: Option<Pairing>,
+) -> f32 {
     match precision {
         AttentionPrecision::Fp8 => {
             operand::round_with(tile.as_flattened_mut(), OF_PROBABILITIES, E4M3)
         }
+        AttentionPrecision::Bf16 if pairing.is_some() => 1.0,
         _ => operand::round(tile.as_flattened_mut(), precision, E4M3),
     }
 }

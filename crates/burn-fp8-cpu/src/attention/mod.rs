@@ -10,6 +10,7 @@
 mod backward;
 mod forward;
 mod operand;
+mod pairs;
 mod product;
 mod tile;
 
@@ -20,6 +21,8 @@ pub use burn_fp8_core::AttentionPrecision;
 use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format, slice};
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
+
+use crate::unit::Unit;
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
@@ -51,6 +54,9 @@ pub struct Attention<'a> {
     pub dropout: Option<Dropout>,
     /// Which numbers are multiplied.
     pub precision: AttentionPrecision,
+    /// What multiplies them where they are no f32 numbers: any unit but the portable one stands for the dot products of AVX-512 BF16. The
+    /// portable one rounds to the same numbers, and multiplies those in f32.
+    pub unit: Unit,
 }
 
 impl Attention<'_> {
@@ -64,6 +70,7 @@ impl Attention<'_> {
             masks: &[],
             dropout: None,
             precision: AttentionPrecision::High,
+            unit: Unit::Portable,
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Operands in the precision that they are multiplied in.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::product::{Matrix, NARROW, Rows};
+use super::pairs::{Layout, Pairing, Words};
+use super::product::{Left, Matrix, NARROW, Right, Rows};
+use super::tile::{self, Line, padded};
 use super::{AttentionPrecision, HeadNumbers, Heads, TILE};
 
 /// Queries, keys, values or a gradient, as they are multiplied.
@@ -13,20 +17,60 @@ pub(super) enum Operand<'a> {
     High(Heads<'a>),
     /// Rounded, contiguous; and the scale of each 64 rows of a head.
     Rounded { values: Vec<f32>, shape: [usize; 4], scales: Vec<f32> },
+    /// Rounded to bf16 in the memory of a thread, a tile at a time, when a product of that thread wants it.
+    Packed {
+        heads: Heads<'a>,
+        id: usize,
+        precision: AttentionPrecision,
+        format: Fp8Format,
+        pairing: Pairing,
+        kept: Keep,
+    },
+}
+
+/// What operands are rounded to, and what multiplies them.
+#[derive(Clone, Copy)]
+pub(super) struct Means {
+    pub(super) precision: AttentionPrecision,
+    pub(super) pairing: Option<Pairing>,
+    /// Whether rayon's pool rounds.
+    pub(super) parallel: bool,
+}
+
+/// What a thread keeps of an operand in bf16, and in which layouts.
+#[derive(Clone, Copy)]
+pub(super) enum Keep {
+    /// A tile.
+    Tile(&'static [Layout]),
+    /// All tiles of a head that it has come across.
+    Head(&'static [Layout]),
+}
+
+/// The memory of a thread for an operand.
+#[derive(Default)]
+pub(super) struct Room {
+    /// Numbers that are converted to f32.
+    converted: Vec<f32>,
+    /// Of which operand, batch and head (and tile, where one is kept) the words are.
+    of: [usize; 4],
+    words: Vec<u32>,
+    /// The scale of each tile that is there.
+    scales: Vec<Option<f32>>,
 }
 
 impl<'a> Operand<'a> {
-    /// Rounds, where the precision asks for it; on rayon's pool where `parallel`.
-    pub(super) fn new(
-        heads: Heads<'a>,
-        precision: AttentionPrecision,
-        format: Fp8Format,
-        parallel: bool,
-    ) -> Self {
-        let shape @ [batch, count, length, width] = heads.shape;
+    /// Rounds, where the precision asks for it.
+    pub(super) fn new(heads: Heads<'a>, means: Means, format: Fp8Format, kept: Keep) -> Self {
+        static OPERANDS: AtomicUsize = AtomicUsize::new(1);
+        let Means { precision, pairing, parallel } = means;
         if precision == AttentionPrecision::High {
             return Self::High(heads);
         }
+        if let Some(pairing) = pairing {
+            let id = OPERANDS.fetch_add(1, Ordering::Relaxed);
+            return Self::Packed { heads, id, precision, format, pairing, kept };
+        }
+        let shape @ [batch, count, length, width] = heads.shape;
         let tiles = length.div_ceil(TILE);
         let mut values = vec![0f32; batch * count * length * width];
         let mut scales = vec![1f32; batch * count * tiles];
@@ -59,8 +103,135 @@ impl<'a> Operand<'a> {
         Self::Rounded { values, shape, scales }
     }
 
+    /// A tile of a head in words, if that is what is multiplied.
+    fn packed<'b>(
+        &self,
+        layout: Layout,
+        [batch, head, tile]: [usize; 3],
+        room: &'b mut Room,
+    ) -> Option<Words<'b>> {
+        let Self::Packed { heads, id, precision, format, pairing, kept } = self else {
+            return None;
+        };
+        let [.., length, width] = heads.shape;
+        let (layouts, tiles, of, slot) = match kept {
+            Keep::Tile(layouts) => (layouts, 1, [*id, batch, head, tile], 0),
+            Keep::Head(layouts) => (layouts, length.div_ceil(TILE), [*id, batch, head, 0], tile),
+        };
+        let size: usize = layouts.iter().map(|layout| layout.words(width)).sum();
+        let Room { converted, of: is_of, words, scales } = room;
+        if *is_of != of {
+            *is_of = of;
+            scales.clear();
+            scales.resize(tiles, None);
+            words.resize(words.len().max(tiles * size), 0);
+        }
+        let words = &mut words[slot * size..][..size];
+        let scale = *scales[slot].get_or_insert_with(|| {
+            let rows = tile * TILE..length.min((tile + 1) * TILE);
+            let count = rows.len();
+            let (values, scale) = match (heads.numbers, precision) {
+                // Packing rounds.
+                (HeadNumbers::F32(_), AttentionPrecision::Bf16) => {
+                    let values = heads.from(batch, head, rows.start);
+                    (Rows { values, stride: heads.strides[2], scale: 1.0 }, 1.0)
+                }
+                _ => {
+                    converted.resize(converted.len().max(TILE * width), 0.0);
+                    let values = &mut converted[..count * width];
+                    for (row, values) in rows.zip(values.chunks_mut(width)) {
+                        heads.convert([batch, head, row], values);
+                    }
+                    let scale = round(values, *precision, *format);
+                    (Rows { values, stride: width, scale: 1.0 }, scale)
+                }
+            };
+            let mut rest = &mut *words;
+            for layout in *layouts {
+                let (out, others) = rest.split_at_mut(layout.words(width));
+                pairing.pack(*layout, values, [count, width], out);
+                rest = others;
+            }
+            scale
+        });
+        let before = layouts.iter().take_while(|of| **of != layout);
+        let start: usize = before.map(|layout| layout.words(width)).sum();
+        let words = &words[start..][..layout.words(width)];
+        Some(Words { words, layout, stride: layout.stride(width), scale })
+    }
+
+    /// Transposes a tile of a head, for [`transposed`](Self::transposed), where it is multiplied in f32.
+    pub(super) fn transpose(
+        &self,
+        [batch, head, tile]: [usize; 3],
+        count: usize,
+        room: &mut Room,
+        columns: &mut Vec<f32>,
+    ) {
+        let (Self::High(Heads { shape, .. }) | Self::Rounded { shape, .. }) = self else { return };
+        let rows = self.convert(batch, head, tile, &mut room.converted);
+        tile::transpose(rows, count, shape[3], columns);
+    }
+
+    /// A tile of a head, transposed, as a right operand.
+    pub(super) fn transposed<'b>(
+        &self,
+        place @ [batch, head, tile]: [usize; 3],
+        room: &'b mut Room,
+        columns: &'b [f32],
+    ) -> Right<'b> {
+        match self.packed(Layout::Columns, place, room) {
+            Some(words) => Right::Pairs(words),
+            None => {
+                let scale = match self {
+                    Self::Rounded { .. } => self.tile(batch, head, tile).scale,
+                    _ => 1.0,
+                };
+                Right::F32(Rows { values: columns, stride: TILE, scale })
+            }
+        }
+    }
+
+    /// A tile of a head as a right operand.
+    pub(super) fn right<'b>(
+        &'b self,
+        place @ [batch, head, tile]: [usize; 3],
+        room: &'b mut Room,
+    ) -> Right<'b> {
+        match self.packed(Layout::Pairs, place, room) {
+            Some(words) => Right::Pairs(words),
+            None => Right::F32(self.tile(batch, head, tile)),
+        }
+    }
+
+    /// A tile of a head as a left operand, for products with so many queries; converted to f32 in `room` where it must be.
+    pub(super) fn left<'b>(
+        &'b self,
+        place @ [batch, head, tile]: [usize; 3],
+        queries: usize,
+        room: &'b mut Room,
+    ) -> Left<'b> {
+        if let Self::Packed { .. } = self {
+            return Left::Pairs(self.packed(Layout::Rows, place, room).expect("it is packed"));
+        }
+        Left::F32(self.matrix(batch, head, tile, queries, &mut room.converted))
+    }
+
+    /// The same, transposed.
+    pub(super) fn left_transposed<'b>(
+        &'b self,
+        place @ [batch, head, tile]: [usize; 3],
+        queries: usize,
+        room: &'b mut Room,
+    ) -> Left<'b> {
+        if let Self::Packed { .. } = self {
+            return Left::Pairs(self.packed(Layout::Pairs, place, room).expect("it is packed"));
+        }
+        Left::F32(self.matrix(batch, head, tile, queries, &mut room.converted).transpose())
+    }
+
     /// A tile of a head, from its first row on; converted to f32 in `room` where it must be.
-    pub(super) fn convert<'b>(
+    fn convert<'b>(
         &'b self,
         batch: usize,
         head: usize,
@@ -81,7 +252,7 @@ impl<'a> Operand<'a> {
     }
 
     /// The same as a matrix for products with so many queries, which convert bf16 themselves where they are few.
-    pub(super) fn matrix<'b>(
+    fn matrix<'b>(
         &'b self,
         batch: usize,
         head: usize,
@@ -100,7 +271,7 @@ impl<'a> Operand<'a> {
     }
 
     /// A tile of a head that is f32 or rounded, from its first row on.
-    pub(super) fn tile(&self, batch: usize, head: usize, tile: usize) -> Rows<'_> {
+    fn tile(&self, batch: usize, head: usize, tile: usize) -> Rows<'_> {
         match self {
             Self::High(heads) => {
                 let values = heads.from(batch, head, tile * TILE);
@@ -112,7 +283,45 @@ impl<'a> Operand<'a> {
                 let scale = scales[head * length.div_ceil(TILE) + tile];
                 Rows { values, stride: *width, scale }
             }
+            Self::Packed { .. } => unreachable!("it has no f32 numbers"),
         }
+    }
+}
+
+/// A tile of computed numbers as an operand.
+pub(super) struct OfTile<'a> {
+    /// Rounded to what is multiplied.
+    pub(super) tile: &'a [Line],
+    pub(super) scale: f32,
+    pub(super) pairing: Option<Pairing>,
+    /// What words are put in.
+    pub(super) words: &'a mut Vec<u32>,
+}
+
+impl<'a> OfTile<'a> {
+    /// Keys as the rows of a left operand, queries along K.
+    pub(super) fn left(self, queries: usize) -> Left<'a> {
+        match self.pack(Layout::Rows, queries) {
+            Ok(words) => Left::Pairs(words),
+            Err(rows) => Left::F32(rows.into()),
+        }
+    }
+
+    /// Queries as the columns of a right operand, keys along K.
+    pub(super) fn right(self, queries: usize) -> Right<'a> {
+        match self.pack(Layout::Pairs, padded(queries)) {
+            Ok(words) => Right::Pairs(words),
+            Err(rows) => Right::F32(rows),
+        }
+    }
+
+    fn pack(self, layout: Layout, width: usize) -> Result<Words<'a>, Rows<'a>> {
+        let Self { tile, scale, pairing, words } = self;
+        let rows = Rows { values: tile.as_flattened(), stride: TILE, scale };
+        let Some(pairing) = pairing else { return Err(rows) };
+        words.resize(TILE * TILE / 2, 0);
+        pairing.pack(layout, rows, [tile.len(), width], words);
+        Ok(Words { words, layout, stride: layout.stride(width), scale })
     }
 }
 

@@ -1,11 +1,13 @@
-//! The products of tiles, in f32.
+//! The products of tiles, in f32; [`multiply`] runs those in bf16, too.
 //!
 //! The left operand is broadcast, number by number, so it may lie in any way; rows of the right one are vectors. Each sum is taken in the order
 //! of K, whatever the vectors: all CPUs with fused multiply-add give the same bits. So they do where there are [`NARROW`] columns or fewer, as while text is
 //! generated: then rows or columns of the left operand are the vectors, and sums along its rows are taken in [`LANES`] parts.
 
 use half::bf16;
-use pulp::{Simd, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
+
+use super::pairs::{Pairing, Words};
 
 /// Columns up to which a product is narrow.
 pub(super) const NARROW: usize = 4;
@@ -15,6 +17,41 @@ const LANES: usize = 16;
 
 /// Rows of its right operand or of its result, at most: heads are not wider.
 const LONGEST: usize = 256;
+
+/// The left operand of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a> {
+    F32(Matrix<'a>),
+    Pairs(Words<'a>),
+}
+
+/// The right operand of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a> {
+    F32(Rows<'a>),
+    Pairs(Words<'a>),
+}
+
+/// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that. Columns of it are computed up to
+/// whole vectors where operands are words.
+pub(super) fn multiply(
+    pairing: Option<Pairing>,
+    size: [usize; 3],
+    (lhs, rhs): (Left<'_>, Right<'_>),
+    factor: f32,
+    output: (&mut [f32], usize),
+    accumulate: bool,
+) {
+    match (lhs, rhs, pairing) {
+        (Left::F32(lhs), Right::F32(rhs), _) => {
+            Arch::new().dispatch(Product { size, lhs, rhs, factor, output, accumulate });
+        }
+        (Left::Pairs(lhs), Right::Pairs(rhs), Some(pairing)) => {
+            pairing.multiply(size, [lhs, rhs], factor, output, accumulate);
+        }
+        _ => unreachable!("both operands are of one kind"),
+    }
+}
 
 /// Some rows of a matrix, times a scale.
 #[derive(Clone, Copy)]
@@ -61,14 +98,14 @@ impl Matrix<'_> {
 }
 
 /// Adds `factor` times the product of two matrices to the output `[m][stride]`, or overwrites it with that.
-pub(super) struct Product<'a> {
+struct Product<'a> {
     /// M, N and K.
-    pub(super) size: [usize; 3],
-    pub(super) lhs: Matrix<'a>,
-    pub(super) rhs: Rows<'a>,
-    pub(super) factor: f32,
-    pub(super) output: (&'a mut [f32], usize),
-    pub(super) accumulate: bool,
+    size: [usize; 3],
+    lhs: Matrix<'a>,
+    rhs: Rows<'a>,
+    factor: f32,
+    output: (&'a mut [f32], usize),
+    accumulate: bool,
 }
 
 impl WithSimd for Product<'_> {

@@ -5,7 +5,8 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::product::{Matrix, NARROW, Product, Rows};
+use super::pairs::Pairing;
+use super::product::{Left, NARROW, Right, Rows, multiply};
 use super::{Attention, PADDING, Sizes, TILE};
 use crate::special::exp;
 
@@ -64,6 +65,21 @@ pub(super) fn transpose(rows: Rows<'_>, count: usize, width: usize, columns: &mu
     }
 }
 
+/// The sum of products, taken in 16 parts.
+pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (x, y) in x.iter().zip(y) {
+        for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+            *sum += x * y;
+        }
+    }
+    for ((sum, x), y) in sums.iter_mut().zip(x_rest).zip(y_rest) {
+        *sum += x * y;
+    }
+    sums.iter().sum()
+}
+
 /// Computes the scores of a tile; -∞ where a query does not see a key. `slopes` are by how much a capped score changes with the score.
 ///
 /// `q` is transposed.
@@ -71,21 +87,16 @@ pub(super) fn scores(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: Place,
-    (q, k): (Rows<'_>, Matrix<'_>),
+    pairing: Option<Pairing>,
+    (q, k): (Right<'_>, Left<'_>),
     tile: &mut Tile,
     slopes: Option<&mut Tile>,
 ) {
     let (queries, keys) = (place.queries(sizes), place.keys(sizes));
     // What pads queries is read, too.
     tile[..keys].iter_mut().for_each(|scores| scores[queries..padded(queries)].fill(0.0));
-    Arch::new().dispatch(Product {
-        size: [keys, columns(queries), sizes.width],
-        lhs: k,
-        rhs: q,
-        factor: options.scale,
-        output: (tile.as_flattened_mut(), TILE),
-        accumulate: false,
-    });
+    let size = [keys, columns(queries), sizes.width];
+    multiply(pairing, size, (k, q), options.scale, (tile.as_flattened_mut(), TILE), false);
     if let Some(cap) = options.softcap {
         tile[..keys].iter_mut().flatten().for_each(|score| *score = cap * (*score / cap).tanh());
         if let Some(slopes) = slopes {

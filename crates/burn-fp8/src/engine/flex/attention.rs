@@ -162,6 +162,7 @@ fn with_options(attention: &AttentionOf<Flex>, run: impl FnOnce(&cpu::Attention<
         masks: &masks,
         dropout: attention.dropout,
         precision: attention.precision,
+        unit: cpu::Unit::current(),
     });
 }
 
