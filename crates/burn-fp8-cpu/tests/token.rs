@@ -3,7 +3,8 @@
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::slice::Rows;
 use burn_fp8_core::{Overflow, Recipe, scale};
-use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, to_bf16};
+use burn_fp8_cpu::Unit;
+use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, Weight, to_bf16};
 use half::bf16;
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -46,10 +47,11 @@ fn weight(layer: &Linear<'_>) -> Vec<f64> {
     let [n, k] = layer.shape;
     let of_output = |row: usize| f64::from(layer.scales[row % layer.scales.len()]);
     let number = |i: usize| match layer.weight {
-        Rows::Bf16(numbers) => numbers[i].to_f64(),
-        Rows::F16(numbers) => numbers[i].to_f64(),
-        Rows::Codes(codes, format) => f64::from(format.decode(codes[i])),
-        Rows::Blocks { codes, format, block: [rows, columns], scales } => {
+        Weight::OnUnit(_, codes, format) => f64::from(format.decode(codes[i % k * n + i / k])),
+        Weight::InF32(Rows::Bf16(numbers)) => numbers[i].to_f64(),
+        Weight::InF32(Rows::F16(numbers)) => numbers[i].to_f64(),
+        Weight::InF32(Rows::Codes(codes, format)) => f64::from(format.decode(codes[i])),
+        Weight::InF32(Rows::Blocks { codes, format, block: [rows, columns], scales }) => {
             let scale = scales[i / k / rows * k.div_ceil(columns) + i % k / columns];
             f64::from(format.decode(codes[i])) * f64::from(scale)
         }
@@ -85,14 +87,28 @@ fn layers_multiply_what_they_stand_for() {
         let block = [3, 32];
         let blocks = numbers(n.div_ceil(3) * k.div_ceil(32), 11);
         let of_blocks = Rows::Blocks { codes: &codes, format: E4M3, block, scales: &blocks };
-        let weights = [
+        let in_f32 = [
             (Rows::Codes(&codes, E4M3), &[0.3][..]),
             (Rows::Codes(&codes, E4M3), &each[..]),
             (of_blocks, &[1.0][..]),
             (Rows::Bf16(&halves), &[1.0][..]),
         ];
+        let on_units = Unit::available().into_iter().flat_map(|unit| {
+            let weight = Weight::OnUnit(unit, &codes, E4M3);
+            [(weight, &[0.3][..]), (weight, &each[..])]
+        });
+        let in_f32 = in_f32.map(|(rows, scales)| (Weight::InF32(rows), scales));
+        let weights: Vec<_> = in_f32.into_iter().chain(on_units).collect();
         for inputs in recipes {
-            for (index, (weight, scales)) in weights.into_iter().enumerate() {
+            let is_for_units = match inputs {
+                Inputs::AsTheyAre => false,
+                Inputs::Given(_) => true,
+                Inputs::Measured([_, columns], _) => columns >= k,
+            };
+            for (index, (weight, scales)) in weights.iter().copied().enumerate() {
+                if matches!(weight, Weight::OnUnit(..)) && !is_for_units {
+                    continue;
+                }
                 for bias in [None, Some(&bias[..])] {
                     let layer = Linear { weight, shape: [n, k], scales, bias, inputs };
                     let mut y = vec![f32::NAN; m * n];
@@ -109,10 +125,20 @@ fn layers_multiply_what_they_stand_for() {
 }
 
 #[test]
+#[should_panic(expected = "a unit takes scales of whole rows, not of 32 of 64")]
+fn a_unit_takes_scales_of_whole_rows() {
+    let codes = codes(64, 1);
+    let weight = Weight::OnUnit(Unit::Portable, &codes, E4M3);
+    let inputs = Inputs::Measured([1, 32], Recipe::mxfp8());
+    let layer = Linear { weight, shape: [1, 64], scales: &[1.0], bias: None, inputs };
+    layer.forward(&[1.0; 64], &mut [0.0]);
+}
+
+#[test]
 #[should_panic(expected = "2 scales and None biases are not those of 3 outputs")]
 fn scales_are_those_of_the_outputs() {
     let codes = codes(6, 1);
-    let weight = Rows::Codes(&codes, E4M3);
+    let weight = Weight::InF32(Rows::Codes(&codes, E4M3));
     let (shape, inputs) = ([3, 2], Inputs::AsTheyAre);
     let layer = Linear { weight, shape, scales: &[1.0, 2.0], bias: None, inputs };
     layer.forward(&[1.0, 2.0], &mut [0.0; 3]);
@@ -254,7 +280,7 @@ fn a_layer_does_what_it_should_to_a_token() {
     let codes: Vec<_> = (0..7).map(|i| codes(shapes[i][0] * shapes[i][1], 100 * i)).collect();
     let (scales, bias) = (numbers(HEADS * WIDTH, 13), numbers(HEADS * WIDTH, 17));
     let linear = |i: usize| Linear {
-        weight: Rows::Codes(&codes[i], E4M3),
+        weight: Weight::InF32(Rows::Codes(&codes[i], E4M3)),
         shape: shapes[i],
         scales: &scales[..shapes[i][0]],
         bias: (i < 3).then_some(&bias[..shapes[i][0]]),
@@ -320,7 +346,7 @@ fn numbers_are_rounded_to_bf16_as_they_should() {
 fn a_cache_has_room() {
     let codes = codes(64 * 64, 1);
     let linear = |shape: [usize; 2]| Linear {
-        weight: Rows::Codes(&codes[..shape[0] * shape[1]], E4M3),
+        weight: Weight::InF32(Rows::Codes(&codes[..shape[0] * shape[1]], E4M3)),
         shape,
         scales: &[1.0],
         bias: None,

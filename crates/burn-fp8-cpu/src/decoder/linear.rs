@@ -8,12 +8,16 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
 use crate::attention::WORTHWHILE;
+use crate::codes::Codes;
+use crate::dispatch::matmul;
+use crate::epilogue::{Activation, Epilogue, Output, Scales};
+use crate::unit::Unit;
 
 /// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear<'a> {
-    /// `[out, in]`.
-    pub weight: Rows<'a>,
+    /// The weight, and what multiplies it.
+    pub weight: Weight<'a>,
     /// Outputs and inputs.
     pub shape: [usize; 2],
     /// What outputs are multiplied by: one number each, or one for all. Scales of blocks belong to the weight, which is multiplied by 1 then.
@@ -22,6 +26,15 @@ pub struct Linear<'a> {
     pub bias: Option<&'a [f32]>,
     /// How inputs are rounded.
     pub inputs: Inputs,
+}
+
+/// The weight of a linear layer.
+#[derive(Clone, Copy, Debug)]
+pub enum Weight<'a> {
+    /// `[out, in]`, multiplied in f32.
+    InF32(Rows<'a>),
+    /// Codes `[in, out]`, multiplied on a unit by the codes of inputs, whose scales are those of whole rows.
+    OnUnit(Unit, &'a [u8], Fp8Format),
 }
 
 /// How inputs are rounded to E4M3: to numbers of codes, times a scale.
@@ -71,6 +84,25 @@ impl Inputs {
     }
 }
 
+/// The codes of rows of `k`, and their scales.
+fn encode(inputs: Inputs, x: &[f32], k: usize) -> (Vec<u8>, RowScales) {
+    let mut codes = vec![0; x.len()];
+    match inputs {
+        Inputs::AsTheyAre => panic!("a unit multiplies codes: inputs must be rounded"),
+        Inputs::Given(scale) => {
+            slice::encode(x, scale, FORMAT, Overflow::SaturateFinite, &mut codes);
+            (codes, RowScales { rows: usize::MAX, scales: vec![scale] })
+        }
+        Inputs::Measured([rows, columns], recipe) => {
+            assert!(columns >= k, "a unit takes scales of whole rows, not of {columns} of {k}");
+            let blocks = Blocks { columns: k, block: [rows.min(x.len() / k), k] };
+            let mut scales = vec![0.0; blocks.grid(x.len())[0]];
+            blocks::encode(x, blocks, FORMAT, recipe, &mut codes, &mut scales);
+            (codes, RowScales { rows: blocks.block[0], scales })
+        }
+    }
+}
+
 /// The scale of each so many rows.
 struct RowScales {
     rows: usize,
@@ -110,10 +142,25 @@ impl Linear<'_> {
         if m == 0 || k == 0 {
             return y.fill(0.0);
         }
+        match self.weight {
+            Weight::InF32(weight) => self.in_f32(weight, x, y),
+            Weight::OnUnit(unit, codes, format) => {
+                self.on_unit(unit, Codes::rows(codes, format, [k, n]), x, y);
+            }
+        }
+        if let Some(bias) = self.bias {
+            for y in y.chunks_exact_mut(n) {
+                y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            }
+        }
+    }
+
+    fn in_f32(&self, weight: Rows<'_>, x: &[f32], y: &mut [f32]) {
+        let [n, k] = self.shape;
         // Scales of blocks are inside of sums, where no others can be.
-        let is_in_blocks = matches!(self.weight, Rows::Blocks { .. });
+        let is_in_blocks = matches!(weight, Rows::Blocks { .. });
         let (x, of_rows) = self.inputs.round(x, k, is_in_blocks);
-        matmul_rows(&x, self.weight, [m, k, n], y);
+        matmul_rows(&x, weight, [y.len() / n, k, n], y);
         for (row, y) in y.chunks_exact_mut(n).enumerate() {
             match self.scales {
                 [scale] => {
@@ -124,10 +171,27 @@ impl Linear<'_> {
                 }
                 scales => blocks::scale_lines_in_place(y, &[of_rows.of(row)], scales),
             }
-            if let Some(bias) = self.bias {
-                y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
-            }
         }
+    }
+
+    fn on_unit(&self, unit: Unit, weight: Codes<'_>, x: &[f32], y: &mut [f32]) {
+        let [n, k] = self.shape;
+        let m = y.len() / n;
+        let (codes, of_rows) = encode(self.inputs, x, k);
+        let (lhs, rhs);
+        let scales = match (&of_rows.scales[..], self.scales) {
+            ([lhs], [rhs]) => Scales::Tensor { lhs: *lhs, rhs: *rhs },
+            (_, of_columns) => {
+                lhs = (0..m).map(|row| of_rows.of(row)).collect::<Vec<_>>();
+                rhs = match of_columns {
+                    [scale] => Cow::from(vec![*scale; n]),
+                    scales => scales.into(),
+                };
+                Scales::Rows { lhs: &lhs, rhs: &rhs }
+            }
+        };
+        let epilogue = Epilogue { scales, bias: None, activation: Activation::None };
+        matmul(unit, Codes::rows(&codes, FORMAT, [m, k]), weight, &epilogue, Output::F32(y));
     }
 }
 

@@ -17,8 +17,9 @@ use crate::memory::{Line, room};
 use crate::pack::Decoder;
 use crate::product::Product;
 
-/// K of a block, where sums are few.
-const DEPTH: usize = 512;
+/// K of a block, where sums are few: of up to [`FUSED`] rows, and of more. Few rows take as long as it takes to read whole lines of the right operand: blocks
+/// that are low make tasks enough without cutting lines. The sums of more rows take longer to load and to store.
+const DEPTHS: [usize; 2] = [128, 512];
 
 /// Sums of all blocks of all products of a batch, about.
 const TOTAL: usize = 1 << 20;
@@ -50,7 +51,8 @@ impl Cut {
         let missing = if n < ALIGNED { 0 } else { beyond_line(rhs) };
         let tiles = (missing + n).div_ceil(CODES);
         let sums = m.saturating_mul(n.next_multiple_of(CODES)).saturating_mul(batch);
-        let blocks = (TOTAL / sums).clamp(1, k.div_ceil(DEPTH).max(1));
+        let depth = DEPTHS[usize::from(m > FUSED)];
+        let blocks = (TOTAL / sums).clamp(1, k.div_ceil(depth).max(1));
         let depth = k.div_ceil(blocks).next_multiple_of(DECODED * LINES).max(1);
         let blocks = k.div_ceil(depth).max(1);
         let wanted = tiles.div_ceil(tasks.div_ceil(batch * blocks));

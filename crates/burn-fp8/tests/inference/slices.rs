@@ -86,12 +86,46 @@ fn layers_are_on_slices_where_they_would_be_multiplied_so() {
         assert!(high_precision(|| layer.on_host()).is_none());
         // What cannot run is not refused by asking.
         let native = Fp8Config::default().with_execution(Execution::Native);
-        let of_codes = activation != ActivationScale::Unquantized;
-        assert_eq!(native.scope(|| layer.on_host()).is_none(), of_codes);
+        let has_unit = matches!(implementation::<Flex>(), Implementation::MatrixUnit(_));
+        let refused = match activation {
+            ActivationScale::Unquantized => false,
+            ActivationScale::Blocks { .. } | ActivationScale::Mx => true,
+            _ => !has_unit,
+        };
+        assert_eq!(native.scope(|| layer.on_host()).is_none(), refused, "{activation:?}");
         let elsewhere = layers::<NdArray>(activation).remove(1);
         assert!(emulated(|| elsewhere.on_host()).is_none());
         let tracked = layers::<Autodiff<Flex>>(activation).remove(1);
         assert!(emulated(|| tracked.on_host()).is_none());
+    }
+}
+
+/// The same codes, multiplied by the same kernel. Scales of blocks along inputs are left to tensors, and so are codes in a view of another tensor.
+#[test]
+fn a_matrix_unit_multiplies_on_slices_as_in_tensors() {
+    if !matches!(implementation::<Flex>(), Implementation::MatrixUnit(_)) {
+        return burn_fp8_test_support::skip("no matrix unit");
+    }
+    for rows in [1, 3, 40] {
+        let x = Random(9).spread(rows * INPUTS);
+        for activation in ACTIVATIONS {
+            for (index, layer) in layers::<Fp8Backend<Flex>>(activation).into_iter().enumerate() {
+                let expected = values(layer.forward(tensor(&x, [rows, INPUTS])));
+                let in_blocks =
+                    matches!(activation, ActivationScale::Blocks { .. } | ActivationScale::Mx);
+                let is_left = index != 1 || in_blocks;
+                let is_quantized = activation != ActivationScale::Unquantized;
+                let Some(layer) = layer.on_host() else {
+                    assert!(is_left && is_quantized, "{activation:?}, weight {index}");
+                    continue;
+                };
+                let mut found = vec![f32::NAN; rows * OUTPUTS];
+                layer.linear().forward(&x, &mut found);
+                if !is_left && is_quantized {
+                    assert_eq!(found, expected, "{activation:?}, {rows} rows");
+                }
+            }
+        }
     }
 }
 

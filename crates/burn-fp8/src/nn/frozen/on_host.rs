@@ -2,7 +2,8 @@
 
 use burn_backend::{Backend, tensor::FloatTensor};
 use burn_fp8_core::{Gemm, slice::Rows};
-use burn_fp8_cpu::decoder::{Inputs, Linear};
+use burn_fp8_cpu::Unit;
+use burn_fp8_cpu::decoder::{Inputs, Linear, Weight};
 
 use super::FrozenLinear;
 use crate::backend::Fp8Matmul;
@@ -20,7 +21,7 @@ use crate::report::is_tracing;
 /// It shares the codes of the layer, and has scales and bias for itself.
 #[derive(Clone, Debug)]
 pub struct HostLinear<B: Backend> {
-    /// `[d_input, d_output]`, its codes column by column.
+    /// `[d_input, d_output]`, its codes row by row for a matrix unit, column by column for products in f32.
     weight: MatrixOf<B>,
     /// Of blocks of outputs and inputs: `[⌈d_output / outputs⌉, ⌈d_input / inputs⌉]`.
     scales: Vec<f32>,
@@ -29,12 +30,16 @@ pub struct HostLinear<B: Backend> {
     bias: Option<Vec<f32>>,
     activation: ActivationScale,
     execution: Execution,
+    /// The unit of the process when it was made.
+    unit: Unit,
+    /// Whether that multiplies it.
+    is_on_unit: bool,
 }
 
 impl<B: Fp8Matmul> FrozenLinear<B> {
-    /// The layer on slices, for as long as [it applies](HostLinear::applies). None where [`forward`](Self::forward) does not multiply codes in f32 as they lie:
-    /// on other backends than `Flex` and `Fp8Backend<Flex>`; on a matrix unit; inside of [`high_precision`](crate::high_precision); and while a
-    /// [`trace`](crate::trace()) wants to know of each product.
+    /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; for scales of
+    /// blocks along inputs on a matrix unit, or for codes that do not lie there row by row; inside of [`high_precision`](crate::high_precision); and while a [`trace`](crate::trace()) wants to know of
+    /// each product.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
         let config = config::current().config;
         if !B::FP8_ON_HOST || !config.enabled || is_tracing() {
@@ -43,13 +48,14 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let ([k, n], device) = (self.dims(), self.device());
         let mut weight = self.weight.get();
         let gemm = Gemm::matrix(1, n, k);
-        let Ok(Target::Emulation(_)) =
-            target::<B>(&config, gemm, &device, weight.matrix(), self.activation)
-        else {
-            return None;
+        let target = target::<B>(&config, gemm, &device, weight.matrix(), self.activation).ok()?;
+        let is_on_unit = match target {
+            Target::Emulation(_) => false,
+            Target::MatrixUnit => true,
+            Target::TensorCores => return None,
         };
-        if !weight.is_transposed() {
-            weight = self.weight.laid_out(true);
+        if weight.is_transposed() == is_on_unit {
+            weight = self.weight.laid_out(!is_on_unit);
         }
         let weight = weight.into_matrix();
         let (scales, block) = match weight.scales.clone() {
@@ -61,24 +67,34 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         };
         let bias = self.bias.clone().map(|bias| read::<B>(primitive(bias)));
         let (activation, execution) = (self.activation, config.execution);
-        let layer = HostLinear { weight, scales, block, bias, activation, execution };
+        if is_on_unit && [block[1], activation.block()[1]].iter().any(|along| *along < k) {
+            return None;
+        }
+        let unit = Unit::current();
+        let layer =
+            HostLinear { weight, scales, block, bias, activation, execution, unit, is_on_unit };
         layer.codes().is_some().then_some(layer)
     }
 }
 
 impl<B: Fp8Matmul> HostLinear<B> {
+    /// The codes: on a matrix unit row by row.
     fn codes(&self) -> Option<&[u8]> {
-        match &self.weight.transposed {
+        let codes = if self.is_on_unit { &self.weight.codes } else { &self.weight.transposed };
+        match codes {
             Some(Codes::Bytes(codes)) => B::fp8_codes(codes),
             _ => None,
         }
     }
 
-    /// Whether [`FrozenLinear::forward`] would multiply in the same way now: the configuration is that under which the layer was made, and no
-    /// [`trace`](crate::trace()) wants to know of each product.
+    /// Whether [`FrozenLinear::forward`] would multiply in the same way now: the configuration and the matrix unit are those under which
+    /// the layer was made, and no [`trace`](crate::trace()) wants to know of each product.
     pub fn applies(&self) -> bool {
         let config = config::current().config;
-        !is_tracing() && config.enabled && config.execution == self.execution
+        !is_tracing()
+            && config.enabled
+            && config.execution == self.execution
+            && Unit::current() == self.unit
     }
 
     /// The layer, borrowed.
@@ -88,9 +104,13 @@ impl<B: Fp8Matmul> HostLinear<B> {
         let (scales, block) = (&self.scales[..], self.block);
         let (weight, scales) = match block {
             [rows, columns] if columns == k && (rows == 1 || rows == n) => {
-                (Rows::Codes(codes, format), scales)
+                let weight = match self.is_on_unit {
+                    true => Weight::OnUnit(self.unit, codes, format),
+                    false => Weight::InF32(Rows::Codes(codes, format)),
+                };
+                (weight, scales)
             }
-            _ => (Rows::Blocks { codes, format, block, scales }, &[1.0][..]),
+            _ => (Weight::InF32(Rows::Blocks { codes, format, block, scales }), &[1.0][..]),
         };
         let inputs = match self.activation {
             ActivationScale::Unquantized => Inputs::AsTheyAre,
