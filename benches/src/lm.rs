@@ -18,8 +18,10 @@ pub const GROUP: &str = "lm";
 const SIZE: Size = Size::Medium;
 
 /// Precisions by the names that char-lm gives them.
-const PRECISIONS: [&str; 9] = [
+const PRECISIONS: [&str; 11] = [
     "fp8-current",
+    "m=bf16,a=high",
+    "m=bf16,a=bf16",
     "fp8-delayed",
     "fp8-layers",
     "c=bf16,o=f32,m=fp8",

@@ -132,11 +132,13 @@ fn run(arguments: Arguments) -> Result<bool> {
     let mut origin =
         Origin::here("cargo xtask bench", &["--json", "--picture", "--python", "--model"]);
     origin.unit = Some(Unit::current().to_string());
-    if let Some(path) = arguments.picture {
-        write(&path, picture::draw(&rows, &origin)?)?;
-    }
+    let picture = arguments.picture.map(|path| (path, picture::draw(&rows, &origin)));
     if let Some(path) = arguments.json {
         write_json(&path, &Results { origin, rows: &rows })?;
+    }
+    // Last: a run that cannot be drawn has its results all the same.
+    if let Some((path, picture)) = picture {
+        write(&path, picture?)?;
     }
     Ok(rows::reach_their_targets(&rows))
 }

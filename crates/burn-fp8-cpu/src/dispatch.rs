@@ -9,8 +9,9 @@ use crate::epilogue::{Epilogue, Finish, Output};
 use crate::kernel::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::avx512::Avx512;
+use crate::numbers::Numbers;
 use crate::portable;
-use crate::product::check;
+use crate::product::{Product, check, sizes};
 use crate::unit::Unit;
 #[cfg(target_arch = "x86_64")]
 use crate::{gemm, small};
@@ -51,6 +52,34 @@ pub fn matmul_with_amax(
     let amax = AtomicU32::new(0);
     run(unit, lhs, rhs, epilogue, output, Some(&amax));
     f32::from_bits(amax.into_inner())
+}
+
+/// Multiplies numbers, rounded to bf16: `lhs` `[M, K]` by `rhs` `[K, N]`, summed in f32, on rayon's current pool.
+///
+/// Units flush subnormal numbers to zero, `Portable` does not, which rounds to the same numbers otherwise and multiplies them with the crate `gemm`. The results of a
+/// unit do not depend on the number of threads.
+///
+/// # Panics
+/// If the machine lacks the unit, or shapes and output do not fit each other.
+#[track_caller]
+pub fn matmul_in_bf16(unit: Unit, lhs: Numbers<'_>, rhs: Numbers<'_>, mut output: Output<'_>) {
+    if let Err(error) = unit.require() {
+        panic!("{error}");
+    }
+    let [m, n, k] = sizes(lhs.shape(), rhs.shape());
+    let product = Product { lhs, rhs, batch: 1, m, n, k, blocks: None };
+    let finish = Finish::new(&Epilogue::scaled(1.0, 1.0), &mut output, 1, [m, n], None);
+    match unit {
+        Unit::Portable => portable::run(&product, &finish),
+        // SAFETY: `require` has found the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Unit::Avx512Bf16 => unsafe { gemm::run(&product, &finish, || Avx512::new()) },
+        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Unit::AmxBf16 => unsafe { gemm::run(&product, &finish, || Amx::new()) },
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        _ => unreachable!("`require` refuses the units of other machines"),
+    }
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
-//! The product of two matrices of codes, block by block.
+//! The product of two matrices, block by block.
 //!
-//! A result is cut into parts, one for each task. A task goes through K block by block: it packs the codes of its rows and of its columns
+//! A result is cut into parts, one for each task. A task goes through K block by block: it packs the numbers of its rows and of its columns
 //! into panels of bf16, in its thread's scratch memory, and has the unit add the product of each pair of panels to its sums. What is added
 //! to a sum, and in which order, depends on K alone: not on the number of threads, nor on how the result was cut.
 #![allow(unsafe_code, reason = "vector instructions")]
@@ -11,12 +11,11 @@ use core::ops::Range;
 use burn_fp8_core::scale;
 use rayon::prelude::*;
 
-use crate::blocks::Factors;
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::kernel::{Kernel, Size};
 use crate::memory::{Line, room};
-use crate::pack::{self, shift};
-use crate::product::{Blocks, Product, STEP};
+use crate::pack;
+use crate::product::{Blocks, Operand, Product, STEP};
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -27,9 +26,9 @@ const TASKS: usize = 4;
 /// Runs all tasks of a product, each with a kernel of its own.
 ///
 /// # Safety
-/// The CPU must have AVX-512 F, BW, DQ, VL and VBMI.
-pub(crate) unsafe fn run<K: Kernel>(
-    product: &Product<'_>,
+/// The CPU must have AVX-512 F, BW, DQ, VL, VBMI and BF16.
+pub(crate) unsafe fn run<K: Kernel, O: Operand>(
+    product: &Product<'_, O>,
     finish: &Finish<'_>,
     kernel: impl Fn() -> K + Sync,
 ) {
@@ -42,7 +41,7 @@ pub(crate) unsafe fn run<K: Kernel>(
         return;
     }
     let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
-    let [rows, columns] = part_size::<K>(product, threads);
+    let [rows, columns] = part_size::<K, O>(product, threads);
     let [down, across] = [m.div_ceil(rows), n.div_ceil(columns)];
     let task = |index: usize| {
         let (batch, index) = (index / (down * across), index % (down * across));
@@ -62,7 +61,7 @@ pub(crate) unsafe fn run<K: Kernel>(
 }
 
 /// Rows and columns of a part: as large as a task can be, smaller where threads would have nothing to do.
-fn part_size<K: Kernel>(product: &Product<'_>, threads: usize) -> [usize; 2] {
+fn part_size<K: Kernel, O: Operand>(product: &Product<'_, O>, threads: usize) -> [usize; 2] {
     let &Product { batch, m, n, .. } = product;
     let [mut rows, mut columns] = [K::TASK[0].min(m), K::TASK[1].min(n)];
     let wanted = if threads == 1 { 1 } else { (TASKS * threads).div_ceil(batch) };
@@ -92,9 +91,9 @@ struct Scratch {
 
 /// Computes a part of a product: rows and columns of a matrix of the batch.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-fn compute<K: Kernel>(
+fn compute<K: Kernel, O: Operand>(
     kernel: &mut K,
-    product: &Product<'_>,
+    product: &Product<'_, O>,
     (batch, rows, columns): (usize, Range<usize>, Range<usize>),
     finish: &Finish<'_>,
     Scratch { staging, left, right, sums, scales }: &mut Scratch,
@@ -122,13 +121,10 @@ fn compute<K: Kernel>(
     loop {
         let length = block.len().next_multiple_of(STEP);
         if !block.is_empty() {
-            pack::left(&lhs, rows.clone(), block.clone(), panel, left, staging);
-            if let Factors::Powers(powers) = &lhs.factors {
-                shift::left(powers, rows.clone(), block.clone(), panel, left);
-            }
-            pack::right(&rhs, columns.clone(), block.clone(), right, staging);
-            if let Factors::Powers(powers) = &rhs.factors {
-                shift::right(powers, columns.clone(), block.clone(), right);
+            // SAFETY: the CPU has what this function is compiled for, and BF16: the caller of `run` promises it.
+            unsafe {
+                lhs.pack_left(rows.clone(), block.clone(), panel, left, staging);
+                rhs.pack_right(columns.clone(), block.clone(), right, staging);
             }
         }
         // Whether a block with scales has been summed.

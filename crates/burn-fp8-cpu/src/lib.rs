@@ -7,6 +7,7 @@
 //! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
 //! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8; [`BlockScales`]: others.
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
+//! - [`matmul_in_bf16`]: the product of two matrices of [`Numbers`], f32 or bf16, rounded to bf16.
 //! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
 //! - [`pointwise()`], [`pointwise_backward`]: GELU and dropout.
 //! - [`decoder`]: a decoder's layer for one token of each row of a batch, and its parts.
@@ -44,6 +45,7 @@ mod gemm;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod memory;
+mod numbers;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod pointwise;
@@ -64,8 +66,9 @@ pub use codes::Codes;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[doc(hidden)]
 pub use dispatch::matmul_on_tiles;
-pub use dispatch::{matmul, matmul_with_amax};
+pub use dispatch::{matmul, matmul_in_bf16, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
+pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};
 pub use unit::{Unit, UnitError, cpu_name, threads};
 

@@ -7,12 +7,12 @@ use rayon::prelude::*;
 use crate::blocks::{Factors, Grid};
 use crate::codes::Codes;
 use crate::epilogue::{Finish, Part, WIDTH};
-use crate::product::Product;
+use crate::product::{Operand, Product};
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;
 
-pub(crate) fn run(product: &Product<'_>, finish: &Finish<'_>) {
+pub(crate) fn run<O: Operand>(product: &Product<'_, O>, finish: &Finish<'_>) {
     let &Product { batch, m, n, k, .. } = product;
     if batch == 0 || m == 0 || n == 0 {
         return;
@@ -27,7 +27,7 @@ pub(crate) fn run(product: &Product<'_>, finish: &Finish<'_>) {
     };
     let mut sums = vec![0f32; m * n];
     for index in 0..batch {
-        let (lhs, rhs) = (decode(&product.lhs.matrix(index)), decode(&product.rhs.matrix(index)));
+        let [lhs, rhs] = [&product.lhs, &product.rhs].map(|of| of.matrix(index).decode());
         let ((lhs, [lhs_row, lhs_column]), (rhs, [rhs_row, rhs_column])) = (&lhs, &rhs);
         // SAFETY: `decode` gives as many numbers as the shapes have, with these strides; `sums` holds m × n.
         unsafe {
@@ -69,7 +69,7 @@ pub(crate) fn run(product: &Product<'_>, finish: &Finish<'_>) {
 }
 
 /// The numbers of a matrix, and the strides from row to row and from column to column.
-fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
+pub(crate) fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
     let [rows, columns] = matrix.shape;
     let [lines, elements] = if matrix.transposed { [columns, rows] } else { [rows, columns] };
     let mut values = vec![0f32; lines * elements];

@@ -29,7 +29,7 @@ pub struct Recipe {
     pub power_of_two: bool,
     /// The formats of the operands.
     pub formats: Formats,
-    /// Which of the three products run in FP8.
+    /// Which of the three products run in FP8, and what the others multiply.
     pub products: Products,
 }
 
@@ -135,6 +135,13 @@ impl Recipe {
         Self { scaling: Scaling::Delayed(Delayed::DEFAULT), ..Self::current() }
     }
 
+    /// No FP8: the products that the filter takes run in bf16, forward and backward, summed in f32. What FP8 is to be compared with.
+    ///
+    /// On a CPU's matrix unit they run on it; elsewhere operands are rounded to bf16 and multiplied in f32.
+    pub const fn bf16() -> Self {
+        Self { products: Products::BF16, ..Self::current() }
+    }
+
     /// The same recipe with current scaling of this granularity.
     pub const fn with_granularity(self, granularity: Granularity) -> Self {
         Self { scaling: Scaling::Current(granularity), ..self }
@@ -192,7 +199,7 @@ impl Recipe {
         Self { formats, ..self }
     }
 
-    /// The same recipe with the product of the given role in FP8 or in high precision.
+    /// The same recipe with the product of the given role in FP8, in bf16, or in high precision.
     pub const fn with_precision(self, role: GemmRole, precision: Precision) -> Self {
         Self { products: self.products.with(role, precision), ..self }
     }
@@ -228,6 +235,9 @@ impl Recipe {
 
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.products == Products::BF16 {
+            return write!(f, "no FP8, products in bf16");
+        }
         write!(f, "{}", self.scaling)?;
         if self.margin != 0 {
             write!(f, ", margin {}", self.margin)?;
@@ -239,8 +249,10 @@ impl fmt::Display for Recipe {
             write!(f, ", {}", self.formats)?;
         }
         for role in GemmRole::ALL {
-            if self.products.of(role) == Precision::High {
-                write!(f, ", {role} in high precision")?;
+            match self.products.of(role) {
+                Precision::Fp8 => {}
+                Precision::Bf16 => write!(f, ", {role} in bf16")?,
+                Precision::High => write!(f, ", {role} in high precision")?,
             }
         }
         Ok(())
@@ -311,6 +323,9 @@ mod tests {
     #[test]
     fn recipes_have_names() {
         assert_eq!(Recipe::current().to_string(), "current scaling");
+        assert_eq!(Recipe::bf16().to_string(), "no FP8, products in bf16");
+        let forward = Recipe::bf16().with_precision(GemmRole::Output, Precision::Fp8);
+        assert_eq!(forward.to_string(), "current scaling, grad_input in bf16, grad_weight in bf16");
         let recipe = Recipe::delayed()
             .with_history_length(16)
             .with_amax_choice(AmaxChoice::MostRecent)

@@ -50,13 +50,15 @@ impl fmt::Display for Formats {
     }
 }
 
-/// Whether a product runs in FP8.
+/// Which numbers a product multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// In FP8.
     #[default]
     Fp8,
+    /// In bf16: its operands are rounded to it, and summed in f32.
+    Bf16,
     /// In the precision of its operands.
     High,
 }
@@ -77,6 +79,10 @@ impl Products {
     /// All three in FP8.
     pub const ALL: Self =
         Self { output: Precision::Fp8, grad_input: Precision::Fp8, grad_weight: Precision::Fp8 };
+
+    /// All three in bf16.
+    pub const BF16: Self =
+        Self { output: Precision::Bf16, grad_input: Precision::Bf16, grad_weight: Precision::Bf16 };
 
     /// The precision of one of them.
     pub const fn of(self, role: GemmRole) -> Precision {

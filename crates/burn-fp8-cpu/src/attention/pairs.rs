@@ -4,7 +4,7 @@
 //!
 //! | [`Layout`] | of rows `[count][width]`         | words                                            |
 //! |------------|----------------------------------|--------------------------------------------------|
-//! | `Rows`     | a left operand, K is the width   | `[width / 64][TILE][32]`                         |
+//! | `Rows`     | a left operand, K is the width   | `[width / 32][TILE][16]`                         |
 //! | `Pairs`    | K is the count: a right operand, or, transposed, a left one | `[count / 2][width]`  |
 //! | `Columns`  | transposed, a right operand, K is the width | `[width / 2][TILE]`                   |
 //!
@@ -14,10 +14,12 @@
 use super::product::Rows;
 use super::tile::padded;
 use super::{AttentionPrecision, TILE};
+#[cfg(target_arch = "x86_64")]
+use crate::pack::words::{self, Lines};
 use crate::unit::Unit;
 
 /// Words of a row that lie together in [`Layout::Rows`].
-const STEP: usize = TILE / 2;
+const STEP: usize = 16;
 
 /// How the words of some rows lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ impl Layout {
     /// Words of a tile of this width.
     pub(super) fn words(self, width: usize) -> usize {
         match self {
-            Self::Rows => width.div_ceil(TILE) * TILE * STEP,
+            Self::Rows => width.div_ceil(2 * STEP) * TILE * STEP,
             Self::Pairs => TILE / 2 * padded(width),
             Self::Columns => width.div_ceil(2) * TILE,
         }
@@ -86,13 +88,14 @@ impl Pairing {
     ) {
         assert!((1..=TILE).contains(&count) && width > 0 && words.len() >= layout.words(width));
         assert!((count - 1) * rows.stride + width <= rows.values.len());
+        let lines = Lines { start: rows.values.as_ptr(), stride: rows.stride };
+        let (size, words) = ([count, width], words.as_mut_ptr());
         // SAFETY: the machine has the instructions; rows and words are as long as they must be.
         unsafe {
-            let (rows, words) = ((rows.values.as_ptr(), rows.stride), words.as_mut_ptr());
             match layout {
-                Layout::Rows => avx512::pack_rows(rows, [count, width], words),
-                Layout::Pairs => avx512::pack_pairs(rows, [count, width], words),
-                Layout::Columns => avx512::pack_columns(rows, [count, width], words),
+                Layout::Rows => words::rows(lines, size, words, TILE * STEP),
+                Layout::Pairs => words::pairs(lines, size, words, padded(width)),
+                Layout::Columns => words::columns(lines, size, words, TILE),
             }
         }
     }
@@ -158,165 +161,11 @@ impl Pairing {
 mod avx512 {
     use core::arch::x86_64::*;
 
-    use super::{STEP, TILE, padded};
-
-    /// Numbers of a vector of f32, words of a vector.
-    const LANES: usize = 16;
+    use super::{STEP, TILE};
+    use crate::pack::words::LANES;
 
     /// Rows whose sums fit into registers beside two vectors of the right operand: 28 vectors.
     const ROWS: usize = 14;
-
-    /// Loads up to 16 numbers; zeros instead of those that are not there.
-    ///
-    /// # Safety
-    /// `count` numbers, at most 16 of them, must be there.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    unsafe fn load(start: *const f32, count: usize) -> __m512 {
-        let mask = (1u32 << count.min(LANES)) - 1;
-        // SAFETY: the mask hides what is not there, which may be outside of the memory.
-        unsafe { _mm512_maskz_loadu_ps(mask as __mmask16, start) }
-    }
-
-    /// 32 numbers of a row as 16 words, zeros beyond `count`.
-    ///
-    /// # Safety
-    /// `count` numbers, or 32 of them, must be there.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn row(start: *const f32, count: usize) -> __m512i {
-        // SAFETY: as the caller promises; masked loads may begin beyond the numbers.
-        let [first, second] = unsafe {
-            [load(start, count), load(start.wrapping_add(LANES), count.saturating_sub(LANES))]
-        };
-        // SAFETY: vectors of bf16 and of words have the same bits.
-        unsafe { core::mem::transmute(_mm512_cvtne2ps_pbh(second, first)) }
-    }
-
-    /// # Safety
-    /// The CPU must have the instructions; `count` rows of `width` numbers and the words of the layout must be there.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_rows(
-        (rows, stride): (*const f32, usize),
-        [count, width]: [usize; 2],
-        words: *mut u32,
-    ) {
-        for step in 0..width.div_ceil(TILE) {
-            for index in 0..count {
-                for half in 0..2 {
-                    let column = step * TILE + half * 2 * LANES;
-                    // SAFETY: the row's numbers from the column on; the place of the row in the step.
-                    unsafe {
-                        let numbers = rows.add(index * stride).wrapping_add(column);
-                        let out = words.add((step * TILE + index) * STEP + half * LANES);
-                        let row = row(numbers, width.saturating_sub(column));
-                        _mm512_storeu_si512(out.cast(), row);
-                    }
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for rows.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_pairs(
-        (rows, stride): (*const f32, usize),
-        [count, width]: [usize; 2],
-        words: *mut u32,
-    ) {
-        // Number `i` of the first row, then of the second.
-        let order: [u16; 32] = core::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
-        // SAFETY: 64 bytes are read from an array of 64.
-        let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
-        for pair in 0..count.div_ceil(2) {
-            for column in (0..width).step_by(LANES) {
-                let there = width - column;
-                // SAFETY: rows below `count`, and their numbers from a column of theirs on; whole vectors of words are there.
-                unsafe {
-                    let first = rows.add(2 * pair * stride + column);
-                    let second = match 2 * pair + 1 < count {
-                        true => load(first.add(stride), there),
-                        false => _mm512_setzero_ps(),
-                    };
-                    let both = _mm512_cvtne2ps_pbh(second, load(first, there));
-                    let both = core::mem::transmute::<__m512bh, __m512i>(both);
-                    let out = words.add(pair * padded(width) + column);
-                    _mm512_storeu_si512(out.cast(), _mm512_permutexvar_epi16(order, both));
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for rows.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pack_columns(
-        (rows, stride): (*const f32, usize),
-        [count, width]: [usize; 2],
-        words: *mut u32,
-    ) {
-        let pairs = width.div_ceil(2);
-        for first in (0..TILE).step_by(LANES) {
-            for pair in (0..pairs).step_by(LANES) {
-                let mut block = [_mm512_setzero_si512(); LANES];
-                for (index, words) in block.iter_mut().enumerate().take(count.saturating_sub(first))
-                {
-                    // SAFETY: a row below `count`, from a column of it on.
-                    unsafe {
-                        let numbers = rows.add((first + index) * stride + 2 * pair);
-                        *words = row(numbers, width - 2 * pair);
-                    }
-                }
-                let block = transpose(block);
-                for (index, words_of_pair) in block.into_iter().enumerate().take(pairs - pair) {
-                    // SAFETY: a pair of the width, 16 of its rows.
-                    unsafe {
-                        let out = words.add((pair + index) * TILE + first);
-                        _mm512_storeu_si512(out.cast(), words_of_pair);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Transposes 16 vectors of 16 words.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn transpose(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
-        // Blocks of two words, of four, of eight, and of halves change places.
-        for pair in rows.as_chunks_mut::<2>().0 {
-            let [a, b] = *pair;
-            *pair = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
-        }
-        for four in rows.as_chunks_mut::<4>().0 {
-            let [a, b, c, d] = *four;
-            *four = [
-                _mm512_unpacklo_epi64(a, c),
-                _mm512_unpackhi_epi64(a, c),
-                _mm512_unpacklo_epi64(b, d),
-                _mm512_unpackhi_epi64(b, d),
-            ];
-        }
-        // `rows[4 g + i]` has, in quarter `q`, word `4 q + i` of rows `4 g` to `4 g + 3`.
-        let mut out = rows;
-        for i in 0..4 {
-            let [a, b, c, d] = [rows[i], rows[4 + i], rows[8 + i], rows[12 + i]];
-            let even = [
-                _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
-                _mm512_shuffle_i32x4::<0b10_00_10_00>(c, d),
-            ];
-            let odd = [
-                _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
-                _mm512_shuffle_i32x4::<0b11_01_11_01>(c, d),
-            ];
-            out[i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(even[0], even[1]);
-            out[8 + i] = _mm512_shuffle_i32x4::<0b11_01_11_01>(even[0], even[1]);
-            out[4 + i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(odd[0], odd[1]);
-            out[12 + i] = _mm512_shuffle_i32x4::<0b11_01_11_01>(odd[0], odd[1]);
-        }
-        out
-    }
 
     /// Pointers to matrices that fit each other.
     #[derive(Clone, Copy)]

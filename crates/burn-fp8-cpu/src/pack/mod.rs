@@ -13,6 +13,7 @@
 
 pub(crate) mod shift;
 mod transpose;
+pub(crate) mod words;
 
 use core::arch::x86_64::*;
 use core::ops::Range;

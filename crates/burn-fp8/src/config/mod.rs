@@ -7,9 +7,9 @@ pub(crate) mod scope;
 use std::path::Path;
 
 use burn::config::Config;
-use burn_backend::Backend;
+use burn_backend::{Backend, DType};
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{AttentionPrecision, Filter, Gemm, Recipe};
+use burn_fp8_core::{AttentionPrecision, Filter, Gemm, GemmRole, Precision, Recipe};
 use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "not every crate asks")]
@@ -129,10 +129,11 @@ impl Fp8Config {
     /// which tensor cores are not given.
     ///
     /// # Errors
-    /// [`Fp8Error::InvalidConfig`] for a recipe out of range; [`Fp8Error::NativeUnavailable`] where native execution is
+    /// [`Fp8Error::InvalidConfig`] for a recipe out of range, or with bf16 on a backend without it; [`Fp8Error::NativeUnavailable`] where native execution is
     /// asked for and the device, or the recipe, has none; [`Fp8Error::DeviceUnusable`] where the device computes nothing.
     pub fn check<B: Fp8Engine>(&self, device: &B::Device) -> Result<(), Fp8Error> {
         self.validate()?;
+        self.check_bf16::<B>(device)?;
         if !self.enabled || self.execution != Execution::Native {
             return usable::<B>(device).map(|_| ());
         }
@@ -147,6 +148,17 @@ impl Fp8Config {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a backend has the bf16 that the recipe asks for.
+    pub(crate) fn check_bf16<B: Backend>(&self, device: &B::Device) -> Result<(), Fp8Error> {
+        let is_wanted = GemmRole::ALL.map(|role| self.recipe.products.of(role) == Precision::Bf16);
+        if !self.enabled || !is_wanted.contains(&true) || B::supports_dtype(device, DType::BF16) {
+            return Ok(());
+        }
+        let remedy = "choose FP8 or high precision for them";
+        let reason = format!("backend `{}` has no bf16 for products; {remedy}", B::name(device));
+        Err(Fp8Error::InvalidConfig(reason))
     }
 
     /// Checks what does not depend on a device. What was read from JSON is valid.

@@ -131,6 +131,16 @@ pub trait Fp8Engine: Backend {
         )
     }
 
+    /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, both rounded to bf16 and summed in f32: of this type.
+    fn fp8_multiply_in_bf16(
+        operands: [FloatTensor<Self>; 2],
+        dtype: FloatDType,
+        target: &Target,
+    ) -> FloatTensor<Self> {
+        let _ = target;
+        multiply_in_bf16::<Self>(operands, dtype)
+    }
+
     /// An operation on the single elements of an f32 tensor.
     fn fp8_pointwise(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::pointwise::forward::<Self>(operation, x)
@@ -248,6 +258,17 @@ fn matmul<B: Fp8Engine>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor
         false => [lhs, rhs],
     };
     B::float_matmul(lhs, rhs)
+}
+
+/// Multiplies numbers that are rounded to bf16, in f32.
+pub(super) fn multiply_in_bf16<B: Fp8Engine>(
+    operands: [FloatTensor<B>; 2],
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    let round = |x| B::float_cast(B::float_cast(x, FloatDType::BF16), FloatDType::F32);
+    let [lhs, rhs] = operands.map(round);
+    let product = matmul::<B>(lhs, rhs);
+    finish::<B>(product, EpilogueOf::<B>::float(dtype)).result.into_float()
 }
 
 /// What is asked for beside a product: bias, activation, amax, the type of the result.

@@ -6,13 +6,15 @@ use crate::config::Fp8Config;
 
 /// How matrix products run under a [`Policy`](super::Policy) that has the key `m`.
 ///
-/// It is put on top of the [`Fp8Config`] in force: it switches FP8 off, or on with a recipe; filter and execution stay.
+/// It is put on top of the [`Fp8Config`] in force: it switches FP8 off, or gives it a recipe; filter and execution stay.
 /// Products of a backend without [`Fp8Backend`](crate::Fp8Backend) around it are in high precision whatever a policy says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MatmulPolicy {
     /// `high`: FP8 is off.
     High,
+    /// `bf16`: no FP8, but bf16: [`Recipe::bf16`].
+    Bf16,
     /// `fp8`: FP8 with current scaling, the default recipe: [`Recipe::current`].
     Fp8,
     /// `fp8_e4m3`: current scaling, every operand in E4M3.
@@ -30,8 +32,9 @@ pub enum MatmulPolicy {
 }
 
 /// Each with its name and, where FP8 is on, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 8] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 9] = [
     (MatmulPolicy::High, "high", None),
+    (MatmulPolicy::Bf16, "bf16", Some(Recipe::bf16())),
     // `Recipe::default()`, which is not const; a test compares them.
     (MatmulPolicy::Fp8, "fp8", Some(Recipe::current())),
     (MatmulPolicy::Fp8E4m3, "fp8_e4m3", Some(Recipe::current().with_formats(Formats::E4M3))),

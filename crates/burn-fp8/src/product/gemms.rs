@@ -1,7 +1,7 @@
 //! The three products of training, forward and backward: what is quantized, kept and multiplied when, wherever it runs.
 
 use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{GemmRole, Granularity, Operand};
+use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::reshape;
@@ -43,7 +43,7 @@ impl Gemms {
         multiply::<B>(lhs, rhs, Epilogue::float(dtype.into()), run).result.into_float()
     }
 
-    /// A product that the recipe keeps in high precision.
+    /// A product that the recipe keeps out of FP8.
     fn multiply_high<B: Fp8Engine>(
         &self,
         role: GemmRole,
@@ -51,8 +51,17 @@ impl Gemms {
         rhs: FloatTensor<B>,
     ) -> FloatTensor<B> {
         let gemm = self.forward.for_role(role);
-        record_high_precision(self.kind, role, gemm, HighPrecision::Recipe);
-        crate::engine::multiply_high::<B>(lhs, rhs)
+        match self.recipe.products.of(role) {
+            Precision::Bf16 => {
+                record_high_precision(self.kind, role, gemm, HighPrecision::Bf16);
+                let dtype = lhs.dtype().into();
+                B::fp8_multiply_in_bf16([lhs, rhs], dtype, &self.target)
+            }
+            Precision::Fp8 | Precision::High => {
+                record_high_precision(self.kind, role, gemm, HighPrecision::Recipe);
+                crate::engine::multiply_high::<B>(lhs, rhs)
+            }
+        }
     }
 }
 
@@ -232,6 +241,15 @@ pub(crate) fn gradient<B: Fp8Engine>(
     quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
 ) -> FloatTensor<B> {
+    if !gemms.recipe.products.in_fp8(role) {
+        let [lhs, rhs] = tensors.map(|tensor| gemms.join::<B>(tensor.clone()));
+        let [lhs, rhs] = match role {
+            GemmRole::Output => [lhs, rhs],
+            GemmRole::GradInput => [lhs, B::float_transpose(rhs)],
+            GemmRole::GradWeight => [B::float_transpose(lhs), rhs],
+        };
+        return gemms.multiply_high::<B>(role, lhs, rhs);
+    }
     let [lhs, rhs] = role.operands();
     let factor = |tensor: &FloatTensor<B>, operand| {
         let quantized = Quantized::<B>::new(tensor, operand, &Uses::now([role]), quantizer, gemms);

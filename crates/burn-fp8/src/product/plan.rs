@@ -1,7 +1,7 @@
 //! The decision whether a product of the decorator runs in FP8, taken once, and how its operands are quantized then.
 
 use burn_backend::{DType, Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{Gemm, GemmRole, Operand, ProductKind, Recipe, Scaling};
+use burn_fp8_core::{Gemm, GemmRole, Operand, Precision, ProductKind, Recipe, Scaling};
 
 use super::delayed::{self, SiteUse, WeightKey};
 use super::operand::{Gemms, Quantizer};
@@ -51,13 +51,16 @@ impl Product {
         let with_gradients = is_tracked || role != GemmRole::Output;
         let in_fp8 = check(&ambient, &info, operands.map(TensorMetadata::dtype), with_gradients);
         // A gradient product that comes by itself, from Burn's Autodiff.
-        let left_out = role != GemmRole::Output && !recipe.products.in_fp8(role);
+        let left_out = role != GemmRole::Output && recipe.products.of(role) == Precision::High;
         let in_fp8 = in_fp8.and(if left_out { Err(HighPrecision::Recipe) } else { Ok(()) });
         if let Err(reason) = in_fp8 {
             record_high_precision(kind, role, gemm, reason);
             return None;
         }
         let target = target::<B>(&recipe, forward, operands[0], &ambient.config);
+        if let Err(error) = ambient.config.check_bf16::<B>(&host::float_device::<B>(operands[0])) {
+            panic!("{error}");
+        }
         let tap = report::observe(kind, forward);
         let gemms = Gemms { kind, forward, recipe, target, execution, site: None, tap };
         Some(Self { gemms, site: None, weight: None })

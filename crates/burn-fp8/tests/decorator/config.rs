@@ -221,6 +221,10 @@ fn recipes_are_read_from_json() {
             r#"{"products": {"grad_weight": "high"}}"#,
             Recipe::current().with_precision(GemmRole::GradWeight, Precision::High),
         ),
+        (
+            r#"{"products": {"output": "bf16", "grad_input": "bf16", "grad_weight": "bf16"}}"#,
+            Recipe::bf16(),
+        ),
     ] {
         assert_eq!(recipe(json).expect(json), expected, "{json}");
     }

@@ -4,6 +4,7 @@
 mod common;
 
 mod assertions;
+mod bf16;
 mod config;
 mod except;
 mod join;

@@ -68,10 +68,10 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
             "m=fp4",
             &[
                 "`fp4` in `m=fp4`",
-                "high, fp8, fp8_e4m3, fp8_rowwise, fp8_rowwise_e4m3, mxfp8, fp8_block, fp8_delayed",
+                "high, bf16, fp8, fp8_e4m3, fp8_rowwise, fp8_rowwise_e4m3, mxfp8, fp8_block, fp8_delayed",
             ],
         ),
-        ("m=bf16", &["`bf16` in `m=bf16`"]),
+        ("m=f16", &["`f16` in `m=f16`"]),
         ("a=f32", &["`f32` in `a=f32`", "it can be high, bf16, fp8"]),
         ("a=fp8,attention=bf16", &["`attention=bf16` sets"]),
         ("m=fp8_current", &["`fp8_current` in `m=fp8_current`", "current scaling is `fp8`"]),

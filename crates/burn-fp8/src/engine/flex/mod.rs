@@ -152,6 +152,17 @@ impl Fp8Engine for Flex {
         }
     }
 
+    fn fp8_multiply_in_bf16(
+        operands: [FlexTensor; 2],
+        dtype: FloatDType,
+        target: &Target,
+    ) -> FlexTensor {
+        match operands.iter().all(|operand| operand.layout().shape().num_dims() == 2) {
+            true => unit::multiply_in_bf16(operands, dtype, *target == Target::MatrixUnit),
+            false => backend::multiply_in_bf16::<Self>(operands, dtype),
+        }
+    }
+
     fn fp8_pointwise(operation: Pointwise, x: FlexTensor) -> FlexTensor {
         let x = x.to_contiguous();
         let layout = Layout::contiguous(x.layout().shape().clone());

@@ -7,7 +7,9 @@ use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, f16, ops::FloatTensorO
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::{Fp8Format, e8m0};
-use burn_fp8_cpu::{self as cpu, BlockScales, Codes as Lines, Epilogue, Output, Powers, Unit};
+use burn_fp8_cpu::{
+    self as cpu, BlockScales, Codes as Lines, Epilogue, Numbers, Output, Powers, Unit,
+};
 
 use super::memory::{elements, is_dense};
 use super::pool;
@@ -169,6 +171,71 @@ fn launch(
         FlexTensor::new(Bytes::from_elems(vec![amax]), layout, DType::F32)
     });
     Product { result, amax }
+}
+
+/// Multiplies two matrices of numbers, rounded to bf16: on the unit, or in f32.
+pub(super) fn multiply_in_bf16(
+    operands: [FlexTensor; 2],
+    dtype: FloatDType,
+    on_unit: bool,
+) -> FlexTensor {
+    let unit = if on_unit { Unit::current() } else { Unit::Portable };
+    let operands = operands.map(|tensor| match tensor.dtype() {
+        DType::F32 | DType::BF16 => Lying::new(tensor),
+        _ => Lying::new(Flex::float_cast(tensor, FloatDType::F32)),
+    });
+    let [lhs, rhs] = operands.each_ref().map(Lying::numbers);
+    let shape = Shape::from([lhs.shape()[0], rhs.shape()[1]]);
+    float(shape, dtype.into(), |output| cpu::matmul_in_bf16(unit, lhs, rhs, output))
+}
+
+/// A matrix whose rows or columns have no gaps.
+struct Lying {
+    tensor: FlexTensor,
+    /// From one row, or one column, to the next.
+    stride: usize,
+    transposed: bool,
+}
+
+impl Lying {
+    /// Copies it where neither do.
+    fn new(tensor: FlexTensor) -> Self {
+        match lines(tensor.layout()) {
+            Some((stride, transposed)) => Self { tensor, stride, transposed },
+            None => {
+                let tensor = tensor.to_contiguous();
+                Self { stride: tensor.layout().shape()[1], transposed: false, tensor }
+            }
+        }
+    }
+
+    fn numbers(&self) -> Numbers<'_> {
+        let Self { tensor, stride, transposed } = self;
+        let (layout, stride) = (tensor.layout(), *stride);
+        let [rows, columns] = layout.shape().dims();
+        let shape = if *transposed { [columns, rows] } else { [rows, columns] };
+        let start = layout.start_offset();
+        let numbers = match tensor.dtype() {
+            DType::BF16 => Numbers::bf16(&tensor.storage::<bf16>()[start..], shape, stride),
+            _ => Numbers::f32(&tensor.storage::<f32>()[start..], shape, stride),
+        };
+        if *transposed { numbers.transpose() } else { numbers }
+    }
+}
+
+/// How far it is from one row to the next, or from one column to the next if that is true, of the last two dimensions. None where both have gaps.
+fn lines(layout: &Layout) -> Option<(usize, bool)> {
+    let rank = layout.shape().num_dims();
+    let [rows, columns] = [rank - 2, rank - 1].map(|dim| layout.shape()[dim]);
+    let stride = |dim: usize| usize::try_from(layout.strides()[dim]).ok();
+    let [row, column] = [stride(rank - 2)?, stride(rank - 1)?];
+    let in_rows = (column == 1 || columns <= 1) && (row >= columns || rows <= 1);
+    let in_columns = (row == 1 || rows <= 1) && (column >= rows || columns <= 1);
+    match (in_rows, in_columns) {
+        (true, _) => Some((row.max(columns), false)),
+        (false, true) => Some((column.max(rows), true)),
+        (false, false) => None,
+    }
 }
 
 /// Scales of the rows, or columns, of one matrix of `size` of them; as they lie where there are as many.
@@ -335,15 +402,9 @@ impl Matrices {
             layout.strides().iter().map(|stride| usize::try_from(*stride).ok()).collect();
         let sizes = layout.shape().iter().copied();
         let mut batch: Vec<(usize, usize)> = sizes.zip(strides?).collect();
-        let (columns, column_stride) = batch.pop()?;
-        let (rows, row_stride) = batch.pop()?;
-        let in_rows = (column_stride == 1 || columns <= 1) && (row_stride >= columns || rows <= 1);
-        let in_columns = (row_stride == 1 || rows <= 1) && (column_stride >= rows || columns <= 1);
-        let (stride, transposed) = match (in_rows, in_columns) {
-            (true, _) => (row_stride.max(columns), false),
-            (false, true) => (column_stride.max(rows), true),
-            (false, false) => return None,
-        };
+        let (columns, _) = batch.pop()?;
+        let (rows, _) = batch.pop()?;
+        let (stride, transposed) = lines(layout)?;
         Some(Self {
             format,
             batch,
