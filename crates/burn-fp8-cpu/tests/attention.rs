@@ -507,6 +507,30 @@ fn special_values_stay_in_their_rows() {
     }
 }
 
+/// Threads keep memory for what they multiply: what was there before must not matter.
+#[test]
+fn what_was_multiplied_before_does_not_matter() {
+    let cases = [Case::new([1, 2, 2], [150, 150, 72]), Case::new([2, 2, 1], [35, 77, 23])];
+    let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for (precision, unit) in ways() {
+        let run = |case: &Case, operands: &Operands| {
+            let options = Attention { precision, unit, ..Attention::new(case.width) };
+            pool.install(|| run(case, operands, &options))
+        };
+        let clean = cases.map(|case| run(&case, &Operands::new(&case, 81)));
+        for (case, clean) in cases.iter().zip(&clean) {
+            for other in &cases {
+                let mut lost = Operands::new(other, 82);
+                let Operands { q, k, v, grad } = &mut lost;
+                [q, k, v, grad].into_iter().for_each(|x| x.fill(f32::NAN));
+                run(other, &lost);
+                let again = run(case, &Operands::new(case, 81));
+                assert!(again == *clean, "{precision:?}, {unit}, {case:?} after {other:?}");
+            }
+        }
+    }
+}
+
 /// Scores so far apart that all probabilities but one are 0, and so low that `exp` of them is.
 #[test]
 fn large_scores_do_not_overflow() {

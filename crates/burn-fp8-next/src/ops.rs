@@ -58,7 +58,8 @@ impl AttentionForm {
     fn with<F, M>(self, bias: Option<F>, mask: M) -> engine::Attention<F, M> {
         let Self { scale, causal, softcap, dropout, precision, masked } = self;
         let masks = if masked { vec![mask] } else { vec![] };
-        engine::Attention { scale, causal, softcap, bias, masks, dropout, precision }
+        let target = engine::Target::Emulation(None);
+        engine::Attention { scale, causal, softcap, bias, masks, dropout, precision, target }
     }
 }
 

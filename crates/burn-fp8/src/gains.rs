@@ -110,6 +110,10 @@ pub fn measure<B: AutodiffBackend + Fp8Matmul>(
 ) -> Result<Gains, Fp8Error> {
     let enabled = Fp8Config { enabled: true, filter: Filter::every_matmul(), ..*config };
     enabled.check::<B>(device)?;
+    if !config.recipe.products.any_in_fp8() {
+        let reason = format!("the recipe has nothing in FP8: {}", config.recipe);
+        return Err(Fp8Error::Invalid { what: "the gains of FP8", reason });
+    }
     let small = Timed::<B>::new([16; 3], device);
     let (_, report) = trace(|| enabled.scope(|| small.delayed.step(|| small.seconds(false))));
     if report.fp8().count() == 0 {

@@ -68,7 +68,8 @@ impl Precision {
 
     /// Whether products run in FP8.
     pub fn is_fp8(self) -> bool {
-        self.config().enabled
+        let config = self.config();
+        config.enabled && config.recipe.products.any_in_fp8()
     }
 
     /// Whether it is f32, in whatever order of sums and with whatever elements dropped.
@@ -91,7 +92,7 @@ impl Precision {
             let layers = precision == Self::Fp8Layers;
             let config = precision.config();
             let high = (config.join, config.attention);
-            (layers, precision.dtypes(), high, precision.is_fp8().then_some(config))
+            (layers, precision.dtypes(), high, config.enabled.then_some(config))
         };
         computed(self) == computed(other)
     }

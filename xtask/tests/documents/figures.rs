@@ -108,7 +108,7 @@ const CPUS: [(&str, &str); 3] = [
 ];
 
 /// What the README compares: in words, the file and group, how a function's name begins and ends, and how its reference begins.
-const COMPARED: [(&str, &str, [&str; 2], &str); 10] = [
+const COMPARED: [(&str, &str, [&str; 2], &str); 12] = [
     ("step of the perceptron, against f32 with AVX-512", "mlp", ["FP8, current", ""], "f32"),
     (
         "the same, against the f32 that Burn builds by default",
@@ -126,10 +126,22 @@ const COMPARED: [(&str, &str, [&str; 2], &str); 10] = [
     (
         "the same, attention, GELU and dropout as one operation each",
         "lm",
-        ["medium", "a=bf16"],
+        ["medium", "m=fp8,a=bf16"],
         "f32",
     ),
-    ("the same, against PyTorch's f32", "lm", ["medium", "a=bf16"], "PyTorch 2.15.0+cu132: f32"),
+    ("the same, in bf16 in place of FP8", "lm", ["medium", "m=bf16,a=bf16"], "f32"),
+    (
+        "the same in FP8, against PyTorch's f32",
+        "lm",
+        ["medium", "m=fp8,a=bf16"],
+        "PyTorch 2.15.0+cu132: f32",
+    ),
+    (
+        "the same, against PyTorch's bf16",
+        "lm",
+        ["medium", "m=fp8,a=bf16"],
+        "PyTorch 2.15.0+cu132: bf16",
+    ),
     ("frozen layers, against f32 with AVX-512", "serving", ["", "current"], "nn::Linear"),
     (
         "tokens one by one, Qwen3-0.6B's shapes, against llama.cpp in Q8_0",
@@ -203,7 +215,7 @@ fn redrawn(document: &str) -> (String, usize) {
 
 #[test]
 fn tables_are_what_their_json_gives() {
-    for (document, expected) in [(BENCHES, 43), ("README.md", 1)] {
+    for (document, expected) in [(BENCHES, 49), ("README.md", 1)] {
         let (new, tables) = redrawn(document);
         assert_eq!(tables, expected, "tables of figures in {document}");
         if std::env::var_os(RENDER).is_some() {

@@ -102,6 +102,11 @@ impl Products {
         }
     }
 
+    /// Whether any product runs in FP8.
+    pub fn any_in_fp8(self) -> bool {
+        GemmRole::ALL.into_iter().any(|role| self.in_fp8(role))
+    }
+
     /// Whether the product of this role runs in FP8.
     pub fn in_fp8(self, role: GemmRole) -> bool {
         self.of(role) == Precision::Fp8

@@ -12,7 +12,7 @@ use super::operand::{self, Keep, Means, OfTile, Operand, Room};
 use super::pairs::{Layout, Pairing};
 use super::product::multiply;
 use super::tile::{self, Line, OfScores, Place, Probabilities, Tile, padded};
-use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
+use super::{Attention, Heads, HeadsMut, Sizes, TILE};
 
 /// Where the gradients of queries, keys and values go, of their shapes.
 #[derive(Debug)]
@@ -55,30 +55,33 @@ pub fn attention_backward(
     let threads = sizes.threads();
     let pairing = Pairing::find(options.unit, options.precision);
     let means = Means { precision: options.precision, pairing, parallel: threads > 1 };
+    // Enough heads to share them evenly; else by keys and by queries, which computes each tile for either. The sums are the same.
+    let of_heads = batch * kv_heads;
+    let whole = threads == 1 || of_heads.is_multiple_of(threads) || of_heads >= 8 * threads;
+    let layouts = &[Layout::Columns, Layout::Pairs];
+    // Tiles of queries come by once for each tile of keys, or once for all of a head.
+    let of_queries = if whole { Keep::Tile(layouts) } else { Keep::Head(layouts) };
     let pass = Pass {
         sizes,
         options,
         pairing,
         operands: [
-            Operand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns, Layout::Pairs])),
+            Operand::new(q, means, E4M3, of_queries),
             Operand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Pairs])),
             Operand::new(v, means, E4M3, Keep::Head(&[Layout::Rows])),
         ],
-        grad: Operand::new(output_grad, means, E5M2, Keep::Tile(&[Layout::Columns, Layout::Pairs])),
+        grad: Operand::new(output_grad, means, E5M2, of_queries),
         given: [output, output_grad, logarithms],
         gradients,
     };
     let [query_tiles, key_tiles] = sizes.tiles();
-    let (of_heads, of_keys) = (batch * kv_heads, batch * kv_heads * key_tiles);
+    let of_keys = of_heads * key_tiles;
+    let head = |head| pass.keys(head, 0..key_tiles, true);
     if threads == 1 {
-        return (0..of_heads).for_each(|head| pass.keys(head, 0..key_tiles, true));
+        return (0..of_heads).for_each(head);
     }
-    // Enough heads to share them evenly; else by keys and by queries, which computes each tile for either. The sums are the same.
-    if of_heads.is_multiple_of(threads) || of_heads >= 8 * threads {
-        return (0..of_heads)
-            .into_par_iter()
-            .with_max_len(1)
-            .for_each(|head| pass.keys(head, 0..key_tiles, true));
+    if whole {
+        return (0..of_heads).into_par_iter().with_max_len(1).for_each(head);
     }
     (0..of_keys + batch * heads * query_tiles).into_par_iter().with_max_len(1).for_each(|index| {
         match index.checked_sub(of_keys) {
@@ -266,7 +269,7 @@ impl Pass<'_> {
         let q = q.transposed(of_queries, for_q, &columns[0]);
         let grad = grad.transposed(of_queries, for_grad, &columns[1]);
         let k = k.left(of_keys, TILE, for_k);
-        tile::scores(sizes, options, place, self.pairing, (q, k), probabilities, Some(slopes));
+        tile::scores(sizes, options, place, (q, k), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
         Arch::new().dispatch(Probabilities { tile, logarithms });
@@ -276,7 +279,7 @@ impl Pass<'_> {
         let size = [keys, padded(queries), sizes.value_width];
         let v = v.left(of_keys, TILE, for_v);
         let output = (gradients.as_flattened_mut(), TILE);
-        multiply(self.pairing, size, (v, grad), factor, output, false);
+        multiply(size, (v, grad), factor, output, false);
         let gradients = &mut gradients[..keys];
         let kept = tile::kept(sizes, options, place, kept);
         let (of_probabilities, deltas) = (&mut *gradients, &given.deltas);
@@ -293,13 +296,10 @@ impl Pass<'_> {
             }
         }
         let precision = options.precision;
-        let of_scores = match precision {
-            AttentionPrecision::Bf16 if self.pairing.is_some() => 1.0,
-            _ => operand::round(gradients.as_flattened_mut(), precision, E5M2),
-        };
+        let gradients = gradients.as_flattened_mut();
         TileScales {
             probabilities: factor * round(probabilities, precision, self.pairing),
-            scores: of_scores,
+            scores: operand::round(gradients, precision, E5M2, self.pairing),
         }
     }
 
@@ -323,7 +323,7 @@ impl Pass<'_> {
             let tile = OfTile { tile: &tile[..keys], scale, pairing, words }.left(queries);
             let operands = (tile, operand.right(of_queries, room));
             let output = (output, padded(width));
-            multiply(pairing, [keys, width, queries], operands, factor, output, true);
+            multiply([keys, width, queries], operands, factor, output, true);
         }
     }
 
@@ -341,7 +341,7 @@ impl Pass<'_> {
         let k = k.left_transposed(of_keys, TILE, for_k);
         let tile = OfTile { tile: &scores[..keys], scale: scales.scores, pairing, words };
         let size = [sizes.width, padded(queries), keys];
-        multiply(pairing, size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);
+        multiply(size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);
     }
 
     fn store_queries(&self, place: Place, of_q: &[f32]) {

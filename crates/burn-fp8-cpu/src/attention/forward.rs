@@ -24,7 +24,7 @@ const OF_PROBABILITIES: f32 = 1.0 / Fp8Format::E4M3.max();
 /// whose result is 0. NaN goes through to the results of its row.
 ///
 /// # Panics
-/// If shapes do not fit each other, heads are wider than 256, or there are more or fewer logarithms than queries.
+/// If shapes do not fit each other, heads are wider than 256, there are more or fewer logarithms than queries, or the machine lacks the unit.
 #[track_caller]
 pub fn attention(
     [q, k, v]: [Heads<'_>; 3],
@@ -132,7 +132,7 @@ fn rows(
         let of_keys = [place.batch, kv_head, keys];
         let (k, v) = (k.left(of_keys, queries, of_k), v.left_transposed(of_keys, queries, of_v));
         let keys = place.keys(sizes);
-        tile::scores(sizes, options, place, pairing, (q, k), tile, None);
+        tile::scores(sizes, options, place, (q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
             Arch::new().dispatch(Correct { rows: sums, corrections });
@@ -146,12 +146,12 @@ fn rows(
         let scale = round(tile, options.precision, pairing);
         let weights = OfTile { tile, scale, pairing, words }.right(queries);
         let size = [sizes.value_width, tile::columns(queries), keys];
-        multiply(pairing, size, (v, weights), 1.0, (sums, TILE), true);
+        multiply(size, (v, weights), 1.0, (sums, TILE), true);
     }
     softmax
 }
 
-/// Rounds probabilities to what is multiplied, unless that happens as they are packed, and returns the scale of products.
+/// Rounds probabilities to what is multiplied, and returns the scale of products.
 pub(super) fn round(
     tile: &mut [Line],
     precision: AttentionPrecision,
@@ -161,7 +161,6 @@ pub(super) fn round(
         AttentionPrecision::Fp8 => {
             operand::round_with(tile.as_flattened_mut(), OF_PROBABILITIES, E4M3)
         }
-        AttentionPrecision::Bf16 if pairing.is_some() => 1.0,
-        _ => operand::round(tile.as_flattened_mut(), precision, E4M3),
+        _ => operand::round(tile.as_flattened_mut(), precision, E4M3, pairing),
     }
 }

@@ -83,7 +83,7 @@ pub struct Heads<'a> {
     strides: [usize; 3],
 }
 
-/// The numbers of heads as they are held. All are multiplied in f32: those of a cache are converted a tile at a time.
+/// The numbers of heads as they are held. Those of a cache are converted a tile at a time.
 #[derive(Clone, Copy, Debug)]
 pub enum HeadNumbers<'a> {
     /// As they are multiplied.

@@ -82,7 +82,7 @@ impl<'a> Operand<'a> {
                 for (row, values) in rows.zip(values.chunks_mut(width)) {
                     heads.convert([batch, head, row], values);
                 }
-                *scale = round(values, precision, format);
+                *scale = round(values, precision, format, None);
             }
         };
         if length > 0 {
@@ -142,7 +142,7 @@ impl<'a> Operand<'a> {
                     for (row, values) in rows.zip(values.chunks_mut(width)) {
                         heads.convert([batch, head, row], values);
                     }
-                    let scale = round(values, *precision, *format);
+                    let scale = round(values, *precision, *format, Some(*pairing));
                     (Rows { values, stride: width, scale: 1.0 }, scale)
                 }
             };
@@ -157,10 +157,11 @@ impl<'a> Operand<'a> {
         let before = layouts.iter().take_while(|of| **of != layout);
         let start: usize = before.map(|layout| layout.words(width)).sum();
         let words = &words[start..][..layout.words(width)];
-        Some(Words { words, layout, stride: layout.stride(width), scale })
+        let stride = layout.stride(width);
+        Some(Words { words, layout, stride, scale, pairing: *pairing })
     }
 
-    /// Transposes a tile of a head, for [`transposed`](Self::transposed), where it is multiplied in f32.
+    /// Transposes a tile of a head where it is multiplied in f32: once, for each [`transposed`](Self::transposed) that follows.
     pub(super) fn transpose(
         &self,
         [batch, head, tile]: [usize; 3],
@@ -173,7 +174,7 @@ impl<'a> Operand<'a> {
         tile::transpose(rows, count, shape[3], columns);
     }
 
-    /// A tile of a head, transposed, as a right operand.
+    /// A tile of a head, transposed, as a right operand; `columns` are what [`transpose`](Self::transpose) has made of it.
     pub(super) fn transposed<'b>(
         &self,
         place @ [batch, head, tile]: [usize; 3],
@@ -321,14 +322,20 @@ impl<'a> OfTile<'a> {
         let Some(pairing) = pairing else { return Err(rows) };
         words.resize(TILE * TILE / 2, 0);
         pairing.pack(layout, rows, [tile.len(), width], words);
-        Ok(Words { words, layout, stride: layout.stride(width), scale })
+        Ok(Words { words, layout, stride: layout.stride(width), scale, pairing })
     }
 }
 
-/// Rounds in place to what is multiplied, and returns the scale to multiply products by.
-pub(super) fn round(values: &mut [f32], precision: AttentionPrecision, format: Fp8Format) -> f32 {
+/// Rounds in place to what is multiplied, unless packing does, and returns the scale to multiply products by.
+pub(super) fn round(
+    values: &mut [f32],
+    precision: AttentionPrecision,
+    format: Fp8Format,
+    pairing: Option<Pairing>,
+) -> f32 {
     match precision {
         AttentionPrecision::High => 1.0,
+        AttentionPrecision::Bf16 if pairing.is_some() => 1.0,
         AttentionPrecision::Bf16 => {
             values.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
             1.0

@@ -10,6 +10,7 @@
 //!
 //! Widths are padded to whole vectors, and K to whole words, with zeros. A unit flushes subnormal numbers to zero.
 #![allow(unsafe_code, reason = "vector instructions")]
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "nothing is packed there"))]
 
 use super::product::Rows;
 use super::tile::padded;
@@ -57,6 +58,8 @@ pub(super) struct Words<'a> {
     /// From a word to the next along K.
     pub(super) stride: usize,
     pub(super) scale: f32,
+    /// What has packed them: the machine has the instructions.
+    pub(super) pairing: Pairing,
 }
 
 /// A CPU with AVX-512 F, BW and BF16.
@@ -100,61 +103,60 @@ impl Pairing {
         }
     }
 
-    /// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that; columns up to whole vectors.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn multiply(
-        self,
-        [m, n, k]: [usize; 3],
-        [lhs, rhs]: [Words<'_>; 2],
-        factor: f32,
-        (output, stride): (&mut [f32], usize),
-        accumulate: bool,
-    ) {
-        let (n, pairs) = (padded(n), k.div_ceil(2));
-        assert!(m > 0 && n > 0 && k > 0);
-        assert!(rhs.layout != Layout::Rows && (pairs - 1) * rhs.stride + n <= rhs.words.len());
-        let last = match lhs.layout {
-            Layout::Rows => ((pairs - 1) / STEP * TILE + m - 1) * STEP + (pairs - 1) % STEP,
-            _ => (pairs - 1) * lhs.stride + m - 1,
-        };
-        assert!(last < lhs.words.len() && (lhs.layout != Layout::Rows || m <= TILE));
-        assert!((m - 1) * stride + n <= output.len() && n <= stride);
-        let product = avx512::Product {
-            pairs,
-            lhs: lhs.words.as_ptr(),
-            lhs_stride: lhs.stride,
-            rhs: rhs.words.as_ptr(),
-            rhs_stride: rhs.stride,
-            factor: factor * lhs.scale * rhs.scale,
-            output: output.as_mut_ptr(),
-            stride,
-            accumulate,
-        };
-        // SAFETY: the machine has the instructions; the last elements of each matrix are inside of its slice, as asserted.
-        unsafe {
-            match lhs.layout {
-                Layout::Rows => product.run::<STEP>([m, n]),
-                _ => product.run::<1>([m, n]),
-            }
-        }
-    }
-
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn pack(self, _: Layout, _: Rows<'_>, _: [usize; 2], _: &mut [u32]) {
         unreachable!("other machines have no such unit")
     }
+}
 
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn multiply(
-        self,
-        _: [usize; 3],
-        _: [Words<'_>; 2],
-        _: f32,
-        _: (&mut [f32], usize),
-        _: bool,
-    ) {
-        unreachable!("other machines have no such unit")
+/// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that; columns up to whole vectors.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn multiply(
+    [m, n, k]: [usize; 3],
+    [lhs, rhs]: [Words<'_>; 2],
+    factor: f32,
+    (output, stride): (&mut [f32], usize),
+    accumulate: bool,
+) {
+    let Pairing(()) = lhs.pairing;
+    let (n, pairs) = (padded(n), k.div_ceil(2));
+    assert!(m > 0 && n > 0 && k > 0);
+    assert!(rhs.layout != Layout::Rows && (pairs - 1) * rhs.stride + n <= rhs.words.len());
+    let last = match lhs.layout {
+        Layout::Rows => ((pairs - 1) / STEP * TILE + m - 1) * STEP + (pairs - 1) % STEP,
+        _ => (pairs - 1) * lhs.stride + m - 1,
+    };
+    assert!(last < lhs.words.len() && (lhs.layout != Layout::Rows || m <= TILE));
+    assert!((m - 1) * stride + n <= output.len() && n <= stride);
+    let product = avx512::Product {
+        pairs,
+        lhs: lhs.words.as_ptr(),
+        lhs_stride: lhs.stride,
+        rhs: rhs.words.as_ptr(),
+        rhs_stride: rhs.stride,
+        factor: factor * lhs.scale * rhs.scale,
+        output: output.as_mut_ptr(),
+        stride,
+        accumulate,
+    };
+    // SAFETY: there is a pairing: the machine has the instructions; the last elements of each matrix are inside of its slice, as asserted.
+    unsafe {
+        match lhs.layout {
+            Layout::Rows => product.run::<STEP>([m, n]),
+            _ => product.run::<1>([m, n]),
+        }
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn multiply(
+    _: [usize; 3],
+    [Words { pairing: Pairing(()), .. }, _]: [Words<'_>; 2],
+    _: f32,
+    _: (&mut [f32], usize),
+    _: bool,
+) {
+    unreachable!("other machines have no such unit")
 }
 
 #[cfg(target_arch = "x86_64")]

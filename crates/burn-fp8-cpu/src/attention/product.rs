@@ -7,7 +7,7 @@
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 
-use super::pairs::{Pairing, Words};
+use super::pairs::{self, Words};
 
 /// Columns up to which a product is narrow.
 pub(super) const NARROW: usize = 4;
@@ -35,19 +35,18 @@ pub(super) enum Right<'a> {
 /// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that. Columns of it are computed up to
 /// whole vectors where operands are words.
 pub(super) fn multiply(
-    pairing: Option<Pairing>,
     size: [usize; 3],
     (lhs, rhs): (Left<'_>, Right<'_>),
     factor: f32,
     output: (&mut [f32], usize),
     accumulate: bool,
 ) {
-    match (lhs, rhs, pairing) {
-        (Left::F32(lhs), Right::F32(rhs), _) => {
+    match (lhs, rhs) {
+        (Left::F32(lhs), Right::F32(rhs)) => {
             Arch::new().dispatch(Product { size, lhs, rhs, factor, output, accumulate });
         }
-        (Left::Pairs(lhs), Right::Pairs(rhs), Some(pairing)) => {
-            pairing.multiply(size, [lhs, rhs], factor, output, accumulate);
+        (Left::Pairs(lhs), Right::Pairs(rhs)) => {
+            pairs::multiply(size, [lhs, rhs], factor, output, accumulate);
         }
         _ => unreachable!("both operands are of one kind"),
     }

@@ -5,7 +5,6 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::pairs::Pairing;
 use super::product::{Left, NARROW, Right, Rows, multiply};
 use super::{Attention, PADDING, Sizes, TILE};
 use crate::special::exp;
@@ -87,7 +86,6 @@ pub(super) fn scores(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: Place,
-    pairing: Option<Pairing>,
     (q, k): (Right<'_>, Left<'_>),
     tile: &mut Tile,
     slopes: Option<&mut Tile>,
@@ -96,7 +94,7 @@ pub(super) fn scores(
     // What pads queries is read, too.
     tile[..keys].iter_mut().for_each(|scores| scores[queries..padded(queries)].fill(0.0));
     let size = [keys, columns(queries), sizes.width];
-    multiply(pairing, size, (k, q), options.scale, (tile.as_flattened_mut(), TILE), false);
+    multiply(size, (k, q), options.scale, (tile.as_flattened_mut(), TILE), false);
     if let Some(cap) = options.softcap {
         tile[..keys].iter_mut().flatten().for_each(|score| *score = cap * (*score / cap).tanh());
         if let Some(slopes) = slopes {

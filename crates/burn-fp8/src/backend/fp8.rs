@@ -1,12 +1,13 @@
 //! What products in FP8 need of a backend, for `Fp8Backend<B>`: it is what `B` does. Nothing is quantized twice.
 
+use burn_backend::FloatDType;
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_fp8_core::Pointwise;
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
     AttentionGradients, AttentionOf, Capability, EpilogueOf, Fallback, Fp8Engine, MatrixOf,
-    OperandOf, Problem, ProductOf, RequestOf, Run, Scales,
+    OperandOf, Problem, ProductOf, RequestOf, Run, Scales, Target,
 };
 use crate::product::{Fp8Products, FrozenOptions, Product};
 
@@ -42,6 +43,14 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         run: Run,
     ) -> ProductOf<Self> {
         B::fp8_multiply(lhs, rhs, epilogue, run)
+    }
+
+    fn fp8_multiply_in_bf16(
+        operands: [FloatTensor<Self>; 2],
+        dtype: FloatDType,
+        target: &Target,
+    ) -> FloatTensor<Self> {
+        B::fp8_multiply_in_bf16(operands, dtype, target)
     }
 
     fn fp8_rescale(

@@ -8,7 +8,7 @@ use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
-use crate::engine::{Attention, raise_refusal, usable};
+use crate::engine::{Attention, Target, raise_refusal, usable};
 use crate::host;
 use crate::product::route::as_part_of;
 use crate::product::route::attention as run;
@@ -68,6 +68,7 @@ pub(super) fn attention<B: Fp8Matmul>(
                 masks: mask.into_iter().collect(),
                 dropout: None,
                 precision: asked,
+                target: Target::Emulation(None),
             };
             return run::<B>([query, key, value], attention);
         }

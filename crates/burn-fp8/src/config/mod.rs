@@ -39,7 +39,7 @@ const MAX_MESSAGE: usize = 400;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fp8Config {
-    /// Whether anything runs in FP8 at all.
+    /// Whether anything runs as the recipe says: in FP8, unless that has bf16 for all products.
     pub enabled: bool,
     /// How scales are chosen.
     pub recipe: Recipe,

@@ -4,6 +4,8 @@ use burn_backend::TensorMetadata;
 use burn_backend::tensor::{BoolTensor, FloatTensor};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, AttentionShapeError, Dropout};
 
+use super::product::Target;
+
 /// How attention is computed: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`. `F` and `M` are how a backend holds float and bool tensors.
 #[derive(Clone, Debug)]
 pub struct Attention<F, M> {
@@ -22,6 +24,8 @@ pub struct Attention<F, M> {
     pub dropout: Option<Dropout>,
     /// Which numbers are multiplied.
     pub precision: AttentionPrecision,
+    /// What multiplies them where they are not f32: a matrix unit, or emulation.
+    pub target: Target,
 }
 
 /// An [`Attention`] of a backend.
@@ -30,8 +34,9 @@ pub type AttentionOf<B> = Attention<FloatTensor<B>, BoolTensor<B>>;
 impl<F, M> Attention<F, M> {
     /// The same with the tensor of the bias handed through `float`.
     pub fn map<G>(self, float: impl FnOnce(F) -> G) -> Attention<G, M> {
-        let Self { scale, causal, softcap, bias, masks, dropout, precision } = self;
-        Attention { scale, causal, softcap, bias: bias.map(float), masks, dropout, precision }
+        let Self { scale, causal, softcap, bias, masks, dropout, precision, target } = self;
+        let bias = bias.map(float);
+        Attention { scale, causal, softcap, bias, masks, dropout, precision, target }
     }
 }
 

@@ -265,9 +265,15 @@ pub(super) fn multiply_in_bf16<B: Fp8Engine>(
     operands: [FloatTensor<B>; 2],
     dtype: FloatDType,
 ) -> FloatTensor<B> {
-    let round = |x| B::float_cast(B::float_cast(x, FloatDType::BF16), FloatDType::F32);
-    let [lhs, rhs] = operands.map(round);
-    let product = matmul::<B>(lhs, rhs);
+    let [lhs, rhs] = operands.map(|x| B::float_cast(x, FloatDType::BF16));
+    let product = match dtype {
+        // The product of a device that has bf16 is rounded to it once, too.
+        FloatDType::BF16 => B::float_matmul(lhs, rhs),
+        _ => {
+            let [lhs, rhs] = [lhs, rhs].map(|x| B::float_cast(x, FloatDType::F32));
+            matmul::<B>(lhs, rhs)
+        }
+    };
     finish::<B>(product, EpilogueOf::<B>::float(dtype)).result.into_float()
 }
 

@@ -104,6 +104,11 @@ impl Target {
 }
 
 impl Kind {
+    /// Without scales of blocks.
+    pub(crate) fn plain(is_batched: bool) -> Self {
+        Self { is_batched, blocks: None, are_powers_of_two: false }
+    }
+
     /// Two plain matrices, of scales of blocks of so many rows and columns, that are multiplied over K.
     pub(crate) fn of_matrices(blocks: [[usize; 2]; 2], k: usize, are_powers_of_two: bool) -> Self {
         Self { is_batched: false, blocks: blocks_of(blocks, k), are_powers_of_two }

@@ -156,5 +156,6 @@ fn of_engine<B: Backend>(
         masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
         dropout,
         precision,
+        target: engine::Target::Emulation(None),
     }
 }

@@ -60,7 +60,7 @@ impl MatmulPolicy {
         self.row().1
     }
 
-    /// The recipe; none where FP8 is off.
+    /// The recipe; none where it is off.
     pub fn recipe(self) -> Option<Recipe> {
         self.row().2
     }

@@ -5,8 +5,10 @@ use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductK
 
 use crate::engine::tensor::cast;
 use crate::engine::{
-    Attention, AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, check_attention, in_f32,
+    AttentionGradients, AttentionOf, Capability, Fp8Engine, MatrixOf, Target, check_attention,
+    in_f32,
 };
+use crate::host;
 use crate::report::{HighPrecision, Implementation, Pending, PendingRan, record};
 
 /// The result, and what the backward pass takes.
@@ -30,7 +32,7 @@ pub(super) fn forward<B: Fp8Engine>(
     attention: &AttentionOf<B>,
 ) -> Forward<B> {
     let dtype = qkv[0].dtype();
-    report(&qkv, attention, &[GemmRole::Output]);
+    report::<B>(&qkv, attention, &[GemmRole::Output], &attention.target);
     let [q, k, v] = qkv.clone();
     let results = B::fp8_attend([in_f32::<B>(q), k, v], attention);
     let output = cast::<B>(results[0].clone(), dtype.into());
@@ -55,7 +57,10 @@ pub(super) fn backward<B: Fp8Engine>(
     wants_bias: bool,
 ) -> AttentionGradients<FloatTensor<B>> {
     if attention.precision == AttentionPrecision::Fp8 {
-        report(&qkv, &attention, &[GemmRole::GradInput, GemmRole::GradWeight]);
+        // The gradient of a bias takes whole scores, which no unit is given.
+        let emulated = Target::Emulation(None);
+        let target = if wants_bias { &emulated } else { &attention.target };
+        report::<B>(&qkv, &attention, &[GemmRole::GradInput, GemmRole::GradWeight], target);
     }
     let dtypes = qkv.each_ref().map(|tensor| FloatDType::from(tensor.dtype()));
     let given = [output, logarithms, in_f32::<B>(grad)];
@@ -67,10 +72,11 @@ pub(super) fn backward<B: Fp8Engine>(
 }
 
 /// Reports both products, the scores and their product with the values, in these roles.
-fn report<F: TensorMetadata, M: TensorMetadata>(
-    qkv: &[F; 3],
-    attention: &Attention<F, M>,
+fn report<B: Fp8Engine>(
+    qkv: &[FloatTensor<B>; 3],
+    attention: &AttentionOf<B>,
     roles: &[GemmRole],
+    target: &Target,
 ) {
     let shape = check_attention(qkv.each_ref(), attention);
     let AttentionShape { batch, heads, queries, keys, width, value_width, .. } =
@@ -85,7 +91,14 @@ fn report<F: TensorMetadata, M: TensorMetadata>(
                 operands: None,
                 site: None,
                 ran: PendingRan::Known(match attention.precision {
-                    AttentionPrecision::Fp8 => Implementation::FakeQuantized,
+                    AttentionPrecision::Fp8 => {
+                        match B::fp8_capability(&host::float_device::<B>(&qkv[0])) {
+                            Capability::MatrixUnit(unit) if *target == Target::MatrixUnit => {
+                                Implementation::MatrixUnit(unit.name)
+                            }
+                            _ => Implementation::FakeQuantized,
+                        }
+                    }
                     other => Implementation::HighPrecision(HighPrecision::Attention(other)),
                 }),
             });

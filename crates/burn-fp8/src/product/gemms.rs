@@ -5,7 +5,10 @@ use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::reshape;
-use crate::engine::{Epilogue, Fp8Engine, Operand as Factor, Run, ScalarOf, multiply};
+use crate::engine::{
+    Epilogue, Execution, Fp8Engine, Kind, Operand as Factor, Run, ScalarOf, Target, multiply,
+};
+use crate::host;
 use crate::report::{self, HighPrecision, Pending, PendingRan, new_note, record_high_precision};
 
 impl Gemms {
@@ -54,8 +57,17 @@ impl Gemms {
         match self.recipe.products.of(role) {
             Precision::Bf16 => {
                 record_high_precision(self.kind, role, gemm, HighPrecision::Bf16);
+                // Nobody asks for bf16 natively.
+                let execution = match self.execution {
+                    Execution::Native => Execution::Auto,
+                    execution => execution,
+                };
+                let device = host::float_device::<B>(&lhs);
+                let target =
+                    Target::of::<B>(&device, Kind::plain(!self.is_flat()), execution, false)
+                        .unwrap_or_else(|error| panic!("{error}"));
                 let dtype = lhs.dtype().into();
-                B::fp8_multiply_in_bf16([lhs, rhs], dtype, &self.target)
+                B::fp8_multiply_in_bf16([lhs, rhs], dtype, &target)
             }
             Precision::Fp8 | Precision::High => {
                 record_high_precision(self.kind, role, gemm, HighPrecision::Recipe);

@@ -12,7 +12,7 @@ use crate::engine::{
 use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
 
-/// A product that runs in FP8, with the configuration that was ambient when that was decided.
+/// A product that runs as a recipe says, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub(crate) gemms: Gemms,
@@ -57,7 +57,10 @@ impl Product {
             record_high_precision(kind, role, gemm, reason);
             return None;
         }
-        let target = target::<B>(&recipe, forward, operands[0], &ambient.config);
+        let target = match recipe.products.any_in_fp8() {
+            true => target::<B>(&recipe, forward, operands[0], &ambient.config),
+            false => Target::Emulation(None),
+        };
         if let Err(error) = ambient.config.check_bf16::<B>(&host::float_device::<B>(operands[0])) {
             panic!("{error}");
         }

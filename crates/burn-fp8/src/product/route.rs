@@ -11,8 +11,9 @@ use super::plan::{Product, linear_gemm};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{join, reshape};
-use crate::engine::{Attention, AttentionOf, Execution, MatrixOf, check_attention, in_f32};
-use crate::error::Fp8Error;
+use crate::engine::{
+    Attention, AttentionOf, Execution, Kind, MatrixOf, Target, check_attention, in_f32,
+};
 use crate::host;
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
@@ -145,10 +146,11 @@ pub(crate) fn attention<B: Fp8Products>(
     if let Err(error) = check_attention(qkv.each_ref(), &attention) {
         panic!("{error}");
     }
-    let precision =
-        attention_precision::<B>(attention.precision, &host::float_device::<B>(&qkv[0]));
+    let device = host::float_device::<B>(&qkv[0]);
+    let precision = attention_precision::<B>(attention.precision, &device);
+    let target = attention_target::<B>(precision, &device);
     let bias = attention.bias.map(in_f32::<B>);
-    B::fp8_attention(qkv, Attention { bias, precision, ..attention })
+    B::fp8_attention(qkv, Attention { bias, precision, target, ..attention })
 }
 
 /// To keys and values in FP8.
@@ -179,15 +181,22 @@ fn attention_precision<B: Fp8Products>(
     let config = config::current().config;
     match asked {
         _ if !config.enabled => AttentionPrecision::High,
-        AttentionPrecision::Fp8 if config.execution == Execution::Native => {
-            let backend = <B as Backend>::name(device);
-            let reason = "attention in FP8 is emulated everywhere; choose another precision for it";
-            panic!("{}", Fp8Error::NativeUnavailable { backend, reason: reason.into() })
-        }
         AttentionPrecision::Bf16 if !B::supports_dtype(device, DType::BF16) => panic!(
             "attention in bf16: backend `{}` has no bf16; choose `high` or `fp8` for it",
             <B as Backend>::name(device)
         ),
         asked => asked,
     }
+}
+
+/// What multiplies the numbers of attention. Panics where FP8 is to run natively and cannot.
+fn attention_target<B: Fp8Products>(precision: AttentionPrecision, device: &B::Device) -> Target {
+    let execution = match (precision, config::current().config.execution) {
+        (AttentionPrecision::High, _) => return Target::Emulation(None),
+        // Nobody asks for bf16 natively.
+        (AttentionPrecision::Bf16, Execution::Native) => Execution::Auto,
+        (_, execution) => execution,
+    };
+    Target::of::<B>(device, Kind::plain(true), execution, false)
+        .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -74,6 +74,31 @@ fn operands_are_rounded_to_bf16_forward_and_backward() {
     }
 }
 
+/// A decorator in a decorator takes no product twice.
+#[test]
+fn products_are_told_once() {
+    type Nested = Fp8Backend<Autodiff<Fp8Backend<Flex>>>;
+    let recipe = Recipe::bf16().with_precision(GemmRole::Output, burn_fp8::Precision::Fp8);
+    for (recipe, in_fp8) in [(Recipe::bf16(), 0), (recipe, 1)] {
+        let config = Fp8Config::default().with_recipe(recipe);
+        let (nested, report) = config.scope(|| trace(step::<Nested>));
+        assert_eq!((report.products.len(), report.fp8().count()), (3, in_fp8), "{report}");
+        assert_eq!(nested, config.scope(step::<Outer<Flex>>));
+    }
+}
+
+/// Scales of blocks are no matter of products in bf16, nor is what FP8 needs to run natively.
+#[test]
+fn only_fp8_is_asked_for_natively() {
+    let expected = Fp8Config::default().with_recipe(Recipe::bf16()).scope(step::<Outer<Flex>>);
+    let in_blocks = Recipe { products: Recipe::bf16().products, ..Recipe::blockwise() };
+    let in_blocks = in_blocks.with_power_of_two(false);
+    for recipe in [Recipe::bf16(), in_blocks] {
+        let native = Fp8Config::default().with_execution(Execution::Native).with_recipe(recipe);
+        assert_eq!(native.scope(step::<Outer<Flex>>), expected);
+    }
+}
+
 /// Gradients alone in bf16, beside a forward product in FP8.
 #[test]
 fn each_product_has_a_precision_of_its_own() {

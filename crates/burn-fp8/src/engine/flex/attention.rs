@@ -11,6 +11,7 @@ use crate::engine::attention::{AttentionGradients, AttentionOf, check};
 use crate::engine::backend::Fp8Engine;
 use crate::engine::codes::Codes;
 use crate::engine::matrix::{MatrixOf, Scales};
+use crate::engine::product::Target;
 
 /// The output where keys and values have a scale for each row: converted a tile at a time where their codes lie as their scales do.
 pub(super) fn attend_to_codes(
@@ -162,7 +163,10 @@ fn with_options(attention: &AttentionOf<Flex>, run: impl FnOnce(&cpu::Attention<
         masks: &masks,
         dropout: attention.dropout,
         precision: attention.precision,
-        unit: cpu::Unit::current(),
+        unit: match attention.target {
+            Target::MatrixUnit => cpu::Unit::current(),
+            Target::TensorCores | Target::Emulation(_) => cpu::Unit::Portable,
+        },
     });
 }
 

@@ -181,23 +181,23 @@ pub(super) fn multiply_in_bf16(
 ) -> FlexTensor {
     let unit = if on_unit { Unit::current() } else { Unit::Portable };
     let operands = operands.map(|tensor| match tensor.dtype() {
-        DType::F32 | DType::BF16 => Lying::new(tensor),
-        _ => Lying::new(Flex::float_cast(tensor, FloatDType::F32)),
+        DType::F32 | DType::BF16 => Gapless::new(tensor),
+        _ => Gapless::new(Flex::float_cast(tensor, FloatDType::F32)),
     });
-    let [lhs, rhs] = operands.each_ref().map(Lying::numbers);
+    let [lhs, rhs] = operands.each_ref().map(Gapless::numbers);
     let shape = Shape::from([lhs.shape()[0], rhs.shape()[1]]);
     float(shape, dtype.into(), |output| cpu::matmul_in_bf16(unit, lhs, rhs, output))
 }
 
 /// A matrix whose rows or columns have no gaps.
-struct Lying {
+struct Gapless {
     tensor: FlexTensor,
     /// From one row, or one column, to the next.
     stride: usize,
     transposed: bool,
 }
 
-impl Lying {
+impl Gapless {
     /// Copies it where neither do.
     fn new(tensor: FlexTensor) -> Self {
         match lines(tensor.layout()) {

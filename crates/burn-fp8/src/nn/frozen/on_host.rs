@@ -54,6 +54,11 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             Target::MatrixUnit => true,
             Target::TensorCores => return None,
         };
+        let of_weight = &weight.matrix().scales;
+        let along = [of_weight.block()[0], self.activation.block()[1]];
+        if is_on_unit && along.iter().any(|along| *along < k) {
+            return None;
+        }
         if weight.is_transposed() == is_on_unit {
             weight = self.weight.laid_out(!is_on_unit);
         }
@@ -67,9 +72,6 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         };
         let bias = self.bias.clone().map(|bias| read::<B>(primitive(bias)));
         let (activation, execution) = (self.activation, config.execution);
-        if is_on_unit && [block[1], activation.block()[1]].iter().any(|along| *along < k) {
-            return None;
-        }
         let unit = Unit::current();
         let layer =
             HostLinear { weight, scales, block, bias, activation, execution, unit, is_on_unit };
