@@ -1,16 +1,8 @@
 //! Matrices of codes.
-#![allow(unsafe_code, reason = "packing takes vector instructions")]
-
-#[cfg(target_arch = "x86_64")]
-use core::ops::Range;
 
 use burn_fp8_core::Fp8Format;
 
 use crate::blocks::{BlockScales, Factors, Grid, Powers};
-#[cfg(target_arch = "x86_64")]
-use crate::pack::{self, Staging, shift};
-use crate::portable;
-use crate::product::Operand;
 
 /// A matrix of FP8 codes in memory, or a batch of matrices of one shape.
 ///
@@ -166,51 +158,13 @@ impl<'a> Codes<'a> {
         let (line, element) = if self.transposed { (column, row) } else { (row, column) };
         self.codes[line * self.line_stride + element]
     }
-}
 
-impl Operand for Codes<'_> {
-    fn matrix(&self, index: usize) -> Self {
+    /// One matrix of the batch.
+    pub(crate) fn matrix(&self, index: usize) -> Self {
         let start = match self.starts {
             Starts::Stride(stride) => index * stride,
             Starts::Each(starts) => starts[index],
         };
         Self { codes: &self.codes[start..], batch: 1, starts: Starts::Stride(0), ..*self }
-    }
-
-    fn decode(&self) -> (Vec<f32>, [isize; 2]) {
-        portable::decode(self)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(
-        &self,
-        rows: Range<usize>,
-        depth: Range<usize>,
-        panel: usize,
-        panels: &mut [u16],
-        staging: &mut Staging,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { pack::left(self, rows.clone(), depth.clone(), panel, panels, staging) };
-        if let Factors::Powers(powers) = &self.factors {
-            // SAFETY: the caller's promise.
-            unsafe { shift::left(powers, rows, depth, panel, panels) };
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(
-        &self,
-        columns: Range<usize>,
-        depth: Range<usize>,
-        panels: &mut [u16],
-        staging: &mut Staging,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { pack::right(self, columns.clone(), depth.clone(), panels, staging) };
-        if let Factors::Powers(powers) = &self.factors {
-            // SAFETY: the caller's promise.
-            unsafe { shift::right(powers, columns, depth, panels) };
-        }
     }
 }

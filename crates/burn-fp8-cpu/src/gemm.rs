@@ -14,8 +14,9 @@ use rayon::prelude::*;
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::kernel::{Kernel, Size};
 use crate::memory::{Line, room};
+use crate::operand::{Operand, Panels};
 use crate::pack;
-use crate::product::{Blocks, Operand, Product, STEP};
+use crate::product::{Blocks, Product, STEP};
 
 /// Multiplications that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 21;
@@ -123,8 +124,10 @@ fn compute<K: Kernel, O: Operand>(
         if !block.is_empty() {
             // SAFETY: the CPU has what this function is compiled for, and BF16: the caller of `run` promises it.
             unsafe {
-                lhs.pack_left(rows.clone(), block.clone(), panel, left, staging);
-                rhs.pack_right(columns.clone(), block.clone(), right, staging);
+                let to = Panels { panels: left, staging };
+                lhs.pack_left([rows.clone(), block.clone()], panel, to);
+                let to = Panels { panels: right, staging };
+                rhs.pack_right([columns.clone(), block.clone()], to);
             }
         }
         // Whether a block with scales has been summed.

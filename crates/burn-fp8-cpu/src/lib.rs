@@ -46,6 +46,7 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod memory;
 mod numbers;
+mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod pointwise;

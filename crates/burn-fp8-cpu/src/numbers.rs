@@ -9,10 +9,7 @@ use half::bf16;
 #[cfg(target_arch = "x86_64")]
 use crate::epilogue::WIDTH;
 #[cfg(target_arch = "x86_64")]
-use crate::pack::Staging;
-#[cfg(target_arch = "x86_64")]
 use crate::pack::words::{self, Lines, Source};
-use crate::product::Operand;
 #[cfg(target_arch = "x86_64")]
 use crate::product::STEP;
 
@@ -88,12 +85,12 @@ impl<'a> Numbers<'a> {
     }
 
     /// # Safety
-    /// As for [`Operand::pack_left`].
+    /// As for [`pack_left`](Self::pack_left).
     #[cfg(target_arch = "x86_64")]
     unsafe fn left<S: Source>(
         &self,
         values: &[S],
-        (rows, depth): (Range<usize>, Range<usize>),
+        [rows, depth]: [Range<usize>; 2],
         panel: usize,
         panels: &mut [u16],
     ) {
@@ -115,12 +112,12 @@ impl<'a> Numbers<'a> {
     }
 
     /// # Safety
-    /// As for [`Operand::pack_right`].
+    /// As for [`pack_right`](Self::pack_right).
     #[cfg(target_arch = "x86_64")]
     unsafe fn right<S: Source>(
         &self,
         values: &[S],
-        (columns, depth): (Range<usize>, Range<usize>),
+        [columns, depth]: [Range<usize>; 2],
         panels: &mut [u16],
     ) {
         let length = depth.len().next_multiple_of(STEP);
@@ -141,14 +138,9 @@ impl<'a> Numbers<'a> {
             }
         }
     }
-}
 
-impl Operand for Numbers<'_> {
-    fn matrix(&self, _: usize) -> Self {
-        *self
-    }
-
-    fn decode(&self) -> (Vec<f32>, [isize; 2]) {
+    /// As [`Operand::decode`](crate::operand::Operand::decode).
+    pub(crate) fn decode(&self) -> (Vec<f32>, [isize; 2]) {
         let [rows, columns] = self.shape;
         let [lines, elements] = if self.transposed { [columns, rows] } else { [rows, columns] };
         let mut numbers = Vec::with_capacity(lines * elements);
@@ -165,16 +157,15 @@ impl Operand for Numbers<'_> {
         (numbers, if self.transposed { [1, elements] } else { [elements, 1] })
     }
 
+    /// # Safety
+    /// As for [`Operand::pack_left`](crate::operand::Operand::pack_left).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(
+    pub(crate) unsafe fn pack_left(
         &self,
-        rows: Range<usize>,
-        depth: Range<usize>,
+        part: [Range<usize>; 2],
         panel: usize,
         panels: &mut [u16],
-        _: &mut Staging,
     ) {
-        let part = (rows, depth);
         // SAFETY: the caller's promise.
         unsafe {
             match self.values {
@@ -184,15 +175,10 @@ impl Operand for Numbers<'_> {
         }
     }
 
+    /// # Safety
+    /// As for [`Operand::pack_right`](crate::operand::Operand::pack_right).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(
-        &self,
-        columns: Range<usize>,
-        depth: Range<usize>,
-        panels: &mut [u16],
-        _: &mut Staging,
-    ) {
-        let part = (columns, depth);
+    pub(crate) unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.values {

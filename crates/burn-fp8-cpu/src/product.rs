@@ -1,52 +1,10 @@
 //! The operands of a product.
-#![allow(unsafe_code, reason = "packing takes vector instructions")]
-
-#[cfg(target_arch = "x86_64")]
-use core::ops::Range;
 
 use crate::blocks::{Factors, Grid};
 use crate::codes::Codes;
-#[cfg(target_arch = "x86_64")]
-use crate::pack::Staging;
 
 /// What is summed in one step of a unit: K of its panels is a multiple of this, and so is K of blocks.
 pub(crate) const STEP: usize = 32;
-
-/// A matrix that can be multiplied, or a batch of them.
-pub(crate) trait Operand: Copy + Sync {
-    /// One matrix of the batch.
-    fn matrix(&self, index: usize) -> Self;
-
-    /// Its numbers, and the strides from row to row and from column to column.
-    fn decode(&self) -> (Vec<f32>, [isize; 2]);
-
-    /// Packs some of its rows into left panels of `panel` rows, as [`pack`](crate::pack) lays them out. What follows the last one may be overwritten.
-    ///
-    /// # Safety
-    /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(
-        &self,
-        rows: Range<usize>,
-        depth: Range<usize>,
-        panel: usize,
-        panels: &mut [u16],
-        staging: &mut Staging,
-    );
-
-    /// Packs some of its columns into right panels.
-    ///
-    /// # Safety
-    /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(
-        &self,
-        columns: Range<usize>,
-        depth: Range<usize>,
-        panels: &mut [u16],
-        staging: &mut Staging,
-    );
-}
 
 /// Two operands that fit each other.
 pub(crate) struct Product<'a, O = Codes<'a>> {

@@ -11,8 +11,8 @@ use super::forward::round;
 use super::operand::{self, Keep, Means, OfTile, Operand, Room};
 use super::pairs::{Layout, Pairing};
 use super::product::multiply;
-use super::tile::{self, Line, OfScores, Place, Probabilities, Tile, padded};
-use super::{Attention, Heads, HeadsMut, Sizes, TILE};
+use super::tile::{self, Line, OfScores, Place, Probabilities, Tile};
+use super::{Attention, Heads, HeadsMut, Sizes, TILE, padded};
 
 /// Where the gradients of queries, keys and values go, of their shapes.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::operand::{self, Keep, Means, OfTile, Operand, Room};
 use super::pairs::{Layout, Pairing};
 use super::product::multiply;
-use super::tile::{self, Correct, Line, Place, Softmax, Tile, padded};
-use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE};
+use super::tile::{self, Correct, Line, Place, Softmax, Tile};
+use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE, padded};
 
 /// What the products of probabilities are multiplied by: the largest probability is the largest number of the format.
 const OF_PROBABILITIES: f32 = 1.0 / Fp8Format::E4M3.max();

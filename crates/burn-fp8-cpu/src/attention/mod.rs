@@ -33,6 +33,11 @@ const TILE: usize = AttentionPrecision::BLOCK;
 /// Queries are padded to a multiple of it: whole vectors.
 const PADDING: usize = 16;
 
+/// As many with what pads them.
+fn padded(count: usize) -> usize {
+    count.next_multiple_of(PADDING)
+}
+
 /// Multiplications that are worth waking other threads for.
 pub(crate) const WORTHWHILE: usize = 1 << 18;
 

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 
 use super::pairs::{Layout, Pairing, Words};
 use super::product::{Left, Matrix, NARROW, Right, Rows};
-use super::tile::{self, Line, padded};
-use super::{AttentionPrecision, HeadNumbers, Heads, TILE};
+use super::tile::{self, Line};
+use super::{AttentionPrecision, HeadNumbers, Heads, TILE, padded};
 
 /// Queries, keys, values or a gradient, as they are multiplied.
 pub(super) enum Operand<'a> {
@@ -149,7 +149,7 @@ impl<'a> Operand<'a> {
             let mut rest = &mut *words;
             for layout in *layouts {
                 let (out, others) = rest.split_at_mut(layout.words(width));
-                pairing.pack(*layout, values, [count, width], out);
+                pairing.pack(*layout, (values.values, values.stride), [count, width], out);
                 rest = others;
             }
             scale
@@ -321,7 +321,7 @@ impl<'a> OfTile<'a> {
         let rows = Rows { values: tile.as_flattened(), stride: TILE, scale };
         let Some(pairing) = pairing else { return Err(rows) };
         words.resize(TILE * TILE / 2, 0);
-        pairing.pack(layout, rows, [tile.len(), width], words);
+        pairing.pack(layout, (rows.values, TILE), [tile.len(), width], words);
         Ok(Words { words, layout, stride: layout.stride(width), scale, pairing })
     }
 }

@@ -12,9 +12,7 @@
 #![allow(unsafe_code, reason = "vector instructions")]
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "nothing is packed there"))]
 
-use super::product::Rows;
-use super::tile::padded;
-use super::{AttentionPrecision, TILE};
+use super::{AttentionPrecision, TILE, padded};
 #[cfg(target_arch = "x86_64")]
 use crate::pack::words::{self, Lines};
 use crate::unit::Unit;
@@ -80,18 +78,18 @@ impl Pairing {
         Some(Self(()))
     }
 
-    /// Rounds rows to bf16, and lays them out as words.
+    /// Rounds rows of numbers, as far apart as the stride says, to bf16, and lays them out as words.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn pack(
         self,
         layout: Layout,
-        rows: Rows<'_>,
+        (values, stride): (&[f32], usize),
         [count, width]: [usize; 2],
         words: &mut [u32],
     ) {
         assert!((1..=TILE).contains(&count) && width > 0 && words.len() >= layout.words(width));
-        assert!((count - 1) * rows.stride + width <= rows.values.len());
-        let lines = Lines { start: rows.values.as_ptr(), stride: rows.stride };
+        assert!((count - 1) * stride + width <= values.len());
+        let lines = Lines { start: values.as_ptr(), stride };
         let (size, words) = ([count, width], words.as_mut_ptr());
         // SAFETY: the machine has the instructions; rows and words are as long as they must be.
         unsafe {
@@ -104,7 +102,7 @@ impl Pairing {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn pack(self, _: Layout, _: Rows<'_>, _: [usize; 2], _: &mut [u32]) {
+    pub(super) fn pack(self, _: Layout, _: (&[f32], usize), _: [usize; 2], _: &mut [u32]) {
         unreachable!("other machines have no such unit")
     }
 }

@@ -6,7 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::product::{Left, NARROW, Right, Rows, multiply};
-use super::{Attention, PADDING, Sizes, TILE};
+use super::{Attention, PADDING, Sizes, TILE, padded};
 use crate::special::exp;
 
 /// Numbers of keys (rows) and queries (columns).
@@ -40,11 +40,6 @@ impl Place {
         let last = self.queries * TILE + self.queries(sizes) - 1;
         self.keys * TILE >= sizes.visible(last, options.causal)
     }
-}
-
-/// Queries with what pads them.
-pub(super) fn padded(queries: usize) -> usize {
-    queries.next_multiple_of(PADDING)
 }
 
 /// Columns that products of queries compute: few ones are not padded.

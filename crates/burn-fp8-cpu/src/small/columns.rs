@@ -11,7 +11,7 @@ use super::memory::{self, AHEAD, Scratch, threads};
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
 use crate::pack::Decoder;
-use crate::product::{Operand, Product};
+use crate::product::Product;
 
 /// # Safety
 /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).

@@ -15,7 +15,7 @@ use crate::codes::Codes;
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
 use crate::pack::Decoder;
-use crate::product::{Operand, Product};
+use crate::product::Product;
 
 /// K of a block, where sums are few: of up to [`FUSED`] rows, and of more. Few rows take as long as it takes to read whole lines of the right operand: blocks
 /// that are low make tasks enough without cutting lines. The sums of more rows take longer to load and to store.
