@@ -165,9 +165,16 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
         height: 34,
         range: low - margin..high + margin,
         axis: "difference in %: a dot for each seed, the mean with its 95% interval",
-        number: |percent| match percent.abs() < 0.05 {
-            true => "0".into(),
-            false => format!("{percent:+.1}"),
+        // As many digits as tell one line of the grid from the next.
+        number: match high - low < 0.6 {
+            true => |percent| match percent.abs() < 0.005 {
+                true => "0".into(),
+                false => format!("{percent:+.2}"),
+            },
+            false => |percent| match percent.abs() < 0.05 {
+                true => "0".into(),
+                false => format!("{percent:+.1}"),
+            },
         },
     };
     rows.svg("the differences", |chart| {

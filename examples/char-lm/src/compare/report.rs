@@ -194,8 +194,16 @@ mod tests {
     use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 7] =
-        ["recipes", "recipes-best", "confirmed", "longer", "longer-more", "noise", "seeds"];
+    const FOLDERS: [&str; 8] = [
+        "recipes",
+        "recipes-best",
+        "confirmed",
+        "longer",
+        "longer-more",
+        "noise",
+        "seeds",
+        "seeds-bf16",
+    ];
 
     fn results() -> Results {
         Results::of(env!("CARGO_MANIFEST_DIR"))
