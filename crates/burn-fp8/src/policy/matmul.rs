@@ -31,7 +31,7 @@ pub enum MatmulPolicy {
     Fp8Delayed,
 }
 
-/// Each with its name and, where FP8 is on, its recipe.
+/// Each with its name and, where it has one, its recipe.
 const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 9] = [
     (MatmulPolicy::High, "high", None),
     (MatmulPolicy::Bf16, "bf16", Some(Recipe::bf16())),
