@@ -10,6 +10,7 @@ use crate::kernel::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::avx512::Avx512;
 use crate::numbers::Numbers;
+use crate::operand::Operand;
 use crate::portable;
 use crate::product::{Product, check, sizes};
 use crate::unit::Unit;
@@ -69,17 +70,8 @@ pub fn matmul_in_bf16(unit: Unit, lhs: Numbers<'_>, rhs: Numbers<'_>, mut output
     let [m, n, k] = sizes(lhs.shape(), rhs.shape());
     let product = Product { lhs, rhs, batch: 1, m, n, k, blocks: None };
     let finish = Finish::new(&Epilogue::scaled(1.0, 1.0), &mut output, 1, [m, n], None);
-    match unit {
-        Unit::Portable => portable::run(&product, &finish),
-        // SAFETY: `require` has found the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Unit::Avx512Bf16 => unsafe { gemm::run(&product, &finish, || Avx512::new()) },
-        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Unit::AmxBf16 => unsafe { gemm::run(&product, &finish, || Amx::new()) },
-        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-        _ => unreachable!("`require` refuses the units of other machines"),
-    }
+    // SAFETY: `require` has found the instructions.
+    unsafe { in_blocks(unit, &product, &finish) };
 }
 
 #[track_caller]
@@ -97,19 +89,28 @@ fn run(
     let product = check(lhs, rhs);
     let shape = [product.m, product.n];
     let finish = Finish::new(epilogue, &mut output, lhs.batch, shape, amax);
+    #[cfg(target_arch = "x86_64")]
+    if unit != Unit::Portable && small::suits(unit, &product) {
+        // SAFETY: `require` has found the instructions: AMX is not taken without those of AVX-512 BF16.
+        return unsafe { small::run(&product, &finish) };
+    }
+    // SAFETY: `require` has found the instructions.
+    unsafe { in_blocks(unit, &product, &finish) };
+}
+
+/// Multiplies block by block.
+///
+/// # Safety
+/// The machine must have the unit, and permit it.
+unsafe fn in_blocks<O: Operand>(unit: Unit, product: &Product<'_, O>, finish: &Finish<'_>) {
     match unit {
-        Unit::Portable => portable::run(&product, &finish),
-        // SAFETY: `require` has found the instructions: AMX is not taken without them.
+        Unit::Portable => portable::run(product, finish),
+        // SAFETY: the caller's promise.
         #[cfg(target_arch = "x86_64")]
-        Unit::Avx512Bf16 | Unit::AmxBf16 if small::suits(unit, &product) => unsafe {
-            small::run(&product, &finish)
-        },
-        // SAFETY: `require` has found the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Unit::Avx512Bf16 => unsafe { gemm::run(&product, &finish, || Avx512::new()) },
-        // SAFETY: `require` has found the instructions and asked for the permission; a task makes one kernel, which never leaves it.
+        Unit::Avx512Bf16 => unsafe { gemm::run(product, finish, || Avx512::new()) },
+        // SAFETY: the caller's promise; a task makes one kernel, which never leaves it.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Unit::AmxBf16 => unsafe { gemm::run(&product, &finish, || Amx::new()) },
+        Unit::AmxBf16 => unsafe { gemm::run(product, finish, || Amx::new()) },
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         _ => unreachable!("`require` refuses the units of other machines"),
     }

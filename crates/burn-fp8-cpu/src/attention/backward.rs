@@ -268,7 +268,7 @@ impl Pass<'_> {
         let of_keys = [place.batch, place.head / sizes.group(), place.keys];
         let q = q.transposed(of_queries, for_q, &columns[0]);
         let grad = grad.transposed(of_queries, for_grad, &columns[1]);
-        let k = k.left(of_keys, TILE, for_k);
+        let k = k.left(of_keys, false, TILE, for_k);
         tile::scores(sizes, options, place, (q, k), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
@@ -277,7 +277,7 @@ impl Pass<'_> {
         // Of the probabilities, then of the scores.
         let factor = options.dropout.map_or(1.0, Dropout::factor);
         let size = [keys, padded(queries), sizes.value_width];
-        let v = v.left(of_keys, TILE, for_v);
+        let v = v.left(of_keys, false, TILE, for_v);
         let output = (gradients.as_flattened_mut(), TILE);
         multiply(size, (v, grad), factor, output, false);
         let gradients = &mut gradients[..keys];
@@ -338,7 +338,7 @@ impl Pass<'_> {
         let pairing = *pairing;
         let (queries, keys) = (place.queries(sizes), place.keys(sizes));
         let of_keys = [place.batch, place.head / sizes.group(), place.keys];
-        let k = k.left_transposed(of_keys, TILE, for_k);
+        let k = k.left(of_keys, true, TILE, for_k);
         let tile = OfTile { tile: &scores[..keys], scale: scales.scores, pairing, words };
         let size = [sizes.width, padded(queries), keys];
         multiply(size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);

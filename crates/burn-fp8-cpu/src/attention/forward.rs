@@ -130,7 +130,8 @@ fn rows(
             break;
         }
         let of_keys = [place.batch, kv_head, keys];
-        let (k, v) = (k.left(of_keys, queries, of_k), v.left_transposed(of_keys, queries, of_v));
+        let k = k.left(of_keys, false, queries, of_k);
+        let v = v.left(of_keys, true, queries, of_v);
         let keys = place.keys(sizes);
         tile::scores(sizes, options, place, (q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];

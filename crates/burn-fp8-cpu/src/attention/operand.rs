@@ -205,30 +205,20 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// A tile of a head as a left operand, for products with so many queries; converted to f32 in `room` where it must be.
+    /// A tile of a head as a left operand, or transposed, for products with so many queries; converted to f32 in `room` where it must be.
     pub(super) fn left<'b>(
         &'b self,
         place @ [batch, head, tile]: [usize; 3],
+        transposed: bool,
         queries: usize,
         room: &'b mut Room,
     ) -> Left<'b> {
         if let Self::Packed { .. } = self {
-            return Left::Pairs(self.packed(Layout::Rows, place, room).expect("it is packed"));
+            let layout = if transposed { Layout::Pairs } else { Layout::Rows };
+            return Left::Pairs(self.packed(layout, place, room).expect("it is packed"));
         }
-        Left::F32(self.matrix(batch, head, tile, queries, &mut room.converted))
-    }
-
-    /// The same, transposed.
-    pub(super) fn left_transposed<'b>(
-        &'b self,
-        place @ [batch, head, tile]: [usize; 3],
-        queries: usize,
-        room: &'b mut Room,
-    ) -> Left<'b> {
-        if let Self::Packed { .. } = self {
-            return Left::Pairs(self.packed(Layout::Pairs, place, room).expect("it is packed"));
-        }
-        Left::F32(self.matrix(batch, head, tile, queries, &mut room.converted).transpose())
+        let matrix = self.matrix(batch, head, tile, queries, &mut room.converted);
+        Left::F32(if transposed { matrix.transpose() } else { matrix })
     }
 
     /// A tile of a head, from its first row on; converted to f32 in `room` where it must be.

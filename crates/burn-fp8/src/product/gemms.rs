@@ -6,7 +6,8 @@ use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::reshape;
 use crate::engine::{
-    Epilogue, Execution, Fp8Engine, Kind, Operand as Factor, Run, ScalarOf, Target, multiply,
+    Capability, Epilogue, Execution, Fp8Engine, Kind, Operand as Factor, Run, ScalarOf, Target,
+    multiply,
 };
 use crate::host;
 use crate::report::{self, HighPrecision, Pending, PendingRan, new_note, record_high_precision};
@@ -56,16 +57,21 @@ impl Gemms {
         let gemm = self.forward.for_role(role);
         match self.recipe.products.of(role) {
             Precision::Bf16 => {
-                record_high_precision(self.kind, role, gemm, HighPrecision::Bf16);
                 // Nobody asks for bf16 natively.
                 let execution = match self.execution {
                     Execution::Native => Execution::Auto,
                     execution => execution,
                 };
                 let device = host::float_device::<B>(&lhs);
-                let target =
-                    Target::of::<B>(&device, Kind::plain(!self.is_flat()), execution, false)
-                        .unwrap_or_else(|error| panic!("{error}"));
+                let target = Target::of::<B>(&device, Kind::plain(false), execution, false)
+                    .unwrap_or_else(|error| panic!("{error}"));
+                // No unit is given batches.
+                let target = if self.is_flat() { target } else { Target::Emulation(None) };
+                let unit = match B::fp8_capability(&device) {
+                    Capability::MatrixUnit(unit) if target == Target::MatrixUnit => Some(unit.name),
+                    _ => None,
+                };
+                record_high_precision(self.kind, role, gemm, HighPrecision::Bf16(unit));
                 let dtype = lhs.dtype().into();
                 B::fp8_multiply_in_bf16([lhs, rhs], dtype, &target)
             }

@@ -163,8 +163,8 @@ pub enum HighPrecision {
     Predicate,
     /// The recipe leaves this one of the three products out.
     Recipe,
-    /// The recipe has it in bf16.
-    Bf16,
+    /// The recipe has it in bf16: on this matrix unit; without one, rounded and multiplied as the backend does.
+    Bf16(Option<&'static str>),
     /// Tensors of this type are left alone: f64, or no float.
     Dtype(DType),
     /// The operands are of different types.
@@ -182,7 +182,8 @@ impl fmt::Display for HighPrecision {
             Self::Filter(rejection) => write!(f, "{rejection}"),
             Self::Predicate => write!(f, "left out by the scope's predicate"),
             Self::Recipe => write!(f, "left out by the recipe"),
-            Self::Bf16 => write!(f, "in bf16, as the recipe says"),
+            Self::Bf16(Some(unit)) => write!(f, "in bf16 on {unit}, as the recipe says"),
+            Self::Bf16(None) => write!(f, "rounded to bf16, as the recipe says"),
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
             Self::WeightOnly => write!(f, "only the weight is in FP8"),

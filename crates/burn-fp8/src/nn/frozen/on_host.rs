@@ -30,10 +30,8 @@ pub struct HostLinear<B: Backend> {
     bias: Option<Vec<f32>>,
     activation: ActivationScale,
     execution: Execution,
-    /// The unit of the process when it was made.
-    unit: Unit,
-    /// Whether that multiplies it.
-    is_on_unit: bool,
+    /// The unit that multiplies it.
+    on_unit: Option<Unit>,
 }
 
 impl<B: Fp8Matmul> FrozenLinear<B> {
@@ -49,11 +47,12 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let mut weight = self.weight.get();
         let gemm = Gemm::matrix(1, n, k);
         let target = target::<B>(&config, gemm, &device, weight.matrix(), self.activation).ok()?;
-        let is_on_unit = match target {
-            Target::Emulation(_) => false,
-            Target::MatrixUnit => true,
+        let on_unit = match target {
+            Target::Emulation(_) => None,
+            Target::MatrixUnit => Some(Unit::current()),
             Target::TensorCores => return None,
         };
+        let is_on_unit = on_unit.is_some();
         let of_weight = &weight.matrix().scales;
         let along = [of_weight.block()[0], self.activation.block()[1]];
         if is_on_unit && along.iter().any(|along| *along < k) {
@@ -72,9 +71,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         };
         let bias = self.bias.clone().map(|bias| read::<B>(primitive(bias)));
         let (activation, execution) = (self.activation, config.execution);
-        let unit = Unit::current();
-        let layer =
-            HostLinear { weight, scales, block, bias, activation, execution, unit, is_on_unit };
+        let layer = HostLinear { weight, scales, block, bias, activation, execution, on_unit };
         layer.codes().is_some().then_some(layer)
     }
 }
@@ -82,21 +79,26 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
 impl<B: Fp8Matmul> HostLinear<B> {
     /// The codes: on a matrix unit row by row.
     fn codes(&self) -> Option<&[u8]> {
-        let codes = if self.is_on_unit { &self.weight.codes } else { &self.weight.transposed };
+        let codes = match self.on_unit {
+            Some(_) => &self.weight.codes,
+            None => &self.weight.transposed,
+        };
         match codes {
             Some(Codes::Bytes(codes)) => B::fp8_codes(codes),
             _ => None,
         }
     }
 
-    /// Whether [`FrozenLinear::forward`] would multiply in the same way now: the configuration and the matrix unit are those under which
-    /// the layer was made, and no [`trace`](crate::trace()) wants to know of each product.
+    /// Whether [`FrozenLinear::forward`] would multiply in the same way now: the configuration is that under which the layer was made, as is the
+    /// matrix unit that multiplies it, and no [`trace`](crate::trace()) wants to know of each product.
+    ///
+    /// A unit that is forced later does not take over a layer that none multiplies.
     pub fn applies(&self) -> bool {
         let config = config::current().config;
         !is_tracing()
             && config.enabled
             && config.execution == self.execution
-            && Unit::current() == self.unit
+            && self.on_unit.is_none_or(|unit| Unit::current() == unit)
     }
 
     /// The layer, borrowed.
@@ -106,9 +108,9 @@ impl<B: Fp8Matmul> HostLinear<B> {
         let (scales, block) = (&self.scales[..], self.block);
         let (weight, scales) = match block {
             [rows, columns] if columns == k && (rows == 1 || rows == n) => {
-                let weight = match self.is_on_unit {
-                    true => Weight::OnUnit(self.unit, codes, format),
-                    false => Weight::InF32(Rows::Codes(codes, format)),
+                let weight = match self.on_unit {
+                    Some(unit) => Weight::OnUnit(unit, codes, format),
+                    None => Weight::InF32(Rows::Codes(codes, format)),
                 };
                 (weight, scales)
             }
