@@ -110,6 +110,14 @@ impl<'a> Grid<'a, i16> {
     }
 }
 
+impl Grid<'_, f32> {
+    /// The smallest magnitude, and the largest, of those that are not NaN.
+    pub(crate) fn range(&self) -> [f32; 2] {
+        let magnitudes = self.of_blocks.iter().map(|x| x.abs());
+        magnitudes.fold([f32::INFINITY, 0.0], |[low, high], x| [low.min(x), high.max(x)])
+    }
+}
+
 impl<'a, T: Copy> Grid<'a, T> {
     /// # Panics
     /// If there are not as many of them as blocks.

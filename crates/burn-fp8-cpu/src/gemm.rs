@@ -14,8 +14,7 @@ use rayon::prelude::*;
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::kernel::{Kernel, Size};
 use crate::memory::{Line, room};
-use crate::operand::{Operand, Panels};
-use crate::pack;
+use crate::operand::Operand;
 use crate::product::{Blocks, Product, STEP};
 
 /// Multiplications that are worth waking other threads for.
@@ -83,7 +82,6 @@ fn part_size<K: Kernel, O: Operand>(product: &Product<'_, O>, threads: usize) ->
 /// Memory of a thread, used again and again: panels and sums, each from the beginning of a cache line.
 #[derive(Default)]
 struct Scratch {
-    staging: pack::Staging,
     left: Vec<Line>,
     right: Vec<Line>,
     sums: Vec<Line>,
@@ -97,7 +95,7 @@ fn compute<K: Kernel, O: Operand>(
     product: &Product<'_, O>,
     (batch, rows, columns): (usize, Range<usize>, Range<usize>),
     finish: &Finish<'_>,
-    Scratch { staging, left, right, sums, scales }: &mut Scratch,
+    Scratch { left, right, sums, scales }: &mut Scratch,
 ) {
     let (lhs, rhs) = (product.lhs.matrix(batch), product.rhs.matrix(batch));
     let k = product.k;
@@ -124,10 +122,8 @@ fn compute<K: Kernel, O: Operand>(
         if !block.is_empty() {
             // SAFETY: the CPU has what this function is compiled for, and BF16: the caller of `run` promises it.
             unsafe {
-                let to = Panels { panels: left, staging };
-                lhs.pack_left([rows.clone(), block.clone()], panel, to);
-                let to = Panels { panels: right, staging };
-                rhs.pack_right([columns.clone(), block.clone()], to);
+                lhs.pack_left([rows.clone(), block.clone()], panel, left);
+                rhs.pack_right([columns.clone(), block.clone()], right);
             }
         }
         // Whether a block with scales has been summed.

@@ -11,7 +11,7 @@ use crate::blocks::{Factors, Grid};
 use crate::codes::Codes;
 use crate::numbers::Numbers;
 #[cfg(target_arch = "x86_64")]
-use crate::pack::{self, Staging, shift};
+use crate::pack::{self, shift};
 
 /// Numbers that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;
@@ -29,21 +29,14 @@ pub(crate) trait Operand: Copy + Sync {
     /// # Safety
     /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, to: Panels<'_>);
+    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, panels: &mut [u16]);
 
     /// Packs columns, of a part of K, into right panels.
     ///
     /// # Safety
     /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(&self, part: [Range<usize>; 2], to: Panels<'_>);
-}
-
-/// Where panels go, and memory on the way.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct Panels<'a> {
-    pub(crate) panels: &'a mut [u16],
-    pub(crate) staging: &'a mut Staging,
+    unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]);
 }
 
 impl Operand for Codes<'_> {
@@ -56,24 +49,24 @@ impl Operand for Codes<'_> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, to: Panels<'_>) {
+    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, panels: &mut [u16]) {
         let [rows, depth] = part;
         // SAFETY: the caller's promise.
-        unsafe { pack::left(self, rows.clone(), depth.clone(), panel, to.panels, to.staging) };
+        unsafe { pack::left(self, rows.clone(), depth.clone(), panel, panels) };
         if let Factors::Powers(powers) = &self.factors {
             // SAFETY: the caller's promise.
-            unsafe { shift::left(powers, rows, depth, panel, to.panels) };
+            unsafe { shift::left(powers, rows, depth, panel, panels) };
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(&self, part: [Range<usize>; 2], to: Panels<'_>) {
+    unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]) {
         let [columns, depth] = part;
         // SAFETY: the caller's promise.
-        unsafe { pack::right(self, columns.clone(), depth.clone(), to.panels, to.staging) };
+        unsafe { pack::right(self, columns.clone(), depth.clone(), panels) };
         if let Factors::Powers(powers) = &self.factors {
             // SAFETY: the caller's promise.
-            unsafe { shift::right(powers, columns, depth, to.panels) };
+            unsafe { shift::right(powers, columns, depth, panels) };
         }
     }
 }
@@ -88,15 +81,15 @@ impl Operand for Numbers<'_> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, to: Panels<'_>) {
+    unsafe fn pack_left(&self, part: [Range<usize>; 2], panel: usize, panels: &mut [u16]) {
         // SAFETY: the caller's promise.
-        unsafe { self.pack_left(part, panel, to.panels) };
+        unsafe { self.pack_left(part, panel, panels) };
     }
 
     #[cfg(target_arch = "x86_64")]
-    unsafe fn pack_right(&self, part: [Range<usize>; 2], to: Panels<'_>) {
+    unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]) {
         // SAFETY: the caller's promise.
-        unsafe { self.pack_right(part, to.panels) };
+        unsafe { self.pack_right(part, panels) };
     }
 }
 

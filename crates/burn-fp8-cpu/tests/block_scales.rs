@@ -435,11 +435,14 @@ fn scales_whose_product_is_too_small_or_too_large_are_applied_one_by_one() {
         let codes = vec![code; 40 * count];
         let (of_lhs, of_rhs) = ([scales[0]; 40], [scales[1]; 40]);
         let block = [1, 64];
-        let lhs = Codes::rows(&codes, E4M3, [40, count])
-            .with_scales(BlockScales { scales: &of_lhs, block });
         let rhs = Codes::rows(&codes, E4M3, [40, count])
             .with_scales(BlockScales { scales: &of_rhs, block });
-        for runner in Runner::units() {
+        // Few rows, and more.
+        for (rows, runner) in
+            [2, 40].into_iter().flat_map(|m| Runner::units().into_iter().map(move |unit| (m, unit)))
+        {
+            let lhs = Codes::rows(&codes[..rows * count], E4M3, [rows, count])
+                .with_scales(BlockScales { scales: &of_lhs[..rows], block });
             let y = product(runner, lhs, rhs.transpose(), &PLAIN);
             assert!(
                 y.iter().all(|y| (f64::from(*y) / expected - 1.0).abs() < 1e-6),

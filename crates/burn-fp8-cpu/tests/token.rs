@@ -4,7 +4,7 @@ use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::slice::Rows;
 use burn_fp8_core::{Overflow, Recipe, scale};
 use burn_fp8_cpu::Unit;
-use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, Weight, to_bf16};
+use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, to_bf16};
 use half::bf16;
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -47,11 +47,10 @@ fn weight(layer: &Linear<'_>) -> Vec<f64> {
     let [n, k] = layer.shape;
     let of_output = |row: usize| f64::from(layer.scales[row % layer.scales.len()]);
     let number = |i: usize| match layer.weight {
-        Weight::OnUnit(_, codes, format) => f64::from(format.decode(codes[i % k * n + i / k])),
-        Weight::InF32(Rows::Bf16(numbers)) => numbers[i].to_f64(),
-        Weight::InF32(Rows::F16(numbers)) => numbers[i].to_f64(),
-        Weight::InF32(Rows::Codes(codes, format)) => f64::from(format.decode(codes[i])),
-        Weight::InF32(Rows::Blocks { codes, format, block: [rows, columns], scales }) => {
+        Rows::Bf16(numbers) => numbers[i].to_f64(),
+        Rows::F16(numbers) => numbers[i].to_f64(),
+        Rows::Codes(codes, format) => f64::from(format.decode(codes[i])),
+        Rows::Blocks { codes, format, block: [rows, columns], scales } => {
             let scale = scales[i / k / rows * k.div_ceil(columns) + i % k / columns];
             f64::from(format.decode(codes[i])) * f64::from(scale)
         }
@@ -79,43 +78,51 @@ fn layers_multiply_what_they_stand_for() {
         Inputs::Measured([1, usize::MAX], Recipe::rowwise()),
         Inputs::Measured([1, 32], Recipe::mxfp8()),
         Inputs::Measured([1, 48], Recipe::blockwise()),
+        Inputs::Measured([1, 64], Recipe::blockwise().with_power_of_two(false)),
+        Inputs::Measured([2, 128], Recipe::blockwise()),
     ];
     for [m, n, k] in [[1, 5, 96], [3, 7, 133], [11, 4, 64], [2, 300, 1000]] {
         let (codes, x) = (codes(n * k, 1), numbers(m * k, 3));
         let halves: Vec<bf16> = numbers(n * k, 5).into_iter().map(bf16::from_f32).collect();
         let (each, bias) = (numbers(n, 7), numbers(n, 9));
-        let block = [3, 32];
-        let blocks = numbers(n.div_ceil(3) * k.div_ceil(32), 11);
-        let of_blocks = Rows::Blocks { codes: &codes, format: E4M3, block, scales: &blocks };
-        let in_f32 = [
+        let blocks = numbers(n * k.div_ceil(32), 11);
+        let in_blocks = |rows: usize, columns: usize| {
+            let scales = &blocks[..n.div_ceil(rows) * k.div_ceil(columns)];
+            (
+                Rows::Blocks { codes: &codes, format: E4M3, block: [rows, columns], scales },
+                &[1.0][..],
+            )
+        };
+        let weights = [
             (Rows::Codes(&codes, E4M3), &[0.3][..]),
             (Rows::Codes(&codes, E4M3), &each[..]),
-            (of_blocks, &[1.0][..]),
             (Rows::Bf16(&halves), &[1.0][..]),
+            in_blocks(3, 32),
+            in_blocks(1, 64),
+            in_blocks(128, 128),
+            in_blocks(2, 2 * k),
         ];
-        let on_units = Unit::available().into_iter().flat_map(|unit| {
-            let weight = Weight::OnUnit(unit, &codes, E4M3);
-            [(weight, &[0.3][..]), (weight, &each[..])]
-        });
-        let in_f32 = in_f32.map(|(rows, scales)| (Weight::InF32(rows), scales));
-        let weights: Vec<_> = in_f32.into_iter().chain(on_units).collect();
-        for inputs in recipes {
-            let is_for_units = match inputs {
-                Inputs::AsTheyAre => false,
-                Inputs::Given(_) => true,
-                Inputs::Measured([_, columns], _) => columns >= k,
+        let units: Vec<_> = Unit::available().into_iter().map(Some).chain([None]).collect();
+        let cases = recipes.into_iter().flat_map(|inputs| weights.map(|weight| (inputs, weight)));
+        for (inputs, (weight, scales)) in cases {
+            let along = match weight {
+                Rows::Blocks { block, .. } => block[1],
+                _ => usize::MAX,
             };
-            for (index, (weight, scales)) in weights.iter().copied().enumerate() {
-                if matches!(weight, Weight::OnUnit(..)) && !is_for_units {
-                    continue;
-                }
+            let is_for_units = match inputs {
+                _ if matches!(weight, Rows::Bf16(_)) => false,
+                Inputs::AsTheyAre => false,
+                Inputs::Given(_) => along >= k,
+                Inputs::Measured([_, columns], _) => Linear::is_for_units([along, columns], k),
+            };
+            for unit in units.iter().copied().filter(|unit| unit.is_none() || is_for_units) {
                 for bias in [None, Some(&bias[..])] {
-                    let layer = Linear { weight, shape: [n, k], scales, bias, inputs };
+                    let layer = Linear { weight, unit, shape: [n, k], scales, bias, inputs };
                     let mut y = vec![f32::NAN; m * n];
                     layer.forward(&x, &mut y);
                     let bound = 1e-6 * k as f64;
                     for (i, (found, expected)) in y.iter().zip(linear(&layer, &x)).enumerate() {
-                        let what = format!("{m}×{n}×{k}, {inputs:?}, weight {index}, {i}");
+                        let what = format!("{m}×{n}×{k}, {inputs:?}, {along}, {unit:?}, {i}");
                         assert_near(*found, expected, bound, &what);
                     }
                 }
@@ -125,12 +132,14 @@ fn layers_multiply_what_they_stand_for() {
 }
 
 #[test]
-#[should_panic(expected = "a unit takes scales of whole rows, not of 32 of 64")]
+#[should_panic(
+    expected = "a weight with scales of whole rows takes inputs with such, not of 32 of 64"
+)]
 fn a_unit_takes_scales_of_whole_rows() {
     let codes = codes(64, 1);
-    let weight = Weight::OnUnit(Unit::Portable, &codes, E4M3);
+    let (weight, unit) = (Rows::Codes(&codes, E4M3), Some(Unit::Portable));
     let inputs = Inputs::Measured([1, 32], Recipe::mxfp8());
-    let layer = Linear { weight, shape: [1, 64], scales: &[1.0], bias: None, inputs };
+    let layer = Linear { weight, unit, shape: [1, 64], scales: &[1.0], bias: None, inputs };
     layer.forward(&[1.0; 64], &mut [0.0]);
 }
 
@@ -138,9 +147,9 @@ fn a_unit_takes_scales_of_whole_rows() {
 #[should_panic(expected = "2 scales and None biases are not those of 3 outputs")]
 fn scales_are_those_of_the_outputs() {
     let codes = codes(6, 1);
-    let weight = Weight::InF32(Rows::Codes(&codes, E4M3));
+    let (weight, unit) = (Rows::Codes(&codes, E4M3), None);
     let (shape, inputs) = ([3, 2], Inputs::AsTheyAre);
-    let layer = Linear { weight, shape, scales: &[1.0, 2.0], bias: None, inputs };
+    let layer = Linear { weight, unit, shape, scales: &[1.0, 2.0], bias: None, inputs };
     layer.forward(&[1.0, 2.0], &mut [0.0; 3]);
 }
 
@@ -280,7 +289,8 @@ fn a_layer_does_what_it_should_to_a_token() {
     let codes: Vec<_> = (0..7).map(|i| codes(shapes[i][0] * shapes[i][1], 100 * i)).collect();
     let (scales, bias) = (numbers(HEADS * WIDTH, 13), numbers(HEADS * WIDTH, 17));
     let linear = |i: usize| Linear {
-        weight: Weight::InF32(Rows::Codes(&codes[i], E4M3)),
+        weight: Rows::Codes(&codes[i], E4M3),
+        unit: None,
         shape: shapes[i],
         scales: &scales[..shapes[i][0]],
         bias: (i < 3).then_some(&bias[..shapes[i][0]]),
@@ -346,7 +356,8 @@ fn numbers_are_rounded_to_bf16_as_they_should() {
 fn a_cache_has_room() {
     let codes = codes(64 * 64, 1);
     let linear = |shape: [usize; 2]| Linear {
-        weight: Weight::InF32(Rows::Codes(&codes[..shape[0] * shape[1]], E4M3)),
+        weight: Rows::Codes(&codes[..shape[0] * shape[1]], E4M3),
+        unit: None,
         shape,
         scales: &[1.0],
         bias: None,

@@ -8,6 +8,7 @@ use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
 use crate::attention::WORTHWHILE;
+use crate::blocks::BlockScales;
 use crate::codes::Codes;
 use crate::dispatch::matmul;
 use crate::epilogue::{Activation, Epilogue, Output, Scales};
@@ -16,25 +17,18 @@ use crate::unit::Unit;
 /// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear<'a> {
-    /// The weight, and what multiplies it.
-    pub weight: Weight<'a>,
+    /// `[out, in]`.
+    pub weight: Rows<'a>,
+    /// What multiplies its codes by those of inputs. None: the numbers that they stand for are multiplied in f32.
+    pub unit: Option<Unit>,
     /// Outputs and inputs.
     pub shape: [usize; 2],
     /// What outputs are multiplied by: one number each, or one for all. Scales of blocks belong to the weight, which is multiplied by 1 then.
     pub scales: &'a [f32],
     /// One number for each output.
     pub bias: Option<&'a [f32]>,
-    /// How inputs are rounded.
+    /// How inputs are rounded. On a unit, their scales are those of whole rows where the weight's are; else of blocks as long as the weight's.
     pub inputs: Inputs,
-}
-
-/// The weight of a linear layer.
-#[derive(Clone, Copy, Debug)]
-pub enum Weight<'a> {
-    /// `[out, in]`, multiplied in f32.
-    InF32(Rows<'a>),
-    /// Codes `[in, out]`, multiplied on a unit by the codes of inputs, whose scales are those of whole rows.
-    OnUnit(Unit, &'a [u8], Fp8Format),
 }
 
 /// How inputs are rounded to E4M3: to numbers of codes, times a scale.
@@ -49,6 +43,9 @@ pub enum Inputs {
 }
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
+
+/// K of blocks with scales that units multiply few rows in is a multiple of it.
+const BLOCK: usize = 64;
 
 impl Inputs {
     /// What rows of `k` are rounded to, without the scales of so many rows that are returned; or, where a row has several scales or `times_scale` asks for it,
@@ -84,21 +81,21 @@ impl Inputs {
     }
 }
 
-/// The codes of rows of `k`, and their scales.
-fn encode(inputs: Inputs, x: &[f32], k: usize) -> (Vec<u8>, RowScales) {
+/// The codes of rows of `k`, and their scales, of blocks of so many rows and columns.
+fn encode(inputs: Inputs, x: &[f32], k: usize) -> (Vec<u8>, [usize; 2], Vec<f32>) {
     let mut codes = vec![0; x.len()];
     match inputs {
         Inputs::AsTheyAre => panic!("a unit multiplies codes: inputs must be rounded"),
         Inputs::Given(scale) => {
             slice::encode(x, scale, FORMAT, Overflow::SaturateFinite, &mut codes);
-            (codes, RowScales { rows: usize::MAX, scales: vec![scale] })
+            (codes, [usize::MAX, k], vec![scale])
         }
         Inputs::Measured([rows, columns], recipe) => {
-            assert!(columns >= k, "a unit takes scales of whole rows, not of {columns} of {k}");
-            let blocks = Blocks { columns: k, block: [rows.min(x.len() / k), k] };
-            let mut scales = vec![0.0; blocks.grid(x.len())[0]];
+            let block = [rows.min(x.len() / k), columns.min(k)];
+            let blocks = Blocks { columns: k, block };
+            let mut scales = vec![0.0; blocks.grid(x.len()).iter().product()];
             blocks::encode(x, blocks, FORMAT, recipe, &mut codes, &mut scales);
-            (codes, RowScales { rows: blocks.block[0], scales })
+            (codes, block, scales)
         }
     }
 }
@@ -119,6 +116,13 @@ impl RowScales {
 }
 
 impl Linear<'_> {
+    /// Whether units multiply a few rows of `k` where scales of the weight and of inputs are those of so many elements along it: of whole rows, or of as many in
+    /// both, a multiple of 64.
+    pub fn is_for_units(along: [usize; 2], k: usize) -> bool {
+        let [weight, inputs] = along.map(|along| along.min(k));
+        weight == inputs && (weight == k || weight.is_multiple_of(BLOCK))
+    }
+
     /// Writes the outputs of some rows to `y`, on rayon's current pool.
     ///
     /// # Panics
@@ -142,11 +146,9 @@ impl Linear<'_> {
         if m == 0 || k == 0 {
             return y.fill(0.0);
         }
-        match self.weight {
-            Weight::InF32(weight) => self.in_f32(weight, x, y),
-            Weight::OnUnit(unit, codes, format) => {
-                self.on_unit(unit, Codes::rows(codes, format, [k, n]), x, y);
-            }
+        match self.unit {
+            None => self.in_f32(x, y),
+            Some(unit) => self.on_unit(unit, x, y),
         }
         if let Some(bias) = self.bias {
             for y in y.chunks_exact_mut(n) {
@@ -155,8 +157,8 @@ impl Linear<'_> {
         }
     }
 
-    fn in_f32(&self, weight: Rows<'_>, x: &[f32], y: &mut [f32]) {
-        let [n, k] = self.shape;
+    fn in_f32(&self, x: &[f32], y: &mut [f32]) {
+        let ([n, k], weight) = (self.shape, self.weight);
         // Scales of blocks are inside of sums, where no others can be.
         let is_in_blocks = matches!(weight, Rows::Blocks { .. });
         let (x, of_rows) = self.inputs.round(x, k, is_in_blocks);
@@ -174,24 +176,42 @@ impl Linear<'_> {
         }
     }
 
-    fn on_unit(&self, unit: Unit, weight: Codes<'_>, x: &[f32], y: &mut [f32]) {
+    fn on_unit(&self, unit: Unit, x: &[f32], y: &mut [f32]) {
         let [n, k] = self.shape;
         let m = y.len() / n;
-        let (codes, of_rows) = encode(self.inputs, x, k);
-        let (lhs, rhs);
-        let scales = match (&of_rows.scales[..], self.scales) {
-            ([lhs], [rhs]) => Scales::Tensor { lhs: *lhs, rhs: *rhs },
-            (_, of_columns) => {
-                lhs = (0..m).map(|row| of_rows.of(row)).collect::<Vec<_>>();
-                rhs = match of_columns {
-                    [scale] => Cow::from(vec![*scale; n]),
-                    scales => scales.into(),
-                };
-                Scales::Rows { lhs: &lhs, rhs: &rhs }
-            }
+        let (codes, [rows, columns], scales) = encode(self.inputs, x, k);
+        let lhs = Codes::rows(&codes, FORMAT, [m, k]);
+        let mut multiply = |lhs, rhs: Codes<'_>, scales| {
+            let epilogue = Epilogue { scales, bias: None, activation: Activation::None };
+            matmul(unit, lhs, rhs.transpose(), &epilogue, Output::F32(y));
         };
-        let epilogue = Epilogue { scales, bias: None, activation: Activation::None };
-        matmul(unit, Codes::rows(&codes, FORMAT, [m, k]), weight, &epilogue, Output::F32(y));
+        let of_one =
+            |columns: usize| if columns >= k { k.next_multiple_of(BLOCK) } else { columns };
+        let (weight, format) = match self.weight {
+            Rows::Codes(codes, format) => (codes, format),
+            Rows::Blocks { codes, format, block, scales: of_weight } => {
+                let lhs = lhs
+                    .with_scales(BlockScales { scales: &scales, block: [rows, of_one(columns)] });
+                let scales = BlockScales { scales: of_weight, block: [block[0], of_one(block[1])] };
+                let rhs = Codes::rows(codes, format, [n, k]).with_scales(scales);
+                return multiply(lhs, rhs, Scales::Tensor { lhs: 1.0, rhs: 1.0 });
+            }
+            Rows::Bf16(_) | Rows::F16(_) => panic!("a unit multiplies codes: the weight has none"),
+        };
+        assert!(
+            columns >= k,
+            "a weight with scales of whole rows takes inputs with such, not of {columns} of {k}"
+        );
+        let weight = Codes::rows(weight, format, [n, k]);
+        if let ([lhs_scale], [rhs]) = (&scales[..], self.scales) {
+            return multiply(lhs, weight, Scales::Tensor { lhs: *lhs_scale, rhs: *rhs });
+        }
+        let of_rows: Vec<_> = (0..m).map(|row| scales[row / rows]).collect();
+        let of_outputs = match self.scales {
+            [scale] => Cow::from(vec![*scale; n]),
+            scales => scales.into(),
+        };
+        multiply(lhs, weight, Scales::Rows { lhs: &of_rows, rhs: &of_outputs });
     }
 }
 

@@ -10,4 +10,4 @@ mod linear;
 pub use between::{rms_norm, swiglu, turn};
 pub use cache::{Held, to_bf16};
 pub use layer::{Layer, Next, Room};
-pub use linear::{Inputs, Linear, Weight};
+pub use linear::{Inputs, Linear};

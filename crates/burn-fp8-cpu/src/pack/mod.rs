@@ -11,6 +11,7 @@
 //! Codes are decoded 64 at a time by AVX-512's byte permutations.
 #![allow(unsafe_code, reason = "vector instructions")]
 
+mod decode;
 pub(crate) mod shift;
 mod transpose;
 pub(crate) mod words;
@@ -18,81 +19,11 @@ pub(crate) mod words;
 use core::arch::x86_64::*;
 use core::ops::Range;
 
-use std::sync::LazyLock;
-
-use burn_fp8_core::Fp8Format;
-
-use self::transpose::transpose;
+pub(crate) use self::decode::Decoder;
+use self::decode::{in_order, store};
 use crate::codes::Codes;
 use crate::epilogue::WIDTH as COLUMNS;
 use crate::product::STEP;
-
-/// Bytes that packing puts transposed codes in.
-pub(crate) type Staging = Vec<u8>;
-
-/// The low and the high bytes of the bf16 numbers of a format's codes without sign: what byte permutations look up.
-struct Table {
-    low: [u8; 128],
-    high: [u8; 128],
-}
-
-impl Table {
-    fn new(format: Fp8Format) -> Self {
-        // The upper half of the f32 is the bf16: FP8 has fewer bits of mantissa.
-        let bytes: [[u8; 4]; 128] =
-            core::array::from_fn(|code| format.decode(code as u8).to_bits().to_le_bytes());
-        Self { low: bytes.map(|bytes| bytes[2]), high: bytes.map(|bytes| bytes[3]) }
-    }
-
-    /// That of a format.
-    fn of(format: Fp8Format) -> &'static Self {
-        static E4M3: LazyLock<Table> = LazyLock::new(|| Table::new(Fp8Format::E4M3));
-        static E5M2: LazyLock<Table> = LazyLock::new(|| Table::new(Fp8Format::E5M2));
-        match format {
-            Fp8Format::E4M3 => &E4M3,
-            Fp8Format::E5M2 => &E5M2,
-        }
-    }
-}
-
-/// The tables of a format in registers.
-#[derive(Clone, Copy)]
-pub(crate) struct Decoder {
-    low: [__m512i; 2],
-    high: [__m512i; 2],
-}
-
-impl Decoder {
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(crate) fn new(format: Fp8Format) -> Self {
-        let table = Table::of(format);
-        Self { low: load_halves(&table.low), high: load_halves(&table.high) }
-    }
-
-    /// The bf16 numbers of 64 codes: of bytes 0 to 7 of each quarter, then of its bytes 8 to 15.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    pub(crate) fn decode(self, codes: __m512i) -> [__m512i; 2] {
-        // The permutation takes the lowest seven bits of each byte.
-        let low = _mm512_permutex2var_epi8(self.low[0], codes, self.low[1]);
-        let high = _mm512_permutex2var_epi8(self.high[0], codes, self.high[1]);
-        // high | (codes & 0x80)
-        let sign = _mm512_set1_epi8(-128);
-        let high = _mm512_ternarylogic_epi32::<0xF8>(high, codes, sign);
-        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_halves(bytes: &[u8; 128]) -> [__m512i; 2] {
-    // SAFETY: both halves are 64 bytes of the array.
-    unsafe {
-        let start = bytes.as_ptr();
-        [_mm512_loadu_si512(start.cast()), _mm512_loadu_si512(start.add(64).cast())]
-    }
-}
 
 /// Packs rows of a matrix into left panels of `panel` rows, the last of the rows that are left. What follows the last panel may be overwritten.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
@@ -102,35 +33,20 @@ pub(crate) fn left(
     depth: Range<usize>,
     panel: usize,
     panels: &mut [u16],
-    staging: &mut Staging,
 ) {
     let stride = matrix.line_stride;
     let length = depth.len().next_multiple_of(STEP);
     assert!(rows.len() * length <= panels.len());
     let decoder = Decoder::new(matrix.format);
-    if !matrix.transposed {
-        let panels = panels.chunks_mut(panel * length);
-        for (first, out) in rows.clone().step_by(panel).zip(panels) {
-            let height = panel.min(rows.end - first);
-            let start = &matrix.codes[first * stride + depth.start..];
-            pack_rows(decoder, start, stride, [height, depth.len()], out);
-        }
-        return;
+    if matrix.transposed {
+        let start = &matrix.codes[depth.start * stride + rows.start..];
+        return transpose::left(decoder, start, stride, [rows.len(), depth.len()], panel, panels);
     }
-    // Not a power of two: rows would fall into the same sets of the cache.
-    let padded = depth.len().next_multiple_of(64) + 64;
-    // As many panels as have rows in a block of the transposition.
-    let group = (transpose::COLUMNS / panel).max(1) * panel;
-    for (first, out) in rows.clone().step_by(group).zip(panels.chunks_mut(group * length)) {
-        let end = rows.end.min(first + group);
-        staging.resize((end - first).next_multiple_of(transpose::COLUMNS) * padded, 0);
-        let start = &matrix.codes[depth.start * stride + first..];
-        transpose(start, stride, [depth.len(), end - first], staging, padded);
-        for (row, out) in (first..end).step_by(panel).zip(out.chunks_mut(panel * length)) {
-            let height = panel.min(end - row);
-            let start = &staging[(row - first) * padded..];
-            pack_rows(decoder, start, padded, [height, depth.len()], out);
-        }
+    let panels = panels.chunks_mut(panel * length);
+    for (first, out) in rows.clone().step_by(panel).zip(panels) {
+        let height = panel.min(rows.end - first);
+        let start = &matrix.codes[first * stride + depth.start..];
+        pack_rows(decoder, start, stride, [height, depth.len()], out);
     }
 }
 
@@ -145,8 +61,6 @@ fn pack_rows(
 ) {
     assert!(rows == 0 || (rows - 1) * stride + depth <= codes.len());
     assert!(rows * depth.next_multiple_of(STEP) <= panel.len());
-    // Quarter q takes bytes 8q… and 32 + 8q…, whose numbers come out as those of bytes 0 to 31 and 32 to 63.
-    let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for row in 0..rows {
         for k in (0..depth).step_by(2 * STEP) {
             let mask = u64::MAX >> (64 - (depth - k).min(64));
@@ -154,7 +68,7 @@ fn pack_rows(
             let codes = unsafe {
                 _mm512_maskz_loadu_epi8(mask, codes.as_ptr().add(row * stride + k).cast())
             };
-            let [first, second] = decoder.decode(_mm512_permutexvar_epi64(order, codes));
+            let [first, second] = decoder.decode(in_order(codes));
             let step = k / STEP;
             // SAFETY: `step` is a step of `depth`, whose 32 numbers the panel has room for in this row, as asserted above.
             unsafe { store(panel, (step * rows + row) * STEP, first) };
@@ -173,7 +87,6 @@ pub(crate) fn right(
     columns: Range<usize>,
     depth: Range<usize>,
     panels: &mut [u16],
-    staging: &mut Staging,
 ) {
     let stride = matrix.line_stride;
     let length = depth.len().next_multiple_of(STEP);
@@ -188,10 +101,8 @@ pub(crate) fn right(
                 pack_columns(decoder, start, stride, [depth.len(), width], panel);
             }
             true => {
-                staging.resize(depth.len().next_multiple_of(64) * COLUMNS, 0);
                 let start = &matrix.codes[first * stride + depth.start..];
-                transpose(start, stride, [width, depth.len()], staging, COLUMNS);
-                pack_columns(decoder, staging, COLUMNS, [depth.len(), width], panel);
+                transpose::columns(decoder, start, stride, [depth.len(), width], panel);
             }
         }
     }
@@ -241,18 +152,10 @@ fn pair_order() -> __m512i {
     unsafe { _mm512_loadu_si512(order.as_ptr().cast()) }
 }
 
-/// # Safety
-/// 32 numbers from `start` on must be inside of `panel`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn store(panel: &mut [u16], start: usize, values: __m512i) {
-    debug_assert!(start + 32 <= panel.len());
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_storeu_si512(panel.as_mut_ptr().add(start).cast(), values) };
-}
-
 #[cfg(test)]
 mod tests {
+    use burn_fp8_core::Fp8Format;
+
     use super::*;
 
     fn codes(count: usize) -> Vec<u8> {
@@ -312,7 +215,6 @@ mod tests {
         let [lines, elements] = [90, 150];
         let stride = 157;
         let bytes = codes(lines * stride);
-        let mut staging = Staging::default();
         for format in [Fp8Format::E4M3, Fp8Format::E5M2] {
             let matrix = Codes::strided(&bytes, format, [lines, elements], stride);
             for matrix in [matrix, matrix.transpose()] {
@@ -326,9 +228,7 @@ mod tests {
                         let expected = left_panels(&matrix, rows.clone(), d.clone(), panel);
                         let mut packed = vec![0xAAAA; rows.len() * length];
                         // SAFETY: the machine has the instructions.
-                        unsafe {
-                            left(&matrix, rows.clone(), d.clone(), panel, &mut packed, &mut staging)
-                        };
+                        unsafe { left(&matrix, rows.clone(), d.clone(), panel, &mut packed) };
                         assert!(packed == expected, "left {format} {rows:?} {d:?} {panel}");
                     }
                     let (columns, d) =
@@ -337,9 +237,7 @@ mod tests {
                     let expected = right_panels(&matrix, columns.clone(), d.clone());
                     let mut packed = vec![0xAAAA; padded * length];
                     // SAFETY: the machine has the instructions.
-                    unsafe {
-                        right(&matrix, columns.clone(), d.clone(), &mut packed, &mut staging)
-                    };
+                    unsafe { right(&matrix, columns.clone(), d.clone(), &mut packed) };
                     assert!(packed == expected, "right {format} {columns:?} {d:?}");
                 }
             }

@@ -1,77 +1,119 @@
-//! Transposes blocks of bytes.
+//! Codes whose K goes across lines, as panels: transposed as words of four codes, neighbours along K, and then decoded.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use core::arch::x86_64::*;
 
-/// Rows that are transposed at a time.
-pub(super) const ROWS: usize = 16;
+use super::decode::{Decoder, in_order, store};
+use super::words::{self, LANES};
+use crate::epilogue::WIDTH as COLUMNS;
+use crate::product::STEP;
 
-/// Columns that are transposed at a time.
-pub(super) const COLUMNS: usize = 64;
+/// Codes of a line, or lines, that are transposed at a time.
+const CODES: usize = 64;
 
-/// Writes the transpose of `rows` × `columns` bytes of `source`, whose rows are `stride` apart, to `target`, whose rows are
-/// `target_stride` apart.
-///
-/// Bytes of `target` in columns up to the next multiple of 16 and in rows up to the next multiple of 64 are overwritten with zeros.
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn transpose(
-    source: &[u8],
+/// Packs rows, which lie across lines, into left panels of `panel` rows each.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+pub(super) fn left(
+    decoder: Decoder,
+    codes: &[u8],
     stride: usize,
-    [rows, columns]: [usize; 2],
-    target: &mut [u8],
-    target_stride: usize,
+    [rows, depth]: [usize; 2],
+    panel: usize,
+    panels: &mut [u16],
 ) {
-    assert!(rows == 0 || (rows - 1) * stride + columns <= source.len());
-    assert!(rows.next_multiple_of(ROWS) <= target_stride);
-    assert!(columns.next_multiple_of(COLUMNS) * target_stride <= target.len());
-    for row in (0..rows).step_by(ROWS) {
-        for column in (0..columns).step_by(COLUMNS) {
-            let width = COLUMNS.min(columns - column);
-            let mask = u64::MAX >> (COLUMNS - width);
-            let mut block = [_mm512_setzero_si512(); ROWS];
-            for (r, block) in (row..rows).zip(&mut block) {
-                // SAFETY: `width` bytes from here on are inside of `source`, as asserted above; the mask hides those beyond.
-                *block = unsafe {
-                    let start = source.as_ptr().add(r * stride + column);
-                    _mm512_maskz_loadu_epi8(mask, start.cast())
+    assert!(depth == 0 || (depth - 1) * stride + rows <= codes.len());
+    let length = depth.next_multiple_of(STEP);
+    assert!(rows * length <= panels.len());
+    // Where the numbers of a row begin in its panel, and how many rows that has.
+    let place = |row: usize| {
+        let first = row / panel * panel;
+        (first * length + (row - first) * STEP, panel.min(rows - first))
+    };
+    for row in (0..rows).step_by(CODES) {
+        let width = CODES.min(rows - row);
+        let mask = u64::MAX >> (CODES - width);
+        for k in (0..depth).step_by(CODES) {
+            // Word `i` of quarter `q` of vector `v` has four codes of row 16 q + 4 v + i.
+            let mut words = [[_mm512_setzero_si512(); LANES]; 4];
+            for (four, k) in (k..depth.min(k + CODES)).step_by(4).enumerate() {
+                let line = |k: usize| match k < depth {
+                    // SAFETY: `width` codes of a line below `depth`, as asserted; the mask hides those beyond.
+                    true => unsafe {
+                        let start = codes.as_ptr().add(k * stride + row);
+                        _mm512_maskz_loadu_epi8(mask, start.cast())
+                    },
+                    false => _mm512_setzero_si512(),
                 };
+                let [a, b, c, d] = [line(k), line(k + 1), line(k + 2), line(k + 3)];
+                let [low, low_too] = [_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d)];
+                let [high, high_too] = [_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d)];
+                words[0][four] = _mm512_unpacklo_epi16(low, low_too);
+                words[1][four] = _mm512_unpackhi_epi16(low, low_too);
+                words[2][four] = _mm512_unpacklo_epi16(high, high_too);
+                words[3][four] = _mm512_unpackhi_epi16(high, high_too);
             }
-            let transposed = transpose_lanes(block);
-            for (r, lanes) in transposed.into_iter().enumerate() {
-                let lanes = [
-                    _mm512_extracti32x4_epi32::<0>(lanes),
-                    _mm512_extracti32x4_epi32::<1>(lanes),
-                    _mm512_extracti32x4_epi32::<2>(lanes),
-                    _mm512_extracti32x4_epi32::<3>(lanes),
-                ];
-                for (l, lane) in lanes.into_iter().enumerate() {
-                    let start = (column + ROWS * l + r) * target_stride + row;
-                    // SAFETY: the row is below `columns` rounded up to 64 and its 16 bytes end within `rows` rounded up to 16, which
-                    // `target` has room for, as asserted above.
-                    unsafe { _mm_storeu_si128(target.as_mut_ptr().add(start).cast(), lane) };
+            for (v, words) in words.into_iter().enumerate() {
+                for (word, codes) in words::transpose(words).into_iter().enumerate() {
+                    let row = row + 16 * (word / 4) + 4 * v + word % 4;
+                    if row >= rows {
+                        continue;
+                    }
+                    let (start, height) = place(row);
+                    let numbers = decoder.decode(in_order(codes));
+                    for (step, numbers) in (k / STEP..length / STEP).zip(numbers) {
+                        // SAFETY: a step of the row, whose 32 numbers its panel has room for, as asserted.
+                        unsafe { store(panels, start + step * height * STEP, numbers) };
+                    }
                 }
             }
         }
     }
 }
 
-/// Transposes the 16 × 16 bytes in each quarter of 16 vectors.
-///
-/// Four perfect shuffles: each turns the index of a byte, four bits of its vector before four bits of its place, left by one bit.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn transpose_lanes(x: [__m512i; ROWS]) -> [__m512i; ROWS] {
-    shuffle(shuffle(shuffle(shuffle(x))))
+/// Packs at most 32 columns, each a line, into one right panel; zeros beyond them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+pub(super) fn columns(
+    decoder: Decoder,
+    codes: &[u8],
+    stride: usize,
+    [depth, width]: [usize; 2],
+    panel: &mut [u16],
+) {
+    assert!(width == 0 || (width - 1) * stride + depth <= codes.len());
+    assert!(width <= COLUMNS && depth.next_multiple_of(STEP) * COLUMNS <= panel.len());
+    let order = pair_order();
+    let pairs = depth.next_multiple_of(STEP) / 2;
+    for first in (0..COLUMNS).step_by(LANES) {
+        for k in (0..depth).step_by(CODES) {
+            let mask = u64::MAX >> (CODES - CODES.min(depth - k));
+            let mut lines = [_mm512_setzero_si512(); LANES];
+            for (column, line) in (first..width).zip(&mut lines) {
+                // SAFETY: codes of a column up to `depth`, as asserted; the mask hides those beyond.
+                *line = unsafe {
+                    let start = codes.as_ptr().add(column * stride + k);
+                    _mm512_maskz_loadu_epi8(mask, start.cast())
+                };
+            }
+            for (pair, codes) in (k / 2..pairs).step_by(2).zip(words::transpose(lines)) {
+                // Four codes of each of 16 columns: two pairs.
+                let numbers = decoder.decode(_mm512_permutexvar_epi8(order, codes));
+                for (pair, numbers) in (pair..).zip(numbers) {
+                    // SAFETY: the panel has room for 64 numbers for each pair of the padded depth, which is a multiple of four, as asserted.
+                    unsafe { store(panel, 2 * (pair * COLUMNS + first), numbers) };
+                }
+            }
+        }
+    }
 }
 
-/// Interleaves the first half of the vectors with the second half.
+/// Puts the first two bytes of each word where numbers of the first vector are decoded, the others where those of the second are.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn shuffle(x: [__m512i; ROWS]) -> [__m512i; ROWS] {
-    let mut y = x;
-    for i in 0..ROWS / 2 {
-        y[2 * i] = _mm512_unpacklo_epi8(x[i], x[i + ROWS / 2]);
-        y[2 * i + 1] = _mm512_unpackhi_epi8(x[i], x[i + ROWS / 2]);
-    }
-    y
+#[target_feature(enable = "avx512f")]
+fn pair_order() -> __m512i {
+    let order: [u8; 64] = core::array::from_fn(|i| {
+        let (second, place) = (i % 16 / 8, i / 16 * 8 + i % 8);
+        (4 * (place / 2) + 2 * second + place % 2) as u8
+    });
+    // SAFETY: 64 bytes are read from an array of 64.
+    unsafe { _mm512_loadu_si512(order.as_ptr().cast()) }
 }

@@ -235,7 +235,7 @@ fn pair_order() -> __m512i {
 /// Transposes 16 vectors of 16 words.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
+pub(super) fn transpose(mut rows: [__m512i; LANES]) -> [__m512i; LANES] {
     for pair in rows.as_chunks_mut::<2>().0 {
         let [a, b] = *pair;
         *pair = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];

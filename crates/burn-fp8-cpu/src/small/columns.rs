@@ -2,16 +2,17 @@
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use core::arch::x86_64::*;
+use core::array;
 use core::ops::Range;
 
 use rayon::prelude::*;
 
-use super::kernel::{CODES, Context, DECODED, FUSED, LINES, SUMS, Units, add};
+use super::kernel::{CODES, Context, DECODED, FUSED, Factors, LINES, SUMS, Units, add, pairs};
 use super::memory::{self, AHEAD, Scratch, threads};
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
 use crate::pack::Decoder;
-use crate::product::Product;
+use crate::product::{Blocks, Product};
 
 /// # Safety
 /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
@@ -46,17 +47,38 @@ fn compute(
     let left = scratch.left.decode::<true>(&lhs, 0..k);
     let sums: &mut [f32] = room(&mut scratch.sums, m * SUMS);
     let tile: &mut [f32] = room(&mut scratch.tile, m * WIDTH);
+    let (of_rows, factors) = (&mut scratch.of_rows, &mut scratch.factors);
+    if let Some(blocks) = &product.blocks {
+        scales_of_rows(blocks, [m, k], of_rows);
+    }
     let mut decoded = [Line([0; 64]); _];
     let mut context = Context { decoder: Decoder::new(rhs.format), rows: m, decoded: &mut decoded };
+    let mut last = [usize::MAX; LINES];
     for first in columns.clone().step_by(WIDTH) {
         let width = WIDTH.min(columns.end - first);
         for place in (0..width).step_by(LINES) {
             sums.fill(0.0);
-            if k > 0 {
-                let codes = &rhs.codes[(first + place) * rhs.line_stride..];
-                let lines = LINES.min(width - place);
-                add_lines(&mut context, codes, rhs.line_stride, [lines, k], left, sums);
-            }
+            let column = first + place;
+            let codes = &rhs.codes[column * rhs.line_stride..];
+            let lines = LINES.min(width - place);
+            let of_blocks = product.blocks.as_ref().map(|Blocks { rhs, along, .. }| {
+                let of_columns = rhs.transpose();
+                let starts: [_; LINES] =
+                    array::from_fn(|line| of_columns.row(column + line.min(lines - 1)));
+                // Neighbours are in the same blocks, mostly.
+                if starts != last {
+                    last = starts;
+                    factors.clear();
+                    let blocks = of_columns.columns(0, *along).zip(of_rows.chunks_exact(m));
+                    for (place, of_rows) in blocks {
+                        let of_lines = starts.map(|start| of_columns.at(start + place));
+                        factors.extend(of_rows.iter().map(|row| of_lines.map(|line| row * line)));
+                    }
+                }
+                Factors { factors, units: along / CODES, first: 0 }
+            });
+            let inside = [lines, k];
+            add_lines(&mut context, codes, rhs.line_stride, inside, left, sums, of_blocks);
             for (tile, sums) in tile.chunks_exact_mut(WIDTH).zip(sums.chunks_exact(SUMS)) {
                 tile[place..][..LINES].copy_from_slice(&add_up(sums));
             }
@@ -74,6 +96,7 @@ fn add_lines(
     [lines, k]: [usize; 2],
     left: &[i32],
     sums: &mut [f32],
+    factors: Option<Factors<'_>>,
 ) {
     // What is decoded into memory comes in pieces that it has room for.
     let group = if context.rows <= FUSED && lines == LINES { usize::MAX } else { DECODED };
@@ -84,8 +107,22 @@ fn add_lines(
         let inside = [lines, CODES.min(k - first)];
         let units =
             Units { codes: &codes[first..], strides: [stride, CODES], count, inside, ahead };
-        add::<true>(context, &units, &left[first / CODES * context.rows * 32..], sums);
+        let left = &left[first / CODES * context.rows * 2 * pairs(true)..];
+        let factors = factors.map(|factors| Factors { first: first / CODES, ..factors });
+        add::<true>(context, &units, left, sums, factors);
         first += count * CODES;
+    }
+}
+
+/// The scales of all rows, block by block of K.
+fn scales_of_rows(
+    Blocks { lhs, along, .. }: &Blocks<'_>,
+    [m, k]: [usize; 2],
+    scales: &mut Vec<f32>,
+) {
+    scales.clear();
+    for place in lhs.columns(0, *along).take(k.div_ceil(*along)) {
+        scales.extend((0..m).map(|row| lhs.at(lhs.row(row) + place)));
     }
 }
 

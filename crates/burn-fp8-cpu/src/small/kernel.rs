@@ -49,6 +49,32 @@ pub(super) struct Units<'a> {
     pub(super) ahead: usize,
 }
 
+/// What sums over units of a block of K are multiplied by, before they are added: a number for each row and each line.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<'a> {
+    /// `[blocks][rows]`.
+    pub(super) factors: &'a [[f32; LINES]],
+    /// Units of a block.
+    pub(super) units: usize,
+    /// The first unit of these that are multiplied.
+    pub(super) first: usize,
+}
+
+impl<'a> Factors<'a> {
+    /// Units from this one on, up to the end of its block, and the factors of `rows` rows over it.
+    fn next(
+        this: Option<Self>,
+        unit: usize,
+        count: usize,
+        rows: usize,
+    ) -> (usize, Option<&'a [[f32; LINES]]>) {
+        let Some(Self { factors, units, first }) = this else { return (count, None) };
+        let block = (first + unit) / units;
+        let end = ((block + 1) * units - first).min(count);
+        (end, Some(&factors[block * rows..][..rows]))
+    }
+}
+
 /// What units are multiplied with.
 pub(super) struct Context<'a> {
     pub(super) decoder: Decoder,
@@ -73,6 +99,7 @@ pub(super) fn add<const COLUMNS: bool>(
     units: &Units<'_>,
     left: &[i32],
     sums: &mut [f32],
+    factors: Option<Factors<'_>>,
 ) {
     let &mut Context { decoder, rows, ref mut decoded } = context;
     let ([lines, codes], [line, unit]) = (units.inside, units.strides);
@@ -83,11 +110,11 @@ pub(super) fn add<const COLUMNS: bool>(
     // SAFETY: the lengths were asserted; these units are whole.
     unsafe {
         match rows {
-            1 if whole => return fused::<COLUMNS, 1>(decoder, units, left, sums),
-            2 if whole => return fused::<COLUMNS, 2>(decoder, units, left, sums),
-            3 if whole => return fused::<COLUMNS, 3>(decoder, units, left, sums),
-            4 if whole => return fused::<COLUMNS, 4>(decoder, units, left, sums),
-            FUSED if whole => return fused::<COLUMNS, FUSED>(decoder, units, left, sums),
+            1 if whole => return fused::<COLUMNS, 1>(decoder, units, left, sums, factors),
+            2 if whole => return fused::<COLUMNS, 2>(decoder, units, left, sums, factors),
+            3 if whole => return fused::<COLUMNS, 3>(decoder, units, left, sums, factors),
+            4 if whole => return fused::<COLUMNS, 4>(decoder, units, left, sums, factors),
+            FUSED if whole => return fused::<COLUMNS, FUSED>(decoder, units, left, sums, factors),
             _ => assert!(units.count <= DECODED),
         }
     }
@@ -100,7 +127,7 @@ pub(super) fn add<const COLUMNS: bool>(
                 match height.min(rows - first) {
                     // SAFETY: these rows are inside of left operand and sums, whose lengths were asserted.
                     $($rows => unsafe {
-                        multiply::<COLUMNS, $rows>(decoded, units.count, left, [first, rows], sums);
+                        multiply::<COLUMNS, $rows>(decoded, units.count, left, [first, rows], sums, factors);
                     },)*
                     rows => unreachable!("{rows} rows at a time"),
                 }
@@ -121,27 +148,33 @@ unsafe fn fused<const COLUMNS: bool, const R: usize>(
     units: &Units<'_>,
     left: &[i32],
     sums: &mut [f32],
+    factors: Option<Factors<'_>>,
 ) {
     let [line, step] = units.strides;
-    // SAFETY: the caller's promise.
-    let mut totals = unsafe { load::<R>(sums.as_ptr()) };
-    for unit in 0..units.count {
-        let start = units.codes.as_ptr().wrapping_add(unit * step);
-        let mut lines = [_mm512_setzero_si512(); LINES];
-        for (j, codes) in lines.iter_mut().enumerate() {
-            let start = start.wrapping_add(j * line);
-            // SAFETY: 64 codes of a line of a whole unit: the caller's promise.
-            *codes = unsafe { _mm512_loadu_si512(start.cast()) };
-            prefetch::<COLUMNS>(start, units.ahead);
+    let mut next = 0;
+    while next < units.count {
+        let (end, factors) = Factors::next(factors, next, units.count, R);
+        // SAFETY: the caller's promise.
+        let mut totals = unsafe { load::<R>(sums.as_ptr(), factors) };
+        for unit in next..end {
+            let start = units.codes.as_ptr().wrapping_add(unit * step);
+            let mut lines = [_mm512_setzero_si512(); LINES];
+            for (j, codes) in lines.iter_mut().enumerate() {
+                let start = start.wrapping_add(j * line);
+                // SAFETY: 64 codes of a line of a whole unit: the caller's promise.
+                *codes = unsafe { _mm512_loadu_si512(start.cast()) };
+                prefetch::<COLUMNS>(start, units.ahead);
+            }
+            let steps = decode::<COLUMNS>(decoder, lines);
+            for (s, step) in steps.into_iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { dot::<COLUMNS, R>(&mut totals, left, (unit * R) * 2 + s, step) };
+            }
         }
-        let steps = decode::<COLUMNS>(decoder, lines);
-        for (s, step) in steps.into_iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { dot::<COLUMNS, R>(&mut totals, left, (unit * R) * 2 + s, step) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { store(sums.as_mut_ptr(), totals, factors) };
+        next = end;
     }
-    // SAFETY: the caller's promise.
-    unsafe { store(sums.as_mut_ptr(), totals) };
 }
 
 /// Decodes units, also those that are partly outside of the matrix.
@@ -190,22 +223,29 @@ unsafe fn multiply<const COLUMNS: bool, const R: usize>(
     left: &[i32],
     [first, rows]: [usize; 2],
     sums: &mut [f32],
+    factors: Option<Factors<'_>>,
 ) {
-    // SAFETY: the caller's promise.
-    let mut totals = unsafe { load::<R>(sums.as_ptr().add(first * SUMS)) };
     let vectors = decoded.as_ptr().cast::<__m512i>();
-    for index in 0..2 * units {
-        let (unit, s) = (index / 2, index % 2);
-        let mut step = [_mm512_setzero_si512(); LINES];
-        for (j, vector) in step.iter_mut().enumerate() {
-            // SAFETY: a vector of a unit that is there.
-            *vector = unsafe { _mm512_loadu_si512(vectors.add(index * LINES + j)) };
+    let mut next = 0;
+    while next < units {
+        let (end, factors) = Factors::next(factors, next, units, rows);
+        let factors = factors.map(|factors| &factors[first..]);
+        // SAFETY: the caller's promise.
+        let mut totals = unsafe { load::<R>(sums.as_ptr().add(first * SUMS), factors) };
+        for index in 2 * next..2 * end {
+            let (unit, s) = (index / 2, index % 2);
+            let mut step = [_mm512_setzero_si512(); LINES];
+            for (j, vector) in step.iter_mut().enumerate() {
+                // SAFETY: a vector of a unit that is there.
+                *vector = unsafe { _mm512_loadu_si512(vectors.add(index * LINES + j)) };
+            }
+            // SAFETY: the caller's promise.
+            unsafe { dot::<COLUMNS, R>(&mut totals, left, (unit * rows + first) * 2 + s, step) };
         }
         // SAFETY: the caller's promise.
-        unsafe { dot::<COLUMNS, R>(&mut totals, left, (unit * rows + first) * 2 + s, step) };
+        unsafe { store(sums.as_mut_ptr().add(first * SUMS), totals, factors) };
+        next = end;
     }
-    // SAFETY: the caller's promise.
-    unsafe { store(sums.as_mut_ptr().add(first * SUMS), totals) };
 }
 
 /// Adds the products of a step by `R` rows, of which the first is that many steps from the beginning of `left`.
@@ -268,26 +308,51 @@ fn prefetch<const COLUMNS: bool>(start: *const u8, ahead: usize) {
     }
 }
 
+/// What products are added to in registers: the sums, or zeros where they are multiplied by factors first.
+///
 /// # Safety
 /// There must be `R` rows of sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load<const R: usize>(sums: *const f32) -> [[__m512; LINES]; R] {
+unsafe fn load<const R: usize>(
+    sums: *const f32,
+    factors: Option<&[[f32; LINES]]>,
+) -> [[__m512; LINES]; R] {
     let mut totals = [[_mm512_setzero_ps(); LINES]; R];
-    for (i, total) in totals.as_flattened_mut().iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *total = unsafe { _mm512_loadu_ps(sums.add(16 * i)) };
+    if factors.is_none() {
+        for (i, total) in totals.as_flattened_mut().iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *total = unsafe { _mm512_loadu_ps(sums.add(16 * i)) };
+        }
     }
     totals
 }
 
+/// What the sums are after that.
+///
 /// # Safety
-/// As [`load`].
+/// There must be `R` rows of sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store<const R: usize>(sums: *mut f32, totals: [[__m512; LINES]; R]) {
-    for (i, total) in totals.as_flattened().iter().enumerate() {
+unsafe fn store<const R: usize>(
+    sums: *mut f32,
+    totals: [[__m512; LINES]; R],
+    factors: Option<&[[f32; LINES]]>,
+) {
+    let totals = totals.as_flattened().iter().enumerate();
+    let Some(factors) = factors else {
+        for (i, total) in totals {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_storeu_ps(sums.add(16 * i), *total) };
+        }
+        return;
+    };
+    let factors = factors[..R].as_flattened();
+    for (i, total) in totals {
         // SAFETY: the caller's promise.
-        unsafe { _mm512_storeu_ps(sums.add(16 * i), *total) };
+        unsafe {
+            let (sum, factor) = (sums.add(16 * i), _mm512_set1_ps(factors[i]));
+            _mm512_storeu_ps(sum, _mm512_fmadd_ps(*total, factor, _mm512_loadu_ps(sum)));
+        }
     }
 }

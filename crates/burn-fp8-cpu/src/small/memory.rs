@@ -31,6 +31,10 @@ pub(super) struct Scratch {
     pub(super) left: Left,
     pub(super) sums: Vec<Line>,
     pub(super) tile: Vec<Line>,
+    /// Scales of blocks: `[blocks][rows]`.
+    pub(super) of_rows: Vec<f32>,
+    /// Those of rows times those of neighbouring lines: `[blocks][rows]`.
+    pub(super) factors: Vec<[f32; LINES]>,
 }
 
 /// Runs a task with the memory of this thread.
@@ -56,7 +60,6 @@ pub(super) fn with_sums<R>(count: usize, product: impl FnOnce(&mut [f32]) -> R) 
 #[derive(Default)]
 pub(super) struct Left {
     panel: Vec<Line>,
-    staging: pack::Staging,
     units: Vec<Line>,
 }
 
@@ -71,7 +74,7 @@ impl Left {
         let rows = matrix.shape[0];
         let steps = depth.len().div_ceil(STEP);
         let panel = room(&mut self.panel, steps * rows * STEP);
-        pack::left(matrix, 0..rows, depth.clone(), rows, panel, &mut self.staging);
+        pack::left(matrix, 0..rows, depth.clone(), rows, panel);
         let panel: &[i32] = bytemuck::cast_slice(panel);
         let units = depth.len().div_ceil(if COLUMNS { CODES } else { LINES });
         let out = room(&mut self.units, units * rows * 2 * pairs(COLUMNS));

@@ -10,9 +10,9 @@ mod kernel;
 mod memory;
 mod rows;
 
-use crate::blocks::Factors;
+use crate::blocks::{Factors, Grid};
 use crate::epilogue::Finish;
-use crate::product::Product;
+use crate::product::{Blocks, Product};
 use crate::unit::Unit;
 
 /// Rows up to which this is faster than packing, as measured on AMD Zen 4: where packing is cheap, the codes of the right operand being in
@@ -25,12 +25,23 @@ const ROWS: [usize; 2] = [16, 32];
 /// Codes of a right operand that are not expected in the second-level cache.
 const UNCACHED: usize = 1 << 22;
 
-/// Whether this is the faster way for a product. Not where there is nothing to sum, nor where blocks have powers or scales, which this does not know.
+/// Whether this is the faster way for a product. Not where there is nothing to sum. Of blocks it knows scales, of columns and of whole units of codes, and no powers.
 pub(crate) fn suits(unit: Unit, product: &Product<'_>) -> bool {
-    let &Product { m, n, k, ref lhs, ref rhs, .. } = product;
-    let has_blocks = [lhs, rhs].iter().any(|matrix| !matches!(matrix.factors, Factors::Ones));
+    let &Product { m, n, k, ref lhs, ref rhs, ref blocks, .. } = product;
+    let takes_blocks = match blocks {
+        Some(Blocks { lhs, rhs: scales, along }) => {
+            // A pair of scales is one factor here.
+            let are_factors = |[a, b]: [f32; 2]| (a * b).is_normal();
+            let [[low_lhs, high_lhs], [low_rhs, high_rhs]] = [lhs, scales].map(Grid::range);
+            rhs.transposed
+                && along.is_multiple_of(kernel::CODES)
+                && are_factors([low_lhs, low_rhs])
+                && are_factors([high_lhs, high_rhs])
+        }
+        None => [lhs, rhs].iter().all(|matrix| matches!(matrix.factors, Factors::Ones)),
+    };
     let packing_is_slow = rhs.transposed || n.saturating_mul(k) >= UNCACHED;
-    k > 0 && !has_blocks && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
+    k > 0 && takes_blocks && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
 }
 
 /// # Safety

@@ -152,7 +152,7 @@ fn compute(
             let codes = &rhs.codes[row * stride + columns.start..];
             let inside = [lines, columns.len()];
             let units = Units { codes, strides: [stride, LINES * stride], count, inside, ahead };
-            add::<false>(&mut context, &units, left, sums);
+            add::<false>(&mut context, &units, left, sums, None);
         }
         row += count * LINES;
     }

@@ -42,12 +42,8 @@ pub(crate) fn forward<B: Fp8Products>(
     let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
     let output = match options::<B>(dtype, gemm, &device, &weight, activation) {
         Some(options) => {
-            let weight = laid_out(match options.target {
-                // They read both operands along K.
-                Target::TensorCores => true,
-                Target::MatrixUnit => false,
-                Target::Emulation(_) => B::FP8_ON_HOST,
-            });
+            // Tensor cores and slices read both operands along K.
+            let weight = laid_out(B::FP8_ON_HOST || options.target == Target::TensorCores);
             B::fp8_frozen(x, weight, options)
         }
         None => multiply_high::<B>(x, B::float_cast(B::fp8_dequantize(weight), dtype.into())),
@@ -155,12 +151,8 @@ impl HostWeight {
 
 /// Whether products with inputs that are scaled so take a weight column by column on this device, as checkpoints have it.
 pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device, activation: ActivationScale) -> bool {
-    match B::fp8_capability(device) {
-        _ if activation == ActivationScale::Unquantized => B::FP8_ON_HOST,
-        Capability::Native(_) => true,
-        Capability::MatrixUnit(_) => false,
-        Capability::FakeQuantized { .. } | Capability::Unusable { .. } => B::FP8_ON_HOST,
-    }
+    let is_quantized = activation != ActivationScale::Unquantized;
+    B::FP8_ON_HOST || is_quantized && matches!(B::fp8_capability(device), Capability::Native(_))
 }
 
 /// The transpose of a matrix, in squares that fit into the first-level cache.

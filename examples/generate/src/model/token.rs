@@ -27,7 +27,7 @@ struct HostLayer<B: Backend> {
 }
 
 impl<B: Fp8Matmul> HostLayer<B> {
-    /// None where a matrix is not in FP8, has an adapter, or has scales of blocks and is multiplied on a unit.
+    /// None where a matrix is not in FP8 or has an adapter.
     fn new(layer: &Layer<B>) -> Option<Self> {
         let matrix = |(_, matrix): (_, &Projection<B>)| match matrix {
             Projection::Frozen(layer) => layer.on_host(),
@@ -135,21 +135,15 @@ mod tests {
     use burn_fp8::checkpoint::Checkpoint;
     use burn_fp8::report::ProductReport;
     use burn_fp8::{ProductKind, high_precision, trace};
-    use burn_fp8_cpu::Unit;
 
     use crate::config::Config;
     use crate::model::{CacheType, Decoder, Inputs, LoadOptions};
 
-    /// Nothing else shows it: results are the same. A matrix unit takes scales of blocks through the framework.
+    /// Nothing else shows it: results are the same.
     #[test]
     fn a_token_goes_through_the_layers_on_slices() {
-        let has_unit = Unit::current() != Unit::Portable;
         for model in ["llama_block", "mistral_tensor", "qwen2_mxfp8", "qwen3_channel"] {
-            let has_blocks = ["llama_block", "qwen2_mxfp8"].contains(&model);
             for inputs in [Inputs::High, Inputs::File] {
-                if has_unit && has_blocks && inputs == Inputs::File {
-                    continue;
-                }
                 let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model);
                 let checkpoint = Checkpoint::open(folder).unwrap();
                 let config = Config::parse(checkpoint.config()).unwrap();

@@ -1,5 +1,6 @@
 use burn::backend::{Flex, NdArray};
 use burn_fp8::{Fp8Matmul, trace};
+use burn_fp8_cpu::Unit;
 use generate::model::{CacheType, Inputs};
 
 use crate::common::*;
@@ -148,7 +149,7 @@ fn a_rounded_cache_is_near() {
 }
 
 /// A token that goes through the layers on slices, and in tensor operations, as it does while a trace wants to know of products: the same bits. Of a row that
-/// begins with padding sums are taken in another order.
+/// begins with padding sums are taken in another order, as are those of MXFP8 where a matrix unit multiplies tensors: not slices.
 #[test]
 fn a_token_on_slices_is_as_in_tensor_operations() {
     for (model, inputs) in
@@ -156,11 +157,15 @@ fn a_token_on_slices_is_as_in_tensor_operations() {
     {
         let (decoder, expected) = (load::<Flex>(model, inputs), Expected::read(model));
         let tokens = expected.tokens("long");
+        let in_f32 =
+            model == "qwen2_mxfp8" && inputs == Inputs::File && Unit::current() != Unit::Portable;
         for (kind, padding) in [CacheType::F32, CacheType::Bf16, CacheType::Fp8]
             .into_iter()
             .flat_map(|kind| [(kind, 0), (kind, 5)])
         {
-            if padding > 0 && (inputs == Inputs::File || kind != CacheType::F32) {
+            if (padding > 0 && inputs == Inputs::File)
+                || ((padding > 0 || in_f32) && kind != CacheType::F32)
+            {
                 // What is rounded may be rounded otherwise.
                 continue;
             }
@@ -178,7 +183,7 @@ fn a_token_on_slices_is_as_in_tensor_operations() {
                 let (expected, report) = trace(|| decoder.forward(&next, traced, true));
                 assert!(!report.products.is_empty(), "the trace was told of them");
                 let difference = difference(&found, &numbers(expected.expect("tokens")));
-                let within = if padding > 0 { EXACT } else { 0.0 };
+                let within = if padding > 0 || in_f32 { EXACT } else { 0.0 };
                 let what = format!("{model}, {inputs:?}, {kind:?}, {padding}, token {at}");
                 assert!(difference <= within, "{what}: {difference:.1e}");
             }

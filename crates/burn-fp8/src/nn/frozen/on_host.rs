@@ -3,7 +3,7 @@
 use burn_backend::{Backend, tensor::FloatTensor};
 use burn_fp8_core::{Gemm, slice::Rows};
 use burn_fp8_cpu::Unit;
-use burn_fp8_cpu::decoder::{Inputs, Linear, Weight};
+use burn_fp8_cpu::decoder::{Inputs, Linear};
 
 use super::FrozenLinear;
 use crate::backend::Fp8Matmul;
@@ -21,7 +21,7 @@ use crate::report::is_tracing;
 /// It shares the codes of the layer, and has scales and bias for itself.
 #[derive(Clone, Debug)]
 pub struct HostLinear<B: Backend> {
-    /// `[d_input, d_output]`, its codes row by row for a matrix unit, column by column for products in f32.
+    /// `[d_input, d_output]`, its codes column by column.
     weight: MatrixOf<B>,
     /// Of blocks of outputs and inputs: `[⌈d_output / outputs⌉, ⌈d_input / inputs⌉]`.
     scales: Vec<f32>,
@@ -31,12 +31,11 @@ pub struct HostLinear<B: Backend> {
     activation: ActivationScale,
     execution: Execution,
     /// The unit that multiplies it.
-    on_unit: Option<Unit>,
+    unit: Option<Unit>,
 }
 
 impl<B: Fp8Matmul> FrozenLinear<B> {
-    /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; for scales of
-    /// blocks along inputs on a matrix unit, or for codes that do not lie there row by row; inside of [`high_precision`](crate::high_precision); and while a [`trace`](crate::trace()) wants to know of
+    /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; inside of [`high_precision`](crate::high_precision); and while a [`trace`](crate::trace()) wants to know of
     /// each product.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
         let config = config::current().config;
@@ -44,23 +43,15 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
             return None;
         }
         let ([k, n], device) = (self.dims(), self.device());
-        let mut weight = self.weight.get();
+        let weight = self.weight.laid_out(true);
         let gemm = Gemm::matrix(1, n, k);
         let target = target::<B>(&config, gemm, &device, weight.matrix(), self.activation).ok()?;
-        let on_unit = match target {
-            Target::Emulation(_) => None,
-            Target::MatrixUnit => Some(Unit::current()),
+        let along = [weight.matrix().scales.block()[0], self.activation.block()[1]];
+        let unit = match target {
+            Target::MatrixUnit if Linear::is_for_units(along, k) => Some(Unit::current()),
+            Target::MatrixUnit | Target::Emulation(_) => None,
             Target::TensorCores => return None,
         };
-        let is_on_unit = on_unit.is_some();
-        let of_weight = &weight.matrix().scales;
-        let along = [of_weight.block()[0], self.activation.block()[1]];
-        if is_on_unit && along.iter().any(|along| *along < k) {
-            return None;
-        }
-        if weight.is_transposed() == is_on_unit {
-            weight = self.weight.laid_out(!is_on_unit);
-        }
         let weight = weight.into_matrix();
         let (scales, block) = match weight.scales.clone() {
             Scales::One(scale) => (vec![scale.read::<B>()], [n, k]),
@@ -71,19 +62,14 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         };
         let bias = self.bias.clone().map(|bias| read::<B>(primitive(bias)));
         let (activation, execution) = (self.activation, config.execution);
-        let layer = HostLinear { weight, scales, block, bias, activation, execution, on_unit };
+        let layer = HostLinear { weight, scales, block, bias, activation, execution, unit };
         layer.codes().is_some().then_some(layer)
     }
 }
 
 impl<B: Fp8Matmul> HostLinear<B> {
-    /// The codes: on a matrix unit row by row.
     fn codes(&self) -> Option<&[u8]> {
-        let codes = match self.on_unit {
-            Some(_) => &self.weight.codes,
-            None => &self.weight.transposed,
-        };
-        match codes {
+        match &self.weight.transposed {
             Some(Codes::Bytes(codes)) => B::fp8_codes(codes),
             _ => None,
         }
@@ -98,7 +84,7 @@ impl<B: Fp8Matmul> HostLinear<B> {
         !is_tracing()
             && config.enabled
             && config.execution == self.execution
-            && self.on_unit.is_none_or(|unit| Unit::current() == unit)
+            && self.unit.is_none_or(|unit| Unit::current() == unit)
     }
 
     /// The layer, borrowed.
@@ -108,19 +94,16 @@ impl<B: Fp8Matmul> HostLinear<B> {
         let (scales, block) = (&self.scales[..], self.block);
         let (weight, scales) = match block {
             [rows, columns] if columns == k && (rows == 1 || rows == n) => {
-                let weight = match self.on_unit {
-                    Some(unit) => Weight::OnUnit(unit, codes, format),
-                    None => Weight::InF32(Rows::Codes(codes, format)),
-                };
-                (weight, scales)
+                (Rows::Codes(codes, format), scales)
             }
-            _ => (Weight::InF32(Rows::Blocks { codes, format, block, scales }), &[1.0][..]),
+            _ => (Rows::Blocks { codes, format, block, scales }, &[1.0][..]),
         };
         let inputs = match self.activation {
             ActivationScale::Unquantized => Inputs::AsTheyAre,
             ActivationScale::Static(scale) => Inputs::Given(scale),
             activation => Inputs::Measured(activation.block(), activation.recipe()),
         };
-        Linear { weight, shape: [n, k], scales, bias: self.bias.as_deref(), inputs }
+        let bias = self.bias.as_deref();
+        Linear { weight, unit: self.unit, shape: [n, k], scales, bias, inputs }
     }
 }

@@ -6,8 +6,8 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use crate::tensor::Fp8Tensor;
 
-/// A weight `[d_input, d_output]` in the layout that the last product took: row by row for emulated ones, column by column for tensor
-/// cores.
+/// A weight `[d_input, d_output]` in the layout that the last product took: column by column on Flex and for tensor cores, row by row for
+/// emulated ones elsewhere.
 ///
 /// Clones share it: what one of them has moved need not be moved by the others, and there is one copy.
 #[derive(Clone, Debug)]
