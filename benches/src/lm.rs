@@ -5,8 +5,10 @@ use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
 use burn_fp8_cpu::Unit;
 use char_lm::{
-    Moments, Precision, Shape, Size, characters_a_step, different_characters, training_steps,
+    Moments, Part, Precision, Shape, Size, characters_a_step, different_characters, training_parts,
+    training_steps,
 };
+use comfy_table::{CellAlignment, Table};
 
 use crate::harness::{Options, Side};
 use crate::partner::beside_torch;
@@ -32,6 +34,12 @@ const PRECISIONS: [&str; 11] = [
     "f32-fused",
 ];
 
+/// Those that are measured beside PyTorch, too, and without dropout: what is fastest in f32, and with products in FP8.
+const BESIDE: [&str; 2] = ["f32-fused", "m=fp8,a=bf16"];
+
+/// The one whose parts are measured by themselves.
+const IN_PARTS: &str = BESIDE[1];
+
 /// What current scaling is to reach.
 fn target(unit: Unit) -> Option<f64> {
     match unit {
@@ -47,29 +55,98 @@ pub fn run(options: &Options) -> Vec<Row> {
 }
 
 fn measure(threads: usize, options: &Options) -> Vec<Row> {
+    let with_dropout = in_shape(SIZE.shape(), &PRECISIONS, threads, options);
+    let shape = Shape { dropout: 0.0, ..SIZE.shape() };
+    let without = in_shape(shape, &BESIDE, threads, options);
+    [with_dropout, in_parts(threads, options), without].concat()
+}
+
+fn in_shape(shape: Shape, precisions: &[&str], threads: usize, options: &Options) -> Vec<Row> {
     let steps = |name: &str| {
-        let precision: Precision = name.parse().expect("a precision of char-lm");
-        training_steps::<Fp8Backend<Autodiff<Flex>>>(SIZE, precision, Moments::F32, |_| ())
+        training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, parse(name), Moments::F32, |_| ())
             .expect("Flex has it")
     };
-    let mut high = steps("f32");
-    let Shape { layers, width, heads, context, batch, dropout, .. } = SIZE.shape();
+    let Shape { layers, width, heads, context, batch, dropout, .. } = shape;
+    let (usual, without) = (dropout > 0.0, if dropout > 0.0 { "" } else { ", without dropout" });
+    let (mut high, high_name) = (steps("f32"), format!("f32{without}"));
     let sizes = [different_characters(), context, batch, layers, heads, width];
     let mut peer: Vec<_> = sizes.iter().map(usize::to_string).collect();
     peer.push(dropout.to_string());
-    // Beside PyTorch: what is fastest in f32, and with products in FP8.
-    let beside = ["f32-fused", "m=fp8,a=bf16"];
-    let row = |name: &str| {
+    let row = |name: &&str| {
         let mut run = steps(name);
-        let title = format!("{}, {} characters, {name}", SIZE.as_str(), characters_a_step(SIZE));
-        let target = target(Unit::current()).filter(|_| name == PRECISIONS[0]);
-        let (subject, reference) = (Side::new(&title, &mut run), Side::new("f32", &mut high));
+        let title = format!("{}{without}", title(name));
+        let target = target(Unit::current()).filter(|_| usual && *name == PRECISIONS[0]);
+        let (subject, reference) = (Side::new(&title, &mut run), Side::new(&high_name, &mut high));
         let row = options.compare((GROUP, threads, target), subject, reference);
-        let peers = match beside.contains(&name) {
+        let peers = match BESIDE.contains(name) {
             true => beside_torch(options, (GROUP, threads), (&title, &mut run), ("lm", &peer)),
             false => vec![],
         };
-        [vec![row], peers].concat()
+        let named = |row: Row| Row { reference: format!("{}{without}", row.reference), ..row };
+        [vec![row], peers.into_iter().map(named).collect()].concat()
     };
-    PRECISIONS.into_iter().flat_map(row).collect()
+    precisions.iter().flat_map(row).collect()
+}
+
+fn parse(name: &str) -> Precision {
+    name.parse().expect("a precision of char-lm")
+}
+
+fn title(name: &str) -> String {
+    format!("{}, {} characters, {name}", SIZE.as_str(), characters_a_step(SIZE))
+}
+
+/// The parts of a step, each beside the same part in f32.
+fn in_parts(threads: usize, options: &Options) -> Vec<Row> {
+    let parts = |name: &str| {
+        training_parts::<Fp8Backend<Autodiff<Flex>>>(SIZE.shape(), parse(name))
+            .expect("Flex has it")
+    };
+    let row = |(mut part, mut high): (Part, Part)| {
+        let titles = [title(IN_PARTS), "f32".into()].map(|name| of_part(&name, part.name));
+        let subject = Side::new(&titles[0], &mut part.run).prepared(&mut part.before);
+        let reference = Side::new(&titles[1], &mut high.run).prepared(&mut high.before);
+        options.compare((GROUP, threads, None), subject, reference)
+    };
+    parts(IN_PARTS).into_iter().zip(parts("f32")).map(row).collect()
+}
+
+fn of_part(step: &str, part: &str) -> String {
+    format!("{step}: {part}")
+}
+
+/// Where the time of a step goes: its parts as shares of it, and what they leave; none where they were not measured.
+pub fn shares(rows: &[Row], preset: &str) -> Option<Table> {
+    let mut table = Table::new();
+    table.load_preset(preset).set_header([
+        "step",
+        "threads",
+        "ms",
+        "products",
+        "attention",
+        "optimizer",
+        "the rest",
+    ]);
+    let whole = title(IN_PARTS);
+    for step in rows.iter().filter(|row| row.name == whole && row.reference == "f32") {
+        let part = |name: &&str| {
+            let title = of_part(&whole, name);
+            rows.iter().find(|row| row.name == title && row.threads == step.threads)
+        };
+        let parts: Option<Vec<_>> =
+            ["products", "attention", "optimizer"].iter().map(part).collect();
+        let parts = parts?;
+        let own = |row: &Row| row.milliseconds;
+        let high = |row: &Row| row.reference_milliseconds;
+        for (name, time) in [(&step.name, &own as &dyn Fn(&Row) -> f64), (&step.reference, &high)] {
+            let times = parts.iter().map(|row| time(row));
+            let rest = time(step) - times.clone().sum::<f64>();
+            let whole = time(step);
+            let share = |time: f64| format!("{time:.0} ms, {:.0}%", 100.0 * time / whole);
+            let cells = [name.clone(), step.threads.to_string(), format!("{:.0}", time(step))];
+            table.add_row(cells.into_iter().chain(times.chain([rest]).map(share)));
+        }
+    }
+    table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    (!table.is_empty()).then_some(table)
 }

@@ -124,6 +124,11 @@ fn run(arguments: Arguments) -> Result<bool> {
     }
     println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
     let steps: Vec<_> = rows.iter().filter(|row| row.group == lm::GROUP).cloned().collect();
+    if let Some(table) = lm::shares(&steps, UTF8_FULL_CONDENSED) {
+        println!(
+            "Where a step goes: its parts run alone. The rest is what they leave: element-wise operations, norms, embeddings, the loss, autodiff.\n{table}"
+        );
+    }
     if let Some(table) = cores::table(&steps, UTF8_FULL_CONDENSED) {
         println!(
             "Steps on more cores, by Amdahl's law from one thread and two. Two virtual cores may be one core: then more is shared than it says.\n{table}"

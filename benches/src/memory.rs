@@ -92,9 +92,8 @@ fn measure(arm: usize) -> Result<Held> {
     let precision: Precision = precision.parse().map_err(anyhow::Error::msg)?;
     let (start, held) = (MEMORY.current_usage(), Rc::new(Cell::new(Held::default())));
     let seen_here = held.clone();
-    let at = move |phase| seen(&seen_here, phase);
-    let mut step =
-        training_steps::<Fp8Backend<Autodiff<Flex>>>(Size::Medium, precision, moments, at)?;
+    let (at, shape) = (move |phase| seen(&seen_here, phase), Size::Medium.shape());
+    let mut step = training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, precision, moments, at)?;
     (0..STEPS).for_each(|_| step());
     drop(step);
     let mut held = held.get();

@@ -36,7 +36,9 @@ use rayon::ThreadPoolBuilder;
 pub use precision::Precision;
 pub use run::Moments;
 pub use size::{Shape, Size};
-pub use train::{Phase, characters_a_step, different_characters, training_steps};
+pub use train::{
+    Part, Phase, characters_a_step, different_characters, training_parts, training_steps,
+};
 
 use args::{Command, Sampling};
 use model::Gpt;

@@ -170,6 +170,28 @@ fn what_is_written_is_read_again_exactly() {
     assert_eq!(checkpoint.tensor("f64").unwrap().bytes(), bytes);
 }
 
+/// More of them than are read at a time.
+#[test]
+fn halves_are_read_with_the_bits_of_their_file() {
+    let bits: Vec<u16> = (0..300_007u64).map(|i| (i * 40_503) as u16).collect();
+    let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+    let (folder, shape) = (TempDir::new().unwrap(), [bits.len()]);
+    let layer = linear([1, 1], [1, 1], &[1.0], None, Activations::None);
+    let mut export = Export::new();
+    export.linear("up", &layer).unwrap();
+    for (name, dtype) in [("bf16", Dtype::BF16), ("f16", Dtype::F16)] {
+        export.tensor(name, dtype, &shape, &bytes).unwrap();
+    }
+    export.tensor("bytes", Dtype::U8, &[2], &[1, 2]).unwrap();
+    export.write(folder.path(), "{}").unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    for name in ["bf16", "f16"] {
+        assert!(checkpoint.halves(name).unwrap() == bits, "{name}");
+    }
+    assert_says(checkpoint.halves("bytes").unwrap_err(), &["`bytes`", "U8", "BF16 or F16"]);
+    assert_says(checkpoint.halves("f32").unwrap_err(), &["`f32`"]);
+}
+
 fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }

@@ -77,13 +77,17 @@ impl<B: Fp8Matmul> Block<B> {
 
     /// Causal attention of all heads (Vaswani et al., *Attention Is All You Need*, 2017): softmax(q · kᵀ / √d) · v.
     fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
-        let [batch, context, width] = x.dims();
-        let depth = width / self.heads;
+        self.attend(named(LayerKind::Qkv.as_str(), || self.qkv.forward(x)), future)
+    }
+
+    /// The same of queries, keys and values `[batch, context, 3 · width]`.
+    pub fn attend(&self, qkv: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
+        let [batch, context, width] = qkv.dims();
+        let (width, depth) = (width / 3, width / 3 / self.heads);
         if is_fused() {
-            return self.attention_as_one(x);
+            return self.attend_as_one(qkv);
         }
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
-        let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
         let qkv = qkv.reshape([batch, context, 3, self.heads, depth]);
         let mut parts = qkv
             .permute([2, 0, 3, 1, 4])
@@ -99,9 +103,9 @@ impl<B: Fp8Matmul> Block<B> {
     }
 
     /// The same as one operation, in the precision of the configuration: no scores in memory, nothing copied into heads.
-    fn attention_as_one(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        let [batch, context, width] = x.dims();
-        let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
+    fn attend_as_one(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [batch, context, width] = qkv.dims();
+        let width = width / 3;
         let [q, k, v] = [0, 1, 2].map(|part| {
             let heads = qkv.clone().narrow(2, part * width, width);
             heads.reshape([batch, context, self.heads, width / self.heads]).swap_dims(1, 2)
@@ -110,6 +114,12 @@ impl<B: Fp8Matmul> Block<B> {
         let options = AttentionOptions { causal: true, precision, ..Default::default() };
         let options = options.with_dropout(self.dropout.prob, &q.device());
         attention(q, k, v, options).swap_dims(1, 2).reshape([batch, context, width])
+    }
+
+    /// Its layers.
+    pub fn layers(&self) -> [(LayerKind, &Dense<B>); 4] {
+        let layers = [&self.qkv, &self.projection, &self.up, &self.down];
+        std::array::from_fn(|index| (LayerKind::OF_BLOCK[index], layers[index]))
     }
 }
 

@@ -19,8 +19,8 @@ use burn_fp8::report::named;
 
 pub use block::Block;
 use block::drop_out;
-use layers::{DEVIATION, Dense};
-pub use layers::{LayerKind, Layers};
+use layers::DEVIATION;
+pub use layers::{Dense, LayerKind, Layers};
 pub use weights::{load, save, shapes};
 
 use crate::size::Shape;
@@ -89,6 +89,17 @@ impl<B: Fp8Matmul> Gpt<B> {
             },
             ..self
         })
+    }
+
+    /// Its blocks.
+    pub fn blocks(&self) -> &[Block<B>] {
+        &self.blocks
+    }
+
+    /// Its linear layers.
+    pub fn layers(&self) -> impl Iterator<Item = (LayerKind, &Dense<B>)> {
+        let head = (LayerKind::Head, &self.head);
+        self.blocks.iter().flat_map(Block::layers).chain([head])
     }
 
     /// Numbers of characters `[batch, n]`, n up to the context, to logits of the next one `[batch, n, characters]`.

@@ -84,6 +84,21 @@ impl<B: Fp8Matmul> InferenceStep for Gpt<B> {
 pub type Optimizer<S, B> =
     PeersOptimizer<LossScaledOptimizer<Fp8Optimizer<OptimizerAdaptor<S, Gpt<B>, B>>>>;
 
+/// A new model, as the seed draws it and the setup wants it.
+///
+/// # Errors
+/// Where the setup names layers that the model does not have.
+pub fn new_model<B: Fp8Matmul>(
+    shape: &Shape,
+    characters: usize,
+    seed: u64,
+    setup: &Setup,
+) -> Result<Gpt<B>> {
+    let device = B::Device::default();
+    B::seed(&device, seed);
+    setup.layers(Gpt::new(shape, characters, &device))
+}
+
 /// AdamW for the batches of a training, of which each peer has a part.
 pub fn adamw<B>(setup: &Setup, shape: &Shape) -> Optimizer<AdamW, B>
 where

@@ -5,6 +5,7 @@ mod folder;
 mod learner;
 #[cfg(test)]
 mod paths;
+mod steps;
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -17,7 +18,7 @@ use burn::data::dataloader::DataLoader;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::composed::ComposedLrScheduler;
 use burn::module::{AutodiffModule, Module};
-use burn::optim::{Optimizer as _, SimpleOptimizer};
+use burn::optim::SimpleOptimizer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainStep};
@@ -28,13 +29,15 @@ use burn_fp8::{Fp8Matmul, Report};
 use examples_common::{Origin, write_json};
 
 pub use self::among::check_size;
+pub use self::learner::new_model;
 use self::learner::{Optimizer, Silent};
+pub use self::steps::{Part, Phase, training_parts, training_steps};
 use crate::checkpoint::{self, WholeFileRecorder};
 use crate::curve::{self, Course, Curve, Patience, Point};
 use crate::loader::{self, Loader};
 use crate::model::{self, Gpt};
 use crate::ngram;
-use crate::precision::{Precision, Setup};
+use crate::precision::Setup;
 use crate::probe::{self, StepContext};
 use crate::run::{self, Folder, Moments, Outcome, PROGRAM, Settings};
 use crate::size::{Shape, Size};
@@ -110,21 +113,6 @@ struct Learned<B: Backend> {
     peak_memory: Option<u64>,
     /// Bytes that this process has sent to the others, those of validation with them.
     sent: usize,
-}
-
-/// A new model, as the seed draws it and the setup wants it.
-///
-/// # Errors
-/// Where the setup names layers that the model does not have.
-pub fn new_model<B: Fp8Matmul>(
-    shape: &Shape,
-    characters: usize,
-    seed: u64,
-    setup: &Setup,
-) -> Result<Gpt<B>> {
-    let device = B::Device::default();
-    B::seed(&device, seed);
-    setup.layers(Gpt::new(shape, characters, &device))
 }
 
 /// Trains a model, or goes on with it, or loads it where it is trained. Of several processes, the first returns it, and the others nothing.
@@ -417,71 +405,4 @@ pub fn characters_a_step(size: Size) -> usize {
 /// How many characters the built-in text knows, and with them the head of a model of it.
 pub fn different_characters() -> usize {
     Text::built_in().expect("a text that is part of the program").vocabulary.width()
-}
-
-/// Where a training step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Before the first of them, there is a model.
-    Made,
-    /// The backward pass is done, and the graph is gone: there are gradients.
-    Backward,
-    /// The optimizer has used them.
-    Stepped,
-}
-
-/// Training steps on one batch of the built-in text, without the Learner around them: forward pass, loss, backward pass and AdamW. Tells where they are.
-///
-/// # Errors
-/// Where the device cannot compute in this precision.
-pub fn training_steps<B>(
-    size: Size,
-    precision: Precision,
-    moments: Moments,
-    at: impl FnMut(Phase) + 'static,
-) -> Result<Box<dyn FnMut()>>
-where
-    B: AutodiffBackend + Fp8Matmul,
-    B::InnerBackend: Fp8Matmul,
-{
-    let (setup, shape) = (Setup::new(precision, None)?, size.shape());
-    Ok(match moments {
-        Moments::F32 => Box::new(steps_of(shape, learner::adamw::<B>(&setup, &shape), setup, at)?),
-        Moments::Fp8 => {
-            Box::new(steps_of(shape, learner::adamw8::<B>(&setup, &shape, 0), setup, at)?)
-        }
-    })
-}
-
-fn steps_of<B, S>(
-    shape: Shape,
-    mut optimizer: Optimizer<S, B>,
-    setup: Setup,
-    mut at: impl FnMut(Phase) + 'static,
-) -> Result<impl FnMut() + 'static>
-where
-    B: AutodiffBackend + Fp8Matmul,
-    B::InnerBackend: Fp8Matmul,
-    S: SimpleOptimizer<B::InnerBackend> + 'static,
-{
-    let (device, text) = (B::Device::default(), Text::built_in()?);
-    setup.check::<B>(&device)?;
-    // Places far from each other, without an overlap.
-    let distance = (text.train.len() - shape.context - 1) / shape.batch;
-    let starts: Vec<_> = (0..shape.batch).map(|index| index * distance).collect();
-    let context = Arc::new(StepContext { setup: setup.clone(), observatory: None });
-    let batch = loader::batch::<B>(&text.train, &starts, shape.context, &context, &device);
-    let width = text.vocabulary.width();
-    drop(text);
-    let mut model = Some(new_model::<B>(&shape, width, 1, &setup)?);
-    at(Phase::Made);
-    Ok(move || {
-        setup.scope(|| {
-            let current = model.take().expect("put back after every step");
-            let output = TrainStep::step(&current, batch.clone());
-            at(Phase::Backward);
-            model = Some(optimizer.step(shape.learning_rate, current, output.grads));
-            at(Phase::Stepped);
-        });
-    })
 }
