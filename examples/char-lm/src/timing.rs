@@ -22,12 +22,14 @@ use crate::run::{self, PROGRAM};
 use crate::size::Size;
 
 /// What is timed: a name for the table, what it computes with, and whether its layers are FP8 layers.
-const VARIANTS: [(&str, &str, bool); 5] = [
+const VARIANTS: [(&str, &str, bool); 7] = [
     ("f32", "p=f32,c=f32,o=f32,m=high", false),
     ("mixed bf16", "p=f32,c=bf16,o=bf16,m=high", false),
     ("mixed bf16 + FP8, current scaling", "p=f32,c=bf16,o=bf16,m=fp8", false),
     ("mixed bf16 + FP8, delayed scaling", "p=f32,c=bf16,o=bf16,m=fp8_delayed", false),
     ("mixed bf16 + FP8 layers", "p=f32,c=bf16,o=bf16,m=fp8", true),
+    ("f32, products and attention in bf16", "p=f32,c=f32,o=f32,m=bf16,a=bf16", false),
+    ("f32, products in FP8, attention in bf16", "p=f32,c=f32,o=f32,m=fp8,a=bf16", false),
 ];
 /// Runs before the first that counts: caches, compiled kernels, amax histories.
 const WARM_UP: usize = 3;
