@@ -115,6 +115,11 @@ fn of_part(step: &str, part: &str) -> String {
     format!("{step}: {part}")
 }
 
+/// Whether it is of a part of a step.
+pub fn is_part(row: &Row) -> bool {
+    row.reference.starts_with(&of_part("f32", ""))
+}
+
 /// Where the time of a step goes: its parts as shares of it, and what they leave; none where they were not measured.
 pub fn shares(rows: &[Row], preset: &str) -> Option<Table> {
     let mut table = Table::new();

@@ -129,6 +129,7 @@ fn run(arguments: Arguments) -> Result<bool> {
             "Where a step goes: its parts run alone. The rest is what they leave: element-wise operations, norms, embeddings, the loss, autodiff.\n{table}"
         );
     }
+    let steps: Vec<_> = steps.into_iter().filter(|row| !lm::is_part(row)).collect();
     if let Some(table) = cores::table(&steps, UTF8_FULL_CONDENSED) {
         println!(
             "Steps on more cores, by Amdahl's law from one thread and two. Two virtual cores may be one core: then more is shared than it says.\n{table}"

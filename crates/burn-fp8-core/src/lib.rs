@@ -4,7 +4,7 @@
 //! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several; [`slice::blocks`]: matrices with a scale for each block.
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Pointwise`]: operations on single elements.
-//! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`Dropout`]: which elements a counter-based generator drops.
+//! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`MlpActivation`]: what lies between two layers. [`Dropout`]: which elements a counter-based generator drops.
 //! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
 //! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
@@ -20,6 +20,7 @@ mod format;
 mod gains;
 mod gemm;
 mod history;
+mod mlp;
 pub mod moments;
 mod recipe;
 pub mod scale;
@@ -36,6 +37,7 @@ pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gains::{Gains, GainsError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
+pub use mlp::MlpActivation;
 pub use recipe::{
     AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
     ScaleRounding, Scaling,

@@ -111,10 +111,11 @@ impl<'a> Grid<'a, i16> {
 }
 
 impl Grid<'_, f32> {
-    /// The smallest magnitude, and the largest, of those that are not NaN.
+    /// The smallest magnitude, and the largest: NaN where there is one.
     pub(crate) fn range(&self) -> [f32; 2] {
-        let magnitudes = self.of_blocks.iter().map(|x| x.abs());
-        magnitudes.fold([f32::INFINITY, 0.0], |[low, high], x| [low.min(x), high.max(x)])
+        // As bits, which vectors compare.
+        let bits = self.of_blocks.iter().map(|x| x.abs().to_bits());
+        bits.fold([u32::MAX, 0], |[low, high], x| [low.min(x), high.max(x)]).map(f32::from_bits)
     }
 }
 

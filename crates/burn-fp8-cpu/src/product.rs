@@ -6,6 +6,9 @@ use crate::codes::Codes;
 /// What is summed in one step of a unit: K of its panels is a multiple of this, and so is K of blocks.
 pub(crate) const STEP: usize = 32;
 
+/// Kernels for few rows know blocks with scales that have a multiple of so many elements along K.
+pub(crate) const FEW_ROWS_STEP: usize = 64;
+
 /// Two operands that fit each other.
 pub(crate) struct Product<'a, O = Codes<'a>> {
     pub(crate) lhs: O,

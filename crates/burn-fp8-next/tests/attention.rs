@@ -4,9 +4,9 @@
 use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use burn_fp8_next::nn::{AttentionInput, Fp8AttentionConfig};
+use burn_fp8_next::nn::{AttentionInput, Fp8AttentionConfig, Fp8Linear, Fp8MlpConfig};
 use burn_fp8_next::ops::{self, AttentionOptions};
-use burn_fp8_next::{AttentionPrecision, Dropout, Fp8Config, high_precision};
+use burn_fp8_next::{AttentionPrecision, Dropout, Fp8Config, high_precision, trace};
 
 const HEADS: [usize; 2] = [4, 2];
 const LENGTHS: [usize; 2] = [70, 81];
@@ -126,6 +126,48 @@ fn the_layer_takes_the_place_of_burns() {
     assert_eq!(report.fp8().count(), 4);
     let of_fp8 = error(&values(fp8), &values(context));
     assert!((1e-3..0.2).contains(&of_fp8), "{of_fp8}");
+}
+
+/// Output and gradients against Burn's operations with the same weights; and in FP8 all products of a step.
+#[test]
+fn an_mlp_is_burns_layers_around_an_activation() {
+    let device = Device::flex().autodiff();
+    let results = |f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
+        let x = numbers([2, 24, 48], 1, &device).require_grad();
+        let y = f(x.clone());
+        let grads = (y.clone() * x.clone().detach()).sum().backward();
+        [values(y), values(x.grad(&grads).expect("it was used"))]
+    };
+    let layer = |x: Tensor<3>, layer: &Fp8Linear| {
+        let y = x.matmul(layer.weight.val().unsqueeze());
+        match &layer.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
+    };
+    let gated = Fp8MlpConfig::swiglu(48, 64).init(&device);
+    let plain = Fp8MlpConfig::new(48, 64).init(&device);
+    assert!(gated.up.bias.is_none() && plain.gate.is_none() && plain.up.bias.is_some());
+    high_precision(|| {
+        let gate = gated.gate.as_ref().expect("it is gated");
+        let burns = |x: Tensor<3>| {
+            layer(activation::silu(layer(x.clone(), gate)) * layer(x, &gated.up), &gated.down)
+        };
+        let pairs = [
+            (results(&|x| gated.forward(x)), results(&burns)),
+            (
+                results(&|x| plain.forward(x)),
+                results(&|x| layer(activation::gelu(layer(x, &plain.up)), &plain.down)),
+            ),
+        ];
+        for (ours, burns) in pairs {
+            for (ours, burns) in ours.iter().zip(&burns) {
+                assert!(error(ours, burns) < 1e-5);
+            }
+        }
+    });
+    let (_, report) = trace(|| results(&|x| gated.forward(x)));
+    assert_eq!(report.fp8().count(), 9);
 }
 
 #[test]

@@ -176,7 +176,7 @@ struct Times {
     /// What the device can do, in words, and whether that is to emulate FP8.
     fp8: String,
     is_emulated: bool,
-    /// In f32, in mixed bf16, and then with FP8.
+    /// In f32, in mixed bf16, and then the others.
     rows: Vec<Row>,
 }
 
@@ -235,6 +235,9 @@ mod tests {
     #[test]
     fn what_is_committed_is_told_from_the_committed_numbers() {
         let results = Results::of(env!("CARGO_MANIFEST_DIR"));
-        results.check("block.md", &results.json::<Times>("block.json").markdown());
+        for folder in ["", "unit/"] {
+            let times: Times = results.json(&format!("{folder}block.json"));
+            results.check(&format!("{folder}block.md"), &times.markdown());
+        }
     }
 }

@@ -94,6 +94,19 @@ fn what_is_told_of_the_block_is_in_it() {
     told(&format!(
         "forward and backward take {f32_time:.0} ms in f32, {bf16:.0} ms in mixed bf16 and {low:.0} to {high:.0} ms in mixed bf16 with FP8"
     ));
+    let block = committed("unit/block.json");
+    let time = |name: &str| {
+        let row = list(&block["rows"]).iter().find(|row| row["name"] == name);
+        number(row.unwrap_or_else(|| panic!("no {name}")), "forward_backward_ms")
+    };
+    told(&format!(
+        "there they take {:.0} ms in f32, {:.0} ms in mixed bf16 and {:.0} ms in that with FP8 and current scaling; {:.0} ms in f32 with products and attention in bf16, and {:.0} ms with products in FP8",
+        time("f32"),
+        time("mixed bf16"),
+        time("mixed bf16 + FP8, current scaling"),
+        time("f32, products and attention in bf16"),
+        time("f32, products in FP8, attention in bf16"),
+    ));
 }
 
 #[test]

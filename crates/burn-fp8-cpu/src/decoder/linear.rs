@@ -12,6 +12,7 @@ use crate::blocks::BlockScales;
 use crate::codes::Codes;
 use crate::dispatch::matmul;
 use crate::epilogue::{Activation, Epilogue, Output, Scales};
+use crate::product::{FEW_ROWS_STEP, STEP};
 use crate::unit::Unit;
 
 /// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.
@@ -43,9 +44,6 @@ pub enum Inputs {
 }
 
 const FORMAT: Fp8Format = Fp8Format::E4M3;
-
-/// K of blocks with scales that units multiply few rows in is a multiple of it.
-const BLOCK: usize = 64;
 
 impl Inputs {
     /// What rows of `k` are rounded to, without the scales of so many rows that are returned; or, where a row has several scales or `times_scale` asks for it,
@@ -120,13 +118,13 @@ impl Linear<'_> {
     /// both, a multiple of 64.
     pub fn is_for_units(along: [usize; 2], k: usize) -> bool {
         let [weight, inputs] = along.map(|along| along.min(k));
-        weight == inputs && (weight == k || weight.is_multiple_of(BLOCK))
+        weight == inputs && (weight == k || weight.is_multiple_of(FEW_ROWS_STEP))
     }
 
     /// Writes the outputs of some rows to `y`, on rayon's current pool.
     ///
     /// # Panics
-    /// If a slice has not the length that the shape gives it.
+    /// If a slice has not the length that the shape gives it; if a unit is to multiply what has no codes, or blocks that do not fit those of inputs.
     #[track_caller]
     pub fn forward(&self, x: &[f32], y: &mut [f32]) {
         let [n, k] = self.shape;
@@ -181,20 +179,23 @@ impl Linear<'_> {
         let m = y.len() / n;
         let (codes, [rows, columns], scales) = encode(self.inputs, x, k);
         let lhs = Codes::rows(&codes, FORMAT, [m, k]);
-        let mut multiply = |lhs, rhs: Codes<'_>, scales| {
-            let epilogue = Epilogue { scales, bias: None, activation: Activation::None };
+        let mut multiply = |lhs, rhs: Codes<'_>, factors| {
+            let epilogue = Epilogue { scales: factors, bias: None, activation: Activation::None };
             matmul(unit, lhs, rhs.transpose(), &epilogue, Output::F32(y));
         };
-        let of_one =
-            |columns: usize| if columns >= k { k.next_multiple_of(BLOCK) } else { columns };
         let (weight, format) = match self.weight {
             Rows::Codes(codes, format) => (codes, format),
             Rows::Blocks { codes, format, block, scales: of_weight } => {
-                let lhs = lhs
-                    .with_scales(BlockScales { scales: &scales, block: [rows, of_one(columns)] });
-                let scales = BlockScales { scales: of_weight, block: [block[0], of_one(block[1])] };
-                let rhs = Codes::rows(codes, format, [n, k]).with_scales(scales);
-                return multiply(lhs, rhs, Scales::Tensor { lhs: 1.0, rhs: 1.0 });
+                let [factor] = self.scales else { panic!("{} scales beside those of blocks", n) };
+                // The only block along K may end after it.
+                let along =
+                    |along: usize| if along >= k { k.next_multiple_of(STEP) } else { along };
+                let of_inputs = BlockScales { scales: &scales, block: [rows, along(columns)] };
+                let of_weight =
+                    BlockScales { scales: of_weight, block: [block[0], along(block[1])] };
+                let rhs = Codes::rows(codes, format, [n, k]).with_scales(of_weight);
+                let factors = Scales::Tensor { lhs: 1.0, rhs: *factor };
+                return multiply(lhs.with_scales(of_inputs), rhs, factors);
             }
             Rows::Bf16(_) | Rows::F16(_) => panic!("a unit multiplies codes: the weight has none"),
         };

@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use rayon::prelude::*;
 
-use super::kernel::{CODES, Context, DECODED, FUSED, Factors, LINES, SUMS, Units, add, pairs};
+use super::kernel::{CODES, Context, DECODED, FUSED, LINES, OfBlocks, SUMS, Units, add, pairs};
 use super::memory::{self, AHEAD, Scratch, threads};
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
@@ -61,7 +61,7 @@ fn compute(
             let column = first + place;
             let codes = &rhs.codes[column * rhs.line_stride..];
             let lines = LINES.min(width - place);
-            let of_blocks = product.blocks.as_ref().map(|Blocks { rhs, along, .. }| {
+            let blocks = product.blocks.as_ref().map(|Blocks { rhs, along, .. }| {
                 let of_columns = rhs.transpose();
                 let starts: [_; LINES] =
                     array::from_fn(|line| of_columns.row(column + line.min(lines - 1)));
@@ -69,16 +69,16 @@ fn compute(
                 if starts != last {
                     last = starts;
                     factors.clear();
-                    let blocks = of_columns.columns(0, *along).zip(of_rows.chunks_exact(m));
-                    for (place, of_rows) in blocks {
+                    let places = of_columns.columns(0, *along);
+                    for (place, of_rows) in places.zip(of_rows.chunks_exact(m)) {
                         let of_lines = starts.map(|start| of_columns.at(start + place));
                         factors.extend(of_rows.iter().map(|row| of_lines.map(|line| row * line)));
                     }
                 }
-                Factors { factors, units: along / CODES, first: 0 }
+                OfBlocks { factors, units: along.div_ceil(CODES), first: 0 }
             });
             let inside = [lines, k];
-            add_lines(&mut context, codes, rhs.line_stride, inside, left, sums, of_blocks);
+            add_lines(&mut context, codes, rhs.line_stride, inside, left, sums, blocks);
             for (tile, sums) in tile.chunks_exact_mut(WIDTH).zip(sums.chunks_exact(SUMS)) {
                 tile[place..][..LINES].copy_from_slice(&add_up(sums));
             }
@@ -96,7 +96,7 @@ fn add_lines(
     [lines, k]: [usize; 2],
     left: &[i32],
     sums: &mut [f32],
-    factors: Option<Factors<'_>>,
+    blocks: Option<OfBlocks<'_>>,
 ) {
     // What is decoded into memory comes in pieces that it has room for.
     let group = if context.rows <= FUSED && lines == LINES { usize::MAX } else { DECODED };
@@ -108,8 +108,8 @@ fn add_lines(
         let units =
             Units { codes: &codes[first..], strides: [stride, CODES], count, inside, ahead };
         let left = &left[first / CODES * context.rows * 2 * pairs(true)..];
-        let factors = factors.map(|factors| Factors { first: first / CODES, ..factors });
-        add::<true>(context, &units, left, sums, factors);
+        let blocks = blocks.map(|blocks| OfBlocks { first: first / CODES, ..blocks });
+        add::<true>(context, &units, left, sums, blocks);
         first += count * CODES;
     }
 }

@@ -14,12 +14,13 @@ use core::arch::x86_64::*;
 
 use crate::memory::Line;
 use crate::pack::Decoder;
+use crate::product::FEW_ROWS_STEP;
 
 /// Lines of a unit, and vectors of a step.
 pub(super) const LINES: usize = 4;
 
 /// Codes of a line in a unit.
-pub(super) const CODES: usize = 64;
+pub(super) const CODES: usize = FEW_ROWS_STEP;
 
 /// Sums of a row: four vectors.
 pub(super) const SUMS: usize = 16 * LINES;
@@ -49,9 +50,9 @@ pub(super) struct Units<'a> {
     pub(super) ahead: usize,
 }
 
-/// What sums over units of a block of K are multiplied by, before they are added: a number for each row and each line.
+/// Blocks of K, whose sums are multiplied before they are added: by a number for each row and each line.
 #[derive(Clone, Copy)]
-pub(super) struct Factors<'a> {
+pub(super) struct OfBlocks<'a> {
     /// `[blocks][rows]`.
     pub(super) factors: &'a [[f32; LINES]],
     /// Units of a block.
@@ -60,9 +61,9 @@ pub(super) struct Factors<'a> {
     pub(super) first: usize,
 }
 
-impl<'a> Factors<'a> {
-    /// Units from this one on, up to the end of its block, and the factors of `rows` rows over it.
-    fn next(
+impl<'a> OfBlocks<'a> {
+    /// Where the block of a unit ends, or all units do, and the factors of `rows` rows over it.
+    fn until_end(
         this: Option<Self>,
         unit: usize,
         count: usize,
@@ -99,7 +100,7 @@ pub(super) fn add<const COLUMNS: bool>(
     units: &Units<'_>,
     left: &[i32],
     sums: &mut [f32],
-    factors: Option<Factors<'_>>,
+    blocks: Option<OfBlocks<'_>>,
 ) {
     let &mut Context { decoder, rows, ref mut decoded } = context;
     let ([lines, codes], [line, unit]) = (units.inside, units.strides);
@@ -110,11 +111,11 @@ pub(super) fn add<const COLUMNS: bool>(
     // SAFETY: the lengths were asserted; these units are whole.
     unsafe {
         match rows {
-            1 if whole => return fused::<COLUMNS, 1>(decoder, units, left, sums, factors),
-            2 if whole => return fused::<COLUMNS, 2>(decoder, units, left, sums, factors),
-            3 if whole => return fused::<COLUMNS, 3>(decoder, units, left, sums, factors),
-            4 if whole => return fused::<COLUMNS, 4>(decoder, units, left, sums, factors),
-            FUSED if whole => return fused::<COLUMNS, FUSED>(decoder, units, left, sums, factors),
+            1 if whole => return fused::<COLUMNS, 1>(decoder, units, left, sums, blocks),
+            2 if whole => return fused::<COLUMNS, 2>(decoder, units, left, sums, blocks),
+            3 if whole => return fused::<COLUMNS, 3>(decoder, units, left, sums, blocks),
+            4 if whole => return fused::<COLUMNS, 4>(decoder, units, left, sums, blocks),
+            FUSED if whole => return fused::<COLUMNS, FUSED>(decoder, units, left, sums, blocks),
             _ => assert!(units.count <= DECODED),
         }
     }
@@ -127,7 +128,7 @@ pub(super) fn add<const COLUMNS: bool>(
                 match height.min(rows - first) {
                     // SAFETY: these rows are inside of left operand and sums, whose lengths were asserted.
                     $($rows => unsafe {
-                        multiply::<COLUMNS, $rows>(decoded, units.count, left, [first, rows], sums, factors);
+                        multiply::<COLUMNS, $rows>(decoded, units.count, left, [first, rows], sums, blocks);
                     },)*
                     rows => unreachable!("{rows} rows at a time"),
                 }
@@ -148,12 +149,12 @@ unsafe fn fused<const COLUMNS: bool, const R: usize>(
     units: &Units<'_>,
     left: &[i32],
     sums: &mut [f32],
-    factors: Option<Factors<'_>>,
+    blocks: Option<OfBlocks<'_>>,
 ) {
     let [line, step] = units.strides;
     let mut next = 0;
     while next < units.count {
-        let (end, factors) = Factors::next(factors, next, units.count, R);
+        let (end, factors) = OfBlocks::until_end(blocks, next, units.count, R);
         // SAFETY: the caller's promise.
         let mut totals = unsafe { load::<R>(sums.as_ptr(), factors) };
         for unit in next..end {
@@ -223,12 +224,12 @@ unsafe fn multiply<const COLUMNS: bool, const R: usize>(
     left: &[i32],
     [first, rows]: [usize; 2],
     sums: &mut [f32],
-    factors: Option<Factors<'_>>,
+    blocks: Option<OfBlocks<'_>>,
 ) {
     let vectors = decoded.as_ptr().cast::<__m512i>();
     let mut next = 0;
     while next < units {
-        let (end, factors) = Factors::next(factors, next, units, rows);
+        let (end, factors) = OfBlocks::until_end(blocks, next, units, rows);
         let factors = factors.map(|factors| &factors[first..]);
         // SAFETY: the caller's promise.
         let mut totals = unsafe { load::<R>(sums.as_ptr().add(first * SUMS), factors) };

@@ -2,7 +2,8 @@
 //!
 //! So nothing is packed. Codes go from memory into registers, are decoded there, and multiplied by the rows of the left operand, which were
 //! decoded before: for up to five rows at once, for more from the first-level cache. On the units with AVX-512 BF16, and the same on those
-//! with AMX: what is added to a sum, and in which order, depends on the shape alone.
+//! with AMX: what is added to a sum, and in which order, depends on the shape alone, and with scales of blocks on whether these are too small or too large to be
+//! multiplied with each other.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 mod columns;
@@ -28,20 +29,23 @@ const UNCACHED: usize = 1 << 22;
 /// Whether this is the faster way for a product. Not where there is nothing to sum. Of blocks it knows scales, of columns and of whole units of codes, and no powers.
 pub(crate) fn suits(unit: Unit, product: &Product<'_>) -> bool {
     let &Product { m, n, k, ref lhs, ref rhs, ref blocks, .. } = product;
-    let takes_blocks = match blocks {
-        Some(Blocks { lhs, rhs: scales, along }) => {
-            // A pair of scales is one factor here.
-            let are_factors = |[a, b]: [f32; 2]| (a * b).is_normal();
-            let [[low_lhs, high_lhs], [low_rhs, high_rhs]] = [lhs, scales].map(Grid::range);
-            rhs.transposed
-                && along.is_multiple_of(kernel::CODES)
-                && are_factors([low_lhs, low_rhs])
-                && are_factors([high_lhs, high_rhs])
-        }
-        None => [lhs, rhs].iter().all(|matrix| matches!(matrix.factors, Factors::Ones)),
-    };
     let packing_is_slow = rhs.transposed || n.saturating_mul(k) >= UNCACHED;
-    k > 0 && takes_blocks && m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)]
+    let has_few_rows = m <= ROWS[usize::from(unit == Unit::Avx512Bf16 && packing_is_slow)];
+    k > 0
+        && has_few_rows
+        && match blocks {
+            Some(blocks) => {
+                let is_whole = blocks.along.is_multiple_of(kernel::CODES) || blocks.along >= k;
+                rhs.transposed && is_whole && have_factors(blocks)
+            }
+            None => [lhs, rhs].iter().all(|matrix| matches!(matrix.factors, Factors::Ones)),
+        }
+}
+
+/// Whether the product of each two scales is a normal number: one factor of a sum.
+fn have_factors(Blocks { lhs, rhs, .. }: &Blocks<'_>) -> bool {
+    let [[low_lhs, high_lhs], [low_rhs, high_rhs]] = [lhs, rhs].map(Grid::range);
+    (low_lhs * low_rhs).is_normal() && (high_lhs * high_rhs).is_normal()
 }
 
 /// # Safety

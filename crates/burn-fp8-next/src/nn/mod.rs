@@ -2,6 +2,7 @@
 
 mod attention;
 mod frozen;
+mod mlp;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::Linear;
@@ -9,7 +10,9 @@ use burn::tensor::Tensor;
 use burn_fp8_core::Filter;
 
 pub use attention::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
+pub use burn_fp8_core::MlpActivation;
 pub use frozen::FrozenLinear;
+pub use mlp::{Fp8Mlp, Fp8MlpConfig};
 
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};
 use crate::error::Fp8Error;

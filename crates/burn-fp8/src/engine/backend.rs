@@ -30,8 +30,8 @@ pub trait Fp8Engine: Backend {
     /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
     const FP8_KERNELS: bool = false;
 
-    /// Whether a tensor's elements can be taken out of it, changed and put back without a copy, and an emulated product reads codes `[K, N]` where they lie,
-    /// fastest column by column. Flex can; NdArray, though in the host's memory, copies.
+    /// Whether a tensor's elements can be taken out of it, changed and put back without a copy, and a product reads codes `[K, N]` where they lie,
+    /// emulated or on the matrix unit of the CPU, fastest column by column. Flex can; NdArray, though in the host's memory, copies.
     const FP8_ON_HOST: bool = false;
 
     /// Codes, one byte each, where they lie in the host's memory, row by row; none where they lie otherwise.

@@ -97,7 +97,7 @@ impl fmt::Display for MatrixUnit {
 pub enum Fallback {
     /// The product is one of a batch of matrices, and tensor cores are given two plain ones.
     Batched,
-    /// The scales are those of blocks that cuBLASLt does not take, or a matrix unit of the CPU: it does where the product is none of a batch, both
+    /// The scales are those of blocks that cuBLASLt does not take, or a matrix unit of the CPU: it does where both
     /// operands have them, and scales that are no powers of two are of as many elements along K in both.
     Blocks,
     /// Operands have several scales, which no GPU has multiplied for this project yet: tensor cores are given them where

@@ -146,7 +146,7 @@ impl Kind {
             (true, true) => true,
             (false, false) => {
                 let whole_lines = [along_a, along_b].iter().all(|along| along.is_multiple_of(32));
-                whole_lines && !self.is_batched && (along_a == along_b || self.are_powers_of_two)
+                whole_lines && (along_a == along_b || self.are_powers_of_two)
             }
             _ => false,
         };

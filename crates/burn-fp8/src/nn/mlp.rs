@@ -5,20 +5,10 @@ use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay}
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use serde::{Deserialize, Serialize};
+use burn_fp8_core::MlpActivation;
 
 use crate::backend::Fp8Matmul;
 use crate::ops::{gelu, silu};
-
-/// What lies between the layers of an [`Fp8Mlp`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MlpActivation {
-    /// `x · Φ(x)`, by the error function: [`ops::gelu`](gelu). That of BERT.
-    Gelu,
-    /// `x / (1 + e⁻ˣ)`: [`ops::silu`](silu). Gated, it is SwiGLU, that of Llama.
-    Silu,
-}
 
 /// How to make an [`Fp8Mlp`].
 #[derive(Config, Debug)]

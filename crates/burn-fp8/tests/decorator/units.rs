@@ -16,26 +16,31 @@ fn random<const D: usize>(shape: [usize; D]) -> Tensor<B, D> {
 fn results(x: &Tensor<B, 3>, w: &Tensor<B, 2>, attention: &Tensor<B, 4>) -> (Vec<f32>, Report) {
     trace(|| {
         let mut all = Vec::new();
-        for recipe in [Recipe::current(), Recipe::rowwise()] {
-            for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
-                every_matmul().with_recipe(recipe).scope(|| {
-                    let x = x.clone().cast(dtype).require_grad();
-                    let w = w.clone().cast(dtype).require_grad();
-                    let layer = Linear { weight: Param::from_tensor(w), bias: None };
-                    let y = layer.forward(x.clone());
-                    let heads = attention.clone().cast(dtype);
-                    // Views that neither rows nor columns of which lie in order: heads behind positions.
-                    let (q, k) = (heads.clone().swap_dims(1, 2), heads.swap_dims(1, 2));
-                    let scores = q.matmul(k.transpose());
-                    let grads = (y.clone() * y.clone()).sum().backward();
-                    let weight_grad = layer.weight.grad(&grads).expect("tracked");
-                    assert_eq!(y.dtype(), DType::from(dtype));
-                    all.extend(values(y));
-                    all.extend(values(scores));
-                    all.extend(values(x.grad(&grads).expect("tracked")));
-                    all.extend(values(weight_grad));
-                });
-            }
+        let whole = [Recipe::current(), Recipe::rowwise()];
+        let divided = Recipe::blockwise().with_power_of_two(false);
+        let in_blocks = [Recipe::mxfp8(), Recipe::blockwise(), divided];
+        let types = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+        // In bf16 a gradient that is rounded otherwise may give a block another scale, and all of its codes other roundings.
+        let in_f32 = in_blocks.map(|recipe| (recipe, FloatDType::F32));
+        let cases = whole.into_iter().flat_map(|recipe| types.map(|dtype| (recipe, dtype)));
+        for (recipe, dtype) in cases.chain(in_f32) {
+            every_matmul().with_recipe(recipe).scope(|| {
+                let x = x.clone().cast(dtype).require_grad();
+                let w = w.clone().cast(dtype).require_grad();
+                let layer = Linear { weight: Param::from_tensor(w), bias: None };
+                let y = layer.forward(x.clone());
+                let heads = attention.clone().cast(dtype);
+                // Views that neither rows nor columns of which lie in order: heads behind positions.
+                let (q, k) = (heads.clone().swap_dims(1, 2), heads.swap_dims(1, 2));
+                let scores = q.matmul(k.transpose());
+                let grads = (y.clone() * y.clone()).sum().backward();
+                let weight_grad = layer.weight.grad(&grads).expect("tracked");
+                assert_eq!(y.dtype(), DType::from(dtype));
+                all.extend(values(y));
+                all.extend(values(scores));
+                all.extend(values(x.grad(&grads).expect("tracked")));
+                all.extend(values(weight_grad));
+            });
         }
         all
     })

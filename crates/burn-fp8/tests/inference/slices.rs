@@ -57,14 +57,18 @@ fn on_slices_as_in_tensors<B: Fp8Matmul>() {
                 assert!(layer.applies());
                 let mut found = vec![f32::NAN; 3 * OUTPUTS];
                 layer.linear().forward(&x, &mut found);
-                let largest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
-                for (found, expected) in found.iter().zip(&expected) {
-                    // Sums in another order.
-                    let near = (found - expected).abs() <= 1e-6 * largest;
-                    assert!(near, "{activation:?}, weight {index}: {found}, not {expected}");
-                }
+                assert_near(&found, &expected, &format!("{activation:?}, weight {index}"));
             });
         }
+    }
+}
+
+/// But for sums in another order.
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    let largest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
+    for (found, expected) in found.iter().zip(expected) {
+        let near = (found - expected).abs() <= 1e-6 * largest;
+        assert!(near, "{what}: {found}, not {expected}");
     }
 }
 
@@ -101,7 +105,8 @@ fn layers_are_on_slices_where_they_would_be_multiplied_so() {
     }
 }
 
-/// The same codes, multiplied by the same kernel. Scales of blocks along inputs are left to tensors, and so are codes in a view of another tensor.
+/// The same codes, multiplied by the same kernel, where both operands have scales of whole rows, or such of equal blocks that are no powers of two; what is
+/// emulated, in tensors or on slices alone, is summed in another order.
 #[test]
 fn a_matrix_unit_multiplies_on_slices_as_in_tensors() {
     if !matches!(implementation::<Flex>(), Implementation::MatrixUnit(_)) {
@@ -112,22 +117,45 @@ fn a_matrix_unit_multiplies_on_slices_as_in_tensors() {
         for activation in ACTIVATIONS {
             for (index, layer) in layers::<Fp8Backend<Flex>>(activation).into_iter().enumerate() {
                 let expected = values(layer.forward(tensor(&x, [rows, INPUTS])));
-                let in_blocks =
-                    matches!(activation, ActivationScale::Blocks { .. } | ActivationScale::Mx);
-                let is_left = ![1, 4].contains(&index) || in_blocks;
-                let is_quantized = activation != ActivationScale::Unquantized;
-                let Some(layer) = layer.on_host() else {
-                    assert!(is_left && is_quantized, "{activation:?}, weight {index}");
-                    continue;
+                let in_blocks = [2, 3].contains(&index);
+                let is_on_unit = match activation {
+                    ActivationScale::Unquantized | ActivationScale::Mx => false,
+                    ActivationScale::Blocks { .. } => in_blocks,
+                    _ => !in_blocks,
                 };
+                let layer = layer.on_host().expect("on slices");
+                assert_eq!(layer.linear().unit.is_some(), is_on_unit);
                 let mut found = vec![f32::NAN; rows * OUTPUTS];
                 layer.linear().forward(&x, &mut found);
-                if !is_left && is_quantized {
-                    assert_eq!(found, expected, "{activation:?}, weight {index}, {rows} rows");
+                let what = format!("{activation:?}, weight {index}, {rows} rows");
+                match is_on_unit {
+                    true => assert_eq!(found, expected, "{what}"),
+                    false => assert_near(&found, &expected, &what),
                 }
             }
         }
     }
+}
+
+/// A unit multiplies MXFP8 in tensors, and no slices: these are no layer where nothing else may multiply it.
+#[test]
+fn blocks_of_32_are_not_on_slices_where_a_unit_must_multiply_them() {
+    if !matches!(implementation::<Flex>(), Implementation::MatrixUnit(_)) {
+        return burn_fp8_test_support::skip("no matrix unit");
+    }
+    let numbers = tensor::<Flex, 2>(&Random(5).spread(INPUTS * OUTPUTS), [OUTPUTS, INPUTS]);
+    let weight = Fp8Tensor::quantize_blocks(numbers, E4M3, [1, 32], Recipe::mxfp8());
+    let weight = weight.expect("blocks").transpose();
+    let layer = FrozenLinear::from_tensor(weight, None, ActivationScale::Mx).expect("a layer");
+    let native = Fp8Config::default().with_execution(Execution::Native);
+    let x = Random(9).spread(INPUTS);
+    let expected = native.scope(|| values(layer.forward(tensor::<Flex, 2>(&x, [1, INPUTS]))));
+    assert!(native.scope(|| layer.on_host()).is_none());
+    let on_slices = layer.on_host().expect("on slices");
+    assert_eq!(on_slices.linear().unit, None);
+    let mut found = vec![f32::NAN; OUTPUTS];
+    on_slices.linear().forward(&x, &mut found);
+    assert_near(&found, &expected, "MXFP8");
 }
 
 /// The memory of a view has more codes than the view.

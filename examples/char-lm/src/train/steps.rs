@@ -10,6 +10,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn::train::TrainStep;
 use burn_fp8::Fp8Matmul;
+use burn_fp8::policy::{cast_module_to_compute, cast_to_compute};
 
 use super::learner::{self, Optimizer, new_model};
 use crate::loader::{self, Batch};
@@ -47,14 +48,16 @@ where
 {
     let setup = Setup::new(precision, None)?;
     Ok(match moments {
-        Moments::F32 => whole(Step::<B, _>::new(shape, learner::adamw(&setup, &shape), setup)?, at),
+        Moments::F32 => {
+            as_closure(Step::<B, _>::new(shape, learner::adamw(&setup, &shape), setup)?, at)
+        }
         Moments::Fp8 => {
-            whole(Step::<B, _>::new(shape, learner::adamw8(&setup, &shape, 0), setup)?, at)
+            as_closure(Step::<B, _>::new(shape, learner::adamw8(&setup, &shape, 0), setup)?, at)
         }
     })
 }
 
-fn whole<B, S>(mut step: Step<B, S>, mut at: impl FnMut(Phase) + 'static) -> Box<dyn FnMut()>
+fn as_closure<B, S>(mut step: Step<B, S>, mut at: impl FnMut(Phase) + 'static) -> Box<dyn FnMut()>
 where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
@@ -126,7 +129,7 @@ pub struct Part {
 }
 
 /// The parts of a training step that can be run alone: the products of linear layers, and attention between them, each forward and backward, for inputs drawn at random; and
-/// the optimizer. What they leave of a step is element-wise operations, norms, embeddings, the loss, and what autodiff does.
+/// the optimizer. Between `qkv` and the projection a part of a tensor is taken, which costs a copy of its gradient. What they leave of a step is element-wise operations, norms, embeddings, the loss, and what autodiff does.
 ///
 /// # Errors
 /// As [`training_steps`].
@@ -152,14 +155,18 @@ where
                 LayerKind::Projection => layer.forward(x.narrow(2, 0, shape.width)),
                 _ => layer.forward(x),
             };
-            setup.scope(|| model.layers().fold(x.clone(), layers).sum().backward());
+            setup.scope(|| {
+                let (model, x) = (cast_module_to_compute(&model), cast_to_compute(x.clone()));
+                model.layers().fold(x, layers).sum().backward()
+            });
         }
     };
     let attention = move || {
         let future = future(shape.context, &device);
         setup.scope(|| {
             for block in model.blocks() {
-                block.attend(qkv.clone(), &future).sum().backward();
+                let qkv = cast_to_compute(qkv.clone());
+                block.attend(qkv, &future).sum().backward();
             }
         });
     };

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, f16, ops::FloatTensorOps};
-use burn_flex::Flex;
+use burn_backend::ops::{FloatTensorOps, IntTensorOps};
+use burn_backend::{Bytes, DType, FloatDType, Shape, Slice, bf16, f16};
+use burn_flex::{Flex, FlexDevice};
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::{Fp8Format, e8m0};
 use burn_fp8_cpu::{
@@ -91,6 +92,10 @@ pub(super) fn multiply(
             }
         };
     }
+    let batch = a.broadcast_batch(&b);
+    if !batch.is_empty() {
+        return one_by_one([lhs, rhs], batch, epilogue, run);
+    }
     let (start_a, start_b) = ([a.start], [b.start]);
     let lines = [a.codes(&start_a), b.codes(&start_b)];
     if !(lhs.scales.are_powers_of_two() && rhs.scales.are_powers_of_two()) {
@@ -126,6 +131,64 @@ pub(super) fn multiply(
     let b = b.with_powers(Powers { exponents: &of_b, block: blocks[1] });
     let scales = cpu::Scales::Tensor { lhs: lhs_factor, rhs: rhs_factor };
     launch([a, b], vec![], scales, epilogue, &run)
+}
+
+/// The products of a batch of matrices whose scales are those of blocks along what is summed, each by itself.
+fn one_by_one(
+    operands: [MatrixOf<Flex>; 2],
+    batch: Vec<usize>,
+    epilogue: EpilogueOf<Flex>,
+    run: Run,
+) -> ProductOf<Flex> {
+    let is_float = matches!(epilogue.output, OutputType::Float(_));
+    assert!(is_float && !epilogue.amax, "a product in FP8, or with its amax, is of two matrices");
+    let count: usize = batch.iter().product();
+    let product = |index: usize| {
+        let [lhs, rhs] = operands.each_ref().map(|matrix| one_of(matrix, &batch, index));
+        multiply(lhs, rhs, epilogue.clone(), run.clone()).result.into_float()
+    };
+    let [m, n] = [0, 1].map(|side| {
+        let shape = operands[side].shape();
+        shape[shape.num_dims() - 2 + side]
+    });
+    let shape = Shape::from([batch.clone(), vec![m, n]].concat());
+    let result = match (count, &epilogue.output) {
+        (0, OutputType::Float(dtype)) => Flex::float_zeros(shape, &FlexDevice, *dtype),
+        _ => Flex::float_reshape(Flex::float_cat((0..count).map(product).collect(), 0), shape),
+    };
+    Product { result: Operand::Float(result), amax: None }
+}
+
+/// The matrix that a product of a batch of this shape takes.
+fn one_of(matrix: &MatrixOf<Flex>, batch: &[usize], index: usize) -> MatrixOf<Flex> {
+    let mut places = vec![0..0; batch.len()];
+    let mut rest = index;
+    for ((place, size), own) in places.iter_mut().zip(batch).zip(matrix.shape().iter()).rev() {
+        let here = if *own == 1 { 0 } else { rest % size };
+        *place = here..here + 1;
+        rest /= size;
+    }
+    let slices: Vec<_> = places.into_iter().map(Slice::from).collect();
+    let codes = |codes: &Codes<FlexTensor, FlexTensor>| {
+        let Codes::Bytes(codes) = codes else { unreachable!("Flex holds one byte a code") };
+        let shape = Shape::from(codes.layout().shape()[batch.len()..].to_vec());
+        Codes::Bytes(Flex::int_reshape(Flex::int_slice(codes.clone(), &slices), shape))
+    };
+    Matrix {
+        codes: matrix.codes.as_ref().map(codes),
+        transposed: matrix.transposed.as_ref().map(codes),
+        values: None,
+        scales: match matrix.scales.clone() {
+            Scales::Grid { scales, block, kind } => {
+                let shape = Shape::from(scales.layout().shape()[batch.len()..].to_vec());
+                let scales = Flex::float_reshape(Flex::float_slice(scales, &slices), shape);
+                Scales::Grid { scales, block, kind }
+            }
+            one => one,
+        },
+        format: matrix.format,
+        amax: None,
+    }
 }
 
 /// Runs a product with its epilogue.

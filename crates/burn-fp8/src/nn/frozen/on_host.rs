@@ -37,6 +37,9 @@ pub struct HostLinear<B: Backend> {
 impl<B: Fp8Matmul> FrozenLinear<B> {
     /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; inside of [`high_precision`](crate::high_precision); and while a [`trace`](crate::trace()) wants to know of
     /// each product.
+    ///
+    /// On a matrix unit, blocks along inputs that are no multiple of 64, as in MXFP8, are multiplied in f32 here, where [`FrozenLinear::forward`] has the unit multiply them: the same but
+    /// for the order of sums. [`Execution::Native`](crate::Execution::Native) has no such layer on slices.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
         let config = config::current().config;
         if !B::FP8_ON_HOST || !config.enabled || is_tracing() {
@@ -49,6 +52,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let along = [weight.matrix().scales.block()[0], self.activation.block()[1]];
         let unit = match target {
             Target::MatrixUnit if Linear::is_for_units(along, k) => Some(Unit::current()),
+            Target::MatrixUnit if config.execution == Execution::Native => return None,
             Target::MatrixUnit | Target::Emulation(_) => None,
             Target::TensorCores => return None,
         };
@@ -75,7 +79,7 @@ impl<B: Fp8Matmul> HostLinear<B> {
         }
     }
 
-    /// Whether [`FrozenLinear::forward`] would multiply in the same way now: the configuration is that under which the layer was made, as is the
+    /// Whether it may stand for [`FrozenLinear::forward`] now: the configuration is that under which the layer was made, as is the
     /// matrix unit that multiplies it, and no [`trace`](crate::trace()) wants to know of each product.
     ///
     /// A unit that is forced later does not take over a layer that none multiplies.
