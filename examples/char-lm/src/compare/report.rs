@@ -194,7 +194,7 @@ mod tests {
     use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 8] = [
+    const FOLDERS: [&str; 9] = [
         "recipes",
         "recipes-best",
         "confirmed",
@@ -203,6 +203,7 @@ mod tests {
         "noise",
         "seeds",
         "seeds-bf16",
+        "medium",
     ];
 
     fn results() -> Results {
