@@ -186,7 +186,9 @@ impl Linear<'_> {
         let (weight, format) = match self.weight {
             Rows::Codes(codes, format) => (codes, format),
             Rows::Blocks { codes, format, block, scales: of_weight } => {
-                let [factor] = self.scales else { panic!("{} scales beside those of blocks", n) };
+                let [factor] = self.scales else {
+                    panic!("{} scales beside those of blocks: 1 can be", self.scales.len());
+                };
                 // The only block along K may end after it.
                 let along =
                     |along: usize| if along >= k { k.next_multiple_of(STEP) } else { along };
