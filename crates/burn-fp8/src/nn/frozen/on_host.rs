@@ -39,7 +39,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
     /// each product.
     ///
     /// On a matrix unit, blocks along inputs that are no multiple of 64, as in MXFP8, are multiplied in f32 here, where [`FrozenLinear::forward`] has the unit multiply them: the same but
-    /// for the order of sums. [`Execution::Native`](crate::Execution::Native) has no such layer on slices.
+    /// for the order of sums. [`Execution::Native`] has no such layer on slices.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
         let config = config::current().config;
         if !B::FP8_ON_HOST || !config.enabled || is_tracing() {
