@@ -146,8 +146,8 @@ pub fn shares(rows: &[Row], preset: &str) -> Option<Table> {
         for (name, time) in [(&step.name, &own as &dyn Fn(&Row) -> f64), (&step.reference, &high)] {
             let times = parts.iter().map(|row| time(row));
             let rest = time(step) - times.clone().sum::<f64>();
-            let whole = time(step);
-            let share = |time: f64| format!("{time:.0} ms, {:.0}%", 100.0 * time / whole);
+            let all = time(step);
+            let share = |time: f64| format!("{time:.0} ms, {:.0}%", 100.0 * time / all);
             let cells = [name.clone(), step.threads.to_string(), format!("{:.0}", time(step))];
             table.add_row(cells.into_iter().chain(times.chain([rest]).map(share)));
         }

@@ -1,6 +1,7 @@
 //! Dropout by a counter-based generator: a mask that is recomputed, never stored.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
+use serde::{Deserialize, Serialize};
 
 /// Decisions of a counter, of neighbouring columns: 16 bits of each word's low half, then of its high half.
 const DECISIONS: usize = 8;
@@ -124,6 +125,16 @@ impl Pointwise {
     pub fn keeps_input(self) -> bool {
         !matches!(self, Self::Dropout(_))
     }
+}
+
+/// What lies between the layers of an `Fp8Mlp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpActivation {
+    /// [`Pointwise::Gelu`]. That of BERT.
+    Gelu,
+    /// [`Pointwise::Silu`]. Gated, it is SwiGLU, that of Llama.
+    Silu,
 }
 
 /// Philox4x32-10 of counters side by side: puts random words in the place of theirs, of which there are four slices of one length. The seed is the key.

@@ -20,7 +20,6 @@ mod format;
 mod gains;
 mod gemm;
 mod history;
-mod mlp;
 pub mod moments;
 mod recipe;
 pub mod scale;
@@ -31,13 +30,12 @@ pub mod text;
 pub use attention::{
     AttentionPrecision, AttentionShape, AttentionShapeError, ParseAttentionPrecisionError,
 };
-pub use dropout::{Dropout, DropoutError, Pointwise};
+pub use dropout::{Dropout, DropoutError, MlpActivation, Pointwise};
 pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gains::{Gains, GainsError};
 pub use gemm::{Gemm, GemmRole, Layouts, Operand, PADDING, ProductKind};
 pub use history::AmaxHistory;
-pub use mlp::MlpActivation;
 pub use recipe::{
     AmaxChoice, Block, Delayed, Formats, Granularity, Precision, Products, Recipe, RecipeError,
     ScaleRounding, Scaling,

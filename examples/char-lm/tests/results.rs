@@ -305,6 +305,32 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     readme(format!("{share:.1}% of the matrix FLOPs in FP8"));
 }
 
+/// Those that are compared with f32 that drops the same elements.
+#[test]
+fn what_is_told_of_seeds_is_in_their_comparisons() {
+    for folder in ["seeds", "seeds-bf16", "medium"] {
+        let comparison = committed(&format!("{folder}/comparison.json"));
+        let (loss, runs) = (losses(&comparison), list(&comparison["runs"]));
+        let name = |run: &Value| run["precision"].as_str().expect("a name").to_owned();
+        let mut names: Vec<_> = runs.iter().map(name).collect();
+        names.sort();
+        names.dedup();
+        for name in names.iter().filter(|name| *name != "f32-fused") {
+            let seeds = runs.iter().filter(|run| run["precision"] == **name);
+            let seeds = seeds.map(|run| run["seed"].as_u64().expect("a seed"));
+            let of = |seed| 100.0 * (loss(name, seed) / loss("f32-fused", seed) - 1.0);
+            let of_seeds: Vec<_> = seeds.map(of).collect();
+            told(&match of_seeds[..] {
+                [one] => format!("| `{name}` | {one:+.2}% |"),
+                _ => {
+                    let (mean, half) = interval(&of_seeds);
+                    Recipe { name: name.clone(), of_seeds, mean, half }.row(&format!("`{name}`"))
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn what_is_told_of_the_longer_training_is_in_its_comparison() {
     let longer = recipes(&["longer", "longer-more"], &LONGER, 48);

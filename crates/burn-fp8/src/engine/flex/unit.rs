@@ -17,7 +17,7 @@ use super::pool;
 use crate::engine::backend;
 use crate::engine::capability::{Capability, Fallback, MatrixUnit};
 use crate::engine::codes::Codes;
-use crate::engine::launch::{Launched, fall_back, note};
+use crate::engine::launch::{LaunchNote, Launched, fall_back, note};
 use crate::engine::matrix::{Matrix, MatrixOf, Scales};
 use crate::engine::product::{
     Activation, EpilogueOf, Operand, OutputType, Product, ProductOf, Run, Target,
@@ -143,9 +143,18 @@ fn one_by_one(
     let is_float = matches!(epilogue.output, OutputType::Float(_));
     assert!(is_float && !epilogue.amax, "a product in FP8, or with its amax, is of two matrices");
     let count: usize = batch.iter().product();
+    let mut ran = None;
     let product = |index: usize| {
         let [lhs, rhs] = operands.each_ref().map(|matrix| one_of(matrix, &batch, index));
-        multiply(lhs, rhs, epilogue.clone(), run.clone()).result.into_float()
+        let note = LaunchNote::default();
+        let own = Run { note: Some(note.clone()), ..run.clone() };
+        let result = multiply(lhs, rhs, epilogue.clone(), own).result.into_float();
+        let is_unit = |ran: &Result<Launched, String>| matches!(ran, Ok(Launched::MatrixUnit(_)));
+        // One that a unit has not taken is told of all.
+        if ran.as_ref().is_none_or(is_unit) {
+            ran = note.get().cloned();
+        }
+        result
     };
     let [m, n] = [0, 1].map(|side| {
         let shape = operands[side].shape();
@@ -156,6 +165,9 @@ fn one_by_one(
         (0, OutputType::Float(dtype)) => Flex::float_zeros(shape, &FlexDevice, *dtype),
         _ => Flex::float_reshape(Flex::float_cat((0..count).map(product).collect(), 0), shape),
     };
+    if let (Some(note), Some(ran)) = (&run.note, ran) {
+        let _ = note.set(ran);
+    }
     Product { result: Operand::Float(result), amax: None }
 }
 
@@ -514,12 +526,12 @@ mod tests {
 
     use super::*;
     use crate::engine::backend::Fp8Engine;
-    use crate::engine::launch::{LaunchNote, Otherwise};
+    use crate::engine::launch::Otherwise;
     use crate::engine::request::{Request, ScaleRule, Wanted};
 
-    fn quantized(
+    fn quantized<const D: usize>(
         x: &[f32],
-        shape: [usize; 2],
+        shape: [usize; D],
         block: [usize; 2],
         recipe: Recipe,
     ) -> MatrixOf<Flex> {
@@ -582,6 +594,38 @@ mod tests {
                 assert!((f64::from(*y) - expected).abs() <= 1e-6 * largest, "{y} {expected}");
             }
         }
+    }
+
+    /// Each of a batch as it is alone; one whose powers a unit has no numbers for is told of all.
+    #[test]
+    fn a_batch_in_blocks_is_multiplied_one_by_one() {
+        let [m, k, n, count] = [5, 70, 6, 3];
+        let (mut x, w) = (values(count * m * k), values(k * n));
+        let of = |x: &[f32], from: usize| {
+            let x = &x[from * m * k..][..m * k];
+            let a = quantized(x, [m, k], [1, 32], Recipe::mxfp8());
+            (a, quantized(&w, [k, n], [32, 1], Recipe::mxfp8()))
+        };
+        let batch = |x: &[f32]| {
+            let a = quantized(x, [count, m, k], [1, 32], Recipe::mxfp8());
+            (a, quantized(&w, [1, k, n], [32, 1], Recipe::mxfp8()))
+        };
+        let alone = |x: &[f32]| -> Vec<f32> {
+            (0..count)
+                .flat_map(|index| {
+                    let (a, b) = of(x, index);
+                    run(a, b, Otherwise::Emulate).0
+                })
+                .collect()
+        };
+        let (a, b) = batch(&x);
+        let (output, ran) = run(a, b, Otherwise::Refuse);
+        assert_eq!((output, ran), (alone(&x), launched(Unit::current())));
+        x[m * k..][..32].fill(1e30);
+        x[m * k + 32..][..32].fill(3e-30);
+        let (a, b) = batch(&x);
+        let (output, ran) = run(a, b, Otherwise::Emulate);
+        assert_eq!((output, ran), (alone(&x), Launched::Fallback(Fallback::BlocksTooFarApart)));
     }
 
     /// Powers that a bf16 unit has no numbers for are multiplied in f32, or refused.
