@@ -124,13 +124,23 @@ impl Descriptor {
     }
 
     fn layout(lt: &'static Lt, plan: LayoutPlan) -> Result<Self, LtError> {
-        let LayoutPlan { dtype, rows, columns, ld } = plan;
+        let LayoutPlan { dtype, rows, columns, ld, count, stride } = plan;
         // SAFETY: writes one handle.
         let raw = written(ptr::null_mut(), |layout| unsafe {
             let ld = ld.cast_signed();
             lt.cublasLtMatrixLayoutCreate(layout, data_type(dtype), rows, columns, ld)
         })?;
-        Ok(Self { lt, raw, kind: &LAYOUT })
+        let mut layout = Self { lt, raw, kind: &LAYOUT };
+        if count > 1 {
+            // The plan keeps the count within i32.
+            let count = i32::try_from(count).unwrap_or(i32::MAX);
+            // SAFETY: both values have the width that cublasLt.h names.
+            unsafe {
+                layout.set(c::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count)?;
+                layout.set(c::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride)?;
+            }
+        }
+        Ok(layout)
     }
 
     /// Algorithms that need at most `workspace` bytes and the alignments of `plan`.

@@ -156,7 +156,7 @@ impl CublasLt {
     /// # Safety
     ///
     /// Every address names device memory, accessible from this context, that covers what `problem` describes (matrices with their
-    /// leading dimensions, as many scales as [`Scales`](crate::Scales) says) and holds initialized data where it is read. Outputs
+    /// leading dimensions and strides, as many scales as [`Scales`](crate::Scales) says) and holds initialized data where it is read. Outputs
     /// overlap nothing else of the call, except D where it is C. All of it stays allocated until work that is submitted to the
     /// context after this call has run; memory that a stream-ordered allocator reuses in that order is fine.
     pub unsafe fn run(

@@ -25,7 +25,7 @@ pub use execute::{CublasLt, Launch, WORKSPACE_BYTES};
 pub use plan::plan_unchecked;
 pub use plan::{Plan, PlanError, Rule, plan};
 pub use problem::{
-    Accumulation, Activation, Alignment, BlockScale, DataType, Epilogue, Matrix, Operand,
+    Accumulation, Activation, Alignment, Batch, BlockScale, DataType, Epilogue, Matrix, Operand,
     ScaledMatmul, Scales, Shape,
 };
 #[doc(hidden)]

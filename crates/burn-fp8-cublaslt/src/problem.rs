@@ -4,7 +4,7 @@ use core::fmt;
 
 use burn_fp8_core::Fp8Format;
 
-/// One FP8 product:
+/// One FP8 product, or a batch of them:
 ///
 /// `D = scale_D · act(alpha · (scale_A · A) × (scale_B · B)ᵀ + beta · C + bias)`
 ///
@@ -17,6 +17,8 @@ use burn_fp8_core::Fp8Format;
 pub struct ScaledMatmul {
     /// M, N and K.
     pub shape: Shape,
+    /// How many products of this shape there are, and where their matrices lie.
+    pub batch: Batch,
     /// The left operand, M×K.
     pub a: Operand,
     /// The right operand, transposed: N×K.
@@ -45,6 +47,7 @@ impl ScaledMatmul {
     pub const fn new(m: u64, n: u64, k: u64, a: Fp8Format, b: Fp8Format, output: DataType) -> Self {
         Self {
             shape: Shape { m, n, k },
+            batch: Batch::ONE,
             a: Operand { format: a, ld: k },
             b: Operand { format: b, ld: k },
             c: None,
@@ -75,6 +78,24 @@ impl fmt::Display for Shape {
         let Self { m, n, k } = self;
         write!(f, "{m}×{n}×{k}")
     }
+}
+
+/// How many products a call has, and how far their matrices lie apart, in elements: 0 for an operand that all share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// Products.
+    pub count: u64,
+    /// From one A to the next.
+    pub a: u64,
+    /// From one B to the next.
+    pub b: u64,
+    /// From one D to the next.
+    pub d: u64,
+}
+
+impl Batch {
+    /// A single product.
+    pub const ONE: Self = Self { count: 1, a: 0, b: 0, d: 0 };
 }
 
 /// An operand of FP8 codes.

@@ -99,15 +99,19 @@ fn compare(lt: &'static Lt, problem: &ScaledMatmul, plan: &Plan) {
         assert_eq!(read.desc::<i32>(modes[1]), mode(problem.scales, true));
     }
 
-    let d = problem.d;
+    let (d, batch) = (problem.d, problem.batch);
     let c_ld = problem.c.map_or(d.ld, |c| c.ld);
     let expected = [
-        (k, n, problem.b.ld, Some(DataType::Fp8(problem.b.format))),
-        (k, m, problem.a.ld, Some(DataType::Fp8(problem.a.format))),
-        (n, m, c_ld, problem.c.map(|c| c.dtype)),
-        (n, m, d.ld, Some(d.dtype)),
+        (k, n, problem.b.ld, batch.b, Some(DataType::Fp8(problem.b.format))),
+        (k, m, problem.a.ld, batch.a, Some(DataType::Fp8(problem.a.format))),
+        (n, m, c_ld, batch.d, problem.c.map(|c| c.dtype)),
+        (n, m, d.ld, batch.d, Some(d.dtype)),
     ];
-    for (index, (rows, columns, ld, dtype)) in expected.into_iter().enumerate() {
+    for (index, (rows, columns, ld, stride, dtype)) in expected.into_iter().enumerate() {
+        let count = read.layout::<i32>(index, c::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+        assert_eq!(count as u64, batch.count);
+        let offset = read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+        assert_eq!(offset, if batch.count > 1 { stride } else { 0 });
         assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_ROWS), rows);
         assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_COLS), columns);
         assert_eq!(read.layout::<u64>(index, c::CUBLASLT_MATRIX_LAYOUT_LD), ld);
@@ -176,6 +180,9 @@ fn padded_layouts_and_alignments_are_what_cublaslt_reads_back() {
     problem.c = Some(Matrix { dtype: DataType::F16, ld: 64 });
     problem.d = Matrix { dtype: DataType::F16, ld: 56 };
     problem.alignment = Alignment { a: 16, b: 32, c: 64, d: 128, bias: 16 };
+    compare(lt, &problem, &plan(&problem, &hopper()).unwrap());
+    problem.c = None;
+    problem.batch = Batch { count: 5, a: 4096, b: 0, d: 2048 };
     let plan = plan(&problem, &hopper()).unwrap();
     compare(lt, &problem, &plan);
 

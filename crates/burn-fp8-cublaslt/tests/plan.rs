@@ -37,8 +37,13 @@ fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     add(library < if cc >= 100 { 1208 } else { 1204 }, Rule::Library);
 
     let Shape { m, n, k } = p.shape;
-    add([m, n, k].contains(&0), Rule::DimensionZero);
-    add([m, n, k].iter().any(|d| *d >= 1 << 31), Rule::DimensionRange);
+    let Batch { count, .. } = p.batch;
+    add([m, n, k, count].contains(&0), Rule::DimensionZero);
+    add([m, n, k, count].iter().any(|d| *d >= 1 << 31), Rule::DimensionRange);
+    let several = matches!(p.scales, Scales::PerRow | Scales::Blocks { .. });
+    let more = p.epilogue.bias.is_some() || p.epilogue.activation != Activation::None;
+    let more = more || p.c.is_some() || p.scaled_d || p.amax_d;
+    add(count > 1 && (several || more), Rule::PlainBatch);
     add(k % 16 != 0, Rule::KMultiple);
 
     // Types: rows of the table that fit, narrowed by one column after the other.
@@ -99,17 +104,23 @@ fn broken(p: &ScaledMatmul, capability: &Capability) -> Vec<Rule> {
     add(n_bytes(p.d.dtype) % 16 != 0, Rule::NMultiple);
     add(c_type.is_some_and(|c| n_bytes(c) % 16 != 0), Rule::NMultiple);
     let mut matrices = vec![
-        (Fp8(p.a.format), m, k, p.a.ld),
-        (Fp8(p.b.format), n, k, p.b.ld),
-        (p.d.dtype, m, n, p.d.ld),
+        (Fp8(p.a.format), m, k, p.a.ld, p.batch.a),
+        (Fp8(p.b.format), n, k, p.b.ld, p.batch.b),
+        (p.d.dtype, m, n, p.d.ld, p.batch.d),
     ];
-    matrices.extend(p.c.map(|c| (c.dtype, m, n, c.ld)));
-    for (dtype, rows, columns, ld) in matrices {
+    matrices.extend(p.c.map(|c| (c.dtype, m, n, c.ld, p.batch.d)));
+    for (dtype, rows, columns, ld, stride) in matrices {
+        let stride = if count > 1 { u128::from(stride) } else { 0 };
+        add(stride * bytes(dtype) % 16 != 0, Rule::StrideMultiple);
         add(ld < columns, Rule::LdRange);
         add(u128::from(ld) * bytes(dtype) % 16 != 0, Rule::LdMultiple);
-        let elements = u128::from(rows) * u128::from(ld);
+        let others = u128::from(count.saturating_sub(1)).saturating_mul(stride);
+        let elements = (u128::from(rows) * u128::from(ld)).saturating_add(others);
         add(elements.saturating_mul(bytes(dtype)) >= 1 << 63, Rule::Extent);
     }
+    let reach =
+        (u128::from(m.saturating_sub(1)) * u128::from(p.d.ld)).saturating_add(u128::from(n));
+    add(count > 1 && u128::from(p.batch.d) < reach, Rule::StrideRange);
     let mut alignments = vec![p.alignment.a, p.alignment.b, p.alignment.d];
     alignments.extend(p.c.map(|_| p.alignment.c));
     alignments.extend(p.epilogue.bias.map(|_| p.alignment.bias));
@@ -217,6 +228,21 @@ fn every_edge_of_shapes_and_layouts_is_decided_as_the_rules_say() {
             }
         }
     }
+
+    let mut accepted = 0;
+    let strides = [0, 8, 16, 2047, 2048, 2049, 4096, 1 << 62, u64::MAX];
+    for count in [0, 1, 2, BIG, BIG + 1] {
+        for (stride, d) in strides.into_iter().flat_map(|stride| TYPES.map(|d| (stride, d))) {
+            let base = ScaledMatmul::new(32, 64, 64, E4M3, E5M2, d);
+            let one = Batch { count, a: 2048, b: 4096, d: 2048 };
+            for batch in
+                [Batch { a: stride, ..one }, Batch { b: stride, ..one }, Batch { d: stride, ..one }]
+            {
+                accepted += u32::from(agrees(&ScaledMatmul { batch, ..base }, &HOPPER));
+            }
+        }
+    }
+    assert!(accepted > 100);
 }
 
 #[test]
@@ -254,6 +280,7 @@ proptest::proptest! {
         types in (0usize..2, 0usize..2, 0usize..5, 0usize..6, 0usize..6),
         modes in (0usize..12, 0usize..3, 0u32..4, 0usize..11),
         alignment in 0u32..10,
+        batch in (0u64..4, proptest::array::uniform3(0u64..80)),
     ) {
         let mut problem = ScaledMatmul::new(
             m, n, k, common::FORMATS[types.0], common::FORMATS[types.1], TYPES[types.2],
@@ -272,6 +299,9 @@ proptest::proptest! {
         };
         problem.scales = SCALES[modes.0];
         problem.alignment = Alignment::all(1 << alignment);
+        let (count, [a, b, d]) = batch;
+        let d = m * problem.d.ld + 8 * d;
+        problem.batch = Batch { count: count.max(1), a: 8 * a, b: 8 * b, d };
         let problem = with_flags(problem).nth(modes.2 as usize).unwrap();
         agrees(&problem, &CAPABILITIES[modes.3]);
     }

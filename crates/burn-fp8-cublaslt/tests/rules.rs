@@ -96,6 +96,34 @@ fn scales() {
 }
 
 #[test]
+fn batches() {
+    let batch = Batch { count: 3, a: 2048, b: 8192, d: 4096 };
+    let of = |p: &mut ScaledMatmul| p.batch = batch;
+    let mut problem = ScaledMatmul::new(32, 128, 64, E4M3, E4M3, DataType::Bf16);
+    of(&mut problem);
+    assert!(plan(&problem, &HOPPER).is_ok());
+    breaks(Rule::DimensionZero, &["the batch is 0"], |p| p.batch = Batch { count: 0, ..batch });
+    breaks(Rule::StrideMultiple, &["A is 2056"], |p| p.batch = Batch { a: 2056, ..batch });
+    breaks(Rule::StrideRange, &["4095", "4096"], |p| p.batch = Batch { d: 4095, ..batch });
+    breaks(Rule::Extent, &["B spans"], |p| p.batch = Batch { b: 1 << 62, ..batch });
+    for more in [
+        |p: &mut ScaledMatmul| p.scales = Scales::PerRow,
+        |p: &mut ScaledMatmul| p.c = Some(p.d),
+        |p: &mut ScaledMatmul| p.epilogue.activation = Activation::Relu,
+        |p: &mut ScaledMatmul| p.epilogue.bias = Some(DataType::Bf16),
+        |p: &mut ScaledMatmul| {
+            p.d.dtype = DataType::Fp8(E4M3);
+            p.amax_d = true;
+        },
+    ] {
+        breaks(Rule::PlainBatch, &["3 products"], |p| {
+            of(p);
+            more(p);
+        });
+    }
+}
+
+#[test]
 fn memory() {
     breaks(Rule::LdRange, &["A is 48", "64"], |p| p.a.ld = 48);
     breaks(Rule::LdMultiple, &["B is 72"], |p| p.b.ld = 72);
@@ -114,7 +142,10 @@ fn the_plan_swaps_the_operands_and_their_scales() {
     problem.alignment.a = 16;
     problem.alignment.b = 32;
     let plan = plan(&problem, &HOPPER).unwrap();
-    let layout = |dtype, rows, columns, ld| plan::LayoutPlan { dtype, rows, columns, ld };
+    let layout = |dtype, rows, columns, ld| {
+        let (count, stride) = (1, 0);
+        plan::LayoutPlan { dtype, rows, columns, ld, count, stride }
+    };
     // cuBLASLt's A is our B, transposed: K×N, column-major with our leading dimension.
     assert_eq!(plan.layouts[0], layout(DataType::Fp8(E4M3), 64, 128, 64));
     assert_eq!(plan.layouts[1], layout(DataType::Fp8(E5M2), 64, 32, 80));

@@ -34,9 +34,9 @@ pub enum Rule {
     Device,
     /// See [`OLDEST_LIBRARY`](crate::OLDEST_LIBRARY).
     Library,
-    /// M, N and K are at least 1.
+    /// M, N, K and the batch are at least 1.
     DimensionZero,
-    /// Header: dimensions "usually" fit in an `int32_t`.
+    /// Header: dimensions "usually" fit in an `int32_t`; the count of a batch is one.
     DimensionRange,
     /// A matrix spans less than 2^63 bytes.
     Extent,
@@ -70,6 +70,13 @@ pub enum Rule {
     LdRange,
     /// Leading dimensions span multiples of 16 bytes ("Tensor Core Usage").
     LdMultiple,
+    /// Matrices of a batch start at multiples of 16 bytes.
+    StrideMultiple,
+    /// Outputs of a batch do not overlap.
+    StrideRange,
+    /// Of this crate: a batch has at most one scale for each operand, and no C, epilogue, factor or amax of D. Lengths of several scales are documented for a single
+    /// product, and batches with an epilogue were wrong in cuBLASLt 12.2.
+    PlainBatch,
     /// Addresses are multiples of 16 bytes ("Tensor Core Usage"); an alignment is a power of two, at most 256.
     Alignment,
 }
@@ -99,6 +106,9 @@ impl fmt::Display for Rule {
             Self::NMultiple => "the N elements of a row of C and D must span a multiple of 16 bytes",
             Self::LdRange => "a leading dimension must be at least the row length",
             Self::LdMultiple => "a leading dimension must span a multiple of 16 bytes",
+            Self::StrideMultiple => "a stride of a batch must span a multiple of 16 bytes",
+            Self::StrideRange => "the matrices D of a batch must not overlap",
+            Self::PlainBatch => "a batch must have one scale for each operand, and no C, epilogue, factor or amax of D",
             Self::Alignment => "addresses must be aligned to a power of two from 16 to 256 bytes",
         })
     }

@@ -43,6 +43,10 @@ pub struct LayoutPlan {
     pub columns: u64,
     /// Elements from one column to the next.
     pub ld: u64,
+    /// Matrices in the batch.
+    pub count: u64,
+    /// Elements from one matrix to the next.
+    pub stride: u64,
 }
 
 /// Checks `problem` against every documented rule and translates it.
@@ -61,7 +65,12 @@ pub fn plan(problem: &ScaledMatmul, capability: &Capability) -> Result<Plan, Pla
 pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     let c = rules::type_of_c(problem);
     let Shape { m, n, k } = problem.shape;
-    let layout = |dtype, rows, columns, ld| LayoutPlan { dtype, rows, columns, ld };
+    let batch = problem.batch;
+    let layout = |dtype, rows, columns, ld, stride| {
+        // The stride of a single matrix means nothing: one value, so that equal plans are equal.
+        let stride = if batch.count == 1 { 0 } else { stride };
+        LayoutPlan { dtype, rows, columns, ld, count: batch.count, stride }
+    };
     let (a, b, d) = (problem.a, problem.b, problem.d);
     let c_ld = problem.c.map_or(d.ld, |c| c.ld);
     let [a_mode, b_mode] = match problem.scales {
@@ -77,10 +86,10 @@ pub fn plan_unchecked(problem: &ScaledMatmul) -> Plan {
     Plan {
         problem: *problem,
         layouts: [
-            layout(DataType::Fp8(b.format), k, n, b.ld),
-            layout(DataType::Fp8(a.format), k, m, a.ld),
-            layout(c, n, m, c_ld),
-            layout(d.dtype, n, m, d.ld),
+            layout(DataType::Fp8(b.format), k, n, b.ld, batch.b),
+            layout(DataType::Fp8(a.format), k, m, a.ld, batch.a),
+            layout(c, n, m, c_ld, batch.d),
+            layout(d.dtype, n, m, d.ld, batch.d),
         ],
         scale_modes: [b_mode, a_mode],
         epilogue: epilogue(&problem.epilogue),

@@ -4,7 +4,7 @@ use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 
 use super::error::{PlanError, Rule, ensure};
 use crate::capability::{Capability, oldest_library};
-use crate::problem::{BlockScale, DataType, ScaledMatmul, Scales};
+use crate::problem::{Batch, BlockScale, DataType, Epilogue, ScaledMatmul, Scales};
 use crate::version::{ComputeCapability, LibraryVersion};
 
 /// What pointers, rows and strides are multiples of, in bytes ("Tensor Core Usage" of the cuBLAS documentation).
@@ -18,6 +18,7 @@ pub(super) fn check(problem: &ScaledMatmul, capability: &Capability) -> Result<(
     dimensions(problem)?;
     types(problem)?;
     scales(problem, capability)?;
+    batch(problem)?;
     memory(problem)
 }
 
@@ -35,7 +36,8 @@ fn device(capability: &Capability) -> Result<(), PlanError> {
 
 fn dimensions(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let shape = problem.shape;
-    for (name, value) in [("M", shape.m), ("N", shape.n), ("K", shape.k)] {
+    let count = problem.batch.count;
+    for (name, value) in [("M", shape.m), ("N", shape.n), ("K", shape.k), ("the batch", count)] {
         let remedy = "skip the product: its result is empty, or zero where K is 0";
         ensure(value != 0, Rule::DimensionZero, remedy, || format!("{name} is 0"))?;
         let fits = value <= i32::MAX as u64;
@@ -140,7 +142,29 @@ fn scales(problem: &ScaledMatmul, capability: &Capability) -> Result<(), PlanErr
     })
 }
 
-/// Leading dimensions and alignment of A, B, C and D.
+fn batch(problem: &ScaledMatmul) -> Result<(), PlanError> {
+    let Batch { count, d: stride, .. } = problem.batch;
+    if count == 1 {
+        return Ok(());
+    }
+    let is_plain = matches!(problem.scales, Scales::None | Scales::PerTensor)
+        && problem.c.is_none()
+        && problem.epilogue == Epilogue::NONE
+        && !problem.scaled_d
+        && !problem.amax_d;
+    ensure(is_plain, Rule::PlainBatch, "run the products one by one", || {
+        format!("there are {count} products with more")
+    })?;
+    // The last row may end with its last column, but the next matrix must not start before.
+    let (shape, d) = (problem.shape, problem.d);
+    let span = u128::from(shape.m - 1) * u128::from(d.ld) + u128::from(shape.n);
+    let remedy = "store the matrices one after the other";
+    ensure(u128::from(stride) >= span, Rule::StrideRange, remedy, || {
+        format!("the stride is {stride} elements and a matrix spans {span}")
+    })
+}
+
+/// Leading dimensions, strides and alignment of A, B, C and D.
 fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
     let (shape, d) = (problem.shape, problem.d);
     for (name, dtype) in [("C", type_of_c(problem)), ("D", d.dtype)] {
@@ -151,25 +175,33 @@ fn memory(problem: &ScaledMatmul) -> Result<(), PlanError> {
         })?;
     }
     let (a, b) = (DataType::Fp8(problem.a.format), DataType::Fp8(problem.b.format));
+    let batch = problem.batch;
     let all = [
-        Some(("A", a, [shape.m, shape.k], problem.a.ld)),
-        Some(("B", b, [shape.n, shape.k], problem.b.ld)),
-        problem.c.map(|c| ("C", c.dtype, [shape.m, shape.n], c.ld)),
-        Some(("D", d.dtype, [shape.m, shape.n], d.ld)),
+        Some(("A", a, [shape.m, shape.k], problem.a.ld, batch.a)),
+        Some(("B", b, [shape.n, shape.k], problem.b.ld, batch.b)),
+        problem.c.map(|c| ("C", c.dtype, [shape.m, shape.n], c.ld, batch.d)),
+        Some(("D", d.dtype, [shape.m, shape.n], d.ld, batch.d)),
     ];
-    for (name, dtype, [rows, columns], ld) in all.into_iter().flatten() {
+    for (name, dtype, [rows, columns], ld, stride) in all.into_iter().flatten() {
+        let stride = if batch.count == 1 { 0 } else { stride };
         let remedy = "pass the distance between rows in elements";
         ensure(ld >= columns, Rule::LdRange, remedy, || {
             format!("that of {name} is {ld} where a row has {columns} elements")
         })?;
-        let extent = u128::from(rows) * u128::from(ld) * u128::from(dtype.size());
-        let remedy = "check its leading dimension";
+        let others = u128::from(batch.count - 1) * u128::from(stride);
+        let elements = u128::from(rows) * u128::from(ld) + others;
+        let extent = elements.saturating_mul(dtype.size().into());
+        let remedy = "check its leading dimension and stride";
         ensure(extent <= i64::MAX as u128, Rule::Extent, remedy, || {
             format!("{name} spans {extent} bytes")
         })?;
         let is_multiple = (ld * dtype.size()).is_multiple_of(ALIGNMENT);
         ensure(is_multiple, Rule::LdMultiple, "pad its rows", || {
             format!("that of {name} is {ld} elements of {dtype}")
+        })?;
+        let is_multiple = (stride * dtype.size()).is_multiple_of(ALIGNMENT);
+        ensure(is_multiple, Rule::StrideMultiple, "pad its matrices", || {
+            format!("that of {name} is {stride} elements of {dtype}")
         })?;
     }
     let alignment = problem.alignment;

@@ -79,6 +79,8 @@ constants! {
         CUBLASLT_MATRIX_LAYOUT_ROWS = 2,
         CUBLASLT_MATRIX_LAYOUT_COLS = 3,
         CUBLASLT_MATRIX_LAYOUT_LD = 4,
+        CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+        CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
     }
     cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t: i32 {
         CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,

@@ -87,6 +87,11 @@ pub struct Inputs {
     pub inverse_scale_d: f32,
 }
 
+/// Elements from the first of the first matrix to the end of the last row of the last.
+pub fn extent(problem: &ScaledMatmul, rows: u64, ld: u64, stride: u64) -> u64 {
+    (problem.batch.count - 1) * stride + rows * ld
+}
+
 fn scales(problem: &ScaledMatmul, of_a: bool, random: &mut Random) -> Vec<f32> {
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     let blocks = problem.shape.k.div_ceil(128);
@@ -143,10 +148,14 @@ fn place_of_scale(problem: &ScaledMatmul, of_a: bool, row: u64, k: u64) -> u64 {
 impl Inputs {
     pub fn new(problem: &ScaledMatmul, random: &mut Random) -> Self {
         let shape = problem.shape;
-        let mut codes = |operand: Operand, rows| -> Vec<u8> {
-            (0..rows * operand.ld).map(|_| random.code(operand.format)).collect()
+        let mut codes = |operand: Operand, rows, stride| -> Vec<u8> {
+            let count = extent(problem, rows, operand.ld, stride);
+            (0..count).map(|_| random.code(operand.format)).collect()
         };
-        let (a, b) = (codes(problem.a, shape.m), codes(problem.b, shape.n));
+        let (a, b) = (
+            codes(problem.a, shape.m, problem.batch.a),
+            codes(problem.b, shape.n, problem.batch.b),
+        );
         let mut values = |dtype: DataType, count: u64| {
             let values: Vec<f32> = (0..count).map(|_| random.between(-3.0, 3.0)).collect();
             let bytes = encode(dtype, &values);
@@ -191,8 +200,20 @@ impl Element {
     }
 }
 
-/// The result as `[m][n]`.
+/// The result as `[count][m][n]`.
 pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
+    let Batch { count, a, b, .. } = case.problem.batch;
+    (0..count)
+        .flat_map(|index| {
+            let [a, b] = [(&inputs.a, a), (&inputs.b, b)]
+                .map(|(codes, stride)| &codes[(index * stride) as usize..]);
+            reference_of_one(case, [a, b], inputs)
+        })
+        .collect()
+}
+
+/// That of one product, from its codes.
+fn reference_of_one(case: &Case, [a, b]: [&[u8]; 2], inputs: &Inputs) -> Vec<Element> {
     let problem = &case.problem;
     let Shape { m, n, k } = problem.shape;
     // Tensor cores of Hopper keep about 14 bits of a partial sum; without promotion errors add up along K.
@@ -215,8 +236,8 @@ pub fn reference(case: &Case, inputs: &Inputs) -> Vec<Element> {
             .map(|(row, column)| at(row, column))
             .collect::<Vec<f64>>()
     };
-    let a = dequantize(&inputs.a, problem.a, &inputs.scale_a, true);
-    let b = dequantize(&inputs.b, problem.b, &inputs.scale_b, false);
+    let a = dequantize(a, problem.a, &inputs.scale_a, true);
+    let b = dequantize(b, problem.b, &inputs.scale_b, false);
     let mut elements = Vec::new();
     for i in 0..m {
         for j in 0..n {

@@ -1,5 +1,6 @@
 //! Buffers on the device, and a product run and compared.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use burn_fp8_cublaslt::raw::driver::DevicePointer;
@@ -7,7 +8,7 @@ use burn_fp8_cublaslt::raw::lt::NOT_SUPPORTED;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::{CudaContext, result};
 
-use crate::data::{Case, Inputs, Random, decode, on_device, reference, rounding, saturate};
+use crate::data::{Case, Inputs, Random, decode, extent, on_device, reference, rounding, saturate};
 
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;
@@ -119,7 +120,7 @@ impl OnDevice {
             kept.push(buffer);
             pointer
         };
-        let d_elements = (shape.m * problem.d.ld) as usize;
+        let d_elements = extent(problem, shape.m, problem.d.ld, problem.batch.d) as usize;
         let d = if case.in_place {
             Buffer::new(&inputs.c_bytes)
         } else {
@@ -186,24 +187,28 @@ pub fn compare(case: &Case, inputs: &Inputs, device: &OnDevice) {
     let factor = f64::from(inputs.inverse_scale_d);
     let (mut error, mut energy) = (0.0, 0.0);
     let mut each = expected.iter();
-    for i in 0..m {
-        for j in 0..n {
+    let (count, ld) = (problem.batch.count, problem.d.ld);
+    let places = (0..count).flat_map(|index| (0..m).map(move |i| index * problem.batch.d + i * ld));
+    for start in places.clone() {
+        for at in start..start + n {
             let element = each.next().unwrap();
             let want = saturate(dtype, element.output * factor);
-            let got = got[(i * problem.d.ld + j) as usize];
+            let got = got[at as usize];
             let allowed = element.output_slack(activation) * factor + rounding(dtype, want);
             assert!(
                 (got - want).abs() <= allowed,
-                "D[{i}][{j}] is {got}, not {want} ± {allowed}\n{case:?}"
+                "element {at} of D is {got}, not {want} ± {allowed}\n{case:?}"
             );
             error += (got - want).powi(2);
             energy += want.powi(2);
         }
     }
-    // Between the rows nothing is written.
+    // Between the rows and between the matrices nothing is written.
     if !case.in_place {
-        for at in (0..m * problem.d.ld).filter(|at| at % problem.d.ld >= n) {
-            let size = dtype.size();
+        let written: BTreeSet<_> = places.flat_map(|start| start..start + n).collect();
+        let size = dtype.size();
+        let all = bytes.len() as u64 / size;
+        for at in (0..all).filter(|at| !written.contains(at)) {
             let padding = &bytes[(at * size) as usize..][..size as usize];
             assert!(padding.iter().all(|byte| *byte == FILL), "padding was written\n{case:?}");
         }

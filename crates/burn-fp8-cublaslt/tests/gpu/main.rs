@@ -76,6 +76,24 @@ fn padded_rows_and_any_m_are_right_and_padding_stays_untouched() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
+fn batches_are_right_also_with_a_shared_operand_and_operands_between_each_other() {
+    let gpu = Gpu::new();
+    each_type(|problem| {
+        let (Shape { m, n, k }, d) = (problem.shape, problem.d.ld);
+        let one = Batch { count: 3, a: m * k, b: n * k, d: m * d };
+        let shared = Batch { a: one.a + 256, b: 0, d: one.d + 256, ..one };
+        for batch in [one, shared] {
+            assert!(check(&gpu, &Case::new(ScaledMatmul { batch, ..problem }), 3));
+        }
+        // As transposed codes of a batch lie: the rows of a matrix as far apart as all matrices are wide.
+        let mut problem = ScaledMatmul { batch: Batch { a: k, ..one }, ..problem };
+        problem.a.ld = 3 * k;
+        assert!(check(&gpu, &Case::new(problem), 4));
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU of sm_89 or newer"]
 fn outputs_in_fp8_are_scaled_and_their_amax_is_right() {
     let gpu = Gpu::new();
     each_type(|problem| {

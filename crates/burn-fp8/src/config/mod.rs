@@ -125,8 +125,8 @@ impl Fp8Config {
 
     /// Checks that products can run as this configuration says, on this backend and device.
     ///
-    /// What depends on a product is not known before it runs: scales of blocks that are too far apart for a matrix unit, and batches of matrices,
-    /// which tensor cores are not given.
+    /// What depends on a product is not known before it runs: scales of blocks that are too far apart for a matrix unit, and batches of matrices
+    /// with several scales, which tensor cores are not given.
     ///
     /// # Errors
     /// [`Fp8Error::InvalidConfig`] for a recipe out of range, or with bf16 on a backend without it; [`Fp8Error::NativeUnavailable`] where native execution is

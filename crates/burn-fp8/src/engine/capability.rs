@@ -95,8 +95,10 @@ impl fmt::Display for MatrixUnit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The product is one of a batch of matrices, and tensor cores are given two plain ones.
+    /// The product is one of a batch of matrices with several scales each.
     Batched,
+    /// The products are those of attention as one operation.
+    Attention,
     /// The scales are those of blocks that cuBLASLt does not take, or a matrix unit of the CPU: it does where both
     /// operands have them, and scales that are no powers of two are of as many elements along K in both.
     Blocks,
@@ -116,7 +118,8 @@ pub enum Fallback {
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Batched => write!(f, "batched products are not native"),
+            Self::Batched => write!(f, "batched products with several scales are not native"),
+            Self::Attention => write!(f, "attention as one operation is not native"),
             Self::Blocks => write!(f, "products with such scales of blocks are not native"),
             Self::BlocksUntried => write!(
                 f,

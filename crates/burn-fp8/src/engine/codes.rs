@@ -9,9 +9,9 @@ pub enum Codes<F, I> {
     Bytes(I),
     /// Four codes in an i32, the first in its lowest byte, row by row; the last may have bytes to spare. With the shape of the tensor.
     Packed(I, Shape),
-    /// The same for tensor cores: rows and columns padded with zeros to multiples of [`PADDING`](burn_fp8_core::PADDING), `[R', C' / 4]`. With
-    /// `[R, C]`.
-    Padded(I, [usize; 2]),
+    /// The same for tensor cores: rows and columns of each matrix padded with zeros to multiples of [`PADDING`](burn_fp8_core::PADDING),
+    /// `[…, R', C' / 4]`. With `[…, R, C]`.
+    Padded(I, Shape),
     /// The numbers that the codes stand for, f32, where the backend holds no bytes.
     Values(F),
 }
@@ -37,8 +37,7 @@ impl<F: TensorMetadata, I: TensorMetadata> Codes<F, I> {
     pub(crate) fn shape(&self) -> Shape {
         match self {
             Self::Bytes(codes) => codes.shape(),
-            Self::Packed(_, shape) => shape.clone(),
-            Self::Padded(_, shape) => Shape::new(*shape),
+            Self::Packed(_, shape) | Self::Padded(_, shape) => shape.clone(),
             Self::Values(values) => values.shape(),
         }
     }

@@ -278,7 +278,7 @@ impl<F: TensorMetadata + Clone, I: TensorMetadata + Clone> Matrix<F, I> {
 }
 
 /// A shape with its last two dimensions swapped.
-fn swapped(mut shape: Shape) -> Shape {
+pub(super) fn swapped(mut shape: Shape) -> Shape {
     let rank = shape.num_dims();
     let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
     (shape[rank - 2], shape[rank - 1]) = (columns, rows);

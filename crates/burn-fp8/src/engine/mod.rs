@@ -52,4 +52,4 @@ pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 pub(crate) use scalar::check_scale;
 pub use scalar::{Scalar, ScalarOf};
 pub use target::Execution;
-pub(crate) use target::{Kind, has_tensor_cores_for, usable};
+pub(crate) use target::{Kind, Of, has_tensor_cores_for, usable};

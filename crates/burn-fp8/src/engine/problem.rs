@@ -1,17 +1,19 @@
 //! A product for tensor cores without its tensors: all that decides whether there is an algorithm for it.
 
-use burn_backend::{Backend, DType, FloatDType, TensorMetadata};
+use burn_backend::{Backend, DType, FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Operand, Recipe};
 
 use super::matrix::{MatrixOf, Scales, WHOLE};
 use super::product::{Activation, EpilogueOf, OutputType};
 use super::scalar::Scalar;
 
-/// A product `[M, K] · [K, N]` on tensor cores.
+/// A product `[M, K] · [K, N]` on tensor cores, or a batch of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// M, N and K, without padding.
     pub shape: [usize; 3],
+    /// How many products there are.
+    pub batch: usize,
     /// The formats of both operands.
     pub formats: [Fp8Format; 2],
     /// The type of the result.
@@ -58,20 +60,36 @@ pub(crate) fn blocks_of([lhs, rhs]: [[usize; 2]; 2], k: usize) -> Option<[[usize
     (blocks != [WHOLE; 2]).then(|| blocks.map(along))
 }
 
+/// The shape `[…, M, N]` of a product of tensors of these shapes, whose leading dimensions broadcast.
+pub(crate) fn shape_of([lhs, rhs]: [Shape; 2]) -> Shape {
+    let mut shape = lhs;
+    let last = shape.num_dims() - 1;
+    for dim in 0..last - 1 {
+        if shape[dim] == 1 {
+            shape[dim] = rhs[dim];
+        }
+    }
+    shape[last] = rhs[last];
+    shape
+}
+
 impl Problem {
-    /// The product `lhs` `[M, K]` times `rhs` `[K, N]`.
+    /// The product `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, of one rank, whose leading dimensions broadcast.
     pub(crate) fn new<B: Backend>(
         [lhs, rhs]: [&MatrixOf<B>; 2],
         epilogue: &EpilogueOf<B>,
         fast_accumulation: bool,
     ) -> Self {
-        let ([m, k], [_, n]) = (lhs.shape().dims(), rhs.shape().dims());
+        let shape = shape_of([lhs.shape(), rhs.shape()]);
+        let last = shape.num_dims() - 1;
+        let [m, k, n] = [shape[last - 1], lhs.shape()[last], shape[last]];
         let factor = match (&lhs.scales, &rhs.scales) {
             (Scales::One(a), Scales::One(b)) => host_factor([a, b]),
             _ => None,
         };
         Self {
             shape: [m, n, k],
+            batch: shape[..last - 1].iter().product(),
             formats: [lhs.format, rhs.format],
             output: match &epilogue.output {
                 OutputType::Float(dtype) => ProblemOutput::Float(*dtype),
@@ -95,6 +113,7 @@ impl Problem {
         };
         Self {
             shape: [128; 3],
+            batch: 1,
             formats: operands.map(|operand| recipe.formats.of(operand)),
             output: ProblemOutput::Float(FloatDType::BF16),
             bias: None,

@@ -49,6 +49,8 @@ pub enum Wanted {
     /// The codes laid out for tensor cores, which sum over a contiguous dimension; a tensor with one scale becomes a matrix, its leading dimensions
     /// joined.
     Lines(Layouts),
+    /// The same of a batch of matrices with one scale, each laid out by itself.
+    Batch(Layouts),
 }
 
 impl Wanted {
@@ -98,7 +100,7 @@ impl<F, I> Matrix<F, I> {
         match wanted {
             Wanted::Values => false,
             Wanted::Codes | Wanted::CodesAndValues => self.codes.is_some(),
-            Wanted::Lines(layouts) => {
+            Wanted::Lines(layouts) | Wanted::Batch(layouts) => {
                 (self.codes.is_some() || !layouts.rows())
                     && (self.transposed.is_some() || !layouts.transposed())
             }

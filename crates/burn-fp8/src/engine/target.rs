@@ -41,12 +41,23 @@ impl Execution {
 /// What of a product decides where it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// Whether the product is none of two plain matrices.
-    pub(crate) is_batched: bool,
+    /// What is multiplied.
+    pub(crate) of: Of,
     /// The elements that share a scale, as in [`Problem::blocks`](super::Problem::blocks).
     pub(crate) blocks: Option<[[usize; 2]; 2]>,
     /// Whether all scales of both operands are powers of two.
     pub(crate) are_powers_of_two: bool,
+}
+
+/// What is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Two matrices.
+    Matrices,
+    /// A batch of matrices.
+    Batch,
+    /// Attention as one operation.
+    Attention,
 }
 
 impl Target {
@@ -89,10 +100,12 @@ impl Target {
         }
     }
 
-    /// The form in which an operand is wanted: for products that follow at once, and for later ones; in these layouts where it matters.
-    pub(crate) fn wanted(&self, now: bool, later: bool, layouts: Layouts) -> Wanted {
+    /// The form in which an operand is wanted: for products that follow at once, and for later ones; in these layouts where it matters, as a matrix
+    /// where it is `flat`.
+    pub(crate) fn wanted(&self, now: bool, later: bool, layouts: Layouts, flat: bool) -> Wanted {
         match self {
-            Self::TensorCores => Wanted::Lines(layouts),
+            Self::TensorCores if flat => Wanted::Lines(layouts),
+            Self::TensorCores => Wanted::Batch(layouts),
             Self::MatrixUnit => Wanted::Codes,
             Self::Emulation(_) => match (now, later) {
                 (true, true) => Wanted::CodesAndValues,
@@ -105,13 +118,13 @@ impl Target {
 
 impl Kind {
     /// Without scales of blocks.
-    pub(crate) fn plain(is_batched: bool) -> Self {
-        Self { is_batched, blocks: None, are_powers_of_two: false }
+    pub(crate) fn plain(of: Of) -> Self {
+        Self { of, blocks: None, are_powers_of_two: false }
     }
 
     /// Two plain matrices, of scales of blocks of so many rows and columns, that are multiplied over K.
     pub(crate) fn of_matrices(blocks: [[usize; 2]; 2], k: usize, are_powers_of_two: bool) -> Self {
-        Self { is_batched: false, blocks: blocks_of(blocks, k), are_powers_of_two }
+        Self { of: Of::Matrices, blocks: blocks_of(blocks, k), are_powers_of_two }
     }
 
     /// The products of training with the scales of a recipe.
@@ -122,7 +135,10 @@ impl Kind {
         };
         let blocks = [of(Operand::Input), of(Operand::Weight)];
         Self {
-            is_batched: !(forward.batch == 1 && forward.plain_operand),
+            of: match forward.batch == 1 && forward.plain_operand {
+                true => Of::Matrices,
+                false => Of::Batch,
+            },
             blocks: (blocks != [WHOLE; 2]).then_some(blocks),
             are_powers_of_two: recipe.has_powers_of_two(),
         }
@@ -134,7 +150,8 @@ impl Kind {
             Self { blocks: Some(blocks), .. } if !has_tensor_cores_for(blocks) => {
                 Some(Fallback::Blocks)
             }
-            Self { is_batched: true, .. } => Some(Fallback::Batched),
+            Self { of: Of::Batch, blocks: Some(_), .. } => Some(Fallback::Batched),
+            Self { of: Of::Attention, .. } => Some(Fallback::Attention),
             _ => None,
         }
     }

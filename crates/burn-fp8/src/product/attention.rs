@@ -92,9 +92,12 @@ fn report<B: Fp8Engine>(
                 site: None,
                 ran: PendingRan::Known(match attention.precision {
                     AttentionPrecision::Fp8 => {
-                        match B::fp8_capability(&host::float_device::<B>(&qkv[0])) {
-                            Capability::MatrixUnit(unit) if *target == Target::MatrixUnit => {
+                        match (target, B::fp8_capability(&host::float_device::<B>(&qkv[0]))) {
+                            (Target::MatrixUnit, Capability::MatrixUnit(unit)) => {
                                 Implementation::MatrixUnit(unit.name)
+                            }
+                            (Target::Emulation(Some(fallback)), _) => {
+                                Implementation::Fallback(fallback.clone())
                             }
                             _ => Implementation::FakeQuantized,
                         }

@@ -44,7 +44,7 @@ pub(super) fn multiply<B: Fp8Engine>(
         }
         activation => ScaleRule::Current(activation.recipe()),
     };
-    let wanted = target.wanted(true, false, burn_fp8_core::Layouts::Rows);
+    let wanted = target.wanted(true, false, burn_fp8_core::Layouts::Rows, true);
     let request = Request { format: FORMAT, block: activation.block(), rule, wanted };
     let gemm = {
         let ([m, k], [_, n]) = (x.shape().dims(), weight.shape().dims());

@@ -6,7 +6,7 @@ use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::reshape;
 use crate::engine::{
-    Capability, Epilogue, Execution, Fp8Engine, Kind, Operand as Factor, Run, ScalarOf, Target,
+    Capability, Epilogue, Execution, Fp8Engine, Kind, Of, Operand as Factor, Run, ScalarOf, Target,
     multiply,
 };
 use crate::host;
@@ -63,7 +63,7 @@ impl Gemms {
                     execution => execution,
                 };
                 let device = host::float_device::<B>(&lhs);
-                let target = Target::of::<B>(&device, Kind::plain(false), execution, false)
+                let target = Target::of::<B>(&device, Kind::plain(Of::Matrices), execution, false)
                     .unwrap_or_else(|error| panic!("{error}"));
                 // No unit is given batches.
                 let target = if self.is_flat() { target } else { Target::Emulation(None) };

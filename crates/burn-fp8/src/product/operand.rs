@@ -150,6 +150,7 @@ impl<B: Fp8Engine> Quantized<B> {
                 any(&|role| uses.now.contains(&role)),
                 any(&|role| uses.later == Some(role)),
                 layouts.expect("an operand of some product"),
+                gemms.is_flat(),
             );
             let tensor = match block {
                 WHOLE => tensor.clone(),

@@ -12,7 +12,7 @@ use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{join, reshape};
 use crate::engine::{
-    Attention, AttentionOf, Execution, Kind, MatrixOf, Target, check_attention, in_f32,
+    Attention, AttentionOf, Execution, Kind, MatrixOf, Of, Target, check_attention, in_f32,
 };
 use crate::host;
 
@@ -197,6 +197,6 @@ fn attention_target<B: Fp8Products>(precision: AttentionPrecision, device: &B::D
         (AttentionPrecision::Bf16, Execution::Native) => Execution::Auto,
         (_, execution) => execution,
     };
-    Target::of::<B>(device, Kind::plain(true), execution, false)
+    Target::of::<B>(device, Kind::plain(Of::Attention), execution, false)
         .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -113,7 +113,6 @@ mod golden {
         products_and_gradients_match_under::<B>(&emulated(), Sums::F32);
     }
 
-    /// Batched products among them fall back to emulation.
     fn products_match<B: Fp8Matmul>()
     where
         Autodiff<B>: Fp8Matmul,

@@ -34,7 +34,7 @@ fn write<B: Fp8Matmul, const D: usize>(
     assert_eq!(matrix.format, format);
     let bytes = |codes, shape: [usize; 2]| {
         let Codes::Padded(words, unpadded) = codes else { panic!("laid out for tensor cores") };
-        assert_eq!(unpadded, shape);
+        assert_eq!(unpadded.dims(), shape);
         let [rows, columns] = shape.map(|size| size.next_multiple_of(PADDING));
         let words = Tensor::<B, 2, Int>::from_primitive(words);
         assert_eq!(words.dims(), [rows, columns / 4]);

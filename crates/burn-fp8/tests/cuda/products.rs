@@ -173,6 +173,67 @@ fn of_four_dimensions_are_exact<B: Fp8Matmul>() {
     assert_close(&run(emulated()).0, &exact, 0.0, "emulated");
 }
 
+/// Of a batch: those of operands of such leading dimensions, one after the other.
+fn each([lhs, rhs]: [[usize; 2]; 2], mut visit: impl FnMut([usize; 3])) {
+    let [outer, inner] = [0, 1].map(|dim| lhs[dim].max(rhs[dim]));
+    for (index, (i, j)) in (0..outer).flat_map(|i| (0..inner).map(move |j| (i, j))).enumerate() {
+        let [a, b] = [lhs, rhs].map(|[outer, inner]| (i % outer) * inner + j % inner);
+        visit([a, b, index]);
+    }
+}
+
+/// Of batches, of odd sizes too, some matrices of which the products share; the right operand is a view.
+fn of_batches_are_exact<B: Fp8Matmul>()
+where
+    Outer<B>: AutodiffBackend,
+{
+    for (leading @ [lhs, rhs], [m, k, n]) in [
+        ([[2, 3], [2, 3]], [32, 16, 48]),
+        ([[2, 3], [2, 3]], [17, 33, 50]),
+        ([[2, 3], [1, 3]], [16, 48, 16]),
+        ([[2, 1], [1, 3]], [5, 20, 33]),
+        ([[1, 1], [2, 2]], [64, 32, 1]),
+    ] {
+        let count = |[outer, inner]: [usize; 2]| outer * inner;
+        let products = [0, 1].map(|dim| lhs[dim].max(rhs[dim]));
+        let x = integers(1, count(lhs) * m * k, 2);
+        let w = integers(2, count(rhs) * k * n, 2);
+        let g = integers(3, count(products) * m * n, 2);
+        let mut exact = [vec![], vec![0.0; x.len()], vec![0.0; w.len()]];
+        each(leading, |[a, b, index]| {
+            let x = &x[a * m * k..][..m * k];
+            // As it lies: [N, K].
+            let w = transpose(&w[b * k * n..][..k * n], [n, k]);
+            let g = &g[index * m * n..][..m * n];
+            let [y, dx, dw] = expected([x, &w, g], [m, k, n], FloatDType::F32);
+            exact[0].extend(y);
+            let add = |sums: &mut [f32], terms: Vec<f32>| {
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+            };
+            add(&mut exact[1][a * m * k..], dx);
+            add(&mut exact[2][b * k * n..], transpose(&dw, [k, n]));
+        });
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            let run = || {
+                let x = typed::<Outer<B>, 4>(&x, [lhs[0], lhs[1], m, k], dtype).require_grad();
+                let w = typed::<Outer<B>, 4>(&w, [rhs[0], rhs[1], n, k], dtype).require_grad();
+                let g = typed::<Outer<B>, 4>(&g, [products[0], products[1], m, n], dtype);
+                let y = x.clone().matmul(w.clone().swap_dims(2, 3));
+                let grads = (y.clone() * g).sum().backward();
+                let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
+                [values(y), dx, dw]
+            };
+            let what = format!("{leading:?} {m}×{k}×{n} {dtype:?}");
+            let expected = exact.clone().map(|exact| rounded(exact, dtype));
+            let (step, report) = trace(|| power_of_two(native::<B>()).scope(run));
+            assert_native::<B>(&report, 3);
+            assert_exact(&step, &expected, &format!("native {what}"));
+            let step = power_of_two(emulated()).scope(run);
+            assert_exact(&step, &expected, &format!("emulated {what}"));
+        }
+    }
+}
+
 /// The same product gives the same bits each time it runs.
 fn are_deterministic<B: Fp8Matmul>() {
     let [m, k, n] = [200, 1000, 300];
@@ -192,5 +253,6 @@ on_cuda_and_rehearsed!([
     of_views_are_exact,
     with_bias_and_leading_dimensions_are_exact,
     of_four_dimensions_are_exact,
+    of_batches_are_exact,
     are_deterministic,
 ]);

@@ -10,19 +10,19 @@ mod tests;
 
 use burn::tensor::backend::DeviceOps;
 use burn::tensor::ops::{FloatTensor, FloatTensorOps};
-use burn::tensor::{DType, Shape, Slice, TensorMetadata};
+use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_cubecl::cubecl::server::ComputeServer;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
-use burn_fp8_core::{Fp8Format, Layouts};
+use burn_fp8_core::{Fp8Format, Layouts, PADDING};
 use burn_fp8_kernels::{self as kernels, NonFinite, Outputs};
 
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
 use super::codes::Codes;
 use super::launch::fall_back;
-use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE, swapped};
 use super::portable::{self, grid::Grid};
 use super::problem::Problem;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
@@ -64,6 +64,7 @@ where
     fn fp8_quantize(tensor: FloatTensor<Self>, request: RequestOf<Self>) -> MatrixOf<Self> {
         match (request.block, request.wanted) {
             (WHOLE, Wanted::Lines(layouts)) => lines(tensor, request, layouts),
+            (WHOLE, Wanted::Batch(layouts)) => lines_of_each::<Self, R>(tensor, request, layouts),
             (WHOLE, _) => with_one_scale(tensor, request),
             (_, Wanted::Lines(layouts)) => {
                 let rows = layouts.rows().then(|| in_blocks(tensor.clone(), &request));
@@ -97,11 +98,12 @@ where
             {
                 decode(words.clone(), shape.clone(), matrix.format)
             }
-            (Codes::Padded(words, [rows, columns]), Scales::One(Scalar::Host(1.0))) => {
-                let [padded, words_of_row] = words.shape().dims();
-                let shape = Shape::new([padded, 4 * words_of_row]);
-                let values = decode(words.clone(), shape, matrix.format);
-                Self::float_slice(values, &[Slice::from(0..*rows), Slice::from(0..*columns)])
+            (Codes::Padded(words, shape), Scales::One(Scalar::Host(1.0))) => {
+                let mut padded = words.shape();
+                let last = padded.num_dims() - 1;
+                padded[last] *= 4;
+                let values = decode(words.clone(), padded, matrix.format);
+                portable::codes::without_padding::<Self>(values, shape)
             }
             (Codes::Packed(words, shape), Scales::Grid { scales, block, .. })
                 if shape.num_elements() > 0 =>
@@ -210,7 +212,7 @@ fn lines<R: CubeRuntime>(
     });
     let [padded_rows, padded_columns] = matrix.padded;
     let words = |handle, [rows, columns]: [usize; 2], shape| {
-        Codes::Padded(output(&like, handle, [rows, columns / 4], DType::I32), shape)
+        Codes::Padded(output(&like, handle, [rows, columns / 4], DType::I32), Shape::new(shape))
     };
     Matrix {
         codes: matrix
@@ -223,6 +225,54 @@ fn lines<R: CubeRuntime>(
         scales: Scales::One(chosen(&like, scale, matrix.scale)),
         format,
         amax: matrix.amax.map(|amax| Scalar::Device(number(&like, amax))),
+    }
+}
+
+/// A batch of matrices with one scale, each laid out for tensor cores: a transpose is the matrix that the rows of all of them make, transposed, seen
+/// as a batch.
+fn lines_of_each<B, R: CubeRuntime>(
+    tensor: CubeTensor<R>,
+    request: Request<CubeTensor<R>>,
+    layouts: Layouts,
+) -> Matrix<CubeTensor<R>, CubeTensor<R>>
+where
+    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    let shape = tensor.shape();
+    let leading = shape.num_dims() - 2;
+    let mut padded = tensor;
+    for dim in [leading, leading + 1] {
+        let mut missing = padded.shape();
+        missing[dim] = missing[dim].next_multiple_of(PADDING) - missing[dim];
+        if missing[dim] > 0 {
+            let dtype = padded.dtype.into();
+            let zeros = B::float_zeros(missing, &B::float_device(&padded), dtype);
+            padded = B::float_cat(vec![padded, zeros], dim);
+        }
+    }
+    let [rows, columns] = [0, 1].map(|dim| padded.shape()[leading + dim]);
+    let batch = &shape[..leading];
+    let matrix = lines(padded, request, layouts);
+    let each = |codes, wanted: Shape, shape: Vec<usize>, order: Option<Vec<usize>>| {
+        let Codes::Padded(words, _) = codes else { unreachable!("they were asked for") };
+        let words = B::int_reshape(words, Shape::from(shape));
+        let words = match order {
+            Some(order) => B::int_permute(words, &order),
+            None => words,
+        };
+        Codes::Padded(words, wanted)
+    };
+    Matrix {
+        codes: matrix.codes.map(|codes| {
+            let of_rows = [batch, &[rows, columns / 4]].concat();
+            each(codes, shape.clone(), of_rows, None)
+        }),
+        transposed: matrix.transposed.map(|codes| {
+            let of_columns = [&[columns], batch, &[rows / 4]].concat();
+            let order = (1..=leading).chain([0, leading + 1]).collect();
+            each(codes, swapped(shape.clone()), of_columns, Some(order))
+        }),
+        ..matrix
     }
 }
 
@@ -274,7 +324,8 @@ where
     }
     #[cfg(test)]
     {
-        let algorithm = capability::pretended_algorithm(lhs.shape()[1])?;
+        let shape = lhs.shape();
+        let algorithm = capability::pretended_algorithm(shape[shape.num_dims() - 1])?;
         super::launch::note(&run.note, || super::launch::Launched::Native { algorithm });
         let _ = (rhs, epilogue);
         Ok(None)

@@ -275,6 +275,43 @@ fn scaled_products_are_those_of_flex<B: Fp8Matmul>() {
     }
 }
 
+/// Batches of matrices, some of them views, and some that products share.
+fn batches_are_those_of_the_emulation<B: Fp8Matmul>() {
+    let _pretend = pretend_tensor_cores();
+    let step = |config: Fp8Config, [lhs, rhs]: [[usize; 2]; 2], [m, k, n]: [usize; 3]| {
+        fn run<B: Fp8Matmul>([lhs, rhs]: [[usize; 2]; 2], [m, k, n]: [usize; 3]) -> Vec<Vec<f32>> {
+            let x = tensor::<Outer<B>, 4>(3, [lhs[0], m, lhs[1], k]).require_grad();
+            let w = tensor::<Outer<B>, 4>(4, [rhs[0], rhs[1], n, k]).require_grad();
+            let y = x.clone().swap_dims(1, 2).matmul(w.clone().swap_dims(2, 3));
+            let g = tensor::<Outer<B>, 4>(5, y.dims());
+            let grads = (y.clone() * g).sum().backward();
+            let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
+            vec![values(y), dx, dw]
+        }
+        let shapes = ([lhs, rhs], [m, k, n]);
+        let native = config.with_execution(Execution::Native);
+        let (actual, ran) = trace(|| native.scope(|| run::<B>(shapes.0, shapes.1)));
+        let emulated = config.with_execution(Execution::FakeQuantized);
+        let (expected, reference) = trace(|| emulated.scope(|| run::<Flex>(shapes.0, shapes.1)));
+        for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+            assert_close(actual, expected, &format!("{shapes:?} result {index}"));
+        }
+        assert_eq!(ran.products.len(), 3, "{ran}");
+        for (product, reference) in ran.products.iter().zip(&reference.products) {
+            let decoded = Implementation::Native { algorithm: "decoded".into() };
+            assert_eq!(product.ran, decoded, "{ran}");
+            assert_eq!((product.role, product.gemm), (reference.role, reference.gemm));
+            assert_eq!((product.lhs, product.rhs), (reference.lhs, reference.rhs), "{ran}");
+        }
+    };
+    for recipe in [Recipe::current(), Recipe::delayed()] {
+        step(config(recipe), [[2, 3], [2, 3]], [32, 16, 48]);
+        step(config(recipe), [[2, 3], [2, 3]], [5, 33, 19]);
+        step(config(recipe), [[2, 3], [1, 3]], [17, 16, 3]);
+        step(config(recipe), [[1, 2], [3, 1]], [1, 40, 17]);
+    }
+}
+
 /// A scale that is given comes back as it was given, and the codes are those of the core.
 fn given_scales_are_kept<B: Fp8Matmul>() {
     let values = random(9, 3 * 21);
@@ -290,7 +327,8 @@ fn given_scales_are_kept<B: Fp8Matmul>() {
             let matrix = B::fp8_quantize(x(), request(Wanted::Lines(Layouts::Rows)));
             let Scales::One(kept) = &matrix.scales else { panic!("one for all") };
             assert_eq!((kept.clone().read::<B>(), matrix.amax.is_none()), (scale, true));
-            let Some(Codes::Padded(words, [3, 21])) = &matrix.codes else { panic!("asked for") };
+            let Some(Codes::Padded(words, shape)) = &matrix.codes else { panic!("asked for") };
+            assert_eq!(*shape, Shape::new([3, 21]));
             assert_eq!(words.shape(), Shape::new([16, 8]));
             assert_eq!(Fp8Tensor::<B, 2>::new(matrix).to_bytes(), codes);
             // What an emulated product saves, and what an FP8 tensor holds: one byte an element, in whole words.
@@ -312,6 +350,11 @@ fn native_execution_needs_tensor_cores() {
 
 macro_rules! on {
     ($backend:ty) => {
+        #[test]
+        fn batches_are_those_of_the_emulation() {
+            super::batches_are_those_of_the_emulation::<$backend>();
+        }
+
         #[test]
         fn products_are_those_of_the_emulation() {
             super::products_are_those_of_the_emulation::<$backend>();

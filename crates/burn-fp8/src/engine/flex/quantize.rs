@@ -42,7 +42,7 @@ fn with_one_scale<E: Quantizable>(tensor: FlexTensor, request: RequestOf<Flex>) 
         let amax = amax.map(Scalar::Host);
         Matrix { amax, ..Matrix::new(codes, Scales::One(Scalar::Host(scale)), format) }
     };
-    if let Wanted::Codes | Wanted::Lines(_) = wanted {
+    if let Wanted::Codes | Wanted::Lines(_) | Wanted::Batch(_) = wanted {
         let (codes, (scale, amax)) = pool::tensor_and(layout, |codes: &mut [u8]| match rule {
             // The scale is known: one read of the tensor gives its codes and its amax.
             ScaleRule::Delayed(amax, recipe) if amax.clone().read::<Flex>() != 0.0 => {

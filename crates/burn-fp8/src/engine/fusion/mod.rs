@@ -11,9 +11,9 @@ use burn_fusion::{Fusion, FusionBackend};
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::{Capability, Fallback};
 use super::codes::Codes;
-use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
+use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE, swapped};
 use super::portable::{self, grid::Grid};
-use super::problem::Problem;
+use super::problem::{Problem, shape_of};
 use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
@@ -90,7 +90,7 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
             // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
             return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         };
-        let shape = Shape::new([a.shape()[0], b.shape()[1]]);
+        let shape = shape_of([a.shape(), b.shape()]);
         let (amax, given) = (epilogue.amax.then(one), epilogue.output.clone());
         let result = match &epilogue.output {
             OutputType::Float(dtype) => Operand::Float((shape, DType::from(*dtype))),
@@ -172,12 +172,23 @@ fn form<F: TensorMetadata, G>(tensor: &F, request: &Request<G>) -> Matrix<Spec, 
                     let [padded, of_row] =
                         [rows, columns].map(|size| size.next_multiple_of(PADDING));
                     let words = (Shape::new([padded, of_row / 4]), DType::I32);
-                    Codes::Padded(words, [rows, columns])
+                    Codes::Padded(words, Shape::new([rows, columns]))
                 }
                 false => packed(Shape::new([rows, columns])),
             };
             let transposed = layouts.transposed().then(|| lines(columns, rows));
             (layouts.rows().then(|| lines(rows, columns)), transposed, None)
+        }
+        Wanted::Batch(layouts) => {
+            let lines = |shape: Shape| {
+                let rank = shape.num_dims();
+                let mut padded = shape.clone();
+                padded[rank - 2] = padded[rank - 2].next_multiple_of(PADDING);
+                padded[rank - 1] = padded[rank - 1].next_multiple_of(PADDING) / 4;
+                Codes::Padded((padded, DType::I32), shape)
+            };
+            let transposed = layouts.transposed().then(|| lines(swapped(shape.clone())));
+            (layouts.rows().then(|| lines(shape.clone())), transposed, None)
         }
         _ => (Some(packed(shape.clone())), None, None),
     };

@@ -56,7 +56,8 @@ pub(crate) fn into_bytes<B: Backend>(codes: CodesOf<B>, format: Fp8Format) -> Ve
             bytes.truncate(shape.num_elements());
             bytes
         }
-        Codes::Padded(words, [rows, columns]) => {
+        Codes::Padded(words, shape) => {
+            let [rows, columns] = shape.dims();
             let [padded, words_of_row] = words.shape().dims();
             let bytes = bytes_of::<B>(words);
             let lines = bytes.chunks(4 * words_of_row).take(rows.min(padded));
@@ -127,18 +128,24 @@ pub(crate) fn values<B: Backend>(codes: CodesOf<B>, format: Fp8Format) -> FloatT
         }
         Codes::Padded(words, shape) => {
             let padded = unpadded::<B>(words);
-            let values = values::<B>(padded, format);
-            let [rows, columns] = shape;
-            B::float_slice(values, &[Slice::from(0..rows), Slice::from(0..columns)])
+            without_padding::<B>(values::<B>(padded, format), &shape)
         }
     }
 }
 
 /// Padded codes as packed ones, padding and all.
 pub(crate) fn unpadded<B: Backend>(words: IntTensor<B>) -> CodesOf<B> {
-    let [rows, words_of_row] = words.shape().dims();
-    let flat = B::int_reshape(words, Shape::new([rows * words_of_row]));
-    Codes::Packed(flat, Shape::new([rows, 4 * words_of_row]))
+    let mut shape = words.shape();
+    let flat = B::int_reshape(words, Shape::new([shape.num_elements()]));
+    let last = shape.num_dims() - 1;
+    shape[last] *= 4;
+    Codes::Packed(flat, shape)
+}
+
+/// A tensor of this shape that was padded at the ends of its dimensions.
+pub(crate) fn without_padding<B: Backend>(padded: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+    let all: Vec<_> = shape.iter().map(|size| Slice::from(0..*size)).collect();
+    B::float_slice(padded, &all)
 }
 
 /// Codes of one byte each in place of values, where the device has u8. Nothing is read back.
@@ -170,11 +177,12 @@ pub(crate) fn transpose<B: Backend>(codes: CodesOf<B>) -> CodesOf<B> {
             let codes = B::int_reshape(B::int_transpose(codes), elements);
             Codes::Packed(pack::<B>(codes), transposed)
         }
-        Codes::Padded(words, [rows, columns]) => match transpose::<B>(unpadded::<B>(words)) {
-            Codes::Packed(words, shape) => {
-                let [padded, padded_columns] = shape.dims();
+        Codes::Padded(words, shape) => match transpose::<B>(unpadded::<B>(words)) {
+            Codes::Packed(words, padded) => {
+                let [padded, padded_columns] = padded.dims();
                 let words = B::int_reshape(words, Shape::new([padded, padded_columns / 4]));
-                Codes::Padded(words, [columns, rows])
+                let [rows, columns] = shape.dims();
+                Codes::Padded(words, Shape::new([columns, rows]))
             }
             _ => unreachable!("packed codes stay packed"),
         },

@@ -4,6 +4,7 @@ use burn::tensor::{DType, FloatDType, Shape, Slice, TensorMetadata};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_fp8_core::{Fp8Format, Layouts};
 use burn_fp8_cublaslt::BlockScale;
@@ -14,11 +15,12 @@ use super::problem::{block_scale, plan_of};
 use crate::engine::backend::Fp8Engine;
 use crate::engine::capability::Fallback;
 use crate::engine::codes::Codes;
-use crate::engine::cube::tensor::{number, run as run_kernel};
+use crate::engine::cube::tensor::{number, output, run as run_kernel};
 use crate::engine::launch::{Launched, note};
 use crate::engine::matrix::{Matrix, MatrixOf, Scales};
+use crate::engine::portable::codes::without_padding;
 use crate::engine::portable::epilogue::reciprocal;
-use crate::engine::problem::Problem;
+use crate::engine::problem::{Problem, shape_of};
 use crate::engine::product::{EpilogueOf, Operand, OutputType, Product, ProductOf, Run};
 use crate::engine::request::{Request, Wanted};
 
@@ -39,6 +41,9 @@ pub(in crate::engine::cube) fn multiply<B, R: CubeRuntime>(
 where
     B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
+    if lhs.shape().num_dims() > 2 {
+        return multiply_each::<B, R>([lhs, rhs], epilogue, run);
+    }
     let (lines_a, lines_b) = (lhs.row_by_row::<B>(false), rhs.row_by_row::<B>(true));
     let (Codes::Bytes(like)
     | Codes::Packed(like, _)
@@ -106,11 +111,89 @@ where
         OutputType::Fp8 { format, scale } => {
             let words = tensor(DType::I32, Shape::new([m * padded_n / 4]), strides![1]);
             let codes = Codes::Packed(words, Shape::new([m, padded_n]));
-            let codes = without_padding::<B, R>(codes, n, *format);
+            let codes = codes_without_padding::<B, R>(codes, n, *format);
             Operand::Matrix(Matrix::new(codes, Scales::One(scale.clone()), *format))
         }
     };
     Some(Ok(Product { result, amax: amax.map(|amax| number(&like, amax)) }))
+}
+
+/// The products `[…, M, K] · […, K, N]` of a batch, with one scale for each operand, as one call.
+fn multiply_each<B, R: CubeRuntime>(
+    [lhs, rhs]: [&MatrixOf<B>; 2],
+    epilogue: &EpilogueOf<B>,
+    run: &Run,
+) -> Option<Result<ProductOf<B>, Fallback>>
+where
+    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    let (Some(Codes::Padded(a, _)), Some(Codes::Padded(b, _))) = (&lhs.codes, &rhs.transposed)
+    else {
+        unreachable!("the operands of a batch are laid out for it")
+    };
+    let (Scales::One(of_a), Scales::One(of_b), OutputType::Float(dtype)) =
+        (&lhs.scales, &rhs.scales, &epilogue.output)
+    else {
+        unreachable!("a batch has one scale for each operand, and float output")
+    };
+    let device = device_of(a)?;
+    let (client, _) = device;
+    let shape = shape_of([lhs.shape(), rhs.shape()]);
+    let batch = &shape[..shape.num_dims() - 2];
+    let mut plan = plan_of(&Problem::new::<B>([lhs, rhs], epilogue, run.fast_accumulation));
+    let [m, n] = [plan.shape.m, plan.shape.n].map(|size| size as usize);
+    let [a, b] = [a, b].map(|words| Each::new::<B>(words.clone(), batch));
+    (plan.a.ld, plan.b.ld) = (a.ld, b.ld);
+    (plan.batch.a, plan.batch.b) = (a.stride, b.stride);
+    let dtype = DType::from(*dtype);
+    let count: usize = batch.iter().product();
+    let d = client.empty(count * m * n * dtype.size());
+    let call = Call::new(a.handle, b.handle, d.clone()).scaled(client, [of_a, of_b]);
+    let launched = match launch(device, plan, call) {
+        Ok(launched) => launched,
+        Err(fallback) => return Some(Err(fallback)),
+    };
+    note(&run.note, || Launched::Native { algorithm: describe(&launched) });
+    let result = output(&a.like, d, Shape::from([batch, &[m, n]].concat()), dtype);
+    Some(Ok(Product { result: Operand::Float(without_padding::<B>(result, &shape)), amax: None }))
+}
+
+/// The matrices of a batch in memory, as cuBLASLt takes them: in elements.
+struct Each<R: CubeRuntime> {
+    like: CubeTensor<R>,
+    handle: Handle,
+    /// From one row to the next.
+    ld: u64,
+    /// From one matrix to the next.
+    stride: u64,
+}
+
+impl<R: CubeRuntime> Each<R> {
+    /// Words of codes `[…, R, C / 4]`, whose leading dimensions broadcast to `batch`: copied where their matrices do not lie equally far apart.
+    fn new<B>(words: CubeTensor<R>, batch: &[usize]) -> Self
+    where
+        B: Fp8Engine<IntTensorPrimitive = CubeTensor<R>>,
+    {
+        let [rows, columns] = [0, 1].map(|dim| words.shape()[batch.len() + dim]);
+        let words = B::int_expand(words, Shape::from([batch, &[rows, columns]].concat()));
+        let distance = |words: &CubeTensor<R>| {
+            let strides = words.meta.strides();
+            let each: Vec<_> =
+                batch.iter().zip(strides.iter()).filter(|(size, _)| **size > 1).collect();
+            let apart = each.windows(2).all(|pair| *pair[0].1 == pair[1].0 * pair[1].1);
+            (apart && strides[batch.len() + 1] == 1).then(|| each.last().map_or(0, |last| *last.1))
+        };
+        let (words, stride) = match distance(&words) {
+            Some(stride) => (words, stride),
+            None => {
+                let words = into_contiguous(words);
+                let stride = distance(&words).expect("a contiguous tensor");
+                (words, stride)
+            }
+        };
+        let [ld, stride] = [words.meta.strides()[batch.len()], stride].map(|size| 4 * size as u64);
+        Self { handle: words.handle.clone(), like: words, ld, stride }
+    }
 }
 
 /// Codes row by row, of at least so many rows, and of so many columns; and whether that took a pass over them.
@@ -177,7 +260,11 @@ where
 }
 
 /// Codes `[M, N padded]` without the padding of their rows.
-fn without_padding<B, R: CubeRuntime>(codes: CodesOf<R>, n: usize, format: Fp8Format) -> CodesOf<R>
+fn codes_without_padding<B, R: CubeRuntime>(
+    codes: CodesOf<R>,
+    n: usize,
+    format: Fp8Format,
+) -> CodesOf<R>
 where
     B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {

@@ -16,7 +16,7 @@ use crate::engine::capability::Fallback;
 use crate::engine::problem::{Problem, ProblemOutput};
 use crate::engine::product::Activation;
 
-/// The product as cuBLASLt is given it: N and K padded, and M for blocks of 128.
+/// The product as cuBLASLt is given it: N and K padded, and M for blocks of 128. The operands of a batch lie one after the other.
 pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
     let [m, n, k] = problem.shape;
     let [n, padded_k] = [n, k].map(|size| size.next_multiple_of(PADDING) as u64);
@@ -30,13 +30,18 @@ pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
         lt::Scales::Blocks { a: lt::BlockScale::Row128 | lt::BlockScale::Square128, .. } => 4,
         _ => 1,
     };
-    let m = m.next_multiple_of(multiple);
+    let m = m.next_multiple_of(multiple) as u64;
+    let batch = match problem.batch {
+        1 => lt::Batch::ONE,
+        count => lt::Batch { count: count as u64, a: m * padded_k, b: n * padded_k, d: m * n },
+    };
     let [a, b] = problem.formats;
     let output = match problem.output {
         ProblemOutput::Float(dtype) => data_type(dtype.into()),
         ProblemOutput::Fp8(format) => lt::DataType::Fp8(format),
     };
     lt::ScaledMatmul {
+        batch,
         scales,
         scaled_d: output.is_fp8(),
         amax_d: problem.amax,
@@ -52,7 +57,7 @@ pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
             },
             bias: problem.bias.map(data_type),
         },
-        ..lt::ScaledMatmul::new(m as u64, n, padded_k, a, b, output)
+        ..lt::ScaledMatmul::new(m, n, padded_k, a, b, output)
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn_fp8_core::AttentionPrecision;
+
 use super::*;
 use crate::engine::cube::capability::K_WITHOUT_ALGORITHM as K;
+use crate::ops::{self, AttentionOptions};
 use crate::{Fp8Error, high_precision};
 
 /// What a closure panics with on this thread.
@@ -133,19 +136,24 @@ fn without_an_algorithm_is_refused_where_it_is_asked_for() {
 }
 
 #[test]
-fn batched_products_fall_back_and_say_so() {
+fn what_tensor_cores_are_not_given_falls_back_and_says_so() {
     let _pretend = pretend_tensor_cores();
-    let product = |batch: usize| {
-        let x = tensor::<Fp8Backend<Unfused>, 3>(1, [batch, 16, 16]);
-        values(x.clone().matmul(x))
-    };
-    let native =
-        |recipe: Recipe| Fp8Config::default().with_recipe(recipe).with_execution(Execution::Native);
-    assert!(native(Recipe::current()).check::<Unfused>(&WgpuDevice::default()).is_ok());
-    let (recipe, batch) = (Recipe::current(), 2);
-    let (_, report) = trace(|| config(recipe).scope(|| product(batch)));
+    let x = || tensor::<Fp8Backend<Unfused>, 3>(1, [2, 16, 16]);
+    let product = || values(x().matmul(x()));
+    let native = |recipe: Recipe| config(recipe).with_execution(Execution::Native);
+    assert!(native(Recipe::rowwise()).check::<Unfused>(&WgpuDevice::default()).is_ok());
+    let (_, report) = trace(|| config(Recipe::rowwise()).scope(product));
     assert_eq!(report.products[0].ran, Implementation::Fallback(Fallback::Batched));
-    let native = config(recipe).with_execution(Execution::Native);
-    let message = panic_of(|| native.scope(|| product(batch)));
-    assert!(message.contains("batched") && message.contains("Execution::Auto"), "{message}");
+    let message = panic_of(|| native(Recipe::rowwise()).scope(product));
+    assert!(message.contains("batched products with several scales"), "{message}");
+    let attention = || {
+        let precision = AttentionPrecision::Fp8;
+        let options = AttentionOptions { precision, ..AttentionOptions::default() };
+        let [q, k, v] = [0; 3].map(|_| x().unsqueeze::<4>());
+        values(ops::attention(q, k, v, options))
+    };
+    let (_, report) = trace(|| config(Recipe::current()).scope(attention));
+    assert_eq!(report.products[0].ran, Implementation::Fallback(Fallback::Attention), "{report}");
+    let message = panic_of(|| native(Recipe::current()).scope(attention));
+    assert!(message.contains("attention as one operation is not native"), "{message}");
 }
