@@ -180,9 +180,9 @@ fn padded_layouts_and_alignments_are_what_cublaslt_reads_back() {
     problem.c = Some(Matrix { dtype: DataType::F16, ld: 64 });
     problem.d = Matrix { dtype: DataType::F16, ld: 56 };
     problem.alignment = Alignment { a: 16, b: 32, c: 64, d: 128, bias: 16 };
-    compare(lt, &problem, &plan(&problem, &hopper()).unwrap());
-    problem.c = None;
-    problem.batch = Batch { count: 5, a: 4096, b: 0, d: 2048 };
+    let batch = Batch { count: 5, a: 4096, b: 0, d: 2048 };
+    let batch = ScaledMatmul { c: None, batch, ..problem };
+    compare(lt, &batch, &plan(&batch, &hopper()).unwrap());
     let plan = plan(&problem, &hopper()).unwrap();
     compare(lt, &problem, &plan);
 
