@@ -154,6 +154,14 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
         B::fp8_attention(qkv, attention)
     }
 
+    fn fp8_self_attention(
+        qkv: FloatTensor<Self>,
+        kv_heads: usize,
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        B::fp8_self_attention(qkv, kv_heads, attention)
+    }
+
     fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_pointwise_op(operation, x)
     }

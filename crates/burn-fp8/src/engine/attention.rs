@@ -54,7 +54,14 @@ pub(crate) fn check<F: TensorMetadata, M: TensorMetadata>(
     qkv: [&F; 3],
     attention: &Attention<F, M>,
 ) -> Result<AttentionShape, AttentionShapeError> {
-    let [q, k, v] = qkv.map(|tensor| tensor.shape().dims());
+    check_shapes(qkv.map(|tensor| tensor.shape().dims()), attention)
+}
+
+/// The same of the shapes of queries, keys and values.
+pub(crate) fn check_shapes<F: TensorMetadata, M: TensorMetadata>(
+    [q, k, v]: [[usize; 4]; 3],
+    attention: &Attention<F, M>,
+) -> Result<AttentionShape, AttentionShapeError> {
     let shape = AttentionShape::new(q, k, v)?;
     attention.bias.iter().try_for_each(|bias| shape.check("bias", bias.shape().dims()))?;
     attention.masks.iter().try_for_each(|mask| shape.check("mask", mask.shape().dims()))?;

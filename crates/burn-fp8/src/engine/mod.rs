@@ -31,8 +31,8 @@ mod scalar;
 mod target;
 pub(crate) mod tensor;
 
-pub(crate) use attention::check as check_attention;
 pub use attention::{Attention, AttentionGradients, AttentionOf};
+pub(crate) use attention::{check as check_attention, check_shapes as check_attention_shapes};
 pub(crate) use backend::decode;
 pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};

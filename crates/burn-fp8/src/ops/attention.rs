@@ -9,7 +9,9 @@ use super::pointwise::draw;
 use crate::engine;
 use crate::host::primitive;
 use crate::product::Fp8Products;
-use crate::product::route::{attention as run, attention_to_codes as run_to_codes};
+use crate::product::route::{
+    attention as run, attention_to_codes as run_to_codes, self_attention as run_self,
+};
 use crate::tensor::Fp8Tensor;
 
 /// What [`attention`] does beside multiplying: nothing by default.
@@ -99,6 +101,34 @@ pub fn attention<B: Fp8Products>(
 ) -> Tensor<B, 4> {
     let attention = of_engine(options, q.dims());
     float(run::<B>([q, k, v].map(primitive), attention))
+}
+
+/// [`attention`] of queries, keys and values side by side, as one linear layer gives them: `qkv` is `[batch, length, heads + 2 · kv_heads, width]`, heads of
+/// queries, then those of keys, then those of values. Nothing is copied apart, and one gradient comes back. The result is `[batch, heads, length, width]`.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8::ops::{AttentionOptions, self_attention};
+///
+/// type B = Autodiff<Flex>;
+/// // A layer of 10 tokens with 8 heads of queries, 2 of keys and 2 of values gives [2, 10, 12 · 32].
+/// let layer = Tensor::<B, 3>::random([2, 10, 384], Distribution::Default, &Default::default());
+/// let qkv = layer.reshape([2, 10, 12, 32]).require_grad();
+/// let y = self_attention(qkv.clone(), 2, AttentionOptions { causal: true, ..Default::default() });
+/// assert_eq!(y.dims(), [2, 8, 10, 32]);
+/// assert_eq!(qkv.grad(&y.sum().backward()).unwrap().dims(), [2, 10, 12, 32]);
+/// ```
+///
+/// # Panics
+/// As [`attention`], and where no head is left for queries.
+pub fn self_attention<B: Fp8Products>(
+    qkv: Tensor<B, 4>,
+    kv_heads: usize,
+    options: AttentionOptions<B>,
+) -> Tensor<B, 4> {
+    let attention = of_engine(options, qkv.dims());
+    float(run_self::<B>(primitive(qkv), kv_heads, attention))
 }
 
 /// [`attention`] to keys and values in FP8 with a scale for each row, as [`Fp8Tensor::quantize_rows`] makes them: what a cache holds in a quarter of the memory

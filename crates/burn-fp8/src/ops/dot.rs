@@ -50,7 +50,7 @@ pub(super) fn forward<B: Fp8Engine>(
     let (compute_dtype, mode) = (kernel.dtype().into(), options.mode);
     let quantizer = LayerQuantizer { scales, compute_dtype, mode, gemms: &gemms };
     let gemms::Forward { output, saved: operands, amaxes: _ } =
-        gemms::forward(x, kernel, &quantizer, &gemms, save);
+        gemms::forward(x, kernel, None, &quantizer, &gemms, save);
     let saved = Saved { gemms, options, operands, shapes };
     Forward { output, saved, states: [input, weight] }
 }

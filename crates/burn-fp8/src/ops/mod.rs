@@ -56,7 +56,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 pub use crate::tensor::assign_rows;
-pub use attention::{AttentionOptions, attention, attention_to_fp8};
+pub use attention::{AttentionOptions, attention, attention_to_fp8, self_attention};
 pub(crate) use check_row::is_intact;
 pub use layer_ops::Fp8LayerOps;
 pub use linear::linear_mixed;

@@ -1,6 +1,6 @@
 //! Attention as one operation: in f32, whatever the type of its tensors; what is reported of it, and what its backward step needs.
 
-use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, FloatDType, Slice, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole, ProductKind};
 
 use crate::engine::tensor::cast;
@@ -69,6 +69,21 @@ pub(super) fn backward<B: Fp8Engine>(
     let mut dtypes = dtypes.into_iter();
     let operands = gradients.operands.map(|of| cast::<B>(of, dtypes.next().expect("three")));
     AttentionGradients { operands, ..gradients }
+}
+
+/// Queries, keys and values `[batch, heads, length, width]` of a tensor `[batch, length, heads + 2 · kv_heads, width]`: views, where the backend has them.
+pub(super) fn apart<B: Backend>(qkv: FloatTensor<B>, kv_heads: usize) -> [FloatTensor<B>; 3] {
+    let heads = qkv.shape()[2] - 2 * kv_heads;
+    [0..heads, heads..heads + kv_heads, heads + kv_heads..heads + 2 * kv_heads].map(|heads| {
+        let all = Slice::full();
+        let part = B::float_slice(qkv.clone(), &[all, all, heads.into(), all]);
+        B::float_swap_dims(part, 1, 2)
+    })
+}
+
+/// The inverse of [`apart`].
+pub(super) fn together<B: Backend>(qkv: [FloatTensor<B>; 3]) -> FloatTensor<B> {
+    B::float_cat(qkv.map(|part| B::float_swap_dims(part, 1, 2)).into(), 2)
 }
 
 /// Reports both products, the scores and their product with the values, in these roles.

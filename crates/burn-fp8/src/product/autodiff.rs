@@ -15,7 +15,6 @@ use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
 use super::pointwise;
-use crate::engine::tensor::add_bias;
 use crate::engine::{AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, ScalarOf};
 use crate::host;
 
@@ -83,8 +82,20 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
         attention: AttentionOf<Self>,
     ) -> FloatTensor<Self> {
         match attention.bias {
-            Some(_) => attend::<B, C, 4>(qkv, attention),
-            None => attend::<B, C, 3>(qkv, attention),
+            Some(_) => attend::<B, C, 3, 4>(qkv, attention, |qkv| qkv),
+            None => attend::<B, C, 3, 3>(qkv, attention, |qkv| qkv),
+        }
+    }
+
+    fn fp8_self_attention(
+        qkv: FloatTensor<Self>,
+        kv_heads: usize,
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        let apart = |[qkv]: [_; 1]| attention::apart::<B>(qkv, kv_heads);
+        match attention.bias {
+            Some(_) => attend::<B, C, 1, 2>([qkv], attention, apart),
+            None => attend::<B, C, 1, 1>([qkv], attention, apart),
         }
     }
 
@@ -98,11 +109,13 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
     }
 }
 
-/// The backward step of attention: queries, keys and values, and the bias where there is a fourth parent.
+/// The backward step of attention: queries, keys and values, or one tensor of all three, and the bias where there is one more parent.
 #[derive(Debug)]
-struct AttentionStep;
+struct AttentionStep<const OPERANDS: usize>;
 
-impl<B: Fp8Engine, const N: usize> Backward<B, N> for AttentionStep {
+impl<B: Fp8Engine, const OPERANDS: usize, const N: usize> Backward<B, N>
+    for AttentionStep<OPERANDS>
+{
     type State = attention::Saved<B>;
 
     fn backward(
@@ -112,9 +125,13 @@ impl<B: Fp8Engine, const N: usize> Backward<B, N> for AttentionStep {
         _checkpointer: &mut Checkpointer,
     ) {
         let grad = grads.consume::<B>(&ops.node);
-        let wants_bias = ops.parents.get(3).is_some_and(Option::is_some);
+        let wants_bias = ops.parents.get(OPERANDS).is_some_and(Option::is_some);
         let AttentionGradients { operands, bias } =
             attention::backward::<B>(grad, ops.state, wants_bias);
+        let operands = match OPERANDS {
+            1 => vec![attention::together::<B>(operands)],
+            _ => operands.into(),
+        };
         for (node, grad) in ops.parents.iter().zip(operands.into_iter().chain(bias)) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, grad);
@@ -123,17 +140,19 @@ impl<B: Fp8Engine, const N: usize> Backward<B, N> for AttentionStep {
     }
 }
 
-fn attend<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
-    qkv: [FloatTensor<Autodiff<B, C>>; 3],
+/// `N` counts the operands and the bias; `apart` takes queries, keys and values from the operands.
+fn attend<B: Fp8Engine, C: CheckpointStrategy, const OPERANDS: usize, const N: usize>(
+    operands: [FloatTensor<Autodiff<B, C>>; OPERANDS],
     attention: AttentionOf<Autodiff<B, C>>,
+    apart: impl FnOnce([FloatTensor<B>; OPERANDS]) -> [FloatTensor<B>; 3],
 ) -> FloatTensor<Autodiff<B, C>> {
-    let parents: Vec<_> = qkv.iter().chain(&attention.bias).collect();
+    let parents: Vec<_> = operands.iter().chain(&attention.bias).collect();
     let parents: [_; N] = parents.try_into().expect("N counts the operands and the bias");
-    let step = host::begin::<B, C, _, N>(AttentionStep, parents);
+    let step = host::begin::<B, C, _, N>(AttentionStep::<OPERANDS>, parents);
     // The tensors stay until the step is registered, as those of products do.
-    let values = qkv.each_ref().map(|tensor| host::untracked(tensor.clone()));
+    let values = operands.each_ref().map(|tensor| host::untracked(tensor.clone()));
     let inner = attention.clone().map(host::untracked);
-    let attention::Forward { output, saved } = attention::forward::<B>(values, &inner);
+    let attention::Forward { output, saved } = attention::forward::<B>(apart(values), &inner);
     match step {
         OpsKind::Tracked(prep) => prep.finish(saved, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
@@ -243,9 +262,14 @@ fn tracked<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
 
     // The tensors stay until the step is registered: they hold their places in the graph, which another thread may clear up meanwhile.
     let value = |tensor: &host::Tracked<B>| host::untracked(tensor.clone());
-    let gemms::Forward { output, saved: operands, amaxes } =
-        gemms::forward::<B>(value(&lhs), value(&rhs), &product, &product.gemms, save);
-    let output = add_bias::<B>(output, bias.as_ref().map(value));
+    let gemms::Forward { output, saved: operands, amaxes } = gemms::forward::<B>(
+        value(&lhs),
+        value(&rhs),
+        bias.as_ref().map(value),
+        &product,
+        &product.gemms,
+        save,
+    );
 
     match step {
         OpsKind::Tracked(prep) => prep.finish(Saved { operands, amaxes, shapes, product }, output),

@@ -4,7 +4,7 @@ use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
-use crate::engine::tensor::reshape;
+use crate::engine::tensor::{add_bias, reshape};
 use crate::engine::{
     Capability, Epilogue, Execution, Fp8Engine, Kind, Of, Operand as Factor, Run, ScalarOf, Target,
     multiply,
@@ -13,11 +13,12 @@ use crate::host;
 use crate::report::{self, HighPrecision, Pending, PendingRan, new_note, record_high_precision};
 
 impl Gemms {
-    /// Multiplies two operands in their places, and records the product.
+    /// Multiplies two operands in their places, adds the bias where there is one, and records the product.
     fn multiply<B: Fp8Engine>(
         &self,
         role: GemmRole,
         factors: [Measured<B>; 2],
+        bias: Option<FloatTensor<B>>,
         dtype: DType,
         quantizer: &impl Quantizer<B>,
     ) -> FloatTensor<B> {
@@ -44,7 +45,11 @@ impl Gemms {
             otherwise: self.execution.otherwise(),
             note,
         };
-        multiply::<B>(lhs, rhs, Epilogue::float(dtype.into()), run).result.into_float()
+        // As it leaves the unit's registers: the same bits as after it, where the output is f32. cuBLASLt takes no bias in f32.
+        let fuses = self.target == Target::MatrixUnit && dtype == DType::F32;
+        let (inside, after) = if fuses { (bias, None) } else { (None, bias) };
+        let epilogue = Epilogue { bias: inside, ..Epilogue::float(dtype.into()) };
+        add_bias::<B>(multiply::<B>(lhs, rhs, epilogue, run).result.into_float(), after)
     }
 
     /// A product that the recipe keeps out of FP8.
@@ -92,11 +97,12 @@ pub(crate) struct Forward<B: Fp8Engine> {
     pub(crate) amaxes: [Option<ScalarOf<B>>; 2],
 }
 
-/// A product of the forward pass: operands of the same rank, or any left operand and a matrix. Keeps the operands that
+/// A product of the forward pass: operands of the same rank, or any left operand and a matrix; and a bias `[N]` that is added. Keeps the operands that
 /// `save` asks for.
 pub(crate) fn forward<B: Fp8Engine>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
     quantizer: &impl Quantizer<B>,
     gemms: &Gemms,
     save: [bool; 2],
@@ -137,11 +143,11 @@ pub(crate) fn forward<B: Fp8Engine>(
     let output = match (lhs_fp8, rhs_fp8) {
         (Some(lhs), Some(rhs)) if in_fp8(&role) => {
             let factors = [lhs.place(input, role, gemms), rhs.place(weight, role, gemms)];
-            gemms.multiply(role, factors, dtype, quantizer)
+            gemms.multiply(role, factors, bias, dtype, quantizer)
         }
         _ => {
             let (lhs, rhs) = (gemms.join::<B>(lhs), gemms.join::<B>(rhs));
-            gemms.multiply_high::<B>(role, lhs, rhs)
+            add_bias::<B>(gemms.multiply_high::<B>(role, lhs, rhs), bias)
         }
     };
     let output = match gemms.is_flat() {
@@ -206,7 +212,7 @@ pub(crate) fn backward<B: Fp8Engine>(
             }
             SavedOperand::Fp8(rhs) => {
                 let rhs = rhs.place(Operand::Weight, role, gemms);
-                gemms.multiply(role, [gradient(role), rhs], dtype, quantizer)
+                gemms.multiply(role, [gradient(role), rhs], None, dtype, quantizer)
             }
         };
         reduce::<B>(grad, lhs_shape)
@@ -220,7 +226,7 @@ pub(crate) fn backward<B: Fp8Engine>(
             }
             SavedOperand::Fp8(lhs) => {
                 let lhs = lhs.place(Operand::Input, role, gemms);
-                gemms.multiply(role, [lhs, gradient(role)], dtype, quantizer)
+                gemms.multiply(role, [lhs, gradient(role)], None, dtype, quantizer)
             }
         };
         reduce::<B>(grad, rhs_shape)
@@ -279,7 +285,7 @@ pub(crate) fn gradient<B: Fp8Engine>(
     };
     let factors = [factor(tensors[0], lhs), factor(tensors[1], rhs)];
     // Both are tensors of the backward pass of one layer, of one type.
-    gemms.multiply(role, factors, tensors[0].dtype(), quantizer)
+    gemms.multiply(role, factors, None, tensors[0].dtype(), quantizer)
 }
 
 /// Sums a gradient over the dimensions along which its operand was broadcast, and gives it the operand's shape.

@@ -8,7 +8,6 @@ use super::frozen::{self, FrozenOptions};
 use super::gemms;
 use super::plan::Product;
 use super::pointwise;
-use crate::engine::tensor::add_bias;
 use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
 
 /// The products that `Fp8Backend` runs in FP8.
@@ -27,7 +26,7 @@ pub trait Fp8Products: Fp8Engine {
         rhs: FloatTensor<Self>,
         product: Product,
     ) -> FloatTensor<Self> {
-        gemms::forward::<Self>(lhs, rhs, &product, &product.gemms, [false, false]).output
+        gemms::forward::<Self>(lhs, rhs, None, &product, &product.gemms, [false, false]).output
     }
 
     /// Runs `x` `[…, K]` times `weight` `[K, N]` in FP8 and adds `bias` `[N]`.
@@ -37,7 +36,7 @@ pub trait Fp8Products: Fp8Engine {
         bias: Option<FloatTensor<Self>>,
         product: Product,
     ) -> FloatTensor<Self> {
-        add_bias::<Self>(Self::fp8_matmul(x, weight, product), bias)
+        gemms::forward::<Self>(x, weight, bias, &product, &product.gemms, [false, false]).output
     }
 
     /// Runs `output_grad` `[…, N]` times `weight` `[K, N]` transposed in FP8.
@@ -75,6 +74,15 @@ pub trait Fp8Products: Fp8Engine {
         attention: AttentionOf<Self>,
     ) -> FloatTensor<Self> {
         attention::forward::<Self>(qkv, &attention).output
+    }
+
+    /// The same of queries, keys and values in one tensor `[batch, length, heads + 2 · kv_heads, width]`, along its heads.
+    fn fp8_self_attention(
+        qkv: FloatTensor<Self>,
+        kv_heads: usize,
+        attention: AttentionOf<Self>,
+    ) -> FloatTensor<Self> {
+        attention::forward::<Self>(attention::apart::<Self>(qkv, kv_heads), &attention).output
     }
 
     /// An operation on single elements, of any float type, which the result has. Gradients reach `x`.

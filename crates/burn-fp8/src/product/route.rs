@@ -12,7 +12,7 @@ use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{join, reshape};
 use crate::engine::{
-    Attention, AttentionOf, Execution, Kind, MatrixOf, Of, Target, check_attention, in_f32,
+    Attention, AttentionOf, Execution, Kind, MatrixOf, Of, Target, check_attention_shapes, in_f32,
 };
 use crate::host;
 
@@ -142,15 +142,46 @@ pub(crate) fn attention<B: Fp8Products>(
     qkv: [FloatTensor<B>; 3],
     attention: AttentionOf<B>,
 ) -> FloatTensor<B> {
+    let shapes = qkv.each_ref().map(|tensor| tensor.shape().dims());
+    let attention = settled::<B>(shapes, attention, &host::float_device::<B>(&qkv[0]));
+    B::fp8_attention(qkv, attention)
+}
+
+/// The same of queries, keys and values in one tensor `[batch, length, heads + 2 · kv_heads, width]`.
+///
+/// # Panics
+/// As [`attention`].
+pub(crate) fn self_attention<B: Fp8Products>(
+    qkv: FloatTensor<B>,
+    kv_heads: usize,
+    attention: AttentionOf<B>,
+) -> FloatTensor<B> {
+    let shape @ [batch, length, all, width] = qkv.shape().dims();
+    let heads = kv_heads.checked_mul(2).and_then(|of_keys| all.checked_sub(of_keys));
+    let Some(heads @ 1..) = heads else {
+        panic!(
+            "{shape:?} leaves no heads of queries beside {kv_heads} of keys and as many of values"
+        )
+    };
+    let shapes = [heads, kv_heads, kv_heads].map(|heads| [batch, heads, length, width]);
+    let attention = settled::<B>(shapes, attention, &host::float_device::<B>(&qkv));
+    B::fp8_self_attention(qkv, kv_heads, attention)
+}
+
+/// Attention to queries, keys and values of these shapes, checked, as the configuration has it run.
+fn settled<B: Fp8Products>(
+    shapes: [[usize; 4]; 3],
+    attention: AttentionOf<B>,
+    device: &B::Device,
+) -> AttentionOf<B> {
     check_numbers(&attention);
-    if let Err(error) = check_attention(qkv.each_ref(), &attention) {
+    if let Err(error) = check_attention_shapes(shapes, &attention) {
         panic!("{error}");
     }
-    let device = host::float_device::<B>(&qkv[0]);
-    let precision = attention_precision::<B>(attention.precision, &device);
-    let target = attention_target::<B>(precision, &device);
+    let precision = attention_precision::<B>(attention.precision, device);
+    let target = attention_target::<B>(precision, device);
     let bias = attention.bias.map(in_f32::<B>);
-    B::fp8_attention(qkv, Attention { bias, precision, target, ..attention })
+    Attention { bias, precision, target, ..attention }
 }
 
 /// To keys and values in FP8.

@@ -7,7 +7,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Int, TensorData};
 use burn_fp8::nn::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::ops::{AttentionOptions, attention, self_attention};
 use burn_fp8::{AttentionPrecision, Dropout};
 
 use crate::common::*;
@@ -213,6 +213,62 @@ fn attention_in_tensor_operations_is_the_same() {
 }
 
 /// With every product in FP8, attention stays what its options say; and where FP8 is off it is f32.
+/// Of one tensor of queries, keys and values: to the bit what it is of its parts, with its gradients.
+fn assert_self_attention_is_that_of_its_parts<A: AutodiffBackend + Fp8Matmul>() {
+    let ([heads, kv_heads], length) = (HEADS, 37);
+    let run = |case: Case, as_one: bool| {
+        let qkv = numbers::<A, 4>([2, length, heads + 2 * kv_heads, WIDTH], 5).require_grad();
+        let bias = numbers::<A, 4>([1, heads, length, length], 6).require_grad();
+        let options = AttentionOptions {
+            causal: case.causal,
+            bias: case.bias.then(|| bias.clone()),
+            dropout: case.dropout.then(|| Dropout::new(0.25, 77).unwrap()),
+            precision: case.precision,
+            ..AttentionOptions::default()
+        };
+        let y = match as_one {
+            true => self_attention(qkv.clone(), kv_heads, options),
+            false => {
+                let part = |first, count| qkv.clone().narrow(2, first, count).swap_dims(1, 2);
+                let (q, k) = (part(0, heads), part(heads, kv_heads));
+                attention(q, k, part(heads + kv_heads, kv_heads), options)
+            }
+        };
+        let weights = numbers::<A, 4>([2, heads, length, WIDTH], 7);
+        let grads = (y.clone() * weights).sum().backward();
+        let of_bias = bias.grad(&grads).map(values);
+        assert_eq!(of_bias.is_some(), case.bias);
+        [values(y), values(qkv.grad(&grads).expect("tracked")), of_bias.unwrap_or_default()]
+            .map(|values| bits(&values))
+    };
+    for precision in [AttentionPrecision::High, AttentionPrecision::Fp8] {
+        let case = Case { causal: true, dropout: true, precision, ..Case::default() };
+        for case in [case, Case { bias: true, ..case }] {
+            assert!(run(case, true) == run(case, false), "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn self_attention_is_that_of_its_parts() {
+    assert_self_attention_is_that_of_its_parts::<Autodiff<Flex>>();
+    assert_self_attention_is_that_of_its_parts::<Outer<Flex>>();
+    assert_self_attention_is_that_of_its_parts::<Inner<Flex>>();
+    #[cfg(feature = "ndarray")]
+    assert_self_attention_is_that_of_its_parts::<Outer<burn::backend::NdArray>>();
+    let refused = |kv_heads| {
+        let qkv = numbers::<Flex, 4>([1, 3, 6, 8], 1);
+        panic_of(move || self_attention(qkv, kv_heads, AttentionOptions::default()))
+    };
+    assert!(refused(3).contains("leaves no heads of queries beside 3"), "{}", refused(3));
+    assert!(refused(usize::MAX).contains("leaves no heads"));
+    assert!(refused(0).contains("heads"), "{}", refused(0));
+    assert_eq!(
+        self_attention(numbers::<Flex, 4>([1, 3, 6, 8], 1), 1, AttentionOptions::default()).dims(),
+        [1, 4, 3, 8]
+    );
+}
+
 #[test]
 fn the_decorator_leaves_attention_to_its_options() {
     let config = Fp8Config::default().with_filter(Filter::every_matmul());

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::ops::{self, AttentionOptions, attention};
+use burn_fp8::ops::{self, AttentionOptions, self_attention};
 use burn_fp8::report::named;
 use burn_fp8::{Fp8Config, Fp8Matmul};
 
@@ -106,14 +106,12 @@ impl<B: Fp8Matmul> Block<B> {
     fn attend_as_one(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
         let [batch, context, width] = qkv.dims();
         let width = width / 3;
-        let [q, k, v] = [0, 1, 2].map(|part| {
-            let heads = qkv.clone().narrow(2, part * width, width);
-            heads.reshape([batch, context, self.heads, width / self.heads]).swap_dims(1, 2)
-        });
         let precision = Fp8Config::current().attention.unwrap_or_default();
         let options = AttentionOptions { causal: true, precision, ..Default::default() };
-        let options = options.with_dropout(self.dropout.prob, &q.device());
-        attention(q, k, v, options).swap_dims(1, 2).reshape([batch, context, width])
+        let options = options.with_dropout(self.dropout.prob, &qkv.device());
+        let qkv = qkv.reshape([batch, context, 3 * self.heads, width / self.heads]);
+        let y = self_attention(qkv, self.heads, options);
+        y.swap_dims(1, 2).reshape([batch, context, width])
     }
 
     /// Its layers.
