@@ -112,16 +112,15 @@ fn kill_one(mpirun: &Child, index: usize) {
 ///
 /// All that it started has ended, and yet it may stand still: that of OpenMPI 4.1.4 with PMIx 4.2.2 did for good, where a killed program of ten lines of C was as good (`docs/many-machines.md`). Then it is killed.
 fn end(mpirun: &mut Child) -> ExitStatus {
-    let mut has_begun = false;
     let mut last_seen = Instant::now();
     loop {
         if let Some(status) = mpirun.try_wait().expect("a child") {
             return status;
         }
         if !children(mpirun.id()).is_empty() {
-            (has_begun, last_seen) = (true, Instant::now());
-        } else if has_begun && last_seen.elapsed() > Duration::from_secs(20) {
-            println!("mpirun stands still, and all that it started has ended");
+            last_seen = Instant::now();
+        } else if last_seen.elapsed() > Duration::from_secs(20) {
+            println!("mpirun stands still without processes: it is killed");
             mpirun.kill().expect("a child");
         }
         sleep(Duration::from_millis(20));

@@ -75,7 +75,7 @@ pub enum Rule {
     /// Outputs of a batch do not overlap.
     StrideRange,
     /// Of this crate: a batch has at most one scale for each operand, and no C, epilogue, factor or amax of D. Lengths of several scales are documented for a single
-    /// product, and batches with an epilogue were wrong in cuBLASLt 12.2.
+    /// product.
     PlainBatch,
     /// Addresses are multiples of 16 bytes ("Tensor Core Usage"); an alignment is a power of two, at most 256.
     Alignment,
@@ -108,7 +108,7 @@ impl fmt::Display for Rule {
             Self::LdMultiple => "a leading dimension must span a multiple of 16 bytes",
             Self::StrideMultiple => "a stride of a batch must span a multiple of 16 bytes",
             Self::StrideRange => "the matrices D of a batch must not overlap",
-            Self::PlainBatch => "a batch must have one scale for each operand, and no C, epilogue, factor or amax of D",
+            Self::PlainBatch => "a batch must have at most one scale for each operand, and no C, epilogue, factor or amax of D",
             Self::Alignment => "addresses must be aligned to a power of two from 16 to 256 bytes",
         })
     }

@@ -3,6 +3,7 @@
 use burn_backend::tensor::FloatTensor;
 use burn_fp8_core::{Fp8Format, Layouts, Overflow, Recipe};
 
+use super::codes::Codes;
 use super::matrix::{Matrix, WHOLE};
 use super::scalar::Scalar;
 
@@ -100,9 +101,14 @@ impl<F, I> Matrix<F, I> {
         match wanted {
             Wanted::Values => false,
             Wanted::Codes | Wanted::CodesAndValues => self.codes.is_some(),
-            Wanted::Lines(layouts) | Wanted::Batch(layouts) => {
+            Wanted::Lines(layouts) => {
                 (self.codes.is_some() || !layouts.rows())
                     && (self.transposed.is_some() || !layouts.transposed())
+            }
+            Wanted::Batch(layouts) => {
+                let padded = |codes: &Option<_>| matches!(codes, Some(Codes::Padded(..)));
+                (padded(&self.codes) || !layouts.rows())
+                    && (padded(&self.transposed) || !layouts.transposed())
             }
         }
     }

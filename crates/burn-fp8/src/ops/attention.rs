@@ -90,7 +90,7 @@ impl<B: Backend> AttentionOptions<B> {
 ///
 /// # Panics
 /// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive; and with FP8 where the configuration
-/// asks for native execution, which attention in FP8 has nowhere.
+/// asks for native execution, which attention in FP8 has on matrix units of CPUs alone.
 ///
 /// Source: T. Dao, "FlashAttention-2", 2023; grouped heads as J. Ainslie et al., "GQA", 2023.
 pub fn attention<B: Fp8Products>(
@@ -104,7 +104,7 @@ pub fn attention<B: Fp8Products>(
 }
 
 /// [`attention`] of queries, keys and values side by side, as one linear layer gives them: `qkv` is `[batch, length, heads + 2 · kv_heads, width]`, heads of
-/// queries, then those of keys, then those of values. Nothing is copied apart, and one gradient comes back. The result is `[batch, heads, length, width]`.
+/// queries, then those of keys, then those of values. On Flex nothing is copied apart; one gradient comes back. The result is `[batch, heads, length, width]`.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};

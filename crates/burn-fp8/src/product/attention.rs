@@ -58,8 +58,10 @@ pub(super) fn backward<B: Fp8Engine>(
 ) -> AttentionGradients<FloatTensor<B>> {
     if attention.precision == AttentionPrecision::Fp8 {
         // The gradient of a bias takes whole scores, which no unit is given.
-        let emulated = Target::Emulation(None);
-        let target = if wants_bias { &emulated } else { &attention.target };
+        let target = match &attention.target {
+            Target::MatrixUnit if wants_bias => &Target::Emulation(None),
+            target => target,
+        };
         report::<B>(&qkv, &attention, &[GemmRole::GradInput, GemmRole::GradWeight], target);
     }
     let dtypes = qkv.each_ref().map(|tensor| FloatDType::from(tensor.dtype()));

@@ -47,7 +47,11 @@ impl Gemms {
         };
         // As it leaves the unit's registers: the same bits as after it, where the output is f32. cuBLASLt takes no bias in f32.
         let fuses = self.target == Target::MatrixUnit && dtype == DType::F32;
-        let (inside, after) = if fuses { (bias, None) } else { (None, bias) };
+        let is_whole = |bias: &FloatTensor<B>| bias.shape() == Shape::new([self.forward.n]);
+        let (inside, after) = match bias {
+            Some(bias) if fuses && is_whole(&bias) => (Some(bias), None),
+            bias => (None, bias),
+        };
         let epilogue = Epilogue { bias: inside, ..Epilogue::float(dtype.into()) };
         add_bias::<B>(multiply::<B>(lhs, rhs, epilogue, run).result.into_float(), after)
     }

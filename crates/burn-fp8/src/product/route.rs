@@ -137,7 +137,7 @@ fn plan<B: Fp8Products>(
 ///
 /// # Panics
 /// Where shapes do not fit, the scale is not finite or the softcap not positive; with FP8 where the configuration asks for native
-/// execution; with bf16 on a backend without it.
+/// execution and there is no matrix unit of a CPU; with bf16 on a backend without it.
 pub(crate) fn attention<B: Fp8Products>(
     qkv: [FloatTensor<B>; 3],
     attention: AttentionOf<B>,

@@ -153,27 +153,33 @@ fn products<B: AutodiffBackend, const D: usize>(
     trace(|| config.scope(|| step(tensors).map(values)))
 }
 
-/// `sums` are those of matrices; batched products are always emulated.
+/// Each matrix of a batch by itself, whose products are added up by `sums`.
 fn check(golden: &Golden, case: &str, (results, report): ([Vec<f32>; 3], Report), sums: Sums) {
     let expect = |name: &str| golden.f32(&format!("{case}/{name}")).0;
     let scale = |name: &str| expect(&format!("{name}_scale"))[0];
     // Of the codes and scales in the file.
-    let exact = MATRICES.contains(&case).then(|| {
-        let [x, w, dy] = OPERANDS.map(|(name, format)| {
-            reference::numbers(&golden.codes(&format!("{case}/{name}_codes")), format, scale(name))
-        });
-        let shape = |name: &str| dims::<2>(&golden.f32(&format!("{case}/{name}")).1);
-        let ([m, k], [_, n]) = (shape("x"), shape("w"));
-        exact_step([&x, &w, &dy], [m, k, n])
+    let operands = OPERANDS.map(|(name, format)| {
+        reference::numbers(&golden.codes(&format!("{case}/{name}_codes")), format, scale(name))
     });
-    for (index, (name, actual)) in ["y", "dx", "dw"].into_iter().zip(&results).enumerate() {
-        let (expected, what) = (expect(name), format!("{case}/{name}"));
-        if let Some(exact) = &exact {
-            exact[index].assert(&expected, Sums::F32, &format!("{what} of the file"));
-            exact[index].assert(actual, sums, &what);
+    // Where the right operand is one matrix, batch and rows of the left one join.
+    let [count, k, n] = dims::<3>(&golden.f32(&format!("{case}/w")).1);
+    let m = operands[0].len() / (count * k);
+    fn part<T>(values: &[T], index: usize, count: usize) -> &[T] {
+        &values[index * values.len() / count..][..values.len() / count]
+    }
+    for matrix in 0..count {
+        let own = operands.each_ref().map(|values| part(values, matrix, count));
+        let exact = exact_step(own, [m, k, n]);
+        for ((name, actual), exact) in ["y", "dx", "dw"].into_iter().zip(&results).zip(exact) {
+            let (expected, what) = (expect(name), format!("{case}/{name}, matrix {matrix}"));
+            let of_file = format!("{what} of the file");
+            exact.assert(part(&expected, matrix, count), Sums::F32, &of_file);
+            exact.assert(part(actual, matrix, count), sums, &what);
         }
-        if sums == Sums::F32 || exact.is_none() {
-            assert_close(actual, &expected, TOLERANCE, &what);
+    }
+    for (name, actual) in ["y", "dx", "dw"].into_iter().zip(&results) {
+        if sums == Sums::F32 {
+            assert_close(actual, &expect(name), TOLERANCE, &format!("{case}/{name}"));
         }
     }
     assert_eq!(report.products.len(), 3, "{case}: {report}");
@@ -193,7 +199,7 @@ where
     products_and_gradients_match_under::<B>(&every_matmul(), Sums::F32);
 }
 
-/// The same under a configuration that takes every product; products of two matrices are added up by `sums`.
+/// The same under a configuration that takes every product; products are added up by `sums`.
 pub fn products_and_gradients_match_under<B: Fp8Matmul>(config: &Fp8Config, sums: Sums)
 where
     Autodiff<B>: Fp8Matmul,

@@ -9,7 +9,7 @@ use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
     DTYPES, Operand, assert_native, assert_sample, emulated, first, integers, is_rehearsal, native,
-    normal, power_of_two, product, rounded, typed,
+    normal, power_of_two, product, rounded, trace_single_calls, typed,
 };
 
 /// M, K, N: single elements, odd, smaller than padding, multiples of it, more than one tile.
@@ -225,11 +225,15 @@ where
             };
             let what = format!("{leading:?} {m}×{k}×{n} {dtype:?}");
             let expected = exact.clone().map(|exact| rounded(exact, dtype));
-            let (step, report) = trace(|| power_of_two(native::<B>()).scope(run));
-            assert_native::<B>(&report, 3);
-            assert_exact(&step, &expected, &format!("native {what}"));
-            let step = power_of_two(emulated()).scope(run);
-            assert_exact(&step, &expected, &format!("emulated {what}"));
+            for recipe in [Recipe::current(), Recipe::delayed()] {
+                let config = |config: Fp8Config| power_of_two(config.with_recipe(recipe));
+                let (step, report) =
+                    trace_single_calls::<B, _>(|| config(native::<B>()).scope(run));
+                assert_native::<B>(&report, 3);
+                assert_exact(&step, &expected, &format!("native {what} {recipe}"));
+                let step = config(emulated()).scope(run);
+                assert_exact(&step, &expected, &format!("emulated {what} {recipe}"));
+            }
         }
     }
 }

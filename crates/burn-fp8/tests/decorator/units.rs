@@ -46,6 +46,22 @@ fn results(x: &Tensor<B, 3>, w: &Tensor<B, 2>, attention: &Tensor<B, 4>) -> (Vec
     })
 }
 
+/// A bias that is added inside a product gives the bits of one that is added to it.
+#[test]
+fn a_bias_is_added_to_the_product() {
+    let (x, w, bias) = (random([3, 37, 70]), random([70, 50]), random([50]));
+    let linear =
+        |bias: Option<Tensor<B, 1>>| burn::tensor::module::linear(x.clone(), w.clone(), bias);
+    every_matmul().scope(|| {
+        let added = linear(None) + bias.clone().unsqueeze();
+        assert_eq!(bits(&values(linear(Some(bias.clone())))), bits(&values(added)));
+        // Burn broadcasts one number.
+        let one = bias.clone().narrow(0, 0, 1);
+        let added = linear(None) + one.clone().unsqueeze();
+        assert_eq!(bits(&values(linear(Some(one)))), bits(&values(added)));
+    });
+}
+
 #[test]
 fn products_run_on_the_unit_or_without_one_with_the_same_results() {
     alone(compare_units);

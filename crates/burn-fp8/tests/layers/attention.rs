@@ -212,7 +212,6 @@ fn attention_in_tensor_operations_is_the_same() {
     assert!(message.contains("ndarray>` has no bf16; choose `high` or `fp8`"), "{message}");
 }
 
-/// With every product in FP8, attention stays what its options say; and where FP8 is off it is f32.
 /// Of one tensor of queries, keys and values: to the bit what it is of its parts, with its gradients.
 fn assert_self_attention_is_that_of_its_parts<A: AutodiffBackend + Fp8Matmul>() {
     let ([heads, kv_heads], length) = (HEADS, 37);
@@ -262,13 +261,14 @@ fn self_attention_is_that_of_its_parts() {
     };
     assert!(refused(3).contains("leaves no heads of queries beside 3"), "{}", refused(3));
     assert!(refused(usize::MAX).contains("leaves no heads"));
-    assert!(refused(0).contains("heads"), "{}", refused(0));
+    assert!(refused(0).contains("cannot share 0 heads"), "{}", refused(0));
     assert_eq!(
         self_attention(numbers::<Flex, 4>([1, 3, 6, 8], 1), 1, AttentionOptions::default()).dims(),
         [1, 4, 3, 8]
     );
 }
 
+/// With every product in FP8, attention stays what its options say; and where FP8 is off it is f32.
 #[test]
 fn the_decorator_leaves_attention_to_its_options() {
     let config = Fp8Config::default().with_filter(Filter::every_matmul());

@@ -17,9 +17,9 @@ use crate::engine::scalar::Scalar;
 /// The buffers of a product. Each is as large as the product says.
 #[derive(Clone)]
 pub(super) struct Call {
-    /// Codes of the left operand, `[M, K]`.
+    /// Codes of the left operand, `[M, K]`, of each product.
     pub(super) a: Handle,
-    /// Codes of the right operand, `[N, K]`.
+    /// Codes of the right operand, `[N, K]`, of each product.
     pub(super) b: Handle,
     /// The output.
     pub(super) d: Handle,

@@ -1,4 +1,4 @@
-//! A product of two matrices as one call of cuBLASLt.
+//! A product of two matrices, or a batch of them, as one call of cuBLASLt.
 
 use burn::tensor::{DType, FloatDType, Shape, Slice, TensorMetadata};
 use burn_cubecl::CubeRuntime;
@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::{metadata::Metadata, strides};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fp8_core::{Fp8Format, Layouts};
+use burn_fp8_core::{Fp8Format, Layouts, PADDING};
 use burn_fp8_cublaslt::BlockScale;
 
 use super::buffer::{device_of, words};
@@ -118,7 +118,8 @@ where
     Some(Ok(Product { result, amax: amax.map(|amax| number(&like, amax)) }))
 }
 
-/// The products `[…, M, K] · […, K, N]` of a batch, with one scale for each operand, as one call.
+/// The products `[…, M, K] · […, K, N]` of a batch, with one scale for each operand, as one call. What quantizes has padded their matrices; those of an operand
+/// that do not lie equally far apart, as some that products share, are copied, and the output is where N was padded: a trace tells.
 fn multiply_each<B, R: CubeRuntime>(
     [lhs, rhs]: [&MatrixOf<B>; 2],
     epilogue: &EpilogueOf<B>,
@@ -129,20 +130,21 @@ where
 {
     let (Some(Codes::Padded(a, _)), Some(Codes::Padded(b, _))) = (&lhs.codes, &rhs.transposed)
     else {
-        unreachable!("the operands of a batch are laid out for it")
+        return Some(Err(Fallback::Batched));
     };
     let (Scales::One(of_a), Scales::One(of_b), OutputType::Float(dtype)) =
         (&lhs.scales, &rhs.scales, &epilogue.output)
     else {
-        unreachable!("a batch has one scale for each operand, and float output")
+        return Some(Err(Fallback::Batched));
     };
     let device = device_of(a)?;
     let (client, _) = device;
     let shape = shape_of([lhs.shape(), rhs.shape()]);
     let batch = &shape[..shape.num_dims() - 2];
     let mut plan = plan_of(&Problem::new::<B>([lhs, rhs], epilogue, run.fast_accumulation));
-    let [m, n] = [plan.shape.m, plan.shape.n].map(|size| size as usize);
-    let [a, b] = [a, b].map(|words| Each::new::<B>(words.clone(), batch));
+    let [m, n, k] = [plan.shape.m, plan.shape.n, plan.shape.k].map(|size| size as usize);
+    let a = Each::new::<B>(a.clone(), batch, [m, k]);
+    let b = Each::new::<B>(b.clone(), batch, [n, k]);
     (plan.a.ld, plan.b.ld) = (a.ld, b.ld);
     (plan.batch.a, plan.batch.b) = (a.stride, b.stride);
     let dtype = DType::from(*dtype);
@@ -153,7 +155,14 @@ where
         Ok(launched) => launched,
         Err(fallback) => return Some(Err(fallback)),
     };
-    note(&run.note, || Launched::Native { algorithm: describe(&launched) });
+    note(&run.note, || {
+        let mut algorithm = describe(&launched);
+        let unpadded = [m, shape[batch.len() + 1], lhs.shape()[batch.len() + 1]];
+        if unpadded.iter().any(|size| !size.is_multiple_of(PADDING)) || a.copied || b.copied {
+            algorithm += "; matrices padded or copied by passes of their own";
+        }
+        Launched::Native { algorithm }
+    });
     let result = output(&a.like, d, Shape::from([batch, &[m, n]].concat()), dtype);
     Some(Ok(Product { result: Operand::Float(without_padding::<B>(result, &shape)), amax: None }))
 }
@@ -166,15 +175,19 @@ struct Each<R: CubeRuntime> {
     ld: u64,
     /// From one matrix to the next.
     stride: u64,
+    /// Whether that took a copy.
+    copied: bool,
 }
 
 impl<R: CubeRuntime> Each<R> {
-    /// Words of codes `[…, R, C / 4]`, whose leading dimensions broadcast to `batch`: copied where their matrices do not lie equally far apart.
-    fn new<B>(words: CubeTensor<R>, batch: &[usize]) -> Self
+    /// Words of codes `[…, R, C / 4]`, whose leading dimensions broadcast to `batch`: copied where their matrices do not lie equally far apart. Products read so
+    /// many rows at least, of so many codes.
+    fn new<B>(words: CubeTensor<R>, batch: &[usize], [least, codes]: [usize; 2]) -> Self
     where
         B: Fp8Engine<IntTensorPrimitive = CubeTensor<R>>,
     {
         let [rows, columns] = [0, 1].map(|dim| words.shape()[batch.len() + dim]);
+        assert!(rows >= least && 4 * columns == codes, "codes that are not padded");
         let words = B::int_expand(words, Shape::from([batch, &[rows, columns]].concat()));
         let distance = |words: &CubeTensor<R>| {
             let strides = words.meta.strides();
@@ -183,16 +196,16 @@ impl<R: CubeRuntime> Each<R> {
             let apart = each.windows(2).all(|pair| *pair[0].1 == pair[1].0 * pair[1].1);
             (apart && strides[batch.len() + 1] == 1).then(|| each.last().map_or(0, |last| *last.1))
         };
-        let (words, stride) = match distance(&words) {
-            Some(stride) => (words, stride),
+        let (words, stride, copied) = match distance(&words) {
+            Some(stride) => (words, stride, false),
             None => {
                 let words = into_contiguous(words);
                 let stride = distance(&words).expect("a contiguous tensor");
-                (words, stride)
+                (words, stride, true)
             }
         };
         let [ld, stride] = [words.meta.strides()[batch.len()], stride].map(|size| 4 * size as u64);
-        Self { handle: words.handle.clone(), like: words, ld, stride }
+        Self { handle: words.handle.clone(), like: words, ld, stride, copied }
     }
 }
 
@@ -206,7 +219,11 @@ where
     B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
     match codes {
-        Codes::Padded(codes, _) => (words(&codes), false),
+        Codes::Padded(codes, _) => {
+            let [rows, of_row] = codes.shape().dims();
+            assert!(rows >= shape[0] && 4 * of_row == shape[1], "codes that are not padded");
+            (words(&codes), false)
+        }
         Codes::Bytes(codes) if codes.shape().dims() == shape => (words(&codes), false),
         Codes::Packed(codes, lines) if lines.dims() == shape => (words(&codes), false),
         codes => {

@@ -83,7 +83,7 @@ fn data_type(dtype: DType) -> lt::DataType {
 static POSSIBLE: Mutex<Option<HashSet<(usize, Problem)>>> = Mutex::new(None);
 
 /// Whether cuBLASLt has an algorithm for a product, else why not. The thread that feeds the device is asked once for each product:
-/// the caller waits for it then, though not for the device.
+/// the caller waits for it then, though not for the device. Of a batch it is asked as if matrices lay one after the other.
 ///
 /// `None` where the device is none of CUDA.
 pub(in crate::engine::cube) fn check(
