@@ -250,6 +250,8 @@ fn a_block_is_timed_in_every_precision() {
         "mixed bf16 + FP8, current scaling",
         "mixed bf16 + FP8, delayed scaling",
         "mixed bf16 + FP8 layers",
+        "f32, products and attention in bf16",
+        "f32, products in FP8, attention in bf16",
     ];
     assert_eq!(rows.len(), names.len());
     has(&stdout, &names);
