@@ -104,7 +104,7 @@ pub fn attention<B: Fp8Products>(
 }
 
 /// [`attention`] of queries, keys and values side by side, as one linear layer gives them: `qkv` is `[batch, length, heads + 2 · kv_heads, width]`, heads of
-/// queries, then those of keys, then those of values. On Flex nothing is copied apart; one gradient comes back. The result is `[batch, heads, length, width]`.
+/// queries, then those of keys, then those of values. On Flex nothing is copied apart; one gradient comes back. The result is `[batch, heads, length, width]`, of the type of `qkv`.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};

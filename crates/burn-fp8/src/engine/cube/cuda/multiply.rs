@@ -18,7 +18,6 @@ use crate::engine::codes::Codes;
 use crate::engine::cube::tensor::{number, output, run as run_kernel};
 use crate::engine::launch::{Launched, note};
 use crate::engine::matrix::{Matrix, MatrixOf, Scales};
-use crate::engine::portable::codes::without_padding;
 use crate::engine::portable::epilogue::reciprocal;
 use crate::engine::problem::{Problem, shape_of};
 use crate::engine::product::{EpilogueOf, Operand, OutputType, Product, ProductOf, Run};
@@ -111,7 +110,7 @@ where
         OutputType::Fp8 { format, scale } => {
             let words = tensor(DType::I32, Shape::new([m * padded_n / 4]), strides![1]);
             let codes = Codes::Packed(words, Shape::new([m, padded_n]));
-            let codes = codes_without_padding::<B, R>(codes, n, *format);
+            let codes = without_padding::<B, R>(codes, n, *format);
             Operand::Matrix(Matrix::new(codes, Scales::One(scale.clone()), *format))
         }
     };
@@ -119,7 +118,7 @@ where
 }
 
 /// The products `[…, M, K] · […, K, N]` of a batch, with one scale for each operand, as one call. What quantizes has padded their matrices; those of an operand
-/// that do not lie equally far apart, as some that products share, are copied, and the output is where N was padded: a trace tells.
+/// that do not lie equally far apart, as some that products share, are copied: a trace tells. Rows of the output are as long as N padded, as those of one product.
 fn multiply_each<B, R: CubeRuntime>(
     [lhs, rhs]: [&MatrixOf<B>; 2],
     epilogue: &EpilogueOf<B>,
@@ -150,7 +149,8 @@ where
     let dtype = DType::from(*dtype);
     let count: usize = batch.iter().product();
     let d = client.empty(count * m * n * dtype.size());
-    let call = Call::new(a.handle, b.handle, d.clone()).scaled(client, [of_a, of_b]);
+    let [codes_a, codes_b] = [&a, &b].map(|each| each.words.handle.clone());
+    let call = Call::new(codes_a, codes_b, d.clone()).scaled(client, [of_a, of_b]);
     let launched = match launch(device, plan, call) {
         Ok(launched) => launched,
         Err(fallback) => return Some(Err(fallback)),
@@ -163,14 +163,15 @@ where
         }
         Launched::Native { algorithm }
     });
-    let result = output(&a.like, d, Shape::from([batch, &[m, n]].concat()), dtype);
-    Some(Ok(Product { result: Operand::Float(without_padding::<B>(result, &shape)), amax: None }))
+    let padded = output(&a.words, d, Shape::from([batch, &[m, n]].concat()), dtype);
+    let meta = Metadata::new(shape, padded.meta.strides.clone());
+    let result = CubeTensor::new(padded.client, padded.handle, meta, padded.device, dtype);
+    Some(Ok(Product { result: Operand::Float(result), amax: None }))
 }
 
 /// The matrices of a batch in memory, as cuBLASLt takes them: in elements.
 struct Each<R: CubeRuntime> {
-    like: CubeTensor<R>,
-    handle: Handle,
+    words: CubeTensor<R>,
     /// From one row to the next.
     ld: u64,
     /// From one matrix to the next.
@@ -205,7 +206,7 @@ impl<R: CubeRuntime> Each<R> {
             }
         };
         let [ld, stride] = [words.meta.strides()[batch.len()], stride].map(|size| 4 * size as u64);
-        Self { handle: words.handle.clone(), like: words, ld, stride, copied }
+        Self { words, ld, stride, copied }
     }
 }
 
@@ -277,11 +278,7 @@ where
 }
 
 /// Codes `[M, N padded]` without the padding of their rows.
-fn codes_without_padding<B, R: CubeRuntime>(
-    codes: CodesOf<R>,
-    n: usize,
-    format: Fp8Format,
-) -> CodesOf<R>
+fn without_padding<B, R: CubeRuntime>(codes: CodesOf<R>, n: usize, format: Fp8Format) -> CodesOf<R>
 where
     B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
