@@ -1,8 +1,13 @@
 //! Attention, causal, forward and backward: as one operation in each precision, against Burn's operations in f32 and against PyTorch's.
 
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::softmax;
-use burn::tensor::{Distribution, Tensor, TensorData};
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{Distribution, Tensor, TensorData, TensorPrimitive};
 use burn_fp8::AttentionPrecision;
 use burn_fp8::ops::{AttentionOptions, attention};
 use burn_fp8_cpu::Unit;
@@ -58,14 +63,44 @@ fn passes(
 ) -> impl FnMut() {
     let random = || Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Default::default());
     let operands = [(); 3].map(|()| random().require_grad());
-    let grad = random();
+    let grad = random().inner().into_primitive().tensor();
     move || {
-        let output = attention(operands.clone());
-        let grads = (output * grad.clone()).sum().backward();
+        let grads = given(attention(operands.clone()), grad.clone()).backward();
         for operand in &operands {
             assert!(operand.grad(&grads).is_some());
         }
     }
+}
+
+/// Nothing that is computed, whose backward pass gives the tensor this gradient.
+fn given(output: Tensor<B, 4>, grad: FloatTensor<Flex>) -> Tensor<B, 1> {
+    #[derive(Debug)]
+    struct Given;
+
+    impl Backward<Flex, 1> for Given {
+        type State = FloatTensor<Flex>;
+
+        fn backward(
+            self,
+            ops: Ops<Self::State, 1>,
+            grads: &mut Gradients,
+            _checkpointer: &mut Checkpointer,
+        ) {
+            grads.consume::<Flex>(&ops.node);
+            if let [Some(output)] = ops.parents {
+                grads.register::<Flex>(output.id, ops.state);
+            }
+        }
+    }
+
+    let output = output.into_primitive().tensor();
+    let nothing = Tensor::<Flex, 1>::zeros([1], &Default::default()).into_primitive().tensor();
+    let step = Given.prepare::<NoCheckpointing>([output.node.clone()]).compute_bound().stateful();
+    let loss = match step {
+        OpsKind::Tracked(prep) => prep.finish(grad, nothing),
+        OpsKind::UnTracked(_) => unreachable!("the operands are tracked"),
+    };
+    Tensor::from_primitive(TensorPrimitive::Float(loss))
 }
 
 /// As a model of Burn's operations has it, with a mask that is added.

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use burn::backend::{Autodiff, Flex};
 use burn::nn::{DropoutConfig, LayerNormConfig, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
-use burn::tensor::{Distribution, Tensor, activation};
-use burn_fp8::ops;
+use burn::tensor::{Distribution, Tensor, TensorPrimitive, activation};
+use burn_fp8::{AttentionPrecision, Fp8Backend, Fp8Config, ops};
 use rayon::prelude::*;
 
 use crate::harness::{Options, Side};
@@ -124,28 +124,18 @@ fn addition() -> Pair {
 }
 
 fn layer_norm() -> Pair {
-    let norm = LayerNormConfig::new(WIDTH).init::<B>(&Default::default());
-    let x = random(LINEAR).inner();
-    let values = vec![0.5f32; BATCH * ROWS * WIDTH];
-    let (gamma, beta) = (vec![1f32; WIDTH], vec![0f32; WIDTH]);
-    let valid = burn::module::AutodiffModule::valid(&norm);
-    let name = format!("nn::LayerNorm of {LINEAR:?}, forward");
+    let layer = LayerNormConfig::new(WIDTH).init::<B>(&Default::default());
+    let decorated = LayerNormConfig::new(WIDTH).init::<Fp8Backend<B>>(&Default::default());
+    let as_one = Fp8Config::off().with_attention(Some(AttentionPrecision::High));
+    let name = format!("nn::LayerNorm of {LINEAR:?}, forward and backward");
     Pair::new(
-        [&name, "one loop on all threads"],
-        move || drop(black_box(valid.forward(x.clone()))),
-        move || {
-            let mut normal = vec![0f32; values.len()];
-            normal.par_chunks_mut(WIDTH).zip(values.par_chunks(WIDTH)).for_each(|(normal, row)| {
-                let mean = row.iter().sum::<f32>() / WIDTH as f32;
-                let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / WIDTH as f32;
-                let factor = 1.0 / (variance + 1e-5).sqrt();
-                let columns = normal.iter_mut().zip(row).zip(gamma.iter().zip(&beta));
-                for ((normal, x), (gamma, beta)) in columns {
-                    *normal = (x - mean) * factor * gamma + beta;
-                }
-            });
-            black_box(&normal);
-        },
+        [&name, "the same with Fp8Config::with_attention"],
+        passes(random(LINEAR), move |x| layer.forward(x)),
+        passes(random(LINEAR), move |x| {
+            let x = Tensor::from_primitive(TensorPrimitive::Float(x.into_primitive().tensor()));
+            let y = as_one.scope(|| decorated.forward::<3>(x));
+            Tensor::from_primitive(TensorPrimitive::Float(y.into_primitive().tensor()))
+        }),
     )
 }
 

@@ -9,7 +9,8 @@
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
 //! - [`matmul_in_bf16`]: the product of two matrices of [`Numbers`], f32 or bf16, rounded to bf16.
 //! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
-//! - [`pointwise()`], [`pointwise_backward`]: GELU and dropout.
+//! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout.
+//! - [`layer_norm()`], [`layer_norm_backward`]: layer normalization.
 //! - [`decoder`]: a decoder's layer for one token of each row of a batch, and its parts.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
@@ -45,6 +46,7 @@ mod gemm;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod memory;
+mod norm;
 mod numbers;
 mod operand;
 #[cfg(target_arch = "x86_64")]
@@ -69,6 +71,7 @@ pub use codes::Codes;
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_in_bf16, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, Output, Scales};
+pub use norm::{LayerNorm, layer_norm, layer_norm_backward};
 pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};
 pub use unit::{Unit, UnitError, cpu_name, threads};

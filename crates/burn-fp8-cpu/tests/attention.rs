@@ -592,6 +592,15 @@ fn bad_input_is_refused_by_name() {
     let bias = Some(Broadcast::new(&bias, [1, 1, 1, 5]));
     let biased = message(q, k, v, &Attention { bias, ..plain });
     assert!(biased.contains("the bias of attention has shape [1, 1, 1, 5]"), "{biased}");
+    let apart = std::panic::catch_unwind(|| {
+        let mut values = vec![0f32; count(q) + count(k) + count(v)];
+        HeadsMut::side_by_side(&mut values, [q, k, v]);
+    });
+    let apart = *apart.expect_err("it was taken").downcast::<String>().expect("a message");
+    assert!(
+        apart.contains("[1, 4, 5, 8], [1, 2, 6, 8]") && apart.contains("side by side"),
+        "{apart}"
+    );
 }
 
 /// Heads in two bytes or in one, as a cache holds them, give the bits of the same numbers in f32.

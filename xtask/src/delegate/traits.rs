@@ -154,6 +154,8 @@ const INTERCEPTED: &[(&str, &str)] = &[
     ("ModuleOps", "linear_x_backward"),
     ("ModuleOps", "linear_weight_backward"),
     ("ModuleOps", "attention"),
+    ("ModuleOps", "layer_norm"),
+    ("ActivationOps", "gelu"),
     ("Backend", "name"),
 ];
 

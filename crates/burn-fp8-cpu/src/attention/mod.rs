@@ -232,6 +232,27 @@ impl<'a> HeadsMut<'a> {
         Self::strided(values, shape, [heads * length * width, width, heads * width])
     }
 
+    /// Three in the memory of `[batch, length, heads of all three, width]`, side by side: of one batch, length and width.
+    ///
+    /// # Panics
+    /// If the shapes differ in more than their heads, or there are more or fewer values than they have.
+    #[track_caller]
+    pub fn side_by_side(values: &'a mut [f32], shapes: [[usize; 4]; 3]) -> [Self; 3] {
+        let [batch, _, length, width] = shapes[0];
+        let heads: usize = shapes.iter().map(|[_, heads, ..]| heads).sum();
+        let fits = shapes.iter().all(|[b, _, l, w]| [*b, *l, *w] == [batch, length, width]);
+        assert!(fits, "heads {shapes:?} do not lie side by side");
+        let all = Self::joined(values, [batch, heads, length, width]);
+        let mut before = 0;
+        shapes.map(|shape| {
+            // SAFETY: at most one past the end; heads before this one's are those of others.
+            let start =
+                unsafe { all.start.add((before * width).min(batch * length * heads * width)) };
+            before += shape[1];
+            Self { start, shape, ..all }
+        })
+    }
+
     #[track_caller]
     fn strided(values: &'a mut [f32], shape: [usize; 4], strides: [usize; 3]) -> Self {
         let count: usize = shape.iter().product();
@@ -249,7 +270,7 @@ impl<'a> HeadsMut<'a> {
         let [batches, heads, length, width] = self.shape;
         assert!(batch < batches && head < heads && row < length);
         let [b, h, r] = self.strides;
-        // SAFETY: both constructors give each row of the shape a place of its own inside of the borrowed values; the caller's promise.
+        // SAFETY: all constructors give each row of the shape a place of its own inside of the borrowed values; the caller's promise.
         unsafe {
             core::slice::from_raw_parts_mut(self.start.add(batch * b + head * h + row * r), width)
         }

@@ -46,3 +46,16 @@ pub(super) fn attention<B: Fp8Matmul>(
 ) -> FloatTensor<B> {
     session::run(|| common::attention::<B>(query, key, value, mask, attn_bias, options))
 }
+
+pub(super) fn layer_norm<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+) -> FloatTensor<B> {
+    session::run(|| common::layer_norm::<B>(tensor, gamma, beta, epsilon))
+}
+
+pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    session::run(|| common::gelu::<B>(tensor))
+}

@@ -88,6 +88,15 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         B::fp8_attend_backward(qkv, attention, given, wants_bias)
     }
 
+    fn fp8_self_attend_backward(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+        given: [FloatTensor<Self>; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FloatTensor<Self>, 1> {
+        B::fp8_self_attend_backward(qkv, attention, given, wants_bias)
+    }
+
     fn fp8_pointwise(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_pointwise(operation, x)
     }
@@ -98,6 +107,24 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         B::fp8_pointwise_backward(operation, x, grad)
+    }
+
+    fn fp8_layer_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: Option<FloatTensor<Self>>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        B::fp8_layer_norm(x, gamma, beta, epsilon)
+    }
+
+    fn fp8_layer_norm_backward(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> [FloatTensor<Self>; 3] {
+        B::fp8_layer_norm_backward(x, gamma, grad, epsilon)
     }
 }
 
@@ -164,5 +191,14 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
 
     fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
         B::fp8_pointwise_op(operation, x)
+    }
+
+    fn fp8_layer_norm_op(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: Option<FloatTensor<Self>>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        B::fp8_layer_norm_op(x, gamma, beta, epsilon)
     }
 }

@@ -3,8 +3,8 @@
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::ops::attention::attention_fallback;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
-use burn_backend::{AutodiffBackend, Backend, ExecutionError, TensorData, TensorMetadata};
-use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+use burn_backend::{AutodiffBackend, Backend, DType, ExecutionError, TensorData, TensorMetadata};
+use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
@@ -45,6 +45,32 @@ macro_rules! into_data {
 into_data!(float_into_data, float_device, FloatTensor);
 into_data!(int_into_data, int_device, IntTensor);
 into_data!(bool_into_data, bool_device, BoolTensor);
+
+/// Layer normalization is one operation forward and backward, in f32, where the configuration says so of attention.
+pub(super) fn layer_norm<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+) -> FloatTensor<B> {
+    match is_fused::<B>(&tensor) {
+        true => B::fp8_layer_norm_op(tensor, gamma, beta, epsilon),
+        false => B::layer_norm(tensor, gamma, beta, epsilon),
+    }
+}
+
+/// So is GELU.
+pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    match is_fused::<B>(&tensor) {
+        true => B::fp8_pointwise_op(Pointwise::Gelu, tensor),
+        false => B::gelu(tensor),
+    }
+}
+
+/// Whether what goes with attention is one operation, too. f64 is not: it would lose bits.
+fn is_fused<B: Backend>(tensor: &FloatTensor<B>) -> bool {
+    tensor.dtype() != DType::F64 && config::current().config.attention.is_some()
+}
 
 /// Attention is one operation where the configuration says so. Else it keeps the fused kernels of `B` unless one of its two products runs in FP8.
 pub(super) fn attention<B: Fp8Matmul>(

@@ -58,6 +58,9 @@ pub struct Fp8Config {
     /// In which precision Burn's own operation `attention` runs as one: without scores in memory, forward and backward, on Flex; in f32 where FP8 is off. None by
     /// default: then it is that of `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
     /// attention does not call that operation; `nn::Fp8Attention` is one.
+    ///
+    /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU (by the error function): one operation each, forward and backward, in f32, on all threads of Flex. Those
+    /// of f64 tensors stay those of `B`.
     pub attention: Option<AttentionPrecision>,
 }
 

@@ -42,9 +42,9 @@ impl<F, M> Attention<F, M> {
 
 /// The gradients of attention.
 #[derive(Clone, Debug)]
-pub struct AttentionGradients<F> {
-    /// Those of queries, keys and values.
-    pub operands: [F; 3],
+pub struct AttentionGradients<F, const OPERANDS: usize = 3> {
+    /// Those of queries, keys and values, or one of all three.
+    pub operands: [F; OPERANDS],
     /// That of the bias, where it was asked for.
     pub bias: Option<F>,
 }

@@ -131,6 +131,18 @@ pub trait Fp8Engine: Backend {
         )
     }
 
+    /// The same of queries, keys and values of one length and width: one gradient for all three, `[batch, length, heads + 2 · kv_heads, width]`.
+    fn fp8_self_attend_backward(
+        qkv: [FloatTensor<Self>; 3],
+        attention: &AttentionOf<Self>,
+        given: [FloatTensor<Self>; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FloatTensor<Self>, 1> {
+        let AttentionGradients { operands, bias } =
+            Self::fp8_attend_backward(qkv, attention, given, wants_bias);
+        AttentionGradients { operands: [side_by_side::<Self>(operands)], bias }
+    }
+
     /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, both rounded to bf16 and summed in f32: of this type.
     fn fp8_multiply_in_bf16(
         operands: [FloatTensor<Self>; 2],
@@ -154,6 +166,31 @@ pub trait Fp8Engine: Backend {
     ) -> FloatTensor<Self> {
         portable::pointwise::backward::<Self>(operation, x, grad)
     }
+
+    /// Layer normalization of `x` `[…, N]` by `gamma` `[N]` and `beta` `[N]`, all f32.
+    fn fp8_layer_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: Option<FloatTensor<Self>>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        Self::layer_norm(x, gamma, beta, epsilon)
+    }
+
+    /// The gradients of `x`, of gamma and of beta, given that of the result.
+    fn fp8_layer_norm_backward(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> [FloatTensor<Self>; 3] {
+        portable::norm::backward::<Self>(x, gamma, grad, epsilon)
+    }
+}
+
+/// Heads `[batch, heads, length, width]` side by side in one tensor `[batch, length, heads, width]`.
+pub(super) fn side_by_side<B: Backend>(heads: [FloatTensor<B>; 3]) -> FloatTensor<B> {
+    B::float_cat(heads.map(|heads| B::float_swap_dims(heads, 1, 2)).into(), 2)
 }
 
 /// The numbers of codes and scales in the place of those that they stand for.

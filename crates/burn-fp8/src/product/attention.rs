@@ -50,12 +50,38 @@ pub(super) fn to_codes<B: Fp8Engine>(
     cast::<B>(output, dtype.into())
 }
 
-/// The gradients, of the types of what they are for; that of the bias where it is wanted.
+/// The gradients of queries, keys and values, of their types; that of the bias where it is wanted.
 pub(super) fn backward<B: Fp8Engine>(
+    grad: FloatTensor<B>,
+    saved: Saved<B>,
+    wants_bias: bool,
+) -> AttentionGradients<FloatTensor<B>> {
+    backward_by::<B, 3>(grad, saved, wants_bias, B::fp8_attend_backward)
+}
+
+/// The gradient of a tensor that [`apart`] has taken apart.
+pub(super) fn self_backward<B: Fp8Engine>(
+    grad: FloatTensor<B>,
+    saved: Saved<B>,
+    wants_bias: bool,
+) -> AttentionGradients<FloatTensor<B>, 1> {
+    backward_by::<B, 1>(grad, saved, wants_bias, B::fp8_self_attend_backward)
+}
+
+/// Queries, keys and values, how they were attended to, output with logarithms and the gradient of the output, and whether that of the bias is wanted.
+type AttendBackward<B, const OPERANDS: usize> = fn(
+    [FloatTensor<B>; 3],
+    &AttentionOf<B>,
+    [FloatTensor<B>; 3],
+    bool,
+) -> AttentionGradients<FloatTensor<B>, OPERANDS>;
+
+fn backward_by<B: Fp8Engine, const OPERANDS: usize>(
     grad: FloatTensor<B>,
     Saved { qkv, attention, results: [output, logarithms] }: Saved<B>,
     wants_bias: bool,
-) -> AttentionGradients<FloatTensor<B>> {
+    attend_backward: AttendBackward<B, OPERANDS>,
+) -> AttentionGradients<FloatTensor<B>, OPERANDS> {
     if attention.precision == AttentionPrecision::Fp8 {
         // The gradient of a bias takes whole scores, which no unit is given.
         let target = match &attention.target {
@@ -67,7 +93,7 @@ pub(super) fn backward<B: Fp8Engine>(
     let dtypes = qkv.each_ref().map(|tensor| FloatDType::from(tensor.dtype()));
     let given = [output, logarithms, in_f32::<B>(grad)];
     let qkv = qkv.map(in_f32::<B>);
-    let gradients = B::fp8_attend_backward(qkv, &attention, given, wants_bias);
+    let gradients = attend_backward(qkv, &attention, given, wants_bias);
     let mut dtypes = dtypes.into_iter();
     let operands = gradients.operands.map(|of| cast::<B>(of, dtypes.next().expect("three")));
     AttentionGradients { operands, ..gradients }
@@ -81,11 +107,6 @@ pub(super) fn apart<B: Backend>(qkv: FloatTensor<B>, kv_heads: usize) -> [FloatT
         let part = B::float_slice(qkv.clone(), &[all, all, heads.into(), all]);
         B::float_swap_dims(part, 1, 2)
     })
-}
-
-/// The inverse of [`apart`].
-pub(super) fn together<B: Backend>(qkv: [FloatTensor<B>; 3]) -> FloatTensor<B> {
-    B::float_cat(qkv.map(|part| B::float_swap_dims(part, 1, 2)).into(), 2)
 }
 
 /// Reports both products, the scores and their product with the values, in these roles.

@@ -11,6 +11,7 @@ use super::activation::ActivationScale;
 use super::attention;
 use super::frozen::{self, FrozenOptions};
 use super::gemms;
+use super::norm;
 use super::operand::SavedOperand;
 use super::ops::Fp8Products;
 use super::plan::Product;
@@ -107,6 +108,60 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
     }
+
+    fn fp8_layer_norm_op(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: Option<FloatTensor<Self>>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        match beta {
+            Some(_) => normalize::<B, C, 3>(x, gamma, beta, epsilon),
+            None => normalize::<B, C, 2>(x, gamma, beta, epsilon),
+        }
+    }
+}
+
+/// `N` counts input, gamma, and beta where there is one.
+fn normalize<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
+    x: FloatTensor<Autodiff<B, C>>,
+    gamma: FloatTensor<Autodiff<B, C>>,
+    beta: Option<FloatTensor<Autodiff<B, C>>>,
+    epsilon: f64,
+) -> FloatTensor<Autodiff<B, C>> {
+    let parents: Vec<_> = [Some(&x), Some(&gamma), beta.as_ref()].into_iter().flatten().collect();
+    let parents: [_; N] = parents.try_into().expect("N counts the operands and beta");
+    let step = host::begin::<B, C, _, N>(NormStep, parents);
+    // The tensors stay until the step is registered, as those of products do.
+    let value = |tensor: &host::Tracked<B>| host::untracked(tensor.clone());
+    let beta_value = beta.as_ref().map(value);
+    let (output, saved) = norm::forward::<B>(value(&x), value(&gamma), beta_value, epsilon);
+    match step {
+        OpsKind::Tracked(prep) => prep.finish(saved, output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
+    }
+}
+
+/// The backward step of layer normalization.
+#[derive(Debug)]
+struct NormStep;
+
+impl<B: Fp8Engine, const N: usize> Backward<B, N> for NormStep {
+    type State = norm::Saved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, N>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let grad = grads.consume::<B>(&ops.node);
+        for (node, grad) in ops.parents.iter().zip(norm::backward::<B>(grad, ops.state)) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, grad);
+            }
+        }
+    }
 }
 
 /// The backward step of attention: queries, keys and values, or one tensor of all three, and the bias where there is one more parent.
@@ -126,13 +181,19 @@ impl<B: Fp8Engine, const OPERANDS: usize, const N: usize> Backward<B, N>
     ) {
         let grad = grads.consume::<B>(&ops.node);
         let wants_bias = ops.parents.get(OPERANDS).is_some_and(Option::is_some);
-        let AttentionGradients { operands, bias } =
-            attention::backward::<B>(grad, ops.state, wants_bias);
-        let operands = match OPERANDS {
-            1 => vec![attention::together::<B>(operands)],
-            _ => operands.into(),
+        let gradients: Vec<_> = match OPERANDS {
+            1 => {
+                let AttentionGradients { operands, bias } =
+                    attention::self_backward::<B>(grad, ops.state, wants_bias);
+                operands.into_iter().chain(bias).collect()
+            }
+            _ => {
+                let AttentionGradients { operands, bias } =
+                    attention::backward::<B>(grad, ops.state, wants_bias);
+                operands.into_iter().chain(bias).collect()
+            }
         };
-        for (node, grad) in ops.parents.iter().zip(operands.into_iter().chain(bias)) {
+        for (node, grad) in ops.parents.iter().zip(gradients) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, grad);
             }

@@ -15,6 +15,7 @@ pub mod delayed;
 mod frozen;
 pub(crate) mod frozen_layer;
 pub(crate) mod gemms;
+mod norm;
 mod operand;
 mod ops;
 mod plan;

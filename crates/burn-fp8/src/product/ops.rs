@@ -6,6 +6,7 @@ use burn_fp8_core::Pointwise;
 use super::attention;
 use super::frozen::{self, FrozenOptions};
 use super::gemms;
+use super::norm;
 use super::plan::Product;
 use super::pointwise;
 use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
@@ -88,6 +89,16 @@ pub trait Fp8Products: Fp8Engine {
     /// An operation on single elements, of any float type, which the result has. Gradients reach `x`.
     fn fp8_pointwise_op(operation: Pointwise, x: FloatTensor<Self>) -> FloatTensor<Self> {
         pointwise::forward::<Self>(operation, x).0
+    }
+
+    /// Layer normalization of `x` `[…, N]`, of any float type, which the result has. Gradients reach all three.
+    fn fp8_layer_norm_op(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: Option<FloatTensor<Self>>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        norm::forward::<Self>(x, gamma, beta, epsilon).0
     }
 }
 

@@ -141,6 +141,8 @@ fn modules<B: AutodiffBackend>(out: &mut Results) {
     let x = random::<B, 4>(12, [2, 2, 16, 16]);
     let attended = module::attention(x.clone(), x.clone(), x, None, None, Default::default());
     out.push(("attention", attended.into_data()));
+    let norm = nn::LayerNormConfig::new(7).init::<B>(&Default::default());
+    out.push(("layer_norm", norm.forward(random::<B, 2>(13, [5, 7])).into_data()));
 }
 
 /// A small network through which gradients of most kinds flow.

@@ -1,6 +1,7 @@
-//! GELU, SiLU and dropout as one operation each, against Burn's own, on every kind of backend.
+//! GELU, SiLU, dropout and layer normalization as one operation each, against Burn's own, on every kind of backend.
 
-use burn::nn::SwiGluConfig;
+use burn::module::Param;
+use burn::nn::{LayerNormConfig, SwiGluConfig};
 use burn::tensor::TensorData;
 use burn::tensor::activation;
 use burn_fp8::nn::Fp8MlpConfig;
@@ -51,6 +52,79 @@ fn gelu_and_silu_and_their_gradients_are_burns() {
     assert_burns::<Autodiff<Fp8Backend<Flex>>>();
     #[cfg(feature = "ndarray")]
     assert_burns::<Autodiff<burn::backend::NdArray>>();
+}
+
+/// Layer normalization of rows far from zero, then GELU; and the gradients of input, gamma and beta.
+fn normed<A: AutodiffBackend>(dtype: DType, beta: bool) -> Vec<Tensor<A, 1>> {
+    let x = (numbers::<A>() + 3.0).cast(dtype).detach().require_grad();
+    let mut norm = LayerNormConfig::new(50).with_bias(beta).init::<A>(&Default::default());
+    let factors = numbers::<A>().slice([0..1, 0..1, 0..50]).cast(dtype).reshape([50]).detach();
+    norm.gamma = Param::from_tensor(factors.clone());
+    norm.beta = norm.beta.map(|_| Param::from_tensor(factors / 2.0));
+    let y = activation::gelu(norm.forward(x.clone()));
+    let grads = (y.clone() * numbers::<A>().cast(dtype)).sum().backward();
+    let parameters = [Some(norm.gamma), norm.beta].into_iter().flatten();
+    let grads = parameters
+        .map(|parameter| parameter.val().grad(&grads).expect("it was used"))
+        .chain([x.grad(&grads).expect("it was used").flatten(0, 2)]);
+    let grads = grads.map(|grad| Tensor::from_inner(grad));
+    [y.flatten(0, 2)].into_iter().chain(grads).collect()
+}
+
+/// Burn's layers and functions call operations of the backend: where the configuration says so, each of them is one here.
+#[test]
+fn layer_norm_and_gelu_of_burn_are_one_operation_each_where_attention_is() {
+    fn values<A: AutodiffBackend>(beta: bool) -> Vec<Vec<f32>> {
+        let tensors = normed::<A>(DType::F32, beta);
+        tensors.into_iter().map(|tensor| tensor.into_data().to_vec().unwrap()).collect()
+    }
+    #[track_caller]
+    fn assert_one_each<A: AutodiffBackend>() {
+        for beta in [true, false] {
+            let plain = values::<Autodiff<Flex>>(beta);
+            assert_eq!(values::<A>(beta).len(), if beta { 4 } else { 3 });
+            let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
+            let fused = config.scope(|| values::<A>(beta));
+            // In another order of sums.
+            assert!(fused != plain);
+            for (fused, plain) in fused.iter().zip(&plain) {
+                assert_eq!(fused.len(), plain.len());
+                for (x, y) in fused.iter().zip(plain) {
+                    assert!((x - y).abs() <= 2e-5 * (1.0 + y.abs()), "{x} {y}");
+                }
+            }
+        }
+    }
+    assert_one_each::<Fp8Backend<Autodiff<Flex>>>();
+    #[cfg(feature = "ndarray")]
+    assert_one_each::<Fp8Backend<Autodiff<burn::backend::NdArray>>>();
+    assert_eq!(values::<Fp8Backend<Autodiff<Flex>>>(true), values::<Autodiff<Flex>>(true));
+}
+
+#[test]
+fn layer_norm_of_other_rows_is_refused() {
+    let norm = LayerNormConfig::new(30).init::<Fp8Backend<Autodiff<Flex>>>(&Default::default());
+    let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
+    let message = panic_of(|| config.scope(|| norm.forward(numbers())));
+    assert!(message.contains("rows of [3, 40, 50] have 50 elements; gamma is [30]"), "{message}");
+}
+
+#[test]
+fn layer_norm_of_halves_keeps_their_type_and_of_doubles_their_bits() {
+    type B = Fp8Backend<Autodiff<Flex>>;
+    let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
+    let halves = config.scope(|| normed::<B>(DType::BF16, true));
+    for (half, whole) in halves.into_iter().zip(normed::<B>(DType::F32, true)) {
+        assert_eq!(half.dtype(), DType::BF16);
+        let largest = whole.clone().abs().max().into_scalar();
+        let error = (half.cast(DType::F32) - whole).abs().max().into_scalar();
+        assert!(error <= 0.02 * largest, "{error} {largest}");
+    }
+    let doubles = || -> Vec<Vec<f64>> {
+        let tensors = normed::<B>(DType::F64, true).into_iter();
+        tensors.map(|tensor| tensor.into_data().to_vec().unwrap()).collect()
+    };
+    assert_eq!(config.scope(doubles), doubles());
 }
 
 /// What is kept has the same factor in the result and in the gradient; what is dropped is 0 in both.

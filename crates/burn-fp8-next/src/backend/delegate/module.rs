@@ -681,7 +681,7 @@ where
         beta: Option<FloatTensor<B>>,
         epsilon: f64,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::layer_norm(tensor, gamma, beta, epsilon)
+        intercept::layer_norm::<B>(tensor, gamma, beta, epsilon)
     }
 
     fn ctc_loss(

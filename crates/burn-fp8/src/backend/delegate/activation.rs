@@ -4,7 +4,7 @@ use burn_backend::Scalar;
 use burn_backend::ops::ActivationOps;
 use burn_backend::tensor::FloatTensor;
 
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> ActivationOps<Self> for Fp8Backend<B>
 where
@@ -23,7 +23,7 @@ where
     }
 
     fn gelu(tensor: FloatTensor<B>) -> FloatTensor<B> {
-        <B as ActivationOps<B>>::gelu(tensor)
+        intercept::gelu::<B>(tensor)
     }
 
     fn prelu(tensor: FloatTensor<B>, alpha: FloatTensor<B>) -> FloatTensor<B> {

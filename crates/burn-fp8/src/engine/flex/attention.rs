@@ -89,32 +89,59 @@ fn attend_heads(qkv: [Heads<'_>; 3], attention: &AttentionOf<Flex>) -> [FlexTens
 pub(super) fn attend_backward(
     qkv: [FlexTensor; 3],
     attention: &AttentionOf<Flex>,
-    [output, logarithms, grad]: [FlexTensor; 3],
+    given: [FlexTensor; 3],
 ) -> AttentionGradients<FlexTensor> {
     let [q, k, v] = qkv.each_ref().map(|tensor| tensor.layout().shape().dims::<4>());
-    let qkv = qkv.map(readable);
-    let [output, grad] = [output, grad].map(readable);
-    let logarithms = logarithms.to_contiguous();
     let (of_v, (of_k, of_q)) = pool::tensor_and(joined(v), |of_v: &mut [f32]| {
         pool::tensor_and(joined(k), |of_k: &mut [f32]| {
             pool::tensor(joined(q), |of_q: &mut [f32]| {
-                with_options(attention, |options| {
-                    cpu::attention_backward(
-                        qkv.each_ref().map(heads_of),
-                        options,
-                        [heads_of(&output), heads_of(&grad)],
-                        elements::<f32>(&logarithms, logarithms.layout()),
-                        Gradients {
-                            q: HeadsMut::joined(of_q, q),
-                            k: HeadsMut::joined(of_k, k),
-                            v: HeadsMut::joined(of_v, v),
-                        },
-                    );
-                });
+                let gradients = Gradients {
+                    q: HeadsMut::joined(of_q, q),
+                    k: HeadsMut::joined(of_k, k),
+                    v: HeadsMut::joined(of_v, v),
+                };
+                write_gradients(qkv, attention, given, gradients);
             })
         })
     });
     AttentionGradients { operands: [of_q, of_k, of_v], bias: None }
+}
+
+/// The same, side by side in one tensor.
+pub(super) fn self_attend_backward(
+    qkv: [FlexTensor; 3],
+    attention: &AttentionOf<Flex>,
+    given: [FlexTensor; 3],
+) -> AttentionGradients<FlexTensor, 1> {
+    let shapes = qkv.each_ref().map(|tensor| tensor.layout().shape().dims::<4>());
+    let [batch, _, length, width] = shapes[0];
+    let heads = shapes.iter().map(|[_, heads, ..]| heads).sum();
+    let layout = Layout::contiguous(Shape::new([batch, length, heads, width]));
+    let of_all = pool::tensor(layout, |of_all: &mut [f32]| {
+        let [q, k, v] = HeadsMut::side_by_side(of_all, shapes);
+        write_gradients(qkv, attention, given, Gradients { q, k, v });
+    });
+    AttentionGradients { operands: [of_all], bias: None }
+}
+
+fn write_gradients(
+    qkv: [FlexTensor; 3],
+    attention: &AttentionOf<Flex>,
+    [output, logarithms, grad]: [FlexTensor; 3],
+    gradients: Gradients<'_>,
+) {
+    let qkv = qkv.map(readable);
+    let [output, grad] = [output, grad].map(readable);
+    let logarithms = logarithms.to_contiguous();
+    with_options(attention, |options| {
+        cpu::attention_backward(
+            qkv.each_ref().map(heads_of),
+            options,
+            [heads_of(&output), heads_of(&grad)],
+            elements::<f32>(&logarithms, logarithms.layout()),
+            gradients,
+        );
+    });
 }
 
 /// `[batch, heads, length, width]` in the memory of `[batch, length, heads, width]`: joining the heads copies nothing.

@@ -11,6 +11,7 @@ use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::slice::{Rows, blocks, matmul_block_codes, matmul_rows, parallel};
 use burn_fp8_core::{Pointwise, scale};
+use burn_fp8_cpu::LayerNorm;
 
 use super::attention::{AttentionGradients, AttentionOf};
 use super::backend::{self, Fp8Engine, Untracked};
@@ -152,6 +153,22 @@ impl Fp8Engine for Flex {
         }
     }
 
+    fn fp8_self_attend_backward(
+        qkv: [FlexTensor; 3],
+        attention: &AttentionOf<Self>,
+        given: [FlexTensor; 3],
+        wants_bias: bool,
+    ) -> AttentionGradients<FlexTensor, 1> {
+        match wants_bias {
+            true => {
+                let AttentionGradients { operands, bias } =
+                    Self::fp8_attend_backward(qkv, attention, given, true);
+                AttentionGradients { operands: [backend::side_by_side::<Self>(operands)], bias }
+            }
+            false => attention::self_attend_backward(qkv, attention, given),
+        }
+    }
+
     fn fp8_multiply_in_bf16(
         operands: [FlexTensor; 2],
         dtype: FloatDType,
@@ -182,6 +199,49 @@ impl Fp8Engine for Flex {
             let x = x.as_ref().map_or(&[][..], |x| elements(x, x.layout()));
             burn_fp8_cpu::pointwise_backward(operation, x, elements(&grad, grad.layout()), y);
         })
+    }
+
+    fn fp8_layer_norm(
+        x: FlexTensor,
+        gamma: FlexTensor,
+        beta: Option<FlexTensor>,
+        epsilon: f64,
+    ) -> FlexTensor {
+        let [x, gamma] = [x, gamma].map(|tensor| tensor.to_contiguous());
+        let beta = beta.map(|beta| beta.to_contiguous());
+        let norm = LayerNorm {
+            gamma: elements(&gamma, gamma.layout()),
+            beta: beta.as_ref().map(|beta| elements(beta, beta.layout())),
+            epsilon: epsilon as f32,
+        };
+        pool::tensor(Layout::contiguous(x.layout().shape().clone()), |y: &mut [f32]| {
+            burn_fp8_cpu::layer_norm(&norm, elements(&x, x.layout()), y);
+        })
+    }
+
+    fn fp8_layer_norm_backward(
+        x: FlexTensor,
+        gamma: FlexTensor,
+        grad: FlexTensor,
+        epsilon: f64,
+    ) -> [FlexTensor; 3] {
+        let [x, gamma, grad] = [x, gamma, grad].map(|tensor| tensor.to_contiguous());
+        let norm = LayerNorm {
+            gamma: elements(&gamma, gamma.layout()),
+            beta: None,
+            epsilon: epsilon as f32,
+        };
+        let (rows, factors) = (x.layout().shape().clone(), gamma.layout().shape().clone());
+        let [x, grad] = [&x, &grad].map(|tensor| elements(tensor, tensor.layout()));
+        let mut of_factors = [(); 2].map(|()| vec![0.0; norm.gamma.len()]);
+        let of_x = pool::tensor(Layout::contiguous(rows), |of_x: &mut [f32]| {
+            let of_factors = of_factors.each_mut().map(Vec::as_mut_slice);
+            burn_fp8_cpu::layer_norm_backward(&norm, x, grad, of_x, of_factors);
+        });
+        let [of_gamma, of_beta] = of_factors.map(|of| {
+            FlexTensor::new(Bytes::from_elems(of), Layout::contiguous(factors.clone()), DType::F32)
+        });
+        [of_x, of_gamma, of_beta]
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod attention;
 pub(crate) mod codes;
 pub(crate) mod epilogue;
 pub(crate) mod grid;
+pub(crate) mod norm;
 pub(crate) mod pointwise;
 mod round;
 pub(crate) mod scale;

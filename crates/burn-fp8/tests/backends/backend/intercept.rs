@@ -66,3 +66,16 @@ pub(crate) fn attention<B: Backend>(
 ) -> FloatTensor<B> {
     B::attention(query, key, value, mask, attn_bias, options)
 }
+
+pub(crate) fn layer_norm<B: Backend>(
+    tensor: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+) -> FloatTensor<B> {
+    B::layer_norm(tensor, gamma, beta, epsilon)
+}
+
+pub(crate) fn gelu<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    B::gelu(tensor)
+}
