@@ -4,14 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::{Module, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
-use burn::nn::{Linear, LinearConfig};
-use burn::tensor::activation::{relu, softmax};
+use burn::nn::{LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::activation::{gelu, relu, softmax};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor, TensorData};
 use burn_fp8_next::nn::{ActivationScale, Fp8Linear, FrozenLinear};
 use burn_fp8_next::{
-    Filter, Fp8Config, Fp8Error, Fp8Format, GemmRole, Recipe, Report, device, ops,
+    AttentionPrecision, Filter, Fp8Config, Fp8Error, Fp8Format, GemmRole, Recipe, Report, device,
+    ops,
 };
 
 const ROWS: usize = 32;
@@ -222,6 +223,31 @@ fn attention_is_traced_once() {
     let attend = || attention(q, k, v, None, None, AttentionModuleOptions::default());
     let (_, report) = device::trace(&device, attend);
     assert_eq!(seen(&report), [OUTPUT; 2]);
+}
+
+/// GELU runs as one operation in both passes, layer normalization where no gradient is asked for.
+#[test]
+fn gelu_and_layer_norm_are_one_operation_each_where_attention_is() {
+    let config = Fp8Config::off().with_attention(Some(AttentionPrecision::High));
+    let device = device::flex_with(config).unwrap();
+    let data = random([ROWS, INPUTS]);
+    let run = |device: &Device| {
+        let tracked = Tensor::<2>::from_data(data.clone(), &device.clone().autodiff());
+        let tracked = tracked.require_grad();
+        let gradients = ops::backward(gelu(tracked.clone()).powi_scalar(2).mean());
+        let x = Tensor::<2>::from_data(data.clone(), device);
+        let norm = LayerNormConfig::new(INPUTS).init(device);
+        [gelu(x.clone()), tracked.grad(&gradients).unwrap(), norm.forward(x * 3.0 + 1.0)]
+            .map(values)
+    };
+    let (ours, plain) = (run(&device), run(&Device::flex()));
+    for (ours, plain) in ours.iter().zip(&plain) {
+        // In another order, by another approximation.
+        assert!(bits(ours) != bits(plain));
+        for (x, y) in ours.iter().zip(plain) {
+            assert!((x - y).abs() <= 2e-6 * (1.0 + y.abs()), "{x} {y}");
+        }
+    }
 }
 
 #[test]

@@ -156,6 +156,7 @@ const INTERCEPTED: &[(&str, &str)] = &[
     ("ModuleOps", "attention"),
     ("ModuleOps", "layer_norm"),
     ("ActivationOps", "gelu"),
+    ("ActivationOps", "gelu_backward"),
     ("Backend", "name"),
 ];
 

@@ -59,3 +59,10 @@ pub(super) fn layer_norm<B: Fp8Matmul>(
 pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     session::run(|| common::gelu::<B>(tensor))
 }
+
+pub(super) fn gelu_backward<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    session::run(|| common::gelu_backward::<B>(x, grad))
+}

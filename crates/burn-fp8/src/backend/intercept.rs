@@ -8,7 +8,8 @@ use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::config;
-use crate::engine::{Attention, Target, raise_refusal, usable};
+use crate::engine::tensor::cast;
+use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
 use crate::host;
 use crate::product::route::as_part_of;
 use crate::product::route::attention as run;
@@ -64,6 +65,21 @@ pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
         true => B::fp8_pointwise_op(Pointwise::Gelu, tensor),
         false => B::gelu(tensor),
+    }
+}
+
+/// Its gradient, which an `Autodiff` around this asks for.
+pub(super) fn gelu_backward<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    match is_fused::<B>(&x) {
+        true => {
+            let dtype = grad.dtype();
+            let (x, grad) = (Some(in_f32::<B>(x)), in_f32::<B>(grad));
+            cast::<B>(B::fp8_pointwise_backward(Pointwise::Gelu, x, grad), dtype.into())
+        }
+        false => B::gelu_backward(x, grad),
     }
 }
 

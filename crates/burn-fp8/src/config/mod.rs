@@ -59,8 +59,8 @@ pub struct Fp8Config {
     /// default: then it is that of `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
     /// attention does not call that operation; `nn::Fp8Attention` is one.
     ///
-    /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU (by the error function): one operation each, forward and backward, in f32, on all threads of Flex. Those
-    /// of f64 tensors stay those of `B`.
+    /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU (by the error function): one operation each, forward and backward, in f32, on all threads of Flex. They
+    /// round otherwise than those of `B`, which those of f64 tensors stay. Where Autodiff lies around `Fp8Backend`, layer normalization is one in inference alone.
     pub attention: Option<AttentionPrecision>,
 }
 

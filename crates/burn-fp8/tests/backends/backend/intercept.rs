@@ -79,3 +79,7 @@ pub(crate) fn layer_norm<B: Backend>(
 pub(crate) fn gelu<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     B::gelu(tensor)
 }
+
+pub(crate) fn gelu_backward<B: Backend>(x: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B> {
+    B::gelu_backward(x, grad)
+}
