@@ -80,7 +80,8 @@ pub fn layer_norm_backward(
     if width == 0 {
         return;
     }
-    let task = rows_of_task(width) * width;
+    // Each task has sums of its own: with few tasks they are little beside the rows.
+    let task = rows_of_task(width).max((x.len() / width).div_ceil(64)) * width;
     let tasks = of_x.par_chunks_mut(task).zip(x.par_chunks(task)).zip(grad.par_chunks(task));
     let sums: Vec<_> = tasks
         .map(|((of_x, x), grad)| {

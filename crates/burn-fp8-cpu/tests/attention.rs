@@ -592,11 +592,17 @@ fn bad_input_is_refused_by_name() {
     let bias = Some(Broadcast::new(&bias, [1, 1, 1, 5]));
     let biased = message(q, k, v, &Attention { bias, ..plain });
     assert!(biased.contains("the bias of attention has shape [1, 1, 1, 5]"), "{biased}");
-    let apart = std::panic::catch_unwind(|| {
-        let mut values = vec![0f32; count(q) + count(k) + count(v)];
-        HeadsMut::side_by_side(&mut values, [q, k, v]);
-    });
-    let apart = *apart.expect_err("it was taken").downcast::<String>().expect("a message");
+    let side_by_side = |count, shapes| {
+        let run = || _ = HeadsMut::side_by_side(&mut vec![0f32; count], shapes);
+        let panic = std::panic::catch_unwind(run).expect_err("it was taken");
+        *panic.downcast::<String>().expect("a message")
+    };
+    let many = side_by_side(8, [[1, usize::MAX, 1, 8], [1, 1, 1, 8], [1, 1, 1, 8]]);
+    assert!(many.contains("do not lie side by side"), "{many}");
+    let wrapped =
+        std::panic::catch_unwind(|| _ = HeadsMut::joined(&mut [], [1 << 32, 1 << 32, 1, 1]));
+    assert!(wrapped.is_err());
+    let apart = side_by_side(count(q) + count(k) + count(v), [q, k, v]);
     assert!(
         apart.contains("[1, 4, 5, 8], [1, 2, 6, 8]") && apart.contains("side by side"),
         "{apart}"

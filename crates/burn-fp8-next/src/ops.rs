@@ -307,7 +307,7 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, options: AttentionOpt
 }
 
 /// `x · (1 + erf(x / √2)) / 2`, as `burn::tensor::activation::gelu`: one operation forward and one backward, in f32, on all threads of Flex. On a served device
-/// Burn's own.
+/// Burn's own, which is one operation there where the configuration says so of attention.
 ///
 /// # Panics
 /// On devices of backends whose feature is off.

@@ -30,7 +30,7 @@ pub enum Precision {
     F32,
     /// f32, no FP8, batch and rows joined before the products of linear layers, as those in FP8 do.
     F32Joined,
-    /// The same, with attention as one operation.
+    /// The same, with attention, LayerNorm, GELU and dropout as one operation each.
     F32Fused,
     /// bf16 with master weights in f32, no FP8.
     Bf16,

@@ -239,9 +239,11 @@ impl<'a> HeadsMut<'a> {
     #[track_caller]
     pub fn side_by_side(values: &'a mut [f32], shapes: [[usize; 4]; 3]) -> [Self; 3] {
         let [batch, _, length, width] = shapes[0];
-        let heads: usize = shapes.iter().map(|[_, heads, ..]| heads).sum();
+        let heads = shapes.iter().try_fold(0usize, |all, [_, heads, ..]| all.checked_add(*heads));
         let fits = shapes.iter().all(|[b, _, l, w]| [*b, *l, *w] == [batch, length, width]);
-        assert!(fits, "heads {shapes:?} do not lie side by side");
+        let (Some(heads), true) = (heads, fits) else {
+            panic!("heads {shapes:?} do not lie side by side");
+        };
         let all = Self::joined(values, [batch, heads, length, width]);
         let mut before = 0;
         shapes.map(|shape| {
@@ -255,8 +257,8 @@ impl<'a> HeadsMut<'a> {
 
     #[track_caller]
     fn strided(values: &'a mut [f32], shape: [usize; 4], strides: [usize; 3]) -> Self {
-        let count: usize = shape.iter().product();
-        assert!(values.len() == count, "heads {shape:?} have {count} values, not {}", values.len());
+        let count = shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size));
+        assert!(count == Some(values.len()), "heads {shape:?} do not have {} values", values.len());
         Self { start: values.as_mut_ptr(), shape, strides, values: PhantomData }
     }
 

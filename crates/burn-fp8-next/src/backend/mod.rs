@@ -44,7 +44,8 @@ impl Fp8Matmul for Flex {
     }
 }
 
-/// A backend that runs the matrix products of `B` in FP8, and everything else on `B`.
+/// A backend that runs the matrix products of `B` in FP8, and everything else on `B`; GELU and, without gradients, attention and layer normalization as one
+/// operation each where the configuration says so of attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fp8Backend<B> {
     backend: PhantomData<B>,

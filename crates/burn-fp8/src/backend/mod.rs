@@ -1,7 +1,7 @@
 //! The backend decorator.
 //!
 //! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `intercept` holds the few that may run
-//! in FP8.
+//! in FP8, or as one operation.
 
 #[cfg(feature = "distributed")]
 mod collective;
@@ -29,7 +29,8 @@ pub trait Fp8Matmul: Fp8Engine + Fp8Products + Fp8LayerOps {}
 
 impl<B: Fp8Engine + Fp8Products + Fp8LayerOps> Fp8Matmul for B {}
 
-/// A backend that runs the matrix products of `B` in FP8, and everything else on `B`.
+/// A backend that runs the matrix products of `B` in FP8, and everything else on `B`; attention, layer normalization and GELU as one operation each where
+/// [`Fp8Config::attention`](crate::Fp8Config::attention) says so.
 ///
 /// Tensors, devices and element types are those of `B`. What runs in FP8 is told by [`Fp8Config`](crate::Fp8Config).
 ///

@@ -59,8 +59,9 @@ pub struct Fp8Config {
     /// default: then it is that of `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
     /// attention does not call that operation; `nn::Fp8Attention` is one.
     ///
-    /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU (by the error function): one operation each, forward and backward, in f32, on all threads of Flex. They
-    /// round otherwise than those of `B`, which those of f64 tensors stay. Where Autodiff lies around `Fp8Backend`, layer normalization is one in inference alone.
+    /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU: one step of Autodiff each, in f32, which keeps its input alone. On Flex that is one pass on all threads
+    /// forward and one backward; elsewhere it is several operations, more than LibTorch's own. GELU and its gradient are by the error function; Burn's gradient elsewhere than on Flex and LibTorch, and
+    /// Candle's GELU, approximate it by tanh. f64 tensors keep what `B` does. Where Autodiff lies around `Fp8Backend`, layer normalization is one in inference alone.
     pub attention: Option<AttentionPrecision>,
 }
 
@@ -82,7 +83,7 @@ impl Default for Fp8Config {
 impl Config for Fp8Config {}
 
 impl Fp8Config {
-    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`, unless products are to [`join`](Self::join) or [`attention`](Self::attention) is one operation.
+    /// Nothing runs in FP8: `Fp8Backend<B>` is exactly `B`, unless products are to [`join`](Self::join) or [`attention`](Self::attention) and what goes with it are one operation each.
     pub fn off() -> Self {
         Self { enabled: false, ..Self::default() }
     }
@@ -121,7 +122,7 @@ impl Fp8Config {
         Self { join, ..self }
     }
 
-    /// The same configuration whose attention runs as one operation, or does not: [`attention`](Self::attention).
+    /// The same configuration whose attention, and with it layer normalization and GELU, run as one operation each, or do not: [`attention`](Self::attention).
     pub fn with_attention(self, attention: Option<AttentionPrecision>) -> Self {
         Self { attention, ..self }
     }

@@ -138,9 +138,7 @@ pub trait Fp8Engine: Backend {
         given: [FloatTensor<Self>; 3],
         wants_bias: bool,
     ) -> AttentionGradients<FloatTensor<Self>, 1> {
-        let AttentionGradients { operands, bias } =
-            Self::fp8_attend_backward(qkv, attention, given, wants_bias);
-        AttentionGradients { operands: [side_by_side::<Self>(operands)], bias }
+        self_attend_backward::<Self>(qkv, attention, given, wants_bias)
     }
 
     /// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, both rounded to bf16 and summed in f32: of this type.
@@ -188,9 +186,17 @@ pub trait Fp8Engine: Backend {
     }
 }
 
-/// Heads `[batch, heads, length, width]` side by side in one tensor `[batch, length, heads, width]`.
-pub(super) fn side_by_side<B: Backend>(heads: [FloatTensor<B>; 3]) -> FloatTensor<B> {
-    B::float_cat(heads.map(|heads| B::float_swap_dims(heads, 1, 2)).into(), 2)
+/// The gradients of queries, keys and values, put together.
+pub(super) fn self_attend_backward<B: Fp8Engine>(
+    qkv: [FloatTensor<B>; 3],
+    attention: &AttentionOf<B>,
+    given: [FloatTensor<B>; 3],
+    wants_bias: bool,
+) -> AttentionGradients<FloatTensor<B>, 1> {
+    let AttentionGradients { operands, bias } =
+        B::fp8_attend_backward(qkv, attention, given, wants_bias);
+    let operands = operands.map(|heads| B::float_swap_dims(heads, 1, 2));
+    AttentionGradients { operands: [B::float_cat(operands.into(), 2)], bias }
 }
 
 /// The numbers of codes and scales in the place of those that they stand for.

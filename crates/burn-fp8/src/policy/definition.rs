@@ -30,7 +30,7 @@ pub struct Policy {
     pub output: FloatDType,
     /// How matrix products run; without it, as the [`Fp8Config`] in force says.
     pub matmul: Option<MatmulPolicy>,
-    /// In which precision attention runs as one operation; without it, as the [`Fp8Config`] in force says.
+    /// In which precision attention runs as one operation, as layer normalization and GELU do then; without it, as the [`Fp8Config`] in force says.
     pub attention: Option<AttentionPrecision>,
 }
 

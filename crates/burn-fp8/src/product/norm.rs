@@ -16,7 +16,7 @@ pub(super) struct Saved<B: Fp8Engine> {
 /// The result, of the type of `x`.
 ///
 /// # Panics
-/// Where gamma or beta is not `[N]`, as many as there are elements in a row.
+/// Where gamma or beta is not `[N]`, as many as there are elements in a row, or of another type than `x`.
 #[track_caller]
 pub(super) fn forward<B: Fp8Engine>(
     x: FloatTensor<B>,
@@ -27,7 +27,12 @@ pub(super) fn forward<B: Fp8Engine>(
     let (dtype, rows) = (x.dtype(), x.shape());
     let width = rows.last().copied().unwrap_or_default();
     for (name, tensor) in [("gamma", Some(&gamma)), ("beta", beta.as_ref())] {
-        let Some(shape) = tensor.map(TensorMetadata::shape) else { continue };
+        let Some(tensor) = tensor else { continue };
+        let (shape, own) = (tensor.shape(), tensor.dtype());
+        assert!(
+            own == dtype,
+            "layer normalization: the input is {dtype:?} and {name} {own:?}: cast one of them"
+        );
         assert!(
             shape[..] == [width],
             "layer normalization: rows of {:?} have {width} elements; {name} is {:?}, and must be [{width}]",
@@ -41,13 +46,12 @@ pub(super) fn forward<B: Fp8Engine>(
     (cast::<B>(output, dtype.into()), saved)
 }
 
-/// The gradients of input, gamma and beta, of the types of input and gamma. Beta has that of gamma.
+/// The gradients of input, gamma and beta, all of the type of the input.
 pub(super) fn backward<B: Fp8Engine>(
     grad: FloatTensor<B>,
     Saved { x, gamma, epsilon }: Saved<B>,
 ) -> [FloatTensor<B>; 3] {
-    let [of_x, of_gamma] = [&x, &gamma].map(|tensor| FloatDType::from(tensor.dtype()));
+    let dtype = FloatDType::from(x.dtype());
     let [x, gamma, grad] = [x, gamma, grad].map(in_f32::<B>);
-    let [x, gamma, beta] = B::fp8_layer_norm_backward(x, gamma, grad, epsilon);
-    [cast::<B>(x, of_x), cast::<B>(gamma, of_gamma), cast::<B>(beta, of_gamma)]
+    B::fp8_layer_norm_backward(x, gamma, grad, epsilon).map(|grad| cast::<B>(grad, dtype))
 }

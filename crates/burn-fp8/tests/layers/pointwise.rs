@@ -1,5 +1,6 @@
 //! GELU, SiLU, dropout and layer normalization as one operation each, against Burn's own, on every kind of backend.
 
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::Param;
 use burn::nn::{LayerNormConfig, SwiGluConfig};
 use burn::tensor::TensorData;
@@ -54,79 +55,103 @@ fn gelu_and_silu_and_their_gradients_are_burns() {
     assert_burns::<Autodiff<burn::backend::NdArray>>();
 }
 
-/// Layer normalization of rows far from zero, then GELU; and the gradients of input, gamma and beta.
-fn normed<A: AutodiffBackend>(dtype: DType, beta: bool) -> Vec<Tensor<A, 1>> {
-    let x = (numbers::<A>() + 3.0).cast(dtype).detach().require_grad();
+/// Where attention is one operation.
+fn as_one<R>(run: impl FnOnce() -> R) -> R {
+    Fp8Config::off().with_attention(Some(Default::default())).scope(run)
+}
+
+/// Layer normalization of rows far from zero: the result, the gradients of input and gamma, and of beta.
+fn normed<A: AutodiffBackend>(operands: DType, dtype: DType, beta: bool) -> Vec<Tensor<A, 1>> {
+    let cast = |x: Tensor<A, 3>| x.cast(operands).cast(dtype).detach();
+    let x = cast(numbers::<A>() + 3.0).require_grad();
+    let factors = cast(numbers::<A>().slice([0..1, 0..1, 0..50])).reshape([50]);
     let mut norm = LayerNormConfig::new(50).with_bias(beta).init::<A>(&Default::default());
-    let factors = numbers::<A>().slice([0..1, 0..1, 0..50]).cast(dtype).reshape([50]).detach();
     norm.gamma = Param::from_tensor(factors.clone());
     norm.beta = norm.beta.map(|_| Param::from_tensor(factors / 2.0));
-    let y = activation::gelu(norm.forward(x.clone()));
-    let grads = (y.clone() * numbers::<A>().cast(dtype)).sum().backward();
+    let y = norm.forward(x.clone());
+    let grads = (y.clone() * cast(numbers::<A>())).sum().backward();
     let parameters = [Some(norm.gamma), norm.beta].into_iter().flatten();
-    let grads = parameters
-        .map(|parameter| parameter.val().grad(&grads).expect("it was used"))
-        .chain([x.grad(&grads).expect("it was used").flatten(0, 2)]);
-    let grads = grads.map(|grad| Tensor::from_inner(grad));
+    let of_parameters = parameters.map(|parameter| parameter.val().grad(&grads));
+    let of_x = x.grad(&grads).map(|grad| grad.flatten(0, 2));
+    let grads = [of_x].into_iter().chain(of_parameters);
+    let grads = grads.map(|grad| Tensor::from_inner(grad.expect("it was used")));
     [y.flatten(0, 2)].into_iter().chain(grads).collect()
 }
 
-/// Burn's layers and functions call operations of the backend: where the configuration says so, each of them is one here.
+fn values<A: AutodiffBackend>(tensors: Vec<Tensor<A, 1>>) -> Vec<Vec<f32>> {
+    tensors.into_iter().map(|tensor| tensor.into_data().to_vec().unwrap()).collect()
+}
+
+/// Burn's layers and functions call operations of the backend: where the configuration says so, each of them is one here. That is seen by how they round.
 #[test]
 fn layer_norm_and_gelu_of_burn_are_one_operation_each_where_attention_is() {
-    fn values<A: AutodiffBackend>(beta: bool) -> Vec<Vec<f32>> {
-        let tensors = normed::<A>(DType::F32, beta);
-        tensors.into_iter().map(|tensor| tensor.into_data().to_vec().unwrap()).collect()
-    }
+    /// Whether the results and the gradients of GELU and of layer normalization differ from those of the same backend otherwise.
     #[track_caller]
-    fn assert_one_each<A: AutodiffBackend>() {
-        for beta in [true, false] {
-            let plain = values::<Autodiff<Flex>>(beta);
-            assert_eq!(values::<A>(beta).len(), if beta { 4 } else { 3 });
-            let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
-            let fused = config.scope(|| values::<A>(beta));
-            // In another order of sums.
-            assert!(fused != plain);
-            for (fused, plain) in fused.iter().zip(&plain) {
-                assert_eq!(fused.len(), plain.len());
-                for (x, y) in fused.iter().zip(plain) {
-                    assert!((x - y).abs() <= 2e-5 * (1.0 + y.abs()), "{x} {y}");
-                }
-            }
+    fn differ<A: AutodiffBackend>() -> [Vec<bool>; 2] {
+        let gelus = || results::<A>(activation::gelu).to_vec();
+        let norms = || values(normed::<A>(DType::F32, DType::F32, true));
+        let exact = [
+            results::<Autodiff<Flex>>(activation::gelu).to_vec(),
+            values(normed::<Autodiff<Flex>>(DType::F32, DType::F32, true)),
+        ];
+        let ours = [as_one(gelus), as_one(norms)];
+        let pairs = ours.iter().flatten().flatten().zip(exact.iter().flatten().flatten());
+        for (x, exact) in pairs {
+            assert!((x - exact).abs() <= 2e-5 * (1.0 + exact.abs()), "{x} {exact}");
         }
+        let plain = [gelus(), norms()];
+        [0, 1].map(|of| ours[of].iter().zip(&plain[of]).map(|(x, y)| x != y).collect())
     }
-    assert_one_each::<Fp8Backend<Autodiff<Flex>>>();
-    // GELU alone: this order has no layer normalization of its own.
-    assert_one_each::<Autodiff<Fp8Backend<Flex>>>();
+    let (both, all) = (vec![true; 2], vec![true; 4]);
+    assert_eq!(differ::<Fp8Backend<Autodiff<Flex>>>(), [both.clone(), all.clone()]);
+    let balanced = differ::<Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>>();
+    assert_eq!(balanced, [both.clone(), all]);
+    // This order has no layer normalization of its own.
+    assert_eq!(differ::<Autodiff<Fp8Backend<Flex>>>(), [both, vec![false; 4]]);
     #[cfg(feature = "ndarray")]
-    assert_one_each::<Fp8Backend<Autodiff<burn::backend::NdArray>>>();
-    assert_eq!(values::<Fp8Backend<Autodiff<Flex>>>(true), values::<Autodiff<Flex>>(true));
+    {
+        // Forward it is NdArray's own; a sum over rows has no other order.
+        let [_, norms] = differ::<Fp8Backend<Autodiff<burn::backend::NdArray>>>();
+        assert!(!norms[0] && norms[1]);
+    }
+}
+
+#[test]
+fn layer_norm_without_beta_has_no_gradient_of_it() {
+    let run = |beta| normed::<Fp8Backend<Autodiff<Flex>>>(DType::F32, DType::F32, beta);
+    let (with, without) = (as_one(|| values(run(true))), as_one(|| values(run(false))));
+    assert_eq!([with.len(), without.len()], [4, 3]);
+    assert_eq!(with[1..3], without[1..]);
 }
 
 #[test]
 fn layer_norm_of_other_rows_is_refused() {
     let norm = LayerNormConfig::new(30).init::<Fp8Backend<Autodiff<Flex>>>(&Default::default());
-    let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
-    let message = panic_of(|| config.scope(|| norm.forward(numbers())));
+    let message = panic_of(|| as_one(|| norm.forward(numbers())));
     assert!(message.contains("rows of [3, 40, 50] have 50 elements; gamma is [30]"), "{message}");
 }
 
+/// Halves are computed in f32 and rounded once.
 #[test]
-fn layer_norm_of_halves_keeps_their_type_and_of_doubles_their_bits() {
+fn layer_norm_of_halves_is_rounded_once_and_of_doubles_is_burns() {
     type B = Fp8Backend<Autodiff<Flex>>;
-    let config = Fp8Config { attention: Some(Default::default()), ..Fp8Config::off() };
-    let halves = config.scope(|| normed::<B>(DType::BF16, true));
-    for (half, whole) in halves.into_iter().zip(normed::<B>(DType::F32, true)) {
-        assert_eq!(half.dtype(), DType::BF16);
-        let largest = whole.clone().abs().max().into_scalar();
-        let error = (half.cast(DType::F32) - whole).abs().max().into_scalar();
-        assert!(error <= 0.02 * largest, "{error} {largest}");
+    let half = DType::BF16;
+    let halves = as_one(|| normed::<B>(half, half, true));
+    for (halves, whole) in halves.into_iter().zip(as_one(|| normed::<B>(half, DType::F32, true))) {
+        assert_eq!(halves.dtype(), half);
+        halves.into_data().assert_eq(&whole.cast(half).into_data(), true);
     }
-    let doubles = || -> Vec<Vec<f64>> {
-        let tensors = normed::<B>(DType::F64, true).into_iter();
-        tensors.map(|tensor| tensor.into_data().to_vec().unwrap()).collect()
-    };
-    assert_eq!(config.scope(doubles), doubles());
+    let doubles = || normed::<B>(DType::F64, DType::F64, true);
+    for (ours, burns) in as_one(doubles).into_iter().zip(doubles()) {
+        ours.into_data().assert_eq(&burns.into_data(), true);
+    }
+}
+
+#[test]
+fn layer_norm_of_mixed_types_is_refused() {
+    let norm = LayerNormConfig::new(50).init::<Fp8Backend<Autodiff<Flex>>>(&Default::default());
+    let message = panic_of(|| as_one(|| norm.forward(numbers().cast(DType::BF16))));
+    assert!(message.contains("the input is BF16 and gamma F32: cast one of them"), "{message}");
 }
 
 /// What is kept has the same factor in the result and in the gradient; what is dropped is 0 in both.

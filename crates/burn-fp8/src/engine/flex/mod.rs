@@ -160,11 +160,7 @@ impl Fp8Engine for Flex {
         wants_bias: bool,
     ) -> AttentionGradients<FlexTensor, 1> {
         match wants_bias {
-            true => {
-                let AttentionGradients { operands, bias } =
-                    Self::fp8_attend_backward(qkv, attention, given, true);
-                AttentionGradients { operands: [backend::side_by_side::<Self>(operands)], bias }
-            }
+            true => backend::self_attend_backward::<Self>(qkv, attention, given, true),
             false => attention::self_attend_backward(qkv, attention, given),
         }
     }
