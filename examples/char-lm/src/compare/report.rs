@@ -194,7 +194,7 @@ mod tests {
     use crate::compare::{differences, plot};
 
     /// The comparisons that have folders of their own in `results`.
-    const FOLDERS: [&str; 9] = [
+    const FOLDERS: [&str; 10] = [
         "recipes",
         "recipes-best",
         "confirmed",
@@ -202,6 +202,7 @@ mod tests {
         "longer-more",
         "noise",
         "seeds",
+        "seeds-more",
         "seeds-bf16",
         "medium",
     ];
