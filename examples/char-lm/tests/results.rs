@@ -305,8 +305,8 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     readme(format!("{share:.1}% of the matrix FLOPs in FP8"));
 }
 
-/// Those that are compared with f32 that drops the same elements.
-/// The precisions of these comparisons: differences from `f32-fused`, whose run is of the same comparison. No seed is in two of them.
+/// The precisions of these comparisons with f32 that drops the same elements: differences from `f32-fused`, whose run is of the same comparison. No seed is in
+/// two of them.
 fn against_fused(folders: &[&str]) -> Vec<Recipe> {
     let mut differences: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
     for folder in folders {
