@@ -2,12 +2,17 @@
 //!
 //! The folders `config`, `engine`, `product` and `report` are those of Burn 0.22 as well, in the crate `burn-fp8-next`, which has a file like this one.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
 use burn::tensor::{Element, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::ops::{Backward, OpsKind};
+
+use crate::weights::Leaf;
 
 pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
     B::float_device(tensor)
@@ -32,6 +37,16 @@ pub(crate) type Tracked<B> = FloatTensor<Autodiff<B>>;
 /// What it holds.
 pub(crate) fn untracked<B: Backend>(tensor: Tracked<B>) -> FloatTensor<B> {
     tensor.primitive
+}
+
+/// The leaf of the graph that it is, if no operation made it.
+pub(crate) fn leaf<B: Backend>(tensor: &Tracked<B>) -> Option<Leaf> {
+    let holders: Arc<dyn Any + Send + Sync> = tensor.rc.clone();
+    (tensor.node.order == 0).then(|| Leaf {
+        node: tensor.node.id.value,
+        holders: Arc::downgrade(&holders),
+        is_tracked: tensor.is_tracked(),
+    })
 }
 
 /// What names it in the graph for good, where it is a parameter: whatever changes one makes a new one.

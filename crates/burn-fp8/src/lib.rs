@@ -41,6 +41,7 @@ pub mod policy;
 mod product;
 pub mod report;
 pub mod tensor;
+mod weights;
 
 pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;

@@ -90,7 +90,11 @@ pub const HOUSES: &[House] = &[
                 ..backend("DistributedBackend", "distributed", "B: DistributedBackend + Fp8Matmul")
             },
         ],
-        intercepted: &[("AutodiffBackend", "backward")],
+        intercepted: &[
+            ("AutodiffBackend", "backward"),
+            ("AutodiffBackend", "inner"),
+            ("AutodiffBackend", "from_inner"),
+        ],
     },
     House {
         folder: "crates/burn-fp8-next/src/backend/delegate",

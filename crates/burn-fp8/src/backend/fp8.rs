@@ -2,7 +2,7 @@
 
 use burn_backend::FloatDType;
 use burn_backend::tensor::{FloatTensor, IntTensor};
-use burn_fp8_core::Pointwise;
+use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
@@ -10,6 +10,7 @@ use crate::engine::{
     OperandOf, Problem, ProductOf, RequestOf, Run, Scales, Target,
 };
 use crate::product::{Fp8Products, FrozenOptions, Product};
+use crate::weights::Leaf;
 
 // The tensors are those of `B`, so the structs of the engine are, too.
 impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
@@ -131,6 +132,10 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
 impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
         B::fp8_is_tracked(tensors)
+    }
+
+    fn fp8_weight(kind: ProductKind, rhs: &FloatTensor<Self>) -> Option<Leaf> {
+        B::fp8_weight(kind, rhs)
     }
 
     fn fp8_matmul(

@@ -18,6 +18,7 @@ pub(super) use crate::product::route::{
 };
 use crate::product::{Product, delayed};
 use crate::report::record_high_precision;
+use crate::weights;
 
 pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
@@ -26,6 +27,23 @@ pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
 /// A backward pass ends the step of delayed scaling that it belongs to.
 pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     delayed::backward(|| B::backward(tensor))
+}
+
+/// A tensor leaves the graph: an optimizer takes a parameter out so, and puts its successor there.
+pub(super) fn inner<B: AutodiffBackend + Fp8Matmul>(
+    tensor: FloatTensor<B>,
+) -> FloatTensor<B::InnerBackend> {
+    weights::taken(B::fp8_weight(ProductKind::Linear, &tensor).as_ref(), tensor.shape());
+    B::inner(tensor)
+}
+
+/// A tensor comes into the graph.
+pub(super) fn from_inner<B: AutodiffBackend + Fp8Matmul>(
+    tensor: FloatTensor<B::InnerBackend>,
+) -> FloatTensor<B> {
+    let tensor = B::from_inner(tensor);
+    weights::put(B::fp8_weight(ProductKind::Linear, &tensor).as_ref(), &tensor.shape());
+    tensor
 }
 
 /// Reads a tensor. What is read may rest on a product that has been refused meanwhile, or on nothing that was computed.
@@ -129,7 +147,11 @@ pub(super) fn attention<B: Fp8Matmul>(
         }
         let scores = B::fp8_is_tracked([&query, &key]);
         let context = scores || B::fp8_is_tracked([&value, &value]);
-        [scores, context].into_iter().filter(|tracked| *tracked).for_each(|_| Product::skip_site());
+        for ((gemm, _), is_tracked) in products.iter().zip([scores, context]) {
+            if is_tracked {
+                Product::skip_site(*gemm, None);
+            }
+        }
         for ((gemm, _), decision) in products.iter().zip(decisions) {
             if let Err(reason) = decision {
                 record_high_precision(kind, GemmRole::Output, *gemm, reason);

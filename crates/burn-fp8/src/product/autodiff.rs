@@ -5,7 +5,7 @@ use burn_autodiff::{
     grads::Gradients, ops::Backward, ops::Ops, ops::OpsKind,
 };
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::Pointwise;
+use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::activation::ActivationScale;
 use super::attention;
@@ -18,10 +18,20 @@ use super::plan::Product;
 use super::pointwise;
 use crate::engine::{AttentionGradients, AttentionOf, Fp8Engine, MatrixOf, ScalarOf};
 use crate::host;
+use crate::weights::Leaf;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
         tensors.iter().any(|tensor| tensor.is_tracked())
+    }
+
+    fn fp8_weight(kind: ProductKind, rhs: &FloatTensor<Self>) -> Option<Leaf> {
+        match kind {
+            ProductKind::Linear => host::leaf(rhs),
+            // Data may stand on the right, too.
+            ProductKind::Matmul if rhs.is_tracked() => host::leaf(rhs),
+            _ => None,
+        }
     }
 
     fn fp8_matmul(
@@ -315,7 +325,8 @@ fn tracked<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
     let save = [rhs.is_tracked(), lhs.is_tracked()];
     let bias = bias.into_iter().next();
     if save.contains(&true) {
-        product.take_site(host::parameter(&rhs));
+        let kind = product.gemms.kind;
+        product.take_site(Autodiff::<B, C>::fp8_weight(kind, &rhs), host::parameter(&rhs));
     }
     let parents: Vec<_> = [Some(&lhs), Some(&rhs), bias.as_ref()].into_iter().flatten().collect();
     let parents: [_; N] = parents.try_into().expect("N counts the operands and the bias");
@@ -331,6 +342,7 @@ fn tracked<B: Fp8Engine, C: CheckpointStrategy, const N: usize>(
         &product.gemms,
         save,
     );
+    product.enter::<B>(&amaxes);
 
     match step {
         OpsKind::Tracked(prep) => prep.finish(Saved { operands, amaxes, shapes, product }, output),

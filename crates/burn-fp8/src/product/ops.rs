@@ -1,7 +1,7 @@
 //! FP8 products on a backend: with backward steps of their own where it tracks gradients.
 
 use burn_backend::tensor::FloatTensor;
-use burn_fp8_core::Pointwise;
+use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::attention;
 use super::frozen::{self, FrozenOptions};
@@ -10,6 +10,7 @@ use super::norm;
 use super::plan::Product;
 use super::pointwise;
 use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
+use crate::weights::Leaf;
 
 /// The products that `Fp8Backend` runs in FP8.
 ///
@@ -19,6 +20,12 @@ pub trait Fp8Products: Fp8Engine {
     fn fp8_is_tracked(tensors: [&FloatTensor<Self>; 2]) -> bool {
         let _ = tensors;
         false
+    }
+
+    /// The right operand of a product of this kind, as a parameter that outlives the step, if it is one in the graph.
+    fn fp8_weight(kind: ProductKind, rhs: &FloatTensor<Self>) -> Option<Leaf> {
+        let _ = (kind, rhs);
+        None
     }
 
     /// Runs `lhs` `[…, M, K]` times `rhs` `[…, K, N]` in FP8. The result has the type of `lhs`.

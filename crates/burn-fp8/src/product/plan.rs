@@ -11,6 +11,7 @@ use crate::engine::{
 };
 use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
+use crate::weights::Leaf;
 
 /// A product that runs as a recipe says, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]
@@ -70,21 +71,30 @@ impl Product {
     }
 
     /// Counts a tracked product that is not in FP8, where scaling is delayed.
-    pub(crate) fn skip_site() {
-        delayed::current().skip_site(config::current().config.recipe);
+    ///
+    /// `weight` is the right operand, where that is a parameter.
+    pub(crate) fn skip_site(forward: Gemm, weight: Option<Leaf>) {
+        delayed::current().skip_site(forward, config::current().config.recipe, weight);
     }
 
     /// Gives the product, whose gradients are tracked, a place under delayed scaling, if that is the recipe.
     ///
-    /// `weight` is the node of the graph that the right operand is, where that is a leaf.
-    pub(crate) fn take_site(&mut self, weight: Option<u64>) {
+    /// `weight` is the right operand, where that is a parameter, `node` the node of the graph that it is.
+    pub(crate) fn take_site(&mut self, weight: Option<Leaf>, node: Option<u64>) {
         let recipe = self.gemms.recipe;
-        self.weight = weight;
+        self.weight = node;
         self.site = match recipe.scaling {
             Scaling::Current(_) => None,
-            Scaling::Delayed(_) => delayed::current().next_site(self.gemms.forward, recipe),
+            Scaling::Delayed(_) => delayed::current().next_site(self.gemms.forward, recipe, weight),
         };
         self.gemms.site = self.site.as_ref().map(SiteUse::site);
+    }
+
+    /// Hands the amaxes of the input and the weight over to the state of delayed scaling.
+    pub(crate) fn enter<B: Fp8Engine>(&mut self, amaxes: &[Option<ScalarOf<B>>; 2]) {
+        if let Some(site) = &mut self.site {
+            site.enter::<B>(amaxes.clone());
+        }
     }
 
     /// Hands the amaxes of the input, the weight and the output gradient over to the state of delayed scaling.

@@ -128,7 +128,7 @@ fn plan<B: Fp8Products>(
     let is_tracked = B::fp8_is_tracked(operands);
     let product = Product::plan::<B>(kind, role, forward, operands, is_tracked);
     if product.is_none() && is_tracked {
-        Product::skip_site();
+        Product::skip_site(forward, B::fp8_weight(kind, operands[1]));
     }
     product
 }

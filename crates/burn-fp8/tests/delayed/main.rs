@@ -7,3 +7,4 @@ mod files;
 mod scales;
 mod sites;
 mod steps;
+mod weights;

@@ -42,7 +42,7 @@ where
     }
 
     fn inner(tensor: FloatTensor<Self>) -> FloatTensor<Self::InnerBackend> {
-        <B as AutodiffBackend>::inner(tensor)
+        intercept::inner::<B>(tensor)
     }
 
     fn int_inner(tensor: IntTensor<Self>) -> IntTensor<Self::InnerBackend> {
@@ -58,7 +58,7 @@ where
     }
 
     fn from_inner(tensor: FloatTensor<Self::InnerBackend>) -> FloatTensor<Self> {
-        <B as AutodiffBackend>::from_inner(tensor)
+        intercept::from_inner::<B>(tensor)
     }
 
     fn int_from_inner(tensor: IntTensor<Self::InnerBackend>) -> IntTensor<Self> {

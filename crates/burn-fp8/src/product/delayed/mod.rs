@@ -2,6 +2,7 @@
 //!
 //! [`DelayedState`] holds the histories, [`DelayedRecord`] is what it holds as data, for files and for records of optimizers.
 
+mod place;
 mod record;
 mod scope;
 mod site;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{AmaxHistory, Operand};
+use burn_fp8_core::{AmaxHistory, Gemm, Operand};
 use safetensors::Dtype;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -61,16 +61,15 @@ impl SiteRecord {
 }
 
 impl SiteState {
-    fn from_record(record: SiteRecord, epoch: u64) -> Self {
-        let SiteRecord { index: _, k, n, input, weight, output_grad } = record;
-        let history_length = input.entries().len();
+    fn from_record(record: SiteRecord, epoch: u64, now: u64) -> Self {
+        let SiteRecord { index, k, n, input, weight, output_grad } = record;
         let slots = [input, weight, output_grad].map(Slot::from_history);
-        Self { k, n, epoch, slots, history_length, weight: None }
+        Self::new(Gemm::matrix(0, n, k), index, epoch, slots, now)
     }
 
-    fn export(&self, index: usize) -> SiteRecord {
+    fn export(&self) -> SiteRecord {
         let [input, weight, output_grad] = core::array::from_fn(|i| self.slots[i].export());
-        SiteRecord { index, k: self.k, n: self.n, input, weight, output_grad }
+        SiteRecord { index: self.index, k: self.k, n: self.n, input, weight, output_grad }
     }
 }
 
@@ -78,8 +77,7 @@ impl DelayedState {
     /// What the state holds now, without what running steps have deposited. Waits for the device where histories lie there.
     pub fn export(&self) -> DelayedRecord {
         let state = self.lock();
-        let sites = state.sites.iter().map(|(index, site)| site.export(*index));
-        DelayedRecord { sites: sites.collect() }
+        DelayedRecord { sites: state.sites.iter().map(SiteState::export).collect() }
     }
 
     /// Replaces what the state holds. Amaxes of products that have run already are dropped.
@@ -92,8 +90,8 @@ impl DelayedState {
         state.clear();
         for site in record.sites {
             state.epochs += 1;
-            let epoch = state.epochs;
-            state.sites.insert(site.index, SiteState::from_record(site, epoch));
+            let site = SiteState::from_record(site, state.epochs, state.now);
+            state.sites.push(site);
         }
         Ok(())
     }

@@ -6,26 +6,32 @@ use std::sync::Arc;
 
 use burn_fp8_core::{Delayed, Gemm, Operand, Recipe, Scaling};
 
-use super::site::SiteState;
+use super::place::Place;
+use super::site::{OLD, SiteState};
+use super::slot::Slot;
 use super::state::{DelayedState, Staged, State};
 use super::step::Pass;
-use super::thread::{self, Place};
+use super::thread;
 use super::weight::{SharedWeight, WeightKey};
 use crate::engine::{Fp8Engine, ScalarOf, ScaleRule, ScaleRuleOf};
 use crate::report::{Site, SiteStatus};
+use crate::weights::{self, Leaf, WeightId};
 
 /// One product at a site, from its forward pass to its backward pass.
 #[derive(Clone)]
 pub(crate) struct SiteUse {
     state: DelayedState,
     pass: Arc<Pass>,
+    place: Place,
+    weight: Option<WeightId>,
     site: Site,
-    k: usize,
-    n: usize,
-    /// What was at the site, where the product fits it.
+    gemm: Gemm,
+    /// What is known of it.
     epoch: Option<u64>,
     generation: u64,
     delayed: Delayed,
+    /// Whether the amaxes of the forward pass have been entered.
+    has_entered: bool,
 }
 
 impl fmt::Debug for SiteUse {
@@ -36,50 +42,124 @@ impl fmt::Debug for SiteUse {
 
 impl DelayedState {
     /// The site of the tracked product that runs now. `None` unless the recipe is delayed.
-    pub(crate) fn next_site(&self, gemm: Gemm, recipe: Recipe) -> Option<SiteUse> {
+    ///
+    /// `weight` is the right operand, where that is a parameter.
+    pub(crate) fn next_site(
+        &self,
+        gemm: Gemm,
+        recipe: Recipe,
+        weight: Option<Leaf>,
+    ) -> Option<SiteUse> {
         let Scaling::Delayed(delayed) = recipe.scaling else { return None };
-        let Gemm { k, n, .. } = gemm;
-        let state = self.lock();
-        let (pass, index) = thread::advance(self, &state, Place::Site);
-        let (status, epoch) = match state.sites.get(&index) {
-            Some(site) if (site.k, site.n) == (k, n) => (SiteStatus::Known, Some(site.epoch)),
-            Some(_) => (SiteStatus::Mismatch, None),
-            None => (SiteStatus::New, None),
+        let mut state = self.lock();
+        let (pass, place) = thread::advance(self, &mut state, true);
+        let Found { site: found, weight, is_heir } = state.find(gemm, weight.as_ref(), place);
+        let now = state.now;
+        let (status, epoch, index) = match found {
+            Ok(found) => {
+                let site = &mut state.sites[found];
+                let status = match () {
+                    _ if !site.is_at(place) => SiteStatus::Moved,
+                    _ if site.age(None, now) > OLD => SiteStatus::Old,
+                    _ => SiteStatus::Known,
+                };
+                site.used(pass.step.id, weight, place, is_heir);
+                (status, Some(site.epoch), site.index)
+            }
+            Err(status) => (status, None, place.index),
         };
-        let site = Site { index, status };
-        let generation = state.generation;
-        Some(SiteUse { state: self.clone(), pass, site, k, n, epoch, generation, delayed })
+        if let Some(weight) = weight {
+            thread::follow(self, weight);
+        }
+        let (site, generation) = (Site { index, status }, state.generation);
+        let (state, has_entered) = (self.clone(), false);
+        Some(SiteUse {
+            state,
+            pass,
+            place,
+            weight,
+            site,
+            gemm,
+            epoch,
+            generation,
+            delayed,
+            has_entered,
+        })
     }
 
     /// Counts a tracked product that is not in FP8, so that those after it keep their sites.
-    pub(crate) fn skip_site(&self, recipe: Recipe) {
+    pub(crate) fn skip_site(&self, gemm: Gemm, recipe: Recipe, weight: Option<Leaf>) {
         if let Scaling::Delayed(_) = recipe.scaling {
-            let state = self.lock();
-            thread::advance(self, &state, Place::Skipped);
+            let mut state = self.lock();
+            let (_, place) = thread::advance(self, &mut state, false);
+            let Found { site, weight, .. } = state.find(gemm, weight.as_ref(), place);
+            if let (Ok(_), Some(weight)) = (site, weight) {
+                thread::follow(self, weight);
+            }
         }
     }
 }
 
+/// What is known of a product.
+struct Found {
+    /// Its site, or why there is none.
+    site: Result<usize, SiteStatus>,
+    weight: Option<WeightId>,
+    /// Whether its weight was taken for the successor of the site's.
+    is_heir: bool,
+}
+
 impl State {
+    /// Looks for the site of a product: by its weight, then by its place.
+    fn find(&self, gemm: Gemm, leaf: Option<&Leaf>, place: Place) -> Found {
+        let Gemm { k, n, .. } = gemm;
+        let met = leaf.and_then(weights::find);
+        let by_weight = |site: &SiteState| met.is_some() && site.weight == met && site.fits(k, n);
+        if let Some(found) = self.sites.iter().position(by_weight) {
+            return Found { site: Ok(found), weight: met, is_heir: false };
+        }
+        let here = |site: &SiteState| site.is_at(place) && site.is_free();
+        let site = match self.sites.iter().position(|site| here(site) && site.fits(k, n)) {
+            Some(found) => Ok(found),
+            None if self.sites.iter().any(here) => Err(SiteStatus::Mismatch),
+            None => Err(SiteStatus::New),
+        };
+        let before = site.ok().and_then(|found| self.sites[found].weight);
+        let weight = match (leaf, met, before) {
+            (Some(leaf), None, Some(before)) => {
+                weights::succeed(leaf, before);
+                Some(before)
+            }
+            (Some(leaf), ..) => Some(weights::meet(leaf)),
+            (None, ..) => None,
+        };
+        Found { site, weight, is_heir: before.is_some() }
+    }
+
     fn known(&mut self, site: &SiteUse) -> Option<&mut SiteState> {
         let epoch = site.epoch?;
-        self.sites.get_mut(&site.site.index).filter(|known| known.epoch == epoch)
+        self.sites.iter_mut().find(|known| known.epoch == epoch)
     }
 
     /// What the step of this product stages for its site.
     fn staged(&mut self, site: &SiteUse) -> &mut SiteState {
-        let (step, index) = (site.pass.step.id, site.site.index);
+        let step = site.pass.step.id;
         let found = self.staged.iter().position(|staged| {
-            let fits = (staged.site.k, staged.site.n) == (site.k, site.n);
-            (staged.step, staged.index) == (step, index) && fits
+            let in_step = staged.site.in_step(step).is_some_and(|(weight, place)| {
+                weight == site.weight && (weight.is_some() || place.is(site.place))
+            });
+            staged.step == step && in_step && staged.site.fits(site.gemm.k, site.gemm.n)
         });
         let found = found.unwrap_or_else(|| {
             self.epochs += 1;
-            let new = SiteState::new(site.k, site.n, self.epochs, site.delayed.history_length);
-            self.staged.push(Staged { step, index, site: new });
+            let slots = core::array::from_fn(|_| Slot::new(site.delayed.history_length));
+            let new = SiteState::new(site.gemm, site.place.index, self.epochs, slots, self.now);
+            self.staged.push(Staged { step, site: new });
             self.staged.len() - 1
         });
-        &mut self.staged[found].site
+        let staged = &mut self.staged[found].site;
+        staged.used(step, site.weight, site.place, false);
+        staged
     }
 }
 
@@ -96,7 +176,12 @@ impl SiteUse {
         recipe: Recipe,
         device: &B::Device,
     ) -> ScaleRuleOf<B> {
-        match self.state.lock().known(self) {
+        let mut state = self.state.lock();
+        let now = state.now;
+        let site = state.known(self).filter(|site| {
+            self.site.status == SiteStatus::Known && site.age(Some(operand as usize), now) <= OLD
+        });
+        match site {
             Some(site) => {
                 let amax = site.slots[operand as usize].amax::<B>(self.delayed, device);
                 ScaleRule::Delayed(amax, recipe)
@@ -112,7 +197,9 @@ impl SiteUse {
     pub(crate) fn shared_weight<W: Any + Clone>(&self, key: &WeightKey) -> Option<W> {
         let step = &self.pass.step;
         let mut state = self.state.lock();
-        state.known(self)?.weight.as_ref().filter(|_| step.is_running())?.get(step.id, key)
+        let is_known = self.site.status == SiteStatus::Known;
+        let shared = state.known(self)?.shared.as_ref();
+        shared.filter(|_| step.is_running() && is_known)?.get(step.id, key)
     }
 
     /// Keeps a quantized weight for the micro-batches to come, inside [`DelayedState::step`].
@@ -120,9 +207,26 @@ impl SiteUse {
         let mut state = self.state.lock();
         let step = &self.pass.step;
         if step.is_running()
+            && self.site.status == SiteStatus::Known
             && let Some(site) = state.known(self)
         {
-            site.weight = Some(SharedWeight::new(step.id, key, weight));
+            site.shared = Some(SharedWeight::new(step.id, key, weight));
+        }
+    }
+
+    /// Hands over the amaxes of the input and the weight, in the forward pass, where the site is known: they count whether or not a backward pass comes here.
+    ///
+    /// A new site waits for a backward pass, so that forward passes without one leave nothing behind.
+    pub(crate) fn enter<B: Fp8Engine>(&mut self, [input, weight]: [Option<ScalarOf<B>>; 2]) {
+        let step = &self.pass.step;
+        let mut state = self.state.lock();
+        if step.is_given_up() || self.generation != state.generation {
+            return;
+        }
+        if let Some(site) = state.known(self) {
+            let amaxes = [input, weight, None];
+            site.observe::<B>(step.id, self.delayed.history_length, amaxes);
+            self.has_entered = true;
         }
     }
 
@@ -137,9 +241,16 @@ impl SiteUse {
         if step.is_given_up() || self.generation != state.generation {
             return;
         }
+        let amaxes = match (self.has_entered, amaxes) {
+            (true, [_, _, output_grad]) => [None, None, output_grad],
+            (false, amaxes) => amaxes,
+        };
         let length = self.delayed.history_length;
         match (self.epoch, state.known(self)) {
-            (_, Some(site)) => site.observe::<B>(step.id, length, amaxes),
+            (_, Some(site)) => {
+                site.used(step.id, self.weight, self.place, false);
+                site.observe::<B>(step.id, length, amaxes);
+            }
             (None, None) => state.staged(self).observe::<B>(step.id, length, amaxes),
             // Something else has come to the site since.
             (Some(_), None) => {}
@@ -164,7 +275,7 @@ mod tests {
         let gemm = Gemm::matrix(16, 16, 16);
         let site = || {
             thread::restart(&state);
-            state.next_site(gemm, Recipe::delayed()).expect("delayed")
+            state.next_site(gemm, Recipe::delayed(), None).expect("delayed")
         };
         let deposit = || {
             let amaxes = [(); 3].map(|()| Some(ScalarOf::<Flex>::Host(1.0)));

@@ -21,7 +21,7 @@ pub(super) enum Slot {
 
 /// A [`TensorSlot`] of any backend.
 pub(super) trait DeviceSlot: Any + Send {
-    fn commit(&mut self, step: u64, history_length: usize) -> bool;
+    fn commit(&mut self, step: u64, history_length: usize, anew: bool) -> bool;
     fn discard(&mut self, step: u64);
     fn export(&self) -> AmaxHistory;
     fn pending(&self) -> Vec<(u64, f32)>;
@@ -134,21 +134,23 @@ impl Slot {
         Self::Device(Box::new(TensorSlot::<B> { history, pending: pending.collect() }))
     }
 
-    /// Enters what a step has observed, into a history of this length. Whether there was anything.
-    pub(super) fn commit(&mut self, step: u64, history_length: usize) -> bool {
+    /// Enters what a step has observed, into a history of this length, or into a new one. Whether there was anything.
+    pub(super) fn commit(&mut self, step: u64, history_length: usize, anew: bool) -> bool {
         match self {
             Self::Host { history, pending } => {
                 let Some(index) = pending.iter().position(|(id, _)| *id == step) else {
                     return false;
                 };
                 let (_, amax) = pending.swap_remove(index);
-                if history.entries().len() != history_length {
+                if anew {
+                    *history = AmaxHistory::new(history_length);
+                } else if history.entries().len() != history_length {
                     *history = history.resized(history_length);
                 }
                 history.push(amax);
                 true
             }
-            Self::Device(slot) => slot.commit(step, history_length),
+            Self::Device(slot) => slot.commit(step, history_length, anew),
         }
     }
 
@@ -183,13 +185,16 @@ impl<B: Fp8Engine> TensorSlot<B> {
 }
 
 impl<B: Fp8Engine> DeviceSlot for TensorSlot<B> {
-    fn commit(&mut self, step: u64, history_length: usize) -> bool {
+    fn commit(&mut self, step: u64, history_length: usize, anew: bool) -> bool {
         let Some(index) = self.pending.iter().position(|(id, _)| *id == step) else {
             return false;
         };
         let (_, amax) = self.pending.swap_remove(index);
-        if self.length() != history_length {
-            let resized = self.export().resized(history_length);
+        if anew || self.length() != history_length {
+            let resized = match anew {
+                true => AmaxHistory::new(history_length),
+                false => self.export().resized(history_length),
+            };
             self.history = upload::<B>(resized.entries(), &host::float_device::<B>(&self.history));
         }
         let length = self.length();

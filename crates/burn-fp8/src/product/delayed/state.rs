@@ -1,17 +1,18 @@
 //! What a [`DelayedState`] holds.
 //!
 //! ```text
-//! forward:  state.next_site()  → scales from the site's histories, amaxes measured on the way, kept in the graph
-//! backward: site.deposit()     → the amaxes of the products that the graph reached, combined by maximum
+//! forward:  state.next_site()  → scales from the site's histories
+//!           site.enter()       → the amaxes measured on the way, where the site is known
+//! backward: site.deposit()     → the amax of the output gradient, and where the site is new all three; combined by maximum
 //! end of the step: commit      → one entry in each history that received something
 //!
 //! Nothing that a step does is seen by others before it is committed: a step that is given up leaves no trace.
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::site::SiteState;
 use super::step::{Outcome, Step};
@@ -19,22 +20,27 @@ use crate::peers::{PeerError, SharedPeers};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///
-/// Nothing of it is in the model: a product is recognized by its place, its *site*: it is the n-th tracked product since the pass
-/// began, with its K and N. A pass begins when the one before has ended, and ends with the `backward` that reaches its products:
-/// every history reached then receives one new entry. Histories that were not reached stay as they are.
+/// Nothing of it is in the model. A product of a parameter, its *weight*, is known by it, as long as the optimizer is one of Burn's or takes the parameter out of the graph (`inner`) and
+/// puts its successor there (`from_inner`) right after: products of one weight share their histories. Any other product is known by its place: what came before it, and its K and N. What is
+/// known so is called a *site*. A step ends with the `backward` that reaches products of its pass: every history of an operand that the pass has
+/// quantized then receives one new entry, whether or not that `backward` has come to its product. Other histories stay as they are.
 ///
 /// A handle; clones share the state. Each thread has one of its own by default. Several models on one thread, or one
 /// model on several threads, are told apart by [`scope`](Self::scope). Steps of several forward and backward passes, and
 /// steps that may fail half-way, belong in [`step`](Self::step).
 ///
 /// Only tracked products of `Fp8Backend<Autodiff<B>>` have sites. Validation (`model.valid()`), inference, and
-/// `Autodiff<Fp8Backend<B>>` use current scaling. So does a product whose history holds nothing but zeros, such as the first
-/// one at its site, and one that does not fit its site: the report says so, and the site starts anew with it. Products that
-/// the filter or [`high_precision`](crate::high_precision) keeps out of FP8 are counted all the same, so that a small last batch
-/// moves nothing.
+/// `Autodiff<Fp8Backend<B>>` use current scaling. So does a product
+/// - that is new, and none of whose uses a `backward` has reached,
+/// - whose history holds nothing but zeros, or has received nothing for more than eight steps: then it begins anew,
+/// - before which another product stands than in the last step that had it, since its input may have changed,
+/// - whose K or N is another than before at its place: the site begins anew with it.
 ///
-/// Outside of [`step`](Self::step), a tracked forward pass whose `backward` never runs counts as the beginning of the next one, whose
-/// products it shifts to other sites. Evaluate with `model.valid()`, or run each step in `step`.
+/// The report says which. Products that the filter or [`high_precision`](crate::high_precision) keeps out of FP8 are counted all the same, so that a small
+/// last batch moves nothing.
+///
+/// Outside of [`step`](Self::step), a tracked forward pass whose `backward` never runs is part of the next one: its amaxes count there. Evaluate with
+/// `model.valid()`.
 ///
 #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/delayed_state.md"))]
 #[derive(Clone)]
@@ -52,8 +58,13 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// The calls of [`DelayedState::step`] that are running.
     pub(super) open: Vec<Arc<Step>>,
-    pub(super) sites: BTreeMap<usize, SiteState>,
-    /// Sites of products that did not fit theirs, until their step is committed.
+    /// The passes that are steps by themselves, as long as something of them is there.
+    pub(super) passes: Vec<(u64, Weak<Step>)>,
+    /// In ascending order of their indexes.
+    pub(super) sites: Vec<SiteState>,
+    /// How many steps have been committed.
+    pub(super) now: u64,
+    /// New sites, until their step is committed.
     pub(super) staged: Vec<Staged>,
     /// Identifies what is at a site: amaxes for what was there before are dropped.
     pub(super) epochs: u64,
@@ -66,7 +77,6 @@ pub(super) struct State {
 /// What will be at a site once a step is committed.
 pub(super) struct Staged {
     pub(super) step: u64,
-    pub(super) index: usize,
     pub(super) site: SiteState,
 }
 
@@ -110,9 +120,11 @@ impl State {
     /// Makes the amaxes of a step those of all peers.
     fn reduce(&mut self, step: u64, peers: &SharedPeers) -> Result<(), PeerError> {
         let staged = self.staged.iter_mut().filter(|staged| staged.step == step);
-        let staged = staged.map(|staged| (staged.index, &mut staged.site));
-        let mut sites: Vec<_> =
-            self.sites.iter_mut().map(|(index, site)| (*index, site)).chain(staged).collect();
+        let staged = staged.map(|staged| &mut staged.site);
+        let in_step = |site: &mut SiteState| site.in_step(step).map(|(_, first)| first.index);
+        let mut sites: Vec<_> = (self.sites.iter_mut().chain(staged))
+            .filter_map(|site| Some((in_step(site)?, site)))
+            .collect();
         sites.sort_by_key(|(index, _)| *index);
         let (mut products, mut slots, mut amaxes) = (String::new(), vec![], vec![]);
         for (index, site) in sites {
@@ -139,22 +151,60 @@ impl State {
 
     /// Enters what a step has deposited.
     fn commit(&mut self, step: u64) {
-        self.sites.values_mut().for_each(|site| site.commit(step));
-        let staged = self.staged.extract_if(.., |staged| staged.step == step);
-        for Staged { index, mut site, .. } in staged {
-            site.commit(step);
-            // Another step may have been faster; what fits stays.
-            let fits = self.sites.get(&index).is_some_and(|known| known.fits(&site));
-            if !fits {
-                self.sites.insert(index, site);
+        self.now += 1;
+        let mut new: Vec<SiteState> = vec![];
+        for Staged { site, .. } in self.staged.extract_if(.., |staged| staged.step == step) {
+            // Copies of a layer that came and went, on other threads, say, are one.
+            match new.iter_mut().find(|other| other.is_twin(&site, step)) {
+                Some(other) => other.merge(step, &site),
+                None => new.push(site),
             }
+        }
+        let mut latest = BTreeSet::new();
+        for site in self.sites.iter_mut().chain(&mut new) {
+            if site.commit(step, self.now) {
+                latest.insert(site.epoch);
+            }
+        }
+        for site in new {
+            // Another step may have been faster; what fits stays.
+            if !self.sites.iter().any(|known| known.is_successor(&site)) {
+                let is_late = |known: &SiteState| !latest.contains(&known.epoch);
+                self.sites.retain(|known| !(is_late(known) && known.gives_way(&site)));
+                self.sites.push(site);
+            }
+        }
+        self.sites.retain(|site| !site.is_over(self.now));
+        self.number(&latest);
+        self.forget_passes();
+    }
+
+    /// Gives each site an index of its own: those of the last step theirs, others what is left.
+    fn number(&mut self, latest: &BTreeSet<u64>) {
+        let is_late = |site: &SiteState| !latest.contains(&site.epoch);
+        self.sites.sort_by_key(|site| (is_late(site), site.index, site.epoch));
+        let mut taken = BTreeSet::new();
+        for site in &mut self.sites {
+            if !taken.insert(site.index) {
+                site.index = taken.last().map_or(0, |last| last + 1);
+                taken.insert(site.index);
+            }
+        }
+        self.sites.sort_by_key(|site| site.index);
+    }
+
+    /// Forgets what passes have entered that nothing can end any more.
+    fn forget_passes(&mut self) {
+        for (step, _) in self.passes.extract_if(.., |(_, pass)| pass.strong_count() == 0) {
+            self.sites.iter_mut().for_each(|site| site.discard(step));
         }
     }
 
     /// Forgets what a step has deposited.
     fn discard(&mut self, step: u64) {
-        self.sites.values_mut().for_each(|site| site.discard(step));
+        self.sites.iter_mut().for_each(|site| site.discard(step));
         self.staged.retain(|staged| staged.step != step);
+        self.forget_passes();
     }
 
     pub(super) fn end(&mut self, step: &Step, outcome: Outcome) {

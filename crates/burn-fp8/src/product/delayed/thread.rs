@@ -4,25 +4,19 @@
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
+use super::place::Place;
 use super::state::{DelayedState, Shared, State};
 use super::step::{Outcome, Pass, Step};
 use crate::config::scope::{innermost, within};
+use crate::weights::WeightId;
 
-/// The site of the next product of this thread.
+/// The place of the next product of this thread.
 struct Cursor {
     state: Weak<Shared>,
     pass: Arc<Pass>,
-    next: usize,
+    place: Place,
     /// Whether a product of the pass has a site, which tells when the pass ends.
     has_site: bool,
-}
-
-/// What a tracked product is to delayed scaling.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Place {
-    Site,
-    /// Not in FP8, and counted.
-    Skipped,
 }
 
 /// So many cursors are kept before those of states that are gone are looked for.
@@ -72,33 +66,60 @@ pub(super) fn restart(state: &DelayedState) {
     CURSORS.with_borrow_mut(|cursors| cursors.retain(|cursor| cursor.state.as_ptr() != shared));
 }
 
-/// The pass that the next product of this thread belongs to, and how many came before it.
-pub(super) fn advance(state: &DelayedState, locked: &State, place: Place) -> (Arc<Pass>, usize) {
-    let has_site = place == Place::Site;
-    let begin = || {
+/// The pass that a tracked product of this thread belongs to, and its place there.
+///
+/// A product that is not in FP8 has no site, and takes a place all the same.
+pub(super) fn advance(
+    state: &DelayedState,
+    locked: &mut State,
+    has_site: bool,
+) -> (Arc<Pass>, Place) {
+    let mut begin = || {
         let step = running_step(state).or_else(|| match &locked.open[..] {
             [step] => Some(step.clone()),
             _ => None,
         });
-        Arc::new(Pass::of(step.unwrap_or_else(|| Arc::new(Step::of_one_pass()))))
+        Arc::new(Pass::of(step.unwrap_or_else(|| {
+            let step = Arc::new(Step::of_one_pass());
+            locked.passes.push((step.id, Arc::downgrade(&step)));
+            step
+        })))
     };
+    with_cursor(state, |cursors, found| {
+        let index = found.unwrap_or_else(|| {
+            if cursors.len() >= SOME_CURSORS {
+                cursors.retain(|cursor| cursor.state.strong_count() > 0);
+            }
+            let (state, pass) = (Arc::downgrade(&state.shared), begin());
+            cursors.push(Cursor { state, pass, place: Place::FIRST, has_site: false });
+            cursors.len() - 1
+        });
+        let cursor = &mut cursors[index];
+        if cursor.pass.is_over() {
+            (cursor.pass, cursor.place, cursor.has_site) = (begin(), Place::FIRST, false);
+        }
+        cursor.has_site |= has_site;
+        let place = cursor.place;
+        cursor.place = place.next();
+        (cursor.pass.clone(), place)
+    })
+}
+
+/// The products that follow on this thread are known by how many come after this weight.
+pub(super) fn follow(state: &DelayedState, weight: WeightId) {
+    with_cursor(state, |cursors, found| {
+        if let Some(index) = found {
+            let place = &mut cursors[index].place;
+            *place = Place { after: Some(weight), offset: 1, ..*place };
+        }
+    });
+}
+
+fn with_cursor<R>(state: &DelayedState, f: impl FnOnce(&mut Vec<Cursor>, Option<usize>) -> R) -> R {
     let shared = Arc::as_ptr(&state.shared);
     CURSORS.with_borrow_mut(|cursors| {
-        if let Some(cursor) = cursors.iter_mut().find(|cursor| cursor.state.as_ptr() == shared) {
-            if cursor.pass.is_over() {
-                (cursor.pass, cursor.next, cursor.has_site) = (begin(), 0, false);
-            }
-            cursor.has_site |= has_site;
-            cursor.next += 1;
-            return (cursor.pass.clone(), cursor.next - 1);
-        }
-        if cursors.len() >= SOME_CURSORS {
-            cursors.retain(|cursor| cursor.state.strong_count() > 0);
-        }
-        let pass = begin();
-        let shared = Arc::downgrade(&state.shared);
-        cursors.push(Cursor { state: shared, pass: pass.clone(), next: 1, has_site });
-        (pass, 0)
+        let found = cursors.iter().position(|cursor| cursor.state.as_ptr() == shared);
+        f(cursors, found)
     })
 }
 

@@ -1,0 +1,138 @@
+//! Parameters, known through the updates of optimizers.
+//!
+//! A graph names a tensor, not a parameter: an optimizer takes a tensor out of the graph, and puts another one there in its place. `Fp8Backend` sees both, the one right
+//! after the other, and so knows which parameter the new tensor is. Burn 0.22 keeps what makes a tensor a leaf to itself: there no weight is known.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use burn_backend::Shape;
+
+/// A tensor of the graph that no operation made.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    pub(crate) node: u64,
+    /// What all tensors share that are this leaf, and the graph, where gradients are tracked for it.
+    pub(crate) holders: Weak<dyn Any + Send + Sync>,
+    pub(crate) is_tracked: bool,
+}
+
+/// A parameter, whatever tensors it has been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WeightId(u64);
+
+#[derive(Default)]
+struct Known {
+    weights: HashMap<WeightId, Weight>,
+    /// Which parameter a node of the graph is.
+    nodes: HashMap<u64, WeightId>,
+    /// So many parameters are known before those that are gone are looked for.
+    look_at: usize,
+}
+
+#[derive(Default)]
+struct Weight {
+    /// The tensors that it has been, as far as they are there: copies of a model may be of another step.
+    leaves: Vec<Leaf>,
+    /// Burn's `ParamId`, where a model has been looked at.
+    parameter: Option<u64>,
+}
+
+thread_local! {
+    /// The leaf that this thread took out of the graph last.
+    static TAKEN: Cell<Option<(u64, Shape)>> = const { Cell::new(None) };
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Leaf {
+    /// Whether no tensor is this leaf any more.
+    fn is_gone(&self) -> bool {
+        self.holders.strong_count() <= usize::from(self.is_tracked)
+    }
+}
+
+impl Known {
+    fn insert(&mut self, leaf: &Leaf, id: WeightId) {
+        let Self { weights, nodes, look_at } = self;
+        let weight = weights.entry(id).or_default();
+        weight.leaves.retain(|other| !other.is_gone() || nodes.remove(&other.node).is_none());
+        weight.leaves.push(leaf.clone());
+        nodes.insert(leaf.node, id);
+        if weights.len() > *look_at {
+            weights.retain(|_, weight| {
+                weight.leaves.retain(|leaf| !leaf.is_gone() || nodes.remove(&leaf.node).is_none());
+                !weight.leaves.is_empty()
+            });
+            *look_at = 2 * weights.len().max(512);
+        }
+    }
+}
+
+/// The parameter that a leaf is, if it has been met before.
+pub(crate) fn find(leaf: &Leaf) -> Option<WeightId> {
+    let mut known = known();
+    let id = known.nodes.get(&leaf.node).copied()?;
+    let weight = known.weights.get_mut(&id)?;
+    // Gradients of a leaf may be asked for after it was put into the graph.
+    let same = weight.leaves.iter_mut().find(|same| same.node == leaf.node);
+    same.into_iter().for_each(|same| same.is_tracked = leaf.is_tracked);
+    Some(id)
+}
+
+/// The parameter that a leaf is: from now on one of its own, if it has not been met before.
+pub(crate) fn meet(leaf: &Leaf) -> WeightId {
+    find(leaf).unwrap_or_else(|| {
+        // No other node has this number.
+        let id = WeightId(leaf.node);
+        known().insert(leaf, id);
+        id
+    })
+}
+
+/// From now on a leaf is this parameter.
+pub(crate) fn succeed(leaf: &Leaf, id: WeightId) {
+    known().insert(leaf, id);
+}
+
+/// Whether no tensor is this parameter any more.
+pub(crate) fn is_gone(id: WeightId) -> bool {
+    known().weights.get(&id).is_none_or(|weight| weight.leaves.iter().all(Leaf::is_gone))
+}
+
+/// Notes Burn's id of a parameter.
+pub(crate) fn name(leaf: &Leaf, parameter: u64) {
+    let id = meet(leaf);
+    if let Some(weight) = known().weights.get_mut(&id) {
+        weight.parameter = Some(parameter);
+    }
+}
+
+/// Burn's id of the parameter that a leaf is, where it has been noted.
+pub(crate) fn parameter(leaf: &Leaf) -> Option<u64> {
+    let known = known();
+    known.weights.get(known.nodes.get(&leaf.node)?)?.parameter
+}
+
+/// Notes that this thread takes a tensor out of the graph: a leaf, or one that an operation made.
+pub(crate) fn taken(leaf: Option<&Leaf>, shape: Shape) {
+    TAKEN.set(leaf.map(|leaf| (leaf.node, shape)));
+}
+
+/// Notes that this thread puts a tensor into the graph: where it took a parameter of this shape out right before, that is what this is.
+pub(crate) fn put(leaf: Option<&Leaf>, shape: &Shape) {
+    if let (Some(leaf), Some((node, taken))) = (leaf, TAKEN.take())
+        && taken == *shape
+    {
+        let mut known = known();
+        if let Some(id) = known.nodes.get(&node).copied() {
+            known.insert(leaf, id);
+        }
+    }
+}
