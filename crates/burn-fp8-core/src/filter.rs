@@ -124,8 +124,8 @@ impl Filter {
     /// The same filter, which leaves the products of these weights in high precision, too: `Fp8Config::except` of burn-fp8 finds them by
     /// the names of their layers.
     ///
-    /// A matrix product does not know whose weight it multiplies, only its K and N: it is left alone, and its gradients with it, where **any**
-    /// excepted weight has both. An FP8 layer knows its own weight, and goes by its `id`.
+    /// An FP8 layer knows its own weight, and goes by its `id`. So does a matrix product whose weight is known: `Fp8Config::except` of burn-fp8 says where. Any other knows K and N only: it
+    /// is left alone, and its gradients with it, where **any** excepted weight has both.
     pub fn except(self, weights: impl IntoIterator<Item = NamedWeight>) -> Self {
         let weights = self.except.iter().cloned().chain(weights).collect();
         Self { except: keep_weights(weights), ..self }
@@ -136,13 +136,18 @@ impl Filter {
         self.except.iter().any(|weight| weight.id == id)
     }
 
-    /// Whether a product that belongs to this forward product may be taken as far as [`except`](Self::except) goes.
+    /// Whether a product that belongs to this forward product may be taken as far as [`except`](Self::except) goes: by the `id` of its weight where that is
+    /// known, else by its shape.
     ///
     /// # Errors
     /// [`Rejection::Excepted`].
-    pub fn check_weight(&self, forward: Gemm) -> Result<(), Rejection> {
+    pub fn check_weight(&self, forward: Gemm, id: Option<u64>) -> Result<(), Rejection> {
         let shape = [forward.k, forward.n];
-        match self.except.iter().find(|weight| forward.plain_operand && weight.shape == shape) {
+        let is_its = |weight: &&NamedWeight| match id {
+            Some(id) => weight.id == id,
+            None => forward.plain_operand && weight.shape == shape,
+        };
+        match self.except.iter().find(is_its) {
             Some(weight) => Err(Rejection::Excepted(weight)),
             None => Ok(()),
         }
@@ -303,12 +308,14 @@ mod tests {
         let head = NamedWeight { path: "head.weight".into(), id: u64::MAX, shape: [32, 64] };
         let filter = Filter::default().except([head.clone()]);
         assert_eq!(
-            filter.check_weight(gemm(16, 64, 32)),
+            filter.check_weight(gemm(16, 64, 32), None),
             Err(Rejection::Excepted(&filter.except[0]))
         );
         for other in [gemm(16, 32, 64), Gemm { plain_operand: false, ..gemm(16, 64, 32) }] {
-            assert_eq!(filter.check_weight(other), Ok(()));
+            assert_eq!(filter.check_weight(other, None), Ok(()));
         }
+        assert_eq!(filter.check_weight(gemm(16, 64, 32), Some(7)), Ok(()));
+        assert!(filter.check_weight(gemm(16, 32, 64), Some(head.id)).is_err());
         assert!(filter.excepts(head.id) && !filter.excepts(0));
         // Equal lists are kept once.
         assert!(std::ptr::eq(filter.except, Filter::every_matmul().except([head]).except));

@@ -12,7 +12,7 @@ use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::ops::{Backward, OpsKind};
 
-use crate::weights::Leaf;
+use crate::weights::{Leaf, Name};
 
 pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
     B::float_device(tensor)
@@ -43,7 +43,7 @@ pub(crate) fn untracked<B: Backend>(tensor: Tracked<B>) -> FloatTensor<B> {
 pub(crate) fn leaf<B: Backend>(tensor: &Tracked<B>) -> Option<Leaf> {
     let holders: Arc<dyn Any + Send + Sync> = tensor.rc.clone();
     (tensor.node.order == 0).then(|| Leaf {
-        node: tensor.node.id.value,
+        name: Name::Node(tensor.node.id.value),
         holders: Arc::downgrade(&holders),
         is_tracked: tensor.is_tracked(),
     })

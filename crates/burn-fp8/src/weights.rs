@@ -6,28 +6,46 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn_backend::Shape;
 
-/// A tensor of the graph that no operation made.
+/// What can be a parameter: a tensor of the graph that no operation made, or the memory of a tensor without a graph.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    pub(crate) node: u64,
+    pub(crate) name: Name,
     /// What all tensors share that are this leaf, and the graph, where gradients are tracked for it.
     pub(crate) holders: Weak<dyn Any + Send + Sync>,
     pub(crate) is_tracked: bool,
 }
 
+/// What tells a leaf from all others that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Name {
+    /// A node of the graph. None is named so again.
+    Node(u64),
+    /// An address, which no other memory gets as long as somebody knows the holders.
+    Memory(usize),
+}
+
+impl Leaf {
+    /// The memory that these tensors share.
+    pub(crate) fn memory<T: Any + Send + Sync>(holders: &Arc<T>) -> Self {
+        let name = Name::Memory(Arc::as_ptr(holders).addr());
+        let holders: Arc<dyn Any + Send + Sync> = holders.clone();
+        Self { name, holders: Arc::downgrade(&holders), is_tracked: false }
+    }
+}
+
 /// A parameter, whatever tensors it has been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct WeightId(u64);
+pub(crate) struct WeightId(Name);
 
 #[derive(Default)]
 struct Known {
     weights: HashMap<WeightId, Weight>,
-    /// Which parameter a node of the graph is.
-    nodes: HashMap<u64, WeightId>,
+    /// Which parameter a leaf is.
+    leaves: HashMap<Name, WeightId>,
     /// So many parameters are known before those that are gone are looked for.
     look_at: usize,
 }
@@ -42,7 +60,7 @@ struct Weight {
 
 thread_local! {
     /// The leaf that this thread took out of the graph last.
-    static TAKEN: Cell<Option<(u64, Shape)>> = const { Cell::new(None) };
+    static TAKEN: Cell<Option<(Name, Shape)>> = const { Cell::new(None) };
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -60,14 +78,14 @@ impl Leaf {
 
 impl Known {
     fn insert(&mut self, leaf: &Leaf, id: WeightId) {
-        let Self { weights, nodes, look_at } = self;
+        let Self { weights, leaves, look_at } = self;
         let weight = weights.entry(id).or_default();
-        weight.leaves.retain(|other| !other.is_gone() || nodes.remove(&other.node).is_none());
+        weight.leaves.retain(|other| !other.is_gone() || leaves.remove(&other.name).is_none());
         weight.leaves.push(leaf.clone());
-        nodes.insert(leaf.node, id);
+        leaves.insert(leaf.name, id);
         if weights.len() > *look_at {
             weights.retain(|_, weight| {
-                weight.leaves.retain(|leaf| !leaf.is_gone() || nodes.remove(&leaf.node).is_none());
+                weight.leaves.retain(|leaf| !leaf.is_gone() || leaves.remove(&leaf.name).is_none());
                 !weight.leaves.is_empty()
             });
             *look_at = 2 * weights.len().max(512);
@@ -78,10 +96,10 @@ impl Known {
 /// The parameter that a leaf is, if it has been met before.
 pub(crate) fn find(leaf: &Leaf) -> Option<WeightId> {
     let mut known = known();
-    let id = known.nodes.get(&leaf.node).copied()?;
+    let id = known.leaves.get(&leaf.name).copied()?;
     let weight = known.weights.get_mut(&id)?;
     // Gradients of a leaf may be asked for after it was put into the graph.
-    let same = weight.leaves.iter_mut().find(|same| same.node == leaf.node);
+    let same = weight.leaves.iter_mut().find(|same| same.name == leaf.name);
     same.into_iter().for_each(|same| same.is_tracked = leaf.is_tracked);
     Some(id)
 }
@@ -89,8 +107,7 @@ pub(crate) fn find(leaf: &Leaf) -> Option<WeightId> {
 /// The parameter that a leaf is: from now on one of its own, if it has not been met before.
 pub(crate) fn meet(leaf: &Leaf) -> WeightId {
     find(leaf).unwrap_or_else(|| {
-        // No other node has this number.
-        let id = WeightId(leaf.node);
+        let id = WeightId(leaf.name);
         known().insert(leaf, id);
         id
     })
@@ -117,21 +134,21 @@ pub(crate) fn name(leaf: &Leaf, parameter: u64) {
 /// Burn's id of the parameter that a leaf is, where it has been noted.
 pub(crate) fn parameter(leaf: &Leaf) -> Option<u64> {
     let known = known();
-    known.weights.get(known.nodes.get(&leaf.node)?)?.parameter
+    known.weights.get(known.leaves.get(&leaf.name)?)?.parameter
 }
 
 /// Notes that this thread takes a tensor out of the graph: a leaf, or one that an operation made.
 pub(crate) fn taken(leaf: Option<&Leaf>, shape: Shape) {
-    TAKEN.set(leaf.map(|leaf| (leaf.node, shape)));
+    TAKEN.set(leaf.map(|leaf| (leaf.name, shape)));
 }
 
 /// Notes that this thread puts a tensor into the graph: where it took a parameter of this shape out right before, that is what this is.
 pub(crate) fn put(leaf: Option<&Leaf>, shape: &Shape) {
-    if let (Some(leaf), Some((node, taken))) = (leaf, TAKEN.take())
+    if let (Some(leaf), Some((name, taken))) = (leaf, TAKEN.take())
         && taken == *shape
     {
         let mut known = known();
-        if let Some(id) = known.nodes.get(&node).copied() {
+        if let Some(id) = known.leaves.get(&name).copied() {
             known.insert(leaf, id);
         }
     }

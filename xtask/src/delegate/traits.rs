@@ -91,6 +91,7 @@ pub const HOUSES: &[House] = &[
             },
         ],
         intercepted: &[
+            ("QTensorOps", "dequantize"),
             ("AutodiffBackend", "backward"),
             ("AutodiffBackend", "inner"),
             ("AutodiffBackend", "from_inner"),

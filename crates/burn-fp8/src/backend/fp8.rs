@@ -21,6 +21,10 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
         B::fp8_codes(codes)
     }
 
+    fn fp8_memory(tensor: &FloatTensor<Self>) -> Option<Leaf> {
+        B::fp8_memory(tensor)
+    }
+
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)
     }

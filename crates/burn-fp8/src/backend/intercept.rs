@@ -2,8 +2,10 @@
 
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::ops::attention::attention_fallback;
-use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
-use burn_backend::{AutodiffBackend, Backend, DType, ExecutionError, TensorData, TensorMetadata};
+use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor};
+use burn_backend::{
+    AutodiffBackend, Backend, DType, ExecutionError, FloatDType, TensorData, TensorMetadata,
+};
 use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
@@ -11,8 +13,8 @@ use crate::config;
 use crate::engine::tensor::cast;
 use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
 use crate::host;
-use crate::product::route::as_part_of;
 use crate::product::route::attention as run;
+use crate::product::route::{as_part_of, note_dequantized};
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
@@ -27,6 +29,15 @@ pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
 /// A backward pass ends the step of delayed scaling that it belongs to.
 pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     delayed::backward(|| B::backward(tensor))
+}
+
+/// Burn's `linear` dequantizes a quantized weight before it multiplies.
+pub(super) fn dequantize<B: Fp8Matmul>(
+    tensor: QuantizedTensor<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    note_dequantized(tensor.shape());
+    B::dequantize(tensor, dtype)
 }
 
 /// A tensor leaves the graph: an optimizer takes a parameter out so, and puts its successor there.

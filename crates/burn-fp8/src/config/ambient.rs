@@ -22,10 +22,17 @@ pub struct ProductInfo {
 }
 
 impl ProductInfo {
-    /// Whether the filter takes the product, its weight as well, and gains by it.
-    pub(crate) fn check(&self, filter: &Filter, with_gradients: bool) -> Result<(), Rejection> {
+    /// Whether the filter takes the product, its weight as well, which has this id of Burn's where that is known, and gains by it.
+    pub(crate) fn check(
+        &self,
+        filter: &Filter,
+        with_gradients: bool,
+        weight: impl FnOnce() -> Option<u64>,
+    ) -> Result<(), Rejection> {
         let forward = self.gemm.for_role(self.role);
-        filter.check_weight(forward)?;
+        if !filter.except.is_empty() {
+            filter.check_weight(forward, weight())?;
+        }
         filter.check(self.kind, self.gemm)?;
         filter.check_gain(forward, with_gradients)
     }

@@ -11,12 +11,17 @@ use super::problem::Problem;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run};
 use super::request::RequestOf;
 use crate::host;
+use crate::weights::Leaf;
 
 /// A tensor of `Autodiff<B>`; burn-autodiff does not export the name.
 type AutodiffTensor<B, C> = FloatTensor<Autodiff<B, C>>;
 
 impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Engine for Autodiff<B, C> {
     const FP8_ON_HOST: bool = B::FP8_ON_HOST;
+
+    fn fp8_memory(tensor: &FloatTensor<Self>) -> Option<Leaf> {
+        B::fp8_memory(&host::untracked(tensor.clone()))
+    }
 
     fn fp8_capability(device: &Self::Device) -> Capability {
         B::fp8_capability(device)

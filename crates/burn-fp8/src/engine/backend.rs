@@ -17,6 +17,7 @@ use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, Produc
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
 use super::tensor::add_bias;
+use crate::weights::Leaf;
 
 /// What a backend does with FP8 codes: two verbs, to quantize and to multiply, and what goes with them.
 ///
@@ -37,6 +38,12 @@ pub trait Fp8Engine: Backend {
     /// Codes, one byte each, where they lie in the host's memory, row by row; none where they lie otherwise.
     fn fp8_codes(codes: &IntTensor<Self>) -> Option<&[u8]> {
         let _ = codes;
+        None
+    }
+
+    /// What names a tensor's memory while it lasts; `None` where that cannot be told.
+    fn fp8_memory(tensor: &FloatTensor<Self>) -> Option<Leaf> {
+        let _ = tensor;
         None
     }
 

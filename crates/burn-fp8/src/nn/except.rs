@@ -1,11 +1,13 @@
 //! Layers that stay in high precision, by the names that they have in a model.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
-use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, TensorPrimitive};
+use burn_fp8_core::ProductKind;
 
+use crate::backend::Fp8Matmul;
 use crate::config::{Fp8Config, Weights};
 use crate::error::Fp8Error;
+use crate::weights;
 
 impl Fp8Config {
     /// The same configuration, whose filter leaves the layers of these names in high precision, too: output heads, say, as PyTorch's and
@@ -14,10 +16,12 @@ impl Fp8Config {
     /// A name is a path in the model or a part of one, in whole words: `head`, `blocks.3`, `mlp.up`; `up` means all that are called so. It
     /// stands for each weight of two dimensions below it.
     ///
-    /// **Products are told by their shape.** FP8 layers ([`nn::Fp8Linear`](crate::nn::Fp8Linear)) know their weight, by the id that Burn gave it and keeps in
-    /// records: so take the names after the model has loaded its record. [`Fp8Backend`](crate::Fp8Backend) sees tensors without names. It knows a layer by its
-    /// K and N, inputs and outputs, and leaves all products alone that have both, of other layers too: the trace says of which weight. Where two
-    /// layers are of one shape and have to be told apart, call the one inside [`high_precision`](crate::high_precision).
+    /// **Take the names of a model whose parameters are there**: of one that has loaded its record, or has run. A parameter of Burn's is drawn when it is first read, and has no tensor before.
+    ///
+    /// FP8 layers ([`nn::Fp8Linear`](crate::nn::Fp8Linear)) know their weight, by the id that Burn gave it and keeps in records. [`Fp8Backend`](crate::Fp8Backend) sees tensors without names. It knows a
+    /// weight that is a leaf of the graph, or lies in Flex's memory where the model had it, and what an optimizer makes of it. Any other product, such as that of a weight that is cast, transposed, or
+    /// was not there yet, it knows by K and N, inputs and outputs: it leaves those alone that have both, of other layers too, and the trace says of which weight. Call
+    /// such a layer inside [`high_precision`](crate::high_precision) instead.
     ///
     /// The list of weights is kept until the process ends.
     ///
@@ -52,7 +56,7 @@ impl Fp8Config {
     ///
     /// # Errors
     /// [`Fp8Error::Invalid`] for a name that no weight has, with those that there are.
-    pub fn except<B: Backend, M: Module<B>>(
+    pub fn except<B: Fp8Matmul, M: Module<B>>(
         self,
         model: &M,
         names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -63,7 +67,7 @@ impl Fp8Config {
     }
 }
 
-impl<B: Backend> ModuleVisitor<B> for Weights {
+impl<B: Fp8Matmul> ModuleVisitor<B> for Weights {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.enter(name, container_type);
     }
@@ -74,5 +78,11 @@ impl<B: Backend> ModuleVisitor<B> for Weights {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         self.take(param.id.val(), &param.lazy_shape());
+        if param.is_initialized()
+            && let TensorPrimitive::Float(tensor) = param.val().into_primitive()
+        {
+            let leaves = [B::fp8_weight(ProductKind::Linear, &tensor), B::fp8_memory(&tensor)];
+            leaves.iter().flatten().for_each(|leaf| weights::name(leaf, param.id.val()));
+        }
     }
 }

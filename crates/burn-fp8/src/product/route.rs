@@ -1,8 +1,9 @@
 //! The products that a user's code asks for: each asks the configuration, then runs in FP8 or as it is.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
-use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, DType, Shape, Slice, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
 
 use super::attention as product_attention;
@@ -10,22 +11,31 @@ use super::ops::Fp8Products;
 use super::plan::{Product, linear_gemm};
 use crate::config;
 use crate::config::scope::{innermost, within};
-use crate::engine::tensor::{join, reshape};
+use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{
     Attention, AttentionOf, Execution, Kind, MatrixOf, Of, Target, check_attention_shapes, in_f32,
 };
 use crate::host;
+use crate::report::{HighPrecision, record_high_precision};
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
     let mut gemm = Gemm::from_shapes(&shapes[0], &shapes[1]).unwrap_or_else(|| {
         let leading = "and leading dimensions must be equal, or 1 in one of them";
-        misfit("matrices", shapes, &format!("[…, M, K] and […, K, N], {leading}"))
+        misfit("matrices", &shapes, &format!("[…, M, K] and […, K, N], {leading}"))
     });
     let kind = innermost(&PARTS).unwrap_or(ProductKind::Matmul);
     gemm.plain_operand &= kind != ProductKind::Attention;
     match plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs]) {
         Some(product) => B::fp8_matmul(lhs, rhs, product),
+        None if is_empty([&lhs, &rhs]) => {
+            let [lhs_shape, rhs_shape] = &shapes;
+            let rank = lhs_shape.num_dims();
+            let sides = [lhs_shape[rank - 2], rhs_shape[rank - 1]];
+            let leading = lhs_shape.iter().zip(rhs_shape.iter()).take(rank - 2);
+            let leading = leading.map(|(lhs, rhs)| if *lhs == 1 { *rhs } else { *lhs });
+            of_nothing::<B>([lhs, rhs], leading.chain(sides).collect())
+        }
         None if gemm.batch == 1 && gemm.plain_operand && joins(&lhs) => {
             rejoined::<B>(lhs, |lhs| B::float_matmul(lhs, join::<B>(rhs)))
         }
@@ -40,9 +50,15 @@ pub(crate) fn linear<B: Fp8Products>(
 ) -> FloatTensor<B> {
     let shapes = [x.shape(), weight.shape()];
     let gemm = linear_gemm(&shapes[0], &shapes[1])
-        .unwrap_or_else(|| misfit("input and weight", shapes, "[…, K] and [K, N]"));
+        .unwrap_or_else(|| misfit("input and weight", &shapes, "[…, K] and [K, N]"));
     match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
         Some(product) => B::fp8_linear(x, weight, bias, product),
+        None if is_empty([&x, &weight]) => {
+            let mut shape = x.shape();
+            let last = shape.num_dims() - 1;
+            shape[last] = gemm.n;
+            add_bias::<B>(of_nothing::<B>([x, weight], shape), bias)
+        }
         None if joins(&x) => rejoined::<B>(x, |x| B::linear(x, weight, bias)),
         None => B::linear(x, weight, bias),
     }
@@ -55,10 +71,16 @@ pub(crate) fn linear_x_backward<B: Fp8Products>(
     let shapes = [output_grad.shape(), weight.shape()];
     let transposed = shapes[1].iter().rev().copied().collect();
     let gemm = linear_gemm(&shapes[0], &transposed)
-        .unwrap_or_else(|| misfit("output gradient and weight", shapes, "[…, N] and [K, N]"));
+        .unwrap_or_else(|| misfit("output gradient and weight", &shapes, "[…, N] and [K, N]"));
     let forward = gemm.for_role(GemmRole::GradInput);
     match plan::<B>(ProductKind::Linear, GemmRole::GradInput, forward, [&output_grad, &weight]) {
         Some(product) => B::fp8_linear_x_backward(weight, output_grad, product),
+        None if is_empty([&output_grad, &weight]) => {
+            let mut shape = output_grad.shape();
+            let last = shape.num_dims() - 1;
+            shape[last] = shapes[1][0];
+            of_nothing::<B>([output_grad, weight], shape)
+        }
         None if joins(&output_grad) => {
             rejoined::<B>(output_grad, |grad| B::linear_x_backward(weight, grad))
         }
@@ -73,15 +95,38 @@ pub(crate) fn linear_weight_backward<B: Fp8Products>(
     let shapes = [x.shape(), output_grad.shape()];
     let last = shapes[0].len().saturating_sub(1);
     if last == 0 || shapes[1].len() != last + 1 || shapes[0][..last] != shapes[1][..last] {
-        misfit("input and output gradient", shapes, "[…, K] and […, N], with the same rows");
+        misfit("input and output gradient", &shapes, "[…, K] and […, N], with the same rows");
     }
     let rows = shapes[0][..last].iter().product();
     let forward = Gemm::matrix(rows, shapes[1][last], shapes[0][last]);
     match plan::<B>(ProductKind::Linear, GemmRole::GradWeight, forward, [&x, &output_grad]) {
         Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
+        None if is_empty([&x, &output_grad]) => {
+            let sides = [shapes[0][last], shapes[1][last]];
+            of_nothing::<B>([x, output_grad], Shape::new(sides))
+        }
         None if joins(&x) => B::linear_weight_backward(join::<B>(x), join::<B>(output_grad)),
         None => B::linear_weight_backward(x, output_grad),
     }
+}
+
+/// Whether there is nothing to multiply.
+fn is_empty(operands: [&impl TensorMetadata; 2]) -> bool {
+    operands.iter().any(|operand| operand.shape().num_elements() == 0)
+}
+
+/// The product of operands of which one is empty: nothing, or zeros, with gradients that are nothing, or zeros.
+///
+/// Backends may not take such operands: Flex 0.21 reads foreign memory where a batch of none meets one matrix. So this holds with FP8 off, too.
+fn of_nothing<B: Fp8Products>(operands: [FloatTensor<B>; 2], shape: Shape) -> FloatTensor<B> {
+    let one = Shape::from(vec![1; shape.num_dims()]);
+    // What is left out of an operand that is not empty may be anything: its gradient is zero all the same.
+    let [lhs, rhs] = operands.map(|operand| {
+        let nothing = Slice::new(0, Some(0), 1);
+        let nothing = B::float_slice(operand, &[nothing]);
+        reshape::<B>(B::float_sum(nothing), one.clone())
+    });
+    B::float_expand(B::float_add(lhs, rhs), shape)
 }
 
 /// Whether batch and rows of an operand are to become those of one matrix, in high precision.
@@ -103,7 +148,7 @@ fn rejoined<B: Fp8Products>(
 }
 
 /// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.
-fn misfit(what: &str, [lhs, rhs]: [Shape; 2], fits: &str) -> ! {
+fn misfit(what: &str, [lhs, rhs]: &[Shape; 2], fits: &str) -> ! {
     let (lhs, rhs) = (lhs.as_slice(), rhs.as_slice());
     panic!("{what} of the shapes {lhs:?} and {rhs:?} do not multiply; these do: {fits}")
 }
@@ -111,6 +156,25 @@ fn misfit(what: &str, [lhs, rhs]: [Shape; 2], fits: &str) -> ! {
 thread_local! {
     /// What plain products are part of, on this thread.
     static PARTS: RefCell<Vec<ProductKind>> = const { RefCell::new(Vec::new()) };
+    /// The shapes of the tensors that Burn has dequantized on this thread since the last product.
+    static DEQUANTIZED: RefCell<VecDeque<Shape>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Notes that Burn's numbers of a quantized tensor come next: in `linear`, those of a quantized weight.
+pub(crate) fn note_dequantized(shape: Shape) {
+    // Input, weight and bias.
+    const OPERANDS: usize = 3;
+    DEQUANTIZED.with_borrow_mut(|shapes| {
+        shapes.truncate(OPERANDS - 1);
+        shapes.push_front(shape);
+    });
+}
+
+/// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
+/// quantized tensors do not come here.
+fn is_quantized(kind: ProductKind, operands: [&impl TensorMetadata; 2]) -> bool {
+    let shapes = DEQUANTIZED.take();
+    kind == ProductKind::Linear && operands.iter().any(|operand| shapes.contains(&operand.shape()))
 }
 
 /// Runs plain products as a part of something else, on this thread.
@@ -126,7 +190,13 @@ fn plan<B: Fp8Products>(
     operands: [&FloatTensor<B>; 2],
 ) -> Option<Product> {
     let is_tracked = B::fp8_is_tracked(operands);
-    let product = Product::plan::<B>(kind, role, forward, operands, is_tracked);
+    let product = match is_quantized(kind, operands) && config::current().config.enabled {
+        true => {
+            record_high_precision(kind, role, forward.for_role(role), HighPrecision::Quantized);
+            None
+        }
+        false => Product::plan::<B>(kind, role, forward, operands, is_tracked),
+    };
     if product.is_none() && is_tracked {
         Product::skip_site(forward, B::fp8_weight(kind, operands[1]));
     }

@@ -169,6 +169,8 @@ pub enum HighPrecision {
     Dtype(DType),
     /// The operands are of different types.
     MixedDtypes(DType, DType),
+    /// Burn has dequantized an operand for it.
+    Quantized,
     /// Only the weight is in FP8: its checkpoint does not quantize activations.
     WeightOnly,
     /// A product of attention as one operation, in this precision.
@@ -186,6 +188,7 @@ impl fmt::Display for HighPrecision {
             Self::Bf16(None) => write!(f, "rounded to bf16, as the recipe says"),
             Self::Dtype(dtype) => write!(f, "{dtype:?} tensors are left alone"),
             Self::MixedDtypes(lhs, rhs) => write!(f, "{lhs:?} times {rhs:?}"),
+            Self::Quantized => write!(f, "an operand is quantized already, by Burn"),
             Self::WeightOnly => write!(f, "only the weight is in FP8"),
             Self::Attention(precision) => write!(f, "attention as one operation, in {precision}"),
         }

@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Int, Tensor};
 use burn_fp8::nn::{Fp8Linear, Fp8LinearConfig};
 use burn_fp8::report::ProductReport;
-use burn_fp8::{Fp8Backend, Fp8Config, GemmRole, high_precision, trace};
+use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, GemmRole, high_precision, trace};
 
 use crate::common::{Inner, Outer};
 
@@ -26,7 +26,9 @@ impl<B: Backend> Model<B> {
 }
 
 /// What a training step of two layers ran, with the layers of these names excepted: role, K, N and whether in FP8.
-fn step_without<B: AutodiffBackend>(names: &[&str]) -> Vec<(GemmRole, [usize; 2], bool)> {
+fn step_without<B: AutodiffBackend + Fp8Matmul>(
+    names: &[&str],
+) -> Vec<(GemmRole, [usize; 2], bool)> {
     let model = Model::<B>::new();
     let config = Fp8Config::default().except(&model, names).expect("names of the model");
     let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &Default::default());
@@ -127,4 +129,36 @@ fn an_excepted_fp8_layer_is_told_from_another_of_its_shape() {
         assert_eq!(run(&model.second), plain(&model.second));
     });
     assert_ne!(run(&model.second), plain(&model.second), "the scope has ended");
+}
+
+/// One forward pass of two layers of one shape, of which one is excepted, on a model whose parameters are there.
+fn excepted<B: Backend + Fp8Matmul>(config: &Fp8Config, model: &Model<B>) -> Vec<bool> {
+    let x = Tensor::<B, 2>::random([16, 48], Distribution::Default, &Default::default());
+    let run = || (model.head.forward(x.clone()), model.other.forward(x));
+    let (_, report) = config.scope(|| trace(run));
+    report.products.iter().map(|product| product.lhs.is_some()).collect()
+}
+
+/// A decorator knows a parameter that is there, and what an optimizer makes of it.
+#[test]
+fn a_layer_is_told_from_another_of_its_shape_by_its_parameter() {
+    fn check<B: Backend + Fp8Matmul>() {
+        let model = crate::common::models::initialized(Model::<B>::new());
+        let config = Fp8Config::default().except(&model, ["other"]).expect("a name of the model");
+        assert_eq!(excepted(&config, &model), [true, false]);
+    }
+    check::<Fp8Backend<Flex>>();
+    check::<Inner<Flex>>();
+
+    let mut model = crate::common::models::initialized(Model::<Outer<Flex>>::new());
+    let config = Fp8Config::default().except(&model, ["other"]).expect("a name of the model");
+    let mut optimizer = burn::optim::AdamConfig::new().init();
+    for _ in 0..3 {
+        assert_eq!(excepted(&config, &model), [true, false]);
+        let x =
+            Tensor::<Outer<Flex>, 2>::random([16, 48], Distribution::Default, &Default::default());
+        let loss = (model.head.forward(x.clone()) + model.other.forward(x)).mean();
+        let grads = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
+        model = burn::optim::Optimizer::step(&mut optimizer, 1e-3, model, grads);
+    }
 }

@@ -6,11 +6,14 @@ mod common;
 mod assertions;
 mod bf16;
 mod config;
+#[cfg(feature = "ndarray")]
+mod empty;
 mod except;
 mod join;
 mod linalg;
 mod off_is_identity;
 mod products;
+mod quantized;
 mod reports;
 mod routing;
 mod scopes;

@@ -10,7 +10,7 @@ use burn_backend::{
 use core::future::Future;
 
 use crate::backend::convert::Rewrap;
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> QTensorOps<Self> for Fp8Backend<B>
 where
@@ -33,7 +33,7 @@ where
     }
 
     fn dequantize(tensor: QuantizedTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
-        <B as QTensorOps<B>>::dequantize(tensor, dtype)
+        intercept::dequantize::<B>(tensor, dtype)
     }
 
     fn q_device(tensor: &QuantizedTensor<B>) -> Device<B> {

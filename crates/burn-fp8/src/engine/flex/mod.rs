@@ -23,6 +23,7 @@ use super::portable;
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::RequestOf;
 use super::scalar::Scalar;
+use crate::weights::Leaf;
 use memory::{dense, elements, is_plain};
 
 impl Untracked for Flex {}
@@ -33,6 +34,10 @@ impl Fp8Engine for Flex {
     fn fp8_codes(codes: &FlexTensor) -> Option<&[u8]> {
         // The memory may be that of more rows.
         is_plain(codes.layout()).then(|| elements(codes, codes.layout()))
+    }
+
+    fn fp8_memory(tensor: &FlexTensor) -> Option<Leaf> {
+        Some(Leaf::memory(&tensor.data_arc()))
     }
 
     fn fp8_capability(_device: &Self::Device) -> Capability {
