@@ -4,7 +4,7 @@ use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::ops::attention::attention_fallback;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor};
 use burn_backend::{
-    AutodiffBackend, Backend, DType, ExecutionError, FloatDType, TensorData, TensorMetadata,
+    AutodiffBackend, Backend, DType, ExecutionError, FloatDType, Shape, TensorData, TensorMetadata,
 };
 use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
@@ -14,7 +14,7 @@ use crate::engine::tensor::cast;
 use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
 use crate::host;
 use crate::product::route::attention as run;
-use crate::product::route::{as_part_of, note_dequantized};
+use crate::product::route::{as_part_of, note_dequantized, of_nothing};
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
@@ -129,6 +129,10 @@ pub(super) fn attention<B: Fp8Matmul>(
     if let [batch, heads, queries, width] = *query.shape()
         && let [.., keys, value_width] = *value.shape()
     {
+        if batch * heads * queries * value_width == 0 {
+            let shape = Shape::new([batch, heads, queries, value_width]);
+            return of_nothing::<B, 3>([query, key, value], shape);
+        }
         let config = config::current().config;
         if let Some(asked) = config.attention {
             let attention = Attention {

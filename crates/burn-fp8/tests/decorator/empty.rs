@@ -1,7 +1,12 @@
 //! Operands without elements: forward and backward, in each order of the decorators, with FP8 on and off.
 
 use burn::backend::NdArray;
+use burn::nn::LayerNormConfig;
 use burn::tensor::TensorPrimitive;
+use burn::tensor::activation::gelu;
+use burn::tensor::module::attention;
+use burn_fp8::AttentionPrecision;
+use burn_fp8::nn::ActivationScale;
 
 use crate::common::*;
 
@@ -112,4 +117,54 @@ fn a_slice_of_nothing_goes_through_a_linear_layer() {
     let layer = LinearConfig::new(32, 32).init::<B>(&device);
     let x = Tensor::<B, 3>::ones([4, 8, 32], &device).slice([0..0]);
     assert_eq!(layer.forward(x).dims(), [0, 8, 32]);
+}
+
+/// What else goes through the decorator, with nothing in it: attention, normalization, activations, FP8 layers.
+#[test]
+fn other_operations_of_nothing_are_nothing_too() {
+    fn check<B: AutodiffBackend + Fp8Matmul>(config: Fp8Config) {
+        let device = Default::default();
+        let what = format!("{config:?}");
+        config.scope(|| {
+            for [batch, queries, keys] in [[0, 16, 16], [2, 0, 16], [0, 0, 16]] {
+                let ones = |length| Tensor::<B, 4>::ones([batch, 2, length, 16], &device);
+                let [q, k, v] = [queries, keys, keys].map(|length| ones(length).require_grad());
+                let context =
+                    attention(q.clone(), k.clone(), v.clone(), None, None, Default::default());
+                is_nothing(context.clone(), &[batch, 2, queries, 16], &what);
+                let grads = context.sum().backward();
+                for tensor in [q, k, v] {
+                    is_nothing(tensor.grad(&grads).expect("tracked"), &tensor.dims(), &what);
+                }
+            }
+            for shape in [[0, 8, 32], [4, 0, 32]] {
+                let x = Tensor::<B, 3>::ones(shape, &device).require_grad();
+                let norm = LayerNormConfig::new(32).init(&device);
+                let y = gelu(norm.forward(x.clone()));
+                is_nothing(y.clone(), &shape, &what);
+                let grads = y.sum().backward();
+                is_nothing(x.grad(&grads).expect("tracked"), &shape, &what);
+
+                let x = Tensor::<B, 3>::ones(shape, &device).require_grad();
+                let layer = Fp8LinearConfig::new(32, 16).with_bias(false).init(&device);
+                let y = layer.forward(x.clone());
+                is_nothing(y.clone(), &[shape[0], shape[1], 16], &what);
+                let grads = y.sum().backward();
+                is_nothing(x.grad(&grads).expect("tracked"), &shape, &what);
+                is_nothing(layer.weight.grad(&grads).expect("tracked"), &[32, 16], &what);
+
+                let weight = Tensor::<B, 2>::ones([32, 16], &device);
+                let frozen = FrozenLinear::from_weight(weight, None, ActivationScale::Current);
+                let y = frozen.expect("not empty").forward(Tensor::<B, 3>::ones(shape, &device));
+                is_nothing(y, &[shape[0], shape[1], 16], &what);
+            }
+        });
+    }
+    let config = Fp8Config::default();
+    let precisions = [AttentionPrecision::High, AttentionPrecision::Fp8];
+    let fused = precisions.map(|precision| config.with_attention(Some(precision)));
+    for config in [config, every_matmul(), Fp8Config::off()].into_iter().chain(fused) {
+        check::<Outer<Flex>>(config);
+        check::<Outer<NdArray>>(config);
+    }
 }
