@@ -160,7 +160,9 @@ pub const FP8_LAYER: &str = "FP8 layer";
 /// An alternative as an instruction.
 fn how(role: GemmRole, alternative: Alternative) -> String {
     match alternative {
-        Alternative::CurrentScale => "Use current scaling: the delayed scale does not fit".into(),
+        Alternative::CurrentScale => {
+            "Use current scaling, or a shorter history: the delayed scale does not fit".into()
+        }
         Alternative::Formats(formats) => {
             let mut is_e5m2 = role.operands().into_iter().zip(formats);
             let forward = is_e5m2.any(|(operand, format)| {

@@ -253,3 +253,40 @@ fn fp8_layers_are_seen_with_their_scales() {
     let output = site.last.products.of(GemmRole::Output);
     assert!(predicted(output, Alternative::CurrentScale) > decibels(output) + 3.0);
 }
+
+/// One step with activations 1e5 times as large stays in the history for as long as that reaches: the outputs after it are far off, as in
+/// TransformerEngine, whose recipe this is. The observatory says so, and a shorter history is over it sooner.
+#[test]
+fn a_step_of_outliers_spoils_the_steps_that_remember_it_and_the_observatory_says_so() {
+    let run = |history_length: usize, after: usize| {
+        let recipe = Recipe::delayed().with_history_length(history_length);
+        let (state, observatory) = (DelayedState::new(), every_step());
+        let mut error = 0.0;
+        under(&state, recipe, || {
+            for step in 0..after + 2 {
+                let mut random = Random(step as u64);
+                let [mut x, w, g] = [M * K, K * N, M * N].map(|count| {
+                    (0..count).map(|_| random.units(12).iter().sum()).collect::<Vec<f32>>()
+                });
+                if step == 1 {
+                    x.iter_mut().for_each(|x| *x *= 1e5);
+                }
+                let (x, w) = (&x, &w);
+                observatory.step(|| {
+                    let [y, ..] = matrix_step::<Outer<Flex>>([x, w, &g], [M, K, N]);
+                    let [exact, ..] = exact_step([&wide(x), &wide(w), &wide(&g)], [M, K, N]);
+                    error = 10f64.powf(-sqnr(&exact.values, &wide(&y)) / 20.0);
+                });
+            }
+        });
+        let seen = sites(&observatory);
+        let advice = seen.ranked().into_iter().find(|ranked| ranked.role == GemmRole::Output);
+        (error, advice.expect("measured").sentence())
+    };
+    let (error, advice) = run(1024, 3);
+    assert!((0.3..0.6).contains(&error), "{error}");
+    says(&advice, ["Use current scaling", "a shorter history"]);
+    let (error, advice) = run(16, 17);
+    assert!(error < 0.05, "{error}");
+    says(&advice, ["FP8 fits"]);
+}
