@@ -1,8 +1,10 @@
 //! What [`Foreign<B>`](super::Foreign) does itself: it has a name.
 
-use burn::tensor::TensorData;
 use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
-use burn::tensor::ops::{AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor};
+use burn::tensor::ops::{
+    AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor,
+};
+use burn::tensor::{FloatDType, TensorData};
 
 pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("foreign<{}>", B::name(device))
@@ -10,6 +12,23 @@ pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
 
 pub(crate) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     B::backward(tensor)
+}
+
+pub(crate) fn inner<B: AutodiffBackend>(tensor: FloatTensor<B>) -> FloatTensor<B::InnerBackend> {
+    B::inner(tensor)
+}
+
+pub(crate) fn from_inner<B: AutodiffBackend>(
+    tensor: FloatTensor<B::InnerBackend>,
+) -> FloatTensor<B> {
+    B::from_inner(tensor)
+}
+
+pub(crate) fn dequantize<B: Backend>(
+    tensor: QuantizedTensor<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    B::dequantize(tensor, dtype)
 }
 
 pub(crate) async fn float_into_data<B: Backend>(
