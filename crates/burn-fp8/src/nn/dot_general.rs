@@ -85,7 +85,7 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
     /// `x` `[…, K]`, cast to the type of the kernel, times `kernel` `[K, N]`: `[…, N]`, of that type.
     ///
     /// Gradients pass straight through the quantization: `grad_x = q(g) · q(kernel)ᵀ`, `grad_kernel = q(x)ᵀ · q(g)`. The state
-    /// receives its new values; see [`Fp8State`].
+    /// receives its new values; see [`Fp8State`], also for what happens where it is not tracked.
     ///
     /// A plain product, with the state untouched, where FP8 is off ([`high_precision`](crate::high_precision)), where a tensor is empty,
     /// and for f64.
@@ -123,7 +123,7 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
 }
 
 impl<B: Fp8Matmul> Fp8DotGeneral<B> {
-    /// The scale that the next input will be quantized with. Waits for the device.
+    /// The scale that the history gives the next input. Waits for the device.
     pub fn input_scale(&self) -> f32 {
         let [scale, history] = self.input.leaves();
         let scale = flax::next_scale::<B>(scale, &flax::vector::<B>(history), self.input_qdq());

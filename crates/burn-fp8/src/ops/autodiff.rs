@@ -10,10 +10,11 @@ use burn::tensor::{FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::Fp8Format;
 
 use super::check_row::with_check_row;
+use super::dot::{self, Source};
+use super::forward;
 use super::layer_ops::Fp8LayerOps;
 use super::options::{DotOptions, QdqOptions};
 use super::state::{register, require_leaf};
-use super::{dot, forward};
 use crate::engine::Fp8Engine;
 use crate::engine::tensor::reshape;
 
@@ -206,6 +207,12 @@ fn dot<B: Fp8Engine, C: CheckpointStrategy>(
     options: DotOptions,
 ) -> AutodiffTensor<B, C> {
     states.iter().flatten().for_each(require_leaf::<B, C>);
+    let is_tracked = states.iter().flatten().chain([&x, &kernel]).any(|tensor| tensor.is_tracked());
+    let sources = states.each_ref().map(|[_, history]| match (history.is_tracked(), is_tracked) {
+        (true, _) => Source::Moving,
+        (false, true) => Source::Operand,
+        (false, false) => Source::Still,
+    });
     // An operand is needed only for the gradient of the other one.
     let save = [kernel.is_tracked(), x.is_tracked()];
     let leaves = states.iter().flatten().map(|leaf| leaf.node.clone());
@@ -214,7 +221,7 @@ fn dot<B: Fp8Engine, C: CheckpointStrategy>(
     let [input, weight, output_grad] = states.map(|state| state.map(|leaf| leaf.primitive));
 
     let dot::Forward { output, saved: product, states } =
-        dot::forward::<B>(x.primitive, kernel.primitive, [input, weight], options, save);
+        dot::forward::<B>(x.primitive, kernel.primitive, [input, weight], sources, options, save);
     match Backward::<B, 8>::prepare::<C>(Dot, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(SavedDot { product, states, output_grad }, output),
         OpsKind::UnTracked(prep) => prep.finish(output),

@@ -5,12 +5,13 @@ use burn::tensor::{DType, FloatDType, Shape, TensorMetadata};
 use burn_fp8_core::{Fp8Format, Gemm, Operand, ProductKind, Recipe};
 
 use super::flax;
-use super::options::{DotMode, DotOptions};
+use super::options::{DotMode, DotOptions, QdqOptions};
 use crate::config;
 use crate::engine::{
     Codes, Execution, Fp8Engine, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, decode,
 };
 use crate::error::Fp8Error;
+use crate::host::primitive;
 use crate::product::gemms::{self, Gradients};
 use crate::product::{Gemms, Quantizer, SavedOperand, target};
 use crate::report;
@@ -23,35 +24,75 @@ pub(super) struct Forward<B: Fp8Engine> {
     pub(super) states: [[FloatTensor<B>; 2]; 2],
 }
 
+/// Where the scale of an operand comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Its history, which the backward pass moves on: Flax's arithmetic.
+    Moving,
+    /// Its history, which stays what it is, as in inference; the operand itself where the state has seen nothing.
+    Still,
+    /// The operand itself: its history cannot follow what the layers around it learn.
+    Operand,
+}
+
+impl Source {
+    /// The scale `[1]` for `x`, and its history `[H]` afterwards.
+    fn update<B: Fp8Engine>(
+        self,
+        x: &FloatTensor<B>,
+        state: [FloatTensor<B>; 2],
+        options: QdqOptions,
+    ) -> [FloatTensor<B>; 2] {
+        let [scale, history] = match self {
+            Self::Moving => return flax::update::<B>(x, state, options),
+            Self::Still | Self::Operand => state.map(flax::vector::<B>),
+        };
+        let current = flax::current_scale::<B>(x, scale.clone(), options);
+        let scale = match self {
+            Self::Operand => current,
+            _ => {
+                let unseen = flax::has_seen_nothing::<B>(&scale, &history);
+                let stored = flax::next_scale::<B>(primitive(scale), &history, options);
+                stored.mask_where(unseen, current)
+            }
+        };
+        [scale, history].map(primitive)
+    }
+}
+
 /// What the backward pass needs: it runs where the forward pass has run.
 #[derive(Clone, Debug)]
 pub(super) struct Saved<B: Fp8Engine> {
     gemms: Gemms,
     options: DotOptions,
+    /// Where the scale of the output gradient comes from.
+    source: Source,
     /// The codes of the operands that were asked for.
     operands: [Option<SavedOperand<B>>; 2],
     shapes: [Shape; 2],
 }
 
-/// `x` `[…, K]` times `kernel` `[K, N]`, neither of them empty and both of one type.
+/// `x` `[…, K]` times `kernel` `[K, N]`, neither of them empty and both of one type. `sources` are those of input, kernel and output gradient.
 pub(super) fn forward<B: Fp8Engine>(
     x: FloatTensor<B>,
     kernel: FloatTensor<B>,
     [input, weight]: [[FloatTensor<B>; 2]; 2],
+    sources: [Source; 3],
     options: DotOptions,
     save: [bool; 2],
 ) -> Forward<B> {
-    let gemms = plan::<B>(&x, &kernel, &input, options);
+    let gemms = plan::<B>(&x, &kernel, &input, sources, options);
+    let [of_input, of_weight, source] = sources;
     let shapes = [x.shape(), kernel.shape()];
     let qdq = options.qdq(Fp8Format::E4M3, kernel.dtype());
-    let input = flax::update::<B>(&x, input, qdq);
-    let weight = flax::update::<B>(&kernel, weight, qdq);
+    let input = of_input.update::<B>(&x, input, qdq);
+    let weight = of_weight.update::<B>(&kernel, weight, qdq);
     let scales = [Some(input[0].clone()), Some(weight[0].clone()), None];
     let (compute_dtype, mode) = (kernel.dtype().into(), options.mode);
     let quantizer = LayerQuantizer { scales, compute_dtype, mode, gemms: &gemms };
     let gemms::Forward { output, saved: operands, amaxes: _ } =
         gemms::forward(x, kernel, None, &quantizer, &gemms, save);
-    let saved = Saved { gemms, options, operands, shapes };
+    let saved = Saved { gemms, options, source, operands, shapes };
     Forward { output, saved, states: [input, weight] }
 }
 
@@ -66,11 +107,11 @@ pub(super) struct Backward<B: Fp8Engine> {
 /// The gradients of `x` and `kernel`, from E5M2 codes of the output gradient.
 pub(super) fn backward<B: Fp8Engine>(
     output_grad: FloatTensor<B>,
-    Saved { gemms, options, operands, shapes }: Saved<B>,
+    Saved { gemms, options, source, operands, shapes }: Saved<B>,
     state: [FloatTensor<B>; 2],
 ) -> Backward<B> {
     let dtype = output_grad.dtype();
-    let state = flax::update::<B>(&output_grad, state, options.qdq(Fp8Format::E5M2, dtype));
+    let state = source.update::<B>(&output_grad, state, options.qdq(Fp8Format::E5M2, dtype));
     let scales = [None, None, Some(state[0].clone())];
     let (compute_dtype, mode) = (dtype.into(), options.mode);
     let quantizer = LayerQuantizer { scales, compute_dtype, mode, gemms: &gemms };
@@ -84,16 +125,20 @@ fn plan<B: Fp8Engine>(
     x: &FloatTensor<B>,
     kernel: &FloatTensor<B>,
     [_, history]: &[FloatTensor<B>; 2],
+    sources: [Source; 3],
     options: DotOptions,
 ) -> Gemms {
     let kernel = kernel.shape();
     let forward = Gemm::matrix(x.shape().num_elements() / kernel[0], kernel[1], kernel[0]);
     let DotOptions { mode, margin, amax_choice } = options;
     // The recipe that says what a layer does.
-    let recipe = Recipe::delayed()
-        .with_history_length(history.shape().num_elements())
-        .with_margin(margin)
-        .with_amax_choice(amax_choice);
+    let recipe = match sources {
+        [Source::Operand, Source::Operand, Source::Operand] => Recipe::current(),
+        _ => Recipe::delayed()
+            .with_history_length(history.shape().num_elements())
+            .with_amax_choice(amax_choice),
+    };
+    let recipe = recipe.with_margin(margin);
     let config = config::current().config;
     let target = target::<B>(&recipe, forward, x, &config);
     let target = match mode {

@@ -2,8 +2,8 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow};
+use burn::tensor::{Bool, DType, FloatDType, Shape, Tensor, TensorMetadata, TensorPrimitive};
+use burn_fp8_core::{AmaxChoice, Fp8Format, Overflow, scale};
 
 use super::options::QdqOptions;
 use crate::engine::tensor::reshape;
@@ -138,6 +138,26 @@ pub(crate) fn next_scale<B: Fp8Engine>(
         AmaxChoice::MostRecent => history.clone().slice(0..1),
     };
     compute_scale(amax, vector::<B>(scale), options.format, options.margin)
+}
+
+/// The scale `[1]` that the amax of `x` itself gives, at least 2^-126: the smallest amaxes would give 0, by which no zero can be divided. An amax that is 0 or not
+/// finite keeps the scale given.
+pub(crate) fn current_scale<B: Fp8Engine>(
+    x: &FloatTensor<B>,
+    scale: Tensor<B, 1>,
+    options: QdqOptions,
+) -> Tensor<B, 1> {
+    let amax = vector::<B>(B::fp8_amax(x.clone()));
+    compute_scale(amax, scale, options.format, options.margin).clamp_min(scale::MIN_SCALE)
+}
+
+/// Whether a state is what every state is at first: `[1]`.
+pub(crate) fn has_seen_nothing<B: Fp8Engine>(
+    scale: &Tensor<B, 1>,
+    history: &Tensor<B, 1>,
+) -> Tensor<B, 1, Bool> {
+    let largest = vector::<B>(B::fp8_amax(primitive(history.clone())));
+    largest.equal_elem(0.0).bool_and(scale.clone().equal_elem(1.0))
 }
 
 /// The elementwise maximum; NaN where either is NaN.

@@ -4,8 +4,9 @@ use burn::tensor::FloatDType;
 use burn::tensor::ops::FloatTensor;
 use burn_fp8_core::Fp8Format;
 
+use super::dot::{self, Source};
+use super::forward;
 use super::options::{DotOptions, QdqOptions};
-use super::{dot, forward};
 use crate::engine::{Fp8Engine, Untracked};
 
 /// The operations of [`ops`](crate::ops), and the product of the layers of [`nn`](crate::nn).
@@ -52,7 +53,8 @@ pub trait Fp8LayerOps: Fp8Engine {
         options: DotOptions,
     ) -> FloatTensor<Self> {
         let [input, kernel_state, _] = states;
-        dot::forward::<Self>(x, kernel, [input, kernel_state], options, [false, false]).output
+        let (states, sources) = ([input, kernel_state], [Source::Still; 3]);
+        dot::forward::<Self>(x, kernel, states, sources, options, [false, false]).output
     }
 }
 

@@ -16,6 +16,7 @@ mod peers;
 mod pointwise;
 mod records;
 mod refused;
+mod standing;
 
 use common::*;
 

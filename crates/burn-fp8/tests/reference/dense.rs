@@ -1,4 +1,6 @@
-//! The golden files `dense_*`: eight steps of SGD on Flax's `Dense` with FP8, free-running.
+//! The golden files `dense_*`: eight steps of SGD on Flax's `Dense` with FP8, free-running from each of them on.
+
+use burn_fp8::nn::{Fp8DotGeneralRecord, Fp8StateRecord};
 
 use crate::common::golden::exact;
 use crate::common::*;
@@ -20,21 +22,36 @@ fn assert_state(actual: Vec<f32>, expected: TensorData, what: &str) {
     }
 }
 
-fn run<B: AutodiffBackend + Fp8Matmul, const D: usize>(op: &str, mode: DotMode, name: &str) {
+/// From step `start` on, with the parameters and the state that Flax had then.
+fn run<B, const D: usize>(op: &str, mode: DotMode, name: &str, start: usize)
+where
+    B: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul,
+{
     let golden = Golden::open(&format!("dense_{op}"));
     let entry = |what: &str, step| golden.entry(&format!("{name}/{what}"), step);
-    let kernel = entry("param/kernel", 0);
+    let kernel = entry("param/kernel", start);
     let [d_input, d_output] = kernel.shape.dims();
     let steps = entry("fp8/input_amax_history", 0).num_elements();
     let dot = Fp8DotGeneralConfig::new().with_amax_history_length(steps).with_mode(mode);
     let mut layer: Fp8Linear<B> =
         Fp8LinearConfig::new(d_input, d_output).with_dot(dot).init(&Default::default());
     layer.weight = layer.weight.map(|_| exact(kernel).require_grad());
-    layer.bias = layer.bias.map(|bias| bias.map(|_| exact(entry("param/bias", 0)).require_grad()));
+    layer.bias =
+        layer.bias.map(|bias| bias.map(|_| exact(entry("param/bias", start)).require_grad()));
+    let state = |operand: &str| {
+        let part = |part: &str| floats(entry(&format!("fp8/{operand}_{part}"), start));
+        Some(Fp8StateRecord { scale: part("scale")[0], amax_history: part("amax_history") })
+    };
+    let record = Fp8DotGeneralRecord {
+        input: state("input"),
+        kernel: state("kernel"),
+        output_grad: state("output_grad"),
+    };
+    layer.dot = layer.dot.load_record(Some(record));
     let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
 
-    for step in 0..STEPS {
-        let what = format!("{op} {name} step {step}");
+    for step in start..STEPS {
+        let what = format!("{op} {name} step {step} from {start}");
         let close = |actual: Vec<f32>, part: &str, step| {
             let expected = floats(entry(part, step));
             assert_close(&actual, &expected, TOLERANCE, &format!("{what} {part}"));
@@ -42,6 +59,12 @@ fn run<B: AutodiffBackend + Fp8Matmul, const D: usize>(op: &str, mode: DotMode, 
         let x = exact::<B, D>(entry("x", step)).require_grad();
         let y = layer.forward(x.clone());
         close(values(y.clone()), "y", step);
+        if step > 0 {
+            // Without gradients the same state gives the same numbers.
+            let x = exact::<B, D>(entry("x", step));
+            close(values(layer.valid().forward(x.clone().inner())), "y", step);
+            close(values(layer.clone().no_grad().forward(x)), "y", step);
+        }
         let error = y - exact::<B, D>(entry("target", step));
         let loss = (error.clone() * error).mean();
         close(values(loss.clone()), "loss", step);
@@ -69,7 +92,7 @@ fn run<B: AutodiffBackend + Fp8Matmul, const D: usize>(op: &str, mode: DotMode, 
     }
 }
 
-fn run_all<B: AutodiffBackend + Fp8Matmul>() {
+fn run_all<B: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul>() {
     let modes = [
         ("Fp8DotGeneralOp", DotMode::QuantizeDequantize),
         ("Fp8DirectDotGeneralOp", DotMode::Direct),
@@ -79,8 +102,10 @@ fn run_all<B: AutodiffBackend + Fp8Matmul>() {
         let names: Vec<_> =
             cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
         assert_eq!(names, ["h1024", "h4"], "every case runs");
-        run::<B, 2>(op, mode, "h1024");
-        run::<B, 3>(op, mode, "h4");
+        for start in 0..STEPS {
+            run::<B, 2>(op, mode, "h1024", start);
+            run::<B, 3>(op, mode, "h4", start);
+        }
     }
 }
 
