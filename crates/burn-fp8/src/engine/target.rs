@@ -45,6 +45,8 @@ pub(crate) struct Kind {
     pub(crate) of: Of,
     /// The elements that share a scale, as in [`Problem::blocks`](super::Problem::blocks).
     pub(crate) blocks: Option<[[usize; 2]; 2]>,
+    /// How many elements are summed, where all products of the kind sum as many; else more than any block has.
+    pub(crate) k: usize,
     /// Whether all scales of both operands are powers of two.
     pub(crate) are_powers_of_two: bool,
 }
@@ -119,12 +121,12 @@ impl Target {
 impl Kind {
     /// Without scales of blocks.
     pub(crate) fn plain(of: Of) -> Self {
-        Self { of, blocks: None, are_powers_of_two: false }
+        Self { of, blocks: None, k: usize::MAX, are_powers_of_two: false }
     }
 
     /// Two plain matrices, of scales of blocks of so many rows and columns, that are multiplied over K.
     pub(crate) fn of_matrices(blocks: [[usize; 2]; 2], k: usize, are_powers_of_two: bool) -> Self {
-        Self { of: Of::Matrices, blocks: blocks_of(blocks, k), are_powers_of_two }
+        Self { of: Of::Matrices, blocks: blocks_of(blocks, k), k, are_powers_of_two }
     }
 
     /// The products of training with the scales of a recipe.
@@ -140,6 +142,7 @@ impl Kind {
                 false => Of::Batch,
             },
             blocks: (blocks != [WHOLE; 2]).then_some(blocks),
+            k: usize::MAX,
             are_powers_of_two: recipe.has_powers_of_two(),
         }
     }
@@ -156,10 +159,11 @@ impl Kind {
         }
     }
 
-    /// Scales of elements that are summed: bf16 takes powers of two, and f32 ones wait for the sum over a block.
+    /// Scales of elements that are summed: bf16 takes powers of two, and f32 ones wait for the sum over a block. A block that holds all that is summed is as
+    /// good as one scale.
     fn gap_of_units(self) -> Option<Fallback> {
-        let [along_a, along_b] = self.blocks?.map(|[_, along]| along);
-        let fits = match (along_a == usize::MAX, along_b == usize::MAX) {
+        let [along_a, along_b] = self.blocks?.map(|[_, along]| along.min(self.k));
+        let fits = match (along_a == self.k, along_b == self.k) {
             (true, true) => true,
             (false, false) => {
                 let whole_lines = [along_a, along_b].iter().all(|along| along.is_multiple_of(32));
@@ -192,5 +196,36 @@ pub(crate) fn usable<B: Fp8Engine>(device: &B::Device) -> Result<Capability, Fp8
             Err(Fp8Error::DeviceUnusable { backend: B::name(device), reason: reason.into_owned() })
         }
         capability => Ok(capability),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of the left operand, of the right one `[K, N]`, K, and whether a unit multiplies them with scales in f32.
+    #[test]
+    fn a_block_of_all_that_is_summed_is_one_scale() {
+        const BLOCK: [usize; 2] = [1, 128];
+        for (lhs, rhs, k, fits) in [
+            (BLOCK, [128, 128], 1024, true),
+            (BLOCK, [128, 128], 128, true),
+            // A weight of one block, as one scale or as what is left of the block.
+            (BLOCK, WHOLE, 128, true),
+            (BLOCK, [100, 64], 100, true),
+            (BLOCK, WHOLE, 100, true),
+            (WHOLE, [128, 128], 128, true),
+            (BLOCK, WHOLE, 129, false),
+            (WHOLE, [128, 128], 129, false),
+            (BLOCK, [64, 64], 128, false),
+            ([1, 32], [32, 1], 20, true),
+            ([1, 32], WHOLE, 32, true),
+            ([1, 32], WHOLE, 64, false),
+            ([1, 24], [24, 1], 48, false),
+        ] {
+            let gap = Kind::of_matrices([lhs, rhs], k, false).gap_of_units();
+            let expected = if fits { None } else { Some(Fallback::Blocks) };
+            assert_eq!(gap, expected, "{lhs:?} {rhs:?} {k}");
+        }
     }
 }

@@ -114,10 +114,10 @@ impl HostWeight {
     pub(crate) fn of(layer: QuantizedLinear) -> Self {
         let (shape, scales) = (layer.shape(), layer.scales());
         let (grid, [outputs, inputs]) = (scales.grid(), scales.block());
-        // A matrix unit wants the blocks of both operands of one size.
+        // Tensor cores want several scales, or one for each block of 128, of both operands.
         let in_blocks = matches!(layer.activations(), Activations::Blocks { .. } | Activations::Mx);
         let block = match scales.values() {
-            [scale] if check_scale("weight_scale", *scale).is_ok() => None,
+            [scale] if !in_blocks && check_scale("weight_scale", *scale).is_ok() => None,
             _ if grid[1] == 1 && !in_blocks => Some([outputs, usize::MAX]),
             _ => Some([outputs, inputs]),
         };

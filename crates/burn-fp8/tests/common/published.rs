@@ -166,7 +166,9 @@ pub fn blocks_larger_than_the_weight_are_as_large_as_it<B: Fp8Matmul>() {
         let activations = Activations::Blocks { size, power_of_two: false };
         let layer = QuantizedLinear::new([n, k], codes.clone(), scales, None, activations);
         let layer = FrozenLinear::<B>::from_published(layer.expect("a layer"), &device);
-        values(layer.forward(tensor(&x, [2, k])))
+        let (y, report) = trace(|| values(layer.forward(tensor(&x, [2, k]))));
+        assert_eq!(report.products[0].ran, super::implementation::<B>(), "{block:?}, {size}");
+        y
     };
     let expected = run([3, 70], 70);
     assert!(expected.iter().all(|y| y.is_finite() && *y != 0.0));
@@ -174,6 +176,41 @@ pub fn blocks_larger_than_the_weight_are_as_large_as_it<B: Fp8Matmul>() {
         [([3, 128], 128), ([1 << 40, 1 << 40], 1 << 40), ([2, usize::MAX], 1 << 62)]
     {
         assert_close(&run(block, size), &expected, 1e-6, &format!("{block:?}, {size}"));
+    }
+}
+
+/// Blocks of 128 in layers as wide as one, or narrower: on the matrix unit where there is one, and right.
+pub fn weights_of_one_block_are_native<B: Fp8Matmul>() {
+    for [m, k, n] in [[3, 128, 128], [17, 128, 64], [3, 100, 128], [3, 64, 300], [1, 128, 1]] {
+        let what = format!("[{m}, {k}] times [{k}, {n}]");
+        let sign = |at: usize| if at % 3 == 0 { 0x80 } else { 0 };
+        let codes: Vec<u8> = (0..n * k).map(|at| (at * 29 % 0x7E) as u8 | sign(at)).collect();
+        let blocks = n.div_ceil(128);
+        let of_blocks: Vec<_> = (0..blocks).map(|block| 0.75 / (block + 1) as f32).collect();
+        // Inputs that are rounded to themselves: numbers of codes, the largest one in each row.
+        let number = |at: usize| match at % k {
+            7 => 448.0,
+            _ => reference::decode((at * 37 % 0x7E) as u8, Fp8Format::E4M3),
+        };
+        let x: Vec<f64> = (0..m * k).map(|at| number(at) / 16.0).collect();
+        let weight: Vec<_> = (0..n * k)
+            .map(|at| {
+                let scale = f64::from(of_blocks[at / k / 128]);
+                reference::decode(codes[at], Fp8Format::E4M3) * scale
+            })
+            .collect();
+        let weight = reference::transpose(&weight, [n, k]);
+        let (exact, magnitudes) = reference::matmul(&x, &weight, [m, k, n]);
+        let scales = Scales::new([n, k], [128, 128], of_blocks).expect("scales");
+        let activations = Activations::Blocks { size: 128, power_of_two: false };
+        let layer = QuantizedLinear::new([n, k], codes, scales, None, activations).expect(&what);
+        let layer = FrozenLinear::<B>::from_published(layer, &Default::default());
+        let x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+        let (y, report) = trace(|| values(layer.forward(tensor::<B, 2>(&x, [m, k]))));
+        assert_eq!(report.products[0].ran, super::implementation::<B>(), "{what}");
+        for ((y, exact), magnitude) in y.iter().zip(&exact).zip(&magnitudes) {
+            assert!((f64::from(*y) - exact).abs() <= 1e-6 * magnitude, "{what}: {y} {exact}");
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::common::published::{
     activations_stay_as_they_are_where_no_file_quantizes_them,
     blocks_larger_than_the_weight_are_as_large_as_it, layers_are_modules,
     layers_are_those_of_their_libraries, scales_and_biases_are_f32,
+    weights_of_one_block_are_native,
 };
 use crate::common::*;
 
@@ -14,6 +15,7 @@ tests_on_cpu!([
     layers_are_those_of_their_libraries,
     activations_stay_as_they_are_where_no_file_quantizes_them,
     blocks_larger_than_the_weight_are_as_large_as_it,
+    weights_of_one_block_are_native,
     layers_are_modules,
 ]);
 
