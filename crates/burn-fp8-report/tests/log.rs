@@ -75,6 +75,7 @@ fn a_log_is_not_overwritten() {
     let before = std::fs::read(&path).expect("there");
     let error = Writer::create(&path, &header()).unwrap_err().to_string();
     assert!(error.contains("cannot create") && error.contains("run.jsonl"), "{error}");
+    assert!(error.contains("give another name, or remove the old one"), "{error}");
     assert_eq!(std::fs::read(&path).expect("there"), before);
 }
 

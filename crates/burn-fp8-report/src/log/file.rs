@@ -1,7 +1,7 @@
 //! The file of a log, written and read within limits.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use burn_fp8_core::text::shown;
@@ -123,7 +123,13 @@ impl Writer {
         let file = File::create_new(path).map_err(|reason| LogError::Io {
             action: "create",
             path: path.into(),
-            reason,
+            reason: match reason.kind() {
+                ErrorKind::AlreadyExists => Error::new(
+                    ErrorKind::AlreadyExists,
+                    "it is there already, and a log is that of one run: give another name, or remove the old one",
+                ),
+                _ => reason,
+            },
         })?;
         let mut writer = Self { file, path: path.into() };
         writer.write(&[header])?;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use burn_fp8::DelayedRecord;
 use burn_fp8::nn::ActivationScale::{Current, Static};
+use burn_fp8::nn::LoraConfig;
 use burn_fp8::nn::frozen::{load_all, save_all};
+use burn_fp8::nn::lora::save_adapters;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::common::files::{NO_SCALES, f32s, write, write_raw};
@@ -465,6 +467,79 @@ fn configurations_repeat_little_of_a_long_name() {
     let error = Fp8Config::from_json(&format!("{{\"{name}\": 1}}")).unwrap_err().to_string();
     assert!(error.chars().count() < 600 && !error.contains(char::is_control), "{:.700}", error);
     says(error, ["unknown field `xxx", "`execution`", "at line 1 column"]);
+}
+
+/// All that writes a file, by name.
+#[cfg(unix)]
+fn saved(path: &Path) -> [(&'static str, Result<(), Fp8Error>); 8] {
+    let tensor = mx::<Flex>([2, 40]);
+    let layer = layer::<Flex>(&mut Random(1), [6, 5], Current).0;
+    [
+        ("a tensor", tensor.save(path, "w")),
+        ("tensors", Fp8Tensor::save_all(path, [("w", &tensor)])),
+        ("a layer", layer.save(path)),
+        ("layers", save_all(path, [("fc", &layer)])),
+        ("a configuration", Fp8Config::default().save(path)),
+        ("delayed scaling", DelayedState::new().save(path)),
+        ("its record", DelayedRecord { sites: vec![] }.save(path)),
+        // A folder of files, in which one is no file.
+        ("adapters", save_in_place_of(path)),
+    ]
+}
+
+/// Adapters in a folder where this stands for their weights.
+#[cfg(unix)]
+fn save_in_place_of(path: &Path) -> Result<(), Fp8Error> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let base = layer::<Flex>(&mut Random(1), [6, 5], Current).0;
+    let adapter = LoraConfig::new(2).init(base)?;
+    let weights = folder.path().join("adapter_model.safetensors");
+    std::os::unix::fs::symlink(path, &weights).expect("made");
+    let result = save_adapters(folder.path(), "base", [("fc", &adapter)], []);
+    assert!(std::fs::symlink_metadata(&weights).expect("there").is_symlink());
+    result
+}
+
+/// Pipes and folders stay what they are, and so do devices.
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_replaced() {
+    let (folder, pipe) = files::path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let sub = folder.path().join("folder");
+    std::fs::create_dir(&sub).expect("made");
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&pipe, &link).expect("made");
+    let kind = |path: &Path| std::fs::symlink_metadata(path).expect("there").file_type();
+    // No device: code that is wrong would take it from the machine.
+    for path in [&pipe, &sub, &link] {
+        let before = kind(path);
+        for (what, result) in saved(path) {
+            assert_eq!(kind(path), before, "{what}");
+            let error = result.expect_err(what).to_string();
+            says(&error, ["cannot write", "it is a folder, a pipe or a device"]);
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 3, "nothing beside");
+}
+
+/// What a link leads to is replaced, not the link.
+#[cfg(unix)]
+#[test]
+fn links_are_followed() {
+    let (folder, target) = files::path("target.json");
+    let link = folder.path().join("link.json");
+    std::fs::write(&target, "old").expect("written");
+    std::os::unix::fs::symlink("target.json", &link).expect("made");
+    let config = Fp8Config::off();
+    config.save(&link).expect("written");
+    assert!(std::fs::symlink_metadata(&link).expect("there").is_symlink());
+    assert_eq!(Fp8Config::load(&target).expect("read"), config);
+    // One that leads nowhere is told.
+    std::fs::remove_file(&target).expect("removed");
+    refused(config.save(&link), ["cannot write", "link.json"]);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 1, "nothing beside");
 }
 
 /// To open a pipe waits for its other end, which never comes.

@@ -83,7 +83,7 @@ fn the_log_holds_what_was_seen() {
     let (seen, read) = (sites(&observatory), log::read(&path).expect("whole"));
     assert_eq!(seen.to_string(), read.to_string());
     assert_eq!(seen.to_html(), read.to_html());
-    refused(Observatory::new(options()), ["cannot create", "run.jsonl"]);
+    refused(Observatory::new(options()), ["cannot create", "run.jsonl", "give another name"]);
 }
 
 #[test]
