@@ -27,7 +27,7 @@ mod slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use burn_fp8_cpu::Unit;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
@@ -107,6 +107,7 @@ fn main() -> ExitCode {
 
 /// Whether no row is below its target.
 fn run(arguments: Arguments) -> Result<bool> {
+    Unit::try_expected().context("BURN_FP8_CPU_UNIT")?;
     let options = Options {
         threads: arguments.threads,
         elements: arguments.elements,

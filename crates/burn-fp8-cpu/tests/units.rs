@@ -38,7 +38,7 @@ fn units_come_most_capable_first_and_end_with_the_portable_one() {
 
 #[test]
 fn a_name_of_no_unit_is_an_error_that_lists_the_units() {
-    for name in ["x", "", "AMX-BF16", "portable ", "avx512"] {
+    for name in ["x", "", "amx_bf16", "portable ", "avx512"] {
         let error = name.parse::<Unit>().unwrap_err();
         assert_eq!(error.to_string(), format!("{name:?} is no unit; {}", there_are()));
         let UnitError::Unknown { name: given, available } = error else { panic!("{error:?}") };
@@ -46,6 +46,15 @@ fn a_name_of_no_unit_is_an_error_that_lists_the_units() {
     }
     for (name, unit) in ["portable", "avx512-bf16", "amx-bf16"].into_iter().zip(ALL) {
         assert_eq!((name.parse(), unit.name()), (Ok(unit), name));
+    }
+    for (name, unit) in [
+        ("AMX-BF16", Unit::AmxBf16),
+        ("Amx-bf16", Unit::AmxBf16),
+        ("AVX512-BF16", Unit::Avx512Bf16),
+        ("f32", Unit::Portable),
+        ("PORTABLE", Unit::Portable),
+    ] {
+        assert_eq!(name.parse(), Ok(unit), "{name}");
     }
 }
 
@@ -102,6 +111,8 @@ fn with_variable(value: &str) -> (Ran, String) {
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_some() {
+        let tried = Unit::try_expected();
+        println!("expected {tried:?}");
         let tried = Unit::try_current();
         println!("tried {tried:?}");
         println!("runs on {}", Unit::current().name());
@@ -112,11 +123,13 @@ fn child() {
 #[test]
 fn the_variable_chooses_the_unit() {
     for unit in Unit::available() {
-        let (ran, text) = with_variable(unit.name());
-        assert!(
-            ran.status.success() && text.contains(&format!("runs on {}\n", unit.name())),
-            "{text}"
-        );
+        for name in [unit.name().to_owned(), unit.to_string(), unit.name().to_uppercase()] {
+            let (ran, text) = with_variable(&name);
+            assert!(
+                ran.status.success() && text.contains(&format!("runs on {}\n", unit.name())),
+                "{text}"
+            );
+        }
     }
     // Empty is as good as not there.
     let (ran, text) = with_variable("");
@@ -129,6 +142,7 @@ fn an_unknown_name_in_the_variable_is_a_panic_that_lists_the_units() {
     assert!(!ran.status.success() && !text.contains("runs on"), "{text}");
     let message = format!("{VARIABLE}: \"tpu\" is no unit; {}", there_are());
     assert!(text.contains(&message) && text.contains("tried Err(Unknown"), "{text}");
+    assert!(text.contains("expected Err(Unknown"), "{text}");
 }
 
 #[test]

@@ -54,8 +54,8 @@ pub enum Fp8Error {
         /// Why it cannot.
         reason: String,
     },
-    /// The device computes nothing, and what is read from it would be no result.
-    #[error("backend `{backend}` computes nothing on this device: {reason}")]
+    /// The device computes nothing, and what is read from it would be no result; or its matrix unit was chosen by a name that there is none of.
+    #[error("backend `{backend}` cannot be used on this device: {reason}")]
     DeviceUnusable {
         /// The name of the backend.
         backend: String,

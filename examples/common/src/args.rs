@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use burn_fp8::cpu::Unit;
 use clap::Parser;
 
-/// A program: reads the command line and runs. An error is one line on stderr and exit code 2.
+/// A program: reads the command line and runs. An error is one line on stderr and exit code 2, also where the environment variable names no unit of this CPU.
 pub fn main<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode>) -> ExitCode {
     let args = match A::try_parse() {
         Ok(args) => args,
@@ -16,7 +17,8 @@ pub fn main<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    run(args).unwrap_or_else(|error| failed(&format!("error: {error:#}")))
+    let checked = Unit::try_expected().context("BURN_FP8_CPU_UNIT");
+    checked.and_then(|_| run(args)).unwrap_or_else(|error| failed(&format!("error: {error:#}")))
 }
 
 fn failed(error: &str) -> ExitCode {

@@ -70,4 +70,9 @@ fn configs_that_cannot_be_followed() {
     let without_unit = [("BURN_FP8_CPU_UNIT", "portable")];
     let words = ["Native", "Execution::FakeQuantized"];
     digits.fails_in(&without_unit, "--config native.json", &words);
+    // Before anything runs, and no matter what will.
+    let words = ["BURN_FP8_CPU_UNIT: \"foo\" is no unit; this machine has ", "portable"];
+    digits.fails_in(&[("BURN_FP8_CPU_UNIT", "foo")], "", &words);
+    let upper = [("BURN_FP8_CPU_UNIT", "PORTABLE")];
+    digits.fails_in(&upper, "--config native.json", &["Native", "Execution::FakeQuantized"]);
 }

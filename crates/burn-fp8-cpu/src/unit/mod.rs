@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 pub(crate) use detect::has_avx512;
 pub use detect::{cpu_name, threads};
 
-/// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`.
+/// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`, in upper or lower case.
 const VARIABLE: &str = "BURN_FP8_CPU_UNIT";
 
 /// What a CPU multiplies FP8 codes on.
@@ -67,12 +67,15 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Reads the names that the environment variable takes.
+/// Reads the names that the environment variable takes: [`Unit::name`], or as reports spell them, in upper or lower case.
 impl FromStr for Unit {
     type Err = UnitError;
 
     fn from_str(name: &str) -> Result<Self, UnitError> {
-        Self::ALL.into_iter().find(|unit| unit.name() == name).ok_or_else(|| UnitError::Unknown {
+        let is_called = |unit: &Self| {
+            [unit.name(), &unit.to_string()].iter().any(|own| own.eq_ignore_ascii_case(name))
+        };
+        Self::ALL.into_iter().find(is_called).ok_or_else(|| UnitError::Unknown {
             name: name.to_owned(),
             available: Self::available(),
         })
@@ -145,22 +148,29 @@ impl Unit {
     /// # Panics
     /// As [`current`](Self::current).
     pub fn expected() -> Self {
+        Self::try_expected().unwrap_or_else(|error| panic!("{VARIABLE}: {error}"))
+    }
+
+    /// As [`expected`](Self::expected), with an error in place of the panic: for a program that checks the variable before it begins.
+    pub fn try_expected() -> Result<Self, UnitError> {
         if let Some(unit) = Self::from_number(CURRENT.load(Ordering::Relaxed)) {
-            return unit;
+            return Ok(unit);
         }
-        let usable = |unit: &Self| unit.known().is_ok() && unit.is_worthwhile();
-        let forced = Self::from_environment().and_then(|forced| match forced {
-            Some(unit) => unit.known().map_err(|reason| unit.lacking(reason)).map(|()| forced),
-            None => Ok(None),
-        });
-        let fastest = || Self::ALL.into_iter().find(usable).expect("f32 is everywhere");
-        let unit =
-            forced.unwrap_or_else(|error| panic!("{VARIABLE}: {error}")).unwrap_or_else(fastest);
+        let unit = match Self::from_environment()? {
+            Some(unit) => {
+                unit.known().map_err(|reason| unit.lacking(reason))?;
+                unit
+            }
+            None => {
+                let usable = |unit: &Self| unit.known().is_ok() && unit.is_worthwhile();
+                Self::ALL.into_iter().find(usable).expect("f32 is everywhere")
+            }
+        };
         if unit == Self::Portable {
             // It takes no permission: it is chosen. CPUID, which virtual machines answer slowly, is not asked for each product.
             let _ = CURRENT.compare_exchange(0, unit as u8, Ordering::Relaxed, Ordering::Relaxed);
         }
-        unit
+        Ok(unit)
     }
 
     /// Why the unit expected is not a faster one: one line for each unit above it. Asks for no permission.

@@ -17,7 +17,8 @@ pub enum Capability {
         /// Why they do not run natively.
         reason: Cow<'static, str>,
     },
-    /// Nothing that the device is asked for is computed, and nothing but this says so: products panic, and reading a tensor is an error.
+    /// Nothing that the device is asked for is computed, and nothing but this says so: products panic, and reading a tensor is an error. Or, on a CPU, the
+    /// environment variable `BURN_FP8_CPU_UNIT` names no unit of this machine: products in FP8 panic.
     Unusable {
         /// What is missing.
         reason: Cow<'static, str>,

@@ -1,5 +1,7 @@
 //! Flex on the matrix unit of the CPU and without one: what runs products, what says so, and that both give the same results.
 
+use std::process::Command;
+
 use burn::tensor::Distribution;
 
 use burn_fp8::cpu::Unit;
@@ -65,6 +67,31 @@ fn a_bias_is_added_to_the_product() {
 #[test]
 fn products_run_on_the_unit_or_without_one_with_the_same_results() {
     alone(compare_units);
+}
+
+/// A name of no unit in the variable: an error before the first product, in one line.
+#[test]
+fn the_variable_is_checked_before_products_run() {
+    const CHILD: &str = "BURN_FP8_TEST_UNIT";
+    let device = Default::default();
+    if std::env::var_os(CHILD).is_some() {
+        let capability = Fp8Backend::<Flex>::capability(&device);
+        let error = Fp8Config::default().check::<Autodiff<Flex>>(&device).unwrap_err().to_string();
+        println!("{capability}\n{error}");
+        return assert_eq!(panic_of(|| random([16, 16]).matmul(random([16, 16]))), error);
+    }
+    let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
+    let test = "units::the_variable_is_checked_before_products_run";
+    again.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("BURN_FP8_CPU_UNIT", "tpu");
+    let output = again.output().expect("a test starts itself");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    for start in ["unusable", "backend `autodiff<flex>` cannot be used on this device"] {
+        says(
+            &said,
+            [&format!("{start}: BURN_FP8_CPU_UNIT: \"tpu\" is no unit; this machine has ")],
+        );
+    }
 }
 
 fn compare_units() {

@@ -29,7 +29,12 @@ pub(super) fn capability() -> Capability {
     static PORTABLE: OnceLock<String> = OnceLock::new();
     static UNITS: [OnceLock<Arc<MatrixUnit>>; 2] = [const { OnceLock::new() }; 2];
     // Without asking Linux for AMX: that is for a product.
-    let unit = Unit::expected();
+    let unit = match Unit::try_expected() {
+        Ok(unit) => unit,
+        Err(error) => {
+            return Capability::Unusable { reason: format!("BURN_FP8_CPU_UNIT: {error}").into() };
+        }
+    };
     let index = match unit {
         Unit::Portable => {
             let reason = || format!("no matrix unit ({})", Unit::why_not_faster().join("; "));
