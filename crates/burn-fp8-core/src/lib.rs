@@ -20,6 +20,8 @@ mod format;
 mod gains;
 mod gemm;
 mod history;
+#[doc(hidden)]
+pub mod json;
 pub mod moments;
 mod recipe;
 pub mod scale;

@@ -183,7 +183,9 @@ fn measured_on<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> String {
     #[cfg(feature = "flex")]
     let machine = {
         use burn_fp8_cpu::{Unit, cpu_name, threads};
-        format!("{}, {}, threads: {}", cpu_name(), Unit::current(), threads())
+        // Of a name that there is no unit of, an error comes where something is measured.
+        let unit = Unit::try_current().map_or_else(|error| error.to_string(), |u| u.to_string());
+        format!("{}, {unit}, threads: {}", cpu_name(), threads())
     };
     #[cfg(not(feature = "flex"))]
     let machine = std::env::consts::ARCH;

@@ -6,19 +6,23 @@ mod scaling;
 
 use core::fmt;
 
-use serde::de::Error;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use granularity::{Block, Granularity, ScaleRounding};
 pub use operands::{Formats, Precision, Products};
 pub use scaling::{AmaxChoice, Delayed, Scaling};
 
+use crate::json::{Object, object};
 use crate::{Fp8Format, GemmRole, Operand};
 
 /// How matrix products run in FP8: where scales come from, their options, the format of each operand, and which of the three
 /// products of training run in FP8 at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "Fields")]
+///
+/// As JSON an object of these fields, of which those that are missing take their defaults, or the name of a function that makes one: `"current"`, `"rowwise"`,
+/// `"torchao_rowwise"`, `"mxfp8"`, `"blockwise"`, `"delayed"`, `"bf16"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Recipe {
     /// The scaling rule.
     pub scaling: Scaling,
@@ -44,6 +48,7 @@ struct Fields {
     power_of_two: bool,
     #[serde(deserialize_with = "valid_formats")]
     formats: Formats,
+    #[serde(deserialize_with = "object")]
     products: Products,
 }
 
@@ -54,6 +59,48 @@ impl TryFrom<Fields> for Recipe {
         let Fields { scaling, margin, power_of_two, formats, products } = fields;
         let recipe = Self { scaling, margin, power_of_two, formats, products };
         recipe.validate().map(|()| recipe)
+    }
+}
+
+const NAMES: &[&str] =
+    &["current", "rowwise", "torchao_rowwise", "mxfp8", "blockwise", "delayed", "bf16"];
+
+fn named<E: Error>(name: &str) -> Result<Recipe, E> {
+    match name {
+        "current" => Ok(Recipe::current()),
+        "rowwise" => Ok(Recipe::rowwise()),
+        "torchao_rowwise" => Ok(Recipe::torchao_rowwise()),
+        "mxfp8" => Ok(Recipe::mxfp8()),
+        "blockwise" => Ok(Recipe::blockwise()),
+        "delayed" => Ok(Recipe::delayed()),
+        "bf16" => Ok(Recipe::bf16()),
+        name => Err(E::unknown_variant(name, NAMES)),
+    }
+}
+
+/// Not derived: a recipe has a name, too.
+impl<'de> Deserialize<'de> for Recipe {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RecipeVisitor;
+
+        impl<'de> Visitor<'de> for RecipeVisitor {
+            type Value = Recipe;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a recipe: one of {}, or an object of its fields", NAMES.join(", "))
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Recipe, E> {
+                named(name)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Recipe, A::Error> {
+                let fields = Fields::deserialize(MapAccessDeserializer::new(map))?;
+                fields.try_into().map_err(A::Error::custom)
+            }
+        }
+
+        deserializer.deserialize_any(RecipeVisitor)
     }
 }
 
@@ -75,7 +122,8 @@ fn valid_margin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Er
 }
 
 fn valid_formats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Formats, D::Error> {
-    Ok(valid(deserializer, |formats| Recipe::current().with_formats(formats))?.formats)
+    let recipe = |Object(formats)| Recipe::current().with_formats(formats);
+    Ok(valid(deserializer, recipe)?.formats)
 }
 
 impl Recipe {

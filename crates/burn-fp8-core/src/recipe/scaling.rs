@@ -6,6 +6,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::granularity::Granularity;
+use crate::json::Object;
 
 /// Where the amax of a scale comes from.
 ///
@@ -84,7 +85,7 @@ impl<'de> Deserialize<'de> for Scaling {
                 let name: Option<String> = map.next_key()?;
                 let scaling = match name.as_deref() {
                     Some("current") => Scaling::Current(map.next_value()?),
-                    Some("delayed") => Scaling::Delayed(map.next_value()?),
+                    Some("delayed") => Scaling::Delayed(map.next_value::<Object<_>>()?.0),
                     Some(name) => return Err(A::Error::unknown_variant(name, NAMES)),
                     None => return Err(A::Error::invalid_length(0, &self)),
                 };

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use burn::config::Config;
 use burn_backend::{Backend, DType};
+use burn_fp8_core::json::{Object, object};
 use burn_fp8_core::text::shown;
 use burn_fp8_core::{AttentionPrecision, Filter, Gemm, GemmRole, Precision, Recipe};
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,7 @@ const MAX_MESSAGE: usize = 400;
 ///
 #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/config.md"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(from = "Object<Fields>")]
 pub struct Fp8Config {
     /// Whether anything runs as the recipe says: in FP8, unless that has bf16 for all products.
     pub enabled: bool,
@@ -63,6 +64,37 @@ pub struct Fp8Config {
     /// forward and one backward; elsewhere it is several operations, more than LibTorch's own. GELU and its gradient are by the error function; Burn's gradient elsewhere than on Flex and LibTorch, and
     /// Candle's GELU, approximate it by tanh. f64 tensors keep what `B` does. Where Autodiff lies around `Fp8Backend`, layer normalization is one in inference alone.
     pub attention: Option<AttentionPrecision>,
+}
+
+/// The fields as they are read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    #[serde(default = "is_enabled")]
+    enabled: bool,
+    #[serde(default)]
+    recipe: Recipe,
+    #[serde(default, deserialize_with = "object")]
+    filter: Filter,
+    #[serde(default)]
+    execution: Execution,
+    #[serde(default)]
+    native_blocks: bool,
+    #[serde(default)]
+    join: bool,
+    #[serde(default)]
+    attention: Option<AttentionPrecision>,
+}
+
+fn is_enabled() -> bool {
+    Fp8Config::default().enabled
+}
+
+impl From<Object<Fields>> for Fp8Config {
+    fn from(Object(fields): Object<Fields>) -> Self {
+        let Fields { enabled, recipe, filter, execution, native_blocks, join, attention } = fields;
+        Self { enabled, recipe, filter, execution, native_blocks, join, attention }
+    }
 }
 
 impl Default for Fp8Config {
@@ -178,10 +210,10 @@ impl Fp8Config {
         serde_json::to_string_pretty(self).expect("numbers, booleans and names always serialize")
     }
 
-    /// Reads a configuration from JSON. Missing fields take their defaults.
+    /// Reads a configuration from JSON. Missing fields take their defaults; a [`Recipe`] may be given by its name.
     ///
     /// # Errors
-    /// [`Fp8Error::InvalidConfig`], with line and column, for malformed JSON, unknown fields and values out of range.
+    /// [`Fp8Error::InvalidConfig`], with line and column, for malformed JSON, unknown fields and names, which it lists, and values out of range.
     pub fn from_json(json: &str) -> Result<Self, Fp8Error> {
         serde_json::from_str(json)
             .map_err(|error| Fp8Error::InvalidConfig(shown(&error.to_string(), MAX_MESSAGE)))

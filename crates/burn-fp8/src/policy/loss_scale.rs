@@ -1,5 +1,6 @@
 //! How the scale of a loss follows the steps: data and arithmetic, without tensors.
 
+use burn_fp8_core::json::{Object, object};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -121,7 +122,7 @@ pub enum LossScaleRule {
     /// By a constant.
     Static(#[serde(deserialize_with = "static_scale")] f32),
     /// By a scale that follows the gradients.
-    Dynamic(DynamicLossScale),
+    Dynamic(#[serde(deserialize_with = "object")] DynamicLossScale),
 }
 
 impl LossScaleRule {
@@ -190,7 +191,8 @@ impl LossScaleState {
     /// # Errors
     /// [`Fp8Error::Invalid`], with line and column, for malformed JSON, unknown fields and numbers out of range.
     pub fn from_json(json: &str) -> Result<Self, Fp8Error> {
-        serde_json::from_str(json).map_err(|error| invalid(error.to_string()))
+        let state = serde_json::from_str(json).map(|Object(state)| state);
+        state.map_err(|error| invalid(error.to_string()))
     }
 }
 

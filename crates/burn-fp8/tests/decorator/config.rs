@@ -57,6 +57,26 @@ fn batched_products_and_plain_ones_are_told_apart() {
 }
 
 /// A product whose gradients are asked for goes by the gain of all three, another one by its own.
+
+/// A list is no configuration, wherever one is read, though serde would take it for its fields, and an empty one for the default.
+#[test]
+fn lists_are_refused() {
+    for json in ["[]", "[true]", "[true, {}, {}]", r#"{"filter": []}"#, r#"{"filter": [1, 2, 3]}"#]
+    {
+        refused(
+            Fp8Config::from_json(json),
+            ["invalid type: sequence, expected an object at line 1"],
+        );
+        let field = format!(r#"{{"fp8": {json}}}"#);
+        let read = serde_json::from_str::<std::collections::BTreeMap<String, Fp8Config>>(&field);
+        refused(read, ["invalid type: sequence, expected an object"]);
+    }
+    assert_eq!(Fp8Config::from_json("{}").expect("all defaults"), Fp8Config::default());
+    for json in ["", "{", "{}{}", "null", "3", "\"delayed\""] {
+        assert!(Fp8Config::from_json(json).is_err(), "{json}");
+    }
+}
+
 #[test]
 fn products_that_gain_nothing_stay_in_high_precision() {
     use burn_fp8::Gains;
@@ -195,6 +215,13 @@ fn recipes_are_read_from_json() {
     let recipe =
         |json: &str| Fp8Config::from_json(&format!(r#"{{"recipe": {json}}}"#)).map(|c| c.recipe);
     for (json, expected) in [
+        (r#""current""#, Recipe::current()),
+        (r#""rowwise""#, Recipe::rowwise()),
+        (r#""torchao_rowwise""#, Recipe::torchao_rowwise()),
+        (r#""mxfp8""#, Recipe::mxfp8()),
+        (r#""blockwise""#, Recipe::blockwise()),
+        (r#""delayed""#, Recipe::delayed()),
+        (r#""bf16""#, Recipe::bf16()),
         (r#"{"scaling": "current"}"#, Recipe::current()),
         (r#"{"scaling": {"current": "per_tensor"}}"#, Recipe::current()),
         (r#"{"scaling": {"current": "per_row"}}"#, Recipe::rowwise()),
@@ -243,6 +270,19 @@ fn recipes_are_read_from_json() {
         assert_eq!(Fp8Config::from_json(&config.to_json()).expect("just written"), config);
     }
     for (json, words) in [
+        (
+            r#""delayd""#,
+            "unknown variant `delayd`, expected one of `current`, `rowwise`, `torchao_rowwise`, `mxfp8`, `blockwise`, `delayed`, `bf16` at line 1 column 19",
+        ),
+        (
+            "3",
+            "a recipe: one of current, rowwise, torchao_rowwise, mxfp8, blockwise, delayed, bf16, or an object",
+        ),
+        ("[]", "invalid type: sequence"),
+        (r#"{"formats": []}"#, "invalid type: sequence, expected an object"),
+        (r#"{"products": []}"#, "invalid type: sequence, expected an object"),
+        (r#"{"scaling": {"delayed": []}}"#, "invalid type: sequence, expected an object"),
+        (r#"{"scaling": []}"#, "invalid type: sequence"),
         (r#"{"scaling": "delayd"}"#, "expected `current` or `delayed`"),
         (
             r#"{"scaling": {"current": "per_tile"}}"#,

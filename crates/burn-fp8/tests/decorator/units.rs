@@ -78,6 +78,8 @@ fn the_variable_is_checked_before_products_run() {
         let capability = Fp8Backend::<Flex>::capability(&device);
         let error = Fp8Config::default().check::<Autodiff<Flex>>(&device).unwrap_err().to_string();
         println!("{capability}\n{error}");
+        let measured = Fp8Config::default().measured::<B>(&device).unwrap_err().to_string();
+        says(measured, ["BURN_FP8_CPU_UNIT: \"tpu\" is no unit"]);
         return assert_eq!(panic_of(|| random([16, 16]).matmul(random([16, 16]))), error);
     }
     let mut again = Command::new(std::env::current_exe().expect("a test is a program"));

@@ -107,7 +107,9 @@ fn numbers_out_of_range_are_refused_with_name_value_and_remedy() {
 fn malformed_json_is_one_line() {
     for (json, part) in [
         ("", "EOF"),
-        ("[", "EOF"),
+        ("{", "EOF"),
+        ("[]", "invalid type: sequence, expected an object"),
+        (r#"{"rule": {"dynamic": []}}"#, "invalid type: sequence, expected an object"),
         (r#"{"rules": "none"}"#, "unknown field `rules`"),
         (r#"{"rule": "nothing"}"#, "unknown variant `nothing`"),
         (r#"{"rule": {"static": 0}}"#, "the static loss scale = 0"),
