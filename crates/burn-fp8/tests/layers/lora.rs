@@ -221,6 +221,57 @@ fn whole_tensors_lie_beside_adapters() {
     assert!(error.to_string().contains("norm.weight"), "{error}");
 }
 
+/// All keys that PEFT 0.21.2 writes for a plain adapter, begun in each way that leaves the base as it is.
+#[test]
+fn configurations_of_peft_are_read() {
+    let folder = TempDir::new().unwrap();
+    let layer = layer::<Flex>();
+    save_adapters(folder.path(), "base", [("a", &layer)], []).expect("written");
+    let path = folder.path().join("adapter_config.json");
+    let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for start in [json!(true), json!(false), json!("gaussian"), json!("eva"), json!("orthogonal")] {
+        let mut config = json!({
+            "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
+            "base_model_name_or_path": "base", "bias": "none", "corda_config": null, "ensure_weight_tying": false,
+            "eva_config": { "rho": 2.0 }, "exclude_modules": ["lm_head"], "fan_in_fan_out": true, "inference_mode": true,
+            "kasa_config": null, "layer_replication": null, "layers_pattern": "layers", "layers_to_transform": [0, 1],
+            "loftq_config": {}, "lora_alpha": 6, "lora_bias": false, "lora_dropout": 0.0, "lora_ga_config": null,
+            "megatron_config": null, "megatron_core": "megatron.core", "modules_to_save": null, "monteclora_config": null,
+            "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16, "r": 4, "rank_pattern": {},
+            "revision": null, "target_modules": ["q_proj"], "target_parameters": null, "task_type": "CAUSAL_LM",
+            "trainable_token_indices": null, "use_bdlora": null, "use_dora": false, "use_qalora": false,
+            "use_rslora": false, "velora_config": null,
+        });
+        config["init_lora_weights"] = start;
+        fs::write(&path, config.to_string()).unwrap();
+        let adapters = Adapters::load(folder.path()).expect("a plain adapter");
+        let read = adapters.apply("a", layer.base.clone()).expect("an adapter");
+        assert_eq!(f64s(read.merged()), f64s(layer.merged()));
+    }
+    assert_eq!(written["init_lora_weights"], json!(true));
+}
+
+/// As PEFT has them: what is converted from another kind has twice the rank.
+#[test]
+fn a_rank_may_be_above_a_side() {
+    let [d_input, d_output, ..] = SIZES;
+    let rank = d_input + 1;
+    let base = layer::<Flex>().base;
+    let (a, b) = (random([rank, d_input], 5), random([d_output, rank], 6));
+    let (of_a, of_b) = (tensor(&a, [rank, d_input]), tensor(&b, [d_output, rank]));
+    let layer = LoraConfig::new(rank).with_alpha(5.0).with(base.clone(), of_a, of_b);
+    let layer = layer.expect("an adapter");
+    let low = product(&b, &a, [d_output, rank, d_input]);
+    let low = transpose(&low, [d_output, d_input]);
+    let expected = added(&f64s(base.weight()), &low, 5.0 / rank as f64);
+    assert_close(&f64s(layer.merged()), &expected, "merged");
+
+    let folder = TempDir::new().unwrap();
+    save_adapters(folder.path(), "base", [("a", &layer)], []).expect("written");
+    let read = Adapters::load(folder.path()).expect("read").apply("a", base).expect("an adapter");
+    assert_close(&f64s(read.merged()), &expected, "read");
+}
+
 #[test]
 fn what_cannot_be_an_adapter() {
     let folder = TempDir::new().unwrap();
@@ -232,8 +283,7 @@ fn what_cannot_be_an_adapter() {
     };
     let refused =
         |config: LoraConfig, words: &[&str]| says(config.init(base()).unwrap_err(), words);
-    refused(LoraConfig::new(0), &["rank is 0", "1 to 20"]);
-    refused(LoraConfig::new(21), &["rank is 21", "24 inputs and 20 outputs"]);
+    refused(LoraConfig::new(0), &["rank is 0", "at least 1"]);
     refused(LoraConfig::new(2).with_alpha(f64::NAN), &["alpha is NaN"]);
     refused(LoraConfig::new(2).with_dropout(1.0), &["dropout 1"]);
 
@@ -265,11 +315,32 @@ fn what_cannot_be_an_adapter() {
         ("alora_invocation_tokens", json!([1])),
         ("layer_replication", json!([[0, 2]])),
         ("r", json!(0)),
+        ("lora_bias", json!(true)),
+        ("target_parameters", json!(["experts.gate_up_proj"])),
+        ("trainable_token_indices", json!({ "embed_tokens": [5] })),
+        ("alpha_pattern", json!({ "q_proj": 8 })),
+        ("use_qalora", json!(true)),
+        ("use_bdlora", json!({ "nblocks": 2 })),
+        ("arrow_config", json!({ "top_k": 3 })),
+        ("kasa_config", json!({ "beta": 0.1 })),
+        ("monteclora_config", json!({ "num_samples": 8 })),
+        ("velora_config", json!({ "rank": 1 })),
+        // Of a PEFT to come.
+        ("use_something_else", json!(true)),
+        ("a_number", json!(0.5)),
     ] {
         let mut config = original.clone();
         config[key] = value;
         fs::write(&path, config.to_string()).unwrap();
         says(Adapters::load(folder.path()).unwrap_err(), &["adapter_config.json", key]);
+    }
+    // PEFT takes from the base what these begin with.
+    for start in ["pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq", "lora_ga"] {
+        let mut config = original.clone();
+        config["init_lora_weights"] = json!(start);
+        fs::write(&path, config.to_string()).unwrap();
+        let words = ["init_lora_weights", start, "path_initial_model_for_weight_conversion"];
+        says(Adapters::load(folder.path()).unwrap_err(), &words);
     }
     fs::write(&path, "{}").unwrap();
     says(Adapters::load(folder.path()).unwrap_err(), &["no configuration of LoRA"]);

@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use super::{LoraConfig, LoraLinear, invalid};
 use crate::error::Fp8Error;
@@ -35,56 +36,86 @@ struct Peft {
     lora_dropout: f64,
     #[serde(default = "none")]
     bias: String,
-    #[serde(default)]
-    fan_in_fan_out: bool,
-    #[serde(default)]
-    use_rslora: bool,
-    #[serde(default)]
-    use_dora: bool,
-    #[serde(default)]
-    use_qalora: bool,
-    #[serde(default)]
-    alora_invocation_tokens: Option<serde_json::Value>,
-    #[serde(default)]
-    layer_replication: Option<serde_json::Value>,
-    #[serde(default)]
-    rank_pattern: serde_json::Map<String, serde_json::Value>,
-    #[serde(default)]
-    alpha_pattern: serde_json::Map<String, serde_json::Value>,
+    #[serde(default = "plain")]
+    init_lora_weights: Value,
     #[serde(default)]
     modules_to_save: Option<Vec<String>>,
     #[serde(default)]
     ensure_weight_tying: bool,
     #[serde(default)]
-    target_modules: serde_json::Value,
+    target_modules: Value,
     #[serde(default)]
     task_type: Option<String>,
     #[serde(default)]
     base_model_name_or_path: Option<String>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
+
+/// Keys of PEFT 0.21's `LoraConfig` that change nothing of what an adapter computes beside a linear layer: which layers have one, the file says; how it was begun,
+/// `init_lora_weights` does; `fan_in_fan_out` is for layers of another class, of which no such model has one.
+const OF_NO_MATTER: [&str; 16] = [
+    "auto_mapping",
+    "corda_config",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+];
+
+/// How adapters begin beside a base that stays as it is, other than `true` and `false`. Others (`pissa`, `olora`, `corda`, `loftq`, `lora_ga`) take from the base what they begin with.
+const PLAIN: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 fn none() -> String {
     "none".into()
 }
 
+fn plain() -> Value {
+    Value::Bool(true)
+}
+
 impl Peft {
-    /// What changes the meaning of an adapter, and is not known here.
-    fn unknown(&self) -> Option<&'static str> {
+    /// The first key that changes the meaning of an adapter and is not known here, its value, and what to do.
+    fn unknown(&self) -> Option<(&str, Value, &'static str)> {
+        let begins_plainly = match &self.init_lora_weights {
+            Value::String(kind) => PLAIN.contains(&&kind.to_lowercase()[..]),
+            kind => kind.is_boolean() || kind.is_null(),
+        };
+        if !begins_plainly {
+            const CONVERT: &str = "; adapters that begin so belong to a base that was changed for them: of pissa, olora, corda and lora_ga PEFT makes plain ones, by \
+                `save_pretrained(.., path_initial_model_for_weight_conversion=..)`";
+            return Some(("init_lora_weights", self.init_lora_weights.clone(), CONVERT));
+        }
+        // What is off is as good as absent: each new version of PEFT writes its new keys so.
+        let is_off = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(object) => object.is_empty(),
+            _ => false,
+        };
+        let is_known = |key: &str, value| OF_NO_MATTER.contains(&key) || is_off(value);
+        let others = self.others.iter().find(|(key, value)| !is_known(key, value));
+        let ties = self.ensure_weight_tying && self.modules_to_save.is_some();
         let is_other = [
-            (self.peft_type != "LORA", "peft_type"),
-            (self.bias != "none", "bias"),
-            (self.fan_in_fan_out, "fan_in_fan_out"),
-            (self.use_rslora, "use_rslora"),
-            (self.use_dora, "use_dora"),
-            (self.use_qalora, "use_qalora"),
-            (self.alora_invocation_tokens.is_some(), "alora_invocation_tokens"),
-            (self.layer_replication.is_some(), "layer_replication"),
-            (self.r == 0, "r"),
-            (!self.rank_pattern.is_empty(), "rank_pattern"),
-            (!self.alpha_pattern.is_empty(), "alpha_pattern"),
-            (self.ensure_weight_tying && self.modules_to_save.is_some(), "ensure_weight_tying"),
+            (self.peft_type != "LORA", "peft_type", json!(self.peft_type)),
+            (self.bias != "none", "bias", json!(self.bias)),
+            (self.r == 0, "r", json!(self.r)),
+            (ties, "ensure_weight_tying", json!(true)),
         ];
-        is_other.into_iter().find(|(is_other, _)| *is_other).map(|(_, key)| key)
+        let is_other = is_other.into_iter().find(|(is_other, ..)| *is_other);
+        let is_other = is_other.map(|(_, key, value)| (key, value));
+        let found = is_other.or(others.map(|(key, value)| (&key[..], value.clone())));
+        found.map(|(key, value)| (key, value, ""))
     }
 }
 
@@ -140,19 +171,13 @@ pub fn save_adapters<'a, B: Backend>(
         lora_alpha: alpha,
         lora_dropout: dropout,
         bias: none(),
-        fan_in_fan_out: false,
-        use_rslora: false,
-        use_dora: false,
-        use_qalora: false,
-        alora_invocation_tokens: None,
-        layer_replication: None,
-        rank_pattern: Default::default(),
-        alpha_pattern: Default::default(),
+        init_lora_weights: plain(),
         modules_to_save: (!modules.is_empty()).then(|| modules.into_iter().collect()),
         ensure_weight_tying: false,
-        target_modules: serde_json::json!(targets),
+        target_modules: json!(targets),
         task_type: Some("CAUSAL_LM".into()),
         base_model_name_or_path: Some(base.into()),
+        others: Map::new(),
     };
     let io = |reason| Fp8Error::Io { action: "write", path: folder.into(), reason };
     fs::create_dir_all(folder).map_err(io)?;
@@ -188,15 +213,19 @@ impl Adapters {
     ///
     /// # Errors
     /// [`Fp8Error::Io`] where a file cannot be read, [`Fp8Error::InvalidState`] where one is damaged, or the configuration has what changes the meaning of adapters and
-    /// is not known here: DoRA, rank-stabilized scales, biases, ranks of their own for some layers.
+    /// is not known here: DoRA, rank-stabilized scales, biases, ranks of their own for some layers, a base that is changed before the training (PiSSA, OLoRA, CorDA, LoftQ,
+    /// LoRA-GA), and any key of a newer PEFT that is in use. The key is named.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = folder.as_ref().join(CONFIG);
         let json = file::read(&path, MAX_CONFIG)?;
         let wrong = |reason| Fp8Error::InvalidState { path: path.clone(), reason };
         let peft: Peft = serde_json::from_slice(&json)
             .map_err(|error| wrong(format!("no configuration of LoRA ({error})")))?;
-        if let Some(key) = peft.unknown() {
-            return Err(wrong(format!("`{key}` has a value that this burn-fp8 does not know")));
+        if let Some((key, value, advice)) = peft.unknown() {
+            let (key, value) = (name(key), name(&value.to_string()));
+            return Err(wrong(format!(
+                "{key} is {value}, which this burn-fp8 does not know{advice}"
+            )));
         }
         let config =
             LoraConfig::new(peft.r).with_alpha(peft.lora_alpha).with_dropout(peft.lora_dropout);

@@ -56,7 +56,7 @@ impl LoraConfig {
     /// An adapter that adds nothing yet: `b` is zero, `a` uniform between ± 1/√d_input, as PEFT's.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where the rank is 0 or larger than a side of the weight, alpha is not a number, or the dropout not in `[0, 1)`.
+    /// [`Fp8Error::Invalid`] where the rank is 0, alpha is not a number, or the dropout not in `[0, 1)`.
     pub fn init<B: Backend>(&self, base: FrozenLinear<B>) -> Result<LoraLinear<B>, Fp8Error> {
         let ([d_input, d_output], device) = (base.dims(), base.device());
         let bound = 1.0 / (d_input as f64).sqrt();
@@ -78,11 +78,8 @@ impl LoraConfig {
     ) -> Result<LoraLinear<B>, Fp8Error> {
         let Self { rank, alpha, dropout } = *self;
         let [d_input, d_output] = base.dims();
-        if rank == 0 || rank > d_input.min(d_output) {
-            return Err(invalid(format!(
-                "the rank is {rank}; a layer of {d_input} inputs and {d_output} outputs takes 1 to {}",
-                d_input.min(d_output)
-            )));
+        if rank == 0 {
+            return Err(invalid("the rank is 0; it must be at least 1".into()));
         }
         if !alpha.is_finite() || !(0.0..1.0).contains(&dropout) {
             return Err(invalid(format!(
