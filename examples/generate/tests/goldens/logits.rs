@@ -29,25 +29,26 @@ fn whole_prompts_on_ndarray() {
     whole_prompts::<NdArray>();
 }
 
-/// One code rounded the other way at a tie moves the logits of a long prompt by some per cent: there the root mean square is compared.
+/// A code that is rounded the other way at a tie moves the logits of its position by some per cent, and where it lies in a layer before the last those of all positions after it. Which codes do, the
+/// order of sums decides: a model in f64 has others than transformers, too. Logits that no such code reaches are those of transformers; in a prompt of 75 tokens most are, of all models together.
 fn quantized_inputs<B: Fp8Matmul>() {
+    let mut untouched = 0;
     for model in MODELS {
         let (decoder, expected) = (load::<B>(model, Inputs::File), Expected::read(model));
+        let vocabulary = decoder.config().vocabulary;
         for prompt in PROMPTS {
             let found = logits(&decoder, &[expected.tokens(prompt)]);
             let expected = expected.logits(prompt, "_w8a8");
+            let positions = found.chunks(vocabulary).zip(expected.chunks(vocabulary));
+            let differences: Vec<f32> = positions.map(|(a, b)| difference(a, b)).collect();
+            let limit = if prompt == "long" { 0.25 } else { 1e-4 };
+            assert!(max(differences.iter().copied()) < limit, "{model}, {prompt}: {differences:?}");
             if prompt == "long" {
-                let mean_square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
-                let differences: Vec<f32> =
-                    found.iter().zip(&expected).map(|(a, b)| a - b).collect();
-                let ratio = (mean_square(&differences) / mean_square(&expected)).sqrt();
-                assert!(ratio < 5e-2, "{model}, {prompt}: {ratio:.1e}");
-            } else {
-                let difference = difference(&found, &expected);
-                assert!(difference < 1e-4, "{model}, {prompt}: {difference:.1e}");
+                untouched += differences.iter().filter(|difference| **difference < 1e-4).count();
             }
         }
     }
+    assert!(untouched >= 150, "{untouched} of {} positions", 75 * MODELS.len());
 }
 
 #[test]
