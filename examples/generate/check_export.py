@@ -1,8 +1,8 @@
-"""Loads models that `serve-checkpoint --export` wrote with the Python libraries that serve them, and compares.
+"""Loads models that `generate export` wrote with the Python libraries that serve them, and compares.
 
-    cargo run -p serve-checkpoint -- --model ORIGINAL --export EXPORTED      # then, with both folders
+    cargo run -p generate -- export ORIGINAL --out EXPORTED      # then, with both folders
     pip install torch transformers compressed-tensors accelerate
-    python examples/serve-checkpoint/check_export.py ORIGINAL EXPORTED
+    python examples/generate/check_export.py ORIGINAL EXPORTED
 
 Run by hand: the libraries are gigabytes. Both folders go through `transformers`, which hands the exported one to `compressed-tensors`.
 It compares the weights of every linear layer, as the libraries dequantize them, and the logits for the same tokens.

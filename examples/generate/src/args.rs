@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use examples_common::BackendName;
+use examples_common::{BackendName, once};
 use generate::model::{CacheType, Head, Inputs};
 use generate::train::{Course, Scheme, Shape};
 
@@ -32,6 +32,10 @@ pub enum Task {
     Merge(Merge),
     /// Writes a model of any type in FP8
     Quantize(Quantize),
+    /// Prints what a model of any family holds, and times a block of it against the same weights in f32
+    Inspect(Inspect),
+    /// Writes a quantized model of any family as compressed-tensors does, its codes as they are
+    Export(Export),
 }
 
 /// How a model is trained.
@@ -140,6 +144,52 @@ pub struct Merge {
 
     /// A folder of PEFT with adapters for it
     pub adapter: PathBuf,
+
+    /// A new folder for the model
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+}
+
+/// What is looked at.
+#[derive(clap::Args, Debug)]
+pub struct Inspect {
+    /// A folder with config.json and safetensors files, or a file; by default the small model of this repository
+    #[arg(default_value = BUILT_IN, hide_default_value = true)]
+    pub model: PathBuf,
+
+    /// Print all layers, and end
+    #[arg(long, conflicts_with_all = ["part", "batches", "milliseconds"])]
+    pub list: bool,
+
+    /// What to run: a layer by its name, or what comes before `.mlp`; by default the first MLP, else the first layer
+    #[arg(long, value_name = "NAME")]
+    pub part: Option<String>,
+
+    /// How many tokens go through at once; several, separated by commas
+    #[arg(long = "batch", visible_alias = "batches", value_name = "TOKENS", value_delimiter = ',', default_value = "1,8,64", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batches: Vec<u16>,
+
+    /// How long each of them is timed, in milliseconds
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..=60_000))]
+    pub milliseconds: u16,
+
+    /// What runs it
+    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
+    pub backend: BackendName,
+}
+
+impl Inspect {
+    /// The batches, each once.
+    pub fn batches(&self) -> Vec<usize> {
+        once(self.batches.iter().copied().map(usize::from))
+    }
+}
+
+/// What is written anew.
+#[derive(clap::Args, Debug)]
+pub struct Export {
+    /// The folder of a model with quantized layers
+    pub model: PathBuf,
 
     /// A new folder for the model
     #[arg(long, value_name = "FOLDER")]

@@ -1,7 +1,51 @@
 //! What a model is, from its `config.json`.
 
+use std::path::{Component, Path};
+
 use anyhow::{Context, Result, bail, ensure};
+use burn_fp8::checkpoint::Checkpoint;
 use serde_json::Value;
+
+/// Opens a model: its folder, or a safetensors file in it.
+///
+/// # Errors
+/// As [`Checkpoint::open`], with the command that fetches the model where there is no folder of this name and it may be that of a model of the hub.
+pub fn open(model: &Path) -> Result<Checkpoint> {
+    let opened = Checkpoint::open(model);
+    match model.exists() {
+        true => Ok(opened?),
+        false => opened.with_context(|| match fetched(model) {
+            Some(command) => {
+                format!("there is no folder {}: fetch the model with `{command}`", model.display())
+            }
+            None => format!("there is no folder {}", model.display()),
+        }),
+    }
+}
+
+/// The folder of a model that is given as such, or as a file in it.
+pub fn folder_of(model: &Path) -> &Path {
+    match model.parent() {
+        Some(folder) if !model.is_dir() => folder,
+        _ => model,
+    }
+}
+
+/// The command that fetches the model whose id, or name alone, this may be.
+fn fetched(model: &Path) -> Option<String> {
+    let parts: Option<Vec<&str>> = model
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => name.to_str(),
+            _ => None,
+        })
+        .collect();
+    match parts?[..] {
+        [name] => Some(format!("hf download OWNER/{name} --local-dir {name}")),
+        [owner, name] => Some(format!("hf download {owner}/{name} --local-dir {name}")),
+        _ => None,
+    }
+}
 
 /// A family of models that share one decoder and differ in details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,6 +367,17 @@ impl<'a> Keys<'a> {
             Some(value) => match value.as_f64() {
                 Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
                 _ => self.wrong(key, value, "a positive number"),
+            },
+        }
+    }
+
+    /// A whole number.
+    pub(crate) fn count(&self, key: &str) -> Result<Option<usize>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.as_u64().and_then(|count| usize::try_from(count).ok()) {
+                Some(count) => Ok(Some(count)),
+                None => self.wrong(key, value, "a whole number"),
             },
         }
     }

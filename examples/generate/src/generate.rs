@@ -17,6 +17,10 @@ pub struct Options {
     pub seed: u64,
     /// New tokens of a row, at most.
     pub tokens: usize,
+    /// New tokens of a row before one that ends it may come: transformers' `min_new_tokens`.
+    pub at_least: usize,
+    /// Tokens of a row with its prompt, at most: transformers' `max_length`.
+    pub length: Option<usize>,
     /// Tokens of a prompt that go through the model at a time.
     pub piece: usize,
     /// In which numbers keys and values are held.
@@ -108,6 +112,12 @@ pub fn generate<B: Fp8Matmul>(
             "the prompt has {} tokens; the model has {positions} positions",
             prompt.len()
         );
+        let length = options.length.unwrap_or(usize::MAX);
+        ensure!(
+            prompt.len() < length,
+            "the prompt has {} tokens, and a text with its prompt has at most {length} (max_length of generation_config.json): say with --tokens how many are new",
+            prompt.len()
+        );
     }
     let longest = prompts.iter().map(Vec::len).max().context("there is no prompt")?;
     let padding = prompts.iter().map(|prompt| longest - prompt.len());
@@ -173,6 +183,13 @@ pub fn generate<B: Fp8Matmul>(
                 *ended = Some(Ended::Tokens);
                 continue;
             }
+            if tokens.len() < options.at_least {
+                for end in &options.ends {
+                    if let Some(logit) = logits.get_mut(*end as usize) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
             let token = samplers[row].choose(logits)?;
             if options.ends.contains(&token) {
                 *ended = Some(Ended::Token);
@@ -182,6 +199,9 @@ pub fn generate<B: Fp8Matmul>(
             *ended = match take(row, token)? {
                 false => Some(Ended::Stopped),
                 true if tokens.len() == options.tokens => Some(Ended::Tokens),
+                true if Some(prompts[row].len() + tokens.len()) == options.length => {
+                    Some(Ended::Tokens)
+                }
                 true if prompts[row].len() + tokens.len() > positions => Some(Ended::Positions),
                 true => None,
             };

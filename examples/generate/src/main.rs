@@ -1,6 +1,7 @@
-//! Loads a published FP8 model and writes what comes next.
+//! Loads a published FP8 model and writes what comes next; trains, quantizes, inspects and exports one.
 
 mod args;
+mod inspect;
 mod talk;
 
 use std::io::{self, Read};
@@ -17,15 +18,15 @@ use burn_fp8::nn::lora::Adapters;
 use clap::ValueEnum;
 use examples_common::{OnBackend, print};
 use generate::chat::Chat;
-use generate::config::Config;
+use generate::config::{Config, folder_of, open};
 use generate::generate::Options;
 use generate::model::{Decoder, LoadOptions};
 use generate::sample::{Defaults, Sampling};
 use generate::tokens::Tokens;
-use generate::train::{Plan, Scheme, Tuning, quantize, train, tune};
+use generate::train::{Plan, Scheme, Tuning, quantize, republish, train, tune};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use args::{Args, Merge, Quantize, Task, Train, Tune, Write};
+use args::{Args, Export, Merge, Quantize, Task, Train, Tune, Write};
 use talk::Talk;
 
 fn main() -> ExitCode {
@@ -38,22 +39,34 @@ fn main() -> ExitCode {
                 tune.course.backend.run(env!("CARGO_PKG_NAME"), Adapting(&tune))?;
             }
             Some(Task::Merge(Merge { model, adapter, out })) => {
-                quantize::<Flex>(&model, Some(&adapter), Some(Scheme::default()), &out)?;
+                quantize::<Flex>(&model, Some(&adapter), Some(Scheme::default()), &out, warn)?;
                 print(&format!("{} is the model with its adapters\n", out.display()))?;
             }
             Some(Task::Quantize(Quantize { model, scheme, out })) => {
-                let ranked = quantize::<Flex>(&model, None, scheme, &out)?;
+                let ranked = quantize::<Flex>(&model, None, scheme, &out, warn)?;
                 for (scheme, ratio) in &ranked {
                     let scheme = scheme.to_possible_value().expect("a scheme has a name");
                     print(&format!("{}: {ratio:.2} dB of signal over noise\n", scheme.get_name()))?;
                 }
                 print(&format!("{} is the model in FP8\n", out.display()))?;
             }
+            Some(Task::Inspect(args)) => inspect::inspect(&args)?,
+            Some(Task::Export(Export { model, out })) => {
+                let layers = republish(&model, &out, warn)?;
+                let out = out.display();
+                print(&format!(
+                    "{out} is the model as compressed-tensors writes it, {layers} layers in FP8\n"
+                ))?;
+            }
             // On a thread of the pool: products that come from elsewhere wait for one of its threads to wake up, each of them.
             None => rayon::scope(|_| write(args.write))?,
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+fn warn(warning: &str) {
+    eprintln!("warning: {warning}");
 }
 
 /// What the built-in model goes on with, if nothing else is asked for.
@@ -75,13 +88,10 @@ fn write(mut args: Write) -> Result<()> {
         prompt.clear();
         io::stdin().read_to_string(prompt).context("cannot read standard input")?;
     }
-    let checkpoint = Checkpoint::open(&args.model)?;
+    let checkpoint = open(&args.model)?;
     let config = Config::parse(checkpoint.config())?;
     // All that may be wrong with the folder, before weights are read.
-    let folder = match args.model.is_dir() {
-        true => &args.model,
-        false => args.model.parent().context("the model's file is in no folder")?,
-    };
+    let folder = folder_of(&args.model);
     let tokens = Tokens::load(folder, &config)?;
     let chat = match args.chat {
         true => {
@@ -92,23 +102,22 @@ fn write(mut args: Write) -> Result<()> {
     };
     let options = options(&args, folder, &config)?;
     let adapters = args.adapter.as_ref().map(Adapters::load).transpose()?;
-    for warning in checkpoint.warnings() {
-        eprintln!("warning: {warning}");
-    }
+    checkpoint.warnings().iter().for_each(|warning| warn(warning));
     let checkpoint = &checkpoint;
     let serve = Serve { args: &args, checkpoint, config, tokens, chat, adapters, options };
     args.backend.run(env!("CARGO_PKG_NAME"), serve)
 }
 
 /// New tokens, where neither the command line nor the model's folder says how many.
-const TOKENS: u32 = 256;
+const TOKENS: usize = 256;
 
 /// What the command line says, and where it is silent `generation_config.json`.
 fn options(args: &Write, folder: &Path, config: &Config) -> Result<Options> {
     let ignored = |key: &str| {
         eprintln!("warning: generation_config.json: {key} is not known here, and ignored")
     };
-    let Defaults { sampling: file, ends, tokens } = Defaults::load(folder, ignored)?;
+    let Defaults { sampling: file, ends, tokens, at_least, length } =
+        Defaults::load(folder, ignored)?;
     let sampling = Sampling {
         temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
         top_k: args.top_k.unwrap_or(file.top_k),
@@ -122,10 +131,16 @@ fn options(args: &Write, folder: &Path, config: &Config) -> Result<Options> {
         (false, true) => config.ends.clone(),
         (false, false) => ends,
     };
+    // A number of new tokens comes before one of all, as in transformers.
+    let tokens = args.tokens.map(|tokens| tokens as usize).or(tokens);
+    let length = length.filter(|_| tokens.is_none());
+    let otherwise = if length.is_some() { usize::MAX } else { TOKENS };
     Ok(Options {
         sampling,
         seed: args.seed,
-        tokens: args.tokens.or(tokens).unwrap_or(TOKENS) as usize,
+        tokens: tokens.unwrap_or(otherwise),
+        at_least,
+        length,
         piece: args.piece as usize,
         cache: args.cache,
         ends,
@@ -173,7 +188,7 @@ impl OnBackend for Adapting<'_> {
             picture: picture.clone(),
         };
         let bar = bar(*steps)?;
-        let tuning = tune::<B>(&plan, |step, loss| {
+        let tuning = tune::<B>(&plan, warn, |step, loss| {
             told(&bar, step, loss);
             Ok(())
         })?;
@@ -225,6 +240,7 @@ impl OnBackend for Serve<'_> {
             decoder.adapt(adapters)?;
         }
         bar.finish_and_clear();
+        decoder.warnings().iter().for_each(|warning| warn(warning));
         eprintln!(
             "{}: {} layers, {:.1} MB of weights on {}, loaded in {:.1} s",
             checkpoint.format(),

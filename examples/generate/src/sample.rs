@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
@@ -41,52 +41,107 @@ pub struct Defaults {
     /// Tokens that end a text.
     pub ends: Vec<u32>,
     /// New tokens, at most.
-    pub tokens: Option<u32>,
+    pub tokens: Option<usize>,
+    /// New tokens before one that ends a text may come.
+    pub at_least: usize,
+    /// Tokens of a text with its prompt, at most.
+    pub length: Option<usize>,
 }
 
-/// Keys of `generation_config.json` that change what is written, and the number that changes nothing.
-const OTHERS: [(&str, f64); 12] = [
+/// What is read here.
+const READ: [&str; 10] = [
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "eos_token_id",
+    "max_new_tokens",
+    "min_new_tokens",
+    "max_length",
+];
+
+/// Keys of transformers 5.24 that change nothing of the text of a decoder that no beam and no second model helps to write: memory, speed, what is returned.
+const OF_NO_MATTER: [&str; 38] = [
+    "_commit_hash",
+    "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_ensemble_weight",
+    "assistant_lookbehind",
+    "bos_token_id",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "continuous_batching_config",
+    "decoder_start_token_id",
+    "disable_compile",
+    "diversity_penalty",
+    "early_stopping",
+    "is_assistant",
+    "length_penalty",
+    "low_memory",
+    "max_cache_len",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "num_beam_groups",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "return_dict_in_generate",
+    "speculation_type",
+    "target_lookbehind",
+    "transformers_version",
+    "use_cache",
+    "use_mtp",
+];
+
+/// Keys that change what is written, and the number that changes nothing.
+const NEUTRAL: [(&str, f64); 11] = [
     ("typical_p", 1.0),
     ("epsilon_cutoff", 0.0),
     ("eta_cutoff", 0.0),
     ("encoder_repetition_penalty", 1.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
     ("no_repeat_ngram_size", 0.0),
     ("num_beams", 1.0),
+    ("num_return_sequences", 1.0),
     ("penalty_alpha", 0.0),
     ("guidance_scale", 1.0),
-    ("bad_words_ids", f64::NAN),
-    ("suppress_tokens", f64::NAN),
-    ("forced_eos_token_id", f64::NAN),
-    ("stop_strings", f64::NAN),
+    ("min_length", 0.0),
 ];
 
-fn is_set(value: &Value, neutral: f64) -> bool {
-    !value.is_null() && value.as_f64() != Some(neutral)
-}
-
-/// Without the key, transformers samples from 50.
-fn top_k(keys: &Keys<'_>, sampled: bool) -> Result<usize> {
-    match keys.get("top_k").map(Value::as_u64) {
-        None if sampled => Ok(50),
-        None => Ok(0),
-        Some(Some(tokens)) => Ok(usize::try_from(tokens)?),
-        Some(None) => anyhow::bail!("generation_config.json: top_k is no whole number"),
-    }
+/// Whether a key asks for something that is not done here. What is off or empty asks for nothing.
+fn is_ignored(key: &str, value: &Value) -> bool {
+    let is_neutral = match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+        value => NEUTRAL.iter().any(|(own, number)| *own == key && value.as_f64() == Some(*number)),
+    };
+    !is_neutral && !READ.contains(&key) && !OF_NO_MATTER.contains(&key)
 }
 
 impl Defaults {
-    /// Reads the file of a folder, if there is one. Keys that change what transformers writes, and are not known here, are told to `ignored`.
+    /// Reads the file of a folder, if there is one. Keys that are not known here and may change what transformers writes are told to `ignored`.
     ///
     /// # Errors
     /// Where the file is damaged, or has a number that is out of range.
     pub fn load(folder: &Path, mut ignored: impl FnMut(&str)) -> Result<Self> {
         let json = read_json(folder, "generation_config.json")?;
         let json = json.unwrap_or_else(|| Value::Object(Default::default()));
-        ensure!(json.is_object(), "generation_config.json is no object");
-        OTHERS
-            .iter()
-            .filter(|(key, neutral)| is_set(&json[*key], *neutral))
-            .for_each(|(key, _)| ignored(key));
+        let object = json.as_object().context("generation_config.json is no object")?;
+        for (key, _) in object.iter().filter(|(key, value)| is_ignored(key, value)) {
+            ignored(key);
+        }
         let keys = Keys { of: "generation_config.json", value: &json };
         let number = |key: &str, otherwise: f64| -> Result<f64> {
             // 0 is a number that says "not at all".
@@ -96,14 +151,20 @@ impl Defaults {
         let sampled = keys.flag("do_sample")?;
         let sampling = Sampling {
             temperature: if sampled { number("temperature", 1.0)? } else { 0.0 },
-            top_k: top_k(&keys, sampled)?,
+            // Without the key, transformers samples from 50.
+            top_k: keys.count("top_k")?.unwrap_or(if sampled { 50 } else { 0 }),
             top_p: number("top_p", 1.0)?,
             min_p: number("min_p", 0.0)?,
             repetition_penalty: number("repetition_penalty", 1.0)?,
         };
-        anyhow::Context::context(sampling.check(), "generation_config.json")?;
-        let ends = keys.tokens("eos_token_id")?;
-        Ok(Self { sampling, ends, tokens: keys.tokens("max_new_tokens")?.first().copied() })
+        sampling.check().context("generation_config.json")?;
+        Ok(Self {
+            sampling,
+            ends: keys.tokens("eos_token_id")?,
+            tokens: keys.count("max_new_tokens")?,
+            at_least: keys.count("min_new_tokens")?.unwrap_or(0),
+            length: keys.count("max_length")?,
+        })
     }
 }
 
@@ -198,7 +259,9 @@ impl Sampler {
             before += **weight;
             taken
         });
-        let likely = weights.iter().take_while(|weight| **weight >= min_p).count();
+        // A token that may not come has no weight at all.
+        let likely =
+            weights.iter().take_while(|weight| **weight >= min_p && **weight > 0.0).count();
         weights.truncate(in_top.count().min(likely).max(1));
         tokens.truncate(weights.len());
         (tokens, weights)
@@ -305,22 +368,55 @@ mod tests {
             std::fs::write(folder.path().join("generation_config.json"), json).expect("written");
             let mut ignored = vec![];
             let loaded = Defaults::load(folder.path(), |key| ignored.push(key.to_owned()));
-            loaded.map(|Defaults { sampling, ends, tokens }| (sampling, (ends, tokens), ignored))
+            loaded.map(|defaults| (defaults, ignored))
         };
-        let (sampling, ends, ignored) =
-            load(r#"{"eos_token_id": [7, 2], "top_k": 3, "max_new_tokens": 9}"#).expect("read");
-        assert_eq!((sampling.temperature, sampling.top_k), (0.0, 3));
-        assert_eq!((ends, ignored.len()), ((vec![7, 2], Some(9)), 0));
+        let json = r#"{"eos_token_id": [7, 2], "top_k": 3, "max_new_tokens": 9, "min_new_tokens": 4, "max_length": 20}"#;
+        let (defaults, ignored) = load(json).expect("read");
+        assert_eq!((defaults.sampling.temperature, defaults.sampling.top_k), (0.0, 3));
+        assert_eq!((defaults.ends, ignored.len()), (vec![7, 2], 0));
+        assert_eq!((defaults.tokens, defaults.at_least, defaults.length), (Some(9), 4, Some(20)));
         // transformers' own default.
         let json = r#"{"do_sample": true, "temperature": 0.6, "num_beams": 1, "typical_p": 0.9, "suppress_tokens": [5]}"#;
-        let (sampling, _, ignored) = load(json).expect("read");
+        let (Defaults { sampling, tokens, at_least, length, .. }, ignored) =
+            load(json).expect("read");
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 50, 1.0));
-        assert_eq!(ignored, ["typical_p", "suppress_tokens"]);
-        for (json, word) in
-            [("[1]", "no object"), (r#"{"top_k": 0.5}"#, "top_k"), (r#"{"top_p": "x"}"#, "top_p")]
-        {
+        assert_eq!((tokens, at_least, length), (None, 0, None));
+        assert_eq!(ignored, ["suppress_tokens", "typical_p"]);
+        for (json, word) in [
+            ("[1]", "no object"),
+            (r#"{"top_k": 0.5}"#, "top_k"),
+            (r#"{"top_p": "x"}"#, "top_p"),
+            (r#"{"max_length": -1}"#, "max_length"),
+        ] {
             let error = format!("{:#}", load(json).expect_err(word));
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    /// The keys of `GenerationConfig.__init__` of transformers 5.24 that change what one text becomes, with a value that does, and one key of a program that nobody knows.
+    #[test]
+    fn keys_that_are_not_known_are_told() {
+        let keys = r#"{"min_length": 9, "sequence_bias": [[[5], -1.0]], "begin_suppress_tokens": [5], "max_time": 2.5, "stop_strings": "x", "top_h": 0.4,
+            "bad_words_ids": [[5]], "forced_bos_token_id": 5, "forced_eos_token_id": [5], "exponential_decay_length_penalty": [5, 1.1],
+            "token_healing": true, "watermarking_config": {"bias": 2.5}, "dola_layers": "high", "constraints": [5], "force_words_ids": [[5]],
+            "num_return_sequences": 3, "encoder_no_repeat_ngram_size": 2, "guidance_scale": 2.0, "chat_format": "chatml"}"#;
+        let keys: Value = serde_json::from_str(keys).expect("JSON");
+        let folder = tempfile::tempdir().expect("a folder");
+        let told = |json: &Value| {
+            let path = folder.path().join("generation_config.json");
+            std::fs::write(path, json.to_string()).expect("written");
+            let mut told = vec![];
+            Defaults::load(folder.path(), |key| told.push(key.to_owned())).expect("read");
+            told.sort_unstable();
+            told
+        };
+        let mut names: Vec<&String> = keys.as_object().expect("an object").keys().collect();
+        names.sort_unstable();
+        assert_eq!(told(&keys).iter().collect::<Vec<_>>(), names);
+        // What is off, empty, or as it is without the key. Beams are what some keys are for alone.
+        let nothing = r#"{"suppress_tokens": [], "begin_suppress_tokens": null, "sequence_bias": {}, "token_healing": false, "min_length": 0,
+            "num_beams": 1, "typical_p": 1.0, "guidance_scale": 1, "no_repeat_ngram_size": 0, "use_cache": true, "pad_token_id": 5,
+            "bos_token_id": 5, "length_penalty": 2.0, "transformers_version": "5.24.0", "_from_model_config": true, "something_new": null}"#;
+        assert!(told(&serde_json::from_str(nothing).expect("JSON")).is_empty());
     }
 }

@@ -179,12 +179,15 @@ impl<'a, B: Fp8Matmul> Talk<'a, B> {
         };
         let cache_type = outcome.cache.to_possible_value().expect("none is hidden");
         let cache_type = cache_type.get_name();
+        let products = match outcome.kernels.is_empty() {
+            true => "none in FP8".to_owned(),
+            false => outcome.kernels.join(", "),
+        };
         eprintln!(
-            "prompt: {} tokens, {:.1} a second; new: {new} tokens{speed}; cache: {:.1} MB in {cache_type}; products: {}",
+            "prompt: {} tokens, {:.1} a second; new: {new} tokens{speed}; cache: {:.1} MB in {cache_type}; products: {products}",
             prefill.tokens,
             prefill.per_second(),
             outcome.cache_bytes as f64 / 1e6,
-            outcome.kernels.join(", ")
         );
         let texts = writers.iter().map(|writer| writer.text().to_owned()).collect();
         Ok((outcome, texts, cache))

@@ -32,7 +32,6 @@ pub const FLOORS: Floors = Floors {
             "examples-common",
             "fused_matmul",
             "generate",
-            "serve-checkpoint",
             "xtask",
         ],
     ],

@@ -9,7 +9,8 @@ use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::FrozenLinear;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::contents::printable;
+use super::printable;
+use crate::args::Inspect;
 
 /// The layers of a Llama's MLP: down(silu(gate(x)) · up(x)).
 const MLP: [&str; 3] = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
@@ -23,8 +24,8 @@ pub struct Block<B: Backend> {
 
 impl<B: Fp8Matmul> Block<B> {
     /// Reads the layer, or the MLP, of this name.
-    pub fn load(checkpoint: &Checkpoint, part: Option<&str>, device: &B::Device) -> Result<Self> {
-        let names = names(checkpoint, part)?;
+    pub fn load(checkpoint: &Checkpoint, args: &Inspect, device: &B::Device) -> Result<Self> {
+        let names = names(checkpoint, args)?;
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}")?;
         // Hidden where stderr is no terminal.
         let progress = ProgressBar::new(names.len() as u64).with_style(style);
@@ -82,16 +83,16 @@ impl<B: Fp8Matmul> Block<B> {
 }
 
 /// The names of the layers of a part.
-fn names(checkpoint: &Checkpoint, part: Option<&str>) -> Result<Vec<String>> {
+fn names(checkpoint: &Checkpoint, args: &Inspect) -> Result<Vec<String>> {
     let is_there = |name: &str| checkpoint.layers().iter().any(|layer| layer.name == name);
     let mlp = |prefix: &str| {
         let names = MLP.map(|name| format!("{prefix}{name}"));
         names.iter().all(|name| is_there(name)).then(|| names.to_vec())
     };
-    if let Some(part) = part {
+    if let Some(part) = &args.part {
         let prefix = format!("{}.", part.trim_end_matches('.').trim_end_matches(".mlp"));
         return match (is_there(part), mlp(&prefix)) {
-            (true, _) => Ok(vec![part.to_owned()]),
+            (true, _) => Ok(vec![part.clone()]),
             (false, Some(names)) => Ok(names),
             (false, None) => bail!(
                 "--part {part}: the model has neither a quantized layer of this name nor {prefix}mlp; --list prints what it has"
@@ -103,6 +104,9 @@ fn names(checkpoint: &Checkpoint, part: Option<&str>) -> Result<Vec<String>> {
     match (first, checkpoint.layers()) {
         (Some(names), _) => Ok(names),
         (None, [first, ..]) => Ok(vec![first.name.clone()]),
-        (None, []) => bail!("the model has no quantized layer to run"),
+        (None, []) => bail!(
+            "the model has no layer in FP8 to run: `generate quantize {} --out FOLDER` writes one that has",
+            args.model.display()
+        ),
     }
 }

@@ -1,23 +1,59 @@
-//! What a model holds, in words and a table.
+//! What a model holds, in words and a table, and a block of it timed against the same weights in f32.
+
+mod block;
+mod timing;
 
 use std::path::Path;
 
+use anyhow::Result;
+use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
 use comfy_table::presets;
-use examples_common::table;
+use examples_common::{OnBackend, print, table};
+use generate::config::open;
 
-/// Layers that are printed; of more, the first and the number of the others.
+use crate::args::Inspect;
+use block::Block;
+
+/// Layers that are printed where no list is asked for; of more, the first and the number of the others.
 const SHOWN: usize = 16;
 
+/// Prints what there is, and runs a part of it.
+pub fn inspect(args: &Inspect) -> Result<()> {
+    let checkpoint = open(&args.model)?;
+    let shown = if args.list { usize::MAX } else { SHOWN };
+    print(&describe(&args.model, &checkpoint, shown))?;
+    match args.list {
+        true => Ok(()),
+        false => args.backend.run(env!("CARGO_PKG_NAME"), Timed { args, checkpoint: &checkpoint }),
+    }
+}
+
+/// What runs on whatever backend.
+struct Timed<'a> {
+    args: &'a Inspect,
+    checkpoint: &'a Checkpoint,
+}
+
+impl OnBackend for Timed<'_> {
+    type Output = ();
+
+    fn on<B: Fp8Matmul>(self) -> Result<()> {
+        let device = B::Device::default();
+        let block = Block::<B>::load(self.checkpoint, self.args, &device)?;
+        print(&timing::measure(&block, self.args, &device)?)
+    }
+}
+
 /// The format, the layers, and what they take against bf16.
-pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
+fn describe(path: &Path, checkpoint: &Checkpoint, shown: usize) -> String {
     let mut text = format!("{}\n{}\n", path.display(), checkpoint.format());
     for warning in checkpoint.warnings() {
         text += &format!("warning: {warning}\n");
     }
     let layers = checkpoint.layers();
     let header = ["layer", "[out, in]", "scales of the weight", "activations", "bytes", "in bf16"];
-    let rows = layers.iter().take(SHOWN).map(|layer| {
+    let rows = layers.iter().take(shown).map(|layer| {
         let [out, input] = layer.shape;
         [
             printable(&layer.name),
@@ -29,9 +65,11 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
         ]
     });
     let table = table(presets::NOTHING, header, rows, &[0, 1, 2, 3]);
-    text += &format!("\n{}\n", table.trim_fmt());
-    if layers.len() > SHOWN {
-        text += &format!("… and {} more\n", layers.len() - SHOWN);
+    if !layers.is_empty() {
+        text += &format!("\n{}\n", table.trim_fmt());
+    }
+    if layers.len() > shown {
+        text += &format!("… and {} more, which --list shows\n", layers.len() - shown);
     }
     let [fp8, bf16] = layers.iter().fold([0, 0], |[fp8, bf16], layer| {
         [fp8 + layer.bytes, bf16 + in_bf16(layer.shape, layer.bias)]
@@ -50,7 +88,7 @@ pub fn describe(path: &Path, checkpoint: &Checkpoint) -> String {
 }
 
 /// A name of the file as a terminal may see it.
-pub fn printable(name: &str) -> String {
+fn printable(name: &str) -> String {
     name.escape_debug().to_string()
 }
 

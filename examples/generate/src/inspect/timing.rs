@@ -8,11 +8,15 @@ use burn_fp8::report::ProductReport;
 use burn_fp8::{Fp8Matmul, trace};
 use comfy_table::presets;
 
-use crate::args::Args;
-use crate::block::Block;
+use super::block::Block;
+use crate::args::Inspect;
 
 /// A table of tokens a second, and what the activations' quantization changes.
-pub fn measure<B: Fp8Matmul>(block: &Block<B>, args: &Args, device: &B::Device) -> Result<String> {
+pub fn measure<B: Fp8Matmul>(
+    block: &Block<B>,
+    args: &Inspect,
+    device: &B::Device,
+) -> Result<String> {
     B::seed(device, 1);
     // The same layers, dequantized.
     let plain: Vec<_> = block.layers.iter().map(|layer| (layer.weight(), layer.bias())).collect();

@@ -72,6 +72,7 @@ pub struct Decoder<B: Backend> {
     weights: Weights<B>,
     on_host: OnHost<B>,
     device: B::Device,
+    warnings: Vec<String>,
 }
 
 /// The matrices and norms of a decoder.
@@ -88,6 +89,7 @@ pub(crate) struct Weights<B: Backend> {
 type Modules<'a, M> = Vec<(String, &'a mut M)>;
 
 const HEAD: &str = "lm_head";
+const EMBEDDING: &str = "model.embed_tokens";
 
 impl<B: Fp8Matmul> Weights<B> {
     /// Random ones, with a head that is the embedding.
@@ -146,7 +148,7 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// What is not in FP8, to be changed: matrices and norms by the names of their modules.
     pub(crate) fn whole_mut(&mut self) -> (Modules<'_, Plain<B>>, Modules<'_, RmsNorm<B>>) {
-        let mut matrices = vec![("model.embed_tokens".to_owned(), &mut self.embedding)];
+        let mut matrices = vec![(EMBEDDING.to_owned(), &mut self.embedding)];
         if let Some(Projection::Plain(head)) = &mut self.head {
             matrices.push((HEAD.to_owned(), head));
         }
@@ -190,11 +192,14 @@ impl<B: Fp8Matmul> Weights<B> {
 impl<B: Fp8Matmul> Decoder<B> {
     /// Reads the layers of a model; after each part, `progress` is told how many of how many there are.
     ///
+    /// Where the configuration says that the head is the embedding, the file may have either, or both. Both are compared, as transformers 5.24 does: a head of its own
+    /// is taken, and [`warnings`](Self::warnings) say so.
+    ///
     /// # Errors
     /// Where a tensor is missing, of another shape than the configuration means, or has numbers that are not finite: it is named.
     pub fn load(
         checkpoint: &Checkpoint,
-        config: Config,
+        mut config: Config,
         options: LoadOptions,
         device: &B::Device,
         mut progress: impl FnMut(usize, usize),
@@ -207,26 +212,36 @@ impl<B: Fp8Matmul> Decoder<B> {
             parts += 1;
             progress(parts, layers + 2);
         };
-        let embedding = reader.plain("model.embed_tokens", table, false)?;
+        let of_head = config.tied && !reader.has(EMBEDDING) && reader.has(HEAD);
+        let embedding = reader.plain(if of_head { HEAD } else { EMBEDDING }, table, false)?;
         done();
         let read = |index| Layer::read(&reader, &config, index).inspect(|_| done());
         let read_layers = (0..layers).map(read).collect::<Result<_>>()?;
-        let head = match (config.tied, options.head) {
-            (true, Head::Own) => None,
-            (true, Head::Fp8) => Some(in_fp8(embedding.weight(), device)?),
-            (false, Head::Own) => Some(reader.projection("lm_head", table, false)?),
-            (false, Head::Fp8) if reader.is_quantized("lm_head") => {
-                Some(reader.projection("lm_head", table, false)?)
-            }
-            (false, Head::Fp8) => Some(in_fp8(reader.matrix("lm_head.weight", table)?, device)?),
+        let mut warnings = vec![];
+        let own = match config.tied && (of_head || !reader.has(HEAD)) {
+            true => None,
+            false => Some(reader.projection(HEAD, table, false)?),
+        };
+        let own = own.filter(|head| !config.tied || !head.is(&embedding.weight()));
+        if config.tied && own.is_some() {
+            warnings.push(
+                "config.json says that the head is the embedding, but the file has an lm_head with other numbers, which is taken, as by transformers: set tie_word_embeddings to false".to_owned(),
+            );
+            config.tied = false;
+        }
+        let head = match (own, options.head) {
+            (None, Head::Own) => None,
+            (None, Head::Fp8) => Some(in_fp8(embedding.weight(), device)?),
+            (Some(Projection::Plain(head)), Head::Fp8) => Some(in_fp8(head.weight(), device)?),
+            (Some(head), _) => Some(head),
         };
         let norm = norm(&reader, "model.norm", config.hidden, config.epsilon)?;
-        reader.check_all_read(config.tied)?;
+        warnings.extend(reader.check_all_read()?);
         done();
         let weights = Weights { embedding, layers: read_layers, norm, head };
         let frequencies = Frequencies::new(&config);
         let (on_host, device) = (OnHost::default(), device.clone());
-        Ok(Self { frequencies, weights, on_host, config, device })
+        Ok(Self { frequencies, weights, on_host, config, device, warnings })
     }
 
     /// Puts adapters of PEFT beside the layers that they are for.
@@ -255,10 +270,7 @@ impl<B: Fp8Matmul> Decoder<B> {
         let (tied, device) = (self.config.tied, self.device.clone());
         let place = (&device, DType::F32);
         let name = |module: &str| format!("{module}.weight");
-        if tied
-            && missing.contains("model.embed_tokens.weight")
-            && !missing.contains(&name(HEAD)[..])
-        {
+        if tied && missing.contains(&name(EMBEDDING)[..]) && !missing.contains(&name(HEAD)[..]) {
             // PEFT trains a copy of the embedding: the head stays as it was.
             let embedding = self.weights.embedding.weight();
             self.weights.head.get_or_insert_with(|| Projection::Plain(Plain::new(embedding)));
@@ -297,6 +309,11 @@ impl<B: Fp8Matmul> Decoder<B> {
     /// Its weights alone.
     pub(crate) fn into_weights(self) -> Weights<B> {
         self.weights
+    }
+
+    /// What is odd about the file, and yet no error.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// What the model is.

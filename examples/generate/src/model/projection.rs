@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Distribution, ElementConversion, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_fp8::checkpoint::{
     Activations, Checkpoint, Dtype, LayerInfo, QuantizedLinear, Scales, TensorInfo,
 };
@@ -54,6 +54,14 @@ impl<B: Fp8Matmul> Projection<B> {
         Plain { weight: Param::from_tensor(weight.transpose().detach()), bias }
     }
 
+    /// Whether it has the numbers of this matrix `[out, in]`.
+    pub(super) fn is(&self, weight: &Tensor<B, 2>) -> bool {
+        match self {
+            Self::Plain(layer) => layer.is(weight),
+            layer => layer.dense().is(weight),
+        }
+    }
+
     /// Bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -98,10 +106,12 @@ impl<B: Fp8Matmul> Plain<B> {
         self.weight = self.weight.clone().set_require_grad(true);
     }
 
-    /// Whether it is this matrix, in f32.
+    /// Whether it has the numbers of this matrix, be they of another type.
     pub(super) fn is(&self, weight: &Tensor<B, 2>) -> bool {
-        let own = self.weight.val();
-        own.dtype() == DType::F32 && own.equal(weight.clone()).all().into_scalar().elem()
+        let [own, other] = [self.weight.val(), weight.clone()].map(Tensor::into_data);
+        // A head that is the embedding has its bytes: to compare these takes no time.
+        own.dtype == other.dtype && own.as_bytes() == other.as_bytes()
+            || own.iter::<f32>().eq(other.iter::<f32>())
     }
 
     /// `[out, in]`.
@@ -163,36 +173,57 @@ pub(super) struct Reader<'a, B: Backend> {
     pub(super) read: RefCell<BTreeSet<String>>,
 }
 
-/// What files have beside weights: tables that are computed anew, and scales of caches.
-const OTHERS: [&str; 3] = [".rotary_emb.inv_freq", ".k_scale", ".v_scale"];
+/// What files have beside weights: tables that are computed anew.
+const TABLES: &str = ".rotary_emb.inv_freq";
+
+/// How the names of scales end that are meant for a cache in FP8, and for attention to it. Of vLLM and compressed-tensors, of ModelOpt (`k_proj.k_scale`), of AMD's
+/// first models (`kv_scale`), and of earlier compressed-tensors and Quark (`output_scale`).
+const CACHE_SCALES: [&str; 8] = [
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".kv_scale",
+    ".k_proj.output_scale",
+    ".v_proj.output_scale",
+    ".q_proj.output_scale",
+    ".self_attn.prob_output_scale",
+];
 
 impl<B: Fp8Matmul> Reader<'_, B> {
     fn quantized(&self, name: &str) -> Option<&LayerInfo> {
         self.checkpoint.layers().iter().find(|layer| layer.name == name)
     }
 
-    /// Refuses a file with weights that were not read: it is another model than its configuration says.
-    pub(super) fn check_all_read(&self, tied: bool) -> Result<()> {
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.checkpoint.tensors().iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Refuses a file with weights that were not read: it is another model than its configuration says. Gives what is left of scales of a cache, in words.
+    pub(super) fn check_all_read(&self) -> Result<Option<String>> {
         let (read, layers) = (self.read.borrow(), self.checkpoint.layers());
         let names = layers.iter().map(|layer| &layer.name);
         let names = names.chain(self.checkpoint.tensors().iter().map(|tensor| &tensor.name));
-        let is_left = |name: &&String| {
-            let is_head = tied && name.starts_with("lm_head");
-            let is_other = is_head || OTHERS.iter().any(|end| name.ends_with(end));
-            !is_other && !read.contains(&name[..])
-        };
-        match names.filter(is_left).collect::<Vec<_>>()[..] {
-            [] => Ok(()),
-            [name, ref others @ ..] => bail!(
+        let left = names.filter(|name| !read.contains(&name[..]) && !name.ends_with(TABLES));
+        let is_scale = |name: &&String| CACHE_SCALES.iter().any(|end| name.ends_with(end));
+        let (scales, left): (Vec<_>, Vec<_>) = left.partition(is_scale);
+        if let [name, ref others @ ..] = left[..] {
+            bail!(
                 "the file has {name:?} and {} other tensors that a model of config.json does not have: they do not belong together",
                 others.len()
-            ),
+            );
         }
+        let told = |name: &&String| {
+            format!(
+                "{} scales for keys and values in FP8, such as {name:?}, are not used: each head of a token has a scale of its own in --cache fp8, and no other cache has any",
+                scales.len()
+            )
+        };
+        Ok(scales.first().map(told))
     }
 
-    /// Whether the file has this layer in FP8.
-    pub(super) fn is_quantized(&self, name: &str) -> bool {
-        self.quantized(name).is_some()
+    /// Whether the file has a matrix of this name, in whatever numbers.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.quantized(name).is_some() || self.tensor(&format!("{name}.weight")).is_some()
     }
 
     /// A linear layer of this name, `[out, in]`.
@@ -223,8 +254,7 @@ impl<B: Fp8Matmul> Reader<'_, B> {
     pub(super) fn plain(&self, name: &str, shape: [usize; 2], bias: bool) -> Result<Plain<B>> {
         let weight = self.matrix(&format!("{name}.weight"), shape)?;
         let of_bias = format!("{name}.bias");
-        let has_bias = self.checkpoint.tensors().iter().any(|tensor| tensor.name == of_bias);
-        check_bias(name, has_bias, bias)?;
+        check_bias(name, self.tensor(&of_bias).is_some(), bias)?;
         let bias = bias.then(|| self.vector(&of_bias, shape[0])).transpose()?;
         Ok(Plain { weight: Param::from_tensor(weight), bias })
     }
@@ -270,8 +300,9 @@ impl<B: Fp8Matmul> Reader<'_, B> {
     /// Checks the shape of a tensor, and gives its type; none where no such tensor lies outside of quantized layers, which whoever reads it as numbers is told.
     fn check(&self, name: &str, shape: &[usize]) -> Result<Option<Dtype>> {
         self.read.borrow_mut().insert(name.to_owned());
-        let found = self.checkpoint.tensors().iter().find(|tensor| tensor.name == name);
-        let Some(TensorInfo { dtype, shape: found, .. }) = found else { return Ok(None) };
+        let Some(TensorInfo { dtype, shape: found, .. }) = self.tensor(name) else {
+            return Ok(None);
+        };
         ensure!(found == shape, "{name} is {found:?}; config.json means {shape:?}");
         Ok(Some(*dtype))
     }

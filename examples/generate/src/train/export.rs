@@ -1,21 +1,24 @@
 //! A trained model as a folder of the hub.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::nn::RmsNorm;
 use burn::tensor::Tensor;
-use burn_fp8::checkpoint::{Activations, Dtype, Export, QuantizedLinear, Scales};
+use burn_fp8::checkpoint::{
+    Activations, Dtype, Export, LayerInfo, QuantizedLinear, Scales, TensorInfo,
+};
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor, Recipe};
 use clap::ValueEnum;
 use half::bf16;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
+use super::room::{check_free, check_room};
 use super::text::END;
+use crate::config::{folder_of, open};
 use crate::model::{Projection, Weights, in_rows};
-use crate::tokens::read_file;
 
 /// A tensor in bf16.
 struct Plain {
@@ -31,13 +34,6 @@ impl Plain {
         let bytes = numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
         Ok(Self { name, shape, bytes })
     }
-}
-
-/// Whether a model can be written there: before it is trained, not after.
-pub(super) fn check_free(folder: &Path) -> Result<()> {
-    let filled = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
-    ensure!(!filled, "{} is there already, and not empty: choose another folder", folder.display());
-    Ok(())
 }
 
 /// What shares a scale, of the matrices of layers and of their inputs.
@@ -104,11 +100,11 @@ pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, 
     Ok(ranked)
 }
 
-/// Writes matrices of layers in E4M3, and embedding and norms in bf16.
+/// Writes matrices of layers in E4M3, and embedding, norms, and a head of its own in bf16.
 pub(super) fn export<B: Fp8Matmul>(
     weights: &Weights<B>,
     config: &str,
-    files: &[(&str, String)],
+    files: &[(&str, Vec<u8>)],
     scheme: Scheme,
     folder: &Path,
 ) -> Result<()> {
@@ -134,8 +130,10 @@ pub(super) fn export<B: Fp8Matmul>(
             plain.push(norm(&named(part), of_layer)?);
         }
     }
+    let mut config = config.to_owned();
     if let Some(Projection::Plain(head)) = &weights.head {
         plain.push(Plain::new("lm_head.weight".to_owned(), head.weight())?);
+        config = untied(&config)?;
     }
     let mut export = Export::new();
     for (name, layer) in &layers {
@@ -144,10 +142,54 @@ pub(super) fn export<B: Fp8Matmul>(
     for Plain { name, shape, bytes } in &plain {
         export.tensor(name, Dtype::BF16, shape, bytes)?;
     }
-    for (name, text) in files {
-        export.file(name, text.as_bytes())?;
+    for (name, bytes) in files {
+        export.file(name, bytes)?;
     }
-    Ok(export.write(folder, config)?)
+    Ok(export.write(folder, &config)?)
+}
+
+/// Writes a quantized model as compressed-tensors does: the codes as they are, with scales in f32, or in E8M0 for MXFP8; other tensors and the tokenizer as they are. Returns how many layers it
+/// has. `warn` is told what is odd about the model.
+///
+/// All of it is in memory at once.
+///
+/// # Errors
+/// Where a folder cannot be read or written, or has a layer that compressed-tensors has no word for.
+pub fn republish(model: &Path, out: &Path, warn: impl FnMut(&str)) -> Result<usize> {
+    check_free(out)?;
+    check_room(out, 0)?;
+    let checkpoint = open(model)?;
+    checkpoint.warnings().iter().map(|warning| &warning[..]).for_each(warn);
+    let load = |layer: &LayerInfo| Ok((layer.name.clone(), checkpoint.linear(&layer.name)?));
+    let layers = checkpoint.layers().iter().map(load).collect::<Result<Vec<_>>>()?;
+    ensure!(
+        !layers.is_empty(),
+        "{} has no layer in FP8 to export: `generate quantize {0} --out FOLDER` writes a model that has",
+        model.display()
+    );
+    let load = |tensor: &TensorInfo| checkpoint.tensor(&tensor.name);
+    let others = checkpoint.tensors().iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let files = files_of(model)?;
+    let mut export = Export::new();
+    for (name, layer) in &layers {
+        export.linear(name, layer).with_context(|| format!("{name} cannot be exported"))?;
+    }
+    for tensor in &others {
+        let info = tensor.info();
+        export.tensor(&info.name, info.dtype, &info.shape, tensor.bytes())?;
+    }
+    for (name, bytes) in &files {
+        export.file(name, bytes)?;
+    }
+    export.write(out, checkpoint.config())?;
+    Ok(layers.len())
+}
+
+/// The configuration of a model whose head is its own, whatever that of the model before said.
+fn untied(config: &str) -> Result<String> {
+    let mut config: Value = serde_json::from_str(config).context("config.json is no JSON")?;
+    config["tie_word_embeddings"] = json!(false);
+    Ok(config.to_string())
 }
 
 fn numbers<B: Fp8Matmul, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>> {
@@ -155,26 +197,38 @@ fn numbers<B: Fp8Matmul, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32
 }
 
 /// What a new model has beside its weights.
-pub(super) fn files(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, String)>> {
+pub(super) fn files(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, Vec<u8>)>> {
     let tokens = tokenizer.to_string(false).map_err(|error| anyhow!("the tokenizer: {error}"))?;
+    let json = |value: Value| format!("{value:#}\n").into_bytes();
     Ok(vec![
-        ("tokenizer.json", tokens),
-        ("tokenizer_config.json", format!("{:#}\n", tokenizer_config())),
-        ("generation_config.json", format!("{:#}\n", generation_config())),
+        ("tokenizer.json", tokens.into_bytes()),
+        ("tokenizer_config.json", json(tokenizer_config())),
+        ("generation_config.json", json(generation_config())),
     ])
 }
 
-/// The same of a model that is there.
-pub(super) fn files_of(model: &Path) -> Result<Vec<(&'static str, String)>> {
-    let names = [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "generation_config.json",
-        "chat_template.jinja",
-    ];
-    let read = |name| Ok(read_file(model, name)?.map(|text| (name, text)));
-    names.into_iter().filter_map(|name| read(name).transpose()).collect()
+/// The same of a model that is there: its tokenizer in whatever form, and what says how it talks.
+const FILES: [&str; 10] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// Those of [`FILES`] that a model has.
+pub(super) fn files_of(model: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let of_model = FILES.map(|name| (name, folder_of(model).join(name)));
+    let read = |(name, path): (&'static str, PathBuf)| {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok((name, bytes))
+    };
+    of_model.into_iter().filter(|(_, path)| path.is_file()).map(read).collect()
 }
 
 fn tokenizer_config() -> Value {

@@ -4,6 +4,7 @@ mod course;
 mod export;
 mod plot;
 mod resume;
+mod room;
 mod shape;
 mod text;
 mod tune;
@@ -11,9 +12,9 @@ mod tune;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use burn::backend::Autodiff;
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, Module};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -23,11 +24,12 @@ use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, Recipe, high_precision};
 use examples_common::{check_place, write, write_json};
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, open};
 use crate::model::{CacheType, Decoder, LoadOptions, Weights};
 pub use course::Course;
 use course::{Reached, number, starts};
-pub use export::Scheme;
+pub use export::{Scheme, republish};
+use room::{check_free, check_room, keep};
 pub use shape::Shape;
 use text::Text;
 pub use tune::{Tuning, tune};
@@ -55,9 +57,11 @@ const VOCABULARY: usize = 1024;
 /// `progress` gets the step and the loss of the tokens of it, now and then.
 ///
 /// # Errors
-/// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written.
+/// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written: before the training where that can be found out, and else what was trained is
+/// in another folder, which is named.
 pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
-    export::check_free(&plan.out)?;
+    check_free(&plan.out)?;
+    check_room(&plan.out, 0)?;
     plan.picture.as_deref().map(check_place).transpose()?;
     let text = Text::load(plan.text.as_deref(), VOCABULARY)?;
     let json = plan.shape.config();
@@ -72,6 +76,8 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
         type Trained<B> = Fp8Backend<Autodiff<B>>;
         Trained::<B>::seed(&device, course.seed);
         let weights = Weights::<Trained<B>>::random(&config, &device);
+        // Of the matrices a byte a number, of the rest two.
+        check_room(&plan.out, 2 * weights.num_params())?;
         let progress = |reached: Reached<'_, Trained<B>>| {
             losses.push((reached.done + 1, reached.loss));
             progress(reached.done + 1, reached.loss);
@@ -86,7 +92,9 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
     training["text"] = json!(source.unwrap_or("the King James Bible".into()));
     training["recipe"] = json!("FP8, a scale for each row; head, attention and embedding in f32");
     let files = export::files(&text.tokenizer)?;
-    export::export(&weights, &json.to_string(), &files, Scheme::default(), &plan.out)?;
+    keep(&plan.out, |folder| {
+        export::export(&weights, &json.to_string(), &files, Scheme::default(), folder)
+    })?;
     if course.steps > 0 {
         let mean = || course.mean_loss(&weights, &config, &text.held_out, &device);
         let written =
@@ -110,7 +118,7 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
 }
 
 /// Writes a model with its layers' matrices in E4M3, quantized anew with what adapters of PEFT add to them, and the rest in bf16. Without a scheme it is the one that leaves the least
-/// noise. Returns the signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken first.
+/// noise. Returns the signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken first. `warn` is told what is odd about the model.
 ///
 /// # Errors
 /// Where a folder cannot be read or written, or the adapters are for another model.
@@ -119,22 +127,22 @@ pub fn quantize<B: Fp8Matmul>(
     adapter: Option<&Path>,
     scheme: Option<Scheme>,
     out: &Path,
+    mut warn: impl FnMut(&str),
 ) -> Result<Vec<(Scheme, f64)>> {
-    export::check_free(out)?;
+    check_free(out)?;
+    check_room(out, 0)?;
     let adapters = adapter.map(Adapters::load).transpose()?;
-    let checkpoint = Checkpoint::open(model)?;
+    let checkpoint = open(model)?;
     let config = Config::parse(checkpoint.config())?;
     let (options, device) = (LoadOptions::default(), B::Device::default());
     let mut decoder = Decoder::<B>::load(&checkpoint, config, options, &device, |_, _| ())?;
-    let tied = decoder.config().tied;
+    // That nothing is in FP8 yet is why it is quantized.
+    let of_files = checkpoint.warnings().iter().filter(|_| !checkpoint.layers().is_empty());
+    of_files.chain(decoder.warnings()).for_each(|warning| warn(warning));
     if let Some(adapters) = &adapters {
         decoder.adapt(adapters)?;
     }
     let weights = decoder.into_weights().dense();
-    ensure!(
-        !tied || weights.head.is_none(),
-        "the adapter has a head that is not the model's embedding, which config.json says it is: such a model is not written"
-    );
     let (scheme, ranked) = match scheme {
         Some(scheme) => (scheme, vec![]),
         None => {

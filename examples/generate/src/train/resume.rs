@@ -62,6 +62,11 @@ impl<B: Backend> ModuleMapper<B> for Put<B> {
 /// Steps that are done, and what they left of the optimizer.
 type Before<B> = (usize, Moments<B>);
 
+/// About the bytes of the file: what is trained, and the two moments of AdamW.
+pub(super) fn size<B: Backend>(weights: &Weights<B>) -> usize {
+    3 * size_of::<f32>() * Trained::of(weights).lengths().iter().sum::<usize>()
+}
+
 /// Writes where a training is, which was begun with these settings.
 pub(super) fn save<B>(
     folder: &Path,
@@ -82,6 +87,7 @@ where
     });
     let (path, part) = (folder.join(FILE), folder.join("resume.bin.part"));
     let write = || {
+        fs::create_dir_all(folder)?;
         let mut file = fs::File::create(&part)?;
         writeln!(file, "{header}")?;
         file.write_all(&trained)?;

@@ -1,7 +1,6 @@
 //! Adapters for a text, beside a model that stays as it is.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,7 +8,6 @@ use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::tensor::backend::Backend;
 use burn_fp8::Fp8Matmul;
-use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::lora::save_adapters;
 use burn_fp8::nn::{LoraConfig, LoraLinear};
 use examples_common::{check_place, write};
@@ -17,10 +15,11 @@ use flate2::Crc;
 use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
-use super::export::{Scheme, check_free, export, files_of};
+use super::export::{Scheme, export, files_of};
+use super::room::{check_free, check_room, keep};
 use super::text::Text;
 use super::{plot, resume};
-use crate::config::Config;
+use crate::config::{Config, open};
 use crate::model::{Decoder, LoadOptions, Weights};
 use crate::tokens::Tokens;
 
@@ -50,15 +49,16 @@ pub struct Tuning {
 }
 
 /// Trains adapters, writes them as PEFT does, now and then and at the end, and tells the held-out loss before and after. `progress` gets the step and the loss of its
-/// tokens; an error of it ends the training.
+/// tokens; an error of it ends the training. `warn` is told what is odd about the model.
 ///
 /// A training that is resumed ends with the same adapters, bit for bit, as one that was not interrupted.
 ///
 /// # Errors
 /// Where the model or the text cannot be read, no layer has such a name, the training diverges, the folder cannot be written, or the training to be resumed is not there or
-/// was begun with other settings.
+/// was begun with other settings. What was trained and cannot be written is in another folder, which the error names.
 pub fn tune<B: Fp8Matmul>(
     plan: &Tuning,
+    mut warn: impl FnMut(&str),
     mut progress: impl FnMut(usize, f64) -> Result<()>,
 ) -> Result<Value> {
     if plan.lora.is_none() {
@@ -67,11 +67,14 @@ pub fn tune<B: Fp8Matmul>(
     plan.picture.as_deref().map(check_place).transpose()?;
     let progress_at = plan.progress();
     if !plan.resume {
-        // Before the training, not after.
-        fs::create_dir_all(&progress_at)
-            .with_context(|| format!("cannot write to {}", progress_at.display()))?;
+        check_room(&progress_at, 0)?;
     }
-    let checkpoint = Checkpoint::open(&plan.model)?;
+    let checkpoint = open(&plan.model)?;
+    ensure!(
+        plan.lora.is_none() || !checkpoint.layers().is_empty(),
+        "{} has no layer in FP8, beside which adapters learn: quantize it first, with `generate quantize {0} --out FOLDER`, or train all of its weights, with --full",
+        plan.model.display()
+    );
     let config = Config::parse(checkpoint.config())?;
     let tokens = Tokens::load(&plan.model, &config)?;
     let text = Text::of(Some(&plan.text), |_| Ok(tokens.tokenizer().clone()))?;
@@ -81,6 +84,7 @@ pub fn tune<B: Fp8Matmul>(
     type Trained<B> = Autodiff<B>;
     let options = LoadOptions::default();
     let decoder = Decoder::<Trained<B>>::load(&checkpoint, config, options, &device, |_, _| ())?;
+    checkpoint.warnings().iter().chain(decoder.warnings()).for_each(|warning| warn(warning));
     let (config, base_bytes) = (decoder.config().clone(), decoder.bytes());
     let weights = decoder.into_weights();
     let before = course.mean_loss(&weights.valid(), &config, &text.held_out, &device);
@@ -103,6 +107,9 @@ pub fn tune<B: Fp8Matmul>(
         }
         None => weights.dense(),
     };
+    if !plan.resume {
+        check_room(&progress_at, resume::size(&weights))?;
+    }
     let start = Instant::now();
     let from = match plan.resume {
         true => Some(resume::load(&progress_at, &settings, &mut weights, &device)?),
@@ -113,9 +120,9 @@ pub fn tune<B: Fp8Matmul>(
     let told = |reached: Reached<'_, Trained<B>>| {
         if reached.done >= written + plan.save_every {
             if plan.lora.is_some() {
-                save(plan, &base, reached.weights)?;
+                keep(&plan.out, |folder| save(plan, &base, reached.weights, folder))?;
             }
-            resume::save(&progress_at, &settings, &losses, &reached)?;
+            keep(&progress_at, |folder| resume::save(folder, &settings, &losses, &reached))?;
             written = reached.done;
         }
         losses.push((reached.done + 1, reached.loss));
@@ -127,7 +134,7 @@ pub fn tune<B: Fp8Matmul>(
     let after = course.mean_loss(&weights, &config, &text.held_out, &device);
     let adapters = match &plan.lora {
         Some(LoraConfig { rank, alpha, .. }) => {
-            save(plan, &base, &weights)?;
+            keep(&plan.out, |folder| save(plan, &base, &weights, folder))?;
             let adapters = weights.adapters();
             let numbers = |adapter: &LoraLinear<B>| {
                 adapter.a.shape().num_elements() + adapter.b.shape().num_elements()
@@ -137,7 +144,9 @@ pub fn tune<B: Fp8Matmul>(
         }
         None => {
             let files = files_of(&plan.model)?;
-            export(&weights, checkpoint.config(), &files, Scheme::default(), &plan.out)?;
+            keep(&plan.out, |folder| {
+                export(&weights, checkpoint.config(), &files, Scheme::default(), folder)
+            })?;
             Value::Null
         }
     };
@@ -225,7 +234,12 @@ fn train_whole<B: Fp8Matmul>(weights: &mut Weights<B>, ends: &[String]) -> Resul
     Ok(())
 }
 
-fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &Weights<B>) -> Result<()> {
+fn save<B: Fp8Matmul>(
+    plan: &Tuning,
+    base: &str,
+    weights: &Weights<B>,
+    folder: &Path,
+) -> Result<()> {
     let mut whole = vec![];
     let (mut own, has_head) = (weights.clone(), weights.head.is_some());
     let (matrices, norms) = own.whole_mut();
@@ -242,5 +256,5 @@ fn save<B: Fp8Matmul>(plan: &Tuning, base: &str, weights: &Weights<B>) -> Result
     }
     let adapters = weights.adapters();
     let adapters = adapters.iter().map(|(name, adapter)| (&name[..], *adapter));
-    Ok(save_adapters(&plan.out, base, adapters, whole)?)
+    Ok(save_adapters(folder, base, adapters, whole)?)
 }

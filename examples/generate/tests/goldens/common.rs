@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -18,7 +18,11 @@ pub fn folder(model: &str) -> PathBuf {
 }
 
 pub fn load<B: Fp8Matmul>(model: &str, inputs: Inputs) -> Decoder<B> {
-    let checkpoint = Checkpoint::open(folder(model)).expect("a checkpoint");
+    load_from(&folder(model), inputs)
+}
+
+pub fn load_from<B: Fp8Matmul>(folder: &Path, inputs: Inputs) -> Decoder<B> {
+    let checkpoint = Checkpoint::open(folder).expect("a checkpoint");
     let config = Config::parse(checkpoint.config()).expect("a configuration");
     let options = LoadOptions { inputs, head: Head::Own };
     Decoder::load(&checkpoint, config, options, &Default::default(), |_, _| ()).expect("a decoder")

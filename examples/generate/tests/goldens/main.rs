@@ -4,5 +4,6 @@
 //! dequantized weights and (`_w8a8`) with inputs quantized as each file declares; `expected.json` greedy tokens, chats and texts.
 
 mod common;
+mod heads;
 mod logits;
 mod text;

@@ -14,6 +14,8 @@ fn options(tokens: usize) -> Options {
         sampling: Sampling::default(),
         seed: 0,
         tokens,
+        at_least: 0,
+        length: None,
         piece: 16,
         cache: CacheType::F32,
         ends: vec![],
@@ -105,6 +107,42 @@ fn rows_end_where_they_should() {
     assert_eq!(outcome.rows[0].ended, Ended::Token);
     assert_eq!(outcome.rows[1].tokens, second[..9]);
     assert_eq!(outcome.rows[1].ended, Ended::Stopped);
+}
+
+/// `min_new_tokens`: the likeliest token that may come is the likeliest of transformers' logits but those that end a text. `max_length` counts the prompt.
+#[test]
+fn texts_are_as_long_as_files_say() {
+    let (decoder, expected) =
+        (load::<Flex>("llama_block", Inputs::High), Expected::read("llama_block"));
+    let prompt = expected.tokens("short");
+    let logits = expected.logits("short", "");
+    let logits = &logits[logits.len() - decoder.config().vocabulary..];
+    let mut likely: Vec<u32> = (0..logits.len() as u32).collect();
+    likely.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    let run = |options: Options| {
+        let prompts = std::slice::from_ref(&prompt);
+        generate(&decoder, prompts, &options, None, |_, _| Ok(true)).map(|(outcome, _)| outcome)
+    };
+    // Two of the three likeliest.
+    let ends = likely[..2].to_vec();
+    let run_from = |at_least, temperature| {
+        let sampling = Sampling { temperature, top_k: 3, ..Sampling::default() };
+        let outcome = run(Options { sampling, at_least, ends: ends.clone(), ..options(24) });
+        outcome.expect("an outcome").rows[0].tokens.clone()
+    };
+    assert!(run_from(0, 0.0).is_empty(), "the likeliest token ends it");
+    assert_eq!(run_from(1, 0.0)[0], likely[2]);
+    // As transformers, which counts those that may not come as the least likely.
+    assert!(likely[2..5].contains(&run_from(1, 1.0)[0]));
+    assert!(run_from(9, 0.0).len() >= 9);
+
+    let length = prompt.len() + 5;
+    let outcome = run(Options { length: Some(length), ..options(24) }).expect("an outcome");
+    assert_eq!((outcome.rows[0].tokens.len(), outcome.rows[0].ended), (5, Ended::Tokens));
+    let outcome = run(Options { length: Some(length), ..options(3) }).expect("an outcome");
+    assert_eq!(outcome.rows[0].tokens.len(), 3);
+    let error = run(Options { length: Some(prompt.len()), ..options(3) }).expect_err("no room");
+    assert!(error.to_string().contains("max_length"), "{error}");
 }
 
 /// Rows that end leave the others with what these have seen, in each kind of cache.

@@ -1,14 +1,13 @@
 //! Runs the program and reads what it prints.
 
+mod inspect;
+mod training;
+
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::anyhow;
-use burn::backend::Flex;
-use burn_fp8::nn::LoraConfig;
 use examples_common::testing::{Program, has, list, number};
-use generate::train::{Course, Tuning, tune};
 use serde_json::{Value, json};
 
 /// The program, with a model of the goldens in its folder.
@@ -153,6 +152,91 @@ fn the_head_in_fp8_takes_less_memory() {
     assert_eq!(own - fp8, 384.0 * 192.0 - 384.0 * 4.0);
 }
 
+/// transformers takes such a head, too; what is made of the model has it, and says so.
+#[test]
+fn a_head_that_is_not_the_embedding_is_kept() {
+    let program = with_model("mistral_tensor");
+    let write = "--prompt word --tokens 8 --greedy --ignore-end --json --activations high";
+    let tokens = |folder: &str| {
+        let (text, about) = program.succeeds(&format!("{folder} {write}"));
+        (parsed(&text)["rows"][0]["tokens"].clone(), about)
+    };
+    let (expected, about) = tokens("model");
+    assert!(!about.contains("lm_head"), "{about}");
+    program.edit("model/config.json", |config| config["tie_word_embeddings"] = json!(true));
+    let (found, about) = tokens("model");
+    assert_eq!(found, expected);
+    has(&about, &["warning: ", "lm_head", "tie_word_embeddings"]);
+    let (_, about) = program.succeeds("quantize model --scheme tensor --out quantized");
+    has(&about, &["warning: ", "lm_head"]);
+    assert_eq!(program.json("quantized/config.json")["tie_word_embeddings"], json!(false));
+    let (found, about) = tokens("quantized");
+    assert_eq!(found, expected);
+    assert!(!about.contains("lm_head"), "{about}");
+    // What learns beside it learns from its losses.
+    program.write("text.txt", "the cat sat on the mat\n".repeat(40));
+    let tune = "tune model text.txt --out adapter --steps 1 --batch 1 --context 8 --layers q_proj";
+    let (tied, about) = program.succeeds(tune);
+    has(&about, &["warning: ", "lm_head"]);
+    program.edit("model/config.json", |config| config["tie_word_embeddings"] = json!(false));
+    let (untied, _) = program.succeeds(tune);
+    assert_eq!(parsed(&tied)["held_out_loss"], parsed(&untied)["held_out_loss"]);
+}
+
+/// The names that AMD, ModelOpt, vLLM and compressed-tensors have for them.
+#[test]
+fn scales_of_a_cache_are_told() {
+    let program = with_model("llama_block");
+    let run = "model --prompt word --tokens 6 --greedy --ignore-end --json";
+    let (expected, about) = program.succeeds(run);
+    assert!(!about.contains("scales for keys"), "{about}");
+    let original = program.read("model/model.safetensors");
+    for names in [
+        &["self_attn.kv_scale"][..],
+        &["self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"],
+        &["self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"],
+        &["self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale"],
+        &["self_attn.q_proj.output_scale", "self_attn.prob_output_scale"],
+    ] {
+        let file = safetensors::SafeTensors::deserialize(&original).expect("tensors");
+        let scale = 0.5f32.to_le_bytes();
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1], &scale);
+        let view = view.expect("a scale");
+        let scales = names.iter().map(|name| (format!("model.layers.1.{name}"), view.clone()));
+        let file = safetensors::serialize(file.tensors().into_iter().chain(scales), None);
+        program.write("model/model.safetensors", file.expect("tensors"));
+        let (found, about) = program.succeeds(run);
+        assert_eq!(parsed(&found)["rows"], parsed(&expected)["rows"]);
+        let count = format!("{} scales for keys and values", names.len());
+        has(&about, &["warning: ", &count, "model.layers.1.self_attn", "--cache fp8"]);
+    }
+}
+
+#[test]
+fn a_file_says_how_long_texts_are() {
+    let program = with_model("llama_block");
+    let run = "model --prompt word --greedy --ignore-end --json";
+    let row = |run: &str, json: Value| {
+        program.write("model/generation_config.json", json.to_string());
+        let (text, about) = program.succeeds(run);
+        let tokens = list(&parsed(&text)["rows"][0]["tokens"]).len();
+        (tokens, number(&parsed(&text)["prefill"], "tokens") as usize, about)
+    };
+    let (tokens, prompt, _) = row(run, json!({ "max_length": 20 }));
+    assert_eq!(tokens + prompt, 20);
+    // New tokens are counted where both are there, and where the command line counts them.
+    assert_eq!(row(run, json!({ "max_length": 20, "max_new_tokens": 3 })).0, 3);
+    assert_eq!(row(&format!("{run} --tokens 30"), json!({ "max_length": 9 })).0, 30);
+    let all: Vec<u32> = (0..384).collect();
+    let ends =
+        json!({ "eos_token_id": all, "min_new_tokens": 4, "max_time": 2, "sequence_bias": [] });
+    let (_, _, about) = row(run, ends);
+    has(&about, &["max_time is not known here"]);
+    assert!(!about.contains("sequence_bias"), "{about}");
+    program.write("model/generation_config.json", r#"{ "max_length": 1 }"#);
+    program.ends(run, &["max_length", "--tokens"]);
+}
+
 #[test]
 fn inputs_may_stay_as_they_are() {
     let program = with_model("mistral_tensor");
@@ -255,6 +339,11 @@ fn what_cannot_be_asked_for() {
     program.fails("model", &["nothing to do", "--prompt", "--chat"]);
     program.fails("train", &["--out"]);
     program.fails("train --out model", &["model is there already"]);
+    // Found out before the text is read, which is not there.
+    program.write("file", "");
+    program.fails("train none.txt --out file/new", &["cannot write to file/new"]);
+    program.fails("tune none none.txt --out file/new", &["cannot write to file/new"]);
+    program.fails("quantize none --out file/new", &["cannot write to file/new"]);
     program.fails("train --out new --rate 0", &["learning rate is 0"]);
     program.fails("train none.txt --out new", &["cannot read none.txt"]);
     program.write("short.txt", "a line\n".repeat(19));
@@ -277,6 +366,59 @@ fn what_cannot_be_asked_for() {
     has(&stderr, &["3 layers"]);
 }
 
+/// Who has no model yet is told how to get one.
+#[test]
+fn models_of_the_hub_are_fetched_first() {
+    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
+    program.write("text.txt", "a line\n");
+    let id = "Qwen/Qwen3-0.6B-FP8";
+    let words = ["hf download Qwen/Qwen3-0.6B-FP8 --local-dir Qwen3-0.6B-FP8"];
+    program.fails(&format!("{id} --chat"), &words);
+    program.fails(&format!("tune {id} text.txt --out new"), &words);
+    program.fails(&format!("quantize {id} --out new"), &words);
+    program.fails(&format!("inspect {id}"), &words);
+    program.fails(&format!("export {id} --out new"), &words);
+    program.fails("Qwen3-0.6B-FP8 --chat", &["hf download OWNER/Qwen3-0.6B-FP8"]);
+    let (text, _) = fed(&program, "--chat --tokens 4 --ignore-end", "And God said\n");
+    assert!(!text.trim().is_empty());
+}
+
+/// What a model in bf16 cannot do, and what to do then.
+#[test]
+fn models_that_are_not_quantized() {
+    let program = with_model("llama_block");
+    // Its layers as numbers: there is no other model here.
+    program.succeeds("quantize model --scheme channel --out fp8");
+    let config = |config: &mut Value| {
+        _ = config.as_object_mut().expect("an object").remove("quantization_config")
+    };
+    program.edit("fp8/config.json", config);
+    let file = program.read("fp8/model.safetensors");
+    let file = safetensors::SafeTensors::deserialize(&file).expect("tensors");
+    let zeros = vec![0; 4 << 20];
+    let tensors = file.tensors().into_iter().filter(|(name, _)| !name.ends_with("weight_scale"));
+    let plain = tensors.map(|(name, view)| match view.dtype() {
+        safetensors::Dtype::F8_E4M3 => {
+            let bytes = &zeros[..2 * view.data().len()];
+            let shape = view.shape().to_vec();
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, bytes);
+            (name, view.expect("a matrix"))
+        }
+        _ => (name, view),
+    });
+    let file = safetensors::serialize(plain, None).expect("tensors");
+    program.write("fp8/model.safetensors", file);
+    program.write("text.txt", "the cat sat on the mat\n".repeat(40));
+    let words = ["no layer in FP8", "generate quantize fp8 --out", "--full"];
+    program.fails("tune fp8 text.txt --out new", &words);
+    let words = ["no layer in FP8", "generate quantize fp8 --out"];
+    program.ends("inspect fp8", &words);
+    program.ends("export fp8 --out new", &words);
+    assert!(!program.has("new"));
+    let (_, about) = program.succeeds("fp8 --prompt word --tokens 2");
+    has(&about, &["products: none in FP8"]);
+}
+
 /// One command, on a fresh machine.
 #[test]
 fn a_model_is_built_in() {
@@ -289,236 +431,4 @@ fn a_model_is_built_in() {
     let words: Vec<_> = words.map(|word| word.trim_matches(|c: char| !c.is_alphabetic())).collect();
     let known = ["the", "of", "and", "that", "in", "to", "his", "LORD", "was", "a", "he"];
     assert!(words.iter().filter(|word| known.contains(word)).count() >= 3, "{text}");
-}
-
-/// What is trained is written, with what it learnt from, and writes.
-#[test]
-fn a_model_is_trained_and_writes() {
-    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
-    let line = |index: usize| format!("line {index} says {}\n", index * index % 977);
-    program.write("text.txt", (0..2_100).map(line).collect::<String>());
-    let run = "train text.txt --steps 12 --batch 2 --context 32 --seed 3";
-    let trained = |out: &str| parsed(&program.succeeds(&format!("{run} --out {out}")).0);
-    let training = trained("new");
-    let loss = |kind: &str| number(&training["held_out_loss"], kind);
-    // 6.9 is that of guessing among 1,024 tokens.
-    assert!(loss("written") < 6.5, "{training}");
-    assert!((loss("written") - loss("trained_in_fp8")).abs() < 5e-3, "{training}");
-    assert_ne!(loss("trained_in_fp8"), loss("trained_in_f32"), "products were in FP8");
-    assert!((loss("written") - loss("trained_in_f32")).abs() < 5e-2, "{training}");
-    assert_eq!(program.json("new/training.json"), training);
-    // The head is the embedding: it has no tensor, and loaders must not look for its scales.
-    let ignored = &program.json("new/config.json")["quantization_config"]["ignore"];
-    assert_eq!(*ignored, json!(["lm_head", "model.embed_tokens"]));
-    let (text, about) = program.succeeds("new --prompt line --tokens 5 --ignore-end");
-    assert!(text.starts_with("line"));
-    has(&about, &["28 layers, E4M3", "per channel", "per token"]);
-    // The same seed, the same model.
-    assert_eq!(trained("again")["held_out_loss"], training["held_out_loss"]);
-    assert_eq!(program.read("again/model.safetensors"), program.read("new/model.safetensors"));
-}
-
-/// An adapter learns a text that the model knows nothing of, and changes what is written; the model stays as it is.
-#[test]
-fn adapters_are_trained_beside_the_model() {
-    let program = with_model("qwen3_channel");
-    let model = program.read("model/model.safetensors");
-    program.write("text.txt", "the cat sat on the mat\n".repeat(100));
-    let run =
-        "tune model text.txt --out adapter --steps 30 --batch 4 --context 16 --rank 4 --rate 0.01";
-    let tuning = parsed(&program.succeeds(run).0);
-    let loss = |when: &str| number(&tuning["held_out_loss"], when);
-    assert!(loss("after") < 0.5 * loss("before"), "{tuning}");
-    // 3 layers of 7 matrices, each with 4 × (inputs + outputs) numbers: q, k, v, o, gate, up, down.
-    let sides = [128 + 192, 128 + 96, 128 + 96, 192 + 128, 128 + 352, 128 + 352, 352 + 128];
-    let weights = 3 * 4 * sides.iter().sum::<usize>();
-    assert_eq!(
-        tuning["adapters"],
-        json!({ "layers": 21, "weights": weights, "rank": 4, "alpha": 16.0 })
-    );
-    assert_eq!(program.read("model/model.safetensors"), model);
-    let config = program.json("adapter/adapter_config.json");
-    assert_eq!((&config["r"], &config["base_model_name_or_path"]), (&json!(4), &json!("model")));
-
-    let write = "model --prompt the --tokens 12 --greedy --ignore-end --json";
-    let text = |run: &str| parsed(&program.succeeds(run).0)["rows"][0]["text"].to_string();
-    let tuned = text(&format!("{write} --adapter adapter"));
-    assert_ne!(tuned, text(write));
-    has(&tuned, &["cat sat on"]);
-
-    // Merged, it is a model of its own. Quantized anew it is nearly the same.
-    let merged = program.succeeds("merge model adapter --out merged").0;
-    has(&merged, &["merged is the model"]);
-    has(&text(&write.replace("model", "merged")), &["cat sat on"]);
-    assert_eq!(program.read("merged/tokenizer.json"), program.read("model/tokenizer.json"));
-    program.fails("merge model adapter --out merged", &["merged is there already"]);
-
-    // All weights, in f32; adapters come near that.
-    let full =
-        "tune model text.txt --out full --full --steps 30 --batch 4 --context 16 --rate 0.001";
-    let full = parsed(&program.succeeds(full).0);
-    assert_eq!(full["held_out_loss"]["before"], tuning["held_out_loss"]["before"]);
-    assert!(number(&full["held_out_loss"], "after") < 0.5 * loss("before"), "{full}");
-    has(&text(&write.replace("model", "full")), &["cat"]);
-    program.fails("tune model text.txt --out full --full", &["full is there already"]);
-    program.fails("tune model text.txt --out x --full --rank 4", &["--full", "--rank"]);
-
-    // Embedding and norms beside the adapters, which are loaded and merged, too.
-    let whole = format!("{run} --whole embed_tokens,norm").replace("--out adapter", "--out whole");
-    let further = parsed(&program.succeeds(&whole).0);
-    assert!(number(&further["held_out_loss"], "after") < loss("after"), "{further}");
-    let config = program.json("whole/adapter_config.json");
-    let modules = config["modules_to_save"].as_array().expect("modules").iter();
-    for module in ["embed_tokens", "norm", "q_norm", "input_layernorm"] {
-        assert!(modules.clone().any(|name| name == module), "{config}");
-    }
-    has(&text(&format!("{write} --adapter whole")), &["cat sat on"]);
-    has(&text(&format!("{write} --adapter whole --head fp8")), &["cat sat on"]);
-    program.succeeds("merge model whole --out merged_whole");
-    has(&text(&write.replace("model", "merged_whole")), &["cat sat on"]);
-    // As PEFT trains an embedding by itself: the head stays as it was, and is not the embedding any more.
-    let file = program.read("whole/adapter_model.safetensors");
-    let tensors = safetensors::SafeTensors::deserialize(&file).expect("tensors").tensors();
-    let tensors = tensors.into_iter().filter(|(name, _)| !name.ends_with("lm_head.weight"));
-    let file = safetensors::serialize(tensors, None).expect("tensors");
-    program.write("whole/adapter_model.safetensors", file);
-    program.succeeds(&format!("{write} --adapter whole"));
-    program.fails("merge model whole --out untied", &["head", "config.json"]);
-    program.ends(&format!("{run} --whole c_attn"), &["c_attn", "model.embed_tokens"]);
-    program.fails("tune model text.txt --out x --full --whole norm", &["--full", "--whole"]);
-
-    let some = format!("{run} --layers q_proj,v_proj").replace("--out adapter", "--out some");
-    assert_eq!(parsed(&program.succeeds(&some).0)["adapters"]["layers"], json!(6));
-    program.ends(&format!("{run} --layers c_attn"), &["c_attn", "q_proj"]);
-    program.ends(&run.replace("rank 4", "rank 1000"), &["model.layers.0", "rank is 1000"]);
-    program.ends(&run.replace("rate 0.01", "rate 1e30"), &["diverges", "--rate"]);
-    let other = with_model("llama_block");
-    other.copy(&program.path("adapter"), "adapter");
-    other.ends("model --prompt the --adapter adapter", &["another model"]);
-    other.fails("model --prompt the --adapter none", &["none", "adapter_config.json"]);
-}
-
-/// A model is quantized anew by each scheme, and writes what it wrote; where none is asked for it is the one that the model's numbers come from, which leaves no noise.
-#[test]
-fn a_model_is_quantized_by_the_best_scheme() {
-    let write = "--prompt the --tokens 8 --greedy --ignore-end --json --activations high";
-    for (golden, best) in
-        [("qwen3_channel", "channel"), ("mistral_tensor", "tensor"), ("llama_block", "block")]
-    {
-        let program = with_model(golden);
-        let tokens = |folder: &str| {
-            let written = parsed(&program.succeeds(&format!("{folder} {write}")).0);
-            written["rows"][0]["tokens"].as_array().expect("tokens").clone()
-        };
-        let ranked = program.succeeds("quantize model --out best").0;
-        let first = ranked.lines().next().expect("a line");
-        assert!(first.starts_with(&format!("{best}: ")), "{golden}: {ranked}");
-        has(&ranked, &["channel: ", "tensor: ", "block: ", "mxfp8: ", "best is the model in FP8"]);
-        assert_eq!(tokens("best"), tokens("model"), "{golden}");
-        program.fails("quantize model --out best", &["best is there already"]);
-    }
-    let program = with_model("qwen3_channel");
-    for (scheme, words) in
-        [("channel", "per channel"), ("tensor", "per tensor"), ("block", "128"), ("mxfp8", "MXFP8")]
-    {
-        let printed = program.succeeds(&format!("quantize model --scheme {scheme} --out {scheme}"));
-        assert!(!printed.0.contains("dB"), "{printed:?}");
-        let about = program.succeeds(&format!("{scheme} --prompt the --tokens 4")).1;
-        has(&about, &["21 layers", words]);
-    }
-}
-
-/// A training that ends early, as a killed one does, and is resumed: the same adapters as of one that went through.
-#[test]
-fn an_interrupted_training_goes_on() {
-    let program = with_model("qwen3_channel");
-    program.write("text.txt", "the cat sat on the mat\n".repeat(100));
-    let plan = |out: &str, resume| Tuning {
-        model: program.path("model"),
-        text: program.path("text.txt"),
-        out: program.path(out),
-        lora: Some(LoraConfig::new(4).with_alpha(8.0).with_dropout(0.2)),
-        layers: vec!["q_proj".into(), "down_proj".into()],
-        whole: vec!["embed_tokens".into(), "input_layernorm".into()],
-        course: Course { steps: 40, batch: 2, context: 16, rate: 0.01, seed: 5 },
-        save_every: 20,
-        resume,
-        picture: Some(program.path("losses.svg")),
-    };
-    tune::<Flex>(&plan("whole", false), |_, _| Ok(())).unwrap();
-    let until_31 = |step, _| match step {
-        31 => Err(anyhow!("the lights went out")),
-        _ => Ok(()),
-    };
-    let error = tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
-    assert!(error.to_string().contains("the lights went out"));
-    let picture = program.read("losses.svg");
-    program.remove("losses.svg");
-    // Twenty steps were written.
-    let adapters = "adapter_model.safetensors";
-    let whole = program.read(&format!("whole/{adapters}"));
-    assert_ne!(program.read(&format!("parts/{adapters}")), whole);
-    let mut steps = vec![];
-    let note = |step, _| {
-        steps.push(step);
-        Ok(())
-    };
-    tune::<Flex>(&plan("parts", true), note).unwrap();
-    assert_eq!(steps, [21, 31, 40]);
-    assert_eq!(program.read("losses.svg"), picture, "of all steps");
-    assert_eq!(program.read(&format!("parts/{adapters}")), whole);
-
-    // It has ended: there is nothing to go on from. Nor with other settings, nor from a damaged file.
-    let fails = |plan: &Tuning, words: &[&str]| {
-        let error = format!("{:#}", tune::<Flex>(plan, |_, _| Ok(())).unwrap_err());
-        has(&error, words);
-    };
-    // Whoever cannot have a picture is told before the training, which writes nothing.
-    let picture = Some(program.path("nowhere/losses.svg"));
-    fails(&Tuning { picture, ..plan("undrawn", false) }, &["cannot write", "nowhere/losses.svg"]);
-    assert!(!program.path("undrawn").exists());
-    fails(&plan("parts", true), &["nothing to resume", "parts", "--resume"]);
-    tune::<Flex>(&plan("parts", false), until_31).unwrap_err();
-    let other = Tuning { layers: vec!["q_proj".into()], ..plan("parts", true) };
-    fails(&other, &["layers", "down_proj", "--resume"]);
-    program.write("other.txt", "the cat sat on the hat\n".repeat(100));
-    fails(
-        &Tuning { text: program.path("other.txt"), ..plan("parts", true) },
-        &["text", "--resume"],
-    );
-    let saved = program.read("parts/resume.bin");
-    // Steps that nobody could have done.
-    let text = String::from_utf8_lossy(&saved[..saved.iter().position(|b| *b == b'\n').unwrap()]);
-    let forged = text.replace("\"done\":20", "\"done\":4000000000000");
-    assert_ne!(forged, text);
-    let forged = [forged.as_bytes(), &saved[text.len()..]].concat();
-    program.write("parts/resume.bin", &forged);
-    fails(&plan("parts", true), &["resume.bin is damaged"]);
-    for length in [0, 10, saved.len() / 2, saved.len() - 1] {
-        program.write("parts/resume.bin", &saved[..length]);
-        fails(&plan("parts", true), &["resume.bin is damaged"]);
-    }
-    program.write("parts/resume.bin", &saved);
-    tune::<Flex>(&plan("parts", true), |_, _| Ok(())).unwrap();
-    assert_eq!(program.read(&format!("parts/{adapters}")), whole);
-
-    // All weights: what it needs to go on lies beside the folder of the model, and is gone at the end.
-    let all =
-        |out, resume| Tuning { lora: None, layers: vec![], whole: vec![], ..plan(out, resume) };
-    tune::<Flex>(&all("full", false), |_, _| Ok(())).unwrap();
-    tune::<Flex>(&all("full_parts", false), until_31).unwrap_err();
-    assert!(program.path("full_parts.training/resume.bin").exists());
-    tune::<Flex>(&all("full_parts", true), |_, _| Ok(())).unwrap();
-    let weights = |folder: &str| program.read(&format!("{folder}/model.safetensors"));
-    assert_eq!(weights("full_parts"), weights("full"));
-    assert!(!program.path("full_parts.training").exists());
-    fails(&all("full", true), &["full is there already"]);
-    fails(&all("other", true), &["nothing to resume", "other.training"]);
-    assert!(!program.path("other.training").exists());
-    // Nobody else's files are removed.
-    std::fs::create_dir_all(program.path("kept.training")).unwrap();
-    program.write("kept.training/notes.txt", "mine");
-    tune::<Flex>(&all("kept", false), |_, _| Ok(())).unwrap();
-    assert_eq!(program.read("kept.training/notes.txt"), b"mine");
-    assert!(!program.path("kept.training/resume.bin").exists());
 }
