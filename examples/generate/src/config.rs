@@ -9,17 +9,13 @@ use serde_json::Value;
 /// Opens a model: its folder, or a safetensors file in it.
 ///
 /// # Errors
-/// As [`Checkpoint::open`], with the command that fetches the model where there is no folder of this name and it may be that of a model of the hub.
+/// As [`Checkpoint::open`]; where there is nothing of this name, and it may be that of a model of the hub, the command that fetches it.
 pub fn open(model: &Path) -> Result<Checkpoint> {
-    let opened = Checkpoint::open(model);
-    match model.exists() {
-        true => Ok(opened?),
-        false => opened.with_context(|| match fetched(model) {
-            Some(command) => {
-                format!("there is no folder {}: fetch the model with `{command}`", model.display())
-            }
-            None => format!("there is no folder {}", model.display()),
-        }),
+    match fetched(model) {
+        Some(command) if !model.exists() => {
+            bail!("there is no folder {}: fetch the model with `{command}`", model.display())
+        }
+        _ => Ok(Checkpoint::open(model)?),
     }
 }
 
@@ -36,7 +32,7 @@ fn fetched(model: &Path) -> Option<String> {
     let parts: Option<Vec<&str>> = model
         .components()
         .map(|part| match part {
-            Component::Normal(name) => name.to_str(),
+            Component::Normal(name) => name.to_str().filter(|name| !name.ends_with(".safetensors")),
             _ => None,
         })
         .collect();

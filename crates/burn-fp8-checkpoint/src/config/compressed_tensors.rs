@@ -1,11 +1,47 @@
 //! `quant_method: compressed-tensors`: groups of layers, each with its scheme.
 
+use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
 use crate::error::CheckpointError;
 use crate::scheme::{ActivationScaling, MX_BLOCK, Method, Scheme, WeightScaling};
 use crate::text;
+
+/// Keys of a configuration that are read here, or change nothing of what weights mean.
+const KNOWN: [&str; 13] = [
+    "quant_method",
+    "config_groups",
+    "ignore",
+    "format",
+    "quantization_status",
+    "kv_cache_scheme",
+    "sparsity_config",
+    "moe_sparsity_config",
+    "transform_config",
+    "global_compression_ratio",
+    "run_compressed",
+    "producer",
+    "version",
+];
+
+/// The same of a group, and of how its weights or inputs are quantized.
+const OF_GROUP: [&str; 5] =
+    ["targets", "weights", "input_activations", "output_activations", "format"];
+const OF_NUMBERS: [&str; 12] = [
+    "num_bits",
+    "type",
+    "symmetric",
+    "strategy",
+    "group_size",
+    "block_structure",
+    "dynamic",
+    "actorder",
+    "scale_dtype",
+    "zp_dtype",
+    "observer",
+    "observer_kwargs",
+];
 
 /// The most groups: each layer is looked for in each.
 const MAX_GROUPS: usize = 16;
@@ -39,7 +75,7 @@ fn schemes(
     }
     let mut all = vec![];
     for node in nodes {
-        let (targets, scheme) = group(config, &node.object()?)?;
+        let (targets, scheme) = group(config, &node.object()?, warnings)?;
         all.extend(targets.into_iter().map(|target| (target, scheme)));
     }
     all.sort_by_key(|(target, _)| (target.contains("re:"), *target));
@@ -77,8 +113,9 @@ fn refuse_others(config: &Node<'_>, warnings: &mut Vec<String>) -> Result<(), Ch
         warnings.push(transform.warning("activations are to be transformed before products; this crate reads weights as they are stored"));
     }
     if let Some(cache) = config.get("kv_cache_scheme") {
-        warnings.push(cache.warning("scales of a quantized KV cache are left as plain tensors"));
+        warnings.push(cache.warning(CACHE));
     }
+    warnings.extend(config.others(&KNOWN));
     Ok(())
 }
 
@@ -86,7 +123,14 @@ fn refuse_others(config: &Node<'_>, warnings: &mut Vec<String>) -> Result<(), Ch
 fn group<'a>(
     config: &Node<'_>,
     node: &Node<'a>,
+    warnings: &mut Vec<String>,
 ) -> Result<(Vec<&'a str>, Scheme), CheckpointError> {
+    if let Some(outputs) = node.get("output_activations") {
+        return Err(outputs.error("null: what layers give is not quantized here"));
+    }
+    let numbers = ["weights", "input_activations"].map(|key| node.get(key)).into_iter().flatten();
+    warnings.extend(numbers.filter_map(|node| node.others(&OF_NUMBERS)));
+    warnings.extend(node.others(&OF_GROUP));
     let is_mx = match node.get("format").or_else(|| config.get("format")) {
         None => false,
         Some(format) => match format.text()? {

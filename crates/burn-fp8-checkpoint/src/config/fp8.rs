@@ -1,10 +1,24 @@
 //! `quant_method: fp8`: DeepSeek-V3's and Qwen3's blocks, and one scale per tensor.
 
+use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
 use crate::error::CheckpointError;
 use crate::scheme::{ActivationScaling, Method, Scheme, WeightScaling};
+
+/// Keys that are read here, or change nothing of what weights mean.
+const KNOWN: [&str; 9] = [
+    "quant_method",
+    "fmt",
+    "scale_fmt",
+    "activation_scheme",
+    "weight_block_size",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "kv_cache_scheme",
+    "dequantize",
+];
 
 /// Reads `quantization_config`.
 pub(super) fn read(
@@ -48,6 +62,10 @@ pub(super) fn read(
         None if config.has("weight_block_size") => Schemes::All(scheme(None)),
         None => Schemes::ByScale { grid: scheme(Some([128, 128])), rest: scheme(None) },
     };
+    if let Some(cache) = config.get("kv_cache_scheme") {
+        warnings.push(cache.warning(CACHE));
+    }
+    warnings.extend(config.others(&KNOWN));
     // AutoFP8 and vLLM call it `ignored_layers`.
     let ignored =
         ["modules_to_not_convert", "ignored_layers"].iter().find_map(|key| config.get(key));

@@ -1,5 +1,6 @@
 //! `quant_method: modelopt`, in `config.json` or in `hf_quant_config.json` under `quantization`.
 
+use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
@@ -50,9 +51,9 @@ pub(super) fn read(
     for node in config.iter().chain(&beside) {
         if let Some(cache) = node.get("kv_cache_quant_algo").or_else(|| node.get("kv_cache_scheme"))
         {
-            warnings
-                .push(cache.warning("scales of a quantized KV cache are left as plain tensors"));
+            warnings.push(cache.warning(CACHE));
         }
+        warnings.extend(node.others(&KEYS));
     }
     let list = config.and_then(|node| node.get("ignore"));
     let list = list.or_else(|| beside.and_then(|node| node.get("exclude_modules")));
@@ -64,5 +65,19 @@ pub(super) fn read(
         input_scale: &["input_scale"],
     })
 }
+
+/// Keys that are read here, or say the same in other words.
+const KEYS: [&str; 10] = [
+    "quant_method",
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "kv_cache_scheme",
+    "ignore",
+    "exclude_modules",
+    "config_groups",
+    "group_size",
+    "producer",
+    "quantization_status",
+];
 
 const KNOWN: &str = "\"FP8\", \"FP8_PER_CHANNEL_PER_TOKEN\", \"FP8_PB_WO\" or \"MXFP8\"";

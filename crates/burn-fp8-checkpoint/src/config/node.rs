@@ -82,14 +82,26 @@ impl<'a> Node<'a> {
         Ok(object.iter().map(node).collect())
     }
 
-    /// Whether there is something in it: an object or a list that is not empty, or another value.
+    /// Whether there is something in it: an object or a list that is not empty, or another value that is not `false`.
     pub(super) fn says_something(&self) -> bool {
         match self.value {
             Value::Object(object) => !object.is_empty(),
             Value::Array(list) => !list.is_empty(),
-            Value::Null => false,
+            Value::Null | Value::Bool(false) => false,
             _ => true,
         }
+    }
+
+    /// A warning about keys that say something and are none of these.
+    pub(super) fn others(&self, known: &[&str]) -> Option<String> {
+        let keys = self.value.as_object()?.keys().map(|key| &key[..]);
+        let says_something = |key: &&str| self.get(key).is_some_and(|value| value.says_something());
+        let mut others = keys.filter(|key| !known.contains(key)).filter(says_something).peekable();
+        others.peek()?;
+        let others = text::some_names(others);
+        Some(self.warning(&format!(
+            "keys that are not known here are not used, and may change what is meant: {others}"
+        )))
     }
 
     /// The object that this is, or an error.

@@ -396,3 +396,37 @@ fn the_configuration_of_the_language_model_counts() {
     let config = json!({ "text_config": fp8(json!({})) });
     assert_eq!(open(&config, &layer("a")).unwrap().format().method, Method::Fp8);
 }
+
+/// What a configuration of a version to come says is told by name; what is off says nothing.
+#[test]
+fn keys_that_are_not_known() {
+    let set = |mut config: Value, pointer: &str, key: &str, value: Value| {
+        config.pointer_mut(pointer).expect(pointer)[key] = value;
+        config
+    };
+    let of_group = "/quantization_config/config_groups/g";
+    let compressed = linear(float("tensor"), Value::Null, json!([]));
+    for (config, pointer) in [
+        (&compressed, "/quantization_config"),
+        (&compressed, of_group),
+        (&compressed, "/quantization_config/config_groups/g/weights"),
+        (&fp8(json!({})), "/quantization_config"),
+        (
+            &json!({ "quantization_config": { "quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN" } }),
+            "/quantization_config",
+        ),
+    ] {
+        let layer = [ones("a.weight", [1, 6]), f32s("a.weight_scale", &[1], &[2.0])];
+        for off in [Value::Null, json!(false), json!([]), json!({})] {
+            let checkpoint = open(&set(config.clone(), pointer, "rotation", off), &layer).unwrap();
+            assert!(checkpoint.warnings().is_empty(), "{:?}", checkpoint.warnings());
+        }
+        for on in [json!(true), json!("hadamard"), json!({ "size": 64 })] {
+            let checkpoint = open(&set(config.clone(), pointer, "rotation", on), &layer).unwrap();
+            assert_says(warning(&checkpoint), &["config.json", "not known", "`rotation`"]);
+        }
+    }
+    // What is known, and not done.
+    let outputs = set(compressed, of_group, "output_activations", float("tensor"));
+    refused(&outputs, &layer("a"), &["output_activations", "null"]);
+}
