@@ -31,7 +31,7 @@ const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/float8";
 /// LibTorch's bindings pass without the library because xtask's feature asks for their documentation mode.
 const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-fp8/candle,burn-fp8/rocm,burn-fp8/cuda,\
     burn-fp8/router,burn-fp8/remote,burn-fp8/fusion,burn-fp8/tch,burn-fp8/mpi,burn-fp8-next/mpi,burn-fp8-next/device,burn-fp8-next/wgpu,xtask/libtorch-check,burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,\
-    burn-fp8-bench/cuda,char-lm/cuda,char-lm/wgpu,char-lm/mpi,digits/cuda,fused_matmul/wgpu,fused_matmul/cuda,\
+    burn-fp8-bench/cuda,char-lm/cuda,char-lm/wgpu,char-lm/mpi,digits/cuda,digits-next/device,fused_matmul/wgpu,fused_matmul/cuda,\
     generate/wgpu,generate/cuda";
 
 /// Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.

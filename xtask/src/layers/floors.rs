@@ -29,6 +29,7 @@ pub const FLOORS: Floors = Floors {
             "burn-fp8-gpu-run",
             "char-lm",
             "digits",
+            "digits-next",
             "examples-common",
             "fused_matmul",
             "generate",
@@ -39,7 +40,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8",
             &[
-                &["host", "peers", "weights"],
+                &["host", "peers"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],
@@ -52,7 +53,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8-next",
             &[
-                &["host", "peers", "weights"],
+                &["host", "peers"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],

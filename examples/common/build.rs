@@ -1,0 +1,3 @@
+//! Nothing: Cargo looks at build dependencies where there is one of these.
+
+fn main() {}

@@ -1,0 +1,112 @@
+//! Burn is compiled once for all programs: the second command finds what the first one has built.
+//!
+//! Cargo keeps what it builds by the features of a crate and of all that it depends on. Where two programs ask for other features of one crate deep
+//! below, `cargo run -p` of the second compiles all of Burn anew, which takes minutes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+/// What every program of the repository depends on that shares a build of Burn.
+const SHARED: &str = "examples-common";
+
+/// These have features of their own in the programs that train by Burn's `Learner`: `burn` only exports other crates, and `burn-fp8` depends on it. They are
+/// built twice, not more often.
+const WITH_TRAIN: [&str; 2] = ["burn", "burn-fp8"];
+
+/// A crate with its version and features, as `cargo tree` writes it.
+type Crate = String;
+
+/// What each crate of a program depends on.
+type Tree = BTreeMap<Crate, BTreeSet<Crate>>;
+
+#[test]
+fn all_programs_share_one_build_of_burn() {
+    let metadata = MetadataCommand::new().other_options(["--locked".into()]).exec().unwrap();
+    let programs = programs(&metadata);
+    let bench = "burn-fp8-bench";
+    assert!(programs.len() >= 2 && programs.contains(&bench), "{programs:?}");
+
+    // By name and version, and features where it may have several: what it is built of, and the program that builds it so.
+    let mut built = BTreeMap::<String, (BTreeSet<Crate>, &str)>::new();
+    let mut differ = BTreeSet::new();
+    for program in programs {
+        let tree = tree(program);
+        for of_burn in tree.keys().filter(|name| name.starts_with("burn")) {
+            let of = reached_from(of_burn, &tree);
+            let without_features = of_burn.split(" [").next().expect("the first part");
+            let is_twice = WITH_TRAIN.contains(&first_word(of_burn));
+            let name = if is_twice { of_burn } else { without_features }.to_owned();
+            let (first, by) = built.entry(name).or_insert((of.clone(), program));
+            differ.extend(first.difference(&of).map(|name| format!("{by} builds {name}")));
+            differ.extend(of.difference(first).map(|name| format!("{program} builds {name}")));
+        }
+    }
+    assert!(built.keys().any(|name| name.starts_with("burn-tensor ")), "{:?}", built.keys());
+    assert!(
+        differ.is_empty(),
+        "these programs compile Burn, or a crate of ours, each for itself; let all ask for the same features in examples/common/Cargo.toml, or in that of char-lm for crates of burn-train:\n{}",
+        Vec::from_iter(differ).join("\n")
+    );
+}
+
+/// What the device for unmodified models needs, Burn's remote backend brings: the layers do without.
+#[test]
+fn layers_on_burn_0_22_bring_no_network() {
+    let of = |arguments: &[&str]| {
+        let tree = tree_of(&[&["-p", "digits-next"], arguments].concat());
+        let is_of_network = |name: &&str| ["axum", "iroh", "rustls", "tokio"].contains(name);
+        tree.keys().map(|name| first_word(name)).filter(is_of_network).count()
+    };
+    assert_eq!((of(&[]), of(&["--features", "device"])), (0, 4));
+}
+
+fn programs(metadata: &Metadata) -> Vec<&str> {
+    let shares = |package: &&Package| {
+        let mut normal = package.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal);
+        normal.any(|dependency| dependency.name == SHARED)
+    };
+    metadata.workspace_packages().into_iter().filter(shares).map(|it| it.name.as_str()).collect()
+}
+
+fn first_word(name: &str) -> &str {
+    name.split(' ').next().expect("the first part")
+}
+
+/// What `cargo run -p` of this program builds.
+fn tree(program: &str) -> Tree {
+    tree_of(&["-p", program])
+}
+
+fn tree_of(selection: &[&str]) -> Tree {
+    let arguments = ["--locked", "-e", "normal,build", "--prefix", "depth", "-f", " {p} [{f}]"];
+    let mut command = Command::new(env!("CARGO"));
+    let run = command.arg("tree").args(selection).args(arguments).output().unwrap();
+    assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
+    let mut tree = Tree::new();
+    let mut above = Vec::<Crate>::new();
+    for line in String::from_utf8(run.stdout).unwrap().lines() {
+        let (depth, name) = line.split_once(' ').expect("a depth and a crate");
+        // Marked where it has been listed already.
+        let name = name.trim_end_matches(" (*)").to_owned();
+        above.truncate(depth.parse().expect("a depth"));
+        if let Some(parent) = above.last() {
+            tree.get_mut(parent).expect("listed above").insert(name.clone());
+        }
+        tree.entry(name.clone()).or_default();
+        above.push(name);
+    }
+    tree
+}
+
+fn reached_from(name: &Crate, tree: &Tree) -> BTreeSet<Crate> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![name];
+    while let Some(name) = next.pop() {
+        if reached.insert(name.clone()) {
+            next.extend(&tree[name]);
+        }
+    }
+    reached
+}
