@@ -1,6 +1,7 @@
 //! Where FP8 is faster than f32 on this machine: measured, shown as tables and as a picture, and kept for `Fp8Config::measured`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use burn::backend::{Autodiff, Flex};
@@ -9,7 +10,7 @@ use burn_fp8::{Fp8Backend, Fp8Config, Gains, Gemm, gains};
 use clap::Parser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use examples_common::{charts, write};
+use examples_common::{charts, check_place, write};
 use indicatif::{ProgressBar, ProgressStyle};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -31,10 +32,14 @@ struct Arguments {
     picture: PathBuf,
 }
 
-fn main() -> Result<()> {
-    let Arguments { recipe, again, picture } = Arguments::parse();
+fn main() -> ExitCode {
+    examples_common::main(run)
+}
+
+fn run(Arguments { recipe, again, picture }: Arguments) -> Result<ExitCode> {
     let policy = Policy::parse(&format!("p=f32,m={recipe}"))?;
     let config = policy.configure(Fp8Config::default());
+    check_place(&picture)?;
     let device = Default::default();
     let kept = gains::kept::<B>(&config, &device).filter(|_| !again);
     let gains = kept.map_or_else(|| measure(&config), Ok)?;
@@ -59,7 +64,7 @@ fn main() -> Result<()> {
     }
     write(&picture, draw(&gains, &recipe)?)?;
     println!("Picture: {}", picture.display());
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(config: &Fp8Config) -> Result<Gains> {

@@ -31,10 +31,10 @@ use anyhow::{Context, Result};
 use burn_fp8_cpu::Unit;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use examples_common::{Origin, write, write_json};
+use examples_common::{Origin, check_place, write, write_json};
 use harness::Options;
 use rows::Row;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
 #[derive(Parser)]
@@ -69,10 +69,13 @@ struct Arguments {
 }
 
 /// What a file of results holds.
-#[derive(Serialize)]
-struct Results<'a> {
+#[derive(Serialize, Deserialize)]
+struct Results {
     origin: Origin,
-    rows: &'a [Row],
+    /// What the rows of the group `generate` were measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    rows: Vec<Row>,
 }
 
 /// A group of benchmarks: its name and what measures it.
@@ -95,19 +98,15 @@ const GROUPS: [Group; 13] = [
 ];
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    examples_common::main(|arguments| {
+        Ok(if run(arguments)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 /// Whether no row is below its target.
 fn run(arguments: Arguments) -> Result<bool> {
     Unit::try_expected().context("BURN_FP8_CPU_UNIT")?;
+    arguments.json.iter().chain(&arguments.picture).try_for_each(|path| check_place(path))?;
     let options = Options {
         threads: arguments.threads,
         elements: arguments.elements,
@@ -139,13 +138,14 @@ fn run(arguments: Arguments) -> Result<bool> {
     let mut origin =
         Origin::here("cargo xtask bench", &["--json", "--picture", "--python", "--model"]);
     origin.unit = Some(Unit::current().to_string());
-    let picture = arguments.picture.map(|path| (path, picture::draw(&rows, &origin)));
+    let model = options.model.as_deref().filter(|_| is_wanted(generate::GROUP));
+    let results = Results { origin, model: model.map(generate::model_of).transpose()?, rows };
     if let Some(path) = arguments.json {
-        write_json(&path, &Results { origin, rows: &rows })?;
+        write_json(&path, &results)?;
     }
     // Last: a run that cannot be drawn has its results all the same.
-    if let Some((path, picture)) = picture {
-        write(&path, picture?)?;
+    if let Some(path) = arguments.picture {
+        write(&path, picture::draw(&results)?)?;
     }
-    Ok(rows::reach_their_targets(&rows))
+    Ok(rows::reach_their_targets(&results.rows))
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
@@ -10,7 +10,7 @@ use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
 use char_lm::{Moments, Phase, Precision, Size, training_steps};
 use clap::Parser;
-use examples_common::{Origin, charts, print, write};
+use examples_common::{Origin, charts, check_place, print, write};
 use peak_alloc::PeakAlloc;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -111,11 +111,16 @@ fn in_child(arm: usize) -> Result<Held> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn main() -> Result<()> {
-    let Arguments { picture, arm } = Arguments::parse();
+fn main() -> ExitCode {
+    examples_common::main(run)
+}
+
+fn run(Arguments { picture, arm }: Arguments) -> Result<ExitCode> {
     if let Some(arm) = arm {
-        return print(&serde_json::to_string(&measure(arm)?)?);
+        print(&serde_json::to_string(&measure(arm)?)?)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    check_place(&picture)?;
     let mut arms = vec![];
     print(
         "| products | moments in | weights | moments | buffers | gradients | passes | optimizer | peak |\n|---|---|---:|---:|---:|---:|---:|---:|---:|\n",
@@ -134,7 +139,8 @@ fn main() -> Result<()> {
     }
     let origin = Origin::here("cargo run --release -p burn-fp8-bench --bin memory", &["--picture"]);
     write(&picture, draw(&arms, &origin)?)?;
-    print(&format!("\nMiB; {origin}\nPicture: {}\n", picture.display()))
+    print(&format!("\nMiB; {origin}\nPicture: {}\n", picture.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn mib(bytes: usize) -> f64 {

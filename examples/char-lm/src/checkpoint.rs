@@ -1,17 +1,17 @@
 //! The Learner's checkpoints: how they are written, whole or not at all, and which of them a run can go on from.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::lr_scheduler::LrScheduler;
 use burn::module::Module;
 use burn::optim::Optimizer;
 use burn::record::{
-    FileRecorder, FullPrecisionSettings, NamedMpkFileRecorder, Recorder, RecorderError,
+    FileRecorder, FullPrecisionSettings, NamedMpkBytesRecorder, NamedMpkFileRecorder, Recorder,
+    RecorderError,
 };
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
@@ -56,7 +56,18 @@ type Inner = NamedMpkFileRecorder<FullPrecisionSettings>;
 /// Burn's named MessagePack, written beside its place and then renamed: a process that is killed leaves no half file under the name of
 /// a whole one.
 #[derive(Clone, Debug, Default)]
-pub struct WholeFileRecorder(Inner);
+pub struct WholeFileRecorder {
+    inner: Inner,
+    /// Shared with clones: the Learner tells that a file was not written, but hardly why.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl WholeFileRecorder {
+    /// The file that could not be written, and why.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// The bytes of a checksum.
 const TRAILER: usize = 4;
@@ -79,16 +90,20 @@ impl<B: Backend> Recorder<B> for WholeFileRecorder {
     type LoadArgs = PathBuf;
 
     fn save_item<I: Serialize>(&self, item: I, file: PathBuf) -> Result<(), RecorderError> {
+        // Of the file's recorder, in memory: what writes to a disk loses why it could not.
+        let recorder = NamedMpkBytesRecorder::<FullPrecisionSettings>::default();
+        let mut bytes = Recorder::<B>::save_item(&recorder, item, ())?;
+        bytes.extend(trailer(&bytes));
+        let file = file.with_extension(<Self as FileRecorder<B>>::file_extension());
         let part = part(&file);
-        Recorder::<B>::save_item(&self.0, item, part.clone())?;
-        let extension = <Self as FileRecorder<B>>::file_extension();
-        let part = part.with_extension(extension);
-        fs::read(&part)
-            .and_then(|bytes| {
-                OpenOptions::new().append(true).open(&part)?.write_all(&trailer(&bytes))
-            })
-            .and_then(|()| fs::rename(&part, file.with_extension(extension)))
-            .map_err(|error| RecorderError::Unknown(format!("{}: {error}", part.display())))
+        let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, &file));
+        written.map_err(|error| {
+            // What is left of it fills the disk that was too small.
+            let _ = fs::remove_file(&part);
+            let failure = format!("{}: {error}", file.display());
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
+            RecorderError::Unknown(failure)
+        })
     }
 
     fn load_item<I: DeserializeOwned>(&self, file: &mut PathBuf) -> Result<I, RecorderError> {
@@ -103,7 +118,7 @@ impl<B: Backend> Recorder<B> for WholeFileRecorder {
             }
         }
         // MessagePack tells where it ends: Burn does not read the checksum behind it.
-        Recorder::<B>::load_item(&self.0, file)
+        Recorder::<B>::load_item(&self.inner, file)
     }
 }
 
@@ -285,7 +300,6 @@ fn quietly<T>(f: impl FnOnce() -> T + panic::UnwindSafe) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::sync::Arc;
     use std::thread::sleep;
     use std::time::Duration;
 

@@ -55,6 +55,17 @@ fn help_and_version_are_no_errors() {
     }
 }
 
+/// Not folded into one line, as an error is.
+#[test]
+fn without_a_command_it_prints_its_help() {
+    let output = char_lm().run("");
+    let help = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{help}");
+    let commands = ["train", "generate", "compare", "sensitivity", "block"];
+    let has_line = |name: &&str| help.lines().any(|line| line.trim_start().starts_with(*name));
+    assert!(commands.iter().all(has_line) && help.contains("\nUsage: char-lm"), "{help}");
+}
+
 #[test]
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
 fn backends_that_were_not_built() {
@@ -102,6 +113,31 @@ fn folders_that_hold_no_run_or_another() {
     ] {
         char_lm.fails(&format!("train --resume --out run {other}"), &[words]);
     }
+}
+
+/// A disk that has no room, by the limit of a file's size: it is told why, where, and what to do.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room_is_named_and_the_run_goes_on_later() {
+    let char_lm = char_lm();
+    let program = env!("CARGO_BIN_EXE_char-lm");
+    let mut command = std::process::Command::new("sh");
+    command.current_dir(char_lm.path("")).args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 16; exec \"$@\"",
+        "sh",
+        program,
+    ]);
+    let output = command.args(TRAIN.split(' ')).output().expect("it starts");
+    let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+    let last = stderr.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    has(
+        last,
+        &["error: cannot write a checkpoint: run/checkpoint/", ".mpk: File too large", "--resume"],
+    );
+    assert!(!last.contains("Recorder") && !last.contains("Unknown"), "{last}");
+    char_lm.succeeds(&format!("{TRAIN} --resume"));
 }
 
 /// What another run left behind is not taken for that of a new one, and a refusal writes nothing.

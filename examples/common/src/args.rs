@@ -5,26 +5,37 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use burn_fp8::cpu::Unit;
 use clap::Parser;
+use clap::error::ErrorKind;
 
-/// A program: reads the command line and runs. An error is one line on stderr and exit code 2, also where the environment variable names no unit of this CPU.
+/// A program: reads the command line and runs. An error is one line on stderr and exit code 2, also where the environment variable names no unit of this CPU; where nothing was
+/// asked for, the help text is.
 pub fn main<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode>) -> ExitCode {
     let args = match A::try_parse() {
         Ok(args) => args,
-        Err(error) if error.use_stderr() => return failed(&one_line(&error.to_string())),
-        Err(help) => {
+        Err(help) if is_help(help.kind()) => {
             // Nothing is left to do where the help text has no reader.
             let _ = help.print();
-            return ExitCode::SUCCESS;
+            return if help.use_stderr() { WRONG.into() } else { ExitCode::SUCCESS };
         }
+        Err(error) => return failed(&one_line(&error.to_string())),
     };
     let checked = Unit::try_expected().context("BURN_FP8_CPU_UNIT");
     checked.and_then(|_| run(args)).unwrap_or_else(|error| failed(&format!("error: {error:#}")))
 }
 
+/// The exit code of an error.
+const WRONG: u8 = 2;
+
+/// Whether clap has a text to be read in place of an error.
+fn is_help(kind: ErrorKind) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(kind, DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion)
+}
+
 fn failed(error: &str) -> ExitCode {
     // File names and fields may hold line breaks: an error stays one line.
     eprintln!("{}", error.replace(char::is_control, " "));
-    ExitCode::from(2)
+    WRONG.into()
 }
 
 /// clap's message without its usage paragraphs: the problem and, where there is one, the hint.

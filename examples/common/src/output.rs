@@ -51,12 +51,14 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether [`write()`] will find a place for the file: asked before long work, not after it.
+/// Whether [`write()`] will find a place for the file: asked before long work, not after it. Makes the folder.
 pub fn check_place(path: &Path) -> Result<()> {
     let check = || match place(path)? {
         Some(place) => {
             let new = beside(&place);
-            fs::write(&new, "").and_then(|()| fs::remove_file(&new))
+            let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let made = folder.map_or(Ok(()), fs::create_dir_all);
+            made.and_then(|()| fs::write(&new, "")).and_then(|()| fs::remove_file(&new))
         }
         None => Ok(()),
     };
@@ -116,5 +118,17 @@ mod tests {
             assert!(format!("{:#}", result.expect_err("a folder")).contains("cannot write"));
         }
         assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 4, "nothing beside");
+    }
+
+    #[test]
+    fn a_place_in_a_new_folder_is_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new/newer/result");
+        check_place(&path).expect("a place");
+        assert!(path.parent().is_some_and(Path::exists) && !path.exists());
+        write(&path, "result").expect("written");
+        check_place(Path::new("a-result-without-a-folder")).expect("here");
+        let error = check_place(&path.join("result")).expect_err("it lies in a file");
+        assert!(error.to_string().contains("new/newer/result/result"), "{error}");
     }
 }

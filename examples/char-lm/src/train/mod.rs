@@ -288,6 +288,7 @@ where
     let train_loader = Loader::<B>::train(train, *shape, start, context.clone(), device.clone());
     let (epochs_begun, stopwatch) = train_loader.progress().expect("it is for training");
     let valid_loader = Loader::<B::InnerBackend>::valid(valid, *shape, context, device);
+    let recorder = WholeFileRecorder::default();
     let mut training = SupervisedTraining::new(
         folder.path(),
         Arc::new(train_loader) as Arc<dyn DataLoader<B, _>>,
@@ -297,7 +298,7 @@ where
     .metric_valid_numeric(LossMetric::<burn::backend::Flex>::new())
     .with_metric_logger(curve.clone())
     .with_application_logger(None)
-    .with_file_checkpointer(WholeFileRecorder::default())
+    .with_file_checkpointer(recorder.clone())
     .with_checkpointing_strategy(checkpoint::Last(if peers.rank() == 0 { 3 } else { 0 }))
     .num_epochs(last_epoch(settings, curve, *done));
     if plan.is_plain() {
@@ -320,7 +321,10 @@ where
     let launch = || training.launch(Learner::new(model, optimizer, scheduler));
     let trained = setup.scope(|| among::or_lost(launch))?;
     drop(trained.renderer);
-    check_not_interrupted(&interrupter, folder)?;
+    if let Some(failure) = recorder.failure() {
+        bail!("cannot write a checkpoint: {failure}; make room and go on with --resume");
+    }
+    check_not_interrupted(&interrupter)?;
     Ok(Learned {
         model: trained.model,
         // Another thread may still be computing the last of them.
@@ -337,15 +341,11 @@ fn last_epoch(settings: &Settings, curve: &Curve, done: usize) -> usize {
     if settings.patience.is_some_and(is_stuck) { done } else { settings.epochs }
 }
 
-fn check_not_interrupted(interrupter: &Interrupter, folder: &Folder) -> Result<()> {
+fn check_not_interrupted(interrupter: &Interrupter) -> Result<()> {
     if !interrupter.should_stop() {
         return Ok(());
     }
     let reason = interrupter.get_message().unwrap_or_else(|| "by the user".into());
-    if reason.contains("Recorder error") {
-        let place = folder.checkpoints();
-        return Err(anyhow!("cannot write a checkpoint to {}: {reason}", place.display()));
-    }
     Err(anyhow!("interrupted: {reason}; go on with --resume"))
 }
 
