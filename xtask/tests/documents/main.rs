@@ -3,6 +3,7 @@
 mod figures;
 mod links;
 mod markdown;
+mod snippets;
 
 /// It stays one that is read to its end.
 #[test]
