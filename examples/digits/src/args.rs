@@ -36,6 +36,10 @@ pub struct Args {
     )]
     recipes: Vec<RecipeName>,
 
+    /// The width of the hidden layers, more than the 64 pixels: at 128 a product is so small that FP8 gains nothing
+    #[arg(long, value_name = "WIDTH", default_value_t = 128, value_parser = clap::value_parser!(u32).range(65..=8192))]
+    pub hidden: u32,
+
     /// The backend that all runs use
     #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,

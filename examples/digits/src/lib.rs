@@ -42,8 +42,9 @@ impl OnBackend for &Args {
     fn on<B: Fp8Matmul>(self) -> Result<()> {
         let config = self.config.as_deref().map_or(Ok(Fp8Config::default()), Fp8Config::load)?;
         let (recipes, seeds) = (self.recipes(), self.seeds());
-        let configs = recipes.iter().map(|recipe| recipe.config(config));
+        let configs = recipes.iter().map(|recipe| configure::<B>(*recipe, config));
         let configs = configs.collect::<Result<Vec<_>>>()?;
+        let layers = model::layers(self.hidden as usize);
         config.check::<B>(&B::Device::default())?;
         let digits = Digits::load().context("built-in data")?;
         // A wrong folder is told before the training, not after it.
@@ -56,8 +57,9 @@ impl OnBackend for &Args {
         let mut first_step = String::new();
         for &seed in &seeds {
             for (&recipe, config) in recipes.iter().zip(&configs) {
-                let expected = model::expected_products(config, train::BATCH);
-                let plan = Plan { digits: &digits, epochs: self.epochs, seed, fp8_layers: None };
+                let expected = model::expected_products(config, train::BATCH, layers);
+                let (digits, epochs) = (&digits, self.epochs);
+                let plan = Plan { digits, epochs, seed, layers, fp8_layers: None };
                 let mut outcome = train_with::<B>(recipe, config, plan, &expected);
                 assert_eq!(
                     outcome.first_step.fp8().count(),
@@ -79,8 +81,9 @@ impl OnBackend for &Args {
 
         let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| self.out.join(name));
         write(&loss, plot::loss_curves(&runs)?)?;
-        write(&scales, plot::scales(&runs)?)?;
-        let record = Record { origin, epochs: self.epochs, first_step, runs };
+        write(&scales, plot::scales(&runs, layers)?)?;
+        let (epochs, hidden) = (self.epochs, self.hidden);
+        let record = Record { origin, epochs, hidden, first_step, runs };
         write_json(&self.out.join("runs.json"), &record)?;
         print(&format!(
             "{}\nloss curves: {}\nscales over time: {}\n",
@@ -89,6 +92,16 @@ impl OnBackend for &Args {
             scales.display()
         ))
     }
+}
+
+/// The configuration of a recipe. One that has gains already is not measured again.
+fn configure<B: Fp8Matmul>(recipe: RecipeName, config: Fp8Config) -> Result<Fp8Config> {
+    let config = recipe.config(config)?;
+    if recipe != RecipeName::Fp8Measured || config.filter.gains.is_some() {
+        return Ok(config);
+    }
+    eprintln!("measuring which products FP8 makes faster here, or reading what was measured …");
+    Ok(config.measured::<Fp8Backend<Autodiff<B>>>(&B::Device::default())?)
 }
 
 /// One run. What differs between the recipes is all here.
@@ -101,9 +114,11 @@ fn train_with<B: Fp8Matmul>(
     match recipe {
         RecipeName::F32 => train::train::<Autodiff<B>>(plan),
         // Another type.
-        RecipeName::Fp8Current | RecipeName::Fp8Row | RecipeName::Mxfp8 | RecipeName::Fp8Block => {
-            config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan))
-        }
+        RecipeName::Fp8Current
+        | RecipeName::Fp8Measured
+        | RecipeName::Fp8Row
+        | RecipeName::Mxfp8
+        | RecipeName::Fp8Block => config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan)),
         // The same type; the histories of this run's products are kept apart from those of other runs.
         RecipeName::Fp8Delayed => DelayedState::new()
             .scope(|| config.scope(|| train::train::<Fp8Backend<Autodiff<B>>>(plan))),

@@ -11,10 +11,13 @@ use burn_fp8::{Fp8Config, Fp8Matmul, Gemm, ProductKind};
 
 use crate::data::{CLASSES, PIXELS, Samples};
 
-/// The width of the hidden layers: a multiple of 16, and wide enough for FP8 to apply.
-const HIDDEN: usize = 128;
-/// Inputs and outputs of each layer.
-pub const LAYERS: [(usize, usize); 3] = [(PIXELS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, CLASSES)];
+/// Inputs and outputs of each layer: no two have both in common.
+pub type Layers = [(usize, usize); 3];
+
+/// The layers of a model whose hidden ones are so wide.
+pub const fn layers(hidden: usize) -> Layers {
+    [(PIXELS, hidden), (hidden, hidden), (hidden, CLASSES)]
+}
 
 /// Three linear layers with ReLU between them.
 #[derive(Module, Debug)]
@@ -32,8 +35,8 @@ enum Layer<B: Backend> {
 
 impl<B: Fp8Matmul> Classifier<B> {
     /// A model with weights drawn from the backend's random numbers.
-    pub fn new(device: &B::Device) -> Self {
-        let layers = LAYERS.map(|(inputs, outputs)| {
+    pub fn new(layers: Layers, device: &B::Device) -> Self {
+        let layers = layers.map(|(inputs, outputs)| {
             Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
         });
         let model = Self { layers: layers.into() };
@@ -87,11 +90,12 @@ pub struct LayerProducts {
 }
 
 /// What a training step with this many images should run in FP8: reckoned from the shapes, not from what ran.
-pub fn expected_products(config: &Fp8Config, images: usize) -> Vec<LayerProducts> {
+pub fn expected_products(config: &Fp8Config, images: usize, layers: Layers) -> Vec<LayerProducts> {
+    let filter = &config.filter;
     let layer = |(index, (inputs, outputs))| {
         let gemm = Gemm::matrix(images, outputs, inputs);
-        let rejection =
-            config.enabled.then(|| config.filter.check(ProductKind::Linear, gemm).err()).flatten();
+        let check = || filter.check(ProductKind::Linear, gemm).and(filter.check_gain(gemm, true));
+        let rejection = config.enabled.then(|| check().err()).flatten();
         let products = match (config.enabled && rejection.is_none(), index) {
             (false, _) => 0,
             // output and grad_weight: nobody needs the gradient of the images.
@@ -101,5 +105,5 @@ pub fn expected_products(config: &Fp8Config, images: usize) -> Vec<LayerProducts
         };
         LayerProducts { inputs, outputs, products, rejection }
     };
-    LAYERS.into_iter().enumerate().map(layer).collect()
+    layers.into_iter().enumerate().map(layer).collect()
 }

@@ -5,7 +5,7 @@ use burn_fp8::burn_fp8_core::Operand;
 use examples_common::charts::{self, Area, Stroke};
 use plotters::prelude::*;
 
-use crate::model::LAYERS;
+use crate::model::Layers;
 use crate::recipe::RecipeName;
 use crate::report::{Run, recipes, seeds};
 use crate::scales::LayerScale;
@@ -17,6 +17,7 @@ const fn stroke(recipe: RecipeName) -> Stroke {
         RecipeName::Fp8Current => (charts::VERMILION, 2),
         RecipeName::Fp8Delayed => (BLACK, 2),
         RecipeName::Fp8Layers => (charts::GREEN, 2),
+        RecipeName::Fp8Measured => (charts::YELLOW, 2),
         RecipeName::Fp8Row => (charts::BLUE, 2),
         RecipeName::Mxfp8 => (charts::ORANGE, 2),
         RecipeName::Fp8Block => (charts::PURPLE, 2),
@@ -80,7 +81,7 @@ fn mean_losses(runs: &[Run], recipe: RecipeName) -> Vec<f64> {
 }
 
 /// Draws the scales of the first seed's FP8 runs over time: a row of panels for each layer, a column for each operand, a line for each recipe.
-pub fn scales(runs: &[Run]) -> Result<String> {
+pub fn scales(runs: &[Run], of: Layers) -> Result<String> {
     charts::svg("the scales", (1080, 640), |area| {
         let title = "Scales in the last step of each epoch (x ≈ code × scale)";
         let area = area.titled(title, charts::text(20))?;
@@ -90,20 +91,25 @@ pub fn scales(runs: &[Run]) -> Result<String> {
         let in_fp8 = |layer: usize| {
             runs.iter().any(|run| run.scales.iter().flatten().any(|scale| scale.layer == layer))
         };
-        let layers: Vec<_> = (0..LAYERS.len()).filter(|layer| in_fp8(*layer)).collect();
+        let layers: Vec<_> = (0..of.len()).filter(|layer| in_fp8(*layer)).collect();
         if layers.is_empty() {
             area.draw_text("No product ran in FP8.", &charts::text(16), (30, 30))?;
         }
         for (row, layer) in area.split_evenly((layers.len().max(1), 1)).iter().zip(&layers) {
             for (panel, operand) in row.split_evenly((1, 3)).iter().zip(Operand::ALL) {
-                draw_panel(panel, &runs, *layer, operand)?;
+                draw_panel(panel, &runs, (*layer, of[*layer]), operand)?;
             }
         }
         Ok(())
     })
 }
 
-fn draw_panel(panel: &Area, runs: &[&Run], layer: usize, operand: Operand) -> Result<()> {
+fn draw_panel(
+    panel: &Area,
+    runs: &[&Run],
+    (layer, (inputs, outputs)): (usize, (usize, usize)),
+    operand: Operand,
+) -> Result<()> {
     let name = operand.to_string();
     let line = |run: &Run| -> Vec<(f64, f64)> {
         let of_epoch = |scales: &Vec<LayerScale>| {
@@ -118,7 +124,6 @@ fn draw_panel(panel: &Area, runs: &[&Run], layer: usize, operand: Operand) -> Re
     let range = if low <= high { (low - 0.5).floor()..(high + 0.5).ceil() } else { -1.0..1.0 };
     let powers = (range.end - range.start) as usize;
     let epochs = runs.iter().map(|run| run.scales.len()).max().unwrap_or(1).max(2);
-    let (inputs, outputs) = LAYERS[layer];
     let caption = format!("layer {} ({inputs}→{outputs}), {operand}", layer + 1);
     let mut chart = ChartBuilder::on(panel)
         .caption(caption, charts::text(15))

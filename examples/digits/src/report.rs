@@ -92,15 +92,25 @@ pub fn seeds(runs: &[Run]) -> usize {
 
 /// The table of all runs; with several seeds, also the mean accuracy of each recipe.
 pub fn table(runs: &[Run]) -> String {
-    let header =
-        ["recipe", "seed", "train loss", "test accuracy", "seconds", "FP8 products a step"];
+    let header = [
+        "recipe",
+        "seed",
+        "train loss",
+        "test accuracy",
+        "seconds",
+        "speed against f32",
+        "FP8 products a step",
+    ];
     let rows = runs.iter().map(|run| {
+        let is_f32 = |other: &&Run| other.recipe == RecipeName::F32 && other.seed == run.seed;
+        let f32_seconds = runs.iter().find(is_f32).map_or(f64::NAN, |f32| f32.seconds);
         [
             run.recipe.as_str().to_owned(),
             run.seed.to_string(),
             format!("{:.5}", run.train_loss),
             format!("{:.2}%", 100.0 * run.test_accuracy),
             format!("{:.2}", run.seconds),
+            format!("{:.2}", f32_seconds / run.seconds),
             run.fp8_products_per_step.to_string(),
         ]
     });
@@ -125,6 +135,8 @@ pub struct Record {
     pub origin: Origin,
     /// Epochs of each.
     pub epochs: u32,
+    /// The width of the hidden layers.
+    pub hidden: u32,
     /// The products of the first step in FP8, as printed; empty where none of the runs was.
     pub first_step: String,
     /// The runs.

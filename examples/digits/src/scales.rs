@@ -5,7 +5,7 @@ use burn_fp8::report::ProductReport;
 use burn_fp8::{GemmRole, Report};
 use serde::{Deserialize, Serialize};
 
-use crate::model::LAYERS;
+use crate::model::Layers;
 
 /// The scale of an operand of a layer in some step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,10 +19,10 @@ pub struct LayerScale {
 }
 
 /// Every scale of the products of a step that ran in FP8.
-pub fn of_step(report: &Report) -> Vec<LayerScale> {
+pub fn of_step(report: &Report, layers: &Layers) -> Vec<LayerScale> {
     let mut scales = Vec::new();
     for product in report.fp8() {
-        let Some(layer) = layer(product) else { continue };
+        let Some(layer) = layer(product, layers) else { continue };
         let operands = match product.role {
             GemmRole::Output => [Some(Operand::Input), Some(Operand::Weight)],
             GemmRole::GradWeight => [None, Some(Operand::OutputGrad)],
@@ -39,12 +39,12 @@ pub fn of_step(report: &Report) -> Vec<LayerScale> {
     scales
 }
 
-/// The layer that a product belongs to: no two have the same inputs and outputs.
-fn layer(product: &ProductReport) -> Option<usize> {
+/// The layer that a product belongs to.
+fn layer(product: &ProductReport, layers: &Layers) -> Option<usize> {
     let shape = match product.role {
         GemmRole::Output => (product.gemm.k, product.gemm.n),
         GemmRole::GradInput => (product.gemm.n, product.gemm.k),
         GemmRole::GradWeight => (product.gemm.m, product.gemm.n),
     };
-    LAYERS.iter().position(|layer| *layer == shape)
+    layers.iter().position(|layer| *layer == shape)
 }

@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 use crate::data::{Digits, Samples};
-use crate::model::{Classifier, LayerProducts, images};
+use crate::model::{Classifier, LayerProducts, Layers, images};
 use crate::scales::{self, LayerScale};
 
 /// Images a step.
@@ -44,6 +44,8 @@ pub struct Plan<'a> {
     pub epochs: u32,
     /// The seed of weights and order.
     pub seed: u64,
+    /// The layers of the model.
+    pub layers: Layers,
     /// Where to replace the linear layers, and by what.
     pub fp8_layers: Option<(Fp8DotGeneralConfig, &'a [LayerProducts])>,
 }
@@ -57,12 +59,12 @@ where
     B: AutodiffBackend + Fp8Matmul,
     B::InnerBackend: Fp8Matmul,
 {
-    let Plan { digits, epochs, seed, fp8_layers } = plan;
+    let Plan { digits, epochs, seed, layers, fp8_layers } = plan;
     let device = B::Device::default();
     // All runs of a seed start from the same weights and see the images in the same order.
     B::seed(&device, seed);
     let mut order_rng = StdRng::seed_from_u64(seed);
-    let mut model = Classifier::<B>::new(&device);
+    let mut model = Classifier::<B>::new(layers, &device);
     if let Some((config, expected)) = fp8_layers {
         model = model.with_fp8_layers(&config, expected);
     }
@@ -90,7 +92,7 @@ where
                 true => {
                     let (result, report) = burn_fp8::trace(step);
                     if index == last {
-                        scales.push(scales::of_step(&report));
+                        scales.push(scales::of_step(&report, &layers));
                     }
                     first_step.get_or_insert(report);
                     result

@@ -189,6 +189,25 @@ fn config_decides_what_runs_in_fp8() {
     assert_eq!(off, loss(&json("--epochs 1"), "f32"));
 }
 
+/// The gains are made up: of a machine on which FP8 doubles the speed of all products, or halves it.
+#[test]
+fn measured_products_run_in_fp8_where_they_gain() {
+    let products = |percent: u32, hidden: u32| {
+        let gains = format!(
+            r#"{{"measured_on": "nowhere", "sizes": [16], "forward": [{percent}], "training": [{percent}]}}"#
+        );
+        let config = format!(r#"{{"filter": {{"gains": {gains}}}}}"#);
+        let arguments = format!("--epochs 1 --recipe fp8-measured --hidden {hidden}");
+        let report = configured(&config, &arguments);
+        assert_eq!(report["hidden"], hidden);
+        let is_f32 = loss(&report, "fp8-measured") == loss(&report, "f32");
+        (runs(&report, "fp8-measured")[0]["fp8_products_per_step"].as_u64(), is_f32)
+    };
+    assert_eq!(products(200, 128), (Some(5), false));
+    assert_eq!(products(200, 80), (Some(5), false));
+    assert_eq!(products(50, 128), (Some(0), true));
+}
+
 #[test]
 fn the_config_of_delayed_scaling_reaches_layers_and_decorator() {
     let losses = |history: usize| {
