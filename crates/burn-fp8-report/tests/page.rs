@@ -67,6 +67,25 @@ fn every_site_has_a_card_and_few_are_open() {
     assert!(html.contains("276 more"), "300 products, of which 24 are shown");
 }
 
+/// In the words that a page of one sample has and others have in the plural.
+#[test]
+fn one_of_something_is_singular() {
+    let html = page(1, "up", 1);
+    for name in ["site", "sample", "product", "element", "sum", "step"] {
+        let plural = [" ", ">"].map(|before| format!("{before}1 {name}s"));
+        assert!(!plural.iter().any(|plural| html.contains(plural)), "{plural:?}");
+    }
+    assert!(html.contains("; 1 sample.") && page(1, "up", 2).contains("; 2 samples."));
+}
+
+#[test]
+fn what_sqnr_is_stands_before_the_first_of_it() {
+    let html = page(3, "up", 2);
+    let place = |text| html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(place("SQNR: the power of a result") < place("<table"));
+    assert!(place("Higher is better") < place("<table"));
+}
+
 #[test]
 fn the_largest_logs_have_pages_of_their_worst_sites() {
     let mut observations = Observations::new(header());

@@ -86,6 +86,30 @@ where
     Ok(())
 }
 
+/// Draws a line with dots at its points, which tell it from another of its colour; with a label it is in the legend, there as a stroke of this length.
+pub fn dotted_line<'a, 'b: 'a, X, Y>(
+    chart: &mut Chart<'a, 'b, X, Y>,
+    points: impl IntoIterator<Item = (f64, f64)> + Clone,
+    (colour, width): Stroke,
+    label: Option<(&str, i32)>,
+) -> Result<()>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    line(chart, points.clone(), (colour, width), None)?;
+    let dot = move |place| Circle::new(place, 3, colour.filled());
+    let series = chart.draw_series(points.into_iter().map(dot))?;
+    if let Some((label, length)) = label {
+        series.label(label).legend(move |(x, y)| {
+            let stroke = PathElement::new([(0, 0), (length, 0)], colour.stroke_width(width.max(2)));
+            let dot = Circle::new((length / 2, 0), 3, colour.filled());
+            EmptyElement::at((x, y)) + stroke + dot
+        });
+    }
+    Ok(())
+}
+
 /// Draws the legend of a picture into its upper right corner.
 pub fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
 where

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::text::{count, percent, px};
+use super::text::{counted, percent, px};
 use crate::sample::OperandStats;
 
 const WIDTH: f64 = 340.0;
@@ -64,7 +64,7 @@ pub(super) fn histogram(stats: &OperandStats) -> Markup {
                 @let share = stats.share(number);
                 @let top = y(share).min(floor - 1.0);
                 rect.bar x=(px(from + 0.4)) y=(px(top)) width=(px((to - from - 0.8).max(0.6))) height=(px(floor - top)) {
-                    title { "2^" (exponent) " to 2^" (exponent + 1) ": " (count(number)) " elements, " (percent(share)) }
+                    title { "2^" (exponent) " to 2^" (exponent + 1) ": " (counted(number, "element")) ", " (percent(share)) }
                 }
             }
             @for exponent in (low.ceil() as i32..=high as i32).filter(|exponent| exponent % labels == 0) {

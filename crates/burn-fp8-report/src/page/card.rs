@@ -3,7 +3,7 @@
 use burn_fp8_core::{GemmRole, Operand};
 use maud::{Markup, html};
 
-use super::text::{count, magnitude, percent};
+use super::text::{count, counted, magnitude, percent};
 use super::{bars, lines};
 use crate::observations::printed;
 use crate::sample::{Alternative, OperandStats, Prediction, ProductStats};
@@ -37,7 +37,7 @@ pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
                 }
                 @if site.points.len() > 1 { (over_time(site)) }
                 p.facts {
-                    "Recipe: " (printed(&last.recipe)) ". Last sampled in step " (count(last.step)) "; " (count(site.samples)) " samples."
+                    "Recipe: " (printed(&last.recipe)) ". Last sampled in step " (count(last.step)) "; " (counted(site.samples, "sample")) "."
                 }
             }
         }
@@ -70,7 +70,7 @@ fn products(site: &SiteSeries) -> Markup {
                             td.num.faint.wide { (decibels(stats.sqnr.whole.decibels())) " / " (decibels(stats.sqnr.line.decibels())) }
                             td.num.wide { (decibels(lowest)) }
                             td { (alternatives(stats)) }
-                            td.num.faint.wide { (count(stats.outputs)) " sums of " (count(stats.terms)) }
+                            td.num.faint.wide { (counted(stats.outputs, "sum")) " of " (count(stats.terms)) }
                         }
                     }
                 }
@@ -122,7 +122,7 @@ fn operand_figure(operand: Operand, stats: &OperandStats) -> Markup {
     let facts = html! {
         "amax " (magnitude(stats.amax.into())) " · " @if stats.per_row { "scales to" } @else { "scale" } " " (magnitude(stats.scale.into())) " · "
         @if stats.sampled == stats.elements { "all " } @else { (count(stats.sampled)) " of " }
-        (count(stats.elements)) " elements" br; (joined(shares))
+        (counted(stats.elements, "element")) br; (joined(shares))
     };
     figure(title, bars::histogram(stats), facts)
 }

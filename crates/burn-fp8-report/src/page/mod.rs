@@ -8,7 +8,7 @@ mod text;
 use std::collections::BTreeSet;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use text::count;
+use text::{count, counted};
 
 use crate::observations::printed;
 use crate::sqnr::decibels;
@@ -48,10 +48,13 @@ impl Observations {
                     h1 { "FP8 observatory" }
                     (self.run(&ranked))
                     h2 { "Products, worst first" }
+                    p.faint {
+                        "SQNR: the power of a result over that of its rounding error, in dB. Higher is better: at 20 dB the error is a tenth of the result, at 40 dB a hundredth."
+                    }
                     (ranking(&rows))
                     @if !left_out.is_empty() {
                         p.act {
-                            (count(left_out.len() as u64)) " sites, which FP8 fits no worse than these, are left out of this page; the observatory's table has all."
+                            (counted(left_out.len() as u64, "site")) " left out of this page, as FP8 fits them no worse than these; the observatory's table has all."
                         }
                     }
                     h2 { "Sites, worst first" }
@@ -73,8 +76,8 @@ impl Observations {
             p {
                 @match (ranked.len(), act) {
                     (0, _) => "Nothing was sampled.",
-                    (all, 0) => { "FP8 fits all " (all) " products, or another way would hardly help." }
-                    (all, act) => span.act { "FP8 costs " (act) " of " (all) " products more than it has to." }
+                    (all, 0) => { "FP8 fits all of " (counted(all as u64, "product")) ", or another way would hardly help." }
+                    (all, act) => span.act { "FP8 costs " (act) " of " (counted(all as u64, "product")) " more than it has to." }
                 }
             }
             dl.run {
@@ -91,9 +94,9 @@ impl Observations {
                     }
                 }
                 dt { "sites" }
-                dd { (count(self.sites.len() as u64)) " with " (count(ranked.len() as u64)) " products in FP8" }
+                dd { (count(self.sites.len() as u64)) " with " (counted(ranked.len() as u64, "product")) " in FP8" }
                 dt { "sample" }
-                dd { "at most " (count(self.header.max_elements)) " elements of an operand" }
+                dd { "at most " (counted(self.header.max_elements, "element")) " of an operand" }
             }
             @if let Some(line) = self.cut_line {
                 p.act { "The log's last line, " (line) ", was cut off and left out." }

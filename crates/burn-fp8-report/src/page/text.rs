@@ -36,6 +36,12 @@ pub(super) fn count(count: u64) -> String {
     text
 }
 
+/// So many of something, whose name gets an s where it is not one.
+pub(super) fn counted(number: u64, name: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {name}{plural}", count(number))
+}
+
 /// A coordinate.
 pub(super) fn px(x: f64) -> String {
     format!("{x:.1}")

@@ -164,7 +164,7 @@ pub fn dots(comparison: &Comparison) -> Result<String> {
         names,
         height: 34,
         range: low - margin..high + margin,
-        axis: "difference in %: a dot for each seed, the mean with its 95% interval",
+        axis: "← better, worse →, in %: a dot for each seed, the mean with its 95% interval",
         // As many digits as tell one line of the grid from the next.
         number: match high - low < 0.6 {
             true => |percent| match percent.abs() < 0.005 {

@@ -6,6 +6,7 @@ use examples_common::charts::{self, Stroke};
 use plotters::prelude::*;
 
 use super::report::Comparison;
+use crate::arm::Arm;
 use crate::precision::Precision;
 
 const BIGRAM: RGBColor = RGBColor(130, 130, 130);
@@ -22,14 +23,40 @@ const fn stroke(precision: Precision) -> Stroke {
         Precision::Fp8(recipe) => match recipe.granularity() {
             Granularity::Mx(_) => (charts::BLUE, 1),
             Granularity::Blockwise => (charts::YELLOW, 1),
-            // Shared, as by several policies: the legend has them in their order.
             _ => (charts::PURPLE, 1),
         },
         Precision::Policy(_) => (charts::PURPLE, 1),
     }
 }
 
-/// The validation loss of each epoch: a colour for each precision, a line for each seed, and the bigram model's loss. As SVG.
+/// For arms whose colour another one has already.
+const COLOURS: [RGBColor; 7] = [
+    charts::VERMILION,
+    BLACK,
+    charts::GREEN,
+    charts::BLUE,
+    charts::ORANGE,
+    charts::PURPLE,
+    charts::YELLOW,
+];
+
+/// The stroke of each arm, and whether it has dots: no two alike. The first arm of a colour has it, others one that is left, or dots.
+fn strokes(arms: &[Arm]) -> Vec<(Stroke, bool)> {
+    let own: Vec<_> = arms.iter().map(|arm| stroke(arm.precision)).collect();
+    let has = |strokes: &[Stroke], colour| strokes.iter().any(|stroke| stroke.0 == colour);
+    let left = COLOURS.into_iter().filter(|colour| !has(&own, *colour));
+    let mut others = left.map(|colour| (colour, false)).chain(COLOURS.map(|c| (c, true))).cycle();
+    let of_arm = |(index, stroke): (usize, &Stroke)| {
+        if !has(&own[..index], stroke.0) {
+            return (*stroke, false);
+        }
+        let (colour, has_dots) = others.next().expect("it goes round");
+        ((colour, 1), has_dots)
+    };
+    own.iter().enumerate().map(of_arm).collect()
+}
+
+/// The validation loss of each epoch: a stroke for each arm, a line for each seed, and the bigram model's loss. As SVG.
 pub fn loss(comparison: &Comparison) -> Result<String> {
     charts::svg("the losses", (860, 520), |area| {
         let bigram = comparison.bigram_loss;
@@ -54,7 +81,8 @@ pub fn loss(comparison: &Comparison) -> Result<String> {
             .draw_series(DashedLineSeries::new(line, 6, 5, BIGRAM.stroke_width(2)))?
             .label("bigram model")
             .legend(|(x, y)| PathElement::new([(x, y), (x + 22, y)], BIGRAM.stroke_width(2)));
-        for arm in comparison.means.iter().map(|mean| mean.arm) {
+        let arms: Vec<_> = comparison.means.iter().map(|mean| mean.arm).collect();
+        for (&arm, (stroke, has_dots)) in arms.iter().zip(strokes(&arms)) {
             let label = match comparison.seeds() {
                 1 => arm.to_string(),
                 seeds => format!("{arm}, {seeds} seeds"),
@@ -64,7 +92,10 @@ pub fn loss(comparison: &Comparison) -> Result<String> {
                 let points = run.outcome.losses.iter().filter(|point| point.valid_loss.is_finite());
                 let points = points.map(|point| (point.epoch as f64, point.valid_loss));
                 let label = (index == 0).then_some((&label[..], 22));
-                charts::line(&mut chart, points, stroke(arm.precision), label)?;
+                match has_dots {
+                    true => charts::dotted_line(&mut chart, points, stroke, label)?,
+                    false => charts::line(&mut chart, points, stroke, label)?,
+                }
             }
         }
         charts::legend(&mut chart)
@@ -79,6 +110,20 @@ mod tests {
     use crate::compare::Run;
     use crate::run::Outcome;
     use crate::size::Size;
+
+    /// The largest comparison that is committed.
+    #[test]
+    fn no_two_arms_look_alike() {
+        let results = examples_common::testing::Results::of(env!("CARGO_MANIFEST_DIR"));
+        let comparison: Comparison = results.json("recipes/comparison.json");
+        let arms: Vec<_> = comparison.means.iter().map(|mean| mean.arm).collect();
+        let strokes: Vec<_> =
+            strokes(&arms).iter().map(|(stroke, dots)| (stroke.0, *dots)).collect();
+        assert_eq!((arms.len(), strokes[0]), (12, (charts::SKY_BLUE, false)));
+        for (index, stroke) in strokes.iter().enumerate() {
+            assert!(!strokes[..index].contains(stroke), "{}: {strokes:?}", arms[index]);
+        }
+    }
 
     #[test]
     fn lines_are_of_their_losses() {
