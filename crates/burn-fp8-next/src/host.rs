@@ -6,6 +6,8 @@ use burn_autodiff::ops::{Backward, OpsKind};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_backend::{Backend, Element, TensorData, TensorMetadata};
 
+use crate::weights::Leaf;
+
 pub(crate) fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
     tensor.device()
 }
@@ -29,6 +31,11 @@ pub(crate) type Tracked<B> = FloatTensor<Autodiff<B>>;
 /// What it holds.
 pub(crate) fn untracked<B: Backend>(tensor: Tracked<B>) -> FloatTensor<B> {
     tensor.into_primitive()
+}
+
+/// Burn 0.22 does not tell which tensors are leaves of the graph.
+pub(crate) fn leaf<B: Backend>(_tensor: &Tracked<B>) -> Option<Leaf> {
+    None
 }
 
 /// What names it in the graph for good, where it is tracked: whatever changes a parameter makes a new one.

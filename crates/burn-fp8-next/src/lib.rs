@@ -28,6 +28,7 @@ pub mod ops;
 pub mod peers;
 mod product;
 pub mod report;
+mod weights;
 
 pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;

@@ -40,7 +40,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8",
             &[
-                &["host", "peers"],
+                &["host", "peers", "weights"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],
@@ -53,7 +53,7 @@ pub const FLOORS: Floors = Floors {
         (
             "burn-fp8-next",
             &[
-                &["host", "peers"],
+                &["host", "peers", "weights"],
                 &["engine", "error", "file"],
                 &["config", "report"],
                 &["product"],
