@@ -90,6 +90,9 @@ pub enum ProductKind {
     Attention,
     /// A product of two FP8 tensors that the user quantized: no filter applies.
     ScaledMatmul,
+    /// A convolution or one of its two gradients, as the products that it comes to: one for each group, of M positions of the window, N filters, and
+    /// K numbers under the window. A transposed one comes to the gradient of the input of a convolution.
+    Convolution,
 }
 
 impl fmt::Display for ProductKind {
@@ -99,6 +102,7 @@ impl fmt::Display for ProductKind {
             Self::Matmul => "matmul",
             Self::Attention => "attention",
             Self::ScaledMatmul => "scaled_matmul",
+            Self::Convolution => "convolution",
         })
     }
 }

@@ -94,7 +94,7 @@ pub fn scope<R>(device: &Device, config: &Fp8Config, f: impl FnOnce() -> R) -> R
 pub fn trace<R>(device: &Device, f: impl FnOnce() -> R) -> (R, Report) {
     let remote = of(device);
     let (sender, receiver) = mpsc::channel();
-    let enter = |stream: &mut Stream| stream.traces.push(Vec::new());
+    let enter = |stream: &mut Stream| stream.traces.push(Report::default());
     let result = within(
         &remote,
         enter,
@@ -102,16 +102,15 @@ pub fn trace<R>(device: &Device, f: impl FnOnce() -> R) -> (R, Report) {
         || {
             let result = f();
             call(&remote, move || {
-                let products = session::change(|stream| stream.traces.last().cloned());
+                let report = session::change(|stream| stream.traces.last().cloned());
                 // Nobody waits where the trace has panicked.
-                let _ = sender.send(products.unwrap_or_default());
+                let _ = sender.send(report.unwrap_or_default());
             });
             result
         },
     );
     device.sync().unwrap_or_else(|error| panic!("the traced device has ended: {error}"));
-    let products = receiver.recv().expect("a device in sync has run what it was sent");
-    (result, Report { products })
+    (result, receiver.recv().expect("a device in sync has run what it was sent"))
 }
 
 /// Runs a backward pass. A device of this module is told.

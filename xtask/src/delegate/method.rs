@@ -56,10 +56,7 @@ fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     let intercepted = house.is_intercepted(spec.name, &name);
     let rewrapped =
         result != Crossing::AsItIs || arguments.iter().any(|(_, c)| *c != Crossing::AsItIs);
-    ensure!(
-        !(intercepted && (rewrapped || sig.unsafety.is_some())),
-        "an intercepted method can neither be unsafe nor take structs over the backend"
-    );
+    ensure!(!intercepted || sig.unsafety.is_none(), "an intercepted method cannot be unsafe");
     if rewrapped {
         add_import(&mut imports, "crate::backend::convert::Rewrap", cfg.as_deref());
     }
@@ -81,6 +78,15 @@ fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     }
     if result == Crossing::Rewrapped {
         call.push_str(".rewrap()");
+    }
+
+    if let Some(output_grad) = house.once(spec.name, &name) {
+        ensure!(
+            arguments.iter().any(|(name, _)| name == output_grad),
+            "it has no argument `{output_grad}`"
+        );
+        add_import(&mut imports, "crate::backend::intercept", cfg.as_deref());
+        call = format!("intercept::differentiates_once::<B>(&{output_grad}, \"{name}\");\n{call}");
     }
 
     NameTheDecorator.visit_signature_mut(&mut sig);

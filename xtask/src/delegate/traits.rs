@@ -40,6 +40,8 @@ pub struct House {
     own: &'static [Spec],
     /// What it intercepts beside [`INTERCEPTED`].
     intercepted: &'static [(&'static str, &'static str)],
+    /// Gradients of which Burn's Autodiff has no derivative, and the argument that holds the output gradient: `intercept::differentiates_once` says so first.
+    pub once: &'static [(&'static str, &'static str)],
 }
 
 /// A version of Burn that a decorator is compiled with.
@@ -61,6 +63,12 @@ impl House {
     /// Methods that are not forwarded but handed to `backend/intercept.rs`.
     pub fn intercepted(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
         INTERCEPTED.iter().chain(self.intercepted)
+    }
+
+    /// The output gradient of a method of `ModuleOps` that Burn's Autodiff has no derivative of.
+    pub fn once(&self, trait_name: &str, method: &str) -> Option<&'static str> {
+        let known = self.once.iter().find(|(name, _)| *name == method && trait_name == "ModuleOps");
+        known.map(|(_, output_grad)| *output_grad)
     }
 
     /// Whether `method` of `trait_name` is handed to `backend/intercept.rs`.
@@ -96,6 +104,20 @@ pub const HOUSES: &[House] = &[
             ("AutodiffBackend", "inner"),
             ("AutodiffBackend", "from_inner"),
         ],
+        once: &[
+            ("embedding_backward", "output_grad"),
+            ("linear_x_backward", "output_grad"),
+            ("linear_weight_backward", "output_grad"),
+            ("linear_bias_backward", "output_grad"),
+            ("deform_conv2d_backward", "output_grad"),
+            ("avg_pool1d_backward", "grad"),
+            ("avg_pool2d_backward", "grad"),
+            ("adaptive_avg_pool1d_backward", "grad"),
+            ("adaptive_avg_pool2d_backward", "grad"),
+            ("max_pool1d_with_indices_backward", "output_grad"),
+            ("max_pool2d_with_indices_backward", "output_grad"),
+            ("interpolate_backward", "grad"),
+        ],
     },
     House {
         folder: "crates/burn-fp8-next/src/backend/delegate",
@@ -122,6 +144,7 @@ pub const HOUSES: &[House] = &[
             },
         ],
         intercepted: &[("FloatTensorOps", "float_swap_dims")],
+        once: &[],
     },
 ];
 
@@ -160,6 +183,26 @@ const INTERCEPTED: &[(&str, &str)] = &[
     ("ModuleOps", "linear_weight_backward"),
     ("ModuleOps", "attention"),
     ("ModuleOps", "layer_norm"),
+    ("ModuleOps", "conv1d"),
+    ("ModuleOps", "conv1d_x_backward"),
+    ("ModuleOps", "conv1d_weight_backward"),
+    ("ModuleOps", "conv2d"),
+    ("ModuleOps", "conv2d_x_backward"),
+    ("ModuleOps", "conv2d_weight_backward"),
+    ("ModuleOps", "conv3d"),
+    ("ModuleOps", "conv3d_x_backward"),
+    ("ModuleOps", "conv3d_weight_backward"),
+    ("ModuleOps", "conv_transpose1d"),
+    ("ModuleOps", "conv_transpose1d_x_backward"),
+    ("ModuleOps", "conv_transpose1d_weight_backward"),
+    ("ModuleOps", "conv_transpose2d"),
+    ("ModuleOps", "conv_transpose2d_x_backward"),
+    ("ModuleOps", "conv_transpose2d_weight_backward"),
+    ("ModuleOps", "conv_transpose3d"),
+    ("ModuleOps", "conv_transpose3d_x_backward"),
+    ("ModuleOps", "conv_transpose3d_weight_backward"),
+    ("ModuleOps", "deform_conv2d"),
+    ("ModuleOps", "deform_conv2d_backward"),
     ("ActivationOps", "gelu"),
     ("ActivationOps", "gelu_backward"),
     ("Backend", "name"),

@@ -3,12 +3,19 @@
 use burn_backend::TensorMetadata;
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::tensor::{BoolTensor, FloatTensor};
+use burn_fp8_core::{Gemm, GemmRole};
 
-use super::{Fp8Matmul, common, gradient, session};
+use super::{Fp8Matmul, common, convolution, gradient, session};
 pub(super) use common::{
     bool_into_data, float_into_data, int_into_data, linear, linear_weight_backward,
     linear_x_backward, name,
 };
+
+convolution::convolutions!(convolved);
+
+fn convolved(role: GemmRole, forward: Gemm) {
+    session::run(|| common::convolved(role, forward));
+}
 
 pub(super) fn float_matmul<B: Fp8Matmul>(
     lhs: FloatTensor<B>,

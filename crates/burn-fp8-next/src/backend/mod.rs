@@ -5,6 +5,7 @@
 mod collective;
 mod common;
 mod convert;
+mod convolution;
 mod delegate;
 mod fp8;
 mod gradient;

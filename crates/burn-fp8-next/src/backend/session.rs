@@ -9,7 +9,7 @@ use burn_fp8_core::{GemmRole, Scaling};
 
 use super::Identity;
 use crate::config::Fp8Config;
-use crate::report::{ProductReport, is_tracing, trace};
+use crate::report::{Report, is_tracing, trace};
 
 /// The most tensors that are remembered by their memory.
 const MOST: usize = 1 << 16;
@@ -31,7 +31,7 @@ pub(crate) struct Stream {
     /// In how many backward passes it is.
     pub(crate) backward: usize,
     /// What its traces have seen so far, the innermost one last.
-    pub(crate) traces: Vec<Vec<ProductReport>>,
+    pub(crate) traces: Vec<Report>,
     /// What was transposed last, in a backward pass.
     transposed: Option<Identity>,
 }
@@ -146,10 +146,7 @@ pub(super) fn run<R>(run: impl FnOnce() -> R) -> R {
         return run();
     }
     let (result, report) = trace(run);
-    let products = report.products;
-    change(|stream| {
-        stream.traces.iter_mut().for_each(|trace| trace.extend(products.iter().cloned()))
-    });
+    change(|stream| stream.traces.iter_mut().for_each(|trace| trace.add(report.clone())));
     result
 }
 

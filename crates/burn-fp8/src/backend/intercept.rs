@@ -8,7 +8,7 @@ use burn_backend::{
 };
 use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
-use super::{Fp8Backend, Fp8Matmul};
+use super::{Fp8Backend, Fp8Matmul, convolution};
 use crate::config;
 use crate::engine::tensor::cast;
 use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
@@ -19,11 +19,32 @@ pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
 use crate::product::{Product, delayed};
-use crate::report::record_high_precision;
+use crate::report::{HighPrecision, record_high_precision};
 use crate::weights;
 
 pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
+}
+
+convolution::convolutions!(convolved);
+
+/// Tells the trace of a convolution, or of a gradient of one.
+pub(super) fn convolved(role: GemmRole, forward: Gemm) {
+    let gemm = forward.for_role(role);
+    record_high_precision(ProductKind::Convolution, role, gemm, HighPrecision::Convolution);
+}
+
+/// What Burn's `Autodiff` panics at in words of its own, since it has no derivative of it: the gradients of these operations, which an `Autodiff` around this
+/// asks a backend for that has one inside already.
+pub(super) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, operation: &str) {
+    let device = host::float_device::<B>(output_grad);
+    assert!(
+        !B::ad_enabled(&device),
+        "`{operation}` was asked of the backend `{}`, which computes gradients itself: there is a second `Autodiff` around it, and Burn's has no second \
+         derivative of this operation. Code that adds `Autodiff` itself wants a backend without gradients: give it `Fp8Backend<B>` in the place of \
+         `Fp8Backend<Autodiff<B>>`, and it will train on `Autodiff<Fp8Backend<B>>`",
+        name::<B>(&device)
+    );
 }
 
 /// A backward pass ends the step of delayed scaling that it belongs to.

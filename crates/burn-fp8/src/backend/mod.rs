@@ -6,6 +6,7 @@
 #[cfg(feature = "distributed")]
 mod collective;
 mod convert;
+mod convolution;
 mod delegate;
 mod fp8;
 mod intercept;

@@ -175,6 +175,8 @@ pub enum HighPrecision {
     WeightOnly,
     /// A product of attention as one operation, in this precision.
     Attention(AttentionPrecision),
+    /// Convolutions are left to the backend.
+    Convolution,
 }
 
 impl fmt::Display for HighPrecision {
@@ -191,6 +193,7 @@ impl fmt::Display for HighPrecision {
             Self::Quantized => write!(f, "an operand is quantized already, by Burn"),
             Self::WeightOnly => write!(f, "only the weight is in FP8"),
             Self::Attention(precision) => write!(f, "attention as one operation, in {precision}"),
+            Self::Convolution => write!(f, "convolutions are left to the backend"),
         }
     }
 }

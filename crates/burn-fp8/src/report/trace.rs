@@ -9,6 +9,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::product::{Epilogue, HighPrecision, Implementation, OperandReport, ProductReport, Site};
+use crate::config;
 use crate::config::scope::within;
 use crate::engine::{LaunchNote, Scalar, Scales, take_refusal};
 
@@ -17,16 +18,22 @@ use crate::engine::{LaunchNote, Scalar, Scales, take_refusal};
 pub struct Report {
     /// The products.
     pub products: Vec<ProductReport>,
+    /// What they do not show, a sentence each: that no attention was found where the configuration asks for it as one operation.
+    pub notes: Vec<&'static str>,
 }
+
+/// [`Fp8Config::attention`](crate::Fp8Config::attention) is set, and nothing was there that it applies to.
+const NO_ATTENTION: &str = "note: no attention was found, which the configuration asks for as one operation: code that multiplies queries by keys with \
+    `matmul` is left as it is. Call `burn::tensor::module::attention` there, or take `nn::Fp8Attention`, which loads records of Burn's `MultiHeadAttention`";
 
 impl Report {
     /// The report as indented JSON: what `serde` makes of it.
     ///
-    /// `products` has an object for each product:
+    /// `notes` has the [notes](Self::notes), and `products` an object for each product:
     ///
     /// | field | value |
     /// |---|---|
-    /// | `kind` | `linear`, `matmul`, `attention`, `scaled_matmul` |
+    /// | `kind` | `linear`, `matmul`, `attention`, `scaled_matmul`, `convolution` |
     /// | `role` | `output`, `grad_input`, `grad_weight` |
     /// | `gemm` | `batch`, `m`, `n`, `k`: numbers of products and of elements; `plain_operand`: whether one operand is a plain matrix |
     /// | `lhs`, `rhs` | `null` in high precision and in attention as one operation; else `format` (`e4m3`, `e5m2`), `granularity` as in the JSON of a [`Recipe`](crate::Recipe), `scale` (the dequantization multiplier, the largest of several; `null` where it is not finite), `saturated` (a number of elements) |
@@ -51,13 +58,70 @@ impl Report {
             _ => None,
         })
     }
+
+    /// The share of FLOPs, two for each multiplication, that the products in FP8 have of those of all products here; `None` where there are none. Products that the trace
+    /// does not see are not counted: see [`trace`](trace()).
+    pub fn share_in_fp8(&self) -> Option<f64> {
+        self.share(self.fp8().map(|product| product.gemm.flops()).sum())
+    }
+
+    fn flops(&self) -> u128 {
+        self.products.iter().map(|product| product.gemm.flops()).sum()
+    }
+
+    fn share(&self, flops: u128) -> Option<f64> {
+        match self.flops() {
+            0 => None,
+            all => Some(flops as f64 / all as f64),
+        }
+    }
+
+    /// Adds what has been seen after this.
+    #[allow(
+        dead_code,
+        reason = "a device that runs elsewhere is told of its products one by one; not every crate has one"
+    )]
+    pub(crate) fn add(&mut self, later: Self) {
+        self.products.extend(later.products);
+        self.settle(!self.notes.is_empty() || !later.notes.is_empty());
+    }
+
+    /// Notes what is missing, where attention was wanted.
+    fn settle(&mut self, wants_attention: bool) {
+        let is_there = self.products.iter().any(|product| product.kind == ProductKind::Attention);
+        self.notes = if wants_attention && !is_there { vec![NO_ATTENTION] } else { vec![] };
+    }
+}
+
+/// FLOPs in a unit of which there are not many.
+fn shown(flops: u128) -> String {
+    let (mut value, mut units) = (flops as f64, ["k", "M", "G", "T"].iter());
+    let mut unit = "";
+    while value >= 1e3
+        && let Some(larger) = units.next()
+    {
+        (value, unit) = (value / 1e3, larger);
+    }
+    format!("{value:.1} {unit}FLOPs")
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
-        table.set_header(["#", "operation", "role", "batch × M×N×K", "left", "right", "ran"]);
+        table.set_header([
+            "#",
+            "operation",
+            "role",
+            "batch × M×N×K",
+            "FLOPs",
+            "left",
+            "right",
+            "ran",
+        ]);
+        let percent = |share: Option<f64>| {
+            share.map_or("–".into(), |share| format!("{:.1}%", 100.0 * share))
+        };
         let ran = |product: &ProductReport| match product.site {
             Some(site) => format!("{}, {site}", product.ran),
             None => product.ran.to_string(),
@@ -72,19 +136,28 @@ impl fmt::Display for Report {
                 product.kind.to_string(),
                 product.role.to_string(),
                 product.gemm.to_string(),
+                percent(self.share(product.gemm.flops())),
                 operand(product.lhs),
                 operand(product.rhs),
                 ran(product),
             ]);
         }
-        for column in [0, 3] {
+        for column in [0, 3, 4] {
             table
                 .column_mut(column)
-                .expect("seven columns")
+                .expect("eight columns")
                 .set_cell_alignment(CellAlignment::Right);
         }
         writeln!(f, "{}", table.trim_fmt())?;
-        write!(f, "{} of {} products in FP8", self.fp8().count(), self.products.len())
+        write!(
+            f,
+            "{} of {} products in FP8, {} of {}",
+            self.fp8().count(),
+            self.products.len(),
+            percent(self.share_in_fp8()),
+            shown(self.flops()),
+        )?;
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
     }
 }
 
@@ -186,9 +259,17 @@ enum Entry {
     Resolved(ProductReport),
 }
 
+/// What a trace has been told.
+#[derive(Default)]
+struct Told {
+    entries: Vec<Entry>,
+    /// Whether a product was recorded where the configuration asks for attention as one operation.
+    wants_attention: bool,
+}
+
 thread_local! {
     /// The traces that run on this thread, the innermost one last.
-    static TRACES: RefCell<Vec<Vec<Entry>>> = const { RefCell::new(Vec::new()) };
+    static TRACES: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether a trace is running on this thread.
@@ -210,15 +291,16 @@ pub(crate) fn record(pending: impl FnOnce() -> Pending) {
 pub(crate) fn record_with_epilogue(epilogue: Option<Epilogue>, pending: impl FnOnce() -> Pending) {
     if is_tracing() {
         let entry = Entry::Pending(pending(), epilogue);
-        add([entry]);
+        add([entry], config::current().config.attention.is_some());
     }
 }
 
 /// Adds to the innermost trace, where there is one.
-fn add(entries: impl IntoIterator<Item = Entry>) {
+fn add(entries: impl IntoIterator<Item = Entry>, wants_attention: bool) {
     TRACES.with_borrow_mut(|traces| {
         if let Some(trace) = traces.last_mut() {
-            trace.extend(entries);
+            trace.entries.extend(entries);
+            trace.wants_attention |= wants_attention;
         }
     });
 }
@@ -235,11 +317,11 @@ pub(crate) fn record_high_precision(
 }
 
 /// Runs `f` and returns its result with a report of every matrix product that it ran on this thread through
-/// `Fp8Backend`, forward and backward.
+/// `Fp8Backend`, forward and backward, and of every convolution as the products that it comes to.
 ///
 /// Scales are read from the device after `f` has ended. Traces nest: an outer report holds what inner ones saw. With
-/// `Fp8Backend<Autodiff<B>>` the gradient products of a product that did not run in FP8 are Autodiff's own and do not
-/// appear.
+/// `Fp8Backend<Autodiff<B>>` the gradient products of a product that did not run in FP8, and of a convolution, are Autodiff's own and do not
+/// appear. Nor do products of integers and of quantized tensors.
 ///
 /// # Panics
 /// Where `f` does; and, after `f` has ended, where the device refused a product that had to run natively, or did not run a product at all
@@ -247,8 +329,9 @@ pub(crate) fn record_high_precision(
 ///
 #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/trace.md"))]
 pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
-    let (result, entries) = within(&TRACES, Vec::new(), f);
-    let products: Vec<_> = entries
+    let (result, told) = within(&TRACES, Told::default(), f);
+    let products: Vec<_> = told
+        .entries
         .into_iter()
         .map(|entry| match entry {
             Entry::Pending(pending, epilogue) => pending.resolve(epilogue),
@@ -256,7 +339,9 @@ pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
         })
         .collect();
     if is_tracing() {
-        add(products.iter().cloned().map(Entry::Resolved));
+        add(products.iter().cloned().map(Entry::Resolved), told.wants_attention);
     }
-    (result, Report { products })
+    let mut report = Report { products, notes: vec![] };
+    report.settle(told.wants_attention);
+    (result, report)
 }

@@ -6,11 +6,13 @@ mod common;
 mod assertions;
 mod bf16;
 mod config;
+mod convolutions;
 #[cfg(feature = "ndarray")]
 mod empty;
 mod except;
 mod join;
 mod linalg;
+mod messages;
 mod off_is_identity;
 mod products;
 mod quantized;

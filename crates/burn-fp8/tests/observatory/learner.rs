@@ -64,3 +64,45 @@ fn the_learner_shows_and_logs_what_is_seen() {
     assert!(logged);
     assert_eq!(log::read(&path).expect("whole").to_string(), seen.to_string());
 }
+
+/// What five metrics show in a training whose steps run outside of the observatory, or in it; and what it says at the end.
+fn without_samples(observe: bool) -> (Vec<(String, f64)>, Option<String>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let observatory = Observatory::new(ObservatoryOptions::default()).expect("without a log");
+    let observed = observe.then(|| observatory.clone());
+    let model = Model { observatory: observed, ..Model::new(Layers::Plain) };
+    let shown = Shown::default();
+    let train = loader::<Outer<Flex>>(samples(1, BATCHES));
+    let training = || {
+        SupervisedTraining::new(folder.path(), train, loader::<Fp8Backend<Flex>>(samples(1, 1)))
+            .renderer(shown.clone())
+            .with_application_logger(None)
+            .metric_train_numeric(Fp8Metric::new(observatory.clone(), Statistic::WorstSqnr))
+            .metric_train_numeric(Fp8Metric::new(observatory.clone(), Statistic::Flushed))
+            .num_epochs(EPOCHS)
+            .launch(Learner::new(model, AdamWConfig::new().init(), 1e-3))
+    };
+    match observe {
+        // Nothing is in FP8.
+        true => high_precision(training),
+        false => training(),
+    };
+    let shown = shown.0.lock().expect("unpoisoned").clone();
+    assert_eq!(shown.len(), 2 * BATCHES * EPOCHS);
+    (shown, observatory.failure())
+}
+
+#[test]
+fn a_step_outside_of_the_observatory_is_told() {
+    for (observe, reason) in [
+        (false, "run the body of `TrainStep::step` in `Observatory::step`"),
+        (true, "the sampled steps had no product in FP8"),
+    ] {
+        let (shown, failure) = without_samples(observe);
+        for (text, value) in shown {
+            assert!(value.is_nan() && text.contains(reason), "{text}");
+        }
+        let failure = failure.expect("told when the first epoch ends");
+        says(failure, ["the metrics of the observatory are NaN", reason]);
+    }
+}

@@ -95,7 +95,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d(x, weight, bias, options)
+        intercept::conv1d::<B>(x, weight, bias, options)
     }
 
     fn conv1d_x_backward(
@@ -104,7 +104,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d_x_backward(x, weight, output_grad, options)
+        intercept::conv1d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv1d_weight_backward(
@@ -113,7 +113,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d_weight_backward(x, weight, output_grad, options)
+        intercept::conv1d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv1d_bias_backward(
@@ -130,7 +130,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d(x, weight, bias, options)
+        intercept::conv2d::<B>(x, weight, bias, options)
     }
 
     fn conv2d_x_backward(
@@ -139,7 +139,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d_x_backward(x, weight, output_grad, options)
+        intercept::conv2d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv2d_weight_backward(
@@ -148,7 +148,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d_weight_backward(x, weight, output_grad, options)
+        intercept::conv2d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv2d_bias_backward(
@@ -167,7 +167,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: DeformConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::deform_conv2d(x, offset, weight, mask, bias, options)
+        intercept::deform_conv2d::<B>(x, offset, weight, mask, bias, options)
     }
 
     fn deform_conv2d_backward(
@@ -179,16 +179,8 @@ where
         output_grad: FloatTensor<B>,
         options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Self> {
-        <B as ModuleOps<B>>::deform_conv2d_backward(
-            x,
-            offset,
-            weight,
-            mask,
-            bias,
-            output_grad,
-            options,
-        )
-        .rewrap()
+        intercept::deform_conv2d_backward::<B>(x, offset, weight, mask, bias, output_grad, options)
+            .rewrap()
     }
 
     fn conv3d(
@@ -197,7 +189,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d(x, weight, bias, options)
+        intercept::conv3d::<B>(x, weight, bias, options)
     }
 
     fn conv3d_x_backward(
@@ -206,7 +198,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d_x_backward(x, weight, output_grad, options)
+        intercept::conv3d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv3d_weight_backward(
@@ -215,7 +207,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d_weight_backward(x, weight, output_grad, options)
+        intercept::conv3d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv3d_bias_backward(
@@ -232,7 +224,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d(x, weight, bias, options)
+        intercept::conv_transpose1d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose1d_x_backward(
@@ -240,7 +232,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose1d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose1d_weight_backward(
@@ -249,7 +241,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose1d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose1d_bias_backward(
@@ -266,7 +258,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d(x, weight, bias, options)
+        intercept::conv_transpose2d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose2d_x_backward(
@@ -274,7 +266,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose2d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose2d_weight_backward(
@@ -283,7 +275,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose2d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose2d_bias_backward(
@@ -300,7 +292,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d(x, weight, bias, options)
+        intercept::conv_transpose3d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose3d_x_backward(
@@ -308,7 +300,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose3d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose3d_weight_backward(
@@ -317,7 +309,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose3d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose3d_bias_backward(

@@ -23,6 +23,7 @@ where
         output_grad: FloatTensor<B>,
         indices: IntTensor<B>,
     ) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&output_grad, "embedding_backward");
         <B as ModuleOps<B>>::embedding_backward(weights, output_grad, indices)
     }
 
@@ -35,14 +36,17 @@ where
     }
 
     fn linear_x_backward(weight: FloatTensor<B>, output_grad: FloatTensor<B>) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&output_grad, "linear_x_backward");
         intercept::linear_x_backward::<B>(weight, output_grad)
     }
 
     fn linear_weight_backward(x: FloatTensor<B>, output_grad: FloatTensor<B>) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&output_grad, "linear_weight_backward");
         intercept::linear_weight_backward::<B>(x, output_grad)
     }
 
     fn linear_bias_backward(output_grad: FloatTensor<B>) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&output_grad, "linear_bias_backward");
         <B as ModuleOps<B>>::linear_bias_backward(output_grad)
     }
 
@@ -52,7 +56,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d(x, weight, bias, options)
+        intercept::conv1d::<B>(x, weight, bias, options)
     }
 
     fn conv1d_x_backward(
@@ -61,7 +65,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d_x_backward(x, weight, output_grad, options)
+        intercept::conv1d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv1d_weight_backward(
@@ -70,7 +74,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv1d_weight_backward(x, weight, output_grad, options)
+        intercept::conv1d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv1d_bias_backward(
@@ -87,7 +91,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d(x, weight, bias, options)
+        intercept::conv2d::<B>(x, weight, bias, options)
     }
 
     fn conv2d_x_backward(
@@ -96,7 +100,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d_x_backward(x, weight, output_grad, options)
+        intercept::conv2d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv2d_weight_backward(
@@ -105,7 +109,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv2d_weight_backward(x, weight, output_grad, options)
+        intercept::conv2d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv2d_bias_backward(
@@ -124,7 +128,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: DeformConvOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::deform_conv2d(x, offset, weight, mask, bias, options)
+        intercept::deform_conv2d::<B>(x, offset, weight, mask, bias, options)
     }
 
     fn deform_conv2d_backward(
@@ -136,16 +140,9 @@ where
         output_grad: FloatTensor<B>,
         options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Self> {
-        <B as ModuleOps<B>>::deform_conv2d_backward(
-            x,
-            offset,
-            weight,
-            mask,
-            bias,
-            output_grad,
-            options,
-        )
-        .rewrap()
+        intercept::differentiates_once::<B>(&output_grad, "deform_conv2d_backward");
+        intercept::deform_conv2d_backward::<B>(x, offset, weight, mask, bias, output_grad, options)
+            .rewrap()
     }
 
     fn conv3d(
@@ -154,7 +151,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d(x, weight, bias, options)
+        intercept::conv3d::<B>(x, weight, bias, options)
     }
 
     fn conv3d_x_backward(
@@ -163,7 +160,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d_x_backward(x, weight, output_grad, options)
+        intercept::conv3d_x_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv3d_weight_backward(
@@ -172,7 +169,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv3d_weight_backward(x, weight, output_grad, options)
+        intercept::conv3d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv3d_bias_backward(
@@ -189,7 +186,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d(x, weight, bias, options)
+        intercept::conv_transpose1d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose1d_x_backward(
@@ -197,7 +194,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose1d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose1d_weight_backward(
@@ -206,7 +203,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<1>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose1d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose1d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose1d_bias_backward(
@@ -223,7 +220,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d(x, weight, bias, options)
+        intercept::conv_transpose2d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose2d_x_backward(
@@ -231,7 +228,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose2d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose2d_weight_backward(
@@ -240,7 +237,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<2>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose2d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose2d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose2d_bias_backward(
@@ -257,7 +254,7 @@ where
         bias: Option<FloatTensor<B>>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d(x, weight, bias, options)
+        intercept::conv_transpose3d::<B>(x, weight, bias, options)
     }
 
     fn conv_transpose3d_x_backward(
@@ -265,7 +262,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d_x_backward(weight, output_grad, options)
+        intercept::conv_transpose3d_x_backward::<B>(weight, output_grad, options)
     }
 
     fn conv_transpose3d_weight_backward(
@@ -274,7 +271,7 @@ where
         output_grad: FloatTensor<B>,
         options: ConvTransposeOptions<3>,
     ) -> FloatTensor<B> {
-        <B as ModuleOps<B>>::conv_transpose3d_weight_backward(x, weight, output_grad, options)
+        intercept::conv_transpose3d_weight_backward::<B>(x, weight, output_grad, options)
     }
 
     fn conv_transpose3d_bias_backward(
@@ -320,6 +317,7 @@ where
         count_include_pad: bool,
         ceil_mode: bool,
     ) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&grad, "avg_pool1d_backward");
         <B as ModuleOps<B>>::avg_pool1d_backward(
             x,
             grad,
@@ -358,6 +356,7 @@ where
         count_include_pad: bool,
         ceil_mode: bool,
     ) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&grad, "avg_pool2d_backward");
         <B as ModuleOps<B>>::avg_pool2d_backward(
             x,
             grad,
@@ -374,6 +373,7 @@ where
     }
 
     fn adaptive_avg_pool2d_backward(x: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&grad, "adaptive_avg_pool2d_backward");
         <B as ModuleOps<B>>::adaptive_avg_pool2d_backward(x, grad)
     }
 
@@ -382,6 +382,7 @@ where
     }
 
     fn adaptive_avg_pool1d_backward(x: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&grad, "adaptive_avg_pool1d_backward");
         <B as ModuleOps<B>>::adaptive_avg_pool1d_backward(x, grad)
     }
 
@@ -425,6 +426,7 @@ where
         output_grad: FloatTensor<B>,
         indices: IntTensor<B>,
     ) -> MaxPool1dBackward<Self> {
+        intercept::differentiates_once::<B>(&output_grad, "max_pool1d_with_indices_backward");
         <B as ModuleOps<B>>::max_pool1d_with_indices_backward(
             x,
             kernel_size,
@@ -478,6 +480,7 @@ where
         output_grad: FloatTensor<B>,
         indices: IntTensor<B>,
     ) -> MaxPool2dBackward<Self> {
+        intercept::differentiates_once::<B>(&output_grad, "max_pool2d_with_indices_backward");
         <B as ModuleOps<B>>::max_pool2d_with_indices_backward(
             x,
             kernel_size,
@@ -505,6 +508,7 @@ where
         output_size: [usize; 2],
         options: InterpolateOptions,
     ) -> FloatTensor<B> {
+        intercept::differentiates_once::<B>(&grad, "interpolate_backward");
         <B as ModuleOps<B>>::interpolate_backward(x, grad, output_size, options)
     }
 

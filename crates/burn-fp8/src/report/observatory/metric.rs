@@ -51,6 +51,10 @@ impl Statistic {
 /// shown in an epoch, each counted once; the mean that Burn's loggers form of what they are given weighs each by the steps that it was shown.
 /// NaN before the first sample; what has no number, since there is no signal, is left out of the mean. Burn updates metrics on a thread of
 /// their own: a value may be that of a step sampled meanwhile.
+///
+/// # The step is the model's to tell
+/// The `Learner` does not know of the observatory: `TrainStep::step` of the model has to run in [`Observatory::step`]. Where it does not, the metric says so in the
+/// place of its value, and at the end of the first epoch on standard error and in [`Observatory::failure`].
 #[derive(Clone)]
 pub struct Fp8Metric {
     observatory: Observatory,
@@ -59,13 +63,32 @@ pub struct Fp8Metric {
     state: NumericMetricState,
     /// The step that was counted last, and how it was shown.
     shown: Option<(u64, SerializedEntry)>,
+    /// Whether it had to be shown before there was a sample.
+    starves: bool,
 }
 
 impl Fp8Metric {
     /// Shows a number of what the observatory sees.
     pub fn new(observatory: Observatory, statistic: Statistic) -> Self {
         let name = Arc::new(statistic.row().0.to_owned());
-        Self { observatory, statistic, name, state: NumericMetricState::new(), shown: None }
+        Self {
+            observatory,
+            statistic,
+            name,
+            state: NumericMetricState::new(),
+            shown: None,
+            starves: false,
+        }
+    }
+
+    /// Why there is no sample.
+    fn nothing(&self) -> &'static str {
+        match self.observatory.has_begun() {
+            true => "the sampled steps had no product in FP8 that the observatory sees",
+            false => {
+                "no step was observed: run the body of `TrainStep::step` in `Observatory::step`"
+            }
+        }
     }
 }
 
@@ -88,7 +111,8 @@ impl Metric for Fp8Metric {
 
     fn update(&mut self, _: &(), _: &MetricMetadata) -> SerializedEntry {
         let Some(summary) = self.observatory.summary() else {
-            return SerializedEntry::new("no sample yet".into(), f64::NAN.to_string());
+            self.starves = true;
+            return SerializedEntry::new(self.nothing().into(), f64::NAN.to_string());
         };
         match &self.shown {
             Some((step, entry)) if *step == summary.step => entry.clone(),
@@ -106,9 +130,16 @@ impl Metric for Fp8Metric {
         }
     }
 
+    /// An epoch has ended.
     fn clear(&mut self) {
         self.state.reset();
         self.shown = None;
+        if self.starves && self.observatory.summary().is_none() {
+            let warning = format!("the metrics of the observatory are NaN: {}", self.nothing());
+            if self.observatory.fail(&warning) {
+                eprintln!("warning: {warning}");
+            }
+        }
     }
 }
 

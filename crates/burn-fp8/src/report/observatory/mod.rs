@@ -154,9 +154,24 @@ impl Observatory {
 
     /// What went wrong first, in one line, since [`step`](Self::step) cannot tell: the log could not be written, and ended there; or
     /// something was left out of report and log: a site whose scale is 0 or not finite, one of more sites than anyone would look at,
-    /// one of several steps that overlapped on different threads. Training goes on.
+    /// one of several steps that overlapped on different threads; or no step was observed though a metric of Burn's `Learner` shows them. Training goes on.
     pub fn failure(&self) -> Option<String> {
         self.seen().failure.clone()
+    }
+
+    /// Whether a step has begun.
+    #[cfg(feature = "train")]
+    fn has_begun(&self) -> bool {
+        self.shared.steps.load(Ordering::Relaxed) > self.shared.options.first_step
+    }
+
+    /// Tells what went wrong; whether that was the first.
+    #[cfg(feature = "train")]
+    fn fail(&self, failure: &str) -> bool {
+        let known = &mut self.seen().failure;
+        let is_first = known.is_none();
+        known.get_or_insert_with(|| failure.into());
+        is_first
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

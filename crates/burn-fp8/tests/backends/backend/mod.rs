@@ -10,6 +10,8 @@ use convert::{Rewrap, SameTensors};
 
 #[path = "../../../src/backend/convert.rs"]
 pub(crate) mod convert;
+#[path = "../../../src/backend/convolution.rs"]
+pub(crate) mod convolution;
 pub(crate) mod intercept;
 
 #[path = "../../../src/backend/delegate/mod.rs"]

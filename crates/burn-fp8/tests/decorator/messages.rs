@@ -1,0 +1,117 @@
+//! What code hears that puts decorators into an order that does not work, or asks for what is not there.
+
+use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
+use burn::tensor::module::{
+    adaptive_avg_pool1d, adaptive_avg_pool2d, attention, avg_pool1d, avg_pool2d, embedding,
+    interpolate, max_pool1d, max_pool2d,
+};
+use burn::tensor::ops::{InterpolateMode, InterpolateOptions};
+use burn_fp8::AttentionPrecision;
+
+use crate::common::*;
+
+/// What a library does that adds `Autodiff` itself, to a backend that has it inside.
+#[test]
+fn a_second_autodiff_hears_which_order_it_wants() {
+    type B = Autodiff<Outer<Flex>>;
+    let device = Default::default();
+    let ones = |shape: [usize; 3]| Tensor::<B, 3>::ones(shape, &device).require_grad();
+    let images = || Tensor::<B, 4>::ones([1, 2, 6, 6], &device).require_grad();
+    let layer = || LinearConfig::new(32, 32).init::<B>(&device);
+    let linear = |inputs: bool, layer: Linear<B>| {
+        let x = Tensor::<B, 2>::ones([16, 32], &device);
+        drop(layer.forward(if inputs { x.require_grad() } else { x }).sum().backward());
+    };
+    let frozen_weight = || {
+        let Linear { weight, bias } = layer();
+        Linear { weight: weight.no_grad(), bias }
+    };
+    let pooled = |y: Tensor<B, 3>| drop(y.sum().backward());
+    let pooled_images = |y: Tensor<B, 4>| drop(y.sum().backward());
+    let resized =
+        || interpolate(images(), [3, 3], InterpolateOptions::new(InterpolateMode::Nearest));
+    let embedded = || {
+        let indices = Tensor::<B, 2, Int>::zeros([1, 3], &device);
+        embedding(Tensor::<B, 2>::ones([4, 8], &device).require_grad(), indices)
+    };
+    let operations: [(&str, &dyn Fn()); 12] = [
+        ("linear_x_backward", &|| linear(true, layer())),
+        ("linear_weight_backward", &|| linear(false, layer())),
+        ("linear_bias_backward", &|| linear(false, frozen_weight())),
+        ("embedding_backward", &|| pooled(embedded())),
+        ("avg_pool1d_backward", &|| pooled(avg_pool1d(ones([1, 2, 6]), 2, 2, 0, true, false))),
+        ("avg_pool2d_backward", &|| {
+            pooled_images(avg_pool2d(images(), [2; 2], [2; 2], [0; 2], true, false));
+        }),
+        ("adaptive_avg_pool1d_backward", &|| pooled(adaptive_avg_pool1d(ones([1, 2, 6]), 3))),
+        ("adaptive_avg_pool2d_backward", &|| pooled_images(adaptive_avg_pool2d(images(), [3; 2]))),
+        ("max_pool1d_with_indices_backward", &|| {
+            pooled(max_pool1d(ones([1, 2, 6]), 2, 2, 0, 1, false));
+        }),
+        ("max_pool2d_with_indices_backward", &|| {
+            pooled_images(max_pool2d(images(), [2; 2], [2; 2], [0; 2], [1; 2], false));
+        }),
+        ("interpolate_backward", &|| pooled_images(resized())),
+        ("linear_x_backward", &|| high_precision(|| linear(true, layer()))),
+    ];
+    for (operation, run) in operations {
+        let named = format!("`{operation}` was asked of the backend `fp8<autodiff<flex>>`");
+        panics(
+            run,
+            [named.as_str(), "give it `Fp8Backend<B>` in the place of `Fp8Backend<Autodiff<B>>`"],
+        );
+    }
+}
+
+#[test]
+fn the_order_that_is_wanted_trains() {
+    type B = Inner<Flex>;
+    let layer = LinearConfig::new(32, 32).init::<B>(&Default::default());
+    let x = Tensor::<B, 2>::ones([16, 32], &Default::default());
+    let (gradients, report) = trace(|| layer.forward(x).sum().backward());
+    assert!(layer.weight.grad(&gradients).is_some());
+    assert_eq!(report.fp8().count(), 2, "{report}");
+}
+
+const NO_ATTENTION: [&str; 3] =
+    ["no attention was found", "`matmul`", "Call `burn::tensor::module::attention`"];
+
+/// What a trace says of a layer of attention that multiplies matrices.
+fn by_matmul(config: Fp8Config) -> Report {
+    type B = Fp8Backend<Flex>;
+    let layer = MultiHeadAttentionConfig::new(32, 2).init::<B>(&Default::default());
+    let x = Tensor::<B, 3>::ones([2, 16, 32], &Default::default());
+    config.scope(|| trace(|| layer.forward(MhaInput::self_attn(x)))).1
+}
+
+#[test]
+fn attention_that_was_asked_for_and_not_found_is_noted() {
+    let asked = Fp8Config::default().with_attention(Some(AttentionPrecision::High));
+    let report = by_matmul(asked);
+    says(&report, NO_ATTENTION);
+    assert_eq!(report.notes.len(), 1);
+    says(report.to_json(), ["\"notes\": [\n    \"note: no attention was found"]);
+    // Nobody asked.
+    assert!(by_matmul(Fp8Config::default()).notes.is_empty());
+
+    type B = Fp8Backend<Flex>;
+    let one_operation = || {
+        let heads = || Tensor::<B, 4>::ones([2, 2, 16, 16], &Default::default());
+        attention(heads(), heads(), heads(), None, None, Default::default())
+    };
+    let (_, found) = asked.scope(|| trace(one_operation));
+    assert!(found.products.iter().any(|product| product.kind == ProductKind::Attention));
+    assert!(found.notes.is_empty(), "{found}");
+    // What an inner trace misses an outer one may have found.
+    let ((_, outer), inner) = {
+        let mut inner = None;
+        let outer = trace(|| {
+            inner = Some(by_matmul(asked));
+            asked.scope(one_operation)
+        });
+        (outer, inner.expect("a report"))
+    };
+    assert_eq!((inner.notes.len(), outer.notes.len()), (1, 0));
+    let (_, outer) = trace(|| by_matmul(asked));
+    says(&outer, NO_ATTENTION);
+}
