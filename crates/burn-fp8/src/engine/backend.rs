@@ -27,6 +27,13 @@ use crate::weights::Leaf;
 /// [`fp8_backend!`](crate::fp8_backend) opts another backend in with one line. A backend with something faster overrides how tensors are
 /// quantized, perhaps with the slice functions of [`burn_fp8_core::slice`](mod@burn_fp8_core::slice). Every override must give the same
 /// codes and scales, bit for bit; sign and payload of NaN are free.
+#[diagnostic::on_unimplemented(
+    message = "burn-fp8 does not know the backend `{Self}`",
+    label = "no backend that burn-fp8 knows",
+    note = "a backend of Burn needs the feature of its name in burn-fp8, too: `flex`, `ndarray`, `wgpu`, `cuda`, …; one of your own opts in with `burn_fp8::fp8_backend!`",
+    note = "a backend of another version of Burn is another type: `cargo tree -d` lists what the project has twice",
+    note = "`burn::Dispatch` hides its tensors: name the backend that it stands for, as in `Fp8Backend<Autodiff<Flex>>`, with that backend's device"
+)]
 pub trait Fp8Engine: Backend {
     /// Whether codes are made by kernels: packed, with scales and amaxes left on the device.
     const FP8_KERNELS: bool = false;
@@ -354,6 +361,13 @@ pub(crate) fn finish<B: Fp8Engine>(
 /// A backend without gradients of its own: neither `Autodiff<B>` nor a decorator around one.
 ///
 /// FP8 products of such a backend just run. Those of `Autodiff<B>` run on `B` and register their backward steps.
+#[diagnostic::on_unimplemented(
+    message = "burn-fp8 does not know the backend `{Self}`",
+    label = "no backend that burn-fp8 knows",
+    note = "a backend of Burn needs the feature of its name in burn-fp8, too: `flex`, `ndarray`, `wgpu`, `cuda`, …; one of your own opts in with `burn_fp8::fp8_backend!`",
+    note = "a backend of another version of Burn is another type: `cargo tree -d` lists what the project has twice",
+    note = "`burn::Dispatch` hides its tensors: name the backend that it stands for, as in `Fp8Backend<Autodiff<Flex>>`, with that backend's device"
+)]
 pub trait Untracked: Fp8Engine {}
 
 /// Opts a backend in, with one line: its FP8 products are emulated in tensor operations.

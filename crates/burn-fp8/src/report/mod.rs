@@ -27,4 +27,4 @@ pub(crate) use trace::{
     Pending, PendingOperand, PendingRan, is_tracing, new_note, record, record_high_precision,
     record_with_epilogue,
 };
-pub use trace::{Report, trace};
+pub use trace::{Report, own_product, trace};

@@ -177,6 +177,8 @@ pub enum HighPrecision {
     Attention(AttentionPrecision),
     /// Convolutions are left to the backend.
     Convolution,
+    /// An operation of the user's own makes it: [`own_product`](super::own_product).
+    Own,
 }
 
 impl fmt::Display for HighPrecision {
@@ -194,6 +196,7 @@ impl fmt::Display for HighPrecision {
             Self::WeightOnly => write!(f, "only the weight is in FP8"),
             Self::Attention(precision) => write!(f, "attention as one operation, in {precision}"),
             Self::Convolution => write!(f, "convolutions are left to the backend"),
+            Self::Own => write!(f, "an operation of its own"),
         }
     }
 }

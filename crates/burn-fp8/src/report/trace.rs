@@ -316,6 +316,21 @@ pub(crate) fn record_high_precision(
     record(|| Pending { kind, role, gemm, operands: None, site: None, ran });
 }
 
+/// Tells the trace of a product that an operation of your own makes, one that Burn does not have: the decorator does not see it. It is listed in high precision, as a
+/// product of two tensors.
+///
+/// ```
+/// use burn_fp8::report::{HighPrecision, own_product};
+/// use burn_fp8::{Gemm, GemmRole, trace};
+///
+/// let (_, report) = trace(|| own_product(GemmRole::Output, Gemm::matrix(16, 32, 64)));
+/// assert_eq!(report.products[0].gemm.flops(), 2 * 16 * 32 * 64);
+/// assert_eq!(report.high_precision().next().unwrap().1, HighPrecision::Own);
+/// ```
+pub fn own_product(role: GemmRole, gemm: Gemm) {
+    record_high_precision(ProductKind::Matmul, role, gemm, HighPrecision::Own);
+}
+
 /// Runs `f` and returns its result with a report of every matrix product that it ran on this thread through
 /// `Fp8Backend`, forward and backward, and of every convolution as the products that it comes to.
 ///

@@ -7,6 +7,7 @@ mod assertions;
 mod bf16;
 mod config;
 mod convolutions;
+mod diagnostics;
 #[cfg(feature = "ndarray")]
 mod empty;
 mod except;
