@@ -1,5 +1,4 @@
 //! `burn::vision` on the decorator.
-#![cfg(feature = "vision")]
 
 use burn::backend::Flex;
 use burn::tensor::{Int, Tensor, TensorData};

@@ -178,6 +178,7 @@ const INTERCEPTED: &[(&str, &str)] = &[
     ("FloatTensorOps", "float_matmul"),
     ("IntTensorOps", "int_into_data"),
     ("BoolTensorOps", "bool_into_data"),
+    ("QTensorOps", "q_matmul"),
     ("ModuleOps", "linear"),
     ("ModuleOps", "linear_x_backward"),
     ("ModuleOps", "linear_weight_backward"),

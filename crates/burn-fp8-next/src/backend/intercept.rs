@@ -1,8 +1,8 @@
 //! The operations that are not forwarded as they are: those of burn-fp8, within what a client has told about its stream.
 
-use burn_backend::TensorMetadata;
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::tensor::{BoolTensor, FloatTensor};
+use burn_backend::{TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Gemm, GemmRole};
 
 use super::{Fp8Matmul, common, convolution, gradient, session};
@@ -15,6 +15,13 @@ convolution::convolutions!(convolved);
 
 fn convolved(role: GemmRole, forward: Gemm) {
     session::run(|| common::convolved(role, forward));
+}
+
+pub(super) fn q_matmul<B: Fp8Matmul>(
+    lhs: TensorPrimitive<B>,
+    rhs: TensorPrimitive<B>,
+) -> TensorPrimitive<B> {
+    session::run(|| common::q_matmul::<B>(lhs, rhs))
 }
 
 pub(super) fn float_matmul<B: Fp8Matmul>(

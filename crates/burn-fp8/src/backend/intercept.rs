@@ -5,6 +5,7 @@ use burn_backend::ops::attention::attention_fallback;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor};
 use burn_backend::{
     AutodiffBackend, Backend, DType, ExecutionError, FloatDType, Shape, TensorData, TensorMetadata,
+    TensorPrimitive,
 };
 use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
@@ -32,6 +33,18 @@ convolution::convolutions!(convolved);
 pub(super) fn convolved(role: GemmRole, forward: Gemm) {
     let gemm = forward.for_role(role);
     record_high_precision(ProductKind::Convolution, role, gemm, HighPrecision::Convolution);
+}
+
+/// Burn's quantized tensors are no tensors in FP8: their product is that of `B`.
+pub(super) fn q_matmul<B: Backend>(
+    lhs: TensorPrimitive<B>,
+    rhs: TensorPrimitive<B>,
+) -> TensorPrimitive<B> {
+    if let Some(gemm) = Gemm::from_shapes(&lhs.shape(), &rhs.shape()) {
+        let reason = HighPrecision::Quantized;
+        record_high_precision(ProductKind::Matmul, GemmRole::Output, gemm, reason);
+    }
+    B::q_matmul(lhs, rhs)
 }
 
 /// What Burn's `Autodiff` panics at in words of its own, since it has no derivative of it: the gradients of these operations, which an `Autodiff` around this

@@ -169,7 +169,7 @@ pub enum HighPrecision {
     Dtype(DType),
     /// The operands are of different types.
     MixedDtypes(DType, DType),
-    /// Burn has dequantized an operand for it.
+    /// Burn has dequantized an operand for it, or multiplies quantized tensors.
     Quantized,
     /// Only the weight is in FP8: its checkpoint does not quantize activations.
     WeightOnly,

@@ -336,7 +336,7 @@ pub fn own_product(role: GemmRole, gemm: Gemm) {
 ///
 /// Scales are read from the device after `f` has ended. Traces nest: an outer report holds what inner ones saw. With
 /// `Fp8Backend<Autodiff<B>>` the gradient products of a product that did not run in FP8, and of a convolution, are Autodiff's own and do not
-/// appear. Nor do products of integers and of quantized tensors.
+/// appear. Nor do products of integers.
 ///
 /// # Panics
 /// Where `f` does; and, after `f` has ended, where the device refused a product that had to run natively, or did not run a product at all

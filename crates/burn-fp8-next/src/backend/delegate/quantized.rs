@@ -10,7 +10,7 @@ use burn_backend::{
 use core::future::Future;
 
 use crate::backend::convert::Rewrap;
-use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul, intercept};
 
 impl<B> QTensorOps<Self> for Fp8Backend<B>
 where
@@ -151,7 +151,7 @@ where
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
-        <B as QTensorOps<B>>::q_matmul(lhs.rewrap(), rhs.rewrap()).rewrap()
+        intercept::q_matmul::<B>(lhs.rewrap(), rhs.rewrap()).rewrap()
     }
 
     fn q_neg(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self> {

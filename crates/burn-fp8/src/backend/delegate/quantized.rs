@@ -155,7 +155,7 @@ where
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
-        <B as QTensorOps<B>>::q_matmul(lhs.rewrap(), rhs.rewrap()).rewrap()
+        intercept::q_matmul::<B>(lhs.rewrap(), rhs.rewrap()).rewrap()
     }
 
     fn q_neg(tensor: QuantizedTensor<B>) -> TensorPrimitive<Self> {

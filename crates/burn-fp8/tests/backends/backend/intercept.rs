@@ -4,7 +4,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::{
     AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor,
 };
-use burn::tensor::{FloatDType, TensorData, TensorMetadata};
+use burn::tensor::{FloatDType, TensorData, TensorMetadata, TensorPrimitive};
 use burn_fp8::{Gemm, GemmRole};
 
 use super::convolution;
@@ -12,6 +12,13 @@ use super::convolution;
 convolution::convolutions!(convolved);
 
 fn convolved(_: GemmRole, _: Gemm) {}
+
+pub(crate) fn q_matmul<B: Backend>(
+    lhs: TensorPrimitive<B>,
+    rhs: TensorPrimitive<B>,
+) -> TensorPrimitive<B> {
+    B::q_matmul(lhs, rhs)
+}
 
 pub(crate) fn differentiates_once<B: Backend>(_: &FloatTensor<B>, _: &str) {}
 
