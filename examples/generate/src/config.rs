@@ -249,19 +249,15 @@ fn windows(keys: &Keys<'_>, family: Family) -> Result<Vec<Option<usize>>> {
     kinds.iter().map(window).collect()
 }
 
-/// Base and scaling, in the newer spelling (`rope_parameters`) or the older (`rope_theta`, `rope_scaling`).
+/// Base and scaling as transformers 5.24 reads them: what `rope_scaling` has, or else `rope_parameters`, and beside it the older keys of the file.
 fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
-    let newer = keys.below("rope_parameters")?;
-    let older = keys.below("rope_scaling")?;
-    let theta = match &newer {
-        Some(newer) => newer.positive("rope_theta")?,
-        None => None,
+    let scaling = match keys.below("rope_scaling")? {
+        Some(older) => Some(older),
+        None => keys.below("rope_parameters")?,
     };
-    let theta = theta.or(keys.positive("rope_theta")?).unwrap_or(10_000.0);
-    // As transformers takes them where both are there.
-    let scaling = older.or(newer);
-    let whole = scaling.as_ref().map(|keys| keys.positive("partial_rotary_factor")).transpose()?;
-    let whole = whole.flatten().or(keys.positive("partial_rotary_factor")?);
+    let given = |key| scaling.as_ref().map_or(Ok(None), |scaling| scaling.given(key));
+    let theta = given("rope_theta")?.or(keys.given("rope_theta")?).unwrap_or(10_000.0);
+    let whole = given("partial_rotary_factor")?.or(keys.positive("partial_rotary_factor")?);
     ensure!(
         whole.is_none_or(|factor| factor == 1.0),
         "config.json: partial_rotary_factor is not 1; heads that turn in part are not known"
@@ -274,8 +270,12 @@ fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
             scaling.of
         );
     }
-    let kind = match scaling.text("rope_type")?.or(scaling.text("type")?) {
-        Some(kind) => kind,
+    let kind = ["rope_type", "type"].into_iter().find(|key| scaling.value.get(key).is_some());
+    let kind = match kind {
+        Some(key) => {
+            let kind = scaling.text(key)?;
+            kind.with_context(|| format!("{}: {key} is null; expected a text", scaling.of))?
+        }
         None => {
             let factor = scaling.get("factor").is_some();
             ensure!(
@@ -297,7 +297,12 @@ fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
             factor: needed("factor")?,
             low: needed("low_freq_factor")?,
             high: needed("high_freq_factor")?,
-            positions: needed("original_max_position_embeddings")?,
+            positions: {
+                let key = "original_max_position_embeddings";
+                let positions = keys.given(key)?.or(scaling.given(key)?);
+                let positions = positions.or(keys.positive("max_position_embeddings")?);
+                positions.context("config.json has no max_position_embeddings")?
+            },
         },
         _ => bail!(
             "{}: the rope type is {kind:?}; \"default\", \"linear\" and \"llama3\" are known",
@@ -331,9 +336,12 @@ impl<'a> Keys<'a> {
         bail!("{}: {key} is {shown}; expected {expected}", self.of)
     }
 
+    /// The settings below a key: none where it has nothing, as Python takes it.
     fn below(&self, key: &'static str) -> Result<Option<Keys<'a>>> {
         match self.get(key) {
-            None => Ok(None),
+            None | Some(Value::Bool(false)) => Ok(None),
+            Some(Value::Array(list)) if list.is_empty() => Ok(None),
+            Some(Value::Object(settings)) if settings.is_empty() => Ok(None),
             Some(value) if value.is_object() => {
                 Ok(Some(Keys { of: "config.json: the rope settings", value }))
             }
@@ -375,6 +383,14 @@ impl<'a> Keys<'a> {
                 Some(count) => Ok(Some(count)),
                 None => self.wrong(key, value, "a whole number"),
             },
+        }
+    }
+
+    /// A positive number where the key is there, and not `null` either.
+    fn given(&self, key: &str) -> Result<Option<f64>> {
+        match self.value.get(key) {
+            Some(value @ Value::Null) => self.wrong(key, value, "a positive number"),
+            _ => self.positive(key),
         }
     }
 
@@ -421,47 +437,6 @@ mod tests {
         });
         change(&mut config);
         Config::parse(&config.to_string())
-    }
-
-    #[track_caller]
-    fn rope(change: impl FnOnce(&mut Value)) -> (f64, RopeScaling) {
-        let config = config("llama", change).expect("a configuration");
-        (config.rope_theta, config.rope_scaling)
-    }
-
-    /// As transformers 5.23 reads them: `rope_scaling or rope_parameters`.
-    #[test]
-    fn rope_settings_in_both_spellings() {
-        let linear = RopeScaling::Linear { factor: 4.0 };
-        assert_eq!(rope(|_| ()), (1e4, RopeScaling::Default));
-        assert_eq!(rope(|c| c["rope_theta"] = json!(5e5)), (5e5, RopeScaling::Default));
-        let newer = json!({ "rope_type": "linear", "factor": 4, "rope_theta": 1e6 });
-        assert_eq!(rope(|c| c["rope_parameters"] = newer.clone()), (1e6, linear));
-        let older = json!({ "type": "linear", "factor": 4.0 });
-        assert_eq!(rope(|c| c["rope_scaling"] = older.clone()), (1e4, linear));
-        let both = |c: &mut Value| {
-            c["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": 1e6 });
-            c["rope_scaling"] = older.clone();
-        };
-        assert_eq!(rope(both), (1e6, linear));
-    }
-
-    #[test]
-    fn rope_settings_that_are_not_known() {
-        let refused = |change: &dyn Fn(&mut Value), word: &str| {
-            let error = config("llama", change).expect_err(word).to_string();
-            assert!(error.contains(word), "{error}");
-        };
-        refused(&|c| c["rope_scaling"] = json!({ "rope_type": "yarn", "factor": 4.0 }), "yarn");
-        refused(&|c| c["rope_scaling"] = json!({ "factor": 4.0 }), "no rope_type");
-        refused(&|c| c["partial_rotary_factor"] = json!(0.5), "partial_rotary_factor");
-        let nested = json!({ "full_attention": { "rope_type": "default" } });
-        refused(&|c| c["rope_parameters"] = nested.clone(), "full_attention");
-        let both = |c: &mut Value| {
-            c["rope_parameters"] = json!({ "rope_type": "default" });
-            c["rope_scaling"] = json!({ "type": "yarn", "factor": 4.0 });
-        };
-        refused(&both, "yarn");
     }
 
     #[test]

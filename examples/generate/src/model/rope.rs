@@ -84,3 +84,53 @@ impl<B: Fp8Matmul> Turns<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Each setting gives the frequencies of transformers, or is refused by its name: `tests/golden/rope.py`.
+    #[test]
+    fn settings_are_read_as_by_transformers_or_refused() {
+        let golden = include_str!("../../tests/golden/rope.json");
+        let golden: Value = serde_json::from_str(golden).expect("JSON");
+        let cases = golden["cases"].as_array().expect("cases");
+        let line = format!("read {} settings", cases.len());
+        assert!(include_str!("../../README.md").contains(&line), "README does not say: {line}");
+        for case in cases {
+            let settings = case["config"].to_string();
+            let found = Config::parse(&settings);
+            let (read, refused) = (&case["read"], case["refused"].as_str());
+            match (found, refused) {
+                (Ok(config), None) if read.is_object() => {
+                    let (kind, factor) = match config.rope_scaling {
+                        RopeScaling::Default => ("default", None),
+                        RopeScaling::Linear { factor } => ("linear", Some(factor)),
+                        RopeScaling::Llama3 { factor, .. } => ("llama3", Some(factor)),
+                    };
+                    assert_eq!(read["rope_type"], kind, "{settings}");
+                    assert_eq!(read["rope_theta"].as_f64(), Some(config.rope_theta), "{settings}");
+                    assert!(factor.is_none() || factor == read["factor"].as_f64(), "{settings}");
+                    assert_eq!(read["attention_scaling"], 1.0, "{settings}");
+                    let frequencies = Frequencies::new(&config).0;
+                    let expected = read["inv_freq"].as_array().expect("frequencies");
+                    assert_eq!(frequencies.len(), expected.len(), "{settings}");
+                    for (found, expected) in frequencies.iter().zip(expected) {
+                        let expected = expected.as_f64().expect("a number");
+                        let error = (f64::from(*found) / expected - 1.0).abs();
+                        // A power in f32 is off by that much.
+                        assert!(error < 2e-6, "{found} for {expected}: {settings}");
+                    }
+                }
+                (Err(error), Some(word)) => {
+                    let error = format!("{error:#}");
+                    assert!(error.contains(word), "{error}: {settings}");
+                }
+                (Err(_), None) if read.is_null() => (),
+                (found, _) => panic!("{settings}: {found:?}, transformers {read}"),
+            }
+        }
+    }
+}

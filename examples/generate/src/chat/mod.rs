@@ -1,12 +1,17 @@
 //! Conversations as the text that a model was trained on.
 
+mod compile;
+mod conditions;
+mod environment;
+mod filters;
+mod json;
+mod text;
+mod values;
+
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use jiff::Zoned;
-use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value, context};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::{Environment, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -35,15 +40,11 @@ const FUEL_OF_A_MESSAGE: u64 = 2_000;
 /// Bytes of stack for each step. A list in a list takes a step, and what prints, compares or frees such a value calls itself at each depth.
 const STACK_OF_A_STEP: u64 = 1_024;
 
-/// Lists and mappings in each other that JSON is made of, at most.
-const DEEPEST: usize = 100;
-
-const NAME: &str = "chat template";
-
 /// The chat template of a model.
 #[derive(Debug)]
 pub struct Chat {
     environment: Environment<'static>,
+    template: String,
     /// `bos_token` and the like, by their names.
     special: Vec<(String, String)>,
 }
@@ -74,19 +75,9 @@ impl Chat {
     }
 
     fn new(template: String, special: Vec<(String, String)>) -> Result<Self> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.add_function("raise_exception", raise);
-        environment.add_function("strftime_now", |format: &str| {
-            let now = jiff::fmt::strtime::format(format, &Zoned::now());
-            now.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
-        });
-        environment.add_filter("tojson", to_json);
-        let added = environment.add_template_owned(NAME, without_marks(&template));
-        added.map_err(explain).context("the chat template cannot be read")?;
-        Ok(Self { environment, special })
+        let template = compile::prepared(&template);
+        compile::check(&template).context("the chat template cannot be read")?;
+        Ok(Self { environment: environment::environment(), template, special })
     }
 
     /// The text of a conversation, up to where the model's answer begins.
@@ -94,107 +85,31 @@ impl Chat {
     /// # Errors
     /// What the template raises; where it runs for too long.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        let steps = FUEL + FUEL_OF_A_MESSAGE * messages.len() as u64;
-        // Pages of a stack that are not touched take no memory.
-        let stack = usize::try_from(steps * STACK_OF_A_STEP).unwrap_or(usize::MAX);
-        let thread = std::thread::Builder::new().name(NAME.into()).stack_size(stack);
-        std::thread::scope(|scope| {
-            let rendering = thread.spawn_scoped(scope, || self.render_within(steps, messages));
-            let rendering = rendering.context("no thread for the chat template")?;
-            rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    fn render_within(&self, steps: u64, messages: &[Message]) -> Result<String> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(steps));
-        let template = environment.get_template(NAME).map_err(explain)?;
         let special: Value = self.special.iter().cloned().collect();
         // As transformers gives them.
         let (tools, documents) = ((), ());
         let values =
             context! { messages, tools, documents, add_generation_prompt => true, ..special };
-        template
-            .render(values)
-            .map_err(explain)
-            .context("the chat template refuses this conversation")
+        self.render_with(messages.len(), values)
     }
-}
 
-/// Without the marks around what the model says, `{% generation %}`, which transformers' trainers use: conditions that hold, with the same blanks around them.
-fn without_marks(template: &str) -> String {
-    let (mut text, mut rest) = (String::new(), template);
-    while let Some((before, (tag, after))) =
-        rest.split_once("{%").and_then(|(before, after)| Some((before, after.split_once("%}")?)))
-    {
-        let tag = match tag.trim_matches(['-', '+']).trim() {
-            "generation" => tag.replace("generation", "if true"),
-            "endgeneration" => tag.replace("endgeneration", "endif"),
-            _ => tag.to_owned(),
-        };
-        text.extend([before, "{%", &tag, "%}"]);
-        rest = after;
-    }
-    text + rest
-}
-
-/// What a template raises is its message alone.
-fn raise(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// JSON as Python writes it: keys in their order, blanks after commas and colons, none of the escapes that HTML needs.
-fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // A keyword of Python's that changes nothing here.
-    let _: Option<bool> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    Ok(Value::from_safe_string(json(value, indent.map(|width| width.min(16)), 0)?))
-}
-
-/// At this depth of lists and mappings.
-fn json(value: &Value, indent: Option<usize>, depth: usize) -> Result<String, Error> {
-    if depth > DEEPEST {
-        let reason = format!("lists and mappings are more than {DEEPEST} deep");
-        return Err(Error::new(ErrorKind::BadSerialization, reason));
-    }
-    let is_mapping = value.kind() == ValueKind::Map;
-    let [open, close] = match value.kind() {
-        ValueKind::Map => ["{", "}"],
-        ValueKind::Seq | ValueKind::Iterable => ["[", "]"],
-        _ => return serde_json::to_string(value).map_err(unserializable),
-    };
-    let mut items = vec![];
-    for item in value.try_iter()? {
-        items.push(match is_mapping {
-            true => {
-                let key = serde_json::to_string(&item.to_string()).map_err(unserializable)?;
-                format!("{key}: {}", json(&value.get_item(&item)?, indent, depth + 1)?)
-            }
-            false => json(&item, indent, depth + 1)?,
-        });
-    }
-    let line = |depth| indent.map(|width| format!("\n{}", " ".repeat(width * depth)));
-    Ok(match (items.is_empty(), line(depth + 1), line(depth)) {
-        (false, Some(inner), Some(outer)) => {
-            format!("{open}{inner}{}{outer}{close}", items.join(&format!(",{inner}")))
-        }
-        _ => format!("{open}{}{close}", items.join(", ")),
-    })
-}
-
-fn unserializable(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::BadSerialization, error.to_string())
-}
-
-fn explain(error: Error) -> anyhow::Error {
-    let reason = match error.kind() {
-        ErrorKind::OutOfFuel => "it does not end".into(),
-        _ => error.detail().map_or_else(|| error.to_string(), str::to_owned),
-    };
-    match error.line() {
-        Some(line) => anyhow::anyhow!("line {line}: {reason}"),
-        None => anyhow::anyhow!(reason),
+    /// The text of a template with these values.
+    fn render_with(&self, messages: usize, values: Value) -> Result<String> {
+        let steps = FUEL + FUEL_OF_A_MESSAGE * messages as u64;
+        // Pages of a stack that are not touched take no memory.
+        let stack = usize::try_from(steps * STACK_OF_A_STEP).unwrap_or(usize::MAX);
+        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(stack);
+        std::thread::scope(|scope| {
+            let rendering = thread.spawn_scoped(scope, || {
+                let mut environment = self.environment.clone();
+                environment.set_fuel(Some(steps));
+                compile::run(&environment, &self.template, values)
+            });
+            let rendering = rendering.context("no thread for the chat template")?;
+            let rendered =
+                rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            rendered.context("the chat template refuses this conversation")
+        })
     }
 }
 
@@ -225,7 +140,7 @@ mod tests {
     /// Templates that use what those of the hub use, as transformers renders them: `tests/golden/chat.py`.
     #[test]
     fn templates_are_rendered_as_by_transformers() {
-        let golden = include_str!("../tests/golden/chat.json");
+        let golden = include_str!("../../tests/golden/chat.json");
         let golden: Json = serde_json::from_str(golden).expect("JSON");
         let special = special_tokens(&golden["special"]);
         assert_eq!(special.len(), 2);
@@ -239,6 +154,51 @@ mod tests {
             let chat = Chat::new(template, special.clone()).expect("a template");
             assert_eq!(chat.render(&messages).expect("a text"), rendered, "{name}");
         }
+    }
+
+    /// Each construct comes out as jinja2 has it, or is refused by its name: `tests/golden/templates.py`.
+    #[test]
+    fn constructs_are_rendered_as_by_jinja2_or_refused() {
+        let golden = include_str!("../../tests/golden/templates.json");
+        let golden: Golden = serde_json::from_str(golden).expect("JSON");
+        let mut wrong = vec![];
+        let (mut equal, mut errors, mut refused) = (0, 0, 0);
+        for case in &golden.cases {
+            let chat = Chat::new(case.template.clone(), vec![]);
+            let found = chat.and_then(|chat| chat.render_with(7, golden.context.clone()));
+            match (found, &case.rendered, &case.refused) {
+                (Ok(found), Some(rendered), None) if found == *rendered => equal += 1,
+                (Err(_), None, None) => errors += 1,
+                (Err(error), None, Some(word)) if format!("{error:#}").contains(word) => {
+                    refused += 1
+                }
+                (found, rendered, refused) => wrong.push(format!(
+                    "{}: {:?}\n found  {found:?}\n jinja2 {rendered:?}, refused {refused:?}",
+                    case.name, case.template
+                )),
+            }
+        }
+        let all = golden.cases.len();
+        assert!(wrong.is_empty(), "{} of {all} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+        let readme = include_str!("../../README.md");
+        let line = format!(
+            "of {all} constructs {equal} come out as there, {errors} are errors in both, and {refused} are refused by name"
+        );
+        assert!(readme.contains(&line), "README does not say: {line}");
+    }
+
+    #[derive(Deserialize)]
+    struct Golden {
+        context: Value,
+        cases: Vec<Case>,
+    }
+
+    #[derive(Deserialize)]
+    struct Case {
+        name: String,
+        template: String,
+        rendered: Option<String>,
+        refused: Option<String>,
     }
 
     #[test]

@@ -1,0 +1,152 @@
+//! The tests of jinja2: what stands after `is`.
+
+use std::cmp::Ordering;
+
+use minijinja::Value;
+
+use super::filters::FILTERS;
+use super::text::{bind, needed, of_text};
+use super::values::*;
+
+/// All that jinja2 has.
+pub(super) const TESTS: [&str; 39] = [
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+/// `values[0] is name(values[1..])`.
+pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
+    let Some((value, arguments)) = values.split_first() else {
+        return wrong(format!("{name} tests nothing"));
+    };
+    let other = || {
+        let [other] = bind(name, arguments, [""])?;
+        needed(name, other)
+    };
+    let ordered =
+        |held: fn(Ordering) -> bool| Outcome::Ok(order(value, &other()?, 0)?.is_some_and(held));
+    let divides = |by: &Value| match number(value) {
+        Some(_) => equal(&arithmetic("%", value, by)?, &Value::from(0), 0),
+        None => wrong(format!("{name} takes a number, not {}", sort_of(value))),
+    };
+    if !matches!(
+        name,
+        "!=" | "<"
+            | "<="
+            | "=="
+            | ">"
+            | ">="
+            | "divisibleby"
+            | "eq"
+            | "equalto"
+            | "ge"
+            | "greaterthan"
+            | "gt"
+            | "in"
+            | "le"
+            | "lessthan"
+            | "lt"
+            | "ne"
+            | "sameas"
+    ) {
+        let [] = bind(name, arguments, [])?;
+    }
+    let kind = py(value);
+    Ok(match name {
+        "defined" => !value.is_undefined(),
+        "undefined" => value.is_undefined(),
+        "none" => value.is_none(),
+        "boolean" => matches!(kind, Py::Bool(_)),
+        "true" => matches!(kind, Py::Bool(true)),
+        "false" => matches!(kind, Py::Bool(false)),
+        "integer" => matches!(kind, Py::Int(_)),
+        "float" => matches!(kind, Py::Float(_)),
+        "number" => number(value).is_some(),
+        "string" => matches!(kind, Py::Text(_)),
+        "mapping" => matches!(kind, Py::Dict(_)),
+        "sequence" => matches!(
+            kind,
+            Py::Undefined
+                | Py::Text(_)
+                | Py::List
+                | Py::Dict(_)
+                | Py::Items(Items(Sort::Tuple | Sort::Range, _))
+        ),
+        "iterable" => {
+            matches!(
+                kind,
+                Py::Undefined | Py::Text(_) | Py::List | Py::Dict(_) | Py::Items(_) | Py::Once(_)
+            ) || sort_of(value) == "a loop"
+        }
+        "callable" => value.is_undefined() || callable(value),
+        "escaped" => value.is_safe(),
+        "odd" => !divides(&Value::from(2))?,
+        "even" => divides(&Value::from(2))?,
+        "divisibleby" => divides(&other()?)?,
+        "eq" | "equalto" | "==" => equal(value, &other()?, 0)?,
+        "ne" | "!=" => !equal(value, &other()?, 0)?,
+        "lt" | "lessthan" | "<" => ordered(Ordering::is_lt)?,
+        "le" | "<=" => ordered(Ordering::is_le)?,
+        "gt" | "greaterthan" | ">" => ordered(Ordering::is_gt)?,
+        "ge" | ">=" => ordered(Ordering::is_ge)?,
+        "in" => contains(&other()?, value)?,
+        "lower" => of_text(&text(value)?, "islower", &[])?.is_true(),
+        "upper" => of_text(&text(value)?, "isupper", &[])?.is_true(),
+        "filter" | "test"
+            if !matches!(
+                kind,
+                Py::Undefined | Py::None | Py::Bool(_) | Py::Int(_) | Py::Float(_) | Py::Text(_)
+            ) =>
+        {
+            return wrong(format!("{name} takes a str, not {}", sort_of(value)));
+        }
+        "filter" => value.as_str().is_some_and(|name| FILTERS.contains(&name)),
+        "test" => value.as_str().is_some_and(|name| TESTS.contains(&name)),
+        "sameas" => {
+            let other = other()?;
+            let single = |value: &Value| matches!(py(value), Py::None | Py::Bool(_));
+            match single(value) || single(&other) {
+                true => single(value) && single(&other) && value == &other,
+                false => return wrong("sameas is only known for true, false and none"),
+            }
+        }
+        _ => return wrong(format!("No test named '{name}'.")),
+    })
+}
