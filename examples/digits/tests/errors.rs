@@ -8,7 +8,8 @@ fn digits() -> Program {
 
 #[test]
 fn bad_flags() {
-    let recipes = "f32, fp8-current, fp8-measured, fp8-delayed, fp8-row, mxfp8, fp8-block, fp8-layers";
+    let recipes =
+        "f32, fp8-current, fp8-measured, fp8-delayed, fp8-row, mxfp8, fp8-block, fp8-layers";
     for (arguments, words) in [
         ("--frobnicate", ["--frobnicate", "--help"]),
         ("--epochs 0", ["--epochs", "1..=1000"]),
