@@ -59,8 +59,8 @@ struct Weight {
 }
 
 thread_local! {
-    /// The leaf that this thread took out of the graph last.
-    static TAKEN: Cell<Option<(Name, Shape)>> = const { Cell::new(None) };
+    /// The parameter that this thread took out of the graph last, if it was one.
+    static TAKEN: Cell<Option<(WeightId, Shape)>> = const { Cell::new(None) };
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -139,17 +139,14 @@ pub(crate) fn parameter(leaf: &Leaf) -> Option<u64> {
 
 /// Notes that this thread takes a tensor out of the graph: a leaf, or one that an operation made.
 pub(crate) fn taken(leaf: Option<&Leaf>, shape: Shape) {
-    TAKEN.set(leaf.map(|leaf| (leaf.name, shape)));
+    TAKEN.set(leaf.and_then(find).map(|id| (id, shape)));
 }
 
 /// Notes that this thread puts a tensor into the graph: where it took a parameter of this shape out right before, that is what this is.
 pub(crate) fn put(leaf: Option<&Leaf>, shape: &Shape) {
-    if let (Some(leaf), Some((name, taken))) = (leaf, TAKEN.take())
+    if let (Some(leaf), Some((id, taken))) = (leaf, TAKEN.take())
         && taken == *shape
     {
-        let mut known = known();
-        if let Some(id) = known.leaves.get(&name).copied() {
-            known.insert(leaf, id);
-        }
+        known().insert(leaf, id);
     }
 }
