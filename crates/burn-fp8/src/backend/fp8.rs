@@ -1,7 +1,7 @@
 //! What products in FP8 need of a backend, for `Fp8Backend<B>`: it is what `B` does. Nothing is quantized twice.
 
-use burn_backend::FloatDType;
 use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::{FloatDType, Shape};
 use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul};
@@ -140,6 +140,13 @@ impl<B: Fp8Matmul> Fp8Products for Fp8Backend<B> {
 
     fn fp8_weight(kind: ProductKind, rhs: &FloatTensor<Self>) -> Option<Leaf> {
         B::fp8_weight(kind, rhs)
+    }
+
+    fn fp8_nothing<const N: usize>(
+        operands: [&FloatTensor<Self>; N],
+        shape: Shape,
+    ) -> FloatTensor<Self> {
+        B::fp8_nothing(operands, shape)
     }
 
     fn fp8_matmul(

@@ -15,7 +15,7 @@ use crate::engine::tensor::cast;
 use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
 use crate::host;
 use crate::product::route::attention as run;
-use crate::product::route::{as_part_of, note_dequantized, of_nothing};
+use crate::product::route::{as_part_of, note_dequantized};
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
@@ -165,7 +165,7 @@ pub(super) fn attention<B: Fp8Matmul>(
     {
         if batch * heads * queries * value_width == 0 {
             let shape = Shape::new([batch, heads, queries, value_width]);
-            return of_nothing::<B, 3>([query, key, value], shape);
+            return B::fp8_nothing([&query, &key, &value], shape);
         }
         let config = config::current().config;
         if let Some(asked) = config.attention {

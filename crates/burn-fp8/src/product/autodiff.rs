@@ -4,7 +4,7 @@ use burn_autodiff::{
     Autodiff, checkpoint::base::Checkpointer, checkpoint::strategy::CheckpointStrategy,
     grads::Gradients, ops::Backward, ops::Ops, ops::OpsKind,
 };
-use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{FloatDType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::activation::ActivationScale;
@@ -31,6 +31,24 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
             // Data may stand on the right, too.
             ProductKind::Matmul if rhs.is_tracked() => host::leaf(rhs),
             _ => None,
+        }
+    }
+
+    fn fp8_nothing<const N: usize>(
+        operands: [&FloatTensor<Self>; N],
+        shape: Shape,
+    ) -> FloatTensor<Self> {
+        let step = host::begin::<B, C, _, N>(NothingStep, operands);
+        let values = operands.map(|tensor| host::untracked(tensor.clone()));
+        let device = host::float_device::<B>(&values[0]);
+        let dtype = values[0].dtype().into();
+        let output = B::float_zeros(shape, &device, dtype);
+        match step {
+            OpsKind::Tracked(prep) => {
+                let shapes = values.iter().map(TensorMetadata::shape).collect();
+                prep.finish((shapes, device, dtype), output)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(output),
         }
     }
 
@@ -128,6 +146,30 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Fp8Products for Autodiff<B, C> {
         match beta {
             Some(_) => normalize::<B, C, 3>(x, gamma, beta, epsilon),
             None => normalize::<B, C, 2>(x, gamma, beta, epsilon),
+        }
+    }
+}
+
+/// The backward step of a product of nothing.
+#[derive(Debug)]
+struct NothingStep;
+
+impl<B: Fp8Engine, const N: usize> Backward<B, N> for NothingStep {
+    /// The shapes of the operands, their device and their type.
+    type State = (Vec<Shape>, B::Device, FloatDType);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, N>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        grads.consume::<B>(&ops.node);
+        let (shapes, device, dtype) = ops.state;
+        for (node, shape) in ops.parents.into_iter().zip(shapes) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, B::float_zeros(shape, &device, dtype));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! FP8 products on a backend: with backward steps of their own where it tracks gradients.
 
-use burn_backend::tensor::FloatTensor;
+use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Pointwise, ProductKind};
 
 use super::attention;
@@ -10,6 +10,7 @@ use super::norm;
 use super::plan::Product;
 use super::pointwise;
 use crate::engine::{AttentionOf, Fp8Engine, MatrixOf, Untracked};
+use crate::host;
 use crate::weights::Leaf;
 
 /// The products that `Fp8Backend` runs in FP8.
@@ -26,6 +27,15 @@ pub trait Fp8Products: Fp8Engine {
     fn fp8_weight(kind: ProductKind, rhs: &FloatTensor<Self>) -> Option<Leaf> {
         let _ = (kind, rhs);
         None
+    }
+
+    /// Zeros of this shape, or nothing: the product of operands of which one is empty. Their gradients are zeros.
+    fn fp8_nothing<const N: usize>(
+        operands: [&FloatTensor<Self>; N],
+        shape: Shape,
+    ) -> FloatTensor<Self> {
+        let device = host::float_device::<Self>(operands[0]);
+        Self::float_zeros(shape, &device, operands[0].dtype().into())
     }
 
     /// Runs `lhs` `[…, M, K]` times `rhs` `[…, K, N]` in FP8. The result has the type of `lhs`.

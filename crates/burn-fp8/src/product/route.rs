@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use burn_backend::{Backend, DType, Shape, Slice, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
 
 use super::attention as product_attention;
@@ -34,7 +34,7 @@ pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -
             let sides = [lhs_shape[rank - 2], rhs_shape[rank - 1]];
             let leading = lhs_shape.iter().zip(rhs_shape.iter()).take(rank - 2);
             let leading = leading.map(|(lhs, rhs)| if *lhs == 1 { *rhs } else { *lhs });
-            of_nothing::<B, 2>([lhs, rhs], leading.chain(sides).collect())
+            B::fp8_nothing([&lhs, &rhs], leading.chain(sides).collect())
         }
         None if gemm.batch == 1 && gemm.plain_operand && joins(&lhs) => {
             rejoined::<B>(lhs, |lhs| B::float_matmul(lhs, join::<B>(rhs)))
@@ -57,7 +57,7 @@ pub(crate) fn linear<B: Fp8Products>(
             let mut shape = x.shape();
             let last = shape.num_dims() - 1;
             shape[last] = gemm.n;
-            add_bias::<B>(of_nothing::<B, 2>([x, weight], shape), bias)
+            add_bias::<B>(B::fp8_nothing([&x, &weight], shape), bias)
         }
         None if joins(&x) => rejoined::<B>(x, |x| B::linear(x, weight, bias)),
         None => B::linear(x, weight, bias),
@@ -79,7 +79,7 @@ pub(crate) fn linear_x_backward<B: Fp8Products>(
             let mut shape = output_grad.shape();
             let last = shape.num_dims() - 1;
             shape[last] = shapes[1][0];
-            of_nothing::<B, 2>([output_grad, weight], shape)
+            B::fp8_nothing([&output_grad, &weight], shape)
         }
         None if joins(&output_grad) => {
             rejoined::<B>(output_grad, |grad| B::linear_x_backward(weight, grad))
@@ -103,34 +103,17 @@ pub(crate) fn linear_weight_backward<B: Fp8Products>(
         Some(product) => B::fp8_linear_weight_backward(x, output_grad, product),
         None if is_empty([&x, &output_grad]) => {
             let sides = [shapes[0][last], shapes[1][last]];
-            of_nothing::<B, 2>([x, output_grad], Shape::new(sides))
+            B::fp8_nothing([&x, &output_grad], Shape::new(sides))
         }
         None if joins(&x) => B::linear_weight_backward(join::<B>(x), join::<B>(output_grad)),
         None => B::linear_weight_backward(x, output_grad),
     }
 }
 
-/// Whether there is nothing to multiply.
+/// Whether there is nothing to multiply. Backends may not take such operands: Flex 0.21 reads foreign memory where a batch of none meets one matrix. So this
+/// holds with FP8 off, too.
 fn is_empty(operands: [&impl TensorMetadata; 2]) -> bool {
     operands.iter().any(|operand| operand.shape().num_elements() == 0)
-}
-
-/// The product of operands of which one is empty: nothing, or zeros, with gradients that are nothing, or zeros.
-///
-/// Backends may not take such operands: Flex 0.21 reads foreign memory where a batch of none meets one matrix. So this holds with FP8 off, too.
-pub(crate) fn of_nothing<B: Fp8Products, const N: usize>(
-    operands: [FloatTensor<B>; N],
-    shape: Shape,
-) -> FloatTensor<B> {
-    let one = Shape::from(vec![1; shape.num_dims()]);
-    // What is left out of an operand that is not empty may be anything: its gradient is zero all the same.
-    let zeros = operands.map(|operand| {
-        let nothing = Slice::new(0, Some(0), 1);
-        let nothing = B::float_slice(operand, &[nothing]);
-        reshape::<B>(B::float_sum(nothing), one.clone())
-    });
-    let zero = zeros.into_iter().reduce(|sum, zero| B::float_add(sum, zero));
-    B::float_expand(zero.expect("operands"), shape)
 }
 
 /// Whether batch and rows of an operand are to become those of one matrix, in high precision.
