@@ -27,14 +27,14 @@ pub(crate) const AMAX_HISTORY: &str = "amax_history";
 /// this module notices, and panics.
 ///
 /// # State that stands still
-/// What is not tracked has no gradient, and so no new value: all state of a layer that is frozen by [`Module::no_grad`], or a part of it.
+/// What is not tracked has no gradient, and so no new value: all state of a layer under [`Module::no_grad`], or a part of it.
 ///
 /// | the product | scale of an operand whose history is not tracked |
 /// |---|---|
 /// | gradients pass through it | from the operand itself, as in current scaling: a history that cannot follow would be wrong sooner or later |
 /// | inference | from the history as it is; from the operand itself where the state is what [`new`](Self::new) makes |
 ///
-/// State that is tracked, but whose layer the optimizer does not step, keeps what it has: freeze such layers.
+/// State that is tracked, but whose layer the optimizer does not step, keeps what it has: put such layers under [`Module::no_grad`].
 ///
 /// The state is f32 whatever the types of the model and of the recorder; a mapper that gives it another type has no effect on it.
 /// It does not count as parameters of the model ([`Module::num_params`]).

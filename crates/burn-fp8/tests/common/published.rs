@@ -183,7 +183,7 @@ pub fn blocks_larger_than_the_weight_are_as_large_as_it<B: Fp8Matmul>() {
 pub fn weights_of_one_block_are_native<B: Fp8Matmul>() {
     for [m, k, n] in [[3, 128, 128], [17, 128, 64], [3, 100, 128], [3, 64, 300], [1, 128, 1]] {
         let what = format!("[{m}, {k}] times [{k}, {n}]");
-        let sign = |at: usize| if at % 3 == 0 { 0x80 } else { 0 };
+        let sign = |at: usize| if at.is_multiple_of(3) { 0x80 } else { 0 };
         let codes: Vec<u8> = (0..n * k).map(|at| (at * 29 % 0x7E) as u8 | sign(at)).collect();
         let blocks = n.div_ceil(128);
         let of_blocks: Vec<_> = (0..blocks).map(|block| 0.75 / (block + 1) as f32).collect();
