@@ -56,8 +56,6 @@ fn batched_products_and_plain_ones_are_told_apart() {
     assert_eq!(reason, Implementation::HighPrecision(HighPrecision::Filter(Rejection::LinearOnly)));
 }
 
-/// A product whose gradients are asked for goes by the gain of all three, another one by its own.
-
 /// A list is no configuration, wherever one is read, though serde would take it for its fields, and an empty one for the default.
 #[test]
 fn lists_are_refused() {
@@ -77,6 +75,7 @@ fn lists_are_refused() {
     }
 }
 
+/// A product whose gradients are asked for goes by the gain of all three, another one by its own.
 #[test]
 fn products_that_gain_nothing_stay_in_high_precision() {
     use burn_fp8::Gains;
