@@ -1,6 +1,5 @@
 //! `quant_method: compressed-tensors`: groups of layers, each with its scheme.
 
-use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
@@ -113,7 +112,7 @@ fn refuse_others(config: &Node<'_>, warnings: &mut Vec<String>) -> Result<(), Ch
         warnings.push(transform.warning("activations are to be transformed before products; this crate reads weights as they are stored"));
     }
     if let Some(cache) = config.get("kv_cache_scheme") {
-        warnings.push(cache.warning(CACHE));
+        warnings.push(cache.cache_warning());
     }
     warnings.extend(config.others(&KNOWN));
     Ok(())

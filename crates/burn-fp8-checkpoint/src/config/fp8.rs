@@ -1,6 +1,5 @@
 //! `quant_method: fp8`: DeepSeek-V3's and Qwen3's blocks, and one scale per tensor.
 
-use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
@@ -63,7 +62,7 @@ pub(super) fn read(
         None => Schemes::ByScale { grid: scheme(Some([128, 128])), rest: scheme(None) },
     };
     if let Some(cache) = config.get("kv_cache_scheme") {
-        warnings.push(cache.warning(CACHE));
+        warnings.push(cache.cache_warning());
     }
     warnings.extend(config.others(&KNOWN));
     // AutoFP8 and vLLM call it `ignored_layers`.

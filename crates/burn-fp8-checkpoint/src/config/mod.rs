@@ -24,9 +24,6 @@ pub(crate) struct Config {
 
 const KNOWN: &str = "\"compressed-tensors\", \"fp8\" or \"modelopt\"";
 
-/// What is said of a cache: whoever runs the model holds one.
-const CACHE: &str = "scales of a quantized KV cache are left as plain tensors";
-
 /// Reads `config.json`, and `hf_quant_config.json` if there is one. Adds to `warnings`.
 pub(crate) fn read(
     location: &Location,

@@ -1,6 +1,5 @@
 //! `quant_method: modelopt`, in `config.json` or in `hf_quant_config.json` under `quantization`.
 
-use super::CACHE;
 use super::node::Node;
 use super::patterns::{Dialect, Patterns};
 use super::rules::{Rules, Schemes};
@@ -51,7 +50,7 @@ pub(super) fn read(
     for node in config.iter().chain(&beside) {
         if let Some(cache) = node.get("kv_cache_quant_algo").or_else(|| node.get("kv_cache_scheme"))
         {
-            warnings.push(cache.warning(CACHE));
+            warnings.push(cache.cache_warning());
         }
         warnings.extend(node.others(&KEYS));
     }

@@ -181,6 +181,11 @@ impl<'a> Node<'a> {
         CheckpointError::Config { path, key, found, expected, advice: advice.into() }
     }
 
+    /// A warning that it asks for a cache in FP8, which whoever runs the model holds.
+    pub(super) fn cache_warning(&self) -> String {
+        self.warning("scales of a quantized KV cache are left as plain tensors")
+    }
+
     /// A warning about it.
     pub(super) fn warning(&self, message: &str) -> String {
         format!("{}: {}: {message}", text::path(self.file), text::name(&self.key))

@@ -9,7 +9,6 @@ use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8::nn::FrozenLinear;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::printable;
 use crate::args::Inspect;
 
 /// The layers of a Llama's MLP: down(silu(gate(x)) · up(x)).
@@ -109,4 +108,9 @@ fn names(checkpoint: &Checkpoint, args: &Inspect) -> Result<Vec<String>> {
             args.model.display()
         ),
     }
+}
+
+/// A name of the file as a terminal may see it.
+pub(super) fn printable(name: &str) -> String {
+    name.escape_debug().to_string()
 }

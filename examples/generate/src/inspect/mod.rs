@@ -13,7 +13,7 @@ use examples_common::{OnBackend, print, table};
 use generate::config::open;
 
 use crate::args::Inspect;
-use block::Block;
+use block::{Block, printable};
 
 /// Layers that are printed where no list is asked for; of more, the first and the number of the others.
 const SHOWN: usize = 16;
@@ -85,11 +85,6 @@ fn describe(path: &Path, checkpoint: &Checkpoint, shown: usize) -> String {
         bytes(plain)
     );
     text
-}
-
-/// A name of the file as a terminal may see it.
-fn printable(name: &str) -> String {
-    name.escape_debug().to_string()
 }
 
 /// The bytes of a layer whose weight and bias are bf16.

@@ -70,8 +70,9 @@ pub fn tune<B: Fp8Matmul>(
         check_room(&progress_at, 0)?;
     }
     let checkpoint = open(&plan.model)?;
+    let mut names = checkpoint.layers().iter().map(|layer| &layer.name);
     ensure!(
-        plan.lora.is_none() || !checkpoint.layers().is_empty(),
+        plan.lora.is_none() || names.any(|name| name.starts_with("model.layers.")),
         "{} has no layer in FP8, beside which adapters learn: quantize it first, with `generate quantize {0} --out FOLDER`, or train all of its weights, with --full",
         plan.model.display()
     );
