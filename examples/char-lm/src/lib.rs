@@ -202,11 +202,14 @@ fn summary(outcome: &Outcome) -> String {
             format!("\n{peers} peers, each of which sends {sent:.2} MB a step")
         }
     };
+    let epochs = match outcome.losses.len() {
+        1 => "1 epoch".into(),
+        count => format!("{count} epochs"),
+    };
     format!(
-        "validation loss {:.4} nats a character after {} epochs; the bigram model's is {:.4}\n\
+        "validation loss {:.4} nats a character after {epochs}; the bigram model's is {:.4}\n\
          {speed}, {memory}, {:.1}% of the matrix FLOPs in FP8{together}\n",
         outcome.final_loss(),
-        outcome.losses.len(),
         outcome.bigram_loss,
         100.0 * outcome.fp8_share
     )

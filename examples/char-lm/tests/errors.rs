@@ -137,7 +137,7 @@ fn a_disk_without_room_is_named_and_the_run_goes_on_later() {
         &["error: cannot write a checkpoint: run/checkpoint/", ".mpk: File too large", "--resume"],
     );
     assert!(!last.contains("Recorder") && !last.contains("Unknown"), "{last}");
-    char_lm.succeeds(&format!("{TRAIN} --resume"));
+    has(&char_lm.succeeds(&format!("{TRAIN} --resume")).0, &["after 1 epoch;"]);
 }
 
 /// What another run left behind is not taken for that of a new one, and a refusal writes nothing.
