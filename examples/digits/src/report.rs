@@ -142,3 +142,48 @@ pub struct Record {
     /// The runs.
     pub runs: Vec<Run>,
 }
+
+#[cfg(test)]
+mod tests {
+    use examples_common::testing::Results;
+
+    use super::*;
+
+    /// The mean over the seeds of how many times as fast as f32 a recipe trained.
+    fn speed(runs: &[Run], recipe: RecipeName) -> f64 {
+        let seconds = |recipe| -> f64 {
+            runs.iter().filter(|run| run.recipe == recipe).map(|run| run.seconds).sum()
+        };
+        seconds(RecipeName::F32) / seconds(recipe)
+    }
+
+    #[test]
+    fn the_tables_of_narrow_and_wide_models_are_of_their_runs() {
+        let results = Results::of(env!("CARGO_MANIFEST_DIR"));
+        let record = |name: &str| -> Record {
+            let record: Record = results.json(&format!("{name}.json"));
+            assert!(record.origin.optimized);
+            results.check_part("README.md", name, &table(&record.runs));
+            record
+        };
+        let [narrow, wide] = ["narrow", "wide"].map(record);
+        // Equal losses of the same seed, and no product in FP8.
+        let of = |recipe| {
+            let runs = narrow.runs.iter().filter(move |run| run.recipe == recipe);
+            runs.map(|run| (run.seed, run.train_loss.to_bits(), run.fp8_products_per_step))
+        };
+        assert!(narrow.hidden == 128 && of(RecipeName::Fp8Measured).eq(of(RecipeName::F32)));
+        results.say("README.md", "At a width of 128 it takes no product, and is f32 to the bit");
+        let measured = |run: &&Run| run.recipe == RecipeName::Fp8Measured;
+        assert!(wide.runs.iter().filter(measured).all(|run| run.fp8_products_per_step == 5));
+        let [measured, current] = [RecipeName::Fp8Measured, RecipeName::Fp8Current]
+            .map(|recipe| speed(&wide.runs, recipe));
+        results.say(
+            "README.md",
+            &format!(
+                "At {} it takes all five and trains {measured:.2} times as fast as f32, `fp8-current` {current:.2} times",
+                wide.hidden
+            ),
+        );
+    }
+}
