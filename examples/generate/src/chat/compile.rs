@@ -466,8 +466,10 @@ impl<'a> Rewriter<'a> {
                 if !TESTS.contains(&s.name) {
                     bail!("line {}: No test named '{}'.", line(span), s.name);
                 }
-                let chained = |expr: &Expr<'_>| matches!(expr, Expr::Test(_));
-                if chained(&s.expr) || matches!(&s.expr, Expr::UnaryOp(not) if chained(&not.expr)) {
+                let is_test = |expr: &Expr<'_>| matches!(expr, Expr::Test(_));
+                let chained =
+                    is_test(&s.expr) || matches!(&s.expr, Expr::UnaryOp(not) if is_test(&not.expr));
+                if chained && self.is_bare(s.expr.span()) {
                     bail!("line {}: You cannot chain multiple tests with is", line(span));
                 }
                 if let [CallArg::Pos(Expr::UnaryOp(argument))] = &s.args[..]
@@ -570,15 +572,25 @@ impl<'a> Rewriter<'a> {
                     let at = names.iter().position(|known| known == name).unwrap_or(usize::MAX);
                     CallArg::Kwarg(name, checked(self.expr(expr)?, at))
                 }
-                CallArg::PosSplat(expr) | CallArg::KwargSplat(expr) => {
+                CallArg::PosSplat(expr) | CallArg::KwargSplat(expr) if defaults > 0 => {
                     bail!(
-                        "line {}: arguments by * are not known in chat templates",
+                        "line {}: arguments by * are not known for a macro with defaults",
                         line(expr.span())
                     )
                 }
+                CallArg::PosSplat(expr) => {
+                    let values = call("iter ", vec![self.expr(expr)?], expr.span());
+                    CallArg::PosSplat(values)
+                }
+                CallArg::KwargSplat(expr) => CallArg::KwargSplat(self.expr(expr)?),
             });
         }
         Ok(written)
+    }
+
+    /// Whether no parenthesis closes after this.
+    fn is_bare(&self, span: Span) -> bool {
+        !self.source[span.end_offset as usize..].trim_start().starts_with(')')
     }
 
     /// The crate reads `-a.b` as `(-a).b`.
@@ -590,9 +602,8 @@ impl<'a> Rewriter<'a> {
             Expr::Call(s) => &s.expr,
             _ => return Ok(()),
         };
-        let bare = !self.source[inner.span().end_offset as usize..].trim_start().starts_with(')');
         match inner {
-            Expr::UnaryOp(s) if bare && matches!(s.op, UnaryOpKind::Neg) => {
+            Expr::UnaryOp(s) if matches!(s.op, UnaryOpKind::Neg) && self.is_bare(s.span()) => {
                 bail!(
                     "line {}: a minus before what is looked up or called is not known without parentheses: -(a.b)",
                     line(s.span())

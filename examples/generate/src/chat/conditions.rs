@@ -62,8 +62,8 @@ pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
     };
     let ordered =
         |held: fn(Ordering) -> bool| Outcome::Ok(order(value, &other()?, 0)?.is_some_and(held));
-    let divides = |by: &Value| match number(value) {
-        Some(_) => equal(&arithmetic("%", value, by)?, &Value::from(0), 0),
+    let leaves = |by: &Value, rest: i64| match number(value) {
+        Some(_) => equal(&arithmetic("%", value, by)?, &Value::from(rest), 0),
         None => wrong(format!("{name} takes a number, not {}", sort_of(value))),
     };
     if !matches!(
@@ -117,9 +117,9 @@ pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
         }
         "callable" => value.is_undefined() || callable(value),
         "escaped" => value.is_safe(),
-        "odd" => !divides(&Value::from(2))?,
-        "even" => divides(&Value::from(2))?,
-        "divisibleby" => divides(&other()?)?,
+        "odd" => leaves(&Value::from(2), 1)?,
+        "even" => leaves(&Value::from(2), 0)?,
+        "divisibleby" => leaves(&other()?, 0)?,
         "eq" | "equalto" | "==" => equal(value, &other()?, 0)?,
         "ne" | "!=" => !equal(value, &other()?, 0)?,
         "lt" | "lessthan" | "<" => ordered(Ordering::is_lt)?,

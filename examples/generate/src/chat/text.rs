@@ -81,7 +81,7 @@ fn of_dict(state: &State<'_, '_>, value: &Value, name: &str, arguments: &[Value]
     let pairs = || object.try_iter_pairs().into_iter().flatten();
     if name == "get" {
         let [wanted, otherwise] = bind(name, arguments, ["", ""])?;
-        let found = object.get_value(&key(needed(name, wanted)?)?);
+        let found = entry_of(object, &needed(name, wanted)?)?;
         return Ok(found.or(otherwise).unwrap_or_else(|| Value::from(())));
     }
     if let ("keys" | "values" | "items" | "copy", []) = (name, arguments) {

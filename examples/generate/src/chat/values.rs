@@ -362,7 +362,7 @@ pub(super) fn contains(container: &Value, item: &Value) -> Outcome<bool> {
     match (py(container), py(item)) {
         (Py::Text(container), Py::Text(item)) => Ok(container.contains(item)),
         (Py::Text(_), _) => wrong(format!("{} cannot be in a str", sort_of(item))),
-        (Py::Dict(container), _) => Ok(container.get_value(&key(item.clone())?).is_some()),
+        (Py::Dict(container), _) => Ok(entry_of(container, item)?.is_some()),
         _ => {
             for value in values(container)? {
                 if equal(&value, item, 0)? {
@@ -371,6 +371,23 @@ pub(super) fn contains(container: &Value, item: &Value) -> Outcome<bool> {
             }
             Ok(false)
         }
+    }
+}
+
+/// The entry of a mapping: keys are texts and whole numbers, and `True` is `1`.
+pub(super) fn entry_of(object: &DynObject, key: &Value) -> Outcome<Option<Value>> {
+    match py(key) {
+        Py::Text(_) => Ok(object.get_value(key)),
+        Py::Undefined | Py::None => Ok(None),
+        Py::Bool(_) | Py::Int(_) | Py::Float(_) => {
+            for (known, value) in object.try_iter_pairs().into_iter().flatten() {
+                if equal(&known, key, 0)? {
+                    return Ok(Some(value));
+                }
+            }
+            Ok(None)
+        }
+        _ => wrong(format!("{} as a key of a dict is not known", sort_of(key))),
     }
 }
 
@@ -579,7 +596,8 @@ pub(super) fn attribute(value: &Value, name: &str) -> Outcome {
 pub(super) fn item(value: &Value, key: &Value) -> Outcome {
     let found = match (py(value), py(key)) {
         (Py::Undefined, _) => return wrong("an undefined value has no items"),
-        (Py::Dict(object), _) => object.get_value(key),
+        // A list as a key is an error that jinja2 takes for nothing found.
+        (Py::Dict(object), _) => entry_of(object, key).ok().flatten(),
         (
             Py::Text(_) | Py::List | Py::Items(Items(Sort::Tuple | Sort::Range, _)),
             Py::Int(_) | Py::Bool(_),

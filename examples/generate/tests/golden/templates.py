@@ -257,7 +257,7 @@ EXPRESSIONS = r"""
 {{ 'a' .strip() .upper() }} {{ ('a' ~ 'b').upper() }} {{ 'A'.lower().upper().lower() }}
 {{ '<think>a</think>b'.split('</think>')[-1].lstrip('\n') }} {{ 'a</think>b'.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') }}
 ### methods of lists and mappings
-{{ d.get('a') }} {{ d.get('zz') }} {{ d.get('zz', 'def') }} {{ d.get('C', 'def') }} {{ d.get('b') == 1 }}
+{{ d.get('a') }} {{ d.get('zz') }} {{ d.get('zz', 'def') }} {{ d.get('C', 'def') }} {{ d.get('b') == 1 }} {{ d.get(missing) }} {{ d.get(none) }} {{ missing in d }} {{ none in d }} {{ {1: 'a'}[true] }} {{ {1: 'a'}[1.0] }}
 {{ d.keys() | list }} {{ d.values() | list }} {{ d.items() | list }} {{ d.items() | length }} {{ d.keys() | join(',') }}
 {% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}
 {% for k in d %}{{ k }};{% endfor %}{% for k in d.keys() %}{{ k }};{% endfor %}{% for v in d.values() %}{{ v }};{% endfor %}
@@ -304,6 +304,7 @@ EXPRESSIONS = r"""
 {{ n is nope }}
 {% if false %}{{ n is nope }}{% endif %}ok !! nope
 {{ s is defined is true }}
+{{ (s is defined) is true }} {{ (n is not odd) is false }} {{ x is odd }} {{ x is even }} {{ 3.0 is odd }}
 {{ not s is string }} {{ s is string and n is number }} {{ 'y' if s is string else 'n' }} {{ s is not string or n is not number }}
 {{ n is gt -1 }}
 {{ tools is iterable and tools | length > 0 }} {{ documents is iterable and documents | length > 0 }} {{ nope is iterable and nope | length > 0 }}
@@ -466,6 +467,8 @@ EXPRESSIONS = r"""
 {{ m() }}{% macro m() %}x{% endmacro %}
 {% macro m() %}x{% endmacro %}{{ m }} !! macro
 {{ nope() }}
+{% macro m(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ m(*[1, 2]) }}{{ m(**{'b': 3, 'a': 4}) }}{{ m(5, *(6,)) }} {{ 'a-b'.split(*['-']) }}
+{% macro m(a, b=1) %}{{ a }}{{ b }}{% endmacro %}{{ m(*[1, 2]) }} !! arguments by *
 {{ s() }}
 {{ d.a() }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ words | map('m') | list }}
