@@ -15,37 +15,13 @@ use minijinja::machinery::ast::{
 use minijinja::machinery::{CodeGenerator, Span, Vm, WhitespaceConfig, make_string_output, parse};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use super::conditions::TESTS;
-use super::filters::FILTERS;
+use super::conditions::{FILTERS, TESTS};
+use super::source::{check_literal, is_bare};
 
 const NAME: &str = "chat template";
 
-/// As jinja2 has line breaks, and without the marks around what the model says, `{% generation %}`, which transformers' trainers use: blocks with variables of
-/// their own, with the same blanks around them.
-pub(super) fn prepared(template: &str) -> String {
-    let template = template.replace("\r\n", "\n").replace('\r', "\n");
-    let (mut text, mut rest, mut raw) = (String::new(), &*template, false);
-    while let Some((before, (tag, after))) =
-        rest.split_once("{%").and_then(|(before, after)| Some((before, after.split_once("%}")?)))
-    {
-        let name = tag.trim_matches(['-', '+']).trim();
-        let changed = match name {
-            "generation" if !raw => tag.replace("generation", "with"),
-            "endgeneration" if !raw => tag.replace("endgeneration", "endwith"),
-            // jinja2 knows no such tag.
-            "raw" if !raw && tag.ends_with('+') => tag.replace("raw", "raw+"),
-            _ => tag.to_owned(),
-        };
-        text.extend([before, "{%", &changed, "%}"]);
-        // jinja2 keeps the line break after this block, and minijinja takes one.
-        if !raw && name == "raw" && after.starts_with('\n') && !tag.ends_with('-') {
-            text.push('\n');
-        }
-        raw = name == "raw" || (raw && name != "endraw");
-        rest = after;
-    }
-    text + rest
-}
+/// Statements and operators of a template in each other, at most: who writes and compiles them calls itself for each.
+const DEEPEST_SOURCE: usize = 200;
 
 /// Reads a template, and refuses what would not come out as in jinja2.
 ///
@@ -55,7 +31,7 @@ pub(super) fn check(source: &str) -> Result<()> {
     rewritten(source).map(drop)
 }
 
-/// The text of a template that [`prepared`] wrote.
+/// The text of a template that `prepared` wrote.
 pub(super) fn run(environment: &Environment<'_>, source: &str, values: Value) -> Result<String> {
     let (tree, late) = rewritten(source)?;
     if let Some(name) =
@@ -97,11 +73,12 @@ fn rewritten(source: &str) -> Result<(Stmt<'_>, BTreeSet<&str>)> {
         source,
         macros: BTreeMap::new(),
         arguments: None,
+        depth: 0,
         frames: vec![Frame::default()],
         late: BTreeSet::new(),
         loops: vec![],
     };
-    rewriter.find_macros(&tree);
+    rewriter.find_macros(&tree, 0);
     Ok((rewriter.statement(&tree)?, rewriter.late))
 }
 
@@ -120,6 +97,7 @@ struct Rewriter<'a> {
     macros: BTreeMap<&'a str, (Vec<&'a str>, usize)>,
     /// Those of the macro that is being written.
     arguments: Option<Vec<&'a str>>,
+    depth: usize,
     frames: Vec<Frame<'a>>,
     late: BTreeSet<&'a str>,
     /// For the statements around, whether they are a loop that may be left here, and how often it is.
@@ -159,8 +137,9 @@ fn not(expr: Expr<'_>, span: Span) -> Expr<'_> {
 }
 
 impl<'a> Rewriter<'a> {
-    fn find_macros(&mut self, statement: &Stmt<'a>) {
+    fn find_macros(&mut self, statement: &Stmt<'a>, depth: usize) {
         let bodies: &[&[Stmt<'a>]] = match statement {
+            _ if depth > DEEPEST_SOURCE => &[],
             Stmt::Template(s) => &[&s.children],
             Stmt::ForLoop(s) => &[&s.body, &s.else_body],
             Stmt::IfCond(s) => &[&s.true_body, &s.false_body],
@@ -178,7 +157,7 @@ impl<'a> Rewriter<'a> {
         bodies
             .iter()
             .flat_map(|body| body.iter())
-            .for_each(|statement| self.find_macros(statement));
+            .for_each(|statement| self.find_macros(statement, depth + 1));
     }
 
     fn body(&mut self, body: &[Stmt<'a>]) -> Result<Vec<Stmt<'a>>> {
@@ -235,7 +214,22 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
+    /// Counts how deep statements and expressions lie in each other while one is written.
+    fn within<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.depth += 1;
+        if self.depth > DEEPEST_SOURCE {
+            bail!("more than {DEEPEST_SOURCE} statements, operators or branches lie in each other");
+        }
+        let written = write(self);
+        self.depth -= 1;
+        written
+    }
+
     fn statement(&mut self, statement: &Stmt<'a>) -> Result<Stmt<'a>> {
+        self.within(|rewriter| rewriter.written_statement(statement))
+    }
+
+    fn written_statement(&mut self, statement: &Stmt<'a>) -> Result<Stmt<'a>> {
         let refused = |what: &str, span| {
             bail!("line {}: {{% {what} %}} is not known in chat templates", line(span))
         };
@@ -392,6 +386,10 @@ impl<'a> Rewriter<'a> {
     }
 
     fn expr(&mut self, expr: &Expr<'a>) -> Result<Expr<'a>> {
+        self.within(|rewriter| rewriter.written(expr))
+    }
+
+    fn written(&mut self, expr: &Expr<'a>) -> Result<Expr<'a>> {
         let span = expr.span();
         if let Expr::GetAttr(_) | Expr::GetItem(_) | Expr::Slice(_) | Expr::Call(_) = expr {
             self.check_minus(expr)?;
@@ -406,7 +404,7 @@ impl<'a> Rewriter<'a> {
                 Expr::Var(Spanned::new(Var { id: var.id }, span))
             }
             Expr::Const(constant) => {
-                self.check_escapes(span)?;
+                check_literal(self.source, span, &constant.value)?;
                 Expr::Const(Spanned::new(Const { value: constant.value.clone() }, span))
             }
             Expr::Slice(s) => {
@@ -469,7 +467,7 @@ impl<'a> Rewriter<'a> {
                 let is_test = |expr: &Expr<'_>| matches!(expr, Expr::Test(_));
                 let chained =
                     is_test(&s.expr) || matches!(&s.expr, Expr::UnaryOp(not) if is_test(&not.expr));
-                if chained && self.is_bare(s.expr.span()) {
+                if chained && is_bare(self.source, s.expr.span()) {
                     bail!("line {}: You cannot chain multiple tests with is", line(span));
                 }
                 if let [CallArg::Pos(Expr::UnaryOp(argument))] = &s.args[..]
@@ -588,11 +586,6 @@ impl<'a> Rewriter<'a> {
         Ok(written)
     }
 
-    /// Whether no parenthesis closes after this.
-    fn is_bare(&self, span: Span) -> bool {
-        !self.source[span.end_offset as usize..].trim_start().starts_with(')')
-    }
-
     /// The crate reads `-a.b` as `(-a).b`.
     fn check_minus(&self, expr: &Expr<'a>) -> Result<()> {
         let inner = match expr {
@@ -603,7 +596,9 @@ impl<'a> Rewriter<'a> {
             _ => return Ok(()),
         };
         match inner {
-            Expr::UnaryOp(s) if matches!(s.op, UnaryOpKind::Neg) && self.is_bare(s.span()) => {
+            Expr::UnaryOp(s)
+                if matches!(s.op, UnaryOpKind::Neg) && is_bare(self.source, s.span()) =>
+            {
                 bail!(
                     "line {}: a minus before what is looked up or called is not known without parentheses: -(a.b)",
                     line(s.span())
@@ -611,30 +606,6 @@ impl<'a> Rewriter<'a> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The crate reads these escapes of texts otherwise than Python.
-    fn check_escapes(&self, span: Span) -> Result<()> {
-        let literal = &self.source[span.start_offset as usize..span.end_offset as usize];
-        let mut characters = literal.chars();
-        while literal.starts_with(['"', '\''])
-            && let Some(character) = characters.next()
-        {
-            if character != '\\' {
-                continue;
-            }
-            match characters.next() {
-                Some(escaped @ ('/' | 'a' | 'v' | 'N' | 'U' | '\n')) => {
-                    bail!(
-                        "line {}: the escape \\{} is not known",
-                        line(span),
-                        escaped.escape_default()
-                    )
-                }
-                _ => (),
-            }
-        }
-        Ok(())
     }
 }
 

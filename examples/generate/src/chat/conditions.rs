@@ -4,11 +4,69 @@ use std::cmp::Ordering;
 
 use minijinja::Value;
 
-use super::filters::FILTERS;
+use super::operators::arithmetic;
 use super::text::{bind, needed, of_text};
 use super::values::*;
 
-/// All that jinja2 has.
+/// All filters that jinja2 has, and transformers' `tojson`. Others are refused when a template is read, as there.
+pub(super) const FILTERS: [&str; 54] = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "filesizeformat",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "random",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "striptags",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "urlize",
+    "wordcount",
+    "wordwrap",
+    "xmlattr",
+];
+
+/// All tests that jinja2 has.
 pub(super) const TESTS: [&str; 39] = [
     "!=",
     "<",

@@ -4,8 +4,9 @@ use jiff::Zoned;
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
 
-use super::conditions::{TESTS, test};
-use super::filters::{FILTERS, filter};
+use super::conditions::{FILTERS, TESTS, test};
+use super::filters::filter;
+use super::operators::{arithmetic, negated};
 use super::text::method;
 use super::values::*;
 

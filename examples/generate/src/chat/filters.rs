@@ -4,68 +4,11 @@ use std::cmp::Ordering;
 
 use minijinja::Value;
 
-use super::conditions::test;
+use super::conditions::{FILTERS, test};
 use super::json::to_json;
+use super::operators::arithmetic;
 use super::text::{bind, capitalized, needed, of_text, optional, percent, strip, word};
 use super::values::*;
-
-/// All that jinja2 has, and transformers' `tojson`. Others are refused when a template is read, as there.
-pub(super) const FILTERS: [&str; 54] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
 
 /// What `attribute=` names: entries of entries, by dots.
 fn entry(value: &Value, path: &Value, otherwise: Option<&Value>) -> Outcome {

@@ -5,6 +5,8 @@ mod conditions;
 mod environment;
 mod filters;
 mod json;
+mod operators;
+mod source;
 mod text;
 mod values;
 
@@ -53,7 +55,7 @@ impl Chat {
     /// Reads `chat_template.jinja` of a folder, or what `tokenizer_config.json` has: none where there is neither.
     ///
     /// # Errors
-    /// Where a file is damaged, or the template is none.
+    /// Where a file is damaged, the template is none, or it has what would not come out as in transformers: the construct is named.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let config = read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
         let template = match read_file(folder, "chat_template.jinja")? {
@@ -75,8 +77,9 @@ impl Chat {
     }
 
     fn new(template: String, special: Vec<(String, String)>) -> Result<Self> {
-        let template = compile::prepared(&template);
-        compile::check(&template).context("the chat template cannot be read")?;
+        let template = source::prepared(&template);
+        let checked = apart(FUEL, || compile::check(&template))?;
+        checked.context("the chat template cannot be read")?;
         Ok(Self { environment: environment::environment(), template, special })
     }
 
@@ -96,21 +99,24 @@ impl Chat {
     /// The text of a template with these values.
     fn render_with(&self, messages: usize, values: Value) -> Result<String> {
         let steps = FUEL + FUEL_OF_A_MESSAGE * messages as u64;
-        // Pages of a stack that are not touched take no memory.
-        let stack = usize::try_from(steps * STACK_OF_A_STEP).unwrap_or(usize::MAX);
-        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(stack);
-        std::thread::scope(|scope| {
-            let rendering = thread.spawn_scoped(scope, || {
-                let mut environment = self.environment.clone();
-                environment.set_fuel(Some(steps));
-                compile::run(&environment, &self.template, values)
-            });
-            let rendering = rendering.context("no thread for the chat template")?;
-            let rendered =
-                rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            rendered.context("the chat template refuses this conversation")
-        })
+        let rendered = apart(steps, || {
+            let mut environment = self.environment.clone();
+            environment.set_fuel(Some(steps));
+            compile::run(&environment, &self.template, values)
+        })?;
+        rendered.context("the chat template refuses this conversation")
     }
+}
+
+/// Runs on a thread with a stack for this many steps.
+fn apart<T: Send>(steps: u64, run: impl FnOnce() -> T + Send) -> Result<T> {
+    // Pages of a stack that are not touched take no memory.
+    let stack = usize::try_from(steps * STACK_OF_A_STEP).unwrap_or(usize::MAX);
+    let thread = std::thread::Builder::new().name("chat template".into()).stack_size(stack);
+    std::thread::scope(|scope| {
+        let running = thread.spawn_scoped(scope, run).context("no thread for the chat template")?;
+        Ok(running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// A text, or a list of named ones of which `default` counts.
@@ -225,6 +231,25 @@ mod tests {
             let rendered = Chat::new(template, vec![]).expect("a template").render(&[]);
             assert!(!used.is_empty() || rendered.is_ok(), "not so deep: {rendered:?}");
         }
+    }
+
+    /// Neither the check nor the run of a template ends the process, however deep it is.
+    #[test]
+    fn sources_as_deep_as_a_template_can_be_are_refused() {
+        let branches = |count| format!("{{% if x %}}{}{{% endif %}}", "{% elif y %}".repeat(count));
+        for (template, is_known) in [
+            (format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(150)), true),
+            (format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(5_000)), false),
+            (format!("{{{{ x{} }}}}", "[0]".repeat(5_000)), false),
+            (branches(100), true),
+            (branches(1_000), false),
+        ] {
+            let refused = Chat::new(template, vec![]).err();
+            assert_eq!(refused.is_none(), is_known, "{refused:?}");
+        }
+        let endless = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
+        let error = Chat::new(endless.into(), vec![]).expect("a template").render(&[]);
+        assert!(format!("{:#}", error.expect_err("endless")).contains("recursion"));
     }
 
     #[test]

@@ -109,6 +109,12 @@ EXPRESSIONS = r"""
 {{ '\a' }} !! \a
 {{ '\U0001F642' }} !! \U
 {{ 'a' 'b' "c" }}
+{{ '\é' }} !! escape
+{{ 1_000.5 }} {{ 1e-3 }} {{ 0 }} {{ 00 }} {{ 1.50 }} {{ 5E2 }}
+{{ 007 }}
+{{ 1__0 }}
+{{ 1. }}
+{{ 1e400 }} !! 1e400
 {{ '{{ x }}' }} {{ "{% if %}" }} {{ '%}' }}
 ### arithmetic
 {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 // -2 }} {{ 7.5 // 2 }} {{ n // 2.0 }} {{ -7.5 // 2 }}
@@ -514,6 +520,7 @@ EXPRESSIONS = r"""
 {% for i in [1, 2] %}{{ n }}{% set n = n + i %}{{ n }},{% endfor %}{{ n }}
 {% if false %}{% set n = 3 %}{% endif %}{{ n }}{% for i in [1] %}{{ n }}{% endfor %}
 {% raw +%}x{% endraw %}
+{{ '{% generation %}' }}{# {% generation %} #}{% generation %}x{% endgeneration %}{% raw %}{% generation %}{% endraw %}
 {{ varargs }}{{ kwargs }} !! varargs
 {% for i in 'ab' %}{% if i == 'b' %}{% set last = true %}{{ last }}{% endif %}{{ last is defined }}{% endfor %}
 {% set loop = 1 %}{{ loop }} !! reserved
