@@ -27,14 +27,13 @@ mod slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn_fp8_cpu::Unit;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use examples_common::{Origin, check_place, write, write_json};
 use harness::Options;
-use rows::Row;
-use serde::{Deserialize, Serialize};
+use rows::{Results, Row};
 
 /// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
 #[derive(Parser)]
@@ -68,16 +67,6 @@ struct Arguments {
     python: PathBuf,
 }
 
-/// What a file of results holds.
-#[derive(Serialize, Deserialize)]
-struct Results {
-    origin: Origin,
-    /// What the rows of the group `generate` were measured on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
-    rows: Vec<Row>,
-}
-
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
@@ -105,7 +94,6 @@ fn main() -> ExitCode {
 
 /// Whether no row is below its target.
 fn run(arguments: Arguments) -> Result<bool> {
-    Unit::try_expected().context("BURN_FP8_CPU_UNIT")?;
     arguments.json.iter().chain(&arguments.picture).try_for_each(|path| check_place(path))?;
     let options = Options {
         threads: arguments.threads,

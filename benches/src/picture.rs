@@ -5,8 +5,8 @@ use examples_common::charts;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::rows::{Row, median};
-use crate::{Results, generate, mlp};
+use crate::rows::{Results, Row, median};
+use crate::{generate, mlp};
 
 /// The row of a step whose references are drawn beside it.
 const SUBJECT: &str = "FP8, current";

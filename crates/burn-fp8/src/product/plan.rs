@@ -5,14 +5,13 @@ use burn_fp8_core::{Gemm, GemmRole, Operand, Precision, ProductKind, Recipe, Sca
 
 use super::delayed::{self, SiteUse, WeightKey};
 use super::operand::{Gemms, Quantizer};
-use super::ops::Fp8Products;
 use crate::config::{self, Ambient, Fp8Config, ProductInfo};
 use crate::engine::{
     Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
 };
 use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
-use crate::weights::{self, Leaf};
+use crate::weights::Leaf;
 
 /// A product that runs as a recipe says, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]
@@ -38,13 +37,14 @@ impl Product {
     /// Decides whether a product of tensors of these shapes and types runs in FP8, and records it in the trace if not.
     ///
     /// `role` tells which product is about to run, `forward` the shape of the forward product it belongs to, `is_tracked` whether its gradients
-    /// will be asked for.
-    pub(crate) fn plan<B: Fp8Products>(
+    /// will be asked for, `parameter` Burn's id of the right operand, where that is known.
+    pub(crate) fn plan<B: Fp8Engine>(
         kind: ProductKind,
         role: GemmRole,
         forward: Gemm,
         operands: [&FloatTensor<B>; 2],
         is_tracked: bool,
+        parameter: impl FnOnce() -> Option<u64>,
     ) -> Option<Self> {
         let ambient = config::current();
         let Fp8Config { recipe, execution, .. } = ambient.config;
@@ -52,8 +52,7 @@ impl Product {
         let info = ProductInfo { kind, role, gemm };
         let with_gradients = is_tracked || role != GemmRole::Output;
         let dtypes = operands.map(TensorMetadata::dtype);
-        let in_fp8 =
-            check(&ambient, &info, dtypes, with_gradients, || parameter::<B>(kind, operands[1]));
+        let in_fp8 = check(&ambient, &info, dtypes, with_gradients, parameter);
         // A gradient product that comes by itself, from Burn's Autodiff.
         let left_out = role != GemmRole::Output && recipe.products.of(role) == Precision::High;
         let in_fp8 = in_fp8.and(if left_out { Err(HighPrecision::Recipe) } else { Ok(()) });
@@ -157,23 +156,19 @@ impl<B: Fp8Engine> Quantizer<B> for Product {
     }
 }
 
-/// Burn's id of the right operand, where it is a parameter whose name has been asked for.
-fn parameter<B: Fp8Products>(kind: ProductKind, rhs: &FloatTensor<B>) -> Option<u64> {
-    let of_graph = B::fp8_weight(kind, rhs).and_then(|leaf| weights::parameter(&leaf));
-    of_graph.or_else(|| weights::parameter(&B::fp8_memory(rhs)?))
-}
-
 fn check(
     ambient: &Ambient,
     product: &ProductInfo,
     dtypes: [DType; 2],
     with_gradients: bool,
-    weight: impl FnOnce() -> Option<u64>,
+    parameter: impl FnOnce() -> Option<u64>,
 ) -> Result<(), HighPrecision> {
     if !ambient.config.enabled {
         return Err(HighPrecision::Off);
     }
-    product.check(&ambient.config.filter, with_gradients, weight).map_err(HighPrecision::Filter)?;
+    product
+        .check(&ambient.config.filter, with_gradients, parameter)
+        .map_err(HighPrecision::Filter)?;
     let [lhs, rhs] = dtypes;
     if lhs != rhs {
         // The backend has an answer, or an error of its own.

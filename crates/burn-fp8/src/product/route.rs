@@ -17,6 +17,7 @@ use crate::engine::{
 };
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
+use crate::weights;
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
@@ -182,12 +183,20 @@ fn plan<B: Fp8Products>(
             record_high_precision(kind, role, forward.for_role(role), HighPrecision::Quantized);
             None
         }
-        false => Product::plan::<B>(kind, role, forward, operands, is_tracked),
+        false => Product::plan::<B>(kind, role, forward, operands, is_tracked, || {
+            parameter::<B>(kind, operands[1])
+        }),
     };
     if product.is_none() && is_tracked {
         Product::skip_site(forward, B::fp8_weight(kind, operands[1]));
     }
     product
+}
+
+/// Burn's id of the right operand, where it is a parameter whose name has been asked for.
+fn parameter<B: Fp8Products>(kind: ProductKind, rhs: &FloatTensor<B>) -> Option<u64> {
+    let of_graph = B::fp8_weight(kind, rhs).and_then(|leaf| weights::parameter(&leaf));
+    of_graph.or_else(|| weights::parameter(&B::fp8_memory(rhs)?))
 }
 
 /// Attention as a user asks for it: checked, in f32 where FP8 is off.
