@@ -209,8 +209,8 @@ fn an_interrupted_training_goes_on() {
         has(&error, words);
     };
     // Whoever cannot have a picture is told before the training, which writes nothing.
-    let picture = Some(program.path("nowhere/losses.svg"));
-    fails(&Tuning { picture, ..plan("undrawn", false) }, &["cannot write", "nowhere/losses.svg"]);
+    let picture = Some(program.path("text.txt/losses.svg"));
+    fails(&Tuning { picture, ..plan("undrawn", false) }, &["cannot write", "text.txt/losses.svg"]);
     assert!(!program.path("undrawn").exists());
     fails(&plan("parts", true), &["nothing to resume", "parts", "--resume"]);
     tune::<Flex>(&plan("parts", false), |_| (), until_31).unwrap_err();
