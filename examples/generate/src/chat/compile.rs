@@ -15,7 +15,7 @@ use minijinja::machinery::ast::{
 use minijinja::machinery::{CodeGenerator, Span, Vm, WhitespaceConfig, make_string_output, parse};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use super::conditions::{FILTERS, TESTS};
+use super::conditions::{is_filter, is_test};
 use super::source::{check_literal, is_bare};
 
 const NAME: &str = "chat template";
@@ -451,7 +451,7 @@ impl<'a> Rewriter<'a> {
                 Expr::IfExpr(Spanned::new(IfExpr { test_expr, true_expr, false_expr }, span))
             }
             Expr::Filter(s) => {
-                if !FILTERS.contains(&s.name) {
+                if !is_filter(s.name) {
                     bail!("line {}: No filter named '{}'.", line(span), s.name);
                 }
                 let expr = s.expr.as_ref().map(|expr| self.expr(expr)).transpose()?;
@@ -461,7 +461,7 @@ impl<'a> Rewriter<'a> {
                 ))
             }
             Expr::Test(s) => {
-                if !TESTS.contains(&s.name) {
+                if !is_test(s.name) {
                     bail!("line {}: No test named '{}'.", line(span), s.name);
                 }
                 let is_test = |expr: &Expr<'_>| matches!(expr, Expr::Test(_));

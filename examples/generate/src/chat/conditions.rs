@@ -9,105 +9,30 @@ use super::text::{bind, needed, of_text};
 use super::values::*;
 
 /// All filters that jinja2 has, and transformers' `tojson`. Others are refused when a template is read, as there.
-pub(super) const FILTERS: [&str; 54] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
+pub(super) fn filters() -> impl Iterator<Item = &'static str> {
+    const NAMES: &str = "abs attr batch capitalize center count d default dictsort e escape filesizeformat first \
+    float forceescape format groupby indent int items join last length list lower map max \
+    min pprint random reject rejectattr replace reverse round safe select selectattr slice \
+    sort string striptags sum title tojson trim truncate unique upper urlencode urlize \
+    wordcount wordwrap xmlattr";
+    NAMES.split(' ')
+}
+
+pub(super) fn is_filter(name: &str) -> bool {
+    filters().any(|known| known == name)
+}
 
 /// All tests that jinja2 has.
-pub(super) const TESTS: [&str; 39] = [
-    "!=",
-    "<",
-    "<=",
-    "==",
-    ">",
-    ">=",
-    "boolean",
-    "callable",
-    "defined",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "escaped",
-    "even",
-    "false",
-    "filter",
-    "float",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "integer",
-    "iterable",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "mapping",
-    "ne",
-    "none",
-    "number",
-    "odd",
-    "sameas",
-    "sequence",
-    "string",
-    "test",
-    "true",
-    "undefined",
-    "upper",
-];
+pub(super) fn tests() -> impl Iterator<Item = &'static str> {
+    const NAMES: &str = "!= < <= == > >= boolean callable defined divisibleby eq equalto escaped even false \
+    filter float ge greaterthan gt in integer iterable le lessthan lower lt mapping ne none \
+    number odd sameas sequence string test true undefined upper";
+    NAMES.split(' ')
+}
+
+pub(super) fn is_test(name: &str) -> bool {
+    tests().any(|known| known == name)
+}
 
 /// `values[0] is name(values[1..])`.
 pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
@@ -124,26 +49,9 @@ pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
         Some(_) => equal(&arithmetic("%", value, by)?, &Value::from(rest), 0),
         None => wrong(format!("{name} takes a number, not {}", sort_of(value))),
     };
-    if !matches!(
-        name,
-        "!=" | "<"
-            | "<="
-            | "=="
-            | ">"
-            | ">="
-            | "divisibleby"
-            | "eq"
-            | "equalto"
-            | "ge"
-            | "greaterthan"
-            | "gt"
-            | "in"
-            | "le"
-            | "lessthan"
-            | "lt"
-            | "ne"
-            | "sameas"
-    ) {
+    const OF_TWO: &str =
+        " != < <= == > >= divisibleby eq equalto ge greaterthan gt in le lessthan lt ne sameas ";
+    if !OF_TWO.contains(&format!(" {name} ")) {
         let [] = bind(name, arguments, [])?;
     }
     let kind = py(value);
@@ -195,8 +103,8 @@ pub(super) fn test(name: &str, values: &[Value]) -> Outcome<bool> {
         {
             return wrong(format!("{name} takes a str, not {}", sort_of(value)));
         }
-        "filter" => value.as_str().is_some_and(|name| FILTERS.contains(&name)),
-        "test" => value.as_str().is_some_and(|name| TESTS.contains(&name)),
+        "filter" => value.as_str().is_some_and(is_filter),
+        "test" => value.as_str().is_some_and(is_test),
         "sameas" => {
             let other = other()?;
             let single = |value: &Value| matches!(py(value), Py::None | Py::Bool(_));

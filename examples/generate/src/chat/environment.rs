@@ -4,7 +4,7 @@ use jiff::Zoned;
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
 
-use super::conditions::{FILTERS, TESTS, test};
+use super::conditions::{filters, test, tests};
 use super::filters::filter;
 use super::operators::{arithmetic, negated};
 use super::text::method;
@@ -16,10 +16,10 @@ const WIDEST: i64 = 100_000;
 /// What a template is run with, but for its values.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
-    for name in FILTERS {
+    for name in filters() {
         environment.add_filter(name, move |values: Rest<Value>| filter(name, &values));
     }
-    for name in TESTS {
+    for name in tests() {
         environment.add_test(name, move |values: Rest<Value>| test(name, &values));
     }
     environment.set_formatter(|output, _, value| {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use minijinja::Value;
 
-use super::conditions::{FILTERS, test};
+use super::conditions::{is_filter, test};
 use super::json::to_json;
 use super::operators::arithmetic;
 use super::text::{bind, capitalized, needed, of_text, optional, percent, strip, word};
@@ -507,7 +507,7 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
                 pairs.iter().fold(string()?, |text, (from, to)| text.replace(*from, to)),
             )
         }
-        _ if FILTERS.contains(&name) => {
+        _ if is_filter(name) => {
             return wrong(format!("the filter {name} is not known to this program"));
         }
         _ => return wrong(format!("No filter named '{name}'.")),
