@@ -243,7 +243,10 @@ impl<'a> Rewriter<'a> {
                 Stmt::EmitExpr(Spanned::new(EmitExpr { expr: self.expr(&s.expr)? }, s.span()))
             }
             Stmt::ForLoop(s) => {
-                let walked = call("iter ", vec![self.expr(&s.iter)?], s.iter.span());
+                // jinja2 makes tuples of what it unpacks before a condition.
+                let is_unpacked = s.filter_expr.is_some() && matches!(s.target, Expr::List(_));
+                let walk = if is_unpacked { "tuples " } else { "iter " };
+                let walked = call(walk, vec![self.expr(&s.iter)?], s.iter.span());
                 let target = target(&s.target)?;
                 let filter_expr = s.filter_expr.as_ref().map(|expr| self.expr(expr)).transpose()?;
                 let body = self.framed(&names_of(&s.target), &s.body, true)?;

@@ -48,6 +48,9 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("tuple ", |values: Rest<Value>| tuple(values.iter().cloned()));
     environment.add_function("key ", key);
     environment.add_function("iter ", |value: Value| values(&value));
+    environment.add_function("tuples ", |value: Value| {
+        values(&value)?.iter().map(|item| Ok(tuple(values(item)?))).collect::<Outcome<Vec<_>>>()
+    });
     environment.add_function(".", |value: Value, name: &str| attribute(&value, name));
     environment.add_function("[]", |value: Value, key: Value| item(&value, &key));
     environment.add_function("[:]", |value: Value, start: Value, stop: Value, step: Value| {

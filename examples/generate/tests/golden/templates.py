@@ -442,6 +442,7 @@ EXPRESSIONS = r"""
 {% for i in n %}x{% endfor %}
 {% for a, b in [[1, 2], (3, 4)] %}{{ a }}{{ b }}{% endfor %}{% for a, (b, c) in [(1, (2, 3))] %}{{ a + b + c }}{% endfor %}
 {% for a, b in [[1]] %}{{ a }}{% endfor %}
+{% for a, b in [[1, 2], [3, 4]] if a %}{{ loop.previtem }}{{ loop.nextitem }}{{ b }}{% endfor %}
 {% for item in [1, [2, [3]]] recursive %}{% if item is sequence %}[{{ loop(item) }}]{% else %}{{ item }}@{{ loop.depth }}{% endif %}{% endfor %}
 {% for m in messages[1:] %}{% if not loop.last and m.role != messages[1:][loop.index].role %}{{ m.role[0] }}{% endif %}{% endfor %}
 {{ loop }}|{% for i in [1] %}{% endfor %}{{ i }}|
