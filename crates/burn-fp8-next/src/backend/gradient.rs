@@ -27,7 +27,8 @@ pub(super) fn matmul<B: Fp8Matmul>(
         GemmRole::GradWeight => [B::float_transpose(lhs.clone()), rhs.clone()],
         _ => [lhs.clone(), B::float_transpose(rhs.clone())],
     };
-    match Product::plan::<B>(ProductKind::Matmul, role, forward, operands.each_ref(), true) {
+    let kind = ProductKind::Matmul;
+    match Product::plan::<B>(kind, role, forward, operands.each_ref(), true, || None) {
         Some(product) => {
             let product = gemms::gradient::<B>(role, operands.each_ref(), &product, &product.gemms);
             match forward.batch {
