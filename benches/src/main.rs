@@ -33,7 +33,8 @@ use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use examples_common::{Origin, check_place, write, write_json};
 use harness::Options;
-use rows::{Results, Row};
+use picture::Results;
+use rows::Row;
 
 /// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
 #[derive(Parser)]

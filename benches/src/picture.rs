@@ -1,12 +1,23 @@
 //! One picture of a run: how long a training step takes in f32, in PyTorch's bf16 and in FP8; or how fast text is written.
 
 use anyhow::{Result, ensure};
-use examples_common::charts;
+use examples_common::{Origin, charts};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use serde::{Deserialize, Serialize};
 
-use crate::rows::{Results, Row, median};
+use crate::rows::{Row, median};
 use crate::{generate, mlp};
+
+/// What a file of results holds.
+#[derive(Serialize, Deserialize)]
+pub struct Results {
+    pub origin: Origin,
+    /// What the rows of the group `generate` were measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    pub rows: Vec<Row>,
+}
 
 /// The row of a step whose references are drawn beside it.
 const SUBJECT: &str = "FP8, current";

@@ -1,19 +1,8 @@
 //! Measurements beside their references, and how they are printed.
 
 use comfy_table::{Cell, CellAlignment, Table};
-use examples_common::Origin;
 use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
-
-/// What a file of results holds.
-#[derive(Serialize, Deserialize)]
-pub struct Results {
-    pub origin: Origin,
-    /// What the rows of the group `generate` were measured on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    pub rows: Vec<Row>,
-}
 
 /// One measurement beside its reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
