@@ -163,11 +163,17 @@ pub(super) fn attention<B: Fp8Matmul>(
     if let [batch, heads, queries, width] = *query.shape()
         && let [.., keys, value_width] = *value.shape()
     {
-        if batch * heads * queries * value_width == 0 {
+        let config = config::current().config;
+        // Backends may not take what is empty. What does not fit gets the error of `B`.
+        let fits = *key.shape() == [batch, heads, keys, width]
+            && *value.shape() == [batch, heads, keys, value_width];
+        if fits && batch * heads * queries * value_width == 0 {
+            if config.attention.is_none() {
+                skip_sites::<B>([&query, &key, &value]);
+            }
             let shape = Shape::new([batch, heads, queries, value_width]);
             return B::fp8_nothing([&query, &key, &value], shape);
         }
-        let config = config::current().config;
         if let Some(asked) = config.attention {
             let attention = Attention {
                 scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()) as f32,
@@ -194,13 +200,7 @@ pub(super) fn attention<B: Fp8Matmul>(
                 attention_fallback::<Fp8Backend<B>>(query, key, value, mask, attn_bias, options)
             });
         }
-        let scores = B::fp8_is_tracked([&query, &key]);
-        let context = scores || B::fp8_is_tracked([&value, &value]);
-        for ((gemm, _), is_tracked) in products.iter().zip([scores, context]) {
-            if is_tracked {
-                Product::skip_site(*gemm, None);
-            }
-        }
+        skip_sites::<B>([&query, &key, &value]);
         for ((gemm, _), decision) in products.iter().zip(decisions) {
             if let Err(reason) = decision {
                 record_high_precision(kind, GemmRole::Output, *gemm, reason);
@@ -208,4 +208,14 @@ pub(super) fn attention<B: Fp8Matmul>(
         }
     }
     B::attention(query, key, value, mask, attn_bias, options)
+}
+
+/// Counts the two products of attention, as far as they are tracked, so that those after them keep their sites.
+fn skip_sites<B: Fp8Matmul>([query, key, value]: [&FloatTensor<B>; 3]) {
+    let scores = B::fp8_is_tracked([query, key]);
+    let context = scores || B::fp8_is_tracked([value, value]);
+    let gemm = Gemm { plain_operand: false, ..Gemm::matrix(0, 0, 0) };
+    [scores, context].into_iter().filter(|tracked| *tracked).for_each(|_| {
+        Product::skip_site(gemm, None);
+    });
 }

@@ -7,7 +7,7 @@ use burn::module::{
 };
 use burn::record::Record;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{DType, Shape, Tensor, TensorPrimitive};
 use burn_fp8_core::{AmaxChoice, Fp8Format, Recipe};
 
 use super::state::{Fp8State, Fp8StateRecord};
@@ -87,8 +87,8 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
     /// Gradients pass straight through the quantization: `grad_x = q(g) · q(kernel)ᵀ`, `grad_kernel = q(x)ᵀ · q(g)`. The state
     /// receives its new values; see [`Fp8State`], also for what happens where it is not tracked.
     ///
-    /// A plain product, with the state untouched, where FP8 is off ([`high_precision`](crate::high_precision)), where a tensor is empty,
-    /// and for f64.
+    /// A plain product, with the state untouched, where FP8 is off ([`high_precision`](crate::high_precision)) and for f64. Of empty tensors nothing, or
+    /// zeros, with the state untouched as well.
     ///
     /// # Panics
     /// Where the shapes do not fit; where the state is tracked but not a leaf of the graph, as after
@@ -105,10 +105,16 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
             true => x,
             false => x.cast(dtype),
         };
-        let empty = x_dims.contains(&0) || kernel_dims.contains(&0);
+        if x_dims.contains(&0) || kernel_dims.contains(&0) {
+            let mut shape = Shape::from(x_dims);
+            shape[D - 1] = kernel_dims[1];
+            let [x, kernel] = [x.into_primitive().tensor(), kernel.into_primitive().tensor()];
+            let nothing = B::fp8_nothing([&x, &kernel], shape);
+            return Tensor::from_primitive(TensorPrimitive::Float(nothing));
+        }
         let config = Fp8Config::current();
         let supported = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Flex32);
-        if !config.enabled || empty || !supported {
+        if !config.enabled || !supported {
             return burn::tensor::module::linear(x, kernel, None);
         }
         if let Err(error) = config.check::<B>(&kernel.device()) {

@@ -16,12 +16,13 @@ impl Fp8Config {
     /// A name is a path in the model or a part of one, in whole words: `head`, `blocks.3`, `mlp.up`; `up` means all that are called so. It
     /// stands for each weight of two dimensions below it.
     ///
-    /// **Take the names of a model whose parameters are there**: of one that has loaded its record, or has run. A parameter of Burn's is drawn when it is first read, and has no tensor before.
+    /// FP8 layers ([`nn::Fp8Linear`](crate::nn::Fp8Linear)) know their weight, by the id that Burn gave it and keeps in records: so take the names after
+    /// the model has loaded its record. [`Fp8Backend`](crate::Fp8Backend) sees tensors without names. It knows a weight that is a leaf of the graph, or lies in
+    /// Flex's memory where the model has it, and what an optimizer makes of it. Any other product, such as that of a weight that is cast before, it knows
+    /// by K and N, inputs and outputs: it leaves those alone that have both, of other layers too, and the trace says of which weight. Call such a layer
+    /// inside [`high_precision`](crate::high_precision) instead.
     ///
-    /// FP8 layers ([`nn::Fp8Linear`](crate::nn::Fp8Linear)) know their weight, by the id that Burn gave it and keeps in records. [`Fp8Backend`](crate::Fp8Backend) sees tensors without names. It knows a
-    /// weight that is a leaf of the graph, or lies in Flex's memory where the model had it, and what an optimizer makes of it. Any other product, such as that of a weight that is cast, transposed, or
-    /// was not there yet, it knows by K and N, inputs and outputs: it leaves those alone that have both, of other layers too, and the trace says of which weight. Call
-    /// such a layer inside [`high_precision`](crate::high_precision) instead.
+    /// Burn draws a parameter when it is first read, which this is: a model that is compared with another one has to be read in the same order.
     ///
     /// The list of weights is kept until the process ends.
     ///
@@ -78,9 +79,7 @@ impl<B: Fp8Matmul> ModuleVisitor<B> for Weights {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         self.take(param.id.val(), &param.lazy_shape());
-        if param.is_initialized()
-            && let TensorPrimitive::Float(tensor) = param.val().into_primitive()
-        {
+        if let TensorPrimitive::Float(tensor) = param.val().into_primitive() {
             let leaves = [B::fp8_weight(ProductKind::Linear, &tensor), B::fp8_memory(&tensor)];
             leaves.iter().flatten().for_each(|leaf| weights::name(leaf, param.id.val()));
         }

@@ -119,6 +119,23 @@ fn a_slice_of_nothing_goes_through_a_linear_layer() {
     assert_eq!(layer.forward(x).dims(), [0, 8, 32]);
 }
 
+/// Layers of this input, which is empty.
+fn fp8_layers<B: AutodiffBackend + Fp8Matmul>(shape: [usize; 3], what: &str) {
+    let device = Default::default();
+    let x = Tensor::<B, 3>::ones(shape, &device).require_grad();
+    let layer = Fp8LinearConfig::new(32, 16).with_bias(false).init(&device);
+    let y = layer.forward(x.clone());
+    is_nothing(y.clone(), &[shape[0], shape[1], 16], what);
+    let grads = y.sum().backward();
+    is_nothing(x.grad(&grads).expect("tracked"), &shape, what);
+    is_nothing(layer.weight.grad(&grads).expect("tracked"), &[32, 16], what);
+
+    let weight = Tensor::<B, 2>::ones([32, 16], &device);
+    let frozen = FrozenLinear::from_weight(weight, None, ActivationScale::Current);
+    let y = frozen.expect("not empty").forward(Tensor::<B, 3>::ones(shape, &device));
+    is_nothing(y, &[shape[0], shape[1], 16], what);
+}
+
 /// What else goes through the decorator, with nothing in it: attention, normalization, activations, FP8 layers.
 #[test]
 fn other_operations_of_nothing_are_nothing_too() {
@@ -144,19 +161,7 @@ fn other_operations_of_nothing_are_nothing_too() {
                 is_nothing(y.clone(), &shape, &what);
                 let grads = y.sum().backward();
                 is_nothing(x.grad(&grads).expect("tracked"), &shape, &what);
-
-                let x = Tensor::<B, 3>::ones(shape, &device).require_grad();
-                let layer = Fp8LinearConfig::new(32, 16).with_bias(false).init(&device);
-                let y = layer.forward(x.clone());
-                is_nothing(y.clone(), &[shape[0], shape[1], 16], &what);
-                let grads = y.sum().backward();
-                is_nothing(x.grad(&grads).expect("tracked"), &shape, &what);
-                is_nothing(layer.weight.grad(&grads).expect("tracked"), &[32, 16], &what);
-
-                let weight = Tensor::<B, 2>::ones([32, 16], &device);
-                let frozen = FrozenLinear::from_weight(weight, None, ActivationScale::Current);
-                let y = frozen.expect("not empty").forward(Tensor::<B, 3>::ones(shape, &device));
-                is_nothing(y, &[shape[0], shape[1], 16], &what);
+                fp8_layers::<B>(shape, &what);
             }
         });
     }
@@ -166,5 +171,10 @@ fn other_operations_of_nothing_are_nothing_too() {
     for config in [config, every_matmul(), Fp8Config::off()].into_iter().chain(fused) {
         check::<Outer<Flex>>(config);
         check::<Outer<NdArray>>(config);
+    }
+    // Layers have no decorator around them.
+    for shape in [[0, 8, 32], [4, 0, 32]] {
+        fp8_layers::<Autodiff<Flex>>(shape, "Flex");
+        fp8_layers::<Autodiff<NdArray>>(shape, "NdArray");
     }
 }

@@ -138,14 +138,14 @@ impl SiteState {
         self.fits(other.k, other.n) && place.is(other_place) && same
     }
 
-    /// Whether another site, which a step made anew, is of the product that this one is of.
+    /// Whether `new`, which a step has made, is this site again.
     pub(super) fn is_successor(&self, new: &Self) -> bool {
         let same_weight = self.weight.is_some() && self.weight == new.weight;
         self.fits(new.k, new.n)
             && (same_weight || self.is_free() && new.is_free() && self.meets(new))
     }
 
-    /// Whether another site, which a step made anew, takes the place of this one.
+    /// Whether `new`, which a step has made, takes the place of this one.
     pub(super) fn gives_way(&self, new: &Self) -> bool {
         !self.fits(new.k, new.n) && self.is_free() && self.meets(new)
     }

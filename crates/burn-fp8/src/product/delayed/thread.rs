@@ -105,7 +105,7 @@ pub(super) fn advance(
     })
 }
 
-/// The products that follow on this thread are known by how many come after this weight.
+/// From here on, places on this thread count from this weight.
 pub(super) fn follow(state: &DelayedState, weight: WeightId) {
     with_cursor(state, |cursors, found| {
         if let Some(index) = found {

@@ -63,7 +63,7 @@ pub struct Fp8Metric {
     state: NumericMetricState,
     /// The step that was counted last, and how it was shown.
     shown: Option<(u64, SerializedEntry)>,
-    /// Whether it had to be shown before there was a sample.
+    /// Whether it had to be shown before there was a sample, and that was not told yet.
     starves: bool,
 }
 
@@ -136,10 +136,10 @@ impl Metric for Fp8Metric {
         self.shown = None;
         if self.starves && self.observatory.summary().is_none() {
             let warning = format!("the metrics of the observatory are NaN: {}", self.nothing());
-            if self.observatory.fail(&warning) {
-                eprintln!("warning: {warning}");
-            }
+            self.observatory.fail(&warning);
+            eprintln!("warning: {warning}");
         }
+        self.starves = false;
     }
 }
 
