@@ -29,8 +29,8 @@ pub(crate) enum Name {
 }
 
 impl Leaf {
-    /// The memory that these tensors share.
-    pub(crate) fn memory<T: Any + Send + Sync>(holders: &Arc<T>) -> Self {
+    /// The memory that these tensors share: all that hold the same `holders`.
+    pub fn memory<T: Any + Send + Sync>(holders: &Arc<T>) -> Self {
         let name = Name::Memory(Arc::as_ptr(holders).addr());
         let holders: Arc<dyn Any + Send + Sync> = holders.clone();
         Self { name, holders: Arc::downgrade(&holders), is_tracked: false }

@@ -31,6 +31,7 @@ mod scalar;
 mod target;
 pub(crate) mod tensor;
 
+pub use crate::weights::Leaf;
 pub use attention::{Attention, AttentionGradients, AttentionOf};
 pub(crate) use attention::{check as check_attention, check_shapes as check_attention_shapes};
 pub(crate) use backend::decode;
