@@ -1,12 +1,14 @@
 //! The functions, filters and tests that a template finds, operators among them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use jiff::Zoned;
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
 
 use super::conditions::{filters, test, tests};
 use super::filters::filter;
-use super::operators::{arithmetic, negated};
+use super::operators::{arithmetic, concatenated, negated};
 use super::text::method;
 use super::values::*;
 
@@ -22,10 +24,6 @@ pub(super) fn environment() -> Environment<'static> {
     for name in tests() {
         environment.add_test(name, move |values: Rest<Value>| test(name, &values));
     }
-    environment.set_formatter(|output, _, value| {
-        output.write_str(&text(value)?)?;
-        Ok(())
-    });
     for operator in ["+", "-", "*", "/", "//", "%", "**"] {
         environment.add_function(operator, move |a: Value, b: Value| arithmetic(operator, &a, &b));
     }
@@ -38,7 +36,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("==", |a: Value, b: Value| equal(&a, &b, 0));
     environment.add_function("!=", |a: Value, b: Value| Ok::<_, Error>(!equal(&a, &b, 0)?));
     environment.add_function("in ", |item: Value, container: Value| contains(&container, &item));
-    environment.add_function("~", |a: Value, b: Value| Ok::<_, Error>(text(&a)? + &text(&b)?));
+    environment.add_function("~", |a: Value, b: Value| concatenated(&text(&a)?, &text(&b)?));
     environment.add_function("neg ", |value: Value| negated(&value));
     environment.add_function("self ", |value: Value| value);
     environment.add_function("text ", |value: Value| match value.as_str() {
@@ -81,6 +79,18 @@ pub(super) fn environment() -> Environment<'static> {
         });
     }
     environment
+}
+
+/// Bounds what is printed in one run, of values that each fit.
+pub(super) fn bound_text(environment: &mut Environment<'_>) {
+    let printed = AtomicUsize::new(0);
+    environment.set_formatter(move |output, _, value| {
+        let text = text(value)?;
+        let before = printed.fetch_add(text.len(), Ordering::Relaxed);
+        fits(before.saturating_add(text.len()))?;
+        output.write_str(&text)?;
+        Ok(())
+    });
 }
 
 fn range(bounds: Rest<Value>) -> Outcome {

@@ -104,19 +104,18 @@ fn mapped(value: &Value, arguments: &[Value]) -> Outcome {
     Ok(once(results))
 }
 
-fn joined(value: &Value, arguments: &[Value]) -> Outcome {
+fn join(value: &Value, arguments: &[Value]) -> Outcome {
     let [between, attribute] = bind("join", arguments, ["d", "attribute"])?;
     let attribute = optional(attribute);
-    let mut texts = vec![];
-    for value in values(value)? {
+    let between = between.as_ref().map_or(Ok(String::new()), text)?;
+    let texts = values(value)?.into_iter().map(|value| {
         plain(&value)?;
-        texts.push(text(
-            &attribute
-                .as_ref()
-                .map_or_else(|| Ok(value.clone()), |attribute| entry(&value, attribute, None))?,
-        )?);
-    }
-    Ok(Value::from(texts.join(&between.as_ref().map_or(Ok(String::new()), text)?)))
+        match &attribute {
+            Some(attribute) => text(&entry(&value, attribute, None)?),
+            None => text(&value),
+        }
+    });
+    joined(texts, &between).map(Value::from)
 }
 
 fn title(text: &str) -> String {
@@ -206,22 +205,23 @@ fn indented(value: &Value, arguments: &[Value]) -> Outcome {
         line if if at == 0 { first } else { blank || !line.is_empty() } => format!("{by}{line}"),
         line => line.to_owned(),
     };
-    Ok(Value::from(lines.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")))
+    joined(lines.iter().enumerate().map(line).map(Ok), "\n").map(Value::from)
 }
 
 fn truncated(value: &Value, arguments: &[Value]) -> Outcome {
     let [length, kill, end, leeway] =
         bind("truncate", arguments, ["length", "killwords", "end", "leeway"])?;
     let text: Vec<char> = word("truncate", Some(value.clone()))?.chars().collect();
-    let count = |value: Option<Value>, otherwise| {
-        optional(value).map_or(Ok(otherwise), |value| whole(&value))
-    };
-    let (length, leeway) = (count(length, 255)?, count(leeway, 5)?);
+    let length = length.map_or(Ok(255), |length| whole(&length))?;
+    let leeway = optional(leeway).map_or(Ok(5), |leeway| whole(&leeway))?;
     let end = end.map_or(Ok("...".into()), |end| word("truncate", Some(end)))?;
-    let Ok(kept) = usize::try_from(length - end.chars().count() as i64) else {
+    let Ok(kept) = usize::try_from(length.saturating_sub(end.chars().count() as i64)) else {
         return wrong("truncate: the end is longer than the text may be");
     };
-    if text.len() as i64 <= length + leeway {
+    if leeway < 0 {
+        return wrong(format!("truncate: a leeway of {leeway}, which is below 0"));
+    }
+    if text.len() as i64 <= length.saturating_add(leeway) {
         return Ok(value.clone());
     }
     let kept: String = text[..kept].iter().collect();
@@ -326,7 +326,7 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
                 false => value.clone(),
             }
         }
-        "join" => joined(value, arguments)?,
+        "join" => join(value, arguments)?,
         "first" => {
             none()?;
             first(value)?.unwrap_or_default()

@@ -41,6 +41,12 @@ pub(super) fn to_json(value: &Value, arguments: &[Value]) -> Outcome {
 
 fn json(value: &Value, style: &Style, depth: usize) -> Outcome<String> {
     shallow(depth)?;
+    let line = |depth| -> Outcome<String> {
+        let Some(indent) = &style.indent else { return Ok(String::new()) };
+        fits(indent.len() * depth)?;
+        Ok(format!("\n{}", indent.repeat(depth)))
+    };
+    let between = || joined([Ok(style.between.clone()), line(depth + 1)], "");
     let (ends, parts) = match py(value) {
         Py::None => return Ok("null".into()),
         Py::Bool(flag) => return Ok(flag.to_string()),
@@ -49,9 +55,9 @@ fn json(value: &Value, style: &Style, depth: usize) -> Outcome<String> {
         Py::Float(number) => return Ok(float(number).replace("inf", "Infinity")),
         Py::Text(text) => return Ok(string(text, style.ascii)),
         Py::List | Py::Items(Items(Sort::Tuple, _)) => {
-            let parts: Outcome<Vec<String>> =
-                values(value)?.iter().map(|value| json(value, style, depth + 1)).collect();
-            (["[", "]"], parts?)
+            let parts = values(value)?;
+            let parts = parts.iter().map(|value| json(value, style, depth + 1));
+            (["[", "]"], joined(parts, &between()?)?)
         }
         Py::Dict(object) => {
             let mut pairs: Vec<(Value, Value)> =
@@ -63,27 +69,21 @@ fn json(value: &Value, style: &Style, depth: usize) -> Outcome<String> {
                 }
                 pairs.sort_by(|(a, _), (b, _)| a.as_str().cmp(&b.as_str()));
             }
-            let mut parts = vec![];
-            for (key, value) in pairs {
+            let parts = pairs.into_iter().map(|(key, value)| {
                 let key = string(&text(&key)?, style.ascii);
-                parts.push(format!("{key}{}{}", style.after_key, json(&value, style, depth + 1)?));
-            }
-            (["{", "}"], parts)
+                joined([Ok(key), json(&value, style, depth + 1)], &style.after_key)
+            });
+            (["{", "}"], joined(parts, &between()?)?)
         }
         _ => return wrong(format!("{} is not JSON serializable", sort_of(value))),
     };
-    let line = |depth| style.indent.as_ref().map(|indent| format!("\n{}", indent.repeat(depth)));
-    Ok(match (parts.is_empty(), line(depth + 1), line(depth)) {
-        (false, Some(inner), Some(outer)) => {
-            format!(
-                "{}{inner}{}{outer}{}",
-                ends[0],
-                parts.join(&format!("{}{inner}", style.between)),
-                ends[1]
-            )
+    match parts.is_empty() {
+        true => Ok(ends.concat()),
+        false => {
+            let [open, close] = ends.map(|end| Ok(end.to_owned()));
+            joined([open, line(depth + 1), Ok(parts), line(depth), close], "")
         }
-        _ => format!("{}{}{}", ends[0], parts.join(&style.between), ends[1]),
-    })
+    }
 }
 
 fn string(text: &str, ascii: bool) -> String {

@@ -39,7 +39,8 @@ impl Message {
 const FUEL: u64 = 50_000;
 const FUEL_OF_A_MESSAGE: u64 = 2_000;
 
-/// Bytes of stack for each step. A list in a list takes a step, and what prints, compares or frees such a value calls itself at each depth.
+/// Bytes of stack for each step. A list in a list takes a step, and what prints, compares or frees such a value calls
+/// itself at each depth.
 const STACK_OF_A_STEP: u64 = 1_024;
 
 /// The chat template of a model.
@@ -86,7 +87,7 @@ impl Chat {
     /// The text of a conversation, up to where the model's answer begins.
     ///
     /// # Errors
-    /// What the template raises; where it runs for too long.
+    /// What the template raises; where it runs for too long, or its text is too long.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         let special: Value = self.special.iter().cloned().collect();
         // As transformers gives them.
@@ -102,6 +103,7 @@ impl Chat {
         let rendered = apart(steps, || {
             let mut environment = self.environment.clone();
             environment.set_fuel(Some(steps));
+            environment::bound_text(&mut environment);
             compile::run(&environment, &self.template, values)
         })?;
         rendered.context("the chat template refuses this conversation")
@@ -250,6 +252,42 @@ mod tests {
         let endless = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         let error = Chat::new(endless.into(), vec![]).expect("a template").render(&[]);
         assert!(format!("{:#}", error.expect_err("endless")).contains("recursion"));
+    }
+
+    /// A text that no memory holds is an error, be it made of others, printed from lists that hold one another twice,
+    /// or written piece by piece.
+    #[test]
+    fn what_takes_all_memory_is_refused() {
+        let doubled = |start: &str, more: &str| {
+            format!(
+                "{{% set ns = namespace(x={start}) %}}{{% for i in range(60) %}}{{% set ns.x = {more} %}}{{% endfor %}}{{{{ ns.x }}}}"
+            )
+        };
+        let long = "{% set a = 'ab ' * 3000000 %}";
+        for (template, word) in [
+            (doubled("'a'", "ns.x ~ ns.x"), "bytes"),
+            (doubled("'a'", "ns.x + ns.x"), "bytes"),
+            (doubled("[1]", "ns.x + ns.x"), "values"),
+            (doubled("(1, 2)", "ns.x + ns.x"), "values"),
+            (doubled("'a' * 10", "ns.x.replace('a', ns.x)"), "bytes"),
+            (doubled("'aa'", "[ns.x, ns.x] | join(ns.x)"), "bytes"),
+            (doubled("'aa'", "ns.x.join([ns.x, ns.x])"), "bytes"),
+            (doubled("'a'", "'{0}{0}'.format(ns.x)"), "bytes"),
+            (doubled("'a'", "'%s%s' % (ns.x, ns.x)"), "bytes"),
+            (doubled("'a' * 1000000", "[ns.x, ns.x]"), "bytes"),
+            (doubled("'a' * 1000000", "{'a': ns.x, 'b': ns.x}"), "bytes"),
+            (
+                doubled("'a' * 1000000", "[ns.x, ns.x]").replace(" ns.x }}", " ns.x | tojson }}"),
+                "bytes",
+            ),
+            (format!("{long}{{{{ [0, 1, 2, 3, 4] | tojson(indent=a) }}}}"), "bytes"),
+            (format!("{long}{{{{ ('\\n' * 10) | indent(a, blank=true) }}}}"), "bytes"),
+            (format!("{long}{{% for i in range(1000) %}}{{{{ a }}}}{{% endfor %}}"), "bytes"),
+        ] {
+            let rendered = Chat::new(template.clone(), vec![]).expect("a template").render(&[]);
+            let error = format!("{:#}", rendered.map(|text| text.len()).expect_err(&template));
+            assert!(error.contains(word), "{template}: {error}");
+        }
     }
 
     #[test]

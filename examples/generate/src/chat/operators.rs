@@ -14,10 +14,10 @@ pub(super) fn arithmetic(operator: &str, a: &Value, b: &Value) -> Outcome {
     }
     match (operator, py(a), py(b)) {
         ("%", Py::Text(format), _) => percent(format, b).map(Value::from),
-        ("+", Py::Text(a), Py::Text(b)) => Ok(Value::from([a, b].concat())),
-        ("+", Py::List, Py::List) => Ok(Value::from([values(a)?, values(b)?].concat())),
+        ("+", Py::Text(a), Py::Text(b)) => concatenated(a, b).map(Value::from),
+        ("+", Py::List, Py::List) => Ok(Value::from(appended(&values(a)?, &values(b)?)?)),
         ("+", Py::Items(Items(Sort::Tuple, a)), Py::Items(Items(Sort::Tuple, b))) => {
-            Ok(tuple([&a[..], b].concat()))
+            Ok(tuple(appended(a, b)?))
         }
         (
             "*",
@@ -33,15 +33,34 @@ pub(super) fn arithmetic(operator: &str, a: &Value, b: &Value) -> Outcome {
     }
 }
 
+/// `a ~ b` of texts.
+pub(super) fn concatenated(a: &str, b: &str) -> Outcome<String> {
+    fits(a.len() + b.len())?;
+    Ok([a, b].concat())
+}
+
+fn appended(a: &[Value], b: &[Value]) -> Outcome<Vec<Value>> {
+    match a.len() + b.len() > LONGEST {
+        true => wrong(format!("a list of more than {LONGEST} values")),
+        false => Ok([a, b].concat()),
+    }
+}
+
 fn repeated(value: &Value, times: &Value) -> Outcome {
     let times = usize::try_from(whole(times)?).unwrap_or(0);
-    if length(value)?.saturating_mul(times) > LONGEST {
+    let all = length(value)?.saturating_mul(times);
+    if all > LONGEST {
         return wrong("a repeated value is too long");
     }
+    // Nothing is nothing, be it repeated as often as memory has no room to count.
+    let times = if all == 0 { 0 } else { times };
+    let repeated = || -> Outcome<Vec<Value>> {
+        Ok(values(value)?.iter().cycle().take(all).cloned().collect())
+    };
     Ok(match py(value) {
         Py::Text(text) => Value::from(text.repeat(times)),
-        Py::List => Value::from(vec![values(value)?; times].concat()),
-        _ => tuple(vec![values(value)?; times].concat()),
+        Py::List => Value::from(repeated()?),
+        _ => tuple(repeated()?),
     })
 }
 
@@ -60,7 +79,7 @@ fn calculate(operator: &str, a: Number, b: Number) -> Outcome {
                 "-" => a.checked_sub(b),
                 "*" => a.checked_mul(b),
                 "%" => rest(),
-                "//" => rest().and_then(|rest| (a - rest).checked_div(b)),
+                "//" => rest().and_then(|rest| a.checked_sub(rest)?.checked_div(b)),
                 _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
             };
             Number::Int(result.map_or_else(|| wrong("a whole number is too large"), Ok)?)

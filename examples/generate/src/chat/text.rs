@@ -71,6 +71,10 @@ pub(super) fn method(
         Py::List | Py::Items(Items(Sort::Tuple | Sort::Range, _)) => {
             of_list(value, name, arguments)
         }
+        // The crate divides by how many there are.
+        Py::Other if name == "cycle" && arguments.is_empty() => {
+            wrong(format!("cycle of {}: no items are given", sort_of(value)))
+        }
         Py::Other => value.call_method(state, name, arguments),
         _ => wrong(format!("{} has no method {name}", sort_of(value))),
     }
@@ -298,10 +302,10 @@ pub(super) fn of_text(text: &str, name: &str, arguments: &[Value]) -> Outcome {
             let [old, new, count] = bind(name, arguments, ["", "", ""])?;
             let (old, new) = (text_of(old)?, text_of(new)?);
             let count = count.map_or(Ok(-1), |count| whole(&count))?;
-            Value::from(match usize::try_from(count) {
-                Ok(count) => text.replacen(&old, &new, count),
-                Err(_) => text.replace(&old, &new),
-            })
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            let found = text.matches(&*old).take(count).count();
+            fits(text.len() - found * old.len() + found.saturating_mul(new.len()))?;
+            Value::from(text.replacen(&old, &new, count))
         }
         "removeprefix" | "removesuffix" => {
             let [cut] = bind(name, arguments, [""])?;
@@ -348,9 +352,7 @@ pub(super) fn of_text(text: &str, name: &str, arguments: &[Value]) -> Outcome {
         "join" => {
             let [parts] = bind(name, arguments, [""])?;
             let parts = values(&needed(name, parts)?)?;
-            let parts: Outcome<Vec<String>> =
-                parts.into_iter().map(|part| text_of(Some(part))).collect();
-            Value::from(parts?.join(text))
+            Value::from(joined(parts.into_iter().map(|part| text_of(Some(part))), text)?)
         }
         "ljust" | "rjust" | "center" | "zfill" => {
             let [width, fill] = bind(name, arguments, ["", ""])?;
@@ -383,10 +385,21 @@ pub(super) fn of_text(text: &str, name: &str, arguments: &[Value]) -> Outcome {
     })
 }
 
+/// A width or a precision, in digits, of which there may be none.
+fn counted(digits: &str) -> Outcome<usize> {
+    match digits {
+        "" => Ok(0),
+        _ => digits
+            .parse()
+            .or_else(|_| wrong(format!("a format with the width {digits} is not known"))),
+    }
+}
+
 /// `str.format`, of places and names, with `[[fill]align][sign][0][width][,][.precision][type]`.
 fn formatted(format: &str, arguments: &[Value]) -> Outcome<String> {
     let (mut result, mut characters, mut next) = (String::new(), format.chars().peekable(), 0);
     while let Some(character) = characters.next() {
+        fits(result.len())?;
         match character {
             '{' | '}' if characters.next_if_eq(&character).is_some() => result.push(character),
             '{' => {
@@ -442,11 +455,14 @@ fn laid_out(value: &Value, spec: &str) -> Outcome<String> {
     let zero = rest.next_if_eq(&'0').is_some();
     let mut digits =
         || -> String { std::iter::from_fn(|| rest.next_if(char::is_ascii_digit)).collect() };
-    let width = padding(digits().parse().unwrap_or(0))?;
+    let width = padding(counted(&digits())?)?;
     let grouped = rest.next_if_eq(&',').is_some();
     let point = rest.next_if_eq(&'.').is_some();
     let digits: String = std::iter::from_fn(|| rest.next_if(char::is_ascii_digit)).collect();
-    let precision = point.then(|| digits.parse().unwrap_or(0));
+    if point && digits.is_empty() {
+        return wrong(format!("format: {spec:?} lacks a precision"));
+    }
+    let precision = point.then(|| counted(&digits)).transpose()?;
     let kind = rest.next();
     let conversion = match (py(value), kind) {
         (Py::Text(_), None | Some('s')) if sign.is_none() && !zero && !grouped => 's',
@@ -499,6 +515,7 @@ pub(super) fn percent(format: &str, value: &Value) -> Outcome<String> {
     .into_iter();
     let (mut result, mut characters) = (String::new(), format.chars().peekable());
     while let Some(character) = characters.next() {
+        fits(result.len())?;
         if character != '%' {
             result.push(character);
             continue;
@@ -515,7 +532,10 @@ pub(super) fn percent(format: &str, value: &Value) -> Outcome<String> {
         };
         let (flags, width, point) = (taken("-+ 0#"), taken("0123456789"), taken("."));
         let digits = taken("0123456789");
-        let precision = (!point.is_empty()).then(|| digits.parse().unwrap_or(0));
+        if point.len() > 1 {
+            return wrong("%: a precision has two points");
+        }
+        let precision = (!point.is_empty()).then(|| counted(&digits)).transpose()?;
         let conversion = characters.next().unwrap_or_default();
         if conversion == '%' {
             result.push('%');
@@ -537,8 +557,8 @@ pub(super) fn percent(format: &str, value: &Value) -> Outcome<String> {
             return wrong("% with # is not known");
         }
         let written = if sign == "-" { &written[1..] } else { &written };
-        let missing = padding(width.parse().unwrap_or(0))?
-            .saturating_sub(written.chars().count() + sign.len());
+        let missing =
+            padding(counted(&width)?)?.saturating_sub(written.chars().count() + sign.len());
         result += &match () {
             () if flags.contains('-') => format!("{sign}{written}{}", " ".repeat(missing)),
             () if numeric && flags.contains('0') => {
@@ -556,7 +576,14 @@ pub(super) fn percent(format: &str, value: &Value) -> Outcome<String> {
 }
 
 fn converted(conversion: char, value: &Value, precision: Option<usize>) -> Outcome<String> {
-    let digits = padding(precision.unwrap_or(6))?;
+    let digits = precision.unwrap_or(6);
+    // Rust counts digits in 16 bits, and of an exponent the one before the point, too.
+    const MOST: usize = u16::MAX as usize - 1;
+    if digits > MOST && matches!(conversion, 'f' | 'F' | 'e') {
+        return wrong(format!(
+            "a precision of {digits} is not known: a number has {MOST} decimals at most"
+        ));
+    }
     Ok(match (conversion, number(value)) {
         ('s' | 'r', _) => {
             let written = if conversion == 's' { text(value)? } else { repr(value, 0)? };

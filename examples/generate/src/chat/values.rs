@@ -11,8 +11,12 @@ use minijinja::{Error, ErrorKind, Value};
 /// Lists and mappings in each other, at most: a text that is printed, compared or made JSON calls itself for each.
 pub(super) const DEEPEST: usize = 100;
 
-/// Characters of a text that is repeated, or padded, at most.
+/// Characters of a text that is repeated, or padded, at most, and values of a list.
 pub(super) const LONGEST: usize = 10_000_000;
+
+/// Bytes of a text that is put together, at most: that many characters, of four bytes each. A text that is joined to
+/// itself forty times would take a terabyte, and fuel does not bound that.
+const MOST_BYTES: usize = 4 * LONGEST;
 
 pub(super) type Outcome<T = Value> = Result<T, Error>;
 
@@ -160,8 +164,7 @@ pub(super) fn repr(value: &Value, depth: usize) -> Outcome<String> {
     shallow(depth)?;
     plain(value)?;
     let all = |values: &[Value]| -> Outcome<String> {
-        let texts: Outcome<Vec<_>> = values.iter().map(|value| repr(value, depth + 1)).collect();
-        Ok(texts?.join(", "))
+        joined(values.iter().map(|value| repr(value, depth + 1)), ", ")
     };
     Ok(match py(value) {
         Py::Undefined => "Undefined".into(),
@@ -184,11 +187,10 @@ pub(super) fn repr(value: &Value, depth: usize) -> Outcome<String> {
             }
         },
         Py::Dict(object) => {
-            let mut pairs = vec![];
-            for (key, value) in object.try_iter_pairs().into_iter().flatten() {
-                pairs.push(format!("{}: {}", repr(&key, depth + 1)?, repr(&value, depth + 1)?));
-            }
-            format!("{{{}}}", pairs.join(", "))
+            let pairs = object.try_iter_pairs().into_iter().flatten().map(|(key, value)| {
+                Ok(format!("{}: {}", repr(&key, depth + 1)?, repr(&value, depth + 1)?))
+            });
+            format!("{{{}}}", joined(pairs, ", ")?)
         }
         Py::Once(_) | Py::Other => {
             return wrong(format!("{} is printed as its address in Python", sort_of(value)));
@@ -458,14 +460,41 @@ pub(super) fn padding(count: usize) -> Outcome<usize> {
     if count > LONGEST { wrong("a padded text is too long") } else { Ok(count) }
 }
 
+/// Whether a text of this many bytes may be made.
+pub(super) fn fits(bytes: usize) -> Outcome<()> {
+    match bytes > MOST_BYTES {
+        true => wrong(format!("a text of more than {MOST_BYTES} bytes")),
+        false => Ok(()),
+    }
+}
+
+/// Texts with another between them. Parts are counted as they come: one list may hold another many times, and prints
+/// as much text as no memory holds.
+pub(super) fn joined(
+    parts: impl IntoIterator<Item = Outcome<String>>,
+    between: &str,
+) -> Outcome<String> {
+    let mut all = String::new();
+    for (at, part) in parts.into_iter().enumerate() {
+        let (part, between) = (part?, if at == 0 { "" } else { between });
+        fits(all.len() + between.len() + part.len())?;
+        all.extend([between, &part]);
+    }
+    Ok(all)
+}
+
 /// The methods of Python's types, all of them: where a template names one without calling it, jinja2 has the method and not an entry of the mapping.
 fn is_method(value: &Value, name: &str) -> bool {
     const OF_BOTH: &str = " count index ";
     const OF_LISTS: &str = " append clear copy extend insert pop remove reverse sort ";
     const OF_DICTS: &str =
         " clear copy fromkeys get items keys pop popitem setdefault update values ";
-    const OF_TEXTS: &str = " capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill ";
-    const OF_NUMBERS: &str = " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer numerator real to_bytes ";
+    const OF_TEXTS: &str = " capitalize casefold center count encode endswith expandtabs find format format_map \
+        index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle \
+        isupper join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
+        rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill ";
+    const OF_NUMBERS: &str = " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex \
+        imag is_integer numerator real to_bytes ";
     let names: &[&str] = match py(value) {
         Py::List => &[OF_BOTH, OF_LISTS],
         // The pairs of `groupby` have names for their parts.

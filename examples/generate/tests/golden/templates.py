@@ -138,6 +138,10 @@ EXPRESSIONS = r"""
 {{ 'a' - 'b' }}
 {{ 1 + 2 * 3 - 4 / 2 }} {{ (1 + 2) * 3 }}
 {{ 10 ** 30 }}
+{{ [] * 10**15 }} {{ '' * 10**15 }} {{ () * 10**15 }} {{ 'a' * -10**15 }} {{ [1, 'a'] * 2 }} {{ 2 * (1, 2) }}
+{{ 'a' * 10**12 }} !! too long
+{{ [0] * 10**12 }} !! too long
+{{ (-2)**127 // 3 }} !! too large
 ### concatenation
 {{ 'a' ~ 1 ~ 2.0 ~ none ~ true }} {{ 1 ~ 2 }}
 {{ 'a' ~ words }} {{ 'a' ~ d }} {{ 'a' ~ missing ~ 'b' }}
@@ -170,6 +174,17 @@ EXPRESSIONS = r"""
 {{ '{'.format(1) }}
 {{ '{0.real}'.format(1) }} !! 0.real
 {{ '{{}}{}'.format(none_) }} {{ '{}'.format([1, 'a']) }} {{ '{}'.format(true) }} {{ '{}'.format(1.0) }}
+{{ '%.70000f' % 1.0 }} !! 70000
+{{ '%.65535e' % 1.0 }} !! 65535
+{{ '{:.70000f}'.format(1.0) }} !! 70000
+{{ '{:.65534e}'.format(1.0) | length }} {{ ('%.65534f' % 1.0) | length }} {{ '%.70000s' % 'a' }}
+{{ '{:>99999999999999999999}'.format(1) }}
+{{ '{:.99999999999999999999f}'.format(1.0) }}
+{{ '{:.f}'.format(1.0) }}
+{{ '%99999999999999999999d' % 1 }}
+{{ '%.99999999999999999999f' % 1.0 }}
+{{ '%..5f' % 1.0 }}
+{{ '{:>100000000}'.format(1) | length }} !! too long
 ### comparison
 {{ 1 == 1.0 }} {{ 1 == true }} {{ 'a' == 'a' }} {{ none_ == none }} {{ missing == none }} {{ missing == missing2 }}
 {{ 1 != 2 }} {{ 1 < 2 <= 2 < 3 }} {{ 1 < 3 > 2 }} {{ 'a' < 'b' }} {{ 'Z' < 'a' }} {{ [1, 2] < [1, 3] }}
@@ -367,6 +382,12 @@ EXPRESSIONS = r"""
 {{ s | replace('l', 'L') }} {{ s | replace('l', 'L', 1) }} {{ 1212 | replace('1', 'x') }} {{ s | replace('zz', 1) }}
 {{ 'a\nb\n\nc' | indent }} {{ 'a\nb\n\nc' | indent(2) }} {{ 'a\nb' | indent(2, true) }} {{ 'a\n\nb' | indent(width=2, first=false, blank=true) }} {{ 'a\nb' | indent('> ') }} {{ 'a\n' | indent }}|
 {{ 'foo bar baz qux' | truncate(9) }} {{ 'foo bar baz qux' | truncate(9, true) }} {{ 'foo bar baz' | truncate(100) }} {{ 'foo bar baz qux' | truncate(11, false, '...', 0) }} {{ 'foo bar' | truncate(5, leeway=5) }}
+{{ 'hello' | truncate(10, leeway=-8) }}
+{{ 'hello' | truncate(10, leeway=-1) }}
+{{ 'hello' | truncate(2) }}
+{{ 'hello' | truncate(none) }}
+{{ 'hello' | truncate(-9223372036854775807) }}
+{{ 'hello' | truncate(9223372036854775807) }} {{ 'hello' | truncate(3, end='', leeway=9223372036854775807) }} {{ 'hello' | truncate(3, leeway=none) }}
 {{ 'a b  c' | wordcount }} {{ 'it is, no?' | wordcount }} {{ 'ab' | center(6) }}|{{ 'abc' | center(6) }}|
 {{ d | attr('a') }}| {{ n | attr('x') }}| {{ s | attr('upper') }} !! attr
 {{ words[0] | upper | lower | title | replace('P', 'p') }} {{ (words | first) | length }} {{ words | map('first') | join | upper }}
@@ -450,6 +471,7 @@ EXPRESSIONS = r"""
 {% for i in words | sort %}{{ i }} {% endfor %}{% for i in numbers | reverse %}{{ i }} {% endfor %}{% for i in words | map('upper') %}{{ loop.index }}{{ loop.last }}{{ i }} {% endfor %}
 {% for k, v in tools[0].function.parameters.properties.items() %}{{ k }}:{{ v.type }}{{ '|' if not loop.last }}{% endfor %}
 {% for i in [1, 2] %}{{ loop }}{% endfor %} !! loop
+{% for i in [1, 2] %}{{ loop.cycle() }}{% endfor %}
 {% break %}
 {% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q is defined }}
 {% with a = 1 %}{% with a = 2, b = a %}{{ a }}{{ b }}{% endwith %}{% endwith %}
@@ -1307,7 +1329,7 @@ def rendered(template):
     """The text, or none where jinja2 refuses the template or what it does."""
     try:
         return _compile_jinja_template(template).render(**_plain_template_data(CONTEXT))
-    except (jinja2.exceptions.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, SyntaxError) as error:
+    except (jinja2.exceptions.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, SyntaxError, AssertionError) as error:
         print(f"refused: {template[:70]!r}: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 
