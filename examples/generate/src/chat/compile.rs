@@ -31,8 +31,13 @@ pub(super) fn check(source: &str) -> Result<()> {
     rewritten(source).map(drop)
 }
 
-/// The text of a template that `prepared` wrote.
-pub(super) fn run(environment: &Environment<'_>, source: &str, values: Value) -> Result<String> {
+/// The text of a template that `prepared` wrote, in an environment with fuel for this many steps.
+pub(super) fn run(
+    environment: &Environment<'_>,
+    source: &str,
+    values: Value,
+    steps: u64,
+) -> Result<String> {
     let (tree, late) = rewritten(source)?;
     if let Some(name) =
         late.iter().find(|name| values.get_attr(name).is_ok_and(|value| !value.is_undefined()))
@@ -48,16 +53,16 @@ pub(super) fn run(environment: &Environment<'_>, source: &str, values: Value) ->
     let mut output = make_string_output(&mut text);
     let done =
         Vm::new(environment).eval(&instructions, values, &blocks, &mut output, AutoEscape::None);
-    done.map_err(explain)?;
+    done.map_err(|error| match error.kind() {
+        ErrorKind::OutOfFuel => anyhow!("it takes more than {steps} steps"),
+        _ => explain(error),
+    })?;
     drop(output);
     Ok(text)
 }
 
 fn explain(error: Error) -> anyhow::Error {
-    let reason = match error.kind() {
-        ErrorKind::OutOfFuel => "it does not end".into(),
-        _ => error.detail().map_or_else(|| error.to_string(), str::to_owned),
-    };
+    let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
     match error.line() {
         Some(line) => anyhow!("line {line}: {reason}"),
         None => anyhow!(reason),
