@@ -29,26 +29,54 @@ fn whole_prompts_on_ndarray() {
     whole_prompts::<NdArray>();
 }
 
-/// A code that is rounded the other way at a tie moves the logits of its position by some per cent, and where it lies in a layer before the last those of all positions after it. Which codes do, the
-/// order of sums decides: a model in f64 has others than transformers, too. Logits that no such code reaches are those of transformers; in a prompt of 75 tokens most are, of all models together.
+/// What a prompt of 75 tokens with quantized inputs keeps of transformers' logits.
+struct Kept {
+    model: &'static str,
+    /// Positions whose logits are transformers', at least, and how many of them come before any other.
+    untouched: usize,
+    first: usize,
+    /// The root mean square of the difference of all logits, over that of the logits.
+    rms: f64,
+}
+
+/// Sums of another order put an input to the other side of a tie between two codes, and the code moves the logits of
+/// its position by some per cent; where it lies in a layer before the last, those of all positions after it, too. So
+/// no limit can be near the error of f32: a model of another decoder of this kind in f64, with exact sums, is itself
+/// 5.23e-2 from transformers. Measured on Flex and NdArray, with portable products and those of AVX-512: at least 23,
+/// 74, 75 and 55 positions are untouched, the first 16, 27, 75 and 51 among them, and the root mean square is 4.0e-2,
+/// 6.1e-4, 2.3e-7 and 1.0e-2 at most. Each limit leaves a factor of 1.5. Where not one code of a layer before the last
+/// is on the other side, the root mean square of the model with one is the measure: another order may have one.
+const KEPT: [Kept; 4] = [
+    Kept { model: "llama_block", untouched: 15, first: 10, rms: 6e-2 },
+    Kept { model: "mistral_tensor", untouched: 49, first: 18, rms: 1.6e-2 },
+    Kept { model: "qwen2_mxfp8", untouched: 50, first: 50, rms: 1.6e-2 },
+    Kept { model: "qwen3_channel", untouched: 36, first: 34, rms: 1.6e-2 },
+];
+
 fn quantized_inputs<B: Fp8Matmul>() {
-    let mut untouched = 0;
-    for model in MODELS {
+    assert_eq!(KEPT.each_ref().map(|kept| kept.model), MODELS);
+    for Kept { model, untouched, first, rms } in KEPT {
         let (decoder, expected) = (load::<B>(model, Inputs::File), Expected::read(model));
         let vocabulary = decoder.config().vocabulary;
         for prompt in PROMPTS {
             let found = logits(&decoder, &[expected.tokens(prompt)]);
             let expected = expected.logits(prompt, "_w8a8");
             let positions = found.chunks(vocabulary).zip(expected.chunks(vocabulary));
-            let differences: Vec<f32> = positions.map(|(a, b)| difference(a, b)).collect();
-            let limit = if prompt == "long" { 0.25 } else { 1e-4 };
-            assert!(max(differences.iter().copied()) < limit, "{model}, {prompt}: {differences:?}");
-            if prompt == "long" {
-                untouched += differences.iter().filter(|difference| **difference < 1e-4).count();
+            let same: Vec<bool> = positions.map(|(a, b)| difference(a, b) < 1e-4).collect();
+            let count = same.iter().filter(|same| **same).count();
+            if prompt != "long" {
+                assert_eq!(count, same.len(), "{model}, {prompt}: {same:?}");
+                continue;
             }
+            let in_front = same.iter().take_while(|same| **same).count();
+            assert!(count >= untouched && in_front >= first, "{model}: {same:?}");
+            let squares =
+                |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>();
+            let differences = squares(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+            let ratio = (differences / squares(&mut expected.iter().copied())).sqrt();
+            assert!(ratio < rms, "{model}: {ratio:.2e}");
         }
     }
-    assert!(untouched >= 150, "{untouched} of {} positions", 75 * MODELS.len());
 }
 
 #[test]
