@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 /// Rounds without work after which a thread lets others have its core.
 const ROUNDS: usize = 64;
 
-/// Time without work after which a thread goes back to where it came from. That may be the midst of work that is waited for: rayon gives a thread what waits for it also while it waits for a piece of its own.
+/// Time without work after which a thread goes back to where it came from. That may be the midst of work that is waited for: rayon gives a thread
+/// what waits for it also while it waits for a piece of its own.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// How many pieces of text go through models of this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs this; for a single token with the other threads of the pool looking for work all the time. A token has some two hundred products with microseconds between them, in which a thread of rayon falls asleep; to
-/// wake it up takes as long as a small product.
+/// Runs this; for a single token with the other threads of the pool looking for work all the time. A token has some two hundred products with
+/// microseconds between them, in which a thread of rayon falls asleep; to wake it up takes as long as a small product.
 ///
 /// Out of a pool, where it has one thread, and while another text goes through a model, nothing is different.
 pub(super) fn awake<R>(is_token: bool, work: impl FnOnce() -> R) -> R {

@@ -109,7 +109,7 @@ impl<B: Fp8Matmul> Plain<B> {
     /// Whether it has the numbers of this matrix, be they of another type.
     pub(super) fn is(&self, weight: &Tensor<B, 2>) -> bool {
         let [own, other] = [self.weight.val(), weight.clone()].map(Tensor::into_data);
-        // A head that is the embedding has its bytes: to compare these takes no time.
+        // A head that is the embedding mostly has its bytes: these are read once, and no number is made of them.
         own.dtype == other.dtype && own.as_bytes() == other.as_bytes()
             || own.iter::<f32>().eq(other.iter::<f32>())
     }

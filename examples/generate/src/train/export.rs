@@ -148,8 +148,8 @@ pub(super) fn export<B: Fp8Matmul>(
     Ok(export.write(folder, &config)?)
 }
 
-/// Writes a quantized model as compressed-tensors does: the codes as they are, with scales in f32, or in E8M0 for MXFP8; other tensors and the tokenizer as they are. Returns how many layers it
-/// has. `warn` is told what is odd about the model.
+/// Writes a quantized model as compressed-tensors does: the codes as they are, with scales in f32, or in E8M0 for MXFP8; other tensors and the
+/// tokenizer as they are. Returns how many layers it has. `warn` is told what is odd about the model.
 ///
 /// All of it is in memory at once.
 ///

@@ -57,8 +57,8 @@ const VOCABULARY: usize = 1024;
 /// `progress` gets the step and the loss of the tokens of it, now and then.
 ///
 /// # Errors
-/// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written: before the training where that can be found out, and else what was trained is
-/// in another folder, which is named.
+/// Where the text cannot be read or is too short, the training diverges, or the folder cannot be written: before the training where that can be
+/// found out, and else what was trained is in another folder, which is named.
 pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) -> Result<Value> {
     check_free(&plan.out)?;
     check_room(&plan.out, 0)?;
@@ -117,8 +117,9 @@ pub fn train<B: Fp8Matmul>(plan: &Plan, mut progress: impl FnMut(usize, f64)) ->
     Ok(training)
 }
 
-/// Writes a model with its layers' matrices in E4M3, quantized anew with what adapters of PEFT add to them, and the rest in bf16. Without a scheme it is the one that leaves the least
-/// noise. Returns the signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken first. `warn` is told what is odd about the model.
+/// Writes a model with its layers' matrices in E4M3, quantized anew with what adapters of PEFT add to them, and the rest in bf16. Without a scheme
+/// it is the one that leaves the least noise. Returns the signal-to-noise ratio of each scheme that was tried, in decibels, the one that was taken
+/// first. `warn` is told what is odd about the model.
 ///
 /// # Errors
 /// Where a folder cannot be read or written, or the adapters are for another model.
