@@ -45,7 +45,10 @@ pub(crate) fn leaf<B: Backend>(tensor: &Tracked<B>) -> Option<Leaf> {
     (tensor.node.order == 0).then(|| Leaf {
         name: Name::Node(tensor.node.id.value),
         holders: Arc::downgrade(&holders),
-        is_tracked: tensor.is_tracked(),
+        node: tensor.is_tracked().then(|| {
+            let node: Arc<dyn Any + Send + Sync> = tensor.node.clone();
+            Arc::downgrade(&node)
+        }),
     })
 }
 

@@ -4,8 +4,9 @@
 //! after the other, and so knows which parameter the new tensor is. Burn 0.22 keeps what makes a tensor a leaf to itself: there no weight is known.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn_backend::Shape;
@@ -16,7 +17,8 @@ pub struct Leaf {
     pub(crate) name: Name,
     /// What all tensors share that are this leaf, and the graph, where gradients are tracked for it.
     pub(crate) holders: Weak<dyn Any + Send + Sync>,
-    pub(crate) is_tracked: bool,
+    /// The node, where gradients are tracked. The graph lets go of it in `backward`, though perhaps not yet of the holders.
+    pub(crate) node: Option<Weak<dyn Any + Send + Sync>>,
 }
 
 /// What tells a leaf from all others that are there.
@@ -24,16 +26,23 @@ pub struct Leaf {
 pub(crate) enum Name {
     /// A node of the graph. None is named so again.
     Node(u64),
-    /// An address, which no other memory gets as long as somebody knows the holders.
-    Memory(usize),
+    /// An address, which no other memory gets as long as somebody knows the holders, and where the tensor begins there.
+    Memory(usize, usize),
+    /// What a file tells of, until a tensor is found that it is.
+    Loaded(u64),
 }
 
 impl Leaf {
-    /// The memory that these tensors share: all that hold the same `holders`.
-    pub fn memory<T: Any + Send + Sync>(holders: &Arc<T>) -> Self {
-        let name = Name::Memory(Arc::as_ptr(holders).addr());
+    /// The memory that tensors share which hold the same `holders` and begin there at the same element.
+    pub fn memory<T: Any + Send + Sync>(holders: &Arc<T>, start: usize) -> Self {
+        let name = Name::Memory(Arc::as_ptr(holders).addr(), start);
         let holders: Arc<dyn Any + Send + Sync> = holders.clone();
-        Self { name, holders: Arc::downgrade(&holders), is_tracked: false }
+        Self { name, holders: Arc::downgrade(&holders), node: None }
+    }
+
+    /// Whether a tensor is the only one with its memory.
+    pub(crate) fn is_single(&self) -> bool {
+        self.holders.strong_count() == 1
     }
 }
 
@@ -58,9 +67,17 @@ struct Weight {
     parameter: Option<u64>,
 }
 
+/// What a thread has taken out of the graph since it last put something there, or went on with the model.
+enum Taken {
+    Nothing,
+    /// One parameter of this shape.
+    Weight(WeightId, Shape),
+    /// Several tensors, or one that is no parameter.
+    Others,
+}
+
 thread_local! {
-    /// The parameter that this thread took out of the graph last, if it was one.
-    static TAKEN: Cell<Option<(WeightId, Shape)>> = const { Cell::new(None) };
+    static TAKEN: RefCell<Taken> = const { RefCell::new(Taken::Nothing) };
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -72,24 +89,32 @@ fn known() -> MutexGuard<'static, Known> {
 impl Leaf {
     /// Whether no tensor is this leaf any more.
     fn is_gone(&self) -> bool {
-        self.holders.strong_count() <= usize::from(self.is_tracked)
+        let is_dropped = |held: &Weak<_>| held.strong_count() == 0;
+        is_dropped(&self.holders) || self.node.as_ref().is_some_and(is_dropped)
     }
 }
 
 impl Known {
     fn insert(&mut self, leaf: &Leaf, id: WeightId) {
         let Self { weights, leaves, look_at } = self;
+        let mut is_there = |leaf: &Leaf| {
+            if leaf.is_gone() {
+                leaves.remove(&leaf.name);
+            }
+            !leaf.is_gone()
+        };
         let weight = weights.entry(id).or_default();
-        weight.leaves.retain(|other| !other.is_gone() || leaves.remove(&other.name).is_none());
+        weight.leaves.retain(&mut is_there);
+        weight.leaves.retain(|other| other.name != leaf.name);
         weight.leaves.push(leaf.clone());
-        leaves.insert(leaf.name, id);
         if weights.len() > *look_at {
             weights.retain(|_, weight| {
-                weight.leaves.retain(|leaf| !leaf.is_gone() || leaves.remove(&leaf.name).is_none());
+                weight.leaves.retain(&mut is_there);
                 !weight.leaves.is_empty()
             });
             *look_at = 2 * weights.len().max(512);
         }
+        leaves.insert(leaf.name, id);
     }
 }
 
@@ -100,7 +125,7 @@ pub(crate) fn find(leaf: &Leaf) -> Option<WeightId> {
     let weight = known.weights.get_mut(&id)?;
     // Gradients of a leaf may be asked for after it was put into the graph.
     let same = weight.leaves.iter_mut().find(|same| same.name == leaf.name);
-    same.into_iter().for_each(|same| same.is_tracked = leaf.is_tracked);
+    same.into_iter().for_each(|same| *same = leaf.clone());
     Some(id)
 }
 
@@ -111,6 +136,12 @@ pub(crate) fn meet(leaf: &Leaf) -> WeightId {
         known().insert(leaf, id);
         id
     })
+}
+
+/// A parameter that no tensor is yet.
+pub(crate) fn loaded() -> WeightId {
+    static IDS: AtomicU64 = AtomicU64::new(0);
+    WeightId(Name::Loaded(IDS.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// From now on a leaf is this parameter.
@@ -131,6 +162,13 @@ pub(crate) fn name(leaf: &Leaf, parameter: u64) {
     }
 }
 
+/// The memory is that of the parameter that the leaf is.
+pub(crate) fn lies_in(leaf: &Leaf, memory: &Leaf) {
+    if let Some(id) = find(leaf) {
+        known().insert(memory, id);
+    }
+}
+
 /// Burn's id of the parameter that a leaf is, where it has been noted.
 pub(crate) fn parameter(leaf: &Leaf) -> Option<u64> {
     let known = known();
@@ -139,14 +177,25 @@ pub(crate) fn parameter(leaf: &Leaf) -> Option<u64> {
 
 /// Notes that this thread takes a tensor out of the graph: a leaf, or one that an operation made.
 pub(crate) fn taken(leaf: Option<&Leaf>, shape: Shape) {
-    TAKEN.set(leaf.and_then(find).map(|id| (id, shape)));
+    TAKEN.with_borrow_mut(|taken| {
+        *taken = match (&taken, leaf.and_then(find)) {
+            (Taken::Nothing, Some(id)) => Taken::Weight(id, shape),
+            _ => Taken::Others,
+        }
+    });
 }
 
-/// Notes that this thread puts a tensor into the graph: where it took a parameter of this shape out right before, that is what this is.
+/// Notes that this thread puts a tensor into the graph: where it took one parameter out right before, of this shape, that is what this is.
 pub(crate) fn put(leaf: Option<&Leaf>, shape: &Shape) {
-    if let (Some(leaf), Some((id, taken))) = (leaf, TAKEN.take())
+    if let Taken::Weight(id, taken) = TAKEN.replace(Taken::Nothing)
+        && let Some(leaf) = leaf
         && taken == *shape
     {
         known().insert(leaf, id);
     }
+}
+
+/// Notes that this thread goes on with the model: what it took out of the graph before was not for a successor.
+pub(crate) fn go_on() {
+    TAKEN.set(Taken::Nothing);
 }

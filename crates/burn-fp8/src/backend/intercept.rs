@@ -62,6 +62,7 @@ pub(super) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, oper
 
 /// A backward pass ends the step of delayed scaling that it belongs to.
 pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
+    weights::go_on();
     delayed::backward(|| B::backward(tensor))
 }
 
@@ -70,15 +71,24 @@ pub(super) fn dequantize<B: Fp8Matmul>(
     tensor: QuantizedTensor<B>,
     dtype: FloatDType,
 ) -> FloatTensor<B> {
-    note_dequantized(tensor.shape());
-    B::dequantize(tensor, dtype)
+    let shape = tensor.shape();
+    let tensor = B::dequantize(tensor, dtype);
+    note_dequantized(shape, B::fp8_memory(&tensor));
+    tensor
 }
 
 /// A tensor leaves the graph: an optimizer takes a parameter out so, and puts its successor there.
 pub(super) fn inner<B: AutodiffBackend + Fp8Matmul>(
     tensor: FloatTensor<B>,
 ) -> FloatTensor<B::InnerBackend> {
-    weights::taken(B::fp8_weight(ProductKind::Linear, &tensor).as_ref(), tensor.shape());
+    let leaf = B::fp8_weight(ProductKind::Linear, &tensor);
+    weights::taken(leaf.as_ref(), tensor.shape());
+    // A parameter that has a name keeps it in validation.
+    if let Some(leaf) = leaf.filter(|leaf| weights::parameter(leaf).is_some())
+        && let Some(memory) = B::fp8_memory(&tensor)
+    {
+        weights::lies_in(&leaf, &memory);
+    }
     B::inner(tensor)
 }
 

@@ -18,7 +18,7 @@ impl Fp8Config {
     ///
     /// FP8 layers ([`nn::Fp8Linear`](crate::nn::Fp8Linear)) know their weight, by the id that Burn gave it and keeps in records: so take the names after
     /// the model has loaded its record. [`Fp8Backend`](crate::Fp8Backend) sees tensors without names. It knows a weight that is a leaf of the graph, or lies in
-    /// Flex's memory where the model has it, and what an optimizer makes of it. Any other product, such as that of a weight that is cast before, it knows
+    /// Flex's memory where the model has it, and, in `Fp8Backend<Autodiff<B>>`, what an optimizer makes of it. Any other product, such as that of a weight that is cast before, it knows
     /// by K and N, inputs and outputs: it leaves those alone that have both, of other layers too, and the trace says of which weight. Call such a layer
     /// inside [`high_precision`](crate::high_precision) instead.
     ///

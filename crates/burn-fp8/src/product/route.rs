@@ -17,7 +17,7 @@ use crate::engine::{
 };
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
-use crate::weights;
+use crate::weights::{self, Leaf};
 
 pub(crate) fn matmul<B: Fp8Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
@@ -144,25 +144,35 @@ fn misfit(what: &str, [lhs, rhs]: &[Shape; 2], fits: &str) -> ! {
 thread_local! {
     /// What plain products are part of, on this thread.
     static PARTS: RefCell<Vec<ProductKind>> = const { RefCell::new(Vec::new()) };
-    /// The shapes of the tensors that Burn has dequantized on this thread since the last product.
-    static DEQUANTIZED: RefCell<VecDeque<Shape>> = const { RefCell::new(VecDeque::new()) };
+    /// The tensors that Burn has dequantized on this thread since the last product.
+    static DEQUANTIZED: RefCell<VecDeque<Dequantized>> = const { RefCell::new(VecDeque::new()) };
 }
 
+/// The shape of a tensor, and its memory where that can be told.
+type Dequantized = (Shape, Option<Leaf>);
+
 /// Notes that Burn's numbers of a quantized tensor come next: in `linear`, those of a quantized weight.
-pub(crate) fn note_dequantized(shape: Shape) {
+pub(crate) fn note_dequantized(shape: Shape, memory: Option<Leaf>) {
     // Input, weight and bias.
     const OPERANDS: usize = 3;
     DEQUANTIZED.with_borrow_mut(|shapes| {
         shapes.truncate(OPERANDS - 1);
-        shapes.push_front(shape);
+        shapes.push_front((shape, memory));
     });
 }
 
 /// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
 /// quantized tensors do not come here.
-fn is_quantized(kind: ProductKind, operands: [&impl TensorMetadata; 2]) -> bool {
-    let shapes = DEQUANTIZED.take();
-    kind == ProductKind::Linear && operands.iter().any(|operand| shapes.contains(&operand.shape()))
+fn is_quantized<B: Fp8Products>(kind: ProductKind, operands: [&FloatTensor<B>; 2]) -> bool {
+    let dequantized = DEQUANTIZED.take();
+    // Burn drops the numbers after the product. A tensor that somebody keeps, a user has dequantized.
+    let is_it = |operand: &FloatTensor<B>, (shape, memory): &Dequantized| {
+        let memory = memory.as_ref().zip(B::fp8_memory(operand));
+        let is_its = |(of_it, own): (&Leaf, Leaf)| of_it.name == own.name && own.is_single();
+        operand.shape() == *shape && memory.is_none_or(is_its)
+    };
+    let any = |operand: &&FloatTensor<B>| dequantized.iter().any(|it| is_it(operand, it));
+    kind == ProductKind::Linear && operands.iter().any(any)
 }
 
 /// Runs plain products as a part of something else, on this thread.
@@ -178,7 +188,8 @@ fn plan<B: Fp8Products>(
     operands: [&FloatTensor<B>; 2],
 ) -> Option<Product> {
     let is_tracked = B::fp8_is_tracked(operands);
-    let product = match is_quantized(kind, operands) && config::current().config.enabled {
+    weights::go_on();
+    let product = match is_quantized::<B>(kind, operands) && config::current().config.enabled {
         true => {
             record_high_precision(kind, role, forward.for_role(role), HighPrecision::Quantized);
             None
@@ -210,6 +221,11 @@ pub(crate) fn attention<B: Fp8Products>(
 ) -> FloatTensor<B> {
     let shapes = qkv.each_ref().map(|tensor| tensor.shape().dims());
     let attention = settled::<B>(shapes, attention, &host::float_device::<B>(&qkv[0]));
+    let [[batch, heads, length, width], _, [.., keys, value_width]] = shapes;
+    let output = [batch, heads, length, value_width];
+    if output.contains(&0) || keys * width == 0 {
+        return B::fp8_nothing(qkv.each_ref(), Shape::new(output));
+    }
     B::fp8_attention(qkv, attention)
 }
 
@@ -231,6 +247,9 @@ pub(crate) fn self_attention<B: Fp8Products>(
     };
     let shapes = [heads, kv_heads, kv_heads].map(|heads| [batch, heads, length, width]);
     let attention = settled::<B>(shapes, attention, &host::float_device::<B>(&qkv));
+    if batch * length * width == 0 {
+        return B::fp8_nothing([&qkv], Shape::new([batch, heads, length, width]));
+    }
     B::fp8_self_attention(qkv, kv_heads, attention)
 }
 

@@ -204,7 +204,7 @@ impl fmt::Display for HighPrecision {
 /// The place of a product under delayed scaling, as a report shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Site {
-    /// How many tracked products came before this one, or before the first of its weight, in the last step that had it.
+    /// How many tracked products came before this one in the last step that had it.
     pub index: usize,
     /// Whether its histories could be used.
     pub status: SiteStatus,
@@ -218,10 +218,8 @@ pub enum SiteStatus {
     Known,
     /// This product has not been there before: current scaling.
     New,
-    /// Another product stands before this one than in the last step that had it: current scaling.
+    /// Another product stands before this one than before, or before one that comes earlier in the pass: current scaling.
     Moved,
-    /// It has not been there for many steps: current scaling, and new histories.
-    Old,
     /// The product before at this place had another K or N: current scaling, and new histories.
     Mismatch,
 }
@@ -232,7 +230,6 @@ impl fmt::Display for Site {
             SiteStatus::Known => write!(f, "site {}", self.index),
             SiteStatus::New => write!(f, "site {} (new)", self.index),
             SiteStatus::Moved => write!(f, "site {} (moved: current scaling)", self.index),
-            SiteStatus::Old => write!(f, "site {} (long unused: reset)", self.index),
             SiteStatus::Mismatch => write!(f, "site {} (other K×N than before: reset)", self.index),
         }
     }

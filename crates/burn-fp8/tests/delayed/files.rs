@@ -8,7 +8,7 @@ use burn::optim::adaptor::OptimizerAdaptor;
 use burn::tensor::activation::gelu;
 use burn_fp8::DelayedRecord;
 use burn_fp8::burn_fp8_core::AmaxHistory;
-use burn_fp8::delayed::SiteRecord;
+use burn_fp8::delayed::{KnownBy, SiteRecord};
 
 use crate::common::delayed::under;
 use crate::common::files::{f32s, write_raw};
@@ -152,6 +152,7 @@ fn record() -> DelayedRecord {
         index,
         k,
         n,
+        known_by: (index > 0).then_some(KnownBy { weight: None, after: Some(0), offset: index }),
         input: history(&[amax, 0.0, f32::MAX]),
         weight: history(&[1e-40, amax]),
         output_grad: history(&[f32::MIN_POSITIVE]),
@@ -303,7 +304,7 @@ fn a_failed_save_leaves_the_old_file() {
 #[test]
 fn loaded_states_are_used_from_the_first_product_on() {
     let state = DelayedState::new();
-    let site = SiteRecord { index: 0, k: 32, n: 16, ..record().sites.remove(1) };
+    let site = SiteRecord { index: 0, k: 32, n: 16, known_by: None, ..record().sites.remove(1) };
     state.import(DelayedRecord { sites: vec![site] }).expect("in order");
     under(&state, Recipe::delayed().with_history_length(3), || {
         let x = Tensor::<B, 2>::full([32, 32], 0.01, &Default::default());

@@ -37,7 +37,7 @@ impl Fp8Engine for Flex {
     }
 
     fn fp8_memory(tensor: &FlexTensor) -> Option<Leaf> {
-        Some(Leaf::memory(&tensor.data_arc()))
+        Some(Leaf::memory(&tensor.data_arc(), tensor.layout().start_offset()))
     }
 
     fn fp8_capability(_device: &Self::Device) -> Capability {

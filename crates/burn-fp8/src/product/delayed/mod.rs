@@ -13,7 +13,7 @@ mod step;
 mod thread;
 mod weight;
 
-pub use record::{DelayedRecord, SiteRecord};
+pub use record::{DelayedRecord, KnownBy, SiteRecord};
 pub(crate) use site_use::SiteUse;
 pub use state::DelayedState;
 pub(crate) use thread::{backward, current};

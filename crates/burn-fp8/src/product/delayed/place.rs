@@ -4,7 +4,7 @@ use crate::weights::WeightId;
 
 /// The place of a product among the tracked ones of its pass.
 ///
-/// What tells it is what came before: so a layer that is left out, or comes in, moves only the product right after it.
+/// What tells it is what came right before: a layer that is left out, or comes in, moves the product after it. What follows that one stands where it stood, with other inputs maybe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The last product before it that is known by its weight.

@@ -1,5 +1,6 @@
 //! The state of delayed scaling as data: exported, saved, loaded, carried in an optimizer's record.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use burn_fp8_core::text::shown;
@@ -8,12 +9,14 @@ use safetensors::Dtype;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::place::Place;
 use super::site::SiteState;
 use super::slot::Slot;
 use super::state::DelayedState;
 use crate::error::Fp8Error;
 use crate::file;
 use crate::file::{MAX_TEXT, Tensors, f32s, little_endian, unexpected};
+use crate::weights::{self, WeightId};
 
 /// The largest file read, in bytes: it has room for histories of 1024 steps of more products than a header has room for, which is some 50,000.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -41,12 +44,27 @@ pub struct SiteRecord {
     pub k: usize,
     /// The columns of its output.
     pub n: usize,
+    /// What it is known by; its index, where that is not told.
+    #[serde(default)]
+    pub known_by: Option<KnownBy>,
     /// The amaxes of its input.
     pub input: AmaxHistory,
     /// The amaxes of its weight.
     pub weight: AmaxHistory,
     /// The amaxes of the gradient of its output.
     pub output_grad: AmaxHistory,
+}
+
+/// The weight of a product, and what came right before it. Weights are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownBy {
+    /// Its weight, where a parameter is multiplied.
+    pub weight: Option<usize>,
+    /// The weight of the last product before it that has one.
+    pub after: Option<usize>,
+    /// How many products there are from that one on, or from the beginning.
+    pub offset: usize,
 }
 
 impl SiteRecord {
@@ -61,15 +79,32 @@ impl SiteRecord {
 }
 
 impl SiteState {
-    fn from_record(record: SiteRecord, epoch: u64, now: u64) -> Self {
-        let SiteRecord { index, k, n, input, weight, output_grad } = record;
+    /// `weights` finds the parameter of a number.
+    fn from_record(
+        record: SiteRecord,
+        epoch: u64,
+        now: u64,
+        mut weights: impl FnMut(usize) -> WeightId,
+    ) -> Self {
+        let SiteRecord { index, k, n, known_by, input, weight, output_grad } = record;
         let slots = [input, weight, output_grad].map(Slot::from_history);
-        Self::new(Gemm::matrix(0, n, k), index, epoch, slots, now)
+        let mut site = Self::new(Gemm::matrix(0, n, k), index, epoch, slots, now);
+        if let Some(KnownBy { weight, after, offset }) = known_by {
+            site.weight = weight.map(&mut weights);
+            site.place = Some(Place { after: after.map(weights), offset, index });
+        }
+        site
     }
 
-    fn export(&self) -> SiteRecord {
+    /// `number` numbers parameters.
+    fn export(&self, mut number: impl FnMut(WeightId) -> usize) -> SiteRecord {
         let [input, weight, output_grad] = core::array::from_fn(|i| self.slots[i].export());
-        SiteRecord { index: self.index, k: self.k, n: self.n, input, weight, output_grad }
+        let known_by = self.place.map(|Place { after, offset, .. }| KnownBy {
+            weight: self.weight.map(&mut number),
+            after: after.map(number),
+            offset,
+        });
+        SiteRecord { index: self.index, k: self.k, n: self.n, known_by, input, weight, output_grad }
     }
 }
 
@@ -77,7 +112,12 @@ impl DelayedState {
     /// What the state holds now, without what running steps have deposited. Waits for the device where histories lie there.
     pub fn export(&self) -> DelayedRecord {
         let state = self.lock();
-        DelayedRecord { sites: state.sites.iter().map(SiteState::export).collect() }
+        let mut numbers = HashMap::new();
+        let mut number = |weight| {
+            let next = numbers.len();
+            *numbers.entry(weight).or_insert(next)
+        };
+        DelayedRecord { sites: state.sites.iter().map(|site| site.export(&mut number)).collect() }
     }
 
     /// Replaces what the state holds. Amaxes of products that have run already are dropped.
@@ -88,9 +128,11 @@ impl DelayedState {
         record.check()?;
         let mut state = self.lock();
         state.clear();
+        let mut numbered = HashMap::new();
         for site in record.sites {
             state.epochs += 1;
-            let site = SiteState::from_record(site, state.epochs, state.now);
+            let weight = |number| *numbered.entry(number).or_insert_with(weights::loaded);
+            let site = SiteState::from_record(site, state.epochs, state.now, weight);
             state.sites.push(site);
         }
         Ok(())
@@ -134,7 +176,14 @@ impl DelayedRecord {
             .map(|(name, steps, bytes)| (&name[..], Dtype::F32, vec![*steps], &bytes[..]));
         let shapes: Vec<_> = self.sites.iter().map(|site| [site.index, site.k, site.n]).collect();
         let shapes = serde_json::to_string(&shapes).expect("integers always serialize");
-        let metadata = [("format", FORMAT), ("version", VERSION), ("sites", shapes.as_str())];
+        let known: Vec<_> = self.sites.iter().map(|site| site.known_by).collect();
+        let known = serde_json::to_string(&known).expect("integers always serialize");
+        let metadata = [
+            ("format", FORMAT),
+            ("version", VERSION),
+            ("sites", shapes.as_str()),
+            ("known_by", known.as_str()),
+        ];
         file::write_safetensors(path.as_ref(), WHAT, tensors, &metadata)
     }
 
@@ -170,12 +219,25 @@ impl DelayedRecord {
         if count != 3 * shapes.len() {
             return Err(format!("{count} tensors for {} sites", shapes.len()));
         }
+        let known_by: Vec<Option<KnownBy>> = match tensors.entry("known_by") {
+            None => vec![None; shapes.len()],
+            Some(known_by) => serde_json::from_str(known_by)
+                .map_err(|error| shown(&error.to_string(), MAX_TEXT).to_string())
+                .map_err(|error| format!("`known_by` of its metadata: {error}"))?,
+        };
+        if known_by.len() != shapes.len() {
+            let (known_by, sites) = (known_by.len(), shapes.len());
+            return Err(format!(
+                "`known_by` of its metadata tells of {known_by} sites, of {sites}"
+            ));
+        }
         let history = |index, operand| history(tensors, &name(index, operand));
-        let sites = shapes.into_iter().map(|[index, k, n]| {
+        let sites = shapes.into_iter().zip(known_by).map(|([index, k, n], known_by)| {
             Ok(SiteRecord {
                 index,
                 k,
                 n,
+                known_by,
                 input: history(index, Operand::Input)?,
                 weight: history(index, Operand::Weight)?,
                 output_grad: history(index, Operand::OutputGrad)?,

@@ -8,11 +8,14 @@ use super::weight::SharedWeight;
 use crate::engine::{Fp8Engine, ScalarOf};
 use crate::weights::{self, WeightId};
 
-/// A history whose newest entry is older than so many steps says little of a tensor as it is now: it begins anew. Critics of adversarial networks take
-/// some five steps between those of the generator, whose histories stay.
+/// A history that has received nothing in so many steps of its product says little of a tensor as it is now: it begins anew. Critics of adversarial
+/// networks take some five steps between those of the generator, whose histories stay.
 pub(super) const OLD: u64 = 8;
 
-/// What a state holds for a site.
+/// A site that no step of the state has had for so long is forgotten. So many models may take turns.
+const UNUSED: u64 = 64;
+
+/// What a state holds for a site: a weight at a place.
 pub(super) struct SiteState {
     pub(super) k: usize,
     pub(super) n: usize,
@@ -20,15 +23,18 @@ pub(super) struct SiteState {
     pub(super) epoch: u64,
     /// How many products come before it in a pass, as it was in the last step that had it.
     pub(super) index: usize,
-    /// What it is known by, where a parameter is multiplied.
+    /// The parameter that is multiplied, where one is.
     pub(super) weight: Option<WeightId>,
-    /// Where it stood in the last step that had it; nowhere if it was loaded.
-    places: Vec<Place>,
+    /// Where it stands; by its index alone if it was loaded from a file that does not tell.
+    pub(super) place: Option<Place>,
     pub(super) slots: [Slot; 3],
     /// The length that the histories have after the next commit.
     pub(super) history_length: usize,
-    /// When each history received its newest entry, in steps of the state.
+    /// How many steps have had it, and at which of them each history received its newest entry.
+    steps: u64,
     newest: [u64; 3],
+    /// The last step of the state that had it.
+    last: u64,
     /// The weight of the running step, quantized, for its next micro-batch.
     pub(super) shared: Option<SharedWeight>,
     /// The steps that have it and are not committed.
@@ -38,8 +44,9 @@ pub(super) struct SiteState {
 /// What a step says of a site.
 struct Use {
     step: u64,
+    index: usize,
     weight: Option<WeightId>,
-    places: Vec<Place>,
+    place: Place,
     /// Whether another weight than before was taken for its successor.
     is_heir: bool,
 }
@@ -53,10 +60,12 @@ impl SiteState {
             epoch,
             index,
             weight: None,
-            places: vec![],
+            place: None,
             slots,
             history_length,
-            newest: [now; 3],
+            steps: 0,
+            newest: [0; 3],
+            last: now,
             shared: None,
             uses: vec![],
         }
@@ -67,12 +76,9 @@ impl SiteState {
         (self.k, self.n) == (k, n)
     }
 
-    /// Whether it stood at this place.
+    /// Whether it stands at this place.
     pub(super) fn is_at(&self, place: Place) -> bool {
-        match &self.places[..] {
-            [] => self.index == place.index,
-            places => places.iter().any(|other| other.is(place)),
-        }
+        self.place.map_or(self.index == place.index, |own| own.is(place))
     }
 
     /// Whether a product at its place may be what it is of: its own weight is none, or gone, or has just got a successor.
@@ -88,28 +94,32 @@ impl SiteState {
         place: Place,
         is_heir: bool,
     ) {
-        let index = self.uses.iter().position(|site| site.step == step).unwrap_or_else(|| {
-            self.uses.push(Use { step, weight, places: vec![], is_heir });
-            self.uses.len() - 1
-        });
-        let site = &mut self.uses[index];
-        site.is_heir |= is_heir;
-        if !site.places.iter().any(|other| other.is(place)) {
-            site.places.push(place);
+        match self.uses.iter_mut().find(|site| site.step == step) {
+            Some(site) => {
+                site.is_heir |= is_heir;
+                site.index = site.index.min(place.index);
+            }
+            None => self.uses.push(Use { step, index: place.index, weight, place, is_heir }),
         }
     }
 
-    /// What a step knows it by, and its first place in it.
-    pub(super) fn in_step(&self, step: u64) -> Option<(Option<WeightId>, Place)> {
-        let site = self.uses.iter().find(|site| site.step == step)?;
-        let first = site.places.iter().min_by_key(|place| place.index)?;
-        Some((site.weight, *first))
+    /// Its first index in a step.
+    pub(super) fn index_in(&self, step: u64) -> Option<usize> {
+        self.in_step(step).map(|site| site.index)
     }
 
-    /// How many steps ago the newest entry came in: of the operand's history, or of any.
-    pub(super) fn age(&self, operand: Option<usize>, now: u64) -> u64 {
-        let newest = operand.map(|operand| self.newest[operand]);
-        now - newest.unwrap_or(self.newest.into_iter().max().unwrap_or(now))
+    fn in_step(&self, step: u64) -> Option<&Use> {
+        self.uses.iter().find(|site| site.step == step)
+    }
+
+    /// Whether a step has made it for this weight at this place.
+    pub(super) fn is_of(&self, step: u64, weight: Option<WeightId>, place: Place) -> bool {
+        self.in_step(step).is_some_and(|site| site.weight == weight && site.place.is(place))
+    }
+
+    /// Whether the history of an operand says what it is now.
+    pub(super) fn is_recent(&self, operand: usize) -> bool {
+        self.steps - self.newest[operand] <= OLD
     }
 
     pub(super) fn observe<B: Fp8Engine>(
@@ -126,23 +136,20 @@ impl SiteState {
         }
     }
 
-    /// Whether both are of one product, that of a weight or of several that are gone, at one place of a step.
+    /// Whether both are of one product that a step has made twice: of several weights at one place that are gone, of copies on other threads, say.
     pub(super) fn is_twin(&self, other: &Self, step: u64) -> bool {
-        let (Some((weight, place)), Some((of_other, other_place))) =
-            (self.in_step(step), other.in_step(step))
-        else {
+        let (Some(own), Some(of_other)) = (self.in_step(step), other.in_step(step)) else {
             return false;
         };
-        let gone = |weight: Option<WeightId>| weight.is_none_or(weights::is_gone);
-        let same = weight == of_other || gone(weight) && gone(of_other);
-        self.fits(other.k, other.n) && place.is(other_place) && same
+        let is_gone = |site: &Use| site.weight.is_none_or(weights::is_gone);
+        let same = own.weight == of_other.weight || is_gone(own) && is_gone(of_other);
+        self.fits(other.k, other.n) && own.place.is(of_other.place) && same
     }
 
     /// Whether `new`, which a step has made, is this site again.
     pub(super) fn is_successor(&self, new: &Self) -> bool {
-        let same_weight = self.weight.is_some() && self.weight == new.weight;
-        self.fits(new.k, new.n)
-            && (same_weight || self.is_free() && new.is_free() && self.meets(new))
+        let same = self.weight == new.weight || self.is_free() && new.is_free();
+        self.fits(new.k, new.n) && same && self.meets(new)
     }
 
     /// Whether `new`, which a step has made, takes the place of this one.
@@ -151,7 +158,7 @@ impl SiteState {
     }
 
     fn meets(&self, new: &Self) -> bool {
-        new.places.iter().any(|place| self.is_at(*place))
+        new.place.is_some_and(|place| self.is_at(place))
     }
 
     /// Takes in what another site has observed in a step.
@@ -165,10 +172,12 @@ impl SiteState {
 
     /// Enters what a step has observed, in which the state's steps have come to `now`. Whether the step had the site.
     pub(super) fn commit(&mut self, step: u64, now: u64) -> bool {
+        let found = self.uses.iter().position(|site| site.step == step);
+        self.steps += u64::from(found.is_some());
         let mut changed = false;
         for (slot, newest) in self.slots.iter_mut().zip(&mut self.newest) {
-            if slot.commit(step, self.history_length, now - *newest > OLD) {
-                (changed, *newest) = (true, now);
+            if slot.commit(step, self.history_length, self.steps - *newest > OLD) {
+                (changed, *newest) = (true, self.steps);
             }
         }
         // Another scale from now on, for whichever step.
@@ -176,11 +185,10 @@ impl SiteState {
             self.shared = None;
         }
         self.forget_shared(step);
-        let Some((weight, first)) = self.in_step(step) else { return false };
-        self.index = first.index;
+        let Some(found) = found else { return false };
+        let Use { index, weight, place, .. } = self.uses.swap_remove(found);
+        (self.index, self.place, self.last) = (index, Some(place), now);
         self.weight = weight.or(self.weight);
-        let found = self.uses.iter().position(|site| site.step == step);
-        self.places = found.map(|found| self.uses.swap_remove(found).places).unwrap_or_default();
         true
     }
 
@@ -190,14 +198,20 @@ impl SiteState {
         self.forget_shared(step);
     }
 
-    /// Whether nothing will come to it again.
+    /// Whether no step has had it for long.
     pub(super) fn is_over(&self, now: u64) -> bool {
-        let is_gone = |place: &Place| place.after.is_some_and(weights::is_gone);
-        let unreachable = match self.weight {
-            Some(weight) => weights::is_gone(weight),
-            None => !self.places.is_empty() && self.places.iter().all(is_gone),
-        };
-        self.uses.is_empty() && self.age(None, now) > OLD && unreachable
+        self.uses.is_empty() && now - self.last > UNUSED
+    }
+
+    /// Calls a weight otherwise.
+    pub(super) fn rename(&mut self, from: WeightId, to: WeightId) {
+        let places = self.place.iter_mut().chain(self.uses.iter_mut().map(|site| &mut site.place));
+        let after = places.map(|place| &mut place.after);
+        for weight in after.chain([&mut self.weight]) {
+            if *weight == Some(from) {
+                *weight = Some(to);
+            }
+        }
     }
 
     fn forget_shared(&mut self, step: u64) {

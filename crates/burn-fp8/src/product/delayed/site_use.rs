@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn_fp8_core::{Delayed, Gemm, Operand, Recipe, Scaling};
 
 use super::place::Place;
-use super::site::{OLD, SiteState};
+use super::site::SiteState;
 use super::slot::Slot;
 use super::state::{DelayedState, Staged, State};
 use super::step::Pass;
@@ -52,22 +52,20 @@ impl DelayedState {
     ) -> Option<SiteUse> {
         let Scaling::Delayed(delayed) = recipe.scaling else { return None };
         let mut state = self.lock();
-        let (pass, place) = thread::advance(self, &mut state, true);
+        let (pass, place, has_moved) = thread::advance(self, &mut state, true);
         let Found { site: found, weight, is_heir } = state.find(gemm, weight.as_ref(), place);
-        let now = state.now;
         let (status, epoch, index) = match found {
             Ok(found) => {
                 let site = &mut state.sites[found];
-                let status = match () {
-                    _ if !site.is_at(place) => SiteStatus::Moved,
-                    _ if site.age(None, now) > OLD => SiteStatus::Old,
-                    _ => SiteStatus::Known,
-                };
                 site.used(pass.step.id, weight, place, is_heir);
+                let status = if has_moved { SiteStatus::Moved } else { SiteStatus::Known };
                 (status, Some(site.epoch), site.index)
             }
             Err(status) => (status, None, place.index),
         };
+        if let SiteStatus::Moved | SiteStatus::Mismatch = status {
+            thread::unsettle(self);
+        }
         if let Some(weight) = weight {
             thread::follow(self, weight);
         }
@@ -91,7 +89,7 @@ impl DelayedState {
     pub(crate) fn skip_site(&self, gemm: Gemm, recipe: Recipe, weight: Option<Leaf>) {
         if let Scaling::Delayed(_) = recipe.scaling {
             let mut state = self.lock();
-            let (_, place) = thread::advance(self, &mut state, false);
+            let (_, place, _) = thread::advance(self, &mut state, false);
             let Found { site, weight, .. } = state.find(gemm, weight.as_ref(), place);
             if let (Ok(_), Some(weight)) = (site, weight) {
                 thread::follow(self, weight);
@@ -110,17 +108,19 @@ struct Found {
 }
 
 impl State {
-    /// Looks for the site of a product: by its weight, then by its place.
-    fn find(&self, gemm: Gemm, leaf: Option<&Leaf>, place: Place) -> Found {
+    /// Looks for the site of a product: for its weight at its place, or for what it may be the successor of there.
+    fn find(&mut self, gemm: Gemm, leaf: Option<&Leaf>, place: Place) -> Found {
         let Gemm { k, n, .. } = gemm;
         let met = leaf.and_then(weights::find);
-        let by_weight = |site: &SiteState| met.is_some() && site.weight == met && site.fits(k, n);
-        if let Some(found) = self.sites.iter().position(by_weight) {
+        let is_known = |site: &SiteState| met.is_some() && site.weight == met && site.fits(k, n);
+        if let Some(found) = self.sites.iter().position(|site| is_known(site) && site.is_at(place))
+        {
             return Found { site: Ok(found), weight: met, is_heir: false };
         }
         let here = |site: &SiteState| site.is_at(place) && site.is_free();
         let site = match self.sites.iter().position(|site| here(site) && site.fits(k, n)) {
             Some(found) => Ok(found),
+            None if self.sites.iter().any(is_known) => Err(SiteStatus::Moved),
             None if self.sites.iter().any(here) => Err(SiteStatus::Mismatch),
             None => Err(SiteStatus::New),
         };
@@ -129,6 +129,10 @@ impl State {
             (Some(leaf), None, Some(before)) => {
                 weights::succeed(leaf, before);
                 Some(before)
+            }
+            (Some(_), Some(met), Some(before)) => {
+                self.sites.iter_mut().for_each(|site| site.rename(before, met));
+                Some(met)
             }
             (Some(leaf), ..) => Some(weights::meet(leaf)),
             (None, ..) => None,
@@ -145,10 +149,9 @@ impl State {
     fn staged(&mut self, site: &SiteUse) -> &mut SiteState {
         let step = site.pass.step.id;
         let found = self.staged.iter().position(|staged| {
-            let in_step = staged.site.in_step(step).is_some_and(|(weight, place)| {
-                weight == site.weight && (weight.is_some() || place.is(site.place))
-            });
-            staged.step == step && in_step && staged.site.fits(site.gemm.k, site.gemm.n)
+            staged.step == step
+                && staged.site.fits(site.gemm.k, site.gemm.n)
+                && staged.site.is_of(step, site.weight, site.place)
         });
         let found = found.unwrap_or_else(|| {
             self.epochs += 1;
@@ -177,9 +180,8 @@ impl SiteUse {
         device: &B::Device,
     ) -> ScaleRuleOf<B> {
         let mut state = self.state.lock();
-        let now = state.now;
         let site = state.known(self).filter(|site| {
-            self.site.status == SiteStatus::Known && site.age(Some(operand as usize), now) <= OLD
+            self.site.status == SiteStatus::Known && site.is_recent(operand as usize)
         });
         match site {
             Some(site) => {

@@ -20,7 +20,7 @@ use crate::peers::{PeerError, SharedPeers};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///
-/// Nothing of it is in the model. A product of a parameter, its *weight*, is known by it: products of one weight share their histories. That holds as long as the
+/// Nothing of it is in the model. A product of a parameter, its *weight*, is known by it and by the product right before, so that a weight may be used in several places. That holds as long as the
 /// optimizer is one of Burn's, or takes the parameter out of the graph (`inner`) and puts its successor there (`from_inner`) right after. Any other product is
 /// known by its place: what came before it, and its K and N. So is every product on Burn 0.22, which does not tell what is a parameter. What is known is called a *site*.
 ///
@@ -33,10 +33,12 @@ use crate::peers::{PeerError, SharedPeers};
 ///
 /// Only tracked products of `Fp8Backend<Autodiff<B>>` have sites. Validation (`model.valid()`), inference, and
 /// `Autodiff<Fp8Backend<B>>` use current scaling. So does a product
-/// - that is new, and none of whose uses a `backward` has reached,
-/// - whose history holds nothing but zeros, or has received nothing for more than eight steps: then it begins anew,
-/// - before which another product stands than in the last step that had it, since its input may have changed,
+/// - that is new, or that no `backward` has reached yet,
+/// - whose history holds nothing but zeros, or has received nothing in more than eight steps of the product: then it begins anew,
+/// - before which another product stands than before, and all that follow it in the pass, since their inputs may have changed,
 /// - whose K or N is another than before at its place: the site begins anew with it.
+///
+/// A site that no step has had for 64 steps is forgotten.
 ///
 /// The report says which. Products that the filter or [`high_precision`](crate::high_precision) keeps out of FP8 are counted all the same, so that a small
 /// last batch moves nothing.
@@ -123,9 +125,8 @@ impl State {
     fn reduce(&mut self, step: u64, peers: &SharedPeers) -> Result<(), PeerError> {
         let staged = self.staged.iter_mut().filter(|staged| staged.step == step);
         let staged = staged.map(|staged| &mut staged.site);
-        let in_step = |site: &mut SiteState| site.in_step(step).map(|(_, first)| first.index);
         let mut sites: Vec<_> = (self.sites.iter_mut().chain(staged))
-            .filter_map(|site| Some((in_step(site)?, site)))
+            .filter_map(|site| Some((site.index_in(step)?, site)))
             .collect();
         sites.sort_by_key(|(index, _)| *index);
         let (mut products, mut slots, mut amaxes) = (String::new(), vec![], vec![]);

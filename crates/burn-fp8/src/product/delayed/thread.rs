@@ -17,6 +17,8 @@ struct Cursor {
     place: Place,
     /// Whether a product of the pass has a site, which tells when the pass ends.
     has_site: bool,
+    /// Whether a product of the pass stands where it did not stand before.
+    has_moved: bool,
 }
 
 /// So many cursors are kept before those of states that are gone are looked for.
@@ -66,14 +68,14 @@ pub(super) fn restart(state: &DelayedState) {
     CURSORS.with_borrow_mut(|cursors| cursors.retain(|cursor| cursor.state.as_ptr() != shared));
 }
 
-/// The pass that a tracked product of this thread belongs to, and its place there.
+/// The pass that a tracked product of this thread belongs to, its place there, and whether one before it has moved.
 ///
 /// A product that is not in FP8 has no site, and takes a place all the same.
 pub(super) fn advance(
     state: &DelayedState,
     locked: &mut State,
     has_site: bool,
-) -> (Arc<Pass>, Place) {
+) -> (Arc<Pass>, Place, bool) {
     let mut begin = || {
         let step = running_step(state).or_else(|| match &locked.open[..] {
             [step] => Some(step.clone()),
@@ -91,18 +93,29 @@ pub(super) fn advance(
                 cursors.retain(|cursor| cursor.state.strong_count() > 0);
             }
             let (state, pass) = (Arc::downgrade(&state.shared), begin());
-            cursors.push(Cursor { state, pass, place: Place::FIRST, has_site: false });
+            let (place, has_site, has_moved) = (Place::FIRST, false, false);
+            cursors.push(Cursor { state, pass, place, has_site, has_moved });
             cursors.len() - 1
         });
         let cursor = &mut cursors[index];
         if cursor.pass.is_over() {
-            (cursor.pass, cursor.place, cursor.has_site) = (begin(), Place::FIRST, false);
+            (cursor.pass, cursor.place) = (begin(), Place::FIRST);
+            (cursor.has_site, cursor.has_moved) = (false, false);
         }
         cursor.has_site |= has_site;
         let place = cursor.place;
         cursor.place = place.next();
-        (cursor.pass.clone(), place)
+        (cursor.pass.clone(), place, cursor.has_moved)
     })
+}
+
+/// The products that follow on this thread in the pass have other inputs than before, maybe.
+pub(super) fn unsettle(state: &DelayedState) {
+    with_cursor(state, |cursors, found| {
+        if let Some(index) = found {
+            cursors[index].has_moved = true;
+        }
+    });
 }
 
 /// From here on, places on this thread count from this weight.
