@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// The mean over the seeds of how many times as fast as f32 a recipe trained.
+    /// How many times as fast as f32 a recipe trained: all seconds in f32 over all seconds of the recipe.
     fn speed(runs: &[Run], recipe: RecipeName) -> f64 {
         let seconds = |recipe| -> f64 {
             runs.iter().filter(|run| run.recipe == recipe).map(|run| run.seconds).sum()
