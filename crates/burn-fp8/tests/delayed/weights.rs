@@ -352,3 +352,21 @@ fn a_weight_in_two_places_has_histories_for_each() {
         }
     });
 }
+
+/// Copies of one model, made for each micro-batch and dropped after it, are one, with all that follows their first layer.
+#[test]
+fn copies_for_each_micro_batch_are_one() {
+    let state = DelayedState::new();
+    under(&state, Recipe::delayed(), || {
+        for step in 0..3 {
+            state.step(|| {
+                for batch in 0..2 {
+                    let weight = normal(51, 1.0).require_grad();
+                    let x = normal(10 * step + batch, 1.0);
+                    (x.clone().matmul(weight.clone()) + x.matmul(weight)).sum().backward();
+                }
+            });
+        }
+    });
+    assert_eq!(crate::common::delayed::entries(&state), [(0, 3), (1, 3)]);
+}

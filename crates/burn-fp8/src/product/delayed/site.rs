@@ -108,6 +108,11 @@ impl SiteState {
         self.in_step(step).map(|site| site.index)
     }
 
+    /// Its weight in a step.
+    pub(super) fn weight_in(&self, step: u64) -> Option<WeightId> {
+        self.in_step(step)?.weight
+    }
+
     fn in_step(&self, step: u64) -> Option<&Use> {
         self.uses.iter().find(|site| site.step == step)
     }
@@ -205,12 +210,16 @@ impl SiteState {
 
     /// Calls a weight otherwise.
     pub(super) fn rename(&mut self, from: WeightId, to: WeightId) {
-        let places = self.place.iter_mut().chain(self.uses.iter_mut().map(|site| &mut site.place));
-        let after = places.map(|place| &mut place.after);
-        for weight in after.chain([&mut self.weight]) {
+        let rename = |weight: &mut Option<WeightId>| {
             if *weight == Some(from) {
                 *weight = Some(to);
             }
+        };
+        rename(&mut self.weight);
+        self.place.iter_mut().for_each(|place| rename(&mut place.after));
+        for site in &mut self.uses {
+            rename(&mut site.weight);
+            rename(&mut site.place.after);
         }
     }
 

@@ -155,11 +155,18 @@ impl State {
     /// Enters what a step has deposited.
     fn commit(&mut self, step: u64) {
         self.now += 1;
-        let mut new: Vec<SiteState> = vec![];
-        for Staged { site, .. } in self.staged.extract_if(.., |staged| staged.step == step) {
-            // Copies of a layer that came and went, on other threads, say, are one.
+        let staged = self.staged.extract_if(.., |staged| staged.step == step);
+        let mut staged: Vec<_> = staged.map(|staged| staged.site).collect();
+        staged.sort_by_key(|site| site.index_in(step));
+        let (mut new, mut same) = (Vec::<SiteState>::new(), vec![]);
+        for mut site in staged {
+            same.iter().for_each(|(from, to)| site.rename(*from, *to));
+            // Copies of a layer that came and went, on other threads, say, are one, and what follows them is as well.
             match new.iter_mut().find(|other| other.is_twin(&site, step)) {
-                Some(other) => other.merge(step, &site),
+                Some(other) => {
+                    other.merge(step, &site);
+                    same.extend(site.weight_in(step).zip(other.weight_in(step)));
+                }
                 None => new.push(site),
             }
         }
