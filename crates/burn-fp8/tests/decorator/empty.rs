@@ -7,6 +7,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::module::attention;
 use burn_fp8::AttentionPrecision;
 use burn_fp8::nn::ActivationScale;
+use burn_fp8::ops::{self, AttentionOptions};
 
 use crate::common::*;
 
@@ -177,4 +178,27 @@ fn other_operations_of_nothing_are_nothing_too() {
         fp8_layers::<Autodiff<Flex>>(shape, "Flex");
         fp8_layers::<Autodiff<NdArray>>(shape, "NdArray");
     }
+}
+
+/// Attention of queries, keys and values, apart and in one tensor, of which nothing is there.
+#[test]
+fn attention_as_an_operation_of_nothing_is_nothing() {
+    fn check<B: AutodiffBackend + Fp8Matmul>() {
+        for [batch, length] in [[0, 4], [1, 0], [0, 0]] {
+            let device = Default::default();
+            let ones = |heads| Tensor::<B, 4>::ones([batch, heads, length, 16], &device);
+            let [q, k, v] = [2, 1, 1].map(|heads| ones(heads).require_grad());
+            let y = ops::attention(q.clone(), k, v, AttentionOptions::default());
+            is_nothing(y.clone(), &[batch, 2, length, 16], "apart");
+            is_nothing(q.grad(&y.sum().backward()).expect("tracked"), &q.dims(), "apart");
+
+            let qkv = Tensor::<B, 4>::ones([batch, length, 6, 16], &device).require_grad();
+            let y = ops::self_attention(qkv.clone(), 1, AttentionOptions::default());
+            is_nothing(y.clone(), &[batch, 4, length, 16], "in one");
+            is_nothing(qkv.grad(&y.sum().backward()).expect("tracked"), &qkv.dims(), "in one");
+        }
+    }
+    check::<Outer<Flex>>();
+    check::<Autodiff<Flex>>();
+    check::<Outer<NdArray>>();
 }

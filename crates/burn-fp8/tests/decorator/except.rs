@@ -1,7 +1,7 @@
 //! Layers left in high precision by name.
 
 use burn::backend::{Autodiff, Flex};
-use burn::module::Module;
+use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Int, Tensor};
@@ -156,6 +156,7 @@ fn a_layer_is_told_from_another_of_its_shape_by_its_parameter() {
     let mut optimizer = burn::optim::AdamConfig::new().init();
     for _ in 0..3 {
         assert_eq!(excepted(&config, &model), [true, false]);
+        assert_eq!(excepted(&config, &model.valid()), [true, false]);
         let x =
             Tensor::<Outer<Flex>, 2>::random([16, 48], Distribution::Default, &Default::default());
         let loss = (model.head.forward(x.clone()) + model.other.forward(x)).mean();
@@ -175,4 +176,18 @@ fn a_cast_weight_is_known_by_its_shape() {
     let (_, report) = config.scope(|| trace(|| x.matmul(weight)));
     let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason.to_string()).collect();
     assert_eq!(reasons, ["excepted: K×N = 48×64, as `other.weight`"]);
+}
+
+/// Parameters that are parts of one memory, as of a fused weight that was split, are told apart.
+#[test]
+fn parts_of_one_memory_are_told_apart() {
+    type B = Fp8Backend<Flex>;
+    let mut model = Model::<B>::new();
+    let whole = Tensor::<B, 2>::random([96, 64], Distribution::Default, &Default::default());
+    model.head.weight = Param::from_tensor(whole.clone().slice([0..48, 0..64]));
+    model.other.weight = Param::from_tensor(whole.slice([48..96, 0..64]));
+    for (name, in_fp8) in [("head", [false, true]), ("other", [true, false])] {
+        let config = Fp8Config::default().except(&model, [name]).expect("a name of the model");
+        assert_eq!(excepted(&config, &model), in_fp8);
+    }
 }

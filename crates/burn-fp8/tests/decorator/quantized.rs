@@ -40,3 +40,14 @@ fn products_of_quantized_weights_are_those_of_the_backend() {
     let (_, report) = trace(|| forward(&model::<Fp8Backend<Flex>>()));
     assert_eq!(report.fp8().count(), 2);
 }
+
+/// Who dequantizes a weight and keeps the numbers has a model like any other.
+#[test]
+fn a_weight_that_a_user_has_dequantized_runs_in_fp8() {
+    let mut layer = model::<Fp8Backend<Flex>>().first;
+    let quantized = layer.weight.val().quantize_dynamic(&QuantScheme::default());
+    layer.weight = Param::from_tensor(quantized.dequantize());
+    let x = tensor::<Fp8Backend<Flex>, 2>(&Random(3).spread(16 * 32), [16, 32]);
+    let (_, report) = trace(|| layer.forward(x));
+    assert_eq!(report.fp8().count(), 1, "{report}");
+}

@@ -370,3 +370,60 @@ fn copies_for_each_micro_batch_are_one() {
     });
     assert_eq!(crate::common::delayed::entries(&state), [(0, 3), (1, 3)]);
 }
+
+/// What an average of two weights puts into the graph is the successor of neither; nor is a batch that comes after validation.
+#[test]
+fn what_is_no_successor_takes_no_site_of_another() {
+    let mut weight = layer(51);
+    let mut average = normal(52, 0.1).require_grad();
+    let mut optimizer = SgdConfig::new().init();
+    under(&DelayedState::new(), Recipe::delayed(), || {
+        for step in 0..5 {
+            let _validated = weight.valid();
+            let batch = Tensor::<B, 2>::from_inner(normal(step, 1e3).inner()).require_grad();
+            let inputs = [normal(step, 1e-5), normal(step, 1.0), normal(step, 1.0)];
+            let weights = [weight.weight.val(), average.clone(), batch];
+            let mut outputs = vec![];
+            let (trained, report) = train(weight, &mut optimizer, |weight| {
+                let [x, y, z] = inputs.clone();
+                let [_, average, batch] = weights.clone();
+                outputs = vec![weight.forward(x), y.matmul(average), z.matmul(batch)];
+                let scales = [1.0, 1e-5, 1e-8].iter().zip(outputs.clone());
+                scales.fold(Tensor::zeros([1], &Default::default()), |sum, (scale, output)| {
+                    sum + output.mean() * *scale
+                })
+            });
+            weight = trained;
+            for (i, (output, pair)) in
+                outputs.into_iter().zip(inputs.into_iter().zip(weights)).enumerate()
+            {
+                let [x, weight] = [pair.0, pair.1].map(values);
+                let error = error(&values(output), &exact(&x, &weight));
+                assert!(error < 0.06, "step {step}, product {i}: {error}\n{report}");
+            }
+            let mean = average.clone().inner() * 0.9 + weight.weight.val().inner() * 0.1;
+            average = Tensor::from_inner(mean).require_grad();
+        }
+    });
+}
+
+/// What follows a product at a new place takes current scaling, too: its input may have changed with it.
+#[test]
+fn what_follows_a_product_that_has_moved_takes_current_scaling() {
+    let state = DelayedState::new();
+    let (first, model) = (layer(53), Pair { first: layer(51), second: layer(52) });
+    let run = |scale: f32, with_first: bool| {
+        under(&state, Recipe::delayed(), || {
+            let x = normal(1, scale);
+            let x = if with_first { first.forward(x) } else { x };
+            let (_, report) =
+                trace(|| model.second.forward(model.first.forward(x)).mean().backward());
+            forward(&report)
+        })
+    };
+    (0..2).for_each(|_| drop(run(1.0, true)));
+    let moved = run(1e4, false);
+    let status: Vec<_> = moved.iter().map(|site| site.1).collect();
+    assert_eq!(status, [SiteStatus::Moved; 2]);
+    assert!(moved.iter().all(|site| site.2 == 0), "{moved:?}");
+}
