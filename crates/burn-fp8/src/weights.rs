@@ -97,11 +97,13 @@ impl Leaf {
 impl Known {
     fn insert(&mut self, leaf: &Leaf, id: WeightId) {
         let Self { weights, leaves, look_at } = self;
+        // Asked once: it may go meanwhile, and a name that stays behind may become that of something else.
         let mut is_there = |leaf: &Leaf| {
-            if leaf.is_gone() {
+            let is_gone = leaf.is_gone();
+            if is_gone {
                 leaves.remove(&leaf.name);
             }
-            !leaf.is_gone()
+            !is_gone
         };
         let weight = weights.entry(id).or_default();
         weight.leaves.retain(&mut is_there);

@@ -20,9 +20,10 @@ use crate::peers::{PeerError, SharedPeers};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///
-/// Nothing of it is in the model. A product of a parameter, its *weight*, is known by it and by the product right before, so that a weight may be used in several places. That holds as long as the
-/// optimizer is one of Burn's, or takes the parameter out of the graph (`inner`) and puts its successor there (`from_inner`) right after. Any other product is
-/// known by its place: what came before it, and its K and N. So is every product on Burn 0.22, which does not tell what is a parameter. What is known is called a *site*.
+/// Nothing of it is in the model. A product of a parameter, its *weight*, is known by it and by the product right before, so that a weight may be used in
+/// several places. That holds as long as the optimizer is one of Burn's, or takes the parameter out of the graph (`inner`) and puts its successor there
+/// (`from_inner`) right after. Any other product is known by its place: what came before it, and its K and N. So is every product on Burn 0.22, which does not
+/// tell what is a parameter. What is known is called a *site*.
 ///
 /// A step ends with the `backward` that reaches products of its pass: every history of an operand that the pass has
 /// quantized then receives one new entry, whether or not that `backward` has come to its product. Other histories stay as they are.
