@@ -9,7 +9,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Distribution, Tensor, TensorData, TensorPrimitive};
 use burn_fp8::AttentionPrecision;
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::fused::ops::{AttentionOptions, attention};
 use burn_fp8_cpu::Unit;
 
 use crate::harness::{Options, Side};

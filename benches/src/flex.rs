@@ -7,7 +7,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::nn::{DropoutConfig, LayerNormConfig, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::{Distribution, Tensor, TensorPrimitive, activation};
-use burn_fp8::{AttentionPrecision, Fp8Backend, Fp8Config, ops};
+use burn_fp8::{AttentionPrecision, Fp8Backend, Fp8Config};
 use rayon::prelude::*;
 
 use crate::harness::{Options, Side};
@@ -143,9 +143,9 @@ fn gelu() -> Pair {
     let shape = [BATCH * ROWS, HIDDEN];
     let name = format!("activation::gelu of {shape:?}, forward and backward");
     Pair::new(
-        [&name, "burn_fp8::ops::gelu"],
+        [&name, "burn_fp8::fused::ops::gelu"],
         passes(random(shape), activation::gelu),
-        passes(random(shape), ops::gelu),
+        passes(random(shape), burn_fp8::fused::ops::gelu),
     )
 }
 
@@ -153,9 +153,9 @@ fn dropout() -> Pair {
     let layer = DropoutConfig::new(0.1).init();
     let name = format!("nn::Dropout of {LINEAR:?}, forward and backward");
     Pair::new(
-        [&name, "burn_fp8::ops::dropout"],
+        [&name, "burn_fp8::fused::ops::dropout"],
         passes(random(LINEAR), move |x| layer.forward(x)),
-        passes(random(LINEAR), |x| ops::dropout(x, 0.1)),
+        passes(random(LINEAR), |x| burn_fp8::fused::ops::dropout(x, 0.1)),
     )
 }
 

@@ -2,7 +2,6 @@
 
 mod delegate;
 mod gpu;
-mod layers;
 mod licences;
 mod report;
 mod repository;
@@ -34,7 +33,7 @@ enum Task {
     /// Run everything that has to pass before a commit
     ///
     /// In this order, stopping at the first failure: formatting, clippy (over every backend, which is also their type
-    /// check), documentation, delegation, layers, licences, tests, doctests.
+    /// check), documentation, delegation, licences, tests, doctests.
     Test {
         /// Only the backends flex and ndarray
         #[arg(long)]
@@ -47,14 +46,6 @@ enum Task {
         /// Write nothing; fail and name the file if one differs from what would be written
         #[arg(long)]
         check: bool,
-    },
-    /// Check that imports run downwards: no circle of files, no arrow from a lower floor to a higher one
-    ///
-    /// The floors stand in xtask/src/layers/floors.rs.
-    Layers {
-        /// Check nothing; print the rooms of each package with their files, lines and imports
-        #[arg(long)]
-        table: bool,
     },
     /// Check the licences of all dependencies against the list in xtask/src/licences.rs
     Licences,
@@ -144,8 +135,6 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Test { quick } => suite::run(steps, if quick { Scope::Quick } else { Scope::Full }),
         Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),
         Task::Delegate { check: false } => steps.step("delegation", || delegate::run(Mode::Write)),
-        Task::Layers { table: true } => layers::print_table(),
-        Task::Layers { table: false } => steps.step("layers", layers::run),
         Task::Licences => steps.step("licences", licences::run),
         Task::Exhaustive => {
             let command =

@@ -3,7 +3,6 @@
 use anyhow::Result;
 
 use crate::delegate::{self, Mode};
-use crate::layers;
 use crate::licences;
 use crate::sim::{self, Size};
 use crate::steps::Steps;
@@ -79,7 +78,6 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
         }
     }
     steps.step("delegation", || delegate::run(Mode::Check))?;
-    steps.step("layers", layers::run)?;
     steps.step("licences", licences::run)?;
 
     let features = match scope {

@@ -1,1 +1,1 @@
-../../burn-fp8/src/error.rs
+../../burn-fp8-engine/src/error.rs

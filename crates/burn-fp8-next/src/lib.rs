@@ -22,6 +22,7 @@ pub mod device;
 pub mod engine;
 mod error;
 mod file;
+mod fused;
 mod host;
 pub mod nn;
 pub mod ops;

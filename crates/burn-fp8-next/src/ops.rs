@@ -20,7 +20,8 @@ use burn_flex::Flex;
 use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise};
 
 use crate::engine::{self, Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
-use crate::product::{ActivationScale, Fp8Products, delayed, frozen_layer, route};
+use crate::fused::{self, Attention};
+use crate::product::{ActivationScale, delayed, frozen_layer, route};
 
 /// What a product with a frozen weight has to know beside its tensors.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +56,12 @@ pub struct AttentionForm {
 }
 
 impl AttentionForm {
-    fn with<F, M>(self, bias: Option<F>, mask: M) -> engine::Attention<F, M> {
+    fn with<F, M>(self, bias: Option<F>, mask: M) -> Attention<F, M> {
         let Self { scale, causal, softcap, dropout, precision, masked } = self;
         let masks = if masked { vec![mask] } else { vec![] };
         let target = engine::Target::Emulation(None);
-        engine::Attention { scale, causal, softcap, bias, masks, dropout, precision, target }
+        let watch = None;
+        Attention { scale, causal, softcap, bias, masks, dropout, precision, target, watch }
     }
 }
 
@@ -93,7 +95,7 @@ pub trait Fp8Ops: Backend {
     ) -> FloatTensor<Self>;
 
     /// Attention as one operation; the mask counts where the form says so. Users call [`attention`].
-    fn fp8_attention(
+    fn fused_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
@@ -102,10 +104,10 @@ pub trait Fp8Ops: Backend {
     ) -> FloatTensor<Self>;
 
     /// An operation on single elements. Users call [`gelu`], [`silu`] and [`dropout`].
-    fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self>;
+    fn fused_pointwise(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self>;
 
     /// Attention with a bias.
-    fn fp8_attention_with_bias(
+    fn fused_attention_with_bias(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
         v: FloatTensor<Self>,
@@ -146,21 +148,21 @@ macro_rules! routed {
                 frozen_layer::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
             }
 
-            fn fp8_attention(
+            fn fused_attention(
                 q: FloatTensor<Self>,
                 k: FloatTensor<Self>,
                 v: FloatTensor<Self>,
                 mask: BoolTensor<Self>,
                 form: AttentionForm,
             ) -> FloatTensor<Self> {
-                route::attention::<Self>([q, k, v], form.with(None, mask))
+                fused::attention::<Self>([q, k, v], form.with(None, mask), &route::settings())
             }
 
-            fn fp8_pointwise_op(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self> {
-                <Self as Fp8Products>::fp8_pointwise_op(operation, x)
+            fn fused_pointwise(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self> {
+                fused::pointwise::<Self>(operation, x)
             }
 
-            fn fp8_attention_with_bias(
+            fn fused_attention_with_bias(
                 q: FloatTensor<Self>,
                 k: FloatTensor<Self>,
                 v: FloatTensor<Self>,
@@ -168,7 +170,7 @@ macro_rules! routed {
                 bias: FloatTensor<Self>,
                 form: AttentionForm,
             ) -> FloatTensor<Self> {
-                route::attention::<Self>([q, k, v], form.with(Some(bias), mask))
+                fused::attention::<Self>([q, k, v], form.with(Some(bias), mask), &route::settings())
             }
         }
     };
@@ -301,8 +303,10 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, options: AttentionOpt
     let mask = mask.into_dispatch();
     let [q, k, v] = [q, k, v].map(Tensor::into_dispatch);
     Tensor::from_dispatch(match bias {
-        Some(bias) => Dispatch::fp8_attention_with_bias(q, k, v, mask, bias.into_dispatch(), form),
-        None => Dispatch::fp8_attention(q, k, v, mask, form),
+        Some(bias) => {
+            Dispatch::fused_attention_with_bias(q, k, v, mask, bias.into_dispatch(), form)
+        }
+        None => Dispatch::fused_attention(q, k, v, mask, form),
     })
 }
 
@@ -314,7 +318,7 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, options: AttentionOpt
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     match is_here(&x.device()) {
         true => {
-            Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), Pointwise::Gelu))
+            Tensor::from_dispatch(Dispatch::fused_pointwise(x.into_dispatch(), Pointwise::Gelu))
         }
         false => activation::gelu(x),
     }
@@ -327,7 +331,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     match is_here(&x.device()) {
         true => {
-            Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), Pointwise::Silu))
+            Tensor::from_dispatch(Dispatch::fused_pointwise(x.into_dispatch(), Pointwise::Silu))
         }
         false => activation::silu(x),
     }
@@ -341,7 +345,7 @@ pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
     assert!(is_here(&x.device()), "a served device has no dropout of ours: use burn::nn::Dropout");
     let operation = Pointwise::Dropout(dropout);
-    Tensor::from_dispatch(Dispatch::fp8_pointwise_op(x.into_dispatch(), operation))
+    Tensor::from_dispatch(Dispatch::fused_pointwise(x.into_dispatch(), operation))
 }
 
 /// `loss.backward()`, with which a step of delayed scaling ends that no [`DelayedState::step`](crate::DelayedState::step) is around, and which tells a

@@ -10,7 +10,7 @@ use burn_fp8_core::text::shown;
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 
 /// The largest file of weights that is read, in bytes.
 pub(crate) const MAX_WEIGHTS: u64 = 1 << 36;

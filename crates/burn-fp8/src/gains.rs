@@ -22,9 +22,9 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::{Filter, Gains};
 
+use crate::Fp8Error;
 use crate::backend::Fp8Matmul;
 use crate::config::Fp8Config;
-use crate::error::Fp8Error;
 use crate::file;
 use crate::product::delayed::DelayedState;
 use crate::report::trace;

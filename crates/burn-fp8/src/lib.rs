@@ -28,11 +28,8 @@
 
 mod backend;
 mod config;
-pub mod engine;
-mod error;
 mod file;
 pub mod gains;
-mod host;
 pub mod nn;
 pub mod ops;
 pub mod optim;
@@ -53,9 +50,14 @@ pub use burn_fp8_core::{
 };
 #[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;
+#[doc(inline)]
+pub use burn_fp8_engine as engine;
+pub use burn_fp8_engine::fp8_backend;
+pub(crate) use burn_fp8_engine::host;
+pub use burn_fp8_engine::{Activation, Capability, Execution, Fp8Error};
+#[doc(inline)]
+pub use burn_fp8_fused as fused;
 pub use config::{Fp8Config, ProductInfo, high_precision};
-pub use engine::{Activation, Capability, Execution};
-pub use error::Fp8Error;
 pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};

@@ -3,48 +3,14 @@
 //! A graph names a tensor, not a parameter: an optimizer takes a tensor out of the graph, and puts another one there in its place. `Fp8Backend` sees both, the one right
 //! after the other, and so knows which parameter the new tensor is. Burn 0.22 keeps what makes a tensor a leaf to itself: there no weight is known.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use burn_backend::Shape;
 
-/// What can be a parameter: a tensor of the graph that no operation made, or the memory of a tensor without a graph.
-#[derive(Clone, Debug)]
-pub struct Leaf {
-    pub(crate) name: Name,
-    /// What all tensors share that are this leaf, and the graph, where gradients are tracked for it.
-    pub(crate) holders: Weak<dyn Any + Send + Sync>,
-    /// The node, where gradients are tracked. The graph lets go of it in `backward`, though perhaps not yet of the holders.
-    pub(crate) node: Option<Weak<dyn Any + Send + Sync>>,
-}
-
-/// What tells a leaf from all others that are there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Name {
-    /// A node of the graph. None is named so again.
-    Node(u64),
-    /// An address, which no other memory gets as long as somebody knows the holders, and where the tensor begins there.
-    Memory(usize, usize),
-    /// What a file tells of, until a tensor is found that it is.
-    Loaded(u64),
-}
-
-impl Leaf {
-    /// The memory that tensors share which hold the same `holders` and begin there at the same element.
-    pub fn memory<T: Any + Send + Sync>(holders: &Arc<T>, start: usize) -> Self {
-        let name = Name::Memory(Arc::as_ptr(holders).addr(), start);
-        let holders: Arc<dyn Any + Send + Sync> = holders.clone();
-        Self { name, holders: Arc::downgrade(&holders), node: None }
-    }
-
-    /// Whether a tensor is the only one with its memory.
-    pub(crate) fn is_single(&self) -> bool {
-        self.holders.strong_count() == 1
-    }
-}
+use crate::engine::{Leaf, Name};
 
 /// A parameter, whatever tensors it has been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,14 +50,6 @@ static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Leaf {
-    /// Whether no tensor is this leaf any more.
-    fn is_gone(&self) -> bool {
-        let is_dropped = |held: &Weak<_>| held.strong_count() == 0;
-        is_dropped(&self.holders) || self.node.as_ref().is_some_and(is_dropped)
-    }
 }
 
 impl Known {

@@ -4,7 +4,7 @@
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::AttentionPrecision;
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::fused::ops::{AttentionOptions, attention};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]

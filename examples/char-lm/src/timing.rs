@@ -109,7 +109,7 @@ where
         forward_backward_ms: median(&row.all_forward_backward_ms),
         ..row
     });
-    let capability = B::fp8_capability(&device);
+    let capability = B::fp8_capability(&device, None);
     let times = Times {
         origin: Origin::here(PROGRAM, &["--out"]).with_backend(args.backend),
         size: args.size,

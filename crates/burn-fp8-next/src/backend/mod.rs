@@ -22,12 +22,11 @@ use burn_backend::quantization::QuantizationParametersPrimitive;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::{Flex, FlexTensor};
 
-use crate::engine::Fp8Engine;
-use crate::product::Fp8Products;
+use crate::engine::Graph;
 use convert::{Rewrap, SameTensors};
 
 /// A backend on which products run in FP8, and which can tell tensors apart.
-pub(crate) trait Fp8Matmul: Fp8Engine + Fp8Products {
+pub(crate) trait Fp8Matmul: Graph {
     /// What two tensors have in common only where they are the same elements in the same order.
     fn identity(tensor: &FloatTensor<Self>) -> Identity;
 }

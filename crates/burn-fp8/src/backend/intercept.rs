@@ -11,11 +11,10 @@ use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
 use super::{Fp8Backend, Fp8Matmul, convolution};
 use crate::config;
-use crate::engine::tensor::cast;
-use crate::engine::{Attention, Target, in_f32, raise_refusal, usable};
+use crate::engine::{Target, nothing, raise_refusal, usable};
+use crate::fused::{self, Attention};
 use crate::host;
-use crate::product::route::attention as run;
-use crate::product::route::{as_part_of, note_dequantized};
+use crate::product::route::{as_part_of, note_dequantized, settings};
 pub(super) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
@@ -81,7 +80,7 @@ pub(super) fn dequantize<B: Fp8Matmul>(
 pub(super) fn inner<B: AutodiffBackend + Fp8Matmul>(
     tensor: FloatTensor<B>,
 ) -> FloatTensor<B::InnerBackend> {
-    let leaf = B::fp8_weight(ProductKind::Linear, &tensor);
+    let leaf = B::leaf(&tensor);
     weights::taken(leaf.as_ref(), tensor.shape());
     // A parameter that has a name keeps it in validation.
     if let Some(leaf) = leaf.filter(|leaf| weights::parameter(leaf).is_some())
@@ -97,7 +96,7 @@ pub(super) fn from_inner<B: AutodiffBackend + Fp8Matmul>(
     tensor: FloatTensor<B::InnerBackend>,
 ) -> FloatTensor<B> {
     let tensor = B::from_inner(tensor);
-    weights::put(B::fp8_weight(ProductKind::Linear, &tensor).as_ref(), &tensor.shape());
+    weights::put(B::leaf(&tensor).as_ref(), &tensor.shape());
     tensor
 }
 
@@ -128,7 +127,7 @@ pub(super) fn layer_norm<B: Fp8Matmul>(
     epsilon: f64,
 ) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
-        true => B::fp8_layer_norm_op(tensor, gamma, beta, epsilon),
+        true => fused::layer_norm::<B>(tensor, gamma, beta, epsilon),
         false => B::layer_norm(tensor, gamma, beta, epsilon),
     }
 }
@@ -136,7 +135,7 @@ pub(super) fn layer_norm<B: Fp8Matmul>(
 /// So is GELU.
 pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
-        true => B::fp8_pointwise_op(Pointwise::Gelu, tensor),
+        true => fused::pointwise::<B>(Pointwise::Gelu, tensor),
         false => B::gelu(tensor),
     }
 }
@@ -147,11 +146,7 @@ pub(super) fn gelu_backward<B: Fp8Matmul>(
     grad: FloatTensor<B>,
 ) -> FloatTensor<B> {
     match is_fused::<B>(&x) {
-        true => {
-            let dtype = grad.dtype();
-            let (x, grad) = (Some(in_f32::<B>(x)), in_f32::<B>(grad));
-            cast::<B>(B::fp8_pointwise_backward(Pointwise::Gelu, x, grad), dtype.into())
-        }
+        true => fused::pointwise_backward::<B>(Pointwise::Gelu, Some(x), grad),
         false => B::gelu_backward(x, grad),
     }
 }
@@ -182,7 +177,7 @@ pub(super) fn attention<B: Fp8Matmul>(
                 skip_sites::<B>([&query, &key, &value]);
             }
             let shape = Shape::new([batch, heads, queries, value_width]);
-            return B::fp8_nothing([&query, &key, &value], shape);
+            return nothing::<B, 3>([&query, &key, &value], shape);
         }
         if let Some(asked) = config.attention {
             let attention = Attention {
@@ -194,8 +189,9 @@ pub(super) fn attention<B: Fp8Matmul>(
                 dropout: None,
                 precision: asked,
                 target: Target::Emulation(None),
+                watch: None,
             };
-            return run::<B>([query, key, value], attention);
+            return fused::attention::<B>([query, key, value], attention, &settings());
         }
         let kind = ProductKind::Attention;
         // A batch by nature, also where it holds one pair of matrices: batch size and heads must not decide the precision.
@@ -222,8 +218,8 @@ pub(super) fn attention<B: Fp8Matmul>(
 
 /// Counts the two products of attention, as far as they are tracked, so that those after them keep their sites.
 fn skip_sites<B: Fp8Matmul>([query, key, value]: [&FloatTensor<B>; 3]) {
-    let scores = B::fp8_is_tracked([query, key]);
-    let context = scores || B::fp8_is_tracked([value, value]);
+    let scores = B::is_tracked(query) || B::is_tracked(key);
+    let context = scores || B::is_tracked(value);
     let gemm = Gemm { plain_operand: false, ..Gemm::matrix(0, 0, 0) };
     [scores, context].into_iter().filter(|tracked| *tracked).for_each(|_| {
         Product::skip_site(gemm, None);

@@ -10,7 +10,6 @@ mod convolution;
 mod delegate;
 mod fp8;
 mod intercept;
-mod layers;
 #[cfg(feature = "vision")]
 mod vision;
 
@@ -18,28 +17,10 @@ use core::marker::PhantomData;
 
 use burn_backend::quantization::QuantizationParametersPrimitive;
 
-use crate::engine::{Capability, Fp8Engine};
-use crate::ops::Fp8LayerOps;
-use crate::product::Fp8Products;
+use crate::engine::Capability;
 use convert::{Rewrap, SameTensors};
 
-/// A backend on which products run in FP8: what generic code asks for as a bound.
-///
-/// Burn's backends are, behind the features of their names, and so are `Autodiff` and [`Fp8Backend`] around them. Another backend opts in
-/// with [`fp8_backend!`](crate::fp8_backend). Nobody implements this by hand: it stands for
-/// [`Fp8Engine`](crate::engine::Fp8Engine), what a backend does with codes, and for what follows from it with gradients and without.
-#[diagnostic::on_unimplemented(
-    message = "burn-fp8 does not know the backend `{Self}`",
-    label = "no backend that burn-fp8 knows",
-    note = "a backend of Burn needs the feature of its name in burn-fp8, too: `flex`, `ndarray`, `wgpu`, `cuda`, …; one of your own opts in with `burn_fp8::fp8_backend!`",
-    note = "a backend of another version of Burn is another type: `cargo tree -d` lists what the project has twice",
-    note = "`burn::Dispatch` hides its tensors: name the backend that it stands for, as in `Fp8Backend<Autodiff<Flex>>`, with that backend's device"
-)]
-pub trait Fp8Matmul: Fp8Engine + Fp8Products + Fp8LayerOps {}
-
-// Which of the three is missing says less than that the backend is not known.
-#[diagnostic::do_not_recommend]
-impl<B: Fp8Engine + Fp8Products + Fp8LayerOps> Fp8Matmul for B {}
+pub use crate::engine::Graph as Fp8Matmul;
 
 /// A backend that runs the matrix products of `B` in FP8, and everything else on `B`; attention, layer normalization and GELU as one operation each where
 /// [`Fp8Config::attention`](crate::Fp8Config::attention) says so.
@@ -112,7 +93,7 @@ impl<B: Fp8Matmul> Fp8Backend<B> {
     /// println!("{capability}"); // native: AVX512-BF16 of AMD EPYC …, or fake-quantized, and why
     /// ```
     pub fn capability(device: &B::Device) -> Capability {
-        B::fp8_capability(device)
+        B::fp8_capability(device, None)
     }
 }
 

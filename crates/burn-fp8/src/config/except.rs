@@ -3,7 +3,7 @@
 use burn_fp8_core::NamedWeight;
 
 use super::Fp8Config;
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::file::some_names;
 
 impl Fp8Config {

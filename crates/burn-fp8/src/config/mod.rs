@@ -19,8 +19,8 @@ pub(crate) use ambient::{Ambient, change_default, current, scope_with};
 pub use ambient::{ProductInfo, high_precision};
 pub(crate) use except::Weights;
 
-use crate::engine::{Execution, Fp8Engine, Kind, Problem, Target, usable};
-use crate::error::Fp8Error;
+use crate::Fp8Error;
+use crate::engine::{Capability, Execution, Fp8Engine, Kind, Problem, Target, usable};
 use crate::file;
 
 /// The largest configuration file read, in bytes.
@@ -177,10 +177,13 @@ impl Fp8Config {
         let target = Target::of::<B>(device, kind, self.execution, self.native_blocks)?;
         match target {
             Target::TensorCores if kind.blocks.is_some() => {
-                B::fp8_check(device, &Problem::of_recipe(&self.recipe)).map_err(|fallback| {
-                    let backend = <B as Backend>::name(device);
-                    Fp8Error::NativeUnavailable { backend, reason: fallback.to_string() }
-                })
+                match B::fp8_capability(device, Some(&Problem::of_recipe(&self.recipe))) {
+                    Capability::FakeQuantized { reason } => {
+                        let (backend, reason) = (<B as Backend>::name(device), reason.into_owned());
+                        Err(Fp8Error::NativeUnavailable { backend, reason })
+                    }
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }

@@ -13,7 +13,8 @@ use burn_fp8_core::{AmaxChoice, Fp8Format, Recipe};
 use super::state::{Fp8State, Fp8StateRecord};
 use crate::backend::Fp8Matmul;
 use crate::config::Fp8Config;
-use crate::ops::{DotMode, DotOptions, QdqOptions, flax};
+use crate::engine::nothing;
+use crate::ops::{DotMode, DotOptions, QdqOptions, dot, flax};
 
 const CONTAINER: &str = "Struct:Fp8DotGeneral";
 
@@ -109,7 +110,7 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
             let mut shape = Shape::from(x_dims);
             shape[D - 1] = kernel_dims[1];
             let [x, kernel] = [x.into_primitive().tensor(), kernel.into_primitive().tensor()];
-            let nothing = B::fp8_nothing([&x, &kernel], shape);
+            let nothing = nothing::<B, 2>([&x, &kernel], shape);
             return Tensor::from_primitive(TensorPrimitive::Float(nothing));
         }
         let config = Fp8Config::current();
@@ -124,7 +125,7 @@ impl<B: Fp8Matmul> Fp8DotGeneral<B> {
         let [x, kernel] = [x.into_primitive().tensor(), kernel.into_primitive().tensor()];
         let options =
             DotOptions { mode: self.mode, margin: self.margin, amax_choice: self.amax_choice };
-        Tensor::from_primitive(TensorPrimitive::Float(B::fp8_dot(x, kernel, states, options)))
+        Tensor::from_primitive(TensorPrimitive::Float(dot::<B>(x, kernel, states, options)))
     }
 }
 

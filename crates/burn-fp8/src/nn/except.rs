@@ -2,11 +2,10 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorPrimitive};
-use burn_fp8_core::ProductKind;
 
+use crate::Fp8Error;
 use crate::backend::Fp8Matmul;
 use crate::config::{Fp8Config, Weights};
-use crate::error::Fp8Error;
 use crate::weights;
 
 impl Fp8Config {
@@ -80,7 +79,7 @@ impl<B: Fp8Matmul> ModuleVisitor<B> for Weights {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         self.take(param.id.val(), &param.lazy_shape());
         if let TensorPrimitive::Float(tensor) = param.val().into_primitive() {
-            let leaves = [B::fp8_weight(ProductKind::Linear, &tensor), B::fp8_memory(&tensor)];
+            let leaves = [B::leaf(&tensor), B::fp8_memory(&tensor)];
             leaves.iter().flatten().for_each(|leaf| weights::name(leaf, param.id.val()));
         }
     }

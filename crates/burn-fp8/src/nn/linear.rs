@@ -7,9 +7,9 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use super::{ActivationScale, Fp8DotGeneral, Fp8DotGeneralConfig, FrozenLinear};
+use crate::Fp8Error;
 use crate::backend::Fp8Matmul;
 use crate::config::{Fp8Config, high_precision};
-use crate::error::Fp8Error;
 
 /// How to make an [`Fp8Linear`]: [`LinearConfig`] with the options of the product.
 #[derive(Config, Debug)]

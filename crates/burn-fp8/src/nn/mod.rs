@@ -26,22 +26,17 @@
 //! is switched off, as inside [`high_precision`](crate::high_precision): they are then plain layers, and their state stays
 //! as it is. The product inside a layer goes past the decorator, so that nothing is quantized twice.
 
-mod attention;
 mod dot_general;
 mod except;
 pub mod frozen;
 mod linear;
 pub mod lora;
-mod mlp;
 mod state;
 
-pub use attention::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
-pub use burn_fp8_core::MlpActivation;
 pub use dot_general::{Fp8DotGeneral, Fp8DotGeneralConfig, Fp8DotGeneralRecord};
 pub use frozen::{ActivationScale, FrozenLinear};
 pub use linear::{Fp8Linear, Fp8LinearConfig, Fp8LinearRecord};
 pub use lora::{LoraConfig, LoraLinear};
-pub use mlp::{Fp8Mlp, Fp8MlpConfig};
 pub(crate) use state::{AMAX_HISTORY, is_fp8_state};
 pub use state::{Fp8State, Fp8StateItem, Fp8StateRecord};
 

@@ -1,143 +1,23 @@
-//! Attention as one operation.
+//! Attention to keys and values in FP8.
 
-use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Tensor};
-use burn_fp8_core::{AttentionPrecision, AttentionShape, Dropout};
+use burn::tensor::Tensor;
+use burn_fp8_core::{AttentionPrecision, AttentionShape};
 
 use super::float;
-use super::pointwise::draw;
-use crate::engine;
+use crate::engine::Graph;
+use crate::fused;
+use crate::fused::ops::AttentionOptions;
 use crate::host::primitive;
-use crate::product::Fp8Products;
-use crate::product::route::{
-    attention as run, attention_to_codes as run_to_codes, self_attention as run_self,
-};
 use crate::tensor::Fp8Tensor;
 
-/// What [`attention`] does beside multiplying: nothing by default.
-#[derive(Clone, Debug)]
-pub struct AttentionOptions<B: Backend> {
-    /// What scores are multiplied by; one over the square root of the width of queries where there is none.
-    pub scale: Option<f64>,
-    /// Whether the last query sees all keys, the one before it all but the last, and so on: with as many keys as queries, none sees what comes after it.
-    pub causal: bool,
-    /// Scores become `cap · tanh(score / cap)`; positive.
-    pub softcap: Option<f64>,
-    /// What is added to scores, capped ones: `[batch, heads, queries, keys]`, of which dimensions may be 1. Gradients reach it; then whole scores are
-    /// computed in the backward pass.
-    pub bias: Option<Tensor<B, 4>>,
-    /// Keys that no query sees, where it is true: `[batch, keys]`.
-    pub mask_pad: Option<Tensor<B, 2, Bool>>,
-    /// Where it is true, the query does not see the key: `[batch, heads, queries, keys]`, of which dimensions may be 1.
-    pub mask: Option<Tensor<B, 4, Bool>>,
-    /// Which probabilities become 0. The same seed gives the same bits, whatever runs it.
-    pub dropout: Option<Dropout>,
-    /// Which numbers are multiplied. Where FP8 is switched off, as in [`high_precision`](crate::high_precision), f32 whatever this says.
-    pub precision: AttentionPrecision,
-}
-
-impl<B: Backend> Default for AttentionOptions<B> {
-    fn default() -> Self {
-        Self {
-            scale: None,
-            causal: false,
-            softcap: None,
-            bias: None,
-            mask_pad: None,
-            mask: None,
-            dropout: None,
-            precision: AttentionPrecision::High,
-        }
-    }
-}
-
-impl<B: Backend> AttentionOptions<B> {
-    /// The same options with dropout of this probability in training, on a backend with gradients; without it elsewhere. The seed comes from the
-    /// backend's generator, which `B::seed` sets: reading it waits for the device. On other backends than Flex the decisions are made on the host.
-    ///
-    /// # Panics
-    /// Where the probability is not in `[0, 1)`.
-    pub fn with_dropout(self, probability: f64, device: &B::Device) -> Self {
-        Self { dropout: draw::<B>(probability, device), ..self }
-    }
-}
-
-/// `softmax(q · kᵀ · scale) · v`, one tile of scores at a time where the backend can (Flex): no scores are kept, forward or backward.
-///
-/// `q` is `[batch, heads, queries, width]`, `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`; `kv_heads` divides `heads`, and each
-/// head of keys serves neighbouring heads of queries. Heads need not be contiguous: `[batch, length, heads, width]` with its dimensions swapped is
-/// read as it lies. The result is `[batch, heads, queries, value width]`, of the type of `q`; keys and values, those of a cache say, may be of another: on Flex bf16
-/// is converted a tile at a time. Sums and softmax are f32.
-///
-/// A query that sees no key gives 0, and NaN stays in its row. On other backends than Flex the same is computed in tensor operations, with scores in
-/// memory; rounding to bf16 needs one that has bf16.
-///
-/// ```
-/// use burn::backend::{Autodiff, Flex};
-/// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::AttentionPrecision;
-/// use burn_fp8::ops::{AttentionOptions, attention};
-///
-/// type B = Autodiff<Flex>;
-/// let device = Default::default();
-/// let heads = |count| Tensor::<B, 4>::random([2, count, 10, 32], Distribution::Default, &device);
-/// let (q, k, v) = (heads(8).require_grad(), heads(2), heads(2));
-/// let options =
-///     AttentionOptions { causal: true, precision: AttentionPrecision::Bf16, ..Default::default() };
-/// let grads = attention(q.clone(), k, v, options).sum().backward();
-/// assert_eq!(q.grad(&grads).unwrap().dims(), [2, 8, 10, 32]);
-/// ```
-///
-/// # Panics
-/// Where shapes do not fit each other, heads are wider than 256, the scale is not finite, or the softcap not positive; and with FP8 where the configuration
-/// asks for native execution, which attention in FP8 has on matrix units of CPUs alone.
-///
-/// Source: T. Dao, "FlashAttention-2", 2023; grouped heads as J. Ainslie et al., "GQA", 2023.
-pub fn attention<B: Fp8Products>(
-    q: Tensor<B, 4>,
-    k: Tensor<B, 4>,
-    v: Tensor<B, 4>,
-    options: AttentionOptions<B>,
-) -> Tensor<B, 4> {
-    let attention = of_engine(options, q.dims());
-    float(run::<B>([q, k, v].map(primitive), attention))
-}
-
-/// [`attention`] of queries, keys and values side by side, as one linear layer gives them: `qkv` is `[batch, length, heads + 2 · kv_heads, width]`, heads of
-/// queries, then those of keys, then those of values. On Flex nothing is copied apart; one gradient comes back. The result is `[batch, heads, length, width]`, of the type of `qkv`.
-///
-/// ```
-/// use burn::backend::{Autodiff, Flex};
-/// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::ops::{AttentionOptions, self_attention};
-///
-/// type B = Autodiff<Flex>;
-/// // A layer of 10 tokens with 8 heads of queries, 2 of keys and 2 of values gives [2, 10, 12 · 32].
-/// let layer = Tensor::<B, 3>::random([2, 10, 384], Distribution::Default, &Default::default());
-/// let qkv = layer.reshape([2, 10, 12, 32]).require_grad();
-/// let y = self_attention(qkv.clone(), 2, AttentionOptions { causal: true, ..Default::default() });
-/// assert_eq!(y.dims(), [2, 8, 10, 32]);
-/// assert_eq!(qkv.grad(&y.sum().backward()).unwrap().dims(), [2, 10, 12, 32]);
-/// ```
-///
-/// # Panics
-/// As [`attention`], and where no head is left for queries.
-pub fn self_attention<B: Fp8Products>(
-    qkv: Tensor<B, 4>,
-    kv_heads: usize,
-    options: AttentionOptions<B>,
-) -> Tensor<B, 4> {
-    let attention = of_engine(options, qkv.dims());
-    float(run_self::<B>(primitive(qkv), kv_heads, attention))
-}
-
-/// [`attention`] to keys and values in FP8 with a scale for each row, as [`Fp8Tensor::quantize_rows`] makes them: what a cache holds in a quarter of the memory
-/// of f32. Shapes and result are those of [`attention`]. On Flex they are converted a tile at a time, elsewhere before. Products are f32. Keys and values get no gradients.
+/// Attention to keys and values in FP8 with a scale for each row, as [`Fp8Tensor::quantize_rows`] makes them: what a cache holds in a quarter of the memory
+/// of f32. Shapes and result are those of [`attention`](crate::fused::ops::attention). On Flex they are converted a tile at a time, elsewhere before. Products are f32. Keys and values get no gradients.
 ///
 /// ```
 /// use burn::backend::Flex;
 /// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::ops::{AttentionOptions, attention_to_fp8};
+/// use burn_fp8::fused::ops::AttentionOptions;
+/// use burn_fp8::ops::attention_to_fp8;
 /// use burn_fp8::{Fp8Format, Fp8Tensor};
 ///
 /// let device = Default::default();
@@ -152,8 +32,8 @@ pub fn self_attention<B: Fp8Products>(
 /// ```
 ///
 /// # Panics
-/// As [`attention`], and where dropout or a precision is asked for.
-pub fn attention_to_fp8<B: Fp8Products>(
+/// As [`attention`](crate::fused::ops::attention), and where dropout or a precision is asked for.
+pub fn attention_to_fp8<B: Graph>(
     q: Tensor<B, 4>,
     k: &Fp8Tensor<B, 4>,
     v: &Fp8Tensor<B, 4>,
@@ -165,27 +45,7 @@ pub fn attention_to_fp8<B: Fp8Products>(
     );
     let shape = AttentionShape::new(q.dims(), k.dims(), v.dims());
     shape.unwrap_or_else(|error| panic!("{error}"));
-    let attention = of_engine(options, q.dims());
-    float(run_to_codes::<B>(primitive(q), [k, v].map(|x| x.matrix().clone()), attention))
-}
-
-/// The options as the engine takes them.
-fn of_engine<B: Backend>(
-    options: AttentionOptions<B>,
-    [.., width]: [usize; 4],
-) -> engine::AttentionOf<B> {
-    let AttentionOptions { scale, causal, softcap, bias, mask_pad, mask, dropout, precision } =
-        options;
-    let scale = scale.unwrap_or(1.0 / (width.max(1) as f64).sqrt());
-    let pad = mask_pad.map(|mask| mask.unsqueeze_dims(&[1, 1]));
-    engine::Attention {
-        scale: scale as f32,
-        causal,
-        softcap: softcap.map(|cap| cap as f32),
-        bias: bias.map(primitive),
-        masks: pad.into_iter().chain(mask).map(Tensor::into_primitive).collect(),
-        dropout,
-        precision,
-        target: engine::Target::Emulation(None),
-    }
+    let attention = options.into_attention(q.dims());
+    let kv = [k, v].map(|x| x.matrix().clone());
+    float(fused::attention_to_codes::<B>(primitive(q), kv, attention))
 }

@@ -6,11 +6,11 @@ use burn_fp8_core::{Fp8Format, Gemm, Operand, ProductKind, Recipe};
 
 use super::flax;
 use super::options::{DotMode, DotOptions, QdqOptions};
+use crate::Fp8Error;
 use crate::config;
 use crate::engine::{
     Codes, Execution, Fp8Engine, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, decode,
 };
-use crate::error::Fp8Error;
 use crate::host::primitive;
 use crate::product::gemms::{self, Gradients};
 use crate::product::{Gemms, Quantizer, SavedOperand, target};

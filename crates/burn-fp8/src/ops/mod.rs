@@ -39,16 +39,13 @@
 //! Source: `flax.linen.fp8_ops` of Flax 0.12.8. Unlike XLA on a CPU, nothing flushes subnormal numbers to zero.
 
 mod attention;
-mod autodiff;
 mod check_row;
 mod dot;
 pub(crate) mod flax;
 mod forward;
-mod layer_ops;
+mod graph;
 mod linear;
 mod options;
-mod pointwise;
-mod state;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
@@ -56,14 +53,13 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 pub use crate::tensor::assign_rows;
-pub use attention::{AttentionOptions, attention, attention_to_fp8, self_attention};
+pub use attention::attention_to_fp8;
 pub(crate) use check_row::is_intact;
-pub use layer_ops::Fp8LayerOps;
+pub(crate) use graph::dot;
 pub use linear::linear_mixed;
 pub use options::{DotMode, DotOptions, QdqOptions};
-pub use pointwise::{dropout, gelu, silu};
 
-use crate::engine::{Fp8Engine, Matrix, Scalar, Scales, Wanted};
+use crate::engine::{Fp8Engine, Graph, Matrix, Scalar, Scales, Wanted};
 use crate::host::{constant as without_graph, primitive};
 use crate::tensor::Fp8Tensor;
 
@@ -116,7 +112,7 @@ pub fn dequantize<B: Fp8Engine, const D: usize>(
 /// Where `x` is empty, or `scale` is not f32.
 ///
 /// Source: `fp8_ops.qdq`.
-pub fn quantize_dequantize<B: Fp8LayerOps, const D: usize>(
+pub fn quantize_dequantize<B: Graph, const D: usize>(
     x: Tensor<B, D>,
     format: Fp8Format,
     scale: Tensor<B, 1>,
@@ -125,7 +121,7 @@ pub fn quantize_dequantize<B: Fp8LayerOps, const D: usize>(
     require_elements(&x);
     require_f32(&scale, "scale");
     let x = x.into_primitive().tensor();
-    float(B::fp8_quantize_dequantize(x, constant(scale), format, compute_dtype))
+    float(graph::quantize_dequantize::<B>(x, constant(scale), format, compute_dtype))
 }
 
 /// The scale for an amax, elementwise: `1 / ((max / amax) / 2^margin)`.
@@ -179,7 +175,7 @@ pub fn compute_amax_history<B: Fp8Engine, const D: usize>(
 /// of the graph: its "gradient" would flow on as if it were one.
 ///
 /// Source: `fp8_ops.in_qdq`.
-pub fn in_qdq<B: Fp8LayerOps, const D: usize>(
+pub fn in_qdq<B: Graph, const D: usize>(
     x: Tensor<B, D>,
     scale: Tensor<B, 1>,
     amax_history: Tensor<B, 1>,
@@ -188,7 +184,7 @@ pub fn in_qdq<B: Fp8LayerOps, const D: usize>(
     require_elements(&x);
     require_margin(options.margin);
     let state = state(scale, amax_history);
-    float(B::fp8_in_qdq(x.into_primitive().tensor(), state, options))
+    float(graph::in_qdq::<B>(x.into_primitive().tensor(), state, options))
 }
 
 /// The identity; its backward pass quantizes and dequantizes the cotangent with a scale from its history.
@@ -200,7 +196,7 @@ pub fn in_qdq<B: Fp8LayerOps, const D: usize>(
 /// As [`in_qdq`].
 ///
 /// Source: `fp8_ops.out_qdq`.
-pub fn out_qdq<B: Fp8LayerOps, const D: usize>(
+pub fn out_qdq<B: Graph, const D: usize>(
     x: Tensor<B, D>,
     scale: Tensor<B, 1>,
     amax_history: Tensor<B, 1>,
@@ -209,7 +205,7 @@ pub fn out_qdq<B: Fp8LayerOps, const D: usize>(
     require_elements(&x);
     require_margin(options.margin);
     let state = state(scale, amax_history);
-    float(B::fp8_out_qdq(x.into_primitive().tensor(), state, options))
+    float(graph::out_qdq::<B>(x.into_primitive().tensor(), state, options))
 }
 
 fn state<B: Backend>(scale: Tensor<B, 1>, amax_history: Tensor<B, 1>) -> [FloatTensor<B>; 2] {

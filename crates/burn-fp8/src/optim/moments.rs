@@ -12,8 +12,8 @@ use burn_fp8_core::moments::{FIRST, Factors, MAX_BLOCK, Noise, Rule, Second, Ste
 use burn_fp8_core::{Fp8Format, slice};
 
 use super::moments_state::{Moment, Moments8State, of_codes};
+use crate::Fp8Error;
 use crate::engine::Fp8Engine;
-use crate::error::Fp8Error;
 
 /// Parameters of fewer elements keep their moments in f32, as torchao and bitsandbytes do.
 const FEWEST: usize = 4096;

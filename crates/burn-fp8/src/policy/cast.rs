@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::{Policy, PolicyDType, SemanticDType, dtype};
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::nn::is_fp8_state;
 
 impl Policy {

@@ -7,9 +7,9 @@ use burn::tensor::FloatDType;
 use burn_fp8_core::AttentionPrecision;
 
 use super::matmul::MatmulPolicy;
+use crate::Fp8Error;
 use crate::config::scope::{innermost, within};
 use crate::config::{self, Fp8Config};
-use crate::error::Fp8Error;
 
 static DEFAULT: RwLock<Option<Policy>> = RwLock::new(None);
 

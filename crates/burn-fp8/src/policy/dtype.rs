@@ -8,7 +8,7 @@ use burn::tensor::backend::{Backend, DTypeUsage};
 use burn_fp8_core::text::shown;
 
 use super::definition::Policy;
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 
 /// Each dtype with its names, the one that is printed first. JMP 0.0.4's, and Burn's `flex32`.
 const NAMES: [(FloatDType, &[&str]); 5] = [

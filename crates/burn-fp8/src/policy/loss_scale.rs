@@ -4,7 +4,7 @@ use burn_fp8_core::json::{Object, object};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 
 /// JMP's `DynamicLossScale` (0.0.4): the scale is divided by a factor when gradients are not finite, and multiplied by it after a period of
 /// steps whose gradients all were.

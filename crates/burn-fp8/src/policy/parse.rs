@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::definition::Policy;
 use super::dtype::{self, invalid, quoted};
 use super::matmul::MatmulPolicy;
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 
 /// The longest policy read, in bytes: the longest name of each key and value takes less.
 const MAX_LENGTH: usize = 128;

@@ -9,7 +9,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 use super::{DynamicLossScale, LossScaleRule, LossScaleState};
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::nn::{AMAX_HISTORY, is_fp8_state};
 
 /// Loss scaling: a handle to its state, whose clones share it, on any thread.

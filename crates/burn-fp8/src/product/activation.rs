@@ -4,8 +4,8 @@ use burn_fp8_checkpoint::Activations;
 use burn_fp8_core::{Fp8Format, Recipe, scale};
 use serde::{Deserialize, Serialize};
 
+use crate::Fp8Error;
 use crate::engine::{WHOLE, check_scale};
-use crate::error::Fp8Error;
 
 /// How the inputs of a frozen layer are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

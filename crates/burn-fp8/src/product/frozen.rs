@@ -66,6 +66,7 @@ pub(super) fn multiply<B: Fp8Engine>(
         });
     }
     let run = Run {
+        in_bf16: false,
         any_order: true,
         target: target.clone(),
         fast_accumulation: input.matrix.scales.block() == WHOLE && weight.scales.block() == WHOLE,

@@ -8,17 +8,19 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
 use super::activation::ActivationScale;
 use super::frozen::FrozenOptions;
-use super::ops::Fp8Products;
+use super::run;
+use crate::Fp8Error;
 use crate::config::{self, Fp8Config};
 use crate::engine::tensor::{add_bias, join, reshape};
-use crate::engine::{Capability, Fp8Engine, Kind, MatrixOf, Target, check_scale, multiply_high};
-use crate::error::Fp8Error;
+use crate::engine::{
+    Capability, Fp8Engine, Graph, Kind, MatrixOf, Target, check_scale, multiply_high,
+};
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
 
 /// `x` `[…, K]`, f32, f16 or bf16, times a weight `[K, N]`, plus `bias` `[N]`: `[…, N]` of the type of `x`. Inputs of other types are multiplied in high
 /// precision. `laid_out` gives the weight with its codes row by row, or column by column.
-pub(crate) fn forward<B: Fp8Products>(
+pub(crate) fn forward<B: Graph>(
     x: FloatTensor<B>,
     weight: MatrixOf<B>,
     bias: Option<FloatTensor<B>>,
@@ -44,7 +46,7 @@ pub(crate) fn forward<B: Fp8Products>(
         Some(options) => {
             // Tensor cores and slices read both operands along K.
             let weight = laid_out(B::FP8_ON_HOST || options.target == Target::TensorCores);
-            B::fp8_frozen(x, weight, options)
+            run::frozen::<B>(x, weight, &options)
         }
         None => multiply_high::<B>(x, B::float_cast(B::fp8_dequantize(weight), dtype.into())),
     };
@@ -152,7 +154,8 @@ impl HostWeight {
 /// Whether products with inputs that are scaled so take a weight column by column on this device, as checkpoints have it.
 pub(crate) fn takes_columns<B: Fp8Engine>(device: &B::Device, activation: ActivationScale) -> bool {
     let is_quantized = activation != ActivationScale::Unquantized;
-    B::FP8_ON_HOST || is_quantized && matches!(B::fp8_capability(device), Capability::Native(_))
+    B::FP8_ON_HOST
+        || is_quantized && matches!(B::fp8_capability(device, None), Capability::Native(_))
 }
 
 /// The transpose of a matrix, in squares that fit into the first-level cache.

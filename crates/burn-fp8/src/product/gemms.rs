@@ -38,6 +38,7 @@ impl Gemms {
         let [lhs, rhs] =
             factors.map(|factor| Factor::Matrix(quantizer.finish(factor.matrix, dtype)));
         let run = Run {
+            in_bf16: false,
             any_order: false,
             target: self.target.clone(),
             // As in TransformerEngine: gradients sum more terms of smaller size, and products with several scales sum precisely.
@@ -76,13 +77,15 @@ impl Gemms {
                     .unwrap_or_else(|error| panic!("{error}"));
                 // No unit is given batches.
                 let target = if self.is_flat() { target } else { Target::Emulation(None) };
-                let unit = match B::fp8_capability(&device) {
+                let unit = match B::fp8_capability(&device, None) {
                     Capability::MatrixUnit(unit) if target == Target::MatrixUnit => Some(unit.name),
                     _ => None,
                 };
                 record_high_precision(self.kind, role, gemm, HighPrecision::Bf16(unit));
                 let dtype = lhs.dtype().into();
-                B::fp8_multiply_in_bf16([lhs, rhs], dtype, &target)
+                let [lhs, rhs] = [lhs, rhs].map(Factor::Float);
+                let run = Run { target, in_bf16: true, ..Run::emulated() };
+                B::fp8_multiply(lhs, rhs, Epilogue::float(dtype), run).result.into_float()
             }
             Precision::Fp8 | Precision::High => {
                 record_high_precision(self.kind, role, gemm, HighPrecision::Recipe);

@@ -6,12 +6,12 @@ use burn_fp8_core::{Gemm, GemmRole, Operand, Precision, ProductKind, Recipe, Sca
 use super::delayed::{self, SiteUse, WeightKey};
 use super::operand::{Gemms, Quantizer};
 use crate::config::{self, Ambient, Fp8Config, ProductInfo};
+use crate::engine::Leaf;
 use crate::engine::{
     Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
 };
 use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
-use crate::weights::Leaf;
 
 /// A product that runs as a recipe says, with the configuration that was ambient when that was decided.
 #[derive(Clone, Debug)]

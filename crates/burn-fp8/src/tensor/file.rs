@@ -10,9 +10,9 @@ use burn_fp8_core::text::shown;
 use safetensors::Dtype;
 
 use super::handle::Fp8Tensor;
+use crate::Fp8Error;
 use crate::engine::check_scale;
 use crate::engine::tensor;
-use crate::error::Fp8Error;
 use crate::file;
 use crate::file::{Tensors, little_endian, number, parse_block, unexpected};
 

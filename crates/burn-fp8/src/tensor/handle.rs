@@ -3,15 +3,14 @@
 use core::fmt;
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8_core::Fp8Format;
 
+use crate::Fp8Error;
 use crate::engine::portable::codes;
 use crate::engine::portable::grid::Grid;
 use crate::engine::tensor::read;
 use crate::engine::{Fp8Engine, Matrix, MatrixOf, Scalar, ScalarOf, ScaleKind, Scales, WHOLE};
-use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
 
 /// A tensor in FP8: codes, one scale for all of them or one for each block, and the format. `x ≈ code × scale`.
@@ -354,11 +353,4 @@ impl fmt::Display for Shown {
 
 pub(super) fn invalid(reason: String) -> Fp8Error {
     Fp8Error::Invalid { what: "FP8 tensor", reason }
-}
-
-/// The number stays on the device; gradients end here.
-impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
-    fn from(tensor: Tensor<B, 1>) -> Self {
-        Self::Device(primitive(constant(tensor).cast(FloatDType::F32)))
-    }
 }

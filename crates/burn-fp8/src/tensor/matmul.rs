@@ -6,15 +6,15 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
 use super::handle::{Fp8Tensor, Shown};
 use super::options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};
+use crate::Fp8Error;
 use crate::config::{self, Fp8Config};
+use crate::engine::Graph;
 use crate::engine::portable::codes;
 use crate::engine::{
     Epilogue, Kind, Matrix, Operand, OutputType, Product, Run, Scalar, Target, WHOLE, blocks_of,
     check as check_product, has_tensor_cores_for, multiply,
 };
-use crate::error::Fp8Error;
 use crate::host::primitive;
-use crate::product::Fp8Products;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
 
 /// The largest scale of an FP8 output: that of its reciprocal, which the product is multiplied by, is still a normal f32.
@@ -85,7 +85,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// assert!(amax > 1.0 && (d.dequantize().max().into_scalar() - amax).abs() <= amax / 16.0);
 /// # Ok::<(), burn_fp8::Fp8Error>(())
 /// ```
-pub fn scaled_matmul<B: Fp8Products>(
+pub fn scaled_matmul<B: Graph>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,
     options: &ScaledMatmulOptions<B>,
@@ -107,6 +107,7 @@ pub fn scaled_matmul<B: Fp8Products>(
         amax: options.amax,
     };
     let run = Run {
+        in_bf16: false,
         any_order: true,
         target,
         fast_accumulation: options.fast_accumulation,
@@ -152,7 +153,7 @@ pub fn scaled_matmul<B: Fp8Products>(
 /// The shape of the product, or why cuBLASLt has no such one.
 ///
 /// By the table of FP8 types in NVIDIA's documentation of `cublasLtMatmul`.
-fn check<B: Fp8Products>(
+fn check<B: Graph>(
     a: &Fp8Tensor<B, 2>,
     b: &Fp8Tensor<B, 2>,
     options: &ScaledMatmulOptions<B>,
@@ -260,7 +261,7 @@ fn check_output<B: Backend>(
     }
 }
 
-fn check_bias<B: Fp8Products>(
+fn check_bias<B: Graph>(
     bias: &Tensor<B, 1>,
     n: usize,
     output: &OutputType<B::FloatTensorPrimitive>,
@@ -290,7 +291,7 @@ fn check_bias<B: Fp8Products>(
         return Err(format!("the bias is on {:?}, the operands are on {device:?}", bias.device()));
     }
     let tracked = primitive(bias.clone());
-    if B::fp8_is_tracked([&tracked, &tracked]) {
+    if B::is_tracked(&tracked) {
         return Err(
             "the bias has a gradient, which would end here; take it from model.valid(), or use \
              bias.detach().set_require_grad(false)"

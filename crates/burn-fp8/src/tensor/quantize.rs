@@ -4,11 +4,11 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, Scaling};
 
 use super::handle::{Fp8Tensor, Shown, check_block, grid, invalid};
+use crate::Fp8Error;
 use crate::engine::portable::codes;
 use crate::engine::{
     Fp8Engine, Matrix, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf, WHOLE, Wanted, usable,
 };
-use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
 
 impl<B: Fp8Engine, const D: usize> Fp8Tensor<B, D> {

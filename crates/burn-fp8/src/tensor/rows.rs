@@ -8,8 +8,8 @@ use burn_backend::{DType, Shape, Slice, tensor::FloatTensor};
 
 use super::assign_rows;
 use super::handle::{Fp8Tensor, invalid};
+use crate::Fp8Error;
 use crate::engine::{Codes, Fp8Engine, Matrix, ScaleKind, Scales};
-use crate::error::Fp8Error;
 use crate::host::primitive;
 
 impl<B: Backend, const D: usize> Fp8Tensor<B, D> {

@@ -102,7 +102,7 @@ pub fn every_matmul() -> Fp8Config {
 
 /// What runs the FP8 products of a backend on this machine: a matrix unit of the CPU, or emulation.
 pub fn implementation<B: Fp8Engine>() -> Implementation {
-    match B::fp8_capability(&Default::default()) {
+    match B::fp8_capability(&Default::default(), None) {
         Capability::MatrixUnit(unit) => Implementation::MatrixUnit(unit.name),
         Capability::FakeQuantized { .. } => Implementation::FakeQuantized,
         native => panic!("{native}: the trace names an algorithm"),

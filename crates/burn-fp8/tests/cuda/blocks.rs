@@ -16,7 +16,7 @@ const SHAPES: [[usize; 3]; 6] =
 
 /// Whether tensor cores of this device have scales of these blocks: by NVIDIA's table.
 fn has<B: Fp8Matmul>(recipe: Recipe) -> bool {
-    match B::fp8_capability(&B::Device::default()) {
+    match B::fp8_capability(&B::Device::default(), None) {
         Capability::Native(device) if recipe == Recipe::mxfp8() => {
             device.compute_capability >= (10, 0)
         }

@@ -6,8 +6,8 @@ use burn::tensor::TensorPrimitive;
 use burn::tensor::activation::gelu;
 use burn::tensor::module::attention;
 use burn_fp8::AttentionPrecision;
+use burn_fp8::fused::ops::{self, AttentionOptions};
 use burn_fp8::nn::ActivationScale;
-use burn_fp8::ops::{self, AttentionOptions};
 
 use crate::common::*;
 

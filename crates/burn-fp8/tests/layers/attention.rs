@@ -6,8 +6,8 @@ use burn::record::NamedMpkBytesRecorder;
 use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Int, TensorData};
-use burn_fp8::nn::{AttentionInput, Fp8Attention, Fp8AttentionConfig};
-use burn_fp8::ops::{AttentionOptions, attention, self_attention};
+use burn_fp8::fused::nn::{AttentionInput, FusedAttention, FusedAttentionConfig};
+use burn_fp8::fused::ops::{AttentionOptions, attention, self_attention};
 use burn_fp8::{AttentionPrecision, Dropout};
 
 use crate::common::*;
@@ -456,7 +456,7 @@ fn a_matrix_unit_multiplies_unless_it_is_told_not_to() {
     assert!(ran[2..].iter().all(|ran| *ran == emulated), "{ran:?}");
 }
 
-fn layer<A: Backend>(config: Fp8AttentionConfig) -> Fp8Attention<A> {
+fn layer<A: Backend>(config: FusedAttentionConfig) -> FusedAttention<A> {
     <A as Backend>::seed(&Default::default(), 3);
     config.init(&Default::default())
 }
@@ -469,7 +469,7 @@ fn the_layer_takes_the_place_of_burns() {
     burns.forward(MhaInput::self_attn(numbers([1, 1, 32], 1)));
     let recorder = NamedMpkBytesRecorder::<FullPrecisionSettings>::new();
     let bytes = recorder.record(burns.clone().into_record(), ()).expect("it can be recorded");
-    let layer = layer::<Flex>(Fp8AttentionConfig::new(32, 4).with_dropout(0.0));
+    let layer = layer::<Flex>(FusedAttentionConfig::new(32, 4).with_dropout(0.0));
     let layer = layer.load_record(recorder.load(bytes, &device).expect("it loads"));
 
     let (x, y) = (numbers([2, 9, 32], 1), numbers::<Flex, 3>([2, 11, 32], 2));
@@ -490,14 +490,14 @@ fn the_layer_takes_the_place_of_burns() {
     burns.load_record(recorder.load(bytes, &device).expect("it loads back"));
     assert_eq!(
         layer.to_string(),
-        "Fp8Attention {n_heads: 4, kv_heads: 4, dropout: 0, causal: false, precision: high, params: 4224}"
+        "FusedAttention {n_heads: 4, kv_heads: 4, dropout: 0, causal: false, precision: high, params: 4224}"
     );
 }
 
 /// A row of a causal layer does not change with what comes after it.
 #[test]
 fn a_causal_layer_sees_nothing_ahead() {
-    let config = Fp8AttentionConfig::new(32, 4).with_kv_heads(Some(2)).with_causal(true);
+    let config = FusedAttentionConfig::new(32, 4).with_kv_heads(Some(2)).with_causal(true);
     let layer = layer::<Flex>(config);
     let x = numbers::<Flex, 3>([1, 80, 32], 1);
     let forward = |x: Tensor<Flex, 3>| layer.forward(AttentionInput::self_attn(x));
@@ -514,7 +514,7 @@ fn a_causal_layer_sees_nothing_ahead() {
 fn dropout_follows_the_seed_of_the_backend() {
     alone(|| {
         type B = Autodiff<Flex>;
-        let layer = layer::<B>(Fp8AttentionConfig::new(32, 4).with_dropout(0.5));
+        let layer = layer::<B>(FusedAttentionConfig::new(32, 4).with_dropout(0.5));
         let x = numbers::<B, 3>([2, 20, 32], 1);
         // Parameters are made where they are first read.
         layer.forward(AttentionInput::self_attn(x.clone()));
@@ -537,10 +537,10 @@ fn dropout_follows_the_seed_of_the_backend() {
 
 #[test]
 fn a_layer_that_cannot_be_is_refused() {
-    let init = |config: Fp8AttentionConfig| panic_of(move || layer::<Flex>(config));
-    assert!(init(Fp8AttentionConfig::new(30, 4)).contains("4 heads do not divide d_model = 30"));
-    let config = Fp8AttentionConfig::new(32, 4);
+    let init = |config: FusedAttentionConfig| panic_of(move || layer::<Flex>(config));
+    assert!(init(FusedAttentionConfig::new(30, 4)).contains("4 heads do not divide d_model = 30"));
+    let config = FusedAttentionConfig::new(32, 4);
     assert!(init(config.clone().with_kv_heads(Some(3))).contains("3 heads of keys"));
     assert!(init(config.clone().with_dropout(1.0)).contains("at least 0 and less than 1"));
-    assert!(init(Fp8AttentionConfig::new(600, 2)).contains("heads are 300 wide"));
+    assert!(init(FusedAttentionConfig::new(600, 2)).contains("heads are 300 wide"));
 }

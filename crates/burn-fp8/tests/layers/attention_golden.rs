@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, TensorData};
 use burn_fp8::AttentionPrecision;
-use burn_fp8::ops::{AttentionOptions, attention};
+use burn_fp8::fused::ops::{AttentionOptions, attention};
 
 use crate::common::golden::Golden;
 use crate::common::*;

@@ -2,7 +2,8 @@
 
 use burn::backend::NdArray;
 use burn::tensor::{Distribution, Int, TensorData};
-use burn_fp8::ops::{AttentionOptions, assign_rows, attention, attention_to_fp8, linear_mixed};
+use burn_fp8::fused::ops::{AttentionOptions, attention};
+use burn_fp8::ops::{assign_rows, attention_to_fp8, linear_mixed};
 
 use crate::common::*;
 

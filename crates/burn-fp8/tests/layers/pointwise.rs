@@ -5,8 +5,8 @@ use burn::module::Param;
 use burn::nn::{LayerNormConfig, SwiGluConfig};
 use burn::tensor::TensorData;
 use burn::tensor::activation;
-use burn_fp8::nn::Fp8MlpConfig;
-use burn_fp8::ops::{dropout, gelu, silu};
+use burn_fp8::fused::nn::FusedMlpConfig;
+use burn_fp8::fused::ops::{dropout, gelu, silu};
 
 use crate::common::*;
 
@@ -206,7 +206,7 @@ fn a_probability_that_is_none_is_refused() {
 fn a_gated_mlp_is_burns_swiglu_between_two_layers() {
     type B = Fp8Backend<Autodiff<Flex>>;
     let device = Default::default();
-    let mlp = Fp8MlpConfig::swiglu(50, 64).init::<B>(&device);
+    let mlp = FusedMlpConfig::swiglu(50, 64).init::<B>(&device);
     // Before it is used, each clone of a parameter would draw numbers of its own.
     let ours = Fp8Config::off().scope(|| results::<B>(|x| mlp.forward(x)));
     let mut swiglu = SwiGluConfig::new(50, 64).init::<B>(&device);
@@ -215,7 +215,7 @@ fn a_gated_mlp_is_burns_swiglu_between_two_layers() {
     Fp8Config::off().scope(|| {
         let exact = results::<B>(|x| mlp.down.forward(swiglu.forward(x)));
         assert_near(ours, exact);
-        let plain = Fp8MlpConfig::new(50, 64).init::<B>(&device);
+        let plain = FusedMlpConfig::new(50, 64).init::<B>(&device);
         assert!(plain.gate.is_none() && plain.up.bias.is_some());
         let exact = results::<B>(|x| plain.down.forward(activation::gelu(plain.up.forward(x))));
         assert_near(results::<B>(|x| plain.forward(x)), exact);

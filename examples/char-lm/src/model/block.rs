@@ -5,8 +5,8 @@ use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::backend::Backend;
+use burn_fp8::fused::ops::{self, AttentionOptions, self_attention};
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::ops::{self, AttentionOptions, self_attention};
 use burn_fp8::report::named;
 use burn_fp8::{Fp8Config, Fp8Matmul};
 

@@ -8,7 +8,8 @@ use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::ops::{AttentionOptions, attention, attention_to_fp8};
+use burn_fp8::fused::ops::{AttentionOptions, attention};
+use burn_fp8::ops::attention_to_fp8;
 
 use super::between::{by_heads, gated, norm as normed};
 use super::cache::{Held, LayerCache};

@@ -3,9 +3,9 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::{ElementConversion, FloatDType, Tensor};
 
+use crate::Fp8Error;
 use crate::engine::portable;
 use crate::engine::tensor::read;
-use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
 use crate::product::ActivationScale;
 

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 
 use super::record::Fields;
 use super::{FrozenLinear, FrozenLinearRecord};
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::file;
 use crate::file::{Tensors, little_endian, numbers, parse_block, unexpected};
 

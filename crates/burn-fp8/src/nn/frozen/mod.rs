@@ -56,9 +56,9 @@ pub use file::{load_all, save_all};
 pub use on_host::HostLinear;
 pub use record::FrozenLinearRecord;
 
+use crate::Fp8Error;
 use crate::backend::Fp8Matmul;
 use crate::engine::{Request, ScaleRule, Scales, Wanted};
-use crate::error::Fp8Error;
 use crate::host::{constant, primitive};
 pub use crate::product::ActivationScale;
 use crate::product::frozen_layer::{check_finite, check_shape, forward};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{LoraConfig, LoraLinear, invalid};
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::file::{self, Tensors, little_endian, name, some_names, unexpected};
 use crate::nn::frozen::FrozenLinear;
 

@@ -34,10 +34,10 @@ use burn::tensor::{Distribution, FloatDType, Tensor};
 pub use file::{Adapters, save_adapters};
 
 use super::frozen::FrozenLinear;
+use crate::Fp8Error;
 use crate::backend::Fp8Matmul;
 use crate::config::high_precision;
-use crate::error::Fp8Error;
-use crate::ops::dropout;
+use crate::fused::ops::dropout;
 
 /// How to make a [`LoraLinear`].
 #[derive(Config, Debug)]

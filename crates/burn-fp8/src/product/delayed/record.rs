@@ -13,7 +13,7 @@ use super::place::Place;
 use super::site::SiteState;
 use super::slot::Slot;
 use super::state::DelayedState;
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::file;
 use crate::file::{MAX_TEXT, Tensors, f32s, little_endian, unexpected};
 use crate::weights::{self, WeightId};

@@ -13,9 +13,10 @@ use super::state::{DelayedState, Staged, State};
 use super::step::Pass;
 use super::thread;
 use super::weight::{SharedWeight, WeightKey};
+use crate::engine::Leaf;
 use crate::engine::{Fp8Engine, ScalarOf, ScaleRule, ScaleRuleOf};
 use crate::report::{Site, SiteStatus};
-use crate::weights::{self, Leaf, WeightId};
+use crate::weights::{self, WeightId};
 
 /// One product at a site, from its forward pass to its backward pass.
 #[derive(Clone)]
@@ -266,7 +267,7 @@ impl SiteUse {
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn_flex::Flex;
+    use burn::backend::Flex;
 
     use super::*;
 

@@ -19,7 +19,7 @@ pub(crate) use tap::{Quantization, Tap};
 pub use thread::named;
 pub(crate) use thread::observe;
 
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 use crate::peers::SharedPeers;
 
 /// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::Fp8Error;
+use crate::Fp8Error;
 
 /// What an [`Observatory`](super::Observatory) samples, and where it logs that.
 #[derive(Clone, Debug, PartialEq, Eq)]

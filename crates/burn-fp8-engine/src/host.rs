@@ -1,0 +1,145 @@
+//! What is tied to Burn 0.21: its tensors, graph and bytes.
+//!
+//! The folder `engine` is that of Burn 0.22 as well, in the crate `burn-fp8-next`, which has a file like this one.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
+use burn::tensor::{Element, FloatDType, Tensor, TensorData};
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_autodiff::ops::{Backward, OpsKind};
+
+use crate::engine::{Leaf, Name, Scalar};
+
+/// The device of a tensor.
+pub fn float_device<B: Backend>(tensor: &FloatTensor<B>) -> B::Device {
+    B::float_device(tensor)
+}
+
+/// The same of integers.
+pub fn int_device<B: Backend>(tensor: &IntTensor<B>) -> B::Device {
+    B::int_device(tensor)
+}
+
+/// The same of truth values.
+pub fn bool_device<B: Backend>(tensor: &BoolTensor<B>) -> B::Device {
+    B::bool_device(tensor)
+}
+
+/// The elements of a tensor that was read, which are of this type.
+pub fn numbers<E: Element>(data: TensorData) -> Vec<E> {
+    data.into_vec().expect("a tensor has the type that it was made with")
+}
+
+/// A tensor with a place in the graph.
+pub type Tracked<B> = FloatTensor<Autodiff<B>>;
+
+/// What it holds.
+pub fn untracked<B: Backend>(tensor: Tracked<B>) -> FloatTensor<B> {
+    tensor.primitive
+}
+
+/// The leaf of the graph that it is, if no operation made it.
+pub fn leaf<B: Backend>(tensor: &Tracked<B>) -> Option<Leaf> {
+    let holders: Arc<dyn Any + Send + Sync> = tensor.rc.clone();
+    (tensor.node.order == 0).then(|| Leaf {
+        name: Name::Node(tensor.node.id.value),
+        holders: Arc::downgrade(&holders),
+        node: tensor.is_tracked().then(|| {
+            let node: Arc<dyn Any + Send + Sync> = tensor.node.clone();
+            Arc::downgrade(&node)
+        }),
+    })
+}
+
+/// What names it in the graph for good, where it is a parameter: whatever changes one makes a new one.
+pub fn parameter<B: Backend>(tensor: &Tracked<B>) -> Option<u64> {
+    (tensor.is_tracked() && tensor.node.order == 0).then_some(tensor.node.id.value)
+}
+
+/// Checks that state is untracked or a leaf of the graph.
+///
+/// # Panics
+/// Where it is not.
+pub fn require_leaf<B: Backend>(state: &Tracked<B>) {
+    assert!(
+        !state.is_tracked() || state.node.parents.is_empty(),
+        "FP8 state must be a leaf of the graph, but this tensor was computed from a tracked one: pass the parameter itself, \
+         without reshape, cast, to_device or arithmetic (after moving a model: Module::fork, not to_device), or detach it"
+    );
+    #[cfg(feature = "distributed")]
+    assert!(
+        state.node.distributed_params.is_none(),
+        "FP8 state cannot be a distributed parameter: its new values would be summed or averaged over devices like gradients. \
+         Mark the weights only"
+    );
+}
+
+/// Begins a step of the graph whose result has to be kept, not computed again.
+pub fn begin<B: Backend, C: CheckpointStrategy, S: Backward<B, N>, const N: usize>(
+    step: S,
+    parents: [&Tracked<B>; N],
+) -> OpsKind<S, B, S::State, C, N> {
+    let nodes = parents.map(|tensor| tensor.node.clone());
+    step.prepare::<C>(nodes).compute_bound().stateful()
+}
+
+/// A tensor without its graph, nor one of its own.
+pub fn constant<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+    tensor.detach().set_require_grad(false)
+}
+
+/// What Burn holds of a tensor.
+pub fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}
+
+/// The number stays on the device; gradients end here.
+impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
+    fn from(tensor: Tensor<B, 1>) -> Self {
+        Self::Device(primitive(constant(tensor).cast(FloatDType::F32)))
+    }
+}
+
+/// Memory that a tensor's bytes lie in, and that it gives back where it is dropped.
+#[cfg(feature = "flex")]
+pub struct Held<M>(
+    /// The memory.
+    pub M,
+);
+
+#[cfg(feature = "flex")]
+mod held {
+    #![allow(unsafe_code, reason = "initialized bytes as such that need not be")]
+
+    use std::mem::MaybeUninit;
+
+    use cubecl_common::bytes::{AllocationController, AllocationProperty};
+
+    use super::Held;
+
+    impl<M: AsRef<[u64]> + AsMut<[u64]>> AllocationController for Held<M> {
+        fn alloc_align(&self) -> usize {
+            align_of::<u64>()
+        }
+
+        fn property(&self) -> AllocationProperty {
+            AllocationProperty::Other
+        }
+
+        unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(self.0.as_mut());
+            // SAFETY: the same memory; the caller promises to write nothing that is not initialized.
+            unsafe { &mut *(bytes as *mut [u8] as *mut [MaybeUninit<u8>]) }
+        }
+
+        fn memory(&self) -> &[MaybeUninit<u8>] {
+            let bytes: &[u8] = bytemuck::cast_slice(self.0.as_ref());
+            // SAFETY: initialized bytes may be taken for such that need not be.
+            unsafe { &*(bytes as *const [u8] as *const [MaybeUninit<u8>]) }
+        }
+    }
+}

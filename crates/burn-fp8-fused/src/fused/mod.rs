@@ -1,0 +1,17 @@
+//! Attention, layer normalization and operations on single elements as one operation each.
+//!
+//! Over the memory of Flex they are kernels of `burn-fp8-cpu`, elsewhere tensor operations. Attention quantizes what it multiplies where its precision says so.
+
+mod attention;
+#[cfg(feature = "flex")]
+mod flex;
+mod norm;
+mod ops;
+mod options;
+mod pointwise;
+mod portable;
+
+pub use attention::attention_to_codes;
+pub use ops::{attention, layer_norm, pointwise, self_attention};
+pub use options::{Attention, AttentionGradients, AttentionOf};
+pub use pointwise::pointwise_backward;

@@ -1,0 +1,142 @@
+//! The operations, with backward steps where gradients are tracked.
+
+use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::{AttentionPrecision, Pointwise};
+
+use super::options::{AttentionOf, check_numbers, check_shapes};
+use super::{attention as attend, norm, pointwise as single};
+use crate::engine::{
+    Execution, Fp8Engine, Graph, Kind, Of, Settings, Target, in_f32, nothing, values,
+};
+
+/// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`: the output
+/// `[batch, heads, queries, value width]`, of the type of `q`; zeros where there is nothing to attend to. Gradients reach all three, and the bias.
+///
+/// # Panics
+/// Where shapes do not fit, the scale is not finite or the softcap not positive; with bf16 on a backend without it; with FP8 where native execution is asked for and
+/// there is no matrix unit of a CPU.
+pub fn attention<B: Graph>(
+    qkv: [FloatTensor<B>; 3],
+    attention: AttentionOf<B>,
+    settings: &Settings,
+) -> FloatTensor<B> {
+    let shapes = qkv.each_ref().map(|tensor| tensor.shape().dims());
+    let device = crate::host::float_device::<B>(&qkv[0]);
+    let attention = settled::<B>(shapes, attention, settings, &device);
+    let [[batch, heads, length, width], _, [.., keys, value_width]] = shapes;
+    let output = [batch, heads, length, value_width];
+    let [q, k, v] = qkv.each_ref();
+    if output.contains(&0) || keys * width == 0 {
+        return nothing::<B, 3>([q, k, v], Shape::new(output));
+    }
+    let run = || {
+        let inner = attention.clone().map(B::value);
+        let attend::Forward { output, saved } =
+            attend::forward::<B::Inner>(values::<B, 3>([q, k, v]), &inner);
+        (output, saved)
+    };
+    match &attention.bias {
+        Some(bias) => B::record([q, k, v, bias], run),
+        None => B::record([q, k, v], run),
+    }
+}
+
+/// The same of queries, keys and values in one tensor `[batch, length, heads + 2 · kv_heads, width]`, along its heads.
+///
+/// # Panics
+/// As [`attention`], and where no head is left for queries.
+pub fn self_attention<B: Graph>(
+    qkv: FloatTensor<B>,
+    kv_heads: usize,
+    attention: AttentionOf<B>,
+    settings: &Settings,
+) -> FloatTensor<B> {
+    let shape @ [batch, length, all, width] = qkv.shape().dims();
+    let heads = kv_heads.checked_mul(2).and_then(|of_keys| all.checked_sub(of_keys));
+    let Some(heads @ 1..) = heads else {
+        panic!(
+            "{shape:?} leaves no heads of queries beside {kv_heads} of keys and as many of values"
+        )
+    };
+    let shapes = [heads, kv_heads, kv_heads].map(|heads| [batch, heads, length, width]);
+    let device = crate::host::float_device::<B>(&qkv);
+    let attention = settled::<B>(shapes, attention, settings, &device);
+    if batch * length * width == 0 {
+        return nothing::<B, 1>([&qkv], Shape::new([batch, heads, length, width]));
+    }
+    let run = || {
+        let inner = attention.clone().map(B::value);
+        let parts = attend::apart::<B::Inner>(B::value(qkv.clone()), kv_heads);
+        let attend::Forward { output, saved } = attend::forward::<B::Inner>(parts, &inner);
+        (output, saved)
+    };
+    match &attention.bias {
+        Some(bias) => B::record([&qkv, bias], run),
+        None => B::record([&qkv], run),
+    }
+}
+
+/// An operation on single elements, of any float type, which the result has. Gradients reach `x`.
+pub fn pointwise<B: Graph>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
+    B::record([&x], || single::forward::<B::Inner>(operation, B::value(x.clone())))
+}
+
+/// Layer normalization of `x` `[…, N]`, of any float type, which the result has. Gradients reach all three.
+///
+/// # Panics
+/// Where gamma or beta is not `[N]`, or of another type than `x`.
+#[track_caller]
+pub fn layer_norm<B: Graph>(
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+) -> FloatTensor<B> {
+    let run = || {
+        let beta = beta.clone().map(B::value);
+        let [x, gamma] = values::<B, 2>([&x, &gamma]);
+        norm::forward::<B::Inner>(x, gamma, beta, epsilon)
+    };
+    match &beta {
+        Some(beta) => B::record([&x, &gamma, beta], run),
+        None => B::record([&x, &gamma], run),
+    }
+}
+
+/// Attention to queries, keys and values of these shapes, which fit, as the settings have it run; its bias in f32.
+fn settled<B: Graph>(
+    shapes: [[usize; 4]; 3],
+    attention: AttentionOf<B>,
+    settings: &Settings,
+    device: &B::Device,
+) -> AttentionOf<B> {
+    check_numbers(&attention);
+    check_shapes(shapes, &attention).unwrap_or_else(|error| panic!("{error}"));
+    let precision = if settings.is_off { AttentionPrecision::High } else { attention.precision };
+    let target = target::<B>(precision, settings.execution, device);
+    let bias = attention.bias.map(in_f32::<B>);
+    AttentionOf::<B> { bias, precision, target, watch: settings.watch, ..attention }
+}
+
+/// What multiplies the numbers of attention.
+///
+/// # Panics
+/// Where the backend has no such precision, or attention in FP8 is to run natively and cannot.
+fn target<B: Fp8Engine>(
+    precision: AttentionPrecision,
+    execution: Execution,
+    device: &B::Device,
+) -> Target {
+    let execution = match (precision, execution) {
+        (AttentionPrecision::High, _) => return Target::Emulation(None),
+        (AttentionPrecision::Bf16, _) if !B::supports_dtype(device, DType::BF16) => panic!(
+            "attention in bf16: backend `{}` has no bf16; choose `high` or `fp8` for it",
+            <B as Backend>::name(device)
+        ),
+        // Nobody asks for bf16 natively.
+        (AttentionPrecision::Bf16, Execution::Native) => Execution::Auto,
+        (_, execution) => execution,
+    };
+    Target::of::<B>(device, Kind::plain(Of::Attention), execution, false)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
