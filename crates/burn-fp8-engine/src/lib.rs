@@ -5,10 +5,8 @@
 
 #[doc(hidden)]
 pub mod engine;
-mod error;
 #[doc(hidden)]
 pub mod host;
 
 #[doc(inline)]
 pub use engine::*;
-pub use error::Fp8Error;

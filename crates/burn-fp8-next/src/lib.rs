@@ -16,20 +16,19 @@
 
 #[cfg(feature = "device")]
 mod backend;
-mod config;
 #[cfg(feature = "device")]
 pub mod device;
 pub mod engine;
-mod error;
 mod file;
 mod fused;
 mod host;
 pub mod nn;
 pub mod ops;
 pub mod peers;
-mod product;
-pub mod report;
-mod weights;
+mod shared;
+
+pub use shared::report;
+pub(crate) use shared::{config, product, weights};
 
 pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;
@@ -38,8 +37,7 @@ pub use burn_fp8_core::{
     Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
 };
 pub use config::{Fp8Config, ProductInfo, high_precision};
-pub use engine::{Activation, Capability, Execution};
-pub use error::Fp8Error;
+pub use engine::{Activation, Capability, Execution, Fp8Error};
 pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};

@@ -27,7 +27,6 @@
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
 
 mod backend;
-mod config;
 mod file;
 pub mod gains;
 pub mod nn;
@@ -35,10 +34,8 @@ pub mod ops;
 pub mod optim;
 pub mod peers;
 pub mod policy;
-mod product;
-pub mod report;
+mod shared;
 pub mod tensor;
-mod weights;
 
 pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;
@@ -61,6 +58,8 @@ pub use config::{Fp8Config, ProductInfo, high_precision};
 pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
+pub use shared::report;
+pub(crate) use shared::{config, product, weights};
 pub use tensor::{Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 
 #[cfg(doctest)]

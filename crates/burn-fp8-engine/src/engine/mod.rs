@@ -15,6 +15,7 @@ mod codes;
 #[cfg(feature = "cubecl")]
 #[doc(hidden)]
 pub mod cube;
+mod error;
 #[cfg(feature = "flex")]
 #[doc(hidden)]
 pub mod flex;
@@ -40,6 +41,7 @@ pub use backend::decode;
 pub use backend::{Fp8Engine, Untracked};
 pub use capability::{Capability, Fallback, MatrixUnit, NativeDevice};
 pub use codes::Codes;
+pub use error::Fp8Error;
 pub use graph::{Graph, Settings, Step, Watch, Watched, nothing, values, without_graph};
 pub use launch::{LaunchNote, Launched, Otherwise};
 pub use launch::{raise_refusal, take_refusal};

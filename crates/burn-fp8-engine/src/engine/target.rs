@@ -10,7 +10,7 @@ use super::matrix::WHOLE;
 use super::problem::blocks_of;
 use super::product::Target;
 use super::request::Wanted;
-use crate::error::Fp8Error;
+use crate::engine::Fp8Error;
 
 /// How the products that the filter takes are run.
 ///

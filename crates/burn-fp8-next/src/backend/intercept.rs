@@ -5,7 +5,9 @@ use burn_backend::tensor::{BoolTensor, FloatTensor};
 use burn_backend::{TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Gemm, GemmRole};
 
-use super::{Fp8Matmul, common, convolution, gradient, session};
+use super::common::intercept as common;
+use super::convolution;
+use super::{Fp8Matmul, gradient, session};
 pub(super) use common::{
     bool_into_data, float_into_data, int_into_data, linear, linear_weight_backward,
     linear_x_backward, name,

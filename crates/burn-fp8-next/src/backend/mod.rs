@@ -3,11 +3,9 @@
 //! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `convert`, `fp8` and `common` are files of burn-fp8.
 
 mod collective;
+#[path = "../shared/backend/mod.rs"]
 mod common;
-mod convert;
-mod convolution;
 mod delegate;
-mod fp8;
 mod gradient;
 mod intercept;
 mod ir;
@@ -23,6 +21,7 @@ use burn_backend::tensor::FloatTensor;
 use burn_flex::{Flex, FlexTensor};
 
 use crate::engine::Graph;
+pub(crate) use common::{convert, convolution};
 use convert::{Rewrap, SameTensors};
 
 /// A backend on which products run in FP8, and which can tell tensors apart.

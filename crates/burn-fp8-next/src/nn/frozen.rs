@@ -9,8 +9,8 @@ use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
 
+use crate::Fp8Error;
 use crate::engine::ScaleKind;
-use crate::error::Fp8Error;
 use crate::ops::{Fp8Ops, FrozenForm, is_here};
 use crate::product::ActivationScale;
 use crate::product::frozen_layer::{HostWeight, check_finite, check_shape};

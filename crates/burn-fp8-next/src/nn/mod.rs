@@ -14,8 +14,8 @@ pub use burn_fp8_core::MlpActivation;
 pub use frozen::FrozenLinear;
 pub use mlp::{Fp8Mlp, Fp8MlpConfig};
 
+use crate::Fp8Error;
 use crate::config::{Fp8Config, Weights, high_precision, scope_with};
-use crate::error::Fp8Error;
 use crate::ops::{self, is_here};
 pub use crate::product::ActivationScale;
 

@@ -5,11 +5,9 @@
 
 #[cfg(feature = "distributed")]
 mod collective;
-mod convert;
-mod convolution;
+#[path = "../shared/backend/mod.rs"]
+mod common;
 mod delegate;
-mod fp8;
-mod intercept;
 #[cfg(feature = "vision")]
 mod vision;
 
@@ -18,6 +16,7 @@ use core::marker::PhantomData;
 use burn_backend::quantization::QuantizationParametersPrimitive;
 
 use crate::engine::Capability;
+pub(crate) use common::{convert, convolution, intercept};
 use convert::{Rewrap, SameTensors};
 
 pub use crate::engine::Graph as Fp8Matmul;

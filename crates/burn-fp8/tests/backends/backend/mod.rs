@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use convert::{Rewrap, SameTensors};
 
-#[path = "../../../src/backend/convert.rs"]
+#[path = "../../../src/shared/backend/convert.rs"]
 pub(crate) mod convert;
-#[path = "../../../src/backend/convolution.rs"]
+#[path = "../../../src/shared/backend/convolution.rs"]
 pub(crate) mod convolution;
 pub(crate) mod intercept;
 

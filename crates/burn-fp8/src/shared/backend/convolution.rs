@@ -34,7 +34,7 @@ macro_rules! convolutions {
                 conv_transpose3d conv_transpose3d_x_backward conv_transpose3d_weight_backward;
         }
 
-        pub(super) fn deform_conv2d<B: super::Fp8Matmul>(
+        pub(crate) fn deform_conv2d<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             offset: FloatTensor<B>,
             weight: FloatTensor<B>,
@@ -48,7 +48,7 @@ macro_rules! convolutions {
             output
         }
 
-        pub(super) fn deform_conv2d_backward<B: super::Fp8Matmul>(
+        pub(crate) fn deform_conv2d_backward<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             offset: FloatTensor<B>,
             weight: FloatTensor<B>,
@@ -71,7 +71,7 @@ macro_rules! of_dimensions {
         $dimensions:literal: $conv:ident $x_backward:ident $weight_backward:ident
             $transpose:ident $transpose_x_backward:ident $transpose_weight_backward:ident;
     )*) => {$(
-        pub(super) fn $conv<B: super::Fp8Matmul>(
+        pub(crate) fn $conv<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             weight: FloatTensor<B>,
             bias: Option<FloatTensor<B>>,
@@ -83,7 +83,7 @@ macro_rules! of_dimensions {
             output
         }
 
-        pub(super) fn $x_backward<B: super::Fp8Matmul>(
+        pub(crate) fn $x_backward<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             weight: FloatTensor<B>,
             output_grad: FloatTensor<B>,
@@ -94,7 +94,7 @@ macro_rules! of_dimensions {
             B::$x_backward(x, weight, output_grad, options)
         }
 
-        pub(super) fn $weight_backward<B: super::Fp8Matmul>(
+        pub(crate) fn $weight_backward<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             weight: FloatTensor<B>,
             output_grad: FloatTensor<B>,
@@ -105,7 +105,7 @@ macro_rules! of_dimensions {
             B::$weight_backward(x, weight, output_grad, options)
         }
 
-        pub(super) fn $transpose<B: super::Fp8Matmul>(
+        pub(crate) fn $transpose<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             weight: FloatTensor<B>,
             bias: Option<FloatTensor<B>>,
@@ -116,7 +116,7 @@ macro_rules! of_dimensions {
             B::$transpose(x, weight, bias, options)
         }
 
-        pub(super) fn $transpose_x_backward<B: super::Fp8Matmul>(
+        pub(crate) fn $transpose_x_backward<B: crate::backend::Fp8Matmul>(
             weight: FloatTensor<B>,
             output_grad: FloatTensor<B>,
             options: burn_backend::ops::ConvTransposeOptions<$dimensions>,
@@ -127,7 +127,7 @@ macro_rules! of_dimensions {
             x_grad
         }
 
-        pub(super) fn $transpose_weight_backward<B: super::Fp8Matmul>(
+        pub(crate) fn $transpose_weight_backward<B: crate::backend::Fp8Matmul>(
             x: FloatTensor<B>,
             weight: FloatTensor<B>,
             output_grad: FloatTensor<B>,

@@ -9,33 +9,34 @@ use burn_backend::{
 };
 use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
 
-use super::{Fp8Backend, Fp8Matmul, convolution};
+use super::convolution;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 use crate::config;
 use crate::engine::{Target, nothing, raise_refusal, usable};
 use crate::fused::{self, Attention};
 use crate::host;
 use crate::product::route::{as_part_of, note_dequantized, settings};
-pub(super) use crate::product::route::{
+pub(crate) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
 use crate::product::{Product, delayed};
 use crate::report::{HighPrecision, record_high_precision};
 use crate::weights;
 
-pub(super) fn name<B: Backend>(device: &Device<B>) -> String {
+pub(crate) fn name<B: Backend>(device: &Device<B>) -> String {
     format!("fp8<{}>", B::name(device))
 }
 
 convolution::convolutions!(convolved);
 
 /// Tells the trace of a convolution, or of a gradient of one.
-pub(super) fn convolved(role: GemmRole, forward: Gemm) {
+pub(crate) fn convolved(role: GemmRole, forward: Gemm) {
     let gemm = forward.for_role(role);
     record_high_precision(ProductKind::Convolution, role, gemm, HighPrecision::Convolution);
 }
 
 /// Burn's quantized tensors are no tensors in FP8: their product is that of `B`.
-pub(super) fn q_matmul<B: Backend>(
+pub(crate) fn q_matmul<B: Backend>(
     lhs: TensorPrimitive<B>,
     rhs: TensorPrimitive<B>,
 ) -> TensorPrimitive<B> {
@@ -48,7 +49,7 @@ pub(super) fn q_matmul<B: Backend>(
 
 /// What Burn's `Autodiff` panics at in words of its own, since it has no derivative of it: the gradients of these operations, which an `Autodiff` around this
 /// asks a backend for that has one inside already.
-pub(super) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, operation: &str) {
+pub(crate) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, operation: &str) {
     let device = host::float_device::<B>(output_grad);
     assert!(
         !B::ad_enabled(&device),
@@ -60,13 +61,13 @@ pub(super) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, oper
 }
 
 /// A backward pass ends the step of delayed scaling that it belongs to.
-pub(super) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
+pub(crate) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     weights::go_on();
     delayed::backward(|| B::backward(tensor))
 }
 
 /// Burn's `linear` dequantizes a quantized weight before it multiplies.
-pub(super) fn dequantize<B: Fp8Matmul>(
+pub(crate) fn dequantize<B: Fp8Matmul>(
     tensor: QuantizedTensor<B>,
     dtype: FloatDType,
 ) -> FloatTensor<B> {
@@ -77,7 +78,7 @@ pub(super) fn dequantize<B: Fp8Matmul>(
 }
 
 /// A tensor leaves the graph: an optimizer takes a parameter out so, and puts its successor there.
-pub(super) fn inner<B: AutodiffBackend + Fp8Matmul>(
+pub(crate) fn inner<B: AutodiffBackend + Fp8Matmul>(
     tensor: FloatTensor<B>,
 ) -> FloatTensor<B::InnerBackend> {
     let leaf = B::leaf(&tensor);
@@ -92,7 +93,7 @@ pub(super) fn inner<B: AutodiffBackend + Fp8Matmul>(
 }
 
 /// A tensor comes into the graph.
-pub(super) fn from_inner<B: AutodiffBackend + Fp8Matmul>(
+pub(crate) fn from_inner<B: AutodiffBackend + Fp8Matmul>(
     tensor: FloatTensor<B::InnerBackend>,
 ) -> FloatTensor<B> {
     let tensor = B::from_inner(tensor);
@@ -103,7 +104,7 @@ pub(super) fn from_inner<B: AutodiffBackend + Fp8Matmul>(
 /// Reads a tensor. What is read may rest on a product that has been refused meanwhile, or on nothing that was computed.
 macro_rules! into_data {
     ($name:ident, $device:ident, $tensor:ident) => {
-        pub(super) async fn $name<B: Fp8Matmul>(
+        pub(crate) async fn $name<B: Fp8Matmul>(
             tensor: $tensor<B>,
         ) -> Result<TensorData, ExecutionError> {
             if let Err(error) = usable::<B>(&host::$device::<B>(&tensor)) {
@@ -120,7 +121,7 @@ into_data!(int_into_data, int_device, IntTensor);
 into_data!(bool_into_data, bool_device, BoolTensor);
 
 /// Layer normalization is one operation forward and backward, in f32, where the configuration says so of attention.
-pub(super) fn layer_norm<B: Fp8Matmul>(
+pub(crate) fn layer_norm<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
@@ -133,7 +134,7 @@ pub(super) fn layer_norm<B: Fp8Matmul>(
 }
 
 /// So is GELU.
-pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
         true => fused::pointwise::<B>(Pointwise::Gelu, tensor),
         false => B::gelu(tensor),
@@ -141,7 +142,7 @@ pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 }
 
 /// Its gradient, which an `Autodiff` around this asks for.
-pub(super) fn gelu_backward<B: Fp8Matmul>(
+pub(crate) fn gelu_backward<B: Fp8Matmul>(
     x: FloatTensor<B>,
     grad: FloatTensor<B>,
 ) -> FloatTensor<B> {
@@ -157,7 +158,7 @@ fn is_fused<B: Backend>(tensor: &FloatTensor<B>) -> bool {
 }
 
 /// Attention is one operation where the configuration says so. Else it keeps the fused kernels of `B` unless one of its two products runs in FP8.
-pub(super) fn attention<B: Fp8Matmul>(
+pub(crate) fn attention<B: Fp8Matmul>(
     query: FloatTensor<B>,
     key: FloatTensor<B>,
     value: FloatTensor<B>,

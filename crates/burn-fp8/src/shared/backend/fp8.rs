@@ -2,7 +2,7 @@
 
 use burn_backend::tensor::{FloatTensor, IntTensor};
 
-use super::{Fp8Backend, Fp8Matmul};
+use crate::backend::{Fp8Backend, Fp8Matmul};
 use crate::engine::{
     Capability, EpilogueOf, Fp8Engine, Graph, Leaf, MatrixOf, OperandOf, Problem, ProductOf,
     RequestOf, Run, Scales, Settings, Step,

@@ -1,1 +1,0 @@
-../../burn-fp8-engine/src/error.rs
