@@ -296,13 +296,6 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     assert!(again.len() == 1 && again[0].name == best[0].name);
     assert!(again[0].mean + again[0].half < 0.3);
     told(&rows(&again));
-    let readme = |row: String| results().say("../../../README.md", &row);
-    readme(best[0].row("eight seeds, of which the recipe was chosen"));
-    readme(again[0].row("four fresh seeds"));
-    let runs = runs("confirmed");
-    let shares = runs.iter().filter_map(|run| run["outcome"]["fp8_share"].as_f64());
-    let share = 100.0 * shares.fold(0.0, f64::max);
-    readme(format!("{share:.1}% of the matrix FLOPs in FP8"));
 }
 
 /// The precisions of these comparisons with f32 that drops the same elements: differences from `f32-fused`, whose run is of the same comparison. No seed is in
@@ -339,8 +332,15 @@ fn what_is_told_of_seeds_is_in_their_comparisons() {
     }
     let name = "p=f32,c=f32,o=f32,m=fp8_rowwise_e4m3,a=high-without-head";
     let best = tiny.iter().find(|recipe| recipe.name == name).expect("it is there");
-    let row = best.row("twenty-four seeds, against f32 that drops the same elements");
-    results().say("../../../README.md", &row);
+    let (mean, half) = (best.mean, best.half);
+    let (least, most) = (mean - half, mean + half);
+    let readme = |sentence: &str| results().say("../../../README.md", sentence);
+    readme(&format!("{mean:+.2}% from the loss of f32 (95% interval {least:+.2}% … {most:+.2}%)"));
+    readme(&format!("Over {} seeds", best.of_seeds.len()));
+    let runs = runs("seeds-more");
+    let run = runs.iter().find(|run| run["precision"] == name).expect("it is there");
+    let share = 100.0 * number(&run["outcome"], "fp8_share");
+    readme(&format!("with {share:.1}% of its matrix FLOPs in FP8"));
 }
 
 #[test]
@@ -348,7 +348,6 @@ fn what_is_told_of_the_longer_training_is_in_its_comparison() {
     let longer = recipes(&["longer", "longer-more"], &LONGER, 48);
     let [recipe] = &longer[..] else { panic!("one recipe") };
     told(&rows(&longer));
-    results().say("../../../README.md", &recipe.row("six seeds, four times as many epochs"));
     let of_12 = recipes(&["recipes-best"], &[1, 2, 3, 4, 5, 6, 7, 8], 12);
     let same = of_12.iter().find(|other| other.name == recipe.name).expect("it was the best");
     let growth: Vec<_> = LONGER

@@ -11,6 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::markdown::{read, root};
+use crate::readme;
 
 const RENDER: &str = "RENDER_FIGURES";
 const MARK: &str = "<!-- figures: ";
@@ -18,7 +19,7 @@ const BENCHES: &str = "benches/README.md";
 
 /// What `cargo xtask bench --json` writes.
 #[derive(Deserialize)]
-struct Results {
+pub struct Results {
     origin: Origin,
     rows: Vec<Row>,
 }
@@ -34,31 +35,31 @@ struct Origin {
 }
 
 #[derive(Deserialize)]
-struct Row {
+pub struct Row {
     group: String,
-    name: String,
-    threads: usize,
-    milliseconds: f64,
+    pub name: String,
+    pub threads: usize,
+    pub milliseconds: f64,
     gigabytes_per_second: Option<f64>,
     reference: String,
     reference_milliseconds: f64,
-    ratio: f64,
+    pub ratio: f64,
     target: Option<f64>,
 }
 
-fn results(path: impl AsRef<Path>) -> Results {
+pub fn results(path: impl AsRef<Path>) -> Results {
     let path = path.as_ref();
     serde_json::from_str(&read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The rows of a group whose reference begins so.
-fn selected(results: Results, group: &str, reference: &str) -> Vec<Row> {
+pub fn selected(results: Results, group: &str, reference: &str) -> Vec<Row> {
     let rows = results.rows.into_iter();
     rows.filter(|row| row.group == group && row.reference.starts_with(reference)).collect()
 }
 
 /// A table in Markdown: its titles with their alignments, and its rows.
-fn table(header: &[(&str, &str)], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub fn table(header: &[(&str, &str)], rows: impl Iterator<Item = Vec<String>>) -> String {
     let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
     let mut table = line(header.iter().map(|(title, _)| *title).collect());
     let rule: Vec<_> = header.iter().map(|(_, rule)| *rule).collect();
@@ -100,94 +101,6 @@ fn benchmarks(rows: &[Row]) -> String {
     table(&header, cells)
 }
 
-/// The CPUs of the README, and the word that their result files have in common.
-const CPUS: [(&str, &str); 3] = [
-    ("AMD EPYC of Zen 4, AVX-512 BF16", "epyc-zen4"),
-    ("Intel Xeon, AMX", "xeon-amx"),
-    ("Intel Xeon without AMX, emulated", "xeon-avx512"),
-];
-
-/// What the README compares: in words, the file and group, how a function's name begins and ends, and how its reference begins.
-const COMPARED: [(&str, &str, [&str; 2], &str); 12] = [
-    ("step of the perceptron, against f32 with AVX-512", "mlp", ["FP8, current", ""], "f32"),
-    (
-        "the same, against the f32 that Burn builds by default",
-        "mlp",
-        ["FP8, current", ""],
-        "f32, AVX2",
-    ),
-    ("the same, against PyTorch's bf16", "mlp", ["FP8, current", ""], "PyTorch 2.15.0+cu132: bf16"),
-    (
-        "step of char-lm, size `medium`, against f32 with AVX-512",
-        "lm",
-        ["medium", "fp8-current"],
-        "f32",
-    ),
-    (
-        "the same, attention, GELU and dropout as one operation each, on the EPYC LayerNorm, too",
-        "lm",
-        ["medium", "m=fp8,a=bf16"],
-        "f32",
-    ),
-    (
-        "the same, in bf16 in place of FP8, attention in f32",
-        "lm",
-        ["medium", "m=bf16,a=high"],
-        "f32",
-    ),
-    (
-        "the same in FP8, against PyTorch's f32",
-        "lm",
-        ["medium", "m=fp8,a=bf16"],
-        "PyTorch 2.15.0+cu132: f32",
-    ),
-    (
-        "the same, against PyTorch's bf16",
-        "lm",
-        ["medium", "m=fp8,a=bf16"],
-        "PyTorch 2.15.0+cu132: bf16",
-    ),
-    ("frozen layers, against f32 with AVX-512", "serving", ["", "current"], "nn::Linear"),
-    (
-        "tokens one by one, Qwen3-0.6B's shapes, against llama.cpp in Q8_0",
-        "generate",
-        ["decode", ""],
-        "llama.cpp",
-    ),
-    ("the same, a batch of eight", "generate", ["batch", ""], "llama.cpp"),
-    ("the same, a prompt of 512", "generate", ["prefill", ""], "llama.cpp"),
-];
-
-/// How many times as fast as each reference FP8 is, by CPU: the least and the greatest ratio of one thread and two.
-fn by_cpu(folder: &Path) -> String {
-    let header: Vec<_> =
-        [("", "---")].into_iter().chain(CPUS.map(|(cpu, _)| (cpu, "---:"))).collect();
-    let cells = COMPARED.map(|(words, group, [begin, end], reference)| {
-        let of_cpu = CPUS.map(|(_, word)| {
-            let name = format!("-{word}-2-cores-{group}.json");
-            let names = fs::read_dir(root().join(folder)).expect("a folder");
-            let names = names.map(|entry| entry.expect("an entry").path());
-            // The last by its date.
-            let file = names.filter(|path| path.to_string_lossy().ends_with(&name)).max();
-            let rows = file.map_or(vec![], |file| selected(results(file), group, reference));
-            let takes = |row: &Row| match group {
-                "mlp" => row.name == begin && row.reference == reference,
-                _ => row.name.starts_with(begin) && row.name.ends_with(end),
-            };
-            match rows.iter().any(takes) {
-                true => {
-                    let mut ends = range(&rows, 2, takes).to_vec();
-                    ends.dedup();
-                    ends.join(" – ")
-                }
-                false => "not measured".to_owned(),
-            }
-        });
-        [words.to_owned()].into_iter().chain(of_cpu).collect()
-    });
-    table(&header, cells.into_iter())
-}
-
 /// What a mark stands for.
 fn drawn(document: &str, mark: &str) -> String {
     let parts: Vec<_> = mark.split('|').map(str::trim).collect();
@@ -196,7 +109,7 @@ fn drawn(document: &str, mark: &str) -> String {
         [file, group, reference] => {
             benchmarks(&selected(results(folder.join(file)), group, reference))
         }
-        [results] => by_cpu(&folder.join(results)),
+        [results] => readme::compared(&folder.join(results)),
         _ => panic!("{document}: {mark} is neither FOLDER nor FILE | GROUP | REFERENCE"),
     }
 }
@@ -278,7 +191,7 @@ fn told(document: &str, sentence: &str) {
 }
 
 /// The least and the greatest ratio of the rows that are taken, with so many decimals.
-fn range(rows: &[Row], decimals: usize, takes: impl Fn(&Row) -> bool) -> [String; 2] {
+pub fn range(rows: &[Row], decimals: usize, takes: impl Fn(&Row) -> bool) -> [String; 2] {
     let ratios = rows.iter().filter(|row| takes(row)).map(|row| row.ratio);
     let ends = ratios.fold([f64::INFINITY, f64::NEG_INFINITY], |[least, greatest], ratio| {
         [least.min(ratio), greatest.max(ratio)]
@@ -323,5 +236,5 @@ fn what_is_told_of_training_steps_is_measured() {
         })
         .collect();
     let [least, greatest] = range(&rows, 2, |_| true);
-    told("README.md", &format!("{least} to {greatest} times the speed of f32"));
+    told("docs/hardware.md", &format!("{least} to {greatest} times the speed of f32"));
 }

@@ -1,0 +1,181 @@
+//! The README is read to its end, and its table compares like with like.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::figures::{Results, Row, range, results, selected, table};
+use crate::markdown::{read, root};
+
+/// The CPUs that the README compares, and the word that their result files have in common.
+const CPUS: [(&str, &str); 3] = [
+    ("AMD EPYC of Zen 4, AVX-512 BF16", "epyc-zen4"),
+    ("Intel Xeon, AMX", "xeon-amx"),
+    ("Intel Xeon without AMX, emulated", "xeon-avx512"),
+];
+
+/// What FP8 is measured by: products in FP8, attention in f32 as on the other side.
+const FP8: &str = "m=fp8,a=high";
+
+/// What fills a row.
+enum Figures {
+    /// How many times as fast [`FP8`] is as this function of `lm`, by the medians of all rows of both.
+    Against(&'static str),
+    /// How many times as fast this function of `lm` is as the f32 that it was measured in turns with.
+    InTurns(&'static str),
+    /// How many times as fast rows of a group are as a reference that begins so: the least and the most.
+    Range { group: &'static str, reference: &'static str, takes: fn(&str) -> bool },
+    /// The mean peak memory of trainings of char-lm in FP8 over that of this precision; the folders by CPU.
+    Memory { against: &'static str, of_cpu: [Option<&'static str>; 3] },
+}
+
+use Figures::{Against, InTurns, Memory, Range};
+
+const ROWS: [(&str, Figures); 10] = [
+    ("step of `medium`: FP8 against bf16 on the same unit", Against("m=bf16,a=high")),
+    ("step of `medium`: FP8 against f32, both fused", Against("f32-fused")),
+    (
+        "peak memory of `tiny`: FP8 over bf16",
+        Memory {
+            against: "p=f32,c=f32,o=f32,m=bf16,a=high",
+            of_cpu: [Some("seeds-more"), None, None],
+        },
+    ),
+    (
+        "peak memory of `tiny`: FP8 over f32, both fused",
+        Memory { against: "f32-fused", of_cpu: [Some("seeds-more"), None, Some("seeds")] },
+    ),
+    (
+        "peak memory of `medium`: FP8 over f32, both fused",
+        Memory { against: "f32-fused", of_cpu: [Some("medium"), None, None] },
+    ),
+    (
+        "frozen layers, one row: FP8 against f32, of four times the bytes",
+        Range { group: "serving", reference: "nn::Linear", takes: |name| frozen(name, 1) },
+    ),
+    (
+        "frozen layers, 256 rows: FP8 against f32",
+        Range { group: "serving", reference: "nn::Linear", takes: |name| frozen(name, 256) },
+    ),
+    (
+        "tokens of Qwen3-0.6B's shapes: FP8 against llama.cpp in Q8_0",
+        Range {
+            group: "generate",
+            reference: "llama.cpp",
+            takes: |name| name.starts_with("decode"),
+        },
+    ),
+    ("*without FP8*, step of `medium`: batches joined, against Burn's f32", InTurns("f32-joined")),
+    ("*without FP8*, step of `medium`: fused and joined, against Burn's f32", InTurns("f32-fused")),
+];
+
+/// Whether a row is of frozen layers with a scale of each input, for so many rows.
+fn frozen(name: &str, rows: usize) -> bool {
+    name.contains(&format!("batch {rows},")) && name.ends_with("current")
+}
+
+/// The rows of a group on a CPU, of its newest file; none where it was not measured.
+fn newest(folder: &Path, cpu: &str, group: &str) -> Option<Results> {
+    let name = format!("-{cpu}-2-cores-{group}.json");
+    let files = fs::read_dir(root().join(folder)).expect("a folder");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    files.filter(|path| path.to_string_lossy().ends_with(&name)).max().map(results)
+}
+
+fn middle(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().checked_sub(1)?;
+    Some((values[last / 2] + values[last.div_ceil(2)]) / 2.0)
+}
+
+/// Of one thread and of two, where both were measured.
+fn of_threads(of: impl Fn(usize) -> Option<f64>) -> Option<String> {
+    Some(format!("{:.2} / {:.2}", of(1)?, of(2)?))
+}
+
+/// The row of a function of `lm`, at so many threads.
+fn is(row: &Row, function: &str, threads: usize) -> bool {
+    row.name == format!("medium, 2048 characters, {function}") && row.threads == threads
+}
+
+/// What the README says of a CPU in a row; nothing where it was not measured.
+fn cell(folder: &Path, figures: &Figures, cpu: usize) -> Option<String> {
+    let rows = |group: &str, reference: &str| {
+        Some(selected(newest(folder, CPUS[cpu].1, group)?, group, reference))
+    };
+    match figures {
+        Against(other) => {
+            let rows = rows("lm", "")?;
+            let time = |function: &str, threads| {
+                let taken = rows.iter().filter(|row| is(row, function, threads));
+                middle(taken.map(|row| row.milliseconds).collect())
+            };
+            of_threads(|threads| Some(time(other, threads)? / time(FP8, threads)?))
+        }
+        InTurns(function) => {
+            let rows = rows("lm", "f32")?;
+            let ratio = |threads| rows.iter().find(|row| is(row, function, threads));
+            of_threads(|threads| Some(ratio(threads)?.ratio))
+        }
+        Range { group, reference, takes } => {
+            let mut ends = range(&rows(group, reference)?, 1, |row| takes(&row.name)).to_vec();
+            ends.dedup();
+            Some(ends.join(" – "))
+        }
+        Memory { against, of_cpu } => {
+            let file = format!("examples/char-lm/results/{}/comparison.json", of_cpu[cpu]?);
+            let comparison: Value = serde_json::from_str(&read(file)).expect("JSON");
+            let runs = comparison["runs"].as_array().expect("runs");
+            let mean = |precision: &str| {
+                let of = runs.iter().filter(|run| run["precision"] == precision);
+                let peaks: Vec<_> =
+                    of.filter_map(|run| run["outcome"]["peak_memory"].as_f64()).collect();
+                assert!(!peaks.is_empty(), "no peak of {precision}");
+                peaks.iter().sum::<f64>() / peaks.len() as f64
+            };
+            let fp8 = mean("p=f32,c=f32,o=f32,m=fp8_rowwise_e4m3,a=high-without-head");
+            Some(format!("{:.2}", fp8 / mean(against)))
+        }
+    }
+}
+
+/// The README's table, by CPU.
+pub fn compared(folder: &Path) -> String {
+    let header: Vec<_> = [("speed, of one thread / two; memory", "---")]
+        .into_iter()
+        .chain(CPUS.map(|(cpu, _)| (cpu, "---:")))
+        .collect();
+    let cells = ROWS.iter().map(|(words, figures)| {
+        let cells = (0..CPUS.len()).map(|cpu| cell(folder, figures, cpu));
+        let cells = cells.map(|cell| cell.unwrap_or_else(|| "not measured".to_owned()));
+        [(*words).to_owned()].into_iter().chain(cells).collect()
+    });
+    table(&header, cells)
+}
+
+/// What is too long to be read: lines, words, and the lines outside of tables and links that are wider than a window.
+fn too_long(text: &str) -> Vec<String> {
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    let mut faults = vec![];
+    faults.extend((lines > 100).then(|| format!("{lines} lines, at most 100")));
+    faults.extend((words > 900).then(|| format!("{words} words, at most 900")));
+    let wide = text.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 160);
+    faults.extend(wide.map(|line| format!("more than 160 characters: {line}")));
+    faults
+}
+
+#[test]
+fn the_readme_is_short() {
+    let faults = too_long(&read("README.md"));
+    assert!(faults.is_empty(), "move into docs/ what is not for everybody: {faults:?}");
+}
+
+#[test]
+fn what_is_too_long_is_told() {
+    assert_eq!(too_long(&"a line\n".repeat(100)), [""; 0]);
+    assert!(too_long(&"a\n".repeat(101))[0].contains("101 lines"));
+    assert!(too_long(&"a ".repeat(901))[0].contains("901 words"));
+    assert!(too_long(&"a".repeat(161))[0].contains("160 characters"));
+    assert_eq!(too_long(&format!("|{}", "a".repeat(161))), [""; 0]);
+}
