@@ -17,7 +17,6 @@ macro_rules! documents {
 
 documents! {
     Readme = "../README.md";
-    DecoratorOrders = "decorator-orders.md";
     DelayedScaling = "delayed-scaling.md";
     FormatsAndRecipes = "formats-and-recipes.md";
     GpuHosts = "gpu-hosts.md";

@@ -210,6 +210,14 @@ fn what_is_told_of_serving_is_measured() {
         range(&selected(results(on_unit), "serving", "nn::Linear"), 1, |_| true);
     told("docs/serving.md", &format!("{least} to {greatest} times the speed of f32 on a CPU"));
 
+    let xeon = "benches/results/2026-11-27-xeon-avx512-2-cores-serving.json";
+    let rows = selected(results(xeon), "serving", "nn::Linear");
+    let of_batch = |batch: usize, decimals| {
+        range(&rows, decimals, |row| row.name.contains(&format!("batch {batch},"))).join(" – ")
+    };
+    let cells = [of_batch(1, 1), of_batch(8, 1), of_batch(64, 1), of_batch(256, 2)];
+    told("docs/serving.md", &format!("| times the speed of f32 | {} |", cells.join(" | ")));
+
     let floor = selected(results(file), "serving", "reading the weights");
     for (layer, name) in [("f32", "nn::Linear"), ("frozen", "static")] {
         let [[a, b], [c, d]] = [1, 2].map(|threads| {
