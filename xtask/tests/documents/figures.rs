@@ -19,7 +19,7 @@ const BENCHES: &str = "benches/README.md";
 
 /// What `cargo xtask bench --json` writes.
 #[derive(Deserialize)]
-pub struct Results {
+struct Results {
     origin: Origin,
     rows: Vec<Row>,
 }
@@ -35,25 +35,25 @@ struct Origin {
 }
 
 #[derive(Deserialize)]
-pub struct Row {
+struct Row {
     group: String,
-    pub name: String,
-    pub threads: usize,
-    pub milliseconds: f64,
+    name: String,
+    threads: usize,
+    milliseconds: f64,
     gigabytes_per_second: Option<f64>,
     reference: String,
     reference_milliseconds: f64,
-    pub ratio: f64,
+    ratio: f64,
     target: Option<f64>,
 }
 
-pub fn results(path: impl AsRef<Path>) -> Results {
+fn results(path: impl AsRef<Path>) -> Results {
     let path = path.as_ref();
     serde_json::from_str(&read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The rows of a group whose reference begins so.
-pub fn selected(results: Results, group: &str, reference: &str) -> Vec<Row> {
+fn selected(results: Results, group: &str, reference: &str) -> Vec<Row> {
     let rows = results.rows.into_iter();
     rows.filter(|row| row.group == group && row.reference.starts_with(reference)).collect()
 }
@@ -191,7 +191,7 @@ fn told(document: &str, sentence: &str) {
 }
 
 /// The least and the greatest ratio of the rows that are taken, with so many decimals.
-pub fn range(rows: &[Row], decimals: usize, takes: impl Fn(&Row) -> bool) -> [String; 2] {
+fn range(rows: &[Row], decimals: usize, takes: impl Fn(&Row) -> bool) -> [String; 2] {
     let ratios = rows.iter().filter(|row| takes(row)).map(|row| row.ratio);
     let ends = ratios.fold([f64::INFINITY, f64::NEG_INFINITY], |[least, greatest], ratio| {
         [least.min(ratio), greatest.max(ratio)]

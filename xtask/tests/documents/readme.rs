@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::figures::{Results, Row, range, results, selected, table};
+use crate::figures::table;
 use crate::markdown::{read, root};
 
 /// The CPUs that the README compares, and the word that their result files have in common.
@@ -75,12 +75,27 @@ fn frozen(name: &str, rows: usize) -> bool {
     name.contains(&format!("batch {rows},")) && name.ends_with("current")
 }
 
-/// The rows of a group on a CPU, of its newest file; none where it was not measured.
-fn newest(folder: &Path, cpu: &str, group: &str) -> Option<Results> {
-    let name = format!("-{cpu}-2-cores-{group}.json");
+fn json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_str(&read(path)).expect("JSON")
+}
+
+/// The rows of a group on a CPU, of its newest file, whose reference begins so; none where it was not measured.
+fn rows(folder: &Path, cpu: usize, group: &str, reference: &str) -> Option<Vec<Value>> {
+    let name = format!("-{}-2-cores-{group}.json", CPUS[cpu].1);
     let files = fs::read_dir(root().join(folder)).expect("a folder");
     let files = files.map(|entry| entry.expect("an entry").path());
-    files.filter(|path| path.to_string_lossy().ends_with(&name)).max().map(results)
+    let mut newest = json(files.filter(|path| path.to_string_lossy().ends_with(&name)).max()?);
+    let rows = newest["rows"].as_array_mut().expect("rows");
+    rows.retain(|row| text(row, "reference").starts_with(reference));
+    Some(std::mem::take(rows))
+}
+
+fn text<'a>(row: &'a Value, field: &str) -> &'a str {
+    row[field].as_str().expect("a text")
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().expect("a number")
 }
 
 fn middle(mut values: Vec<f64>) -> Option<f64> {
@@ -95,37 +110,42 @@ fn of_threads(of: impl Fn(usize) -> Option<f64>) -> Option<String> {
 }
 
 /// The row of a function of `lm`, at so many threads.
-fn is(row: &Row, function: &str, threads: usize) -> bool {
-    row.name == format!("medium, 2048 characters, {function}") && row.threads == threads
+fn is(row: &Value, function: &str, threads: usize) -> bool {
+    row["name"] == format!("medium, 2048 characters, {function}") && row["threads"] == threads
 }
 
 /// What the README says of a CPU in a row; nothing where it was not measured.
 fn cell(folder: &Path, figures: &Figures, cpu: usize) -> Option<String> {
-    let rows = |group: &str, reference: &str| {
-        Some(selected(newest(folder, CPUS[cpu].1, group)?, group, reference))
-    };
+    let rows = |group: &str, reference: &str| rows(folder, cpu, group, reference);
     match figures {
         Against(other) => {
             let rows = rows("lm", "")?;
             let time = |function: &str, threads| {
                 let taken = rows.iter().filter(|row| is(row, function, threads));
-                middle(taken.map(|row| row.milliseconds).collect())
+                middle(taken.map(|row| number(row, "milliseconds")).collect())
             };
             of_threads(|threads| Some(time(other, threads)? / time(FP8, threads)?))
         }
         InTurns(function) => {
             let rows = rows("lm", "f32")?;
-            let ratio = |threads| rows.iter().find(|row| is(row, function, threads));
-            of_threads(|threads| Some(ratio(threads)?.ratio))
+            of_threads(|threads| {
+                let row = rows.iter().find(|row| is(row, function, threads))?;
+                Some(number(row, "ratio"))
+            })
         }
         Range { group, reference, takes } => {
-            let mut ends = range(&rows(group, reference)?, 1, |row| takes(&row.name)).to_vec();
+            let rows = rows(group, reference)?;
+            let taken = rows.iter().filter(|row| takes(text(row, "name")));
+            let mut ratios: Vec<_> = taken.map(|row| number(row, "ratio")).collect();
+            ratios.sort_by(f64::total_cmp);
+            let mut ends =
+                [ratios.first()?, ratios.last()?].map(|end| format!("{end:.1}")).to_vec();
             ends.dedup();
             Some(ends.join(" – "))
         }
         Memory { against, of_cpu } => {
-            let file = format!("examples/char-lm/results/{}/comparison.json", of_cpu[cpu]?);
-            let comparison: Value = serde_json::from_str(&read(file)).expect("JSON");
+            let folder = of_cpu[cpu]?;
+            let comparison = json(format!("examples/char-lm/results/{folder}/comparison.json"));
             let runs = comparison["runs"].as_array().expect("runs");
             let mean = |precision: &str| {
                 let of = runs.iter().filter(|run| run["precision"] == precision);
