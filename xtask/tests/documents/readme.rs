@@ -1,12 +1,12 @@
 //! The README is read to its end, and its table compares like with like.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::figures::table;
-use crate::markdown::{read, root};
+use crate::markdown::{files, read, root};
 
 /// The CPUs that the README compares, and the word that their result files have in common.
 const CPUS: [(&str, &str); 3] = [
@@ -32,7 +32,7 @@ enum Figures {
 
 use Figures::{Against, InTurns, Memory, Range};
 
-const ROWS: [(&str, Figures); 10] = [
+const ROWS: [(&str, Figures); 11] = [
     ("step of `medium`: FP8 against bf16 on the same unit", Against("m=bf16,a=high")),
     ("step of `medium`: FP8 against f32, both fused", Against("f32-fused")),
     (
@@ -62,6 +62,14 @@ const ROWS: [(&str, Figures); 10] = [
         "tokens of Qwen3-0.6B's shapes: FP8 against llama.cpp in Q8_0",
         Range {
             group: "generate",
+            reference: "llama.cpp",
+            takes: |name| name.starts_with("decode"),
+        },
+    ),
+    (
+        "the same with scales of blocks, as Qwen publishes them",
+        Range {
+            group: "generate-blocks",
             reference: "llama.cpp",
             takes: |name| name.starts_with("decode"),
         },
@@ -168,7 +176,7 @@ pub fn compared(folder: &Path) -> String {
         .collect();
     let cells = ROWS.iter().map(|(words, figures)| {
         let cells = (0..CPUS.len()).map(|cpu| cell(folder, figures, cpu));
-        let cells = cells.map(|cell| cell.unwrap_or_else(|| "not measured".to_owned()));
+        let cells = cells.map(|cell| cell.unwrap_or_else(|| "–".to_owned()));
         [(*words).to_owned()].into_iter().chain(cells).collect()
     });
     table(&header, cells)
@@ -189,6 +197,28 @@ fn too_long(text: &str) -> Vec<String> {
 fn the_readme_is_short() {
     let faults = too_long(&read("README.md"));
     assert!(faults.is_empty(), "move into docs/ what is not for everybody: {faults:?}");
+}
+
+fn words(files: &[PathBuf]) -> usize {
+    files.iter().map(|file| read(file).split_whitespace().count()).sum()
+}
+
+#[test]
+fn other_documents_are_short() {
+    let of = |is: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let all = files().into_iter();
+        all.filter(|file| is(file.to_str().expect("UTF-8"))).collect()
+    };
+    let chapters = words(&of(&|file| file.starts_with("docs/")));
+    assert!(chapters <= 10_000, "docs/ has {chapters} words");
+    let contributing = words(&of(&|file| file == "CONTRIBUTING.md"));
+    assert!(contributing <= 1_200, "CONTRIBUTING.md has {contributing} words");
+    let crates = of(&|file| file.starts_with("crates/") && file.ends_with("/README.md"));
+    assert!(crates.len() >= 8, "{crates:?}");
+    for file in crates {
+        let words = words(std::slice::from_ref(&file));
+        assert!(words <= 300, "{} has {words} words", file.display());
+    }
 }
 
 #[test]
