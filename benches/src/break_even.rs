@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use burn::backend::{Autodiff, Flex};
-use burn_fp8::policy::Policy;
 use burn_fp8::{Fp8Backend, Fp8Config, Gains, Gemm, gains};
+use burn_fp8_train::policy::Policy;
 use clap::Parser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;

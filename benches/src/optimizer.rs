@@ -7,7 +7,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::{Distribution, Tensor};
-use burn_fp8::optim::Moments8Config;
+use burn_fp8_train::Moments8Config;
 use rayon::prelude::*;
 
 use crate::harness::{Options, Side};

@@ -22,14 +22,14 @@ pub enum Scope {
 /// also that of tests which compile them with NVRTC. Examples are built without GPUs, on which clippy checks their types: each backend more is compiled in five programs.
 /// `cargo xtask sim` trains them on CUDA, and `cargo test -p char-lm --features wgpu` on wgpu.
 const TESTED: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/wgpu,burn-fp8/cuda,burn-fp8/fusion,burn-fp8/router,\
-    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,char-lm/mpi,burn-fp8/float8,burn-fp8/vision,burn-fp8/mpi,burn-fp8-next/device";
+    burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,char-lm/mpi,burn-fp8/float8,burn-fp8/vision,burn-fp8-train/mpi,burn-fp8-next/device";
 const TESTED_QUICK: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/float8";
 
 /// Every backend, for clippy, which checks types as well: most need a vendor's library or a server to run.
 ///
 /// LibTorch's bindings pass without the library because xtask's feature asks for their documentation mode.
 const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-fp8/candle,burn-fp8/rocm,burn-fp8/cuda,\
-    burn-fp8/router,burn-fp8/remote,burn-fp8/fusion,burn-fp8/tch,burn-fp8/vision,burn-fp8/mpi,burn-fp8-next/mpi,burn-fp8-next/device,burn-fp8-next/wgpu,xtask/libtorch-check,burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,\
+    burn-fp8/router,burn-fp8/remote,burn-fp8/fusion,burn-fp8/tch,burn-fp8/vision,burn-fp8-train/mpi,burn-fp8-next/mpi,burn-fp8-next/device,burn-fp8-next/wgpu,xtask/libtorch-check,burn-fp8-kernels/wgpu,burn-fp8-kernels/cuda,\
     burn-fp8-bench/cuda,char-lm/cuda,char-lm/wgpu,char-lm/mpi,digits/cuda,digits-next/device,fused_matmul/wgpu,fused_matmul/cuda,\
     generate/wgpu,generate/cuda";
 

@@ -6,6 +6,7 @@
 //! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`MlpActivation`]: what lies between two layers. [`Dropout`]: which elements a counter-based generator drops.
 //! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
+//! - [`peers`]: what those that train one model together say to each other.
 //! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
 //! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
@@ -23,6 +24,7 @@ mod history;
 #[doc(hidden)]
 pub mod json;
 pub mod moments;
+pub mod peers;
 mod recipe;
 pub mod scale;
 pub mod slice;

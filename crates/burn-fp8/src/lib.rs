@@ -18,8 +18,7 @@
 //! - [`trace`](trace()) reports every product: role, shape, formats, scales, and what ran it; [`report::Observatory`] how well FP8 fits, over time.
 //! - [`nn`] has FP8 layers with delayed scaling, for models that take to FP8 layer by layer, without the decorator if need be;
 //!   [`optim`] trains them, [`nn::FrozenLinear`] serves them, and [`ops`] has the operations that they consist of.
-//! - [`peers`] are processes or threads that train one model together; [`optim::PeersOptimizer`] adds up their gradients.
-//! - [`policy`] has mixed precision by one string, [`policy::Policy`], and loss scaling.
+//! - The crate `burn-fp8-train` has mixed precision by one string, loss scaling, optimizers with moments in FP8, and peers that train one model together.
 //! - [`Fp8Tensor`] and [`scaled_matmul`] are the low-level interface: codes with their scale, and one product of two of them with bias,
 //!   activation, FP8 output and amax, as [`ScaledMatmulOptions`] says.
 //! - [`Fp8Matmul`] is the bound of generic code. [`engine`] is for authors of backends: [`fp8_backend!`] opts one in, with one line.
@@ -32,8 +31,6 @@ pub mod gains;
 pub mod nn;
 pub mod ops;
 pub mod optim;
-pub mod peers;
-pub mod policy;
 mod shared;
 pub mod tensor;
 

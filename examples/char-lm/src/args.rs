@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use burn_fp8::optim::Wire;
+use burn_fp8_train::Wire;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use examples_common::BackendName;
 

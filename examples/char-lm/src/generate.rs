@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::policy::cast_module_to_compute;
+use burn_fp8_train::policy::cast_module_to_compute;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -27,9 +27,9 @@ use std::{mem, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::backend::Autodiff;
-use burn_fp8::peers::{self, PeerError, SharedPeers, Threads};
 use burn_fp8::report::Observatory;
 use burn_fp8::{Fp8Backend, Fp8Matmul};
+use burn_fp8_train::peers::{self, PeerError, SharedPeers, Threads};
 use examples_common::{OnBackend, print};
 use rayon::ThreadPoolBuilder;
 

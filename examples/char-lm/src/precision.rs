@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::optim::Wire;
-use burn_fp8::peers::{SharedPeers, Threads};
-use burn_fp8::policy::{LossScale, MatmulPolicy, Policy};
 use burn_fp8::{
     AttentionPrecision, DelayedState, Filter, Formats, Fp8Config, Fp8Matmul,
     Precision as ProductPrecision, Recipe, Scaling,
 };
+use burn_fp8_train::Wire;
+use burn_fp8_train::peers::{SharedPeers, Threads};
+use burn_fp8_train::policy::{LossScale, MatmulPolicy, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::high::High;

@@ -70,7 +70,7 @@ pub enum Moments {
     /// f32.
     #[default]
     F32,
-    /// FP8, see [`Moments8`](burn_fp8::optim::Moments8).
+    /// FP8, see [`Moments8`](burn_fp8_train::Moments8).
     Fp8,
 }
 

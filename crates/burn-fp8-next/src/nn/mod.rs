@@ -15,7 +15,7 @@ pub use frozen::FrozenLinear;
 pub use mlp::{Fp8Mlp, Fp8MlpConfig};
 
 use crate::Fp8Error;
-use crate::config::{Fp8Config, Weights, high_precision, scope_with};
+use crate::config::{Fp8Config, Weights, high_precision};
 use crate::ops::{self, is_here};
 pub use crate::product::ActivationScale;
 
@@ -42,9 +42,10 @@ impl Fp8Linear {
             _ if !is_here(&self.weight.lazy_device()) => run(),
             filter if filter.excepts(self.weight.id.val()) => high_precision(run),
             // The layer knows its weight: no other one of its shape concerns it.
-            filter => {
-                scope_with(|config| config.with_filter(Filter { except: &[], ..filter }), run)
-            }
+            filter => Fp8Config::scope_with(
+                |config| config.with_filter(Filter { except: &[], ..filter }),
+                run,
+            ),
         }
     }
 }

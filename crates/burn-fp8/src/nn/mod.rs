@@ -37,7 +37,6 @@ pub use dot_general::{Fp8DotGeneral, Fp8DotGeneralConfig, Fp8DotGeneralRecord};
 pub use frozen::{ActivationScale, FrozenLinear};
 pub use linear::{Fp8Linear, Fp8LinearConfig, Fp8LinearRecord};
 pub use lora::{LoraConfig, LoraLinear};
-pub(crate) use state::{AMAX_HISTORY, is_fp8_state};
-pub use state::{Fp8State, Fp8StateItem, Fp8StateRecord};
+pub use state::{Fp8State, Fp8StateItem, Fp8StateRecord, is_fp8_state};
 
 pub use crate::ops::DotMode;

@@ -17,8 +17,7 @@ use crate::config::scope::{innermost, within};
 
 const CONTAINER: &str = "Struct:Fp8State";
 const SCALE: &str = "scale";
-/// The name that visitors are told.
-pub(crate) const AMAX_HISTORY: &str = "amax_history";
+const AMAX_HISTORY: &str = "amax_history";
 
 /// The scale and the amax history of one operand of a layer: parameters whose gradients are their new values.
 ///
@@ -80,8 +79,8 @@ thread_local! {
     static VISITING: RefCell<Vec<()>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether the float parameter that a visitor or mapper is given on this thread is FP8 state.
-pub(crate) fn is_fp8_state() -> bool {
+/// Whether the float parameter that a visitor or mapper is given on this thread is FP8 state ([`Fp8State`]): `scale` or `amax_history`, as it is told.
+pub fn is_fp8_state() -> bool {
     innermost(&VISITING).is_some()
 }
 

@@ -18,8 +18,8 @@ thread_local! {
     static WRAPPING: RefCell<Vec<()>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether this is the step of an optimizer inside [`Fp8Optimizer`], which has overwritten FP8 state by now.
-pub(super) fn is_inside_fp8_optimizer() -> bool {
+/// Whether this thread runs the step of an optimizer inside [`Fp8Optimizer`], which has overwritten FP8 state by now.
+pub fn is_inside_fp8_optimizer() -> bool {
     WRAPPING.with_borrow(|wrapping| !wrapping.is_empty())
 }
 

@@ -3,9 +3,7 @@
 //! The state of the layers of [`nn`](crate::nn) is in the model as parameters whose gradients are their new values.
 //! [`Fp8Optimizer`] wraps an optimizer so that it overwrites them; [`Fp8GradientsAccumulator`] combines them over micro-batches, by their
 //! maximum.
-//! [`LossScaledOptimizer`] goes around either, with the loss scaling of [`policy`](crate::policy).
-//!
-//! [`Moments8`] keeps the moments of AdamW, Adam or Lion in FP8, a quarter of their memory.
+//! The crate `burn-fp8-train` has optimizers that go around either: loss scaling, peers; and one to go into it, with moments in FP8.
 //!
 //! # What happens without them
 //! Whatever adds gradients up would add up scales and amaxes. It cannot do so unseen:
@@ -19,15 +17,6 @@
 mod accumulator;
 mod fp8;
 mod gradients;
-mod loss_scaled;
-mod moments;
-mod moments_state;
-mod peers;
 
 pub use accumulator::Fp8GradientsAccumulator;
-pub use burn_fp8_core::moments::{Rule, Second};
-pub use fp8::{Fp8Optimizer, Fp8OptimizerItem, Fp8OptimizerRecord};
-pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
-pub use moments::{Moments8, Moments8Config, from_adamw};
-pub use moments_state::{Moments8Item, Moments8State};
-pub use peers::{PeersOptimizer, Wire, share_weights};
+pub use fp8::{Fp8Optimizer, Fp8OptimizerItem, Fp8OptimizerRecord, is_inside_fp8_optimizer};

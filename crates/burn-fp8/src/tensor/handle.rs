@@ -176,7 +176,7 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
     }
 
     /// Codes row by row and all scales, without a copy where they lie so in the host's memory and nothing else holds them.
-    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<f32>) {
+    pub fn into_parts(self) -> (Vec<u8>, Vec<f32>) {
         let scales = read::<B>(primitive(self.scales()));
         let format = self.format();
         match self.matrix.codes {

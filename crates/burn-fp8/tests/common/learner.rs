@@ -19,8 +19,8 @@ use burn::train::{
     ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, RegressionOutput,
     SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
 };
-use burn_fp8::policy::{self, LossScale};
 use burn_fp8::report::{Observatory, named};
+use burn_fp8_train::policy::{self, LossScale};
 
 use super::*;
 

@@ -42,13 +42,13 @@ pub use burn_fp8::nn::{
     ActivationScale, DotMode, Fp8DotGeneralConfig, Fp8Linear, Fp8LinearConfig, FrozenLinear,
 };
 pub use burn_fp8::optim::Fp8Optimizer;
-pub use burn_fp8::policy::Policy;
 pub use burn_fp8::report::{HighPrecision, Implementation};
 pub use burn_fp8::{
     Activation, Capability, DelayedState, Execution, Filter, Formats, Fp8Backend, Fp8Config,
     Fp8Error, Fp8Matmul, Fp8Tensor, GemmRole, Granularity, Precision, ProductKind, Recipe, Report,
     ScaleRounding, ScaledMatmulOptions, high_precision, scaled_matmul, trace,
 };
+pub use burn_fp8_train::policy::Policy;
 pub use exact::{Exact, Sums, exact_step, exact_step_under, sqnr};
 pub use golden::Golden;
 

@@ -6,8 +6,8 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::AdamW;
 use burn::optim::adaptor::OptimizerAdaptor;
 use burn::train::MultiDeviceOptim;
-use burn_fp8::optim::LossScaledOptimizer;
-use burn_fp8::policy::{DynamicLossScale, LossScale, LossScaleRule, LossScaleState};
+use burn_fp8_train::LossScaledOptimizer;
+use burn_fp8_train::policy::{DynamicLossScale, LossScale, LossScaleRule, LossScaleState};
 use tempfile::tempdir;
 
 use crate::common::learner::{EPOCHS, Layers, Model, Options, train};

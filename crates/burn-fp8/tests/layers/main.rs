@@ -11,8 +11,6 @@ mod graph;
 mod layers;
 mod learner;
 mod lora;
-mod moments;
-mod peers;
 mod pointwise;
 mod records;
 mod refused;

@@ -14,8 +14,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::Fp8DotGeneralConfig;
-use burn_fp8::policy;
 use burn_fp8::report::named;
+use burn_fp8_train::policy;
 
 pub use block::Block;
 use block::drop_out;

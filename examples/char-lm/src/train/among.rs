@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Once, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use burn_fp8::peers::{PeerError, SharedPeers};
+use burn_fp8_train::peers::{PeerError, SharedPeers};
 use tempfile::TempDir;
 
 use crate::checkpoint;

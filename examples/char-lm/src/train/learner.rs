@@ -16,10 +16,9 @@ use burn::train::renderer::{
 };
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::optim::{
-    Fp8Optimizer, LossScaledOptimizer, Moments8, Moments8Config, PeersOptimizer,
-};
-use burn_fp8::policy::cast_module_to_compute;
+use burn_fp8::optim::Fp8Optimizer;
+use burn_fp8_train::policy::cast_module_to_compute;
+use burn_fp8_train::{LossScaledOptimizer, Moments8, Moments8Config, PeersOptimizer};
 
 use crate::loader::Batch;
 use crate::model::Gpt;

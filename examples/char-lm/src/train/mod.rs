@@ -22,10 +22,10 @@ use burn::optim::SimpleOptimizer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::metric::LossMetric;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainStep};
-use burn_fp8::optim::share_weights;
 use burn_fp8::report::metric::{Fp8Metric, Statistic};
 use burn_fp8::report::{Observatory, ObservatoryOptions};
 use burn_fp8::{Fp8Matmul, Report};
+use burn_fp8_train::share_weights;
 use examples_common::{Origin, write_json};
 
 pub use self::among::check_size;

@@ -14,8 +14,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{AdamW, GradientsParams, Optimizer as _};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
-use burn_fp8::policy::cast_module_to_compute;
 use burn_fp8::{Execution, Fp8Backend, Fp8Config};
+use burn_fp8_train::policy::cast_module_to_compute;
 
 use super::learner::{Optimizer, adamw, schedule};
 use super::new_model;

@@ -10,7 +10,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, Tensor};
 use burn::train::TrainStep;
 use burn_fp8::Fp8Matmul;
-use burn_fp8::policy::{cast_module_to_compute, cast_to_compute};
+use burn_fp8_train::policy::{cast_module_to_compute, cast_to_compute};
 
 use super::learner::{self, Optimizer, new_model};
 use crate::loader::{self, Batch};

@@ -107,28 +107,13 @@ fn enter<R>(ambient: Ambient, f: impl FnOnce() -> R) -> R {
     within(&SCOPES, Arc::new(ambient), f).0
 }
 
-/// Runs `f` with what `change` makes of the configuration around it, and with the predicate around it.
-pub(crate) fn scope_with<R>(
-    change: impl FnOnce(Fp8Config) -> Fp8Config,
-    f: impl FnOnce() -> R,
-) -> R {
-    let around = current();
-    enter(Ambient::new(change(around.config), around.predicate.clone()), f)
-}
-
-/// Puts something on top of the default configuration, until either is set anew.
-pub(crate) fn change_default(change: impl FnOnce(Fp8Config) -> Fp8Config) {
-    let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
-    default.ambient = Arc::new(Ambient::new(change(default.config), None));
-}
-
 impl Fp8Config {
     /// The configuration that a product on this thread would use now.
     pub fn current() -> Self {
         current().config
     }
 
-    /// Makes this the configuration of every thread that is not inside a scope, until it is set anew. The default policy stays, but
+    /// Makes this the configuration of every thread that is not inside a scope, until it is set anew. A default policy stays, but
     /// for its key `m`, which this overrides.
     ///
     /// # Panics
@@ -139,9 +124,18 @@ impl Fp8Config {
         *default = Default { config: self, ambient };
     }
 
+    /// Puts something on top of the configuration that [`set_default`](Self::set_default) has set, until either is set anew.
+    ///
+    /// # Panics
+    /// As [`set_default`](Self::set_default).
+    pub fn change_default(change: impl FnOnce(Self) -> Self) {
+        let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
+        default.ambient = Arc::new(Ambient::new(change(default.config), None));
+    }
+
     /// Runs `f` with this configuration on this thread and returns its result.
     ///
-    /// Scopes nest; the innermost one holds, and keeps the `Policy` around it. A scope ends when `f` returns or panics. Threads started inside use the
+    /// Scopes nest; the innermost one holds, and keeps a policy around it. A scope ends when `f` returns or panics. Threads started inside use the
     /// default. With `Fp8Backend<Autodiff<B>>` the backward pass of a product uses the configuration of its forward pass,
     /// wherever `backward` is called.
     ///
@@ -149,6 +143,15 @@ impl Fp8Config {
     /// Where the recipe is not valid ([`Recipe::validate`](crate::Recipe::validate)).
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         enter(Ambient::new(*self, None), f)
+    }
+
+    /// Runs `f` with what `change` makes of the configuration around it, and with the predicate around it ([`scope_where`](Self::scope_where)).
+    ///
+    /// # Panics
+    /// As [`scope`](Self::scope).
+    pub fn scope_with<R>(change: impl FnOnce(Self) -> Self, f: impl FnOnce() -> R) -> R {
+        let around = current();
+        enter(Ambient::new(change(around.config), around.predicate.clone()), f)
     }
 
     /// As [`scope`](Self::scope), and a product runs in FP8 only where `predicate` takes it as well as the filter.

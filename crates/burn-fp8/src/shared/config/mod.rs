@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "not every crate asks")]
 pub(crate) use ambient::is_in_scope;
-pub(crate) use ambient::{Ambient, change_default, current, scope_with};
+pub(crate) use ambient::{Ambient, current};
 pub use ambient::{ProductInfo, high_precision};
 pub(crate) use except::Weights;
 

@@ -14,9 +14,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use burn_fp8_core::peers::{PeerError, SharedPeers};
+
 use super::site::SiteState;
 use super::step::{Outcome, Step};
-use crate::peers::{PeerError, SharedPeers};
 
 /// The amax histories of delayed scaling, for the products of one model.
 ///

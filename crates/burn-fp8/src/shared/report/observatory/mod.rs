@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn_fp8_core::peers::SharedPeers;
 use burn_fp8_report::Observations;
 use burn_fp8_report::log::{self, Header, LogError, SiteEntry, VERSION, Writer};
 
@@ -20,7 +21,6 @@ pub use thread::named;
 pub(crate) use thread::observe;
 
 use crate::Fp8Error;
-use crate::peers::SharedPeers;
 
 /// Watches how well FP8 fits a model: every N-th training step it samples the operands of every FP8 product, and measures
 ///

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use burn::module::{ModuleMapper, ModuleVisitor};
 use burn::tensor::ElementConversion;
-use burn_fp8::optim::{LossScaledOptimizer, PeersOptimizer, Wire, share_weights};
-use burn_fp8::peers::{PeerError, Peers, SharedPeers, Threads};
-use burn_fp8::policy::LossScale;
 use burn_fp8::report::{Observatory, ObservatoryOptions};
+use burn_fp8_train::peers::{PeerError, Peers, SharedPeers, Threads};
+use burn_fp8_train::policy::LossScale;
+use burn_fp8_train::{LossScaledOptimizer, PeersOptimizer, Wire, share_weights};
 
-use super::common::*;
+use crate::common::*;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -323,11 +323,16 @@ fn an_overflow_of_one_peer_skips_the_step_of_all() {
 
 #[test]
 fn state_of_fp8_layers_is_the_largest_of_all_peers() {
+    type B = Autodiff<Flex>;
     let histories = on_threads(2, |peers| {
-        let layer = share_weights(crate::layer::<crate::B>(), &peers).unwrap();
-        let mut optimizer = PeersOptimizer::new(crate::sgd::<crate::B>(), peers.clone());
-        let grads = crate::grads_of(&layer, if peers.rank() == 0 { 2.0 } else { 5.0 });
-        crate::history(&optimizer.step(0.1, layer, grads))
+        let layer: Fp8Linear<B> = Fp8LinearConfig::new(2, 2).init(&Default::default());
+        let layer = share_weights(layer, &peers).unwrap();
+        let sgd = Fp8Optimizer::new(SgdConfig::new().init::<B, Fp8Linear<B>>());
+        let mut optimizer = PeersOptimizer::new(sgd, peers.clone());
+        let amax = if peers.rank() == 0 { 2.0 } else { 5.0 };
+        let x = Tensor::from_floats([[amax, 0.5]], &Default::default());
+        let grads = GradientsParams::from_grads(layer.forward::<2>(x).sum().backward(), &layer);
+        values(optimizer.step(0.1, layer, grads).dot.input.amax_history.val())
     });
     assert_eq!(histories[0], histories[1]);
     assert!(histories[0].contains(&5.0) && !histories[0].contains(&2.0), "{histories:?}");
@@ -542,7 +547,7 @@ fn observatories_of_peers_see_the_whole_batch() {
 mod processes {
     use std::process::{Command, Output};
 
-    use burn_fp8::peers::Mpi;
+    use burn_fp8_train::peers::Mpi;
 
     use super::*;
 

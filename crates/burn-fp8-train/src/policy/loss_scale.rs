@@ -1,10 +1,9 @@
 //! How the scale of a loss follows the steps: data and arithmetic, without tensors.
 
+use burn_fp8::Fp8Error;
 use burn_fp8_core::json::{Object, object};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::Fp8Error;
 
 /// JMP's `DynamicLossScale` (0.0.4): the scale is divided by a factor when gradients are not finite, and multiplied by it after a period of
 /// steps whose gradients all were.
@@ -160,7 +159,7 @@ impl LossScaleRule {
 /// All that loss scaling holds: what checkpoints carry.
 ///
 /// ```
-/// use burn_fp8::policy::{DynamicLossScale, LossScaleRule, LossScaleState};
+/// use burn_fp8_train::policy::{DynamicLossScale, LossScaleRule, LossScaleState};
 ///
 /// let rule = LossScaleRule::Dynamic(DynamicLossScale::default().with_period(100));
 /// let state = LossScaleState { rule, skipped: 3 };

@@ -5,10 +5,10 @@ use core::str::FromStr;
 
 use burn::tensor::FloatDType;
 use burn::tensor::backend::{Backend, DTypeUsage};
+use burn_fp8::Fp8Error;
 use burn_fp8_core::text::shown;
 
 use super::definition::Policy;
-use crate::Fp8Error;
 
 /// Each dtype with its names, the one that is printed first. JMP 0.0.4's, and Burn's `flex32`.
 const NAMES: [(FloatDType, &[&str]); 5] = [
@@ -103,7 +103,7 @@ impl fmt::Display for SemanticDType {
 ///
 /// ```
 /// use burn::tensor::FloatDType;
-/// use burn_fp8::policy::{Policy, PolicyDType, SemanticDType};
+/// use burn_fp8_train::policy::{Policy, PolicyDType, SemanticDType};
 ///
 /// let policy = Policy::parse("p=f32,c=bf16,o=f32")?;
 /// let dtype: PolicyDType = "compute".parse()?;

@@ -7,22 +7,25 @@ use burn::module::{AutodiffModule, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, FloatDType, Int, Tensor};
+use burn_fp8::Fp8Error;
+use burn_fp8::nn::is_fp8_state;
 
 use super::{DynamicLossScale, LossScaleRule, LossScaleState};
-use crate::Fp8Error;
-use crate::nn::{AMAX_HISTORY, is_fp8_state};
+
+/// The name of this field of `Fp8State`, which visitors are told.
+const AMAX_HISTORY: &str = "amax_history";
 
 /// Loss scaling: a handle to its state, whose clones share it, on any thread.
 ///
-/// The model multiplies its loss, [`LossScaledOptimizer`](crate::optim::LossScaledOptimizer) does the rest:
+/// The model multiplies its loss, [`LossScaledOptimizer`](crate::LossScaledOptimizer) does the rest:
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};
 /// use burn::nn::LinearConfig;
 /// use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 /// use burn::tensor::Tensor;
-/// use burn_fp8::optim::LossScaledOptimizer;
-/// use burn_fp8::policy::{LossScale, Policy};
+/// use burn_fp8_train::LossScaledOptimizer;
+/// use burn_fp8_train::policy::{LossScale, Policy};
 ///
 /// type B = Autodiff<Flex>;
 ///
@@ -47,8 +50,8 @@ use crate::nn::{AMAX_HISTORY, is_fp8_state};
 /// # Under FP8
 /// Output gradients are quantized as they are in the backward pass, scaled. Current scaling follows the loss scale; delayed scaling knows it a
 /// step late, and saturates where the scale has just grown: give its recipe a margin of 1, for a factor of 2
-/// ([`Recipe::with_margin`](crate::Recipe::with_margin)). The amaxes of a skipped step do enter the histories of a
-/// [`DelayedState`](crate::DelayedState), which commits where `backward` ends; they are finite. Those of FP8 layers do not.
+/// ([`Recipe::with_margin`](burn_fp8_core::Recipe::with_margin)). The amaxes of a skipped step do enter the histories of a
+/// [`DelayedState`](burn_fp8::DelayedState), which commits where `backward` ends; they are finite. Those of FP8 layers do not.
 #[derive(Clone, Debug, Default)]
 pub struct LossScale(Arc<Mutex<LossScaleState>>);
 
@@ -127,7 +130,7 @@ impl LossScale {
     /// The gradients of the module's parameters divided by the scale, in f32 where they are in half precision, and rounded again.
     /// JMP multiplies by the inverse; for powers of two that is the same.
     ///
-    /// New values of FP8 state ([`Fp8State`](crate::nn::Fp8State)) are left as they are: they are no gradients.
+    /// New values of FP8 state ([`Fp8State`](burn_fp8::nn::Fp8State)) are left as they are: they are no gradients.
     pub fn unscale<B, M>(&self, module: &M, mut grads: GradientsParams) -> GradientsParams
     where
         B: AutodiffBackend,
@@ -152,7 +155,7 @@ impl LossScale {
 /// Whether all gradients of the module's parameters are finite; without any, they are. Waits for the device, once.
 ///
 /// FP8 layers quantize as Flax does: an infinite value saturates, and the gradients behind it are finite. So of the new values of their
-/// state ([`Fp8State`](crate::nn::Fp8State)) the newest amax must be finite too. Older amaxes and the scale are not asked.
+/// state ([`Fp8State`](burn_fp8::nn::Fp8State)) the newest amax must be finite too. Older amaxes and the scale are not asked.
 pub fn all_finite<B, M>(module: &M, grads: &GradientsParams) -> bool
 where
     B: AutodiffBackend,

@@ -3,17 +3,17 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::Fp8Error;
+use burn_fp8::nn::is_fp8_state;
 
 use super::{Policy, PolicyDType, SemanticDType, dtype};
-use crate::Fp8Error;
-use crate::nn::is_fp8_state;
 
 impl Policy {
     /// Whether the device has the three dtypes: what a cast panics about is an error here, before the run.
     ///
     /// ```
     /// use burn::backend::Flex;
-    /// use burn_fp8::policy::Policy;
+    /// use burn_fp8_train::policy::Policy;
     ///
     /// let error = Policy::parse("p=f32,c=flex32")?.check::<Flex>(&Default::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "policy: backend `flex` has no flex32; a policy for it can have f32, bf16, f16, f64");

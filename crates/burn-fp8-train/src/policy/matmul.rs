@@ -1,13 +1,12 @@
 //! What a policy says of matrix products: the key `m`.
 
+use burn_fp8::Fp8Config;
 use burn_fp8_core::{Formats, Recipe};
-
-use crate::config::Fp8Config;
 
 /// How matrix products run under a [`Policy`](super::Policy) that has the key `m`.
 ///
 /// It is put on top of the [`Fp8Config`] in force: it switches FP8 off, or gives it a recipe; filter and execution stay.
-/// Products of a backend without [`Fp8Backend`](crate::Fp8Backend) around it are in high precision whatever a policy says.
+/// Products of a backend without [`Fp8Backend`](burn_fp8::Fp8Backend) around it are in high precision whatever a policy says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MatmulPolicy {

@@ -1,23 +1,9 @@
-//! Processes, or threads, that train one model together: how they exchange numbers.
-//!
-//! `Mpi` is for processes, on one machine or many, that `mpirun` or Slurm starts (feature `mpi`); [`Threads`] for threads of one process. Both are [`Peers`]. [`join`] finds out whether there are
-//! others.
-
-mod error;
-mod join;
-#[cfg(feature = "mpi")]
-mod mpi;
-mod threads;
+//! What peers say to each other: threads or processes that train one model together. How they meet is up to those who implement it.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
-
-pub use error::PeerError;
-pub use join::join;
-#[cfg(feature = "mpi")]
-pub use mpi::Mpi;
-pub use threads::Threads;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// One of several that take the same steps. Every operation is a meeting: each peer calls the same ones in the same order, and gets the same bits.
 ///
@@ -116,21 +102,45 @@ impl Traffic {
     }
 }
 
-/// Counts it.
-#[derive(Debug, Default)]
-struct Sent(Mutex<Traffic>);
-
-impl Sent {
-    fn count<T>(&self, message: &[T]) {
-        let mut traffic = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        traffic.bytes += size_of_val(message);
-        traffic.messages += 1;
-    }
-
-    fn traffic(&self) -> Traffic {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A peer among peers, shared by what uses it.
 pub type SharedPeers = Arc<dyn Peers>;
+
+/// Why peers cannot go on together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// Not all came.
+    #[error("rank {rank} of {size} waited {} seconds for the others: one has died, hangs, or never came; start again from the last checkpoint", .waited.as_secs())]
+    TimedOut {
+        /// Who waited.
+        rank: usize,
+        /// How many there are.
+        size: usize,
+        /// How long.
+        waited: Duration,
+    },
+    /// A peer has ended, or has failed.
+    #[error("rank {rank} goes on alone: {reason}; start again from the last checkpoint")]
+    Gone {
+        /// Who noticed.
+        rank: usize,
+        /// What is known.
+        reason: String,
+    },
+    /// Two peers do not do the same.
+    #[error(
+        "ranks {rank} and {other} differ: rank {rank} has `{mine}`, rank {other} has `{theirs}`; start the same program with the same options on the same data"
+    )]
+    Differs {
+        /// Who noticed.
+        rank: usize,
+        /// What it has.
+        mine: String,
+        /// The other one.
+        other: usize,
+        /// What that has.
+        theirs: String,
+    },
+    /// There is nobody to meet.
+    #[error("{0}")]
+    Setup(String),
+}

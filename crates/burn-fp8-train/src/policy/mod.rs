@@ -8,8 +8,8 @@
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::optim::GradientsParams;
 //! use burn::tensor::{DType, Tensor};
-//! use burn_fp8::policy::{self, Policy};
 //! use burn_fp8::{Fp8Backend, trace};
+//! use burn_fp8_train::policy::{self, Policy};
 //!
 //! type B = Fp8Backend<Autodiff<Flex>>;
 //!
@@ -37,20 +37,20 @@
 //!
 //! # In force
 //! A policy is in force for a scope ([`Policy::scope`]) or for the process ([`Policy::set_default`]), in the scopes of
-//! [`Fp8Config`](crate::Fp8Config): an `Fp8Config::scope` or [`high_precision`](crate::high_precision) inside keeps the policy, and decides
+//! [`Fp8Config`](burn_fp8::Fp8Config): an `Fp8Config::scope` or [`high_precision`](burn_fp8::high_precision) inside keeps the policy, and decides
 //! about FP8 again; a policy with the key `m` sets recipe and on or off of the configuration around it. Scopes do not cross threads.
 //!
 //! A dtype that the device has not is an error of [`Policy::check`], else a panic of the first cast.
 //!
 //! # What is not cast
 //! Casts of modules leave integer and boolean parameters, and
-//! - the state of FP8 layers ([`Fp8State`](crate::nn::Fp8State)): it is f32 in any model;
+//! - the state of FP8 layers ([`Fp8State`](burn_fp8::nn::Fp8State)): it is f32 in any model;
 //! - Burn's `BatchNorm`: running statistics need f32, and belong to a module and its clones together. Give it inputs in f32.
 //!   `RunningState` in a module of your own is not left alone: keep such a module out of the one that is cast. A view of it panics.
 //!
 //! # Loss scaling
 //! Small gradients vanish in f16, whose smallest number is 2⁻²⁴. [`LossScale`] multiplies the loss, and so all gradients, and
-//! [`LossScaledOptimizer`](crate::optim::LossScaledOptimizer) divides them again before the step. bf16 has the range of f32 and needs none.
+//! [`LossScaledOptimizer`](crate::LossScaledOptimizer) divides them again before the step. bf16 has the range of f32 and needs none.
 
 mod cast;
 mod definition;

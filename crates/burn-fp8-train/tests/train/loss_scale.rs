@@ -1,6 +1,8 @@
 //! Loss scaling as arithmetic and data: JMP's golden runs, validation, the shared handle.
 
-use burn_fp8::policy::{DynamicLossScale, LossScale, LossScaleRule, LossScaleState, all_finite};
+use burn_fp8_train::policy::{
+    DynamicLossScale, LossScale, LossScaleRule, LossScaleState, all_finite,
+};
 use proptest::prelude::*;
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use burn::optim::{MultiGradientsParams, Sgd};
 use burn::prelude::DeviceOps as _;
 use burn::record::{HalfPrecisionSettings, NamedMpkBytesRecorder};
 use burn::tensor::backend::BackendTypes;
-use burn_fp8::optim::LossScaledOptimizer;
-use burn_fp8::policy::{DynamicLossScale, LossScale, LossScaleRule};
+use burn_fp8_train::LossScaledOptimizer;
+use burn_fp8_train::policy::{DynamicLossScale, LossScale, LossScaleRule};
 
 use crate::common::models::{Fp8Net, batch, fp8_net, net, parameters, state, step as net_step};
 use crate::common::*;

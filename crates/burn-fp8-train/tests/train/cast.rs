@@ -5,7 +5,7 @@ use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
 };
 use burn::tensor::bf16;
-use burn_fp8::policy::{self, SemanticDType};
+use burn_fp8_train::policy::{self, SemanticDType};
 
 use crate::common::models::{dot, parameters, state};
 use crate::common::*;
@@ -283,7 +283,6 @@ fn dtypes_that_a_device_has_not_are_named_before_the_backend_panics() {
     panics(|| policy.cast_to_compute(tensor::<Fp8, 1>(&[1.0], [1])), words);
     panics(|| policy.cast_module_to_compute(&model()), words);
     panics(|| policy.cast_module_to_param(model()), words);
-    #[cfg(feature = "ndarray")]
     refused(
         mixed(FloatDType::BF16).check::<burn::backend::NdArray>(&Default::default()),
         ["has no bf16; a policy for it can have f32, "],

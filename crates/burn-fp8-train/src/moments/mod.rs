@@ -1,5 +1,7 @@
 //! Optimizers whose state takes a quarter of the memory: moments in FP8.
 
+mod state;
+
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::AutodiffModule;
@@ -8,12 +10,13 @@ use burn::optim::record::{AdaptorRecord, AdaptorRecordV1};
 use burn::optim::{AdamW, AdamWState, LearningRate, Optimizer, SimpleOptimizer};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
+use burn_fp8::Fp8Error;
+use burn_fp8::engine::Fp8Engine;
 use burn_fp8_core::moments::{FIRST, Factors, MAX_BLOCK, Noise, Rule, Second, Step};
 use burn_fp8_core::{Fp8Format, slice};
 
-use super::moments_state::{Moment, Moments8State, of_codes};
-use crate::Fp8Error;
-use crate::engine::Fp8Engine;
+use state::{Moment, of_codes};
+pub use state::{Moments8Item, Moments8State};
 
 /// Parameters of fewer elements keep their moments in f32, as torchao and bitsandbytes do.
 const FEWEST: usize = 4096;
@@ -29,7 +32,7 @@ const FEWEST: usize = 4096;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::{GradientsParams, Optimizer};
 /// use burn::tensor::{Distribution, Tensor};
-/// use burn_fp8::optim::Moments8Config;
+/// use burn_fp8_train::Moments8Config;
 ///
 /// type B = Autodiff<Flex>;
 /// let device = Default::default();

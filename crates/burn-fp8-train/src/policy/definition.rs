@@ -1,20 +1,19 @@
 //! What a policy is, and where it is in force: in the innermost scope of the thread, else by default.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::{PoisonError, RwLock};
 
 use burn::tensor::FloatDType;
+use burn_fp8::{Fp8Config, Fp8Error};
 use burn_fp8_core::AttentionPrecision;
 
 use super::matmul::MatmulPolicy;
-use crate::Fp8Error;
-use crate::config::scope::{innermost, within};
-use crate::config::{self, Fp8Config};
 
 static DEFAULT: RwLock<Option<Policy>> = RwLock::new(None);
 
 thread_local! {
-    static SCOPES: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
+    /// Of the innermost scope.
+    static SCOPE: Cell<Option<Policy>> = const { Cell::new(None) };
 }
 
 /// The precision of a run: [the module](super) tells how it is put in force.
@@ -63,7 +62,7 @@ impl Policy {
     /// `half` is f16 on every device, where JMP has bf16 on TPUs.
     ///
     /// ```
-    /// use burn_fp8::policy::Policy;
+    /// use burn_fp8_train::policy::Policy;
     ///
     /// assert_eq!(Policy::parse("compute=bfloat16")?.to_string(), "p=f32,c=bf16,o=bf16");
     /// assert_eq!(Policy::parse("half")?.to_string(), "p=f16,c=f16,o=f16");
@@ -92,7 +91,7 @@ impl Policy {
 
     /// The policy of the innermost scope of this thread, else the process-wide default, if there is one.
     pub fn current() -> Option<Self> {
-        innermost(&SCOPES).or_else(|| {
+        SCOPE.get().or_else(|| {
             // A policy is assigned whole: a holder of the lock that panics leaves nothing half done.
             *DEFAULT.read().unwrap_or_else(PoisonError::into_inner)
         })
@@ -103,18 +102,28 @@ impl Policy {
     /// Scopes nest, and end when `f` returns or panics. Where the policy has the key `m`, FP8 is off in it, or on with that recipe; filter,
     /// predicate and execution are those around it.
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        within(&SCOPES, *self, || config::scope_with(|config| self.configure(config), f)).0
+        /// Leaves the scope when dropped.
+        struct Leave(Option<Policy>);
+
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                SCOPE.set(self.0);
+            }
+        }
+
+        let _around = Leave(SCOPE.replace(Some(*self)));
+        Fp8Config::scope_with(|config| self.configure(config), f)
     }
 
     /// Makes this the policy of every thread that is not inside a [`Policy::scope`], until it is set anew.
     ///
-    /// Its key `m` is put on top of the configuration that [`Fp8Config::set_default`](crate::Fp8Config::set_default) has set, and holds until
+    /// Its key `m` is put on top of the configuration that [`Fp8Config::set_default`](Fp8Config::set_default) has set, and holds until
     /// either is set anew.
     pub fn set_default(self) {
         set_default(Some(self));
     }
 
-    /// No policy by default, as at first; the configuration is as [`Fp8Config::set_default`](crate::Fp8Config::set_default) has set it.
+    /// No policy by default, as at first; the configuration is as [`Fp8Config::set_default`](Fp8Config::set_default) has set it.
     pub fn clear_default() {
         set_default(None);
     }
@@ -123,5 +132,5 @@ impl Policy {
 fn set_default(policy: Option<Policy>) {
     let mut default = DEFAULT.write().unwrap_or_else(PoisonError::into_inner);
     *default = policy;
-    config::change_default(|config| policy.map_or(config, |policy| policy.configure(config)));
+    Fp8Config::change_default(|config| policy.map_or(config, |policy| policy.configure(config)));
 }

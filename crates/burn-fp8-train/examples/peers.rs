@@ -12,9 +12,9 @@ use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::optim::{PeersOptimizer, Wire, share_weights};
-use burn_fp8::peers::{self, PeerError, SharedPeers};
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Recipe};
+use burn_fp8_train::peers::{self, PeerError, SharedPeers};
+use burn_fp8_train::{PeersOptimizer, Wire, share_weights};
 
 type B = Fp8Backend<Autodiff<Flex>>;
 

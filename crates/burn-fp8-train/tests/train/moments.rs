@@ -1,17 +1,16 @@
 //! Optimizers with moments in FP8: the same codes on every backend, close to Burn's AdamW, their records.
 
-#[cfg(feature = "ndarray")]
 use burn::backend::NdArray;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::SimpleOptimizer;
 use burn::record::{HalfPrecisionSettings, Record};
 use burn::tensor::Bool;
 use burn_fp8::engine::Fp8Engine;
-use burn_fp8::optim::{
+use burn_fp8_train::{
     Moments8, Moments8Config, Moments8Item, Moments8State, Rule, Second, from_adamw,
 };
 
-use super::common::*;
+use crate::common::*;
 
 const SHAPE: [usize; 2] = [65, 100];
 
@@ -60,7 +59,6 @@ fn configs() -> Vec<Moments8Config> {
 }
 
 #[test]
-#[cfg(feature = "ndarray")]
 fn one_pass_gives_the_codes_of_tensor_operations() {
     for config in configs() {
         let optimizer = config.build();

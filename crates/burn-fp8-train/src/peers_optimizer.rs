@@ -8,10 +8,10 @@ use burn::module::{AutodiffModule, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, bf16};
+use burn_fp8::nn::is_fp8_state;
 use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Recipe};
 
-use crate::nn::is_fp8_state;
 use crate::peers::{PeerError, SharedPeers};
 
 /// Elements that are summed in one message, where parameters are smaller: 4 MB.

@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use burn::tensor::FloatDType;
+use burn_fp8::Fp8Error;
 use burn_fp8_core::AttentionPrecision;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -11,7 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::definition::Policy;
 use super::dtype::{self, invalid, quoted};
 use super::matmul::MatmulPolicy;
-use crate::Fp8Error;
 
 /// The longest policy read, in bytes: the longest name of each key and value takes less.
 const MAX_LENGTH: usize = 128;

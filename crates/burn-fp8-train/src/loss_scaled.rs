@@ -4,9 +4,9 @@ use burn::module::AutodiffModule;
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
 use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_fp8::optim::is_inside_fp8_optimizer;
 use serde::{Deserialize, Serialize};
 
-use super::fp8::is_inside_fp8_optimizer;
 use crate::policy::{LossScale, LossScaleRule, LossScaleState, all_finite_in};
 
 /// Wraps an optimizer: divides the gradients by the scale that the loss was multiplied with, and adjusts the scale.
@@ -16,14 +16,14 @@ use crate::policy::{LossScale, LossScaleRule, LossScaleState, all_finite_in};
 /// which steps whatever it gets.
 ///
 /// Gradient clipping belongs into the wrapped optimizer, where gradients are unscaled. Micro-batches accumulate scaled gradients: the scale only
-/// changes here. With FP8 layers this goes around [`Fp8Optimizer`](super::Fp8Optimizer):
+/// changes here. With FP8 layers this goes around [`Fp8Optimizer`](burn_fp8::optim::Fp8Optimizer):
 /// `LossScaledOptimizer::new(Fp8Optimizer::new(optimizer), loss_scale)`.
 ///
 /// The record holds the whole state of loss scaling. Loading one replaces that of the handle and so of its clones, the rule too. A record of the
 /// wrapped optimizer is not one of this: load it into that optimizer first.
 ///
 /// # Panics
-/// [`step`](Optimizer::step) with loss scaling inside [`Fp8Optimizer`](super::Fp8Optimizer), which would have overwritten FP8 state before the step
+/// [`step`](Optimizer::step) with loss scaling inside [`Fp8Optimizer`](burn_fp8::optim::Fp8Optimizer), which would have overwritten FP8 state before the step
 /// is skipped.
 #[derive(Clone, Debug)]
 pub struct LossScaledOptimizer<O> {

@@ -1,7 +1,7 @@
 //! Policies as strings: JMP's grammar by its golden file, the key `m`, errors that name what is wrong.
 
-use burn_fp8::policy::{MatmulPolicy, PolicyDType, SemanticDType};
 use burn_fp8::{AttentionPrecision, Scaling};
+use burn_fp8_train::policy::{MatmulPolicy, PolicyDType, SemanticDType};
 use proptest::prelude::*;
 use serde_json::Value;
 
