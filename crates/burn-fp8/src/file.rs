@@ -93,22 +93,6 @@ impl Tensors {
         Ok(Self { bytes, data: header + 8, metadata })
     }
 
-    /// A text of the metadata.
-    pub(crate) fn entry(&self, key: &str) -> Option<&str> {
-        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
-    }
-
-    /// Whether its metadata has this version, else which one.
-    pub(crate) fn check_version(&self, version: &str) -> Result<(), String> {
-        match self.entry("version") {
-            Some(found) if found == version => Ok(()),
-            found => {
-                let found = shown(found.unwrap_or("none"), MAX_TEXT);
-                Err(format!("it has version {found}; this burn-fp8 reads {version}"))
-            }
-        }
-    }
-
     /// The names of all tensors.
     pub(crate) fn names(&self) -> Vec<String> {
         self.metadata.offset_keys()
@@ -192,41 +176,6 @@ pub(crate) fn little_endian(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// F32 `[len]`, if it is there.
-pub(crate) fn numbers(
-    tensors: &Tensors,
-    key: &str,
-    len: usize,
-) -> Result<Option<Vec<f32>>, String> {
-    of_shapes(tensors, key, &[&[len]], &format!("F32 [{len}]"))
-}
-
-/// One number: F32 `[1]`, or without dimensions, as other programs write it; if it is there.
-pub(crate) fn number(tensors: &Tensors, key: &str) -> Result<Option<f32>, String> {
-    let number = of_shapes(tensors, key, &[&[1], &[]], "F32 [1] or []")?;
-    Ok(number.map(|number| number[0]))
-}
-
-fn of_shapes(
-    tensors: &Tensors,
-    key: &str,
-    shapes: &[&[usize]],
-    expected: &str,
-) -> Result<Option<Vec<f32>>, String> {
-    let Some(view) = tensors.get(key) else {
-        return Ok(None);
-    };
-    if view.dtype() != Dtype::F32 || !shapes.contains(&view.shape()) {
-        return Err(unexpected(key, &view, expected));
-    }
-    Ok(Some(f32s(&view)))
-}
-
-/// The numbers of an F32 tensor.
-pub(crate) fn f32s(view: &TensorView) -> Vec<f32> {
-    view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
 /// Says what a tensor of a file is, and what it should be.
 pub(crate) fn unexpected(key: &str, view: &TensorView, expected: &str) -> String {
     const DIMENSIONS: usize = 8;
@@ -257,17 +206,5 @@ pub(crate) fn some_names(names: impl IntoIterator<Item = String>) -> String {
     match names.count() {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// Rows and columns of a block, as the metadata has them.
-pub(crate) fn parse_block(block: &str, key: &str) -> Result<[usize; 2], String> {
-    let sizes = block.split_once('x').map(|(rows, columns)| [rows, columns].map(str::parse));
-    match sizes {
-        Some([Ok(rows), Ok(columns)]) => Ok([rows, columns]),
-        _ => {
-            let block = shown(block, MAX_TEXT);
-            Err(format!("its blocks of {} are {block}, not ROWSxCOLUMNS", name(key)))
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Tensors in FP8, and one product of two of them with everything that the hardware fuses into it.
 
 mod assign;
-mod file;
 mod handle;
 mod matmul;
 mod options;

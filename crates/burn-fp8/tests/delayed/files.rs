@@ -11,7 +11,6 @@ use burn_fp8::burn_fp8_core::AmaxHistory;
 use burn_fp8::delayed::{KnownBy, SiteRecord};
 
 use crate::common::delayed::under;
-use crate::common::files::{f32s, write_raw};
 use crate::common::models::parameters;
 use crate::common::*;
 
@@ -91,7 +90,7 @@ impl Run {
         let optimizer = Recorder::<B>::record(&recorder, self.optimizer.to_record(), ());
         std::fs::write(folder.join("model"), model.expect("recorded")).expect("written");
         std::fs::write(folder.join("optimizer"), optimizer.expect("recorded")).expect("written");
-        self.state.save(folder.join("state.safetensors")).expect("written");
+        self.state.save(folder.join("state.json")).expect("written");
     }
 
     fn load(folder: &Path) -> Self {
@@ -102,7 +101,7 @@ impl Run {
         let model_record = recorder.load(read("model"), &device).expect("recorded before");
         let optimizer_record =
             Recorder::<B>::load(&recorder, read("optimizer"), &device).expect("recorded before");
-        state.load(folder.join("state.safetensors")).expect("saved before");
+        state.load(folder.join("state.json")).expect("saved before");
         Self {
             model: model.load_record(model_record),
             optimizer: optimizer.load_record(optimizer_record),
@@ -162,7 +161,7 @@ fn record() -> DelayedRecord {
 
 #[test]
 fn records_survive_files_and_json() {
-    let (folder, path) = files::path("state.safetensors");
+    let (folder, path) = files::path("state.json");
     for record in [record(), DelayedRecord::default()] {
         record.save(&path).expect("written");
         assert_eq!(DelayedRecord::load(&path).expect("just written"), record);
@@ -178,88 +177,54 @@ fn records_survive_files_and_json() {
 
 #[test]
 fn damaged_files_are_refused_and_nothing_is_overwritten() {
-    let (_folder, path) = files::path("state.safetensors");
+    let (_folder, path) = files::path("state.json");
     record().save(&path).expect("written");
     let good = std::fs::read(&path).expect("just written");
     let state = DelayedState::new();
     state.import(record()).expect("in order");
 
-    let refused_now = |part: &str| {
+    let refused_now = |bytes: &[u8], part: &str| {
+        std::fs::write(&path, bytes).expect("written");
         let error = state.load(&path).expect_err("damaged");
         assert!(matches!(error, Fp8Error::InvalidState { .. }), "{error:?}");
-        says(&error, [part, "state.safetensors", "nothing was loaded"]);
+        says(&error, [part, "it is no state of delayed scaling", "nothing was loaded"]);
+        says(&error, ["state.json"]);
         assert_eq!(error.to_string().lines().count(), 1);
         assert_eq!(state.export(), record(), "{error}");
     };
     // Cut at every length.
-    let cut = (0..good.len()).map(|length| good[..length].to_vec());
-    let longer = [good.as_slice(), &[0]].concat();
-    for bytes in cut.chain([longer, b"not safetensors at all".to_vec()]) {
-        std::fs::write(&path, bytes).expect("written");
-        refused_now("not a complete safetensors file");
+    for length in 0..good.len() {
+        refused_now(&good[..length], "at line 1 column");
     }
-    write_raw(&path, "{}", &[]);
-    refused_now("its metadata has no `format`");
-    let header = |format: &str, version: &str, sites: &str, tensors: &str| {
-        format!(
-            r#"{{"__metadata__":{{"format":"{format}","version":"{version}","sites":"{sites}"}}{tensors}}}"#
-        )
-    };
-    const FORMAT: &str = "burn-fp8 delayed state";
-    for (format, version, sites, part) in [
-        ("a model", "1", "[]", "it holds `a model`"),
-        (FORMAT, "2", "[]", "it has version 2"),
-        (FORMAT, "1", "[[0,1]]", "`sites` of its metadata"),
-        (FORMAT, "1", "[[0,1,-2]]", "`sites` of its metadata"),
-        (FORMAT, "1", "[[0,1,2]]", "0 tensors for 1 sites"),
+    refused_now(&[&good[..], b"]"].concat(), "trailing characters");
+    refused_now(b"no JSON at all", "expected");
+    let text = String::from_utf8(good.clone()).expect("JSON");
+    for (from, to, part) in [
+        ("{\"sites\":", "{\"layers\":", "unknown field `layers`"),
+        ("\"k\":32", "\"k\":-32", "invalid value"),
+        ("\"k\":32,", "", "missing field `k`"),
+        ("\"k\":32", "\"k\":32,\"m\":1", "unknown field `m`"),
+        ("\"index\":3", "\"index\":0", "site 0 occurs twice"),
+        ("\"index\":0", "\"index\":4", "site 3 comes after site 4"),
+        ("[1.5,", "[-1.5,", "no finite magnitude"),
+        ("[1.5,", "[1.5e39,", ""),
+        ("[1.5,", "[null,", "invalid type"),
+        ("[1e-40,1.5]", "[]", "no finite magnitude"),
     ] {
-        write_raw(&path, &header(format, version, sites, ""), &[]);
-        refused_now(part);
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(damaged, text, "{from}");
+        refused_now(damaged.as_bytes(), part);
     }
-    // Tensors of these names, one after the other, of one number each.
-    let write = |names: &[&str], dtype: &str, shape: &str, sites: &str, data: &[f32]| {
-        let entry = |(index, name): (usize, &&str)| {
-            let offsets = [index * 4, index * 4 + 4];
-            format!(r#","{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets:?}}}"#)
-        };
-        let tensors: String = names.iter().enumerate().map(entry).collect();
-        write_raw(&path, &header(FORMAT, "1", sites, &tensors), &f32s(data));
-    };
-    const FIRST: [&str; 3] = ["site.0.input", "site.0.weight", "site.0.output_grad"];
-    const SECOND: [&str; 3] = ["site.1.input", "site.1.weight", "site.1.output_grad"];
-    let misnamed = [FIRST[0], FIRST[1], SECOND[0]];
-    let not_finite = "`site.0.weight` is empty, too long, or holds something";
-    for (names, dtype, shape, middle, part) in [
-        (misnamed, "F32", "[1]", 1.0, "it has no `site.0.output_grad`"),
-        (FIRST, "F32", "[1,1]", 1.0, "not F32 [steps]"),
-        (FIRST, "I32", "[1]", 1.0, "not F32 [steps]"),
-        (FIRST, "F32", "[1]", f32::NAN, not_finite),
-        (FIRST, "F32", "[1]", f32::INFINITY, not_finite),
-        (FIRST, "F32", "[1]", -1.0, not_finite),
-    ] {
-        write(&names, dtype, shape, "[[0,1,2]]", &[1.0, middle, 1.0]);
-        refused_now(part);
-    }
-    for (sites, part) in [
-        ("[[1,1,2],[0,1,2]]", "site 0 comes after site 1"),
-        ("[[0,1,2],[0,1,2]]", "site 0 occurs twice"),
-    ] {
-        write(&[FIRST, SECOND].concat(), "F32", "[1]", sites, &[1.0; 6]);
-        refused_now(part);
-    }
-    write(&FIRST, "F32", "[1]", "[[0,1,2]]", &[1.0; 3]);
+    std::fs::write(&path, &good).expect("written");
     state.load(&path).expect("the same, well-formed");
 
     let missing = state.load(path.with_file_name("missing")).expect_err("no such file");
     assert!(matches!(missing, Fp8Error::Io { action: "read", .. }), "{missing}");
-    let json =
-        r#"{"sites":[{"index":0,"k":1,"n":2,"input":[-1.0],"weight":[1.0],"output_grad":[1.0]}]}"#;
-    refused(serde_json::from_str::<DelayedRecord>(json), ["no finite magnitude"]);
 }
 
 #[test]
 fn sites_out_of_order_or_twice_are_refused_wherever_they_come_from() {
-    let (_folder, path) = files::path("state.safetensors");
+    let (_folder, path) = files::path("state.json");
     let [first, second] = <[SiteRecord; 2]>::try_from(record().sites).expect("two");
     for (sites, expected) in [
         (vec![first.clone(), first.clone()], "site 0 occurs twice"),
@@ -289,7 +254,7 @@ fn sites_out_of_order_or_twice_are_refused_wherever_they_come_from() {
 
 #[test]
 fn a_failed_save_leaves_the_old_file() {
-    let (folder, path) = files::path("state.safetensors");
+    let (folder, path) = files::path("state.json");
     record().save(&path).expect("written");
     // A folder in place of the file cannot be replaced by a file.
     let blocked = folder.path().join("blocked");

@@ -1,4 +1,4 @@
-//! Inference: tensors in FP8, their products, and layers with frozen weights; and the files of all of them.
+//! Inference: tensors in FP8, their products, and layers with frozen weights, their records; and files of this crate.
 
 #[path = "../common/mod.rs"]
 mod common;

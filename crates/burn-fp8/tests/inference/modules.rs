@@ -5,6 +5,7 @@ use burn::record::{
 };
 use burn_fp8::nn::ActivationScale::{Current, Static};
 use burn_fp8::nn::frozen::FrozenLinearRecord;
+use serde_json::json;
 
 use crate::common::frozen::{layer, parts};
 use crate::common::*;
@@ -19,7 +20,11 @@ struct Model<B: Backend> {
 fn model<B: Fp8Matmul>(seed: u64) -> Model<B> {
     let mut random = Random(seed);
     let first = layer(&mut random, [6, 5], Static(0.25)).0;
-    Model { first, second: Some(layer(&mut random, [5, 3], Current).0) }
+    // A record keeps codes that no checkpoint may have.
+    let mut weight = random.spread(15);
+    weight[7] = f32::NAN;
+    let second = FrozenLinear::from_weight(tensor(&weight, [5, 3]), None, Current);
+    Model { first, second: Some(second.expect("finite elements")) }
 }
 
 fn check_recorder<B: Fp8Matmul, R: FileRecorder<B>>(recorder: &R) {
@@ -59,6 +64,41 @@ fn recorders_keep_one_byte_an_element_and_check_what_they_read() {
     let loaded: Result<FrozenLinearRecord, _> =
         Recorder::<Flex>::load(&recorder, path, &Default::default());
     refused(loaded, ["input_scale is -2.5e-1"]);
+}
+
+/// A record from a file is what a layer can be, else an error says why not.
+#[test]
+fn records_that_are_no_layer_are_refused_with_the_reason() {
+    let (layer, ..) = layer::<Flex>(&mut Random(12), [2, 3], Static(0.125));
+    let good = serde_json::to_value(layer.to_record()).expect("serializes");
+    let read = |record| serde_json::from_value::<FrozenLinearRecord>(record);
+    read(good.clone()).expect("as it was written");
+    // What JSON has not.
+    let mut cases = vec![
+        (json!({ "codes": [56, 56] }), "2 codes for a weight [2, 3]"),
+        (json!({ "d_input": 0, "codes": [] }), "has no elements"),
+        (json!({ "d_input": u64::MAX, "codes": [] }), "codes for a weight"),
+        (json!({ "bias": [1.0, 2.0] }), "a bias of 2 elements for 3 outputs"),
+        (json!({ "codes": [0x7f, 0xff, 0x7f, 0x7f, 0x7f, 0x7f] }), "no element of the weight"),
+        (json!({ "block": [0, 4] }), "blocks 0×4 have no elements"),
+        (json!({ "block": [1, 2], "scales": [1.0] }), "1 scales for a grid of 4 blocks"),
+        (json!({ "scales": [1.0] }), "1 scales for a grid of 0 blocks"),
+        (json!({ "block": [2, 3], "scales": [-1.0] }), "a scale of the weight is -1e0"),
+        (json!({ "block": [2, 3], "scales": [1e39] }), "a scale of the weight is inf"),
+        (json!({ "activation": { "blocks": { "size": 0, "power_of_two": false } } }), ""),
+        (json!({ "activation": { "static": -1.0 } }), "input_scale is"),
+        (json!({ "of_another": 1 }), "unknown field `of_another`"),
+    ];
+    for bad in [0.0, -1.0, 1e39, 1e-40] {
+        cases.push((json!({ "weight_scale": bad }), "weight_scale is"));
+        cases.push((json!({ "input_scale": bad }), "input_scale is"));
+    }
+    for (damage, expected) in cases {
+        let mut record = good.clone();
+        let fields = damage.as_object().expect("fields").clone();
+        record.as_object_mut().expect("fields").extend(fields);
+        refused(read(record), [expected]);
+    }
 }
 
 #[test]

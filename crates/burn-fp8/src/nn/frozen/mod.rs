@@ -38,7 +38,6 @@
 //! ```
 
 mod check;
-mod file;
 mod module;
 #[cfg(feature = "flex")]
 mod on_host;
@@ -51,7 +50,6 @@ use burn::tensor::{FloatDType, Tensor, TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Fp8Format, Recipe};
 
 use check::read_bias;
-pub use file::{load_all, save_all};
 #[cfg(feature = "flex")]
 pub use on_host::HostLinear;
 pub use record::FrozenLinearRecord;

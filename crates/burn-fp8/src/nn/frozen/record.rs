@@ -1,4 +1,4 @@
-//! What a frozen layer is, as plain data: for Burn's recorders and for files.
+//! What a frozen layer is, as plain data: for Burn's recorders.
 
 use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
@@ -23,21 +23,21 @@ pub struct FrozenLinearRecord(Fields);
 /// The fields, not checked yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Fields {
-    pub d_input: usize,
-    pub d_output: usize,
-    pub codes: Bytes,
-    pub weight_scale: f32,
-    pub input_scale: Option<f32>,
-    pub bias: Option<Vec<f32>>,
+struct Fields {
+    d_input: usize,
+    d_output: usize,
+    codes: Bytes,
+    weight_scale: f32,
+    input_scale: Option<f32>,
+    bias: Option<Vec<f32>>,
     /// Where the weight has several scales: rows and columns of a block, and the scales row by row. `weight_scale` is 1 then.
     #[serde(default)]
-    pub block: Option<[usize; 2]>,
+    block: Option<[usize; 2]>,
     #[serde(default)]
-    pub scales: Vec<f32>,
+    scales: Vec<f32>,
     /// Where inputs are scaled neither by `input_scale` nor by their amax.
     #[serde(default)]
-    pub activation: Option<ActivationScale>,
+    activation: Option<ActivationScale>,
 }
 
 impl TryFrom<Fields> for FrozenLinearRecord {
@@ -80,12 +80,6 @@ impl TryFrom<Fields> for FrozenLinearRecord {
         }
         check_finite([*d_input, *d_output], codes, bias.as_deref())?;
         Ok(Self(fields))
-    }
-}
-
-impl FrozenLinearRecord {
-    pub(super) fn fields(&self) -> &Fields {
-        &self.0
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{AmaxHistory, Gemm, Operand};
-use safetensors::Dtype;
+use burn_fp8_core::{AmaxHistory, Gemm};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -14,16 +13,13 @@ use super::site::SiteState;
 use super::slot::Slot;
 use super::state::DelayedState;
 use crate::Fp8Error;
-use crate::file;
-use crate::file::{MAX_TEXT, Tensors, f32s, little_endian, unexpected};
+use crate::file::{self, MAX_TEXT};
 use crate::weights::{self, WeightId};
 
-/// The largest file read, in bytes: it has room for histories of 1024 steps of more products than a header has room for, which is some 50,000.
+/// The largest file read, in bytes: it has room for histories of 1024 steps of some 25,000 products.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 const WHAT: &str = "state of delayed scaling";
-const FORMAT: &str = "burn-fp8 delayed state";
-const VERSION: &str = "1";
 
 /// What a [`DelayedState`] holds: the histories of every site, in the order of their products in a pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,17 +61,6 @@ pub struct KnownBy {
     pub after: Option<usize>,
     /// How many products there are from that one on, or from the beginning.
     pub offset: usize,
-}
-
-impl SiteRecord {
-    /// The history of one operand.
-    pub fn history(&self, operand: Operand) -> &AmaxHistory {
-        match operand {
-            Operand::Input => &self.input,
-            Operand::Weight => &self.weight,
-            Operand::OutputGrad => &self.output_grad,
-        }
-    }
 }
 
 impl SiteState {
@@ -138,7 +123,7 @@ impl DelayedState {
         Ok(())
     }
 
-    /// Writes the state to a safetensors file, whole or not at all.
+    /// Writes the state to a JSON file, whole or not at all.
     ///
     /// # Errors
     /// As [`DelayedRecord::save`].
@@ -156,35 +141,14 @@ impl DelayedState {
 }
 
 impl DelayedRecord {
-    /// Writes a safetensors file, whole or not at all: `site.0.input`, `site.0.weight`, `site.0.output_grad`, …, f32, one
-    /// entry for each step of the history.
+    /// Writes the record as JSON to a file, whole or not at all.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where sites are not in ascending order, one occurs twice, or there are too many to be read again (some 50,000);
-    /// [`Fp8Error::Io`] where the file cannot be written.
+    /// [`Fp8Error::Invalid`] where sites are not in ascending order, or one occurs twice; [`Fp8Error::Io`] where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Fp8Error> {
         self.check()?;
-        let mut tensors = vec![];
-        for site in &self.sites {
-            for operand in Operand::ALL {
-                let entries = site.history(operand).entries();
-                tensors.push((name(site.index, operand), entries.len(), little_endian(entries)));
-            }
-        }
-        let tensors = tensors
-            .iter()
-            .map(|(name, steps, bytes)| (&name[..], Dtype::F32, vec![*steps], &bytes[..]));
-        let shapes: Vec<_> = self.sites.iter().map(|site| [site.index, site.k, site.n]).collect();
-        let shapes = serde_json::to_string(&shapes).expect("integers always serialize");
-        let known: Vec<_> = self.sites.iter().map(|site| site.known_by).collect();
-        let known = serde_json::to_string(&known).expect("integers always serialize");
-        let metadata = [
-            ("format", FORMAT),
-            ("version", VERSION),
-            ("sites", shapes.as_str()),
-            ("known_by", known.as_str()),
-        ];
-        file::write_safetensors(path.as_ref(), WHAT, tensors, &metadata)
+        let json = serde_json::to_vec(self).expect("numbers and names always serialize");
+        file::write(path.as_ref(), &json)
     }
 
     fn check(&self) -> Result<(), Fp8Error> {
@@ -198,54 +162,11 @@ impl DelayedRecord {
     /// wrong, where it is damaged or something else.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = path.as_ref();
-        let tensors = Tensors::read(path, MAX_FILE_BYTES)?;
-        Self::from_tensors(&tensors)
-            .map_err(|reason| Fp8Error::InvalidState { path: path.into(), reason })
-    }
-
-    fn from_tensors(tensors: &Tensors) -> Result<Self, String> {
-        let entry = |key| {
-            let missing = || format!("its metadata has no `{key}`; it is no {FORMAT}");
-            tensors.entry(key).ok_or_else(missing)
-        };
-        match entry("format")? {
-            FORMAT => tensors.check_version(VERSION)?,
-            format => return Err(format!("it holds {}, not a {FORMAT}", file::name(format))),
-        }
-        let shapes: Vec<[usize; 3]> = serde_json::from_str(entry("sites")?)
-            .map_err(|error| error.to_string())
-            .map_err(|error| format!("`sites` of its metadata: {}", shown(&error, MAX_TEXT)))?;
-        let count = tensors.names().len();
-        if count != 3 * shapes.len() {
-            return Err(format!("{count} tensors for {} sites", shapes.len()));
-        }
-        let known_by: Vec<Option<KnownBy>> = match tensors.entry("known_by") {
-            None => vec![None; shapes.len()],
-            Some(known_by) => serde_json::from_str(known_by)
-                .map_err(|error| shown(&error.to_string(), MAX_TEXT).to_string())
-                .map_err(|error| format!("`known_by` of its metadata: {error}"))?,
-        };
-        if known_by.len() != shapes.len() {
-            let (known_by, sites) = (known_by.len(), shapes.len());
-            return Err(format!(
-                "`known_by` of its metadata tells of {known_by} sites, of {sites}"
-            ));
-        }
-        let history = |index, operand| history(tensors, &name(index, operand));
-        let sites = shapes.into_iter().zip(known_by).map(|([index, k, n], known_by)| {
-            Ok(SiteRecord {
-                index,
-                k,
-                n,
-                known_by,
-                input: history(index, Operand::Input)?,
-                weight: history(index, Operand::Weight)?,
-                output_grad: history(index, Operand::OutputGrad)?,
-            })
-        });
-        let sites = sites.collect::<Result<Vec<_>, String>>()?;
-        check_order(&sites).map_err(|reason| format!("`sites` of its metadata: {reason}"))?;
-        Ok(Self { sites })
+        let json = file::read(path, MAX_FILE_BYTES)?;
+        serde_json::from_slice(&json).map_err(|error| {
+            let reason = format!("it is no {WHAT} ({})", shown(&error.to_string(), MAX_TEXT));
+            Fp8Error::InvalidState { path: path.into(), reason }
+        })
     }
 }
 
@@ -262,18 +183,4 @@ fn check_order(sites: &[SiteRecord]) -> Result<(), String> {
         Some([a, b]) if a == b => Err(format!("site {a} occurs twice; an index has one site")),
         Some([a, b]) => Err(format!("site {b} comes after site {a}; indexes ascend")),
     }
-}
-
-fn name(index: usize, operand: Operand) -> String {
-    format!("site.{index}.{operand}")
-}
-
-fn history(tensors: &Tensors, name: &str) -> Result<AmaxHistory, String> {
-    let view = tensors.get(name).ok_or_else(|| format!("it has no `{name}`"))?;
-    if view.dtype() != Dtype::F32 || view.shape().len() != 1 {
-        return Err(unexpected(name, &view, "F32 [steps]"));
-    }
-    AmaxHistory::from_entries(f32s(&view)).ok_or_else(|| {
-        format!("`{name}` is empty, too long, or holds something that is no finite magnitude")
-    })
 }
