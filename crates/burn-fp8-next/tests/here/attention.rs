@@ -1,5 +1,4 @@
 //! Attention, GELU and dropout as one operation each, against Burn's own operations.
-#![cfg(feature = "flex")]
 
 use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
 use burn::tensor::activation::{self, softmax};
@@ -8,6 +7,8 @@ use burn_fp8_next::nn::{AttentionInput, Fp8AttentionConfig, Fp8Linear, Fp8MlpCon
 use burn_fp8_next::ops::{self, AttentionOptions};
 use burn_fp8_next::{AttentionPrecision, Dropout, Fp8Config, high_precision, trace};
 
+use crate::common::*;
+
 const HEADS: [usize; 2] = [4, 2];
 const LENGTHS: [usize; 2] = [70, 81];
 const WIDTH: usize = 24;
@@ -15,17 +16,13 @@ const WIDTH: usize = 24;
 fn numbers<const D: usize>(shape: [usize; D], seed: usize, device: &Device) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let number = |i: usize| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5003.0 - 1.0;
-    Tensor::from_data(TensorData::new((0..count).map(number).collect::<Vec<_>>(), shape), device)
+    tensor(&(0..count).map(number).collect::<Vec<_>>(), shape, device)
 }
 
 fn hidden<const D: usize>(shape: [usize; D], every: usize, device: &Device) -> Tensor<D, Bool> {
     let count: usize = shape.iter().product();
     let hidden: Vec<bool> = (0..count).map(|i| i % every == 1).collect();
     Tensor::from_data(TensorData::new(hidden, shape), device)
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
 }
 
 /// The root mean square of errors, relative to that of the reference.
@@ -128,16 +125,21 @@ fn the_layer_takes_the_place_of_burns() {
     assert!((1e-3..0.2).contains(&of_fp8), "{of_fp8}");
 }
 
+type F<'a> = dyn Fn(Tensor<3>) -> Tensor<3> + 'a;
+
+/// The output, and the gradient of the input for an output gradient that is the input.
+fn run(x: Tensor<3>, f: &F<'_>) -> [Vec<f32>; 2] {
+    let x = x.require_grad();
+    let y = f(x.clone());
+    let grads = (y.clone() * x.clone().detach()).sum().backward();
+    [values(y), values(x.grad(&grads).expect("it was used"))]
+}
+
 /// Output and gradients against Burn's operations with the same weights; and in FP8 all products of a step.
 #[test]
 fn an_mlp_is_burns_layers_around_an_activation() {
     let device = Device::flex().autodiff();
-    let results = |f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
-        let x = numbers([2, 24, 48], 1, &device).require_grad();
-        let y = f(x.clone());
-        let grads = (y.clone() * x.clone().detach()).sum().backward();
-        [values(y), values(x.grad(&grads).expect("it was used"))]
-    };
+    let results = |f: &F<'_>| run(numbers([2, 24, 48], 1, &device), f);
     let layer = |x: Tensor<3>, layer: &Fp8Linear| {
         let y = x.matmul(layer.weight.val().unsqueeze());
         match &layer.bias {
@@ -173,14 +175,9 @@ fn an_mlp_is_burns_layers_around_an_activation() {
 #[test]
 fn gelu_silu_and_dropout_are_the_same_forward_and_backward() {
     let device = Device::flex().autodiff();
-    let run = |f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
-        let x = (numbers([3, 40, 50], 1, &device) * 4.0).require_grad();
-        let y = f(x.clone());
-        let grads = (y.clone() * x.clone().detach()).sum().backward();
-        [values(y), values(x.grad(&grads).expect("it was used"))]
-    };
-    type F = dyn Fn(Tensor<3>) -> Tensor<3>;
-    let pairs: [[&F; 2]; 2] = [[&ops::gelu, &activation::gelu], [&ops::silu, &activation::silu]];
+    let run = |f: &F<'_>| run(numbers([3, 40, 50], 1, &device) * 4.0, f);
+    let pairs: [[&F<'_>; 2]; 2] =
+        [[&ops::gelu, &activation::gelu], [&ops::silu, &activation::silu]];
     for [ours, burns] in pairs {
         let ([y, grad], [exact, exact_grad]) = (run(ours), run(burns));
         assert!(error(&y, &exact) < 1e-6 && error(&grad, &exact_grad) < 1e-6);

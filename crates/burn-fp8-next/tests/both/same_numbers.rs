@@ -1,8 +1,9 @@
 //! The same training on Burn 0.21 and on this Burn: an MLP of two layers, by each recipe, from the same weights, on Flex. Outputs, weights and what ran
 //! each product agree to the bit; so do losses but for the order in which Burn's `mean` adds them up, which differs on some CPUs.
-#![cfg(feature = "flex")]
 
 use burn_fp8_next::burn_fp8_core::{Filter, Recipe};
+
+use crate::common::bits;
 
 /// Rows, inputs, hidden, outputs.
 const SHAPE: [usize; 4] = [24, 48, 64, 16];
@@ -47,10 +48,6 @@ struct Exact {
     outputs: Vec<Vec<u32>>,
     parameters: Vec<Vec<u32>>,
     products: Vec<String>,
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// The training loop, once; the versions of Burn differ in how tensors are called.
@@ -143,13 +140,10 @@ mod on_this {
     use burn_fp8_next::ops;
 
     use super::*;
+    use crate::common::values;
 
     fn burn_data<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> TensorData {
         TensorData::new(values, shape)
-    }
-
-    fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-        tensor.into_data().try_to_vec().expect("f32")
     }
 
     pub fn train(recipe: Recipe) -> Run {
@@ -163,7 +157,7 @@ mod on_this {
                 Device::flex().autodiff(),
                 |x, w, b| ops::linear(x, w, Some(b)),
                 ops::backward,
-                read
+                values
             )
         })
     }

@@ -1,8 +1,6 @@
 //! What other libraries compute, on every backend that there is: the golden files of Flax and JAX (current scaling), torchao (MXFP8), TransformerEngine and
 //! DeepSeek (blocks of 128), through operations, layers and the served device; delayed scaling.
-#![cfg(feature = "flex")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use burn::module::Param;
@@ -15,6 +13,8 @@ use burn_fp8_next::{
     trace,
 };
 use safetensors::SafeTensors;
+
+use crate::common::*;
 
 /// Relative to the largest magnitude of a result: f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
@@ -112,18 +112,6 @@ fn crates() -> PathBuf {
     manifest.ancestors().find(|folder| folder.ends_with("crates")).expect("crates/").into()
 }
 
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
-}
-
-fn assert_close(actual: &[f32], expected: &[f32], what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}");
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - e).abs() <= TOLERANCE * largest, "{what}[{index}]: {a:e}, not {e:e}");
-    }
-}
-
 /// `x` times `w`, and the gradients of both for the output gradient `g`.
 fn step<const D: usize>(
     place: &Place,
@@ -169,7 +157,7 @@ fn current_scaling_is_that_of_flax() {
             };
             let what = |part: &str| format!("{}: {case}/{part}", place.name);
             for (result, name) in results.iter().zip(["y", "dx", "dw"]) {
-                assert_close(result, &part(name).0, &what(name));
+                assert_close(result, &part(name).0, TOLERANCE, &what(name));
             }
             let [x, w, dy] = ["x_scale", "w_scale", "dy_scale"].map(|name| part(name).0[0]);
             let expected = [
@@ -221,7 +209,8 @@ fn layers_in_blocks_are_those_of_torchao_transformer_engine_and_deepseek() {
                 assert_eq!(report.fp8().count(), 3, "{}: {report}", place.name);
                 for (result, part) in results.iter().zip(["output", "grad_input", "grad_weight"]) {
                     let expected = golden.read(&format!("{name}/{part}")).0;
-                    assert_close(result, &expected, &format!("{}: {name}/{part}", place.name));
+                    let what = format!("{}: {name}/{part}", place.name);
+                    assert_close(result, &expected, TOLERANCE, &what);
                     compared += 1;
                 }
             }
@@ -230,7 +219,7 @@ fn layers_in_blocks_are_those_of_torchao_transformer_engine_and_deepseek() {
     }
 }
 
-/// wgpu has no u8, and Burn's remote backend casts no integers. What they compute on Flex is in `tests/frozen.rs`.
+/// wgpu has no u8, and Burn's remote backend casts no integers. What they compute on Flex is in `tests/both/frozen.rs`.
 #[test]
 fn published_layers_are_refused_where_their_codes_cannot_be() {
     let folder = crates().join("burn-fp8-checkpoint/tests/golden/ct_tensor_static");
@@ -238,9 +227,7 @@ fn published_layers_are_refused_where_their_codes_cannot_be() {
     let name = &checkpoint.layers()[0].name;
     for place in places().iter().filter(|place| place.name != "Flex") {
         let make = || FrozenLinear::from_checkpoint(&checkpoint, name, &place.device).is_ok();
-        let refused = catch_unwind(AssertUnwindSafe(make)).expect_err(place.name);
-        let message = refused.downcast_ref::<String>().expect("a message");
-        assert!(message.contains("use Device::flex()"), "{}: {message}", place.name);
+        says(panic_of(make), ["use Device::flex()"]);
     }
 }
 
@@ -252,7 +239,7 @@ fn histories_are_those_on_flex() {
         let tensor = |factor: usize, shape: [usize; 2]| {
             let value = |i: usize| (i * factor % 101) as f32 / 50.0 - 1.0;
             let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();
-            Tensor::<2>::from_data(TensorData::new(values, shape), &device)
+            crate::common::tensor(&values, shape, &device)
         };
         let mut layer = Fp8Linear { weight: Param::from_tensor(tensor(37, [32, 48])), bias: None };
         let state = DelayedState::new();
@@ -277,7 +264,7 @@ fn histories_are_those_on_flex() {
     assert_eq!(expected.0.iter().filter(|amax| **amax > 0.0).count(), 3 * 3);
     for place in places().iter().filter(|place| !place.served) {
         let (amaxes, weight) = on(&place.device);
-        assert_close(&amaxes, &expected.0, place.name);
-        assert_close(&weight, &expected.1, place.name);
+        assert_close(&amaxes, &expected.0, TOLERANCE, place.name);
+        assert_close(&weight, &expected.1, TOLERANCE, place.name);
     }
 }

@@ -1,5 +1,4 @@
 //! Burn's own transformer layer, one step, from the same weights: under the decorator on Burn 0.21, and on the device here.
-#![cfg(feature = "device")]
 
 /// Numbers of two magnitudes; other ones for each parameter.
 fn numbers(seed: usize, count: usize) -> Vec<f32> {

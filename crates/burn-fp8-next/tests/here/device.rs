@@ -1,7 +1,5 @@
 //! Unmodified models on a device whose products are in FP8.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use burn::module::{Module, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use burn::nn::{LayerNormConfig, Linear, LinearConfig};
@@ -15,6 +13,8 @@ use burn_fp8_next::{
     ops,
 };
 
+use crate::common::*;
+
 const ROWS: usize = 32;
 const INPUTS: usize = 48;
 const HIDDEN: usize = 64;
@@ -22,14 +22,6 @@ const OUTPUTS: usize = 16;
 
 fn random<const D: usize>(shape: [usize; D]) -> TensorData {
     Tensor::<D>::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex()).into_data()
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Role, and the formats of both operands.
@@ -271,8 +263,6 @@ fn burns_transformer_trains() {
 
 #[test]
 fn scopes_reach_the_server_by_this_module_and_others_are_refused_in_a_backward_pass() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     let device = device::flex().autodiff();
     let (model, _, [x, _]) = perceptrons(&device);
     let x = Tensor::<2>::from_data(x, &device);
@@ -282,15 +272,12 @@ fn scopes_reach_the_server_by_this_module_and_others_are_refused_in_a_backward_p
         device::trace(&device, || device::scope(&device, &off, || ops::backward(loss())));
     assert_eq!((report.fp8().count(), report.high_precision().count()), (0, 5));
 
-    let panics = || device::scope(&device, &off, || panic!("on purpose"));
-    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    says(panic_of(|| device::scope(&device, &off, || panic!("on purpose"))), ["on purpose"]);
     let (_, report) = device::trace(&device, loss);
     assert_eq!(seen(&report), [OUTPUT; 2]);
 
-    let refused = catch_unwind(AssertUnwindSafe(|| off.scope(|| ops::backward(loss()))));
-    let refused = refused.err().unwrap();
-    let message = refused.downcast_ref::<&str>().unwrap();
-    assert!(message.contains("use device::scope and device::trace"), "{message}");
+    let refused = panic_of(|| off.scope(|| ops::backward(loss())));
+    says(refused, ["use device::scope and device::trace"]);
 }
 
 #[test]
@@ -331,7 +318,7 @@ fn delayed_scaling_is_refused() {
     let Err(Fp8Error::InvalidConfig(reason)) = device::flex_with(config) else {
         panic!("not refused")
     };
-    assert!(reason.contains("delayed scaling") && reason.contains("nn::Fp8Linear"), "{reason}");
+    says(reason, ["delayed scaling", "nn::Fp8Linear"]);
 }
 
 #[test]
@@ -369,7 +356,5 @@ fn layers_and_products_run_on_the_device_and_frozen_ones_are_refused() {
 
     let weight = Tensor::<2>::from_data(random([INPUTS, HIDDEN]), &Device::flex());
     let frozen = FrozenLinear::from_weight(weight, None, ActivationScale::Current).unwrap();
-    let refused = catch_unwind(AssertUnwindSafe(|| frozen.forward(x))).unwrap_err();
-    let message = refused.downcast_ref::<&str>().unwrap();
-    assert!(message.contains("runs on Device::flex()"), "{message}");
+    says(panic_of(|| frozen.forward(x)), ["runs on Device::flex()"]);
 }
