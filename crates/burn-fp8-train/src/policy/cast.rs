@@ -6,7 +6,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Error;
 use burn_fp8::nn::is_fp8_state;
 
-use super::{Policy, PolicyDType, SemanticDType, dtype};
+use super::{Policy, PolicyDType, dtype};
 
 impl Policy {
     /// Whether the device has the three dtypes: what a cast panics about is an error here, before the run.
@@ -38,7 +38,7 @@ impl Policy {
 
     /// The tensor in the dtype of parameters.
     pub fn cast_to_param<B: Backend, const D: usize>(&self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-        self.cast(tensor, SemanticDType::Param)
+        self.cast(tensor, PolicyDType::Param)
     }
 
     /// The tensor in the dtype that the model computes with.
@@ -46,12 +46,12 @@ impl Policy {
         &self,
         tensor: Tensor<B, D>,
     ) -> Tensor<B, D> {
-        self.cast(tensor, SemanticDType::Compute)
+        self.cast(tensor, PolicyDType::Compute)
     }
 
     /// The tensor in the dtype that the model gives out.
     pub fn cast_to_output<B: Backend, const D: usize>(&self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-        self.cast(tensor, SemanticDType::Output)
+        self.cast(tensor, PolicyDType::Output)
     }
 
     /// The module with its parameters stored in the dtype of parameters: for a module just made or loaded, before it is trained.
@@ -91,17 +91,17 @@ pub fn cast<B: Backend, const D: usize>(
 
 /// [`Policy::cast_to_param`] by the policy in force; without one, the tensor as it is.
 pub fn cast_to_param<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
-    cast(tensor, SemanticDType::Param)
+    cast(tensor, PolicyDType::Param)
 }
 
 /// [`Policy::cast_to_compute`] by the policy in force; without one, the tensor as it is.
 pub fn cast_to_compute<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
-    cast(tensor, SemanticDType::Compute)
+    cast(tensor, PolicyDType::Compute)
 }
 
 /// [`Policy::cast_to_output`] by the policy in force; without one, the tensor as it is.
 pub fn cast_to_output<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
-    cast(tensor, SemanticDType::Output)
+    cast(tensor, PolicyDType::Output)
 }
 
 /// [`Policy::cast_module_to_param`] by the policy in force; without one, the module as it is.

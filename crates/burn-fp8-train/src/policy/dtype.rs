@@ -59,55 +59,14 @@ pub(super) fn check<B: Backend>(dtype: FloatDType, device: &B::Device) -> Result
     Err(invalid(format!("backend `{backend}` has no {dtype}; a policy for it can have {there}")))
 }
 
-/// What a tensor is for, which says its dtype under a [`Policy`]. As Haliax's `SemanticDType`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SemanticDType {
-    /// Parameters, as the optimizer keeps them.
-    Param,
-    /// What the model computes with.
-    Compute,
-    /// What the model gives to the loss.
-    Output,
-}
-
-impl SemanticDType {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Param, Self::Compute, Self::Output];
-
-    /// The dtype that the policy has for it.
-    pub fn resolve(self, policy: &Policy) -> FloatDType {
-        match self {
-            Self::Param => policy.param,
-            Self::Compute => policy.compute,
-            Self::Output => policy.output,
-        }
-    }
-
-    /// `param`, `compute` or `output`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Param => "param",
-            Self::Compute => "compute",
-            Self::Output => "output",
-        }
-    }
-}
-
-impl fmt::Display for SemanticDType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A dtype that a policy decides, or one for itself: what an option such as a layer's accumulation dtype is given as.
+/// A dtype that a policy decides, by what a tensor is for, or one for itself: what an option such as a layer's accumulation dtype is given as.
 ///
 /// ```
 /// use burn::tensor::FloatDType;
-/// use burn_fp8_train::policy::{Policy, PolicyDType, SemanticDType};
+/// use burn_fp8_train::policy::{Policy, PolicyDType};
 ///
 /// let policy = Policy::parse("p=f32,c=bf16,o=f32")?;
 /// let dtype: PolicyDType = "compute".parse()?;
-/// assert_eq!(dtype, SemanticDType::Compute.into());
 /// assert_eq!(dtype.resolve(Some(&policy)), Some(FloatDType::BF16));
 /// assert_eq!(dtype.resolve(None), None); // without a policy it says nothing
 ///
@@ -117,25 +76,25 @@ impl fmt::Display for SemanticDType {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyDType {
-    /// As the policy has it.
-    Semantic(SemanticDType),
+    /// That of parameters, as the optimizer keeps them.
+    Param,
+    /// That which the model computes with.
+    Compute,
+    /// That which the model gives to the loss.
+    Output,
     /// This one, whatever the policy.
     Concrete(FloatDType),
 }
 
 impl PolicyDType {
-    /// The dtype under a policy; none for a semantic one without a policy, where casts do nothing.
+    /// The dtype under a policy; none without one, where casts do nothing, but for a concrete one.
     pub fn resolve(self, policy: Option<&Policy>) -> Option<FloatDType> {
         match self {
-            Self::Semantic(semantic) => policy.map(|policy| semantic.resolve(policy)),
+            Self::Param => policy.map(|policy| policy.param),
+            Self::Compute => policy.map(|policy| policy.compute),
+            Self::Output => policy.map(|policy| policy.output),
             Self::Concrete(dtype) => Some(dtype),
         }
-    }
-}
-
-impl From<SemanticDType> for PolicyDType {
-    fn from(semantic: SemanticDType) -> Self {
-        Self::Semantic(semantic)
     }
 }
 
@@ -146,11 +105,14 @@ impl From<FloatDType> for PolicyDType {
 }
 
 impl fmt::Display for PolicyDType {
+    /// As it is read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Semantic(semantic) => semantic.fmt(f),
-            Self::Concrete(dtype) => f.write_str(name(*dtype)),
-        }
+        f.write_str(match self {
+            Self::Param => "param",
+            Self::Compute => "compute",
+            Self::Output => "output",
+            Self::Concrete(dtype) => name(*dtype),
+        })
     }
 }
 
@@ -159,14 +121,14 @@ impl FromStr for PolicyDType {
 
     /// Reads `param`, `compute`, `output`, or the name of a dtype as in a policy.
     fn from_str(text: &str) -> Result<Self, Fp8Error> {
-        let semantic = SemanticDType::ALL.into_iter().find(|semantic| semantic.name() == text);
-        let dtype = semantic.map(Self::Semantic).or_else(|| parse(text).map(Self::Concrete));
-        dtype.ok_or_else(|| {
-            let names = names();
-            invalid(format!(
-                "unknown dtype {}; it can be param, compute, output, {names}",
-                quoted(text)
-            ))
+        Ok(match text {
+            "param" => Self::Param,
+            "compute" => Self::Compute,
+            "output" => Self::Output,
+            _ => Self::Concrete(parse(text).ok_or_else(|| {
+                let (text, names) = (quoted(text), names());
+                invalid(format!("unknown dtype {text}; it can be param, compute, output, {names}"))
+            })?),
         })
     }
 }

@@ -65,7 +65,7 @@ pub use cast::{
     cast_to_output, cast_to_param,
 };
 pub use definition::Policy;
-pub use dtype::{PolicyDType, SemanticDType};
+pub use dtype::PolicyDType;
 pub use loss_scale::{DynamicLossScale, LossScaleRule, LossScaleState};
 pub use matmul::MatmulPolicy;
 pub(crate) use scaler::all_finite_in;

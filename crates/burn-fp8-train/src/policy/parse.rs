@@ -1,6 +1,6 @@
 //! Policies as strings.
 
-use core::fmt;
+use core::fmt::{self, Display};
 use core::str::FromStr;
 
 use burn::tensor::FloatDType;
@@ -25,27 +25,29 @@ fn place_of(key: &str) -> Option<usize> {
     NAMES.iter().position(|names| names.contains(&key))
 }
 
+/// That a part has a value which its key does not have, and those that it has.
+fn unknown(what: &str, value: &str, part: &str, known: impl Display) -> Fp8Error {
+    invalid(format!("unknown {what} {} in {}{known}", quoted(value), quoted(part)))
+}
+
 fn dtype_of(value: &str, part: &str) -> Result<FloatDType, Fp8Error> {
-    dtype::parse(value).ok_or_else(|| {
-        let (value, part, names) = (quoted(value), quoted(part), dtype::names());
-        invalid(format!("unknown dtype {value} in {part}; dtypes are {names}"))
-    })
+    let known = || format!("; dtypes are {}", dtype::names());
+    dtype::parse(value).ok_or_else(|| unknown("dtype", value, part, known()))
 }
 
 fn matmul_of(value: &str, part: &str) -> Result<MatmulPolicy, Fp8Error> {
     MatmulPolicy::parse(value).ok_or_else(|| {
         let names: Vec<_> = MatmulPolicy::all().map(MatmulPolicy::name).collect();
-        let (text, part, names) = (quoted(value), quoted(part), names.join(", "));
         let hint = if value == "fp8_current" { ": current scaling is `fp8`" } else { "" };
-        invalid(format!("unknown matrix product {text} in {part}{hint}; it can be {names}"))
+        let known = format!("{hint}; it can be {}", names.join(", "));
+        unknown("matrix product", value, part, known)
     })
 }
 
 fn attention_of(value: &str, part: &str) -> Result<AttentionPrecision, Fp8Error> {
     value.parse().map_err(|_| {
         let names = AttentionPrecision::ALL.map(AttentionPrecision::name).join(", ");
-        let (text, part) = (quoted(value), quoted(part));
-        invalid(format!("unknown precision of attention {text} in {part}; it can be {names}"))
+        unknown("precision of attention", value, part, format!("; it can be {names}"))
     })
 }
 
@@ -65,15 +67,10 @@ impl FromStr for Policy {
             )));
         }
         if !text.contains('=') {
-            return match dtype::parse(text) {
-                Some(dtype) => Ok(Policy::uniform(dtype)),
-                None => {
-                    let (text, names) = (quoted(text), dtype::names());
-                    Err(invalid(format!(
-                        "{text} is neither a dtype ({names}) nor parts as in p=f32,c=bf16"
-                    )))
-                }
-            };
+            return dtype::parse(text).map(Policy::uniform).ok_or_else(|| {
+                let (text, names) = (quoted(text), dtype::names());
+                invalid(format!("{text} is neither a dtype ({names}) nor parts as in p=f32,c=bf16"))
+            });
         }
         let (mut dtypes, mut matmul, mut attention) = ([None; 3], None, None);
         for part in text.split(',') {
@@ -106,7 +103,7 @@ impl FromStr for Policy {
     }
 }
 
-impl fmt::Display for Policy {
+impl Display for Policy {
     /// All three dtypes, then `m` and `a` where there are: `p=f32,c=bf16,o=f32,m=fp8,a=bf16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [param, compute, output] = [self.param, self.compute, self.output].map(dtype::name);

@@ -5,7 +5,7 @@ use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
 };
 use burn::tensor::bf16;
-use burn_fp8_train::policy::{self, SemanticDType};
+use burn_fp8_train::policy::{self, PolicyDType};
 
 use crate::common::models::{dot, parameters, state};
 use crate::common::*;
@@ -291,27 +291,21 @@ fn dtypes_that_a_device_has_not_are_named_before_the_backend_panics() {
 
 #[test]
 fn casts_follow_the_policy_in_force() {
-    fn cast(semantic: SemanticDType, x: Tensor<Plain, 1>) -> Tensor<Plain, 1> {
-        match semantic {
-            SemanticDType::Param => policy::cast_to_param(x),
-            SemanticDType::Compute => policy::cast_to_compute(x),
-            SemanticDType::Output => policy::cast_to_output(x),
-        }
-    }
+    type Cast = fn(Tensor<Plain, 1>) -> Tensor<Plain, 1>;
     let x = tensor::<Plain, 1>(&[1.0], [1]);
     let policy = Policy::parse("p=f64,c=bf16,o=f16").unwrap();
     assert_eq!(Policy::current(), None);
-    for (semantic, dtype) in [
-        (SemanticDType::Param, DType::F64),
-        (SemanticDType::Compute, DType::BF16),
-        (SemanticDType::Output, DType::F16),
+    for (cast, semantic, dtype) in [
+        (policy::cast_to_param as Cast, PolicyDType::Param, DType::F64),
+        (policy::cast_to_compute, PolicyDType::Compute, DType::BF16),
+        (policy::cast_to_output, PolicyDType::Output, DType::F16),
     ] {
         policy.scope(|| {
-            assert_eq!(cast(semantic, x.clone()).dtype(), dtype);
+            assert_eq!(cast(x.clone()).dtype(), dtype);
             assert_eq!(policy::cast(x.clone(), semantic).dtype(), dtype);
         });
         // Without a policy they do nothing.
-        assert_eq!(cast(semantic, x.clone().cast(FloatDType::F16)).dtype(), DType::F16);
+        assert_eq!(cast(x.clone().cast(FloatDType::F16)).dtype(), DType::F16);
         assert_eq!(policy::cast(x.clone(), semantic).dtype(), DType::F32);
     }
     // A concrete type is what it is.
