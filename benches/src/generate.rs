@@ -7,8 +7,7 @@ use anyhow::Result;
 use burn::backend::Flex;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8_core::slice::parallel;
-use generate::config::Config;
-use generate::model::{Cache, CacheType, Decoder, Head, LoadOptions};
+use burn_fp8_serve::{Cache, CacheType, Config, Decoder, Head, LoadOptions};
 
 use crate::harness::{Options, Side};
 use crate::partner::{Partner, has_bf16};

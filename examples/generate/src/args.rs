@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use burn_fp8_serve::train::{Course, Scheme};
+use burn_fp8_serve::{CacheType, Head, Inputs};
 use clap::{Parser, Subcommand};
 use examples_common::{BackendName, once};
-use generate::model::{CacheType, Head, Inputs};
-use generate::train::{Course, Scheme, Shape};
+
+use crate::shape::Shape;
 
 /// A small Llama of this repository, which `generate train` made.
 const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model");

@@ -2,8 +2,11 @@
 
 mod args;
 mod inspect;
+mod plot;
+mod shape;
 mod talk;
 
+use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,18 +16,18 @@ use anyhow::{Context, Result, bail};
 use burn::backend::Flex;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
-use burn_fp8::nn::LoraConfig;
-use burn_fp8::nn::lora::Adapters;
+use burn_fp8_serve::lora::{Adapters, LoraConfig};
+use burn_fp8_serve::train::{
+    Plan, Scheme, Training, Tuning, check_out, quantize, republish, train, tune,
+};
+use burn_fp8_serve::{
+    Chat, Config, Decoder, Defaults, LoadOptions, Options, Sampling, Tokens, folder_of, open,
+};
 use clap::ValueEnum;
-use examples_common::{OnBackend, print};
-use generate::chat::Chat;
-use generate::config::{Config, folder_of, open};
-use generate::generate::Options;
-use generate::model::{Decoder, LoadOptions};
-use generate::sample::{Defaults, Sampling};
-use generate::tokens::Tokens;
-use generate::train::{Plan, Scheme, Tuning, quantize, republish, train, tune};
+use examples_common::{OnBackend, check_place, print, write, write_json};
+use flate2::read::GzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
 use args::{Args, Export, Merge, Quantize, Task, Train, Tune, Write};
 use talk::Talk;
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
     examples_common::main(|args: Args| {
         match args.task {
             Some(Task::Train(train)) => {
-                train.course.backend.run(env!("CARGO_PKG_NAME"), Training(&train))?;
+                train.course.backend.run(env!("CARGO_PKG_NAME"), FromNothing(&train))?;
             }
             Some(Task::Tune(tune)) => {
                 tune.course.backend.run(env!("CARGO_PKG_NAME"), Adapting(&tune))?;
@@ -59,7 +62,7 @@ fn main() -> ExitCode {
                 ))?;
             }
             // On a thread of the pool: products that come from elsewhere wait for one of its threads to wake up, each of them.
-            None => rayon::scope(|_| write(args.write))?,
+            None => rayon::scope(|_| continued(args.write))?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -72,7 +75,7 @@ fn warn(warning: &str) {
 /// What the built-in model goes on with, if nothing else is asked for.
 const PROMPT: &str = "In the beginning";
 
-fn write(mut args: Write) -> Result<()> {
+fn continued(mut args: Write) -> Result<()> {
     if args.prompt.is_empty() && !args.chat {
         if !args.is_built_in() {
             bail!(
@@ -147,21 +150,49 @@ fn options(args: &Write, folder: &Path, config: &Config) -> Result<Options> {
     })
 }
 
-/// A training on whatever backend.
-struct Training<'a>(&'a Train);
+/// The King James Bible, in the public domain.
+const BIBLE: &[u8] = include_bytes!("../../char-lm/data/kjv.txt.gz");
 
-impl OnBackend for Training<'_> {
+/// A text file, or the built-in text.
+fn text_of(file: Option<&Path>) -> Result<String> {
+    let Some(file) = file else {
+        let mut text = String::new();
+        GzDecoder::new(BIBLE).read_to_string(&mut text).context("char-lm/data/kjv.txt.gz")?;
+        return Ok(text);
+    };
+    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Prints what a training gave, and draws its losses where they are asked for.
+fn report(training: &Training, report: &Value, picture: Option<&Path>, title: &str) -> Result<()> {
+    let Training { losses, held_out, .. } = training;
+    if let Some(picture) = picture.filter(|_| !held_out.is_empty()) {
+        write(picture, plot::losses(title, losses, held_out)?)?;
+    }
+    print(&format!("{report:#}\n"))
+}
+
+/// A training on whatever backend.
+struct FromNothing<'a>(&'a Train);
+
+impl OnBackend for FromNothing<'_> {
     type Output = ();
 
     fn on<B: Fp8Matmul>(self) -> Result<()> {
         let Train { text, out, shape, steps, course, picture } = self.0;
-        let course = course.course(*steps);
-        let (text, out, picture) = (text.clone(), out.clone(), picture.clone());
-        let plan = Plan { text, out, shape: *shape, course, picture };
+        check_out(out)?;
+        picture.as_deref().map(check_place).transpose()?;
+        let (course, config) = (course.course(*steps), shape.config());
+        let source = text.as_ref().map(|text| text.display().to_string());
+        let plan = Plan { text: text_of(text.as_deref())?, out: out.clone(), config, course };
         let bar = bar(*steps)?;
         let training = train::<B>(&plan, |step, loss| told(&bar, step, loss))?;
         bar.finish_and_clear();
-        print(&format!("{training:#}\n"))
+        let mut what = training.report.clone();
+        what["text"] = json!(source.unwrap_or("the King James Bible".into()));
+        write_json(&out.join("training.json"), &what)?;
+        let title = format!("A model trained for {steps} steps");
+        report(&training, &what, picture.as_deref(), &title)
     }
 }
 
@@ -174,6 +205,7 @@ impl OnBackend for Adapting<'_> {
     fn on<B: Fp8Matmul>(self) -> Result<()> {
         let Tune { model, text, out, full, rank, alpha, dropout, layers, whole, .. } = self.0;
         let Tune { steps, save_every, resume, picture, course, .. } = self.0;
+        picture.as_deref().map(check_place).transpose()?;
         let lora = LoraConfig::new(*rank).with_alpha(*alpha).with_dropout(*dropout);
         let plan = Tuning {
             model: model.clone(),
@@ -185,15 +217,16 @@ impl OnBackend for Adapting<'_> {
             course: course.course(*steps),
             save_every: *save_every as usize,
             resume: *resume,
-            picture: picture.clone(),
         };
         let bar = bar(*steps)?;
-        let tuning = tune::<B>(&plan, warn, |step, loss| {
+        let training = tune::<B>(&plan, warn, |step, loss| {
             told(&bar, step, loss);
             Ok(())
         })?;
         bar.finish_and_clear();
-        print(&format!("{tuning:#}\n"))
+        let what = if *full { "All weights" } else { "Adapters" };
+        let title = format!("{what} trained for {steps} steps");
+        report(&training, &training.report, picture.as_deref(), &title)
     }
 }
 

@@ -6,12 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use burn_fp8::Fp8Matmul;
+use burn_fp8_serve::{Cache, Chat, Decoder, Message, Options, Outcome, Tokens, Writer, generate};
 use clap::ValueEnum;
 use examples_common::print;
-use generate::chat::{Chat, Message};
-use generate::generate::{Options, Outcome, generate};
-use generate::model::{Cache, Decoder};
-use generate::tokens::{Tokens, Writer};
 use serde_json::json;
 
 use crate::args::Write;

@@ -30,13 +30,11 @@ mod dot_general;
 mod except;
 pub mod frozen;
 mod linear;
-pub mod lora;
 mod state;
 
 pub use dot_general::{Fp8DotGeneral, Fp8DotGeneralConfig, Fp8DotGeneralRecord};
 pub use frozen::{ActivationScale, FrozenLinear};
 pub use linear::{Fp8Linear, Fp8LinearConfig, Fp8LinearRecord};
-pub use lora::{LoraConfig, LoraLinear};
 pub use state::{Fp8State, Fp8StateItem, Fp8StateRecord, is_fp8_state};
 
 pub use crate::ops::DotMode;

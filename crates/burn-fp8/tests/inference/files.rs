@@ -1,14 +1,10 @@
-//! Files of configurations, of states and of adapters: names that command a terminal, pipes, links.
+//! Files of configurations and of states: names that command a terminal, pipes, links.
 
 use std::path::Path;
 use std::time::Duration;
 
 use burn_fp8::DelayedRecord;
-use burn_fp8::nn::ActivationScale::Current;
-use burn_fp8::nn::LoraConfig;
-use burn_fp8::nn::lora::save_adapters;
 
-use crate::common::frozen::layer;
 use crate::common::*;
 
 /// All that reads a file.
@@ -18,13 +14,11 @@ fn read(path: &Path) -> [Result<(), Fp8Error>; 2] {
 
 /// All that writes a file, by name.
 #[cfg(unix)]
-fn saved(path: &Path) -> [(&'static str, Result<(), Fp8Error>); 4] {
+fn saved(path: &Path) -> [(&'static str, Result<(), Fp8Error>); 3] {
     [
         ("a configuration", Fp8Config::default().save(path)),
         ("delayed scaling", DelayedState::new().save(path)),
         ("its record", DelayedRecord { sites: vec![] }.save(path)),
-        // A folder of files, in which one is no file.
-        ("adapters", save_in_place_of(path)),
     ]
 }
 
@@ -48,19 +42,6 @@ fn messages_are_short_and_print_as_one_line() {
     let name = format!("{}\\u001b[2J", "x".repeat(1 << 19));
     let error = Fp8Config::from_json(&format!("{{\"{name}\": 1}}")).unwrap_err();
     says(error, ["unknown field `xxx", "`execution`", "at line 1 column"]);
-}
-
-/// Adapters in a folder where this stands for their weights.
-#[cfg(unix)]
-fn save_in_place_of(path: &Path) -> Result<(), Fp8Error> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let base = layer::<Flex>(&mut Random(1), [6, 5], Current).0;
-    let adapter = LoraConfig::new(2).init(base)?;
-    let weights = folder.path().join("adapter_model.safetensors");
-    std::os::unix::fs::symlink(path, &weights).expect("made");
-    let result = save_adapters(folder.path(), "base", [("fc", &adapter)], []);
-    assert!(std::fs::symlink_metadata(&weights).expect("there").is_symlink());
-    result
 }
 
 /// Pipes and folders stay what they are, and so do devices.

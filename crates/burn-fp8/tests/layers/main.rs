@@ -10,7 +10,6 @@ mod cache;
 mod graph;
 mod layers;
 mod learner;
-mod lora;
 mod pointwise;
 mod records;
 mod refused;

@@ -8,9 +8,9 @@ use std::path::Path;
 use anyhow::Result;
 use burn_fp8::Fp8Matmul;
 use burn_fp8::checkpoint::Checkpoint;
+use burn_fp8_serve::open;
 use comfy_table::presets;
 use examples_common::{OnBackend, print, table};
-use generate::config::open;
 
 use crate::args::Inspect;
 use block::{Block, printable};

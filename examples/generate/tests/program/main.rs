@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 /// The program, with a model of the goldens in its folder.
 fn with_model(model: &str) -> Program {
     let program = Program::new(env!("CARGO_BIN_EXE_generate"));
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../crates/burn-fp8-serve/tests/golden")
+        .join(model);
     program.copy(&golden, "model");
     program
 }

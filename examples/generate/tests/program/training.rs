@@ -1,20 +1,76 @@
 //! Trains, tunes, merges and quantizes, and reads what comes of it.
 
-use std::path::Path;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
 use burn::backend::Flex;
-use burn_fp8::nn::LoraConfig;
+use burn_fp8_serve::CacheType;
+use burn_fp8_serve::lora::LoraConfig;
+use burn_fp8_serve::train::{Course, Plan, Tuning, held_out_loss, train, tune};
 use examples_common::testing::{Program, has, number};
-use generate::train::{Course, Plan, Shape, Tuning, train, tune};
-use serde_json::json;
+use flate2::read::GzDecoder;
+use serde_json::{Value, json};
 
 use crate::{parsed, with_model};
 
 /// Trainings in one process share a generator of random numbers.
 static ALONE: Mutex<()> = Mutex::new(());
+
+fn built_in(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("model").join(file)
+}
+
+/// What lies beside the weights of the model that is committed is what the command writes today.
+#[test]
+fn the_built_in_model_is_what_is_written() {
+    let program = Program::new(env!("CARGO_BIN_EXE_generate"));
+    program.succeeds("train --out new --steps 0");
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    {
+        assert!(fs::read(built_in(file)).expect(file) == program.read(&format!("new/{file}")));
+    }
+    let size = fs::metadata(built_in("model.safetensors")).expect("it is there").len();
+    assert_eq!(size, program.read("new/model.safetensors").len() as u64);
+}
+
+/// The model that is committed is as good as its training says, and a cache in bf16 or FP8 hardly changes that.
+#[test]
+fn the_built_in_model_is_what_was_trained() {
+    let training = fs::read(built_in("training.json")).expect("a training");
+    let training: Value = serde_json::from_slice(&training).expect("JSON");
+    let bible = Path::new(env!("CARGO_MANIFEST_DIR")).join("../char-lm/data/kjv.txt.gz");
+    let mut text = String::new();
+    let read = GzDecoder::new(fs::File::open(bible).expect("it is there"));
+    io::BufReader::new(read).read_to_string(&mut text).expect("the text");
+    let context = number(&training, "context") as usize;
+    let losses = [
+        ("written", CacheType::F32),
+        ("written_with_a_bf16_cache", CacheType::Bf16),
+        ("written_with_an_fp8_cache", CacheType::Fp8),
+    ];
+    let [exact, bf16, fp8] = losses.map(|(name, cache)| {
+        let found = held_out_loss::<Flex>(&built_in(""), &text, context, cache);
+        let (found, tokens) = found.expect("a loss");
+        assert_eq!(json!(tokens), training["tokens"]["held_out"]);
+        let expected = number(&training["held_out_loss"], name);
+        // Codes that are rounded the other way, on another CPU.
+        assert!((found - expected).abs() < 1e-3 * expected, "{name}: {found} for {expected}");
+        found
+    });
+    for rounded in [bf16, fp8] {
+        assert!((rounded - exact).abs() < 5e-3 * exact, "{rounded} for {exact}");
+        assert_ne!(rounded, exact);
+    }
+    let size: u64 = fs::read_dir(built_in(""))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").metadata().expect("its size").len())
+        .sum();
+    assert!(size < 2_000_000, "{size} bytes");
+}
 
 /// What is trained is written, with what it learnt from, and writes.
 #[test]
@@ -178,17 +234,14 @@ fn an_interrupted_training_goes_on() {
         course: Course { steps: 40, batch: 2, context: 16, rate: 0.01, seed: 5 },
         save_every: 20,
         resume,
-        picture: Some(program.path("losses.svg")),
     };
-    tune::<Flex>(&plan("whole", false), |_| (), |_, _| Ok(())).unwrap();
+    let through = tune::<Flex>(&plan("whole", false), |_| (), |_, _| Ok(())).unwrap();
     let until_31 = |step, _| match step {
         31 => Err(anyhow!("the lights went out")),
         _ => Ok(()),
     };
     let error = tune::<Flex>(&plan("parts", false), |_| (), until_31).unwrap_err();
     assert!(error.to_string().contains("the lights went out"));
-    let picture = program.read("losses.svg");
-    program.remove("losses.svg");
     // Twenty steps were written.
     let adapters = "adapter_model.safetensors";
     let whole = program.read(&format!("whole/{adapters}"));
@@ -198,9 +251,9 @@ fn an_interrupted_training_goes_on() {
         steps.push(step);
         Ok(())
     };
-    tune::<Flex>(&plan("parts", true), |_| (), note).unwrap();
+    let resumed = tune::<Flex>(&plan("parts", true), |_| (), note).unwrap();
     assert_eq!(steps, [21, 31, 40]);
-    assert_eq!(program.read("losses.svg"), picture, "of all steps");
+    assert_eq!(resumed.losses, through.losses, "of all steps");
     assert_eq!(program.read(&format!("parts/{adapters}")), whole);
 
     // It has ended: there is nothing to go on from. Nor with other settings, nor from a damaged file.
@@ -209,8 +262,8 @@ fn an_interrupted_training_goes_on() {
         has(&error, words);
     };
     // Whoever cannot have a picture is told before the training, which writes nothing.
-    let picture = Some(program.path("text.txt/losses.svg"));
-    fails(&Tuning { picture, ..plan("undrawn", false) }, &["cannot write", "text.txt/losses.svg"]);
+    let undrawn = "tune model text.txt --out undrawn --picture text.txt/losses.svg";
+    program.fails(undrawn, &["cannot write", "text.txt/losses.svg"]);
     assert!(!program.path("undrawn").exists());
     fails(&plan("parts", true), &["nothing to resume", "parts", "--resume"]);
     tune::<Flex>(&plan("parts", false), |_| (), until_31).unwrap_err();
@@ -283,8 +336,9 @@ fn what_cannot_be_written_is_kept_elsewhere() {
         std::fs::create_dir_all(program.path(name)).expect("made");
         program.write(&format!("{name}/model.safetensors"), "of somebody else");
     };
-    let (text, out, picture) = (Some(program.path("text.txt")), program.path("new"), None);
-    let plan = Plan { text, out, shape: Shape::default(), course, picture };
+    let text = "the cat sat on the mat\n".repeat(2_100);
+    let config = serde_json::from_slice(&fs::read(built_in("config.json")).unwrap()).unwrap();
+    let plan = Plan { text, out: program.path("new"), config, course };
     let error = train::<Flex>(&plan, |_, _| taken("new")).unwrap_err();
     has(&kept(error, "model.safetensors"), &["there already"]);
     assert_eq!(program.read("new/model.safetensors"), b"of somebody else");
@@ -299,7 +353,6 @@ fn what_cannot_be_written_is_kept_elsewhere() {
         course,
         save_every: 100,
         resume: false,
-        picture: None,
     };
     let in_the_way = |step: usize, taken: &dyn Fn()| {
         if step == 1 {

@@ -1,18 +1,10 @@
 //! The text that a model learns from, and its tokenizer.
 
-use std::fs;
-use std::io::Read;
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, ensure};
-use flate2::read::GzDecoder;
+use anyhow::{Result, anyhow, ensure};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
-
-/// The King James Bible, in the public domain.
-const BUILT_IN: &[u8] = include_bytes!("../../../char-lm/data/kjv.txt.gz");
 
 /// Lines of a block, at most; every twentieth block is held out.
 const BLOCK: usize = 100;
@@ -31,38 +23,25 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Reads a file, or the built-in text, and trains a byte-level BPE of so many tokens on the part that the model learns from.
-    pub(super) fn load(file: Option<&Path>, vocabulary: usize) -> Result<Self> {
-        Self::of(file, |seen| tokenizer(seen, vocabulary))
+    /// Trains a byte-level BPE of so many tokens on the part that the model learns from.
+    pub(super) fn load(text: &str, vocabulary: usize) -> Result<Self> {
+        Self::of(text, |seen| tokenizer(seen, vocabulary))
     }
 
-    /// Reads a file, or the built-in text, for a tokenizer that may be made of the part that the model learns from.
+    /// For a tokenizer that may be made of the part that the model learns from.
     pub(super) fn of(
-        file: Option<&Path>,
+        text: &str,
         tokenizer: impl FnOnce(&[&str]) -> Result<Tokenizer>,
     ) -> Result<Self> {
-        let text = read(file)?;
-        let [seen, held_out] = split(&text)?;
+        let [seen, held_out] = split(text)?;
         let tokenizer = tokenizer(&seen)?;
         let (seen, held_out) = (encode(&tokenizer, &seen)?, encode(&tokenizer, &held_out)?);
         Ok(Self { tokenizer, seen, held_out })
     }
 }
 
-/// A file, or the built-in text.
-pub(super) fn read(file: Option<&Path>) -> Result<String> {
-    if let Some(file) = file {
-        let text = fs::read_to_string(file);
-        return text.with_context(|| format!("cannot read {}", file.display()));
-    }
-    let mut text = String::new();
-    let read = GzDecoder::new(BUILT_IN).read_to_string(&mut text);
-    read.context("char-lm/data/kjv.txt.gz")?;
-    Ok(text)
-}
-
 /// The lines that a model learns from, and those that it never sees.
-pub(super) fn split(text: &str) -> Result<[Vec<&str>; 2]> {
+fn split(text: &str) -> Result<[Vec<&str>; 2]> {
     let (mut seen, mut held_out) = (vec![], vec![]);
     let block = (text.lines().count() / HELD_OUT_EVERY).clamp(1, BLOCK);
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -80,7 +59,7 @@ pub(super) fn split(text: &str) -> Result<[Vec<&str>; 2]> {
 }
 
 /// The tokens of lines, one line after the other.
-pub(super) fn encode(tokenizer: &Tokenizer, lines: &[&str]) -> Result<Vec<u32>> {
+fn encode(tokenizer: &Tokenizer, lines: &[&str]) -> Result<Vec<u32>> {
     let mut tokens = vec![];
     for line in lines {
         let encoding = tokenizer.encode(*line, false);

@@ -6,7 +6,8 @@
 //! use burn::backend::{Autodiff, Flex};
 //! use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 //! use burn::tensor::{Distribution, Tensor};
-//! use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraConfig};
+//! use burn_fp8::nn::{ActivationScale, FrozenLinear};
+//! use burn_fp8_serve::lora::LoraConfig;
 //!
 //! type B = Autodiff<Flex>;
 //! let device = Default::default();
@@ -30,14 +31,11 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Distribution, FloatDType, Tensor};
+use burn_fp8::fused::ops::dropout;
+use burn_fp8::nn::FrozenLinear;
+use burn_fp8::{Fp8Error, Fp8Matmul, high_precision};
 
 pub use file::{Adapters, save_adapters};
-
-use super::frozen::FrozenLinear;
-use crate::Fp8Error;
-use crate::backend::Fp8Matmul;
-use crate::config::high_precision;
-use crate::fused::ops::dropout;
 
 /// How to make a [`LoraLinear`].
 #[derive(Config, Debug)]

@@ -7,14 +7,16 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor, TensorData};
-use burn_fp8::checkpoint::{
-    Activations, Checkpoint, Dtype, LayerInfo, QuantizedLinear, Scales, TensorInfo,
-};
-use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraLinear};
+use burn_fp8::nn::{ActivationScale, FrozenLinear};
 use burn_fp8::ops::linear_mixed;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
+use burn_fp8_checkpoint::{
+    Activations, Checkpoint, Dtype, LayerInfo, QuantizedLinear, Scales, TensorInfo,
+};
 use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
+
+use crate::lora::LoraLinear;
 
 /// Standard deviation of random weights.
 pub(super) const WIDTH: f64 = 0.02;

@@ -7,12 +7,12 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_fp8::ops::assign_rows;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use burn_fp8_cpu::decoder;
-use clap::ValueEnum;
 
 use super::between::rounded;
 
 /// In which numbers keys and values are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum CacheType {
     /// As they were computed, four bytes a number

@@ -19,7 +19,7 @@ pub enum Shape {
 
 impl Shape {
     /// The text of a `config.json`. The tokenizer has fewer tokens than the larger models.
-    pub(super) fn config(self) -> Value {
+    pub fn config(self) -> Value {
         match self {
             Self::Small => json!({
                 "architectures": ["LlamaForCausalLM"],
@@ -91,8 +91,9 @@ impl Shape {
 
 #[cfg(test)]
 mod tests {
+    use burn_fp8_serve::Config;
+
     use super::*;
-    use crate::config::Config;
 
     /// The numbers of weights that the models' names say, embeddings included.
     #[test]

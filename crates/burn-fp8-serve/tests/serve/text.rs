@@ -1,10 +1,8 @@
 use burn::backend::{Flex, NdArray};
 use burn_fp8::Fp8Matmul;
-use generate::chat::{Chat, Message};
-use generate::generate::{Ended, Options, generate};
-use generate::model::{CacheType, Decoder, Inputs};
-use generate::sample::Sampling;
-use generate::tokens::{Tokens, Writer};
+use burn_fp8_serve::{
+    CacheType, Chat, Decoder, Ended, Inputs, Message, Options, Sampling, Tokens, Writer, generate,
+};
 use serde_json::Value;
 
 use crate::common::*;

@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::nn::RmsNorm;
 use burn::tensor::Tensor;
-use burn_fp8::checkpoint::{
+use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor, Recipe};
+use burn_fp8_checkpoint::{
     Activations, Dtype, Export, LayerInfo, QuantizedLinear, Scales, TensorInfo,
 };
-use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor, Recipe};
-use clap::ValueEnum;
 use half::bf16;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::room::{check_free, check_room};
+use super::room::check_out;
 use super::text::END;
 use crate::config::{folder_of, open};
 use crate::model::{Projection, Weights, in_rows};
@@ -37,7 +36,8 @@ impl Plain {
 }
 
 /// What shares a scale, of the matrices of layers and of their inputs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Scheme {
     /// An output's weights, and a token's inputs
     #[default]
@@ -51,6 +51,8 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    const ALL: [Self; 4] = [Self::Channel, Self::Tensor, Self::Block, Self::Mxfp8];
+
     /// A matrix `[out, in]` in E4M3.
     fn quantize<B: Fp8Matmul>(
         self,
@@ -95,7 +97,7 @@ pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, 
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         Ok((*scheme, -10.0 * mean.log10()))
     };
-    let mut ranked = Scheme::value_variants().iter().map(mean).collect::<Result<Vec<_>>>()?;
+    let mut ranked = Scheme::ALL.iter().map(mean).collect::<Result<Vec<_>>>()?;
     ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     Ok(ranked)
 }
@@ -156,8 +158,7 @@ pub(super) fn export<B: Fp8Matmul>(
 /// # Errors
 /// Where a folder cannot be read or written, or has a layer that compressed-tensors has no word for.
 pub fn republish(model: &Path, out: &Path, warn: impl FnMut(&str)) -> Result<usize> {
-    check_free(out)?;
-    check_room(out, 0)?;
+    check_out(out)?;
     let checkpoint = open(model)?;
     checkpoint.warnings().iter().map(|warning| &warning[..]).for_each(warn);
     let load = |layer: &LayerInfo| Ok((layer.name.clone(), checkpoint.linear(&layer.name)?));

@@ -15,7 +15,7 @@ use super::between::{by_heads, gated, norm as normed};
 use super::cache::{Held, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
-use crate::config::{Config, Family};
+use crate::config::Config;
 
 /// What all layers need of the tokens that go through.
 pub(crate) struct Step<B: Backend> {
@@ -62,7 +62,7 @@ impl<B: Fp8Matmul> Layer<B> {
         let norm = |width| RmsNormConfig::new(width).with_epsilon(epsilon).init(device);
         let plain = |shape, width| Projection::Plain(Plain::random(shape, width, device));
         let writes = WIDTH / (2.0 * config.layers() as f64).sqrt();
-        let head_norm = || (config.family == Family::Qwen3).then(|| norm(head_width));
+        let head_norm = || config.head_norms.then(|| norm(head_width));
         Self {
             input_norm: norm(hidden),
             attention: Attention {
@@ -175,9 +175,9 @@ impl<B: Fp8Matmul> Attention<B> {
         let name = |part: &str| format!("model.layers.{index}.self_attn.{part}");
         let Config { hidden, heads, kv_heads, head_width, biases, .. } = *config;
         let read = |part: &str, shape, bias| reader.projection(&name(part), shape, bias);
-        let head_norm = |part: &str| match config.family {
-            Family::Qwen3 => norm(reader, &name(part), head_width, config.epsilon).map(Some),
-            Family::Llama | Family::Mistral | Family::Qwen2 => Ok(None),
+        let head_norm = |part: &str| match config.head_norms {
+            true => norm(reader, &name(part), head_width, config.epsilon).map(Some),
+            false => Ok(None),
         };
         Ok(Self {
             query: read("q_proj", [heads * head_width, hidden], biases[0])?,

@@ -1,7 +1,7 @@
 use burn::backend::{Flex, NdArray};
 use burn_fp8::{Fp8Matmul, trace};
 use burn_fp8_cpu::Unit;
-use generate::model::{CacheType, Inputs};
+use burn_fp8_serve::{CacheType, Inputs};
 
 use crate::common::*;
 

@@ -5,10 +5,10 @@ use examples_common::charts;
 use plotters::prelude::*;
 
 /// A step and a loss, in nats a token.
-pub(super) type Point = (usize, f64);
+type Point = (usize, f64);
 
 /// The losses of what was learned from, as a line, and those of the held-out text, as dots. As SVG.
-pub(super) fn losses(title: &str, seen: &[Point], held_out: &[Point]) -> Result<String> {
+pub fn losses(title: &str, seen: &[Point], held_out: &[Point]) -> Result<String> {
     charts::svg("the losses", (760, 440), |area| {
         let all = || seen.iter().chain(held_out);
         let (low, high) = charts::range((f64::MAX, 0.0), all().map(|(_, loss)| *loss));

@@ -17,10 +17,8 @@ use burn::nn::{RmsNorm, RmsNormConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
-use burn_fp8::checkpoint::Checkpoint;
-use burn_fp8::nn::lora::Adapters;
-use burn_fp8::nn::{FrozenLinear, LoraLinear};
-use clap::ValueEnum;
+use burn_fp8::nn::FrozenLinear;
+use burn_fp8_checkpoint::Checkpoint;
 
 use awake::awake;
 pub use cache::CacheType;
@@ -34,9 +32,11 @@ pub(crate) use rope::Frequencies;
 use token::OnHost;
 
 use crate::config::Config;
+use crate::lora::{Adapters, LoraLinear};
 
 /// How inputs of quantized layers are multiplied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Inputs {
     /// Quantized as the file declares
     #[default]
@@ -46,7 +46,8 @@ pub enum Inputs {
 }
 
 /// In which numbers the head is held, where the file does not quantize it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Head {
     /// In the type of the file, f32 where the backend has none such
     #[default]

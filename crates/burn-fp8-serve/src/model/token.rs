@@ -132,9 +132,9 @@ mod tests {
 
     use anyhow::Result;
     use burn::backend::Flex;
-    use burn_fp8::checkpoint::Checkpoint;
     use burn_fp8::report::ProductReport;
     use burn_fp8::{ProductKind, high_precision, trace};
+    use burn_fp8_checkpoint::Checkpoint;
 
     use crate::config::Config;
     use crate::model::{CacheType, Decoder, Inputs, LoadOptions};

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn_fp8::Fp8Matmul;
-use burn_fp8::checkpoint::Checkpoint;
-use generate::config::Config;
-use generate::model::{CacheType, Decoder, Head, Inputs, LoadOptions};
+use burn_fp8_checkpoint::Checkpoint;
+use burn_fp8_serve::{CacheType, Config, Decoder, Head, Inputs, LoadOptions};
 use safetensors::SafeTensors;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use anyhow::{Context, Result, bail, ensure};
-use burn_fp8::checkpoint::Checkpoint;
+use burn_fp8_checkpoint::Checkpoint;
 use serde_json::Value;
 
 /// Opens a model: its folder, or a safetensors file in it.
@@ -43,27 +43,76 @@ fn fetched(model: &Path) -> Option<String> {
     }
 }
 
-/// A family of models that share one decoder and differ in details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Llama 2, 3 and later.
-    Llama,
-    /// Mistral: a sliding window in all layers.
-    Mistral,
-    /// Qwen2: biases of queries, keys and values.
-    Qwen2,
-    /// Qwen3: queries and keys are normalized head by head.
-    Qwen3,
+/// A family of models: in what it differs from the others, which share one decoder. A new family is a row of [`FAMILIES`].
+struct Family {
+    /// What `model_type` calls it.
+    name: &'static str,
+    /// The width of a head where `head_dim` is absent; `hidden_size` by `num_attention_heads` where this is none.
+    head_width: Option<usize>,
+    /// Whether queries and keys are normalized head by head.
+    head_norms: bool,
+    /// Biases of queries, keys and values; of the projection of heads; and of the MLP.
+    biases: [Given; 3],
+    /// Whether layers have a sliding window.
+    window: Given,
+    /// Of layers with a window, the first is the one that `max_window_layers` counts, where it is read: this one without the key.
+    first_window: Option<usize>,
 }
 
-impl Family {
-    const ALL: [(&str, Self); 4] = [
-        ("llama", Self::Llama),
-        ("mistral", Self::Mistral),
-        ("qwen2", Self::Qwen2),
-        ("qwen3", Self::Qwen3),
-    ];
+/// A detail that a family has or not, or of which its configuration says that under a key.
+#[derive(Clone, Copy)]
+enum Given {
+    Always,
+    Never,
+    By(&'static str),
 }
+
+impl Given {
+    fn read(self, keys: &Keys<'_>) -> Result<bool> {
+        match self {
+            Self::Always => Ok(true),
+            Self::Never => Ok(false),
+            Self::By(key) => keys.flag(key),
+        }
+    }
+}
+
+use Given::{Always, By, Never};
+
+const FAMILIES: [Family; 4] = [
+    Family {
+        name: "llama",
+        head_width: None,
+        head_norms: false,
+        biases: [By("attention_bias"), By("attention_bias"), By("mlp_bias")],
+        window: Never,
+        first_window: None,
+    },
+    Family {
+        name: "mistral",
+        head_width: None,
+        head_norms: false,
+        biases: [Never; 3],
+        window: Always,
+        first_window: None,
+    },
+    Family {
+        name: "qwen2",
+        head_width: None,
+        head_norms: false,
+        biases: [Always, Never, Never],
+        window: By("use_sliding_window"),
+        first_window: Some(28),
+    },
+    Family {
+        name: "qwen3",
+        head_width: Some(128),
+        head_norms: true,
+        biases: [By("attention_bias"), By("attention_bias"), Never],
+        window: By("use_sliding_window"),
+        first_window: Some(28),
+    },
+];
 
 /// How the frequencies of rotary embeddings are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,8 +140,8 @@ pub enum RopeScaling {
 /// The sizes and details of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The family.
-    pub family: Family,
+    /// The family: `llama`, `mistral`, `qwen2` or `qwen3`.
+    pub family: &'static str,
     /// The width of the residual stream.
     pub hidden: usize,
     /// The width of the MLP.
@@ -103,6 +152,8 @@ pub struct Config {
     pub kv_heads: usize,
     /// The width of a head, even.
     pub head_width: usize,
+    /// Whether queries and keys are normalized head by head.
+    pub head_norms: bool,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
     /// Positions that the model knows.
@@ -147,7 +198,7 @@ impl Config {
         let hidden = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
-        let otherwise = if family == Family::Qwen3 { 128 } else { hidden / heads };
+        let otherwise = family.head_width.unwrap_or(hidden / heads);
         let head_width = keys.optional_size("head_dim")?.unwrap_or(otherwise);
         ensure!(
             heads.is_multiple_of(kv_heads),
@@ -160,25 +211,20 @@ impl Config {
         let act = keys.text("hidden_act")?.unwrap_or("silu");
         ensure!(act == "silu", "config.json: hidden_act is {act:?}; only \"silu\" is known");
         let (rope_theta, rope_scaling) = rope(keys)?;
-        let attention_bias = keys.flag("attention_bias")?;
-        let biases = match family {
-            Family::Qwen2 => [true, false, false],
-            Family::Llama => [attention_bias, attention_bias, keys.flag("mlp_bias")?],
-            Family::Mistral => [false; 3],
-            Family::Qwen3 => [attention_bias, attention_bias, false],
-        };
+        let [inner, outer, mlp] = family.biases;
         Ok(Self {
-            family,
+            family: family.name,
             hidden,
             intermediate: keys.size("intermediate_size")?,
             heads,
             kv_heads,
             head_width,
+            head_norms: family.head_norms,
             vocabulary: keys.size("vocab_size")?,
             positions: keys.size("max_position_embeddings")?,
             epsilon: keys.positive("rms_norm_eps")?.unwrap_or(1e-6),
             tied: keys.flag("tie_word_embeddings")?,
-            biases,
+            biases: [inner.read(keys)?, outer.read(keys)?, mlp.read(keys)?],
             windows: windows(keys, family)?,
             rope_theta,
             rope_scaling,
@@ -193,25 +239,21 @@ impl Config {
     }
 }
 
-fn family(keys: &Keys<'_>) -> Result<Family> {
-    let known = Family::ALL.map(|(name, _)| name).join(", ");
+fn family(keys: &Keys<'_>) -> Result<&'static Family> {
+    let known = FAMILIES.each_ref().map(|family| family.name).join(", ");
     let Some(name) = keys.text("model_type")? else {
         bail!("config.json has no model_type; this program runs {known}");
     };
-    match Family::ALL.iter().find(|(known, _)| *known == name) {
-        Some((_, family)) => Ok(*family),
+    match FAMILIES.iter().find(|family| family.name == name) {
+        Some(family) => Ok(family),
         None => bail!("config.json: model_type is {name:?}; this program runs {known}"),
     }
 }
 
 /// The window of each layer.
-fn windows(keys: &Keys<'_>, family: Family) -> Result<Vec<Option<usize>>> {
+fn windows(keys: &Keys<'_>, family: &Family) -> Result<Vec<Option<usize>>> {
     let layers = keys.size("num_hidden_layers")?;
-    let in_use = match family {
-        Family::Llama => false,
-        Family::Mistral => true,
-        Family::Qwen2 | Family::Qwen3 => keys.flag("use_sliding_window")?,
-    };
+    let in_use = family.window.read(keys)?;
     // Without the key it is transformers' default; `null` is none.
     let window = match keys.value.get("sliding_window") {
         _ if !in_use => None,
@@ -219,14 +261,12 @@ fn windows(keys: &Keys<'_>, family: Family) -> Result<Vec<Option<usize>>> {
         Some(_) => keys.optional_size("sliding_window")?,
     };
     let Some(kinds) = keys.get("layer_types") else {
-        let full = match family {
-            Family::Qwen2 | Family::Qwen3 => {
-                match keys.get("max_window_layers").and_then(Value::as_u64) {
-                    Some(0) => 0,
-                    _ => keys.optional_size("max_window_layers")?.unwrap_or(28),
-                }
-            }
-            Family::Llama | Family::Mistral => 0,
+        let full = match family.first_window {
+            Some(otherwise) => match keys.get("max_window_layers").and_then(Value::as_u64) {
+                Some(0) => 0,
+                _ => keys.optional_size("max_window_layers")?.unwrap_or(otherwise),
+            },
+            None => 0,
         };
         return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
     };

@@ -3,7 +3,7 @@
 use std::fs;
 
 use burn::backend::Flex;
-use generate::model::{Decoder, Inputs};
+use burn_fp8_serve::{Decoder, Inputs};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;

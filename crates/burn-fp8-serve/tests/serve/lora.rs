@@ -2,14 +2,16 @@
 
 use std::fs;
 
-use burn::module::AutodiffModule;
-use burn::tensor::TensorData;
-use burn_fp8::nn::lora::{Adapters, save_adapters};
-use burn_fp8::nn::{ActivationScale, FrozenLinear, LoraConfig, LoraLinear};
+use burn::backend::{Autodiff, Flex, NdArray};
+use burn::module::{AutodiffModule, Module};
+use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Tensor, TensorData};
+use burn_fp8::nn::{ActivationScale, FrozenLinear};
+use burn_fp8::{Fp8Backend, Fp8Error, Fp8Matmul};
+use burn_fp8_serve::lora::{Adapters, LoraConfig, LoraLinear, save_adapters};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::common::*;
 
 type B = Autodiff<Flex>;
 
@@ -101,8 +103,7 @@ fn against_f64<A: AutodiffBackend + Fp8Matmul>() {
 #[test]
 fn outputs_and_gradients_are_those_of_f64() {
     against_f64::<Autodiff<Flex>>();
-    #[cfg(feature = "ndarray")]
-    against_f64::<Autodiff<burn::backend::NdArray>>();
+    against_f64::<Autodiff<NdArray>>();
     // Adapters stay in f32.
     against_f64::<Fp8Backend<Autodiff<Flex>>>();
     against_f64::<Autodiff<Fp8Backend<Flex>>>();
@@ -350,4 +351,33 @@ fn what_cannot_be_an_adapter() {
     says(Adapters::load(folder.path()).unwrap_err(), &["no adapters"]);
     fs::write(folder.path().join("adapter_model.safetensors"), "damaged").unwrap();
     says(Adapters::load(folder.path()).unwrap_err(), &["adapter_model.safetensors"]);
+}
+
+/// A link to the file of weights stays one; a folder or a pipe in its place is refused, and stays.
+#[cfg(unix)]
+#[test]
+fn files_of_adapters_replace_files_alone() {
+    use std::os::unix::fs::symlink;
+
+    let folder = TempDir::new().unwrap();
+    let layer = layer::<Flex>();
+    let save = |to: &str| save_adapters(folder.path().join(to), "base", [("a", &layer)], []);
+    let at = |path: &str| folder.path().join(path);
+    let kind = |path: &str| fs::symlink_metadata(at(path)).unwrap().file_type();
+    fs::write(at("file"), "old").unwrap();
+    fs::create_dir(at("sub")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    for (to, is_file) in [("file", true), ("sub", false), ("pipe", false)] {
+        let (adapter, before) = (format!("of_{to}"), kind(to));
+        fs::create_dir(at(&adapter)).unwrap();
+        let weights = format!("{adapter}/adapter_model.safetensors");
+        symlink(at(to), at(&weights)).unwrap();
+        assert_eq!(save(&adapter).is_ok(), is_file, "{to}");
+        assert!(kind(&weights).is_symlink());
+        assert_eq!(kind(to), before);
+    }
+    assert_eq!(Adapters::load(at("of_file")).unwrap().names().collect::<Vec<_>>(), ["a"]);
+    let words = |error: Fp8Error| error.to_string();
+    let pipe = words(Adapters::load(at("of_pipe")).unwrap_err());
+    assert!(pipe.contains("adapter_config.json"), "nothing was written: {pipe}");
 }

@@ -13,7 +13,6 @@ use burn_fp8::Fp8Matmul;
 use serde_json::{Value, json};
 
 use super::course::{Moments, Reached};
-use super::plot::Point;
 use crate::model::Weights;
 
 /// Written as one file: it is whole or that of before.
@@ -71,7 +70,7 @@ pub(super) fn size<B: Backend>(weights: &Weights<B>) -> usize {
 pub(super) fn save<B>(
     folder: &Path,
     settings: &Value,
-    losses: &[Point],
+    losses: &[(usize, f64)],
     reached: &Reached<'_, B>,
 ) -> Result<()>
 where
@@ -104,7 +103,7 @@ pub(super) fn load<B>(
     settings: &Value,
     weights: &mut Weights<B>,
     device: &B::Device,
-) -> Result<(Before<B>, Vec<Point>)>
+) -> Result<(Before<B>, Vec<(usize, f64)>)>
 where
     B: AutodiffBackend + Fp8Matmul,
 {

@@ -1,19 +1,21 @@
 //! Adapters in PEFT's files: `adapter_model.safetensors` and `adapter_config.json`.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::{BTreeSet, HashMap};
+use std::io::{Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use safetensors::Dtype;
+use burn_fp8::Fp8Error;
+use burn_fp8::nn::FrozenLinear;
+use burn_fp8_core::text::shown;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{LoraConfig, LoraLinear, invalid};
-use crate::Fp8Error;
-use crate::file::{self, Tensors, little_endian, name, some_names, unexpected};
-use crate::nn::frozen::FrozenLinear;
 
 const MODEL: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
@@ -23,8 +25,12 @@ const PREFIX: &str = "base_model.model.";
 const PARTS: [&str; 2] = ["lora_A", "lora_B"];
 const WEIGHT: &str = ".weight";
 
-/// The largest configuration that is read, in bytes.
+/// The largest configuration that is read, in bytes, and the largest file of weights.
 const MAX_CONFIG: u64 = 1 << 20;
+const MAX_WEIGHTS: u64 = 1 << 36;
+
+/// The longest header of a file of weights, in bytes: reading it takes many times its memory.
+const MAX_HEADER: u64 = 1 << 24;
 
 /// What is written and read of PEFT's `LoraConfig`. Keys that are absent have PEFT's defaults.
 #[derive(Debug, Serialize, Deserialize)]
@@ -181,19 +187,24 @@ pub fn save_adapters<'a, B: Backend>(
     };
     let io = |reason| Fp8Error::Io { action: "write", path: folder.into(), reason };
     fs::create_dir_all(folder).map_err(io)?;
-    let tensors = tensors
-        .iter()
-        .map(|(name, shape, bytes)| (&name[..], Dtype::F32, shape.clone(), &bytes[..]));
-    file::write_safetensors(&folder.join(MODEL), "LoRA adapters", tensors, &[("format", "pt")])?;
+    let tensors = tensors.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+        (&name[..], view.expect("as many numbers as the shape has"))
+    });
+    // transformers asks for it.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let file = safetensors::serialize(tensors, Some(metadata)).expect("names and shapes");
+    write(&folder.join(MODEL), &file)?;
     let json = serde_json::to_vec_pretty(&peft).expect("numbers and texts always serialize");
-    file::write(&folder.join(CONFIG), &json)
+    write(&folder.join(CONFIG), &json)
 }
 
 /// Adapters in a folder of PEFT.
 pub struct Adapters {
     config: LoraConfig,
     path: PathBuf,
-    tensors: Tensors,
+    /// A safetensors file, whose header was checked.
+    file: Vec<u8>,
     names: BTreeSet<String>,
     whole: BTreeSet<String>,
 }
@@ -217,7 +228,7 @@ impl Adapters {
     /// LoRA-GA), and any key of a newer PEFT that is in use. The key is named.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = folder.as_ref().join(CONFIG);
-        let json = file::read(&path, MAX_CONFIG)?;
+        let json = read(&path, MAX_CONFIG)?;
         let wrong = |reason| Fp8Error::InvalidState { path: path.clone(), reason };
         let peft: Peft = serde_json::from_slice(&json)
             .map_err(|error| wrong(format!("no configuration of LoRA ({error})")))?;
@@ -230,10 +241,18 @@ impl Adapters {
         let config =
             LoraConfig::new(peft.r).with_alpha(peft.lora_alpha).with_dropout(peft.lora_dropout);
         let path = folder.as_ref().join(MODEL);
-        let tensors = Tensors::read(&path, file::MAX_WEIGHTS)?;
+        let file = read(&path, MAX_WEIGHTS)?;
+        let header = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+        let keys = match header > MAX_HEADER {
+            true => Err(format!("its header has {header} bytes of at most {MAX_HEADER}")),
+            false => SafeTensors::read_metadata(&file)
+                .map(|(_, header)| header.offset_keys())
+                .map_err(|error| format!("not a complete safetensors file ({error})")),
+        };
+        let keys = keys.map_err(|reason| Fp8Error::InvalidState { path: path.clone(), reason })?;
         let (mut names, mut whole) = (BTreeSet::new(), BTreeSet::new());
         let modules = peft.modules_to_save.unwrap_or_default();
-        for key in tensors.names() {
+        for key in keys {
             let own = key.strip_prefix(PREFIX);
             let layer = own.and_then(|key| {
                 PARTS.iter().find_map(|part| key.strip_suffix(&format!(".{part}.weight")))
@@ -254,7 +273,7 @@ impl Adapters {
         if names.is_empty() {
             return Err(Fp8Error::InvalidState { path, reason: "it has no adapters".into() });
         }
-        Ok(Self { config, path, tensors, names, whole })
+        Ok(Self { config, path, file, names, whole })
     }
 
     /// The names of the layers that have one.
@@ -291,8 +310,10 @@ impl Adapters {
     ) -> Result<LoraLinear<B>, Fp8Error> {
         let wrong = |reason| Fp8Error::InvalidState { path: self.path.clone(), reason };
         if !self.names.contains(layer) {
-            let known = some_names(self.names.iter().cloned());
-            return Err(wrong(format!("there is none for {}; there are {known}", name(layer))));
+            let known: Vec<_> = self.names.iter().take(SHOWN).map(|known| name(known)).collect();
+            let (count, known) = (self.names.len(), known.join(", "));
+            let reason = format!("there is none for {}; of {count} there are {known}", name(layer));
+            return Err(wrong(reason));
         }
         let ([d_input, d_output], device) = (base.dims(), base.device());
         let shapes = [[self.config.rank, d_input], [d_output, self.config.rank]];
@@ -307,7 +328,8 @@ impl Adapters {
     /// The numbers of a tensor of the file.
     fn numbers(&self, key: &str, shape: &[usize]) -> Result<TensorData, Fp8Error> {
         let wrong = |reason| Fp8Error::InvalidState { path: self.path.clone(), reason };
-        let Some(view) = self.tensors.get(key) else {
+        let tensors = SafeTensors::deserialize(&self.file).expect("the header was checked");
+        let Ok(view) = tensors.tensor(key) else {
             return Err(wrong(format!("{} is missing", name(key))));
         };
         let dtype = match view.dtype() {
@@ -318,8 +340,9 @@ impl Adapters {
             _ => None,
         };
         let Some(dtype) = dtype else {
+            let (found, own) = (view.dtype(), view.shape());
             let expected = format!("F32, BF16 or F16 {shape:?}: the adapter is for another model");
-            return Err(wrong(unexpected(key, &view, &expected)));
+            return Err(wrong(format!("{} is {found:?} {own:?}, not {expected}", name(key))));
         };
         let data = TensorData::from_bytes_vec(view.data().to_vec(), shape.to_vec(), dtype);
         let data = data.convert::<f32>();
@@ -329,4 +352,50 @@ impl Adapters {
             false => Err(wrong(format!("{} has a number that is not finite", name(key)))),
         }
     }
+}
+
+/// Names of a file, and characters of one, that an error repeats.
+const SHOWN: usize = 10;
+const LONGEST: usize = 80;
+
+fn name(name: &str) -> String {
+    format!("`{}`", shown(name, LONGEST))
+}
+
+fn little_endian(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// The size of a regular file. To open a pipe would wait for its other end.
+fn size(path: &Path) -> io::Result<u64> {
+    let file = fs::metadata(path)?;
+    let other = "it is a folder, a pipe or a device; give a regular file";
+    match file.is_file() {
+        true => Ok(file.len()),
+        false => Err(Error::new(ErrorKind::InvalidInput, other)),
+    }
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
+    let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
+    match size(path).map_err(io)? <= limit {
+        true => fs::read(path).map_err(io),
+        false => Err(Fp8Error::TooLarge { path: path.into(), limit }),
+    }
+}
+
+/// Writes a file beside its place and moves it there: what was there is replaced by the whole file, or stays. A link stays one; what is no regular file is refused.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Fp8Error> {
+    let write = || {
+        let place = match fs::symlink_metadata(path) {
+            Ok(_) => size(path).and_then(|_| fs::canonicalize(path))?,
+            Err(_) => path.into(),
+        };
+        let mut beside = tempfile::NamedTempFile::new_in(place.parent().unwrap_or(path))?;
+        beside.write_all(bytes)?;
+        beside.as_file().sync_all()?;
+        beside.persist(place)?;
+        Ok(())
+    };
+    write().map_err(|reason| Fp8Error::Io { action: "write", path: path.into(), reason })
 }

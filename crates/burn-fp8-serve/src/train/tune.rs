@@ -1,5 +1,6 @@
 //! Adapters for a text, beside a model that stays as it is.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -8,18 +9,16 @@ use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::tensor::backend::Backend;
 use burn_fp8::Fp8Matmul;
-use burn_fp8::nn::lora::save_adapters;
-use burn_fp8::nn::{LoraConfig, LoraLinear};
-use examples_common::{check_place, write};
-use flate2::Crc;
+use crc32fast::Hasher;
 use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
 use super::export::{Scheme, export, files_of};
 use super::room::{check_free, check_room, keep};
 use super::text::Text;
-use super::{plot, resume};
+use super::{Training, resume};
 use crate::config::{Config, open};
+use crate::lora::{LoraConfig, LoraLinear, save_adapters};
 use crate::model::{Decoder, LoadOptions, Weights};
 use crate::tokens::Tokens;
 
@@ -44,8 +43,6 @@ pub struct Tuning {
     pub save_every: usize,
     /// Whether to go on where a training for the same folder was interrupted.
     pub resume: bool,
-    /// Where the losses are drawn, as SVG.
-    pub picture: Option<PathBuf>,
 }
 
 /// Trains adapters, writes them as PEFT does, now and then and at the end, and tells the held-out loss before and after. `progress` gets the step and the loss of its
@@ -60,11 +57,10 @@ pub fn tune<B: Fp8Matmul>(
     plan: &Tuning,
     mut warn: impl FnMut(&str),
     mut progress: impl FnMut(usize, f64) -> Result<()>,
-) -> Result<Value> {
+) -> Result<Training> {
     if plan.lora.is_none() {
         check_free(&plan.out)?;
     }
-    plan.picture.as_deref().map(check_place).transpose()?;
     let progress_at = plan.progress();
     if !plan.resume {
         check_room(&progress_at, 0)?;
@@ -78,7 +74,9 @@ pub fn tune<B: Fp8Matmul>(
     );
     let config = Config::parse(checkpoint.config())?;
     let tokens = Tokens::load(&plan.model, &config)?;
-    let text = Text::of(Some(&plan.text), |_| Ok(tokens.tokenizer().clone()))?;
+    let text = fs::read_to_string(&plan.text);
+    let text = text.with_context(|| format!("cannot read {}", plan.text.display()))?;
+    let text = Text::of(&text, |_| Ok(tokens.tokenizer().clone()))?;
     let course = plan.course;
     course.check(&text, &config)?;
     let device = B::Device::default();
@@ -152,11 +150,6 @@ pub fn tune<B: Fp8Matmul>(
         }
     };
     resume::remove(&progress_at, plan.lora.is_none())?;
-    if let Some(picture) = &plan.picture {
-        let what = if plan.lora.is_some() { "Adapters" } else { "All weights" };
-        let title = format!("{what} trained for {} steps", course.steps);
-        write(picture, plot::losses(&title, &losses, &[(0, before), (course.steps, after)])?)?;
-    }
     let mut report = course.report(&text, seconds);
     report["model"] = json!(base);
     report["text"] = json!(plan.text.display().to_string());
@@ -164,7 +157,7 @@ pub fn tune<B: Fp8Matmul>(
     report["base_bytes"] = json!(base_bytes);
     report["last_loss"] = json!(last);
     report["held_out_loss"] = json!({ "before": before, "after": after });
-    Ok(report)
+    Ok(Training { report, losses, held_out: vec![(0, before), (course.steps, after)] })
 }
 
 impl Tuning {
@@ -183,9 +176,9 @@ impl Tuning {
 
 /// What tells a text from another.
 fn checksum(text: &Text) -> u32 {
-    let mut sum = Crc::new();
+    let mut sum = Hasher::new();
     text.seen.iter().chain(&text.held_out).for_each(|token| sum.update(&token.to_le_bytes()));
-    sum.sum()
+    sum.finalize()
 }
 
 /// Adapters beside all quantized layers, or those whose names have one of these ends.

@@ -5,7 +5,15 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, ensure};
 
-/// Whether a model can be written there: before it is trained, not after.
+/// Whether a model can be written to a folder, which is new or empty: before it is trained, not after.
+///
+/// # Errors
+/// Where it cannot.
+pub fn check_out(folder: &Path) -> Result<()> {
+    check_free(folder)?;
+    check_room(folder, 0)
+}
+
 pub(super) fn check_free(folder: &Path) -> Result<()> {
     let filled = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     ensure!(!filled, "{} is there already, and not empty: choose another folder", folder.display());
