@@ -19,7 +19,6 @@ mod backend;
 #[cfg(feature = "device")]
 pub mod device;
 pub mod engine;
-mod file;
 mod fused;
 mod host;
 pub mod nn;
@@ -28,7 +27,7 @@ pub mod peers;
 mod shared;
 
 pub use shared::report;
-pub(crate) use shared::{config, product, weights};
+pub(crate) use shared::{config, file, product, weights};
 
 pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;

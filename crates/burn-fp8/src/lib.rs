@@ -26,7 +26,6 @@
 //! Numbers and rules that need no Burn are in the crate [`burn_fp8_core`].
 
 mod backend;
-mod file;
 pub mod gains;
 pub mod nn;
 pub mod ops;
@@ -56,7 +55,7 @@ pub use product::delayed;
 pub use product::delayed::{DelayedRecord, DelayedState};
 pub use report::{Report, trace};
 pub use shared::report;
-pub(crate) use shared::{config, product, weights};
+pub(crate) use shared::{config, file, product, weights};
 pub use tensor::{Fp8Tensor, ScaledMatmulOptions, scaled_matmul};
 
 #[cfg(doctest)]

@@ -2,6 +2,7 @@
 //! reported. The folder `backend`, the decorator's own operations, is a module of the decorator.
 
 pub(crate) mod config;
+pub(crate) mod file;
 pub(crate) mod product;
 pub mod report;
 pub(crate) mod weights;

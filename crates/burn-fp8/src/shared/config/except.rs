@@ -1,10 +1,10 @@
 //! Layers that stay in high precision, by the names that they have in a model.
 
 use burn_fp8_core::NamedWeight;
+use burn_fp8_core::text::shown;
 
 use super::Fp8Config;
 use crate::Fp8Error;
-use crate::file::some_names;
 
 impl Fp8Config {
     /// The same configuration, whose filter leaves the weights of these names in high precision, too.
@@ -28,6 +28,18 @@ impl Fp8Config {
             }
         }
         Ok(Self { filter: self.filter.except(excepted), ..self })
+    }
+}
+
+/// The first names, and how many more there are.
+fn some_names(names: impl Iterator<Item = String>) -> String {
+    const SHOWN: usize = 10;
+    const MAX_NAME: usize = 80;
+    let mut names = names.map(|name| format!("`{}`", shown(&name, MAX_NAME)));
+    let first: Vec<_> = names.by_ref().take(SHOWN).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

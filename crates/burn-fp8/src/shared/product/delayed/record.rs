@@ -13,11 +13,14 @@ use super::site::SiteState;
 use super::slot::Slot;
 use super::state::DelayedState;
 use crate::Fp8Error;
-use crate::file::{self, MAX_TEXT};
+use crate::file;
 use crate::weights::{self, WeightId};
 
 /// The largest file read, in bytes: it has room for histories of 1024 steps of some 25,000 products.
 const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// The most characters of what is wrong with JSON that an error repeats.
+const MAX_MESSAGE: usize = 200;
 
 const WHAT: &str = "state of delayed scaling";
 
@@ -164,7 +167,7 @@ impl DelayedRecord {
         let path = path.as_ref();
         let json = file::read(path, MAX_FILE_BYTES)?;
         serde_json::from_slice(&json).map_err(|error| {
-            let reason = format!("it is no {WHAT} ({})", shown(&error.to_string(), MAX_TEXT));
+            let reason = format!("it is no {WHAT} ({})", shown(&error.to_string(), MAX_MESSAGE));
             Fp8Error::InvalidState { path: path.into(), reason }
         })
     }
