@@ -44,16 +44,14 @@ pub trait Peers: Debug + Send + Sync {
         let mut hasher = DefaultHasher::new();
         (of, x.len()).hash(&mut hasher);
         let of_this = hasher.finish().to_le_bytes();
-        let numbers = x.iter().flat_map(|x| x.to_le_bytes());
-        let all = self.gather(of_this.into_iter().chain(numbers).collect())?;
+        let all = self.gather([&of_this[..], &to_bytes(x)].concat())?;
         if all.iter().any(|theirs| !theirs.starts_with(&of_this)) {
             // Every peer sees that, and comes here.
             self.agree(&format!("{of}\n{} numbers", x.len()))?;
         }
         let mut largest = vec![f32::NEG_INFINITY; x.len()];
         for theirs in &all {
-            for (largest, x) in largest.iter_mut().zip(theirs[of_this.len()..].as_chunks().0) {
-                let x = f32::from_le_bytes(*x);
+            for (largest, x) in largest.iter_mut().zip(from_bytes(&theirs[of_this.len()..])) {
                 *largest = if x > *largest || x.is_nan() { x } else { *largest };
             }
         }
@@ -84,6 +82,16 @@ pub trait Peers: Debug + Send + Sync {
         let [mine, theirs] = [mine, theirs].map(|line| line.unwrap_or("nothing more").to_owned());
         Err(PeerError::Differs { rank: self.rank(), mine, other, theirs })
     }
+}
+
+/// Numbers as bytes, little-endian.
+pub fn to_bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// The numbers of such bytes.
+pub fn from_bytes(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
 }
 
 /// What a peer has handed over to the others, or to the engine that sums for all.

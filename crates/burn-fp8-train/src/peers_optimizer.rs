@@ -12,10 +12,10 @@ use burn_fp8::nn::is_fp8_state;
 use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Recipe};
 
-use crate::peers::{PeerError, SharedPeers};
+use crate::peers::{PeerError, SharedPeers, from_bytes, to_bytes};
 
-/// Elements that are summed in one message, where parameters are smaller: 4 MB.
-const BUCKET: usize = 1 << 20;
+/// Elements that are summed in one message: 4 MB of f32.
+const MESSAGE: usize = 1 << 20;
 
 /// The elements of a block of gradients in FP8.
 const BLOCK: usize = 128;
@@ -165,60 +165,46 @@ impl<O> PeersOptimizer<O> {
         Ok(())
     }
 
-    /// Means over all samples. Small parameters travel together.
+    /// Means over all samples.
     fn sum(&mut self, found: &mut [Found]) -> Result<(), PeerError> {
         let weight = self.samples as f32;
-        let sum_of_weights = self.send_all(&[weight])?;
-        let total: f32 = sum_of_weights.iter().sum();
+        let weights = self.send(to_bytes(&[weight]))?;
+        let total: f32 = weights.iter().flat_map(|weight| from_bytes(weight)).sum();
         if total <= 0.0 {
             let reason = "no peer has samples in this step: set_samples says how many each has";
             return Err(PeerError::Setup(reason.into()));
         }
         let share = weight / total;
-        let mut lost = std::mem::take(&mut self.lost);
+        let mut lost = mem::take(&mut self.lost);
         lost.resize(found.len(), vec![]);
-        let mut gradients = vec![];
-        for (found, lost) in found.iter_mut().zip(&mut lost).filter(|(found, _)| !found.state) {
-            let Some(numbers) = &mut found.numbers else { continue };
-            if self.wire == Wire::Fp8 {
-                lost.resize(numbers.len(), 0.0);
-            }
-            gradients.push((numbers, lost));
+        let gradients = found.iter_mut().zip(&mut lost).filter(|(found, _)| !found.state);
+        let mut gradients: Vec<_> =
+            gradients.filter_map(|(found, lost)| Some((found.numbers.as_mut()?, lost))).collect();
+        let lengths: Vec<_> = gradients.iter().map(|(numbers, _)| numbers.len()).collect();
+        if self.wire == Wire::Fp8 {
+            let each = gradients.iter_mut().zip(&lengths);
+            each.for_each(|((_, lost), length)| lost.resize(*length, 0.0));
         }
-        let (mut rest, mut is_finite) = (gradients.as_mut_slice(), true);
-        while let Some((first, _)) = rest.first() {
-            let (mut end, mut elements) = (1, first.len());
-            while let Some((next, _)) =
-                rest.get(end).filter(|(next, _)| elements + next.len() <= BUCKET)
-            {
-                (end, elements) = (end + 1, elements + next.len());
-            }
-            let (bucket, after) = rest.split_at_mut(end);
-            rest = after;
-            let (mut numbers, mut kept) = match &mut *bucket {
-                [(only, lost)] => (mem::take(*only), mem::take(*lost)),
-                many => (
-                    many.iter().flat_map(|(numbers, _)| numbers.iter().copied()).collect(),
-                    many.iter().flat_map(|(_, lost)| lost.iter().copied()).collect::<Vec<_>>(),
-                ),
-            };
+        let mut all: Vec<f32> = Vec::with_capacity(lengths.iter().sum());
+        all.extend(gradients.iter_mut().flat_map(|(numbers, _)| mem::take(*numbers)));
+        let mut kept: Vec<f32> =
+            gradients.iter_mut().flat_map(|(_, lost)| mem::take(*lost)).collect();
+        let (mut of_messages, mut is_finite) = (kept.chunks_mut(MESSAGE), true);
+        for message in all.chunks_mut(MESSAGE) {
             match share {
                 // The mean of no samples is not a number.
-                0.0 => numbers.fill(0.0),
-                _ => numbers.iter_mut().for_each(|x| *x *= share),
+                0.0 => message.fill(0.0),
+                _ => message.iter_mut().for_each(|x| *x *= share),
             }
-            let summed = self.sum_message(numbers, &mut kept)?;
+            let lost = of_messages.next().unwrap_or_default();
+            let summed = self.sum_message(message.to_vec(), lost)?;
             is_finite &= self.wire != Wire::Fp8 || summed.iter().all(|x| x.is_finite());
-            match bucket {
-                [(only, lost)] => (**only, **lost) = (summed, kept),
-                many => {
-                    let (mut summed, mut kept) = (summed.into_iter(), kept.into_iter());
-                    for (numbers, lost) in many {
-                        numbers.iter_mut().zip(&mut summed).for_each(|(x, sum)| *x = sum);
-                        lost.iter_mut().zip(&mut kept).for_each(|(lost, kept)| *lost = kept);
-                    }
-                }
-            }
+            message.copy_from_slice(&summed);
+        }
+        let (mut all, mut kept) = (all.into_iter(), kept.into_iter());
+        for ((numbers, lost), length) in gradients.into_iter().zip(lengths) {
+            *numbers = all.by_ref().take(length).collect();
+            *lost = kept.by_ref().take(length).collect();
         }
         // A step that overflows is one to be skipped, with what it has sent of steps before.
         self.lost = if is_finite { lost } else { vec![] };
@@ -253,16 +239,11 @@ impl<O> PeersOptimizer<O> {
                     *lost = if x.is_finite() { x - sent } else { 0.0 };
                 }
                 let mut bytes = codes;
-                bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+                bytes.extend(to_bytes(&scales));
                 x.fill(0.0);
                 for theirs in self.send(bytes)? {
                     let (codes, theirs) = theirs.split_at(x.len());
-                    let scales: Vec<_> = theirs
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|bytes| f32::from_le_bytes(*bytes))
-                        .collect();
+                    let scales: Vec<_> = from_bytes(theirs).collect();
                     blocks::decode(codes, of, &scales, format, &mut sent);
                     x.iter_mut().zip(&sent).for_each(|(x, sent)| *x += sent);
                 }
@@ -290,11 +271,6 @@ impl<O> PeersOptimizer<O> {
             largest = after;
         }
         Ok(())
-    }
-
-    fn send_all(&self, x: &[f32]) -> Result<Vec<f32>, PeerError> {
-        let all = self.send(x.iter().flat_map(|x| x.to_le_bytes()).collect())?;
-        Ok(all.iter().flat_map(|x| x.as_chunks().0).map(|x| f32::from_le_bytes(*x)).collect())
     }
 
     fn send(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, PeerError> {

@@ -11,6 +11,7 @@ mod threads;
 use std::sync::{Mutex, PoisonError};
 
 pub use burn_fp8_core::peers::{PeerError, Peers, SharedPeers, Traffic};
+pub(crate) use burn_fp8_core::peers::{from_bytes, to_bytes};
 pub use join::join;
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{PeerError, Peers, Sent, Traffic};
+use super::{PeerError, Peers, Sent, Traffic, from_bytes, to_bytes};
 
 /// A thread among peers.
 #[derive(Debug)]
@@ -153,14 +153,11 @@ impl Peers for Threads {
     }
 
     fn sum(&self, mut x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
-        let mine = x.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let all = self.exchange(("sum", Some(x.len())), mine)?;
+        let all = self.exchange(("sum", Some(x.len())), to_bytes(&x))?;
         x.fill(0.0);
         // In the order of ranks, by each for itself.
         for theirs in all.iter() {
-            for (sum, x) in x.iter_mut().zip(theirs.as_chunks().0) {
-                *sum += f32::from_le_bytes(*x);
-            }
+            x.iter_mut().zip(from_bytes(theirs)).for_each(|(sum, x)| *sum += x);
         }
         Ok(x)
     }
@@ -170,9 +167,8 @@ impl Peers for Threads {
     }
 
     fn broadcast(&self, x: Vec<f32>) -> Result<Vec<f32>, PeerError> {
-        let mine =
-            if self.rank == 0 { x.iter().flat_map(|x| x.to_le_bytes()).collect() } else { vec![] };
+        let mine = if self.rank == 0 { to_bytes(&x) } else { vec![] };
         let all = self.exchange(("broadcast", Some(x.len())), mine)?;
-        Ok(all[0].as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect())
+        Ok(from_bytes(&all[0]).collect())
     }
 }
