@@ -11,7 +11,7 @@
 //! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
 //! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout.
 //! - [`layer_norm()`], [`layer_norm_backward`]: layer normalization.
-//! - [`decoder`]: a decoder's layer for one token of each row of a batch, and its parts.
+//! - [`decoder`]: a layer of a decoder, and its parts.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
 //!

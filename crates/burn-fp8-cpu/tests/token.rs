@@ -1,10 +1,10 @@
-//! A decoder's layer for a token of each row, against f64.
+//! A decoder's layer, against f64.
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::slice::Rows;
 use burn_fp8_core::{Overflow, Recipe, scale};
 use burn_fp8_cpu::Unit;
-use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Next, Room, to_bf16};
+use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Matrix, Next, Room, to_bf16};
 use half::bf16;
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -215,8 +215,14 @@ fn read(held: &Held<'_>) -> Vec<f64> {
 }
 
 /// The layer in f64, given what its cache holds after it.
-fn reference(layer: &Layer<'_>, x: &[f64], next: Next<'_>, cache: &[Vec<f64>; 2]) -> Vec<f64> {
+fn reference(
+    layer: &Layer<'_, [Linear<'_>; 7]>,
+    x: &[f64],
+    next: Next<'_>,
+    cache: &[Vec<f64>; 2],
+) -> Vec<f64> {
     let epsilon = f64::from(layer.epsilon);
+    let matrix = |matrix: Matrix| &layer.products[matrix as usize];
     let turned = |x: Vec<f64>, gamma: Option<&[f32]>, heads: usize| {
         let mut x = gamma.map_or(x.clone(), |gamma| norm(&x, gamma, epsilon));
         for (row, x) in x.chunks_mut(heads * WIDTH).enumerate() {
@@ -231,51 +237,54 @@ fn reference(layer: &Layer<'_>, x: &[f64], next: Next<'_>, cache: &[Vec<f64>; 2]
         x
     };
     let normed = to_f32(&norm(x, layer.norms[0], epsilon));
-    let query = turned(linear(&layer.qkv[0], &normed), layer.head_norms[0], HEADS);
-    let key = turned(linear(&layer.qkv[1], &normed), layer.head_norms[1], KV_HEADS);
-    let value = linear(&layer.qkv[2], &normed);
+    let query = turned(linear(matrix(Matrix::Query), &normed), layer.head_norms[0], HEADS);
+    let key = turned(linear(matrix(Matrix::Key), &normed), layer.head_norms[1], KV_HEADS);
+    let value = linear(matrix(Matrix::Value), &normed);
     let mut heads = vec![];
-    for row in 0..ROWS {
-        for head in 0..HEADS {
-            let kv = row * KV_HEADS + head / (HEADS / KV_HEADS);
-            let at = |token: usize| (kv * ROOM + token) * WIDTH;
-            // What was put into the cache is what was computed, rounded at most to E4M3.
-            for (new, held) in [&key, &value].into_iter().zip(cache) {
-                let (new, held) = (&new[kv * WIDTH..][..WIDTH], &held[at(next.at)..][..WIDTH]);
-                let most = new.iter().fold(0f64, |most, x| most.max(x.abs()));
-                let is_near = new.iter().zip(held).all(|(x, y)| (x - y).abs() <= most / 16.0);
-                assert!(is_near, "{held:?} for {new:?}");
-            }
-            let query = &query[(row * HEADS + head) * WIDTH..][..WIDTH];
-            let seen = next.first[row].min(next.at + 1)..next.at + 1;
-            let weights: Vec<f64> = seen
-                .clone()
-                .map(|token| {
-                    let key = &cache[0][at(token)..][..WIDTH];
-                    let dot: f64 = query.iter().zip(key).map(|(x, y)| x * y).sum();
-                    (dot / (WIDTH as f64).sqrt()).exp()
-                })
-                .collect();
-            let sum: f64 = weights.iter().sum();
-            heads.extend((0..WIDTH).map(|i| {
-                let weighted = seen.clone().zip(&weights);
-                let sums = weighted.map(|(token, weight)| weight * cache[1][at(token) + i]);
-                if sum == 0.0 { 0.0 } else { sums.sum::<f64>() / sum }
-            }));
+    for index in 0..ROWS * next.tokens * HEADS {
+        let (row, token, head) =
+            (index / HEADS / next.tokens, index / HEADS % next.tokens, index % HEADS);
+        let own = next.at + token;
+        let kv = row * KV_HEADS + head / (HEADS / KV_HEADS);
+        let at = |token: usize| (kv * ROOM + token) * WIDTH;
+        // What was put into the cache is what was computed, rounded at most to E4M3.
+        let new = (row * next.tokens + token) * KV_HEADS + head / (HEADS / KV_HEADS);
+        for (of_head, held) in [&key, &value].into_iter().zip(cache) {
+            let (new, held) = (&of_head[new * WIDTH..][..WIDTH], &held[at(own)..][..WIDTH]);
+            let most = new.iter().fold(0f64, |most, x| most.max(x.abs()));
+            let is_near = new.iter().zip(held).all(|(x, y)| (x - y).abs() <= most / 16.0);
+            assert!(is_near, "{held:?} for {new:?}");
         }
+        let query = &query[index * WIDTH..][..WIDTH];
+        let first = layer.window.map_or(0, |window| (own + 1).saturating_sub(window));
+        let seen = first.max(next.padding[row]).min(own + 1)..own + 1;
+        let weights: Vec<f64> = seen
+            .clone()
+            .map(|token| {
+                let key = &cache[0][at(token)..][..WIDTH];
+                let dot: f64 = query.iter().zip(key).map(|(x, y)| x * y).sum();
+                (dot / (WIDTH as f64).sqrt()).exp()
+            })
+            .collect();
+        let sum: f64 = weights.iter().sum();
+        heads.extend((0..WIDTH).map(|i| {
+            let weighted = seen.clone().zip(&weights);
+            let sums = weighted.map(|(token, weight)| weight * cache[1][at(token) + i]);
+            if sum == 0.0 { 0.0 } else { sums.sum::<f64>() / sum }
+        }));
     }
     let add = |x: &[f64], y: Vec<f64>| x.iter().zip(y).map(|(x, y)| x + y).collect::<Vec<_>>();
-    let x = add(x, linear(&layer.output, &to_f32(&heads)));
+    let x = add(x, linear(matrix(Matrix::Output), &to_f32(&heads)));
     let normed = to_f32(&norm(&x, layer.norms[1], epsilon));
-    let [gate, up] = layer.gate_up.each_ref().map(|layer| linear(layer, &normed));
+    let [gate, up] = [Matrix::Gate, Matrix::Up].map(|of_mlp| linear(matrix(of_mlp), &normed));
     let gated = gate.iter().zip(up).map(|(x, up)| x / (1.0 + (-x).exp()) * up);
     let gated = to_f32(&gated.collect::<Vec<_>>());
-    add(&x, linear(&layer.down, &gated))
+    add(&x, linear(matrix(Matrix::Down), &gated))
 }
 
-/// Grouped heads with norms and without, biases, a row that sees fewer keys and one that sees none, on one thread and on three.
+/// Prompts and single tokens, grouped heads with norms and without, biases, windows, a row that sees fewer keys and one that sees none, on one thread and on three.
 #[test]
-fn a_layer_does_what_it_should_to_a_token() {
+fn a_layer_does_what_it_should_to_tokens() {
     let (hidden, wide) = (24, 40);
     let shapes = [
         [HEADS * WIDTH, hidden],
@@ -298,45 +307,51 @@ fn a_layer_does_what_it_should_to_a_token() {
     };
     let gamma = numbers(hidden, 19);
     let of_heads = numbers(WIDTH, 23);
-    for head_norms in [[None; 2], [Some(&of_heads[..]); 2]] {
+    let [without, with] = [[None; 2], [Some(&of_heads[..]); 2]];
+    for (head_norms, window, kind) in [
+        (without, None, 0),
+        (without, Some(3), 1),
+        (without, None, 2),
+        (with, Some(3), 0),
+        (with, None, 1),
+        (with, Some(2), 2),
+    ] {
         let layer = Layer {
             norms: [&gamma, &gamma],
             head_norms,
             epsilon: 1e-5,
-            qkv: [0, 1, 2].map(linear),
-            output: linear(3),
-            gate_up: [4, 5].map(linear),
-            down: linear(6),
+            products: [0, 1, 2, 3, 4, 5, 6].map(linear),
             width: WIDTH,
+            window,
         };
-        for kind in 0..3 {
-            let mut ends = vec![];
-            for threads in [1, 3] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let mut memory = Memory::new(kind, ROWS * KV_HEADS * ROOM);
-                let mut room = Room::default();
-                let mut x = numbers(ROWS * hidden, 29);
-                for at in 0..ROOM {
-                    let angles = numbers(ROWS * WIDTH / 2, at);
-                    let turns: [Vec<f32>; 2] =
-                        [f32::cos, f32::sin].map(|of| angles.iter().map(|x| of(*x)).collect());
-                    let turns = turns.each_ref().map(|table| &table[..]);
-                    let next = Next { turns, at, first: &[0, 2, ROOM + 4] };
-                    let before: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-                    pool.install(|| layer.forward(&mut x, next, memory.held(), &mut room));
-                    let held = memory.held().each_ref().map(read);
-                    let expected = reference(&layer, &before, next, &held);
-                    for (i, (found, expected)) in x.iter().zip(expected).enumerate() {
-                        let bound = 2e-5 * expected.abs().max(1.0);
-                        assert_near(*found, expected, bound, &format!("{kind}, {at}: {i}"));
-                    }
-                    // It does not grow for good.
-                    x.iter_mut().for_each(|x| *x /= 2.0);
+        let mut ends = vec![];
+        for threads in [1, 3] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let mut memory = Memory::new(kind, ROWS * KV_HEADS * ROOM);
+            let mut room = Room::default();
+            let mut at = 0;
+            for tokens in [4, 1, 1, 3] {
+                let mut x = numbers(ROWS * tokens * hidden, 29 + at);
+                let angles = numbers(ROWS * tokens * WIDTH / 2, at);
+                let turns: [Vec<f32>; 2] =
+                    [f32::cos, f32::sin].map(|of| angles.iter().map(|x| of(*x)).collect());
+                let turns = turns.each_ref().map(|table| &table[..]);
+                let next = Next { tokens, turns, at, padding: &[0, 2, ROOM + 4] };
+                let before: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+                pool.install(|| layer.forward(&mut x, next, memory.held(), &mut room));
+                let held = memory.held().each_ref().map(read);
+                let expected = reference(&layer, &before, next, &held);
+                for (i, (found, expected)) in x.iter().zip(expected).enumerate() {
+                    let bound = 2e-5 * expected.abs().max(1.0);
+                    let what = format!("{kind}, {window:?}, {tokens} at {at}: {i}");
+                    assert_near(*found, expected, bound, &what);
                 }
+                at += tokens;
                 ends.push(x);
             }
-            assert_eq!(ends[0], ends[1], "threads change nothing");
         }
+        let [one, three] = [0, 4].map(|first| &ends[first..first + 4]);
+        assert_eq!(one, three, "threads change nothing");
     }
 }
 
@@ -367,14 +382,12 @@ fn a_cache_has_room() {
         norms: [&[1.0; 4]; 2],
         head_norms: [None; 2],
         epsilon: 1e-5,
-        qkv: [linear([4, 4]); 3],
-        output: linear([4, 4]),
-        gate_up: [linear([8, 4]); 2],
-        down: linear([4, 8]),
+        products: [[4, 4], [4, 4], [4, 4], [4, 4], [8, 4], [8, 4], [4, 8]].map(linear),
         width: 2,
+        window: None,
     };
     let mut cache = [(); 2].map(|()| vec![0f32; 2 * 9 * 2]);
-    let next = Next { turns: [&[1.0], &[0.0]], at: 9, first: &[0] };
+    let next = Next { tokens: 1, turns: [&[1.0], &[0.0]], at: 9, padding: &[0] };
     let held = cache.each_mut().map(|x| Held::F32(x));
     layer.forward(&mut [1.0; 4], next, held, &mut Room::default());
 }

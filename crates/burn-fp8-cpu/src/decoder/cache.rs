@@ -30,22 +30,36 @@ impl Held<'_> {
         numbers / (heads * width)
     }
 
-    /// Puts heads `[rows, heads, width]` at the place of a token.
-    pub(super) fn put(&mut self, new: &[f32], width: usize, at: usize) {
-        let room = self.room(new.len() / width, width);
-        assert!(at < room, "there is no room for token {at}, but for {room}");
-        for (head, new) in new.chunks_exact(width).enumerate() {
-            let row = head * room + at;
-            let place = row * width..(row + 1) * width;
-            match self {
-                Self::F32(numbers) => numbers[place].copy_from_slice(new),
-                Self::Bf16(numbers) => to_bf16(new, &mut numbers[place]),
-                Self::E4m3(codes, scales) => {
-                    let blocks = Blocks { columns: width, block: [1, width] };
-                    let recipe = Recipe::current();
-                    let scale = &mut scales[row..=row];
-                    blocks::encode(new, blocks, Fp8Format::E4M3, recipe, &mut codes[place], scale);
-                }
+    /// Puts heads `[rows, tokens, heads, width]` at the places of tokens, from one on.
+    pub(super) fn put(&mut self, new: &[f32], [tokens, heads, width]: [usize; 3], at: usize) {
+        let rows = new.len() / (tokens * heads * width);
+        let room = self.room(rows * heads, width);
+        assert!(
+            at + tokens <= room,
+            "there is no room for token {}, but for {room}",
+            at + tokens - 1
+        );
+        // The row of a head of the cache for each of the new ones.
+        let place = |index: usize| {
+            let (row, token, head) =
+                (index / heads / tokens, index / heads % tokens, index % heads);
+            (row * heads + head) * room + at + token
+        };
+        match self {
+            Self::F32(numbers) => scatter(new, numbers, width, place),
+            Self::Bf16(numbers) => {
+                let mut rounded = vec![bf16::ZERO; new.len()];
+                to_bf16(new, &mut rounded);
+                scatter(&rounded, numbers, width, place);
+            }
+            Self::E4m3(codes, scales) => {
+                let blocks = Blocks { columns: width, block: [1, width] };
+                let (mut new_codes, mut new_scales) =
+                    (vec![0; new.len()], vec![0.0; new.len() / width]);
+                let (format, recipe) = (Fp8Format::E4M3, Recipe::current());
+                blocks::encode(new, blocks, format, recipe, &mut new_codes, &mut new_scales);
+                scatter(&new_codes, codes, width, place);
+                scatter(&new_scales, scales, 1, place);
             }
         }
     }
@@ -67,6 +81,13 @@ impl Held<'_> {
         };
         let strides = [heads * room * width, room * width, width];
         Heads::strided(numbers, [1, heads, tokens.len(), width], strides)
+    }
+}
+
+/// Copies rows of this width to their places.
+fn scatter<T: Copy>(from: &[T], to: &mut [T], width: usize, place: impl Fn(usize) -> usize) {
+    for (index, row) in from.chunks_exact(width).enumerate() {
+        to[place(index) * width..][..width].copy_from_slice(row);
     }
 }
 

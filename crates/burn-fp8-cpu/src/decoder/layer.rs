@@ -3,57 +3,116 @@
 use rayon::prelude::*;
 
 use super::cache::Held;
-use super::linear::{Linear, together};
+use super::linear::{Linear, multiply};
 use super::{rms_norm, swiglu, turn};
-use crate::attention::{Attention, HeadNumbers, Heads, HeadsMut, WORTHWHILE, attention};
+use crate::attention::{Attention, Broadcast, HeadNumbers, Heads, HeadsMut, WORTHWHILE, attention};
+
+/// The matrices of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matrix {
+    /// To queries.
+    Query,
+    /// To keys.
+    Key,
+    /// To values.
+    Value,
+    /// From heads back to rows.
+    Output,
+    /// To what opens the gates of the mlp.
+    Gate,
+    /// To what goes through them.
+    Up,
+    /// From there back to rows.
+    Down,
+}
+
+/// Memory for rows of numbers: a `Vec`, or what lies in a framework's tensor.
+pub trait Memory: Default {
+    /// The numbers.
+    fn numbers(&self) -> &[f32];
+
+    /// So many numbers, whatever they are.
+    fn sized(&mut self, length: usize) -> &mut [f32];
+}
+
+impl Memory for Vec<f32> {
+    fn numbers(&self) -> &[f32] {
+        self
+    }
+
+    fn sized(&mut self, length: usize) -> &mut [f32] {
+        self.resize(length, 0.0);
+        self
+    }
+}
+
+/// What multiplies rows by the matrices of a layer: slices, or a framework.
+pub trait Products {
+    /// Where rows lie.
+    type Memory: Memory;
+
+    /// Writes what matrices make of the same rows, which are the same afterwards.
+    fn multiply<const N: usize>(
+        &self,
+        x: &mut Self::Memory,
+        outputs: [(Matrix, &mut Self::Memory); N],
+    );
+}
+
+/// In the order of [`Matrix`].
+impl Products for [Linear<'_>; 7] {
+    type Memory = Vec<f32>;
+
+    fn multiply<const N: usize>(&self, x: &mut Vec<f32>, outputs: [(Matrix, &mut Vec<f32>); N]) {
+        multiply(x, outputs.map(|(matrix, y)| (self[matrix as usize], y)));
+    }
+}
 
 /// A layer of a decoder: `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 ///
 /// The mlp is `down(silu(gate(x)) · up(x))`. Each head of keys and values serves neighbouring heads of queries.
 #[derive(Clone, Copy, Debug)]
-pub struct Layer<'a> {
+pub struct Layer<'a, P> {
     /// What [`rms_norm`] takes before attention and before the mlp: as long as a row.
     pub norms: [&'a [f32]; 2],
     /// What it takes for heads of queries and of keys, where these go through a norm: as long as a head.
     pub head_norms: [Option<&'a [f32]>; 2],
     /// What is added to the mean of squares.
     pub epsilon: f32,
-    /// Queries, keys and values.
-    pub qkv: [Linear<'a>; 3],
-    /// From heads back to rows.
-    pub output: Linear<'a>,
-    /// Gate, and what goes through it.
-    pub gate_up: [Linear<'a>; 2],
-    /// Back to rows.
-    pub down: Linear<'a>,
+    /// What multiplies.
+    pub products: P,
     /// The width of a head.
     pub width: usize,
+    /// How many tokens a query sees, its own included; all before it where there is none.
+    pub window: Option<usize>,
 }
 
-/// One token of each row of a batch.
+/// The next tokens of each row of a batch, as many of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Next<'a> {
-    /// Cosines and sines of its position, as [`turn`] takes them: `[rows, width / 2]`.
+    /// How many.
+    pub tokens: usize,
+    /// Cosines and sines of their positions, as [`turn`] takes them: `[rows, tokens, width / 2]`.
     pub turns: [&'a [f32]; 2],
-    /// Its place in the cache: as many tokens are there before it.
+    /// The place of the first in the cache: as many tokens are there before it.
     pub at: usize,
-    /// The first token in the cache that each row sees. Of a row that sees none, not even its own, attention is 0.
-    pub first: &'a [usize],
+    /// Tokens at the beginning of each row of the cache that are seen by none. Of a token that sees none, not even its own, attention is 0.
+    pub padding: &'a [usize],
 }
 
-/// Memory for what lies between products. It grows to what layers need, and serves all of them.
+/// What lies between products. It grows to what layers need, and serves all of them.
 #[derive(Debug, Default)]
-pub struct Room {
-    normed: Vec<f32>,
-    qkv: [Vec<f32>; 3],
-    heads: Vec<f32>,
+pub struct Room<M> {
+    normed: M,
+    qkv: [M; 3],
+    heads: M,
     logarithms: Vec<f32>,
-    gate_up: [Vec<f32>; 2],
-    result: Vec<f32>,
+    gate_up: [M; 2],
+    result: M,
 }
 
-impl Layer<'_> {
-    /// Takes rows `[rows, hidden]` through the layer, in place; keys and values of the token go into the cache, `[rows, kv heads, room, width]` each.
+impl<P: Products> Layer<'_, P> {
+    /// Takes rows `[rows, tokens, hidden]` through the layer, in place; keys and values of the tokens go into the cache, `[rows, kv heads, room, width]` each.
     ///
     /// Runs on rayon's current pool; the number of threads changes no result.
     ///
@@ -65,96 +124,105 @@ impl Layer<'_> {
         x: &mut [f32],
         next: Next<'_>,
         [mut keys, mut values]: [Held<'_>; 2],
-        room: &mut Room,
+        room: &mut Room<P::Memory>,
     ) {
-        let Self { norms, head_norms, epsilon, qkv, output, gate_up, down, width } = *self;
-        let Room { normed, qkv: of_qkv, heads, logarithms, gate_up: of_mlp, result } = room;
-        let rows = next.first.len();
+        let Self { norms, head_norms, epsilon, width, .. } = *self;
+        let Room { normed, qkv, heads, logarithms, gate_up: [gate, up], result } = room;
+        let rows = next.padding.len() * next.tokens;
         assert!(
             rows > 0 && x.len() == rows * norms[0].len() && norms[0].len() == norms[1].len(),
             "{} numbers are not {rows} rows of {}",
             x.len(),
             norms[0].len()
         );
-        let outputs = |layer: &Linear<'_>| rows * layer.shape[0];
-        let result = sized(result, x.len());
-
-        let normed = sized(normed, x.len());
-        normed.copy_from_slice(x);
-        rms_norm(normed, norms[0], epsilon);
-        let [query, key, value] = of_qkv;
-        let query = sized(query, outputs(&qkv[0]));
-        let key = sized(key, outputs(&qkv[1]));
-        let value = sized(value, outputs(&qkv[2]));
-        together(normed, [(&qkv[0], query), (&qkv[1], key), (&qkv[2], value)]);
+        let norm = |x: &[f32], normed: &mut P::Memory, norm: &[f32]| {
+            let normed = normed.sized(x.len());
+            normed.copy_from_slice(x);
+            rms_norm(normed, norm, epsilon);
+        };
+        norm(x, normed, norms[0]);
+        let [query, key, value] = qkv;
+        let outputs =
+            [(Matrix::Query, &mut *query), (Matrix::Key, &mut *key), (Matrix::Value, value)];
+        self.products.multiply(normed, outputs);
+        let [of_query, of_key] = [&*query, &*key].map(|heads| heads.numbers().len());
+        let [query, key] = [query.sized(of_query), key.sized(of_key)];
         for (heads, norm) in [&mut *query, &mut *key].into_iter().zip(head_norms) {
             if let Some(norm) = norm {
                 rms_norm(heads, norm, epsilon);
             }
             turn(heads, heads.len() / rows / width, width / 2, next.turns);
         }
-        keys.put(key, width, next.at);
-        values.put(value, width, next.at);
-        let heads = sized(heads, query.len());
-        let logarithms = sized(logarithms, query.len() / width);
-        attend(
-            query,
-            [&keys, &values],
-            next,
-            [key.len() / rows / width, width],
-            [heads, logarithms],
-        );
-        output.forward(heads, result);
-        add(x, result);
+        let of_cache = [next.tokens, of_key / rows / width, width];
+        keys.put(key, of_cache, next.at);
+        values.put(value.numbers(), of_cache, next.at);
+        logarithms.resize(of_query / width, 0.0);
+        let output = [heads.sized(of_query), logarithms];
+        self.attend(query, [&keys, &values], next, of_cache[1], output);
+        self.products.multiply(heads, [(Matrix::Output, result)]);
+        add(x, result.numbers());
 
-        normed.copy_from_slice(x);
-        rms_norm(normed, norms[1], epsilon);
-        let [gate, up] = of_mlp;
-        let [gate, up] = [sized(gate, outputs(&gate_up[0])), sized(up, outputs(&gate_up[1]))];
-        together(normed, [(&gate_up[0], gate), (&gate_up[1], up)]);
-        swiglu(gate, up);
-        down.forward(gate, result);
-        add(x, result);
+        norm(x, normed, norms[1]);
+        self.products.multiply(normed, [(Matrix::Gate, &mut *gate), (Matrix::Up, up)]);
+        let up = up.numbers();
+        swiglu(gate.sized(up.len()), up);
+        self.products.multiply(gate, [(Matrix::Down, result)]);
+        add(x, result.numbers());
     }
-}
 
-/// Attention of one query `[rows, heads, width]` of each row to the tokens that it sees. Heads that share keys are queries of one head: keys are read once.
-fn attend(
-    query: &[f32],
-    [keys, values]: [&Held<'_>; 2],
-    next: Next<'_>,
-    [kv_heads, width]: [usize; 2],
-    [output, logarithms]: [&mut [f32]; 2],
-) {
-    let rows = next.first.len();
-    let (of_row, heads) = (query.len() / rows, query.len() / rows / width);
-    let group = heads / kv_heads;
-    let shape = [1, kv_heads, group, width];
-    let room = keys.room(rows * kv_heads, width);
-    let options = Attention::new(width);
-    let task = |(row, (output, logarithms)): (usize, (&mut [f32], &mut [f32]))| {
-        let end = next.at + 1;
-        let seen = next.first[row].min(end)..end;
-        let [k, v] = [keys, values].map(|held| held.of(row, [kv_heads, room, width], seen.clone()));
-        let strides = [of_row, group * width, width];
-        let q = HeadNumbers::F32(&query[row * of_row..][..of_row]);
-        let q = Heads::strided(q, shape, strides);
-        attention([q, k, v], &options, HeadsMut::new(output, shape), logarithms);
-    };
-    if query.len() * (next.at + 1) < WORTHWHILE || rows == 1 {
-        let rows = output.chunks_exact_mut(of_row).zip(logarithms.chunks_exact_mut(heads));
-        return rows.enumerate().for_each(task);
+    /// Attention of queries `[rows, tokens, heads, width]` to the tokens that they see.
+    fn attend(
+        &self,
+        query: &[f32],
+        [keys, values]: [&Held<'_>; 2],
+        next: Next<'_>,
+        kv_heads: usize,
+        [output, logarithms]: [&mut [f32]; 2],
+    ) {
+        let Self { width, window, .. } = *self;
+        let Next { tokens, at, padding, .. } = next;
+        let (rows, end) = (padding.len(), at + tokens);
+        let (of_row, heads) = (query.len() / rows, query.len() / rows / tokens / width);
+        let room = keys.room(rows * kv_heads, width);
+        // What is before the window of the first query is read by none.
+        let first = window.map_or(0, |window| (at + 1).saturating_sub(window));
+        // Heads that share keys are queries of one head where each has one query: keys are read once.
+        let (shape, strides) = match tokens {
+            1 => {
+                let group = heads / kv_heads;
+                ([1, kv_heads, group, width], [of_row, group * width, width])
+            }
+            _ => ([1, heads, tokens, width], [of_row, width, heads * width]),
+        };
+        let task = |(row, (output, logarithms)): (usize, (&mut [f32], &mut [f32]))| {
+            let seen = first.max(padding[row]).min(end)..end;
+            let [k, v] =
+                [keys, values].map(|held| held.of(row, [kv_heads, room, width], seen.clone()));
+            let q = HeadNumbers::F32(&query[row * of_row..][..of_row]);
+            let q = Heads::strided(q, shape, strides);
+            let hidden = window.filter(|_| tokens > 1).map(|window| {
+                let keys = |query| seen.clone().map(move |key| u8::from(key + window <= query));
+                (at..end).flat_map(keys).collect::<Vec<_>>()
+            });
+            let mask = hidden.as_deref().map(|x| Broadcast::new(x, [1, 1, tokens, seen.len()]));
+            let masks = mask.as_slice();
+            let options = Attention { causal: tokens > 1, masks, ..Attention::new(width) };
+            let output = match tokens {
+                1 => HeadsMut::new(output, shape),
+                _ => HeadsMut::joined(output, shape),
+            };
+            attention([q, k, v], &options, output, logarithms);
+        };
+        let of_logarithms = heads * tokens;
+        if query.len() * end < WORTHWHILE || rows == 1 {
+            let rows = output.chunks_exact_mut(of_row);
+            let rows = rows.zip(logarithms.chunks_exact_mut(of_logarithms));
+            return rows.enumerate().for_each(task);
+        }
+        let rows = output.par_chunks_exact_mut(of_row);
+        let rows = rows.zip(logarithms.par_chunks_exact_mut(of_logarithms));
+        rows.with_max_len(1).enumerate().for_each(task);
     }
-    let rows = output.par_chunks_exact_mut(of_row).zip(logarithms.par_chunks_exact_mut(heads));
-    rows.with_max_len(1).enumerate().for_each(task);
-}
-
-/// So many numbers of a room, whatever they are.
-fn sized(room: &mut Vec<f32>, count: usize) -> &mut [f32] {
-    if room.len() < count {
-        room.resize(count, 0.0);
-    }
-    &mut room[..count]
 }
 
 fn add(x: &mut [f32], y: &[f32]) {

@@ -7,6 +7,7 @@ use burn_fp8_core::slice::{self, Rows, matmul_rows};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
+use super::layer::Memory;
 use crate::attention::WORTHWHILE;
 use crate::blocks::BlockScales;
 use crate::codes::Codes;
@@ -218,9 +219,16 @@ impl Linear<'_> {
     }
 }
 
-/// Several layers of the same rows, all at once: threads wait for each other once, not after each.
+/// Writes the outputs of several layers of the same rows, all at once: threads wait for each other once, not after each.
+///
+/// # Panics
+/// As [`Linear::forward`].
 #[track_caller]
-pub(super) fn together<const L: usize>(x: &[f32], layers: [(&Linear<'_>, &mut [f32]); L]) {
+pub fn multiply<const N: usize, M: Memory>(x: &[f32], layers: [(Linear<'_>, &mut M); N]) {
+    let layers = layers.map(|(layer, y)| {
+        let [n, k] = layer.shape;
+        (layer, y.sized(x.len() / k.max(1) * n))
+    });
     let products: usize = layers.iter().map(|(layer, y)| y.len() * layer.shape[1]).sum();
     if products < WORTHWHILE || rayon::current_num_threads() == 1 {
         return layers.into_iter().for_each(|(layer, y)| layer.forward(x, y));

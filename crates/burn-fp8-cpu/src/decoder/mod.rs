@@ -1,6 +1,7 @@
-//! A decoder's step for one token of each row of a batch, on slices: layers, what they do between products, and what they write to a cache.
+//! A decoder on slices: layers, what they do between products, and what they write to a cache.
 //!
-//! Nothing here knows a framework, whose operations take as long for a single token as the products do.
+//! Nothing here knows a framework, whose operations take as long for a single token as the products do. A layer may have one multiply, as it does for
+//! prompts.
 
 mod between;
 mod cache;
@@ -9,5 +10,5 @@ mod linear;
 
 pub use between::{rms_norm, swiglu, turn};
 pub use cache::{Held, to_bf16};
-pub use layer::{Layer, Next, Room};
-pub use linear::{Inputs, Linear};
+pub use layer::{Layer, Matrix, Memory, Next, Products, Room};
+pub use linear::{Inputs, Linear, multiply};

@@ -13,10 +13,16 @@ const ROUNDS: usize = 64;
 /// what waits for it also while it waits for a piece of its own.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// Threads of the process that are kept awake at most, whatever pools there are: of a server with many cores the others sleep as they do.
+const MOST: usize = 16;
+
+/// How many are.
+static AWAKE: AtomicUsize = AtomicUsize::new(0);
+
 /// How many pieces of text go through models of this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs this; for a single token with the other threads of the pool looking for work all the time. A token has some two hundred products with
+/// Runs this; for a single token with other threads of the pool looking for work all the time. A token has some two hundred products with
 /// microseconds between them, in which a thread of rayon falls asleep; to wake it up takes as long as a small product.
 ///
 /// Out of a pool, where it has one thread, and while another text goes through a model, nothing is different.
@@ -46,8 +52,12 @@ impl Over {
         RUNNING.load(Ordering::Acquire) == 1
     }
 
-    /// Does what there is to do until it is over, or there was nothing for a while.
+    /// Does what there is to do until it is over, or there was nothing for a while; nothing where as many threads do so as may.
     fn wait(&self) {
+        let one_more = |count: usize| (count < MOST).then_some(count + 1);
+        if AWAKE.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_err() {
+            return;
+        }
         let (mut idle, mut since) = (0, Instant::now());
         while Self::is_alone() && !self.0.load(Ordering::Acquire) && since.elapsed() < PATIENCE {
             match rayon::yield_now() {
@@ -59,6 +69,7 @@ impl Over {
                 _ => thread::yield_now(),
             }
         }
+        AWAKE.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -82,16 +93,47 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
     use std::time::{Duration, Instant};
 
     use rayon::prelude::*;
 
-    use super::awake;
+    use super::{AWAKE, MOST, awake};
+
+    /// Each is the only text that goes through a model.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn so_many_threads_are_kept_awake_and_no_more() {
+        let _alone = ALONE.lock().unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(MOST + 24).build().unwrap();
+        let start = Instant::now();
+        let mut most = 0;
+        while most < MOST && start.elapsed() < Duration::from_secs(10) {
+            most = pool.install(|| {
+                awake(true, || {
+                    let counts = (0..100).map(|_| {
+                        thread::yield_now();
+                        AWAKE.load(Ordering::Acquire)
+                    });
+                    counts.max().unwrap().max(most)
+                })
+            });
+            assert!(most <= MOST, "{most} threads");
+        }
+        assert!(most > 0);
+        while AWAKE.load(Ordering::Acquire) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "a thread is kept for good");
+            thread::yield_now();
+        }
+    }
 
     /// A thread takes what keeps it awake while it waits in the midst of work that is waited for.
     #[test]
     fn it_ends_where_a_thread_is_kept_from_what_is_waited_for() {
+        let _alone = ALONE.lock().unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let [begun, asked, done] = [const { AtomicBool::new(false) }; 3];
         let start = Instant::now();
@@ -121,6 +163,7 @@ mod tests {
     /// Many times, one in another, two beside each other in one pool, and after a panic.
     #[test]
     fn it_ends_with_what_the_work_gives() {
+        let _alone = ALONE.lock().unwrap();
         let sum = || (0..64u32).into_par_iter().with_max_len(1).sum::<u32>();
         assert_eq!(awake(true, sum), 2016);
         for threads in [1, 2, 5] {

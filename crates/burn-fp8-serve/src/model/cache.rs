@@ -8,8 +8,6 @@ use burn_fp8::ops::assign_rows;
 use burn_fp8::{Fp8Format, Fp8Matmul, Fp8Tensor};
 use burn_fp8_cpu::decoder;
 
-use super::between::rounded;
-
 /// In which numbers keys and values are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -47,7 +45,7 @@ impl<B: Fp8Matmul> Held<B> {
     fn new(x: Tensor<B, 4>, kind: CacheType) -> Self {
         match kind {
             CacheType::F32 => Self::Float(x.cast(FloatDType::F32)),
-            CacheType::Bf16 => Self::Float(rounded(x)),
+            CacheType::Bf16 => Self::Float(x.cast(FloatDType::BF16)),
             CacheType::Fp8 => {
                 let codes = Fp8Tensor::quantize_rows(x, Fp8Format::E4M3);
                 Self::Fp8(codes.expect("heads have rows"))
@@ -185,15 +183,16 @@ impl<B: Fp8Matmul> LayerCache<B> {
         }
     }
 
-    /// Makes room for one more token, `[batch, heads, width]`, and has keys and values written where they lie: `[batch, heads, room, width]`.
-    pub(super) fn next(
+    /// Makes room for more tokens, `[batch, heads, width]` each, and has keys and values written where they lie: `[batch, heads, room, width]`.
+    pub(super) fn write(
         &mut self,
         shape: [usize; 3],
+        tokens: usize,
         limit: usize,
         device: &B::Device,
         write: impl FnOnce([decoder::Held<'_>; 2]),
     ) {
-        let held = self.grow(shape, self.length + 1, limit, device);
+        let held = self.grow(shape, self.length + tokens, limit, device);
         self.held = Some(match held {
             [Held::Fp8(keys), Held::Fp8(values)] => {
                 let mut of_values = None;
@@ -222,7 +221,7 @@ impl<B: Fp8Matmul> LayerCache<B> {
                 })
             }
         });
-        self.length += 1;
+        self.length += tokens;
     }
 
     /// Keeps these rows alone, in this order.

@@ -5,13 +5,13 @@ use std::ops::Range;
 use anyhow::Result;
 use burn::module::Module;
 use burn::nn::{RmsNorm, RmsNormConfig};
+use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::fused::ops::{AttentionOptions, attention};
 use burn_fp8::ops::attention_to_fp8;
 
-use super::between::{by_heads, gated, norm as normed};
 use super::cache::{Held, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
@@ -22,8 +22,6 @@ pub(crate) struct Step<B: Backend> {
     pub(crate) turns: Turns<B>,
     /// Which keys are padding: `[batch, keys]`, of all that there are after it. None where none is.
     pub(crate) padding: Option<Tensor<B, 2, Bool>>,
-    /// Tokens of padding before each row; none given where there is no cache.
-    pub(crate) rows: Vec<usize>,
     /// Positions that the cache may have.
     pub(crate) limit: usize,
 }
@@ -132,21 +130,26 @@ impl<B: Fp8Matmul> Layer<B> {
         of_layer.into_iter().chain(of_heads).collect()
     }
 
-    /// The width of its heads, and how many keys a query sees at most.
-    pub(super) fn heads(&self) -> (usize, Option<usize>) {
-        (self.attention.head_width, self.attention.window)
+    /// The width of its heads, those of keys, and how many keys a query sees at most.
+    pub(super) fn heads(&self) -> (usize, usize, Option<usize>) {
+        (self.attention.head_width, self.attention.kv_heads, self.attention.window)
     }
 
-    /// `[batch, tokens, hidden]` to the same. Without a cache the tokens are all that there is.
+    /// What is added to mean squares.
+    pub(super) fn epsilon(&self) -> f32 {
+        self.input_norm.epsilon as f32
+    }
+
+    /// `[batch, tokens, hidden]` to the same, in operations of the framework. Without a cache the tokens are all that there is.
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
         step: &Step<B>,
         cache: Option<&mut LayerCache<B>>,
     ) -> Tensor<B, 3> {
-        let x = x.clone() + self.attention.forward(normed(&self.input_norm, x), step, cache);
-        let input = normed(&self.mlp_norm, x.clone());
-        let hidden = gated(self.gate.forward(input.clone()), self.up.forward(input));
+        let x = x.clone() + self.attention.forward(self.input_norm.forward(x), step, cache);
+        let input = self.mlp_norm.forward(x.clone());
+        let hidden = silu(self.gate.forward(input.clone())) * self.up.forward(input);
         x + self.down.forward(hidden)
     }
 
@@ -204,14 +207,14 @@ impl<B: Fp8Matmul> Attention<B> {
             |y: Tensor<B, 3>| y.reshape([batch as i64, tokens as i64, -1, self.head_width as i64]);
         let turned = |x: Tensor<B, 4>, norm: &Option<RmsNorm<B>>| {
             let x = match norm {
-                Some(norm) => normed(norm, x),
+                Some(norm) => norm.forward(x),
                 None => x,
             };
             step.turns.turn(x)
         };
         let query = turned(split(self.query.forward(x.clone())), &self.query_norm);
-        let key = by_heads(turned(split(self.key.forward(x.clone())), &self.key_norm));
-        let value = by_heads(split(self.value.forward(x)));
+        let key = turned(split(self.key.forward(x.clone())), &self.key_norm).swap_dims(1, 2);
+        let value = split(self.value.forward(x)).swap_dims(1, 2);
 
         let before = cache.as_ref().map_or(0, |cache| cache.length());
         // What is before the window of the first query is read by none.
@@ -247,8 +250,7 @@ impl<B: Fp8Matmul> Attention<B> {
             (Held::Float(keys), Held::Float(values)) => attention(query, keys, values, options),
             _ => unreachable!("both are of the cache's type"),
         };
-        let heads = heads.swap_dims(1, 2);
-        let heads = if alone { by_heads(heads) } else { heads };
+        let heads = if alone { heads } else { heads.swap_dims(1, 2) };
         self.output.forward(heads.reshape([batch as i64, tokens as i64, -1]))
     }
 }
@@ -267,7 +269,7 @@ fn hidden_by_window<B: Backend>(
 }
 
 /// Which of so many keys are padding: `[batch, keys]`; none where none is.
-pub(super) fn padding<B: Backend>(
+pub(super) fn hidden_padding<B: Backend>(
     padding: &[usize],
     keys: usize,
     device: &B::Device,

@@ -1,12 +1,11 @@
 //! Decoders: from a folder to logits.
 
 mod awake;
-mod between;
 mod cache;
+mod host;
 mod layer;
 mod projection;
 mod rope;
-mod token;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,17 +18,18 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::FrozenLinear;
 use burn_fp8_checkpoint::Checkpoint;
+use burn_fp8_cpu::decoder::{Next, rms_norm};
 
 use awake::awake;
 pub use cache::CacheType;
 use cache::LayerCache;
+use host::{OnSlices, numbers};
 pub(crate) use layer::Step;
-use layer::{Layer, norm, padding};
+use layer::{Layer, hidden_padding, norm};
 pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
 use projection::{Plain, Reader, WIDTH, in_fp8};
 pub(crate) use rope::Frequencies;
-use token::OnHost;
 
 use crate::config::Config;
 use crate::lora::{Adapters, LoraLinear};
@@ -71,7 +71,7 @@ pub struct Decoder<B: Backend> {
     config: Config,
     frequencies: Frequencies,
     weights: Weights<B>,
-    on_host: OnHost<B>,
+    on_slices: OnSlices<B>,
     device: B::Device,
     warnings: Vec<String>,
 }
@@ -163,26 +163,17 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// What the layers make of tokens `[batch, tokens]`: `[batch, tokens, hidden]`.
     pub(crate) fn hidden(&self, tokens: Tensor<B, 2, Int>, step: &Step<B>) -> Tensor<B, 3> {
-        self.through(self.embedding.rows(tokens), step, None)
-    }
-
-    /// What the layers make of `[batch, tokens, hidden]`.
-    fn through(
-        &self,
-        mut x: Tensor<B, 3>,
-        step: &Step<B>,
-        mut caches: Option<&mut [LayerCache<B>]>,
-    ) -> Tensor<B, 3> {
-        for (index, layer) in self.layers.iter().enumerate() {
-            let cache = caches.as_mut().map(|caches| &mut caches[index]);
-            x = layer.forward(x, step, cache);
-        }
-        x
+        let layer = |x, layer: &Layer<B>| layer.forward(x, step, None);
+        self.layers.iter().fold(self.embedding.rows(tokens), layer)
     }
 
     /// Logits of what the layers made.
     pub(crate) fn logits(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        let x = between::norm(&self.norm, x);
+        self.head(self.norm.forward(x))
+    }
+
+    /// Logits of what the last norm made.
+    fn head(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         match &self.head {
             Some(head) => head.forward(x),
             None => self.embedding.forward(x),
@@ -241,8 +232,8 @@ impl<B: Fp8Matmul> Decoder<B> {
         done();
         let weights = Weights { embedding, layers: read_layers, norm, head };
         let frequencies = Frequencies::new(&config);
-        let (on_host, device) = (OnHost::default(), device.clone());
-        Ok(Self { frequencies, weights, on_host, config, device, warnings })
+        let (on_slices, device) = (OnSlices::default(), device.clone());
+        Ok(Self { frequencies, weights, on_slices, config, device, warnings })
     }
 
     /// Puts adapters of PEFT beside the layers that they are for.
@@ -250,7 +241,7 @@ impl<B: Fp8Matmul> Decoder<B> {
     /// # Errors
     /// Where a matrix has another shape than its layer, or the model has no quantized layer of a name.
     pub fn adapt(&mut self, adapters: &Adapters) -> Result<()> {
-        self.on_host = OnHost::default();
+        self.on_slices = OnSlices::default();
         let mut missing: BTreeSet<&str> = adapters.names().collect();
         self.weights.adapt(|name, base| match missing.remove(name) {
             true => Ok(Some(adapters.apply(name, base.clone())?)),
@@ -377,24 +368,59 @@ impl<B: Fp8Matmul> Decoder<B> {
         let place =
             |padding: usize| (before..before + count).map(move |at| at.saturating_sub(padding));
         let at: Vec<Vec<usize>> = cache.padding.iter().map(|row| place(*row).collect()).collect();
-        let step = Step {
-            turns: self.frequencies.turns(&at, &self.device),
-            padding: padding(&cache.padding, before + count, &self.device),
-            rows: cache.padding.clone(),
-            limit: positions + cache.padding.iter().max().copied().unwrap_or(0),
-        };
         let ids: Vec<i64> = tokens.iter().flatten().map(|token| i64::from(*token)).collect();
-        let ids = TensorData::new(ids, [tokens.len(), count]);
-        let ids = Tensor::<B, 2, Int>::from_data(ids, &self.device);
-        let logits = || {
-            let weights = &self.weights;
-            let x = weights.embedding.rows(ids);
-            let on_host = self.on_host.forward(&weights.layers, &x, &step, &mut cache.layers);
-            let x = on_host.unwrap_or_else(|| weights.through(x, &step, Some(&mut cache.layers)));
-            self.weights.logits(if last { x.narrow(1, count - 1, 1) } else { x })
+        let ids = TensorData::new(ids, [rows, count]);
+        let ids = Tensor::from_data(ids, &self.device);
+        Ok(match B::FP8_ON_HOST && !B::ad_enabled(&self.device) {
+            true => awake(count == 1, || self.on_host(ids, &at, cache, last)),
+            false => self.in_tensors(ids, &at, cache, last),
+        })
+    }
+
+    /// The same on slices, where these are tokens `[batch, tokens]` at positions `[batch][tokens]`.
+    fn on_host(
+        &self,
+        tokens: Tensor<B, 2, Int>,
+        positions: &[Vec<usize>],
+        cache: &mut Cache<B>,
+        last: bool,
+    ) -> Tensor<B, 3> {
+        let (Self { weights, config, device, .. }, [rows, count]) = (self, tokens.dims());
+        let (at, limit) = (cache.length(), cache.limit(config));
+        let turns = self.frequencies.tables(positions);
+        let turns = turns.each_ref().map(|table| &table[..]);
+        let next = Next { tokens: count, turns, at, padding: &cache.padding };
+        let mut x = numbers(weights.embedding.rows(tokens));
+        self.on_slices.forward(&weights.layers, &mut x, next, &mut cache.layers, limit, device);
+        let (hidden, seen) = (config.hidden, if last { 1 } else { count });
+        if last {
+            let of_rows = x.chunks_exact(count * hidden);
+            x = of_rows.flat_map(|x| &x[(count - 1) * hidden..]).copied().collect();
+        }
+        rms_norm(&mut x, &numbers(weights.norm.gamma.val()), weights.norm.epsilon as f32);
+        let x = TensorData::new(x, [rows, seen, hidden]);
+        weights.head(Tensor::from_data(x, (device, DType::F32)))
+    }
+
+    /// The same in operations of the framework, on a device.
+    fn in_tensors(
+        &self,
+        tokens: Tensor<B, 2, Int>,
+        positions: &[Vec<usize>],
+        cache: &mut Cache<B>,
+        last: bool,
+    ) -> Tensor<B, 3> {
+        let (Self { weights, device, .. }, [_, count]) = (self, tokens.dims());
+        let step = Step {
+            turns: self.frequencies.turns(positions, device),
+            padding: hidden_padding(&cache.padding, cache.length() + count, device),
+            limit: cache.limit(&self.config),
         };
-        let is_on_host = between::on_host::<B>(&self.device);
-        Ok(if is_on_host { awake(count == 1, logits) } else { logits() })
+        let mut x = weights.embedding.rows(tokens);
+        for (layer, cache) in weights.layers.iter().zip(&mut cache.layers) {
+            x = layer.forward(x, &step, Some(cache));
+        }
+        weights.logits(if last { x.narrow(1, count - 1, 1) } else { x })
     }
 }
 
@@ -423,6 +449,11 @@ impl<B: Fp8Matmul> Cache<B> {
     /// Forgets all tokens but the first `length`.
     pub fn truncate(&mut self, length: usize) {
         self.layers.iter_mut().for_each(|layer| layer.truncate(length));
+    }
+
+    /// Tokens of each row that it may have, padding included.
+    fn limit(&self, config: &Config) -> usize {
+        config.positions + self.padding.iter().max().copied().unwrap_or(0)
     }
 
     /// In which numbers keys and values are held.

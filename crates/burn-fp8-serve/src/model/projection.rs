@@ -45,6 +45,15 @@ impl<B: Fp8Matmul> Projection<B> {
         }
     }
 
+    /// How many inputs it has.
+    pub(super) fn inputs(&self) -> usize {
+        match self {
+            Self::Frozen(layer) => layer.dims()[0],
+            Self::Adapted(layer) => layer.base.dims()[0],
+            Self::Plain(layer) => layer.weight.dims()[1],
+        }
+    }
+
     /// The same in f32, with what an adapter adds: a layer that can be trained, and quantized anew.
     pub(super) fn dense(&self) -> Plain<B> {
         let (weight, bias) = match self {

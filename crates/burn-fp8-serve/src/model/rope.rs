@@ -2,10 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::Fp8Matmul;
-use burn_fp8_cpu::decoder::turn;
 
-use super::between::{in_place, on_host};
 use crate::config::{Config, RopeScaling};
 
 /// The frequencies of a model: half as many as a head is wide.
@@ -20,25 +17,26 @@ impl Frequencies {
         Self((0..config.head_width / 2).map(frequency).map(scaled).collect())
     }
 
-    /// Cosines and sines of positions `[batch][positions]`.
+    /// Cosines and sines of positions, `[positions, pairs]`, of one row after the other.
     ///
     /// An angle is a product in f32, as models are trained with it.
-    pub(crate) fn turns<B: Fp8Matmul>(
+    pub(super) fn tables(&self, positions: &[Vec<usize>]) -> [Vec<f32>; 2] {
+        let angles = positions.iter().flatten();
+        let angles = angles.flat_map(|position| self.0.iter().map(move |f| *position as f32 * f));
+        let angles: Vec<f32> = angles.collect();
+        [f64::cos, f64::sin]
+            .map(|of| angles.iter().map(|angle| of(f64::from(*angle)) as f32).collect())
+    }
+
+    /// The same of positions `[batch][positions]`, as tensors.
+    pub(crate) fn turns<B: Backend>(
         &self,
         positions: &[Vec<usize>],
         device: &B::Device,
     ) -> Turns<B> {
-        let angles = positions.iter().flatten();
-        let angles = angles.flat_map(|position| self.0.iter().map(move |f| *position as f32 * f));
-        let angles: Vec<f32> = angles.collect();
-        let tables = [f64::cos, f64::sin]
-            .map(|of| angles.iter().map(|angle| of(f64::from(*angle)) as f32).collect());
-        if on_host::<B>(device) {
-            return Turns::OnHost(tables, self.0.len());
-        }
         let shape = [positions.len(), positions[0].len(), 1, self.0.len()];
         let tensor = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
-        Turns::Tensors(tables.map(tensor))
+        Turns(self.tables(positions).map(tensor))
     }
 }
 
@@ -55,33 +53,19 @@ fn scale(frequency: f64, scaling: RopeScaling) -> f64 {
     }
 }
 
-/// By how much heads are turned: cosines and sines.
+/// By how much heads are turned: cosines and sines, `[batch, positions, 1, pairs]`.
 #[derive(Clone, Debug)]
-pub(crate) enum Turns<B: Backend> {
-    /// `[positions, pairs]`, of all rows of a batch or of each, and the pairs.
-    OnHost([Vec<f32>; 2], usize),
-    /// `[batch, positions, 1, pairs]`.
-    Tensors([Tensor<B, 4>; 2]),
-}
+pub(crate) struct Turns<B: Backend>([Tensor<B, 4>; 2]);
 
-impl<B: Fp8Matmul> Turns<B> {
+impl<B: Backend> Turns<B> {
     /// Turns `[batch, positions, heads, width]`: element `i` with element `i + width / 2`.
     pub(super) fn turn(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let [_, _, heads, width] = x.dims();
-        let half = width / 2;
-        match self {
-            Self::OnHost([cos, sin], pairs) => in_place(x, |x| {
-                for batch in x.chunks_mut(cos.len() / pairs * heads * width) {
-                    turn(batch, heads, half, [cos, sin]);
-                }
-            }),
-            Self::Tensors([cos, sin]) => {
-                let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
-                let first = a.clone() * cos.clone() - b.clone() * sin.clone();
-                let second = b * cos.clone() + a * sin.clone();
-                Tensor::cat(vec![first, second], 3)
-            }
-        }
+        let [cos, sin] = &self.0;
+        let half = x.dims()[3] / 2;
+        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+        let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+        let second = b * cos.clone() + a * sin.clone();
+        Tensor::cat(vec![first, second], 3)
     }
 }
 

@@ -181,7 +181,6 @@ fn loss<B: Fp8Matmul>(weights: &Weights<B>, config: &Config, batch: Batch<B>) ->
     let step = Step {
         turns: Frequencies::new(config).turns(&positions, &device),
         padding: None,
-        rows: vec![],
         limit: context,
     };
     let hidden = weights.hidden(batch.inputs, &step);
