@@ -41,9 +41,9 @@ enum Task {
     },
     /// Generate `Fp8Backend`'s delegation from the sources of burn-backend
     ///
-    /// Writes crates/burn-fp8/src/backend/delegate/. Run it after a change of burn's version or of the generator.
+    /// Writes crates/burn-fp8/src/backend/delegate.rs. Run it after a change of burn's version or of the generator.
     Delegate {
-        /// Write nothing; fail and name the file if one differs from what would be written
+        /// Write nothing; fail if the file differs from what would be written
         #[arg(long)]
         check: bool,
     },

@@ -1,18 +1,25 @@
-//! One generated file: header, imports, the implementation of one trait.
+//! The generated file: imports, and the implementation of each trait.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use syn::{ItemTrait, TraitItem, TraitItemFn};
 
-use super::method::{self, Imports, Method, add_import};
-use super::traits::{House, Spec};
+use super::method::{Form, Method, forward};
+use super::traits::{BURNS, Spec};
+use crate::repository;
 
-/// A generated file, not formatted, and how many methods it forwards.
-pub struct Delegation {
-    pub text: String,
-    pub methods: usize,
-}
+/// The paths that the file imports, each with the version of Burn that needs it, and the `cfg` attribute under which it does
+/// (`None`: always).
+pub type Imports = BTreeMap<(String, usize), Option<String>>;
+
+/// Which versions have something.
+type Versions = [bool; BURNS.len()];
+
+/// Where something stands that not all versions have: in the arguments of a macro, or under an attribute there.
+type Place = (&'static str, Option<&'static str>);
 
 /// The methods of a trait, in its order.
 pub fn methods(item: &ItemTrait) -> impl Iterator<Item = &TraitItemFn> {
@@ -22,141 +29,185 @@ pub fn methods(item: &ItemTrait) -> impl Iterator<Item = &TraitItemFn> {
     })
 }
 
-/// A trait in one version of Burn, with the attribute of what the other versions do not have.
-pub type Version<'a> = (ItemTrait, Option<&'a str>);
+/// Adds an import. One that is needed without a `cfg` anywhere is needed always.
+fn add_import(imports: &mut Imports, path: &str, burn: usize, cfg: Option<&str>) {
+    let cfg = cfg.map(str::to_string);
+    imports
+        .entry((path.to_string(), burn))
+        .and_modify(|known| {
+            if *known != cfg {
+                *known = None;
+            }
+        })
+        .or_insert(cfg);
+}
 
-/// Implements a trait for `Fp8Backend<B>`, as each of the versions has it.
-pub fn of_trait(
-    house: &House,
-    spec: &Spec,
-    versions: &[Version],
-    header: &str,
-) -> Result<Delegation> {
-    let mut imports = Imports::new();
-    add_import(&mut imports, &format!("{}::{}", spec.path, spec.name), None);
-    add_import(&mut imports, "crate::backend::Fp8Backend", None);
-    if spec.bounds.contains("Fp8Matmul") {
-        add_import(&mut imports, "crate::backend::Fp8Matmul", None);
-    }
-
-    /// A text with its imports, and the versions that it holds for.
-    type OfVersions = (Method, Vec<usize>);
-    let mut members: Vec<(String, Vec<OfVersions>)> = Vec::new();
-    let mut unsafe_methods = false;
-    for (version, (item, _)) in versions.iter().enumerate() {
+/// Implements a trait for `Fp8Backend<B>` as each of the versions that have it does; `items` are theirs. [`format`] makes it Rust.
+pub fn of_trait(spec: &Spec, items: &[ItemTrait], imports: &mut Imports) -> Result<String> {
+    let feature = spec.feature.map(|feature| format!("#[cfg(feature = \"{feature}\")]"));
+    let mut members: Vec<(Method, Versions)> = Vec::new();
+    let mut all = Versions::default();
+    for (&burn, item) in spec.burns.iter().zip(items) {
+        all[burn] = true;
+        add_import(imports, &format!("{}::{}", spec.path, spec.name), burn, feature.as_deref());
         for item in &item.items {
-            let (name, method) = match item {
-                TraitItem::Type(item) => {
-                    let name = item.ident.to_string();
-                    let text = associated_type(spec, &name);
-                    (name, Method { text, imports: Imports::new() })
-                }
-                TraitItem::Fn(item) => {
-                    unsafe_methods |= item.sig.unsafety.is_some();
-                    (item.sig.ident.to_string(), method::forward(house, spec, item)?)
-                }
+            let method = match item {
+                TraitItem::Type(item) => associated_type(spec, &item.ident.to_string()),
+                TraitItem::Fn(item) => forward(burn, spec, item)?,
                 _ => bail!(
                     "{}: xtask forwards methods and types only, not constants or macros",
                     spec.name
                 ),
             };
-            let at = members.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
-                members.push((name, Vec::new()));
+            for path in &method.imports {
+                let cfg = feature.as_deref().or(method.cfg.as_deref());
+                add_import(imports, path, burn, cfg);
+            }
+            let at = members.iter().position(|(known, _)| *known == method);
+            let at = at.unwrap_or_else(|| {
+                members.push((method, Versions::default()));
                 members.len() - 1
             });
-            let texts = &mut members[at].1;
-            match texts.iter_mut().find(|(known, _)| known.text == method.text) {
-                Some((_, of)) => of.push(version),
-                None => texts.push((method, vec![version])),
+            members[at].1[burn] = true;
+        }
+    }
+
+    // What all versions of the trait have stands first, and under nothing.
+    let mut groups = BTreeMap::<_, BTreeMap<_, String>>::new();
+    for (method, versions) in &members {
+        for place in places(*versions, all) {
+            let (only, cfg) = place.map_or((None, None), |(only, cfg)| (Some(only), cfg));
+            let text = groups.entry(only).or_default().entry(method.form).or_default();
+            for line in cfg.into_iter().chain(method.cfg.as_deref()).chain([&*method.text]) {
+                text.push_str(line);
+                text.push('\n');
             }
         }
     }
-
-    let mut types = String::new();
-    let mut methods = Vec::new();
-    for (method, of) in members.into_iter().flat_map(|(_, texts)| texts) {
-        let everywhere = of.len() == versions.len();
-        let version = if everywhere { None } else { versions[of[0]].1 };
-        for (path, cfg) in &method.imports {
-            ensure!(version.is_none() || cfg.is_none(), "`{path}` has two `cfg` attributes");
-            add_import(&mut imports, path, version.or(cfg.as_deref()));
-        }
-        let text = match version {
-            Some(cfg) => format!("{cfg}\n{}", method.text),
-            None => method.text,
-        };
-        match text.contains("fn ") {
-            true => methods.push(text),
-            false => types.push_str(&text),
-        }
+    let mut body = String::new();
+    for (only, forms) in groups {
+        let forms = forms.into_iter().map(|(form, lines)| match form {
+            Form::Whole => lines,
+            Form::Line(how) => {
+                format!("trait {} {{\n{lines}}}\n", hidden(&format!("forward! {{ [{how}]")))
+            }
+        });
+        let forms: String = forms.collect();
+        body.push_str(&within(only.filter(|_| all == [true; BURNS.len()]), &forms));
     }
 
-    let allow = if unsafe_methods {
-        "// The trait has unsafe methods; each hands its caller's obligation on to `B` unchanged.\n#![allow(unsafe_code)]\n\n"
-    } else {
-        ""
-    };
     let generic = if spec.is_over_backend() { "<Self>" } else { "" };
-    let count = methods.len();
-    if !types.is_empty() {
-        methods.insert(0, types);
-    }
-    let text = format!(
-        "{header}{allow}{}impl<B> {}{generic} for Fp8Backend<B> where {} {{\n{}}}\n",
-        use_lines(&imports),
-        spec.name,
-        spec.bounds,
-        methods.join("\n"),
-    );
-    Ok(Delegation { text, methods: count })
+    let [bound, rest] = spec.bounds;
+    let rest = if rest.is_empty() { " " } else { &format!("\nwhere\n    {rest},\n") };
+    let head = format!("impl<B: {bound}> {}{generic} for Fp8Backend<B>{rest}{{", spec.name);
+    let item = format!("{}mod {} {{\n{body}}}\n", feature.unwrap_or_default(), hidden(&head));
+    let items = places(all, [true; BURNS.len()]).into_iter().map(|place| match place {
+        Some((only, cfg)) => within(Some(only), &(cfg.unwrap_or_default().to_string() + &item)),
+        None => item.clone(),
+    });
+    Ok(items.collect())
 }
 
-/// `delegate/mod.rs`, which lists the other files.
-pub fn of_modules(house: &House, header: &str) -> Delegation {
-    let mut modules: Vec<_> = house.traits().map(|spec| (spec.module, spec.feature)).collect();
-    modules.sort_unstable();
-    let mut text = header.to_string();
-    for (module, feature) in modules {
-        if let Some(feature) = feature {
-            text.push_str(&format!("#[cfg(feature = \"{feature}\")]\n"));
+/// Where something stands that some of the versions of `all` have.
+fn places(versions: Versions, all: Versions) -> Vec<Option<Place>> {
+    if versions == all {
+        return vec![None];
+    }
+    let mut places = Vec::new();
+    for (burn, _) in BURNS.iter().zip(versions).filter(|(_, has)| *has) {
+        let mut package = BURNS.iter().zip(versions).filter(|(other, _)| other.only == burn.only);
+        let cfg = if package.all(|(_, has)| has) { None } else { burn.cfg };
+        let place = Some((burn.only, cfg));
+        if !places.contains(&place) {
+            places.push(place);
         }
-        text.push_str(&format!("mod {module};\n"));
     }
-    Delegation { text, methods: 0 }
+    places
 }
 
-/// What each file begins with.
-pub fn header(versions: &[&str]) -> String {
-    let versions = versions.join(" and ");
-    format!(
-        "// @generated by `cargo xtask delegate` from burn-backend {versions}; do not edit.\n\n"
-    )
+/// `text` in the arguments of the macro `only`.
+fn within(only: Option<&str>, text: &str) -> String {
+    only.map_or(text.to_string(), |only| {
+        format!("mod {} {{\n{text}}}\n", hidden(&format!("{only}! {{")))
+    })
 }
 
-fn associated_type(spec: &Spec, name: &str) -> String {
+fn associated_type(spec: &Spec, name: &str) -> Method {
     let known = spec.types.iter().find(|(special, _)| *special == name);
     let value = known.map_or_else(|| format!("B::{name}"), |(_, value)| (*value).to_string());
-    format!("type {name} = {value};\n")
+    let text = format!("type {name} = {value};");
+    Method { text, form: Form::Whole, cfg: None, imports: Vec::new() }
 }
 
-/// Imports grouped by module; those under a `cfg` on lines of their own.
-fn use_lines(imports: &Imports) -> String {
-    let (ours, burns): (Vec<_>, Vec<_>) =
-        imports.iter().partition(|(path, _)| path.starts_with("crate::"));
-    let mut text = String::new();
-    for group in [burns, ours] {
-        let mut by_module = BTreeMap::<_, Vec<&str>>::new();
-        for (path, cfg) in group {
-            let (module, name) = path.rsplit_once("::").expect("an import has a module");
-            by_module.entry((module, cfg.as_deref())).or_default().push(name);
-        }
-        for ((module, cfg), names) in by_module {
-            if let Some(cfg) = cfg {
-                text.push_str(&format!("{cfg}\n"));
-            }
-            text.push_str(&format!("use {module}::{{{}}};\n", names.join(", ")));
-        }
-        text.push('\n');
+/// The imports: what all versions need, then what only some do.
+pub fn use_lines(imports: &Imports) -> String {
+    let mut needs = BTreeMap::<_, Versions>::new();
+    for ((path, burn), cfg) in imports {
+        needs.entry((path, cfg.as_deref())).or_default()[*burn] = true;
     }
-    text
+    let mut groups = BTreeMap::<_, BTreeMap<_, Vec<&str>>>::new();
+    for ((path, cfg), versions) in needs {
+        let (module, name) = path.rsplit_once("::").expect("an import has a module");
+        for place in places(versions, [true; BURNS.len()]) {
+            let (only, of_version) = place.map_or((None, None), |(only, cfg)| (Some(only), cfg));
+            let lines = groups.entry(only).or_default();
+            lines.entry((of_version, cfg, module)).or_default().push(name);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|(only, lines)| {
+            let lines = lines.into_iter().map(|((of_version, cfg, module), names)| {
+                let cfgs: String = [of_version, cfg].into_iter().flatten().collect();
+                format!("{cfgs} use {module}::{{{}}};\n", names.join(", "))
+            });
+            within(only, &lines.collect::<String>())
+        })
+        .collect()
+}
+
+/// A line that rustfmt does not know, as a name of a module or trait.
+fn hidden(line: &str) -> String {
+    let hex: String = line.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("hidden_{hex}")
+}
+
+/// Brings the lines back that are [`hidden`].
+fn shown(text: &str) -> Result<String> {
+    let mut lines = String::new();
+    for line in text.lines() {
+        match line.split_once("hidden_") {
+            Some((before, name)) => {
+                let hex = name.trim_end_matches(" {").as_bytes().chunks(2);
+                let bytes = hex.map(|byte| Ok(u8::from_str_radix(str::from_utf8(byte)?, 16)?));
+                let hidden = String::from_utf8(bytes.collect::<Result<_>>()?)?;
+                let indent = " ".repeat(before.len() - before.trim_start().len());
+                lines
+                    .push_str(&format!("{indent}{}", hidden.replace('\n', &format!("\n{indent}"))));
+            }
+            None => lines.push_str(line),
+        }
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+/// Formats a text in the repository's settings. What stands in macros is formatted as what it stands for, since rustfmt leaves macros
+/// alone: arguments that do not fit a line fill several.
+pub fn format(text: &str) -> Result<String> {
+    let settings = repository::root().join("rustfmt.toml");
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("delegate.rs");
+    let rustfmt = |text: &str, more: &str| -> Result<String> {
+        fs::write(&path, text)?;
+        fs::write(folder.path().join("rustfmt.toml"), fs::read_to_string(&settings)? + more)?;
+        let output = Command::new("rustfmt").args(["--edition", "2024"]).arg(&path).output();
+        let output = output
+            .context("cannot start rustfmt; install it with `rustup component add rustfmt`")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "rustfmt refuses the generated code:\n{errors}");
+        Ok(fs::read_to_string(&path)?)
+    };
+    let lines = shown(&rustfmt(text, "fn_params_layout = \"Compressed\"\n")?)?;
+    rustfmt(&lines, "")
 }

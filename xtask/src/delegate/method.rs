@@ -1,7 +1,5 @@
 //! One trait method: its signature for `Fp8Backend<B>` and the call that forwards it.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context, Result, bail, ensure};
 use quote::ToTokens;
 use syn::visit::{self, Visit};
@@ -10,17 +8,27 @@ use syn::{
     Attribute, FnArg, Pat, PathArguments, ReturnType, Signature, TraitItemFn, Type, TypePath,
 };
 
-use super::traits::{House, Spec};
+use super::traits::{BURNS, Burn, Spec};
 use super::types::{Kind, kind};
 
-/// Imports of a file: the path, and the `cfg` attribute that guards it (`None`: always needed).
-pub type Imports = BTreeMap<String, Option<String>>;
-
-/// A forwarded method as source text, with what it imports.
-#[derive(Debug)]
+/// A forwarded method, or an associated type, as source text.
+#[derive(Debug, PartialEq)]
 pub struct Method {
     pub text: String,
-    pub imports: Imports,
+    pub form: Form,
+    /// Its `cfg` attribute.
+    pub cfg: Option<String>,
+    /// The paths of all names in its signature.
+    pub imports: Vec<String>,
+}
+
+/// How a method is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// With a body.
+    Whole,
+    /// As its signature, among the arguments of the macro `forward`: `backend/forward.rs` explains the word.
+    Line(&'static str),
 }
 
 /// How an argument or a result crosses from one backend to the other.
@@ -31,13 +39,14 @@ enum Crossing {
     RewrappedRef,
 }
 
-/// Forwards `item`, a method of the trait of `spec`. Fails on whatever it does not understand.
-pub fn forward(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
+/// Forwards `item`, a method of the trait of `spec` in the version of Burn at place `burn`. Fails on whatever it does not understand.
+pub fn forward(burn: usize, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     let name = item.sig.ident.to_string();
-    method(house, spec, item).with_context(|| format!("cannot forward {}::{name}", spec.name))
+    method(&BURNS[burn], spec, item)
+        .with_context(|| format!("cannot forward {}::{name}", spec.name))
 }
 
-fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
+fn method(burn: &Burn, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     let name = item.sig.ident.to_string();
     let cfg = cfg_of(&item.attrs)?;
     let mut sig = item.sig.clone();
@@ -46,32 +55,50 @@ fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
         "async, extern and variadic methods are not supported"
     );
     let arguments = name_arguments(&mut sig)?;
-    let mut imports = collect_imports(&sig, cfg.as_deref())?;
+    let imports = collect_imports(&sig)?;
     let result = match &sig.output {
         ReturnType::Default => Crossing::AsItIs,
         ReturnType::Type(_, ty) => crossing(ty).context("in the result")?,
     };
     ensure!(result != Crossing::RewrappedRef, "the result borrows a struct over the backend");
-
-    let intercepted = house.is_intercepted(spec.name, &name);
-    let rewrapped =
-        result != Crossing::AsItIs || arguments.iter().any(|(_, c)| *c != Crossing::AsItIs);
+    let intercepted = burn.is_intercepted(spec.name, &name);
     ensure!(!intercepted || sig.unsafety.is_none(), "an intercepted method cannot be unsafe");
-    if rewrapped {
-        add_import(&mut imports, "crate::backend::convert::Rewrap", cfg.as_deref());
+    let once = burn.once(spec.name, &name);
+    ensure!(
+        once.is_none_or(|once| arguments.iter().any(|(name, _)| name == once)),
+        "it has no argument `{}`",
+        once.unwrap_or_default()
+    );
+
+    NameTheDecorator.visit_signature_mut(&mut sig);
+    let is_line = sig.generics.params.is_empty()
+        && sig.generics.where_clause.is_none()
+        && sig.unsafety.is_none()
+        && arguments.iter().all(|(_, crossing)| *crossing == Crossing::AsItIs);
+    let how = match (result, intercepted, once) {
+        (Crossing::AsItIs, false, None) => Some("plain"),
+        (Crossing::Rewrapped, false, None) => Some("rewrapped"),
+        (Crossing::AsItIs, true, None) => Some("intercepted"),
+        (Crossing::AsItIs, false, Some("grad")) => Some("once grad"),
+        (Crossing::AsItIs, false, Some("output_grad")) => Some("once output_grad"),
+        _ => None,
+    };
+    let signature = sig.to_token_stream();
+    if let Some(how) = how.filter(|_| is_line) {
+        let (text, form) = (format!("{signature};"), Form::Line(how));
+        return Ok(Method { text, form, cfg, imports });
     }
 
     let passed: Vec<String> =
         arguments.iter().map(|(name, crossing)| crossing.pass(name)).collect();
     let passed = passed.join(", ");
-    let mut call = if intercepted {
-        add_import(&mut imports, "crate::backend::intercept", cfg.as_deref());
-        format!("intercept::{name}::<B>({passed})")
-    } else {
-        let backend = if spec.is_over_backend() { "<B>" } else { "" };
-        format!("<B as {}{backend}>::{name}({passed})", spec.name)
+    let mut call = match intercepted {
+        true => format!("intercept::{name}::<B>({passed})"),
+        false => format!("B::{name}({passed})"),
     };
+    let mut allow = "";
     if sig.unsafety.is_some() {
+        allow = "#[allow(unsafe_code)]\n";
         call = format!(
             "// SAFETY: the caller keeps the contract of this method, which is that of `B`'s.\nunsafe {{ {call} }}"
         );
@@ -79,19 +106,11 @@ fn method(house: &House, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     if result == Crossing::Rewrapped {
         call.push_str(".rewrap()");
     }
-
-    if let Some(output_grad) = house.once(spec.name, &name) {
-        ensure!(
-            arguments.iter().any(|(name, _)| name == output_grad),
-            "it has no argument `{output_grad}`"
-        );
-        add_import(&mut imports, "crate::backend::intercept", cfg.as_deref());
+    if let Some(output_grad) = once {
         call = format!("intercept::differentiates_once::<B>(&{output_grad}, \"{name}\");\n{call}");
     }
-
-    NameTheDecorator.visit_signature_mut(&mut sig);
-    let cfg = cfg.map(|cfg| cfg + "\n").unwrap_or_default();
-    Ok(Method { text: format!("{cfg}{} {{\n{call}\n}}\n", sig.to_token_stream()), imports })
+    let text = format!("{allow}{signature} {{\n{call}\n}}\n");
+    Ok(Method { text, form: Form::Whole, cfg, imports })
 }
 
 impl Crossing {
@@ -111,7 +130,7 @@ fn cfg_of(attrs: &[Attribute]) -> Result<Option<String>> {
         let path = attr.path();
         if path.is_ident("cfg") {
             ensure!(cfg.is_none(), "several `cfg` attributes");
-            cfg = Some(attr.to_token_stream().to_string());
+            cfg = Some(format!("#[cfg({})]", attr.meta.require_list()?.tokens));
         } else if !["doc", "allow", "expect", "inline", "must_use"]
             .iter()
             .any(|known| path.is_ident(known))
@@ -200,11 +219,11 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// The imports that bring every name of a signature into scope.
-fn collect_imports(sig: &Signature, cfg: Option<&str>) -> Result<Imports> {
+/// The paths that bring every name of a signature into scope.
+fn collect_imports(sig: &Signature) -> Result<Vec<String>> {
     let generics: Vec<_> =
         sig.generics.type_params().map(|param| param.ident.to_string()).collect();
-    let (mut paths, mut imports) = (Paths::default(), Imports::new());
+    let (mut paths, mut imports) = (Paths::default(), Vec::new());
     paths.visit_signature(sig);
     for path in paths.0 {
         let segments = path.segments.iter().map(|segment| segment.ident.to_string());
@@ -216,7 +235,7 @@ fn collect_imports(sig: &Signature, cfg: Option<&str>) -> Result<Imports> {
         match kind(last) {
             Some(Kind::Prelude) => {}
             Some(Kind::Shared(module) | Kind::Wrapped(module)) => {
-                add_import(&mut imports, &format!("{module}::{last}"), cfg);
+                imports.push(format!("{module}::{last}"));
             }
             None => bail!(
                 "unknown type `{}`: add it to xtask/src/delegate/types.rs",
@@ -225,17 +244,4 @@ fn collect_imports(sig: &Signature, cfg: Option<&str>) -> Result<Imports> {
         }
     }
     Ok(imports)
-}
-
-/// Adds an import. One that is needed without a `cfg` anywhere is needed always.
-pub fn add_import(imports: &mut Imports, path: &str, cfg: Option<&str>) {
-    let cfg = cfg.map(str::to_string);
-    imports
-        .entry(path.to_string())
-        .and_modify(|known| {
-            if *known != cfg {
-                *known = None;
-            }
-        })
-        .or_insert(cfg);
 }

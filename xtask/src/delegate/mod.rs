@@ -1,6 +1,7 @@
-//! Generates `src/backend/delegate/` of burn-fp8 and of burn-fp8-next: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
+//! Generates `src/backend/delegate.rs` of burn-fp8 and burn-fp8-next: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
 //!
-//! Provided methods are forwarded as well: otherwise burn's default would run where `B` has a faster override.
+//! Provided methods are forwarded as well: otherwise burn's default would run where `B` has a faster override. One file serves all
+//! versions of Burn, whose traits differ little.
 
 mod file;
 mod method;
@@ -9,144 +10,98 @@ mod tests;
 mod traits;
 mod types;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::MetadataCommand;
 
 use crate::repository;
-use file::Delegation;
-use traits::{Burn, HOUSES, House};
+use file::Imports;
+use traits::{BURNS, Burn, TRAITS};
 
-/// What to do with the generated files.
+/// The generated file. That of burn-fp8-next is a link to it.
+const FILE: &str = "crates/burn-fp8/src/backend/delegate.rs";
+
+/// What to do with the generated file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Write them.
+    /// Write it.
     Write,
-    /// Compare them with those in the repository.
+    /// Compare it with that in the repository.
     Check,
 }
 
-/// Generates the delegations. With [`Mode::Check`] fails, naming the file, where the repository holds something else.
+/// Generates the delegation. With [`Mode::Check`] fails where the repository holds something else.
 pub fn run(mode: Mode) -> Result<()> {
-    HOUSES.iter().try_for_each(|house| run_in(house, mode))
-}
-
-fn run_in(house: &House, mode: Mode) -> Result<()> {
-    let root = repository::root();
-    let name = house.folder;
-    let mut generated = generate(house, &sources(house, &root)?)?;
-    let methods: usize = generated.values().map(|file| file.methods).sum();
-    println!("  {name}: {methods} methods");
-    format(&mut generated)?;
-    let folder = root.join(name);
-    fs::create_dir_all(&folder)?;
-    for (file, Delegation { text, .. }) in &generated {
-        let path = folder.join(file);
-        if fs::read_to_string(&path).unwrap_or_default() == *text {
-            continue;
-        }
-        ensure!(
-            mode == Mode::Write,
-            "{name}/{file} is not what the generator writes: run `cargo xtask delegate`"
-        );
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let text = file::format(&generate(&sources()?)?)?;
+    let path = repository::root().join(FILE);
+    if fs::read_to_string(&path).unwrap_or_default() == text {
+        return Ok(());
     }
-    // A file of a trait that is no longer delegated must not stay behind.
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        if !generated.contains_key(&*file) {
-            ensure!(
-                mode == Mode::Write,
-                "{name}/{file} is not a generated file: delete it or run `cargo xtask delegate`"
-            );
-            fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
-}
-
-/// All generated files by name, not formatted.
-fn generate(house: &House, sources: &[Source]) -> Result<BTreeMap<String, Delegation>> {
-    let versions: Vec<_> = sources.iter().map(|source| source.version.as_str()).collect();
-    let header = file::header(&versions);
-    let mut generated = BTreeMap::new();
-    let mut methods = BTreeSet::new();
-    for spec in house.traits() {
-        let mut items = Vec::new();
-        for source in sources {
-            let newer = spec.feature.is_some_and(|feature| match source.burn.cfg {
-                Some(cfg) => cfg != format!("#[cfg(feature = \"{feature}\")]"),
-                None => false,
-            });
-            if newer {
-                continue;
-            }
-            let item = traits::read(&source.folder, spec)?;
-            if spec.name == "Backend" {
-                traits::check_supertraits(house, &item)?;
-            }
-            methods.extend(
-                file::methods(&item).map(|method| (spec.name, method.sig.ident.to_string())),
-            );
-            items.push((item, source.burn.cfg));
-        }
-        let delegation = file::of_trait(house, spec, &items, &header)?;
-        generated.insert(format!("{}.rs", spec.module), delegation);
-    }
-    for (name, method) in house.intercepted() {
-        ensure!(
-            methods.contains(&(*name, method.to_string())),
-            "{name} has no method {method}; correct xtask/src/delegate/traits.rs"
-        );
-    }
-    generated.insert("mod.rs".to_string(), file::of_modules(house, &header));
-    Ok(generated)
-}
-
-/// Formats files with rustfmt and the repository's settings.
-fn format(generated: &mut BTreeMap<String, Delegation>) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let path = |name: &String| folder.path().join(name);
-    for (name, Delegation { text, .. }) in &*generated {
-        fs::write(path(name), text)?;
-    }
-    let mut command = Command::new("rustfmt");
-    command.args(["--edition", "2024", "--config-path"]).arg(repository::root());
-    let output = command.args(generated.keys().map(path)).output();
-    let output =
-        output.context("cannot start rustfmt; install it with `rustup component add rustfmt`")?;
     ensure!(
-        output.status.success(),
-        "rustfmt refuses the generated code:\n{}",
-        String::from_utf8_lossy(&output.stderr)
+        mode == Mode::Write,
+        "{FILE} is not what the generator writes: run `cargo xtask delegate`"
     );
-    for (name, Delegation { text, .. }) in generated {
-        *text = fs::read_to_string(path(name))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {FILE}"))
+}
+
+/// The generated file, not formatted.
+fn generate(sources: &[Source]) -> Result<String> {
+    let mut imports = Imports::new();
+    let mut implementations = Vec::new();
+    let mut methods: [_; BURNS.len()] = Default::default();
+    for spec in TRAITS {
+        let mut items = Vec::new();
+        for &burn in spec.burns {
+            let item = traits::read(&sources[burn].folder, spec)?;
+            if spec.name == "Backend" {
+                traits::check_supertraits(burn, &item)?;
+            }
+            let names = file::methods(&item).map(|method| method.sig.ident.to_string());
+            let of_burn: &mut BTreeSet<_> = &mut methods[burn];
+            of_burn.extend(names.map(|method| (spec.name, method)));
+            items.push(item);
+        }
+        implementations.push(file::of_trait(spec, &items, &mut imports)?);
     }
-    Ok(())
+    for (burn, methods) in BURNS.iter().zip(&methods) {
+        for (name, method) in burn.intercepted() {
+            ensure!(
+                methods.contains(&(*name, method.to_string())),
+                "{name} has no method {method} in {}; correct xtask/src/delegate/traits.rs",
+                burn.package
+            );
+        }
+    }
+    let versions: Vec<_> = sources.iter().map(|source| source.version.as_str()).collect();
+    Ok(format!(
+        "// @generated by `cargo xtask delegate` from burn-backend {}; do not edit.\n\n{}\n\
+         use super::{{Fp8Backend, Fp8Matmul, convert::Rewrap, intercept}};\n\n{}",
+        versions.join(", "),
+        file::use_lines(&imports),
+        implementations.join("\n")
+    ))
 }
 
 /// The `burn-backend` of one version of Burn.
 struct Source {
-    burn: &'static Burn,
     folder: PathBuf,
     version: String,
 }
 
-/// What the packages of a decorator build with.
-fn sources(house: &House, root: &Path) -> Result<Vec<Source>> {
-    house.burns.iter().map(|burn| source(burn, root)).collect()
+/// What the packages of the decorators build with.
+fn sources() -> Result<Vec<Source>> {
+    BURNS.iter().map(source).collect()
 }
 
-fn source(burn: &'static Burn, root: &Path) -> Result<Source> {
+fn source(burn: &Burn) -> Result<Source> {
     // Unlocked it would mend a lock file that is stale, and nobody would hear of it.
     let mut command = MetadataCommand::new();
-    command.manifest_path(root.join(burn.manifest)).other_options(vec!["--locked".into()]);
+    command
+        .manifest_path(repository::root().join(burn.manifest))
+        .other_options(vec!["--locked".into()]);
     let metadata = command.exec()?;
     let packages = &metadata.packages;
     let own = packages
@@ -162,9 +117,6 @@ fn source(burn: &'static Burn, root: &Path) -> Result<Source> {
         .find(|package| package.name == "burn-backend" && required.matches(&package.version));
     let package = package.with_context(|| format!("there is no burn-backend {required}"))?;
     let folder = package.manifest_path.parent().context("a manifest lies in a folder")?;
-    Ok(Source {
-        burn,
-        folder: folder.as_std_path().to_path_buf(),
-        version: package.version.to_string(),
-    })
+    let version = package.version.to_string();
+    Ok(Source { folder: folder.as_std_path().to_path_buf(), version })
 }

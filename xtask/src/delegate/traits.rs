@@ -11,14 +11,14 @@ pub struct Spec {
     pub name: &'static str,
     /// Its source file within `burn-backend`.
     pub source: &'static str,
-    /// The generated file's name, without `.rs`.
-    pub module: &'static str,
     /// Where `burn-backend` exports the trait from.
     pub path: &'static str,
+    /// The versions that have it: places in [`BURNS`].
+    pub burns: &'static [usize],
     /// The feature without which the trait does not exist.
     pub feature: Option<&'static str>,
-    /// Bounds of the implementation, after `where`.
-    pub bounds: &'static str,
+    /// The bounds of `B`, and what else stands after `where`.
+    pub bounds: [&'static str; 2],
     /// Associated types that are not simply those of `B`.
     pub types: &'static [(&'static str, &'static str)],
 }
@@ -30,36 +30,27 @@ impl Spec {
     }
 }
 
-/// A crate with a decorator, and the versions of Burn that it is compiled with.
-pub struct House {
-    /// The folder of the generated files.
-    pub folder: &'static str,
-    /// The versions, the oldest first.
-    pub burns: &'static [Burn],
-    /// What it implements beside [`COMMON`].
-    own: &'static [Spec],
-    /// What it intercepts beside [`INTERCEPTED`].
-    intercepted: &'static [(&'static str, &'static str)],
-    /// Gradients of which Burn's Autodiff has no derivative, and the argument that holds the output gradient: `intercept::differentiates_once` says so first.
-    pub once: &'static [(&'static str, &'static str)],
-}
-
 /// A version of Burn that a decorator is compiled with.
 pub struct Burn {
     /// The manifest that asks for it.
     pub manifest: &'static str,
     /// The package of that manifest.
     pub package: &'static str,
-    /// The attribute of what other versions do not have.
+    /// The macro that keeps what only some versions have.
+    pub only: &'static str,
+    /// The attribute that tells it from the other version of its package.
     pub cfg: Option<&'static str>,
+    /// What it intercepts beside [`INTERCEPTED`].
+    intercepted: Methods,
+    /// Gradients of which Burn's Autodiff has no derivative, and the argument that holds the output gradient:
+    /// `intercept::differentiates_once` says so first.
+    pub once: Methods,
 }
 
-impl House {
-    /// All delegated traits.
-    pub fn traits(&self) -> impl Iterator<Item = &'static Spec> {
-        COMMON.iter().chain(self.own)
-    }
+/// Pairs that begin, or end, with the name of a method.
+type Methods = &'static [(&'static str, &'static str)];
 
+impl Burn {
     /// Methods that are not forwarded but handed to `backend/intercept.rs`.
     pub fn intercepted(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
         INTERCEPTED.iter().chain(self.intercepted)
@@ -77,27 +68,13 @@ impl House {
     }
 }
 
-/// Both decorators.
-pub const HOUSES: &[House] = &[
-    House {
-        folder: "crates/burn-fp8/src/backend/delegate",
-        burns: &[Burn { manifest: "Cargo.toml", package: "burn-fp8", cfg: None }],
-        own: &[
-            Spec {
-                types: &[("InnerBackend", "Fp8Backend<B::InnerBackend>")],
-                ..backend(
-                    "AutodiffBackend",
-                    "autodiff",
-                    "B: AutodiffBackend + Fp8Matmul, B::InnerBackend: Fp8Matmul",
-                )
-            },
-            Spec {
-                source: "src/backend/distributed/ops.rs",
-                path: "burn_backend::distributed",
-                feature: Some("distributed"),
-                ..backend("DistributedBackend", "distributed", "B: DistributedBackend + Fp8Matmul")
-            },
-        ],
+/// The versions, the oldest first. The last two share a package, so that they share a macro.
+pub const BURNS: [Burn; 3] = [
+    Burn {
+        manifest: "Cargo.toml",
+        package: "burn-fp8",
+        only: "burn_0_21",
+        cfg: None,
         intercepted: &[
             ("QTensorOps", "dequantize"),
             ("AutodiffBackend", "backward"),
@@ -119,61 +96,68 @@ pub const HOUSES: &[House] = &[
             ("interpolate_backward", "grad"),
         ],
     },
-    House {
-        folder: "crates/burn-fp8-next/src/backend/delegate",
-        burns: &[
-            Burn {
-                manifest: "Cargo.toml",
-                package: "burn-fp8-next",
-                cfg: Some("#[cfg(not(feature = \"burn-0-23\"))]"),
-            },
-            Burn {
-                manifest: "crates/burn-fp8-next/burn-0.23/Cargo.toml",
-                package: "burn-fp8-next-on-burn-0-23",
-                cfg: Some("#[cfg(feature = \"burn-0-23\")]"),
-            },
-        ],
-        own: &[
-            Spec {
-                path: "burn_backend::distributed",
-                ..ops("DistributedOps", "src/backend/distributed/ops.rs", "distributed")
-            },
-            Spec {
-                feature: Some("burn-0-23"),
-                ..ops("CollectiveOps", "src/backend/ops/collective.rs", "collective")
-            },
-        ],
+    Burn {
+        manifest: "Cargo.toml",
+        package: "burn-fp8-next",
+        only: "burn_0_22",
+        cfg: Some("#[cfg(not(feature = \"burn-0-23\"))]"),
+        intercepted: &[("FloatTensorOps", "float_swap_dims")],
+        once: &[],
+    },
+    Burn {
+        manifest: "crates/burn-fp8-next/burn-0.23/Cargo.toml",
+        package: "burn-fp8-next-on-burn-0-23",
+        only: "burn_0_22",
+        cfg: Some("#[cfg(feature = \"burn-0-23\")]"),
         intercepted: &[("FloatTensorOps", "float_swap_dims")],
         once: &[],
     },
 ];
 
 /// A trait of operations.
-const fn ops(name: &'static str, source: &'static str, module: &'static str) -> Spec {
-    let (path, bounds) = ("burn_backend::ops", "B: Fp8Matmul");
-    Spec { name, source, module, path, feature: None, bounds, types: &[] }
+const fn ops(name: &'static str, source: &'static str) -> Spec {
+    let (path, bounds) = ("burn_backend::ops", ["Fp8Matmul", ""]);
+    Spec { name, source, path, burns: &[0, 1, 2], feature: None, bounds, types: &[] }
 }
 
 /// A trait of backends.
-const fn backend(name: &'static str, module: &'static str, bounds: &'static str) -> Spec {
-    Spec { path: "burn_backend", bounds, ..ops(name, "src/backend/base.rs", module) }
+const fn backend(name: &'static str, bounds: [&'static str; 2]) -> Spec {
+    Spec { path: "burn_backend", bounds, ..ops(name, "src/backend/base.rs") }
 }
 
-/// The traits that both decorators implement. `check_supertraits` fails when burn's `Backend` asks for one that a decorator does not.
-const COMMON: &[Spec] = &[
-    ops("FloatTensorOps", "src/backend/ops/tensor.rs", "float"),
-    ops("IntTensorOps", "src/backend/ops/int_tensor.rs", "int"),
-    ops("BoolTensorOps", "src/backend/ops/bool_tensor.rs", "bool"),
-    ops("QTensorOps", "src/backend/ops/qtensor.rs", "quantized"),
-    ops("ModuleOps", "src/backend/ops/modules/base.rs", "module"),
-    ops("ActivationOps", "src/backend/ops/activation.rs", "activation"),
-    ops("TransactionOps", "src/backend/ops/transaction.rs", "transaction"),
-    backend("BackendTypes", "types", "B: BackendTypes"),
-    backend("Backend", "backend", "B: Fp8Matmul"),
+/// The traits that the decorators implement. `check_supertraits` fails when burn's `Backend` asks for one that is not here.
+pub const TRAITS: &[Spec] = &[
+    backend("BackendTypes", ["BackendTypes", ""]),
+    backend("Backend", ["Fp8Matmul", ""]),
+    Spec {
+        burns: &[0],
+        types: &[("InnerBackend", "Fp8Backend<B::InnerBackend>")],
+        ..backend("AutodiffBackend", ["AutodiffBackend + Fp8Matmul", "B::InnerBackend: Fp8Matmul"])
+    },
+    ops("FloatTensorOps", "src/backend/ops/tensor.rs"),
+    ops("IntTensorOps", "src/backend/ops/int_tensor.rs"),
+    ops("BoolTensorOps", "src/backend/ops/bool_tensor.rs"),
+    ops("QTensorOps", "src/backend/ops/qtensor.rs"),
+    ops("ModuleOps", "src/backend/ops/modules/base.rs"),
+    ops("ActivationOps", "src/backend/ops/activation.rs"),
+    ops("TransactionOps", "src/backend/ops/transaction.rs"),
+    Spec {
+        source: "src/backend/distributed/ops.rs",
+        path: "burn_backend::distributed",
+        burns: &[0],
+        feature: Some("distributed"),
+        ..backend("DistributedBackend", ["DistributedBackend + Fp8Matmul", ""])
+    },
+    Spec {
+        path: "burn_backend::distributed",
+        burns: &[1, 2],
+        ..ops("DistributedOps", "src/backend/distributed/ops.rs")
+    },
+    Spec { burns: &[2], ..ops("CollectiveOps", "src/backend/ops/collective.rs") },
 ];
 
-/// The methods that both decorators intercept.
-const INTERCEPTED: &[(&str, &str)] = &[
+/// The methods that are intercepted on every version.
+const INTERCEPTED: Methods = &[
     ("FloatTensorOps", "float_into_data"),
     ("FloatTensorOps", "float_matmul"),
     ("IntTensorOps", "int_into_data"),
@@ -243,14 +227,15 @@ pub fn read(root: &Path, spec: &Spec) -> Result<ItemTrait> {
 }
 
 /// Fails if `backend` (the trait `Backend`) requires a trait of operations that is not delegated.
-pub fn check_supertraits(house: &House, backend: &ItemTrait) -> Result<()> {
+pub fn check_supertraits(burn: usize, backend: &ItemTrait) -> Result<()> {
     const DERIVED: [&str; 6] = ["Clone", "Default", "Sized", "Send", "Sync", "Debug"];
     for bound in &backend.supertraits {
         let TypeParamBound::Trait(bound) = bound else { continue };
         let Some(segment) = bound.path.segments.last() else { continue };
         let name = segment.ident.to_string();
         ensure!(
-            DERIVED.contains(&name.as_str()) || house.traits().any(|spec| spec.name == name),
+            DERIVED.contains(&name.as_str())
+                || TRAITS.iter().any(|spec| spec.name == name && spec.burns.contains(&burn)),
             "burn's trait Backend requires {name}, which xtask/src/delegate/traits.rs does not list: add it"
         );
     }

@@ -4,7 +4,6 @@
 ///
 /// `FloatTensor<B>` and its like belong here: they are aliases of associated types, which the decorator shares with `B`.
 const SHARED: &[(&str, &str)] = &[
-    ("core::future", "Future"),
     ("core::ops", "Range"),
     (
         "burn_backend",
@@ -41,7 +40,7 @@ const WRAPPED: &[(&str, &str)] = &[
 
 /// Names of the prelude that a signature may use.
 const PRELUDE: &str =
-    "Fn FnOnce Iterator Option Result Send String Vec bool f32 f64 i64 u16 u64 usize";
+    "Fn FnOnce Future Iterator Option Result Send String Vec bool f32 f64 i64 u16 u64 usize";
 
 /// How a type gets from the decorator's signature to that of the wrapped backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,18 @@
 //!
 //! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `convert`, `fp8` and `common` are files of burn-fp8.
 
+/// Keeps what `delegate` has for this version of Burn.
+macro_rules! burn_0_22 {
+    ($($item:tt)*) => { $($item)* };
+}
+
+/// Drops what it has for others.
+macro_rules! burn_0_21 {
+    ($($item:tt)*) => {};
+}
+
+#[macro_use]
+mod forward;
 mod collective;
 #[path = "../shared/backend/mod.rs"]
 mod common;

@@ -1,8 +1,20 @@
 //! The backend decorator.
 //!
-//! `delegate` forwards every method of Burn's backend traits to `B`; it is generated. `intercept` holds the few that may run
-//! in FP8, or as one operation.
+//! `delegate` forwards every method of Burn's backend traits to `B`; it is generated, and `forward` the macro
+//! that it is written in. `intercept` holds the few that may run in FP8, or as one operation.
 
+/// Keeps what `delegate` has for this version of Burn.
+macro_rules! burn_0_21 {
+    ($($item:tt)*) => { $($item)* };
+}
+
+/// Drops what it has for others.
+macro_rules! burn_0_22 {
+    ($($item:tt)*) => {};
+}
+
+#[macro_use]
+mod forward;
 #[cfg(feature = "distributed")]
 mod collective;
 #[path = "../shared/backend/mod.rs"]

@@ -14,7 +14,17 @@ pub(crate) mod convert;
 pub(crate) mod convolution;
 pub(crate) mod intercept;
 
-#[path = "../../../src/backend/delegate/mod.rs"]
+/// Of the delegation for all versions of Burn, what is there for this one.
+macro_rules! burn_0_21 {
+    ($($item:tt)*) => { $($item)* };
+}
+macro_rules! burn_0_22 {
+    ($($item:tt)*) => {};
+}
+#[macro_use]
+#[path = "../../../src/backend/forward.rs"]
+mod forward;
+#[path = "../../../src/backend/delegate.rs"]
 mod delegate;
 
 /// Where the delegation looks for its bound: this backend asks nothing more of the one that it decorates.

@@ -1,0 +1,1 @@
+../../../burn-fp8/src/backend/forward.rs
