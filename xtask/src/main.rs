@@ -41,7 +41,7 @@ enum Task {
     },
     /// Generate `Fp8Backend`'s delegation from the sources of burn-backend
     ///
-    /// Writes crates/burn-fp8/src/backend/delegate.rs. Run it after a change of burn's version or of the generator.
+    /// Writes crates/burn-fp8/src/shared/backend/delegate.rs. Run it after a change of burn's version or of the generator.
     Delegate {
         /// Write nothing; fail if the file differs from what would be written
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! Generates `src/backend/delegate.rs` of burn-fp8 and burn-fp8-next: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
+//! Generates `src/shared/backend/delegate.rs` of burn-fp8 and burn-fp8-next: `Fp8Backend<B>` forwards every method of burn's backend traits to `B`.
 //!
 //! Provided methods are forwarded as well: otherwise burn's default would run where `B` has a faster override. One file serves all
 //! versions of Burn, whose traits differ little.
@@ -22,7 +22,7 @@ use file::Imports;
 use traits::{BURNS, Burn, TRAITS};
 
 /// The generated file. That of burn-fp8-next is a link to it.
-const FILE: &str = "crates/burn-fp8/src/backend/delegate.rs";
+const FILE: &str = "crates/burn-fp8/src/shared/backend/delegate.rs";
 
 /// What to do with the generated file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,12 @@ macro_rules! burn_0_21 {
 }
 
 #[macro_use]
+#[path = "../shared/backend/forward.rs"]
 mod forward;
 mod collective;
 #[path = "../shared/backend/mod.rs"]
 mod common;
+#[path = "../shared/backend/delegate.rs"]
 mod delegate;
 mod gradient;
 mod intercept;

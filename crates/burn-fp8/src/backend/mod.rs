@@ -14,11 +14,13 @@ macro_rules! burn_0_22 {
 }
 
 #[macro_use]
+#[path = "../shared/backend/forward.rs"]
 mod forward;
 #[cfg(feature = "distributed")]
 mod collective;
 #[path = "../shared/backend/mod.rs"]
 mod common;
+#[path = "../shared/backend/delegate.rs"]
 mod delegate;
 #[cfg(feature = "vision")]
 mod vision;

@@ -22,9 +22,9 @@ macro_rules! burn_0_22 {
     ($($item:tt)*) => {};
 }
 #[macro_use]
-#[path = "../../../src/backend/forward.rs"]
+#[path = "../../../src/shared/backend/forward.rs"]
 mod forward;
-#[path = "../../../src/backend/delegate.rs"]
+#[path = "../../../src/shared/backend/delegate.rs"]
 mod delegate;
 
 /// Where the delegation looks for its bound: this backend asks nothing more of the one that it decorates.

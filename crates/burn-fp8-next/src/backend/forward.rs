@@ -1,1 +1,0 @@
-../../../burn-fp8/src/backend/forward.rs
