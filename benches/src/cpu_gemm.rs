@@ -14,15 +14,6 @@ pub const GROUP: &str = "cpu-gemm";
 /// M, N and K.
 const SHAPES: [[usize; 3]; 3] = [[1024, 1024, 1024], [2048, 2048, 2048], [256, 4096, 1024]];
 
-/// What the unit in use is to reach: against f32 with AVX-512, against f32 as Burn builds it, against PyTorch's bf16.
-fn targets(unit: Unit) -> [Option<f64>; 3] {
-    match unit {
-        Unit::AmxBf16 => [Some(4.5), Some(8.0), Some(0.9)],
-        Unit::Avx512Bf16 => [Some(1.5), Some(2.5), Some(0.9)],
-        Unit::Portable => [None; 3],
-    }
-}
-
 /// Two matrices of codes and room for their product.
 struct Product {
     shape: [usize; 3],
@@ -66,29 +57,28 @@ pub fn run(options: &Options) -> Vec<Row> {
 fn measure(shape: [usize; 3], threads: usize, unit: Unit, options: &Options) -> Vec<Row> {
     let [m, n, k] = shape;
     let name = format!("{m}×{n}×{k} on {unit}");
-    let [of_v4, of_default, of_torch] = targets(unit);
     let mut product = Product::new(shape);
     let mut run = || product.run(unit);
-    let mut row = |reference: &str, target, other: &mut dyn FnMut()| {
+    let mut row = |reference: &str, other: &mut dyn FnMut()| {
         let (subject, reference) = (Side::new(&name, &mut run), Side::new(reference, other));
-        let row = options.compare((GROUP, threads, target), subject, reference);
+        let row = options.compare((GROUP, threads, None), subject, reference);
         let operations = 2.0 * (m * n * k) as f64;
         Row { teraflops_per_second: Some(operations / row.milliseconds / 1e9), ..row }
     };
     let mut f32 = Gemm::new(shape);
-    let mut rows = vec![row("f32, AVX-512", of_v4, &mut || f32.run())];
+    let mut rows = vec![row("f32, AVX-512", &mut || f32.run())];
     let sizes = shape.map(|size| size.to_string());
     let [m_text, n_text, k_text] = sizes.each_ref().map(String::as_str);
     let arguments = |kind| [kind, m_text, n_text, k_text];
     match Partner::f32(&arguments("gemm"), threads) {
-        Ok(mut partner) => rows.push(row("f32, AVX2", of_default, &mut || partner.run())),
+        Ok(mut partner) => rows.push(row("f32, AVX2", &mut || partner.run())),
         Err(error) => eprintln!("f32, AVX2: not measured: {error}"),
     }
     if let Some(python) = &options.python {
         match Partner::torch(python, &arguments("gemm-bf16"), threads) {
             Ok(mut partner) => {
                 let name = format!("{}: bf16", partner.name);
-                rows.push(row(&name, of_torch, &mut || partner.run()));
+                rows.push(row(&name, &mut || partner.run()));
             }
             Err(error) => eprintln!("{error}"),
         }
@@ -102,7 +92,7 @@ fn scaling([m, n, k]: [usize; 3], threads: usize, unit: Unit, options: &Options)
     let (mut alone, mut together) = (Product::new([m, n, k]), Product::new([m, n, k]));
     let name = format!("{m}×{n}×{k} on {unit}");
     options.compare(
-        (GROUP, threads, Some(0.9 * threads as f64)),
+        (GROUP, threads, None),
         Side::new(&name, &mut || many.install(|| together.run(unit))),
         Side::new("1 thread", &mut || one.install(|| alone.run(unit))),
     )

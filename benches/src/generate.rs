@@ -3,7 +3,6 @@
 use std::hint::black_box;
 use std::path::Path;
 
-use anyhow::Result;
 use burn::backend::Flex;
 use burn_fp8::checkpoint::Checkpoint;
 use burn_fp8_core::slice::parallel;
@@ -27,30 +26,6 @@ const PROMPT: usize = 512;
 
 /// Rows that are decoded at once.
 const BATCH: usize = 8;
-
-/// Tokens of a run of this name.
-pub fn tokens(name: &str) -> usize {
-    match name.split(' ').next() {
-        Some("prefill") => PROMPT,
-        Some("batch") => BATCH * TOKENS,
-        _ => TOKENS,
-    }
-}
-
-/// Layers and width of models that are known by a name.
-const KNOWN: [(usize, usize, &str); 2] =
-    [(28, 1024, "shapes of Qwen3-0.6B"), (16, 2048, "shapes of Llama-3.2-1B")];
-
-/// What the model of a folder is called in pictures.
-///
-/// # Errors
-/// Where the folder holds none.
-pub fn model_of(folder: &Path) -> Result<String> {
-    let config = Config::parse(Checkpoint::open(folder)?.config())?;
-    let (layers, width) = (config.layers(), config.hidden);
-    let known = KNOWN.into_iter().find(|(l, w, _)| (*l, *w) == (layers, width));
-    Ok(known.map_or_else(|| format!("{layers} layers of width {width}"), |(.., name)| name.into()))
-}
 
 /// Measures the model of a folder at each thread count: nothing without one.
 pub fn run(options: &Options) -> Vec<Row> {

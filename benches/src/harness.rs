@@ -76,15 +76,10 @@ impl<'a> Side<'a> {
         if let Some(before) = &mut self.before {
             before();
         }
-        seconds(self.run)
+        let start = Instant::now();
+        (self.run)();
+        start.elapsed().as_secs_f64()
     }
-}
-
-/// The time of one run, in seconds.
-pub fn seconds(run: &mut dyn FnMut()) -> f64 {
-    let start = Instant::now();
-    run();
-    start.elapsed().as_secs_f64()
 }
 
 /// A pool of so many threads.

@@ -3,12 +3,7 @@
 
 use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
-use burn_fp8_cpu::Unit;
-use char_lm::{
-    Moments, Part, Precision, Shape, Size, characters_a_step, different_characters, training_parts,
-    training_steps,
-};
-use comfy_table::{CellAlignment, Table};
+use char_lm::{Moments, Shape, Size, characters_a_step, different_characters, training_steps};
 
 use crate::harness::{Options, Side};
 use crate::partner::beside_torch;
@@ -19,35 +14,23 @@ pub const GROUP: &str = "lm";
 
 const SIZE: Size = Size::Medium;
 
-/// Precisions by the names that char-lm gives them.
-const PRECISIONS: [&str; 11] = [
-    "fp8-current",
-    "m=bf16,a=high",
-    "m=bf16,a=bf16",
-    "fp8-delayed",
-    "fp8-layers",
-    "c=bf16,o=f32,m=fp8",
-    "m=fp8,a=high",
-    "m=fp8,a=bf16",
-    "m=fp8,a=fp8",
-    "f32-joined",
-    "f32-fused",
+/// Precisions: as result files name them, and as char-lm does.
+const PRECISIONS: [(&str, &str); 11] = [
+    ("fp8-current", "m=fp8"),
+    ("m=bf16,a=high", "m=bf16,a=high"),
+    ("m=bf16,a=bf16", "m=bf16,a=bf16"),
+    ("fp8-delayed", "m=fp8_delayed"),
+    ("fp8-layers", "layers=fp8"),
+    ("c=bf16,o=f32,m=fp8", "c=bf16,o=f32,m=fp8"),
+    ("m=fp8,a=high", "m=fp8,a=high"),
+    BESIDE[1],
+    ("m=fp8,a=fp8", "m=fp8,a=fp8"),
+    ("f32-joined", "join=on"),
+    BESIDE[0],
 ];
 
 /// Those that are measured beside PyTorch, too, and without dropout: what is fastest in f32, and with products in FP8.
-const BESIDE: [&str; 2] = ["f32-fused", "m=fp8,a=bf16"];
-
-/// The one whose parts are measured by themselves.
-const IN_PARTS: &str = BESIDE[1];
-
-/// What current scaling is to reach.
-fn target(unit: Unit) -> Option<f64> {
-    match unit {
-        Unit::AmxBf16 => Some(1.5),
-        Unit::Avx512Bf16 => Some(1.1),
-        Unit::Portable => None,
-    }
-}
+const BESIDE: [(&str, &str); 2] = [("f32-fused", "a=high"), ("m=fp8,a=bf16", "m=fp8,a=bf16")];
 
 /// Measures a step in each precision, beside one in f32.
 pub fn run(options: &Options) -> Vec<Row> {
@@ -58,27 +41,33 @@ fn measure(threads: usize, options: &Options) -> Vec<Row> {
     let with_dropout = in_shape(SIZE.shape(), &PRECISIONS, threads, options);
     let shape = Shape { dropout: 0.0, ..SIZE.shape() };
     let without = in_shape(shape, &BESIDE, threads, options);
-    [with_dropout, in_parts(threads, options), without].concat()
+    [with_dropout, without].concat()
 }
 
-fn in_shape(shape: Shape, precisions: &[&str], threads: usize, options: &Options) -> Vec<Row> {
-    let steps = |name: &str| {
-        training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, parse(name), Moments::F32, |_| ())
+fn in_shape(
+    shape: Shape,
+    precisions: &[(&str, &str)],
+    threads: usize,
+    options: &Options,
+) -> Vec<Row> {
+    let steps = |precision: &str| {
+        let precision = precision.parse().expect("a precision of char-lm");
+        training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, precision, Moments::F32, |_| ())
             .expect("Flex has it")
     };
     let Shape { layers, width, heads, context, batch, dropout, .. } = shape;
-    let (usual, without) = (dropout > 0.0, if dropout > 0.0 { "" } else { ", without dropout" });
+    let without = if dropout > 0.0 { "" } else { ", without dropout" };
     let (mut high, high_name) = (steps("f32"), format!("f32{without}"));
     let sizes = [different_characters(), context, batch, layers, heads, width];
     let mut peer: Vec<_> = sizes.iter().map(usize::to_string).collect();
     peer.push(dropout.to_string());
-    let row = |name: &&str| {
-        let mut run = steps(name);
-        let title = format!("{}{without}", title(name));
-        let target = target(Unit::current()).filter(|_| usual && *name == PRECISIONS[0]);
+    let characters = characters_a_step(SIZE);
+    let row = |(name, precision): &(&str, &str)| {
+        let mut run = steps(precision);
+        let title = format!("{}, {characters} characters, {name}{without}", SIZE.as_str());
         let (subject, reference) = (Side::new(&title, &mut run), Side::new(&high_name, &mut high));
-        let row = options.compare((GROUP, threads, target), subject, reference);
-        let peers = match BESIDE.contains(name) {
+        let row = options.compare((GROUP, threads, None), subject, reference);
+        let peers = match BESIDE.iter().any(|(beside, _)| beside == name) {
             true => beside_torch(options, (GROUP, threads), (&title, &mut run), ("lm", &peer)),
             false => vec![],
         };
@@ -86,72 +75,4 @@ fn in_shape(shape: Shape, precisions: &[&str], threads: usize, options: &Options
         [vec![row], peers.into_iter().map(named).collect()].concat()
     };
     precisions.iter().flat_map(row).collect()
-}
-
-fn parse(name: &str) -> Precision {
-    name.parse().expect("a precision of char-lm")
-}
-
-fn title(name: &str) -> String {
-    format!("{}, {} characters, {name}", SIZE.as_str(), characters_a_step(SIZE))
-}
-
-/// The parts of a step, each beside the same part in f32.
-fn in_parts(threads: usize, options: &Options) -> Vec<Row> {
-    let parts = |name: &str| {
-        training_parts::<Fp8Backend<Autodiff<Flex>>>(SIZE.shape(), parse(name))
-            .expect("Flex has it")
-    };
-    let row = |(mut part, mut high): (Part, Part)| {
-        let titles = [title(IN_PARTS), "f32".into()].map(|name| of_part(&name, part.name));
-        let subject = Side::new(&titles[0], &mut part.run).prepared(&mut part.before);
-        let reference = Side::new(&titles[1], &mut high.run).prepared(&mut high.before);
-        options.compare((GROUP, threads, None), subject, reference)
-    };
-    parts(IN_PARTS).into_iter().zip(parts("f32")).map(row).collect()
-}
-
-fn of_part(step: &str, part: &str) -> String {
-    format!("{step}: {part}")
-}
-
-/// Whether it is of a part of a step.
-pub fn is_part(row: &Row) -> bool {
-    row.reference.starts_with(&of_part("f32", ""))
-}
-
-/// Where the time of a step goes: its parts as shares of it, and what they leave; none where they were not measured.
-pub fn shares(rows: &[Row], preset: &str) -> Option<Table> {
-    let mut table = Table::new();
-    table.load_preset(preset).set_header([
-        "step",
-        "threads",
-        "ms",
-        "products",
-        "attention",
-        "optimizer",
-        "the rest",
-    ]);
-    let whole = title(IN_PARTS);
-    for step in rows.iter().filter(|row| row.name == whole && row.reference == "f32") {
-        let part = |name: &&str| {
-            let title = of_part(&whole, name);
-            rows.iter().find(|row| row.name == title && row.threads == step.threads)
-        };
-        let parts: Option<Vec<_>> =
-            ["products", "attention", "optimizer"].iter().map(part).collect();
-        let parts = parts?;
-        let own = |row: &Row| row.milliseconds;
-        let high = |row: &Row| row.reference_milliseconds;
-        for (name, time) in [(&step.name, &own as &dyn Fn(&Row) -> f64), (&step.reference, &high)] {
-            let times = parts.iter().map(|row| time(row));
-            let rest = time(step) - times.clone().sum::<f64>();
-            let all = time(step);
-            let share = |time: f64| format!("{time:.0} ms, {:.0}%", 100.0 * time / all);
-            let cells = [name.clone(), step.threads.to_string(), format!("{:.0}", time(step))];
-            table.add_row(cells.into_iter().chain(times.chain([rest]).map(share)));
-        }
-    }
-    table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
-    (!table.is_empty()).then_some(table)
 }

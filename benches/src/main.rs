@@ -5,9 +5,7 @@
 
 mod attention;
 mod checkpoint;
-mod cores;
 mod cpu_gemm;
-mod flex;
 mod generate;
 mod harness;
 mod lm;
@@ -16,9 +14,6 @@ mod observatory;
 mod optimizer;
 mod overhead;
 mod partner;
-mod peers;
-mod picture;
-mod plans;
 mod reference;
 mod rows;
 mod serving;
@@ -31,10 +26,10 @@ use anyhow::Result;
 use burn_fp8_cpu::Unit;
 use clap::Parser;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use examples_common::{Origin, check_place, write, write_json};
+use examples_common::{Origin, check_place, write_json};
 use harness::Options;
-use picture::Results;
 use rows::Row;
+use serde::Serialize;
 
 /// Measures burn-fp8 and prints a table. Fails if a relative speed is below its target.
 #[derive(Parser)]
@@ -42,9 +37,6 @@ struct Arguments {
     /// Write the rows to this file as JSON, with the command, the commit, the day and the machine.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the training steps of the group `mlp`, or the text of the group `generate` beside llama.cpp, into this file, as SVG.
-    #[arg(long, value_name = "FILE")]
-    picture: Option<PathBuf>,
     /// Run one group only.
     #[arg(long, value_name = "GROUP", value_parser = GROUPS.map(|(name, _)| name))]
     only: Option<String>,
@@ -60,7 +52,7 @@ struct Arguments {
     /// The model of the group `generate`: a folder with an FP8 checkpoint, such as `generate train --shape qwen3-0.6b --steps 0` writes.
     #[arg(long, value_name = "FOLDER")]
     model: Option<PathBuf>,
-    /// Also measure JAX, PyTorch, ml_dtypes and llama.cpp, as far as the Python of `--python` has them.
+    /// Also measure PyTorch and llama.cpp, as far as the Python of `--python` has them.
     #[arg(long)]
     peers: bool,
     /// The Python that runs the peers.
@@ -68,19 +60,24 @@ struct Arguments {
     python: PathBuf,
 }
 
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Results {
+    origin: Origin,
+    rows: Vec<Row>,
+}
+
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 13] = [
+const GROUPS: [Group; 11] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (mlp::GROUP, mlp::run),
     (lm::GROUP, lm::run),
-    (flex::GROUP, flex::run),
     (optimizer::GROUP, optimizer::run),
     (overhead::GROUP, overhead::run),
-    (plans::GROUP, plans::run),
     (observatory::GROUP, observatory::run),
     (serving::GROUP, serving::run),
     (checkpoint::GROUP, checkpoint::run),
@@ -95,46 +92,23 @@ fn main() -> ExitCode {
 
 /// Whether no row is below its target.
 fn run(arguments: Arguments) -> Result<bool> {
-    arguments.json.iter().chain(&arguments.picture).try_for_each(|path| check_place(path))?;
+    arguments.json.iter().try_for_each(|path| check_place(path))?;
     let options = Options {
         threads: arguments.threads,
         elements: arguments.elements,
         repetitions: arguments.repetitions.max(1),
         model: arguments.model,
-        python: arguments.peers.then(|| arguments.python.clone()),
+        python: arguments.peers.then_some(arguments.python),
     };
     let is_wanted = |group| arguments.only.as_deref().is_none_or(|only| only == group);
-    let mut rows = Vec::new();
-    for (_, run) in GROUPS.into_iter().filter(|(name, _)| is_wanted(*name)) {
-        rows.extend(run(&options));
-    }
-    if arguments.peers && is_wanted(slices::GROUP) {
-        rows.extend(peers::run(&options, &arguments.python)?);
-    }
+    let groups = GROUPS.into_iter().filter(|(name, _)| is_wanted(*name));
+    let rows: Vec<_> = groups.flat_map(|(_, run)| run(&options)).collect();
     println!("{}", rows::table(&rows, UTF8_FULL_CONDENSED));
-    let steps: Vec<_> = rows.iter().filter(|row| row.group == lm::GROUP).cloned().collect();
-    if let Some(table) = lm::shares(&steps, UTF8_FULL_CONDENSED) {
-        println!(
-            "Where a step goes: its parts run alone. The rest is what they leave: element-wise operations, norms, embeddings, the loss, autodiff.\n{table}"
-        );
-    }
-    let steps: Vec<_> = steps.into_iter().filter(|row| !lm::is_part(row)).collect();
-    if let Some(table) = cores::table(&steps, UTF8_FULL_CONDENSED) {
-        println!(
-            "Steps on more cores, by Amdahl's law from one thread and two. Two virtual cores may be one core: then more is shared than it says.\n{table}"
-        );
-    }
-    let mut origin =
-        Origin::here("cargo xtask bench", &["--json", "--picture", "--python", "--model"]);
+    let mut origin = Origin::here("cargo xtask bench", &["--json", "--python", "--model"]);
     origin.unit = Some(Unit::current().to_string());
-    let model = options.model.as_deref().filter(|_| is_wanted(generate::GROUP));
-    let results = Results { origin, model: model.map(generate::model_of).transpose()?, rows };
+    let results = Results { origin, rows };
     if let Some(path) = arguments.json {
         write_json(&path, &results)?;
-    }
-    // Last: a run that cannot be drawn has its results all the same.
-    if let Some(path) = arguments.picture {
-        write(&path, picture::draw(&results)?)?;
     }
     Ok(rows::reach_their_targets(&results.rows))
 }

@@ -1,7 +1,6 @@
-//! What the memory of a training holds, with moments in f32 and in FP8: measured, shown as a table and as a picture.
+//! What the memory of a training holds, with moments in f32 and in FP8: measured, and shown as a table.
 
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
@@ -10,10 +9,8 @@ use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
 use char_lm::{Moments, Phase, Precision, Size, training_steps};
 use clap::Parser;
-use examples_common::{Origin, charts, check_place, print, write};
+use examples_common::{Origin, print};
 use peak_alloc::PeakAlloc;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
 /// It counts for the whole program.
@@ -23,8 +20,8 @@ static MEMORY: PeakAlloc = PeakAlloc;
 const ARMS: [(&str, Moments); 4] = [
     ("f32", Moments::F32),
     ("f32", Moments::Fp8),
-    ("fp8-current", Moments::F32),
-    ("fp8-current", Moments::Fp8),
+    ("m=fp8", Moments::F32),
+    ("m=fp8", Moments::Fp8),
 ];
 
 /// The steps of an arm; the last one is measured. The first makes the moments.
@@ -33,9 +30,6 @@ const STEPS: usize = 3;
 /// What a step of char-lm, size medium, holds on Flex: weights, moments, gradients, and what comes on top at its peaks.
 #[derive(Parser)]
 struct Arguments {
-    /// Where the picture goes
-    #[arg(long, value_name = "FILE", default_value = "target/memory.svg")]
-    picture: PathBuf,
     /// Measure one arm in this process, and print what it holds as JSON
     #[arg(long, hide = true)]
     arm: Option<usize>,
@@ -115,13 +109,11 @@ fn main() -> ExitCode {
     examples_common::main(run)
 }
 
-fn run(Arguments { picture, arm }: Arguments) -> Result<ExitCode> {
+fn run(Arguments { arm }: Arguments) -> Result<ExitCode> {
     if let Some(arm) = arm {
         print(&serde_json::to_string(&measure(arm)?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    check_place(&picture)?;
-    let mut arms = vec![];
     print(
         "| products | moments in | weights | moments | buffers | gradients | passes | optimizer | peak |\n|---|---|---:|---:|---:|---:|---:|---:|---:|\n",
     )?;
@@ -135,67 +127,12 @@ fn run(Arguments { picture, arm }: Arguments) -> Result<ExitCode> {
         let sizes = [weights, moments, buffers, gradients, passes, optimizer, held.peak()];
         let sizes = sizes.map(|bytes| format!("{:.1}", mib(bytes))).join(" | ");
         print(&format!("| {precision} | {kept_in} | {sizes} |\n"))?;
-        arms.push((format!("{precision}, moments in {kept_in}"), held));
     }
-    let origin = Origin::here("cargo run --release -p burn-fp8-bench --bin memory", &["--picture"]);
-    write(&picture, draw(&arms, &origin)?)?;
-    print(&format!("\nMiB; {origin}\nPicture: {}\n", picture.display()))?;
+    let origin = Origin::here("cargo run --release -p burn-fp8-bench --bin memory", &[]);
+    print(&format!("\nMiB; {origin}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-const WIDTH: u32 = 900;
-const BAR: i32 = 30;
-const LEFT: i32 = 220;
-const TOP: i32 = 84;
-
-/// A bar for each arm, of what it holds at its peak.
-fn draw(arms: &[(String, Held)], origin: &Origin) -> Result<String> {
-    let parts = [
-        ("weights", RGBColor(150, 160, 175)),
-        ("moments", RGBColor(214, 90, 30)),
-        ("buffers between steps", RGBColor(120, 170, 110)),
-        ("activations and gradients at the peak", RGBColor(70, 130, 180)),
-    ];
-    let longest = arms.iter().map(|(_, held)| held.peak()).max().unwrap_or(1) as f64;
-    let scale = f64::from(WIDTH as i32 - LEFT - 90) / longest;
-    let height = TOP + BAR * arms.len() as i32 + 40;
-    charts::svg("the memory", (WIDTH, height as u32), |root| {
-        let text = |size: i32| ("sans-serif", size).into_font().color(&BLACK);
-        let right = Pos::new(HPos::Right, VPos::Center);
-        let left = Pos::new(HPos::Left, VPos::Center);
-        root.draw(&Text::new(
-            "Peak memory of training char-lm, size medium, MiB",
-            (16, 14),
-            text(18),
-        ))?;
-        let mut x = LEFT;
-        for (name, color) in parts {
-            root.draw(&Rectangle::new([(x, 48), (x + 14, 62)], color.filled()))?;
-            root.draw(&Text::new(name, (x + 20, 55), text(13).pos(left)))?;
-            x += 50 + 8 * name.len() as i32;
-        }
-        for (index, (name, held)) in arms.iter().enumerate() {
-            let top = TOP + BAR * index as i32;
-            let middle = top + BAR / 2 - 3;
-            root.draw(&Text::new(name.clone(), (LEFT - 8, middle), text(13).pos(right)))?;
-            let sizes = [held.weights, held.moments, held.buffers, held.passes.max(held.optimizer)];
-            let mut start = 0;
-            for (size, (_, color)) in sizes.into_iter().zip(parts) {
-                let [from, to] =
-                    [start, start + size].map(|bytes| LEFT + (bytes as f64 * scale) as i32);
-                root.draw(&Rectangle::new([(from, top), (to, top + BAR - 8)], color.filled()))?;
-                start += size;
-            }
-            let end = LEFT + (start as f64 * scale) as i32;
-            let number = format!("{:.0}", mib(start));
-            root.draw(&Text::new(number, (end + 6, middle), text(13).pos(left)))?;
-        }
-        let machine = format!("{}, {}", origin.cpu, origin.date);
-        root.draw(&Text::new(machine, (16, height - 24), text(12)))?;
-        Ok(())
-    })
 }

@@ -12,7 +12,6 @@ use burn_fp8::optim::Fp8Optimizer;
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul, Recipe, Scaling, gains, trace};
 
 use burn_fp8_bench_f32::{Mlp, Model, passes};
-use burn_fp8_cpu::Unit;
 
 use crate::harness::{Options, Side};
 use crate::partner::{Partner, beside_torch};
@@ -28,33 +27,6 @@ const MEASURED: &str = "FP8 where it was measured to gain";
 const NEVER_SLOWER: f64 = 0.98;
 
 type Fp8 = Fp8Backend<Autodiff<Flex>>;
-
-/// What FP8 with current scaling is to reach: against f32 with AVX-512 and against f32 as Burn builds it, on one thread and on more.
-struct Targets {
-    passes: [[Option<f64>; 2]; 2],
-    step: [[Option<f64>; 2]; 2],
-    /// The passes with MXFP8 and with blockwise scales, against f32 with AVX-512 on one thread.
-    blocks: [f64; 2],
-}
-
-fn targets(unit: Unit) -> Targets {
-    let some = |targets: [[f64; 2]; 2]| targets.map(|targets| targets.map(Some));
-    match unit {
-        Unit::AmxBf16 => {
-            let (passes, step) = ([[2.2, 3.5], [1.8, 2.8]], [[1.6, 2.3], [1.4, 1.9]]);
-            Targets { passes: some(passes), step: some(step), blocks: [2.2, 1.8] }
-        }
-        Unit::Avx512Bf16 => {
-            let (passes, step) = ([[1.3, 2.0], [1.2, 1.7]], [[1.2, 1.6], [1.1, 1.4]]);
-            Targets { passes: some(passes), step: some(step), blocks: [1.2, 1.1] }
-        }
-        // Emulated: FP8 may take 1.10 times as long as f32, in blocks 1.25 times.
-        Unit::Portable => {
-            let cost = [[Some(1.0 / 1.10), None]; 2];
-            Targets { passes: [[None; 2]; 2], step: cost, blocks: [1.0 / 1.25; 2] }
-        }
-    }
-}
 
 /// The same with FP8 layers.
 #[derive(Module, Debug)]
@@ -161,16 +133,16 @@ fn beside_f32(
     (name, run): (&'static str, &mut dyn FnMut()),
     f32: &mut dyn FnMut(),
     kind: &str,
-    (threads, targets): (usize, [Option<f64>; 2]),
+    threads: usize,
     options: &Options,
 ) -> Vec<Row> {
-    let mut row = |reference: &str, target, other: &mut dyn FnMut()| {
+    let mut row = |reference: &str, other: &mut dyn FnMut()| {
         let (subject, reference) = (Side::new(name, run), Side::new(reference, other));
-        options.compare((GROUP, threads, target), subject, reference)
+        options.compare((GROUP, threads, None), subject, reference)
     };
-    let mut rows = vec![row("f32", targets[0], f32)];
+    let mut rows = vec![row("f32", f32)];
     match Partner::f32(&[kind], threads) {
-        Ok(mut partner) => rows.push(row("f32, AVX2", targets[1], &mut || partner.run())),
+        Ok(mut partner) => rows.push(row("f32, AVX2", &mut || partner.run())),
         Err(error) => eprintln!("f32, AVX2: not measured: {error}"),
     }
     rows.extend(beside_torch(options, (GROUP, threads), (name, run), (kind, &[])));
@@ -178,29 +150,25 @@ fn beside_f32(
 }
 
 fn measure_passes(threads: usize, options: &Options) -> Vec<Row> {
-    let Targets { passes: of_passes, blocks, .. } = targets(Unit::current());
-    let targets = of_passes[usize::from(threads > 1)];
     let mut high = passes::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
     let mut rows = Vec::new();
     let [of_tensors, of_blocks] = fp8_passes();
     for (name, mut run) in of_tensors {
         let subject = (name, &mut *run as &mut dyn FnMut());
-        rows.extend(beside_f32(subject, &mut high, "mlp-passes", (threads, targets), options));
+        rows.extend(beside_f32(subject, &mut high, "mlp-passes", threads, options));
     }
-    for ((name, mut run), target) in of_blocks.into_iter().zip(blocks) {
-        let target = (threads == 1).then_some(target);
+    for (name, mut run) in of_blocks {
         let (subject, reference) = (Side::new(name, &mut run), Side::new("f32", &mut high));
-        rows.push(options.compare((GROUP, threads, target), subject, reference));
+        rows.push(options.compare((GROUP, threads, None), subject, reference));
     }
     rows
 }
 
 fn measure(threads: usize, options: &Options) -> Vec<Row> {
-    let targets = targets(Unit::current()).step[usize::from(threads > 1)];
     let mut high = steps::<Autodiff<Flex>, Mlp<Autodiff<Flex>>>(Mlp::new);
     let [mut current, others @ ..] = recipes();
     let subject = (current.0, &mut *current.1 as &mut dyn FnMut());
-    let mut rows = beside_f32(subject, &mut high, "mlp-step", (threads, targets), options);
+    let mut rows = beside_f32(subject, &mut high, "mlp-step", threads, options);
     for (name, mut step) in others {
         let references: [(_, &mut dyn FnMut()); 2] =
             [("f32", &mut high), (current.0, &mut current.1)];

@@ -27,16 +27,6 @@ pub fn sum(x: &[f32]) -> f32 {
     x.par_chunks(piece(x.len())).map(|x| Arch::new().dispatch(Sum { x })).sum()
 }
 
-/// Quantize and dequantize with `float8`'s own conversions.
-pub fn float8_quantize_dequantize(x: &[f32], scale: f32, y: &mut [f32]) {
-    let piece = piece(x.len());
-    y.par_chunks_mut(piece).zip(x.par_chunks(piece)).for_each(|(y, x)| {
-        for (y, x) in y.iter_mut().zip(x) {
-            *y = float8::F8E4M3::from_f32(x / scale).to_f32() * scale;
-        }
-    });
-}
-
 struct Triad<'a> {
     b: &'a [f32],
     s: f32,

@@ -7,9 +7,9 @@ use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow};
 use half::{bf16, f16};
 
-use crate::harness::{Options, Side, pool, seconds};
+use crate::harness::{Options, Side, pool};
 use crate::reference;
-use crate::rows::{Row, median};
+use crate::rows::Row;
 
 /// The name of this group.
 pub const GROUP: &str = "slices";
@@ -74,16 +74,12 @@ const ENCODE: Function = function("encode", 5, |b| encode(FORMAT, &b.x, &mut b.c
 const AMAX: Function = function("amax", 4, |b| amax(&b.x));
 const ENCODE_WITH_AMAX: Function =
     function("encode_with_amax", 5, |b| encode_with_amax(&b.x, &mut b.codes));
-const FLOAT8: Function = function("float8 qdq, scalar", 8, |b| {
-    reference::float8_quantize_dequantize(&b.x, SCALE, &mut b.y);
-});
-
 const ENCODE_BF16: Function =
     function("encode bf16", 3, |b| encode(FORMAT, &b.brains, &mut b.codes));
 const ENCODE_F16: Function = function("encode f16", 3, |b| encode(FORMAT, &b.halves, &mut b.codes));
 
 /// Each function, what it is measured against, and the least ratio of their speeds in bytes a second.
-const BENCHMARKS: [(Function, Function, Option<f64>); 17] = [
+const BENCHMARKS: [(Function, Function, Option<f64>); 16] = [
     (QUANTIZE_DEQUANTIZE, TRIAD, Some(0.6)),
     (ENCODE, MEMCPY, Some(0.5)),
     (function("decode", 5, |b| decode(FORMAT, &b.codes, &mut b.y)), MEMCPY, Some(0.5)),
@@ -101,7 +97,6 @@ const BENCHMARKS: [(Function, Function, Option<f64>); 17] = [
     (ENCODE_AND_ROUND, TRIAD, None),
     (IN_PLACE, TRIAD, None),
     (SCALE_IN_PLACE, TRIAD, None),
-    (QUANTIZE_DEQUANTIZE, FLOAT8, None),
 ];
 
 /// Functions of narrow types against those of f32, and the least ratio of their speeds in elements a second.
@@ -185,14 +180,4 @@ pub fn run(options: &Options) -> Vec<Row> {
         }
     }
     rows
-}
-
-/// The median time in seconds of `quantize_dequantize`, and its bytes per run: what the peers are measured against.
-pub fn quantize_dequantize_seconds(options: &Options, threads: usize) -> (f64, usize) {
-    let mut buffers = Buffers::new(options.elements);
-    let pool = pool(threads);
-    let mut once = || pool.install(|| (QUANTIZE_DEQUANTIZE.run)(&mut buffers));
-    once();
-    let mut times: Vec<f64> = (0..options.repetitions).map(|_| seconds(&mut once)).collect();
-    (median(&mut times), QUANTIZE_DEQUANTIZE.bytes * options.elements)
 }

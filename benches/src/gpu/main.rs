@@ -75,13 +75,10 @@ struct Bench {
     /// Write the rows to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where the break-even table goes, as CSV and as a picture
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    out: PathBuf,
     /// Fewer shapes and fewer repetitions
     #[arg(long)]
     quick: bool,
-    /// Begin no further shape of the break-even table after this many seconds
+    /// Begin no further shape of gpu-break-even after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 480)]
     seconds: u64,
 }
@@ -133,7 +130,6 @@ fn bench(arguments: Bench) -> Result<bool> {
     let options = Options {
         gpu: Gpu::new()?,
         torch: arguments.torch.as_deref().map(Torch::load).transpose()?,
-        out: arguments.out,
         quick: arguments.quick,
         time: Duration::from_secs(arguments.seconds),
     };

@@ -22,7 +22,6 @@ pub type Unfused = CubeBackend<CudaRuntime, f32, i32, u8>;
 pub struct Options {
     pub gpu: Gpu,
     pub torch: Option<Torch>,
-    pub out: PathBuf,
     pub quick: bool,
     pub time: Duration,
 }

@@ -7,9 +7,8 @@ use burn_fp8_train::Wire;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use examples_common::BackendName;
 
-use crate::arm::Arms;
 use crate::high::High;
-use crate::precision::Precision;
+use crate::precision::{Arm, Precision};
 use crate::run::Moments;
 use crate::size::Size;
 
@@ -29,12 +28,8 @@ pub enum Command {
     Train(Train),
     /// Lets a trained model write a text
     Generate(Generate),
-    /// Trains with each precision and each seed, and writes comparison.json, table.md and loss.svg; exits with 1 where a goal is missed
+    /// Trains with each precision and each seed, and writes comparison.json and differences.svg; exits with 1 where a goal is missed
     Compare(Compare),
-    /// Trains briefly with each role, kind of layer and block kept out of FP8 in turn, and ranks what FP8 costs
-    Sensitivity(Sensitivity),
-    /// Times one transformer block in f32, in mixed bf16, and in mixed bf16 with FP8
-    Block(Timing),
 }
 
 /// What every command that trains is asked for.
@@ -48,7 +43,7 @@ pub struct Common {
     #[arg(long, value_enum, default_value_t = BackendName::Flex)]
     pub backend: BackendName,
 
-    /// Epochs [default: those of the size; a third of them for sensitivity]
+    /// Epochs [default: those of the size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub epochs: Option<u32>,
 
@@ -69,7 +64,7 @@ pub struct Train {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with: f32, f32-joined, bf16, fp8-current, fp8-delayed, fp8-row (these three also with -e4m3 for gradients in E4M3), mxfp8, fp8-block, fp8-block-f32, fp8-layers, or a policy as p=f32,c=bf16,o=f32,m=fp8
+    /// What to compute with: a policy, such as f32, m=fp8 or c=bf16,o=f32,m=fp8_delayed,a=bf16; with join=on, f32 joins batch and rows; with layers=fp8, linear layers are FP8 layers
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
 
@@ -131,7 +126,7 @@ pub struct Generate {
 fn reference(name: &str) -> Result<Precision, String> {
     match name.parse::<Precision>()? {
         precision if precision.is_f32() => Ok(precision),
-        _ => Err("the reference is f32, f32-joined or f32-fused".into()),
+        _ => Err("the reference is f32, join=on or a=high".into()),
     }
 }
 
@@ -140,16 +135,17 @@ pub struct Compare {
     #[command(flatten)]
     pub common: Common,
 
-    /// What to compute with, each as for train, or with a part kept out of FP8 as mxfp8-without-head; --reference is always among them, and f32-fused is the control: f32 in another order of sums, with other elements dropped
+    /// What to compute with, each as for train, or with a part kept out of FP8 as m=mxfp8-without-head; --reference is always among them, and a=high is the control: f32 in another order of sums, with other elements dropped
     #[arg(
         long = "precision",
         visible_alias = "precisions",
-        value_name = "PRECISION,…",
-        default_value = "f32-fused,fp8-current,fp8-delayed"
+        value_name = "PRECISION",
+        num_args = 1..,
+        default_values = ["a=high", "m=fp8", "m=fp8_delayed"]
     )]
-    pub precisions: Vec<Arms>,
+    pub precisions: Vec<Arm>,
 
-    /// What the others are compared with: f32, f32-joined or f32-fused, which drops the elements that policies with the key a drop, so that less of a difference is noise
+    /// What the others are compared with: f32, join=on or a=high, which drops the elements that policies with the key a drop, so that less of a difference is noise
     #[arg(long, value_name = "PRECISION", default_value = "f32", value_parser = reference)]
     pub reference: Precision,
 
@@ -165,57 +161,6 @@ pub struct Compare {
 
     /// Where the results and the runs go; runs that are there already are not trained again
     #[arg(long, value_name = "DIR", default_value = "target/char-lm/compare")]
-    pub out: PathBuf,
-}
-
-#[derive(ClapArgs, Debug)]
-pub struct Sensitivity {
-    #[command(flatten)]
-    pub common: Common,
-
-    /// The FP8 precision that parts are left out of
-    #[arg(long, default_value = "fp8-current")]
-    pub precision: Precision,
-
-    /// Keep each layer of each block out by itself, too
-    #[arg(long)]
-    pub each_layer: bool,
-
-    /// Seeds; with several, the table says whether they agree
-    #[arg(
-        long = "seed",
-        visible_alias = "seeds",
-        value_name = "SEED",
-        value_delimiter = ',',
-        default_value = "1,2,3"
-    )]
-    pub seeds: Vec<u64>,
-
-    /// Where the results and the runs go; runs that are there already are not trained again
-    #[arg(long, value_name = "DIR", default_value = "target/char-lm/sensitivity")]
-    pub out: PathBuf,
-}
-
-#[derive(ClapArgs, Debug)]
-pub struct Timing {
-    /// The size whose block is timed
-    #[arg(long, value_enum, default_value_t = Size::Tiny)]
-    pub size: Size,
-
-    /// The backend
-    #[arg(long, value_enum, default_value_t = BackendName::Flex)]
-    pub backend: BackendName,
-
-    /// Sequences at once [default: those of the size]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub batch: Option<u32>,
-
-    /// Rounds, of which medians are reported
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub rounds: u32,
-
-    /// Where block.md and block.json go
-    #[arg(long, value_name = "DIR", default_value = "target/char-lm/block")]
     pub out: PathBuf,
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::args::Common;
-use crate::arm::Arm;
+use crate::precision::Arm;
 use crate::run::{self, Folder, Outcome};
 
 /// Trains in a process of its own; goes on with what an earlier call left in the folder, and trains nothing where that is all.

@@ -1,7 +1,6 @@
 //! Trains a transformer language model on characters in f32 and in FP8, and compares them.
 
 mod args;
-mod arm;
 mod checkpoint;
 mod child;
 mod compare;
@@ -14,10 +13,8 @@ mod ngram;
 mod precision;
 mod probe;
 mod run;
-mod sensitivity;
 mod size;
 mod text;
-mod timing;
 mod train;
 
 use std::path::{Path, PathBuf};
@@ -33,12 +30,10 @@ use burn_fp8_train::peers::{self, PeerError, SharedPeers, Threads};
 use examples_common::{OnBackend, print};
 use rayon::ThreadPoolBuilder;
 
-pub use precision::Precision;
+pub use precision::{Arm, Precision};
 pub use run::Moments;
 pub use size::{Shape, Size};
-pub use train::{
-    Part, Phase, characters_a_step, different_characters, training_parts, training_steps,
-};
+pub use train::{Phase, characters_a_step, different_characters, training_steps};
 
 use args::{Command, Sampling};
 use model::Gpt;
@@ -54,18 +49,8 @@ pub fn main() -> ExitCode {
     examples_common::main(|args: args::Args| match &args.command {
         Command::Train(args) => args.common.backend.run(PROGRAM, args),
         Command::Generate(args) => generate(args),
-        Command::Sensitivity(args) => sensitivity::sensitivity(args).and_then(|text| show(&text)),
         Command::Compare(args) => compare(args),
-        Command::Block(args) => args.backend.run(PROGRAM, args),
     })
-}
-
-impl OnBackend for &args::Timing {
-    type Output = ExitCode;
-
-    fn on<I: Fp8Matmul>(self) -> Result<ExitCode> {
-        show(&timing::timing::<Fp8Backend<Autodiff<I>>>(self)?)
-    }
 }
 
 /// All precisions run on one type: with FP8 off, the decorator is the backend that it wraps.

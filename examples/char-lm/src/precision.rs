@@ -1,4 +1,4 @@
-//! What a run computes with. This is the only place that knows what a name of `--precision` stands for.
+//! What a run computes with: a policy in the grammar of [`burn_fp8::policy`], which gets two keys more, and what stays out of FP8.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,13 +6,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::{
-    AttentionPrecision, DelayedState, Filter, Formats, Fp8Config, Fp8Matmul,
-    Precision as ProductPrecision, Recipe, Scaling,
+    DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Scaling,
 };
 use burn_fp8_train::Wire;
 use burn_fp8_train::peers::{SharedPeers, Threads};
@@ -22,49 +21,51 @@ use serde::{Deserialize, Serialize};
 use crate::high::High;
 use crate::model::Gpt;
 
-/// What a run computes with. In JSON it is its name.
+/// Joins batch and rows before the products of linear layers in f32, as those of all other policies do that have `m` or `a`.
+const JOIN: &str = "join=on";
+/// Linear layers are `Fp8Linear`.
+const LAYERS: &str = "layers=fp8";
+
+/// Names that earlier versions wrote into the files of runs.
+const OLD: [(&str, &str); 13] = [
+    ("f32-joined", JOIN),
+    ("f32-fused", "a=high"),
+    ("bf16", "c=bf16,o=f32"),
+    ("fp8-current", "m=fp8"),
+    ("fp8-current-e4m3", "m=fp8_e4m3"),
+    ("fp8-delayed", "m=fp8_delayed"),
+    ("fp8-delayed-e4m3", "m=fp8_delayed_e4m3"),
+    ("fp8-row", "m=fp8_rowwise"),
+    ("fp8-row-e4m3", "m=fp8_rowwise_e4m3"),
+    ("mxfp8", "m=mxfp8"),
+    ("fp8-block", "m=fp8_block"),
+    ("fp8-block-f32", "m=fp8_block_f32"),
+    ("fp8-layers", LAYERS),
+];
+
+/// What a run computes with. In JSON it is its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub enum Precision {
-    /// f32, no FP8.
-    F32,
-    /// f32, no FP8, batch and rows joined before the products of linear layers, as those in FP8 do.
-    F32Joined,
-    /// The same, with attention, LayerNorm, GELU and dropout as one operation each.
-    F32Fused,
-    /// bf16 with master weights in f32, no FP8.
-    Bf16,
-    /// f32, products in FP8 by this recipe.
-    Fp8(Recipe),
-    /// f32, the linear layers replaced by `Fp8Linear`.
-    Fp8Layers,
-    /// What a policy says; without its key `m`, no FP8.
-    Policy(Policy),
+pub struct Precision {
+    /// Without `m`, no product in FP8.
+    policy: Policy,
+    join: bool,
+    layers: bool,
 }
 
 impl Precision {
-    /// Each scale from the tensor itself.
-    pub const FP8_CURRENT: Self = Self::Fp8(Recipe::current());
-    /// Each scale from the amaxes of earlier steps.
-    pub const FP8_DELAYED: Self = Self::Fp8(Recipe::delayed());
-
-    /// All that have a name.
-    pub const NAMED: [(Self, &'static str); 14] = [
-        (Self::F32, "f32"),
-        (Self::F32Joined, "f32-joined"),
-        (Self::F32Fused, "f32-fused"),
-        (Self::Bf16, "bf16"),
-        (Self::FP8_CURRENT, "fp8-current"),
-        (Self::Fp8(Recipe::current().with_formats(Formats::E4M3)), "fp8-current-e4m3"),
-        (Self::FP8_DELAYED, "fp8-delayed"),
-        (Self::Fp8(Recipe::delayed().with_formats(Formats::E4M3)), "fp8-delayed-e4m3"),
-        (Self::Fp8(Recipe::rowwise()), "fp8-row"),
-        (Self::Fp8(Recipe::rowwise().with_formats(Formats::E4M3)), "fp8-row-e4m3"),
-        (Self::Fp8(Recipe::mxfp8()), "mxfp8"),
-        (Self::Fp8(Recipe::blockwise()), "fp8-block"),
-        (Self::Fp8(Recipe::blockwise().with_power_of_two(false)), "fp8-block-f32"),
-        (Self::Fp8Layers, "fp8-layers"),
-    ];
+    /// f32, no FP8.
+    pub const F32: Self = Self {
+        policy: Policy {
+            param: FloatDType::F32,
+            compute: FloatDType::F32,
+            output: FloatDType::F32,
+            matmul: None,
+            attention: None,
+        },
+        join: false,
+        layers: false,
+    };
 
     /// Whether products run in FP8.
     pub fn is_fp8(self) -> bool {
@@ -74,89 +75,68 @@ impl Precision {
 
     /// Whether it is f32, in whatever order of sums and with whatever elements dropped.
     pub fn is_f32(self) -> bool {
-        matches!(self, Self::F32 | Self::F32Joined | Self::F32Fused)
-    }
-
-    /// The same without FP8: what FP8 is measured against.
-    pub fn without_fp8(self) -> Self {
-        match self {
-            Self::Policy(policy) => Self::Policy(policy.with_matmul(MatmulPolicy::High)),
-            Self::Bf16 | Self::F32Joined | Self::F32Fused => self,
-            _ => Self::F32,
-        }
-    }
-
-    /// Whether both train to the same bits, whatever they are called.
-    pub fn is_same(self, other: Self) -> bool {
-        let computed = |precision: Self| {
-            let layers = precision == Self::Fp8Layers;
-            let config = precision.config();
-            let high = (config.join, config.attention);
-            (layers, precision.dtypes(), high, config.enabled.then_some(config))
-        };
-        computed(self) == computed(other)
+        !self.config().enabled && self.dtypes() == Self::F32.policy
     }
 
     /// The ambient configuration of a run.
     fn config(self) -> Fp8Config {
-        match self {
-            Self::F32 | Self::Bf16 => Fp8Config::off(),
-            Self::F32Joined => Fp8Config::off().with_join(true),
-            Self::F32Fused => {
-                Fp8Config::off().with_join(true).with_attention(Some(AttentionPrecision::High))
-            }
-            Self::Fp8(recipe) => Fp8Config::default().with_recipe(recipe),
+        let Policy { matmul, attention, .. } = self.policy;
+        let config = match matmul {
             // Layers follow no filter, and the products of attention are none of theirs.
-            Self::Fp8Layers => Fp8Config::default().with_filter(Filter::linear_only()),
-            Self::Policy(policy) => {
-                let matmul = policy.matmul.unwrap_or(MatmulPolicy::High);
-                policy.with_matmul(matmul).configure(Fp8Config::default())
-            }
-        }
+            None if self.layers => Fp8Config::default().with_filter(Filter::linear_only()),
+            None => Fp8Config::off().with_join(self.join || attention.is_some()),
+            Some(matmul) => matmul.configure(Fp8Config::default()),
+        };
+        config.with_attention(attention)
     }
 
     /// The types of parameters, of what is computed, and of the logits. The keys `m` and `a` are in [`config`](Self::config) already.
     fn dtypes(self) -> Policy {
-        match self {
-            Self::Bf16 => Policy::new(FloatDType::F32, FloatDType::BF16, FloatDType::F32),
-            Self::Policy(policy) => Policy { matmul: None, attention: None, ..policy },
-            _ => Policy::uniform(FloatDType::F32),
-        }
+        Policy { matmul: None, attention: None, ..self.policy }
     }
 }
 
+/// Without what is f32: `m=fp8`, `c=bf16,o=f32,m=fp8,a=bf16`; `f32` where nothing else is left.
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(policy) => write!(f, "{policy}"),
-            named => {
-                let found = Self::NAMED.iter().find(|(precision, _)| precision == named);
-                f.write_str(found.map_or("unnamed", |(_, name)| name))
-            }
-        }
+        let policy = self.policy.to_string();
+        let policy = policy.strip_prefix("p=f32,").unwrap_or(&policy);
+        let policy = policy.strip_prefix("c=f32,o=f32").unwrap_or(policy).trim_start_matches(',');
+        let keys = [self.join.then_some(JOIN), self.layers.then_some(LAYERS)];
+        let parts = [policy].into_iter().filter(|policy| !policy.is_empty());
+        let parts: Vec<_> = parts.chain(keys.into_iter().flatten()).collect();
+        f.write_str(&if parts.is_empty() { "f32".into() } else { parts.join(",") })
     }
 }
 
 impl FromStr for Precision {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        if let Some((precision, _)) = Self::NAMED.iter().find(|(_, known)| *known == name) {
-            return Ok(*precision);
-        }
-        let names = Self::NAMED.map(|(_, name)| name).join(", ");
-        if !name.contains('=') {
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (own, parts): (Vec<_>, Vec<_>) =
+            text.split(',').partition(|part| [JOIN, LAYERS].contains(part));
+        let [join, layers] = [JOIN, LAYERS].map(|key| own.contains(&key));
+        let mut policy = match parts[..] {
+            [] => Self::F32.policy,
+            _ => Policy::parse(&parts.join(","))
+                .map_err(|error| format!("{error}; char-lm also knows {JOIN} and {LAYERS}"))?,
+        };
+        if policy.param != FloatDType::F32 {
             return Err(format!(
-                "no such precision; there are {names}, and policies as p=f32,c=bf16,o=f32,m=fp8"
+                "parameters in {:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c=",
+                policy.param
             ));
         }
-        let policy = Policy::parse(name).map_err(|error| error.to_string())?;
-        match policy.param {
-            FloatDType::F32 => Ok(Self::Policy(policy)),
-            other => Err(format!(
-                "parameters in {other:?}: checkpoints of char-lm hold master weights in f32; write p=f32 and choose c="
-            )),
+        policy.matmul = policy.matmul.filter(|matmul| *matmul != MatmulPolicy::High);
+        if layers && policy.matmul.is_some() {
+            return Err(format!("{LAYERS} has scales of its own: leave out m"));
         }
+        if join && (layers || policy.matmul.is_some() || policy.attention.is_some()) {
+            return Err(format!(
+                "with m, a or {LAYERS} batch and rows are joined: leave out {JOIN}"
+            ));
+        }
+        Ok(Self { policy, join, layers })
     }
 }
 
@@ -166,11 +146,78 @@ impl From<Precision> for String {
     }
 }
 
+/// Of a file, which may have an old name.
 impl TryFrom<String> for Precision {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        name.parse()
+        let old = OLD.into_iter().find(|(old, _)| *old == name);
+        old.map_or(&name[..], |(_, text)| text).parse()
+    }
+}
+
+/// Between the precision and the part.
+const WITHOUT: &str = "-without-";
+
+/// What all runs of an arm of a comparison compute with. In JSON it is its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Arm {
+    /// What products run in, and all else.
+    pub precision: Precision,
+    /// What stays out of FP8.
+    pub high: Option<High>,
+}
+
+impl Arm {
+    fn parse(
+        name: &str,
+        precision: impl Fn(&str) -> Result<Precision, String>,
+    ) -> Result<Self, String> {
+        let Some((begin, high)) = name.rsplit_once(WITHOUT) else {
+            return precision(name).map(Into::into);
+        };
+        let part = high.parse().map_err(|error| format!("{high}: {error}"))?;
+        let arm = Self { precision: precision(begin)?, high: Some(part) };
+        Setup::new(arm.precision, arm.high).map_err(|error| error.to_string())?;
+        Ok(arm)
+    }
+}
+
+impl From<Precision> for Arm {
+    fn from(precision: Precision) -> Self {
+        Self { precision, high: None }
+    }
+}
+
+/// `m=fp8`, or `m=fp8-without-head`.
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.precision)?;
+        self.high.map_or(Ok(()), |high| write!(f, "{WITHOUT}{high}"))
+    }
+}
+
+impl FromStr for Arm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::parse(name, str::parse)
+    }
+}
+
+impl From<Arm> for String {
+    fn from(arm: Arm) -> Self {
+        arm.to_string()
+    }
+}
+
+/// Of a file, which may have an old name.
+impl TryFrom<String> for Arm {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::parse(&name, |name| name.to_owned().try_into())
     }
 }
 
@@ -198,11 +245,10 @@ impl Setup {
         );
         let mut config = precision.config();
         if let Some(High::Role(role)) = high {
-            if precision == Precision::Fp8Layers {
-                bail!(
-                    "--high {role}: FP8 layers run all three products in FP8; take fp8-current or fp8-delayed"
-                );
-            }
+            ensure!(
+                !precision.layers,
+                "--high {role}: FP8 layers run all three products in FP8; take m=fp8 or m=fp8_delayed"
+            );
             config.recipe = config.recipe.with_precision(role, ProductPrecision::High);
         }
         let is_delayed = config.enabled && matches!(config.recipe.scaling, Scaling::Delayed(_));
@@ -287,24 +333,15 @@ impl Setup {
     /// # Errors
     /// Where layers are to be left out that the model does not have.
     pub fn layers<B: Fp8Matmul>(&self, model: Gpt<B>) -> Result<Gpt<B>> {
-        let model = match self.precision {
-            Precision::Fp8Layers => model.with_fp8_layers(&Fp8DotGeneralConfig::new()),
-            _ => model,
+        let model = match self.precision.layers {
+            true => model.with_fp8_layers(&Fp8DotGeneralConfig::new()),
+            false => model,
         };
         match self.high {
             Some(High::Layers(layers)) => {
                 model.with_high_precision(layers).with_context(|| format!("--high {layers}"))
             }
             _ => Ok(model),
-        }
-    }
-
-    /// As [`scope`](Self::scope); `f` is one step of delayed scaling, whether it ends in a backward pass or not.
-    pub fn step<R>(&self, f: impl FnOnce() -> R) -> R {
-        let f = || self.scope(f);
-        match &self.delayed {
-            Some(state) => state.step(f),
-            None => f(),
         }
     }
 
@@ -321,22 +358,48 @@ impl Setup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn_fp8::{AttentionPrecision, Formats, Recipe};
+
+    fn precision(text: &str) -> Precision {
+        text.parse().expect("a precision")
+    }
 
     #[test]
-    fn names_lead_back() {
-        let policy = "p=f32,c=bf16,o=f32,m=fp8_delayed".parse::<Precision>().expect("a policy");
-        for precision in
-            Precision::NAMED.map(|(precision, _)| precision).into_iter().chain([policy])
-        {
-            assert_eq!(precision.to_string().parse(), Ok(precision));
+    fn texts_lead_back() {
+        let head = "head".parse().expect("a part");
+        for (text, short) in [
+            ("f32", "f32"),
+            ("p=f32,c=f32,o=f32,m=high", "f32"),
+            ("p=f32,c=f32,o=f32,m=mxfp8,a=fp8", "m=mxfp8,a=fp8"),
+            ("c=bf16,o=f32,m=fp8_delayed", "c=bf16,o=f32,m=fp8_delayed"),
+            ("join=on", "join=on"),
+            ("layers=fp8,c=bf16", "c=bf16,o=bf16,layers=fp8"),
+        ] {
+            let arm = Arm::from(precision(text));
+            assert_eq!((arm.to_string().as_str(), short.parse()), (short, Ok(arm)));
+            let without = Arm { high: Some(head), ..arm };
+            match arm.precision.is_fp8() {
+                true => assert_eq!(without.to_string().parse(), Ok(without)),
+                false => assert!(without.to_string().parse::<Arm>().is_err()),
+            }
         }
-        assert!("fp4".parse::<Precision>().is_err());
+        for (text, words) in [
+            ("fp4", "join=on"),
+            ("p=bf16", "p=f32"),
+            ("bf16", "p=f32"),
+            ("fp8-current", "fp8-current"),
+            ("m=fp8,layers=fp8", "leave out m"),
+            ("m=fp8,join=on", "leave out join=on"),
+            ("m=mxfp8-without-tail", "tail"),
+        ] {
+            let error = text.parse::<Arm>().unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 
     #[test]
     fn a_policy_says_what_is_in_fp8() {
-        let setup =
-            |text: &str| Setup::new(text.parse().expect("a policy"), None).expect("a setup");
+        let setup = |text| Setup::new(precision(text), None).expect("a setup");
         assert!(!setup("c=bf16,o=f32").config.enabled, "without m there is no FP8");
         assert!(setup("c=bf16,o=f32,m=fp8").config.enabled);
         assert!(
@@ -345,36 +408,40 @@ mod tests {
         );
         assert_eq!(setup("c=bf16").loss_scale().loss_scale(), 1.0);
         assert_eq!(setup("c=f16").loss_scale().loss_scale(), 32768.0);
-        assert!("p=bf16".parse::<Precision>().unwrap_err().contains("p=f32"));
     }
 
+    /// What each old name meant when it was written.
     #[test]
-    fn one_computation_may_have_several_names() {
-        let is_same = |a: &str, b: &str| {
-            let [a, b] = [a, b].map(|name| name.parse::<Precision>().expect("a precision"));
-            a.is_same(b)
-        };
-        for (named, policy) in [
-            ("f32", "p=f32,c=f32,o=f32"),
-            ("f32", "p=f32,c=f32,o=f32,m=high"),
-            ("bf16", "p=f32,c=bf16,o=f32"),
-            ("fp8-current", "p=f32,c=f32,o=f32,m=fp8"),
-            ("fp8-delayed", "p=f32,c=f32,o=f32,m=fp8_delayed"),
-            ("fp8-current-e4m3", "p=f32,c=f32,o=f32,m=fp8_e4m3"),
-            ("fp8-row", "p=f32,c=f32,o=f32,m=fp8_rowwise"),
-            ("fp8-row-e4m3", "p=f32,c=f32,o=f32,m=fp8_rowwise_e4m3"),
-            ("mxfp8", "p=f32,c=f32,o=f32,m=mxfp8"),
-            ("fp8-block", "p=f32,c=f32,o=f32,m=fp8_block"),
-            ("c=bf16,o=f32,m=fp8", "p=f32,c=bf16,o=f32,m=fp8"),
-        ] {
-            assert!(is_same(named, policy) && is_same(policy, named), "{named} and {policy}");
+    fn old_names_of_files_compute_what_they_did() {
+        let fp8 = |recipe| Fp8Config::default().with_recipe(recipe);
+        let off = Fp8Config::off();
+        let e4m3 = |recipe: Recipe| fp8(recipe.with_formats(Formats::E4M3));
+        let expected = [
+            ("f32", off),
+            ("f32-joined", off.with_join(true)),
+            ("f32-fused", off.with_join(true).with_attention(Some(AttentionPrecision::High))),
+            ("bf16", off),
+            ("fp8-current", fp8(Recipe::current())),
+            ("fp8-current-e4m3", e4m3(Recipe::current())),
+            ("fp8-delayed", fp8(Recipe::delayed())),
+            ("fp8-delayed-e4m3", e4m3(Recipe::delayed())),
+            ("fp8-row", fp8(Recipe::rowwise())),
+            ("fp8-row-e4m3", e4m3(Recipe::rowwise())),
+            ("mxfp8", fp8(Recipe::mxfp8())),
+            ("fp8-block", fp8(Recipe::blockwise())),
+            ("fp8-block-f32", fp8(Recipe::blockwise().with_power_of_two(false))),
+            ("fp8-layers", Fp8Config::default().with_filter(Filter::linear_only())),
+        ];
+        for (name, config) in expected {
+            let json = format!("\"{name}\"");
+            let precision: Precision = serde_json::from_str(&json).expect(name);
+            assert_eq!(precision.config(), config, "{name}");
+            assert_eq!(precision.layers, name == "fp8-layers");
+            let compute = if name == "bf16" { FloatDType::BF16 } else { FloatDType::F32 };
+            assert_eq!(precision.policy.compute, compute, "{name}");
+            assert_eq!(name.parse::<Precision>().is_ok(), name == "f32", "only files have {name}");
         }
-        let others = Precision::NAMED.map(|(_, name)| name);
-        let others = [&others[..], &["c=bf16,m=fp8"]].concat();
-        for (index, a) in others.iter().enumerate() {
-            for b in &others[index + 1..] {
-                assert!(!is_same(a, b), "{a} and {b}");
-            }
-        }
+        let arm: Arm = serde_json::from_str("\"fp8-row-e4m3-without-head\"").expect("an arm");
+        assert_eq!(arm.to_string(), "m=fp8_rowwise_e4m3-without-head");
     }
 }

@@ -181,12 +181,6 @@ impl Outcome {
     pub fn final_loss(&self) -> f64 {
         self.losses.last().map_or(f64::NAN, |point| point.valid_loss)
     }
-
-    /// The mean validation loss after the last quarter of the epochs, after the last of fewer than four.
-    pub fn last_quarter(&self) -> f64 {
-        let quarter = (self.losses.len() / 4).max(1);
-        mean(self.losses.iter().rev().take(quarter).map(|point| point.valid_loss))
-    }
 }
 
 /// The mean; NaN of nothing.

@@ -12,17 +12,9 @@ use plotters::prelude::*;
 /// Of Okabe and Ito, told apart by colour-blind readers too.
 pub const SKY_BLUE: RGBColor = RGBColor(86, 180, 233);
 /// As above.
-pub const ORANGE: RGBColor = RGBColor(230, 159, 0);
-/// As above.
 pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
 /// As above.
-pub const GREEN: RGBColor = RGBColor(0, 158, 115);
-/// As above.
 pub const BLUE: RGBColor = RGBColor(0, 114, 178);
-/// As above.
-pub const YELLOW: RGBColor = RGBColor(240, 228, 66);
-/// As above.
-pub const PURPLE: RGBColor = RGBColor(204, 121, 167);
 /// Of text and axes.
 pub const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(225, 225, 225);
@@ -86,30 +78,6 @@ where
     Ok(())
 }
 
-/// Draws a line with dots at its points, which tell it from another of its colour; with a label it is in the legend, there as a stroke of this length.
-pub fn dotted_line<'a, 'b: 'a, X, Y>(
-    chart: &mut Chart<'a, 'b, X, Y>,
-    points: impl IntoIterator<Item = (f64, f64)> + Clone,
-    (colour, width): Stroke,
-    label: Option<(&str, i32)>,
-) -> Result<()>
-where
-    X: Ranged<ValueType = f64>,
-    Y: Ranged<ValueType = f64>,
-{
-    line(chart, points.clone(), (colour, width), None)?;
-    let dot = move |place| Circle::new(place, 3, colour.filled());
-    let series = chart.draw_series(points.into_iter().map(dot))?;
-    if let Some((label, length)) = label {
-        series.label(label).legend(move |(x, y)| {
-            let stroke = PathElement::new([(0, 0), (length, 0)], colour.stroke_width(width.max(2)));
-            let dot = Circle::new((length / 2, 0), 3, colour.filled());
-            EmptyElement::at((x, y)) + stroke + dot
-        });
-    }
-    Ok(())
-}
-
 /// Draws the legend of a picture into its upper right corner.
 pub fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
 where
@@ -119,17 +87,6 @@ where
     let mut labels = chart.configure_series_labels();
     labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(GRID);
     Ok(labels.legend_area_size(30).margin(10).label_font(text(14)).draw()?)
-}
-
-/// Draws the legend of a panel into its lower right corner; curves show through.
-pub fn panel_legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
-where
-    X: Ranged<ValueType = f64>,
-    Y: Ranged<ValueType = f64>,
-{
-    let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::LowerRight).background_style(WHITE.mix(0.8));
-    Ok(labels.border_style(GRID).legend_area_size(24).label_font(text(13)).draw()?)
 }
 
 /// The range `start`, widened to hold these values; those that are no numbers do not count.

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
 
-    /// The directory that loss.svg, scales.svg and runs.json are written to; made if it does not exist
+    /// The directory that runs.json is written to; made if it does not exist
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     pub out: PathBuf,
 }

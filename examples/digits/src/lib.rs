@@ -3,10 +3,8 @@
 mod args;
 mod data;
 mod model;
-mod plot;
 mod recipe;
 mod report;
-mod scales;
 mod train;
 
 use std::fs;
@@ -15,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use burn::backend::Autodiff;
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Fp8Matmul};
-use examples_common::{OnBackend, Origin, print, write, write_json};
+use examples_common::{OnBackend, Origin, print, write_json};
 
 use args::Args;
 use data::Digits;
@@ -60,7 +58,7 @@ impl OnBackend for &Args {
                 let expected = model::expected_products(config, train::BATCH, layers);
                 let (digits, epochs) = (&digits, self.epochs);
                 let plan = Plan { digits, epochs, seed, layers, fp8_layers: None };
-                let mut outcome = train_with::<B>(recipe, config, plan, &expected);
+                let outcome = train_with::<B>(recipe, config, plan, &expected);
                 assert_eq!(
                     outcome.first_step.fp8().count(),
                     expected.iter().map(|layer| layer.products).sum::<usize>(),
@@ -72,25 +70,14 @@ impl OnBackend for &Args {
                     first_step = report::first_step(recipe, &outcome.first_step, &expected);
                     print(&first_step)?;
                 }
-                if seed != seeds[0] {
-                    outcome.scales.clear();
-                }
                 runs.push(Run::new(recipe, seed, outcome));
             }
         }
 
-        let [loss, scales] = ["loss.svg", "scales.svg"].map(|name| self.out.join(name));
-        write(&loss, plot::loss_curves(&runs)?)?;
-        write(&scales, plot::scales(&runs, layers)?)?;
         let (epochs, hidden) = (self.epochs, self.hidden);
         let record = Record { origin, epochs, hidden, first_step, runs };
         write_json(&self.out.join("runs.json"), &record)?;
-        print(&format!(
-            "{}\nloss curves: {}\nscales over time: {}\n",
-            report::table(&record.runs),
-            loss.display(),
-            scales.display()
-        ))
+        print(&report::table(&record.runs))
     }
 }
 

@@ -16,7 +16,6 @@ use rand::seq::SliceRandom;
 
 use crate::data::{Digits, Samples};
 use crate::model::{Classifier, LayerProducts, Layers, images};
-use crate::scales::{self, LayerScale};
 
 /// Images a step.
 pub const BATCH: usize = 64;
@@ -32,8 +31,6 @@ pub struct Outcome {
     pub seconds: f64,
     /// The matrix products of the first step.
     pub first_step: Report,
-    /// The scales of the last step of each epoch.
-    pub scales: Vec<Vec<LayerScale>>,
 }
 
 /// What a run trains, how long, and from which random numbers.
@@ -71,15 +68,13 @@ where
     let mut optimizer = Fp8Optimizer::new(AdamConfig::new().init());
     let mut order: Vec<_> = (0..digits.train.len()).collect();
     let mut losses = Vec::new();
-    let mut scales = Vec::new();
     let mut first_step = None;
 
     let start = Instant::now();
     for _ in 0..epochs {
         order.shuffle(&mut order_rng);
         let mut total = 0.0;
-        let last = order.len().div_ceil(BATCH) - 1;
-        for (index, indices) in order.chunks(BATCH).enumerate() {
+        for indices in order.chunks(BATCH) {
             let batch = digits.train.select(indices);
             let step = || {
                 let loss = loss(&model, &batch, &device);
@@ -88,16 +83,13 @@ where
                     GradientsParams::from_grads(loss.backward(), &model),
                 )
             };
-            let (value, gradients) = match first_step.is_none() || index == last {
-                true => {
+            let (value, gradients) = match first_step {
+                Some(_) => step(),
+                None => {
                     let (result, report) = burn_fp8::trace(step);
-                    if index == last {
-                        scales.push(scales::of_step(&report, &layers));
-                    }
-                    first_step.get_or_insert(report);
+                    first_step = Some(report);
                     result
                 }
-                false => step(),
             };
             model = optimizer.step(LEARNING_RATE, model, gradients);
             total += value * batch.len() as f32;
@@ -111,7 +103,6 @@ where
         test_accuracy: accuracy(&model.valid(), &digits.test, &device),
         seconds,
         first_step: first_step.unwrap_or_default(),
-        scales,
     }
 }
 

@@ -28,8 +28,7 @@ const EXACTLY: &str = "--ignored --exact --show-output --test-threads=1";
 /// - The products of `digits` run on tensor cores or end it. Layers too narrow for FP8 are left out by the filter, not emulated.
 /// - `fused_matmul` prints what ran each step. Not with `--execution native`: cuBLASLt may lack GELU with an FP8 output, which ends it
 ///   there. The other five of its eight products have none.
-/// - `char-lm` trains a language model through Burn's Learner with its checkpoints, then runs one block of it in five precisions, three
-///   of them in FP8, each with three products of four layers.
+/// - `char-lm` trains a language model through Burn's Learner with its checkpoints.
 const OTHERS: &str = "\
 device | device | 120 | burn-fp8-gpu | device --json device.json
 sanitizer-memcheck | sanitizer | 600 | burn-fp8-tests | codes::unfused::of_joined_dimensions products::unfused::are_deterministic
@@ -39,21 +38,17 @@ accuracy-products | accuracy | 120 | burn-fp8-gpu | accuracy accuracy {quick}
 accuracy | accuracy | 120 | gpu_accuracy.py | accuracy accuracy.json
 digits | examples | 180 | digits | --backend cuda --config digits.json --epochs {epochs} --out digits
 fused_matmul | examples | 120 | fused_matmul | --backend cuda --execution auto
-char-lm | examples | 240 | char-lm | train --backend cuda --size smoke --epochs 2 --precision fp8-current --out char-lm
-char-lm-block | examples | 120 | char-lm | block --backend cuda --out char-lm-block
+char-lm | examples | 240 | char-lm | train --backend cuda --size smoke --epochs 2 --precision m=fp8 --out char-lm
 peers | peers | 300 | gpu_peers.py | torch.json {quick}
 gpu-gemm | bench | 180 | burn-fp8-gpu | bench gpu-gemm --json rows-gpu-gemm.json {quick}
 gpu-kernels | bench | 180 | burn-fp8-gpu | bench gpu-kernels --json rows-gpu-kernels.json {quick}
 gpu-linear | bench | 180 | burn-fp8-gpu | bench gpu-linear --json rows-gpu-linear.json {quick}
 gpu-host | bench | 180 | burn-fp8-gpu | bench gpu-host --json rows-gpu-host.json {quick}
-gpu-break-even | bench | 540 | burn-fp8-gpu | bench gpu-break-even --json rows-gpu-break-even.json --out . --seconds {seconds} {quick}";
+gpu-break-even | bench | 540 | burn-fp8-gpu | bench gpu-break-even --json rows-gpu-break-even.json --seconds {seconds} {quick}";
 
 /// What shows that a phase ran on tensor cores: words, and how often at least it prints them. What emulates where it must not ends
 /// well, too.
-const EVIDENCE: [(&str, &str, usize); 2] = [
-    ("fused_matmul", "native: algorithm ", 5),
-    ("char-lm-block", ": 12 of 12 FP8 products on tensor cores", 3),
-];
+const EVIDENCE: [(&str, &str, usize); 1] = [("fused_matmul", "native: algorithm ", 5)];
 
 /// A command that runs for a limited time.
 pub struct Phase {

@@ -98,8 +98,8 @@ fn jobs(size: Size) -> Vec<Job> {
         Job::new("faults and devices", "burn-fp8", "simulated"),
     ];
     if size != Size::Libraries {
-        jobs.push(Job::new("char-lm", "char-lm", "training"));
-        jobs.push(Job::new("digits", "digits", "training"));
+        jobs.push(Job::new("char-lm", "char-lm", "program").only(&["training::"]));
+        jobs.push(Job::new("digits", "digits", "program").only(&["training::"]));
         jobs.push(Job::new("fused_matmul", "fused_matmul", "ladder"));
     }
     for capability in ["89", "90", "100"] {

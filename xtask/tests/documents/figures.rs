@@ -1,12 +1,12 @@
 //! Figures in documents are those of the JSON beside them.
 //!
-//! A line `<!-- figures: FILE.json | GROUP | REFERENCE -->` stands before a table of benchmarks: the rows of that group whose reference's name
-//! begins so. A line `<!-- figures: FOLDER -->` stands before what the CPUs reached, one beside the other. Paths are named from the document. The table is compared with what the JSON gives, or written anew where `RENDER_FIGURES` is set.
+//! A line `<!-- figures: GROUP -->` stands before a table of benchmarks: its rows name a function and a reference, its columns kinds of
+//! machines. A line `<!-- figures: FOLDER -->` stands before what the CPUs reached, one beside the other. The table is compared with what the
+//! JSON gives, or written anew where `RENDER_FIGURES` is set.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -16,6 +16,7 @@ use crate::readme;
 const RENDER: &str = "RENDER_FIGURES";
 const MARK: &str = "<!-- figures: ";
 const BENCHES: &str = "benches/README.md";
+const RESULTS: &str = "benches/results";
 
 /// What `cargo xtask bench --json` writes.
 #[derive(Deserialize)]
@@ -39,12 +40,8 @@ struct Row {
     group: String,
     name: String,
     threads: usize,
-    milliseconds: f64,
-    gigabytes_per_second: Option<f64>,
     reference: String,
-    reference_milliseconds: f64,
     ratio: f64,
-    target: Option<f64>,
 }
 
 fn results(path: impl AsRef<Path>) -> Results {
@@ -70,70 +67,94 @@ pub fn table(header: &[(&str, &str)], rows: impl Iterator<Item = Vec<String>>) -
     table
 }
 
-/// Rows of benchmarks as a table. All are measured in bytes a second, or all in runs a second: one column holds one kind of ratio.
-fn benchmarks(rows: &[Row]) -> String {
-    let in_bytes = rows.iter().all(|row| row.gigabytes_per_second.is_some());
-    let in_runs = rows.iter().all(|row| row.gigabytes_per_second.is_none());
-    assert!(!rows.is_empty() && (in_bytes || in_runs), "no rows, or rows of two kinds");
-    let has_target = rows.iter().any(|row| row.target.is_some());
-    let references: BTreeSet<_> = rows.iter().map(|row| row.reference.as_str()).collect();
-    let only = references.first().filter(|_| references.len() == 1);
-    let unit = if in_bytes { "GB/s" } else { "speed" };
-    let relative = format!("{unit} relative to {}", only.unwrap_or(&"the reference"));
-    let reference_time = only.map_or("its ms".to_owned(), |only| format!("{only}, ms"));
+/// The columns of the benchmarks' tables, and the word that their result files have in common.
+const MACHINES: [(&str, &str); 5] = [
+    ("Zen 4", "epyc-zen4"),
+    ("AMX", "xeon-amx"),
+    ("Xeon", "xeon-avx512"),
+    ("AVX2", "epyc-avx2"),
+    ("EPYC", "epyc"),
+];
 
-    let mut header = vec![("function", "---"), ("threads", "---:"), ("ms", "---:")];
-    header.extend(in_bytes.then_some(("GB/s", "---:")));
-    header.extend(only.is_none().then_some(("reference", "---")));
-    header.extend([(reference_time.as_str(), "---:"), (relative.as_str(), "---:")]);
-    header.extend(has_target.then_some(("target", "---:")));
-    let cells = rows.iter().map(|row| {
-        let mut cells =
-            vec![row.name.clone(), row.threads.to_string(), format!("{:.2}", row.milliseconds)];
-        cells.extend(row.gigabytes_per_second.map(|speed| format!("{speed:.1}")));
-        cells.extend(only.is_none().then(|| row.reference.clone()));
-        cells.push(format!("{:.2}", row.reference_milliseconds));
-        cells.push(format!("{:.2}", row.ratio));
-        let target = row.target.map_or_else(String::new, |target| format!("≥ {target:.2}"));
-        cells.extend(has_target.then_some(target));
-        cells
-    });
-    table(&header, cells)
+/// The newest result file of a group on a kind of machine.
+fn newest(folder: &Path, machine: &str, group: &str) -> Option<PathBuf> {
+    let files = fs::read_dir(root().join(folder)).expect("a folder");
+    let files = files.map(|file| file.expect("an entry").path());
+    let end = format!("-{machine}-2-cores-{group}.json");
+    // Names begin with ten characters of date.
+    let is_of =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy()[10..] == end);
+    files.filter(is_of).max()
 }
 
-/// What a mark stands for.
-fn drawn(document: &str, mark: &str) -> String {
-    let parts: Vec<_> = mark.split('|').map(str::trim).collect();
-    let folder = Path::new(document).parent().expect("a document lies in a folder");
-    match parts[..] {
-        [file, group, reference] => {
-            benchmarks(&selected(results(folder.join(file)), group, reference))
-        }
-        [results] => readme::compared(&folder.join(results)),
-        _ => panic!("{document}: {mark} is neither FOLDER nor FILE | GROUP | REFERENCE"),
-    }
+/// The ratios of a function beside a reference in a file, one for each number of threads; both are the shortest of those whose names hold all
+/// words of these.
+fn ratios(file: &Path, function: &str, reference: &str) -> Option<String> {
+    let holds = |name: &str, words: &str| words.split(' ').all(|word| name.contains(word));
+    let mut rows = results(file).rows;
+    rows.retain(|row| holds(&row.name, function) && holds(&row.reference, reference));
+    let shortest = rows.iter().map(|row| (row.name.len(), row.reference.len())).min()?;
+    rows.retain(|row| (row.name.len(), row.reference.len()) == shortest);
+    let threads: Vec<_> = rows.iter().map(|row| row.threads).collect();
+    let is_one = threads.is_sorted_by(|a, b| a < b);
+    assert!(is_one, "{}: {function} against {reference} is several rows", file.display());
+    let ratios: Vec<_> = rows.iter().map(|row| format!("{:.2}", row.ratio)).collect();
+    Some(ratios.join(", "))
+}
+
+/// A table of a group of benchmarks with its header and the first two columns of this one.
+fn by_machine(group: &str, old: &[&str]) -> String {
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let [header, _, rows @ ..] = old else { panic!("a table of {group} has no header") };
+    let header = cells(header);
+    let machines = header[2..].iter().map(|title| {
+        let known = MACHINES.into_iter().find(|(name, _)| name == title);
+        let (_, word) = known.unwrap_or_else(|| panic!("{title} is no machine"));
+        newest(Path::new(RESULTS), word, group)
+            .unwrap_or_else(|| panic!("no results of {group} on {title}"))
+    });
+    let machines: Vec<_> = machines.collect();
+    let row = |line: &&str| {
+        let [function, reference, ..] = &cells(line)[..] else { panic!("{line}") };
+        let found: Vec<_> = machines.iter().map(|file| ratios(file, function, reference)).collect();
+        assert!(found.iter().any(Option::is_some), "{group}: nobody has {line}");
+        let found = found.into_iter().map(|ratios| ratios.unwrap_or("–".into()));
+        [function.clone(), reference.clone()].into_iter().chain(found).collect()
+    };
+    let titles = header
+        .iter()
+        .enumerate()
+        .map(|(index, title)| (title.as_str(), if index < 2 { "---" } else { "---:" }));
+    table(&titles.collect::<Vec<_>>(), rows.iter().map(row))
 }
 
 /// The document with every marked table drawn anew, and how many there are.
 fn redrawn(document: &str) -> (String, usize) {
-    let (mut text, mut tables, mut is_old) = (String::new(), 0, false);
-    for line in read(document).lines() {
-        is_old &= line.starts_with('|');
-        if !is_old {
-            text = text + line + "\n";
+    let text = read(document);
+    let folder = Path::new(document).parent().expect("a document lies in a folder");
+    let (mut new, mut tables, mut lines) = (String::new(), 0, text.lines().peekable());
+    while let Some(line) = lines.next() {
+        new = new + line + "\n";
+        let Some(mark) = line.strip_prefix(MARK) else { continue };
+        let mark = mark.strip_suffix(" -->").expect("a mark is one line");
+        let mut old = vec![];
+        while let Some(line) = lines.next_if(|line| line.starts_with('|')) {
+            old.push(line);
         }
-        if let Some(mark) = line.strip_prefix(MARK) {
-            text += &drawn(document, mark.strip_suffix(" -->").expect("a mark is one line"));
-            tables += 1;
-            is_old = true;
-        }
+        new += &match mark.contains('/') {
+            true => readme::compared(&folder.join(mark)),
+            false => by_machine(mark, &old),
+        };
+        tables += 1;
     }
-    (text, tables)
+    (new, tables)
 }
 
 #[test]
 fn tables_are_what_their_json_gives() {
-    for (document, expected) in [(BENCHES, 52), ("README.md", 1)] {
+    for (document, expected) in [(BENCHES, 10), ("README.md", 1)] {
         let (new, tables) = redrawn(document);
         assert_eq!(tables, expected, "tables of figures in {document}");
         if std::env::var_os(RENDER).is_some() {
@@ -217,20 +238,6 @@ fn what_is_told_of_serving_is_measured() {
     };
     let cells = [of_batch(1, 1), of_batch(8, 1), of_batch(64, 1), of_batch(256, 2)];
     told("docs/serving.md", &format!("| times the speed of f32 | {} |", cells.join(" | ")));
-
-    let floor = selected(results(file), "serving", "reading the weights");
-    for (layer, name) in [("f32", "nn::Linear"), ("frozen", "static")] {
-        let [[a, b], [c, d]] = [1, 2].map(|threads| {
-            range(&floor, 2, |row| row.threads == threads && row.name.contains(name))
-        });
-        let reached = format!("{a} to {b} of that speed on one thread and {c} to {d} on two");
-        let sentences = read(BENCHES).split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut sentences = sentences.split(". ");
-        let is_told = |sentence: &str| {
-            sentence.starts_with(&format!("The {layer} layer")) && sentence.contains(&reached)
-        };
-        assert!(sentences.any(is_told), "{BENCHES} does not say of the {layer} layer: {reached}");
-    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Policy {
     /// | `p` or `params`   | `f32` `float32` `full`, `bf16` `bfloat16`, `f16` `float16` `half`, `f64` `float64`, `flex32`    | `f32`           |
     /// | `c` or `compute`  | the same                                                                                        | that of `p`     |
     /// | `o` or `output`   | the same                                                                                        | that of `c`     |
-    /// | `m` or `matmul`   | `high`, `bf16`, `fp8`, `fp8_e4m3`, `fp8_rowwise`, `fp8_rowwise_e4m3`, `mxfp8`, `fp8_block`, `fp8_delayed`: see [`MatmulPolicy`] | nothing changes |
+    /// | `m` or `matmul`   | `high`, `bf16`, `fp8`, `fp8_e4m3`, `fp8_rowwise`, `fp8_rowwise_e4m3`, `mxfp8`, `fp8_block`, `fp8_block_f32`, `fp8_delayed`, `fp8_delayed_e4m3`: see [`MatmulPolicy`] | nothing changes |
     /// | `a` or `attention` | `high`, `bf16`, `fp8`: [`Fp8Config::attention`]                                                     | nothing changes |
     ///
     /// `half` is f16 on every device, where JMP has bf16 on TPUs.

@@ -26,12 +26,16 @@ pub enum MatmulPolicy {
     Mxfp8,
     /// `fp8_block`: [`Recipe::blockwise`].
     Fp8Block,
+    /// `fp8_block_f32`: the same, scales in f32.
+    Fp8BlockF32,
     /// `fp8_delayed`: [`Recipe::delayed`].
     Fp8Delayed,
+    /// `fp8_delayed_e4m3`: the same, every operand in E4M3.
+    Fp8DelayedE4m3,
 }
 
 /// Each with its name and, where it has one, its recipe.
-const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 9] = [
+const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 11] = [
     (MatmulPolicy::High, "high", None),
     (MatmulPolicy::Bf16, "bf16", Some(Recipe::bf16())),
     // `Recipe::default()`, which is not const; a test compares them.
@@ -45,7 +49,17 @@ const TABLE: [(MatmulPolicy, &str, Option<Recipe>); 9] = [
     ),
     (MatmulPolicy::Mxfp8, "mxfp8", Some(Recipe::mxfp8())),
     (MatmulPolicy::Fp8Block, "fp8_block", Some(Recipe::blockwise())),
+    (
+        MatmulPolicy::Fp8BlockF32,
+        "fp8_block_f32",
+        Some(Recipe::blockwise().with_power_of_two(false)),
+    ),
     (MatmulPolicy::Fp8Delayed, "fp8_delayed", Some(Recipe::delayed())),
+    (
+        MatmulPolicy::Fp8DelayedE4m3,
+        "fp8_delayed_e4m3",
+        Some(Recipe::delayed().with_formats(Formats::E4M3)),
+    ),
 ];
 
 impl MatmulPolicy {

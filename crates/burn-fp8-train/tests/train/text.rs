@@ -68,7 +68,7 @@ fn errors_name_the_offending_part_and_what_would_be_right() {
             "m=fp4",
             &[
                 "`fp4` in `m=fp4`",
-                "high, bf16, fp8, fp8_e4m3, fp8_rowwise, fp8_rowwise_e4m3, mxfp8, fp8_block, fp8_delayed",
+                "high, bf16, fp8, fp8_e4m3, fp8_rowwise, fp8_rowwise_e4m3, mxfp8, fp8_block, fp8_block_f32, fp8_delayed, fp8_delayed_e4m3",
             ],
         ),
         ("m=f16", &["`f16` in `m=f16`"]),
@@ -109,6 +109,22 @@ fn one_key_sets_how_matrix_products_run() {
             },
         ),
         ("fp8_delayed", Fp8Config { enabled: true, recipe: Recipe::delayed(), ..around }),
+        (
+            "fp8_delayed_e4m3",
+            Fp8Config {
+                enabled: true,
+                recipe: Recipe::delayed().with_formats(Formats::E4M3),
+                ..around
+            },
+        ),
+        (
+            "fp8_block_f32",
+            Fp8Config {
+                enabled: true,
+                recipe: Recipe::blockwise().with_power_of_two(false),
+                ..around
+            },
+        ),
     ] {
         for key in ["m", "matmul"] {
             let policy = Policy::parse(&format!("{key}={name}")).unwrap();

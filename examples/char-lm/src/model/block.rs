@@ -76,13 +76,9 @@ impl<B: Fp8Matmul> Block<B> {
 
     /// Causal attention of all heads (Vaswani et al., *Attention Is All You Need*, 2017): softmax(q · kᵀ / √d) · v.
     fn attention(&self, x: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
-        self.attend(named(LayerKind::Qkv.as_str(), || self.qkv.forward(x)), future)
-    }
-
-    /// The same of queries, keys and values `[batch, context, 3 · width]`.
-    pub fn attend(&self, qkv: Tensor<B, 3>, future: &Tensor<B, 2>) -> Tensor<B, 3> {
-        let [batch, context, width] = qkv.dims();
-        let (width, depth) = (width / 3, width / 3 / self.heads);
+        let [batch, context, width] = x.dims();
+        let depth = width / self.heads;
+        let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
         if is_fused() {
             return self.attend_as_one(qkv);
         }
@@ -111,12 +107,6 @@ impl<B: Fp8Matmul> Block<B> {
         let qkv = qkv.reshape([batch, context, 3 * self.heads, width / self.heads]);
         let y = self_attention(qkv, self.heads, options);
         y.swap_dims(1, 2).reshape([batch, context, width])
-    }
-
-    /// Its layers.
-    pub fn layers(&self) -> [(LayerKind, &Dense<B>); 4] {
-        let layers = [&self.qkv, &self.projection, &self.up, &self.down];
-        std::array::from_fn(|index| (LayerKind::OF_BLOCK[index], layers[index]))
     }
 }
 

@@ -17,10 +17,10 @@ use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::named;
 use burn_fp8_train::policy;
 
-pub use block::Block;
-use block::drop_out;
+use block::{Block, drop_out};
 use layers::DEVIATION;
-pub use layers::{Dense, LayerKind, Layers};
+use layers::Dense;
+pub use layers::{LayerKind, Layers};
 pub use weights::{load, save, shapes};
 
 use crate::size::Shape;
@@ -91,17 +91,6 @@ impl<B: Fp8Matmul> Gpt<B> {
         })
     }
 
-    /// Its blocks.
-    pub fn blocks(&self) -> &[Block<B>] {
-        &self.blocks
-    }
-
-    /// Its linear layers.
-    pub fn layers(&self) -> impl Iterator<Item = (LayerKind, &Dense<B>)> {
-        let head = (LayerKind::Head, &self.head);
-        self.blocks.iter().flat_map(Block::layers).chain([head])
-    }
-
     /// Numbers of characters `[batch, n]`, n up to the context, to logits of the next one `[batch, n, characters]`.
     pub fn forward(&self, characters: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [_, context] = characters.dims();
@@ -134,7 +123,7 @@ impl<B: Fp8Matmul> Gpt<B> {
 /// -10,000 above the diagonal, where a position would see what it is to predict, else 0: `[context, context]`. It is finite, so that no row of
 /// another precision can become NaN, and e^-10000 is 0 in all of them. No bools take part, as Burn 0.21 can fail where it fuses a product with an
 /// operation on bools (`docs/limits.md`).
-pub fn future<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 2> {
+fn future<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 2> {
     let row = |row| (0..context).map(move |column| if column > row { -1e4f32 } else { 0.0 });
     let mask: Vec<_> = (0..context).flat_map(row).collect();
     Tensor::from_data(TensorData::new(mask, [context, context]), device)

@@ -31,7 +31,7 @@ use examples_common::{Origin, write_json};
 pub use self::among::check_size;
 pub use self::learner::new_model;
 use self::learner::{Optimizer, Silent};
-pub use self::steps::{Part, Phase, training_parts, training_steps};
+pub use self::steps::{Phase, training_steps};
 use crate::checkpoint::{self, WholeFileRecorder};
 use crate::curve::{self, Course, Curve, Patience, Point};
 use crate::loader::{self, Loader};

@@ -131,7 +131,7 @@ fn a_step_on_a_unit_differs_from_emulation_by_rounding_alone() {
     }
     // Dropout draws from numbers that all threads of a process share.
     let shape = Shape { dropout: 0.0, ..SIZE.shape() };
-    for precision in ["fp8-row-e4m3", "fp8-current", "fp8-block"] {
+    for precision in ["m=fp8_rowwise_e4m3", "m=fp8", "m=fp8_block"] {
         let setup = Setup::new(
             precision.parse().expect("a precision"),
             Some("head".parse().expect("a layer")),

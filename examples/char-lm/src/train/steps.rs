@@ -1,20 +1,16 @@
-//! Training steps on one batch of the built-in text, without the Learner around them, and parts of them: for measuring.
+//! Training steps on one batch of the built-in text, without the Learner around them: for measuring.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
 use burn::optim::{GradientsParams, Optimizer as _, SimpleOptimizer};
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Distribution, Tensor};
 use burn::train::TrainStep;
 use burn_fp8::Fp8Matmul;
-use burn_fp8_train::policy::{cast_module_to_compute, cast_to_compute};
 
 use super::learner::{self, Optimizer, new_model};
 use crate::loader::{self, Batch};
-use crate::model::{Dense, Gpt, LayerKind, future};
+use crate::model::Gpt;
 use crate::precision::{Precision, Setup};
 use crate::probe::StepContext;
 use crate::run::Moments;
@@ -116,69 +112,4 @@ where
         let (rate, optimizer) = (self.shape.learning_rate, &mut self.optimizer);
         self.model = Some(self.setup.scope(|| optimizer.step(rate, model, gradients)));
     }
-}
-
-/// A part of a training step, run alone.
-pub struct Part {
-    /// What it is called.
-    pub name: &'static str,
-    /// What has to be done before each run.
-    pub before: Box<dyn FnMut()>,
-    /// The part.
-    pub run: Box<dyn FnMut()>,
-}
-
-/// The parts of a training step that can be run alone: the products of linear layers, and attention between them, each forward and backward, for inputs drawn at random; and
-/// the optimizer. Between `qkv` and the projection a part of a tensor is taken, which costs a copy of its gradient. What they leave of a step is element-wise operations, norms, embeddings, the loss, and what autodiff does.
-///
-/// # Errors
-/// As [`training_steps`].
-pub fn training_parts<B>(shape: Shape, precision: Precision) -> Result<[Part; 3]>
-where
-    B: AutodiffBackend + Fp8Matmul,
-    B::InnerBackend: Fp8Matmul,
-{
-    let setup = Setup::new(precision, None)?;
-    let step = Step::<B, _>::new(shape, learner::adamw(&setup, &shape), setup.clone())?;
-    let model = step.model.clone().expect("it was made");
-    let device = B::Device::default();
-    let input = |width: usize| {
-        let shape = [shape.batch, shape.context, width];
-        Tensor::<B, 3>::random(shape, Distribution::Normal(0.0, 1.0), &device).require_grad()
-    };
-    let (x, qkv) = (input(shape.width), input(3 * shape.width));
-    let layers = {
-        let (model, setup) = (model.clone(), setup.clone());
-        move || {
-            // One after the other: each gradient is that of the next layer.
-            let layers = |x: Tensor<B, 3>, (kind, layer): (LayerKind, &Dense<B>)| match kind {
-                LayerKind::Projection => layer.forward(x.narrow(2, 0, shape.width)),
-                _ => layer.forward(x),
-            };
-            setup.scope(|| {
-                let (model, x) = (cast_module_to_compute(&model), cast_to_compute(x.clone()));
-                model.layers().fold(x, layers).sum().backward()
-            });
-        }
-    };
-    let attention = move || {
-        let future = future(shape.context, &device);
-        setup.scope(|| {
-            for block in model.blocks() {
-                let qkv = cast_to_compute(qkv.clone());
-                block.attend(qkv, &future).sum().backward();
-            }
-        });
-    };
-    let step = Rc::new(RefCell::new(step));
-    let passes = step.clone();
-    Ok([
-        Part { name: "products", before: Box::new(|| ()), run: Box::new(layers) },
-        Part { name: "attention", before: Box::new(|| ()), run: Box::new(attention) },
-        Part {
-            name: "optimizer",
-            before: Box::new(move || passes.borrow_mut().passes()),
-            run: Box::new(move || step.borrow_mut().optimize()),
-        },
-    ])
 }

@@ -76,7 +76,7 @@ impl Host {
         host.gpu(r#"if [ "$1" = report ]; then echo '{}' >"$2/results.json"; else echo "$*"; fi"#);
         host.digits("echo trained");
         host.fused_matmul(5);
-        host.char_lm(12);
+        host.char_lm();
         host
     }
 
@@ -133,15 +133,10 @@ impl Host {
         self.program(&format!("archive/bin/{package}-tests"), &format!("{list}\n{script}"));
     }
 
-    /// A model that trains into a new folder, and a block of which this many of twelve products run on tensor cores with delayed scaling.
-    pub fn char_lm(&self, native: usize) {
-        let of =
-            |name, native| format!("echo '{name}: {native} of 12 FP8 products on tensor cores.'");
-        let lines = [of("current", 12), of("delayed", native), of("layers", 12)].join("; ");
-        let script = format!(
-            "case $1 in train) [ ! -e char-lm ] || exit 2; mkdir char-lm;; block) {lines};; esac"
-        );
-        self.program("archive/bin/char-lm", &script);
+    /// A model that trains into a new folder.
+    pub fn char_lm(&self) {
+        let script = "[ $1 = train ] && [ ! -e char-lm ] || exit 2; mkdir char-lm";
+        self.program("archive/bin/char-lm", script);
     }
 
     /// An example that finds its configuration, and then does this.
