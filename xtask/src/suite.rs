@@ -36,8 +36,8 @@ const ALL_BACKENDS: &str = "burn-fp8/flex,burn-fp8/ndarray,burn-fp8/vulkan,burn-
 /// Burn's `distributed` takes Flex and NdArray away, so it stands alone with CUDA.
 const DISTRIBUTED: &str = "cuda,fusion,distributed";
 
-/// The program that compares with other libraries' runs. It uses Flex's matrix unit where there is one; here it does without.
-const REFERENCE: &str = "reference";
+/// The tests that compare with other libraries' runs. They use Flex's matrix unit where there is one; here they do without.
+const REFERENCE: [&str; 4] = ["--test", "cpu", "--", "reference::"];
 
 /// burn-fp8-next on the Burn that comes next: a manifest of its own, since a workspace has one package of a name.
 const BURN_0_23: [&str; 7] = [
@@ -87,7 +87,7 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
     let built = ["--locked", "--workspace", "--all-targets", "--features", features];
     steps.tests("tests", &built)?;
     // As on a CPU without a matrix unit. Nothing is compiled for it.
-    let reference = ["--locked", "--workspace", "--features", features, "--test", REFERENCE];
+    let reference = [&["--locked", "--workspace", "--features", features][..], &REFERENCE].concat();
     steps.tests_with("reference runs without a unit", &reference, &[(UNIT, "portable")])?;
     steps.tests("doctests", &["--locked", "--workspace", "--doc", "--features", features])?;
     if scope == Scope::Quick {

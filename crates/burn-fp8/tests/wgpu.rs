@@ -2,6 +2,7 @@
 #![cfg(feature = "wgpu")]
 
 mod common;
+mod native;
 
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::wgpu::WgpuRuntime;

@@ -18,6 +18,8 @@ const DEVICE: &str = "device";
 /// Test programs, each with a phase for every module. A program's phases are called as it is, without `-tests`.
 const TEST_PROGRAMS: [&str; 3] =
     ["burn-fp8-cublaslt-tests", "burn-fp8-kernels-tests", "burn-fp8-tests"];
+/// The module of tests that only a simulated device can pass: faults on demand.
+const SIMULATED: &str = "simulated::";
 /// How a test program runs those that it is given, all of which are ignored where there is no GPU.
 const EXACTLY: &str = "--ignored --exact --show-output --test-threads=1";
 
@@ -150,8 +152,9 @@ fn tests_of(archive: &Path, program: &str) -> Result<Vec<String>, String> {
     command.args(["--list", "--ignored", "--format", "terse"]);
     let output = Environment::default().output(&mut command, 60);
     let text = output.map(|output| output.text).unwrap_or_default();
-    let tests = text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned);
-    let tests: Vec<String> = tests.collect();
+    let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    let tests = tests.filter(|test| !test.starts_with(SIMULATED));
+    let tests: Vec<String> = tests.map(str::to_owned).collect();
     if tests.is_empty() { Err("the program lists no tests".to_owned()) } else { Ok(tests) }
 }
 

@@ -95,7 +95,7 @@ fn jobs(size: Size) -> Vec<Job> {
         cuda("blocks, Blackwell", &["blocks::"]).with("SIM_CAPABILITY", "100"),
         // Tensors that travel: CubeCL itself reads memory that another stream has not written yet.
         cuda("stress and threads", &["stress::", "threads::"]).skip(&["with_tensors_that_travel"]),
-        Job::new("faults and devices", "burn-fp8", "simulated"),
+        cuda("faults and devices", &["simulated::"]),
     ];
     if size != Size::Libraries {
         jobs.push(Job::new("char-lm", "char-lm", "program").only(&["training::"]));
@@ -116,12 +116,10 @@ fn jobs(size: Size) -> Vec<Job> {
     for (event, complaint) in [(record, early), (wait, late)] {
         let mutation = |name, only| Job {
             complaint: Some(complaint),
-            ..Job::new(format!("{name}, {event}"), "burn-fp8", "simulated")
-                .only(only)
-                .with(event, "1")
+            ..Job::new(format!("{name}, {event}"), "burn-fp8", "cuda").only(only).with(event, "1")
         };
-        jobs.push(mutation("order", &["order::unfused"]));
-        jobs.push(mutation("order with Fusion", &["order::fused"]));
+        jobs.push(mutation("order", &["simulated::order::unfused"]));
+        jobs.push(mutation("order with Fusion", &["simulated::order::fused"]));
     }
     for (event, complaint) in
         [(record, early), (wait, "is not ordered after the write by cublasLtMatmul (")]

@@ -142,6 +142,29 @@ pub fn half_types<B: Backend>() -> Vec<FloatDType> {
     types
 }
 
+/// Numbers of widely different magnitudes, the same for each seed.
+pub fn random<B: Backend, const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<B, D> {
+    tensor(&Random(seed).spread(shape.iter().product()), shape)
+}
+
+pub fn ones<B: Backend, const D: usize>(shape: [usize; D]) -> Tensor<B, D> {
+    Tensor::ones(shape, &Default::default())
+}
+
+/// The gradient of a tensor that has one.
+#[track_caller]
+pub fn grad<B: AutodiffBackend, const D: usize>(
+    of: &Tensor<B, D>,
+    grads: &B::Gradients,
+) -> Vec<f32> {
+    values(of.grad(grads).expect("tracked"))
+}
+
+/// Why products of a report are in high precision.
+pub fn reasons(report: &Report) -> Vec<HighPrecision> {
+    report.high_precision().map(|(_, reason)| reason).collect()
+}
+
 /// `x · w`, and the gradients of `x` and `w` for the gradient `g` of the product.
 pub fn step<B: AutodiffBackend, const D: usize>(
     [x, w, g]: [Tensor<B, D>; 3],
@@ -159,6 +182,31 @@ pub fn matrix_step<B: AutodiffBackend>(
     [m, k, n]: [usize; 3],
 ) -> [Vec<f32>; 3] {
     step::<B, 2>([tensor(x, [m, k]), tensor(w, [k, n]), tensor(g, [m, n])]).map(values)
+}
+
+/// Input, weight, bias and output gradient of a linear layer with `m` rows.
+pub fn linear_data(seed: u64, [m, k, n]: [usize; 3]) -> [Vec<f32>; 4] {
+    let mut random = Random(seed);
+    [m * k, k * n, n, m * n].map(|count| random.spread(count))
+}
+
+/// Output of a linear layer on an input of any rank, whose last dimension is not looked at, and the gradients of input, weight and bias.
+pub fn linear_step<B: AutodiffBackend, const D: usize>(
+    [x, w, b, g]: &[Vec<f32>; 4],
+    lead: [usize; D],
+) -> [Vec<f32>; 4] {
+    let [n, k] = [b.len(), w.len() / b.len()];
+    let of = |last| std::array::from_fn(|d| if d == D - 1 { last } else { lead[d] });
+    let x = tensor::<B, D>(x, of(k)).require_grad();
+    let layer = linear(tensor::<B, 2>(w, [k, n]), Some(tensor(b, [n])));
+    let y = layer.forward(x.clone());
+    let grads = (y.clone() * tensor(g, of(n))).sum().backward();
+    let bias = layer.bias.expect("with bias").val();
+    [values(y), grad(&x, &grads), grad(&layer.weight.val(), &grads), grad(&bias, &grads)]
+}
+
+pub fn linear<B: Backend>(weight: Tensor<B, 2>, bias: Option<Tensor<B, 1>>) -> Linear<B> {
+    Linear { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor) }
 }
 
 /// Asserts that values agree to `tolerance` times the largest finite magnitude expected: how the golden files are to be compared, and
@@ -223,6 +271,11 @@ pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
 
 /// Runs a test in a process of its own: what belongs to the process (defaults, the unit in use, Flex's random numbers) is the test's alone.
 pub fn alone(test: impl FnOnce()) {
+    alone_with(&[], test);
+}
+
+/// The same, with these variables in its environment.
+pub fn alone_with(variables: &[(&str, &str)], test: impl FnOnce()) {
     const ALONE: &str = "BURN_FP8_TEST_ALONE";
     let thread = std::thread::current();
     let name = thread.name().expect("libtest names its threads after the tests");
@@ -231,7 +284,7 @@ pub fn alone(test: impl FnOnce()) {
     }
     let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
     again.args(["--exact", name, "--nocapture"]).env(ALONE, name);
-    let output = again.output().expect("a test starts itself");
+    let output = again.envs(variables.iter().copied()).output().expect("a test starts itself");
     let [said, failed] = [output.stdout, output.stderr].map(String::from_utf8);
     let (said, failed) = (said.expect("UTF-8"), failed.expect("UTF-8"));
     assert!(output.status.success() && said.contains("1 passed"), "{said}{failed}");

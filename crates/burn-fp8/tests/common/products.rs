@@ -218,48 +218,20 @@ where
     }
 }
 
-/// Output of a linear layer on an input of any rank, and the gradients of input, weight and bias.
-fn linear_step<B: AutodiffBackend, const D: usize>(
-    [x, w, b, g]: [&[f32]; 4],
-    x_dims: [usize; D],
-    g_dims: [usize; D],
-) -> [Vec<f32>; 4] {
-    let (k, n) = (x_dims[D - 1], g_dims[D - 1]);
-    let x = tensor::<B, D>(x, x_dims).require_grad();
-    let layer = Linear::<B> {
-        weight: Param::from_tensor(tensor(w, [k, n])),
-        bias: Some(Param::from_tensor(tensor(b, [n]))),
-    };
-    let y = layer.forward(x.clone());
-    let grads = (y.clone() * tensor(g, g_dims)).sum().backward();
-    let [dw, db] = [
-        values(layer.weight.grad(&grads).expect("tracked")),
-        values(layer.bias.expect("with bias").grad(&grads).expect("tracked")),
-    ];
-    [values(y), values(x.grad(&grads).expect("tracked")), dw, db]
-}
-
 /// Asserts that linear layers follow the definition under each recipe with the decorator outside, and give the same bits inside.
 pub fn assert_linear<O: AutodiffBackend, I: AutodiffBackend, const D: usize>(lead: [usize; D]) {
-    let (k, n) = (13, 7);
-    let m = lead[..D - 1].iter().product();
-    let [x_dims, g_dims] = [k, n].map(|size| {
-        let mut dims = lead;
-        dims[D - 1] = size;
-        dims
-    });
-    let mut random = Random(D as u64);
-    let data = [m * k, k * n, n, m * n].map(|count| random.spread(count));
-    let [x, w, b, g] = data.each_ref().map(Vec::as_slice);
+    let shape @ [m, _, n] = [lead[..D - 1].iter().product(), 13, 7];
+    let data = linear_data(D as u64, shape);
+    let [x, w, b, g] = &data;
     for recipe in recipes() {
         every_matmul().with_recipe(recipe).scope(|| {
-            let outer = linear_step::<O, D>([x, w, b, g], x_dims, g_dims);
-            let [y, dx, dw] = exact_step_under(recipe, [x, w, g], [m, k, n]);
+            let outer = linear_step::<O, D>(&data, lead);
+            let [y, dx, dw] = exact_step_under(recipe, [x, w, g], shape);
             let db = Exact::product(&vec![1.0; m], &wide(g), [1, m, n]);
             for (actual, exact) in outer.iter().zip([y.plus_bias(b), dx, dw, db]) {
-                exact.assert(actual, Sums::F32, &format!("{recipe}, {x_dims:?}"));
+                exact.assert(actual, Sums::F32, &format!("{recipe}, {lead:?}"));
             }
-            let inner = linear_step::<I, D>([x, w, b, g], x_dims, g_dims);
+            let inner = linear_step::<I, D>(&data, lead);
             assert_eq!(outer.map(|values| bits(&values)), inner.map(|values| bits(&values)));
         });
     }

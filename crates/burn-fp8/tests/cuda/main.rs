@@ -18,6 +18,8 @@ mod host;
 mod layers;
 mod products;
 mod scaled;
+#[cfg(all(feature = "cuda", feature = "fusion"))]
+mod simulated;
 mod special;
 mod stress;
 mod threads;

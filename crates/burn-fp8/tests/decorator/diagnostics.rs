@@ -35,19 +35,14 @@ fn built(name: &str) -> Vec<PathBuf> {
     let program = std::env::current_exe().expect("a test is a program");
     let folder = program.parent().expect("a folder");
     let entries = std::fs::read_dir(folder).expect("a folder").flatten();
-    let mut found: Vec<_> = entries
-        .filter(|entry| {
-            let file = entry.file_name();
-            let file = file.to_string_lossy();
-            file.starts_with(&format!("lib{name}-")) && file.ends_with(".rlib")
-        })
-        .map(|entry| {
-            let changed = entry.metadata().and_then(|data| data.modified());
-            (changed.expect("a time"), entry.path())
-        })
-        .collect();
-    found.sort();
-    found.into_iter().rev().map(|(_, path)| path).collect()
+    let is_it = |path: &PathBuf| {
+        let file = path.file_name().expect("a file").to_string_lossy();
+        file.starts_with(&format!("lib{name}-")) && file.ends_with(".rlib")
+    };
+    let mut found: Vec<_> = entries.map(|entry| entry.path()).filter(is_it).collect();
+    found.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).expect("a time"));
+    found.reverse();
+    found
 }
 
 #[test]

@@ -1,15 +1,9 @@
 //! Layers left in high precision by name.
 
-use burn::backend::{Autodiff, Flex};
-use burn::module::{AutodiffModule, Module, Param};
-use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Distribution, Int, Tensor};
-use burn_fp8::nn::{Fp8Linear, Fp8LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig};
 use burn_fp8::report::ProductReport;
-use burn_fp8::{Fp8Backend, Fp8Config, Fp8Matmul, GemmRole, high_precision, trace};
 
-use crate::common::{Inner, Outer};
+use crate::common::*;
 
 #[derive(Module, Debug)]
 struct Model<B: Backend> {
@@ -31,7 +25,7 @@ fn step_without<B: AutodiffBackend + Fp8Matmul>(
 ) -> Vec<(GemmRole, [usize; 2], bool)> {
     let model = Model::<B>::new();
     let config = Fp8Config::default().except(&model, names).expect("names of the model");
-    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &Default::default());
+    let x = random::<B, 2>(1, [16, 32]);
     let step = || model.head.forward(model.hidden.forward(x.require_grad())).sum().backward();
     let (_, report) = config.scope(|| trace(step));
     let layer = |product: &ProductReport| {
@@ -70,12 +64,13 @@ fn an_excepted_layer_stays_in_high_precision_with_its_gradients() {
 
 #[test]
 fn names_are_whole_words_of_the_path() {
-    type B = Fp8Backend<Flex>;
-    let model = Model::<B>::new();
+    let model = Model::<Fp8Backend<Flex>>::new();
     for name in ["hea", "", "head.bias", "weight.head"] {
-        let error = Fp8Config::default().except(&model, [name]).unwrap_err().to_string();
-        assert!(error.contains(&format!("no weight is called {name:?}")), "{error}");
-        assert!(error.contains("`hidden.weight`, `head.weight`, `other.weight`"), "{error}");
+        let words = [
+            &format!("no weight is called {name:?}")[..],
+            "`hidden.weight`, `head.weight`, `other.weight`",
+        ];
+        refused(Fp8Config::default().except(&model, [name]), words);
     }
     let config = Fp8Config::default().except(&model, ["weight"]).expect("all three");
     let paths: Vec<_> = config.filter.except.iter().map(|weight| &weight.path[..]).collect();
@@ -105,8 +100,7 @@ fn a_head_that_shares_the_embedding_can_be_excepted() {
     assert_eq!(matmul.scope(|| trace(head)).1.fp8().count(), 1);
     let config = matmul.except(&model, ["embedding"]).expect("a name of the model");
     let (_, report) = config.scope(|| trace(head));
-    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason.to_string()).collect();
-    assert_eq!(reasons, ["excepted: K×N = 32×64, as `embedding.weight`"]);
+    assert_eq!(reasons(&report)[0].to_string(), "excepted: K×N = 32×64, as `embedding.weight`");
 }
 
 #[test]
@@ -118,10 +112,9 @@ fn an_excepted_fp8_layer_is_told_from_another_of_its_shape() {
     }
 
     type B = Autodiff<Flex>;
-    let device = Default::default();
-    let layer = || Fp8LinearConfig::new(32, 32).init::<B>(&device);
+    let layer = || Fp8LinearConfig::new(32, 32).init::<B>(&Default::default());
     let model = Layers { first: layer(), second: layer() };
-    let x = Tensor::<B, 2>::random([16, 32], Distribution::Default, &device);
+    let x = random::<B, 2>(1, [16, 32]);
     let config = Fp8Config::default().except(&model, ["second"]).expect("a name of the model");
     let run = |layer: &Fp8Linear<B>| layer.forward(x.clone()).into_data();
     let plain = |layer: &Fp8Linear<B>| high_precision(|| run(layer));
@@ -134,7 +127,7 @@ fn an_excepted_fp8_layer_is_told_from_another_of_its_shape() {
 
 /// One forward pass of two layers of one shape, of which one is excepted.
 fn excepted<B: Backend + Fp8Matmul>(config: &Fp8Config, model: &Model<B>) -> Vec<bool> {
-    let x = Tensor::<B, 2>::random([16, 48], Distribution::Default, &Default::default());
+    let x = random::<B, 2>(1, [16, 48]);
     let run = || (model.head.forward(x.clone()), model.other.forward(x));
     let (_, report) = config.scope(|| trace(run));
     report.products.iter().map(|product| product.lhs.is_some()).collect()
@@ -153,37 +146,33 @@ fn a_layer_is_told_from_another_of_its_shape_by_its_parameter() {
 
     let mut model = Model::<Outer<Flex>>::new();
     let config = Fp8Config::default().except(&model, ["other"]).expect("a name of the model");
-    let mut optimizer = burn::optim::AdamConfig::new().init();
+    let mut optimizer = AdamConfig::new().init();
     for _ in 0..3 {
         assert_eq!(excepted(&config, &model), [true, false]);
         assert_eq!(excepted(&config, &model.valid()), [true, false]);
-        let x =
-            Tensor::<Outer<Flex>, 2>::random([16, 48], Distribution::Default, &Default::default());
+        let x = random::<Outer<Flex>, 2>(1, [16, 48]);
         let loss = (model.head.forward(x.clone()) + model.other.forward(x)).mean();
-        let grads = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
-        model = burn::optim::Optimizer::step(&mut optimizer, 1e-3, model, grads);
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(1e-3, model, grads);
     }
 }
 
 /// A weight that is cast in the graph is no parameter any more: it goes by its shape.
 #[test]
 fn a_cast_weight_is_known_by_its_shape() {
-    type B = Outer<Flex>;
-    let model = Model::<B>::new();
+    let model = Model::<Outer<Flex>>::new();
     let config = Fp8Config::default().except(&model, ["other"]).expect("a name of the model");
-    let x = Tensor::<B, 2>::ones([16, 48], &Default::default()).cast(burn::tensor::FloatDType::F16);
-    let weight = model.head.weight.val().cast(burn::tensor::FloatDType::F16);
+    let x = ones::<_, 2>([16, 48]).cast(FloatDType::F16);
+    let weight = model.head.weight.val().cast(FloatDType::F16);
     let (_, report) = config.scope(|| trace(|| x.matmul(weight)));
-    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason.to_string()).collect();
-    assert_eq!(reasons, ["excepted: K×N = 48×64, as `other.weight`"]);
+    assert_eq!(reasons(&report)[0].to_string(), "excepted: K×N = 48×64, as `other.weight`");
 }
 
 /// Parameters that are parts of one memory, as of a fused weight that was split, are told apart.
 #[test]
 fn parts_of_one_memory_are_told_apart() {
-    type B = Fp8Backend<Flex>;
-    let mut model = Model::<B>::new();
-    let whole = Tensor::<B, 2>::random([96, 64], Distribution::Default, &Default::default());
+    let mut model = Model::<Fp8Backend<Flex>>::new();
+    let whole = random::<_, 2>(1, [96, 64]);
     model.head.weight = Param::from_tensor(whole.clone().slice([0..48, 0..64]));
     model.other.weight = Param::from_tensor(whole.slice([48..96, 0..64]));
     for (name, in_fp8) in [("head", [false, true]), ("other", [true, false])] {

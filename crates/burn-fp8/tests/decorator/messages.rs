@@ -14,48 +14,42 @@ use crate::common::*;
 #[test]
 fn a_second_autodiff_hears_which_order_it_wants() {
     type B = Autodiff<Outer<Flex>>;
-    let device = Default::default();
-    let ones = |shape: [usize; 3]| Tensor::<B, 3>::ones(shape, &device).require_grad();
-    let images = || Tensor::<B, 4>::ones([1, 2, 6, 6], &device).require_grad();
-    let layer = || LinearConfig::new(32, 32).init::<B>(&device);
+    let signal = || ones::<B, 3>([1, 2, 6]).require_grad();
+    let image = || ones::<B, 4>([1, 2, 6, 6]).require_grad();
+    let layer = || LinearConfig::new(32, 32).init::<B>(&Default::default());
     let linear = |inputs: bool, layer: Linear<B>| {
-        let x = Tensor::<B, 2>::ones([16, 32], &device);
+        let x = ones::<B, 2>([16, 32]);
         drop(layer.forward(if inputs { x.require_grad() } else { x }).sum().backward());
     };
-    let frozen_weight = || {
+    let of_bias = || {
         let Linear { weight, bias } = layer();
-        Linear { weight: weight.no_grad(), bias }
+        linear(false, Linear { weight: weight.no_grad(), bias });
     };
-    let pooled = |y: Tensor<B, 3>| drop(y.sum().backward());
-    let pooled_images = |y: Tensor<B, 4>| drop(y.sum().backward());
-    let resized =
-        || interpolate(images(), [3, 3], InterpolateOptions::new(InterpolateMode::Nearest));
-    let embedded = || {
-        let indices = Tensor::<B, 2, Int>::zeros([1, 3], &device);
-        embedding(Tensor::<B, 2>::ones([4, 8], &device).require_grad(), indices)
-    };
+    let of_signal = |y: Tensor<B, 3>| drop(y.sum().backward());
+    let of_image = |y: Tensor<B, 4>| drop(y.sum().backward());
+    let nearest = || InterpolateOptions::new(InterpolateMode::Nearest);
+    let indices = || Tensor::<B, 2, Int>::zeros([1, 3], &Default::default());
+    let table = || ones::<B, 2>([4, 8]).require_grad();
+    let (two, none, one) = ([2; 2], [0; 2], [1; 2]);
     let operations: [(&str, &dyn Fn()); 12] = [
-        ("linear_x_backward", &|| linear(true, layer())),
-        ("linear_weight_backward", &|| linear(false, layer())),
-        ("linear_bias_backward", &|| linear(false, frozen_weight())),
-        ("embedding_backward", &|| pooled(embedded())),
-        ("avg_pool1d_backward", &|| pooled(avg_pool1d(ones([1, 2, 6]), 2, 2, 0, true, false))),
-        ("avg_pool2d_backward", &|| {
-            pooled_images(avg_pool2d(images(), [2; 2], [2; 2], [0; 2], true, false));
+        ("linear_x", &|| linear(true, layer())),
+        ("linear_weight", &|| linear(false, layer())),
+        ("linear_bias", &of_bias),
+        ("embedding", &|| of_signal(embedding(table(), indices()))),
+        ("avg_pool1d", &|| of_signal(avg_pool1d(signal(), 2, 2, 0, true, false))),
+        ("avg_pool2d", &|| of_image(avg_pool2d(image(), two, two, none, true, false))),
+        ("adaptive_avg_pool1d", &|| of_signal(adaptive_avg_pool1d(signal(), 3))),
+        ("adaptive_avg_pool2d", &|| of_image(adaptive_avg_pool2d(image(), [3; 2]))),
+        ("max_pool1d_with_indices", &|| of_signal(max_pool1d(signal(), 2, 2, 0, 1, false))),
+        ("max_pool2d_with_indices", &|| {
+            of_image(max_pool2d(image(), two, two, none, one, false));
         }),
-        ("adaptive_avg_pool1d_backward", &|| pooled(adaptive_avg_pool1d(ones([1, 2, 6]), 3))),
-        ("adaptive_avg_pool2d_backward", &|| pooled_images(adaptive_avg_pool2d(images(), [3; 2]))),
-        ("max_pool1d_with_indices_backward", &|| {
-            pooled(max_pool1d(ones([1, 2, 6]), 2, 2, 0, 1, false));
-        }),
-        ("max_pool2d_with_indices_backward", &|| {
-            pooled_images(max_pool2d(images(), [2; 2], [2; 2], [0; 2], [1; 2], false));
-        }),
-        ("interpolate_backward", &|| pooled_images(resized())),
-        ("linear_x_backward", &|| high_precision(|| linear(true, layer()))),
+        ("interpolate", &|| of_image(interpolate(image(), [3; 2], nearest()))),
+        ("linear_x", &|| high_precision(|| linear(true, layer()))),
     ];
     for (operation, run) in operations {
-        let named = format!("`{operation}` was asked of the backend `fp8<autodiff<flex>>`");
+        let named =
+            format!("`{operation}_backward` was asked of the backend `fp8<autodiff<flex>>`");
         panics(
             run,
             [named.as_str(), "give it `Fp8Backend<B>` in the place of `Fp8Backend<Autodiff<B>>`"],
@@ -65,9 +59,8 @@ fn a_second_autodiff_hears_which_order_it_wants() {
 
 #[test]
 fn the_order_that_is_wanted_trains() {
-    type B = Inner<Flex>;
-    let layer = LinearConfig::new(32, 32).init::<B>(&Default::default());
-    let x = Tensor::<B, 2>::ones([16, 32], &Default::default());
+    let layer = LinearConfig::new(32, 32).init::<Inner<Flex>>(&Default::default());
+    let x = ones::<_, 2>([16, 32]);
     let (gradients, report) = trace(|| layer.forward(x).sum().backward());
     assert!(layer.weight.grad(&gradients).is_some());
     assert_eq!(report.fp8().count(), 2, "{report}");
@@ -80,7 +73,7 @@ const NO_ATTENTION: [&str; 3] =
 fn by_matmul(config: Fp8Config) -> Report {
     type B = Fp8Backend<Flex>;
     let layer = MultiHeadAttentionConfig::new(32, 2).init::<B>(&Default::default());
-    let x = Tensor::<B, 3>::ones([2, 16, 32], &Default::default());
+    let x = ones::<B, 3>([2, 16, 32]);
     config.scope(|| trace(|| layer.forward(MhaInput::self_attn(x)))).1
 }
 
@@ -96,21 +89,14 @@ fn attention_that_was_asked_for_and_not_found_is_noted() {
 
     type B = Fp8Backend<Flex>;
     let one_operation = || {
-        let heads = || Tensor::<B, 4>::ones([2, 2, 16, 16], &Default::default());
+        let heads = || ones::<B, 4>([2, 2, 16, 16]);
         attention(heads(), heads(), heads(), None, None, Default::default())
     };
     let (_, found) = asked.scope(|| trace(one_operation));
     assert!(found.products.iter().any(|product| product.kind == ProductKind::Attention));
     assert!(found.notes.is_empty(), "{found}");
     // What an inner trace misses an outer one may have found.
-    let ((_, outer), inner) = {
-        let mut inner = None;
-        let outer = trace(|| {
-            inner = Some(by_matmul(asked));
-            asked.scope(one_operation)
-        });
-        (outer, inner.expect("a report"))
-    };
+    let (inner, outer) = trace(|| (by_matmul(asked), asked.scope(one_operation)).0);
     assert_eq!((inner.notes.len(), outer.notes.len()), (1, 0));
     let (_, outer) = trace(|| by_matmul(asked));
     says(&outer, NO_ATTENTION);

@@ -13,17 +13,12 @@ struct Layers<B: Backend> {
 }
 
 fn forward<B: Backend>(model: &Layers<B>) -> Vec<u32> {
-    let x = tensor::<B, 2>(&Random(3).spread(16 * 32), [16, 32]);
-    bits(&values(model.second.forward(model.first.forward(x))))
+    bits(&values(model.second.forward(model.first.forward(random(3, [16, 32])))))
 }
 
 fn model<B: Backend>() -> Layers<B> {
-    let mut random = Random(7);
-    let mut layer = |inputs: usize, outputs: usize| {
-        let weight = tensor::<B, 2>(&random.spread(inputs * outputs), [inputs, outputs]);
-        Linear { weight: Param::from_tensor(weight), bias: None }
-    };
-    initialized(Layers { first: layer(32, 48), second: layer(48, 32) })
+    let layer = |seed, shape| linear(random(seed, shape), None);
+    initialized(Layers { first: layer(7, [32, 48]), second: layer(8, [48, 32]) })
 }
 
 #[test]
@@ -34,8 +29,10 @@ fn products_of_quantized_weights_are_those_of_the_backend() {
     let (decorated, report) =
         trace(|| forward(&model::<Fp8Backend<Flex>>().quantize_weights(&mut quantizer)));
     assert_eq!(decorated, plain, "{report}");
-    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason.to_string()).collect();
-    assert_eq!(reasons, ["an operand is quantized already, by Burn"; 2]);
+    assert_eq!(reasons(&report), [HighPrecision::Quantized; 2]);
+    says(&report, ["an operand is quantized already, by Burn"]);
+    assert_eq!(report.products[0].gemm.flops(), 2 * 16 * 32 * 48);
+    assert_eq!(report.share_in_fp8(), Some(0.0));
     // The same layers of numbers run in FP8.
     let (_, report) = trace(|| forward(&model::<Fp8Backend<Flex>>()));
     assert_eq!(report.fp8().count(), 2);
@@ -44,10 +41,9 @@ fn products_of_quantized_weights_are_those_of_the_backend() {
 /// Who dequantizes a weight and keeps the numbers has a model like any other.
 #[test]
 fn a_weight_that_a_user_has_dequantized_runs_in_fp8() {
-    let mut layer = model::<Fp8Backend<Flex>>().first;
-    let quantized = layer.weight.val().quantize_dynamic(&QuantScheme::default());
-    layer.weight = Param::from_tensor(quantized.dequantize());
-    let x = tensor::<Fp8Backend<Flex>, 2>(&Random(3).spread(16 * 32), [16, 32]);
-    let (_, report) = trace(|| layer.forward(x));
+    type B = Fp8Backend<Flex>;
+    let weight = model::<B>().first.weight.val().quantize_dynamic(&QuantScheme::default());
+    let layer = linear::<B>(weight.dequantize(), None);
+    let (_, report) = trace(|| layer.forward(random::<B, 2>(3, [16, 32])));
     assert_eq!(report.fp8().count(), 1, "{report}");
 }

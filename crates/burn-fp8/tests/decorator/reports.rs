@@ -1,16 +1,8 @@
 //! Reports as JSON.
 
-use burn::backend::Flex;
-use burn::nn::LinearConfig;
-use burn::tensor::{FloatDType, Tensor};
-use burn_fp8::report::Implementation;
-use burn_fp8::{
-    Activation, DelayedState, Fp8Config, Fp8Format, Fp8Tensor, Recipe, Report, ScaledMatmulOptions,
-    high_precision, scaled_matmul, trace,
-};
 use serde_json::{Value, json};
 
-use crate::common::{Outer, implementation};
+use crate::common::*;
 
 fn products(report: &Report) -> Vec<Value> {
     let json: Value = serde_json::from_str(&report.to_json()).expect("JSON");
@@ -21,11 +13,9 @@ fn products(report: &Report) -> Vec<Value> {
 fn a_training_step_reads_as_json() {
     type B = Outer<Flex>;
     let layer = LinearConfig::new(32, 48).init::<B>(&Default::default());
-    let x = || Tensor::<B, 2>::ones([16, 32], &Default::default());
     // Powers of two are the same number whoever writes it.
-    let recipe = Recipe::delayed().with_power_of_two(true);
-    let config = Fp8Config::default().with_recipe(recipe);
-    let step = || layer.forward(x().require_grad()).sum().backward();
+    let config = Fp8Config::default().with_recipe(Recipe::delayed().with_power_of_two(true));
+    let step = || layer.forward(ones::<B, 2>([16, 32]).require_grad()).sum().backward();
     let (_, report) =
         config.scope(|| DelayedState::new().scope(|| trace(|| [step(), high_precision(step)])));
     let [output, grad_input, grad_weight, high] = &products(&report)[..] else {
@@ -62,17 +52,13 @@ fn a_training_step_reads_as_json() {
 
 #[test]
 fn a_scaled_product_reads_as_json_with_its_epilogue() {
-    type B = Flex;
-    let device = Default::default();
-    let matrix = |shape| Fp8Tensor::quantize(Tensor::<B, 2>::ones(shape, &device), Fp8Format::E4M3);
+    let matrix = |shape| Fp8Tensor::quantize(ones::<Flex, 2>(shape), E4M3);
     let (a, b) = (matrix([16, 32]), matrix([48, 32]).transpose());
-    let bias = Tensor::<B, 1>::ones([48], &device).cast(FloatDType::BF16);
+    let bias = ones::<Flex, 1>([48]).cast(FloatDType::BF16);
     let options = [
         ScaledMatmulOptions::default(),
         ScaledMatmulOptions::float(FloatDType::BF16).with_bias(bias).with_fast_accumulation(),
-        ScaledMatmulOptions::fp8(Fp8Format::E4M3, 0.5)
-            .with_activation(Activation::Gelu)
-            .with_amax(),
+        ScaledMatmulOptions::fp8(E4M3, 0.5).with_activation(Activation::Gelu).with_amax(),
     ];
     let (_, report) = trace(|| {
         for options in &options {

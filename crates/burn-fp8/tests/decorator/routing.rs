@@ -2,209 +2,151 @@
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::tensor::TensorPrimitive;
-use burn::tensor::module::linear;
-
+use burn::tensor::module::linear as linear_product;
 use burn_fp8::report::{OperandReport, ProductReport};
 
 use crate::common::*;
 
-fn formats(product: &ProductReport) -> (GemmRole, Fp8Format, Fp8Format) {
+type Balanced<B> = Autodiff<B, BalancedCheckpointing>;
+
+/// Role and formats, and the sizes of a product.
+type Routed = (GemmRole, [Fp8Format; 2], [usize; 4]);
+
+fn routed(product: &ProductReport) -> Routed {
     let emulated = Implementation::FakeQuantized;
     assert!([implementation::<Flex>(), emulated].contains(&product.ran), "{}", product.ran);
     let format = |operand: Option<OperandReport>| operand.expect("in FP8").format;
-    (product.role, format(product.lhs), format(product.rhs))
+    let gemm = product.gemm;
+    (product.role, [product.lhs, product.rhs].map(format), [gemm.batch, gemm.m, gemm.n, gemm.k])
 }
 
-const NAMED: [(GemmRole, Fp8Format, Fp8Format); 3] = [
-    (GemmRole::Output, E4M3, E4M3),
-    (GemmRole::GradInput, E5M2, E4M3),
-    (GemmRole::GradWeight, E4M3, E5M2),
+/// Of a product of 32 rows, 32 inputs and 24 outputs.
+const NAMED: [Routed; 3] = [
+    (GemmRole::Output, [E4M3, E4M3], [1, 32, 24, 32]),
+    (GemmRole::GradInput, [E5M2, E4M3], [1, 32, 32, 24]),
+    (GemmRole::GradWeight, [E4M3, E5M2], [1, 32, 24, 32]),
 ];
 
-fn linear_step<B: AutodiffBackend>(x_dims: [usize; 3]) -> Vec<ProductReport> {
-    let x = Tensor::<B, 3>::ones(x_dims, &Default::default()).require_grad();
-    let linear = LinearConfig::new(x_dims[2], 24).init::<B>(&Default::default());
-    trace(|| linear.forward(x).sum().backward()).1.products
+fn linear_products<B: AutodiffBackend>() -> (ProductKind, Vec<Routed>) {
+    let layer = LinearConfig::new(32, 24).init::<B>(&Default::default());
+    let x = ones::<B, 3>([4, 8, 32]).require_grad();
+    let products = trace(|| layer.forward(x).sum().backward()).1.products;
+    (products[0].kind, products.iter().map(routed).collect())
+}
+
+fn matmul_products<B: AutodiffBackend>() -> Vec<Routed> {
+    let ones = [&[1.0; 32 * 32][..], &[1.0; 32 * 24], &[1.0; 32 * 24]];
+    trace(|| matrix_step::<B>(ones, [32, 32, 24])).1.products.iter().map(routed).collect()
 }
 
 #[test]
-fn linear_layers_are_routed_in_both_orders() {
-    for products in [linear_step::<Outer<Flex>>([4, 8, 32]), linear_step::<Inner<Flex>>([4, 8, 32])]
-    {
-        assert_eq!(products.iter().map(formats).collect::<Vec<_>>(), NAMED);
-        for (product, [m, n, k]) in products.iter().zip([[32, 24, 32], [32, 32, 24], [32, 24, 32]])
-        {
-            assert_eq!(product.kind, ProductKind::Linear);
-            let gemm = product.gemm;
-            assert_eq!([gemm.batch, gemm.m, gemm.n, gemm.k], [1, m, n, k], "{}", product.role);
-        }
-    }
-}
-
-#[test]
-fn batches_that_do_not_broadcast_panic_with_their_shapes() {
-    fn multiply<B: Backend>() -> Vec<f32> {
-        let [x, y] = [2, 3].map(|batch| tensor::<B, 3>(&vec![1.0; batch * 256], [batch, 16, 16]));
-        values(x.matmul(y))
-    }
-    for config in [
-        Fp8Config::default(),
-        every_matmul(),
-        Fp8Config::default().with_filter(Filter::linear_only()),
-        Fp8Config::off(),
+fn gradients_are_named_but_those_of_a_matmul_in_the_inner_order() {
+    for (kind, products) in [
+        linear_products::<Outer<Flex>>(),
+        linear_products::<Inner<Flex>>(),
+        // A balanced checkpoint quantizes once.
+        linear_products::<Fp8Backend<Balanced<Flex>>>(),
+        linear_products::<Balanced<Fp8Backend<Flex>>>(),
     ] {
-        for message in [
-            config.scope(|| panic_of(multiply::<Fp8Backend<Flex>>)),
-            config.scope(|| panic_of(multiply::<Outer<Flex>>)),
-            config.scope(|| panic_of(multiply::<Inner<Flex>>)),
-        ] {
-            says(message, ["[2, 16, 16] and [3, 16, 16] do not multiply"]);
-        }
+        assert_eq!((kind, &products[..]), (ProductKind::Linear, &NAMED[..]));
     }
-}
-
-fn matmul_step<B: AutodiffBackend>() -> Vec<ProductReport> {
-    let ones = [&[1.0; 16 * 32][..], &[1.0; 32 * 24], &[1.0; 16 * 24]];
-    trace(|| matrix_step::<B>(ones, [16, 32, 24])).1.products
-}
-
-#[test]
-fn matmul_gradients_are_named_in_the_outer_order_only() {
-    let outer = matmul_step::<Outer<Flex>>();
-    assert_eq!(outer.iter().map(formats).collect::<Vec<_>>(), NAMED);
+    assert_eq!(matmul_products::<Outer<Flex>>(), NAMED);
     // Burn's Autodiff multiplies gradients like any other tensors.
-    let inner = matmul_step::<Inner<Flex>>();
-    assert_eq!(inner.iter().map(formats).collect::<Vec<_>>(), [(GemmRole::Output, E4M3, E4M3); 3]);
-}
-
-#[test]
-fn a_balanced_checkpoint_quantizes_once() {
-    type Balanced = Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>;
-    let products = linear_step::<Balanced>([4, 8, 32]);
-    assert_eq!(products.iter().map(formats).collect::<Vec<_>>(), NAMED);
-    let inner = linear_step::<Autodiff<Fp8Backend<Flex>, BalancedCheckpointing>>([4, 8, 32]);
-    assert_eq!(inner.iter().map(formats).collect::<Vec<_>>(), NAMED);
+    for (role, formats, _) in matmul_products::<Inner<Flex>>() {
+        assert_eq!((role, formats), (GemmRole::Output, [E4M3; 2]));
+    }
 }
 
 /// The gradients of two linear layers with operations between them that a balanced checkpoint runs again, and the report.
-fn network<B: AutodiffBackend>() -> (Vec<f32>, Vec<ProductReport>) {
-    let mut random = Random(23);
-    let layer = |random: &mut Random| Linear::<B> {
-        weight: Param::from_tensor(tensor(&random.spread(32 * 32), [32, 32])),
-        bias: Some(Param::from_tensor(tensor(&random.spread(32), [32]))),
-    };
-    let (first, second) = (layer(&mut random), layer(&mut random));
-    let x = tensor::<B, 2>(&random.spread(16 * 32), [16, 32]).require_grad();
+fn network<B: AutodiffBackend>() -> (Vec<Vec<u32>>, Vec<ProductReport>) {
+    let layer = |seed| linear::<B>(random(seed, [32, 32]), Some(random(seed + 1, [32])));
+    let (first, second) = (layer(1), layer(3));
+    let x = random::<B, 2>(5, [16, 32]).require_grad();
     let (grads, report) = trace(|| {
         let hidden = burn::tensor::activation::gelu(first.forward(x.clone() * 0.05 + 1.0));
         let hidden = second.forward(hidden.clone().tanh() * 0.5 + hidden.sin());
         hidden.clone().matmul(hidden.transpose()).powi_scalar(2).mean().backward()
     });
-    let mut all = values(x.grad(&grads).unwrap());
-    for layer in [first, second] {
-        all.extend(values(layer.weight.grad(&grads).unwrap()));
-        all.extend(values(layer.bias.unwrap().grad(&grads).unwrap()));
+    let mut all = vec![grad(&x, &grads)];
+    for Linear { weight, bias } in [first, second] {
+        all.extend([grad(&weight.val(), &grads), grad(&bias.expect("there").val(), &grads)]);
     }
-    assert!(all.iter().all(|grad| grad.is_finite()) && all.iter().any(|grad| *grad != 0.0));
-    (all, report.products)
+    assert!(all.iter().all(|grad| grad.iter().all(|x| x.is_finite()) && grad[0] != 0.0));
+    assert_eq!(report.products.len(), 9);
+    (all.iter().map(|grad| bits(grad)).collect(), report.products)
 }
 
 #[test]
 fn recomputing_changes_neither_gradients_nor_products() {
-    let (expected, products) = network::<Fp8Backend<Autodiff<Flex>>>();
-    assert_eq!(products.len(), 9);
-    let balanced = network::<Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>>();
-    assert!(balanced == (expected, products), "gradients, shapes or scales differ");
-    let (expected, products) = network::<Autodiff<Fp8Backend<Flex>>>();
-    assert_eq!(products.len(), 9);
-    let balanced = network::<Autodiff<Fp8Backend<Flex>, BalancedCheckpointing>>();
-    assert!(balanced == (expected, products), "gradients, shapes or scales differ");
+    assert!(network::<Fp8Backend<Balanced<Flex>>>() == network::<Outer<Flex>>());
+    assert!(network::<Balanced<Fp8Backend<Flex>>>() == network::<Inner<Flex>>());
 }
 
+/// Of a weight that is multiplied twice, and of a matrix with itself.
 #[test]
-fn a_weight_used_twice_sums_its_gradients() {
-    let mut random = Random(7);
-    let (m, k) = (6, 5);
-    let [x, w, other] = [m * k, k * k, m * k].map(|count| random.spread(count));
-    let weight = tensor::<Outer<Flex>, 2>(&w, [k, k]).require_grad();
-    let [first, second] = [&x, &other].map(|x| tensor::<Outer<Flex>, 2>(x, [m, k]));
-    let grads = every_matmul().scope(|| {
-        let product = first.matmul(weight.clone()) + second.matmul(weight.clone());
-        product.sum().backward()
+fn a_tensor_used_twice_sums_its_gradients() {
+    type B = Outer<Flex>;
+    let (x, other, w) = (Random(1).spread(25), Random(2).spread(25), Random(3).spread(25));
+    let exact = |x, w| exact_step_under(Recipe::current(), [x, w, &[1.0; 25]], [5; 3]);
+    let weight = tensor::<B, 2>(&w, [5; 2]).require_grad();
+    let twice = every_matmul().scope(|| {
+        let [a, b] = [&x, &other].map(|x| tensor::<B, 2>(x, [5; 2]).matmul(weight.clone()));
+        (a + b).sum().backward()
     });
-    let [a, b] = [&x, &other].map(|x| {
-        let [_, _, dw] = exact_step_under(Recipe::current(), [x, &w, &vec![1.0; m * k]], [m, k, k]);
-        dw
-    });
-    a.plus(&b).assert(&values(weight.grad(&grads).unwrap()), Sums::F32, "dw");
+    let [[_, _, a], [_, _, b]] = [exact(&x, &w), exact(&other, &w)];
+    a.plus(&b).assert(&grad(&weight, &twice), Sums::F32, "of a weight used twice");
+    let itself = every_matmul().scope(|| weight.clone().matmul(weight.clone()).sum().backward());
+    let [_, dx, dw] = exact(&w, &w);
+    dx.plus(&dw).assert(&grad(&weight, &itself), Sums::F32, "of a product with itself");
 }
 
-/// The roles that run where one operand is frozen.
-fn roles_with_frozen<B: AutodiffBackend>(freeze_input: bool) -> Vec<GemmRole> {
-    let operand = |shape: [usize; 2], is_frozen: bool| {
-        let ones = Tensor::<B, 2>::ones(shape, &Default::default());
-        if is_frozen { ones } else { ones.require_grad() }
-    };
-    let (x, w) = (operand([16, 32], freeze_input), operand([32, 24], !freeze_input));
-    let (grads, report) = trace(|| linear(x.clone(), w.clone(), None).sum().backward());
-    assert_eq!(x.grad(&grads).is_none(), freeze_input);
-    assert_eq!(w.grad(&grads).is_none(), !freeze_input);
-    report.products.iter().map(|product| product.role).collect()
-}
-
-#[test]
-fn frozen_operands_cost_no_gradient() {
-    for (freeze_input, role) in [(true, GemmRole::GradWeight), (false, GemmRole::GradInput)] {
-        assert_eq!(roles_with_frozen::<Outer<Flex>>(freeze_input), [GemmRole::Output, role]);
-        assert_eq!(roles_with_frozen::<Inner<Flex>>(freeze_input), [GemmRole::Output, role]);
+/// The roles that run where some of input, weight and bias are tracked.
+fn roles<B: AutodiffBackend>([x, w, b]: [bool; 3]) -> Vec<GemmRole> {
+    let (input, weight) = (ones::<B, 2>([16, 32]), ones::<B, 2>([32, 24]));
+    let leaves = (input.set_require_grad(x), weight.set_require_grad(w));
+    let bias = ones::<B, 1>([24]).set_require_grad(b);
+    let (y, forward) =
+        trace(|| linear_product(leaves.0.clone(), leaves.1.clone(), Some(bias.clone())));
+    let mut products = forward.products;
+    if x || w || b {
+        let (grads, backward) = trace(|| y.sum().backward());
+        let reached = [leaves.0.grad(&grads), leaves.1.grad(&grads)].map(|grad| grad.is_some());
+        assert_eq!(reached, [x, w]);
+        assert_eq!(bias.grad(&grads).map(values), b.then(|| vec![16.0; 24]));
+        products.extend(backward.products);
     }
+    products.iter().map(|product| product.role).collect()
 }
 
 #[test]
-fn a_bias_alone_costs_no_product() {
-    let device = Default::default();
-    let [x, w] = [[16, 32], [32, 24]].map(|shape| Tensor::<Outer<Flex>, 2>::ones(shape, &device));
-    let b = Tensor::<Outer<Flex>, 1>::zeros([24], &device).require_grad();
-    let (grads, report) = trace(|| linear(x, w, Some(b.clone())).sum().backward());
-    assert_eq!(report.products.len(), 1, "{report}");
-    assert_eq!(values(b.grad(&grads).unwrap()), [16.0; 24]);
-}
-
-#[test]
-fn a_product_with_itself_sums_both_gradients() {
-    let k = 5;
-    let x = Random(29).spread(k * k);
-    let tracked = tensor::<Outer<Flex>, 2>(&x, [k, k]).require_grad();
-    let grads = every_matmul().scope(|| tracked.clone().matmul(tracked.clone()).sum().backward());
-    let [_, dx, dw] = exact_step_under(Recipe::current(), [&x, &x, &vec![1.0; k * k]], [k, k, k]);
-    dx.plus(&dw).assert(&values(tracked.grad(&grads).unwrap()), Sums::F32, "dx");
-}
-
-#[test]
-fn nothing_tracked_runs_the_forward_product_alone() {
-    let x = Tensor::<Outer<Flex>, 2>::ones([16, 16], &Default::default());
-    let (y, report) = trace(|| x.clone().matmul(x));
-    assert!(!y.is_require_grad());
-    assert_eq!(report.products.len(), 1);
+fn what_is_not_tracked_costs_no_product() {
+    use GemmRole::{GradInput, GradWeight, Output};
+    for (tracked, expected) in [
+        ([false, true, false], &[Output, GradWeight][..]),
+        ([true, false, false], &[Output, GradInput]),
+        ([false, false, true], &[Output]),
+        ([false, false, false], &[Output]),
+    ] {
+        assert_eq!(roles::<Outer<Flex>>(tracked), expected);
+        assert_eq!(roles::<Inner<Flex>>(tracked), expected);
+    }
 }
 
 #[test]
 fn the_inner_backend_runs_in_fp8_as_well() {
     fn inner_of<B: AutodiffBackend>() -> usize {
-        let x = Tensor::<B::InnerBackend, 2>::ones([16, 16], &Default::default());
+        let x = ones::<B::InnerBackend, 2>([16, 16]);
         trace(|| x.clone().matmul(x)).1.fp8().count()
     }
-    assert_eq!(inner_of::<Outer<Flex>>(), 1);
-    assert_eq!(inner_of::<Inner<Flex>>(), 1);
-    assert_eq!(Fp8Backend::<Autodiff<Flex>>::name(&Default::default()), "fp8<autodiff<flex>>");
+    assert_eq!([inner_of::<Outer<Flex>>(), inner_of::<Inner<Flex>>()], [1, 1]);
+    assert_eq!(Outer::<Flex>::name(&Default::default()), "fp8<autodiff<flex>>");
 }
 
 #[test]
 #[should_panic(expected = "FP8 products have no second derivative")]
 fn second_derivatives_are_refused_rather_than_lost() {
     type Twice = Fp8Backend<Autodiff<Autodiff<Flex>>>;
-    let device = Default::default();
-    let x = Tensor::<Autodiff<Flex>, 2>::ones([16, 16], &device).require_grad();
+    let x = ones::<Autodiff<Flex>, 2>([16, 16]).require_grad();
     let x = Tensor::<Twice, 2>::from_primitive(TensorPrimitive::Float(
         <Autodiff<Autodiff<Flex>> as AutodiffBackend>::from_inner(x.into_primitive().tensor()),
     ));

@@ -1,7 +1,5 @@
 //! Flex on the matrix unit of the CPU and without one: what runs products, what says so, and that both give the same results.
 
-use std::process::Command;
-
 use burn::tensor::Distribution;
 
 use burn_fp8::cpu::Unit;
@@ -29,19 +27,16 @@ fn results(x: &Tensor<B, 3>, w: &Tensor<B, 2>, attention: &Tensor<B, 4>) -> (Vec
             every_matmul().with_recipe(recipe).scope(|| {
                 let x = x.clone().cast(dtype).require_grad();
                 let w = w.clone().cast(dtype).require_grad();
-                let layer = Linear { weight: Param::from_tensor(w), bias: None };
+                let layer = linear(w, None);
                 let y = layer.forward(x.clone());
                 let heads = attention.clone().cast(dtype);
                 // Views that neither rows nor columns of which lie in order: heads behind positions.
                 let (q, k) = (heads.clone().swap_dims(1, 2), heads.swap_dims(1, 2));
                 let scores = q.matmul(k.transpose());
                 let grads = (y.clone() * y.clone()).sum().backward();
-                let weight_grad = layer.weight.grad(&grads).expect("tracked");
                 assert_eq!(y.dtype(), DType::from(dtype));
-                all.extend(values(y));
-                all.extend(values(scores));
-                all.extend(values(x.grad(&grads).expect("tracked")));
-                all.extend(values(weight_grad));
+                all.extend([values(y), values(scores)].concat());
+                all.extend([grad(&x, &grads), grad(&layer.weight.val(), &grads)].concat());
             });
         }
         all
@@ -72,28 +67,17 @@ fn products_run_on_the_unit_or_without_one_with_the_same_results() {
 /// A name of no unit in the variable: an error before the first product, in one line.
 #[test]
 fn the_variable_is_checked_before_products_run() {
-    const CHILD: &str = "BURN_FP8_TEST_UNIT";
-    let device = Default::default();
-    if std::env::var_os(CHILD).is_some() {
-        let capability = Fp8Backend::<Flex>::capability(&device);
+    alone_with(&[("BURN_FP8_CPU_UNIT", "tpu")], || {
+        let device = Default::default();
         let error = Fp8Config::default().check::<Autodiff<Flex>>(&device).unwrap_err().to_string();
-        println!("{capability}\n{error}");
-        let measured = Fp8Config::default().measured::<B>(&device).unwrap_err().to_string();
-        says(measured, ["BURN_FP8_CPU_UNIT: \"tpu\" is no unit"]);
-        return assert_eq!(panic_of(|| random([16, 16]).matmul(random([16, 16]))), error);
-    }
-    let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
-    let test = "units::the_variable_is_checked_before_products_run";
-    again.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("BURN_FP8_CPU_UNIT", "tpu");
-    let output = again.output().expect("a test starts itself");
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    for start in ["unusable", "backend `autodiff<flex>` cannot be used on this device"] {
-        says(
-            &said,
-            [&format!("{start}: BURN_FP8_CPU_UNIT: \"tpu\" is no unit; this machine has ")],
-        );
-    }
+        let capability = Fp8Backend::<Flex>::capability(&device).to_string();
+        let reason = "BURN_FP8_CPU_UNIT: \"tpu\" is no unit; this machine has ";
+        says(capability, [&format!("unusable: {reason}")]);
+        let backend = "backend `autodiff<flex>` cannot be used on this device";
+        says(&error, [&format!("{backend}: {reason}")]);
+        refused(Fp8Config::default().measured::<B>(&device), ["BURN_FP8_CPU_UNIT: \"tpu\""]);
+        assert_eq!(panic_of(|| random([16, 16]).matmul(random([16, 16]))), error);
+    });
 }
 
 fn compare_units() {

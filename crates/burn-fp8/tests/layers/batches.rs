@@ -4,8 +4,8 @@ use burn::optim::MultiGradientsParams;
 use burn::prelude::DeviceOps;
 use burn_fp8::optim::Fp8GradientsAccumulator;
 
+use super::{B, grads_of, history, input, layer, sgd};
 use crate::common::*;
-use crate::{B, grads_of, history, input, layer, sgd};
 
 /// Gradients of weights add up, state takes the maximum.
 #[test]

@@ -2,8 +2,8 @@
 
 use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
 
+use super::{B, grads_of, history, input, layer, sgd};
 use crate::common::*;
-use crate::{B, grads_of, history, input, layer, sgd};
 
 fn fresh_state() -> (Tensor<B, 1>, Tensor<B, 1>) {
     let device = Default::default();

@@ -5,8 +5,8 @@ use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdaGradConfig, RmsPropConfig};
 
+use super::{B, grads_of, history, layer, sgd};
 use crate::common::*;
-use crate::{B, grads_of, history, layer, sgd};
 
 #[test]
 fn plain_optimizers_are_refused() {

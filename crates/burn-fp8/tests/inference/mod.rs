@@ -1,8 +1,5 @@
 //! Inference: tensors in FP8, their products, and layers with frozen weights, their records; and files of this crate.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod files;
 mod frozen;
 mod modules;

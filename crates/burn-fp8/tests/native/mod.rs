@@ -1,7 +1,5 @@
 //! The native path without tensor cores: everything but the GEMM itself, on whatever adapter Wgpu finds. What the emulation on
 //! Flex gives is the reference.
-#![cfg(all(feature = "wgpu", feature = "flex"))]
-
 mod fallback;
 mod frozen;
 

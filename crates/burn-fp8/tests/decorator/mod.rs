@@ -1,8 +1,5 @@
 //! The decorator: which products run in FP8, and what comes of them.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod assertions;
 mod bf16;
 mod config;
@@ -24,3 +21,5 @@ mod shapes;
 mod special_values;
 mod sqnr;
 mod units;
+#[cfg(feature = "vision")]
+mod vision;

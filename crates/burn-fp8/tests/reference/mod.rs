@@ -2,9 +2,6 @@
 //!
 //! `cargo xtask test` runs it on the CPU's matrix unit, and once more without.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod dense;
 mod flax_ops;
 mod flax_sequences;
@@ -12,15 +9,15 @@ mod fused_matmul;
 mod max_accumulation;
 mod published;
 
-use common::blocks::{
+use crate::common::blocks::{
     blocks_are_those_of_slices, layers_are_those_of_other_libraries, outliers_stay_in_their_blocks,
 };
-use common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
-use common::scaled_blocks::{
+use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
+use crate::common::scaled_blocks::{
     products_are_those_of_f64, products_are_those_of_torchao,
     rows_are_those_quantized_by_themselves,
 };
-use common::*;
+use crate::common::*;
 
 tests_on_cpu!([
     codes_and_scales_are_exact,

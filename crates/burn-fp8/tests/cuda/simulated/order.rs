@@ -3,8 +3,8 @@
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
 
+use super::{config, device, integers, is_native};
 use crate::common::*;
-use crate::{config, device, integers, is_native};
 
 /// Operands that are made by kernels, multiplied, freed, and whose memory is written again; the result is read by a kernel.
 fn between_kernels<B: Fp8Matmul<Device = CudaDevice>>() {

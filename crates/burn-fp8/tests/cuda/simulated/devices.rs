@@ -4,8 +4,8 @@
 use burn_cubecl::cubecl::cuda::CudaDevice;
 use burn_fp8_test_support::faults::with_variable;
 
+use super::{SHAPE, config, device, expected, integers, is_native, product};
 use crate::common::*;
-use crate::{SHAPE, config, device, expected, integers, is_native, product};
 
 const DEVICES: &str = "SIM_DEVICES";
 

@@ -1,8 +1,5 @@
 //! FP8 layers: what they compute, their state, which is combined by maximum and never added up unseen, their records, and Burn's `Learner`.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod attention;
 mod attention_golden;
 mod batches;
@@ -15,7 +12,7 @@ mod records;
 mod refused;
 mod standing;
 
-use common::*;
+use crate::common::*;
 
 type B = Autodiff<Flex>;
 

@@ -12,8 +12,8 @@ use burn_cubecl::cubecl::cuda::CudaDevice;
 
 use burn_fp8_test_support::faults::{with_fault, with_variable};
 
+use super::{Fused, Unfused, config, device, expected, product};
 use crate::common::*;
-use crate::{Fused, Unfused, config, device, expected, product};
 
 /// Tests in processes of their own, with the fault: without Fusion and with it.
 macro_rules! faults {

@@ -1,7 +1,6 @@
 //! What only a simulated CUDA device shows of the native path: faults on demand, several devices, and that its events are needed.
 //!
 //! `cargo xtask sim` runs it; nothing of it needs, or has run on, a GPU.
-#![cfg(all(feature = "cuda", feature = "fusion"))]
 
 /// Makes tests of checks that are generic over the backend, for CUDA without and with Fusion.
 macro_rules! on_simulated {
@@ -13,18 +12,15 @@ macro_rules! on_simulated {
     };
 }
 
-#[path = "../common/mod.rs"]
-mod common;
 mod devices;
 mod faults;
 mod order;
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
 
-use common::*;
+use crate::Unfused;
+use crate::common::*;
 
-/// CUDA without Fusion.
-type Unfused = burn_cubecl::CubeBackend<burn_cubecl::cubecl::cuda::CudaRuntime, f32, i32, u8>;
 /// CUDA with Fusion.
 type Fused = burn::backend::Cuda;
 
@@ -51,7 +47,7 @@ fn product<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> (Vec<f32>, R
         let data = TensorData::new(integers(seed, shape[0] * shape[1]), shape);
         Tensor::<Fp8Backend<B>, 2>::from_data(data, device)
     };
-    config.scope(|| trace(|| common::values(tensor(1, [m, k]).matmul(tensor(2, [k, n])))))
+    config.scope(|| trace(|| values(tensor(1, [m, k]).matmul(tensor(2, [k, n])))))
 }
 
 /// The same on the host.
