@@ -2,7 +2,7 @@
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cublaslt::*;
-use burn_fp8_test_support::faults::with_fault;
+use burn_fp8_test_support::with_fault;
 
 use crate::alive;
 use crate::data::{Case, Inputs, Random};

@@ -2,7 +2,7 @@
 //! it panics on its own thread ("Communicator for this ID should exist"), as seen here; what is read then is what nothing has written.
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
-use burn_fp8_test_support::faults::with_variable;
+use burn_fp8_test_support::with_variable;
 
 use super::{SHAPE, config, device, expected, integers, is_native, product};
 use crate::common::*;

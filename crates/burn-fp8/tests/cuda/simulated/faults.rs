@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
 
-use burn_fp8_test_support::faults::{with_fault, with_variable};
+use burn_fp8_test_support::{with_fault, with_variable};
 
 use super::{Fused, Unfused, config, device, expected, product};
 use crate::common::*;
