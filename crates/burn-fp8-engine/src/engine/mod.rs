@@ -59,4 +59,4 @@ pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 pub use scalar::check_scale;
 pub use scalar::{Scalar, ScalarOf};
 pub use target::Execution;
-pub use target::{Kind, Of, has_tensor_cores_for, usable};
+pub use target::{Form, Requirements, has_tensor_cores_for, usable};

@@ -38,11 +38,11 @@ impl Execution {
     }
 }
 
-/// What of a product decides where it runs.
+/// What a product requires of what runs it.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct Requirements {
     /// What is multiplied.
-    pub of: Of,
+    pub form: Form,
     /// The elements that share a scale, as in [`Problem::blocks`](super::Problem::blocks).
     pub blocks: Option<[[usize; 2]; 2]>,
     /// How many elements are summed, where all products of the kind sum as many; else more than any block has.
@@ -53,7 +53,7 @@ pub struct Kind {
 
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum Form {
     /// Two matrices.
     Matrices,
     /// A batch of matrices.
@@ -69,7 +69,7 @@ impl Target {
     /// Why not, where it must run natively and cannot; where the device computes nothing.
     pub fn of<B: Fp8Engine>(
         device: &B::Device,
-        kind: Kind,
+        requirements: Requirements,
         execution: Execution,
         native_blocks: bool,
     ) -> Result<Self, Fp8Error> {
@@ -86,8 +86,10 @@ impl Target {
         let unavailable =
             |reason| Err(Fp8Error::NativeUnavailable { backend: B::name(device), reason });
         let (target, gap) = match capability {
-            Capability::Native(_) => (Self::TensorCores, kind.gap_of_tensor_cores(native_blocks)),
-            Capability::MatrixUnit(_) => (Self::MatrixUnit, kind.gap_of_units()),
+            Capability::Native(_) => {
+                (Self::TensorCores, requirements.gap_of_tensor_cores(native_blocks))
+            }
+            Capability::MatrixUnit(_) => (Self::MatrixUnit, requirements.gap_of_units()),
             Capability::FakeQuantized { reason } | Capability::Unusable { reason } => {
                 return match execution {
                     Execution::Native => unavailable(reason.into_owned()),
@@ -118,15 +120,15 @@ impl Target {
     }
 }
 
-impl Kind {
+impl Requirements {
     /// Without scales of blocks.
-    pub fn plain(of: Of) -> Self {
-        Self { of, blocks: None, k: usize::MAX, are_powers_of_two: false }
+    pub fn plain(form: Form) -> Self {
+        Self { form, blocks: None, k: usize::MAX, are_powers_of_two: false }
     }
 
     /// Two plain matrices, of scales of blocks of so many rows and columns, that are multiplied over K.
     pub fn of_matrices(blocks: [[usize; 2]; 2], k: usize, are_powers_of_two: bool) -> Self {
-        Self { of: Of::Matrices, blocks: blocks_of(blocks, k), k, are_powers_of_two }
+        Self { form: Form::Matrices, blocks: blocks_of(blocks, k), k, are_powers_of_two }
     }
 
     /// The products of training with the scales of a recipe.
@@ -137,9 +139,9 @@ impl Kind {
         };
         let blocks = [of(Operand::Input), of(Operand::Weight)];
         Self {
-            of: match forward.batch == 1 && forward.plain_operand {
-                true => Of::Matrices,
-                false => Of::Batch,
+            form: match forward.batch == 1 && forward.plain_operand {
+                true => Form::Matrices,
+                false => Form::Batch,
             },
             blocks: (blocks != [WHOLE; 2]).then_some(blocks),
             k: usize::MAX,
@@ -153,8 +155,8 @@ impl Kind {
             Self { blocks: Some(blocks), .. } if !has_tensor_cores_for(blocks) => {
                 Some(Fallback::Blocks)
             }
-            Self { of: Of::Batch, blocks: Some(_), .. } => Some(Fallback::Batched),
-            Self { of: Of::Attention, .. } => Some(Fallback::Attention),
+            Self { form: Form::Batch, blocks: Some(_), .. } => Some(Fallback::Batched),
+            Self { form: Form::Attention, .. } => Some(Fallback::Attention),
             _ => None,
         }
     }
@@ -223,7 +225,7 @@ mod tests {
             ([1, 32], WHOLE, 64, false),
             ([1, 24], [24, 1], 48, false),
         ] {
-            let gap = Kind::of_matrices([lhs, rhs], k, false).gap_of_units();
+            let gap = Requirements::of_matrices([lhs, rhs], k, false).gap_of_units();
             let expected = if fits { None } else { Some(Fallback::Blocks) };
             assert_eq!(gap, expected, "{lhs:?} {rhs:?} {k}");
         }

@@ -6,7 +6,7 @@ use burn_fp8_core::{AttentionPrecision, Pointwise};
 use super::options::{AttentionOf, check_numbers, check_shapes};
 use super::{attention as attend, norm, pointwise as single};
 use crate::engine::{
-    Execution, Fp8Engine, Graph, Kind, Of, Settings, Target, in_f32, nothing, values,
+    Execution, Form, Fp8Engine, Graph, Requirements, Settings, Target, in_f32, nothing, values,
 };
 
 /// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`: the output
@@ -137,6 +137,6 @@ fn target<B: Fp8Engine>(
         (AttentionPrecision::Bf16, Execution::Native) => Execution::Auto,
         (_, execution) => execution,
     };
-    Target::of::<B>(device, Kind::plain(Of::Attention), execution, false)
+    Target::of::<B>(device, Requirements::plain(Form::Attention), execution, false)
         .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -91,7 +91,7 @@ pub(super) fn forward<B: Fp8Engine>(
     let (compute_dtype, mode) = (kernel.dtype().into(), options.mode);
     let quantizer = LayerQuantizer { scales, compute_dtype, mode, gemms: &gemms };
     let gemms::Forward { output, saved: operands, amaxes: _ } =
-        gemms::forward(x, kernel, None, &quantizer, &gemms, save);
+        gemms::forward(x, kernel, None, &quantizer, save);
     let saved = Saved { gemms, options, source, operands, shapes };
     Forward { output, saved, states: [input, weight] }
 }
@@ -116,7 +116,7 @@ pub(super) fn backward<B: Fp8Engine>(
     let (compute_dtype, mode) = (dtype.into(), options.mode);
     let quantizer = LayerQuantizer { scales, compute_dtype, mode, gemms: &gemms };
     let Gradients { operands, amax: _ } =
-        gemms::backward(output_grad, operands, shapes, &quantizer, &gemms);
+        gemms::backward(output_grad, operands, shapes, &quantizer);
     Backward { operands, state }
 }
 
@@ -174,6 +174,10 @@ struct LayerQuantizer<'a, B: Fp8Engine> {
 }
 
 impl<B: Fp8Engine> Quantizer<B> for LayerQuantizer<'_, B> {
+    fn gemms(&self) -> &Gemms {
+        self.gemms
+    }
+
     fn quantize(
         &self,
         tensor: &FloatTensor<B>,

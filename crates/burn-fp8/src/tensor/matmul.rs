@@ -11,8 +11,8 @@ use crate::config::{self, Fp8Config};
 use crate::engine::Graph;
 use crate::engine::portable::codes;
 use crate::engine::{
-    Epilogue, Kind, Matrix, Operand, OutputType, Product, Run, Scalar, Target, WHOLE, blocks_of,
-    check as check_product, has_tensor_cores_for, multiply,
+    Epilogue, Matrix, Operand, OutputType, Product, Requirements, Run, Scalar, Target, WHOLE,
+    blocks_of, check as check_product, has_tensor_cores_for, multiply,
 };
 use crate::host::primitive;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
@@ -96,7 +96,7 @@ pub fn scaled_matmul<B: Graph>(
     let matrices = [a.matrix(), b.matrix()];
     let blocks = matrices.map(|matrix| matrix.scales.block());
     let are_powers_of_two = matrices.iter().all(|matrix| matrix.scales.are_powers_of_two());
-    let kind = Kind::of_matrices(blocks, gemm.k, are_powers_of_two);
+    let kind = Requirements::of_matrices(blocks, gemm.k, are_powers_of_two);
     let target = Target::of::<B>(&device, kind, execution, native_blocks)?;
 
     let note = new_note();

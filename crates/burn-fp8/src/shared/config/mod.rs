@@ -20,7 +20,7 @@ pub use ambient::{ProductInfo, high_precision};
 pub(crate) use except::Weights;
 
 use crate::Fp8Error;
-use crate::engine::{Capability, Execution, Fp8Engine, Kind, Problem, Target, usable};
+use crate::engine::{Capability, Execution, Fp8Engine, Problem, Requirements, Target, usable};
 use crate::file;
 
 /// The largest configuration file read, in bytes.
@@ -173,7 +173,7 @@ impl Fp8Config {
         if !self.enabled || self.execution != Execution::Native {
             return usable::<B>(device).map(|_| ());
         }
-        let kind = Kind::of_recipe(&self.recipe, Gemm::matrix(1, 1, 1));
+        let kind = Requirements::of_recipe(&self.recipe, Gemm::matrix(1, 1, 1));
         let target = Target::of::<B>(device, kind, self.execution, self.native_blocks)?;
         match target {
             Target::TensorCores if kind.blocks.is_some() => {

@@ -5,6 +5,7 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKin
 
 use super::activation::ActivationScale;
 use super::operand::Measured;
+use crate::engine::tensor::add_bias;
 use crate::engine::{
     Epilogue, Execution, Fp8Engine, Matrix, MatrixOf, Operand, Request, Run, Scalar, ScaleRule,
     Target, WHOLE, multiply as multiply_operands,
@@ -24,10 +25,11 @@ pub struct FrozenOptions {
     pub(crate) execution: Execution,
 }
 
-/// `x` `[M, K]` times `weight` `[K, N]`.
+/// `x` `[M, K]` times `weight` `[K, N]`, plus `bias` `[N]`, of the type of `x`.
 pub(super) fn multiply<B: Fp8Engine>(
     x: FloatTensor<B>,
     weight: MatrixOf<B>,
+    bias: Option<FloatTensor<B>>,
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
     let FrozenOptions { activation, granularity, target, execution } = options;
@@ -36,7 +38,8 @@ pub(super) fn multiply<B: Fp8Engine>(
         let operands = [Operand::Float(B::float_cast(x, FloatDType::F32)), Operand::Matrix(weight)];
         let [x, weight] = operands;
         let epilogue = Epilogue::float(dtype);
-        return multiply_operands::<B>(x, weight, epilogue, Run::emulated()).result.into_float();
+        let output = multiply_operands::<B>(x, weight, epilogue, Run::emulated());
+        return add_bias::<B>(output.result.into_float(), bias);
     }
     let rule = match activation {
         ActivationScale::Static(scale) => {
@@ -74,7 +77,13 @@ pub(super) fn multiply<B: Fp8Engine>(
         note,
     };
     let [input, weight] = [input.matrix, weight].map(Operand::Matrix);
-    multiply_operands::<B>(input, weight, Epilogue::float(dtype), run).result.into_float()
+    // As it leaves the unit's registers: the same bits as after it, where the output is f32.
+    let (inside, after) = match target == &Target::MatrixUnit && dtype == FloatDType::F32 {
+        true => (bias, None),
+        false => (None, bias),
+    };
+    let epilogue = Epilogue { bias: inside, ..Epilogue::float(dtype) };
+    add_bias::<B>(multiply_operands::<B>(input, weight, epilogue, run).result.into_float(), after)
 }
 
 /// `output_grad` `[M, N]` times `weight` transposed, `[N, K]`: the gradient is not quantized, the codes are multiplied where they lie.

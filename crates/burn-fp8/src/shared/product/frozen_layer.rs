@@ -13,7 +13,7 @@ use crate::Fp8Error;
 use crate::config::{self, Fp8Config};
 use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{
-    Capability, Fp8Engine, Graph, Kind, MatrixOf, Target, check_scale, multiply_high,
+    Capability, Fp8Engine, Graph, MatrixOf, Requirements, Target, check_scale, multiply_high,
 };
 use crate::host;
 use crate::report::{HighPrecision, record_high_precision};
@@ -42,16 +42,19 @@ pub(crate) fn forward<B: Graph>(
         return B::float_zeros(shape, &device, dtype.into());
     }
     let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
+    let bias = bias.map(|bias| B::float_cast(bias, dtype.into()));
     let output = match options::<B>(dtype, gemm, &device, &weight, activation) {
         Some(options) => {
             // Tensor cores and slices read both operands along K.
             let weight = laid_out(B::FP8_ON_HOST || options.target == Target::TensorCores);
-            run::frozen::<B>(x, weight, &options)
+            run::frozen::<B>(x, weight, bias, &options)
         }
-        None => multiply_high::<B>(x, B::float_cast(B::fp8_dequantize(weight), dtype.into())),
+        None => {
+            let weight = B::float_cast(B::fp8_dequantize(weight), dtype.into());
+            add_bias::<B>(multiply_high::<B>(x, weight), bias)
+        }
     };
-    let bias = bias.map(|bias| B::float_cast(bias, dtype.into()));
-    add_bias::<B>(reshape::<B>(output, shape), bias)
+    reshape::<B>(output, shape)
 }
 
 /// How a product with a frozen weight is run, or none where it is in high precision.
@@ -93,7 +96,8 @@ pub(crate) fn target<B: Fp8Engine>(
 ) -> Result<Target, Fp8Error> {
     let scales = &weight.scales;
     let are_powers_of_two = activation.recipe().has_powers_of_two() && scales.are_powers_of_two();
-    let kind = Kind::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
+    let kind =
+        Requirements::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
     match activation {
         ActivationScale::Unquantized => Ok(Target::Emulation(None)),
         _ => Target::of::<B>(device, kind, config.execution, config.native_blocks),

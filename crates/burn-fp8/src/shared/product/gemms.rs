@@ -6,8 +6,8 @@ use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::{add_bias, reshape};
 use crate::engine::{
-    Capability, Epilogue, Execution, Fp8Engine, Kind, Of, Operand as Factor, Run, ScalarOf, Target,
-    multiply,
+    Capability, Epilogue, Execution, Form, Fp8Engine, Operand as Factor, Requirements, Run,
+    ScalarOf, Target, multiply,
 };
 use crate::host;
 use crate::report::{self, HighPrecision, Pending, PendingRan, new_note, record_high_precision};
@@ -73,8 +73,9 @@ impl Gemms {
                     execution => execution,
                 };
                 let device = host::float_device::<B>(&lhs);
-                let target = Target::of::<B>(&device, Kind::plain(Of::Matrices), execution, false)
-                    .unwrap_or_else(|error| panic!("{error}"));
+                let target =
+                    Target::of::<B>(&device, Requirements::plain(Form::Matrices), execution, false)
+                        .unwrap_or_else(|error| panic!("{error}"));
                 // No unit is given batches.
                 let target = if self.is_flat() { target } else { Target::Emulation(None) };
                 let unit = match B::fp8_capability(&device, None) {
@@ -111,9 +112,9 @@ pub(crate) fn forward<B: Fp8Engine>(
     rhs: FloatTensor<B>,
     bias: Option<FloatTensor<B>>,
     quantizer: &impl Quantizer<B>,
-    gemms: &Gemms,
     save: [bool; 2],
 ) -> Forward<B> {
+    let gemms = quantizer.gemms();
     let dtype = lhs.dtype();
     let mut shape = lhs.shape();
     let last = shape.num_dims() - 1;
@@ -125,10 +126,8 @@ pub(crate) fn forward<B: Fp8Engine>(
             later: Some(again(operand)).filter(|role| save && in_fp8(role)),
             ..Uses::now(Some(GemmRole::Output).filter(in_fp8))
         };
-        let quantized = uses
-            .roles()
-            .next()
-            .map(|_| Quantized::<B>::new(tensor, operand, &uses, quantizer, gemms));
+        let quantized =
+            uses.roles().next().map(|_| Quantized::<B>::new(tensor, operand, &uses, quantizer));
         let saved = save.then(|| match (&quantized, uses.later) {
             (Some(quantized), Some(role)) => quantized.keep(operand, role),
             _ => SavedOperand::High(tensor.clone()),
@@ -189,8 +188,8 @@ pub(crate) fn backward<B: Fp8Engine>(
     [lhs, rhs]: [Option<SavedOperand<B>>; 2],
     [lhs_shape, rhs_shape]: [Shape; 2],
     quantizer: &impl Quantizer<B>,
-    gemms: &Gemms,
 ) -> Gradients<B> {
+    let gemms = quantizer.gemms();
     let dtype = output_grad.dtype();
     let in_fp8 = |saved: &Option<SavedOperand<B>>| {
         saved.as_ref().is_some_and(|saved| !matches!(saved, SavedOperand::High(_)))
@@ -198,7 +197,7 @@ pub(crate) fn backward<B: Fp8Engine>(
     let uses = [(in_fp8(&rhs), GemmRole::GradInput), (in_fp8(&lhs), GemmRole::GradWeight)];
     let uses = Uses::now(uses.into_iter().filter_map(|(is, role)| is.then_some(role)));
     let quantized = (!uses.now.is_empty())
-        .then(|| Quantized::<B>::new(&output_grad, Operand::OutputGrad, &uses, quantizer, gemms));
+        .then(|| Quantized::<B>::new(&output_grad, Operand::OutputGrad, &uses, quantizer));
     let amax = quantized.as_ref().and_then(|quantized| quantized.quantization().amax);
     if let Some(tap) = &gemms.tap {
         let fp8 = quantized.as_ref().map(Quantized::quantization);
@@ -246,12 +245,11 @@ pub(crate) fn linear_x_backward<B: Fp8Engine>(
     weight: FloatTensor<B>,
     output_grad: FloatTensor<B>,
     quantizer: &impl Quantizer<B>,
-    gemms: &Gemms,
 ) -> FloatTensor<B> {
     let mut shape = output_grad.shape();
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[0];
-    let grad = gradient::<B>(GemmRole::GradInput, [&output_grad, &weight], quantizer, gemms);
+    let grad = gradient::<B>(GemmRole::GradInput, [&output_grad, &weight], quantizer);
     reshape::<B>(grad, shape)
 }
 
@@ -260,9 +258,8 @@ pub(crate) fn linear_weight_backward<B: Fp8Engine>(
     x: FloatTensor<B>,
     output_grad: FloatTensor<B>,
     quantizer: &impl Quantizer<B>,
-    gemms: &Gemms,
 ) -> FloatTensor<B> {
-    gradient::<B>(GemmRole::GradWeight, [&x, &output_grad], quantizer, gemms)
+    gradient::<B>(GemmRole::GradWeight, [&x, &output_grad], quantizer)
 }
 
 /// A product of the backward pass by itself, of operands that nobody has quantized.
@@ -270,8 +267,8 @@ pub(crate) fn gradient<B: Fp8Engine>(
     role: GemmRole,
     tensors: [&FloatTensor<B>; 2],
     quantizer: &impl Quantizer<B>,
-    gemms: &Gemms,
 ) -> FloatTensor<B> {
+    let gemms = quantizer.gemms();
     if !gemms.recipe.products.in_fp8(role) {
         let [lhs, rhs] = tensors.map(|tensor| gemms.join::<B>(tensor.clone()));
         let [lhs, rhs] = match role {
@@ -283,7 +280,7 @@ pub(crate) fn gradient<B: Fp8Engine>(
     }
     let [lhs, rhs] = role.operands();
     let factor = |tensor: &FloatTensor<B>, operand| {
-        let quantized = Quantized::<B>::new(tensor, operand, &Uses::now([role]), quantizer, gemms);
+        let quantized = Quantized::<B>::new(tensor, operand, &Uses::now([role]), quantizer);
         if let Some(tap) = &gemms.tap {
             let fp8 = Some(quantized.quantization());
             tap.see::<B>([(operand, tensor.clone(), fp8)], &[role], &gemms.recipe);

@@ -42,6 +42,9 @@ impl Gemms {
 
 /// Who chooses the scales of operands: the recipe in force, or the state of a layer.
 pub(crate) trait Quantizer<B: Fp8Engine> {
+    /// What the three GEMMs have in common.
+    fn gemms(&self) -> &Gemms;
+
     /// Quantizes an operand, in blocks of so many rows and columns.
     fn quantize(
         &self,
@@ -130,8 +133,8 @@ impl<B: Fp8Engine> Quantized<B> {
         operand: Operand,
         uses: &Uses,
         quantizer: &impl Quantizer<B>,
-        gemms: &Gemms,
     ) -> Self {
+        let gemms = quantizer.gemms();
         let mut groups: Vec<([usize; 2], Vec<GemmRole>)> = vec![];
         for role in uses.roles() {
             let block = block(operand, role, gemms);

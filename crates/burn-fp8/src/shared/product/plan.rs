@@ -8,7 +8,7 @@ use super::operand::{Gemms, Quantizer};
 use crate::config::{self, Ambient, Fp8Config, ProductInfo};
 use crate::engine::Leaf;
 use crate::engine::{
-    Fp8Engine, Kind, MatrixOf, Request, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
+    Fp8Engine, MatrixOf, Request, Requirements, ScalarOf, ScaleRule, ScaleRuleOf, Target, Wanted,
 };
 use crate::host;
 use crate::report::{self, HighPrecision, record_high_precision};
@@ -132,6 +132,10 @@ impl Product {
 
 /// By the recipe in force, from the tensor or from the histories of its site.
 impl<B: Fp8Engine> Quantizer<B> for Product {
+    fn gemms(&self) -> &Gemms {
+        &self.gemms
+    }
+
     fn quantize(
         &self,
         tensor: &FloatTensor<B>,
@@ -190,7 +194,7 @@ pub(crate) fn target<B: Fp8Engine>(
     operand: &FloatTensor<B>,
     config: &Fp8Config,
 ) -> Target {
-    let kind = Kind::of_recipe(recipe, forward);
+    let kind = Requirements::of_recipe(recipe, forward);
     Target::of::<B>(&host::float_device::<B>(operand), kind, config.execution, config.native_blocks)
         .unwrap_or_else(|error| panic!("{error}"))
 }

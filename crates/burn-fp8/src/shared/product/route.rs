@@ -74,7 +74,7 @@ pub(crate) fn linear_x_backward<B: Graph>(
     let forward = gemm.for_role(GemmRole::GradInput);
     match plan::<B>(ProductKind::Linear, GemmRole::GradInput, forward, [&output_grad, &weight]) {
         Some(product) if !B::HAS_GRAPH => {
-            gemms::linear_x_backward::<B>(weight, output_grad, &product, &product.gemms)
+            gemms::linear_x_backward::<B>(weight, output_grad, &product)
         }
         // Burn's Autodiff has no second derivative of a linear layer; the panic is Burn's own.
         Some(_) => B::linear_x_backward(weight, output_grad),
@@ -104,7 +104,7 @@ pub(crate) fn linear_weight_backward<B: Graph>(
     let forward = Gemm::matrix(rows, shapes[1][last], shapes[0][last]);
     match plan::<B>(ProductKind::Linear, GemmRole::GradWeight, forward, [&x, &output_grad]) {
         Some(product) if !B::HAS_GRAPH => {
-            gemms::linear_weight_backward::<B>(x, output_grad, &product, &product.gemms)
+            gemms::linear_weight_backward::<B>(x, output_grad, &product)
         }
         Some(_) => B::linear_weight_backward(x, output_grad),
         None if is_empty([&x, &output_grad]) => {

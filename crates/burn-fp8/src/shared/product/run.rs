@@ -37,7 +37,7 @@ pub(super) fn multiply<B: Graph>(
         let [x, y] = values::<B, 2>([&lhs, &rhs]);
         let bias = bias.clone().map(B::value);
         let gemms::Forward { output, saved: operands, amaxes } =
-            gemms::forward::<B::Inner>(x, y, bias, &product, &product.gemms, save);
+            gemms::forward::<B::Inner>(x, y, bias, &product, save);
         product.enter::<B::Inner>(&amaxes);
         (output, Saved { operands, amaxes, shapes, product })
     };
@@ -47,17 +47,22 @@ pub(super) fn multiply<B: Graph>(
     }
 }
 
-/// `x` `[M, K]`, f32, f16 or bf16, not empty, times a frozen weight `[K, N]` in FP8: `[M, N]`, of the type of `x`. Gradients reach `x`.
+/// `x` `[M, K]`, f32, f16 or bf16, not empty, times a frozen weight `[K, N]` in FP8, plus a bias `[N]`: `[M, N]`, all of the type of `x`. Gradients reach `x` and the bias.
 pub(super) fn frozen<B: Graph>(
     x: FloatTensor<B>,
     weight: MatrixOf<B>,
+    bias: Option<FloatTensor<B>>,
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
-    B::record([&x], || {
-        let weight = without_graph::<B>(weight);
-        let output = frozen::multiply::<B::Inner>(B::value(x.clone()), weight.clone(), options);
-        (output, FrozenWeight(weight))
-    })
+    let run = || {
+        let (weight, bias) = (without_graph::<B>(weight), bias.clone().map(B::value));
+        let x = B::value(x.clone());
+        (frozen::multiply::<B::Inner>(x, weight.clone(), bias, options), FrozenWeight(weight))
+    };
+    match &bias {
+        Some(bias) => B::record([&x, bias], run),
+        None => B::record([&x], run),
+    }
 }
 
 /// What the backward step of a product takes: straight through the quantization of its operands.
@@ -76,7 +81,7 @@ impl<B: Fp8Engine, const N: usize> Step<B, N> for Saved<B> {
         let wants_bias = wanted.get(2) == Some(&true);
         let bias = wants_bias.then(|| B::linear_bias_backward(grad.clone()));
         let gemms::Gradients { operands, amax } =
-            gemms::backward::<B>(grad, operands, shapes, &product, &product.gemms);
+            gemms::backward::<B>(grad, operands, shapes, &product);
         product.deposit::<B>([lhs, rhs, amax]);
         let mut gradients = operands.into_iter().chain([bias]);
         [(); N].map(|()| gradients.next().flatten())
@@ -87,8 +92,11 @@ impl<B: Fp8Engine, const N: usize> Step<B, N> for Saved<B> {
 #[derive(Clone, Debug)]
 struct FrozenWeight<B: Fp8Engine>(MatrixOf<B>);
 
-impl<B: Fp8Engine> Step<B, 1> for FrozenWeight<B> {
-    fn backward(self, grad: FloatTensor<B>, _wanted: [bool; 1]) -> [Option<FloatTensor<B>>; 1] {
-        [Some(frozen::x_backward::<B>(grad, self.0))]
+impl<B: Fp8Engine, const N: usize> Step<B, N> for FrozenWeight<B> {
+    fn backward(self, grad: FloatTensor<B>, wanted: [bool; N]) -> [Option<FloatTensor<B>>; N] {
+        let wants_bias = wanted.get(1) == Some(&true);
+        let bias = wants_bias.then(|| B::linear_bias_backward(grad.clone()));
+        let mut gradients = [Some(frozen::x_backward::<B>(grad, self.0)), bias].into_iter();
+        [(); N].map(|()| gradients.next().flatten())
     }
 }
