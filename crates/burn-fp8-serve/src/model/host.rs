@@ -20,7 +20,7 @@ type Slices<B> = [Option<HostLinear<B>>; 7];
 #[derive(Debug)]
 pub(super) struct OnSlices<B: Backend> {
     matrices: Mutex<Option<Arc<Vec<Slices<B>>>>>,
-    /// Of each layer, in the order of [`Layer::norms`].
+    /// Of each layer, in the order of [`NORMS`](super::layer::NORMS).
     norms: OnceLock<Vec<Vec<Vec<f32>>>>,
 }
 
@@ -39,11 +39,12 @@ impl<B: Fp8Matmul> OnSlices<B> {
             all.peek().is_some() && all.all(HostLinear::applies)
         };
         if !held.as_ref().is_some_and(applies) {
-            let on_slices = |(_, matrix): (_, &Projection<B>)| match matrix {
+            let on_slices = |matrix: &Projection<B>| match matrix {
                 Projection::Frozen(layer) => layer.on_host(),
                 Projection::Adapted(_) | Projection::Plain(_) => None,
             };
-            let layers = layers.iter().map(|layer| layer.matrices().map(on_slices)).collect();
+            let layers =
+                layers.iter().map(|layer| layer.matrices.each_ref().map(on_slices)).collect();
             *held = Some(Arc::new(layers)).filter(applies);
         }
         held.clone()
@@ -65,18 +66,18 @@ impl<B: Fp8Matmul> OnSlices<B> {
         let (mut room, rows) = (Room::default(), next.padding.len());
         let norms = self.norms.get_or_init(|| {
             let of_layer = |layer: &Layer<B>| {
-                layer.norms().into_iter().map(|(_, norm)| numbers(norm.gamma.val())).collect()
+                layer.norms.iter().map(|norm| numbers(norm.gamma.val())).collect()
             };
             layers.iter().map(of_layer).collect()
         });
         for (index, (layer, cache)) in layers.iter().zip(caches).enumerate() {
             let slices = on_slices.as_ref().map(|layers| &layers[index]);
             let norm = |part: usize| norms[index].get(part).map(|norm| &norm[..]);
-            let (width, kv_heads, window) = layer.heads();
+            let Layer { kv_heads, head_width: width, window, .. } = *layer;
             let host = decoder::Layer {
                 norms: [0, 1].map(|index| norm(index).expect("each layer has two")),
                 head_norms: [2, 3].map(norm),
-                epsilon: layer.epsilon(),
+                epsilon: layer.norms[0].epsilon as f32,
                 products: Matrices { layer, slices, device },
                 width,
                 window,
@@ -131,8 +132,7 @@ impl<B: Fp8Matmul> Products for Matrices<'_, B> {
             let layers = outputs.map(|(matrix, y)| (slices(matrix).expect("seen").linear(), y));
             return decoder::multiply(x.numbers(), layers);
         }
-        let matrices = self.layer.matrices();
-        let matrix = |matrix: Matrix| matrices[matrix as usize].1;
+        let matrix = |matrix: Matrix| &self.layer.matrices[matrix as usize];
         let (Rows(mut data), inputs) = (std::mem::take(x), matrix(outputs[0].0).inputs());
         data.shape = [data.num_elements() / inputs, inputs].into();
         let tensor = Tensor::<B, 2>::from_data(data, (self.device, DType::F32));

@@ -26,118 +26,92 @@ pub(crate) struct Step<B: Backend> {
     pub(crate) limit: usize,
 }
 
-/// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
+/// The matrices of a layer by their names in a checkpoint, without `model.layers.N`, in the order of [`Matrix`](burn_fp8_cpu::decoder::Matrix).
+pub(crate) const MATRICES: [&str; 7] = [
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+];
+
+/// Its norms, likewise: before attention, before the mlp, and of heads of queries and keys.
+pub(crate) const NORMS: [&str; 4] =
+    ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"];
+
+/// `x + attention(norm(x))`, then `x + mlp(norm(x))`; causal attention of grouped heads, with rotary embeddings.
 #[derive(Module, Debug)]
 pub(crate) struct Layer<B: Backend> {
-    input_norm: RmsNorm<B>,
-    attention: Attention<B>,
-    mlp_norm: RmsNorm<B>,
-    gate: Projection<B>,
-    up: Projection<B>,
-    down: Projection<B>,
+    /// In the order of [`MATRICES`].
+    pub(super) matrices: [Projection<B>; 7],
+    /// In the order of [`NORMS`], the last two where heads are normalized.
+    pub(super) norms: Vec<RmsNorm<B>>,
+    heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_width: usize,
+    /// How many keys a query sees at most.
+    pub(super) window: Option<usize>,
 }
 
 impl<B: Fp8Matmul> Layer<B> {
     /// Reads layer `index`.
     pub(super) fn read(reader: &Reader<'_, B>, config: &Config, index: usize) -> Result<Self> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let norm = |part: &str| norm(reader, &name(part), config.hidden, config.epsilon);
-        let (narrow, wide, bias) = (config.hidden, config.intermediate, config.biases[2]);
-        let mlp = |part: &str, shape| reader.projection(&name(&format!("mlp.{part}")), shape, bias);
-        Ok(Self {
-            input_norm: norm("input_layernorm")?,
-            attention: Attention::read(reader, config, index)?,
-            mlp_norm: norm("post_attention_layernorm")?,
-            gate: mlp("gate_proj", [wide, narrow])?,
-            up: mlp("up_proj", [wide, narrow])?,
-            down: mlp("down_proj", [narrow, wide])?,
-        })
+        let matrix = |part: &str, shape, bias| reader.projection(&name(part), shape, bias);
+        let norm = |part: &str, width| norm(reader, &name(part), width, config.epsilon);
+        Self::new(config, index, matrix, norm)
     }
 
     /// Random weights: those that write to the residual stream are smaller, the more layers there are.
     pub(super) fn random(config: &Config, index: usize, device: &B::Device) -> Self {
-        let Config { hidden, intermediate, heads, kv_heads, head_width, epsilon, .. } = *config;
-        let norm = |width| RmsNormConfig::new(width).with_epsilon(epsilon).init(device);
-        let plain = |shape, width| Projection::Plain(Plain::random(shape, width, device));
         let writes = WIDTH / (2.0 * config.layers() as f64).sqrt();
-        let head_norm = || config.head_norms.then(|| norm(head_width));
-        Self {
-            input_norm: norm(hidden),
-            attention: Attention {
-                query: plain([heads * head_width, hidden], WIDTH),
-                key: plain([kv_heads * head_width, hidden], WIDTH),
-                value: plain([kv_heads * head_width, hidden], WIDTH),
-                output: plain([hidden, heads * head_width], writes),
-                query_norm: head_norm(),
-                key_norm: head_norm(),
-                heads,
-                kv_heads,
-                head_width,
-                window: config.windows[index],
-            },
-            mlp_norm: norm(hidden),
-            gate: plain([intermediate, hidden], WIDTH),
-            up: plain([intermediate, hidden], WIDTH),
-            down: plain([hidden, intermediate], writes),
-        }
+        let matrix = |part: &str, shape, _| {
+            let width = if ["o_proj", "down_proj"].iter().any(|end| part.ends_with(end)) {
+                writes
+            } else {
+                WIDTH
+            };
+            Ok(Projection::Plain(Plain::random(shape, width, device)))
+        };
+        let norm = |_: &str, width| {
+            Ok(RmsNormConfig::new(width).with_epsilon(config.epsilon).init(device))
+        };
+        Self::new(config, index, matrix, norm).expect("nothing is read")
     }
 
-    /// Its matrices by their names in a checkpoint, without `model.layers.N`.
-    pub(crate) fn matrices(&self) -> [(&'static str, &Projection<B>); 7] {
-        let Attention { query, key, value, output, .. } = &self.attention;
-        [
-            ("self_attn.q_proj", query),
-            ("self_attn.k_proj", key),
-            ("self_attn.v_proj", value),
-            ("self_attn.o_proj", output),
-            ("mlp.gate_proj", &self.gate),
-            ("mlp.up_proj", &self.up),
-            ("mlp.down_proj", &self.down),
-        ]
-    }
-
-    /// The same, to be changed.
-    pub(super) fn matrices_mut(&mut self) -> [(&'static str, &mut Projection<B>); 7] {
-        let Attention { query, key, value, output, .. } = &mut self.attention;
-        [
-            ("self_attn.q_proj", query),
-            ("self_attn.k_proj", key),
-            ("self_attn.v_proj", value),
-            ("self_attn.o_proj", output),
-            ("mlp.gate_proj", &mut self.gate),
-            ("mlp.up_proj", &mut self.up),
-            ("mlp.down_proj", &mut self.down),
-        ]
-    }
-
-    /// Its norms by their names, likewise.
-    pub(crate) fn norms(&self) -> Vec<(&'static str, &RmsNorm<B>)> {
-        let Attention { query_norm, key_norm, .. } = &self.attention;
-        let of_heads = [("self_attn.q_norm", query_norm), ("self_attn.k_norm", key_norm)];
-        let of_heads = of_heads.into_iter().filter_map(|(name, norm)| Some((name, norm.as_ref()?)));
-        let of_layer =
-            [("input_layernorm", &self.input_norm), ("post_attention_layernorm", &self.mlp_norm)];
-        of_layer.into_iter().chain(of_heads).collect()
-    }
-
-    /// The same, to be changed.
-    pub(super) fn norms_mut(&mut self) -> Vec<(&'static str, &mut RmsNorm<B>)> {
-        let Attention { query_norm, key_norm, .. } = &mut self.attention;
-        let of_heads = [("self_attn.q_norm", query_norm), ("self_attn.k_norm", key_norm)];
-        let of_heads = of_heads.into_iter().filter_map(|(name, norm)| Some((name, norm.as_mut()?)));
-        let [input, mlp] = ["input_layernorm", "post_attention_layernorm"];
-        let of_layer = [(input, &mut self.input_norm), (mlp, &mut self.mlp_norm)];
-        of_layer.into_iter().chain(of_heads).collect()
-    }
-
-    /// The width of its heads, those of keys, and how many keys a query sees at most.
-    pub(super) fn heads(&self) -> (usize, usize, Option<usize>) {
-        (self.attention.head_width, self.attention.kv_heads, self.attention.window)
-    }
-
-    /// What is added to mean squares.
-    pub(super) fn epsilon(&self) -> f32 {
-        self.input_norm.epsilon as f32
+    /// A layer of matrices of these names and shapes `[out, in]`, with biases or not, and norms of these names and widths.
+    fn new(
+        config: &Config,
+        index: usize,
+        matrix: impl Fn(&str, [usize; 2], bool) -> Result<Projection<B>>,
+        norm: impl Fn(&str, usize) -> Result<RmsNorm<B>>,
+    ) -> Result<Self> {
+        let Config { hidden, intermediate, heads, kv_heads, head_width, biases, .. } = *config;
+        let [queries, keys] = [heads, kv_heads].map(|heads| heads * head_width);
+        let shapes = [
+            ([queries, hidden], biases[0]),
+            ([keys, hidden], biases[0]),
+            ([keys, hidden], biases[0]),
+            ([hidden, queries], biases[1]),
+            ([intermediate, hidden], biases[2]),
+            ([intermediate, hidden], biases[2]),
+            ([hidden, intermediate], biases[2]),
+        ];
+        let matrices = MATRICES.iter().zip(shapes);
+        let matrices = matrices.map(|(part, (shape, bias))| matrix(part, shape, bias));
+        let matrices = matrices.collect::<Result<Vec<_>>>()?;
+        let widths = [hidden, hidden, head_width, head_width];
+        let norms = NORMS.iter().zip(widths).take(if config.head_norms { 4 } else { 2 });
+        Ok(Self {
+            matrices: matrices.try_into().expect("as many as there are names"),
+            norms: norms.map(|(part, width)| norm(part, width)).collect::<Result<_>>()?,
+            heads,
+            kv_heads,
+            head_width,
+            window: config.windows[index],
+        })
     }
 
     /// `[batch, tokens, hidden]` to the same, in operations of the framework. Without a cache the tokens are all that there is.
@@ -147,56 +121,13 @@ impl<B: Fp8Matmul> Layer<B> {
         step: &Step<B>,
         cache: Option<&mut LayerCache<B>>,
     ) -> Tensor<B, 3> {
-        let x = x.clone() + self.attention.forward(self.input_norm.forward(x), step, cache);
-        let input = self.mlp_norm.forward(x.clone());
-        let hidden = silu(self.gate.forward(input.clone())) * self.up.forward(input);
-        x + self.down.forward(hidden)
+        let [.., gate, up, down] = &self.matrices;
+        let x = x.clone() + self.attention(self.norms[0].forward(x), step, cache);
+        let input = self.norms[1].forward(x.clone());
+        x + down.forward(silu(gate.forward(input.clone())) * up.forward(input))
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.matrices().iter().map(|(_, matrix)| matrix.bytes()).sum()
-    }
-}
-
-/// Causal attention of grouped heads, with rotary embeddings.
-#[derive(Module, Debug)]
-struct Attention<B: Backend> {
-    query: Projection<B>,
-    key: Projection<B>,
-    value: Projection<B>,
-    output: Projection<B>,
-    query_norm: Option<RmsNorm<B>>,
-    key_norm: Option<RmsNorm<B>>,
-    heads: usize,
-    kv_heads: usize,
-    head_width: usize,
-    window: Option<usize>,
-}
-
-impl<B: Fp8Matmul> Attention<B> {
-    fn read(reader: &Reader<'_, B>, config: &Config, index: usize) -> Result<Self> {
-        let name = |part: &str| format!("model.layers.{index}.self_attn.{part}");
-        let Config { hidden, heads, kv_heads, head_width, biases, .. } = *config;
-        let read = |part: &str, shape, bias| reader.projection(&name(part), shape, bias);
-        let head_norm = |part: &str| match config.head_norms {
-            true => norm(reader, &name(part), head_width, config.epsilon).map(Some),
-            false => Ok(None),
-        };
-        Ok(Self {
-            query: read("q_proj", [heads * head_width, hidden], biases[0])?,
-            key: read("k_proj", [kv_heads * head_width, hidden], biases[0])?,
-            value: read("v_proj", [kv_heads * head_width, hidden], biases[0])?,
-            output: read("o_proj", [hidden, heads * head_width], biases[1])?,
-            query_norm: head_norm("q_norm")?,
-            key_norm: head_norm("k_norm")?,
-            heads,
-            kv_heads,
-            head_width,
-            window: config.windows[index],
-        })
-    }
-
-    fn forward(
+    fn attention(
         &self,
         x: Tensor<B, 3>,
         step: &Step<B>,
@@ -205,16 +136,16 @@ impl<B: Fp8Matmul> Attention<B> {
         let [batch, tokens, _] = x.dims();
         let split =
             |y: Tensor<B, 3>| y.reshape([batch as i64, tokens as i64, -1, self.head_width as i64]);
-        let turned = |x: Tensor<B, 4>, norm: &Option<RmsNorm<B>>| {
-            let x = match norm {
+        let turned = |x: Tensor<B, 4>, norm: usize| {
+            step.turns.turn(match self.norms.get(norm) {
                 Some(norm) => norm.forward(x),
                 None => x,
-            };
-            step.turns.turn(x)
+            })
         };
-        let query = turned(split(self.query.forward(x.clone())), &self.query_norm);
-        let key = turned(split(self.key.forward(x.clone())), &self.key_norm).swap_dims(1, 2);
-        let value = split(self.value.forward(x)).swap_dims(1, 2);
+        let [query, key, value, output, ..] = &self.matrices;
+        let query = turned(split(query.forward(x.clone())), 2);
+        let key = turned(split(key.forward(x.clone())), 3).swap_dims(1, 2);
+        let value = split(value.forward(x)).swap_dims(1, 2);
 
         let before = cache.as_ref().map_or(0, |cache| cache.length());
         // What is before the window of the first query is read by none.
@@ -251,7 +182,7 @@ impl<B: Fp8Matmul> Attention<B> {
             _ => unreachable!("both are of the cache's type"),
         };
         let heads = if alone { heads } else { heads.swap_dims(1, 2) };
-        self.output.forward(heads.reshape([batch as i64, tokens as i64, -1]))
+        output.forward(heads.reshape([batch as i64, tokens as i64, -1]))
     }
 }
 

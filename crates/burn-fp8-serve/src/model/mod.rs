@@ -25,7 +25,7 @@ pub use cache::CacheType;
 use cache::LayerCache;
 use host::{OnSlices, numbers};
 pub(crate) use layer::Step;
-use layer::{Layer, hidden_padding, norm};
+use layer::{Layer, MATRICES, NORMS, hidden_padding, norm};
 pub(crate) use projection::Projection;
 pub(crate) use projection::in_rows;
 use projection::{Plain, Reader, WIDTH, in_fp8};
@@ -89,6 +89,18 @@ pub(crate) struct Weights<B: Backend> {
 /// Modules with their names.
 type Modules<'a, M> = Vec<(String, &'a mut M)>;
 
+/// Parts of each layer by the names of their modules.
+fn named<L, P: IntoIterator, const N: usize>(
+    layers: impl IntoIterator<Item = L>,
+    names: [&'static str; N],
+    parts: impl Fn(L) -> P,
+) -> impl Iterator<Item = (String, P::Item)> {
+    layers.into_iter().enumerate().flat_map(move |(index, layer)| {
+        let name = move |part| format!("model.layers.{index}.{part}");
+        names.into_iter().map(name).zip(parts(layer))
+    })
+}
+
 const HEAD: &str = "lm_head";
 const EMBEDDING: &str = "model.embed_tokens";
 
@@ -106,20 +118,28 @@ impl<B: Fp8Matmul> Weights<B> {
         }
     }
 
+    /// The matrices of layers by the names of their modules.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = (String, &Projection<B>)> {
+        named(&self.layers, MATRICES, |layer| &layer.matrices[..])
+    }
+
+    /// The norms of layers, likewise.
+    pub(crate) fn norms(&self) -> impl Iterator<Item = (String, &RmsNorm<B>)> {
+        named(&self.layers, NORMS, |layer| &layer.norms[..])
+    }
+
     /// Puts adapters beside quantized layers: those that `adapter` gives for a layer's name. Returns how many.
     pub(crate) fn adapt(
         &mut self,
         mut adapter: impl FnMut(&str, &FrozenLinear<B>) -> Result<Option<LoraLinear<B>>>,
     ) -> Result<usize> {
         let mut count = 0;
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            for (part, matrix) in layer.matrices_mut() {
-                if let Projection::Frozen(base) = &*matrix
-                    && let Some(adapter) = adapter(&format!("model.layers.{index}.{part}"), base)?
-                {
-                    *matrix = Projection::Adapted(adapter);
-                    count += 1;
-                }
+        for (name, matrix) in named(&mut self.layers, MATRICES, |layer| &mut layer.matrices[..]) {
+            if let Projection::Frozen(base) = &*matrix
+                && let Some(adapter) = adapter(&name, base)?
+            {
+                *matrix = Projection::Adapted(adapter);
+                count += 1;
             }
         }
         Ok(count)
@@ -127,7 +147,7 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// The same in f32, with what adapters add: weights that can be trained, and quantized anew.
     pub(crate) fn dense(mut self) -> Self {
-        for (_, matrix) in self.layers.iter_mut().flat_map(Layer::matrices_mut) {
+        for matrix in self.layers.iter_mut().flat_map(|layer| &mut layer.matrices) {
             *matrix = Projection::Plain(matrix.dense());
         }
         let head = self.head.map(|head| Projection::Plain(head.dense()));
@@ -136,15 +156,11 @@ impl<B: Fp8Matmul> Weights<B> {
 
     /// The adapters that there are, by the names of their layers.
     pub(crate) fn adapters(&self) -> Vec<(String, &LoraLinear<B>)> {
-        let mut adapters = vec![];
-        for (index, layer) in self.layers.iter().enumerate() {
-            for (part, matrix) in layer.matrices() {
-                if let Projection::Adapted(adapter) = matrix {
-                    adapters.push((format!("model.layers.{index}.{part}"), adapter));
-                }
-            }
-        }
-        adapters
+        let adapted = self.matrices().filter_map(|(name, matrix)| match matrix {
+            Projection::Adapted(adapter) => Some((name, adapter)),
+            _ => None,
+        });
+        adapted.collect()
     }
 
     /// What is not in FP8, to be changed: matrices and norms by the names of their modules.
@@ -154,10 +170,7 @@ impl<B: Fp8Matmul> Weights<B> {
             matrices.push((HEAD.to_owned(), head));
         }
         let mut norms = vec![("model.norm".to_owned(), &mut self.norm)];
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let named = |(part, norm)| (format!("model.layers.{index}.{part}"), norm);
-            norms.extend(layer.norms_mut().into_iter().map(named));
-        }
+        norms.extend(named(&mut self.layers, NORMS, |layer| &mut layer.norms[..]));
         (matrices, norms)
     }
 
@@ -320,8 +333,8 @@ impl<B: Fp8Matmul> Decoder<B> {
 
     /// Bytes of its matrices on the device.
     pub fn bytes(&self) -> usize {
-        let Weights { embedding, layers, head, .. } = &self.weights;
-        let layers: usize = layers.iter().map(Layer::bytes).sum();
+        let Weights { embedding, head, .. } = &self.weights;
+        let layers: usize = self.weights.matrices().map(|(_, matrix)| matrix.bytes()).sum();
         embedding.bytes() + layers + head.as_ref().map_or(0, Projection::bytes)
     }
 

@@ -80,8 +80,7 @@ impl Scheme {
 /// scheme first.
 pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, f64)>> {
     let mean = |scheme: &Scheme| {
-        let matrices = weights.layers.iter().flat_map(|layer| layer.matrices());
-        let ratio = |(name, matrix): (&str, &Projection<B>)| {
+        let ratio = |(name, matrix): (String, &Projection<B>)| {
             let Projection::Plain(matrix) = matrix else { bail!("{name} is quantized already") };
             let (weight, mut signal, mut noise) = (numbers(matrix.weight())?, 0.0, 0.0);
             let quantized = scheme.quantize(matrix.weight(), None)?.dequantize();
@@ -93,7 +92,7 @@ pub(super) fn ranked<B: Fp8Matmul>(weights: &Weights<B>) -> Result<Vec<(Scheme, 
             // A matrix of zeros has neither.
             Ok(if noise == 0.0 { 0.0 } else { noise / signal })
         };
-        let ratios = matrices.map(ratio).collect::<Result<Vec<f64>>>()?;
+        let ratios = weights.matrices().map(ratio).collect::<Result<Vec<f64>>>()?;
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         Ok((*scheme, -10.0 * mean.log10()))
     };
@@ -118,19 +117,14 @@ pub(super) fn export<B: Fp8Matmul>(
         Plain::new(embedding, weights.embedding.weight())?,
         norm("model.norm", &weights.norm)?,
     ];
-    for (index, layer) in weights.layers.iter().enumerate() {
-        let named = |part: &str| format!("model.layers.{index}.{part}");
-        for (part, matrix) in layer.matrices() {
-            let Projection::Plain(matrix) = matrix else {
-                bail!("{} is quantized already", named(part));
-            };
-            let (weight, bias) = (matrix.weight(), matrix.bias().map(numbers).transpose()?);
-            let layer = scheme.quantize(weight, bias);
-            layers.push((named(part), layer.with_context(|| named(part))?));
-        }
-        for (part, of_layer) in layer.norms() {
-            plain.push(norm(&named(part), of_layer)?);
-        }
+    for (name, matrix) in weights.matrices() {
+        let Projection::Plain(matrix) = matrix else { bail!("{name} is quantized already") };
+        let (weight, bias) = (matrix.weight(), matrix.bias().map(numbers).transpose()?);
+        let layer = scheme.quantize(weight, bias).with_context(|| name.clone())?;
+        layers.push((name, layer));
+    }
+    for (name, of_layer) in weights.norms() {
+        plain.push(norm(&name, of_layer)?);
     }
     let mut config = config.to_owned();
     if let Some(Projection::Plain(head)) = &weights.head {
