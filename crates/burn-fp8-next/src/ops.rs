@@ -19,7 +19,7 @@ use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_flex::Flex;
 use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise};
 
-use crate::engine::{self, Codes, Fp8Engine, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
+use crate::engine::{self, Codes, Graph, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
 use crate::fused::{self, Attention};
 use crate::product::{ActivationScale, delayed, frozen_layer, route};
 
@@ -182,7 +182,7 @@ routed!(#[cfg(feature = "cube")] impl[] Cube);
 #[cfg(feature = "remote")]
 crate::fp8_backend!(Remote);
 routed!(#[cfg(feature = "remote")] impl[] Remote);
-routed!(impl[B: Fp8Ops + Fp8Engine, C: CheckpointStrategy] Autodiff<B, C>);
+routed!(impl[B: Fp8Ops + Graph, C: CheckpointStrategy] Autodiff<B, C>);
 
 /// Whether the products of a device are made here: on a device of ours they are in FP8 by themselves. Panics on backends without FP8 products.
 pub(crate) fn is_here(device: &Device) -> bool {

@@ -13,7 +13,6 @@ use common::fused::*;
 use common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
 use common::products::*;
 use common::published::layers_are_those_of_their_libraries;
-use common::scaled_blocks::*;
 use common::special::*;
 use common::*;
 

@@ -156,7 +156,7 @@ impl<B: Untracked> Graph for B {
     }
 }
 
-impl<B: Fp8Engine, C: CheckpointStrategy> Graph for Autodiff<B, C> {
+impl<B: Graph, C: CheckpointStrategy> Graph for Autodiff<B, C> {
     const HAS_GRAPH: bool = true;
 
     type Inner = B;
@@ -196,6 +196,10 @@ impl<B: Fp8Engine, C: CheckpointStrategy> Graph for Autodiff<B, C> {
             OpsKind::Tracked(prep) => prep.finish(saved, output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
+    }
+
+    fn settings() -> Settings {
+        B::settings()
     }
 }
 

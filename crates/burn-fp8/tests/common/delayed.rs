@@ -19,12 +19,8 @@ pub fn under<R>(state: &DelayedState, recipe: Recipe, run: impl FnOnce() -> R) -
     state.scope(|| delayed(recipe).scope(run))
 }
 
-/// Values in -1..1, of which one is `amax`.
 pub fn with_amax(seed: u64, count: usize, amax: f32) -> Vec<f32> {
-    let mut random = Random(seed);
-    let mut values: Vec<f32> = (0..count).map(|_| random.unit() * amax * 0.9).collect();
-    values[count / 3] = -amax;
-    values
+    Random(seed).with_amax(amax, count)
 }
 
 /// Input, weight and output gradient of these amaxes.

@@ -9,7 +9,6 @@
 
 pub mod blocks;
 pub mod delayed;
-pub mod exact;
 pub mod files;
 pub mod frozen;
 pub mod fused;
@@ -19,13 +18,7 @@ pub mod models;
 pub mod observatory;
 pub mod products;
 pub mod published;
-pub mod reference;
-pub mod scaled_blocks;
 pub mod special;
-
-use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 
 // What most tests use.
 pub use burn::backend::{Autodiff, Flex};
@@ -38,6 +31,7 @@ pub use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 pub use burn::tensor::backend::{AutodiffBackend, Backend};
 pub use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 pub use burn_fp8::Fp8Format::{self, E4M3, E5M2};
+pub use burn_fp8::burn_fp8_core::Operand;
 pub use burn_fp8::nn::{
     ActivationScale, DotMode, Fp8DotGeneralConfig, Fp8Linear, Fp8LinearConfig, FrozenLinear,
 };
@@ -48,9 +42,13 @@ pub use burn_fp8::{
     Fp8Error, Fp8Matmul, Fp8Tensor, GemmRole, Granularity, Precision, ProductKind, Recipe, Report,
     ScaleRounding, ScaledMatmulOptions, high_precision, scaled_matmul, trace,
 };
+pub use burn_fp8_test_support::fp8::{self, Along};
+pub use burn_fp8_test_support::{
+    Exact, Float, Golden, Random, Sums, alone, assert_close, assert_relative, assert_same, bits,
+    hard, panic_of, panics, refused, says, sqnr, transpose, wide, with_variable,
+};
 pub use burn_fp8_train::policy::Policy;
-pub use exact::{Exact, Sums, exact_step, exact_step_under, sqnr};
-pub use golden::Golden;
+pub use golden::{Tensors, golden};
 
 use burn_fp8::engine::Fp8Engine;
 
@@ -100,13 +98,23 @@ pub fn every_matmul() -> Fp8Config {
     Fp8Config::default().with_filter(Filter::every_matmul())
 }
 
+/// What the default device of a backend is able to do.
+pub fn capability<B: Fp8Engine>() -> Capability {
+    B::fp8_capability(&Default::default(), None)
+}
+
 /// What runs the FP8 products of a backend on this machine: a matrix unit of the CPU, or emulation.
 pub fn implementation<B: Fp8Engine>() -> Implementation {
-    match B::fp8_capability(&Default::default(), None) {
+    match capability::<B>() {
         Capability::MatrixUnit(unit) => Implementation::MatrixUnit(unit.name),
         Capability::FakeQuantized { .. } => Implementation::FakeQuantized,
         native => panic!("{native}: the trace names an algorithm"),
     }
+}
+
+/// Whether products of a backend run on a matrix unit of the CPU.
+pub fn has_unit<B: Fp8Engine>() -> bool {
+    matches!(capability::<B>(), Capability::MatrixUnit(_))
 }
 
 pub fn tensor<B: Backend, const D: usize>(values: &[f32], shape: [usize; D]) -> Tensor<B, D> {
@@ -115,15 +123,6 @@ pub fn tensor<B: Backend, const D: usize>(values: &[f32], shape: [usize; D]) -> 
 
 pub fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
     tensor.into_data().convert::<f32>().to_vec().expect("converted to f32")
-}
-
-pub fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// The same numbers in f64.
-pub fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().copied().map(f64::from).collect()
 }
 
 /// A bias in bf16, where the backend has that.
@@ -192,15 +191,25 @@ pub fn linear_data(seed: u64, [m, k, n]: [usize; 3]) -> [Vec<f32>; 4] {
 
 /// Output of a linear layer on an input of any rank, whose last dimension is not looked at, and the gradients of input, weight and bias.
 pub fn linear_step<B: AutodiffBackend, const D: usize>(
+    data: &[Vec<f32>; 4],
+    lead: [usize; D],
+) -> [Vec<f32>; 4] {
+    linear_step_in::<B, D>(FloatDType::F32, data, lead)
+}
+
+/// The same in a type.
+pub fn linear_step_in<B: AutodiffBackend, const D: usize>(
+    dtype: FloatDType,
     [x, w, b, g]: &[Vec<f32>; 4],
     lead: [usize; D],
 ) -> [Vec<f32>; 4] {
     let [n, k] = [b.len(), w.len() / b.len()];
     let of = |last| std::array::from_fn(|d| if d == D - 1 { last } else { lead[d] });
-    let x = tensor::<B, D>(x, of(k)).require_grad();
-    let layer = linear(tensor::<B, 2>(w, [k, n]), Some(tensor(b, [n])));
+    let x = tensor::<B, D>(x, of(k)).cast(dtype).require_grad();
+    let bias = tensor(b, [n]).cast(dtype);
+    let layer = linear(tensor::<B, 2>(w, [k, n]).cast(dtype), Some(bias));
     let y = layer.forward(x.clone());
-    let grads = (y.clone() * tensor(g, of(n))).sum().backward();
+    let grads = (y.clone() * tensor(g, of(n)).cast(dtype)).sum().backward();
     let bias = layer.bias.expect("with bias").val();
     [values(y), grad(&x, &grads), grad(&layer.weight.val(), &grads), grad(&bias, &grads)]
 }
@@ -209,111 +218,29 @@ pub fn linear<B: Backend>(weight: Tensor<B, 2>, bias: Option<Tensor<B, 1>>) -> L
     Linear { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor) }
 }
 
-/// Asserts that values agree to `tolerance` times the largest finite magnitude expected: how the golden files are to be compared, and
-/// what suits numbers of one size. What is not finite is the same, element by element. See [`exact::Exact`] for products of anything
-/// else.
-#[track_caller]
-pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}: lengths");
-    let finite = expected.iter().filter(|value| value.is_finite());
-    let largest = finite.fold(0f32, |max, value| max.max(value.abs()));
-    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        let near = match e.is_finite() {
-            true => (a - e).abs() <= tolerance * largest,
-            false => a == e || (a.is_nan() && e.is_nan()),
-        };
-        assert!(near, "{what}[{index}]: {a:e} instead of {e:e}, of at most {largest:e}");
+/// The type of floats, as the references of tests call it.
+pub fn float(dtype: FloatDType) -> Float {
+    match dtype {
+        FloatDType::F32 => Float::F32,
+        FloatDType::F16 => Float::F16,
+        FloatDType::BF16 => Float::Bf16,
+        other => panic!("no rounding to {other:?} in these tests"),
     }
 }
 
-/// Asserts that each value agrees with its own expectation to `tolerance` times that.
-#[track_caller]
-pub fn assert_relative(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}: lengths");
-    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert_close(&[*a], &[*e], tolerance, &format!("{what}[{index}]"));
-    }
-}
-
-/// Asserts that what is said has all these parts.
-#[track_caller]
-pub fn says<const N: usize>(said: impl Display, parts: [&str; N]) {
-    let said = said.to_string();
-    for part in parts {
-        assert!(said.contains(part), "not {part:?}: {said}");
-    }
-}
-
-/// Asserts that a result is an error that has all these parts.
-#[track_caller]
-pub fn refused<T, E: Display, const N: usize>(result: Result<T, E>, parts: [&str; N]) {
-    match result {
-        Ok(_) => panic!("not refused: {parts:?}"),
-        Err(error) => says(error, parts),
-    }
-}
-
-/// Asserts that a panic must happen that has all these parts.
-#[track_caller]
-pub fn panics<R, const N: usize>(f: impl FnOnce() -> R, parts: [&str; N]) {
-    says(panic_of(f), parts);
-}
-
-/// The message of a panic that must happen.
-#[track_caller]
-pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { panic!("it did not panic") };
-    match panic.downcast::<String>() {
-        Ok(message) => *message,
-        Err(panic) => panic.downcast::<&str>().expect("a message").to_string(),
-    }
-}
-
-/// Runs a test in a process of its own: what belongs to the process (defaults, the unit in use, Flex's random numbers) is the test's alone.
-pub fn alone(test: impl FnOnce()) {
-    alone_with(&[], test);
-}
-
-/// The same, with these variables in its environment.
-pub fn alone_with(variables: &[(&str, &str)], test: impl FnOnce()) {
-    const ALONE: &str = "BURN_FP8_TEST_ALONE";
-    let thread = std::thread::current();
-    let name = thread.name().expect("libtest names its threads after the tests");
-    if std::env::var(ALONE).is_ok_and(|alone| alone == name) {
-        return test();
-    }
-    let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
-    again.args(["--exact", name, "--nocapture"]).env(ALONE, name);
-    let output = again.envs(variables.iter().copied()).output().expect("a test starts itself");
-    let [said, failed] = [output.stdout, output.stderr].map(String::from_utf8);
-    let (said, failed) = (said.expect("UTF-8"), failed.expect("UTF-8"));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}{failed}");
-    print!("{said}");
-}
-
-/// A small deterministic generator (splitmix64), so that test data are the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in -1..1.
-    pub fn unit(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    pub fn units(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.unit()).collect()
-    }
-
-    /// Values of widely different magnitudes: uniform, times 2^-12..2^4.
-    pub fn spread(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.unit() * 2f32.powi((self.bits() % 17) as i32 - 12)).collect()
-    }
+/// Output and gradients of a product of what operands hold under a recipe: blocks lie along what each product sums.
+pub fn exact_step_under(
+    recipe: Recipe,
+    [x, w, g]: [&[f32]; 3],
+    [m, k, n]: [usize; 3],
+) -> [Exact; 3] {
+    use Along::{Columns, Rows};
+    let x = |along| fp8::held(x, k, Operand::Input, along, recipe);
+    let w = |along| fp8::held(w, n, Operand::Weight, along, recipe);
+    let g = |along| fp8::held(g, n, Operand::OutputGrad, along, recipe);
+    [
+        Exact::product(&x(Rows), &w(Columns), [m, k, n]),
+        Exact::product(&g(Rows), &transpose(&w(Rows), [k, n]), [m, n, k]),
+        Exact::product(&transpose(&x(Columns), [m, k]), &g(Columns), [k, m, n]),
+    ]
 }

@@ -1,6 +1,5 @@
 //! Products of any shape and layout under any recipe against their definition, in f64.
 
-use super::reference::{Along, Operand, held};
 use super::*;
 
 /// A recipe of each granularity.
@@ -66,42 +65,36 @@ pub fn assert_step<B: AutodiffBackend, const D: usize>(
     what: &str,
 ) {
     let dtype = tensors[0].dtype();
-    let numbers = tensors.each_ref().map(|tensor| values(tensor.clone()));
-    let [x, w, _] = tensors.each_ref().map(|tensor| tensor.dims());
+    let exact = exact(&tensors, recipe);
     let results = every_matmul().with_recipe(recipe).scope(|| step(tensors));
-    let exact = exact([x, w], numbers.each_ref().map(Vec::as_slice), recipe);
     for ((name, actual), exact) in ["y", "dx", "dw"].into_iter().zip(results).zip(exact) {
         let what = format!("{what}, {recipe}: {name}");
         assert_eq!(actual.dtype(), dtype, "{what}");
-        let (actual, size) = (values(actual), exact[0].values.len());
-        assert_eq!(actual.len(), exact.len() * size, "{what}");
-        for (actual, exact) in actual.chunks(size).zip(exact) {
-            exact.rounded(dtype.into()).assert(actual, Sums::F32, &what);
-        }
+        exact.rounded(float(dtype.into())).assert(&values(actual), Sums::F32, &what);
     }
 }
 
-/// The matrices of output and gradients, each in f64.
-fn exact<const D: usize>(
-    [x_dims, w_dims]: [[usize; D]; 2],
-    [x, w, g]: [&[f32]; 3],
+/// Output and gradients in f64.
+pub fn exact<B: Backend, const D: usize>(
+    tensors: &[Tensor<B, D>; 3],
     recipe: Recipe,
-) -> [Vec<Exact>; 3] {
+) -> [Exact; 3] {
+    let [x_dims, w_dims, _] = tensors.each_ref().map(|tensor| tensor.dims());
+    let [x, w, g] = &tensors.each_ref().map(|tensor| values(tensor.clone()));
     let [m, k, n] = [x_dims[D - 2], x_dims[D - 1], w_dims[D - 1]];
     let count = |dims: [usize; D]| dims[..D - 2].iter().product::<usize>();
     if count(w_dims) == 1 {
-        let shape = [count(x_dims) * m, k, n];
-        return exact_step_under(recipe, [x, w, g], shape).map(|exact| vec![exact]);
+        return exact_step_under(recipe, [x, w, g], [count(x_dims) * m, k, n]);
     }
     // A scale of a tensor is that of all its matrices; several are those of each.
     let whole = [(x, Operand::Input), (w, Operand::Weight), (g, Operand::OutputGrad)]
-        .map(|(x, operand)| held(x, x.len(), operand, Along::Rows, recipe));
+        .map(|(x, operand)| fp8::held(x, x.len(), operand, Along::Rows, recipe));
     let pair = |i: usize, j: usize, at: usize| {
         let [of_x, of_w, of_g] = [(i, m * k), (j, k * n), (at, m * n)]
             .map(|(index, size)| index * size..(index + 1) * size);
         match recipe.granularity() {
             Granularity::PerTensor => {
-                exact_step([&whole[0][of_x], &whole[1][of_w], &whole[2][of_g]], [m, k, n])
+                Exact::step([&whole[0][of_x], &whole[1][of_w], &whole[2][of_g]], [m, k, n])
             }
             _ => exact_step_under(recipe, [&x[of_x], &w[of_w], &g[of_g]], [m, k, n]),
         }
@@ -120,9 +113,8 @@ fn exact<const D: usize>(
             });
         }
     }
-    let [dx, dw] =
-        [of_x, of_w].map(|sums| sums.into_iter().map(|sum| sum.expect("used")).collect());
-    [output, dx, dw]
+    let [dx, dw] = [of_x, of_w].map(|sums| Exact::joined(sums.into_iter().flatten()));
+    [Exact::joined(output), dx, dw]
 }
 
 /// Which matrix of a tensor takes part in a product's matrix `at`.
@@ -156,7 +148,7 @@ where
     const SHAPE: [usize; 3] = [23, 35, 19];
     let [m, k, n] = SHAPE;
     let x = rows_of_all_sizes(1, [m, k]);
-    let w = reference::transpose(&rows_of_all_sizes(2, [n, k]), [n, k]);
+    let w = transpose(&rows_of_all_sizes(2, [n, k]), [n, k]);
     let g = rows_of_all_sizes(3, [m, n]);
     for recipe in recipes() {
         let config = every_matmul().with_recipe(recipe);
@@ -179,7 +171,7 @@ where
         }
         // The largest of the scales is that of the whole tensor.
         let lhs = report.products[0].lhs.expect("in FP8");
-        assert_eq!(lhs.scale, reference::scale_of(reference::amax(&x), lhs.format, recipe));
+        assert_eq!(lhs.scale, fp8::scale_of(fp8::amax(&x), lhs.format, recipe));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Quantization of special values, of every rounding decision, and of random bit patterns, on any backend.
 
 use burn::tensor::TensorPrimitive;
-use burn_fp8::burn_fp8_core::{Overflow, slice};
 use burn_fp8::engine::{Matrix, Request, Scalar, ScaleRule, ScaleRuleOf, Scales, Wanted};
 
 use super::*;
@@ -32,33 +31,24 @@ fn quantize_by<B: Fp8Matmul, const D: usize>(
     (used, scale.read::<B>())
 }
 
-/// The same bits; any NaN equals any NaN.
-#[track_caller]
-pub fn assert_same(actual: &[f32], expected: &[f32], what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}");
-    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        let same = a.to_bits() == e.to_bits() || (a.is_nan() && e.is_nan());
-        assert!(same, "{what}[{index}]: {a:e} instead of {e:e}");
-    }
-}
-
 fn row<B: Fp8Matmul>(x: &[f32], format: Fp8Format, recipe: Recipe) -> (Vec<f32>, f32) {
     quantize::<B, 1>(tensor(x, [x.len()]), format, recipe)
 }
 
-/// Around the largest number, half a step beyond it, and infinity.
+/// Numbers of the format, the middles between them, and beyond the largest one, by definition.
 pub fn overflow_is_what_was_asked_for<B: Fp8Matmul>() {
     const SCALE: f32 = 0.5;
-    for (format, max, tie) in [(E4M3, 448f32, 464f32), (E5M2, 57344.0, 61440.0)] {
-        let around = [max, tie, 2.0 * max].map(|x| [x.next_down(), x, x.next_up()]);
-        let x = [&around.concat()[..], &[f32::MAX, f32::INFINITY, f32::NAN, 1.0]].concat();
-        let x: Vec<f32> = x.iter().flat_map(|x| [x * SCALE, -x * SCALE]).collect();
-        for overflow in [Overflow::Saturate, Overflow::SaturateFinite, Overflow::NonSaturating] {
+    for format in fp8::FORMATS {
+        let limits = [f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let x = [hard::boundaries(format, SCALE), limits.to_vec()].concat();
+        for overflow in fp8::OVERFLOWS {
             let rule = ScaleRule::Given(Scalar::Host(SCALE), overflow);
             let (values, _) = quantize_by::<B, 1>(tensor(&x, [x.len()]), format, rule);
-            let (mut codes, mut expected) = (vec![0; x.len()], vec![0.0; x.len()]);
-            slice::encode(&x, SCALE, format, overflow, &mut codes);
-            slice::decode(&codes, 1.0, format, &mut expected);
+            let expected = |x: &f32| {
+                fp8::decode(fp8::encode(f64::from(*x) / f64::from(SCALE), format, overflow), format)
+                    as f32
+            };
+            let expected: Vec<_> = x.iter().map(expected).collect();
             assert_same(&values, &expected, &format!("{format} {overflow:?}"));
         }
     }
@@ -81,12 +71,12 @@ pub fn special_values_stay_visible<B: Fp8Matmul>() {
         for x in [[1e-40f32, -1e-40, 3e-41, 1e-45], [f32::MIN_POSITIVE, 1e-39, -1e-38, 0.0]] {
             let (values, scale) = row::<B>(&x, format, current);
             assert_eq!(scale, f32::MIN_POSITIVE, "{format} {x:?}");
-            let expected = x.map(|x| reference::round(f64::from(x / scale), format) as f32);
+            let expected = x.map(|x| fp8::round(f64::from(x / scale), format) as f32);
             assert_eq!(bits(&values), bits(&expected), "{format} {x:?}");
         }
         // One outlier: the rest falls to zero or near it, but with its sign.
         let (values, scale) = row::<B>(&[1e30, 1.0, -1.0, 1e28], format, current);
-        let last = reference::round(f64::from(1e28f32 / scale), format) as f32;
+        let last = fp8::round(f64::from(1e28f32 / scale), format) as f32;
         assert_eq!(bits(&values), bits(&[max, 0.0, -0.0, last]));
         // The largest number, with a margin that would take the scale past it.
         let recipe = current.with_margin(64).with_power_of_two(true);
@@ -97,32 +87,25 @@ pub fn special_values_stay_visible<B: Fp8Matmul>() {
 
 /// Every rounding decision of both formats: all midpoints between neighbours, the values beside them, and the values.
 pub fn ties_go_to_even<B: Fp8Matmul>() {
-    for format in [E4M3, E5M2] {
-        let magnitudes = reference::magnitudes(format);
-        let mut x: Vec<f32> = vec![];
-        for pair in magnitudes.windows(2) {
-            let middle = ((pair[0] + pair[1]) / 2.0) as f32;
-            let beside = [middle.next_down(), middle, middle.next_up(), pair[1] as f32];
-            x.extend(beside.iter().flat_map(|x| [*x, -x]));
-        }
+    for format in fp8::FORMATS {
+        let mut x = hard::boundaries(format, 1.0);
+        x.retain(|x| x.abs() <= fp8::largest(format));
         let (values, scale) = row::<B>(&x, format, Recipe::current());
         assert_eq!(scale, 1.0, "the largest value is the format's");
-        let expected: Vec<f32> =
-            x.iter().map(|x| reference::round(f64::from(*x), format) as f32).collect();
+        let expected: Vec<_> = x.iter().map(|x| fp8::round(f64::from(*x), format) as f32).collect();
         assert_eq!(bits(&values), bits(&expected), "{format}");
     }
 }
 
 /// The codes and scales of a backend equal those of Flex, which come from the slice functions, bit for bit.
 pub fn codes_and_scales_agree_with_flex<B: Fp8Matmul>() {
-    let mut random = Random(17);
-    for format in [E4M3, E5M2] {
+    for format in fp8::FORMATS {
         for (power_of_two, margin) in
             [false, true].into_iter().flat_map(|p| [(p, -3), (p, 0), (p, 5)])
         {
             let recipe = Recipe::current().with_margin(margin).with_power_of_two(power_of_two);
             // Any bit pattern, so of any magnitude, some of them not finite.
-            let x: Vec<f32> = (0..4096).map(|_| f32::from_bits(random.bits() as u32)).collect();
+            let x = Random(17).floats(4096);
             for x in [x.clone(), x.iter().map(|x| x.clamp(-1.0, 1.0)).collect()] {
                 let (flex, flex_scale) = row::<Flex>(&x, format, recipe);
                 let (portable, scale) = row::<B>(&x, format, recipe);

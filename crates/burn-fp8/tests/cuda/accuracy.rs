@@ -3,12 +3,10 @@
 //! A sanity bound, which a wrong layout, scale or format misses by far; how the error compares to that of `torch._scaled_mm` is
 //! judged by `benches/peers/gpu_accuracy.py`.
 
-use crate::common::reference::{scale, transpose};
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::support::{
-    DTYPES, Operand, assert_native, first, is_rehearsal, is_small, normal, rounded, sample, typed,
-    ways,
+    DTYPES, Operand, assert_native, first, is_rehearsal, is_small, rounded, sample, typed, ways,
 };
 
 /// Hopper's tensor cores keep 14 bits or so of a sum of FP8 products, and with fast accumulation all along K; DeepSeek saw single
@@ -47,7 +45,7 @@ where
         let what = format!("{} {what} {m}×{k}×{n} {dtype:?}", way.name);
         let bounds = match way.sums {
             Sums::TensorCores => [FAST, PRECISE, PRECISE],
-            Sums::Of(_) => [1e-4; 3],
+            _ => [1e-4; 3],
         };
         assert_eq!(report.products.len(), 3, "{report}");
         for (index, (operands, shape)) in products.into_iter().enumerate() {
@@ -62,17 +60,21 @@ where
             for (operand, reported) in operands.iter().zip([product.lhs, product.rhs]) {
                 let reported = reported.expect("in FP8");
                 let reported = (reported.format, reported.scale, reported.saturated);
-                assert_eq!(reported, (operand.1, scale(operand.0, operand.1), 0), "{what}");
+                assert_eq!(reported, (operand.1, fp8::scale(operand.0, operand.1), 0), "{what}");
             }
         }
     }
+}
+
+fn data([m, k, n]: [usize; 3]) -> [Vec<f32>; 3] {
+    let mut random = Random(1);
+    [m * k, k * n, m * n].map(|count| random.normals(count))
 }
 
 fn of_normal_data_is_small<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
 {
-    let data = |[m, k, n]: [usize; 3]| [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
     for &shape in first(&[[123, 1000, 77], [256, 512, 384]], 1) {
         for dtype in DTYPES {
             check::<B>(&data(shape), shape, dtype, "normal");
@@ -90,7 +92,7 @@ where
     Outer<B>: AutodiffBackend,
 {
     let shape @ [m, k, n] = if is_small() { [64, 1024, 64] } else { [256, 2048, 256] };
-    let mut data = [normal(1, m * k), normal(2, k * n), normal(3, m * n)];
+    let mut data = data([m, k, n]);
     for data in &mut data {
         data.iter_mut().step_by(1009).for_each(|value| *value *= 1000.0);
     }

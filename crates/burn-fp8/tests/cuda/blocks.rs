@@ -3,12 +3,9 @@
 
 use burn_fp8::engine::Fallback;
 
-use crate::common::reference::transpose;
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{
-    assert_native, emulated, first, is_rehearsal, native, normal, of_tensor_cores, product,
-};
+use crate::support::{assert_native, emulated, first, is_rehearsal, native, of_tensor_cores};
 
 /// M, K, N: less than a block, ragged ones, whole ones, more than one tile of scales.
 const SHAPES: [[usize; 3]; 6] =
@@ -16,7 +13,7 @@ const SHAPES: [[usize; 3]; 6] =
 
 /// Whether tensor cores of this device have scales of these blocks: by NVIDIA's table.
 fn has<B: Fp8Matmul>(recipe: Recipe) -> bool {
-    match B::fp8_capability(&B::Device::default(), None) {
+    match capability::<B>() {
         Capability::Native(device) if recipe == Recipe::mxfp8() => {
             device.compute_capability >= (10, 0)
         }
@@ -57,32 +54,25 @@ where
             let step = |config: Fp8Config| {
                 trace(|| config.scope(|| matrix_step::<Outer<B>>([&x, &w, &g], [m, k, n])))
             };
-            let expected = [
-                product(&x, &w, [m, k, n]),
-                product(&g, &transpose(&w, [k, n]), [m, n, k]),
-                product(&transpose(&x, [m, k]), &g, [k, m, n]),
-            ];
+            let expected = Exact::step([&wide(&x), &wide(&w), &wide(&g)], [m, k, n]);
             let what = format!("{recipe}, {m}×{k}×{n}");
-            let there = has::<B>(recipe);
-            if !there && !is_rehearsal::<B>() {
-                panics(|| step(tried::<B>(recipe)), ["compute capability"]);
-                let config = tried::<B>(recipe).with_execution(Execution::Auto);
-                let (actual, report) = step(config);
-                for product in &report.products {
-                    assert_fell_back(&product.ran, &what);
+            let tried = tried::<B>(recipe);
+            let (actual, report) = match has::<B>(recipe) || is_rehearsal::<B>() {
+                true => step(tried),
+                false => {
+                    panics(|| step(tried), ["compute capability"]);
+                    step(tried.with_execution(Execution::Auto))
                 }
-                for (actual, expected) in actual.iter().zip(&expected) {
-                    assert_close(actual, expected, 0.0, &what);
+            };
+            match has::<B>(recipe) || is_rehearsal::<B>() {
+                true => assert_native::<B>(&report, 3),
+                false => {
+                    report.products.iter().for_each(|product| assert_fell_back(&product.ran, &what))
                 }
-                continue;
             }
-            for config in [tried::<B>(recipe), emulated().with_recipe(recipe)] {
-                let (actual, report) = step(config);
-                if config.execution == Execution::Native {
-                    assert_native::<B>(&report, 3);
-                }
-                for (actual, expected) in actual.iter().zip(&expected) {
-                    assert_close(actual, expected, 0.0, &what);
+            for results in [actual, step(emulated().with_recipe(recipe)).0] {
+                for (actual, expected) in results.iter().zip(&expected) {
+                    expected.assert_exact(actual, &what);
                 }
             }
         }
@@ -101,7 +91,7 @@ fn assert_fell_back(ran: &Implementation, what: &str) {
 fn of_tensors_are_those_of_f64<B: Fp8Matmul>() {
     let divided = Recipe::blockwise().with_power_of_two(false);
     for &[m, k, n] in first(&SHAPES, 4) {
-        let (x, w) = (normal(1, m * k), normal(2, n * k));
+        let (x, w) = (Random(1).normals(m * k), Random(2).normals(n * k));
         for (of_a, of_b, recipe) in [
             ([1, k], [1, k], Recipe::current()),
             ([1, 32], [1, 32], Recipe::mxfp8()),

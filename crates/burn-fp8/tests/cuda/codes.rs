@@ -6,7 +6,7 @@ use burn_fp8::engine::{Codes, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf,
 use crate::common::products::View;
 use crate::common::*;
 use crate::on_cuda;
-use crate::support::{DTYPES, first, normal};
+use crate::support::{DTYPES, first};
 
 /// Rows and columns of codes are padded to multiples of it.
 const PADDING: usize = 16;
@@ -126,7 +126,7 @@ fn of_every_shape<B: Fp8Matmul>() {
         [[1, 1], [1, 500], [500, 1], [16, 16], [33, 57], [100, 260], [256, 128], [1000, 1024]];
     for &[rows, columns] in first(&SHAPES, 6) {
         for dtype in DTYPES {
-            let x = normal((rows * columns) as u64, rows * columns);
+            let x = Random((rows * columns) as u64).normals(rows * columns);
             let x = tensor::<B, 2>(&x, [rows, columns]).cast(dtype);
             for format in [E4M3, E5M2] {
                 check(x.clone(), format, &format!("{rows}×{columns} {dtype:?}"));
@@ -137,9 +137,8 @@ fn of_every_shape<B: Fp8Matmul>() {
 
 /// Any bit pattern, so of any magnitude, some of them not finite.
 fn of_every_magnitude<B: Fp8Matmul>() {
-    let mut random = Random(17);
-    let x: Vec<f32> = (0..64 * 192).map(|_| f32::from_bits(random.bits() as u32)).collect();
-    for format in [E4M3, E5M2] {
+    let x = Random(17).floats(64 * 192);
+    for format in fp8::FORMATS {
         check(tensor::<B, 2>(&x, [64, 192]), format, "bit patterns");
         let finite = x.iter().map(|x| if x.is_nan() { 0.0 } else { x.clamp(-4.0, 4.0) });
         let finite = tensor::<B, 2>(&finite.collect::<Vec<_>>(), [64, 192]);
@@ -150,7 +149,7 @@ fn of_every_magnitude<B: Fp8Matmul>() {
 }
 
 fn of_views<B: Fp8Matmul>() {
-    let x = tensor::<B, 2>(&normal(5, 48 * 80), [48, 80]);
+    let x = tensor::<B, 2>(&Random(5).normals(48 * 80), [48, 80]);
     for view in View::ALL {
         for dtype in [FloatDType::F32, FloatDType::BF16] {
             check(view.of(x.clone()).cast(dtype), E4M3, &format!("{view:?}"));
@@ -160,10 +159,10 @@ fn of_views<B: Fp8Matmul>() {
 }
 
 fn of_joined_dimensions<B: Fp8Matmul>() {
-    let x = tensor::<B, 3>(&normal(6, 3 * 5 * 70), [3, 5, 70]);
+    let x = tensor::<B, 3>(&Random(6).normals(3 * 5 * 70), [3, 5, 70]);
     check(x.clone(), E4M3, "rank 3");
     check(x.swap_dims(0, 1), E4M3, "rank 3, swapped");
-    check(tensor::<B, 4>(&normal(7, 2 * 3 * 4 * 40), [2, 3, 4, 40]), E5M2, "rank 4");
+    check(tensor::<B, 4>(&Random(7).normals(2 * 3 * 4 * 40), [2, 3, 4, 40]), E5M2, "rank 4");
 }
 
 on_cuda!([of_every_shape, of_every_magnitude, of_views, of_joined_dimensions]);

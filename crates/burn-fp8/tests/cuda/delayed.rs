@@ -4,9 +4,8 @@ use burn_fp8::DelayedRecord;
 
 use crate::common::delayed::{scales_come_from_earlier_steps, state_stays_finite};
 use crate::common::*;
-use crate::host::History;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{normal, ways};
+use crate::support::ways;
 
 /// M, K, N.
 const SHAPE: [usize; 3] = [64, 96, 80];
@@ -15,24 +14,11 @@ const BATCHES: u64 = 2;
 
 /// Two inputs, their common weight, and the gradient of the sum of both products; each step's of another magnitude, so that some
 /// saturate.
-struct Batch {
-    inputs: [Vec<f32>; 2],
-    weight: Vec<f32>,
-    grad: Vec<f32>,
-}
-
-impl Batch {
-    fn new(step: u64, batch: u64) -> Self {
-        let [m, k, n] = SHAPE;
-        let seed = 10 * step + batch;
-        let magnitude = [1.0, 8.0, 0.25, 100.0][(step % 4) as usize];
-        let data = |seed, count| normal(seed, count).iter().map(|x| x * magnitude).collect();
-        Self {
-            inputs: [data(seed, m * k), data(2, m * k)],
-            weight: data(1, k * n),
-            grad: data(3 + seed, m * n),
-        }
-    }
+fn batch(step: u64, batch: u64) -> [Vec<f32>; 4] {
+    let [m, k, n] = SHAPE;
+    let (seed, magnitude) = (10 * step + batch, [1.0, 8.0, 0.25, 100.0][(step % 4) as usize]);
+    [(seed, m * k), (2, m * k), (1, k * n), (3 + seed, m * n)]
+        .map(|(seed, count)| Random(seed).normals(count).iter().map(|x| x * magnitude).collect())
 }
 
 /// The state after training, and output and gradient of the weight of each batch.
@@ -43,13 +29,13 @@ fn train<B: AutodiffBackend>(config: Fp8Config) -> (DelayedRecord, Vec<[Vec<f32>
     config.scope(|| {
         for step in 0..STEPS {
             state.step(|| {
-                for batch in 0..BATCHES {
-                    let Batch { inputs, weight, grad } = Batch::new(step, batch);
-                    let [x, v] = inputs.map(|x| tensor::<B, 2>(&x, [m, k]).require_grad());
-                    let w = tensor::<B, 2>(&weight, [k, n]).require_grad();
+                for index in 0..BATCHES {
+                    let [x, v, w, g] = batch(step, index);
+                    let [x, v] = [x, v].map(|x| tensor::<B, 2>(&x, [m, k]).require_grad());
+                    let w = tensor::<B, 2>(&w, [k, n]).require_grad();
                     let y = x.matmul(w.clone()) + v.matmul(w.clone());
-                    let grads = (y.clone() * tensor(&grad, [m, n])).sum().backward();
-                    results.push([values(y), values(w.grad(&grads).expect("tracked"))]);
+                    let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
+                    results.push([values(y), grad(&w, &grads)]);
                 }
             });
         }
@@ -57,24 +43,55 @@ fn train<B: AutodiffBackend>(config: Fp8Config) -> (DelayedRecord, Vec<[Vec<f32>
     (state.export(), results)
 }
 
+/// The amax history of an operand.
+struct History {
+    format: Fp8Format,
+    entries: Vec<f32>,
+    /// The largest amax of the step so far.
+    seen: f32,
+}
+
+impl History {
+    /// What a tensor holds in FP8, by the history as it was when the step began; where that is empty by its own amax.
+    fn quantize(&mut self, x: &[f32], recipe: Recipe) -> Vec<f64> {
+        let own = fp8::amax(x);
+        self.seen = self.seen.max(own);
+        let largest = fp8::amax(&self.entries);
+        let amax = if largest == 0.0 { own } else { largest };
+        let scale = amax / fp8::largest(self.format) * 2f32.powi(recipe.margin);
+        let scale = match recipe.power_of_two {
+            true => f64::from(scale).log2().ceil().exp2() as f32,
+            false => scale,
+        };
+        fp8::quantize_dequantize_by(x, scale, self.format)
+    }
+
+    /// The step's amax enters.
+    fn commit(&mut self) {
+        self.entries.rotate_left(1);
+        self.entries[0] = std::mem::take(&mut self.seen);
+    }
+}
+
 /// The same on the host: the histories of both sites, input, weight and output gradient; and the results.
-fn expected(recipe: Recipe, length: usize) -> (Vec<[History; 3]>, Vec<[Exact; 2]>) {
-    let [m, k, n] = SHAPE;
-    let mut sites: Vec<_> = (0..2).map(|_| History::of_operands(length)).collect();
+fn expected(recipe: Recipe, length: usize) -> ([[History; 3]; 2], Vec<[Exact; 2]>) {
+    let mut sites = [(); 2].map(|()| {
+        [E4M3, E4M3, E5M2].map(|format| History { format, entries: vec![0.0; length], seen: 0.0 })
+    });
     let mut results = vec![];
     for step in 0..STEPS {
-        for batch in 0..BATCHES {
-            let Batch { inputs, weight, grad } = Batch::new(step, batch);
-            let products =
-                sites.iter_mut().zip(&inputs).map(|([of_input, of_weight, of_grad], x)| {
-                    let (x, w) =
-                        (of_input.quantize(x, recipe), of_weight.quantize(&weight, recipe));
-                    let g = of_grad.quantize(&grad, recipe);
-                    let [y, _, dw] = exact_step([&x, &w, &g], [m, k, n]);
-                    [y, dw]
-                });
-            let sum = products.reduce(|[y, dw], other| [y.plus(&other[0]), dw.plus(&other[1])]);
-            results.push(sum.expect("two products"));
+        for index in 0..BATCHES {
+            let [x, v, w, g] = batch(step, index);
+            let [first, second] = [(0, x), (1, v)].map(|(site, x)| {
+                let mut operands = [&x, &w, &g].into_iter();
+                let held = sites[site]
+                    .each_mut()
+                    .map(|history| history.quantize(operands.next().expect("three"), recipe));
+                let [y, _, dw] = Exact::step(held.each_ref().map(Vec::as_slice), SHAPE);
+                [y, dw]
+            });
+            let [y, dw] = first;
+            results.push([y.plus(&second[0]), dw.plus(&second[1])]);
         }
         sites.iter_mut().flatten().for_each(History::commit);
     }

@@ -3,7 +3,7 @@
 //! Ignored elsewhere; `cargo xtask gpu --validate-only` runs them, one process for each module below. Every check runs on CUDA with
 //! Burn's Fusion, as Burn has it by default, and without. Most are also rehearsed on Flex, where emulation stands in for tensor cores:
 //! that shows, on any machine, that a check expects the right thing, since it expects sums in f64 of numbers that the host has rounded.
-#![cfg(any(feature = "cuda", feature = "flex"))]
+#![cfg(feature = "flex")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,7 +14,6 @@ mod blocks;
 #[cfg(feature = "cuda")]
 mod codes;
 mod delayed;
-mod host;
 mod layers;
 mod products;
 mod scaled;

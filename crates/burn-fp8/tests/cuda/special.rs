@@ -5,7 +5,7 @@ use crate::common::special::{
 };
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{is_rehearsal, native, normal, ways};
+use crate::support::{is_rehearsal, native, ways};
 
 const M: usize = 32;
 const K: usize = 64;
@@ -16,7 +16,7 @@ fn non_finite_values_stay_visible<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
 {
-    let clean = [normal(1, M * K), normal(2, K * N), normal(3, M * N)];
+    let clean = [Random(1).normals(M * K), Random(2).normals(K * N), Random(3).normals(M * N)];
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for operand in 0..3 {
             let mut data = clean.clone();
@@ -39,7 +39,7 @@ fn zeros_give_zeros<B: Fp8Matmul>()
 where
     Outer<B>: AutodiffBackend,
 {
-    let (x, w, g) = (vec![0.0; M * K], normal(2, K * N), normal(3, M * N));
+    let (x, w, g) = (vec![0.0; M * K], Random(2).normals(K * N), Random(3).normals(M * N));
     let step = || matrix_step::<Outer<B>>([&x, &w, &g], SHAPE);
     let [y, dx, dw] = native::<B>().scope(step);
     assert!(y.iter().chain(&dw).all(|value| *value == 0.0));

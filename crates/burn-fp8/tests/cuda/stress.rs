@@ -8,7 +8,7 @@ use burn::tensor::Distribution;
 
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
-use crate::support::{Operand, assert_sample, fewer, first, is_small, native, normal, typed};
+use crate::support::{Operand, assert_sample, fewer, first, is_small, native, typed};
 
 /// M, K, N.
 const SHAPES: [[usize; 3]; 6] = [
@@ -56,8 +56,8 @@ pub fn serial_as_configured<B: Backend>(seed: u64) -> Vec<Pair<B>> {
     for (index, &[m, k, n]) in first(&SHAPES, 4).iter().enumerate() {
         for dtype in [FloatDType::F32, FloatDType::BF16] {
             let seed = 100 * seed + 10 * index as u64;
-            let half_x = typed::<B, 2>(&normal(seed, m * k), [m, k], dtype);
-            let half_w = typed::<B, 2>(&normal(seed + 1, k * n), [k, n], dtype);
+            let half_x = typed::<B, 2>(&Random(seed).normals(m * k), [m, k], dtype);
+            let half_w = typed::<B, 2>(&Random(seed + 1).normals(k * n), [k, n], dtype);
             let [x, w] = [&half_x, &half_w].map(|half| {
                 let whole = half.clone() + half.clone();
                 wait(&whole);
@@ -114,8 +114,10 @@ fn chains_change_nothing<B: Fp8Matmul>() {
     const LENGTH: usize = 40;
     let size = if is_small() { 64 } else { 256 };
     let w =
-        typed::<Fp8Backend<B>, 2>(&normal(1, size * size), [size, size], FloatDType::F32) / 16.0;
-    let x = typed::<Fp8Backend<B>, 2>(&normal(2, size * size), [size, size], FloatDType::F32);
+        typed::<Fp8Backend<B>, 2>(&Random(1).normals(size * size), [size, size], FloatDType::F32)
+            / 16.0;
+    let x =
+        typed::<Fp8Backend<B>, 2>(&Random(2).normals(size * size), [size, size], FloatDType::F32);
     let chain = |waiting: bool| {
         let step = |x: Tensor<Fp8Backend<B>, 2>| {
             let y = x.matmul(w.clone());

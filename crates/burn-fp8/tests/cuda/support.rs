@@ -81,9 +81,8 @@ pub fn sample(
     let rows: Vec<f32> = spread(m).flat_map(|row| &a[row * k..][..k]).copied().collect();
     let columns: Vec<f32> =
         (0..k).flat_map(|row| spread(n).map(move |column| b[row * n + column])).collect();
-    let rows = reference::quantize_dequantize_by(&rows, reference::scale(a, a_format), a_format);
-    let columns =
-        reference::quantize_dequantize_by(&columns, reference::scale(b, b_format), b_format);
+    let rows = fp8::quantize_dequantize_by(&rows, fp8::scale(a, a_format), a_format);
+    let columns = fp8::quantize_dequantize_by(&columns, fp8::scale(b, b_format), b_format);
     let sample = spread(m).flat_map(|row| spread(n).map(move |column| actual[row * n + column]));
     let exact = Exact::product(&rows, &columns, [count, k, count]);
     assert!(exact.values.iter().any(|value| *value != 0.0), "there are numbers");
@@ -100,45 +99,17 @@ pub fn assert_sample<B: Backend>(
     what: &str,
 ) {
     let (sample, exact) = sample(actual, operands, shape, 8);
-    exact.rounded(dtype).assert(&sample, of_tensor_cores::<B>().sums, what);
-}
-
-/// Small integers have exact codes under it: their scale is a power of two.
-pub fn power_of_two(config: Fp8Config) -> Fp8Config {
-    config.with_recipe(Recipe { power_of_two: true, ..config.recipe })
+    exact.rounded(float(dtype)).assert(&sample, of_tensor_cores::<B>().sums, what);
 }
 
 pub const DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
 
-/// Integers in `-limit..=limit`, both ends among them where there is room.
+/// Integers in `-limit..=limit`, the largest among them.
 pub fn integers(seed: u64, count: usize, limit: i32) -> Vec<f32> {
-    let mut random = Random(seed);
-    let span = 2 * limit as u64 + 1;
-    let mut values: Vec<f32> =
-        (0..count).map(|_| (random.bits() % span) as f32 - limit as f32).collect();
-    if let Some(first) = values.first_mut() {
-        *first = limit as f32;
-    }
+    let all: Vec<f32> = (-limit..=limit).map(|x| x as f32).collect();
+    let mut values = Random(seed).picks(&all, count);
+    values[0] = limit as f32;
     values
-}
-
-/// Normally distributed numbers (a sum of twelve uniform ones).
-pub fn normal(seed: u64, count: usize) -> Vec<f32> {
-    let mut random = Random(seed);
-    (0..count).map(|_| (0..12).map(|_| random.unit()).sum::<f32>() / 2.0).collect()
-}
-
-/// `[m, k]` times `[k, n]`, row by row, of integers so small that every sum is exact in f32.
-pub fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
-    let mut product = vec![0.0; m * n];
-    for row in 0..m {
-        for i in 0..k {
-            let factor = a[row * k + i];
-            let target = &mut product[row * n..][..n];
-            target.iter_mut().zip(&b[i * n..][..n]).for_each(|(sum, b)| *sum += factor * b);
-        }
-    }
-    product
 }
 
 /// Rounded to a type and back.

@@ -3,11 +3,11 @@
 
 use std::sync::mpsc;
 
-use crate::common::reference::transpose;
+use crate::common::transpose;
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::stress::{Pair, round, run, serial, serial_as_configured};
-use crate::support::{Operand, assert_sample, fewer, native, normal};
+use crate::support::{Operand, assert_sample, fewer, native};
 
 const THREADS: u64 = 4;
 const ITERATIONS: usize = 1000;
@@ -131,7 +131,11 @@ where
     const SHAPE: [usize; 3] = [128, 192, 160];
     fn data(seed: u64) -> [Vec<f32>; 3] {
         let [m, k, n] = SHAPE;
-        [normal(seed + 1, m * k), normal(seed, k * n), normal(seed + 2, m * n)]
+        [
+            Random(seed + 1).normals(m * k),
+            Random(seed).normals(k * n),
+            Random(seed + 2).normals(m * n),
+        ]
     }
     fn gradients<B: AutodiffBackend>(seed: u64) -> [Vec<f32>; 2] {
         let [x, w, g] = data(seed);

@@ -24,7 +24,7 @@ fn step<B: AutodiffBackend>(config: Fp8Config) -> ([Vec<u32>; 4], Report) {
 #[test]
 fn operands_are_rounded_to_bf16_forward_and_backward() {
     let [x, w, b, g] = linear_data(1, SHAPE);
-    let [y, dx, dw] = exact_step([&round(&x), &round(&w), &round(&g)], SHAPE);
+    let [y, dx, dw] = Exact::step([&round(&x), &round(&w), &round(&g)], SHAPE);
     let exact = [y.plus_bias(&b), dx, dw];
     for execution in [Execution::Auto, Execution::FakeQuantized] {
         let ran = match implementation::<Flex>() {

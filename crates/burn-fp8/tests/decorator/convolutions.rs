@@ -30,7 +30,7 @@ fn of_a_resnet_the_share_of_flops_is_told() {
 
     let device = Default::default();
     let (_, report) = trace(|| {
-        let x = residual(Tensor::<B, 4>::ones([BATCH, 3, 32, 32], &device), [64, 7, 2, 3]);
+        let x = residual(ones::<B, 4>([BATCH, 3, 32, 32]), [64, 7, 2, 3]);
         let mut x = max_pool2d(x, [3, 3], [2, 2], [1, 1], [1, 1], false);
         for (filters, first_stride) in [(64, 1), (128, 2), (256, 2), (512, 2)] {
             for stride in [first_stride, 1] {
@@ -62,54 +62,36 @@ fn of_a_resnet_the_share_of_flops_is_told() {
 /// Results, and gradients of input and kernel, of one convolution of each kind.
 fn each_kind<B: AutodiffBackend>() -> Vec<Vec<u32>> {
     fn step<B: AutodiffBackend, const D: usize>(
-        out: &mut Vec<Vec<u32>>,
         shapes: [[usize; D]; 2],
         convolve: impl FnOnce(Tensor<B, D>, Tensor<B, D>) -> Tensor<B, D>,
-    ) {
-        let mut random = Random(out.len() as u64);
-        let [x, kernel] = shapes.map(|shape| {
-            tensor::<B, D>(&random.spread(shape.iter().product()), shape).require_grad()
-        });
+    ) -> [Vec<u32>; 3] {
+        let [x, kernel] = [(1, shapes[0]), (2, shapes[1])]
+            .map(|(seed, shape)| random::<B, D>(seed, shape).require_grad());
         let y = convolve(x.clone(), kernel.clone());
         let grads = y.clone().powi_scalar(2).sum().backward();
-        let [dx, dk] = [x, kernel].map(|leaf| leaf.grad(&grads).expect("a gradient"));
-        out.extend([bits(&values(y)), bits(&values(dx)), bits(&values(dk))]);
+        [values(y), grad(&x, &grads), grad(&kernel, &grads)].map(|numbers| bits(&numbers))
     }
-    let out = &mut Vec::new();
-    step::<B, 3>(out, [[2, 4, 10], [6, 2, 3]], |x, kernel| {
-        conv1d(x, kernel, None, ConvOptions::new([2], [1], [1], 2))
-    });
-    step::<B, 4>(out, [[2, 3, 8, 6], [5, 3, 3, 2]], |x, kernel| {
-        conv2d(x, kernel, None, ConvOptions::new([1, 2], [1, 0], [1, 2], 1))
-    });
-    step::<B, 5>(out, [[1, 2, 4, 4, 4], [3, 2, 2, 2, 2]], |x, kernel| {
-        conv3d(x, kernel, None, ConvOptions::new([2; 3], [0; 3], [1; 3], 1))
-    });
-    step::<B, 3>(out, [[2, 4, 5], [4, 3, 3]], |x, kernel| {
-        conv_transpose1d(x, kernel, None, ConvTransposeOptions::new([2], [1], [1], [1], 2))
-    });
-    step::<B, 4>(out, [[1, 3, 4, 5], [3, 2, 2, 2]], |x, kernel| {
-        conv_transpose2d(
-            x,
-            kernel,
-            None,
-            ConvTransposeOptions::new([1; 2], [0; 2], [0; 2], [1; 2], 1),
-        )
-    });
-    step::<B, 5>(out, [[1, 2, 2, 3, 2], [2, 3, 2, 2, 2]], |x, kernel| {
-        conv_transpose3d(
-            x,
-            kernel,
-            None,
-            ConvTransposeOptions::new([2; 3], [0; 3], [0; 3], [1; 3], 1),
-        )
-    });
-    step::<B, 4>(out, [[1, 2, 5, 5], [3, 2, 3, 3]], |x, kernel| {
-        let offset = Tensor::full([1, 18, 5, 5], 0.25, &x.device());
-        let options = DeformConvOptions::new([1; 2], [1; 2], [1; 2], 1, 1);
-        deform_conv2d(x, offset, kernel, None, None, options)
-    });
-    core::mem::take(out)
+    let plain = ConvOptions::new([1, 2], [1, 0], [1, 2], 1);
+    let halved = ConvOptions::new([2; 3], [0; 3], [1; 3], 1);
+    let grouped = ConvTransposeOptions::new([2], [1], [1], [1], 2);
+    let turned = ConvTransposeOptions::new([1; 2], [0; 2], [0; 2], [1; 2], 1);
+    let deep = ConvTransposeOptions::new([1; 3], [0; 3], [0; 3], [1; 3], 1);
+    [
+        step::<B, 3>([[2, 4, 10], [6, 2, 3]], |x, kernel| {
+            conv1d(x, kernel, None, ConvOptions::new([2], [1], [1], 2))
+        }),
+        step::<B, 4>([[2, 3, 8, 6], [5, 3, 3, 2]], |x, kernel| conv2d(x, kernel, None, plain)),
+        step::<B, 5>([[1, 2, 4, 4, 4], [3, 2, 2, 2, 2]], |x, w| conv3d(x, w, None, halved)),
+        step::<B, 3>([[2, 4, 5], [4, 3, 3]], |x, w| conv_transpose1d(x, w, None, grouped)),
+        step::<B, 4>([[1, 3, 4, 5], [3, 2, 2, 2]], |x, w| conv_transpose2d(x, w, None, turned)),
+        step::<B, 5>([[1, 2, 2, 3, 2], [2, 3, 2, 2, 2]], |x, w| conv_transpose3d(x, w, None, deep)),
+        step::<B, 4>([[1, 2, 5, 5], [3, 2, 3, 3]], |x, kernel| {
+            let offset = Tensor::full([1, 18, 5, 5], 0.25, &x.device());
+            let options = DeformConvOptions::new([1; 2], [1; 2], [1; 2], 1, 1);
+            deform_conv2d(x, offset, kernel, None, None, options)
+        }),
+    ]
+    .concat()
 }
 
 /// Batch times positions of the window, filters of a group, numbers under the window; counted by hand.
@@ -132,17 +114,14 @@ fn each_convolution_and_its_gradients_are_listed() {
     };
     let of_autodiff = trace(each_kind::<Inner<Flex>>).1;
     let seen: Vec<_> = of_autodiff.products.iter().map(|p| (p.role, p.gemm.to_string())).collect();
-    let expected: Vec<_> = SHAPES
-        .iter()
-        .flat_map(|gemm| {
-            [
-                (GemmRole::Output, (*gemm).to_owned()),
-                (GemmRole::GradInput, swapped(gemm, [0, 2, 1])),
-                (GemmRole::GradWeight, swapped(gemm, [2, 1, 0])),
-            ]
-        })
-        .collect();
-    assert_eq!(seen, expected);
+    let expected = SHAPES.map(|gemm| {
+        [
+            (GemmRole::Output, gemm.to_owned()),
+            (GemmRole::GradInput, swapped(gemm, [0, 2, 1])),
+            (GemmRole::GradWeight, swapped(gemm, [2, 1, 0])),
+        ]
+    });
+    assert_eq!(seen, expected.concat());
 
     // Autodiff inside computes the gradients itself.
     let (_, of_decorator) = trace(each_kind::<Outer<Flex>>);

@@ -20,8 +20,8 @@ fn cov<B: Backend>(a: &[f32]) -> Vec<Vec<f32>> {
 
 /// The largest element of |P·L·U - A|, in f64.
 fn lu_error(a: &[f32], plu: &[Vec<f32>]) -> f64 {
-    let (lu, _) = reference::matmul(&wide(&plu[1]), &wide(&plu[2]), [N, N, N]);
-    let (plu, _) = reference::matmul(&wide(&plu[0]), &lu, [N, N, N]);
+    let lu = Exact::product(&wide(&plu[1]), &wide(&plu[2]), [N, N, N]).values;
+    let plu = Exact::product(&wide(&plu[0]), &lu, [N, N, N]).values;
     a.iter().zip(plu).fold(0.0, |most, (a, plu)| f64::max(most, (f64::from(*a) - plu).abs()))
 }
 

@@ -1,6 +1,5 @@
 //! The decorator: which products run in FP8, and what comes of them.
 
-mod assertions;
 mod bf16;
 mod config;
 mod convolutions;

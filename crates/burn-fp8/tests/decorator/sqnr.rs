@@ -63,7 +63,7 @@ fn recipes_are_as_precise_as_their_definition_and_as_the_chapter_says() {
         let inputs = [data(kind, 1, m * k), data(kind, 2, k * n), data(kind, 3, m * n)];
         let inputs = inputs.each_ref().map(Vec::as_slice);
         let [x, w, g] = inputs.map(wide);
-        let exact = exact_step([&x, &w, &g], SHAPE);
+        let exact = Exact::step([&x, &w, &g], SHAPE);
         for (index, (name, recipe)) in recipes().into_iter().enumerate() {
             let ideal = exact_step_under(recipe, inputs, SHAPE);
             let config = every_matmul().with_recipe(recipe);

@@ -67,7 +67,7 @@ fn products_run_on_the_unit_or_without_one_with_the_same_results() {
 /// A name of no unit in the variable: an error before the first product, in one line.
 #[test]
 fn the_variable_is_checked_before_products_run() {
-    alone_with(&[("BURN_FP8_CPU_UNIT", "tpu")], || {
+    with_variable("BURN_FP8_CPU_UNIT", "tpu", || {
         let device = Default::default();
         let error = Fp8Config::default().check::<Autodiff<Flex>>(&device).unwrap_err().to_string();
         let capability = Fp8Backend::<Flex>::capability(&device).to_string();
@@ -120,7 +120,7 @@ fn compare_units() {
         assert!(report.fp8().all(|product| product.ran == ran), "{report}");
         assert!(report.to_string().contains(&format!("native: {unit}")), "{report}");
         assert_eq!(on_unit.len(), expected.len());
-        let largest = reference::amax(&expected);
+        let largest = fp8::amax(&expected);
         for (index, (x, y)) in on_unit.iter().zip(&expected).enumerate() {
             // Results in bf16 differ by a unit in their last place where sums differ by less; and so do the codes made of them.
             let tolerance = 0.02 * (y.abs() + 0.002 * largest);

@@ -10,7 +10,7 @@ use crate::common::*;
 
 type B = Outer<Flex>;
 
-/// Random numbers as a matrix, and as one with a gradient.
+/// Random numbers.
 fn matrix<B: AutodiffBackend>(random: &mut Random, shape: [usize; 2]) -> Tensor<B, 2> {
     tensor(&random.spread(shape[0] * shape[1]), shape)
 }
@@ -57,20 +57,20 @@ fn inference_validation_and_the_inner_order_have_no_sites() {
     under(&state, Recipe::delayed(), || {
         chain::<B>(1, M);
         let before = state.export();
-        let mut random = Random(4);
-        let (x, w) = (random.spread(M * K), random.spread(K * N));
+        fn product<B: Backend>(tracked: bool) -> Tensor<B, 2> {
+            random::<B, 2>(4, [M, K]).matmul(random(5, [K, N]).set_require_grad(tracked))
+        }
         // The backend of `model.valid()`, untracked tensors, and the inner order.
         let (_, report) = trace(|| {
-            let valid = tensor::<<B as AutodiffBackend>::InnerBackend, 2>(&x, [M, K]);
-            let _ = valid.matmul(tensor(&w, [K, N]));
-            let _ = tensor::<B, 2>(&x, [M, K]).matmul(tensor(&w, [K, N]));
-            let w = tensor::<Inner<Flex>, 2>(&w, [K, N]).require_grad();
-            tensor::<Inner<Flex>, 2>(&x, [M, K]).matmul(w).sum().backward()
+            product::<<B as AutodiffBackend>::InnerBackend>(false);
+            product::<B>(false);
+            product::<Inner<Flex>>(true).sum().backward()
         });
+        let x = Random(4).spread(M * K);
         assert_eq!(report.fp8().count(), 4, "{report}");
         for product in report.products.iter().filter(|p| p.role == GemmRole::Output) {
             assert_eq!(product.site, None);
-            assert_eq!(product.lhs.unwrap().scale, reference::amax(&x) / 448.0, "{report}");
+            assert_eq!(product.lhs.unwrap().scale, fp8::amax(&x) / 448.0, "{report}");
         }
         assert_eq!(state.export(), before);
         assert_eq!(sites(&chain::<B>(2, M)), KNOWN);
@@ -78,34 +78,10 @@ fn inference_validation_and_the_inner_order_have_no_sites() {
 }
 
 #[test]
-fn micro_batches_of_a_step_combine_by_maximum_and_enter_once() {
-    let run = |amaxes: &[[f32; 3]]| {
-        let state = DelayedState::new();
-        delayed(Recipe::delayed().with_history_length(4)).scope(|| {
-            state.step(|| {
-                amaxes.iter().for_each(|amaxes| drop(product_of::<B>(*amaxes)));
-                assert!(state.export().sites.is_empty(), "not yet");
-            });
-        });
-        let site = state.export().sites.remove(0);
-        [site.input, site.weight, site.output_grad].map(|history| history.entries().to_vec())
-    };
-    let amaxes = [[1.0, 2.0, 5.0], [3.0, 2.0, 4.0], [2.0, 2.0, 1.0]];
-    let expected = [3.0, 2.0, 5.0].map(|amax| vec![amax, 0.0, 0.0, 0.0]);
-    assert_eq!(run(&amaxes), expected);
-    let reversed: Vec<_> = amaxes.into_iter().rev().collect();
-    assert_eq!(run(&reversed), expected);
-}
-
-#[test]
 fn two_models_on_one_thread_keep_their_sites() {
     let (generator, discriminator) = (DelayedState::new(), DelayedState::new());
     // The generator has more products than the discriminator, of other shapes.
-    let loss = |k: usize, n: usize| {
-        let mut random = Random(k as u64);
-        let x = matrix::<B>(&mut random, [M, k]);
-        x.matmul(matrix::<B>(&mut random, [k, n]).require_grad()).sum()
-    };
+    let loss = |k, n| random::<B, 2>(1, [M, k]).matmul(random(2, [k, n]).require_grad()).sum();
     delayed(Recipe::delayed()).scope(|| {
         for seed in 0..4 {
             let g = generator.scope(|| chain::<B>(seed, M));
@@ -144,7 +120,7 @@ fn a_product_that_does_not_fit_its_site_takes_current_scaling_and_resets_it() {
         let (_, report) = trace(|| matrix_step::<B>([&x, &w, &g], [M; 3]));
         assert_eq!(sites(&report), [(0, SiteStatus::Mismatch)]);
         says(&report, ["site 0 (other K×N than before: reset)"]);
-        assert_eq!(report.products[0].lhs.unwrap().scale, reference::amax(&x) / 448.0);
+        assert_eq!(report.products[0].lhs.unwrap().scale, fp8::amax(&x) / 448.0);
     });
     let sites = state.export().sites;
     assert_eq!(sites.len(), 4);
@@ -216,7 +192,7 @@ fn a_checkpointed_or_recomputed_forward_pass_advances_the_state_once() {
                 // Memory-bound operations between the products: those are recomputed.
                 let h = gelu(x.matmul(a.clone()) * 2.0).tanh();
                 let grads = gelu(h.matmul(b).exp()).sum().backward();
-                gradient = bits(&values(a.grad(&grads).expect("tracked")));
+                gradient = bits(&grad(&a, &grads));
             });
         }
         (gradient, state.export())
@@ -231,13 +207,11 @@ fn a_checkpointed_or_recomputed_forward_pass_advances_the_state_once() {
     let state = DelayedState::new();
     delayed(Recipe::delayed()).scope(|| {
         for seed in 0..3 {
-            let mut random = Random(seed);
-            let (x, w) = (random.spread(M * K), random.spread(K * N));
             state.step(|| {
-                let forgotten = tensor::<Fp8Backend<Flex>, 2>(&x, [M, K]);
-                let _ = forgotten.matmul(tensor(&w, [K, N]));
-                let w = tensor::<B, 2>(&w, [K, N]).require_grad();
-                tensor::<B, 2>(&x, [M, K]).matmul(w).sum().backward();
+                let forgotten = random::<Fp8Backend<Flex>, 2>(seed, [M, K]);
+                let _ = forgotten.matmul(random(9, [K, N]));
+                let w = random(9, [K, N]).require_grad();
+                random::<B, 2>(seed, [M, K]).matmul(w).sum().backward();
             });
         }
     });

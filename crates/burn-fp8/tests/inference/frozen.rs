@@ -1,11 +1,12 @@
-//! Layers for inference with weights in FP8: what they compute.
+//! Layers for inference with weights in FP8: what they compute, in tensors and on slices.
 
 use ActivationScale::{Current, Static};
+#[cfg(feature = "ndarray")]
+use burn::backend::NdArray;
 
-use burn_fp8::burn_fp8_core::Overflow;
-
-use crate::common::files::NO_SCALES;
-use crate::common::frozen::{layer, outputs_follow_the_definition, quantized};
+use crate::common::frozen::{
+    ACTIVATIONS, Case, SHAPES, for_each_layer, outputs_follow_the_definition, weights,
+};
 use crate::common::*;
 
 tests_on_cpu!([
@@ -23,83 +24,57 @@ fn layers_on_decorated_backends_do_the_same() {
     a_weight_takes_one_byte_an_element::<Outer<Flex>>();
 }
 
-/// What a layer computes, by definition.
-fn exact(
-    x: &[f32],
-    weight: &[f32],
-    bias: &[f32],
-    shape: [usize; 3],
+/// A layer of random numbers.
+fn layer<B: Fp8Matmul>(
+    seed: u64,
+    [k, n]: [usize; 2],
     activation: ActivationScale,
-) -> Exact {
-    let weight = reference::quantize_dequantize(weight, E4M3);
-    Exact::product(&quantized(x, activation), &weight, shape).plus_bias(bias)
+) -> FrozenLinear<B> {
+    let bias = Some(random(seed + 1, [n]));
+    FrozenLinear::from_weight(random(seed, [k, n]), bias, activation).expect("a good layer")
 }
 
 /// Integers with sums that f32 holds: no order of summation can change them, so the paths must agree bit for bit.
-fn integers(random: &mut Random, count: usize) -> Vec<f32> {
-    let mut values: Vec<_> = (0..count).map(|_| (random.bits() % 15) as f32 - 7.0).collect();
+fn integers<B: Backend>(seed: u64, shape: [usize; 2]) -> Tensor<B, 2> {
+    let mut values: Vec<_> = (-7..=7).map(|x| x as f32).collect();
+    values = Random(seed).picks(&values, shape[0] * shape[1]);
     // The amax makes every scale 1.
     values[0] = 448.0;
-    values
+    tensor(&values, shape)
 }
 
 #[test]
 fn a_frozen_layer_is_the_product_of_the_decorator() {
-    type B = Fp8Backend<Flex>;
-    let mut random = Random(2);
     for [m, k, n] in [[1, 48, 80], [3, 48, 80], [32, 64, 32], [33, 64, 48], [100, 16, 17]] {
-        let (x, w) = (integers(&mut random, m * k), integers(&mut random, k * n));
-        let (x, w) = (tensor::<B, 2>(&x, [m, k]), tensor::<B, 2>(&w, [k, n]));
+        let (x, w) = (integers::<Fp8Backend<Flex>>(1, [m, k]), integers(2, [k, n]));
         let (dynamic, report) = every_matmul().scope(|| trace(|| x.clone().matmul(w.clone())));
         assert_eq!(report.fp8().count(), 1);
         for activation in [Current, Static(1.0)] {
             let layer = FrozenLinear::from_weight(w.clone(), None, activation).expect("good");
-            let (frozen, report) = trace(|| layer.forward(x.clone()));
-            assert_eq!(bits(&values(frozen)), bits(&values(dynamic.clone())), "{m}×{k}×{n}");
-            assert_eq!(report.products.len(), 1);
+            let frozen = values(layer.forward(x.clone()));
+            assert_eq!(bits(&frozen), bits(&values(dynamic.clone())), "{m}×{k}×{n}");
         }
     }
 }
 
 #[test]
-fn backends_hold_the_same_codes_and_decorated_ones_give_the_same_output() {
-    const SHAPE: [usize; 2] = [40, 72];
-    let mut random = Random(3);
-    let [weight, bias, x] = [40 * 72, 72, 6 * 40].map(|count| random.spread(count));
-    fn run<B: Fp8Matmul>(
-        weight: Tensor<B, 2>,
-        bias: &[f32],
-        x: &[f32],
-    ) -> (Vec<u8>, f32, Vec<f32>) {
-        let layer = FrozenLinear::from_weight(weight, Some(tensor(bias, [72])), Current);
-        let layer = layer.expect("a good layer");
-        let y = layer.forward(tensor::<B, 2>(x, [6, 40]));
-        (layer.tensor().to_bytes(), layer.tensor().read_scale(), values(y))
+fn decorated_backends_hold_the_same_codes_and_give_the_same_output() {
+    fn run<B: Fp8Matmul>() -> (Vec<u8>, Vec<f32>) {
+        let layer = layer::<B>(3, [40, 72], Current);
+        (layer.tensor().to_bytes(), values(layer.forward(random::<B, 2>(5, [6, 40]))))
     }
-    let flex = run::<Flex>(tensor(&weight, SHAPE), &bias, &x);
-    assert_eq!(run::<Fp8Backend<Flex>>(tensor(&weight, SHAPE), &bias, &x), flex);
-    assert_eq!(run::<Autodiff<Flex>>(tensor(&weight, SHAPE), &bias, &x), flex);
-    assert_eq!(run::<Outer<Flex>>(tensor(&weight, SHAPE), &bias, &x), flex);
-    // A transposed weight is frozen as its copy.
-    let transposed = tensor::<Flex, 2>(&reference::transpose(&weight, SHAPE), [72, 40]);
-    assert_eq!(run::<Flex>(transposed.transpose(), &bias, &x), flex);
-    let codes = weight.iter().map(|w| E4M3.encode(w / flex.1, Default::default()));
-    assert_eq!(flex.0, codes.collect::<Vec<_>>());
+    let flex = run::<Flex>();
+    assert_eq!(run::<Fp8Backend<Flex>>(), flex);
+    assert_eq!(run::<Autodiff<Flex>>(), flex);
+    assert_eq!(run::<Outer<Flex>>(), flex);
     #[cfg(feature = "ndarray")]
-    {
-        let ndarray = run::<burn::backend::NdArray>(tensor(&weight, SHAPE), &bias, &x);
-        assert_eq!((ndarray.0, ndarray.1), (flex.0, flex.1));
-    }
+    assert_eq!(run::<NdArray>().0, flex.0);
 }
 
 fn inputs_have_any_rank<B: Fp8Matmul>() {
-    let mut random = Random(5);
-    let (layer, weight, bias) = layer::<B>(&mut random, [12, 10], Static(0.01));
-    let input = random.spread(6 * 12);
-    let x = tensor::<B, 2>(&input, [6, 12]);
+    let layer = layer::<B>(5, [12, 10], Static(0.01));
+    let x = random::<B, 2>(7, [6, 12]);
     let flat = values(layer.forward(x.clone()));
-    let exact = |x: &[f32]| exact(x, &weight, &bias, [x.len() / 12, 12, 10], Static(0.01));
-    exact(&input).assert(&flat, Sums::F32, "all rows");
     let y = layer.forward(x.clone().reshape([2, 3, 12]));
     assert_eq!((y.dims(), values(y)), ([2, 3, 10], flat.clone()));
     let y = layer.forward(x.clone().reshape([1, 2, 1, 3, 12]));
@@ -107,7 +82,7 @@ fn inputs_have_any_rank<B: Fp8Matmul>() {
     // A row by itself is summed in another order.
     let y = layer.forward(x.clone().narrow(0, 2, 1).reshape([12]));
     assert_eq!(y.dims(), [10]);
-    exact(&input[24..36]).assert(&values(y), Sums::F32, "one row");
+    assert_close(&values(y), &flat[20..30], 1e-5, "one row");
     let transposed = x.clone().transpose().reshape([12, 6]).transpose();
     assert_eq!(values(layer.forward(transposed)), flat);
     let y = layer.forward(Tensor::<B, 3>::zeros([2, 0, 12], &x.device()));
@@ -116,34 +91,29 @@ fn inputs_have_any_rank<B: Fp8Matmul>() {
 
 #[test]
 fn f64_is_not_quantized_and_says_so() {
-    let (layer, ..) = layer::<Flex>(&mut Random(6), [32, 20], Current);
-    let x = Tensor::<Flex, 2>::ones([3, 32], &Default::default()).cast(FloatDType::F64);
-    let (y, report) = trace(|| layer.forward(x));
-    assert_eq!(y.dtype(), DType::F64);
-    let (_, reason) = report.high_precision().next().expect("recorded");
-    assert_eq!(reason, HighPrecision::Dtype(DType::F64));
+    let layer = layer::<Flex>(6, [32, 20], Current);
+    let (y, report) = trace(|| layer.forward(ones::<_, 2>([3, 32]).cast(FloatDType::F64)));
+    assert_eq!((y.dtype(), reasons(&report)), (DType::F64, vec![HighPrecision::Dtype(DType::F64)]));
 }
 
 #[test]
 fn what_is_not_finite_stays_visible() {
-    for activation in [Current, Static(0.01)] {
-        for m in [1, 2, 40] {
-            let mut random = Random(7);
-            let (layer, weight, _) = layer::<Flex>(&mut random, [16, 8], activation);
-            let mut x = random.spread(m * 16);
-            x[(m - 1) * 16 + 3] = f32::INFINITY;
-            let y = values(layer.forward(tensor::<Flex, 2>(&x, [m, 16])));
-            assert!(y[(m - 1) * 8..].iter().all(|y| y.is_nan()));
-            assert!(y[..(m - 1) * 8].iter().all(|y| y.is_finite()));
-
-            let mut weight = weight.clone();
-            weight[5] = f32::NAN;
-            let weight = tensor::<Flex, 2>(&weight, [16, 8]);
-            let layer = FrozenLinear::from_weight(weight, None, activation).expect("good");
-            let x = random.spread(m * 16);
-            let y = values(layer.forward(tensor::<Flex, 2>(&x, [m, 16])));
-            assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (i % 8 == 5)));
-        }
+    for (activation, m) in
+        [Current, Static(0.01)].into_iter().flat_map(|a| [1, 2, 40].map(|m| (a, m)))
+    {
+        let (weight, mut x) = (Random(7).spread(16 * 8), Random(8).spread(m * 16));
+        let forward = |weight: &[f32], x: &[f32]| {
+            let layer = FrozenLinear::from_weight(tensor(weight, [16, 8]), None, activation);
+            values(layer.expect("good").forward(tensor::<Flex, 2>(x, [m, 16])))
+        };
+        let mut poisoned = weight.clone();
+        poisoned[5] = f32::NAN;
+        let y = forward(&poisoned, &x);
+        assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (i % 8 == 5)));
+        x[(m - 1) * 16 + 3] = f32::INFINITY;
+        let y = forward(&weight, &x);
+        assert!(y[(m - 1) * 8..].iter().all(|y| y.is_nan()));
+        assert!(y[..(m - 1) * 8].iter().all(|y| y.is_finite()));
     }
 }
 
@@ -155,9 +125,9 @@ fn a_static_scale_saturates_and_the_trace_counts_it() {
     let (y, report) = trace(|| layer.forward(x));
     assert_eq!(values(y), [224.0 * 448.0 + 1.0, 224.0 * 448.0 - 224.0]);
     let [product] = &report.products[..] else { panic!("one product: {report}") };
-    let (lhs, rhs) = (product.lhs.expect("in FP8"), product.rhs.expect("in FP8"));
-    assert_eq!((lhs.format, lhs.scale, lhs.saturated), (E4M3, 0.5, 2));
-    assert_eq!((rhs.format, rhs.scale, rhs.saturated), (E4M3, 1.0, 0));
+    let operands = [product.lhs, product.rhs].map(|operand| operand.expect("in FP8"));
+    let operands = operands.map(|operand| (operand.format, operand.scale, operand.saturated));
+    assert_eq!(operands, [(E4M3, 0.5, 2), (E4M3, 1.0, 0)]);
     assert_eq!(product.kind, ProductKind::Linear);
     assert_eq!([product.gemm.m, product.gemm.k, product.gemm.n], [2, 2, 1]);
 }
@@ -165,106 +135,187 @@ fn a_static_scale_saturates_and_the_trace_counts_it() {
 /// Inside the decorator the layer runs once, as FP8, with every filter; and not at all in FP8 in high precision.
 #[test]
 fn a_frozen_layer_runs_once_and_obeys_high_precision() {
-    let mut random = Random(8);
-    let (layer, weight, bias) = layer::<Outer<Flex>>(&mut random, [8, 4], Current);
-    let x = tensor::<Outer<Flex>, 2>(&random.spread(2 * 8), [2, 8]);
+    let layer = layer::<Outer<Flex>>(8, [8, 4], Current);
+    let x = random::<Outer<Flex>, 2>(10, [2, 8]);
     let (_, report) = trace(|| layer.forward(x.clone()));
     assert_eq!((report.products.len(), report.fp8().count()), (1, 1), "{report}");
-
     let (y, report) = trace(|| high_precision(|| layer.forward(x.clone())));
-    let reasons: Vec<_> = report.high_precision().map(|(_, reason)| reason).collect();
-    assert_eq!(reasons, [HighPrecision::Off], "{report}");
-    let rounded = reference::quantize_dequantize(&weight, E4M3);
-    let exact = Exact::product(&wide(&values(x)), &rounded, [2, 8, 4]).plus_bias(&bias);
+    assert_eq!(reasons(&report), [HighPrecision::Off], "{report}");
+    let weight = fp8::quantize_dequantize(&Random(8).spread(32), E4M3);
+    let exact = Exact::product(&wide(&values(x)), &weight, [2, 8, 4]);
+    let exact = exact.plus_bias(&Random(9).spread(4));
     exact.assert(&values(y), Sums::F32, "in high precision");
 }
 
-/// Straight through the quantization of the input, times the weight that codes and scale stand for. The weight stays as it is.
-fn check_gradient_of_the_input<B: Fp8Matmul + AutodiffBackend>() {
-    let [m, k, n] = [6, 40, 24];
-    for activation in [Current, Static(0.01), ActivationScale::PerToken, ActivationScale::Mx] {
-        let mut random = Random(9);
-        let (layer, weight, _) = layer::<B>(&mut random, [k, n], activation);
-        let weight = reference::quantize_dequantize(&weight, E4M3);
-        let (x, grad) = (random.spread(m * k), random.spread(m * n));
-        let x = tensor::<B, 3>(&x, [2, m / 2, k]).require_grad();
-        let y = layer.forward(x.clone());
-        let grads = (y * tensor::<B, 3>(&grad, [2, m / 2, n])).sum().backward();
-        let actual = values(x.grad(&grads).expect("it reaches the input"));
-        let transposed: Vec<f64> = (0..k * n).map(|at| weight[at % k * n + at / k]).collect();
-        let grad: Vec<f64> = grad.iter().map(|x| f64::from(*x)).collect();
-        Exact::product(&grad, &transposed, [m, n, k]).assert(
-            &actual,
-            Sums::F32,
-            &format!("{activation:?}"),
-        );
-    }
+/// Straight through the quantization of the input, times the weight that codes and scales stand for. The weight stays as it is.
+fn gradients_follow_the_definition<B: Fp8Matmul + AutodiffBackend>() {
+    for_each_layer::<B>(&SHAPES, &[FloatDType::F32], 7, &ACTIVATIONS, |case| {
+        let Case { layer, x, what, .. } = case;
+        let ([m, k], [_, n]) = (x.dims(), layer.dims());
+        let g = Random(3).spread(m * n);
+        let x = x.reshape([1, m, k]).require_grad();
+        let grads = (layer.forward(x.clone()) * tensor(&g, [1, m, n])).sum().backward();
+        let weight = wide(&values(layer.weight().transpose()));
+        Exact::product(&wide(&g), &weight, [m, n, k]).assert(&grad(&x, &grads), Sums::F32, &what);
+    });
 }
 
 #[test]
 fn the_gradient_of_an_output_reaches_the_input() {
-    check_gradient_of_the_input::<Autodiff<Flex>>();
-    check_gradient_of_the_input::<Fp8Backend<Autodiff<Flex>>>();
+    gradients_follow_the_definition::<Autodiff<Flex>>();
+    gradients_follow_the_definition::<Outer<Flex>>();
     #[cfg(feature = "ndarray")]
-    check_gradient_of_the_input::<Autodiff<burn::backend::NdArray>>();
+    gradients_follow_the_definition::<Autodiff<NdArray>>();
 }
 
-/// A matrix unit sums over multiples of 32.
-#[test]
-fn blocks_that_hold_all_inputs_may_be_of_any_height() {
-    let n = 96;
-    for (k, rows) in [(40, 40), (48, 48), (48, 50), (80, 80), (80, 96)] {
-        let mut random = Random(13);
-        let numbers = random.spread(k * n);
-        let codes = numbers.iter().map(|x| E4M3.encode(*x, Overflow::Saturate)).collect();
-        let device = Default::default();
-        let scales = tensor::<Flex, 2>(&[0.25, 3.0], [1, 2]);
-        let weight = Fp8Tensor::from_blocks(codes, [k, n], E4M3, scales, [rows, 64], &device);
-        let weight = weight.expect("good");
-        for activation in [ActivationScale::PerToken, Current, Static(0.5)] {
-            let layer = FrozenLinear::from_tensor(weight.clone(), None, activation);
-            let layer = layer.expect("good");
-            let x = tensor::<Flex, 2>(&random.spread(5 * k), [5, k]);
-            let emulated = Fp8Config::default().with_execution(Execution::FakeQuantized);
-            let expected = emulated.scope(|| values(layer.forward(x.clone())));
-            let what = format!("{k} inputs, {activation:?}");
-            assert_close(&values(layer.forward(x)), &expected, 1e-5, &what);
+fn emulated<R>(f: impl FnOnce() -> R) -> R {
+    Fp8Config::default().with_execution(Execution::FakeQuantized).scope(f)
+}
+
+/// On slices as in tensors. A matrix unit multiplies the same codes by the same kernel where both operands have scales of whole rows, or such of equal
+/// blocks that are no powers of two; the rest is summed in another order.
+fn layers_on_slices_follow_the_definition<B: Fp8Matmul>() {
+    for_each_layer::<B>(&SHAPES, &[FloatDType::F32], 7, &ACTIVATIONS, |case| {
+        let Case { layer, x, exact, what, .. } = case;
+        let (input, mut found) = (values(x.clone()), vec![f32::NAN; exact.values.len()]);
+        emulated(|| {
+            let on_slices = layer.on_host().expect("Flex has codes in memory");
+            assert!(on_slices.applies() && on_slices.linear().unit.is_none());
+            on_slices.linear().forward(&input, &mut found);
+            exact.assert(&found, Sums::F32, &what);
+        });
+        let on_slices = layer.on_host().expect("on slices");
+        on_slices.linear().forward(&input, &mut found);
+        let in_powers = matches!(
+            layer.activation(),
+            ActivationScale::Mx | ActivationScale::Blocks { power_of_two: true, .. }
+        );
+        match on_slices.linear().unit {
+            Some(_) if !in_powers => assert_eq!(found, values(layer.forward(x)), "{what}"),
+            _ => exact.assert(&found, Sums::F32, &what),
         }
+    });
+}
+
+#[test]
+fn layers_on_slices_are_as_in_tensors() {
+    layers_on_slices_follow_the_definition::<Flex>();
+    layers_on_slices_follow_the_definition::<Fp8Backend<Flex>>();
+}
+
+#[test]
+fn a_matrix_unit_multiplies_on_slices() {
+    if !has_unit::<Flex>() {
+        return burn_fp8_test_support::skip("no matrix unit");
     }
+    let of = |index: usize, activation| {
+        let (weight, _) = weights::<Flex>(5, [130, 70]).swap_remove(index);
+        FrozenLinear::from_tensor(weight, None, activation).expect("a layer")
+    };
+    for (index, activation) in (0..5).flat_map(|index| ACTIVATIONS.map(|a| (index, a))) {
+        let is_on_unit = match activation {
+            ActivationScale::Unquantized | ActivationScale::Mx => false,
+            ActivationScale::Blocks { size, .. } => index > 2 && size == 64,
+            _ => index < 3,
+        };
+        let on_slices = of(index, activation).on_host().expect("on slices");
+        assert_eq!(on_slices.linear().unit.is_some(), is_on_unit, "{activation:?}, {index}");
+    }
+    // MXFP8 it multiplies in tensors alone: there are no slices where nothing else may multiply it.
+    let layer = of(6, ActivationScale::Mx);
+    let native = Fp8Config::default().with_execution(Execution::Native);
+    native.scope(|| {
+        layer.forward(ones::<_, 2>([1, 130]));
+        assert!(layer.on_host().is_none());
+    });
+    assert_eq!(layer.on_host().expect("on slices").linear().unit, None);
+}
+
+#[test]
+fn layers_are_on_slices_where_they_would_be_multiplied_so() {
+    fn layer<B: Fp8Matmul>(activation: ActivationScale) -> FrozenLinear<B> {
+        let (weight, _) = weights(5, [130, 70]).swap_remove(2);
+        FrozenLinear::from_tensor(weight, None, activation).expect("a layer")
+    }
+    for activation in ACTIVATIONS {
+        let of_flex = layer::<Flex>(activation);
+        let on_host = emulated(|| of_flex.on_host()).expect("emulated");
+        assert!(emulated(|| on_host.applies()));
+        assert!(!on_host.applies(), "another execution");
+        let (none, report) = trace(|| emulated(|| of_flex.on_host()));
+        assert!(none.is_none() && report.products.is_empty(), "nothing ran");
+        assert!(!trace(|| emulated(|| on_host.applies())).0);
+        assert!(high_precision(|| of_flex.on_host()).is_none());
+        // What cannot run is not refused by asking.
+        let native = Fp8Config::default().with_execution(Execution::Native);
+        let is_refused = match activation {
+            ActivationScale::Unquantized => false,
+            ActivationScale::Blocks { .. } | ActivationScale::Mx => true,
+            _ => !has_unit::<Flex>(),
+        };
+        assert_eq!(native.scope(|| of_flex.on_host()).is_none(), is_refused, "{activation:?}");
+        #[cfg(feature = "ndarray")]
+        assert!(emulated(|| layer::<NdArray>(activation).on_host()).is_none());
+        assert!(emulated(|| layer::<Autodiff<Flex>>(activation).on_host()).is_none());
+    }
+}
+
+/// The memory of a view has more codes than the view.
+#[test]
+fn the_first_rows_of_a_tensor_are_a_weight() {
+    let all = Fp8Tensor::<Flex, 2>::quantize_rows(random(3, [8, 64]), E4M3).expect("rows");
+    let weight = all.rows(0..4).expect("rows").transpose();
+    let activation = ActivationScale::Unquantized;
+    let layer = FrozenLinear::from_tensor(weight.clone(), None, activation).expect("a layer");
+    let x = random::<Flex, 2>(4, [1, 64]);
+    let expected = values(x.clone().matmul(weight.dequantize()));
+    let mut on_slices = vec![0.0; 4];
+    layer.on_host().expect("on slices").linear().forward(&values(x.clone()), &mut on_slices);
+    for found in [values(layer.forward(x)), on_slices] {
+        assert_close(&found, &expected, 1e-5, "the first rows");
+    }
+}
+
+#[test]
+fn codes_are_changed_where_they_lie() {
+    let x = Fp8Tensor::<Flex, 2>::quantize_rows(tensor(&[1.0, 2.0, 3.0, 4.0], [2, 2]), E4M3);
+    let changed = x.expect("rows").changed(|codes, scales| {
+        assert_eq!((codes.len(), scales.len()), (4, 2));
+        codes[2] = 0x38;
+        scales[1] = 0.5;
+    });
+    let changed = changed.expect("they lie by rows");
+    assert_eq!(values(changed.dequantize())[1..3], [2.0, 0.5]);
+    let (by_blocks, _) = weights::<Flex>(5, [130, 70]).swap_remove(4);
+    refused(by_blocks.changed(|_, _| ()).map(drop), ["have a scale each"]);
 }
 
 #[test]
 #[should_panic(expected = "a FrozenLinear of 8 inputs and 4 outputs takes […, 8], not [2, 9]")]
 fn inputs_of_another_width_are_refused() {
-    let (layer, ..) = layer::<Flex>(&mut Random(9), [8, 4], Current);
-    layer.forward(tensor::<Flex, 2>(&[1.0; 18], [2, 9]));
+    layer::<Flex>(9, [8, 4], Current).forward(ones::<_, 2>([2, 9]));
 }
 
 #[test]
-fn calibration_covers_every_sample() {
-    let samples = [[1.0, -7.0, 0.5], [3.0, f32::NAN, f32::NEG_INFINITY]];
-    let samples = samples.map(|sample| tensor::<Flex, 1>(&sample, [3]));
-    let scale = ActivationScale::from_samples(samples).expect("there are finite elements");
-    assert_eq!(scale, Static(7.0 / 448.0));
+fn calibration_covers_every_sample_and_needs_one_that_tells_something() {
+    let scale = |samples: &[&[f32]]| {
+        let samples = samples.iter().map(|sample| tensor::<Flex, 1>(sample, [sample.len()]));
+        ActivationScale::from_samples(samples)
+    };
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let found = scale(&[&[1.0, -7.0, 0.5], &[3.0, nan, -inf]]).expect("there are finite elements");
+    assert_eq!(found, Static(7.0 / 448.0));
     assert_eq!(ActivationScale::from_amax(448.0).expect("finite"), Static(1.0));
-    for amax in [0.0, -1.0, f32::INFINITY, f32::NAN] {
+    for amax in [0.0, -1.0, inf, nan] {
         assert!(matches!(ActivationScale::from_amax(amax), Err(Fp8Error::Invalid { .. })));
     }
-}
-
-#[test]
-fn samples_that_tell_nothing_are_refused_with_the_reason() {
     for (samples, expected) in [
-        (vec![], "there are no samples"),
-        (vec![vec![], vec![]], "the samples (2) have no elements"),
-        (vec![vec![f32::NAN, f32::INFINITY], vec![f32::NAN]], "none of the 3 elements"),
-        (
-            vec![vec![0.0, f32::NAN], vec![]],
-            "all finite elements of the samples (2 elements) are 0",
-        ),
+        (&[][..], "there are no samples"),
+        (&[&[][..], &[]], "the samples (2) have no elements"),
+        (&[&[nan, inf], &[nan]], "none of the 3 elements"),
+        (&[&[0.0, nan], &[]], "all finite elements of the samples (2 elements) are 0"),
     ] {
-        let samples = samples.iter().map(|sample| tensor::<Flex, 1>(sample, [sample.len()]));
-        let error = ActivationScale::from_samples(samples).expect_err("nothing to scale by");
+        let error = scale(samples).expect_err("nothing to scale by");
         assert!(matches!(error, Fp8Error::Invalid { .. }), "{error:?}");
         says(error, [expected]);
     }
@@ -272,62 +323,55 @@ fn samples_that_tell_nothing_are_refused_with_the_reason() {
 
 fn weights_and_biases_without_a_finite_element_are_refused<B: Fp8Matmul>() {
     let device = Default::default();
-    let weight = |weight: [f32; 4]| tensor::<B, 2>(&weight, [2, 2]);
-    let bias = |bias: [f32; 2]| Some(tensor::<B, 1>(&bias, [2]));
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    let refused = |layer: Result<FrozenLinear<B>, Fp8Error>, expected: &str| {
-        refused(layer, [expected, "all are NaN or infinite"]);
+    let of_weight = |weight: [f32; 4], bias: [f32; 2]| {
+        let bias = Some(tensor::<B, 1>(&bias, [2]));
+        FrozenLinear::from_weight(tensor::<B, 2>(&weight, [2, 2]), bias, Current)
     };
-    for bad in [[nan; 4], [inf; 4], [nan, inf, -inf, nan]] {
-        let layer = FrozenLinear::from_weight(weight(bad), None, Current);
-        refused(layer, "no element of the weight [2, 2] is finite");
-        let [a, b, ..] = bad;
-        let layer = FrozenLinear::from_weight(weight([1.0; 4]), bias([a, b]), Current);
-        refused(layer, "no element of the bias [2] is finite");
+    let of_codes = |codes: [u8; 4], bias: [f32; 2]| {
+        let codes = Fp8Tensor::<B, 2>::from_bytes(codes.to_vec(), [2, 2], E4M3, 1.0, &device);
+        FrozenLinear::from_tensor(codes.expect("four"), Some(tensor(&bias, [2])), Current)
+    };
+    let one = [1.0; 2];
+    let of_weights = [[nan; 4], [inf; 4], [nan, inf, -inf, nan]].map(|bad| of_weight(bad, one));
+    let of_biases = [[nan; 2], [inf, -inf], [nan, inf]].map(|bad| of_weight([1.0; 4], bad));
+    let codes = [of_codes([0x7f, 0xff, 0x7f, 0xff], one), of_codes([0; 4], [nan, inf])];
+    let weight = "no element of the weight [2, 2] is finite";
+    let bias = "no element of the bias [2] is finite";
+    let layers = of_weights.into_iter().chain(of_biases).chain(codes);
+    let expected = [weight, weight, weight, bias, bias, bias, weight, bias];
+    for (layer, expected) in layers.zip(expected) {
+        refused(layer, [expected, "all are NaN or infinite"]);
     }
-    let codes =
-        |codes| Fp8Tensor::<B, 2>::from_bytes(codes, [2, 2], E4M3, 1.0, &device).expect("four");
-    let layer = FrozenLinear::from_tensor(codes(vec![0x7f, 0xff, 0x7f, 0xff]), None, Current);
-    refused(layer, "no element of the weight [2, 2] is finite");
-    let layer = FrozenLinear::from_tensor(codes(vec![0; 4]), bias([nan, inf]), Current);
-    refused(layer, "no element of the bias [2] is finite");
     // One that is finite is enough.
-    FrozenLinear::from_weight(weight([nan, inf, 0.0, nan]), bias([inf, 1.0]), Current)
-        .expect("seen in what it gives");
-    FrozenLinear::from_tensor(codes(vec![0x7f, 0xff, 0x7f, 0x7e]), bias([nan, 0.0]), Current)
-        .expect("seen in what it gives");
+    of_weight([nan, inf, 0.0, nan], [inf, 1.0]).expect("seen in what it gives");
+    of_codes([0x7f, 0xff, 0x7f, 0x7e], [nan, 0.0]).expect("seen in what it gives");
 }
 
 #[test]
 fn parts_that_do_not_fit_are_refused() {
-    let device = Default::default();
-    let message = |format, scale, bias: Option<usize>, activation| {
-        let bias = bias.map(|len| tensor(&vec![1.0; len], [len]));
+    let layer = |format, scale, bias: usize, activation| {
+        let device = Default::default();
         Fp8Tensor::<Flex, 2>::from_bytes(vec![0x38; 6], [2, 3], format, scale, &device)
-            .and_then(|weight| FrozenLinear::from_tensor(weight, bias, activation))
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default()
+            .and_then(|weight| FrozenLinear::from_tensor(weight, Some(ones([bias])), activation))
     };
-    assert_eq!(message(E4M3, 0.1, Some(3), Static(0.2)), "");
-    assert!(message(E5M2, 0.1, None, Current).contains("E4M3"));
-    assert!(message(E4M3, 0.1, Some(2), Current).contains("2 elements for 3 outputs"));
-    for scale in NO_SCALES {
-        assert!(message(E4M3, scale, None, Current).contains("the scale is"), "{scale}");
-        assert!(message(E4M3, 1.0, None, Static(scale)).contains("input_scale is"), "{scale}");
+    layer(E4M3, 0.1, 3, Static(0.2)).expect("it fits");
+    refused(layer(E5M2, 0.1, 3, Current), ["E4M3"]);
+    refused(layer(E4M3, 0.1, 2, Current), ["2 elements for 3 outputs"]);
+    for scale in hard::NO_SCALES {
+        refused(layer(E4M3, scale, 3, Current), ["the scale is"]);
+        refused(layer(E4M3, 1.0, 3, Static(scale)), ["input_scale is"]);
     }
-    let empty = Tensor::<Flex, 2>::zeros([0, 3], &device);
+    let empty = Tensor::<Flex, 2>::zeros([0, 3], &Default::default());
     refused(FrozenLinear::from_weight(empty, None, Current), ["has no elements"]);
 }
 
 fn a_weight_takes_one_byte_an_element<B: Fp8Matmul>() {
-    let (layer, ..) = layer::<B>(&mut Random(10), [31, 33], Current);
+    let layer = layer::<B>(10, [31, 33], Current);
     assert_eq!(layer.bytes(), 31 * 33 + 4 * 33);
     assert_eq!(layer.tensor().bytes_held(), 31 * 33);
     assert_eq!(layer.num_params(), 31 * 33 + 33);
     assert_eq!(layer.devices(), [B::Device::default()]);
-    let moved = layer.clone().fork(&Default::default());
-    assert_eq!(moved.tensor().to_bytes(), layer.tensor().to_bytes());
 }
 
 #[test]
@@ -336,28 +380,23 @@ fn a_trained_layer_freezes_with_the_scale_of_its_history() {
     let mut layer = Fp8LinearConfig::new(32, 16).init::<B>(&Default::default());
     refused(layer.freeze(), ["has seen no input", "freeze_with"]);
     assert_eq!(layer.freeze_with(Current).expect("needs no history").activation(), Current);
-
+    let step = |layer: Fp8Linear<B>, x: Tensor<B, 2>| {
+        let grads = layer.forward(x).powf_scalar(2.0).mean().backward();
+        let grads = GradientsParams::from_grads(grads, &layer);
+        Fp8Optimizer::new(SgdConfig::new().init()).step(0.01, layer, grads)
+    };
     for poison in [f32::NAN, f32::INFINITY] {
         let x = tensor::<B, 2>(&[[poison; 32], [1.0; 32]].concat(), [2, 32]);
-        let grads = GradientsParams::from_grads(layer.forward(x).sum().backward(), &layer);
-        let poisoned = Fp8Optimizer::new(SgdConfig::new().init()).step(0.0, layer.clone(), grads);
-        refused(poisoned.freeze(), ["not finite", "freeze_with"]);
+        refused(step(layer.clone(), x).freeze(), ["not finite", "freeze_with"]);
     }
-
-    let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
     let mut random = Random(9);
     for amax in [0.5f32, 3.0, 1.0] {
-        let mut x: Vec<f32> = (0..8 * 32).map(|_| random.unit() * amax * 0.9).collect();
-        x[17] = -amax;
-        let y = layer.forward(tensor::<B, 2>(&x, [8, 32]));
-        let grads = GradientsParams::from_grads(y.powf_scalar(2.0).mean().backward(), &layer);
-        layer = optimizer.step(0.01, layer, grads);
+        layer = step(layer, tensor(&random.with_amax(amax, 8 * 32), [8, 32]));
     }
     let frozen = layer.valid().freeze().expect("trained");
     // By Flax's formula, from the largest amax.
     assert_eq!(frozen.activation(), Static(1.0 / (448.0 / 3.0f32)));
     assert_eq!(frozen.bytes(), 32 * 16 + 16 * 4);
-
     let x = tensor::<Flex, 2>(&random.units(8 * 32), [8, 32]) * 3.0;
     let exact = Linear::from(layer.valid()).forward(x.clone());
     let noise = sqnr(&wide(&values(exact)), &wide(&values(frozen.forward(x))));

@@ -4,5 +4,4 @@ mod files;
 mod frozen;
 mod modules;
 mod scaled_matmul;
-mod slices;
 mod tensors;

@@ -1,10 +1,11 @@
 //! Scaled products: what is refused and why, layouts, special values, and any product against f64.
 
+use burn_fp8_test_support::operations::Function;
 use proptest::prelude::*;
 
-use crate::common::files::NO_SCALES;
 use crate::common::fused::{
-    all_layouts_give_the_same_product, special_values_stay_visible_or_saturate,
+    Output, activated, all_layouts_give_the_same_product, assert_amax, assert_output,
+    special_values_stay_visible_or_saturate,
 };
 use crate::common::*;
 
@@ -18,11 +19,16 @@ fn products_of_the_decorator_are_those_of_its_backend() {
 
 type Options = ScaledMatmulOptions<Flex>;
 
-fn ones<const D: usize>(shape: [usize; D], format: Fp8Format) -> Fp8Tensor<Flex, D> {
-    Fp8Tensor::quantize(Tensor::ones(shape, &Default::default()), format)
+type Matrix = Fp8Tensor<Flex, 2>;
+
+fn of_ones(shape: [usize; 2], format: Fp8Format) -> Matrix {
+    Fp8Tensor::quantize(ones(shape), format)
 }
 
-type Matrix = Fp8Tensor<Flex, 2>;
+/// `[4, 6]` and `[6, 5]`.
+fn operands() -> [Matrix; 2] {
+    [of_ones([4, 6], E4M3), of_ones([6, 5], E4M3)]
+}
 
 #[track_caller]
 fn assert_refused<const N: usize>(a: &Matrix, b: &Matrix, options: Options, words: [&str; N]) {
@@ -34,26 +40,26 @@ fn assert_refused<const N: usize>(a: &Matrix, b: &Matrix, options: Options, word
 
 #[test]
 fn shapes_and_formats_that_do_not_multiply_are_refused() {
-    let e4m3 = |shape| ones(shape, E4M3);
+    let e4m3 = |shape| of_ones(shape, E4M3);
     let words = ["[4, 6] times [5, 6]", "weight.transpose()"];
     assert_refused(&e4m3([4, 6]), &e4m3([5, 6]), Options::default(), words);
     for (a, b) in [([0, 6], [6, 5]), ([4, 0], [0, 5]), ([4, 6], [6, 0])] {
         assert_refused(&e4m3(a), &e4m3(b), Options::default(), ["no elements"]);
     }
-    let (a, b) = (ones([4, 6], E5M2), ones([6, 5], E5M2));
+    let (a, b) = (of_ones([4, 6], E5M2), of_ones([6, 5], E5M2));
     assert_refused(&a, &b, Options::default(), ["E5M2 times E5M2", "to E4M3"]);
 }
 
 #[test]
 fn outputs_that_the_hardware_does_not_have_are_refused() {
-    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let [a, b] = operands();
     let refused = |options, words| assert_refused(&a, &b, options, [words]);
     for dtype in [FloatDType::F64, FloatDType::Flex32] {
         refused(Options::float(dtype), "F32, BF16, F16 and FP8 are possible");
     }
     refused(Options::fp8(E5M2, 1.0), "no E5M2 output: take E4M3");
     refused(Options::default().with_amax(), "amax comes with FP8 output only");
-    for scale in NO_SCALES.into_iter().chain([2f32.powi(127)]) {
+    for scale in hard::NO_SCALES.into_iter().chain([2f32.powi(127)]) {
         refused(Options::fp8(E4M3, scale), "the scale of the output");
     }
     let two = tensor::<Flex, 1>(&[1.0, 2.0], [2]);
@@ -64,7 +70,8 @@ fn outputs_that_the_hardware_does_not_have_are_refused() {
     for (a, b, out) in
         [(E4M3, E5M2, E4M3), (E4M3, E5M2, E5M2), (E5M2, E4M3, E4M3), (E5M2, E4M3, E5M2)]
     {
-        let output = scaled_matmul(&ones([4, 6], a), &ones([6, 5], b), &Options::fp8(out, 1.0));
+        let output =
+            scaled_matmul(&of_ones([4, 6], a), &of_ones([6, 5], b), &Options::fp8(out, 1.0));
         assert_eq!(output.expect("the hardware has it").into_fp8().format(), out);
     }
 }
@@ -72,8 +79,8 @@ fn outputs_that_the_hardware_does_not_have_are_refused() {
 #[test]
 fn biases_that_the_hardware_does_not_take_are_refused() {
     use FloatDType::{BF16, F16, F32, F64};
-    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
-    let bias = |len, dtype| Tensor::<Flex, 1>::ones([len], &Default::default()).cast(dtype);
+    let [a, b] = operands();
+    let bias = |len, dtype| ones::<Flex, 1>([len]).cast(dtype);
     let options = Options::default().with_bias(bias(4, BF16));
     assert_refused(&a, &b, options, ["4 elements for 5 columns"]);
     for (options, taken) in [
@@ -98,9 +105,9 @@ fn biases_that_the_hardware_does_not_take_are_refused() {
 #[test]
 fn a_bias_with_a_gradient_is_refused() {
     fn check<B: Fp8Matmul + AutodiffBackend>() {
-        let x = || Tensor::<B, 2>::ones([4, 4], &Default::default()).require_grad();
-        let (a, b) = (Fp8Tensor::quantize(x(), E4M3), Fp8Tensor::quantize(x(), E4M3));
-        let bias = tensor::<B, 1>(&[1.0; 4], [4]).cast(FloatDType::BF16).require_grad();
+        let [a, b] =
+            [(); 2].map(|()| Fp8Tensor::quantize(ones::<B, 2>([4, 4]).require_grad(), E4M3));
+        let bias = ones::<B, 1>([4]).cast(FloatDType::BF16).require_grad();
         let product = |bias| scaled_matmul(&a, &b, &ScaledMatmulOptions::default().with_bias(bias));
         let tracked = product(bias.clone()).map(drop);
         refused(tracked, ["bias.detach().set_require_grad(false)"]);
@@ -115,7 +122,7 @@ fn a_bias_with_a_gradient_is_refused() {
 
 #[test]
 fn the_execution_holds_and_high_precision_does_not() {
-    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let [a, b] = operands();
     let emulated = Fp8Config::default().with_execution(Execution::FakeQuantized);
     let (_, report) = trace(|| {
         emulated.scope(|| scaled_matmul(&a, &b, &Options::default())).expect("good");
@@ -135,18 +142,12 @@ fn the_execution_holds_and_high_precision_does_not() {
 #[test]
 fn no_decorator_quantizes_codes_again() {
     fn product<B: Fp8Matmul>(execution: Execution) -> Vec<f32> {
-        let mut random = Random(5);
-        let (a, b) = (random.spread(32 * 48), random.spread(48 * 16));
-        let quantize = |values: &[f32], shape, format, scale: f32| {
-            Fp8Tensor::quantize_with(tensor::<B, 2>(values, shape), format, scale).expect("a scale")
-        };
         // Scales with which no code comes near the largest number.
-        let a = quantize(&a, [32, 48], E5M2, 2.0);
-        let b = quantize(&b, [48, 16], E4M3, 0.5);
+        let a = Fp8Tensor::quantize_with(random::<B, 2>(5, [32, 48]), E5M2, 2.0).expect("a scale");
+        let b = Fp8Tensor::quantize_with(random::<B, 2>(6, [48, 16]), E4M3, 0.5).expect("a scale");
         let config = Fp8Config::default().with_execution(execution);
-        let (d, report) = trace(|| {
-            config.scope(|| scaled_matmul(&a, &b, &ScaledMatmulOptions::default())).expect("good")
-        });
+        let product = || scaled_matmul(&a, &b, &ScaledMatmulOptions::default()).expect("good");
+        let (d, report) = trace(|| config.scope(product));
         assert_eq!(report.products.len(), 1, "{report}");
         values(d.into_float())
     }
@@ -162,7 +163,7 @@ fn no_decorator_quantizes_codes_again() {
 
 #[test]
 fn the_wrong_output_is_named() {
-    let (a, b) = (ones([4, 6], E4M3), ones([6, 5], E4M3));
+    let [a, b] = operands();
     let float = scaled_matmul(&a, &b, &Options::default()).expect("good");
     panics(|| float.into_fp8(), ["use into_float()"]);
     let fp8 = scaled_matmul(&a, &b, &Options::fp8(E4M3, 1.0)).expect("good");
@@ -174,35 +175,13 @@ fn the_wrong_output_is_named() {
 #[test]
 fn gelu_is_the_tanh_approximation() {
     let x: Vec<f32> = (-40..=40).map(|i| i as f32 / 8.0).collect();
-    let a = Fp8Tensor::<Flex, 2>::quantize(Tensor::ones([1, 1], &Default::default()), E4M3);
     let b = Fp8Tensor::quantize(Tensor::zeros([1, x.len()], &Default::default()), E4M3);
-    let bias = tensor::<Flex, 1>(&x, [x.len()]).cast(FloatDType::BF16);
-    let options = Options::default().with_bias(bias).with_activation(Activation::Gelu);
-    let d = values(scaled_matmul(&a, &b, &options).expect("good").into_float());
-    for (x, d) in x.iter().zip(d) {
-        let expected = reference::activate(f64::from(*x), Activation::Gelu);
-        assert!((f64::from(d) - expected).abs() <= 1e-6 * x.abs() as f64, "{x}: {d} {expected}");
+    let options = Options::default().with_bias(bias(&x)).with_activation(Activation::Gelu);
+    let d = values(scaled_matmul(&of_ones([1, 1], E4M3), &b, &options).expect("good").into_float());
+    for (x, d) in wide(&x).into_iter().zip(wide(&d)) {
+        let expected = Function::GeluTanh.of(x);
+        assert!((d - expected).abs() <= 1e-6 * x.abs(), "{x}: {d} {expected}");
     }
-}
-
-/// Two layers at inference: the FP8 output of the first one feeds the second one, with static scales on the device.
-#[test]
-fn fp8_output_feeds_the_next_product() {
-    let mut random = Random(5);
-    let (x, w1, w2) = (random.spread(8 * 32), random.spread(24 * 32), random.spread(16 * 24));
-    let x = Fp8Tensor::quantize(tensor::<Flex, 2>(&x, [8, 32]), E4M3);
-    let w1 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w1, [24, 32]), E4M3).transpose();
-    let w2 = Fp8Tensor::quantize(tensor::<Flex, 2>(&w2, [16, 24]), E4M3).transpose();
-    let amax = |options| scaled_matmul(&x, &w1, &options).expect("good").amax.expect("asked for");
-    let scale = amax(Options::fp8(E4M3, 1.0).with_amax()) / 448.0;
-    let hidden = scaled_matmul(&x, &w1, &Options::fp8(E4M3, scale.clone())).expect("good");
-    let hidden = hidden.into_fp8();
-    assert_eq!(hidden.read_scale(), scale.into_scalar());
-    let y = scaled_matmul(&hidden, &w2, &Options::default()).expect("good").into_float();
-    let [x, w] = [&hidden, &w2].map(|tensor| wide(&values(tensor.dequantize())));
-    let product = Exact::product(&x, &w, [8, 24, 16]);
-    product.assert(&values(y), Sums::F32, "second layer");
-    assert_eq!(values(hidden.dequantize().abs().max()), values(hidden.scale() * 448.0));
 }
 
 /// A product of any shape, and what is made of it.
@@ -220,10 +199,7 @@ struct Any {
 }
 
 fn codes(format: Fp8Format, len: usize) -> impl Strategy<Value = Vec<u8>> {
-    let largest: u8 = if format == E4M3 { 0x7E } else { 0x7B };
-    let code =
-        (0..=largest, any::<bool>()).prop_map(|(code, negative)| code | (u8::from(negative) << 7));
-    prop::collection::vec(code, len)
+    prop::collection::vec(prop::sample::select(fp8::finite_codes(format)), len)
 }
 
 fn any_product() -> impl Strategy<Value = Any> {
@@ -270,35 +246,24 @@ fn check_any(any: Any) {
         None => Options::default(),
     };
     let mut options = options.with_activation(activation);
-    let b = reference::numbers(&b_t, formats[1], scales[1]);
-    let b = reference::transpose(&b, [n, k]);
-    let mut exact = Exact::product(&reference::numbers(&a, formats[0], scales[0]), &b, [m, k, n]);
+    let b = transpose(&fp8::numbers(&b_t, formats[1], scales[1]), [n, k]);
+    let mut exact = Exact::product(&fp8::numbers(&a, formats[0], scales[0]), &b, [m, k, n]);
     if let Some(bias) = bias {
         options = options.with_bias(crate::common::bias(&bias));
         exact = exact.plus_bias(&bias);
     }
-    let exact = exact.activated(activation);
+    let exact = activated(exact, activation);
     let d = scaled_matmul(&operand(&a, [m, k], 0), &operand(&b_t, [n, k], 1).transpose(), &options)
         .expect("a product of the hardware");
     let Some((format, scale)) = output else {
         return exact.assert(&values(d.into_float()), Sums::F32, "any");
     };
-    let bounds = exact.bounds(Sums::F32);
-    let (mut largest, mut slack) = (0f64, 0f64);
-    let amax = values(d.amax.clone().expect("asked for"))[0];
+    assert_amax(&exact, Sums::F32, values(d.amax.clone().expect("asked for"))[0], "any");
     let d = d.into_fp8();
     assert_eq!(d.read_scale(), scale);
-    let numbers = reference::numbers(&d.to_bytes(), format, 1.0);
-    for ((d, expected), bound) in numbers.iter().zip(&exact.values).zip(bounds) {
-        // Rounding keeps order: the code lies between those of the ends of what the sum, times the reciprocal, may be.
-        let widened = bound + 3.0 * f64::from(f32::EPSILON) * (expected.abs() + bound);
-        let [low, high] = [expected - widened, expected + widened]
-            .map(|end| reference::round(end / f64::from(scale), format));
-        assert!(low <= *d && *d <= high, "{d} not within {low}..={high}");
-        (largest, slack) = (largest.max(expected.abs()), slack.max(bound));
-    }
-    let is_amax = (f64::from(amax) - largest).abs() <= slack;
-    assert!(is_amax, "amax {amax:e} not {largest:e} ± {slack:e}");
+    let numbers = fp8::numbers(&d.to_bytes(), format, 1.0);
+    let numbers: Vec<_> = numbers.into_iter().map(|x| x as f32).collect();
+    assert_output(&exact, Sums::F32, Output::Fp8(format, scale), &numbers, "any");
 }
 
 proptest! {

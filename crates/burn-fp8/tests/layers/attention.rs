@@ -280,7 +280,8 @@ fn the_decorator_leaves_attention_to_its_options() {
         });
         let fp8 = Case { precision: AttentionPrecision::Fp8, ..case };
         assert_ne!(ours::<Autodiff<Flex>>(fp8), expected);
-        assert_eq!(high_precision(|| ours::<Autodiff<Flex>>(fp8)), expected);
+        assert_eq!(high_precision(|| ours::<Fp8Backend<Autodiff<Flex>>>(fp8)), expected);
+        assert_eq!(high_precision(|| ours::<Autodiff<Fp8Backend<Flex>>>(fp8)), expected);
     }
 }
 

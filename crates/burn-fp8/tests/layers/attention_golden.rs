@@ -4,7 +4,6 @@ use burn::tensor::{Bool, TensorData};
 use burn_fp8::AttentionPrecision;
 use burn_fp8::fused::ops::{AttentionOptions, attention};
 
-use crate::common::golden::Golden;
 use crate::common::*;
 
 /// The root mean square of the errors relative to that of the exact numbers, and the largest error relative to the largest number.
@@ -30,14 +29,14 @@ fn results<A: AutodiffBackend + Fp8Matmul>(
 ) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let device = Default::default();
     let name = |part: &str| format!("{}/{part}", case["name"].as_str().expect("a name"));
-    let has = |part: &str| golden.names().contains(&name(part));
+    let has = |part: &str| golden.has(&name(part));
     let tensor = |part: &str| Tensor::<A, 4>::from_data(golden.data(&name(part)), &device);
     let leaf = |part: &str| tensor(part).require_grad();
     let (q, k, v) = (leaf("q"), leaf("k"), leaf("v"));
     let bias = has("bias").then(|| leaf("bias"));
     let hidden = |part: &str| {
         let data = golden.data(&name(part));
-        let hidden = golden.codes(&name(part)).into_iter().map(|x| x != 0).collect::<Vec<_>>();
+        let hidden = golden.u8s(&name(part)).into_iter().map(|x| x != 0).collect::<Vec<_>>();
         TensorData::new(hidden, data.shape)
     };
     let options = AttentionOptions {
@@ -69,15 +68,15 @@ fn results<A: AutodiffBackend + Fp8Matmul>(
 
 #[track_caller]
 fn assert_golden<A: AutodiffBackend + Fp8Matmul>(precisions: &[AttentionPrecision]) {
-    let golden = Golden::open("attention");
-    assert_eq!(golden.cases().len(), 16);
+    let golden = golden("attention");
+    assert_eq!(golden.cases("cases").len(), 16);
     for &precision in precisions {
         let [of_all, of_one] = match precision {
             AttentionPrecision::High => [2e-6, 2e-6],
             AttentionPrecision::Bf16 => [0.01, 0.03],
             AttentionPrecision::Fp8 => [0.2, 0.3],
         };
-        for case in golden.cases() {
+        for case in golden.cases("cases") {
             // The rounding of a score grows with it, and is a relative error of a probability.
             let harder = (case["largest_score"].as_f64().expect("a number") / 5.0).max(1.0);
             for (name, result, exact) in results::<A>(&golden, &case, precision) {

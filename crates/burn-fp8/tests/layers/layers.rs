@@ -131,7 +131,7 @@ fn a_bf16_model_keeps_its_state_in_f32() {
         let layer = Fp8Optimizer::new(SgdConfig::new().init()).step(0.1, layer, grads);
         assert_eq!(layer.weight.val().dtype(), DType::BF16);
         assert_eq!(layer.dot.input.scale.val().dtype(), DType::F32);
-        let amax = reference::amax(&values(batch::<B>(4).cast(DType::BF16)));
+        let amax = fp8::amax(&values(batch::<B>(4).cast(DType::BF16)));
         assert_eq!(state(&layer.dot.input).1[0], amax);
     }
 }
@@ -169,7 +169,7 @@ fn clipping_leaves_state_alone() {
     let inner = SgdConfig::new().with_gradient_clipping(Some(clipping)).init();
     let before = values(net.first.weight.val());
     let net = step(net, &mut Fp8Optimizer::new(inner), 1);
-    let amax = reference::amax(&values(batch::<B>(1)));
+    let amax = fp8::amax(&values(batch::<B>(1)));
     assert!(amax > 1e-1);
     assert_eq!(state(&net.first.dot.input), (1.0, vec![amax, 0.0, 0.0, 0.0]));
     let moved: f32 =

@@ -41,11 +41,9 @@ fn assert_right<B: AutodiffBackend + Fp8Matmul>(
     // The gradient of sum(y · g) with respect to y is g, exactly.
     let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
     let weight = wide(&values(layer.weight.val()));
-    let (exact, _) = reference::matmul(&wide(&x), &weight, SIZES);
-    let output = sqnr(&exact, &wide(&values(y)));
-    let (exact, _) =
-        reference::matmul(&wide(&g), &reference::transpose(&weight, [k, n]), [m, n, k]);
-    let gradient = sqnr(&exact, &wide(&values(input.grad(&grads).expect("tracked"))));
+    let [y_exact, of_x, _] = Exact::step([&wide(&x), &weight, &wide(&g)], SIZES);
+    let output = sqnr(&y_exact.values, &wide(&values(y)));
+    let gradient = sqnr(&of_x.values, &wide(&grad(&input, &grads)));
     let [least, of_gradient] = DECIBELS;
     assert!(output >= least && gradient >= of_gradient, "{what}: {output:.1}, {gradient:.1} dB");
     GradientsParams::from_grads(grads, layer)
@@ -154,7 +152,7 @@ where
         let x = with_amax(2, m * k, x_amax);
         let never_trained = layer::<Autodiff<B>>(1e-4);
         let weight = wide(&values(never_trained.weight.val()));
-        let (exact, _) = reference::matmul(&wide(&x), &weight, SIZES);
+        let exact = Exact::product(&wide(&x), &weight, SIZES).values;
         let valid = values(never_trained.valid().forward(tensor::<B, 2>(&x, [m, k])));
         let frozen = never_trained.no_grad().forward(tensor::<Autodiff<B>, 2>(&x, [m, k]));
         assert_eq!(bits(&values(frozen)), bits(&valid));

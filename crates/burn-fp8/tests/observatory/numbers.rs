@@ -1,130 +1,108 @@
-//! The observatory, from a training step to its report: numbers.
+//! The observatory, from a training step to its report: numbers. How they are made of slices is tested in `burn-fp8-report`.
 
 use burn_fp8::report::sample::{Alternative, Prediction};
-use burn_fp8::report::{Advice, Observatory, ObservatoryOptions, log, named};
+use burn_fp8::report::{Advice, ObservatoryOptions, log, named};
 
 use crate::common::delayed::under;
 use crate::common::observatory::{
     K, M, N, decibels, every_step, operands, predicted, products, sites,
 };
-use crate::common::reference::quantize_dequantize_by;
 use crate::common::*;
+
+type B = Outer<Flex>;
 
 #[test]
 fn the_three_products_of_a_layer_are_measured() {
     let tensors = operands(1);
     let observatory = every_step();
-    let (_, report) = trace(|| observatory.step(|| products::<Outer<Flex>>(&tensors)));
+    let (_, report) = trace(|| observatory.step(|| products::<B>(&tensors)));
     let seen = sites(&observatory);
     assert_eq!((seen.steps, seen.sites.len()), (1, 1));
     let site = &seen.sites[0];
     assert_eq!(site.label(), "up #1");
-    assert_eq!((site.last.gemm.m, site.last.gemm.n, site.last.gemm.k), (20, 16, 24));
+    assert_eq!(
+        [site.last.gemm.m, site.last.gemm.n, site.last.gemm.k],
+        [M, N, K].map(|size| size as u64)
+    );
 
     // Scales are those that the trace tells, and the SQNRs those of a product by definition.
-    let formats = [Fp8Format::E4M3, Fp8Format::E4M3, Fp8Format::E5M2];
     let traced = &report.products;
-    let [x, w, g] =
-        [traced[0].lhs, traced[0].rhs, traced[1].lhs].map(|operand| operand.expect("FP8"));
+    let traced = [traced[0].lhs, traced[0].rhs, traced[1].lhs].map(|of| of.expect("FP8"));
     let stats = &site.last.operands;
-    for (stats, (traced, values)) in [&stats.input, &stats.weight, &stats.output_grad]
-        .into_iter()
-        .zip([x, w, g].iter().zip(&tensors))
-    {
-        let stats = stats.as_ref().expect("measured");
+    let stats = [&stats.input, &stats.weight, &stats.output_grad];
+    let held = [0, 1, 2].map(|i| {
+        let (stats, traced, x) = (stats[i].as_ref().expect("measured"), traced[i], &tensors[i]);
         assert_eq!((stats.scale, stats.format), (traced.scale, traced.format));
-        assert_eq!(stats.amax, reference::amax(values));
-        assert_eq!((stats.sampled, stats.elements), (values.len() as u64, values.len() as u64));
-        let held = quantize_dequantize_by(values, traced.scale, traced.format);
-        let flushed = values.iter().zip(held).filter(|(x, held)| **x != 0.0 && *held == 0.0);
+        assert_eq!(stats.amax, fp8::amax(x));
+        assert_eq!((stats.sampled, stats.elements), (x.len() as u64, x.len() as u64));
+        let held = fp8::quantize_dequantize_by(x, traced.scale, traced.format);
+        let flushed = x.iter().zip(&held).filter(|(x, held)| **x != 0.0 && **held == 0.0);
         assert_eq!(stats.flushed, flushed.count() as u64);
-    }
-    let quantized = [0, 1, 2].map(|index| {
-        quantize_dequantize_by(&tensors[index], [x, w, g][index].scale, formats[index])
+        held
     });
-    let step = |[x, w, g]: [Vec<f64>; 3]| exact_step([&x, &w, &g], [M, K, N]).map(|y| y.values);
+    let step = |x: [Vec<f64>; 3]| Exact::step(x.each_ref().map(Vec::as_slice), [M, K, N]);
     let exact = step(tensors.each_ref().map(|x| wide(x)));
-    for ((role, exact), quantized) in GemmRole::ALL.into_iter().zip(exact).zip(step(quantized)) {
+    for ((role, exact), held) in GemmRole::ALL.into_iter().zip(exact).zip(step(held)) {
         let measured = decibels(site.last.products.of(role));
-        let expected = sqnr(&exact, &quantized);
+        let expected = sqnr(&exact.values, &held.values);
         assert!((measured - expected).abs() < 1e-6, "{role}: {measured}");
     }
 }
 
 #[test]
 fn only_products_that_run_in_fp8_are_measured() {
+    use GemmRole::{GradInput, GradWeight, Output};
     let observatory = every_step();
-    let [x, w, _] = operands(4);
-    let config = Fp8Config::default().with_recipe(
-        Recipe::current().with_precision(GemmRole::GradWeight, burn_fp8::Precision::High),
-    );
+    let config = Fp8Config::default()
+        .with_recipe(Recipe::current().with_precision(GradWeight, Precision::High));
     observatory.step(|| {
-        // Left out by the filter; without a gradient; two gradients of which one is in high precision.
-        let narrow = tensor::<Outer<Flex>, 2>(&x[..8 * K], [8, K]);
-        narrow.matmul(tensor(&w, [K, N]));
-        let weight = tensor::<Outer<Flex>, 2>(&w, [K, N]).require_grad();
-        let y = tensor::<Outer<Flex>, 2>(&x, [M, K]).matmul(weight);
-        y.sum().backward();
-        config.scope(|| products::<Outer<Flex>>(&operands(5)));
+        // Left out by the filter; without a gradient of the input; two gradients of which one is in high precision.
+        random::<B, 2>(1, [8, K]).matmul(random(2, [K, N]));
+        random::<B, 2>(1, [M, K]).matmul(random(2, [K, N]).require_grad()).sum().backward();
+        config.scope(|| products::<B>(&operands(5)));
     });
     let seen = sites(&observatory);
-    let roles: Vec<Vec<GemmRole>> = seen
-        .sites
-        .iter()
-        .map(|site| {
-            GemmRole::ALL
-                .into_iter()
-                .filter(|role| site.last.products.of(*role).is_some())
-                .collect()
-        })
-        .collect();
-    assert_eq!(
-        roles,
-        [vec![GemmRole::Output, GemmRole::GradWeight], vec![GemmRole::Output, GemmRole::GradInput]]
-    );
+    let measured = seen.sites.iter().map(|site| {
+        let is_measured = |role: &GemmRole| site.last.products.of(*role).is_some();
+        GemmRole::ALL.into_iter().filter(is_measured).collect::<Vec<_>>()
+    });
+    assert_eq!(measured.collect::<Vec<_>>(), [[Output, GradWeight], [Output, GradInput]]);
     assert!(seen.sites[1].last.recipe.contains("grad_weight in high precision"));
 }
 
+/// An outlier is found, and what was predicted is what comes of following the advice; both are what the products themselves are worth.
 #[test]
-fn an_outlier_is_found_and_row_wise_scales_are_advised() {
-    let [mut x, w, g] = operands(6);
-    x[2 * K + 5] = 3e6;
-    let observatory = every_step();
-    observatory.step(|| products::<Outer<Flex>>(&[x, w, g]));
-    let seen = sites(&observatory);
-    let output = seen.sites[0].last.products.of(GemmRole::Output);
-    // Beside the row of the outlier nothing is left; of the whole result it is nearly all of the power.
-    let line = output.expect("measured").sqnr.line.decibels().expect("a signal");
-    assert!(line < 10.0 && decibels(output) > 20.0, "{line}");
-    let advised = seen.ranked().iter().any(|ranked| {
-        matches!(ranked.advice, Advice::Change { alternative: Alternative::PerRow, .. })
-    });
-    assert!(advised, "{seen}");
-}
-
-/// What was predicted is what comes of following the advice; and both are what the products themselves are worth.
-#[test]
-fn scales_per_row_have_the_sqnr_that_was_predicted() {
+fn scales_per_row_are_advised_and_have_the_sqnr_that_was_predicted() {
     let [mut x, w, g] = operands(12);
     x[3] = 2f32.powi(20);
     let tensors = [x, w, g];
     let observe = |recipe: Recipe| {
         let observatory = every_step();
         let config = Fp8Config::default().with_recipe(recipe);
-        let products = config.scope(|| observatory.step(|| products::<Outer<Flex>>(&tensors)));
-        (sites(&observatory).sites.remove(0).last, products)
+        let products = config.scope(|| observatory.step(|| products::<B>(&tensors)));
+        (sites(&observatory), products)
     };
     let (before, _) = observe(Recipe::current());
+    let is_per_row = |alternative: &Alternative| *alternative == Alternative::PerRow;
+    let advised = before.ranked().iter().any(|ranked| {
+        matches!(&ranked.advice, Advice::Change { alternative, .. } if is_per_row(alternative))
+    });
+    assert!(advised, "{before}");
+    // Beside the row of the outlier nothing is left; of the whole result it is nearly all of the power.
+    let output = before.sites[0].last.products.of(GemmRole::Output);
+    let line = output.expect("measured").sqnr.line.decibels().expect("a signal");
+    assert!(line < 10.0 && decibels(output) > 20.0, "{line}");
+
     let (after, outputs) = observe(Recipe::rowwise());
+    let [before, after] = [&before, &after].map(|seen| &seen.sites[0].last);
     assert_eq!(after.recipe, Recipe::rowwise().to_string());
-    let exact = Fp8Config::off().scope(|| products::<Outer<Flex>>(&tensors));
+    let exact = Fp8Config::off().scope(|| products::<B>(&tensors));
     for (index, role) in GemmRole::ALL.into_iter().enumerate() {
         let (before, after) = (before.products.of(role), after.products.of(role));
         let now = decibels(after);
         assert_eq!(now, predicted(before, Alternative::PerRow), "{role}");
-        let stats = after.expect("measured");
-        let is_per_row = |p: &Prediction| p.alternative == Alternative::PerRow;
-        assert!(!stats.alternatives.iter().any(is_per_row), "{role}");
+        let alternatives = &after.expect("measured").alternatives;
+        assert!(!alternatives.iter().any(|p: &Prediction| is_per_row(&p.alternative)), "{role}");
         let measured = sqnr(&wide(&exact[index]), &wide(&outputs[index]));
         assert!((measured - now).abs() < 0.05, "{role}: {measured} dB, said to be {now} dB");
     }
@@ -136,13 +114,12 @@ fn delayed_scales_that_saturate_are_told() {
     let larger: Vec<f32> = x.iter().map(|x| 64.0 * x).collect();
     let observatory = every_step();
     under(&DelayedState::new(), Recipe::delayed(), || {
-        observatory.step(|| products::<Outer<Flex>>(&[x.clone(), w.clone(), g.clone()]));
-        observatory.step(|| products::<Outer<Flex>>(&[larger.clone(), w, g]));
+        observatory.step(|| products::<B>(&[x.clone(), w.clone(), g.clone()]));
+        observatory.step(|| products::<B>(&[larger.clone(), w, g]));
     });
     let seen = sites(&observatory);
     let stats = seen.sites[0].last.operands.input.clone().expect("measured");
-    let amax = reference::amax(&x);
-    assert_eq!(stats.scale, amax / 448.0, "that of the step before");
+    assert_eq!(stats.scale, fp8::amax(&x) / 448.0, "that of the step before");
     let beyond = larger.iter().filter(|x| (**x / stats.scale).abs() > 448.0).count();
     assert!(beyond > 0);
     assert_eq!(stats.saturated, beyond as u64);
@@ -156,41 +133,34 @@ fn delayed_scales_that_saturate_are_told() {
 #[test]
 fn samples_are_bounded_and_scales_are_those_of_whole_tensors() {
     const SIDE: usize = 96;
-    let mut random = Random(8);
-    let [mut x, w] = [random.units(SIDE * SIDE), random.units(SIDE * SIDE)];
-    // An outlier in every row, all in one column: most samples do not meet it.
-    x.iter_mut().step_by(SIDE).for_each(|x| *x = 1e6);
-    let observatory =
-        Observatory::new(ObservatoryOptions::default().with_every(1).with_max_elements(256))
-            .expect("valid");
-    observatory
-        .step(|| tensor::<Outer<Flex>, 2>(&x, [SIDE, SIDE]).matmul(tensor(&w, [SIDE, SIDE])));
+    let mut x = Random(8).units(SIDE * SIDE);
+    // An outlier, which most samples do not meet.
+    x[5] = 1e6;
+    let options = ObservatoryOptions::default().with_every(1).with_max_elements(256);
+    let observatory = burn_fp8::report::Observatory::new(options).expect("valid");
+    observatory.step(|| tensor::<B, 2>(&x, [SIDE, SIDE]).matmul(random(9, [SIDE, SIDE])));
     let seen = sites(&observatory);
-    let site = &seen.sites[0].last;
-    let stats = site.operands.input.as_ref().expect("measured");
+    let stats = seen.sites[0].last.operands.input.as_ref().expect("measured");
     assert_eq!((stats.sampled, stats.elements), (256, (SIDE * SIDE) as u64));
     assert_eq!((stats.amax, stats.scale), (1e6, 1e6 / 448.0));
-    let output = site.products.of(GemmRole::Output);
+    let output = seen.sites[0].last.products.of(GemmRole::Output);
     assert_eq!(output.expect("measured").terms, 16);
-    // Rows have the same outlier: scales of their own gain little, whatever the sample has met.
-    let gain = predicted(output, Alternative::PerRow) - decibels(output);
-    assert!(gain.abs() < 3.0, "{gain}");
 }
 
 #[test]
 fn the_inner_order_has_a_site_for_each_product() {
     let observatory = every_step();
     observatory.step(|| {
-        let layer = burn::nn::LinearConfig::new(K, N).init::<Inner<Flex>>(&Default::default());
-        let x = tensor::<Inner<Flex>, 2>(&operands(9)[0], [M, K]).require_grad();
+        let layer = LinearConfig::new(K, N).init::<Inner<Flex>>(&Default::default());
+        let x = random::<Inner<Flex>, 2>(9, [M, K]).require_grad();
         layer.forward(x).powi_scalar(2).sum().backward()
     });
     let seen = sites(&observatory);
     let mut roles: Vec<_> = seen.ranked().iter().map(|ranked| ranked.role.to_string()).collect();
     roles.sort();
     assert_eq!(
-        (seen.sites.len(), roles),
-        (3, ["grad_input", "grad_weight", "output"].map(String::from).into())
+        (seen.sites.len(), &roles[..]),
+        (3, &["grad_input", "grad_weight", "output"].map(String::from)[..])
     );
     assert!(seen.sites[1].label().contains("(backward)"), "{}", seen.sites[1].label());
 }
@@ -198,15 +168,13 @@ fn the_inner_order_has_a_site_for_each_product() {
 #[test]
 fn batches_and_narrow_types_are_sampled() {
     let observatory = every_step();
-    let config = Fp8Config::default().with_filter(Filter::every_matmul());
     let x = Random(10).spread(3 * 4 * 5);
-    let w = Random(11).spread(3 * 5 * 6);
     observatory.step(|| {
-        config.scope(|| {
-            tensor::<Outer<Flex>, 3>(&x, [3, 4, 5]).matmul(tensor(&w, [3, 5, 6]));
+        every_matmul().scope(|| {
+            let x = tensor::<B, 3>(&x, [3, 4, 5]);
+            x.clone().matmul(random(11, [3, 5, 6]));
             // Leading dimensions join M; in f16.
-            let x = tensor::<Outer<Flex>, 3>(&x, [3, 4, 5]).cast(FloatDType::F16);
-            x.matmul(tensor::<Outer<Flex>, 3>(&w[..30], [1, 5, 6]).cast(FloatDType::F16));
+            x.cast(FloatDType::F16).matmul(random::<B, 3>(11, [1, 5, 6]).cast(FloatDType::F16));
         })
     });
     let seen = sites(&observatory);
@@ -221,9 +189,8 @@ fn batches_and_narrow_types_are_sampled() {
     let middle = x[20..40].iter().filter(|x| **x != 0.0).count() as u64;
     let histogram = &batched.operands.input.as_ref().expect("measured").histogram;
     assert_eq!(histogram.counts.iter().sum::<u64>(), middle);
-    let largest = reference::amax(&x[20..40]);
     let last = histogram.first + histogram.counts.len() as i32 - 1;
-    assert_eq!(last, largest.log2().floor() as i32);
+    assert_eq!(last, fp8::amax(&x[20..40]).log2().floor() as i32);
     assert!(seen.sites.iter().all(|site| decibels(site.last.products.of(GemmRole::Output)) > 10.0));
 }
 
@@ -235,21 +202,16 @@ fn fp8_layers_are_seen_with_their_scales() {
         Fp8LinearConfig::new(K, N).with_dot(dot).init::<Autodiff<Flex>>(&Default::default());
     let [mut x, _, _] = operands(16);
     x[0] = 1000.0; // beyond 448 at the initial scale, 1
-    let run = |observatory: &Observatory| {
-        observatory.step(|| {
-            let x = tensor::<Autodiff<Flex>, 2>(&x, [M, K]).require_grad();
-            named("head", || layer.forward(x)).sum().backward()
-        })
-    };
-    let (_, report) = trace(|| run(&observatory));
+    let x = tensor::<Autodiff<Flex>, 2>(&x, [M, K]).require_grad();
+    let run = || observatory.step(|| named("head", || layer.forward(x)).sum().backward());
+    assert_eq!(trace(run).1.products.len(), 3);
     let seen = sites(&observatory);
     let site = &seen.sites[0];
     assert_eq!((seen.sites.len(), site.label()), (1, "head #1".into()));
-    assert!(site.last.recipe.contains("of 4"), "{}", site.last.recipe);
+    says(&site.last.recipe, ["of 4"]);
     let input = site.last.operands.input.as_ref().expect("measured");
     assert_eq!((input.scale, input.amax, input.saturated), (1.0, 1000.0, 1));
-    let roles = GemmRole::ALL.map(|role| site.last.products.of(role).is_some());
-    assert_eq!((roles, report.products.len()), ([true; 3], 3));
+    assert!(GemmRole::ALL.iter().all(|role| site.last.products.of(*role).is_some()));
     let output = site.last.products.of(GemmRole::Output);
     assert!(predicted(output, Alternative::CurrentScale) > decibels(output) + 3.0);
 }
@@ -258,35 +220,29 @@ fn fp8_layers_are_seen_with_their_scales() {
 /// TransformerEngine, whose recipe this is. The observatory says so, and a shorter history is over it sooner.
 #[test]
 fn a_step_of_outliers_spoils_the_steps_that_remember_it_and_the_observatory_says_so() {
-    let run = |history_length: usize, after: usize| {
+    for (history_length, after, errors, advice) in [
+        (1024, 3, 0.3..0.5, &["Use current scaling", "a shorter history"][..]),
+        (16, 17, 0.0..0.05, &["FP8 fits"]),
+    ] {
         let recipe = Recipe::delayed().with_history_length(history_length);
-        let (state, observatory) = (DelayedState::new(), every_step());
+        let observatory = every_step();
         let mut error = 0.0;
-        under(&state, recipe, || {
+        under(&DelayedState::new(), recipe, || {
             for step in 0..after + 2 {
-                let mut random = Random(step as u64);
-                let [mut x, w, g] = [M * K, K * N, M * N].map(|count| {
-                    (0..count).map(|_| random.units(12).iter().sum()).collect::<Vec<f32>>()
-                });
+                let mut random = Random(step);
+                let [mut x, w, g] = [M * K, K * N, M * N].map(|count| random.normals(count));
                 if step == 1 {
                     x.iter_mut().for_each(|x| *x *= 1e5);
                 }
-                let (x, w) = (&x, &w);
-                observatory.step(|| {
-                    let [y, ..] = matrix_step::<Outer<Flex>>([x, w, &g], [M, K, N]);
-                    let [exact, ..] = exact_step([&wide(x), &wide(w), &wide(&g)], [M, K, N]);
-                    error = 10f64.powf(-sqnr(&exact.values, &wide(&y)) / 20.0);
-                });
+                let [y, ..] = observatory.step(|| matrix_step::<B>([&x, &w, &g], [M, K, N]));
+                let exact = Exact::product(&wide(&x), &wide(&w), [M, K, N]);
+                error = 10f64.powf(-sqnr(&exact.values, &wide(&y)) / 20.0);
             }
         });
+        assert!(errors.contains(&error), "{error}");
         let seen = sites(&observatory);
-        let advice = seen.ranked().into_iter().find(|ranked| ranked.role == GemmRole::Output);
-        (error, advice.expect("measured").sentence())
-    };
-    let (error, advice) = run(1024, 3);
-    assert!((0.3..0.5).contains(&error), "{error}");
-    says(&advice, ["Use current scaling", "a shorter history"]);
-    let (error, advice) = run(16, 17);
-    assert!(error < 0.05, "{error}");
-    says(&advice, ["FP8 fits"]);
+        let mut ranked = seen.ranked().into_iter();
+        let output = ranked.find(|ranked| ranked.role == GemmRole::Output).expect("measured");
+        advice.iter().for_each(|words| says(output.sentence(), [words]));
+    }
 }

@@ -27,7 +27,7 @@ fn run<B, const D: usize>(op: &str, mode: DotMode, name: &str, start: usize)
 where
     B: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul,
 {
-    let golden = Golden::open(&format!("dense_{op}"));
+    let golden = golden(&format!("dense_{op}"));
     let entry = |what: &str, step| golden.entry(&format!("{name}/{what}"), step);
     let kernel = entry("param/kernel", start);
     let [d_input, d_output] = kernel.shape.dims();
@@ -98,9 +98,7 @@ fn run_all<B: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul>() {
         ("Fp8DirectDotGeneralOp", DotMode::Direct),
     ];
     for (op, mode) in modes {
-        let cases = Golden::open(&format!("dense_{op}")).cases();
-        let names: Vec<_> =
-            cases.iter().map(|case| case["name"].as_str().expect("a name")).collect();
+        let names = golden(&format!("dense_{op}")).case_names("cases");
         assert_eq!(names, ["h1024", "h4"], "every case runs");
         for start in 0..STEPS {
             run::<B, 2>(op, mode, "h1024", start);

@@ -3,7 +3,7 @@
 use burn_fp8::ops::{self, QdqOptions};
 use serde_json::Value;
 
-use crate::common::golden::{assert_same, dtype, exact, format};
+use crate::common::golden::{assert_tensor, dtype, exact, format};
 use crate::common::*;
 
 /// Runs every case that `takes` takes, and returns how many of each kind there were.
@@ -11,9 +11,9 @@ fn run<B: Fp8Matmul>(takes: impl Fn(&Value) -> bool) -> [usize; 5]
 where
     Autodiff<B>: Fp8Matmul,
 {
-    let golden = Golden::open("flax_ops");
+    let golden = golden("flax_ops");
     let mut counts = [0; 5];
-    for case in golden.cases().iter().filter(|case| takes(case)) {
+    for case in golden.cases("cases").iter().filter(|case| takes(case)) {
         let name = case["name"].as_str().expect("a name");
         let checks = [
             ("quantize", quantize::<B> as fn(&Golden, &Value, &str)),
@@ -34,7 +34,7 @@ fn compute_amax_history<B: Fp8Matmul>(golden: &Golden, _: &Value, name: &str) {
     let x = exact::<B, 2>(golden.data(&format!("{name}/x")));
     let history = exact::<B, 1>(golden.data(&format!("{name}/hist")));
     let history = ops::compute_amax_history(x, history);
-    assert_same(history, &golden.data(&format!("{name}/out")), name);
+    assert_tensor(history, &golden.data(&format!("{name}/out")), name);
 }
 
 fn quantize<B: Fp8Matmul>(golden: &Golden, case: &Value, name: &str) {
@@ -45,8 +45,8 @@ fn quantize<B: Fp8Matmul>(golden: &Golden, case: &Value, name: &str) {
     same_codes(&codes.to_bytes(), &golden.data(&format!("{name}/codes")), format, name);
     let qdq = golden.data(&format!("{name}/qdq"));
     let y = ops::quantize_dequantize(x.clone(), format, scale.clone(), compute);
-    assert_same(y, &qdq, name);
-    assert_same(ops::dequantize(&codes, scale, x.dtype().into()), &qdq, name);
+    assert_tensor(y, &qdq, name);
+    assert_tensor(ops::dequantize(&codes, scale, x.dtype().into()), &qdq, name);
 }
 
 /// Codes are equal; any NaN code equals any NaN code.
@@ -68,7 +68,7 @@ fn dequantize<B: Fp8Matmul>(golden: &Golden, case: &Value, name: &str) {
     same_codes(&codes.to_bytes(), &bytes, format, name);
     let scale = exact(golden.data(&format!("{name}/scale")));
     let out = ops::dequantize(&codes, scale, dtype(&case["out"]));
-    assert_same(out, &golden.data(&format!("{name}/out")), name);
+    assert_tensor(out, &golden.data(&format!("{name}/out")), name);
 }
 
 fn compute_scale<B: Fp8Matmul>(golden: &Golden, case: &Value, name: &str) {
@@ -84,7 +84,7 @@ fn compute_scale<B: Fp8Matmul>(golden: &Golden, case: &Value, name: &str) {
         let rows = Tensor::from_data(TensorData::new(rows.clone(), [rows.len()]), &tensor.device());
         tensor.select(0, rows)
     };
-    assert_same(pick(out), &pick(load("out")).into_data(), name);
+    assert_tensor(pick(out), &pick(load("out")).into_data(), name);
 }
 
 /// A whole update, through `in_qdq`: the new state arrives as gradients.
@@ -97,11 +97,11 @@ where
     let options = QdqOptions::new(format(&case["q"]));
     let y = ops::in_qdq(load("x"), scale.clone(), history.clone(), options);
     let grads = y.clone().backward();
-    assert_same(y.inner(), &golden.data(&format!("{name}/qdq")), name);
+    assert_tensor(y.inner(), &golden.data(&format!("{name}/qdq")), name);
     let scale = scale.grad(&grads).expect("a new scale");
-    assert_same(scale, &golden.data(&format!("{name}/new_scale")), name);
+    assert_tensor(scale, &golden.data(&format!("{name}/new_scale")), name);
     let history = history.grad(&grads).expect("a new history");
-    assert_same(history, &golden.data(&format!("{name}/new_hist")), name);
+    assert_tensor(history, &golden.data(&format!("{name}/new_hist")), name);
 }
 
 /// As many cases as the golden file has, none left out.

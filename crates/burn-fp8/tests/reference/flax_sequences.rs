@@ -4,19 +4,19 @@
 use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
 use serde_json::Value;
 
-use crate::common::golden::{assert_same, exact, format};
+use crate::common::golden::{assert_tensor, exact, format};
 use crate::common::*;
 
 const STEPS: usize = 12;
 
 /// The cases that it `takes`, each with its name.
 fn cases(golden: &Golden, takes: impl Fn(&Value) -> bool) -> Vec<(String, Value)> {
-    let cases = golden.cases().into_iter().filter(takes);
+    let cases = golden.cases("cases").iter().filter(|case| takes(case)).cloned();
     cases.map(|case| (case["name"].as_str().expect("a name").to_owned(), case)).collect()
 }
 
 fn run<B: AutodiffBackend + Fp8Matmul>(takes: impl Fn(&Value) -> bool) -> usize {
-    let golden = Golden::open("flax_sequences");
+    let golden = golden("flax_sequences");
     let cases = cases(&golden, takes);
     for (name, case) in &cases {
         let mut scale = exact::<B, 1>(golden.entry(&format!("{name}/scale"), 0));
@@ -36,12 +36,12 @@ fn run<B: AutodiffBackend + Fp8Matmul>(takes: impl Fn(&Value) -> bool) -> usize 
             let y = op(x.clone(), scale.clone(), history.clone(), options);
             // The gradient of sum(y · g) with respect to y is g, exactly.
             let grads = (y.clone() * exact::<B, 2>(load("g"))).sum().backward();
-            assert_same(y, &load("y"), &format!("{what} y"));
-            assert_same(x.grad(&grads).expect("tracked"), &load("dx"), &format!("{what} dx"));
+            assert_tensor(y, &load("y"), &format!("{what} y"));
+            assert_tensor(x.grad(&grads).expect("tracked"), &load("dx"), &format!("{what} dx"));
             let new = |state: &Tensor<B, 1>| state.grad(&grads).expect("a new value");
             let (new_scale, new_history) = (new(&scale), new(&history));
-            assert_same(new_scale.clone(), &next("scale"), &format!("{what} scale"));
-            assert_same(new_history.clone(), &next("amax_history"), &format!("{what} history"));
+            assert_tensor(new_scale.clone(), &next("scale"), &format!("{what} scale"));
+            assert_tensor(new_history.clone(), &next("amax_history"), &format!("{what} history"));
             (scale, history) = (Tensor::from_inner(new_scale), Tensor::from_inner(new_history));
         }
     }
@@ -63,7 +63,7 @@ fn ndarray_is_equal_to_the_bit_in_f32() {
 
 /// Through a layer: the tensors of a sequence become its input in E4M3, or its output gradient in E5M2.
 fn run_layer<B: AutodiffBackend + Fp8Matmul>(prefix: &str, mode: DotMode) {
-    let golden = Golden::open("flax_sequences");
+    let golden = golden("flax_sequences");
     let cases = cases(&golden, |case| {
         case["dtype"] == "f32" && case["name"].as_str().is_some_and(|name| name.starts_with(prefix))
     });
@@ -87,7 +87,7 @@ fn run_layer<B: AutodiffBackend + Fp8Matmul>(prefix: &str, mode: DotMode) {
             let state = if prefix == INPUT { &layer.dot.input } else { &layer.dot.output_grad };
             for (what, param) in [("scale", &state.scale), ("amax_history", &state.amax_history)] {
                 let expected = golden.entry(&format!("{name}/{what}"), step + 1);
-                assert_same(param.val(), &expected, &format!("{name} {mode:?} {step} {what}"));
+                assert_tensor(param.val(), &expected, &format!("{name} {mode:?} {step} {what}"));
             }
         }
     }

@@ -4,7 +4,7 @@ use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 
 use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
 
-use crate::common::golden::{assert_same, exact};
+use crate::common::golden::{assert_tensor, exact};
 use crate::common::*;
 
 /// In which order the backward pass comes to the uses: it goes by depth in the graph.
@@ -21,9 +21,9 @@ enum Inputs {
 }
 
 fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) -> usize {
-    let golden = Golden::open("max_accumulation");
-    let cases = golden.cases();
-    for case in &cases {
+    let golden = golden("max_accumulation");
+    let cases = golden.cases("cases");
+    for case in cases {
         let name = case["name"].as_str().expect("a name");
         let uses = case["reuse"].as_u64().expect("a number") as usize;
         let load = |what: &str| exact::<B, 2>(golden.data(&format!("{name}/{what}")));
@@ -62,16 +62,16 @@ fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) ->
         let grads = loss.expect("at least one use").backward();
         let expect = |what: &str| golden.data(&format!("{name}/max/{what}"));
         let new = |state: &Tensor<B, 1>| state.grad(&grads).expect("a new value");
-        assert_same(new(&scale), &expect("scale"), &format!("{name} {order:?} {inputs:?} scale"));
+        assert_tensor(new(&scale), &expect("scale"), &format!("{name} {order:?} {inputs:?} scale"));
         // The golden file has, for contrast, what plain addition would give.
         let sum = golden.data(&format!("{name}/sum/scale"));
         assert_ne!(values(new(&scale)), sum.to_vec::<f32>().expect("f32"), "{name}: a sum");
         let what = format!("{name} {order:?} {inputs:?} history");
-        assert_same(new(&history), &expect("amax_history"), &what);
+        assert_tensor(new(&history), &expect("amax_history"), &what);
         for (index, x) in xs.iter().enumerate() {
             assert_eq!(x.grad(&grads).is_some(), inputs == Inputs::Tracked);
             if let Some(dx) = x.grad(&grads) {
-                assert_same(dx, &expect(&format!("dx{index}")), &format!("{name} dx{index}"));
+                assert_tensor(dx, &expect(&format!("dx{index}")), &format!("{name} dx{index}"));
             }
         }
     }

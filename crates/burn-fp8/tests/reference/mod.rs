@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` runs it on the CPU's matrix unit, and once more without.
 
+mod assertions;
 mod dense;
 mod flax_ops;
 mod flax_sequences;
@@ -11,12 +12,10 @@ mod published;
 
 use crate::common::blocks::{
     blocks_are_those_of_slices, layers_are_those_of_other_libraries, outliers_stay_in_their_blocks,
-};
-use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
-use crate::common::scaled_blocks::{
     products_are_those_of_f64, products_are_those_of_torchao,
     rows_are_those_quantized_by_themselves,
 };
+use crate::common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
 use crate::common::*;
 
 tests_on_cpu!([

@@ -4,8 +4,9 @@
 use burn_cubecl::cubecl::cuda::CudaDevice;
 use burn_fp8_test_support::with_variable;
 
-use super::{SHAPE, config, device, expected, integers, is_native, product};
+use super::{SHAPE, config, device, expected, is_native, product};
 use crate::common::*;
+use crate::support::integers;
 
 const DEVICES: &str = "SIM_DEVICES";
 
@@ -30,7 +31,7 @@ fn multiply_alike<B: Fp8Matmul<Device = CudaDevice>>() {
 fn gradients<B: AutodiffBackend<Device = CudaDevice>>(index: usize) -> [Vec<f32>; 2] {
     let [m, k, n] = SHAPE;
     let tensors = [(1, [m, k]), (2, [k, n]), (3, [m, n])].map(|(seed, shape)| {
-        let data = TensorData::new(integers(seed, shape[0] * shape[1]), shape);
+        let data = TensorData::new(integers(seed, shape[0] * shape[1], 2), shape);
         Tensor::<B, 2>::from_data(data, &device(index))
     });
     let [_, dx, dw] = step(tensors).map(values);

@@ -20,6 +20,7 @@ use burn_cubecl::cubecl::cuda::CudaDevice;
 
 use crate::Unfused;
 use crate::common::*;
+use crate::support::integers;
 
 /// CUDA with Fusion.
 type Fused = burn::backend::Cuda;
@@ -34,31 +35,21 @@ fn config(execution: Execution) -> Fp8Config {
         .with_execution(execution)
 }
 
-/// Integers from -2 to 2.
-fn integers(seed: u64, count: usize) -> Vec<f32> {
-    let mut random = Random(seed);
-    (0..count).map(|_| (random.bits() % 5) as f32 - 2.0).collect()
-}
-
-/// A product of integers on a device, and what ran it.
+/// The same on a device, and what ran it.
 fn product<B: Fp8Matmul>(config: &Fp8Config, device: &B::Device) -> (Vec<f32>, Report) {
     let [m, k, n] = SHAPE;
     let tensor = |seed, shape: [usize; 2]| {
-        let data = TensorData::new(integers(seed, shape[0] * shape[1]), shape);
+        let data = TensorData::new(integers(seed, shape[0] * shape[1], 2), shape);
         Tensor::<Fp8Backend<B>, 2>::from_data(data, device)
     };
     config.scope(|| trace(|| values(tensor(1, [m, k]).matmul(tensor(2, [k, n])))))
 }
 
-/// The same on the host.
+/// A product of integers from -2 to 2 on the host.
 fn expected() -> Vec<f32> {
     let [m, k, n] = SHAPE;
-    let (x, w) = (integers(1, m * k), integers(2, k * n));
-    let mut y = vec![0.0; m * n];
-    for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
-        y[row * n + column] = (0..k).map(|i| x[row * k + i] * w[i * n + column]).sum();
-    }
-    y
+    let [x, w] = [(1, m * k), (2, k * n)].map(|(seed, count)| wide(&integers(seed, count, 2)));
+    Exact::product(&x, &w, SHAPE).values.into_iter().map(|y| y as f32).collect()
 }
 
 fn is_native(report: &Report) -> bool {

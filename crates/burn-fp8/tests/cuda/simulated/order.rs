@@ -3,14 +3,15 @@
 
 use burn_cubecl::cubecl::cuda::CudaDevice;
 
-use super::{config, device, integers, is_native};
+use super::{config, device, is_native};
 use crate::common::*;
+use crate::support::integers;
 
 /// Operands that are made by kernels, multiplied, freed, and whose memory is written again; the result is read by a kernel.
 fn between_kernels<B: Fp8Matmul<Device = CudaDevice>>() {
     let size = 48;
     let half = |seed| {
-        let data = TensorData::new(integers(seed, size * size), [size, size]);
+        let data = TensorData::new(integers(seed, size * size, 2), [size, size]);
         Tensor::<Fp8Backend<B>, 2>::from_data(data, &device(0))
     };
     let (x, w) = (half(1), half(2));
@@ -26,7 +27,7 @@ fn between_kernels<B: Fp8Matmul<Device = CudaDevice>>() {
             });
             assert!(is_native(&report));
             let sum: f32 = (0..size)
-                .map(|i| integers(1, size * size)[i] * integers(2, size * size)[i * size])
+                .map(|i| integers(1, size * size, 2)[i] * integers(2, size * size, 2)[i * size])
                 .sum();
             assert_eq!(y[0], sum);
         }
