@@ -20,12 +20,8 @@ fn whole_prompts<B: Fp8Matmul>() {
 }
 
 #[test]
-fn whole_prompts_on_flex() {
+fn logits_of_whole_prompts_are_those_of_transformers() {
     whole_prompts::<Flex>();
-}
-
-#[test]
-fn whole_prompts_on_ndarray() {
     whole_prompts::<NdArray>();
 }
 
@@ -80,12 +76,8 @@ fn quantized_inputs<B: Fp8Matmul>() {
 }
 
 #[test]
-fn inputs_as_files_declare_on_flex() {
+fn inputs_are_quantized_as_files_declare() {
     quantized_inputs::<Flex>();
-}
-
-#[test]
-fn inputs_as_files_declare_on_ndarray() {
     quantized_inputs::<NdArray>();
 }
 

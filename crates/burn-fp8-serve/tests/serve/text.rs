@@ -170,12 +170,8 @@ fn rows_go_on_without_others<B: Fp8Matmul>(kinds: &[CacheType]) {
 }
 
 #[test]
-fn rows_go_on_without_others_on_flex() {
+fn rows_that_end_leave_the_others() {
     rows_go_on_without_others::<Flex>(&[CacheType::F32, CacheType::Bf16, CacheType::Fp8]);
-}
-
-#[test]
-fn rows_go_on_without_others_on_ndarray() {
     rows_go_on_without_others::<NdArray>(&[CacheType::F32, CacheType::Fp8]);
 }
 
