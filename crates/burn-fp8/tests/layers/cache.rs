@@ -177,38 +177,26 @@ fn attention_to_codes_refuses_what_it_does_not_do() {
     assert!(message.contains("neither dropout nor another precision"), "{message}");
 }
 
-/// `x` `[2, 3, K]` times a weight `[N, K]` of this type, its gradient where that of the result is 1, and both in f64.
+/// `x` `[1, rows, K]` times a weight `[N, K]` of this type, and the gradient of `x`.
 fn mixed<A>(dtype: DType, [n, k]: [usize; 2])
 where
     A: AutodiffBackend<InnerBackend: Fp8Matmul> + Fp8Matmul,
 {
-    let mut random = Random(5);
-    let (x, w) = (random.spread(6 * k), random.spread(n * k));
-    let weight = tensor::<A, 2>(&w, [n, k]).cast(dtype);
-    let w = values(weight.clone().cast(DType::F32));
+    let weight = random::<A, 2>(5, [n, k]).cast(dtype);
+    let w = wide(&values(weight.clone().cast(DType::F32)));
     for rows in [1, 6] {
-        let x = &x[..rows * k];
-        let input = tensor::<A, 3>(x, [1, rows, k]);
-        let plain = linear_mixed(input.clone().inner(), weight.clone().inner());
+        let x = random::<A, 3>(6, [1, rows, k]);
+        let plain = linear_mixed(x.clone().inner(), weight.clone().inner());
         assert_eq!((plain.dims(), plain.dtype()), ([1, rows, n], DType::F32));
-        let input = input.require_grad();
-        let y = linear_mixed(input.clone(), weight.clone());
-        let gradient = values(input.grad(&y.clone().sum().backward()).expect("tracked"));
+        let x = x.require_grad();
+        let y = linear_mixed(x.clone(), weight.clone());
+        let gradient = grad(&x, &y.clone().sum().backward());
+        let exact = Exact::product(&wide(&values(x)), &transpose(&w, [n, k]), [rows, k, n]);
         for y in [values(y), values(plain)] {
-            for (i, y) in y.iter().enumerate() {
-                let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
-                let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
-                let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
-                let bound = size * (k + 2) as f64 * f64::from(f32::EPSILON);
-                assert!((f64::from(*y) - sum).abs() <= bound, "{dtype:?} {y} {sum}");
-            }
+            exact.assert(&y, Sums::F32, &format!("{dtype:?}"));
         }
-        for (i, gradient) in gradient.iter().enumerate() {
-            let column = w.iter().skip(i % k).step_by(k).map(|w| f64::from(*w));
-            let (sum, size) = column.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
-            let bound = size * (n + 2) as f64 * f64::from(f32::EPSILON);
-            assert!((f64::from(*gradient) - sum).abs() <= bound, "{dtype:?} {gradient} {sum}");
-        }
+        let exact = Exact::product(&vec![1.0; rows * n], &w, [rows, n, k]);
+        exact.assert(&gradient, Sums::F32, &format!("gradient, {dtype:?}"));
     }
 }
 

@@ -6,71 +6,54 @@ use super::{B, grads_of, history, input, layer, sgd};
 use crate::common::*;
 
 fn fresh_state() -> (Tensor<B, 1>, Tensor<B, 1>) {
-    let device = Default::default();
-    (Tensor::ones([1], &device).require_grad(), Tensor::zeros([3], &device).require_grad())
+    (ones([1]).require_grad(), tensor(&[0.0; 3], [3]).require_grad())
 }
 
-/// The documented example: x = 2, y = 3.
+fn options() -> QdqOptions {
+    QdqOptions::new(E4M3)
+}
+
+/// The documented example: x = 2, y = 3. A use that never ran leaves no trace.
 #[test]
 fn reused_state_takes_the_maximum() {
-    let device = Default::default();
-    let options = QdqOptions::new(Fp8Format::E4M3);
     for inputs in [[2.0], [3.0]].into_iter().zip([[3.0], [2.0]]) {
         let (scale, history) = fresh_state();
-        let [x, y] = [inputs.0, inputs.1].map(|input| {
-            let input = Tensor::<B, 1>::from_floats(input, &device);
-            in_qdq(input, scale.clone(), history.clone(), options)
+        let [x, y, unused] = [inputs.0, inputs.1, [100.0]].map(|input| {
+            in_qdq(tensor::<B, 1>(&input, [1]), scale.clone(), history.clone(), options())
         });
         let grads = (x * y).backward();
-        assert_eq!(values(scale.grad(&grads).unwrap()), [1.0]);
-        assert_eq!(values(history.grad(&grads).unwrap()), [3.0, 0.0, 0.0]);
+        drop(unused);
+        assert_eq!(grad(&scale, &grads), [1.0]);
+        assert_eq!(grad(&history, &grads), [3.0, 0.0, 0.0]);
+        let (other_scale, other_history) = fresh_state();
+        assert!(other_scale.grad(&grads).is_none() && other_history.grad(&grads).is_none());
     }
 }
 
 #[test]
-fn a_use_that_never_ran_leaves_no_trace() {
-    let device = Default::default();
-    let options = QdqOptions::new(Fp8Format::E4M3);
-    let (scale, history) = fresh_state();
-    let x = Tensor::<B, 1>::from_floats([2.0], &device);
-    let used = in_qdq(x.clone(), scale.clone(), history.clone(), options);
-    let unused = in_qdq(x * 100.0, scale.clone(), history.clone(), options);
-    let grads = used.backward();
-    assert_eq!(values(history.grad(&grads).unwrap()), [2.0, 0.0, 0.0]);
-    drop(unused);
-
-    let (other_scale, other_history) = fresh_state();
-    assert!(other_scale.grad(&grads).is_none() && other_history.grad(&grads).is_none());
-}
-
-#[test]
 fn untracked_state_works_and_receives_nothing() {
-    let device = Default::default();
-    let x = Tensor::<B, 1>::from_floats([2.0, 3.3], &device).require_grad();
-    let scale = Tensor::<B, 1>::ones([1], &device);
-    let history = Tensor::<B, 1>::from_floats([448.0], &device);
-    let options = QdqOptions::new(Fp8Format::E4M3);
-    let y = in_qdq(x.clone(), scale.clone(), history.clone(), options);
+    let x = tensor::<B, 1>(&[2.0, 3.3], [2]).require_grad();
+    let (scale, history) = (ones::<B, 1>([1]), tensor::<B, 1>(&[448.0], [1]));
+    let y = in_qdq(x.clone(), scale.clone(), history.clone(), options());
     assert_eq!(values(y.clone()), [2.0, 3.25]);
     let grads = y.backward();
-    assert_eq!(values(x.grad(&grads).unwrap()), [1.0, 1.0]);
+    assert_eq!(grad(&x, &grads), [1.0, 1.0]);
     assert!(scale.grad(&grads).is_none() && history.grad(&grads).is_none());
 }
 
 #[test]
 fn state_that_is_no_leaf_is_refused() {
     let (scale, history) = fresh_state();
-    let x = Tensor::<B, 1>::ones([2], &Default::default());
-    let options = QdqOptions::new(Fp8Format::E4M3);
+    let x = ones::<B, 1>([2]);
     for op in [in_qdq::<B, 1>, out_qdq::<B, 1>] {
         for (scale, history) in
             [(scale.clone() * 1.0, history.clone()), (scale.clone(), history.clone() * 1.0)]
         {
-            panics(|| op(x.clone(), scale, history, options), ["must be a leaf"]);
+            panics(|| op(x.clone(), scale, history, options()), ["must be a leaf"]);
         }
     }
     // A computed tensor that is not tracked is no leaf's child.
-    let y = in_qdq(x, scale.detach().set_require_grad(false) * 1.0, history, options);
+    let y = in_qdq(x, scale.detach().set_require_grad(false) * 1.0, history, options());
     assert_eq!(values(y), [1.0, 1.0]);
 }
 

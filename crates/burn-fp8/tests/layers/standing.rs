@@ -18,8 +18,7 @@ const DECIBELS: [f64; 2] = [27.0, 22.0];
 
 fn layer<B: AutodiffBackend>(weight: f32) -> Fp8Linear<B> {
     let [_, k, n] = SIZES;
-    let weight: Tensor<B, 2> = tensor(&with_amax(1, k * n, weight), [k, n]);
-    Fp8Linear::from(Linear { weight: Param::from_tensor(weight), bias: None })
+    Fp8Linear::from(linear(tensor(&with_amax(1, k * n, weight), [k, n]), None))
 }
 
 fn operands([x, g]: [f32; 2]) -> [Vec<f32>; 2] {
@@ -27,46 +26,49 @@ fn operands([x, g]: [f32; 2]) -> [Vec<f32>; 2] {
     [with_amax(2, m * k, x), with_amax(3, m * n, g)]
 }
 
-/// Asserts that output and gradient of the input, of these magnitudes, are those of f64 but for the rounding to FP8. What to give the optimizer.
+/// What to give the optimizer after a step with these magnitudes. Where a place is named, output and gradient of the input have to be those of f64 but
+/// for the rounding to FP8.
+#[track_caller]
+fn backward<B: AutodiffBackend + Fp8Matmul>(
+    layer: &Fp8Linear<B>,
+    amaxes: [f32; 2],
+    place: Option<&str>,
+) -> GradientsParams {
+    let ([m, k, n], [x, g]) = (SIZES, operands(amaxes));
+    let input = tensor::<B, 2>(&x, [m, k]).set_require_grad(place.is_some());
+    let y = layer.forward(input.clone());
+    // The gradient of sum(y · g) with respect to y is g, exactly.
+    let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
+    if let Some(place) = place {
+        let weight = wide(&values(layer.weight.val()));
+        let [y_exact, of_x, _] = Exact::step([&wide(&x), &weight, &wide(&g)], SIZES);
+        let output = sqnr(&y_exact.values, &wide(&values(y)));
+        let gradient = sqnr(&of_x.values, &wide(&grad(&input, &grads)));
+        let is_right = output >= DECIBELS[0] && gradient >= DECIBELS[1];
+        assert!(is_right, "{place}: {output:.1}, {gradient:.1} dB");
+    }
+    GradientsParams::from_grads(grads, layer)
+}
+
 #[track_caller]
 fn assert_right<B: AutodiffBackend + Fp8Matmul>(
     layer: &Fp8Linear<B>,
     amaxes: [f32; 2],
-    what: &str,
+    place: &str,
 ) -> GradientsParams {
-    let [m, k, n] = SIZES;
-    let [x, g] = operands(amaxes);
-    let input = tensor::<B, 2>(&x, [m, k]).require_grad();
-    let y = layer.forward(input.clone());
-    // The gradient of sum(y · g) with respect to y is g, exactly.
-    let grads = (y.clone() * tensor(&g, [m, n])).sum().backward();
-    let weight = wide(&values(layer.weight.val()));
-    let [y_exact, of_x, _] = Exact::step([&wide(&x), &weight, &wide(&g)], SIZES);
-    let output = sqnr(&y_exact.values, &wide(&values(y)));
-    let gradient = sqnr(&of_x.values, &wide(&grad(&input, &grads)));
-    let [least, of_gradient] = DECIBELS;
-    assert!(output >= least && gradient >= of_gradient, "{what}: {output:.1}, {gradient:.1} dB");
-    GradientsParams::from_grads(grads, layer)
+    backward(layer, amaxes, Some(place))
 }
 
-/// What to give the optimizer after a step with these magnitudes.
-fn backward<B: AutodiffBackend + Fp8Matmul>(
-    layer: &Fp8Linear<B>,
-    amaxes: [f32; 2],
-) -> GradientsParams {
-    let ([m, k, n], [x, g]) = (SIZES, operands(amaxes));
-    let y = layer.forward(tensor::<B, 2>(&x, [m, k]));
-    let grads = (y * tensor(&g, [m, n])).sum().backward();
-    GradientsParams::from_grads(grads, layer)
+fn sgd<B: AutodiffBackend + Fp8Matmul>() -> Fp8Optimizer<impl Optimizer<Fp8Linear<B>, B>> {
+    Fp8Optimizer::new(SgdConfig::new().init::<B, Fp8Linear<B>>())
 }
 
 /// A layer that has seen magnitudes for some steps, more than it needs to get used to them.
 fn trained<B: AutodiffBackend + Fp8Matmul>(amaxes: [f32; 2]) -> Fp8Linear<B> {
     let mut layer = layer::<B>(1e-3);
-    let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
     for step in 0..3 {
-        let grads = backward(&layer, amaxes);
-        layer = optimizer.step(0.0, layer, grads);
+        let grads = backward(&layer, amaxes, None);
+        layer = sgd().step(0.0, layer, grads);
         assert_eq!(state(&layer.dot.output_grad).1[0], amaxes[1], "step {step}");
     }
     layer
@@ -87,8 +89,7 @@ where
                 let what = format!("trained with {seen:?}, {amaxes:?}");
                 let grads = assert_right(&frozen, amaxes, &what);
                 assert!(grads.is_empty(), "{what}: nothing of it is tracked");
-                let stepped =
-                    Fp8Optimizer::new(SgdConfig::new().init()).step(0.1, frozen.clone(), grads);
+                let stepped = sgd().step(0.1, frozen.clone(), grads);
                 assert_eq!(parameters(&stepped), before, "{what}");
                 // As a layer comes out of files and validation.
                 let record = frozen.clone().into_record();
@@ -101,10 +102,9 @@ where
         // Only the weight is frozen: the state moves on.
         let mut layer = trained::<B>(SMALL);
         layer.weight = layer.weight.set_require_grad(false);
-        let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
         let grads = assert_right(&layer, SMALL, "the weight is frozen");
         assert_eq!(grads.len(), 6);
-        let layer = optimizer.step(0.1, layer, grads);
+        let layer = sgd().step(0.1, layer, grads);
         assert_eq!(state(&layer.dot.input).1.iter().filter(|amax| **amax > 0.0).count(), 4);
     }
     check::<Autodiff<B>>();
@@ -129,15 +129,12 @@ where
         layer.dot.input = freeze(layer.dot.input, which);
         layer.dot.kernel = freeze(layer.dot.kernel, which >> 2);
         layer.dot.output_grad = freeze(layer.dot.output_grad, which >> 4);
-        let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
-        for step in 0..3 {
-            let grads = match step {
-                // By now what moves has moved.
-                2 => assert_right(&layer, SMALL, &format!("{which:06b}")),
-                _ => backward(&layer, SMALL),
-            };
+        let place = format!("{which:06b}");
+        // By the third step what moves has moved.
+        for place in [None, None, Some(&place[..])] {
+            let grads = backward(&layer, SMALL, place);
             assert_eq!(grads.len(), 1 + 6 - (which as u32).count_ones() as usize);
-            layer = optimizer.step(0.0, layer, grads);
+            layer = sgd().step(0.0, layer, grads);
         }
     }
 }
@@ -162,8 +159,7 @@ where
     // Of a history larger inputs saturate at its amax; one that holds zeros alone keeps the scale that came with it.
     let trained = trained::<Autodiff<B>>(SMALL);
     let scale = |layer: &Fp8Linear<B>| {
-        let (_, report) =
-            trace(|| layer.forward(Tensor::<B, 2>::ones([m, k], &Default::default())));
+        let (_, report) = trace(|| layer.forward(ones::<B, 2>([m, k])));
         report.products[0].lhs.expect("in FP8").scale
     };
     let valid = trained.valid();
@@ -190,7 +186,7 @@ where
         let y = layer.forward(x.clone());
         assert!(values(y.clone()).iter().all(|y| *y == 0.0));
         let grads = (y * tensor(&g, [m, n])).sum().backward();
-        let gradient = values(x.grad(&grads).expect("tracked"));
+        let gradient = grad(&x, &grads);
         assert!(gradient.iter().all(|x| x.is_finite()), "{amax:e}");
     }
 }

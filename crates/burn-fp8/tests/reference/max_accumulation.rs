@@ -7,20 +7,8 @@ use burn_fp8::ops::{QdqOptions, in_qdq, out_qdq};
 use crate::common::golden::{assert_tensor, exact};
 use crate::common::*;
 
-/// In which order the backward pass comes to the uses: it goes by depth in the graph.
-#[derive(Clone, Copy, Debug)]
-enum Order {
-    Forward,
-    Backward,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Inputs {
-    Tracked,
-    Untracked,
-}
-
-fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) -> usize {
+/// The backward pass comes to the uses by their depth in the graph, so from the last to the first one or the other way round.
+fn golden_cases<B: AutodiffBackend + Fp8Matmul>(is_reversed: bool, is_tracked: bool) -> usize {
     let golden = golden("max_accumulation");
     let cases = golden.cases("cases");
     for case in cases {
@@ -39,16 +27,11 @@ fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) ->
         let mut loss: Option<Tensor<B, 1>> = None;
         for index in 0..uses {
             let mut x = load(&format!("x{index}"));
-            if inputs == Inputs::Tracked {
-                x = x.require_grad();
-            }
+            x = x.set_require_grad(is_tracked);
             xs.push(x.clone());
             let options = QdqOptions::new(format);
             let mut y = op(x, scale.clone(), history.clone(), options);
-            let shallow = match order {
-                Order::Forward => index,
-                Order::Backward => uses - index,
-            };
+            let shallow = if is_reversed { uses - index } else { index };
             // Exact, and deeper: a later place in the graph.
             for _ in 0..shallow {
                 y = y * 1.0;
@@ -62,14 +45,18 @@ fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) ->
         let grads = loss.expect("at least one use").backward();
         let expect = |what: &str| golden.data(&format!("{name}/max/{what}"));
         let new = |state: &Tensor<B, 1>| state.grad(&grads).expect("a new value");
-        assert_tensor(new(&scale), &expect("scale"), &format!("{name} {order:?} {inputs:?} scale"));
+        assert_tensor(
+            new(&scale),
+            &expect("scale"),
+            &format!("{name} {is_reversed} {is_tracked} scale"),
+        );
         // The golden file has, for contrast, what plain addition would give.
         let sum = golden.data(&format!("{name}/sum/scale"));
         assert_ne!(values(new(&scale)), sum.to_vec::<f32>().expect("f32"), "{name}: a sum");
-        let what = format!("{name} {order:?} {inputs:?} history");
+        let what = format!("{name} {is_reversed} {is_tracked} history");
         assert_tensor(new(&history), &expect("amax_history"), &what);
         for (index, x) in xs.iter().enumerate() {
-            assert_eq!(x.grad(&grads).is_some(), inputs == Inputs::Tracked);
+            assert_eq!(x.grad(&grads).is_some(), is_tracked);
             if let Some(dx) = x.grad(&grads) {
                 assert_tensor(dx, &expect(&format!("dx{index}")), &format!("{name} dx{index}"));
             }
@@ -80,13 +67,11 @@ fn golden_cases<B: AutodiffBackend + Fp8Matmul>(order: Order, inputs: Inputs) ->
 
 #[test]
 fn golden_cases_in_either_order_with_and_without_tracked_inputs() {
-    for order in [Order::Forward, Order::Backward] {
-        for inputs in [Inputs::Tracked, Inputs::Untracked] {
-            assert_eq!(golden_cases::<Autodiff<Flex>>(order, inputs), 9);
-            assert_eq!(golden_cases::<Outer<Flex>>(order, inputs), 9);
-            assert_eq!(golden_cases::<Autodiff<Flex, BalancedCheckpointing>>(order, inputs), 9);
-            #[cfg(feature = "ndarray")]
-            assert_eq!(golden_cases::<Autodiff<burn::backend::NdArray>>(order, inputs), 9);
-        }
+    for [reversed, tracked] in [[false, false], [false, true], [true, false], [true, true]] {
+        assert_eq!(golden_cases::<Autodiff<Flex>>(reversed, tracked), 9);
+        assert_eq!(golden_cases::<Outer<Flex>>(reversed, tracked), 9);
+        assert_eq!(golden_cases::<Autodiff<Flex, BalancedCheckpointing>>(reversed, tracked), 9);
+        #[cfg(feature = "ndarray")]
+        assert_eq!(golden_cases::<Autodiff<burn::backend::NdArray>>(reversed, tracked), 9);
     }
 }
