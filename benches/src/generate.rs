@@ -5,7 +5,7 @@ use std::path::Path;
 
 use burn::backend::Flex;
 use burn_fp8::checkpoint::Checkpoint;
-use burn_fp8_core::slice::parallel;
+use burn_fp8_cpu::slice;
 use burn_fp8_serve::{Cache, CacheType, Config, Decoder, Head, LoadOptions};
 
 use crate::harness::{Options, Side};
@@ -64,7 +64,7 @@ fn measure(decoder: &Decoder<Flex>, folder: &Path, threads: usize, options: &Opt
     let memory = vec![1f32; bytes / TOKENS / 4];
     let mut read = || {
         for _ in 0..TOKENS {
-            black_box(parallel::amax(&memory));
+            black_box(slice::amax(&memory));
         }
     };
     let name = format!("decode {TOKENS} tokens after {CONTEXT}");

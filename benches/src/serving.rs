@@ -8,7 +8,7 @@ use burn::nn::Linear;
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
 use burn_fp8::{Fp8Format, Fp8Tensor};
-use burn_fp8_core::slice::parallel;
+use burn_fp8_cpu::slice;
 
 use crate::harness::{Options, Side};
 use crate::rows::Row;
@@ -117,7 +117,7 @@ impl Layers {
         options: &Options,
     ) -> Row {
         let mut read = || {
-            black_box(parallel::amax(&self.memory[..bytes / 4]));
+            black_box(slice::amax(&self.memory[..bytes / 4]));
         };
         let reference = Side::new("reading the weights", &mut read).with_bytes(bytes);
         options.compare((GROUP, threads, None), subject.with_bytes(bytes), reference)

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::hint::black_box;
 
-use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_cpu::slice::{self, Source};
 use half::{bf16, f16};
 
 use crate::harness::{Options, Side, pool};
@@ -118,34 +118,34 @@ const ELEMENTS: [(Function, Function, Option<f64>); 6] = [
 ];
 
 const QUANTIZE_DEQUANTIZE: Function = function("quantize_dequantize", 8, |b| {
-    parallel::quantize_dequantize(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.y);
+    slice::quantize_dequantize(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.y);
 });
 const ENCODE_AND_ROUND: Function = function("encode_and_round", 9, |b| {
-    parallel::encode_and_round(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.codes, &mut b.y);
+    slice::encode_and_round(&b.x, SCALE, FORMAT, OVERFLOW, &mut b.codes, &mut b.y);
 });
 // After the first run every element is a number of the format: the time does not depend on the values.
 const IN_PLACE: Function = function("quantize_dequantize_in_place", 8, |b| {
-    parallel::quantize_dequantize_in_place(&mut b.z, SCALE, FORMAT, OVERFLOW);
+    slice::quantize_dequantize_in_place(&mut b.z, SCALE, FORMAT, OVERFLOW);
 });
 // The factor is 1 lest repetitions run into f32 subnormals; the multiplication cannot know.
 const SCALE_IN_PLACE: Function = function("scale_in_place", 8, |b| {
-    parallel::scale_in_place(&mut b.z, black_box(1.0));
+    slice::scale_in_place(&mut b.z, black_box(1.0));
 });
 
 fn encode<S: Source>(format: Fp8Format, x: &[S], codes: &mut [u8]) {
-    parallel::encode(x, SCALE, format, OVERFLOW, codes);
+    slice::encode(x, SCALE, format, OVERFLOW, codes);
 }
 
 fn encode_with_amax<S: Source>(x: &[S], codes: &mut [u8]) {
-    black_box(parallel::encode_with_amax(x, SCALE, FORMAT, OVERFLOW, codes));
+    black_box(slice::encode_with_amax(x, SCALE, FORMAT, OVERFLOW, codes));
 }
 
 fn decode(format: Fp8Format, codes: &[u8], x: &mut [f32]) {
-    parallel::decode(codes, SCALE, format, x);
+    slice::decode(codes, SCALE, format, x);
 }
 
 fn amax<S: Source>(x: &[S]) {
-    black_box(parallel::amax(x));
+    black_box(slice::amax(x));
 }
 
 /// Measures every slice function at every number of threads.

@@ -7,9 +7,9 @@ use burn::backend::{Autodiff, Flex};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::{Tensor, TensorData};
-use burn_fp8::optim::{PeersOptimizer, Wire, share_weights};
-use burn_fp8::peers::{self, PeerError, SharedPeers, Threads};
 use burn_fp8::{DelayedState, Fp8Backend, Fp8Config, Recipe};
+use burn_fp8_train::peers::{self, PeerError, SharedPeers, Threads};
+use burn_fp8_train::{PeersOptimizer, Wire, share_weights};
 
 type B = Fp8Backend<Autodiff<Flex>>;
 

@@ -138,7 +138,7 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Licences => steps.step("licences", licences::run),
         Task::Exhaustive => {
             let command =
-                "test --release -p burn-fp8-core --test exhaustive -- --ignored --nocapture";
+                "test --release -p burn-fp8-cpu --test kernels -- --ignored --nocapture every_f32";
             steps.cargo("exhaustive tests", &command.split(' ').collect::<Vec<_>>())
         }
         Task::Bench { arguments } => {

@@ -3,6 +3,7 @@
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Gains, Gemm, ProductKind};
@@ -63,33 +64,51 @@ impl Default for Filter {
     }
 }
 
-/// What filters hold that is more than plain numbers, kept until the process ends: so a [`Filter`] stays one to copy. Equal ones are kept once.
-fn keep<T: PartialEq>(kept: &Mutex<Vec<&'static T>>, value: T) -> &'static T {
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.iter().find(|kept| ***kept == value).copied().unwrap_or_else(|| {
+/// More than a process has models and machines.
+const MOST_KEPT: usize = 1024;
+
+/// More of them than a process keeps.
+#[derive(Debug, thiserror::Error)]
+#[error("filters of a process have at most {MOST_KEPT} different {0}")]
+struct TooMany(&'static str);
+
+/// What filters hold that is more than plain numbers: so a [`Filter`] stays one to copy. Equal ones are kept once, until the process ends.
+struct Table<T: 'static> {
+    kept: Mutex<Vec<&'static T>>,
+    name: &'static str,
+}
+
+impl<T: PartialEq> Table<T> {
+    const fn new(name: &'static str) -> Self {
+        Self { kept: Mutex::new(vec![]), name }
+    }
+
+    fn keep(&self, value: T) -> Result<&'static T, TooMany> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.iter().find(|kept| ***kept == value) {
+            return Ok(kept);
+        }
+        if kept.len() == MOST_KEPT {
+            return Err(TooMany(self.name));
+        }
         kept.push(Box::leak(Box::new(value)));
-        kept[kept.len() - 1]
-    })
+        Ok(kept[kept.len() - 1])
+    }
 }
 
-fn keep_weights(weights: Vec<NamedWeight>) -> &'static [NamedWeight] {
-    static KEPT: Mutex<Vec<&Vec<NamedWeight>>> = Mutex::new(Vec::new());
-    keep::<Vec<_>>(&KEPT, weights)
-}
-
-fn keep_gains(gains: Gains) -> &'static Gains {
-    static KEPT: Mutex<Vec<&Gains>> = Mutex::new(Vec::new());
-    keep(&KEPT, gains)
-}
+static WEIGHTS: Table<Vec<NamedWeight>> = Table::new("lists of excepted weights");
+static GAINS: Table<Gains> = Table::new("tables of gains");
 
 fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static [NamedWeight], D::Error> {
-    Vec::deserialize(deserializer).map(keep_weights)
+    let weights = WEIGHTS.keep(Vec::deserialize(deserializer)?).map_err(D::Error::custom)?;
+    Ok(weights)
 }
 
 fn kept_gains<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'static Gains>, D::Error> {
-    Option::deserialize(deserializer).map(|gains| gains.map(keep_gains))
+    let gains = Option::deserialize(deserializer)?;
+    gains.map(|gains| GAINS.keep(gains)).transpose().map_err(D::Error::custom)
 }
 
 impl Filter {
@@ -126,9 +145,13 @@ impl Filter {
     ///
     /// An FP8 layer knows its own weight, and goes by its `id`. So does a matrix product whose weight is known: `Fp8Config::except` of burn-fp8 says where. Any other knows K and N only: it
     /// is left alone, and its gradients with it, where **any** excepted weight has both.
+    ///
+    /// # Panics
+    /// If filters of this process have 1,024 other lists of weights: each is kept until it ends.
     pub fn except(self, weights: impl IntoIterator<Item = NamedWeight>) -> Self {
         let weights = self.except.iter().cloned().chain(weights).collect();
-        Self { except: keep_weights(weights), ..self }
+        let except = WEIGHTS.keep(weights).unwrap_or_else(|error| panic!("{error}"));
+        Self { except, ..self }
     }
 
     /// Whether a layer is in high precision that knows the `id` of its weight.
@@ -154,8 +177,12 @@ impl Filter {
     }
 
     /// The same filter, which takes only products that are faster in FP8, as was measured.
+    ///
+    /// # Panics
+    /// If filters of this process have 1,024 other tables: each is kept until it ends.
     pub fn with_gains(self, gains: Gains) -> Self {
-        Self { gains: Some(keep_gains(gains)), ..self }
+        let gains = GAINS.keep(gains).unwrap_or_else(|error| panic!("{error}"));
+        Self { gains: Some(gains), ..self }
     }
 
     /// Whether FP8 makes a product faster that belongs to this forward product, with its gradients or alone, as far as was measured: batches of
@@ -322,5 +349,17 @@ mod tests {
         let json = serde_json::to_string(&filter).unwrap();
         assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), filter);
         assert!(!serde_json::to_string(&Filter::default()).unwrap().contains("except"));
+    }
+
+    #[test]
+    fn a_process_keeps_a_bounded_number_of_different_values() {
+        let table = Table::new("numbers");
+        for round in 0..2 {
+            for number in 0..MOST_KEPT {
+                assert_eq!(table.keep(number).ok(), Some(&number), "{round}");
+            }
+        }
+        let error = table.keep(MOST_KEPT).unwrap_err().to_string();
+        assert_eq!(error, "filters of a process have at most 1024 different numbers");
     }
 }

@@ -4,13 +4,12 @@
 //! `F8E5M2::is_nan` misses 0x7D and 0x7F. [`Fp8Format`] has the limits of the specification.
 //!
 //! ```
-//! use burn_fp8_core::{Fp8Format, Overflow, float8, slice};
+//! use burn_fp8_core::{Fp8Format, Overflow, float8};
 //! use ::float8::F8E4M3;
 //!
 //! let mut numbers = [F8E4M3::from_f32(0.0); 3];
-//! let codes = float8::codes_of_mut(&mut numbers);
-//! slice::encode(&[0.5, -1.0, 3.0], 0.5, Fp8Format::E4M3, Overflow::Saturate, codes);
-//! assert_eq!(numbers.map(|x| x.to_f32()), [1.0, -2.0, 6.0]);
+//! float8::codes_of_mut(&mut numbers)[1] = Fp8Format::E4M3.encode(-2.1, Overflow::Saturate);
+//! assert_eq!(numbers.map(|x| x.to_f32()), [0.0, -2.0, 0.0]);
 //! ```
 
 use ::float8::{F8E4M3, F8E5M2};

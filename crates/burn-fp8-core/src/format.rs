@@ -204,6 +204,7 @@ impl fmt::Display for FormatInfo {
 }
 
 /// `2^exponent` for exponents in -126..=127.
+#[inline]
 pub(crate) const fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }

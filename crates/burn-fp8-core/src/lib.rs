@@ -1,19 +1,19 @@
 //! FP8 numerics that need neither Burn nor a GPU.
 //!
 //! - [`Fp8Format`]: E4M3 and E5M2 as numbers: limits, scalar encode and decode.
-//! - [`slice`](mod@slice): the same over slices, with a scale, on one thread or several; [`slice::blocks`]: matrices with a scale for each block.
+//! - [`element`]: the arithmetic of one element, for loops of kernels.
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`MlpActivation`]: what lies between two layers. [`Dropout`]: which elements a counter-based generator drops.
-//! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
 //! - [`peers`]: what those that train one model together say to each other.
 //! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
-//! A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
+//! What computes over slices, and all kernels, are in the crate `burn-fp8-cpu`. A *scale* is always the dequantization multiplier: `x ≈ code × scale`.
 
 mod attention;
 mod dropout;
 pub mod e8m0;
+pub mod element;
 mod filter;
 #[cfg(feature = "float8")]
 pub mod float8;
@@ -23,11 +23,9 @@ mod gemm;
 mod history;
 #[doc(hidden)]
 pub mod json;
-pub mod moments;
 pub mod peers;
 mod recipe;
 pub mod scale;
-pub mod slice;
 #[doc(hidden)]
 pub mod text;
 

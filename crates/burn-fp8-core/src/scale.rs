@@ -29,6 +29,7 @@ pub fn from_amax(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
 
 /// The scale of a block, or of a tensor, whose largest finite magnitude is `amax`: that of [`e8m0::from_amax`] where the recipe is MXFP8, else
 /// that of [`from_amax`].
+#[inline]
 pub fn of_block(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
     match recipe.granularity() {
         Granularity::Mx(rounding) => e8m0::decode(e8m0::from_amax(amax, format, rounding)),
@@ -38,7 +39,7 @@ pub fn of_block(amax: f32, format: Fp8Format, recipe: Recipe) -> f32 {
 
 /// The scales of several blocks, in place of their amaxes: [`of_block`] of each, in a loop without branches where there is one.
 #[inline(always)]
-pub(crate) fn of_blocks(amaxes: &mut [f32], format: Fp8Format, recipe: Recipe) {
+pub fn of_blocks(amaxes: &mut [f32], format: Fp8Format, recipe: Recipe) {
     let max = format.max();
     match recipe.granularity() {
         Granularity::Mx(ScaleRounding::Rceil) => {
@@ -49,6 +50,7 @@ pub(crate) fn of_blocks(amaxes: &mut [f32], format: Fp8Format, recipe: Recipe) {
 }
 
 /// The largest scale of a recipe: [`MAX_SCALE`], or the largest power of two.
+#[inline]
 pub fn largest(recipe: Recipe) -> f32 {
     if recipe.power_of_two { power_of_two(127) } else { MAX_SCALE }
 }
@@ -57,12 +59,14 @@ pub fn largest(recipe: Recipe) -> f32 {
 /// product is not a normal f32, each scale by itself.
 ///
 /// A product that overflows would turn sums of zero into NaN, and one that underflows would lose results that f32 can hold.
+#[inline]
 pub fn of_product(lhs: f32, rhs: f32) -> [f32; 2] {
     let product = lhs * rhs;
     if product.is_normal() { [product, 1.0] } else { [lhs, rhs] }
 }
 
 /// The smallest power of two that is at least `x`, for `x ≥ 0`; 2^-126 for anything smaller, infinity past 2^127.
+#[inline]
 fn round_up_to_power_of_two(x: f32) -> f32 {
     const MANTISSA: u32 = (1 << 23) - 1;
     let bits = x.max(MIN_SCALE).to_bits();

@@ -3,10 +3,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use burn_fp8_core::{Fp8Format, Overflow, scale, slice};
+use burn_fp8_core::{Fp8Format, Overflow, scale};
 use half::{bf16, f16};
 
 use crate::round::{to_bf16, to_f16};
+use crate::slice;
 
 /// Numbers of a row of sums: the columns of a right panel.
 pub(crate) const WIDTH: usize = 32;

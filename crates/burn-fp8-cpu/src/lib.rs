@@ -1,15 +1,19 @@
-//! Products of FP8 codes on the matrix units of CPUs.
+//! Kernels on the host: FP8 conversions, products of FP8 codes on the matrix units of CPUs, and what lies between products.
 //!
 //! Every number of E4M3 and E5M2 is a bf16 number, and the product of two such numbers is exact in f32. So a unit that multiplies bf16 and
 //! sums in f32 multiplies FP8 codes with the numerics of FP8 emulation: exact codes, f32 sums in some order.
 //!
 //! - [`Unit`]: what a CPU multiplies on: AMX, AVX-512 BF16, or f32 on anything. Found at run time, can be forced.
+//! - [`Instructions`]: which vectors kernels use that run on any CPU.
 //! - [`Codes`]: a matrix of codes, in rows or transposed, one or a batch of them.
 //! - [`Powers`]: scales of blocks of it that are powers of two, as in MXFP8; [`BlockScales`]: others.
 //! - [`matmul`]: the product of two, with an [`Epilogue`]: scales, bias, activation; into f32, bf16, f16 or codes.
 //! - [`matmul_in_bf16`]: the product of two matrices of [`Numbers`], f32 or bf16, rounded to bf16.
 //! - [`attention()`], [`attention_backward`]: attention as one operation, with [`Attention`] for its options; without codes.
-//! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout.
+//! - [`slice`](mod@slice): numbers to codes and back, with a scale; [`slice::blocks`]: with a scale for each block.
+//! - [`matmul_rows`], [`matmul_codes`], [`matmul_block_codes`]: products of rows in f32 and a matrix of codes, decoded while they are multiplied.
+//! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
+//! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout, whose masks [`dropout`] computes.
 //! - [`layer_norm()`], [`layer_norm_backward`]: layer normalization.
 //! - [`decoder`]: a layer of a decoder, and its parts.
 //!
@@ -39,6 +43,7 @@ mod blocks;
 mod codes;
 pub mod decoder;
 mod dispatch;
+pub mod dropout;
 mod epilogue;
 #[cfg(target_arch = "x86_64")]
 mod gemm;
@@ -46,6 +51,7 @@ mod gemm;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod memory;
+pub mod moments;
 mod norm;
 mod numbers;
 mod operand;
@@ -55,6 +61,8 @@ mod pointwise;
 mod portable;
 mod product;
 mod round;
+mod rows;
+pub mod slice;
 #[cfg(target_arch = "x86_64")]
 mod small;
 mod special;
@@ -74,7 +82,8 @@ pub use epilogue::{Activation, Epilogue, Output, Scales};
 pub use norm::{LayerNorm, layer_norm, layer_norm_backward};
 pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};
-pub use unit::{Unit, UnitError, cpu_name, threads};
+pub use rows::{Rows, matmul_block_codes, matmul_codes, matmul_rows};
+pub use unit::{Instructions, Unit, UnitError, cpu_name, threads};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,6 +1,7 @@
 //! Layer normalization, forward and backward: on all threads, with the vectors that the CPU has.
 
-use pulp::{Arch, Simd, WithSimd};
+use crate::unit::arch;
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Elements of a task, but for rows that are longer. Sums over rows are added task by task: their bits do not depend on threads.
@@ -52,7 +53,7 @@ pub fn layer_norm(norm: &LayerNorm<'_>, x: &[f32], y: &mut [f32]) {
     }
     let task = rows_of_task(width) * width;
     y.par_chunks_mut(task).zip(x.par_chunks(task)).for_each(|(y, x)| {
-        Arch::new().dispatch(Forward { norm, x, y });
+        arch().dispatch(Forward { norm, x, y });
     });
 }
 
@@ -86,7 +87,7 @@ pub fn layer_norm_backward(
     let sums: Vec<_> = tasks
         .map(|((of_x, x), grad)| {
             let mut sums = [vec![0.0; width], vec![0.0; width]];
-            Arch::new().dispatch(Backward { norm, x, grad, of_x, sums: &mut sums });
+            arch().dispatch(Backward { norm, x, grad, of_x, sums: &mut sums });
             sums
         })
         .collect();

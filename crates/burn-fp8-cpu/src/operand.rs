@@ -4,7 +4,6 @@
 #[cfg(target_arch = "x86_64")]
 use core::ops::Range;
 
-use burn_fp8_core::slice::parallel;
 use rayon::prelude::*;
 
 use crate::blocks::{Factors, Grid};
@@ -12,6 +11,7 @@ use crate::codes::Codes;
 use crate::numbers::Numbers;
 #[cfg(target_arch = "x86_64")]
 use crate::pack::{self, shift};
+use crate::slice;
 
 /// Numbers that are worth waking other threads for.
 const WORTHWHILE: usize = 1 << 18;
@@ -99,11 +99,11 @@ fn decode(matrix: &Codes<'_>) -> (Vec<f32>, [isize; 2]) {
     let [lines, elements] = if matrix.transposed { [columns, rows] } else { [rows, columns] };
     let mut values = vec![0f32; lines * elements];
     if matrix.line_stride == elements {
-        parallel::decode(&matrix.codes[..lines * elements], 1.0, matrix.format, &mut values);
+        slice::decode(&matrix.codes[..lines * elements], 1.0, matrix.format, &mut values);
     } else if elements > 0 {
         for (line, values) in values.chunks_mut(elements).enumerate() {
             let codes = &matrix.codes[line * matrix.line_stride..][..elements];
-            parallel::decode(codes, 1.0, matrix.format, values);
+            slice::decode(codes, 1.0, matrix.format, values);
         }
     }
     match if matrix.transposed { matrix.factors.transpose() } else { matrix.factors } {

@@ -3,10 +3,12 @@
 use core::marker::PhantomData;
 
 use burn_fp8_core::{Dropout, Pointwise};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::dropout::keep_group;
 use crate::special::{erf, exp};
+use crate::unit::arch;
 
 /// Elements of a task.
 const TASK: usize = 1 << 14;
@@ -21,8 +23,8 @@ pub fn pointwise(operation: Pointwise, x: &[f32], y: &mut [f32]) {
     in_tasks(y, |start, y| {
         let x = &x[start..][..y.len()];
         match operation {
-            Pointwise::Gelu => Arch::new().dispatch(Forward::<Gelu>(x, y, PhantomData)),
-            Pointwise::Silu => Arch::new().dispatch(Forward::<Silu>(x, y, PhantomData)),
+            Pointwise::Gelu => arch().dispatch(Forward::<Gelu>(x, y, PhantomData)),
+            Pointwise::Silu => arch().dispatch(Forward::<Silu>(x, y, PhantomData)),
             Pointwise::Dropout(dropout) => {
                 drop_out(dropout, start, x, y);
             }
@@ -50,7 +52,7 @@ fn smooth_backward<F: Smooth>(x: &[f32], grad: &[f32], y: &mut [f32]) {
     same_length(grad.len(), y.len());
     in_tasks(y, |start, y| {
         let [x, grad] = [x, grad].map(|all| &all[start..][..y.len()]);
-        Arch::new().dispatch(Backward::<F>(x, grad, y, PhantomData));
+        arch().dispatch(Backward::<F>(x, grad, y, PhantomData));
     });
 }
 
@@ -146,7 +148,7 @@ fn drop_out(dropout: Dropout, start: usize, x: &[f32], y: &mut [f32]) {
     let factor = dropout.factor();
     let mut kept = [[0.0; Dropout::ROWS]; GROUP / Dropout::ROWS];
     for (group, (x, y)) in x.chunks(GROUP).zip(y.chunks_mut(GROUP)).enumerate() {
-        dropout.keep_group((start / GROUP + group) as u64, &mut kept);
+        keep_group(dropout, (start / GROUP + group) as u64, &mut kept);
         for ((y, x), kept) in y.iter_mut().zip(x).zip(kept.as_flattened()) {
             *y = x * (kept * factor);
         }

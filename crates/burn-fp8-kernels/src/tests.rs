@@ -1,7 +1,7 @@
 //! Divisions by reciprocals, which are those of CUDA, on a device that is not CUDA's.
 
-use burn_fp8_core::slice::{self, blocks};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe};
+use burn_fp8_cpu::slice::{self, blocks};
 use burn_fp8_test_support::skip_unless_required;
 use cubecl::prelude::*;
 use cubecl::server::Handle;

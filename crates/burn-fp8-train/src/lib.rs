@@ -13,7 +13,7 @@ pub mod peers;
 mod peers_optimizer;
 pub mod policy;
 
-pub use burn_fp8_core::moments::{Rule, Second};
+pub use burn_fp8_cpu::moments::{Rule, Second};
 pub use loss_scaled::{LossScaledItem, LossScaledOptimizer, LossScaledRecord};
 pub use moments::{Moments8, Moments8Config, Moments8Item, Moments8State, from_adamw};
 pub use peers_optimizer::{PeersOptimizer, Wire, share_weights};

@@ -9,8 +9,8 @@ use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, bf16};
 use burn_fp8::nn::is_fp8_state;
-use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Recipe};
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
 
 use crate::peers::{PeerError, SharedPeers, from_bytes, to_bytes};
 

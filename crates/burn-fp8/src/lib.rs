@@ -41,7 +41,6 @@ pub use burn_fp8_core::{
     GemmRole, Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding,
     Scaling,
 };
-#[cfg(feature = "flex")]
 pub use burn_fp8_cpu as cpu;
 #[doc(inline)]
 pub use burn_fp8_engine as engine;

@@ -97,11 +97,11 @@ impl LayerNorm {
 }
 
 /// Rows divided by the root of their mean square, times `gamma`.
-pub fn rms_norm(x: &[f32], gamma: &[f32], epsilon: f64) -> Vec<f64> {
-    let row = |row: &[f32]| {
-        let square = wide(row).iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+pub fn rms_norm(x: &[f64], gamma: &[f32], epsilon: f64) -> Vec<f64> {
+    let row = |row: &[f64]| {
+        let square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
         let root = (square + epsilon).sqrt();
-        let one = |(x, gamma): (&f32, &f32)| f64::from(*x) / root * f64::from(*gamma);
+        let one = |(x, gamma): (&f64, &f32)| x / root * f64::from(*gamma);
         row.iter().zip(gamma).map(one).collect::<Vec<_>>()
     };
     x.chunks(gamma.len()).flat_map(row).collect()

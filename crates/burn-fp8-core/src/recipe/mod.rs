@@ -208,6 +208,7 @@ impl Recipe {
     }
 
     /// How many elements share a scale.
+    #[inline]
     pub const fn granularity(&self) -> Granularity {
         match self.scaling {
             Scaling::Current(granularity) => granularity,
@@ -221,6 +222,7 @@ impl Recipe {
     }
 
     /// Whether all scales are powers of two.
+    #[inline]
     pub const fn has_powers_of_two(&self) -> bool {
         self.power_of_two || matches!(self.granularity(), Granularity::Mx(_))
     }

@@ -4,7 +4,6 @@ use core::cell::RefCell;
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_core::{AttentionShape, Dropout};
-use pulp::Arch;
 use rayon::prelude::*;
 
 use super::forward::round;
@@ -13,6 +12,7 @@ use super::pairs::{Layout, Pairing};
 use super::product::multiply;
 use super::tile::{self, Line, OfScores, Place, Probabilities, Tile};
 use super::{Attention, Heads, HeadsMut, Sizes, TILE, padded};
+use crate::unit::arch;
 
 /// Where the gradients of queries, keys and values go, of their shapes.
 #[derive(Debug)]
@@ -272,7 +272,7 @@ impl Pass<'_> {
         tile::scores(sizes, options, place, (q, k), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
-        Arch::new().dispatch(Probabilities { tile, logarithms });
+        arch().dispatch(Probabilities { tile, logarithms });
 
         // Of the probabilities, then of the scores.
         let factor = options.dropout.map_or(1.0, Dropout::factor);
@@ -284,7 +284,7 @@ impl Pass<'_> {
         let kept = tile::kept(sizes, options, place, kept);
         let (of_probabilities, deltas) = (&mut *gradients, &given.deltas);
         let tile = &mut *probabilities;
-        Arch::new().dispatch(OfScores {
+        arch().dispatch(OfScores {
             gradients: of_probabilities,
             probabilities: tile,
             kept,

@@ -4,7 +4,6 @@ use core::cell::RefCell;
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::{AttentionShape, Dropout, Fp8Format};
-use pulp::Arch;
 use rayon::prelude::*;
 
 use super::operand::{self, Keep, Means, OfTile, Operand, Room};
@@ -12,6 +11,7 @@ use super::pairs::{Layout, Pairing};
 use super::product::multiply;
 use super::tile::{self, Correct, Line, Place, Softmax, Tile};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE, padded};
+use crate::unit::arch;
 
 /// What the products of probabilities are multiplied by: the largest probability is the largest number of the format.
 const OF_PROBABILITIES: f32 = 1.0 / Fp8Format::E4M3.max();
@@ -136,7 +136,7 @@ fn rows(
         tile::scores(sizes, options, place, (q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
-            Arch::new().dispatch(Correct { rows: sums, corrections });
+            arch().dispatch(Correct { rows: sums, corrections });
         }
         if let Some(kept) = tile::kept(sizes, options, place, kept) {
             for (x, kept) in tile[..keys].iter_mut().flatten().zip(kept.as_flattened()) {

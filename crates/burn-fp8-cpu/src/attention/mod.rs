@@ -18,11 +18,13 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 
 pub use burn_fp8_core::AttentionPrecision;
-use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format, slice};
+use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format};
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
+use crate::slice;
 use crate::unit::Unit;
+use crate::unit::arch;
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
@@ -177,7 +179,7 @@ impl<'a> Heads<'a> {
         let row = start..start + out.len();
         match self.numbers {
             HeadNumbers::F32(numbers) => out.copy_from_slice(&numbers[row]),
-            HeadNumbers::Bf16(numbers) => Arch::new().dispatch(Widen(&numbers[row], out)),
+            HeadNumbers::Bf16(numbers) => arch().dispatch(Widen(&numbers[row], out)),
             HeadNumbers::E4m3(codes, scales) => {
                 let scale = scales[start / self.shape[3]];
                 slice::decode(&codes[row], scale, Fp8Format::E4M3, out);

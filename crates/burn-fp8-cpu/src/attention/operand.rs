@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use half::bf16;
 use rayon::prelude::*;
 
@@ -10,6 +10,7 @@ use super::pairs::{Layout, Pairing, Words};
 use super::product::{Left, Matrix, NARROW, Right, Rows};
 use super::tile::{self, Line};
 use super::{AttentionPrecision, HeadNumbers, Heads, TILE, padded};
+use crate::slice;
 
 /// Queries, keys, values or a gradient, as they are multiplied.
 pub(super) enum Operand<'a> {

@@ -5,9 +5,10 @@
 //! generated: then rows or columns of the left operand are the vectors, and sums along its rows are taken in [`LANES`] parts.
 
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::pairs::{self, Words};
+use crate::unit::arch;
 
 /// Columns up to which a product is narrow.
 pub(super) const NARROW: usize = 4;
@@ -43,7 +44,7 @@ pub(super) fn multiply(
 ) {
     match (lhs, rhs) {
         (Left::F32(lhs), Right::F32(rhs)) => {
-            Arch::new().dispatch(Product { size, lhs, rhs, factor, output, accumulate });
+            arch().dispatch(Product { size, lhs, rhs, factor, output, accumulate });
         }
         (Left::Pairs(lhs), Right::Pairs(rhs)) => {
             pairs::multiply(size, [lhs, rhs], factor, output, accumulate);

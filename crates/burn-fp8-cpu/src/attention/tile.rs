@@ -3,11 +3,13 @@
 //! Rows of a tile are keys and its columns are queries: what a query has of its own, the largest score, sums, the logarithm, is then a vector,
 //! and nothing is summed across one. The products take the queries and their gradient transposed, once for all keys; keys and values as they lie.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::product::{Left, NARROW, Right, Rows, multiply};
 use super::{Attention, PADDING, Sizes, TILE, padded};
+use crate::dropout::keep;
 use crate::special::exp;
+use crate::unit::arch;
 
 /// Numbers of keys (rows) and queries (columns).
 pub(super) type Tile = [[f32; TILE]; TILE];
@@ -136,7 +138,7 @@ impl Softmax {
     /// Replaces scores by their exponentials relative to the largest so far, and returns what those of before are to be multiplied by.
     pub(super) fn take(&mut self, tile: &mut [Line], queries: usize) -> Line {
         let mut corrections = [1.0; TILE];
-        Arch::new().dispatch(Exponentials {
+        arch().dispatch(Exponentials {
             tile,
             width: padded(queries),
             softmax: self,
@@ -238,7 +240,7 @@ pub(super) fn kept<'a>(
     let dropout = options.dropout?;
     let head = (place.batch * sizes.heads + place.head) * sizes.queries;
     let keys = place.keys(sizes);
-    dropout.keep((head + place.queries * TILE) as u64, place.keys * TILE, &mut tile[..keys]);
+    keep(dropout, (head + place.queries * TILE) as u64, place.keys * TILE, &mut tile[..keys]);
     Some(tile)
 }
 

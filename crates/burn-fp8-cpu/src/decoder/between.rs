@@ -1,9 +1,10 @@
 //! What a decoder does between products, in place, row by row: on all threads where there is much, with the vectors that the CPU has.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::pointwise::{Silu, Smooth};
+use crate::unit::arch;
 
 /// Elements up to which one thread does all.
 const ALONE: usize = 1 << 15;
@@ -14,7 +15,7 @@ const ALONE: usize = 1 << 15;
 /// If `x` is not whole rows.
 #[track_caller]
 pub fn rms_norm(x: &mut [f32], gamma: &[f32], epsilon: f32) {
-    in_rows(x, gamma.len(), |_, rows| Arch::new().dispatch(RmsNorm { rows, gamma, epsilon }));
+    in_rows(x, gamma.len(), |_, rows| arch().dispatch(RmsNorm { rows, gamma, epsilon }));
 }
 
 /// Turns rows, each of which is heads as wide as twice a row of `cos` and `sin`: element `i` of a head with element `i + width / 2`.
@@ -37,7 +38,7 @@ pub fn turn(x: &mut [f32], heads: usize, half: usize, [cos, sin]: [&[f32]; 2]) {
     in_rows(x, width, |first, rows| {
         let turns = first / heads / 2..(first + rows.len()) / heads / 2;
         let [cos, sin] = [&cos[turns.clone()], &sin[turns]];
-        Arch::new().dispatch(Turn { rows, heads, half, cos, sin });
+        arch().dispatch(Turn { rows, heads, half, cos, sin });
     });
 }
 
@@ -50,7 +51,7 @@ pub fn swiglu(gate: &mut [f32], up: &[f32]) {
     assert!(gate.len() == up.len(), "{} gates, {} elements to go through", gate.len(), up.len());
     in_rows(gate, 1, |first, gate| {
         let up = &up[first..][..gate.len()];
-        Arch::new().dispatch(SwiGlu { gate, up });
+        arch().dispatch(SwiGlu { gate, up });
     });
 }
 

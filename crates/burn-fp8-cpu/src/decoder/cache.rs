@@ -1,12 +1,13 @@
 //! Keys and values of the tokens that a decoder has seen, as they are held.
 
-use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Recipe};
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::attention::{HeadNumbers, Heads};
 use crate::round;
+use crate::slice::blocks::{self, Blocks};
+use crate::unit::arch;
 
 /// Keys or values, `[rows, heads, room, width]`.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ fn scatter<T: Copy>(from: &[T], to: &mut [T], width: usize, place: impl Fn(usize
 #[track_caller]
 pub fn to_bf16(x: &[f32], y: &mut [bf16]) {
     assert!(x.len() == y.len(), "{} numbers do not become {} of bf16", x.len(), y.len());
-    Arch::new().dispatch(ToBf16(x, y));
+    arch().dispatch(ToBf16(x, y));
 }
 
 struct ToBf16<'a>(&'a [f32], &'a mut [bf16]);

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::slice::{self, Rows, matmul_rows};
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
@@ -14,6 +12,9 @@ use crate::codes::Codes;
 use crate::dispatch::matmul;
 use crate::epilogue::{Activation, Epilogue, Output, Scales};
 use crate::product::{FEW_ROWS_STEP, STEP};
+use crate::rows::{Rows, matmul_rows};
+use crate::slice;
+use crate::slice::blocks::{self, Blocks};
 use crate::unit::Unit;
 
 /// A linear layer: `x` `[rows, in]` to `x · weightᵀ + bias` `[rows, out]`.

@@ -1,6 +1,7 @@
 //! What a CPU multiplies FP8 codes on.
 
 mod detect;
+mod instructions;
 #[cfg(target_arch = "x86_64")]
 mod speed;
 
@@ -12,8 +13,11 @@ use std::sync::OnceLock;
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use detect::has_avx512;
 pub use detect::{cpu_name, threads};
+pub use instructions::Instructions;
+pub(crate) use instructions::arch;
 
-/// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`, in upper or lower case.
+/// The environment variable that forces a unit: `amx-bf16`, `avx512-bf16` or `portable`, in upper or lower case; or `portable` with narrower vectors than
+/// the machine has: `avx2` or `baseline`.
 const VARIABLE: &str = "BURN_FP8_CPU_UNIT";
 
 /// What a CPU multiplies FP8 codes on.
@@ -53,7 +57,10 @@ pub enum UnitError {
 }
 
 fn there_are(available: &[Unit]) -> String {
-    let names: Vec<_> = available.iter().map(|unit| unit.name()).collect();
+    let narrower =
+        Instructions::available().into_iter().filter(|this| *this != Instructions::Widest);
+    let narrower = narrower.map(Instructions::name);
+    let names: Vec<_> = available.iter().map(|unit| unit.name()).chain(narrower).collect();
     format!("this machine has {}", names.join(", "))
 }
 
@@ -203,7 +210,13 @@ impl Unit {
     /// The unit that the variable names, which this machine may lack.
     fn from_environment() -> Result<Option<Self>, UnitError> {
         match std::env::var_os(VARIABLE) {
-            Some(name) if !name.is_empty() => name.to_string_lossy().parse().map(Some),
+            Some(name) if !name.is_empty() => {
+                let name = name.to_string_lossy();
+                match Instructions::narrower(&name) {
+                    Some(_) => Ok(Some(Self::Portable)),
+                    None => name.parse().map(Some),
+                }
+            }
             _ => Ok(None),
         }
     }

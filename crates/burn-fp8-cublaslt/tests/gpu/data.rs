@@ -3,33 +3,16 @@
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_core::Overflow;
 use burn_fp8_cublaslt::*;
+use burn_fp8_test_support::operations::Function;
+use burn_fp8_test_support::{Random, fp8};
 use half::{bf16, f16};
 
-/// Pseudo-random numbers, the same on every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn bits(&mut self) -> u64 {
-        // Steele, Lea, Flood: SplitMix64.
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Between `low` and `high`.
-    pub fn between(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * ((self.bits() >> 40) as f32 / (1u64 << 24) as f32)
-    }
-
-    /// A code whose magnitude is at most 32: subnormals, zeros and most exponents occur.
-    pub fn code(&mut self, format: Fp8Format) -> u8 {
-        loop {
-            let code = self.bits() as u8;
-            if format.decode(code).abs() <= 32.0 {
-                return code;
-            }
+/// A code whose magnitude is at most 32: subnormals, zeros and most exponents occur.
+fn code(random: &mut Random, format: Fp8Format) -> u8 {
+    loop {
+        let code = random.bits() as u8;
+        if fp8::decode(code, format).abs() <= 32.0 {
+            return code;
         }
     }
 }
@@ -51,7 +34,7 @@ pub fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
         DataType::F32 => f64::from(f32::from_le_bytes(chunk.try_into().unwrap())),
         DataType::F16 => f16::from_le_bytes(chunk.try_into().unwrap()).to_f64(),
         DataType::Bf16 => bf16::from_le_bytes(chunk.try_into().unwrap()).to_f64(),
-        DataType::Fp8(format) => f64::from(format.decode(chunk[0])),
+        DataType::Fp8(format) => fp8::decode(chunk[0], format),
     };
     bytes.chunks(dtype.size() as usize).map(value).collect()
 }
@@ -150,7 +133,7 @@ impl Inputs {
         let shape = problem.shape;
         let mut codes = |operand: Operand, rows, stride| -> Vec<u8> {
             let count = extent(problem, rows, operand.ld, stride);
-            (0..count).map(|_| random.code(operand.format)).collect()
+            (0..count).map(|_| code(random, operand.format)).collect()
         };
         let (a, b) = (
             codes(problem.a, shape.m, problem.batch.a),
@@ -228,7 +211,7 @@ fn reference_of_one(case: &Case, [a, b]: [&[u8]; 2], inputs: &Inputs) -> Vec<Ele
                 Scales::None => 1.0,
                 _ => scales[place_of_scale(problem, of_a, row, column) as usize],
             };
-            f64::from(operand.format.decode(code)) * f64::from(scale)
+            fp8::decode(code, operand.format) * f64::from(scale)
         };
         let rows = if of_a { m } else { n };
         (0..rows)
@@ -251,8 +234,8 @@ fn reference_of_one(case: &Case, [a, b]: [&[u8]; 2], inputs: &Inputs) -> Vec<Ele
             let input = f64::from(case.alpha) * sum + c + bias;
             let output = match problem.epilogue.activation {
                 Activation::None => input,
-                Activation::Relu => input.max(0.0),
-                Activation::Gelu => gelu(input),
+                Activation::Relu => Function::Relu.of(input),
+                Activation::Gelu => Function::GeluTanh.of(input),
             };
             let slack = epsilon * f64::from(case.alpha).abs() * magnitude
                 + 1e-6 * (c.abs() + bias.abs() + 1e-6);
@@ -260,11 +243,6 @@ fn reference_of_one(case: &Case, [a, b]: [&[u8]; 2], inputs: &Inputs) -> Vec<Ele
         }
     }
     elements
-}
-
-fn gelu(x: f64) -> f64 {
-    let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-    0.5 * x * (1.0 + inner.tanh())
 }
 
 /// How far rounding to `dtype` may move `x`, with some room.

@@ -8,7 +8,9 @@ use burn_fp8_cublaslt::raw::lt::NOT_SUPPORTED;
 use burn_fp8_cublaslt::*;
 use cudarc::driver::{CudaContext, result};
 
-use crate::data::{Case, Inputs, Random, decode, extent, on_device, reference, rounding, saturate};
+use burn_fp8_test_support::Random;
+
+use crate::data::{Case, Inputs, decode, extent, on_device, reference, rounding, saturate};
 
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;

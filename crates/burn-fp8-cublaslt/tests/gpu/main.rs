@@ -9,7 +9,8 @@ mod ordering;
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cublaslt::*;
-use data::{Case, Inputs, Random};
+use burn_fp8_test_support::Random;
+use data::{Case, Inputs};
 use device::{Gpu, OnDevice, check, compare, is_small};
 
 const PAIRS: [(Fp8Format, Fp8Format); 3] = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)];

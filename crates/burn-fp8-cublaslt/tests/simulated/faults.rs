@@ -2,10 +2,10 @@
 
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cublaslt::*;
-use burn_fp8_test_support::with_fault;
+use burn_fp8_test_support::{Random, with_fault};
 
 use crate::alive;
-use crate::data::{Case, Inputs, Random};
+use crate::data::{Case, Inputs};
 use crate::device::{Buffer, Gpu, OnDevice, bind};
 
 /// A test in a process of its own, with the fault.

@@ -3,7 +3,8 @@
 //! `cargo xtask sim` runs it; nothing of it needs, or has run on, a GPU.
 #![allow(unsafe_code, reason = "passes device pointers, and asks the simulation for its counts")]
 
-#[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests that need no device")]
+#[path = "../host/common.rs"]
 mod common;
 #[allow(dead_code, reason = "shared with the tests that a GPU runs")]
 #[path = "../gpu/data.rs"]
@@ -20,7 +21,8 @@ use std::ffi::CString;
 use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_cublaslt::*;
 
-use data::{Case, Inputs, Random};
+use burn_fp8_test_support::Random;
+use data::{Case, Inputs};
 use device::{Gpu, OnDevice};
 
 const KINDS: [&str; 6] =

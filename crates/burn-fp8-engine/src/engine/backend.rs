@@ -24,7 +24,7 @@ use crate::engine::leaf::Leaf;
 ///
 /// Implemented for Burn's backends behind the features of their names. Every method has a portable default, in tensor operations, so that
 /// [`fp8_backend!`](crate::fp8_backend) opts another backend in with one line. A backend with something faster overrides how tensors are
-/// quantized, perhaps with the slice functions of [`burn_fp8_core::slice`](mod@burn_fp8_core::slice). Every override must give the same
+/// quantized, perhaps with the slice functions of [`burn_fp8_cpu::slice`](mod@burn_fp8_cpu::slice). Every override must give the same
 /// codes and scales, bit for bit; sign and payload of NaN are free.
 #[diagnostic::on_unimplemented(
     message = "burn-fp8 does not know the backend `{Self}`",

@@ -3,8 +3,8 @@
 use super::layouts::{View, views};
 use super::values::{FORMATS, adversarial, comparable, random_bits, spread};
 use super::{Client, ELEMENTS, Held, client, gather, read, read_words, upload};
-use burn_fp8_core::slice::blocks::{self, Blocks};
 use burn_fp8_core::{Fp8Format, Granularity, Recipe, ScaleRounding, e8m0};
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
 use burn_fp8_kernels::{
     BlockCodes, Element, Input, KernelError, dequantize_blocks, quantize_blocks, tile_e8m0,
 };

@@ -2,7 +2,8 @@
 
 use super::values::{FORMATS, SCALES, boundaries, comparable, every_exponent, every_half, spread};
 use super::{Client, Held, client, gather, read, read_scalar, read_words, scalar, upload};
-use burn_fp8_core::{Overflow, scale, slice};
+use burn_fp8_core::{Overflow, scale};
+use burn_fp8_cpu::slice;
 use burn_fp8_kernels::{
     Element, Input, KernelError, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, dequantize,
     quantize, quantize_matrix, rescale,

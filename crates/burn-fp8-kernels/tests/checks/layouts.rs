@@ -2,7 +2,8 @@
 
 use super::values::{comparable, spread};
 use super::{Client, ELEMENTS, Held, client, contiguous, gather, read, read_scalar, read_words};
-use burn_fp8_core::{Fp8Format, Overflow, slice};
+use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_cpu::slice;
 use burn_fp8_kernels::{
     Element, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, quantize, quantize_matrix,
 };

@@ -2,7 +2,8 @@
 
 use super::values::{FORMATS, random_bits, spread};
 use super::{Client, ELEMENTS, Held, client, read, read_scalar, scalar};
-use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
+use burn_fp8_cpu::slice;
 use burn_fp8_kernels::{
     Element, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, quantize, quantize_matrix,
 };

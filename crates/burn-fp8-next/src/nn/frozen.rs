@@ -6,8 +6,9 @@ use burn::backend::DispatchDevice;
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_fp8_checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
-use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale, slice};
+use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
+use burn_fp8_cpu::slice;
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
 
 use crate::Fp8Error;
 use crate::engine::ScaleKind;

@@ -1,7 +1,8 @@
 //! What quantization does to one tensor.
 
-use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::{Block, Fp8Format, Operand, Overflow, Recipe, scale, slice};
+use burn_fp8_core::{Block, Fp8Format, Operand, Overflow, Recipe, scale};
+use burn_fp8_cpu::slice;
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
 use serde::{Deserialize, Serialize};
 
 use super::{Lines, Matrix};

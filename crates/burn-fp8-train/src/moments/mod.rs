@@ -12,8 +12,8 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_fp8::Fp8Error;
 use burn_fp8::engine::Fp8Engine;
-use burn_fp8_core::moments::{FIRST, Factors, MAX_BLOCK, Noise, Rule, Second, Step};
-use burn_fp8_core::{Fp8Format, slice};
+use burn_fp8_core::Fp8Format;
+use burn_fp8_cpu::moments::{self, FIRST, Factors, Kept, MAX_BLOCK, Noise, Rule, Second, Step};
 
 use state::{Moment, of_codes};
 pub use state::{Moments8Item, Moments8State};
@@ -173,7 +173,7 @@ impl<B: Fp8Engine> SimpleOptimizer<B> for Moments8 {
         let time = state.time + 1;
         let step = Step { rule, betas, epsilon, weight_decay, learning_rate, time };
         let noise = seed.map(|seed| Noise { seed, step: time as u32 });
-        let kept = (elements >= FEWEST).then_some(slice::Kept { block, second, noise });
+        let kept = (elements >= FEWEST).then_some(Kept { block, second, noise });
         let [parameter, grad] = [tensor, grad].map(|x| in_f32(x).reshape([elements]));
         let (parameter, state) = match kept {
             Some(kept) if B::FP8_ON_HOST || noise.is_some() => {
@@ -184,7 +184,7 @@ impl<B: Fp8Engine> SimpleOptimizer<B> for Moments8 {
         let parameter = match noise {
             Some(noise) if dtype == DType::BF16 => {
                 let mut numbers = parameter.into_data();
-                slice::round_to_bf16(numbers.as_mut_slice().expect("f32 now"), noise);
+                moments::round_to_bf16(numbers.as_mut_slice().expect("f32 now"), noise);
                 Tensor::from_data(numbers, (&device, DType::F32))
             }
             _ => parameter,
@@ -212,12 +212,12 @@ fn in_f32<B: Fp8Engine, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 /// In one pass over the host's memory: what nothing else holds is changed where it lies.
 fn on_host<B: Fp8Engine>(
     step: &Step,
-    kept: slice::Kept,
+    kept: Kept,
     parameter: Tensor<B, 1>,
     grad: Tensor<B, 1>,
     state: Moments8State<B>,
 ) -> (Tensor<B, 1>, Moments8State<B>) {
-    let slice::Kept { block, second, .. } = kept;
+    let Kept { block, second, .. } = kept;
     let device = parameter.device();
     let (mut parameter, grad) = (parameter.into_data(), grad.into_data());
     let parts = |moment: Moment<B>, root: bool, format| {
@@ -229,13 +229,13 @@ fn on_host<B: Fp8Engine>(
         Some(moment) => parts(moment, is_root, second.format()),
         None => Default::default(),
     };
-    slice::step(
+    moments::step(
         step,
         kept,
         parameter.as_mut_slice().expect("f32 now"),
         grad.as_slice().expect("f32 now"),
         [(&mut m, &mut of_m), (&mut v, &mut of_v)]
-            .map(|(codes, scales)| slice::Moment { codes, scales }),
+            .map(|(codes, scales)| moments::Moment { codes, scales }),
     );
     let first = of_codes(m, of_m, block, FIRST, &device);
     let second = (step.rule != Rule::Lion).then(|| {
@@ -249,7 +249,7 @@ fn on_host<B: Fp8Engine>(
 /// The same in operations of the backend, whatever is kept.
 fn in_operations<B: Fp8Engine>(
     step: &Step,
-    kept: Option<slice::Kept>,
+    kept: Option<Kept>,
     parameter: Tensor<B, 1>,
     grad: Tensor<B, 1>,
     state: Moments8State<B>,

@@ -6,7 +6,8 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{Shape, Tensor, TensorData};
-use burn_fp8_core::{Fp8Format, Overflow, slice};
+use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_cpu::slice;
 
 use super::Fp8Tensor;
 use crate::backend::Fp8Backend;

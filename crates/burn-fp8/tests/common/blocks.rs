@@ -1,6 +1,6 @@
-//! Scales of rows and blocks: against golden data, against the slices of `burn-fp8-core`, which have golden data of their own, and against f64.
+//! Scales of rows and blocks: against golden data, against the slices of `burn-fp8-cpu`, which have golden data of their own, and against f64.
 
-use burn_fp8::burn_fp8_core::slice::blocks::{self, Blocks};
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
 
 use super::*;
 

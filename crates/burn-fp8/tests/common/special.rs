@@ -1,7 +1,9 @@
 //! Quantization of special values, of every rounding decision, and of random bit patterns, on any backend.
 
 use burn::tensor::TensorPrimitive;
+use burn_fp8::burn_fp8_core::Overflow;
 use burn_fp8::engine::{Matrix, Request, Scalar, ScaleRule, ScaleRuleOf, Scales, Wanted};
+use burn_fp8_cpu::slice;
 
 use super::*;
 

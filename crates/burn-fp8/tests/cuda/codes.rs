@@ -1,7 +1,8 @@
 //! The codes and scales that kernels write for tensor cores equal those of the slice functions on the host, bit for bit.
 
-use burn_fp8::burn_fp8_core::{Layouts, Overflow, scale, slice};
+use burn_fp8::burn_fp8_core::{Layouts, Overflow, scale};
 use burn_fp8::engine::{Codes, Request, Scalar, ScalarOf, ScaleRule, ScaleRuleOf, Scales, Wanted};
+use burn_fp8_cpu::slice;
 
 use crate::common::products::View;
 use crate::common::*;

@@ -9,6 +9,7 @@ use burn::tensor::{Bool, Int, TensorData};
 use burn_fp8::fused::nn::{AttentionInput, FusedAttention, FusedAttentionConfig};
 use burn_fp8::fused::ops::{AttentionOptions, attention, self_attention};
 use burn_fp8::{AttentionPrecision, Dropout};
+use burn_fp8_cpu::dropout::keep;
 
 use crate::common::*;
 
@@ -150,7 +151,7 @@ fn plainly<A: AutodiffBackend>(case: Case) -> Results {
         if let Some(dropout) = options.dropout {
             let kept = |index: usize| {
                 let mut columns = vec![[0f32; 8]; keys];
-                dropout.keep((index / keys) as u64, 0, &mut columns);
+                keep(dropout, (index / keys) as u64, 0, &mut columns);
                 columns[index % keys][0] * dropout.factor()
             };
             let kept: Vec<f32> = (0..2 * heads * queries * keys).map(kept).collect();

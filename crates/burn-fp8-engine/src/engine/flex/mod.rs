@@ -11,7 +11,8 @@ use burn_backend::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16, ops::
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
-use burn_fp8_core::slice::{Rows, blocks, matmul_block_codes, matmul_rows, parallel};
+use burn_fp8_cpu::slice::{self, blocks};
+use burn_fp8_cpu::{Rows, matmul_block_codes, matmul_codes, matmul_rows};
 
 use super::backend::{self, Fp8Engine, Untracked};
 use super::capability::Capability;
@@ -111,7 +112,7 @@ impl Fp8Engine for Flex {
         let [first, second] = scale::of_product(lhs, rhs);
         if let Some(values) = product.try_storage_mut::<f32>() {
             for factor in [first, second].into_iter().filter(|factor| *factor != 1.0) {
-                parallel::scale_in_place(values, factor);
+                slice::scale_in_place(values, factor);
             }
             return product;
         }
@@ -119,9 +120,9 @@ impl Fp8Engine for Flex {
         let (tensor, layout) = dense(product);
         let x = elements::<f32>(&tensor, &layout);
         pool::tensor(layout.clone(), |values: &mut [f32]| {
-            parallel::scale(x, first, values);
+            slice::scale(x, first, values);
             if second != 1.0 {
-                parallel::scale_in_place(values, second);
+                slice::scale_in_place(values, second);
             }
         })
     }
@@ -129,9 +130,9 @@ impl Fp8Engine for Flex {
     fn fp8_amax(tensor: FlexTensor) -> FlexTensor {
         let (tensor, layout) = dense(tensor);
         let amax = match tensor.dtype() {
-            DType::F32 => parallel::amax(elements::<f32>(&tensor, &layout)),
-            DType::F16 => parallel::amax(elements::<f16>(&tensor, &layout)),
-            DType::BF16 => parallel::amax(elements::<bf16>(&tensor, &layout)),
+            DType::F32 => slice::amax(elements::<f32>(&tensor, &layout)),
+            DType::F16 => slice::amax(elements::<f16>(&tensor, &layout)),
+            DType::BF16 => slice::amax(elements::<bf16>(&tensor, &layout)),
             _ => return portable::scale::amax_with_non_finite::<Self>(tensor),
         };
         FlexTensor::from_data(TensorData::new(vec![amax.with_non_finite()], [1]))
@@ -240,7 +241,7 @@ fn multiply_codes<'a>(
             let x = x.to_contiguous();
             let x = elements::<f32>(&x, x.layout());
             let product = pool::tensor(output, |y: &mut [f32]| {
-                parallel::matmul_codes(x, codes, [m, k, n], rhs.format, y);
+                matmul_codes(x, codes, [m, k, n], rhs.format, y);
             });
             Some(Flex::fp8_rescale(product, [of_lhs, of_rhs.clone()]))
         }

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn_backend::{Bytes, Element};
 use burn_flex::{FlexTensor, Layout};
@@ -15,16 +16,51 @@ use crate::host::Held;
 /// What a thread keeps free at most, in bytes.
 const LIMIT: usize = 64 << 20;
 
+/// What all threads keep free at most.
+const LIMIT_OF_ALL: usize = 4 * LIMIT;
+
 /// What is worth keeping, in bytes. Allocators keep smaller pieces themselves.
 const WORTHWHILE: usize = 64 << 10;
 
+/// What all threads keep free.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
-    /// Free memory, from the least to the most recently used.
-    static FREE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Free> = const { RefCell::new(Free(Vec::new())) };
 }
 
 /// Memory of a tensor, aligned for every type of element.
 type Memory = Vec<u64>;
+
+/// Free memory of a thread, from the least to the most recently used.
+struct Free(Vec<Memory>);
+
+impl Free {
+    fn push(&mut self, memory: Memory) {
+        KEPT.fetch_add(bytes(&memory), Ordering::Relaxed);
+        self.0.push(memory);
+    }
+
+    fn remove(&mut self, index: usize) -> Memory {
+        let memory = self.0.remove(index);
+        KEPT.fetch_sub(bytes(&memory), Ordering::Relaxed);
+        memory
+    }
+
+    fn total(&self) -> usize {
+        self.0.iter().map(bytes).sum()
+    }
+}
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(self.total(), Ordering::Relaxed);
+    }
+}
+
+fn bytes(memory: &Memory) -> usize {
+    memory.len() * size_of::<u64>()
+}
 
 /// A tensor of the given layout, which starts at the beginning of its memory and leaves no gaps; `fill` writes every element.
 pub fn tensor<E: Element + bytemuck::Pod>(
@@ -59,14 +95,13 @@ pub fn tensor_and<E: Element + bytemuck::Pod, R>(
 fn take(words: usize) -> Option<Memory> {
     FREE.with_borrow_mut(|free| {
         // The most recently used one may still be in a cache.
-        let index = free.iter().rposition(|memory| memory.len() == words)?;
+        let index = free.0.iter().rposition(|memory| memory.len() == words)?;
         Some(free.remove(index))
     })
 }
 
-/// Keeps memory, and lets go of what has not been used for longest beyond the limit.
+/// Keeps memory, and lets go of what this thread has not used for longest, beyond its limit and beyond that of all.
 fn keep(memory: Memory) {
-    let bytes = |memory: &Memory| memory.len() * size_of::<u64>();
     if bytes(&memory) > LIMIT {
         return;
     }
@@ -74,8 +109,8 @@ fn keep(memory: Memory) {
     let _ = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
         free.push(memory);
-        let mut total: usize = free.iter().map(bytes).sum();
-        while total > LIMIT {
+        let mut total = free.total();
+        while total > LIMIT || total > 0 && KEPT.load(Ordering::Relaxed) > LIMIT_OF_ALL {
             total -= bytes(&free.remove(0));
         }
     });
@@ -104,9 +139,18 @@ impl Drop for Pooled {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+    use std::thread;
+
     use burn_backend::Shape;
 
     use super::*;
+
+    /// What all threads keep is counted: one test at a time.
+    fn one_at_a_time() -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Elements that are worth keeping.
     const MANY: usize = WORTHWHILE / 4 + 3;
@@ -117,11 +161,12 @@ mod tests {
     }
 
     fn kept() -> usize {
-        FREE.with_borrow(|free| free.iter().map(|memory| memory.len() * 8).sum())
+        FREE.with_borrow(Free::total)
     }
 
     #[test]
     fn memory_in_use_is_never_given_out_again() {
+        let _one = one_at_a_time();
         for elements in [100, MANY] {
             let first = filled(elements, 1.0);
             let second = filled(elements, 2.0);
@@ -138,6 +183,7 @@ mod tests {
 
     #[test]
     fn elements_of_every_size_fill_their_memory() {
+        let _one = one_at_a_time();
         let layout = || Layout::contiguous(Shape::new([WORTHWHILE + 5]));
         let (codes, last) = tensor_and(layout(), |codes: &mut [u8]| {
             codes.fill(7);
@@ -153,8 +199,9 @@ mod tests {
 
     #[test]
     fn memory_goes_to_the_thread_that_drops_it() {
+        let _one = one_at_a_time();
         let tensor = filled(MANY, 1.0);
-        let elsewhere = std::thread::spawn(move || {
+        let elsewhere = thread::spawn(move || {
             drop(tensor);
             kept()
         });
@@ -165,6 +212,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_no_more_than_the_limit() {
+        let _one = one_at_a_time();
         let tensors: Vec<_> = (0..9).map(|i| filled((2 << 20) + i, 1.0)).collect();
         drop(tensors);
         assert!((LIMIT / 2..=LIMIT).contains(&kept()), "{}", kept());
@@ -172,5 +220,28 @@ mod tests {
         let before = kept();
         drop(filled(LIMIT / 4 + 1, 1.0));
         assert_eq!(kept(), before);
+    }
+
+    /// Threads that live on, each with as much as it may keep: more than all may.
+    #[test]
+    fn all_threads_keep_no_more_than_their_limit() {
+        let _one = one_at_a_time();
+        let barrier = Barrier::new(7);
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    drop((0..4).map(|i| filled((4 << 20) - i, 1.0)).collect::<Vec<_>>());
+                    barrier.wait();
+                    barrier.wait();
+                });
+            }
+            barrier.wait();
+            let all = KEPT.load(Ordering::Relaxed);
+            // Other tests of this process may hold some for a moment.
+            assert!((LIMIT_OF_ALL / 2..=LIMIT_OF_ALL + LIMIT).contains(&all), "{all}");
+            barrier.wait();
+        });
+        // Threads that have ended keep nothing.
+        assert!(KEPT.load(Ordering::Relaxed) <= LIMIT_OF_ALL / 2);
     }
 }

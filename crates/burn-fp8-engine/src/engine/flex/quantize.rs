@@ -3,9 +3,9 @@
 use burn_backend::{Bytes, DType, Element, Shape};
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
-use burn_fp8_core::slice::blocks::{self, Blocks};
-use burn_fp8_core::slice::{Source, parallel};
 use burn_fp8_core::{Overflow, scale};
+use burn_fp8_cpu::slice::blocks::{self, Blocks};
+use burn_fp8_cpu::slice::{self, Source};
 
 use super::memory::{dense, elements};
 use super::pool;
@@ -48,12 +48,12 @@ fn with_one_scale<E: Quantizable>(tensor: FlexTensor, request: RequestOf<Flex>) 
             ScaleRule::Delayed(amax, recipe) if amax.clone().read::<Flex>() != 0.0 => {
                 let scale = scale::from_amax(amax.read::<Flex>(), format, recipe);
                 let overflow = Overflow::SaturateFinite;
-                let amax = parallel::encode_with_amax(x, scale, format, overflow, codes);
+                let amax = slice::encode_with_amax(x, scale, format, overflow, codes);
                 (scale, Some(amax.value))
             }
             rule => {
                 let (scale, amax, overflow) = choose_scale(x, format, rule);
-                parallel::encode(x, scale, format, overflow, codes);
+                slice::encode(x, scale, format, overflow, codes);
                 (scale, amax)
             }
         });
@@ -62,13 +62,13 @@ fn with_one_scale<E: Quantizable>(tensor: FlexTensor, request: RequestOf<Flex>) 
     let (scale, amax, overflow) = choose_scale(x, format, rule);
     if wanted == Wanted::Values {
         let values = pool::tensor(layout, |values: &mut [f32]| {
-            parallel::round(x, scale, format, overflow, values);
+            slice::round(x, scale, format, overflow, values);
         });
         return matrix(Codes::Values(values), scale, amax);
     }
     let (codes, values) = pool::tensor_and(layout.clone(), |codes: &mut [u8]| {
         pool::tensor(layout, |values: &mut [f32]| {
-            parallel::encode_and_round(x, scale, format, overflow, codes, values);
+            slice::encode_and_round(x, scale, format, overflow, codes, values);
         })
     });
     Matrix { values: Some(values), ..matrix(Codes::Bytes(codes), scale, amax) }
@@ -85,7 +85,7 @@ fn choose_scale<S: Source>(
         ScaleRule::Current(recipe) => (0.0, recipe),
         ScaleRule::Delayed(amax, recipe) => (amax.read::<Flex>(), recipe),
     };
-    let amax = parallel::amax(x).value;
+    let amax = slice::amax(x).value;
     let from = if from == 0.0 { amax } else { from };
     (scale::from_amax(from, format, recipe), Some(amax), Overflow::SaturateFinite)
 }
@@ -213,7 +213,7 @@ pub(super) fn dequantize(matrix: &MatrixOf<Flex>) -> Option<FlexTensor> {
             let (codes, layout) = dense(codes.clone());
             let bytes = elements::<u8>(&codes, &layout);
             Some(pool::tensor(layout.clone(), |values: &mut [f32]| {
-                parallel::decode(bytes, 1.0, matrix.format, values);
+                slice::decode(bytes, 1.0, matrix.format, values);
             }))
         }
         Scales::One(_) => None,

@@ -4,7 +4,8 @@ use burn_backend::{
     Backend, DType, FloatDType, IntDType, Shape, Slice, TensorData, TensorMetadata,
     tensor::FloatTensor, tensor::IntTensor,
 };
-use burn_fp8_core::{Fp8Format, Overflow, slice};
+use burn_fp8_core::{Fp8Format, Overflow};
+use burn_fp8_cpu::slice;
 
 use super::scale;
 use crate::engine::codes::Codes;

@@ -1,6 +1,6 @@
 //! The two verbs in tensor operations, for backends that have nothing faster.
 //!
-//! Codes are bit-equal to [`burn_fp8_core::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
+//! Codes are bit-equal to [`burn_fp8_cpu::slice`], but for sign and payload of NaN, where division and the comparisons used here are IEEE's.
 
 pub mod codes;
 pub mod epilogue;

@@ -6,6 +6,7 @@ use burn_backend::{
 };
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_core::{AttentionPrecision, AttentionShape, Fp8Format, Overflow, Recipe};
+use burn_fp8_cpu::dropout::keep;
 
 use crate::engine::tensor::reshape;
 use crate::engine::{Fp8Engine, Request, RequestOf, Scalar, ScaleRule, Wanted, in_f32};
@@ -173,7 +174,7 @@ fn kept<B: Fp8Engine>(
     let mut columns = vec![[0f32; GROUP]; keys];
     let rows: usize = scores[..3].iter().product();
     for row in (0..rows).step_by(GROUP) {
-        dropout.keep(row as u64, 0, &mut columns);
+        keep(dropout, row as u64, 0, &mut columns);
         for row in 0..GROUP.min(rows - row) {
             kept.extend(columns.iter().map(|column| column[row]));
         }

@@ -2,6 +2,7 @@
 
 use burn_backend::{Backend, FloatDType, TensorData, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{Dropout, Pointwise};
+use burn_fp8_cpu::dropout::keep_group;
 
 use crate::host;
 
@@ -58,7 +59,7 @@ fn drop_out<B: Backend>(dropout: Dropout, x: FloatTensor<B>) -> FloatTensor<B> {
     let mut factors = Vec::with_capacity(count.next_multiple_of(Dropout::GROUP));
     let mut kept = [[0.0; Dropout::ROWS]; Dropout::GROUP / Dropout::ROWS];
     for group in 0..count.div_ceil(Dropout::GROUP) {
-        dropout.keep_group(group as u64, &mut kept);
+        keep_group(dropout, group as u64, &mut kept);
         factors.extend(kept.as_flattened().iter().map(|kept| kept * factor));
     }
     factors.truncate(count);

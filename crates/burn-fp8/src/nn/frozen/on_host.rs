@@ -1,9 +1,9 @@
 //! A frozen layer where it lies in the host's memory.
 
 use burn_backend::{Backend, tensor::FloatTensor};
-use burn_fp8_core::{Gemm, slice::Rows};
-use burn_fp8_cpu::Unit;
+use burn_fp8_core::Gemm;
 use burn_fp8_cpu::decoder::{Inputs, Linear};
+use burn_fp8_cpu::{Rows, Unit};
 
 use super::FrozenLinear;
 use crate::backend::Fp8Matmul;

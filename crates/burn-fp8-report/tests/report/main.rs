@@ -1,0 +1,6 @@
+//! The observatory: measurements, logs and pages.
+
+mod common;
+mod log;
+mod page;
+mod statistics;
