@@ -11,9 +11,9 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 /// What every program of the repository depends on that shares a build of Burn.
 const SHARED: &str = "examples-common";
 
-/// These have features of their own in the programs that train by Burn's `Learner`: `burn` only exports other crates, and `burn-fp8` depends on it. They are
-/// built twice, not more often.
-const WITH_TRAIN: [&str; 2] = ["burn", "burn-fp8"];
+/// These have features of their own in the programs that train by Burn's `Learner`: `burn` only exports other crates, and `burn-fp8` and `burn-fp8-serve`
+/// depend on it. They are built twice, not more often.
+const WITH_TRAIN: [&str; 3] = ["burn", "burn-fp8", "burn-fp8-serve"];
 
 /// A crate with its version and features, as `cargo tree` writes it.
 type Crate = String;

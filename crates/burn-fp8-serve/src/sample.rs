@@ -63,46 +63,16 @@ const READ: [&str; 10] = [
 ];
 
 /// Keys of transformers 5.24 that change nothing of the text of a decoder that no beam and no second model helps to write: memory, speed, what is returned.
-const OF_NO_MATTER: [&str; 38] = [
-    "_commit_hash",
-    "_from_model_config",
-    "assistant_confidence_threshold",
-    "assistant_early_exit",
-    "assistant_ensemble_weight",
-    "assistant_lookbehind",
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "compile_config",
-    "continuous_batching_config",
-    "decoder_start_token_id",
-    "disable_compile",
-    "diversity_penalty",
-    "early_stopping",
-    "is_assistant",
-    "length_penalty",
-    "low_memory",
-    "max_cache_len",
-    "max_matching_ngram_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "num_beam_groups",
-    "output_attentions",
-    "output_hidden_states",
-    "output_logits",
-    "output_scores",
-    "pad_token_id",
-    "prefill_chunk_size",
-    "prompt_lookup_num_tokens",
-    "remove_invalid_values",
-    "renormalize_logits",
-    "return_dict_in_generate",
-    "speculation_type",
-    "target_lookbehind",
-    "transformers_version",
-    "use_cache",
-    "use_mtp",
-];
+const OF_NO_MATTER: &str = "\
+    _commit_hash _from_model_config assistant_confidence_threshold assistant_early_exit \
+    assistant_ensemble_weight assistant_lookbehind bos_token_id cache_config \
+    cache_implementation compile_config continuous_batching_config decoder_start_token_id \
+    disable_compile diversity_penalty early_stopping is_assistant length_penalty low_memory \
+    max_cache_len max_matching_ngram_size num_assistant_tokens num_assistant_tokens_schedule \
+    num_beam_groups output_attentions output_hidden_states output_logits output_scores \
+    pad_token_id prefill_chunk_size prompt_lookup_num_tokens remove_invalid_values \
+    renormalize_logits return_dict_in_generate speculation_type target_lookbehind \
+    transformers_version use_cache use_mtp";
 
 /// Keys that change what is written, and the number that changes nothing.
 const NEUTRAL: [(&str, f64); 11] = [
@@ -127,7 +97,7 @@ fn is_ignored(key: &str, value: &Value) -> bool {
         Value::Object(object) => object.is_empty(),
         value => NEUTRAL.iter().any(|(own, number)| *own == key && value.as_f64() == Some(*number)),
     };
-    !is_neutral && !READ.contains(&key) && !OF_NO_MATTER.contains(&key)
+    !is_neutral && !READ.contains(&key) && !OF_NO_MATTER.split(' ').any(|known| known == key)
 }
 
 impl Defaults {

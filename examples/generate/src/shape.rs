@@ -18,74 +18,52 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The text of a `config.json`. The tokenizer has fewer tokens than the larger models.
+    /// A `config.json`. The tokenizer has fewer tokens than the larger models.
     pub fn config(self) -> Value {
-        match self {
-            Self::Small => json!({
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "hidden_size": 192,
-                "intermediate_size": 448,
-                "num_hidden_layers": 4,
-                "num_attention_heads": 6,
-                "num_key_value_heads": 2,
-                "head_dim": 32,
-                "hidden_act": "silu",
-                "rms_norm_eps": 1e-5,
-                "rope_theta": 10000.0,
-                "max_position_embeddings": 512,
-                "vocab_size": 1024,
-                "tie_word_embeddings": true,
-                "bos_token_id": 0,
-                "eos_token_id": 0,
-                "torch_dtype": "bfloat16",
-            }),
-            Self::Qwen3 => json!({
-                "architectures": ["Qwen3ForCausalLM"],
-                "model_type": "qwen3",
-                "hidden_size": 1024,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 28,
-                "num_attention_heads": 16,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "hidden_act": "silu",
-                "rms_norm_eps": 1e-6,
-                "rope_theta": 1_000_000.0,
-                "max_position_embeddings": 40_960,
-                "vocab_size": 151_936,
-                "tie_word_embeddings": true,
-                "bos_token_id": 0,
-                "eos_token_id": 0,
-                "torch_dtype": "bfloat16",
-            }),
-            Self::Llama => json!({
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "hidden_size": 2048,
-                "intermediate_size": 8192,
-                "num_hidden_layers": 16,
-                "num_attention_heads": 32,
-                "num_key_value_heads": 8,
-                "head_dim": 64,
-                "hidden_act": "silu",
-                "rms_norm_eps": 1e-5,
-                "rope_theta": 500_000.0,
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 32.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 8192,
-                },
-                "max_position_embeddings": 131_072,
-                "vocab_size": 128_256,
-                "tie_word_embeddings": true,
-                "bos_token_id": 0,
-                "eos_token_id": 0,
-                "torch_dtype": "bfloat16",
-            }),
+        let [class, family] = match self {
+            Self::Qwen3 => ["Qwen3ForCausalLM", "qwen3"],
+            Self::Small | Self::Llama => ["LlamaForCausalLM", "llama"],
+        };
+        // Width, that of the mlp, layers, heads, those of keys, their width, positions, vocabulary.
+        let sizes = match self {
+            Self::Small => [192, 448, 4, 6, 2, 32, 512, 1024],
+            Self::Qwen3 => [1024, 3072, 28, 16, 8, 128, 40_960, 151_936],
+            Self::Llama => [2048, 8192, 16, 32, 8, 64, 131_072, 128_256],
+        };
+        let (epsilon, theta) = match self {
+            Self::Small => (1e-5, 10_000.0),
+            Self::Qwen3 => (1e-6, 1_000_000.0),
+            Self::Llama => (1e-5, 500_000.0),
+        };
+        let mut config = json!({
+            "architectures": [class],
+            "model_type": family,
+            "hidden_size": sizes[0],
+            "intermediate_size": sizes[1],
+            "num_hidden_layers": sizes[2],
+            "num_attention_heads": sizes[3],
+            "num_key_value_heads": sizes[4],
+            "head_dim": sizes[5],
+            "hidden_act": "silu",
+            "rms_norm_eps": epsilon,
+            "rope_theta": theta,
+            "max_position_embeddings": sizes[6],
+            "vocab_size": sizes[7],
+            "tie_word_embeddings": true,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "torch_dtype": "bfloat16",
+        });
+        if self == Self::Llama {
+            config["rope_scaling"] = json!({
+                "rope_type": "llama3",
+                "factor": 32.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            });
         }
+        config
     }
 }
 

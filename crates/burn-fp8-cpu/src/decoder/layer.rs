@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::cache::Held;
-use super::linear::{Linear, multiply};
+use super::linear::{Linear, Memory, multiply};
 use super::{rms_norm, swiglu, turn};
 use crate::attention::{Attention, Broadcast, HeadNumbers, Heads, HeadsMut, WORTHWHILE, attention};
 
@@ -24,26 +24,6 @@ pub enum Matrix {
     Up,
     /// From there back to rows.
     Down,
-}
-
-/// Memory for rows of numbers: a `Vec`, or what lies in a framework's tensor.
-pub trait Memory: Default {
-    /// The numbers.
-    fn numbers(&self) -> &[f32];
-
-    /// So many numbers, whatever they are.
-    fn sized(&mut self, length: usize) -> &mut [f32];
-}
-
-impl Memory for Vec<f32> {
-    fn numbers(&self) -> &[f32] {
-        self
-    }
-
-    fn sized(&mut self, length: usize) -> &mut [f32] {
-        self.resize(length, 0.0);
-        self
-    }
 }
 
 /// What multiplies rows by the matrices of a layer: slices, or a framework.

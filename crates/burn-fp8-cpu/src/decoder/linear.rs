@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
-use super::layer::Memory;
 use crate::attention::WORTHWHILE;
 use crate::blocks::BlockScales;
 use crate::codes::Codes;
@@ -217,6 +216,26 @@ impl Linear<'_> {
             scales => scales.into(),
         };
         multiply(lhs, weight, Scales::Rows { lhs: &of_rows, rhs: &of_outputs });
+    }
+}
+
+/// Memory for rows of numbers: a `Vec`, or what lies in a framework's tensor.
+pub trait Memory: Default {
+    /// The numbers.
+    fn numbers(&self) -> &[f32];
+
+    /// So many numbers, whatever they are.
+    fn sized(&mut self, length: usize) -> &mut [f32];
+}
+
+impl Memory for Vec<f32> {
+    fn numbers(&self) -> &[f32] {
+        self
+    }
+
+    fn sized(&mut self, length: usize) -> &mut [f32] {
+        self.resize(length, 0.0);
+        self
     }
 }
 

@@ -10,5 +10,5 @@ mod linear;
 
 pub use between::{rms_norm, swiglu, turn};
 pub use cache::{Held, to_bf16};
-pub use layer::{Layer, Matrix, Memory, Next, Products, Room};
-pub use linear::{Inputs, Linear, multiply};
+pub use layer::{Layer, Matrix, Next, Products, Room};
+pub use linear::{Inputs, Linear, Memory, multiply};

@@ -60,24 +60,10 @@ struct Peft {
 
 /// Keys of PEFT 0.21's `LoraConfig` that change nothing of what an adapter computes beside a linear layer: which layers have one, the file says; how it was begun,
 /// `init_lora_weights` does; `fan_in_fan_out` is for layers of another class, of which no such model has one.
-const OF_NO_MATTER: [&str; 16] = [
-    "auto_mapping",
-    "corda_config",
-    "eva_config",
-    "exclude_modules",
-    "fan_in_fan_out",
-    "inference_mode",
-    "layers_pattern",
-    "layers_to_transform",
-    "loftq_config",
-    "lora_ga_config",
-    "megatron_config",
-    "megatron_core",
-    "peft_version",
-    "qalora_group_size",
-    "revision",
-    "runtime_config",
-];
+const OF_NO_MATTER: &str = "\
+    auto_mapping corda_config eva_config exclude_modules fan_in_fan_out inference_mode \
+    layers_pattern layers_to_transform loftq_config lora_ga_config megatron_config megatron_core \
+    peft_version qalora_group_size revision runtime_config";
 
 /// How adapters begin beside a base that stays as it is, other than `true` and `false`. Others (`pissa`, `olora`, `corda`, `loftq`, `lora_ga`) take from the base what they begin with.
 const PLAIN: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
@@ -109,7 +95,8 @@ impl Peft {
             Value::Object(object) => object.is_empty(),
             _ => false,
         };
-        let is_known = |key: &str, value| OF_NO_MATTER.contains(&key) || is_off(value);
+        let is_known =
+            |key: &str, value| OF_NO_MATTER.split(' ').any(|known| known == key) || is_off(value);
         let others = self.others.iter().find(|(key, value)| !is_known(key, value));
         let ties = self.ensure_weight_tying && self.modules_to_save.is_some();
         let is_other = [

@@ -31,17 +31,17 @@ pub(crate) struct LayerCache<B: Backend> {
     kind: CacheType,
     length: usize,
     /// None before there are tokens.
-    held: Option<[Held<B>; 2]>,
+    held: Option<[CacheTensor<B>; 2]>,
 }
 
 /// Keys or values as they are held.
 #[derive(Clone, Debug)]
-pub(super) enum Held<B: Backend> {
+pub(super) enum CacheTensor<B: Backend> {
     Float(Tensor<B, 4>),
     Fp8(Fp8Tensor<B, 4>),
 }
 
-impl<B: Fp8Matmul> Held<B> {
+impl<B: Fp8Matmul> CacheTensor<B> {
     fn new(x: Tensor<B, 4>, kind: CacheType) -> Self {
         match kind {
             CacheType::F32 => Self::Float(x.cast(FloatDType::F32)),
@@ -157,7 +157,7 @@ impl<B: Fp8Matmul> LayerCache<B> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.held.iter().flatten().map(Held::bytes).sum()
+        self.held.iter().flatten().map(CacheTensor::bytes).sum()
     }
 
     /// What is held, with room for so many tokens.
@@ -167,14 +167,14 @@ impl<B: Fp8Matmul> LayerCache<B> {
         end: usize,
         limit: usize,
         device: &B::Device,
-    ) -> [Held<B>; 2] {
+    ) -> [CacheTensor<B>; 2] {
         let room = self.held.as_ref().map_or(0, |[keys, _]| keys.dims()[2]);
         match self.held.take() {
             Some(held) if room >= end => held,
             old => {
                 // Twice as much as before: a token is copied once or twice in all.
                 let room = end.max(2 * room).max(ROOM).min(limit.max(end));
-                let zeros = || Held::zeros([batch, heads, room, width], self.kind, device);
+                let zeros = || CacheTensor::zeros([batch, heads, room, width], self.kind, device);
                 match old {
                     None => [zeros(), zeros()],
                     Some(old) => old.map(|old| zeros().with(0, old.tokens(0..self.length))),
@@ -194,7 +194,7 @@ impl<B: Fp8Matmul> LayerCache<B> {
     ) {
         let held = self.grow(shape, self.length + tokens, limit, device);
         self.held = Some(match held {
-            [Held::Fp8(keys), Held::Fp8(values)] => {
+            [CacheTensor::Fp8(keys), CacheTensor::Fp8(values)] => {
                 let mut of_values = None;
                 let of_keys = keys.changed(|keys, scales| {
                     let keys = decoder::Held::E4m3(keys, scales);
@@ -204,12 +204,12 @@ impl<B: Fp8Matmul> LayerCache<B> {
                 });
                 let have_scales = "each token's head has a scale";
                 let of_values = of_values.expect("they were written with the keys");
-                [of_keys, of_values].map(|held| Held::Fp8(held.expect(have_scales)))
+                [of_keys, of_values].map(|held| CacheTensor::Fp8(held.expect(have_scales)))
             }
             held => {
                 let mut data = held.map(|held| match held {
-                    Held::Float(x) => x.into_data(),
-                    Held::Fp8(_) => unreachable!("both are of the cache's type"),
+                    CacheTensor::Float(x) => x.into_data(),
+                    CacheTensor::Fp8(_) => unreachable!("both are of the cache's type"),
                 });
                 write(data.each_mut().map(|data| match data.dtype {
                     DType::BF16 => decoder::Held::Bf16(data.as_mut_slice().expect("bf16")),
@@ -217,7 +217,7 @@ impl<B: Fp8Matmul> LayerCache<B> {
                 }));
                 data.map(|data| {
                     let dtype = data.dtype;
-                    Held::Float(Tensor::from_data(data, (device, dtype)))
+                    CacheTensor::Float(Tensor::from_data(data, (device, dtype)))
                 })
             }
         });
@@ -235,12 +235,12 @@ impl<B: Fp8Matmul> LayerCache<B> {
         new: [Tensor<B, 4>; 2],
         first: usize,
         limit: usize,
-    ) -> [Held<B>; 2] {
+    ) -> [CacheTensor<B>; 2] {
         let [batch, heads, tokens, width] = new[0].dims();
         let (start, end) = (self.length, self.length + tokens);
         let held = self.grow([batch, heads, width], end, limit, &new[0].device());
         let [keys, values] = held;
-        let [new_keys, new_values] = new.map(|new| Held::new(new, self.kind));
+        let [new_keys, new_values] = new.map(|new| CacheTensor::new(new, self.kind));
         let held = [keys.with(start, new_keys), values.with(start, new_values)];
         self.length = end;
         let seen = held.each_ref().map(|x| x.tokens(first..end));

@@ -94,16 +94,16 @@ pub(super) fn numbers<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f
     tensor.into_data().into_vec().expect("what goes through layers is f32")
 }
 
-/// Rows in the memory of a tensor, which is not copied.
-struct Rows(TensorData);
+/// InTensor in the memory of a tensor, which is not copied.
+struct InTensor(TensorData);
 
-impl Default for Rows {
+impl Default for InTensor {
     fn default() -> Self {
         Self(TensorData::new(Vec::<f32>::new(), [0]))
     }
 }
 
-impl Memory for Rows {
+impl Memory for InTensor {
     fn numbers(&self) -> &[f32] {
         self.0.as_slice().expect("what goes through layers is f32")
     }
@@ -124,16 +124,16 @@ struct Matrices<'a, B: Backend> {
 }
 
 impl<B: Fp8Matmul> Products for Matrices<'_, B> {
-    type Memory = Rows;
+    type Memory = InTensor;
 
-    fn multiply<const N: usize>(&self, x: &mut Rows, outputs: [(Matrix, &mut Rows); N]) {
+    fn multiply<const N: usize>(&self, x: &mut InTensor, outputs: [(Matrix, &mut InTensor); N]) {
         let slices = |matrix: Matrix| self.slices.and_then(|all| all[matrix as usize].as_ref());
         if outputs.iter().all(|(matrix, _)| slices(*matrix).is_some()) {
             let layers = outputs.map(|(matrix, y)| (slices(matrix).expect("seen").linear(), y));
             return decoder::multiply(x.numbers(), layers);
         }
         let matrix = |matrix: Matrix| &self.layer.matrices[matrix as usize];
-        let (Rows(mut data), inputs) = (std::mem::take(x), matrix(outputs[0].0).inputs());
+        let (InTensor(mut data), inputs) = (std::mem::take(x), matrix(outputs[0].0).inputs());
         data.shape = [data.num_elements() / inputs, inputs].into();
         let tensor = Tensor::<B, 2>::from_data(data, (self.device, DType::F32));
         for (part, y) in outputs {

@@ -12,7 +12,7 @@ use burn_fp8::Fp8Matmul;
 use burn_fp8::fused::ops::{AttentionOptions, attention};
 use burn_fp8::ops::attention_to_fp8;
 
-use super::cache::{Held, LayerCache};
+use super::cache::{CacheTensor, LayerCache};
 use super::projection::{Plain, Projection, Reader, WIDTH};
 use super::rope::Turns;
 use crate::config::Config;
@@ -152,7 +152,7 @@ impl<B: Fp8Matmul> Layer<B> {
         let first = self.window.map_or(0, |window| (before + 1).saturating_sub(window));
         let [keys, values] = match cache {
             Some(cache) => cache.extend([key, value], first, step.limit),
-            None => [key, value].map(Held::Float),
+            None => [key, value].map(CacheTensor::Float),
         };
         let device = query.device();
         let mask = |window| hidden_by_window(window, before..before + tokens, first, &device);
@@ -175,10 +175,12 @@ impl<B: Fp8Matmul> Layer<B> {
             false => query.swap_dims(1, 2),
         };
         let heads = match (keys, values) {
-            (Held::Fp8(keys), Held::Fp8(values)) => {
+            (CacheTensor::Fp8(keys), CacheTensor::Fp8(values)) => {
                 attention_to_fp8(query, &keys, &values, options)
             }
-            (Held::Float(keys), Held::Float(values)) => attention(query, keys, values, options),
+            (CacheTensor::Float(keys), CacheTensor::Float(values)) => {
+                attention(query, keys, values, options)
+            }
             _ => unreachable!("both are of the cache's type"),
         };
         let heads = if alone { heads } else { heads.swap_dims(1, 2) };

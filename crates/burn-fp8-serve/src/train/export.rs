@@ -14,19 +14,19 @@ use half::bf16;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::room::check_out;
+use super::folder::check_out;
 use super::text::END;
 use crate::config::{folder_of, open};
 use crate::model::{Projection, Weights, in_rows};
 
 /// A tensor in bf16.
-struct Plain {
+struct InBf16 {
     name: String,
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
-impl Plain {
+impl InBf16 {
     fn new<B: Fp8Matmul, const D: usize>(name: String, tensor: Tensor<B, D>) -> Result<Self> {
         let shape = tensor.dims().to_vec();
         let numbers = numbers(tensor).context(name.clone())?;
@@ -111,10 +111,10 @@ pub(super) fn export<B: Fp8Matmul>(
 ) -> Result<()> {
     let mut layers: Vec<(String, QuantizedLinear)> = vec![];
     let norm =
-        |name: &str, norm: &RmsNorm<B>| Plain::new(format!("{name}.weight"), norm.gamma.val());
+        |name: &str, norm: &RmsNorm<B>| InBf16::new(format!("{name}.weight"), norm.gamma.val());
     let embedding = "model.embed_tokens.weight".to_owned();
     let mut plain = vec![
-        Plain::new(embedding, weights.embedding.weight())?,
+        InBf16::new(embedding, weights.embedding.weight())?,
         norm("model.norm", &weights.norm)?,
     ];
     for (name, matrix) in weights.matrices() {
@@ -128,14 +128,14 @@ pub(super) fn export<B: Fp8Matmul>(
     }
     let mut config = config.to_owned();
     if let Some(Projection::Plain(head)) = &weights.head {
-        plain.push(Plain::new("lm_head.weight".to_owned(), head.weight())?);
+        plain.push(InBf16::new("lm_head.weight".to_owned(), head.weight())?);
         config = untied(&config)?;
     }
     let mut export = Export::new();
     for (name, layer) in &layers {
         export.linear(name, layer)?;
     }
-    for Plain { name, shape, bytes } in &plain {
+    for InBf16 { name, shape, bytes } in &plain {
         export.tensor(name, Dtype::BF16, shape, bytes)?;
     }
     for (name, bytes) in files {

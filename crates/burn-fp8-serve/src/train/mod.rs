@@ -2,8 +2,8 @@
 
 mod course;
 mod export;
+mod folder;
 mod resume;
-mod room;
 mod text;
 mod tune;
 
@@ -27,8 +27,8 @@ use crate::tokens::Tokens;
 pub use course::Course;
 use course::{Reached, number, starts};
 pub use export::{Scheme, republish};
-pub use room::check_out;
-use room::{check_room, keep};
+pub use folder::check_out;
+use folder::{check_room, keep};
 use text::Text;
 pub use tune::{Tuning, tune};
 
@@ -50,11 +50,14 @@ pub struct Plan {
 pub struct Training {
     /// Settings, time and losses.
     pub report: Value,
-    /// Steps, and the loss of the tokens that were learned from, in nats a token.
-    pub losses: Vec<(usize, f64)>,
-    /// Steps, and the loss of the held-out text.
-    pub held_out: Vec<(usize, f64)>,
+    /// Of the tokens that were learned from.
+    pub losses: Losses,
+    /// Of the held-out text.
+    pub held_out: Losses,
 }
+
+/// Steps, and the loss after each, in nats a token.
+pub type Losses = Vec<(usize, f64)>;
 
 /// Tokens of the tokenizer.
 const VOCABULARY: usize = 1024;

@@ -12,6 +12,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_fp8::Fp8Matmul;
 use serde_json::{Value, json};
 
+use super::Losses;
 use super::course::{Moments, Reached};
 use crate::model::Weights;
 
@@ -103,7 +104,7 @@ pub(super) fn load<B>(
     settings: &Value,
     weights: &mut Weights<B>,
     device: &B::Device,
-) -> Result<(Before<B>, Vec<(usize, f64)>)>
+) -> Result<(Before<B>, Losses)>
 where
     B: AutodiffBackend + Fp8Matmul,
 {

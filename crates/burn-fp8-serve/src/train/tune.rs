@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::course::{Course, Reached};
 use super::export::{Scheme, export, files_of};
-use super::room::{check_free, check_room, keep};
+use super::folder::{check_free, check_room, keep};
 use super::text::Text;
 use super::{Training, resume};
 use crate::config::{Config, open};
