@@ -110,9 +110,7 @@ impl Checkpoint {
     /// [`CheckpointError::Invalid`] where there is no such tensor; [`CheckpointError::Io`], [`CheckpointError::File`] and [`CheckpointError::Memory`] where
     /// its bytes cannot be had.
     pub fn tensor(&self, name: &str) -> Result<PlainTensor, CheckpointError> {
-        let id = self.find(name)?;
-        let (info, path) = (self.tensors.info(id).clone(), self.tensors.path(id).into());
-        Ok(PlainTensor::new(info, self.tensors.read(id)?, path))
+        self.tensors.plain(self.find(name)?)
     }
 
     /// Reads the bits of a tensor of BF16 or F16, row by row, in memory that is aligned for them. Values are not judged.

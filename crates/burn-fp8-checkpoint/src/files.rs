@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::CheckpointError;
+use crate::layer::PlainTensor;
 use crate::numbers::floats;
 use crate::safetensors::{Entry, MAX_TENSORS, Named, Shard, Source, TensorInfo};
 use crate::safetensors::{read_small, too_many};
@@ -83,7 +84,7 @@ impl Tensors {
         warnings: &mut Vec<String>,
     ) -> Result<Self, CheckpointError> {
         match &location.weights {
-            Weights::File(path) => Self::merge(vec![Shard::open(path, 0)?]),
+            Weights::File(path) => Self::of_file(path),
             Weights::Index(path) => {
                 let index = Index::read(path)?;
                 let (mut shards, mut headers, mut count) = (vec![], 0, 0);
@@ -102,6 +103,11 @@ impl Tensors {
                 Ok(tensors)
             }
         }
+    }
+
+    /// Opens one file and reads its header.
+    pub(crate) fn of_file(path: &Path) -> Result<Self, CheckpointError> {
+        Self::merge(vec![Shard::open(path, 0)?])
     }
 
     fn merge(shards: Vec<Shard>) -> Result<Self, CheckpointError> {
@@ -210,6 +216,11 @@ impl Tensors {
             Ok(())
         })?;
         Ok(bytes)
+    }
+
+    /// A tensor as it is stored.
+    pub(crate) fn plain(&self, id: Id) -> Result<PlainTensor, CheckpointError> {
+        Ok(PlainTensor::new(self.info(id).clone(), self.read(id)?, self.path(id).into()))
     }
 
     /// The bits of a tensor whose elements have two bytes.

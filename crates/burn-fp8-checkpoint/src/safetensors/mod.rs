@@ -9,4 +9,4 @@ pub use dtype::Dtype;
 pub(crate) use header::{MAX_NAME, MAX_TENSORS, Named};
 pub use shard::TensorInfo;
 pub(crate) use shard::{Entry, Shard, too_many};
-pub(crate) use source::{Source, read_small};
+pub(crate) use source::{Source, open_regular, read_small};

@@ -1,7 +1,7 @@
 //! Regular files, read by ranges.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind};
+use std::io::{self, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::error::CheckpointError;
@@ -15,21 +15,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens a regular file. What is open is looked at, not what the path may lead to a moment later.
+    /// Opens a regular file.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io = |reason| CheckpointError::read(path, reason);
-        let mut options = File::options();
-        options.read(true);
-        // To open a pipe would wait for its other end.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-        let file = options.open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            let reason = "it is a folder, a pipe or a device; give a regular file";
-            return Err(io(Error::new(ErrorKind::InvalidInput, reason)));
-        }
-        Ok(Self { path: path.into(), length: metadata.len(), file: Ranges::new(file) })
+        let (file, length) =
+            open_regular(path).map_err(|reason| CheckpointError::read(path, reason))?;
+        Ok(Self { path: path.into(), length, file: Ranges::new(file) })
     }
 
     /// Fills `bytes` from this offset on.
@@ -43,6 +33,24 @@ impl Source {
             ),
             _ => CheckpointError::read(&self.path, reason),
         })
+    }
+}
+
+/// Opens a regular file, and tells its length. What is open is looked at, not what the path may lead to a moment later.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    let mut options = File::options();
+    options.read(true);
+    // To open a pipe would wait for its other end.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok((file, metadata.len())),
+        false => {
+            let reason = "it is a folder, a pipe or a device; give a regular file";
+            Err(Error::new(ErrorKind::InvalidInput, reason))
+        }
     }
 }
 
@@ -69,7 +77,7 @@ impl Ranges {
         Self(file)
     }
 
-    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(&self.0, bytes, offset)
     }
 }
@@ -85,7 +93,7 @@ impl Ranges {
         Self(std::sync::Mutex::new(file))
     }
 
-    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         use std::io::{Read, Seek, SeekFrom};
         // Whoever panicked left a place that is set anew here.
         let mut file = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

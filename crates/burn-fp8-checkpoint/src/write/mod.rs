@@ -104,11 +104,7 @@ impl<'a> Export<'a> {
             let expected = "another type: codes without scales mean nothing, and layers are added with `linear`";
             return Err(CheckpointError::invalid(of_name(name), dtype.name(), expected));
         }
-        if dtype.bytes_of(shape) != Some(bytes.len() as u64) {
-            let found = format!("{} bytes", bytes.len());
-            let expected = format!("those of {dtype} {shape:?}");
-            return Err(CheckpointError::invalid(of_name(name), found, expected));
-        }
+        Part::new(name, dtype, shape, bytes)?;
         self.tensors.insert(name, (dtype, shape, bytes));
         Ok(self)
     }
@@ -155,9 +151,9 @@ impl<'a> Export<'a> {
     /// written to.
     pub fn write(&self, folder: impl AsRef<Path>, config: &str) -> Result<(), CheckpointError> {
         let config = self.config(config)?;
-        let parts = self.parts();
-        let header = header(&parts);
-        let data = || parts.iter().map(|part| &part.bytes[..]);
+        let mut parts = self.parts();
+        let header = header(&mut parts);
+        let data = || parts.iter().map(Part::bytes);
         let length = header.len() + data().map(<[u8]>::len).sum::<usize>();
         let files = [CONFIG, MODEL].into_iter().chain(self.files.keys().copied()).collect();
         let partial = Partial::new(folder.as_ref(), files)?;
@@ -222,7 +218,6 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// Sorted as safetensors does, larger elements first and then by name, so that each tensor begins at a multiple of its element's size.
     fn parts(&self) -> Vec<Part<'a>> {
         let mut parts = vec![];
         for (layer, (linear, scheme)) in &self.layers {
@@ -253,7 +248,6 @@ impl<'a> Export<'a> {
             let (name, bytes) = (name.to_string(), Cow::Borrowed(*bytes));
             parts.push(Part { name, dtype: *dtype, shape: shape.to_vec(), bytes });
         }
-        parts.sort_by(|a, b| b.dtype.bits().cmp(&a.dtype.bits()).then(a.name.cmp(&b.name)));
         parts
     }
 }
@@ -322,20 +316,43 @@ fn is_e8m0(scale: f32) -> bool {
 }
 
 /// A tensor to be written.
-struct Part<'a> {
+pub(crate) struct Part<'a> {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Cow<'a, [u8]>,
 }
 
-/// What is before the data: the header's length and the header, filled with spaces to a multiple of 8.
-fn header(parts: &[Part<'_>]) -> Vec<u8> {
+impl<'a> Part<'a> {
+    /// Of bytes, if there are as many as type and shape have.
+    pub(crate) fn new(
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+        bytes: &'a [u8],
+    ) -> Result<Self, CheckpointError> {
+        if dtype.bytes_of(shape) != Some(bytes.len() as u64) {
+            let found = format!("{} bytes", bytes.len());
+            let expected = format!("those of {dtype} {shape:?}");
+            return Err(CheckpointError::invalid(of_name(name), found, expected));
+        }
+        Ok(Self { name: name.into(), dtype, shape: shape.into(), bytes: bytes.into() })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// What is before the data: the header's length and the header, filled with spaces to a multiple of 8. Sorts the data as safetensors does, larger elements first
+/// and then by name, so that each tensor begins at a multiple of its element's size.
+pub(crate) fn header(parts: &mut [Part<'_>]) -> Vec<u8> {
+    parts.sort_by(|a, b| b.dtype.bits().cmp(&a.dtype.bits()).then(a.name.cmp(&b.name)));
     let mut header = Map::new();
     // transformers asks for it.
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
     let mut end = 0;
-    for Part { name, dtype, shape, bytes } in parts {
+    for Part { name, dtype, shape, bytes } in &*parts {
         let begin = end;
         end += bytes.len();
         let tensor = json!({ "dtype": dtype.name(), "shape": shape, "data_offsets": [begin, end] });
@@ -346,7 +363,7 @@ fn header(parts: &[Part<'_>]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes()[..], &json].concat()
 }
 
-fn of_name(name: &str) -> String {
+pub(crate) fn of_name(name: &str) -> String {
     format!("the tensor {}", text::name(name))
 }
 

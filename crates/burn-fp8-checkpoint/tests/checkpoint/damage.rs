@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use burn_fp8_checkpoint::Checkpoint;
+use burn_fp8_test_support::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{GOLDENS, Random, assert_says, golden};
+use crate::common::{GOLDENS, assert_says, golden};
 
 /// Copies a golden checkpoint and returns its configuration and its tensors' file.
 fn copy(name: &str, folder: &Path) -> (Vec<u8>, Vec<u8>) {
@@ -100,8 +101,8 @@ fn changed(
                 let place = range.start + random.below(range.len());
                 changed[place] = match random.below(3) {
                     0 => changed[place] ^ (1 << random.below(8)),
-                    1 => alphabet[random.below(alphabet.len())],
-                    _ => random.next() as u8,
+                    1 => random.pick(alphabet),
+                    _ => random.bits() as u8,
                 };
             }
             fs::write(folder.path().join(file), changed).unwrap();
@@ -136,9 +137,9 @@ fn value(random: &mut Random, depth: usize) -> Value {
     match random.below(if depth > 6 { 6 } else { 8 }) {
         0 => Value::Null,
         1 => json!(random.below(2) == 0),
-        2 => json!([0, 1, 8, 32, 128, -1, i64::MIN, i64::MAX][random.below(8)]),
-        3 => json!([u64::MAX as f64, 0.5, -1e300, 128.0][random.below(4)]),
-        4 | 5 => json!(texts[random.below(texts.len())]),
+        2 => json!(random.pick(&[0, 1, 8, 32, 128, -1, i64::MIN, i64::MAX])),
+        3 => json!(random.pick(&[u64::MAX as f64, 0.5, -1e300, 128.0])),
+        4 | 5 => json!(random.pick(&texts)),
         6 => (0..random.below(4)).map(|_| value(random, depth + 1)).collect(),
         _ => object(random, depth + 1),
     }
@@ -151,7 +152,7 @@ fn object(random: &mut Random, depth: usize) -> Value {
         exclude_modules sparsity_config transform_config kv_cache_scheme quantization_status";
     let keys: Vec<_> = KEYS.split(' ').collect();
     (0..1 + random.below(8))
-        .map(|_| (keys[random.below(keys.len())].to_owned(), value(random, depth)))
+        .map(|_| (random.pick(&keys).to_owned(), value(random, depth)))
         .collect()
 }
 

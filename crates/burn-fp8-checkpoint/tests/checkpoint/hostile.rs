@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use burn_fp8_checkpoint::Checkpoint;
+use burn_fp8_test_support::alone;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -230,60 +231,47 @@ fn used() -> (u64, u64) {
     (field("/proc/self/io", "rchar:"), field("/proc/self/status", "VmHWM:") * 1024)
 }
 
-/// Whether this test is in a process of its own, whose memory is that of this test alone. If not, it runs there, and is over here.
-#[cfg(target_os = "linux")]
-fn is_alone(test: &str) -> bool {
-    const ALONE: &str = "BURN_FP8_CHECKPOINT_TEST_ALONE";
-    if std::env::var(ALONE).is_ok_and(|alone| alone == test) {
-        return true;
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--test-threads=1"])
-        .env(ALONE, test)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn opening_8_gb_reads_little() {
-    if !is_alone("hostile::opening_8_gb_reads_little") {
-        return;
-    }
-    let (mut header, mut end) = (String::from("{"), 0_u64);
-    for layer in 0..512 {
-        let weight = end + 4096 * 4096;
-        header += &format!(
-            r#""{layer}.weight":{{"dtype":"F8_E4M3","shape":[4096,4096],"data_offsets":[{end},{weight}]}},"#
-        );
-        end = weight + 4;
-        header += &format!(
-            r#""{layer}.weight_scale_inv":{{"dtype":"F32","shape":[],"data_offsets":[{weight},{end}]}},"#
-        );
-    }
-    header.pop();
-    header += "}";
-    let (folder, mut file) = sparse_fp8(&header, end);
-    // The scale of layer 3.
-    let place = 8 + header.len() as u64 + 4 * (4096 * 4096 + 4) - 4;
-    file.seek(SeekFrom::Start(place)).unwrap();
-    file.write_all(&0.5_f32.to_le_bytes()).unwrap();
+    // Its memory is that of this test.
+    alone(|| {
+        let (mut header, mut end) = (String::from("{"), 0_u64);
+        for layer in 0..512 {
+            let weight = end + 4096 * 4096;
+            header += &format!(
+                r#""{layer}.weight":{{"dtype":"F8_E4M3","shape":[4096,4096],"data_offsets":[{end},{weight}]}},"#
+            );
+            end = weight + 4;
+            header += &format!(
+                r#""{layer}.weight_scale_inv":{{"dtype":"F32","shape":[],"data_offsets":[{weight},{end}]}},"#
+            );
+        }
+        header.pop();
+        header += "}";
+        let (folder, mut file) = sparse_fp8(&header, end);
+        // The scale of layer 3.
+        let place = 8 + header.len() as u64 + 4 * (4096 * 4096 + 4) - 4;
+        file.seek(SeekFrom::Start(place)).unwrap();
+        file.write_all(&0.5_f32.to_le_bytes()).unwrap();
 
-    let (start, before) = (Instant::now(), used());
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let (seconds, after) = (start.elapsed().as_secs_f64(), used());
-    assert_eq!(checkpoint.layers().len(), 512);
-    assert!(end > 8_000_000_000 && after.0 - before.0 < 1_000_000, "{} read", after.0 - before.0);
-    assert!(after.1 - before.1 < 20 << 20, "{} bytes of memory", after.1 - before.1);
-    assert!(seconds < 5.0, "{seconds} s");
-    // A layer takes its own bytes.
-    let layer = checkpoint.linear("3").unwrap();
-    assert_eq!(layer.scales().values(), [0.5]);
-    assert!(used().0 - after.0 < 4096 * 4096 + 10_000);
-    assert_says(checkpoint.linear("4").unwrap_err(), &["`4.weight_scale_inv`: found 0;"]);
+        let (start, before) = (Instant::now(), used());
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let (seconds, after) = (start.elapsed().as_secs_f64(), used());
+        assert_eq!(checkpoint.layers().len(), 512);
+        assert!(
+            end > 8_000_000_000 && after.0 - before.0 < 1_000_000,
+            "{} read",
+            after.0 - before.0
+        );
+        assert!(after.1 - before.1 < 20 << 20, "{} bytes of memory", after.1 - before.1);
+        assert!(seconds < 5.0, "{seconds} s");
+        // A layer takes its own bytes.
+        let layer = checkpoint.linear("3").unwrap();
+        assert_eq!(layer.scales().values(), [0.5]);
+        assert!(used().0 - after.0 < 4096 * 4096 + 10_000);
+        assert_says(checkpoint.linear("4").unwrap_err(), &["`4.weight_scale_inv`: found 0;"]);
+    });
 }
 
 /// A checkpoint of the method `fp8` whose data are zeros that take no place on the disk, and its file.
@@ -299,79 +287,79 @@ fn sparse_fp8(header: &str, data: u64) -> (TempDir, File) {
 #[cfg(target_os = "linux")]
 #[test]
 fn headers_take_bounded_memory() {
-    if !is_alone("hostile::headers_take_bounded_memory") {
-        return;
-    }
-    let header = |tensors: usize| {
-        let mut header = String::from("{");
-        for name in 0..tensors {
-            let comma = if name == 0 { "" } else { "," };
-            let tensor = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
-            header += &format!("{comma}\"{name}\":{tensor}");
-        }
-        header + "}"
-    };
-    let folder = folder("{}", &[]);
-    let model = folder.path().join("model.safetensors");
-    let index = folder.path().join("model.safetensors.index.json");
-    let refused = |found: &str, limit: &str| {
-        let memory = used().1;
-        let error = refusal(folder.path());
-        assert_says(&error, &[found, limit, "from where you trust it"]);
-        let taken = used().1 - memory;
-        assert!(taken < 150 << 20, "{taken} bytes of memory: {error}");
-    };
-    write_sparse(&model, &header(1_000_000), 0);
-    refused("found 1000000 tensors", "at most 524288");
+    // Its memory is that of this test.
+    alone(|| {
+        let header = |tensors: usize| {
+            let mut header = String::from("{");
+            for name in 0..tensors {
+                let comma = if name == 0 { "" } else { "," };
+                let tensor = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
+                header += &format!("{comma}\"{name}\":{tensor}");
+            }
+            header + "}"
+        };
+        let folder = folder("{}", &[]);
+        let model = folder.path().join("model.safetensors");
+        let index = folder.path().join("model.safetensors.index.json");
+        let refused = |found: &str, limit: &str| {
+            let memory = used().1;
+            let error = refusal(folder.path());
+            assert_says(&error, &[found, limit, "from where you trust it"]);
+            let taken = used().1 - memory;
+            assert!(taken < 150 << 20, "{taken} bytes of memory: {error}");
+        };
+        write_sparse(&model, &header(1_000_000), 0);
+        refused("found 1000000 tensors", "at most 524288");
 
-    // 64 names of one file: which names tensors have twice is looked at later.
-    let shards: Vec<_> = (0..64).map(|shard| format!("{shard}.safetensors")).collect();
-    let map = shards.iter().map(|shard| (shard.clone(), json!(shard)));
-    let map: Value = map.collect();
-    fs::write(&index, json!({ "weight_map": map }).to_string()).unwrap();
-    for (header, found, limit) in [
-        (header(300_000), "1.safetensors: found 600000 tensors".to_owned(), "at most 524288"),
-        (
-            format!("{{{}}}", " ".repeat(18 << 20)),
-            format!("after those of other files, {} bytes", 5 * ((18 << 20) + 2)),
-            "at most 100000000",
-        ),
-    ] {
-        write_sparse(&model, &header, 0);
-        drop(header);
-        shards.iter().for_each(|shard| {
-            let _ = fs::remove_file(folder.path().join(shard));
-            fs::hard_link(&model, folder.path().join(shard)).unwrap();
-        });
-        fs::remove_file(&model).unwrap();
-        refused(&found, limit);
-    }
-    let map: String = (0..600_000).map(|name| format!("\"{name}\":\"0\",")).collect();
-    fs::write(&index, format!("{{\"weight_map\":{{{map}\"a\":\"0\"}}}}")).unwrap();
-    drop(map);
-    refused("index.json: found 600001 tensors", "at most 524288");
+        // 64 names of one file: which names tensors have twice is looked at later.
+        let shards: Vec<_> = (0..64).map(|shard| format!("{shard}.safetensors")).collect();
+        let map = shards.iter().map(|shard| (shard.clone(), json!(shard)));
+        let map: Value = map.collect();
+        fs::write(&index, json!({ "weight_map": map }).to_string()).unwrap();
+        for (header, found, limit) in [
+            (header(300_000), "1.safetensors: found 600000 tensors".to_owned(), "at most 524288"),
+            (
+                format!("{{{}}}", " ".repeat(18 << 20)),
+                format!("after those of other files, {} bytes", 5 * ((18 << 20) + 2)),
+                "at most 100000000",
+            ),
+        ] {
+            write_sparse(&model, &header, 0);
+            drop(header);
+            shards.iter().for_each(|shard| {
+                let _ = fs::remove_file(folder.path().join(shard));
+                fs::hard_link(&model, folder.path().join(shard)).unwrap();
+            });
+            fs::remove_file(&model).unwrap();
+            refused(&found, limit);
+        }
+        let map: String = (0..600_000).map(|name| format!("\"{name}\":\"0\",")).collect();
+        fs::write(&index, format!("{{\"weight_map\":{{{map}\"a\":\"0\"}}}}")).unwrap();
+        drop(map);
+        refused("index.json: found 600001 tensors", "at most 524288");
+    });
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn verifying_takes_little_memory() {
-    if !is_alone("hostile::verifying_takes_little_memory") {
-        return;
-    }
-    let header = r#"{"s.weight_scale":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"s.weight":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[4,268435460]}}"#;
-    let (folder, mut file) = sparse_fp8(header, (1 << 28) + 4);
-    file.seek(SeekFrom::Start(8 + header.len() as u64)).unwrap();
-    file.write_all(&0.5_f32.to_le_bytes()).unwrap();
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let (read, memory) = used();
-    checkpoint.verify().unwrap();
-    let (read_after, memory_after) = used();
-    assert!(read_after - read > 1 << 28, "all of it");
-    assert!(memory_after - memory < 32 << 20, "{} bytes of memory", memory_after - memory);
-    // One NaN in the last place.
-    file.seek(SeekFrom::End(-1)).unwrap();
-    file.write_all(&[0xFF]).unwrap();
-    assert_says(checkpoint.verify().unwrap_err(), &["0xFF, NaN at [16383, 16383]"]);
+    // Its memory is that of this test.
+    alone(|| {
+        let header = r#"{"s.weight_scale":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"s.weight":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[4,268435460]}}"#;
+        let (folder, mut file) = sparse_fp8(header, (1 << 28) + 4);
+        file.seek(SeekFrom::Start(8 + header.len() as u64)).unwrap();
+        file.write_all(&0.5_f32.to_le_bytes()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let (read, memory) = used();
+        checkpoint.verify().unwrap();
+        let (read_after, memory_after) = used();
+        assert!(read_after - read > 1 << 28, "all of it");
+        assert!(memory_after - memory < 32 << 20, "{} bytes of memory", memory_after - memory);
+        // One NaN in the last place.
+        file.seek(SeekFrom::End(-1)).unwrap();
+        file.write_all(&[0xFF]).unwrap();
+        assert_says(checkpoint.verify().unwrap_err(), &["0xFF, NaN at [16383, 16383]"]);
+    });
 }
 
 #[test]

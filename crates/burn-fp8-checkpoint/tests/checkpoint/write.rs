@@ -1,13 +1,14 @@
 //! What is written, byte by byte, and read again.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use burn_fp8_checkpoint::{
-    ActivationScaling, Activations, Checkpoint, Dtype, Export, QuantizedLinear, Scales,
-    WeightScaling,
+    ActivationScaling, Activations, Checkpoint, Dtype, Export, QuantizedLinear, Scales, TensorFile,
+    WeightScaling, read_file, write_file,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -392,6 +393,44 @@ fn what_an_interrupted_write_left_is_replaced() {
     fs::write(&partial, "mine").unwrap();
     assert_says(export.write(&folder, "{}").unwrap_err(), &["model.partial", "no folder"]);
     assert_eq!(names(&temporary), ["model.partial"]);
+}
+
+/// Tensors without a configuration, as adapters are.
+#[test]
+fn one_file_stands_for_itself() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("adapters");
+    let numbers: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let tensors =
+        [("a", Dtype::U8, &[3][..], &[7, 8, 9][..]), ("b", Dtype::F32, &[2, 1], &numbers)];
+    TensorFile::write(&path, tensors).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let file = SafeTensors::deserialize(&whole).unwrap();
+    assert_eq!(file.tensor("a").unwrap().data(), [7, 8, 9]);
+    let file = TensorFile::open(&path).unwrap();
+    let infos = file.tensors().map(|info| (&info.name[..], info.dtype, &info.shape[..]));
+    assert_eq!(
+        infos.collect::<Vec<_>>(),
+        tensors.map(|(name, dtype, shape, _)| (name, dtype, shape))
+    );
+    assert_eq!(file.tensor("b").unwrap().unwrap().to_f32().unwrap(), [1.5, -2.0]);
+    assert!(file.tensor("c").unwrap().is_none());
+    for (name, length, words) in
+        [("a", 3, "it twice"), ("__metadata__", 3, "it twice"), ("c", 2, "2 bytes")]
+    {
+        let bad = (name, Dtype::U8, &[3][..], &[0; 3][..length]);
+        assert_says(
+            TensorFile::write(&path, tensors.into_iter().chain([bad])).unwrap_err(),
+            &[words],
+        );
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+    let length = whole.len() as u64;
+    assert_eq!(read_file(&path, length).unwrap(), whole);
+    assert_eq!(read_file(&path, length - 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    assert_eq!(read_file(folder.path(), length).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(write_file(folder.path(), &whole).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(names(&folder), ["adapters"]);
 }
 
 #[test]

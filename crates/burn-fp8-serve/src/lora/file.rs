@@ -1,17 +1,15 @@
 //! Adapters in PEFT's files: `adapter_model.safetensors` and `adapter_config.json`.
 
-use std::collections::{BTreeSet, HashMap};
-use std::io::{Error, ErrorKind, Write};
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8::Fp8Error;
+use burn_fp8::checkpoint::{CheckpointError, Dtype, TensorFile, read_file, write_file};
 use burn_fp8::nn::FrozenLinear;
 use burn_fp8_core::text::shown;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -25,12 +23,8 @@ const PREFIX: &str = "base_model.model.";
 const PARTS: [&str; 2] = ["lora_A", "lora_B"];
 const WEIGHT: &str = ".weight";
 
-/// The largest configuration that is read, in bytes, and the largest file of weights.
+/// The largest configuration that is read, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
-const MAX_WEIGHTS: u64 = 1 << 36;
-
-/// The longest header of a file of weights, in bytes: reading it takes many times its memory.
-const MAX_HEADER: u64 = 1 << 24;
 
 /// What is written and read of PEFT's `LoraConfig`. Keys that are absent have PEFT's defaults.
 #[derive(Debug, Serialize, Deserialize)]
@@ -174,36 +168,30 @@ pub fn save_adapters<'a, B: Backend>(
     };
     let io = |reason| Fp8Error::Io { action: "write", path: folder.into(), reason };
     fs::create_dir_all(folder).map_err(io)?;
-    let tensors = tensors.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        (&name[..], view.expect("as many numbers as the shape has"))
-    });
-    // transformers asks for it.
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let file = safetensors::serialize(tensors, Some(metadata)).expect("names and shapes");
-    write(&folder.join(MODEL), &file)?;
+    let tensors =
+        tensors.iter().map(|(name, shape, bytes)| (&name[..], Dtype::F32, &shape[..], &bytes[..]));
+    TensorFile::write(folder.join(MODEL), tensors).map_err(of_file)?;
     let json = serde_json::to_vec_pretty(&peft).expect("numbers and texts always serialize");
-    write(&folder.join(CONFIG), &json)
+    let path = folder.join(CONFIG);
+    write_file(&path, &json).map_err(|reason| Fp8Error::Io { action: "write", path, reason })
+}
+
+/// What is wrong with a file of tensors.
+fn of_file(error: CheckpointError) -> Fp8Error {
+    match error {
+        CheckpointError::Io { action, path, reason } => Fp8Error::Io { action, path, reason },
+        other => invalid(other.to_string()),
+    }
 }
 
 /// Adapters in a folder of PEFT.
+#[derive(Debug)]
 pub struct Adapters {
     config: LoraConfig,
     path: PathBuf,
-    /// A safetensors file, whose header was checked.
-    file: Vec<u8>,
+    file: TensorFile,
     names: BTreeSet<String>,
     whole: BTreeSet<String>,
-}
-
-impl core::fmt::Debug for Adapters {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Adapters")
-            .field("config", &self.config)
-            .field("names", &self.names)
-            .field("whole", &self.whole)
-            .finish()
-    }
 }
 
 impl Adapters {
@@ -215,7 +203,11 @@ impl Adapters {
     /// LoRA-GA), and any key of a newer PEFT that is in use. The key is named.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Fp8Error> {
         let path = folder.as_ref().join(CONFIG);
-        let json = read(&path, MAX_CONFIG)?;
+        let json = read_file(&path, MAX_CONFIG).map_err(|reason| Fp8Error::Io {
+            action: "read",
+            path: path.clone(),
+            reason,
+        })?;
         let wrong = |reason| Fp8Error::InvalidState { path: path.clone(), reason };
         let peft: Peft = serde_json::from_slice(&json)
             .map_err(|error| wrong(format!("no configuration of LoRA ({error})")))?;
@@ -228,18 +220,11 @@ impl Adapters {
         let config =
             LoraConfig::new(peft.r).with_alpha(peft.lora_alpha).with_dropout(peft.lora_dropout);
         let path = folder.as_ref().join(MODEL);
-        let file = read(&path, MAX_WEIGHTS)?;
-        let header = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-        let keys = match header > MAX_HEADER {
-            true => Err(format!("its header has {header} bytes of at most {MAX_HEADER}")),
-            false => SafeTensors::read_metadata(&file)
-                .map(|(_, header)| header.offset_keys())
-                .map_err(|error| format!("not a complete safetensors file ({error})")),
-        };
-        let keys = keys.map_err(|reason| Fp8Error::InvalidState { path: path.clone(), reason })?;
+        let file = TensorFile::open(&path).map_err(of_file)?;
         let (mut names, mut whole) = (BTreeSet::new(), BTreeSet::new());
         let modules = peft.modules_to_save.unwrap_or_default();
-        for key in keys {
+        for tensor in file.tensors() {
+            let key = &tensor.name[..];
             let own = key.strip_prefix(PREFIX);
             let layer = own.and_then(|key| {
                 PARTS.iter().find_map(|part| key.strip_suffix(&format!(".{part}.weight")))
@@ -252,7 +237,7 @@ impl Adapters {
                 (Some(layer), _) => names.insert(layer.to_owned()),
                 (None, Some(tensor)) => whole.insert(tensor.to_owned()),
                 (None, None) => {
-                    let reason = format!("{} is no matrix of a LoRA adapter", name(&key));
+                    let reason = format!("{} is no matrix of a LoRA adapter", name(key));
                     return Err(Fp8Error::InvalidState { path, reason });
                 }
             };
@@ -315,27 +300,16 @@ impl Adapters {
     /// The numbers of a tensor of the file.
     fn numbers(&self, key: &str, shape: &[usize]) -> Result<TensorData, Fp8Error> {
         let wrong = |reason| Fp8Error::InvalidState { path: self.path.clone(), reason };
-        let tensors = SafeTensors::deserialize(&self.file).expect("the header was checked");
-        let Ok(view) = tensors.tensor(key) else {
+        let Some(tensor) = self.file.tensor(key).map_err(of_file)? else {
             return Err(wrong(format!("{} is missing", name(key))));
         };
-        let dtype = match view.dtype() {
-            _ if view.shape() != shape => None,
-            Dtype::F32 => Some(DType::F32),
-            Dtype::BF16 => Some(DType::BF16),
-            Dtype::F16 => Some(DType::F16),
-            _ => None,
-        };
-        let Some(dtype) = dtype else {
-            let (found, own) = (view.dtype(), view.shape());
+        let (found, own) = (tensor.info().dtype, &tensor.info().shape[..]);
+        let Some(numbers) = tensor.to_f32().ok().filter(|_| own == shape) else {
             let expected = format!("F32, BF16 or F16 {shape:?}: the adapter is for another model");
-            return Err(wrong(format!("{} is {found:?} {own:?}, not {expected}", name(key))));
+            return Err(wrong(format!("{} is {found} {own:?}, not {expected}", name(key))));
         };
-        let data = TensorData::from_bytes_vec(view.data().to_vec(), shape.to_vec(), dtype);
-        let data = data.convert::<f32>();
-        let is_finite = data.iter::<f32>().all(f32::is_finite);
-        match is_finite {
-            true => Ok(data),
+        match numbers.iter().all(|number| number.is_finite()) {
+            true => Ok(TensorData::new(numbers, shape.to_vec())),
             false => Err(wrong(format!("{} has a number that is not finite", name(key)))),
         }
     }
@@ -351,38 +325,4 @@ fn name(name: &str) -> String {
 
 fn little_endian(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// The size of a regular file. To open a pipe would wait for its other end.
-fn size(path: &Path) -> io::Result<u64> {
-    let file = fs::metadata(path)?;
-    let other = "it is a folder, a pipe or a device; give a regular file";
-    match file.is_file() {
-        true => Ok(file.len()),
-        false => Err(Error::new(ErrorKind::InvalidInput, other)),
-    }
-}
-
-fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Fp8Error> {
-    let io = |reason| Fp8Error::Io { action: "read", path: path.into(), reason };
-    match size(path).map_err(io)? <= limit {
-        true => fs::read(path).map_err(io),
-        false => Err(Fp8Error::TooLarge { path: path.into(), limit }),
-    }
-}
-
-/// Writes a file beside its place and moves it there: what was there is replaced by the whole file, or stays. A link stays one; what is no regular file is refused.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Fp8Error> {
-    let write = || {
-        let place = match fs::symlink_metadata(path) {
-            Ok(_) => size(path).and_then(|_| fs::canonicalize(path))?,
-            Err(_) => path.into(),
-        };
-        let mut beside = tempfile::NamedTempFile::new_in(place.parent().unwrap_or(path))?;
-        beside.write_all(bytes)?;
-        beside.as_file().sync_all()?;
-        beside.persist(place)?;
-        Ok(())
-    };
-    write().map_err(|reason| Fp8Error::Io { action: "write", path: path.into(), reason })
 }
