@@ -4,7 +4,6 @@
 //! in runs or in bytes a second: higher is better. Absolute times depend on the machine, relative speeds far less.
 
 mod attention;
-mod checkpoint;
 mod cpu_gemm;
 mod generate;
 mod harness;
@@ -70,7 +69,7 @@ struct Results {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 10] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
@@ -80,7 +79,6 @@ const GROUPS: [Group; 11] = [
     (overhead::GROUP, overhead::run),
     (observatory::GROUP, observatory::run),
     (serving::GROUP, serving::run),
-    (checkpoint::GROUP, checkpoint::run),
     (generate::GROUP, generate::run),
 ];
 

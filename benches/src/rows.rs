@@ -92,17 +92,6 @@ impl Row {
         }
     }
 
-    /// The same measurement beside something else, which took so long.
-    pub fn beside(&self, reference: &str, milliseconds: f64, target: Option<f64>) -> Self {
-        Self {
-            reference: reference.to_owned(),
-            reference_milliseconds: milliseconds,
-            ratio: milliseconds / self.milliseconds,
-            target,
-            ..self.clone()
-        }
-    }
-
     /// Whether there is a target and the ratio is below it.
     fn misses_target(&self) -> bool {
         self.target.is_some_and(|target| self.ratio < target)

@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::rows::Row;
+
 #[derive(Deserialize)]
 pub struct Torch {
     #[serde(rename = "torch")]
@@ -58,6 +60,19 @@ impl Torch {
     pub fn kernel(&self, name: &str) -> Option<(f64, f64)> {
         let kernel = self.kernels.get(name)?;
         Some((kernel.ms?, kernel.gb_per_s?))
+    }
+}
+
+impl Row {
+    /// The same measurement beside something else, which took so long.
+    pub fn beside(&self, reference: &str, milliseconds: f64, target: Option<f64>) -> Self {
+        Self {
+            reference: reference.to_owned(),
+            reference_milliseconds: milliseconds,
+            ratio: milliseconds / self.milliseconds,
+            target,
+            ..self.clone()
+        }
     }
 }
 

@@ -80,10 +80,6 @@ pub struct Train {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// Stop where the validation loss has not improved for so many epochs
-    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub patience: Option<u32>,
-
     /// Measure on every hundredth step how well FP8 fits each product, and log it; the file must not exist
     #[arg(long, value_name = "LOG.jsonl")]
     pub observe: Option<PathBuf>,

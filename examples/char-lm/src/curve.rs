@@ -1,4 +1,4 @@
-//! Losses by epoch: what Burn's Learner logs, kept in a file that outlives the process, and early stopping that survives a resume.
+//! Losses by epoch: what Burn's Learner logs, kept in a file that outlives the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use burn::train::EarlyStoppingStrategy;
 use burn::train::logger::MetricLogger;
-use burn::train::metric::store::{EpochSummary, EventStoreClient, MetricsUpdate, Split};
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{MetricDefinition, MetricId, NumericEntry};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -185,55 +184,11 @@ impl MetricLogger for Curve {
     }
 }
 
-/// Stops where the validation loss has not improved for some epochs.
-///
-/// Burn's own strategy forgets the best epoch in a resumed run, and asks for losses that may not have been computed yet; this one asks
-/// the curve, which knows all epochs, and waits.
-#[derive(Clone)]
-pub struct Patience {
-    /// Where the losses are.
-    pub curve: Curve,
-    /// How many epochs to wait for an improvement.
-    pub epochs: usize,
-}
-
-impl EarlyStoppingStrategy for Patience {
-    fn should_stop(&mut self, epoch: usize, _store: &EventStoreClient) -> bool {
-        is_stuck(&self.curve.wait(epoch)[..epoch], self.epochs)
-    }
-}
-
-/// Whether the best loss is so many epochs old.
-pub fn is_stuck(points: &[Point], patience: usize) -> bool {
-    // A NaN may have either sign, and is worse than any number.
-    let loss =
-        |point: &Point| if point.valid_loss.is_nan() { f64::INFINITY } else { point.valid_loss };
-    let best = points.iter().min_by(|a, b| loss(a).total_cmp(&loss(b)));
-    best.is_some_and(|best| points.len() - best.epoch >= patience)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use burn::train::metric::store::NumericMetricUpdate;
     use burn::train::metric::{MetricAttributes, MetricEntry, SerializedEntry};
-
-    #[test]
-    fn patience_counts_from_the_best_epoch() {
-        let curve = |losses: &[f64]| -> Vec<Point> {
-            let point =
-                |(index, &valid_loss)| Point { epoch: index + 1, train_loss: 0.0, valid_loss };
-            losses.iter().enumerate().map(point).collect()
-        };
-        assert!(!is_stuck(&curve(&[3.0, 2.0, 2.5]), 2));
-        assert!(is_stuck(&curve(&[3.0, 2.0, 2.5, 2.1]), 2));
-        assert!(!is_stuck(&curve(&[3.0, 2.0, 2.5, 1.9]), 2));
-        assert!(!is_stuck(&[], 1));
-        for nan in [f64::NAN, -f64::NAN] {
-            assert!(is_stuck(&curve(&[2.0, nan, nan]), 2), "NaN is no improvement");
-            assert!(!is_stuck(&curve(&[nan, nan, 2.0]), 2));
-        }
-    }
 
     /// What the Learner logs of a batch: the mean loss so far, behind another metric.
     fn batch(loss: f64) -> MetricsUpdate {

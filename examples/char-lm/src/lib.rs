@@ -29,6 +29,7 @@ use burn_fp8::{Fp8Backend, Fp8Matmul};
 use burn_fp8_train::peers::{self, PeerError, SharedPeers, Threads};
 use examples_common::{OnBackend, print};
 use rayon::ThreadPoolBuilder;
+use serde::de::IgnoredAny;
 
 pub use precision::{Arm, Precision};
 pub use run::Moments;
@@ -100,7 +101,7 @@ impl args::Train {
             moments: self.moments,
             seed: self.seed,
             epochs: self.common.epochs(),
-            patience: self.patience.map(|epochs| epochs as usize),
+            patience: IgnoredAny,
             vocabulary: text.vocabulary.to_string(),
             text: text.checksum,
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use examples_common::{BackendName, Origin};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::curve::Point;
@@ -89,8 +89,9 @@ pub struct Settings {
     /// The seed of weights, order and dropout.
     pub seed: u64,
     pub epochs: usize,
-    /// Epochs without improvement after which it stops.
-    pub patience: Option<usize>,
+    /// Of files of earlier versions, which could stop a run early.
+    #[serde(default, skip_serializing)]
+    pub patience: IgnoredAny,
     /// The characters of the text, sorted.
     pub vocabulary: String,
     /// CRC-32 of the text.

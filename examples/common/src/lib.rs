@@ -4,6 +4,7 @@ mod args;
 mod backend;
 #[cfg(feature = "charts")]
 pub mod charts;
+mod layer;
 mod origin;
 mod output;
 #[cfg(feature = "testing")]
@@ -11,5 +12,6 @@ pub mod testing;
 
 pub use args::{main, once};
 pub use backend::{BackendName, OnBackend};
+pub use layer::Layer;
 pub use origin::Origin;
 pub use output::{check_place, print, table, write, write_json};

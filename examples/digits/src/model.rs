@@ -1,13 +1,14 @@
 //! The model, written once for every backend, and the FP8 products it should run.
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::LinearConfig;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
 use burn_fp8::burn_fp8_core::Rejection;
-use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
+use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::{Fp8Config, Fp8Matmul, Gemm, ProductKind};
+use examples_common::Layer;
 
 use crate::data::{CLASSES, PIXELS, Samples};
 
@@ -25,14 +26,6 @@ pub struct Classifier<B: Backend> {
     layers: Vec<Layer<B>>,
 }
 
-/// A linear layer, Burn's or that of burn-fp8.
-#[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a model has three of them")]
-enum Layer<B: Backend> {
-    Linear(Linear<B>),
-    Fp8(Fp8Linear<B>),
-}
-
 impl<B: Fp8Matmul> Classifier<B> {
     /// A model with weights drawn from the backend's random numbers.
     pub fn new(layers: Layers, device: &B::Device) -> Self {
@@ -47,11 +40,8 @@ impl<B: Fp8Matmul> Classifier<B> {
 
     /// The same model with FP8 layers in place of those that `expected` says run in FP8.
     pub fn with_fp8_layers(self, config: &Fp8DotGeneralConfig, expected: &[LayerProducts]) -> Self {
-        let layers = self.layers.into_iter().zip(expected).map(|(layer, expected)| match layer {
-            Layer::Linear(linear) if expected.products > 0 => {
-                Layer::Fp8(Fp8Linear::from_linear(linear, config))
-            }
-            layer => layer,
+        let layers = self.layers.into_iter().zip(expected).map(|(layer, expected)| {
+            if expected.products > 0 { layer.with_fp8(config) } else { layer }
         });
         Self { layers: layers.collect() }
     }
@@ -60,15 +50,6 @@ impl<B: Fp8Matmul> Classifier<B> {
     pub fn forward(&self, images: Tensor<B, 2>) -> Tensor<B, 2> {
         let (output, hidden) = self.layers.split_last().expect("a model has three layers");
         output.forward(hidden.iter().fold(images, |x, layer| relu(layer.forward(x))))
-    }
-}
-
-impl<B: Fp8Matmul> Layer<B> {
-    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        match self {
-            Self::Linear(layer) => layer.forward(x),
-            Self::Fp8(layer) => layer.forward(x),
-        }
     }
 }
 

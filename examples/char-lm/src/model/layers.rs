@@ -3,11 +3,12 @@
 use std::fmt;
 
 use burn::module::Module;
-use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::nn::{Initializer, LinearConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8Linear};
+use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::{Fp8Matmul, high_precision};
+use examples_common::Layer;
 
 /// The standard deviation of new weights, as in GPT-2.
 pub(super) const DEVIATION: f64 = 0.02;
@@ -75,13 +76,6 @@ pub struct Dense<B: Backend> {
     high_precision: bool,
 }
 
-#[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a model has few of them")]
-enum Layer<B: Backend> {
-    Linear(Linear<B>),
-    Fp8(Fp8Linear<B>),
-}
-
 impl<B: Fp8Matmul> Dense<B> {
     /// A layer of these inputs and outputs, weights drawn from a normal distribution of this deviation.
     pub fn new(inputs: usize, outputs: usize, deviation: f64, device: &B::Device) -> Self {
@@ -90,12 +84,9 @@ impl<B: Fp8Matmul> Dense<B> {
         Self { layer: Layer::Linear(linear), high_precision: false }
     }
 
-    /// The layer with an [`Fp8Linear`] in its place.
+    /// The layer with an [`Fp8Linear`](burn_fp8::nn::Fp8Linear) in its place.
     pub fn with_fp8(self, config: &Fp8DotGeneralConfig) -> Self {
-        let layer = match self.layer {
-            Layer::Linear(linear) => Layer::Fp8(Fp8Linear::from_linear(linear, config)),
-            fp8 => fp8,
-        };
+        let layer = self.layer.with_fp8(config);
         Self { layer, ..self }
     }
 
@@ -106,13 +97,9 @@ impl<B: Fp8Matmul> Dense<B> {
 
     /// `x` `[…, inputs]` to `[…, outputs]`.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let forward = |x| match &self.layer {
-            Layer::Linear(layer) => layer.forward(x),
-            Layer::Fp8(layer) => layer.forward(x),
-        };
         match self.high_precision {
-            true => high_precision(|| forward(x)),
-            false => forward(x),
+            true => high_precision(|| self.layer.forward(x)),
+            false => self.layer.forward(x),
         }
     }
 }

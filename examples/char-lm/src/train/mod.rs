@@ -3,8 +3,6 @@
 mod among;
 mod folder;
 mod learner;
-#[cfg(test)]
-mod paths;
 mod steps;
 
 use std::fs::File;
@@ -33,7 +31,7 @@ pub use self::learner::new_model;
 use self::learner::{Optimizer, Silent};
 pub use self::steps::{Phase, training_steps};
 use crate::checkpoint::{self, WholeFileRecorder};
-use crate::curve::{self, Course, Curve, Patience, Point};
+use crate::curve::{self, Course, Curve, Point};
 use crate::loader::{self, Loader};
 use crate::model::{self, Gpt};
 use crate::ngram;
@@ -300,7 +298,7 @@ where
     .with_application_logger(None)
     .with_file_checkpointer(recorder.clone())
     .with_checkpointing_strategy(checkpoint::Last(if peers.rank() == 0 { 3 } else { 0 }))
-    .num_epochs(last_epoch(settings, curve, *done));
+    .num_epochs(settings.epochs);
     if plan.is_plain() {
         training = training.renderer(Silent);
     }
@@ -312,9 +310,6 @@ where
     }
     if *done > 0 {
         training = training.checkpoint(*done);
-    }
-    if let Some(epochs) = settings.patience {
-        training = training.early_stopping(Patience { curve: curve.clone(), epochs });
     }
     let (interrupter, before) = (training.interrupter(), peers.traffic());
     // A single device: the Learner runs the steps on this thread, where the scopes of the setup hold.
@@ -333,12 +328,6 @@ where
         peak_memory: run::peak_memory(),
         sent: peers.traffic().since(before).bytes,
     })
-}
-
-/// The last epoch to train. A run that was killed after its last epoch has nothing left, also where patience made it the last.
-fn last_epoch(settings: &Settings, curve: &Curve, done: usize) -> usize {
-    let is_stuck = |epochs| curve::is_stuck(&curve.wait(done), epochs);
-    if settings.patience.is_some_and(is_stuck) { done } else { settings.epochs }
 }
 
 fn check_not_interrupted(interrupter: &Interrupter) -> Result<()> {

@@ -10,7 +10,7 @@ const TRAIN: &str = "train --size smoke --epochs 1 --length 1 --out run";
 #[test]
 fn bad_flags() {
     let kinds = "qkv, projection, up, down, head";
-    let cases: [(&str, &[&str]); 27] = [
+    let cases: [(&str, &[&str]); 26] = [
         ("train --frobnicate", &["--frobnicate"]),
         ("train --precision fp4", &["fp4", "join=on and layers=fp8"]),
         ("train --precision fp8-current", &["fp8-current", "neither a dtype"]),
@@ -29,7 +29,6 @@ fn bad_flags() {
         ("train --backend abacus", &["abacus", "flex, ndarray, wgpu, cuda"]),
         ("train --epochs 0", &["--epochs", "1..=100000"]),
         ("train --seed x", &["--seed"]),
-        ("train --patience 0", &["--patience"]),
         ("train --high bias", &["bias", kinds, "grad_weight", "block0.qkv"]),
         ("generate --run . --temperature 0", &["--temperature", "positive"]),
         ("generate --run . --temperature nan", &["--temperature", "positive"]),

@@ -195,7 +195,7 @@ fn moments_in_fp8_resume_to_equal_bits() {
     resumes_to_equal_bits("f32 --moments fp8");
 }
 
-/// A run that an earlier version began goes on, and is read, by the name that it gave its precision.
+/// A run that an earlier version began goes on, and is read, by the name that it gave its precision, and with an option that is gone.
 #[test]
 fn a_run_with_an_old_name_goes_on() {
     let runs = Runs::new("m=fp8_delayed");
@@ -205,6 +205,7 @@ fn a_run_with_an_old_name_goes_on() {
     runs.program.edit("old/run.json", |settings| {
         assert_eq!(settings["precision"], "m=fp8_delayed");
         settings["precision"] = "fp8-delayed".into();
+        settings["patience"] = 3.into();
     });
     runs.resume("old", &["going on from the checkpoint of epoch 4"]);
     runs.end_alike("whole", "old");

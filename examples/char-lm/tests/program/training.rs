@@ -121,28 +121,6 @@ fn trains(backend: &str, precisions: &[&str]) {
 }
 
 #[test]
-fn patience_ends_a_run_early() {
-    let char_lm = char_lm();
-    // An epoch without improvement comes sooner than 400 epochs: the learning rate of this size is far too high for them.
-    let arguments = "train --size smoke --epochs 400 --patience 1 --quiet --out run";
-    char_lm.succeeds(arguments);
-    let outcome = char_lm.json("run/outcome.json");
-    let losses = valid_losses(&outcome);
-    assert!(losses.len() < 400, "{}", losses.len());
-    let (last, before) = losses.split_last().expect("losses");
-    // Resumed after its end, it does not train an epoch more.
-    for file in ["run/outcome.json", "run/weights.safetensors"] {
-        char_lm.remove(file);
-    }
-    char_lm.succeeds(&format!("{arguments} --resume"));
-    assert_eq!(char_lm.json("run/outcome.json")["losses"], outcome["losses"]);
-    assert!(
-        before.windows(2).all(|pair| pair[1] < pair[0])
-            && before.last().is_some_and(|loss| last >= loss)
-    );
-}
-
-#[test]
 fn a_trained_model_writes_what_it_is_asked_for() {
     let char_lm = char_lm();
     let train = "train --size smoke --epochs 1 --precision layers=fp8 --out run";
