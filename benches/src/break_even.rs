@@ -39,7 +39,7 @@ fn run(Arguments { recipe, again }: Arguments) -> Result<ExitCode> {
     }
     println!(
         "Speed in FP8 ({recipe}) in percent of that in f32: alone / with both gradients. Fp8Config::measured takes those of {}% or more.\n{}",
-        Gains::WORTHWHILE,
+        Gains::LEAST,
         gains.measured_on()
     );
     let path = gains::file::<B>(&config, &device);

@@ -193,7 +193,7 @@ impl Filter {
     pub fn check_gain(&self, forward: Gemm, with_gradients: bool) -> Result<(), Rejection> {
         let gains = self.gains.filter(|_| forward.plain_operand);
         match gains.map(|gains| gains.of(forward, with_gradients)) {
-            Some(percent) if percent < Gains::WORTHWHILE => Err(Rejection::NoGain { percent }),
+            Some(percent) if percent < Gains::LEAST => Err(Rejection::NoGain { percent }),
             _ => Ok(()),
         }
     }

@@ -44,7 +44,7 @@ impl Gains {
     pub const MAX_SIZES: usize = 16;
 
     /// The smallest gain, in percent, for which products are taken. Less may be the noise of the measurement, and FP8 costs accuracy.
-    pub const WORTHWHILE: u32 = 105;
+    pub const LEAST: u32 = 105;
 
     /// What was measured, at these sizes of M, N and K: in percent, M changing slowest and K fastest.
     ///

@@ -110,6 +110,7 @@ impl<'a> Grid<'a, i16> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Grid<'_, f32> {
     /// The smallest magnitude, and the largest: NaN where there is one.
     pub(crate) fn range(&self) -> [f32; 2] {
@@ -180,6 +181,7 @@ impl<'a, T: Copy> Grid<'a, T> {
     }
 
     /// What the block of an element has.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn of(&self, row: usize, column: usize) -> T {
         self.at(self.row(row) + column / self.block[1] * self.strides[1])
     }

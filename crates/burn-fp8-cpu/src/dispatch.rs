@@ -10,7 +10,7 @@ use crate::kernel::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::avx512::Avx512;
 use crate::numbers::Numbers;
-use crate::operand::Operand;
+use crate::packable::Packable;
 use crate::portable;
 use crate::product::{Product, check, sizes};
 use crate::unit::Unit;
@@ -102,7 +102,7 @@ fn run(
 ///
 /// # Safety
 /// The machine must have the unit, and permit it.
-unsafe fn in_blocks<O: Operand>(unit: Unit, product: &Product<'_, O>, finish: &Finish<'_>) {
+unsafe fn in_blocks<O: Packable>(unit: Unit, product: &Product<'_, O>, finish: &Finish<'_>) {
     match unit {
         Unit::Portable => portable::run(product, finish),
         // SAFETY: the caller's promise.

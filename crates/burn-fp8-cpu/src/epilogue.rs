@@ -16,7 +16,7 @@ pub(crate) const WIDTH: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub struct Epilogue<'a> {
     /// The scales of the operands.
-    pub scales: Scales<'a>,
+    pub scales: OperandScales<'a>,
     /// What is added to each row `[N]`.
     pub bias: Option<&'a [f32]>,
     /// What is applied after the bias.
@@ -26,7 +26,7 @@ pub struct Epilogue<'a> {
 impl Epilogue<'_> {
     /// A scale for each operand: `x ≈ code × scale`.
     pub const fn scaled(lhs: f32, rhs: f32) -> Self {
-        let scales = Scales::Tensor { lhs, rhs };
+        let scales = OperandScales::Tensor { lhs, rhs };
         Self { scales, bias: None, activation: Activation::None }
     }
 }
@@ -34,7 +34,7 @@ impl Epilogue<'_> {
 /// The scales of the operands of a product.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Scales<'a> {
+pub enum OperandScales<'a> {
     /// One for each operand.
     Tensor {
         /// Of the left one.
@@ -154,7 +154,7 @@ impl<'a> Finish<'a> {
         if let Some(bias) = epilogue.bias {
             assert!(bias.len() == n, "the bias has {} elements for {n} columns", bias.len());
         }
-        if let Scales::Rows { lhs, rhs } = epilogue.scales {
+        if let OperandScales::Rows { lhs, rhs } = epilogue.scales {
             for (name, scales, lines) in [("left", lhs, m), ("right", rhs, n)] {
                 assert!(
                     scales.len() == lines || batch.checked_mul(lines) == Some(scales.len()),
@@ -212,13 +212,13 @@ impl<'a> Finish<'a> {
     ) {
         let [m, n] = self.shape;
         match self.epilogue.scales {
-            Scales::Tensor { lhs, rhs } => {
+            OperandScales::Tensor { lhs, rhs } => {
                 let [first, second] = scale::of_product(lhs, rhs);
                 for value in values.iter_mut() {
                     *value = *value * first * second;
                 }
             }
-            Scales::Rows { lhs, rhs } => {
+            OperandScales::Rows { lhs, rhs } => {
                 let lhs = lhs[(batch * m + row) % lhs.len()];
                 let rhs = &rhs[(batch * n + column) % rhs.len()..][..width];
                 for (value, rhs) in values.iter_mut().zip(rhs) {

@@ -14,11 +14,9 @@ use rayon::prelude::*;
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::kernel::{Kernel, Size};
 use crate::memory::{Line, room};
-use crate::operand::Operand;
-use crate::product::{Blocks, Product, STEP};
-
-/// Multiplications that are worth waking other threads for.
-const WORTHWHILE: usize = 1 << 21;
+use crate::packable::Packable;
+use crate::product::{Product, STEP, SumScales};
+use crate::share;
 
 /// Tasks for each thread, so that one that starts late does not keep the others waiting.
 const TASKS: usize = 4;
@@ -27,7 +25,7 @@ const TASKS: usize = 4;
 ///
 /// # Safety
 /// The CPU must have AVX-512 F, BW, DQ, VL, VBMI and BF16.
-pub(crate) unsafe fn run<K: Kernel, O: Operand>(
+pub(crate) unsafe fn run<K: Kernel, O: Packable>(
     product: &Product<'_, O>,
     finish: &Finish<'_>,
     kernel: impl Fn() -> K + Sync,
@@ -40,7 +38,7 @@ pub(crate) unsafe fn run<K: Kernel, O: Operand>(
     if batch == 0 || m == 0 || n == 0 {
         return;
     }
-    let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
+    let threads = share::threads(work, share::ON_UNITS);
     let [rows, columns] = part_size::<K, O>(product, threads);
     let [down, across] = [m.div_ceil(rows), n.div_ceil(columns)];
     let task = |index: usize| {
@@ -61,7 +59,7 @@ pub(crate) unsafe fn run<K: Kernel, O: Operand>(
 }
 
 /// Rows and columns of a part: as large as a task can be, smaller where threads would have nothing to do.
-fn part_size<K: Kernel, O: Operand>(product: &Product<'_, O>, threads: usize) -> [usize; 2] {
+fn part_size<K: Kernel, O: Packable>(product: &Product<'_, O>, threads: usize) -> [usize; 2] {
     let &Product { batch, m, n, .. } = product;
     let [mut rows, mut columns] = [K::TASK[0].min(m), K::TASK[1].min(n)];
     let wanted = if threads == 1 { 1 } else { (TASKS * threads).div_ceil(batch) };
@@ -90,7 +88,7 @@ struct Scratch {
 
 /// Computes a part of a product: rows and columns of a matrix of the batch.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-fn compute<K: Kernel, O: Operand>(
+fn compute<K: Kernel, O: Packable>(
     kernel: &mut K,
     product: &Product<'_, O>,
     (batch, rows, columns): (usize, Range<usize>, Range<usize>),
@@ -185,7 +183,7 @@ impl PartScales {
     /// Looks up the scales of the block that `k` is in.
     fn look_up(
         &mut self,
-        blocks: &Blocks<'_>,
+        blocks: &SumScales<'_>,
         rows: Range<usize>,
         columns: Range<usize>,
         k: usize,

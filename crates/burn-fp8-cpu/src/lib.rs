@@ -54,14 +54,15 @@ mod memory;
 pub mod moments;
 mod norm;
 mod numbers;
-mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+mod packable;
 mod pointwise;
 mod portable;
 mod product;
 mod round;
 mod rows;
+mod share;
 pub mod slice;
 #[cfg(target_arch = "x86_64")]
 mod small;
@@ -78,7 +79,7 @@ pub use codes::Codes;
 #[doc(hidden)]
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_in_bf16, matmul_with_amax};
-pub use epilogue::{Activation, Epilogue, Output, Scales};
+pub use epilogue::{Activation, Epilogue, OperandScales, Output};
 pub use norm::{LayerNorm, layer_norm, layer_norm_backward};
 pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};

@@ -9,7 +9,7 @@ use half::bf16;
 #[cfg(target_arch = "x86_64")]
 use crate::epilogue::WIDTH;
 #[cfg(target_arch = "x86_64")]
-use crate::pack::words::{self, Lines, Source};
+use crate::pack::words::{self, Lines, ToBf16};
 #[cfg(target_arch = "x86_64")]
 use crate::product::STEP;
 
@@ -87,7 +87,7 @@ impl<'a> Numbers<'a> {
     /// # Safety
     /// As for [`pack_left`](Self::pack_left).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn left<S: Source>(
+    unsafe fn left<S: ToBf16>(
         &self,
         values: &[S],
         [rows, depth]: [Range<usize>; 2],
@@ -114,7 +114,7 @@ impl<'a> Numbers<'a> {
     /// # Safety
     /// As for [`pack_right`](Self::pack_right).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn right<S: Source>(
+    unsafe fn right<S: ToBf16>(
         &self,
         values: &[S],
         [columns, depth]: [Range<usize>; 2],
@@ -139,7 +139,7 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// As [`Operand::decode`](crate::operand::Operand::decode).
+    /// As [`Packable::decode`](crate::packable::Packable::decode).
     pub(crate) fn decode(&self) -> (Vec<f32>, [isize; 2]) {
         let [rows, columns] = self.shape;
         let [lines, elements] = if self.transposed { [columns, rows] } else { [rows, columns] };
@@ -158,7 +158,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// # Safety
-    /// As for [`Operand::pack_left`](crate::operand::Operand::pack_left).
+    /// As for [`Packable::pack_left`](crate::packable::Packable::pack_left).
     #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn pack_left(
         &self,
@@ -176,7 +176,7 @@ impl<'a> Numbers<'a> {
     }
 
     /// # Safety
-    /// As for [`Operand::pack_right`](crate::operand::Operand::pack_right).
+    /// As for [`Packable::pack_right`](crate::packable::Packable::pack_right).
     #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]) {
         // SAFETY: the caller's promise.

@@ -4,21 +4,16 @@
 use rayon::prelude::*;
 
 use crate::epilogue::{Finish, Part, WIDTH};
-use crate::operand::Operand;
+use crate::packable::Packable;
 use crate::product::Product;
+use crate::share;
 
-/// Multiplications that are worth waking other threads for.
-const WORTHWHILE: usize = 1 << 18;
-
-pub(crate) fn run<O: Operand>(product: &Product<'_, O>, finish: &Finish<'_>) {
+pub(crate) fn run<O: Packable>(product: &Product<'_, O>, finish: &Finish<'_>) {
     let &Product { batch, m, n, k, .. } = product;
     if batch == 0 || m == 0 || n == 0 {
         return;
     }
-    let threads = match m.saturating_mul(n).saturating_mul(k) < WORTHWHILE {
-        true => 1,
-        false => rayon::current_num_threads(),
-    };
+    let threads = share::threads(m.saturating_mul(n).saturating_mul(k), share::IN_F32);
     let parallelism = match threads {
         1 => gemm::Parallelism::None,
         threads => gemm::Parallelism::Rayon(threads),

@@ -10,6 +10,7 @@ pub(crate) const STEP: usize = 32;
 pub(crate) const FEW_ROWS_STEP: usize = 64;
 
 /// Two operands that fit each other.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there are no units"))]
 pub(crate) struct Product<'a, O = Codes<'a>> {
     pub(crate) lhs: O,
     pub(crate) rhs: O,
@@ -18,12 +19,13 @@ pub(crate) struct Product<'a, O = Codes<'a>> {
     pub(crate) n: usize,
     pub(crate) k: usize,
     /// The scales of sums over blocks of K, where there are any.
-    pub(crate) blocks: Option<Blocks<'a>>,
+    pub(crate) blocks: Option<SumScales<'a>>,
 }
 
-/// The scales of blocks of both operands.
+/// The scales of blocks of both operands: units sum block by block, f32 multiplies operands that are scaled.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there are no units"))]
 #[derive(Clone, Copy)]
-pub(crate) struct Blocks<'a> {
+pub(crate) struct SumScales<'a> {
     pub(crate) lhs: Grid<'a, f32>,
     pub(crate) rhs: Grid<'a, f32>,
     /// Elements of a block along K.
@@ -71,7 +73,7 @@ pub(crate) fn check<'a>(lhs: Codes<'a>, rhs: Codes<'a>) -> Product<'a> {
                 "blocks have {along} elements along K in the left operand and {of_right} in the right one: they must be equal"
             );
             // Nothing is summed without K.
-            (k > 0).then_some(Blocks { lhs: left, rhs: right, along })
+            (k > 0).then_some(SumScales { lhs: left, rhs: right, along })
         }
         (Factors::Scales(_), _) | (_, Factors::Scales(_)) => {
             panic!("one operand has scales of blocks, the other has none: both have, or neither")

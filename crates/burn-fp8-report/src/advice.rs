@@ -11,7 +11,7 @@ use crate::{Observations, SiteSeries};
 
 /// How far below [`rounding_limit`] a product may be, and how much an alternative has to gain, in dB: a factor of two in noise power.
 /// Smaller differences are those between one batch and the next.
-pub const WORTHWHILE: f64 = 3.0;
+pub const LEAST_GAIN: f64 = 3.0;
 
 /// Below this SQNR, in dB, the error of a product is more than a tenth of its magnitude.
 pub const POOR: f64 = 20.0;
@@ -62,7 +62,7 @@ pub enum Advice {
         /// The best alternative in FP8, in dB.
         best: Option<f64>,
     },
-    /// It loses more than it would have to, but no alternative gains [`WORTHWHILE`] dB.
+    /// It loses more than it would have to, but no alternative gains [`LEAST_GAIN`] dB.
     Bearable,
 }
 
@@ -73,7 +73,7 @@ impl Advice {
             return Self::NonFinite;
         }
         let Some(now) = stats.sqnr.decibels() else { return Self::NoSignal };
-        if now >= rounding_limit(stats.formats) - WORTHWHILE {
+        if now >= rounding_limit(stats.formats) - LEAST_GAIN {
             return Self::Fits;
         }
         let predictions = stats.alternatives.iter();
@@ -83,7 +83,7 @@ impl Advice {
         let best = predictions.iter().map(|(_, sqnr)| *sqnr).reduce(f64::max);
         // The simplest comes first; a more costly one has to be better by a worthwhile amount.
         let is_choice = |sqnr: f64| {
-            sqnr >= now + WORTHWHILE && best.is_some_and(|best| sqnr >= best - WORTHWHILE)
+            sqnr >= now + LEAST_GAIN && best.is_some_and(|best| sqnr >= best - LEAST_GAIN)
         };
         match predictions.into_iter().find(|(_, sqnr)| is_choice(*sqnr)) {
             Some((alternative, sqnr)) => {
@@ -147,7 +147,7 @@ impl Ranked<'_> {
             }
             Advice::Bearable => {
                 format!(
-                    "{now}: less than its formats can give, but no alternative gains {WORTHWHILE} dB."
+                    "{now}: less than its formats can give, but no alternative gains {LEAST_GAIN} dB."
                 )
             }
         }

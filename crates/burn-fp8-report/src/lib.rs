@@ -13,7 +13,7 @@ mod page;
 pub mod sample;
 mod sqnr;
 
-pub use advice::{Advice, FP8_LAYER, POOR, Ranked, WORTHWHILE};
+pub use advice::{Advice, FP8_LAYER, LEAST_GAIN, POOR, Ranked};
 pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries, Summary};
 pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};

@@ -7,10 +7,10 @@ use burn_fp8_core::{AttentionShape, Dropout};
 use rayon::prelude::*;
 
 use super::forward::round;
-use super::operand::{self, Keep, Means, OfTile, Operand, Room};
+use super::operand::{self, HeadOperand, Keep, Means, OfTile, TileMemory};
 use super::pairs::{Layout, Pairing};
 use super::product::multiply;
-use super::tile::{self, Line, OfScores, Place, Probabilities, Tile};
+use super::tile::{self, Line, OfScores, Probabilities, Tile, TileIndex};
 use super::{Attention, Heads, HeadsMut, Sizes, TILE, padded};
 use crate::unit::arch;
 
@@ -66,11 +66,11 @@ pub fn attention_backward(
         options,
         pairing,
         operands: [
-            Operand::new(q, means, E4M3, of_queries),
-            Operand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Pairs])),
-            Operand::new(v, means, E4M3, Keep::Head(&[Layout::Rows])),
+            HeadOperand::new(q, means, E4M3, of_queries),
+            HeadOperand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Pairs])),
+            HeadOperand::new(v, means, E4M3, Keep::Head(&[Layout::Rows])),
         ],
-        grad: Operand::new(output_grad, means, E5M2, of_queries),
+        grad: HeadOperand::new(output_grad, means, E5M2, of_queries),
         given: [output, output_grad, logarithms],
         gradients,
     };
@@ -98,9 +98,9 @@ struct Pass<'a> {
     sizes: Sizes,
     options: &'a Attention<'a>,
     pairing: Option<Pairing>,
-    operands: [Operand<'a>; 3],
+    operands: [HeadOperand<'a>; 3],
     /// The gradient of the output, as it is multiplied.
-    grad: Operand<'a>,
+    grad: HeadOperand<'a>,
     /// The output, its gradient, the logarithms.
     given: [Heads<'a>; 3],
     gradients: Gradients<'a>,
@@ -120,7 +120,7 @@ struct Scratch {
     /// A tile in bf16.
     words: Vec<u32>,
     /// Tiles of queries, keys, values and the gradient of the output, where they are converted.
-    rooms: [Room; 4],
+    rooms: [TileMemory; 4],
 }
 
 impl Default for Scratch {
@@ -175,14 +175,14 @@ impl Pass<'_> {
             zeros(of_v, tiles.len() * TILE * value_width);
             for head in kv_head * sizes.group()..(kv_head + 1) * sizes.group() {
                 for queries in 0..sizes.tiles()[0] {
-                    let place = Place { batch, head, queries, keys: first };
+                    let place = TileIndex { batch, head, queries, keys: first };
                     if !whole && place.is_hidden(sizes, self.options) {
                         continue;
                     }
                     let given = self.given(place, scratch);
                     zeros(of_q, sizes.width * TILE);
                     for keys in tiles.clone() {
-                        let place = Place { keys, ..place };
+                        let place = TileIndex { keys, ..place };
                         if place.is_hidden(sizes, self.options) {
                             break;
                         }
@@ -218,13 +218,13 @@ impl Pass<'_> {
         let [tiles, key_tiles] = sizes.tiles();
         let (head, queries) = (index / tiles, index % tiles);
         let [batch, head] = [head / sizes.heads, head % sizes.heads];
-        let place = Place { batch, head, queries, keys: 0 };
+        let place = TileIndex { batch, head, queries, keys: 0 };
         SCRATCH.with_borrow_mut(|scratch| {
             let given = self.given(place, scratch);
             let mut of_q = core::mem::take(&mut scratch.sums[0]);
             zeros(&mut of_q, sizes.width * TILE);
             for keys in 0..key_tiles {
-                let place = Place { keys, ..place };
+                let place = TileIndex { keys, ..place };
                 if place.is_hidden(sizes, self.options) {
                     break;
                 }
@@ -237,7 +237,7 @@ impl Pass<'_> {
     }
 
     /// Transposes queries and gradients, too.
-    fn given(&self, place: Place, scratch: &mut Scratch) -> Given {
+    fn given(&self, place: TileIndex, scratch: &mut Scratch) -> Given {
         let Self { sizes, operands: [q, ..], grad: of_output, .. } = self;
         let [output, grad, logarithms] = &self.given;
         // Nothing comes of queries that are not there.
@@ -258,7 +258,7 @@ impl Pass<'_> {
     }
 
     /// Computes the probabilities and the gradients of the scores of a tile, as they are multiplied.
-    fn tile(&self, place: Place, given: &Given, scratch: &mut Scratch) -> TileScales {
+    fn tile(&self, place: TileIndex, given: &Given, scratch: &mut Scratch) -> TileScales {
         let Self { sizes, options, operands: [q, k, v], grad, .. } = self;
         let Scratch { probabilities, scores: gradients, slopes, kept, columns, rooms, .. } =
             scratch;
@@ -305,7 +305,7 @@ impl Pass<'_> {
 
     fn add_keys(
         &self,
-        place: Place,
+        place: TileIndex,
         Scratch { probabilities, scores, words, rooms: [for_q, .., for_grad], .. }: &mut Scratch,
         scales: &TileScales,
         [of_k, of_v]: [&mut [f32]; 2],
@@ -329,7 +329,7 @@ impl Pass<'_> {
 
     fn add_queries(
         &self,
-        place: Place,
+        place: TileIndex,
         Scratch { scores, words, rooms: [_, for_k, ..], .. }: &mut Scratch,
         scales: &TileScales,
         of_q: &mut [f32],
@@ -344,7 +344,7 @@ impl Pass<'_> {
         multiply(size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);
     }
 
-    fn store_queries(&self, place: Place, of_q: &[f32]) {
+    fn store_queries(&self, place: TileIndex, of_q: &[f32]) {
         for row in 0..place.queries(&self.sizes) {
             let query = place.queries * TILE + row;
             // SAFETY: one task alone has this head with all keys: that of its keys' head, or of this tile of queries.

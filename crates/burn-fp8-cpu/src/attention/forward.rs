@@ -6,10 +6,10 @@ use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::{AttentionShape, Dropout, Fp8Format};
 use rayon::prelude::*;
 
-use super::operand::{self, Keep, Means, OfTile, Operand, Room};
+use super::operand::{self, HeadOperand, Keep, Means, OfTile, TileMemory};
 use super::pairs::{Layout, Pairing};
 use super::product::multiply;
-use super::tile::{self, Correct, Line, Place, Softmax, Tile};
+use super::tile::{self, Correct, Line, Softmax, Tile, TileIndex};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE, padded};
 use crate::unit::arch;
 
@@ -41,13 +41,13 @@ pub fn attention(
     let pairing = Pairing::find(options.unit, options.precision);
     let means = Means { precision: options.precision, pairing, parallel: threads > 1 };
     let operands = [
-        Operand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns])),
-        Operand::new(k, means, E4M3, Keep::Head(&[Layout::Rows])),
-        Operand::new(v, means, E4M3, Keep::Head(&[Layout::Pairs])),
+        HeadOperand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns])),
+        HeadOperand::new(k, means, E4M3, Keep::Head(&[Layout::Rows])),
+        HeadOperand::new(v, means, E4M3, Keep::Head(&[Layout::Pairs])),
     ];
     let [tiles, _] = sizes.tiles();
     let task = |index: usize| {
-        let place = Place {
+        let place = TileIndex {
             batch: index / tiles / heads,
             head: index / tiles % heads,
             queries: index % tiles,
@@ -86,7 +86,7 @@ struct Scratch {
     /// The queries, transposed.
     q: Vec<f32>,
     /// Tiles of queries, keys and values, where they are converted.
-    rooms: [Room; 3],
+    rooms: [TileMemory; 3],
     /// Sums of values, weighted by exponentials: `[value width][TILE]`.
     sums: Vec<f32>,
     /// The exponentials in bf16.
@@ -111,9 +111,9 @@ impl Default for Scratch {
 fn rows(
     sizes: &Sizes,
     options: &Attention<'_>,
-    place: Place,
+    place: TileIndex,
     pairing: Option<Pairing>,
-    [q, k, v]: &[Operand<'_>; 3],
+    [q, k, v]: &[HeadOperand<'_>; 3],
     Scratch { tile, kept, q: columns, rooms: [of_q, of_k, of_v], sums, words }: &mut Scratch,
 ) -> Softmax {
     let kv_head = place.head / sizes.group();
@@ -125,7 +125,7 @@ fn rows(
     q.transpose(of_queries, queries, of_q, columns);
     let q = q.transposed(of_queries, of_q, columns);
     for keys in 0..sizes.tiles()[1] {
-        let place = Place { keys, ..place };
+        let place = TileIndex { keys, ..place };
         if place.is_hidden(sizes, options) {
             break;
         }

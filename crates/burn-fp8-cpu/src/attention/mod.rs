@@ -22,6 +22,7 @@ use burn_fp8_core::{AttentionShape, AttentionShapeError, Dropout, Fp8Format};
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
+use crate::share::IN_F32;
 use crate::slice;
 use crate::unit::Unit;
 use crate::unit::arch;
@@ -39,9 +40,6 @@ const PADDING: usize = 16;
 fn padded(count: usize) -> usize {
     count.next_multiple_of(PADDING)
 }
-
-/// Multiplications that are worth waking other threads for.
-pub(crate) const WORTHWHILE: usize = 1 << 18;
 
 /// What attention does: `softmax(scale · q · kᵀ, capped, + bias, masked) · v`.
 #[derive(Clone, Copy, Debug)]
@@ -369,7 +367,7 @@ impl Sizes {
         // Few queries take as long as a vector of them.
         let queries = self.queries.max(PADDING);
         let scores = self.batch * self.heads * queries * self.keys;
-        match scores * self.width < WORTHWHILE {
+        match scores * self.width < IN_F32 {
             true => 1,
             false => rayon::current_num_threads(),
         }

@@ -7,13 +7,13 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::pairs::{Layout, Pairing, Words};
-use super::product::{Left, Matrix, NARROW, Right, Rows};
+use super::product::{Left, LeftMatrix, NARROW, Right, RightRows};
 use super::tile::{self, Line};
 use super::{AttentionPrecision, HeadNumbers, Heads, TILE, padded};
 use crate::slice;
 
 /// Queries, keys, values or a gradient, as they are multiplied.
-pub(super) enum Operand<'a> {
+pub(super) enum HeadOperand<'a> {
     /// As they lie: f32, or converted a tile at a time.
     High(Heads<'a>),
     /// Rounded, contiguous; and the scale of each 64 rows of a head.
@@ -49,7 +49,7 @@ pub(super) enum Keep {
 
 /// The memory of a thread for an operand.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct TileMemory {
     /// Numbers that are converted to f32.
     converted: Vec<f32>,
     /// Of which operand, batch and head (and tile, where one is kept) the words are.
@@ -59,7 +59,7 @@ pub(super) struct Room {
     scales: Vec<Option<f32>>,
 }
 
-impl<'a> Operand<'a> {
+impl<'a> HeadOperand<'a> {
     /// Rounds, where the precision asks for it.
     pub(super) fn new(heads: Heads<'a>, means: Means, format: Fp8Format, kept: Keep) -> Self {
         static OPERANDS: AtomicUsize = AtomicUsize::new(1);
@@ -109,7 +109,7 @@ impl<'a> Operand<'a> {
         &self,
         layout: Layout,
         [batch, head, tile]: [usize; 3],
-        room: &'b mut Room,
+        room: &'b mut TileMemory,
     ) -> Option<Words<'b>> {
         let Self::Packed { heads, id, precision, format, pairing, kept } = self else {
             return None;
@@ -120,7 +120,7 @@ impl<'a> Operand<'a> {
             Keep::Head(layouts) => (layouts, length.div_ceil(TILE), [*id, batch, head, 0], tile),
         };
         let size: usize = layouts.iter().map(|layout| layout.words(width)).sum();
-        let Room { converted, of: is_of, words, scales } = room;
+        let TileMemory { converted, of: is_of, words, scales } = room;
         if *is_of != of {
             *is_of = of;
             scales.clear();
@@ -135,7 +135,7 @@ impl<'a> Operand<'a> {
                 // Packing rounds.
                 (HeadNumbers::F32(_), AttentionPrecision::Bf16) => {
                     let values = heads.from(batch, head, rows.start);
-                    (Rows { values, stride: heads.strides[2], scale: 1.0 }, 1.0)
+                    (RightRows { values, stride: heads.strides[2], scale: 1.0 }, 1.0)
                 }
                 _ => {
                     converted.resize(converted.len().max(TILE * width), 0.0);
@@ -144,7 +144,7 @@ impl<'a> Operand<'a> {
                         heads.convert([batch, head, row], values);
                     }
                     let scale = round(values, *precision, *format, Some(*pairing));
-                    (Rows { values, stride: width, scale: 1.0 }, scale)
+                    (RightRows { values, stride: width, scale: 1.0 }, scale)
                 }
             };
             let mut rest = &mut *words;
@@ -167,7 +167,7 @@ impl<'a> Operand<'a> {
         &self,
         [batch, head, tile]: [usize; 3],
         count: usize,
-        room: &mut Room,
+        room: &mut TileMemory,
         columns: &mut Vec<f32>,
     ) {
         let (Self::High(Heads { shape, .. }) | Self::Rounded { shape, .. }) = self else { return };
@@ -179,7 +179,7 @@ impl<'a> Operand<'a> {
     pub(super) fn transposed<'b>(
         &self,
         place @ [batch, head, tile]: [usize; 3],
-        room: &'b mut Room,
+        room: &'b mut TileMemory,
         columns: &'b [f32],
     ) -> Right<'b> {
         match self.packed(Layout::Columns, place, room) {
@@ -189,7 +189,7 @@ impl<'a> Operand<'a> {
                     Self::Rounded { .. } => self.tile(batch, head, tile).scale,
                     _ => 1.0,
                 };
-                Right::F32(Rows { values: columns, stride: TILE, scale })
+                Right::F32(RightRows { values: columns, stride: TILE, scale })
             }
         }
     }
@@ -198,7 +198,7 @@ impl<'a> Operand<'a> {
     pub(super) fn right<'b>(
         &'b self,
         place @ [batch, head, tile]: [usize; 3],
-        room: &'b mut Room,
+        room: &'b mut TileMemory,
     ) -> Right<'b> {
         match self.packed(Layout::Pairs, place, room) {
             Some(words) => Right::Pairs(words),
@@ -212,7 +212,7 @@ impl<'a> Operand<'a> {
         place @ [batch, head, tile]: [usize; 3],
         transposed: bool,
         queries: usize,
-        room: &'b mut Room,
+        room: &'b mut TileMemory,
     ) -> Left<'b> {
         if let Self::Packed { .. } = self {
             let layout = if transposed { Layout::Pairs } else { Layout::Rows };
@@ -229,7 +229,7 @@ impl<'a> Operand<'a> {
         head: usize,
         tile: usize,
         room: &'b mut Vec<f32>,
-    ) -> Rows<'b> {
+    ) -> RightRows<'b> {
         let heads = match self {
             Self::High(heads) if !matches!(heads.numbers, HeadNumbers::F32(_)) => heads,
             _ => return self.tile(batch, head, tile),
@@ -240,7 +240,7 @@ impl<'a> Operand<'a> {
         for (row, out) in rows.zip(room.chunks_exact_mut(width)) {
             heads.convert([batch, head, row], out);
         }
-        Rows { values: room, stride: width, scale: 1.0 }
+        RightRows { values: room, stride: width, scale: 1.0 }
     }
 
     /// The same as a matrix for products with so many queries, which convert bf16 themselves where they are few.
@@ -251,29 +251,29 @@ impl<'a> Operand<'a> {
         tile: usize,
         queries: usize,
         room: &'b mut Vec<f32>,
-    ) -> Matrix<'b> {
+    ) -> LeftMatrix<'b> {
         if let Self::High(heads) = self
             && let HeadNumbers::Bf16(numbers) = heads.numbers
             && queries <= NARROW
         {
             let first = heads.start([batch, head, tile * TILE]);
-            return Matrix::halves(&numbers[first..], heads.strides[2]);
+            return LeftMatrix::halves(&numbers[first..], heads.strides[2]);
         }
         self.convert(batch, head, tile, room).into()
     }
 
     /// A tile of a head that is f32 or rounded, from its first row on.
-    fn tile(&self, batch: usize, head: usize, tile: usize) -> Rows<'_> {
+    fn tile(&self, batch: usize, head: usize, tile: usize) -> RightRows<'_> {
         match self {
             Self::High(heads) => {
                 let values = heads.from(batch, head, tile * TILE);
-                Rows { values, stride: heads.strides[2], scale: 1.0 }
+                RightRows { values, stride: heads.strides[2], scale: 1.0 }
             }
             Self::Rounded { values, shape: [_, heads, length, width], scales } => {
                 let head = batch * heads + head;
                 let values = &values[(head * length + tile * TILE) * width..];
                 let scale = scales[head * length.div_ceil(TILE) + tile];
-                Rows { values, stride: *width, scale }
+                RightRows { values, stride: *width, scale }
             }
             Self::Packed { .. } => unreachable!("it has no f32 numbers"),
         }
@@ -307,9 +307,9 @@ impl<'a> OfTile<'a> {
         }
     }
 
-    fn pack(self, layout: Layout, width: usize) -> Result<Words<'a>, Rows<'a>> {
+    fn pack(self, layout: Layout, width: usize) -> Result<Words<'a>, RightRows<'a>> {
         let Self { tile, scale, pairing, words } = self;
-        let rows = Rows { values: tile.as_flattened(), stride: TILE, scale };
+        let rows = RightRows { values: tile.as_flattened(), stride: TILE, scale };
         let Some(pairing) = pairing else { return Err(rows) };
         words.resize(TILE * TILE / 2, 0);
         pairing.pack(layout, (rows.values, TILE), [tile.len(), width], words);

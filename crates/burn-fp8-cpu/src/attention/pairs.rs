@@ -126,7 +126,7 @@ pub(super) fn multiply(
     };
     assert!(last < lhs.words.len() && (lhs.layout != Layout::Rows || m <= TILE));
     assert!((m - 1) * stride + n <= output.len() && n <= stride);
-    let product = avx512::Product {
+    let product = avx512::PairsProduct {
         pairs,
         lhs: lhs.words.as_ptr(),
         lhs_stride: lhs.stride,
@@ -169,7 +169,7 @@ mod avx512 {
 
     /// Pointers to matrices that fit each other.
     #[derive(Clone, Copy)]
-    pub(super) struct Product {
+    pub(super) struct PairsProduct {
         pub(super) pairs: usize,
         pub(super) lhs: *const u32,
         pub(super) lhs_stride: usize,
@@ -181,7 +181,7 @@ mod avx512 {
         pub(super) accumulate: bool,
     }
 
-    impl Product {
+    impl PairsProduct {
         /// `ROW` words lie between rows of the left operand: those of a step, or one.
         ///
         /// # Safety

@@ -22,14 +22,14 @@ const LONGEST: usize = 256;
 /// The left operand of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Left<'a> {
-    F32(Matrix<'a>),
+    F32(LeftMatrix<'a>),
     Pairs(Words<'a>),
 }
 
 /// The right operand of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Right<'a> {
-    F32(Rows<'a>),
+    F32(RightRows<'a>),
     Pairs(Words<'a>),
 }
 
@@ -44,7 +44,7 @@ pub(super) fn multiply(
 ) {
     match (lhs, rhs) {
         (Left::F32(lhs), Right::F32(rhs)) => {
-            arch().dispatch(Product { size, lhs, rhs, factor, output, accumulate });
+            arch().dispatch(TileProduct { size, lhs, rhs, factor, output, accumulate });
         }
         (Left::Pairs(lhs), Right::Pairs(rhs)) => {
             pairs::multiply(size, [lhs, rhs], factor, output, accumulate);
@@ -55,7 +55,7 @@ pub(super) fn multiply(
 
 /// Some rows of a matrix, times a scale.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct RightRows<'a> {
     pub(super) values: &'a [f32],
     pub(super) stride: usize,
     pub(super) scale: f32,
@@ -63,34 +63,34 @@ pub(super) struct Rows<'a> {
 
 /// A matrix in rows or in columns.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    numbers: Numbers<'a>,
+pub(super) struct LeftMatrix<'a> {
+    numbers: LeftNumbers<'a>,
     strides: [usize; 2],
     scale: f32,
 }
 
 /// Its numbers.
 #[derive(Clone, Copy)]
-enum Numbers<'a> {
+enum LeftNumbers<'a> {
     F32(&'a [f32]),
     /// Only in narrow products, which convert them on the way.
     Bf16(&'a [bf16]),
 }
 
-impl<'a> From<Rows<'a>> for Matrix<'a> {
-    fn from(Rows { values, stride, scale }: Rows<'a>) -> Self {
-        Self { numbers: Numbers::F32(values), strides: [stride, 1], scale }
+impl<'a> From<RightRows<'a>> for LeftMatrix<'a> {
+    fn from(RightRows { values, stride, scale }: RightRows<'a>) -> Self {
+        Self { numbers: LeftNumbers::F32(values), strides: [stride, 1], scale }
     }
 }
 
-impl<'a> Matrix<'a> {
+impl<'a> LeftMatrix<'a> {
     /// Rows for a narrow product.
     pub(super) fn halves(numbers: &'a [bf16], stride: usize) -> Self {
-        Self { numbers: Numbers::Bf16(numbers), strides: [stride, 1], scale: 1.0 }
+        Self { numbers: LeftNumbers::Bf16(numbers), strides: [stride, 1], scale: 1.0 }
     }
 }
 
-impl Matrix<'_> {
+impl LeftMatrix<'_> {
     pub(super) fn transpose(self) -> Self {
         let [row, column] = self.strides;
         Self { strides: [column, row], ..self }
@@ -98,17 +98,17 @@ impl Matrix<'_> {
 }
 
 /// Adds `factor` times the product of two matrices to the output `[m][stride]`, or overwrites it with that.
-struct Product<'a> {
+struct TileProduct<'a> {
     /// M, N and K.
     size: [usize; 3],
-    lhs: Matrix<'a>,
-    rhs: Rows<'a>,
+    lhs: LeftMatrix<'a>,
+    rhs: RightRows<'a>,
     factor: f32,
     output: (&'a mut [f32], usize),
     accumulate: bool,
 }
 
-impl WithSimd for Product<'_> {
+impl WithSimd for TileProduct<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -118,21 +118,21 @@ impl WithSimd for Product<'_> {
         assert!((k - 1) * rhs.stride + n <= rhs.values.len());
         assert!((m - 1) * stride + n <= output.len() && n <= stride);
         let factor = factor * lhs.scale * rhs.scale;
-        let Matrix { numbers, strides, .. } = lhs;
+        let LeftMatrix { numbers, strides, .. } = lhs;
         let to = (&mut *output, stride);
         let is_done = n <= NARROW
             && match numbers {
-                Numbers::F32(x) => {
+                LeftNumbers::F32(x) => {
                     narrow(simd, [m, n, k], (x, strides), rhs, factor, to, accumulate)
                 }
-                Numbers::Bf16(x) => {
+                LeftNumbers::Bf16(x) => {
                     narrow(simd, [m, n, k], (x, strides), rhs, factor, to, accumulate)
                 }
             };
         if is_done {
             return;
         }
-        let Numbers::F32(numbers) = numbers else {
+        let LeftNumbers::F32(numbers) = numbers else {
             panic!("products that are not narrow have f32 operands");
         };
         assert!((m - 1) * strides[0] + (k - 1) * strides[1] < numbers.len());
@@ -191,7 +191,7 @@ fn narrow<S: Simd, E: Number>(
     simd: S,
     [m, n, k]: [usize; 3],
     (numbers, [row, column]): (&[E], [usize; 2]),
-    rhs: Rows<'_>,
+    rhs: RightRows<'_>,
     factor: f32,
     (output, stride): (&mut [f32], usize),
     accumulate: bool,
@@ -246,7 +246,7 @@ fn add_products<S: Simd>(simd: S, sums: &mut [S::f32s], x: &[S::f32s], y: &[S::f
 fn dots<'a, S: Simd, E: Number + 'a, const N: usize>(
     simd: S,
     rows: impl Iterator<Item = (&'a [E], &'a mut [f32])>,
-    rhs: Rows<'_>,
+    rhs: RightRows<'_>,
     k: usize,
     factor: f32,
     accumulate: bool,
@@ -299,7 +299,7 @@ const STRIP: usize = 64;
 fn combine<'a, S: Simd, E: Number + 'a, const N: usize>(
     simd: S,
     columns: impl Iterator<Item = &'a [E]> + Clone,
-    rhs: Rows<'_>,
+    rhs: RightRows<'_>,
     factor: f32,
     mut rows: impl Iterator<Item = &'a mut [f32]>,
     accumulate: bool,

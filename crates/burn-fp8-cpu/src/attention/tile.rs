@@ -5,7 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::product::{Left, NARROW, Right, Rows, multiply};
+use super::product::{Left, NARROW, Right, RightRows, multiply};
 use super::{Attention, PADDING, Sizes, TILE, padded};
 use crate::dropout::keep;
 use crate::special::exp;
@@ -19,14 +19,14 @@ pub(super) type Line = [f32; TILE];
 
 /// Which tile: of which head, of which queries and keys.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TileIndex {
     pub(super) batch: usize,
     pub(super) head: usize,
     pub(super) queries: usize,
     pub(super) keys: usize,
 }
 
-impl Place {
+impl TileIndex {
     /// How many queries there are.
     pub(super) fn queries(self, sizes: &Sizes) -> usize {
         TILE.min(sizes.queries - self.queries * TILE)
@@ -50,7 +50,7 @@ pub(super) fn columns(queries: usize) -> usize {
 }
 
 /// Rows transposed: `[width][TILE]`, zeros where there is no row.
-pub(super) fn transpose(rows: Rows<'_>, count: usize, width: usize, columns: &mut Vec<f32>) {
+pub(super) fn transpose(rows: RightRows<'_>, count: usize, width: usize, columns: &mut Vec<f32>) {
     columns.clear();
     columns.resize(width * TILE, 0.0);
     for row in 0..count {
@@ -82,7 +82,7 @@ pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {
 pub(super) fn scores(
     sizes: &Sizes,
     options: &Attention<'_>,
-    place: Place,
+    place: TileIndex,
     (q, k): (Right<'_>, Left<'_>),
     tile: &mut Tile,
     slopes: Option<&mut Tile>,
@@ -234,7 +234,7 @@ impl WithSimd for Probabilities<'_> {
 pub(super) fn kept<'a>(
     sizes: &Sizes,
     options: &Attention<'_>,
-    place: Place,
+    place: TileIndex,
     tile: &'a mut Tile,
 ) -> Option<&'a Tile> {
     let dropout = options.dropout?;

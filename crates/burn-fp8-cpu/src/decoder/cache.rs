@@ -11,7 +11,7 @@ use crate::unit::arch;
 
 /// Keys or values, `[rows, heads, room, width]`.
 #[derive(Debug)]
-pub enum Held<'a> {
+pub enum CachePart<'a> {
     /// As they were computed.
     F32(&'a mut [f32]),
     /// Rounded.
@@ -20,7 +20,7 @@ pub enum Held<'a> {
     E4m3(&'a mut [u8], &'a mut [f32]),
 }
 
-impl Held<'_> {
+impl CachePart<'_> {
     /// Tokens of each head that there is room for, of so many heads in all.
     pub(super) fn room(&self, heads: usize, width: usize) -> usize {
         let numbers = match self {

@@ -2,10 +2,11 @@
 
 use rayon::prelude::*;
 
-use super::cache::Held;
+use super::cache::CachePart;
 use super::linear::{Linear, Memory, multiply};
 use super::{rms_norm, swiglu, turn};
-use crate::attention::{Attention, Broadcast, HeadNumbers, Heads, HeadsMut, WORTHWHILE, attention};
+use crate::share::IN_F32;
+use crate::attention::{Attention, Broadcast, HeadNumbers, Heads, HeadsMut, attention};
 
 /// The matrices of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub struct Next<'a> {
 
 /// What lies between products. It grows to what layers need, and serves all of them.
 #[derive(Debug, Default)]
-pub struct Room<M> {
+pub struct Workspace<M> {
     normed: M,
     qkv: [M; 3],
     heads: M,
@@ -103,11 +104,11 @@ impl<P: Products> Layer<'_, P> {
         &self,
         x: &mut [f32],
         next: Next<'_>,
-        [mut keys, mut values]: [Held<'_>; 2],
-        room: &mut Room<P::Memory>,
+        [mut keys, mut values]: [CachePart<'_>; 2],
+        room: &mut Workspace<P::Memory>,
     ) {
         let Self { norms, head_norms, epsilon, width, .. } = *self;
-        let Room { normed, qkv, heads, logarithms, gate_up: [gate, up], result } = room;
+        let Workspace { normed, qkv, heads, logarithms, gate_up: [gate, up], result } = room;
         let rows = next.padding.len() * next.tokens;
         assert!(
             rows > 0 && x.len() == rows * norms[0].len() && norms[0].len() == norms[1].len(),
@@ -154,7 +155,7 @@ impl<P: Products> Layer<'_, P> {
     fn attend(
         &self,
         query: &[f32],
-        [keys, values]: [&Held<'_>; 2],
+        [keys, values]: [&CachePart<'_>; 2],
         next: Next<'_>,
         kv_heads: usize,
         [output, logarithms]: [&mut [f32]; 2],
@@ -194,7 +195,7 @@ impl<P: Products> Layer<'_, P> {
             attention([q, k, v], &options, output, logarithms);
         };
         let of_logarithms = heads * tokens;
-        if query.len() * end < WORTHWHILE || rows == 1 {
+        if query.len() * end < IN_F32 || rows == 1 {
             let rows = output.chunks_exact_mut(of_row);
             let rows = rows.zip(logarithms.chunks_exact_mut(of_logarithms));
             return rows.enumerate().for_each(task);

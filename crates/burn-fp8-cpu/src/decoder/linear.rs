@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
-use crate::attention::WORTHWHILE;
 use crate::blocks::BlockScales;
 use crate::codes::Codes;
 use crate::dispatch::matmul;
-use crate::epilogue::{Activation, Epilogue, Output, Scales};
+use crate::epilogue::{Activation, Epilogue, OperandScales, Output};
 use crate::product::{FEW_ROWS_STEP, STEP};
 use crate::rows::{Rows, matmul_rows};
+use crate::share::IN_F32;
 use crate::slice;
 use crate::slice::blocks::{self, Blocks};
 use crate::unit::Unit;
@@ -197,7 +197,7 @@ impl Linear<'_> {
                 let of_weight =
                     BlockScales { scales: of_weight, block: [block[0], along(block[1])] };
                 let rhs = Codes::rows(codes, format, [n, k]).with_scales(of_weight);
-                let factors = Scales::Tensor { lhs: 1.0, rhs: *factor };
+                let factors = OperandScales::Tensor { lhs: 1.0, rhs: *factor };
                 return multiply(lhs.with_scales(of_inputs), rhs, factors);
             }
             Rows::Bf16(_) | Rows::F16(_) => panic!("a unit multiplies codes: the weight has none"),
@@ -208,14 +208,14 @@ impl Linear<'_> {
         );
         let weight = Codes::rows(weight, format, [n, k]);
         if let ([lhs_scale], [rhs]) = (&scales[..], self.scales) {
-            return multiply(lhs, weight, Scales::Tensor { lhs: *lhs_scale, rhs: *rhs });
+            return multiply(lhs, weight, OperandScales::Tensor { lhs: *lhs_scale, rhs: *rhs });
         }
         let of_rows: Vec<_> = (0..m).map(|row| scales[row / rows]).collect();
         let of_outputs = match self.scales {
             [scale] => Cow::from(vec![*scale; n]),
             scales => scales.into(),
         };
-        multiply(lhs, weight, Scales::Rows { lhs: &of_rows, rhs: &of_outputs });
+        multiply(lhs, weight, OperandScales::Rows { lhs: &of_rows, rhs: &of_outputs });
     }
 }
 
@@ -250,7 +250,7 @@ pub fn multiply<const N: usize, M: Memory>(x: &[f32], layers: [(Linear<'_>, &mut
         (layer, y.sized(x.len() / k.max(1) * n))
     });
     let products: usize = layers.iter().map(|(layer, y)| y.len() * layer.shape[1]).sum();
-    if products < WORTHWHILE || rayon::current_num_threads() == 1 {
+    if products < IN_F32 || rayon::current_num_threads() == 1 {
         return layers.into_iter().for_each(|(layer, y)| layer.forward(x, y));
     }
     let layers = layers.into_par_iter().with_max_len(1);

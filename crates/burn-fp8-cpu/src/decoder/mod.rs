@@ -9,6 +9,6 @@ mod layer;
 mod linear;
 
 pub use between::{rms_norm, swiglu, turn};
-pub use cache::{Held, to_bf16};
-pub use layer::{Layer, Matrix, Next, Products, Room};
+pub use cache::{CachePart, to_bf16};
+pub use layer::{Layer, Matrix, Next, Products, Workspace};
 pub use linear::{Inputs, Linear, Memory, multiply};

@@ -3,9 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use std::sync::LazyLock;
-
-use burn_fp8_core::Fp8Format;
+use burn_fp8_core::{Fp8Format, element};
 
 /// The low and the high bytes of the bf16 numbers of a format's codes without sign: what byte permutations look up.
 struct Table {
@@ -14,23 +12,22 @@ struct Table {
 }
 
 impl Table {
-    fn new(format: Fp8Format) -> Self {
-        // The upper half of the f32 is the bf16: FP8 has fewer bits of mantissa.
-        let bytes: [[u8; 4]; 128] =
-            core::array::from_fn(|code| format.decode(code as u8).to_bits().to_le_bytes());
-        Self { low: bytes.map(|bytes| bytes[2]), high: bytes.map(|bytes| bytes[3]) }
-    }
-
-    /// That of a format.
-    fn of(format: Fp8Format) -> &'static Self {
-        static E4M3: LazyLock<Table> = LazyLock::new(|| Table::new(Fp8Format::E4M3));
-        static E5M2: LazyLock<Table> = LazyLock::new(|| Table::new(Fp8Format::E5M2));
-        match format {
-            Fp8Format::E4M3 => &E4M3,
-            Fp8Format::E5M2 => &E5M2,
+    const fn new(format: Fp8Format) -> Self {
+        let mut table = Self { low: [0; 128], high: [0; 128] };
+        let mut code = 0;
+        while code < 128 {
+            // The upper half of the f32 is the bf16: FP8 has fewer bits of mantissa.
+            let bits = element::decode(code as u8, format).to_bits() >> 16;
+            table.low[code] = bits as u8;
+            table.high[code] = (bits >> 8) as u8;
+            code += 1;
         }
+        table
     }
 }
+
+static E4M3: Table = Table::new(Fp8Format::E4M3);
+static E5M2: Table = Table::new(Fp8Format::E5M2);
 
 /// The tables of a format in registers.
 #[derive(Clone, Copy)]
@@ -43,7 +40,10 @@ impl Decoder {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(crate) fn new(format: Fp8Format) -> Self {
-        let table = Table::of(format);
+        let table = match format {
+            Fp8Format::E4M3 => &E4M3,
+            Fp8Format::E5M2 => &E5M2,
+        };
         Self { low: load_halves(&table.low), high: load_halves(&table.high) }
     }
 

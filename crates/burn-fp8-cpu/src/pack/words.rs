@@ -10,7 +10,7 @@ use half::bf16;
 pub(crate) const LANES: usize = 16;
 
 /// Numbers that are rounded to bf16 as they are packed.
-pub(crate) trait Source: Copy {
+pub(crate) trait ToBf16: Copy {
     /// 32 numbers, zeros beyond `count`.
     ///
     /// # Safety
@@ -38,7 +38,7 @@ unsafe fn load(start: *const f32, count: usize) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask(count, LANES) as __mmask16, start) }
 }
 
-impl Source for f32 {
+impl ToBf16 for f32 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn row(start: *const Self, count: usize) -> __m512i {
@@ -60,7 +60,7 @@ impl Source for f32 {
     }
 }
 
-impl Source for bf16 {
+impl ToBf16 for bf16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn row(start: *const Self, count: usize) -> __m512i {
@@ -101,7 +101,7 @@ impl<S> Lines<S> {
 /// # Safety
 /// The CPU must have AVX-512 F, BW and BF16; `count` rows of `width` numbers, and room for the words must be there.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(crate) unsafe fn rows<S: Source>(
+pub(crate) unsafe fn rows<S: ToBf16>(
     lines: Lines<S>,
     [count, width]: [usize; 2],
     words: *mut u32,
@@ -123,7 +123,7 @@ pub(crate) unsafe fn rows<S: Source>(
 /// # Safety
 /// As for rows; there must be room for whole vectors of `width` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(crate) unsafe fn rows_of_transpose<S: Source>(
+pub(crate) unsafe fn rows_of_transpose<S: ToBf16>(
     lines: Lines<S>,
     [count, width]: [usize; 2],
     words: *mut u32,
@@ -157,7 +157,7 @@ pub(crate) unsafe fn rows_of_transpose<S: Source>(
 /// # Safety
 /// As for rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(crate) unsafe fn pairs<S: Source>(
+pub(crate) unsafe fn pairs<S: ToBf16>(
     lines: Lines<S>,
     [count, width]: [usize; 2],
     words: *mut u32,
@@ -180,7 +180,7 @@ pub(crate) unsafe fn pairs<S: Source>(
 /// # Safety
 /// As for rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(crate) unsafe fn columns<S: Source>(
+pub(crate) unsafe fn columns<S: ToBf16>(
     lines: Lines<S>,
     [count, width]: [usize; 2],
     words: *mut u32,
@@ -211,7 +211,7 @@ pub(crate) unsafe fn columns<S: Source>(
 /// The row must be below `count`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn pairs_of<S: Source>(
+unsafe fn pairs_of<S: ToBf16>(
     lines: Lines<S>,
     [row, column]: [usize; 2],
     [count, width]: [usize; 2],

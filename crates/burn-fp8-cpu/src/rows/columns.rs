@@ -83,10 +83,12 @@ fn matmul(
         return;
     }
     let strip = |first: usize, width: usize, y: &mut [f32]| {
-        let matrix = Matrix { codes, columns: n, first, width, format };
+        let matrix = CodeColumns { codes, columns: n, first, width, format };
         match blocks {
-            None => run(Product { x, depth: k, matrix, y }),
-            Some((block, scales)) => run_blocks(Product { x, depth: k, matrix, y }, block, scales),
+            None => run(ColumnsProduct { x, depth: k, matrix, y }),
+            Some((block, scales)) => {
+                run_blocks(ColumnsProduct { x, depth: k, matrix, y }, block, scales)
+            }
         }
     };
     // Whole cache lines of codes.
@@ -108,8 +110,12 @@ fn matmul(
 }
 
 /// Adds the product to `y`: of each block of K by itself, times the scales of its columns.
-fn run_blocks(Product { x, depth: k, matrix, y }: Product<'_>, block: [usize; 2], scales: &[f32]) {
-    let Matrix { codes, columns: n, first, width, .. } = matrix;
+fn run_blocks(
+    ColumnsProduct { x, depth: k, matrix, y }: ColumnsProduct<'_>,
+    block: [usize; 2],
+    scales: &[f32],
+) {
+    let CodeColumns { codes, columns: n, first, width, .. } = matrix;
     let across = n.div_ceil(block[1]);
     let (mut partial, mut rows) = (vec![0.0; y.len()], vec![]);
     for (start, scales) in (0..k).step_by(block[0]).zip(scales.chunks_exact(across)) {
@@ -119,8 +125,8 @@ fn run_blocks(Product { x, depth: k, matrix, y }: Product<'_>, block: [usize; 2]
             rows.extend_from_slice(&row[start..start + depth]);
         }
         partial.fill(0.0);
-        let matrix = Matrix { codes: &codes[start * n..], ..matrix };
-        run(Product { x: &rows, depth, matrix, y: &mut partial });
+        let matrix = CodeColumns { codes: &codes[start * n..], ..matrix };
+        run(ColumnsProduct { x: &rows, depth, matrix, y: &mut partial });
         for (y, partial) in y.chunks_exact_mut(width).zip(partial.chunks_exact(width)) {
             add_scaled(y, partial, scales, first, block[1]);
         }
@@ -143,7 +149,7 @@ fn add_scaled(y: &mut [f32], partial: &[f32], scales: &[f32], first: usize, widt
 
 /// Columns `first..first + width` of a row-major matrix of codes.
 #[derive(Clone, Copy)]
-struct Matrix<'a> {
+struct CodeColumns<'a> {
     codes: &'a [u8],
     columns: usize,
     first: usize,
@@ -151,7 +157,7 @@ struct Matrix<'a> {
     format: Fp8Format,
 }
 
-impl<'a> Matrix<'a> {
+impl<'a> CodeColumns<'a> {
     #[inline(always)]
     fn row(self, row: usize) -> &'a [u8] {
         &self.codes[row * self.columns + self.first..][..self.width]
@@ -159,24 +165,24 @@ impl<'a> Matrix<'a> {
 }
 
 /// The product of `x` `[M, K]` and a matrix of `K` rows.
-struct Product<'a> {
+struct ColumnsProduct<'a> {
     x: &'a [f32],
     /// K.
     depth: usize,
-    matrix: Matrix<'a>,
+    matrix: CodeColumns<'a>,
     /// `[M, width]`.
     y: &'a mut [f32],
 }
 
 /// Adds the product to `y`. No dimension is 0. What is added to a column does not depend on the others.
-fn run(Product { x, depth, matrix, y }: Product<'_>) {
+fn run(ColumnsProduct { x, depth, matrix, y }: ColumnsProduct<'_>) {
     let arch = arch();
     for (x, y) in x.chunks(BATCH * depth).zip(y.chunks_mut(BATCH * matrix.width)) {
-        arch.dispatch(Product { x, depth, matrix, y });
+        arch.dispatch(ColumnsProduct { x, depth, matrix, y });
     }
 }
 
-impl WithSimd for Product<'_> {
+impl WithSimd for ColumnsProduct<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -188,7 +194,7 @@ impl WithSimd for Product<'_> {
     }
 }
 
-impl Product<'_> {
+impl ColumnsProduct<'_> {
     /// Goes through the codes from the first to the last, some rows at a time.
     #[inline(always)]
     fn multiply<S: Simd>(mut self, simd: S, format: Fp8Format) {

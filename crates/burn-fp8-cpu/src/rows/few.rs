@@ -8,19 +8,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::strips::{in_strips, lines};
 use super::vectors::{LONGEST_STEP, Vectors, Wide, Work, order, prefetch};
+use crate::blocks::BlockScales;
 
 /// Bytes of a row that are asked for ahead of it, into the first-level and into the second-level cache, which more lines can be on their way to. On one
 /// thread of a Xeon with AVX-512 the two together gain a fifth.
 const AHEAD: [usize; 2] = [1536, 4 << 10];
-
-/// Scales of blocks of a matrix.
-#[derive(Clone, Copy)]
-pub(super) struct Scales<'a> {
-    /// Rows and columns of a block.
-    pub(super) block: [usize; 2],
-    /// `[⌈N / rows⌉, ⌈K / columns⌉]`.
-    pub(super) values: &'a [f32],
-}
 
 /// Writes the products of the rows of `x` `[M, K]` with those of a matrix to `y` `[M, N]`: whether that could be done, for want of instructions, because of
 /// elements that are not known, of blocks that end between steps, or of more rows than [`Vectors::MOST`].
@@ -29,7 +21,7 @@ pub(super) struct Scales<'a> {
 pub(super) fn multiply<V: Vectors, W: Wide<V>>(
     x: &[f32],
     matrix: &[W::Element],
-    scales: Option<Scales<'_>>,
+    scales: Option<BlockScales<'_>>,
     [m, k, n]: [usize; 3],
     y: &mut [f32],
 ) -> bool {
@@ -124,7 +116,7 @@ impl<const R: usize> Ahead<R> {
 /// two or one: their sums fill the registers.
 struct Products<'a, W: Wide<V>, V: Vectors> {
     x: &'a Few<'a>,
-    matrix: Matrix<'a, W::Element>,
+    matrix: Weight<'a, W::Element>,
     y: &'a mut [f32],
 }
 
@@ -154,7 +146,7 @@ impl<W: Wide<V>, V: Vectors> Work<V> for Products<'_, W, V> {
 }
 
 /// Rows of a matrix from one on, with scales of blocks.
-type Matrix<'a, E> = (&'a [E], Option<Scales<'a>>, usize);
+type Weight<'a, E> = (&'a [E], Option<BlockScales<'a>>, usize);
 
 /// The products of one row.
 ///
@@ -163,7 +155,7 @@ type Matrix<'a, E> = (&'a [E], Option<Scales<'a>>, usize);
 #[inline(always)]
 unsafe fn one<V: Vectors, W: Wide<V>, const R: usize>(
     x: &Few<'_>,
-    (matrix, scales, first): Matrix<'_, W::Element>,
+    (matrix, scales, first): Weight<'_, W::Element>,
     y: &mut [f32],
     seen: &mut W::Seen,
 ) {
@@ -187,7 +179,7 @@ unsafe fn one<V: Vectors, W: Wide<V>, const R: usize>(
 #[inline(always)]
 unsafe fn some<V: Vectors, W: Wide<V>, const R: usize, const P: usize>(
     x: &Few<'_>,
-    (matrix, scales, first): Matrix<'_, W::Element>,
+    (matrix, scales, first): Weight<'_, W::Element>,
     y: &mut [f32],
     seen: &mut W::Seen,
 ) {
@@ -231,13 +223,13 @@ unsafe fn some<V: Vectors, W: Wide<V>, const R: usize, const P: usize>(
 /// `R` rows of a matrix of rows of `k`, the columns of a block, and its scales in each row.
 #[inline(always)]
 fn rows_of<E, const R: usize>(
-    (matrix, scales, first): Matrix<'_, E>,
+    (matrix, scales, first): Weight<'_, E>,
     k: usize,
 ) -> ([&[E]; R], usize, [&[f32]; R]) {
     let rows = from_fn(|r| &matrix[(first + r) * k..][..k]);
     match scales {
         None => (rows, k, [&[1.0]; R]),
-        Some(Scales { block: [height, columns], values }) => {
+        Some(BlockScales { block: [height, columns], scales: values }) => {
             let columns = columns.min(k);
             let scales = from_fn(|r| &values[(first + r) / height * k.div_ceil(columns)..]);
             (rows, columns, scales)
@@ -253,7 +245,7 @@ fn rows_of<E, const R: usize>(
 #[inline(always)]
 unsafe fn tile<V: Vectors, W: Wide<V>, const R: usize, const P: usize, const SCALED: bool>(
     x: &Few<'_>,
-    (matrix, range, ahead): (Matrix<'_, W::Element>, Range<usize>, usize),
+    (matrix, range, ahead): (Weight<'_, W::Element>, Range<usize>, usize),
     totals: &mut [[V::Floats; P]; R],
     seen: &mut W::Seen,
 ) {
@@ -345,7 +337,7 @@ unsafe fn add_steps<V: Vectors, W: Wide<V>, const R: usize, const P: usize, cons
 #[inline(always)]
 unsafe fn row<V: Vectors, W: Wide<V>, const R: usize>(
     x: &Few<'_>,
-    matrix: Matrix<'_, W::Element>,
+    matrix: Weight<'_, W::Element>,
     seen: &mut W::Seen,
 ) -> [f32; R] {
     let k = x.k;

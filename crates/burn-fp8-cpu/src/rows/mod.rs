@@ -200,28 +200,30 @@ impl WithSimd for Strip<'_> {
 fn in_registers(x: &[f32], matrix: Rows<'_>, shape: [usize; 3], y: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        use few::{Scales, multiply};
-        use vectors::{Avx2, Avx512, Codes, Numbers};
+        use few::multiply;
+
+        use crate::blocks::BlockScales;
+        use vectors::{Avx2, Avx512, FromCodes, FromHalves};
         let (codes, format, scales) = match matrix {
             Rows::Bf16(numbers) => {
-                return multiply::<Avx2, Numbers<bf16>>(x, numbers, None, shape, y);
+                return multiply::<Avx2, FromHalves<bf16>>(x, numbers, None, shape, y);
             }
             Rows::F16(numbers) => {
-                return multiply::<Avx2, Numbers<f16>>(x, numbers, None, shape, y);
+                return multiply::<Avx2, FromHalves<f16>>(x, numbers, None, shape, y);
             }
             Rows::Codes(codes, format) => (codes, format, None),
             Rows::Blocks { codes, format, block, scales } => {
-                (codes, format, Some(Scales { block, values: scales }))
+                (codes, format, Some(BlockScales { block, scales }))
             }
         };
         match format {
             Fp8Format::E4M3 => {
-                multiply::<Avx512, Codes<true>>(x, codes, scales, shape, y)
-                    || multiply::<Avx2, Codes<true>>(x, codes, scales, shape, y)
+                multiply::<Avx512, FromCodes<true>>(x, codes, scales, shape, y)
+                    || multiply::<Avx2, FromCodes<true>>(x, codes, scales, shape, y)
             }
             Fp8Format::E5M2 => {
-                multiply::<Avx512, Codes<false>>(x, codes, scales, shape, y)
-                    || multiply::<Avx2, Codes<false>>(x, codes, scales, shape, y)
+                multiply::<Avx512, FromCodes<false>>(x, codes, scales, shape, y)
+                    || multiply::<Avx2, FromCodes<false>>(x, codes, scales, shape, y)
             }
         }
     }
@@ -252,18 +254,18 @@ impl Order {
     fn of(matrix: Rows<'_>, k: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            use vectors::{Avx2, Avx512, Codes, Numbers, order};
+            use vectors::{Avx2, Avx512, FromCodes, FromHalves, order};
             let wide = |format, columns| match format {
-                Fp8Format::E4M3 => order::<Avx512, Codes<true>>(k, columns),
-                Fp8Format::E5M2 => order::<Avx512, Codes<false>>(k, columns),
+                Fp8Format::E4M3 => order::<Avx512, FromCodes<true>>(k, columns),
+                Fp8Format::E5M2 => order::<Avx512, FromCodes<false>>(k, columns),
             };
             let codes = |format, columns| match format {
-                Fp8Format::E4M3 => order::<Avx2, Codes<true>>(k, columns),
-                Fp8Format::E5M2 => order::<Avx2, Codes<false>>(k, columns),
+                Fp8Format::E4M3 => order::<Avx2, FromCodes<true>>(k, columns),
+                Fp8Format::E5M2 => order::<Avx2, FromCodes<false>>(k, columns),
             };
             let [wide, narrow] = match matrix {
-                Rows::Bf16(_) => [None, order::<Avx2, Numbers<bf16>>(k, k)],
-                Rows::F16(_) => [None, order::<Avx2, Numbers<f16>>(k, k)],
+                Rows::Bf16(_) => [None, order::<Avx2, FromHalves<bf16>>(k, k)],
+                Rows::F16(_) => [None, order::<Avx2, FromHalves<f16>>(k, k)],
                 Rows::Codes(_, format) => [wide(format, k), codes(format, k)],
                 Rows::Blocks { format, block, .. } => {
                     [wide(format, block[1]), codes(format, block[1])]
@@ -293,28 +295,28 @@ fn decode(
     let place = row * k + columns.start..row * k + columns.end;
     #[cfg(target_arch = "x86_64")]
     {
-        use vectors::{Avx2, Avx512, Codes, Numbers, convert};
+        use vectors::{Avx2, Avx512, FromCodes, FromHalves, convert};
         let is_done = match (&order.instructions, matrix) {
             (Instructions::None, _) => false,
             (_, Rows::Bf16(values)) => {
-                convert::<Avx2, Numbers<bf16>>(&values[place.clone()], numbers);
+                convert::<Avx2, FromHalves<bf16>>(&values[place.clone()], numbers);
                 true
             }
             (_, Rows::F16(values)) => {
-                convert::<Avx2, Numbers<f16>>(&values[place.clone()], numbers);
+                convert::<Avx2, FromHalves<f16>>(&values[place.clone()], numbers);
                 true
             }
             (width, Rows::Codes(codes, format) | Rows::Blocks { codes, format, .. }) => {
                 let codes = &codes[place.clone()];
                 match (width, format) {
                     (Instructions::Avx512, Fp8Format::E4M3) => {
-                        convert::<Avx512, Codes<true>>(codes, numbers);
+                        convert::<Avx512, FromCodes<true>>(codes, numbers);
                     }
                     (Instructions::Avx512, Fp8Format::E5M2) => {
-                        convert::<Avx512, Codes<false>>(codes, numbers);
+                        convert::<Avx512, FromCodes<false>>(codes, numbers);
                     }
-                    (_, Fp8Format::E4M3) => convert::<Avx2, Codes<true>>(codes, numbers),
-                    (_, Fp8Format::E5M2) => convert::<Avx2, Codes<false>>(codes, numbers),
+                    (_, Fp8Format::E4M3) => convert::<Avx2, FromCodes<true>>(codes, numbers),
+                    (_, Fp8Format::E5M2) => convert::<Avx2, FromCodes<false>>(codes, numbers),
                 }
                 true
             }

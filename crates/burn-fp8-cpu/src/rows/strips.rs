@@ -4,8 +4,7 @@ use core::ops::Range;
 
 use rayon::prelude::*;
 
-/// Multiplications that are worth waking other threads for.
-const WORTHWHILE: usize = 1 << 18;
+use crate::share::IN_F32;
 
 /// Numbers of a cache line.
 const LINE: usize = 16;
@@ -27,7 +26,7 @@ pub(super) fn in_strips(
     let threads = rayon::current_num_threads();
     // Several for each thread: one that starts late does not keep the others waiting.
     let rows = n.div_ceil(4 * threads).next_multiple_of(height);
-    if threads > 1 && rows < n && m.saturating_mul(n * k) >= WORTHWHILE {
+    if threads > 1 && rows < n && m.saturating_mul(n * k) >= IN_F32 {
         if m == 1 {
             let strips = y.par_chunks_mut(rows).with_max_len(1).enumerate();
             strips.for_each(|(index, y)| work(index * rows..index * rows + y.len(), y));
@@ -45,7 +44,7 @@ pub(super) fn in_strips(
                 y.copy_from_slice(&strip[row * y.len()..][..y.len()]);
             }
         };
-        match m * n < WORTHWHILE {
+        match m * n < IN_F32 {
             true => y.chunks_exact_mut(n).enumerate().for_each(join),
             false => y.par_chunks_exact_mut(n).enumerate().for_each(join),
         }
@@ -62,7 +61,7 @@ pub(super) fn in_portions(
     of_y: usize,
     work: impl Fn(&[f32], &mut [f32]) + Sync,
 ) {
-    if y.len() >= WORTHWHILE {
+    if y.len() >= IN_F32 {
         let portions = x.par_chunks(of_x).zip(y.par_chunks_mut(of_y)).with_max_len(1);
         portions.for_each(|(x, y)| work(x, y));
         return;

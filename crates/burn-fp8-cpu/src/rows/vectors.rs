@@ -7,10 +7,8 @@ use core::marker::PhantomData;
 use burn_fp8_core::{Fp8Format, element};
 use half::{bf16, f16};
 
+use crate::pack::Decoder;
 use crate::unit::Instructions;
-
-/// Where among elements the one is that comes at a place.
-pub(super) type Place = fn(usize) -> usize;
 
 /// Vector instructions of a width.
 pub(super) trait Vectors: Sized {
@@ -212,31 +210,18 @@ vectors!(
 );
 
 /// Codes of E4M3 or of E5M2.
-pub(super) struct Codes<const E4M3: bool>;
+pub(super) struct FromCodes<const E4M3: bool>;
 
-impl<const E4M3: bool> Codes<E4M3> {
+impl<const E4M3: bool> FromCodes<E4M3> {
     const FORMAT: Fp8Format = if E4M3 { Fp8Format::E4M3 } else { Fp8Format::E5M2 };
     /// The first magnitude that is not finite.
     const PAST: u8 = if E4M3 { 0x7F } else { 0x7C };
     /// Bits of the mantissa of bf16, less those of the code.
     const SHIFT: i32 = if E4M3 { 4 } else { 5 };
-
-    /// The lower and the upper bytes of codes without a sign, in bf16, which holds each of them exactly.
-    const TABLES: [[u8; 128]; 2] = {
-        let mut tables = [[0; 128]; 2];
-        let mut code = 0;
-        while code < 128 {
-            let bits = element::decode(code as u8, Self::FORMAT).to_bits() >> 16;
-            tables[0][code] = bits as u8;
-            tables[1][code] = (bits >> 8) as u8;
-            code += 1;
-        }
-        tables
-    };
 }
 
 /// Codes that are not finite are not known.
-impl<const E4M3: bool> Wide<Avx2> for Codes<E4M3> {
+impl<const E4M3: bool> Wide<Avx2> for FromCodes<E4M3> {
     type Element = u8;
     /// The largest codes, as signed and as unsigned numbers: those of each sign.
     type Seen = [__m256i; 2];
@@ -286,7 +271,7 @@ impl<const E4M3: bool> Wide<Avx2> for Codes<E4M3> {
 }
 
 /// All codes are known.
-impl<const E4M3: bool> Wide<Avx512> for Codes<E4M3> {
+impl<const E4M3: bool> Wide<Avx512> for FromCodes<E4M3> {
     type Element = u8;
     type Seen = ();
 
@@ -296,21 +281,13 @@ impl<const E4M3: bool> Wide<Avx512> for Codes<E4M3> {
 
     fn seen() {}
 
-    /// Both bytes are looked up, the upper ones get the sign, and both are put together to bf16, the upper halves of f32.
+    /// As bf16, the upper halves of f32.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     unsafe fn load(start: *const u8, (): &mut ()) -> [__m512; 4] {
         // SAFETY: the caller's promise.
         let codes = unsafe { _mm512_loadu_si512(start.cast()) };
-        // SAFETY: all bit patterns are bytes.
-        let [lower, upper]: [[__m512i; 2]; 2] = unsafe { core::mem::transmute(Self::TABLES) };
-        // The sign is not looked at.
-        let [lower, upper] = [lower, upper].map(|[a, b]| _mm512_permutex2var_epi8(a, codes, b));
-        /// `upper | (codes & sign)`.
-        const WITH_SIGN: i32 = 0xF8;
-        let sign = _mm512_set1_epi8(i8::MIN);
-        let upper = _mm512_ternarylogic_epi32::<WITH_SIGN>(upper, codes, sign);
-        let halves = [_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)];
+        let halves = Decoder::new(Self::FORMAT).decode(codes);
         let mask = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
         let [[a, b], [c, d]] =
             halves.map(|halves| [_mm512_slli_epi32::<16>(halves), _mm512_and_si512(halves, mask)]);
@@ -334,9 +311,9 @@ fn split(halves: __m256i) -> [__m256; 2] {
 }
 
 /// Numbers of a type.
-pub(super) struct Numbers<S>(PhantomData<S>);
+pub(super) struct FromHalves<S>(PhantomData<S>);
 
-impl Wide<Avx2> for Numbers<bf16> {
+impl Wide<Avx2> for FromHalves<bf16> {
     type Element = bf16;
     type Seen = ();
 
@@ -360,7 +337,7 @@ impl Wide<Avx2> for Numbers<bf16> {
     }
 }
 
-impl Wide<Avx2> for Numbers<f16> {
+impl Wide<Avx2> for FromHalves<f16> {
     type Element = f16;
     type Seen = ();
 
@@ -384,14 +361,17 @@ impl Wide<Avx2> for Numbers<f16> {
 }
 
 /// [`Wide::place`], where elements can be converted with these instructions, and kernels use them: those of blocks, of so many columns, by whole steps.
-pub(super) fn order<V: Vectors, W: Wide<V>>(k: usize, columns: usize) -> Option<Place> {
+pub(super) fn order<V: Vectors, W: Wide<V>>(
+    k: usize,
+    columns: usize,
+) -> Option<fn(usize) -> usize> {
     let is_used = V::are_there() && V::NEED <= Instructions::current();
     (is_used && (columns.is_multiple_of(V::STEP) || columns >= k)).then_some(W::place)
 }
 
 /// Converts elements to numbers, in the order of [`Wide::place`]; zeros after them.
 ///
-/// Numbers are multiplied by [`Wide::FACTOR`] here: without it, those of small codes are subnormal, which Intel's CPUs multiply a hundred times as slowly.
+/// FromHalves are multiplied by [`Wide::FACTOR`] here: without it, those of small codes are subnormal, which Intel's CPUs multiply a hundred times as slowly.
 ///
 /// # Panics
 /// If there is no room for whole steps.

@@ -12,7 +12,7 @@ use crate::unit::arch;
 pub(super) struct Bands<'a, S, T, F> {
     pub x: &'a [S],
     pub shape: Shape,
-    pub scales: Scales<'a>,
+    pub scales: BandScales<'a>,
     pub form: F,
     pub y: &'a mut [T],
 }
@@ -31,7 +31,7 @@ pub(super) struct Shape {
 }
 
 /// The scales of the blocks of bands, one band after the other.
-pub(super) enum Scales<'a> {
+pub(super) enum BandScales<'a> {
     /// They follow from the bands themselves, and are written here.
     Current(Recipe, &'a mut [f32]),
     Given(&'a [f32]),
@@ -42,21 +42,21 @@ impl<S: Source, T, F: Form<T>> Pass for Bands<'_, S, T, F> {
     fn run(self, widen: impl Widen, format: Fp8Format, overflow: Overflow) {
         let Self { x, shape, mut scales, form, y } = self;
         let has_powers = match &scales {
-            Scales::Current(recipe, _) => recipe.has_powers_of_two(),
-            Scales::Given(_) => false,
+            BandScales::Current(recipe, _) => recipe.has_powers_of_two(),
+            BandScales::Given(_) => false,
         };
         let mut factors = vec![0f32; if shape.width < shape.columns { shape.columns } else { 0 }];
         let bands = x.chunks(shape.elements).zip(y.chunks_mut(shape.elements));
         for (index, (x, y)) in bands.enumerate() {
             let blocks = index * shape.blocks..(index + 1) * shape.blocks;
             let scales = match &mut scales {
-                Scales::Current(recipe, scales) => {
+                BandScales::Current(recipe, scales) => {
                     let scales = &mut scales[blocks];
                     measure_blocks(x, shape, &mut factors, scales);
                     scale::of_blocks(scales, format, *recipe);
                     &*scales
                 }
-                Scales::Given(scales) => &scales[blocks],
+                BandScales::Given(scales) => &scales[blocks],
             };
             if factors.is_empty() {
                 let pass = Quantize { x, scale: scales[0], y, form };

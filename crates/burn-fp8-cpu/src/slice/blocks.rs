@@ -6,7 +6,7 @@
 use burn_fp8_core::{Fp8Format, Overflow, Recipe, scale};
 use rayon::prelude::*;
 
-use super::band::{self, Bands, Scales, Shape};
+use super::band::{self, BandScales, Bands, Shape};
 use super::pass::{self, Code, Dequantized, Form, Value};
 use super::{Source, TASK, same_length};
 
@@ -206,7 +206,7 @@ fn quantize<S: Source, T: Send, F: Form<T> + Sync>(
         return quantize_with(x, blocks, scales, (format, overflow), form, y);
     }
     for_each_task(x, blocks, scales, y, |x, shape, scales, y| {
-        let scales = Scales::Current(recipe, scales);
+        let scales = BandScales::Current(recipe, scales);
         pass::run(Bands { x, shape, scales, form, y }, format, overflow);
     });
 }
@@ -220,7 +220,7 @@ fn quantize_with<S: Source, T: Send, F: Form<T> + Sync>(
     y: &mut [T],
 ) {
     for_each_part(x, blocks, scales, y, |x, shape, scales, y| {
-        let scales = Scales::Given(scales);
+        let scales = BandScales::Given(scales);
         pass::run(Bands { x, shape, scales, form, y }, format, overflow);
     });
 }

@@ -2,7 +2,7 @@
 
 use burn_fp8_core::element::{self, Quantized};
 use burn_fp8_core::{Fp8Format, Overflow, scale};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::source::Source;
 use super::widen::{Unaided, VECTOR, Widen};
@@ -20,7 +20,7 @@ pub(crate) trait Pass {
 pub(crate) fn run<P: Pass>(pass: P, format: Fp8Format, overflow: Overflow) {
     let arch = arch();
     #[cfg(target_arch = "x86_64")]
-    if let Arch::V4(simd) = arch {
+    if let pulp::Arch::V4(simd) = arch {
         return Simd::vectorize(simd, Specialized { pass, widen: simd, format, overflow });
     }
     arch.dispatch(Specialized { pass, widen: Unaided, format, overflow });

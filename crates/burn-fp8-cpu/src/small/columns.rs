@@ -12,7 +12,7 @@ use super::memory::{self, AHEAD, Scratch, threads};
 use crate::epilogue::{Finish, Part, WIDTH};
 use crate::memory::{Line, room};
 use crate::pack::Decoder;
-use crate::product::{Blocks, Product};
+use crate::product::{Product, SumScales};
 
 /// # Safety
 /// The CPU must have the instructions of [`Unit::Avx512Bf16`](crate::Unit).
@@ -61,7 +61,7 @@ fn compute(
             let column = first + place;
             let codes = &rhs.codes[column * rhs.line_stride..];
             let lines = LINES.min(width - place);
-            let blocks = product.blocks.as_ref().map(|Blocks { rhs, along, .. }| {
+            let blocks = product.blocks.as_ref().map(|SumScales { rhs, along, .. }| {
                 let of_columns = rhs.transpose();
                 let starts: [_; LINES] =
                     array::from_fn(|line| of_columns.row(column + line.min(lines - 1)));
@@ -116,7 +116,7 @@ fn add_lines(
 
 /// The scales of all rows, block by block of K.
 fn scales_of_rows(
-    Blocks { lhs, along, .. }: &Blocks<'_>,
+    SumScales { lhs, along, .. }: &SumScales<'_>,
     [m, k]: [usize; 2],
     scales: &mut Vec<f32>,
 ) {

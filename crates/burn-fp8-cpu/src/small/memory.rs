@@ -8,9 +8,7 @@ use crate::codes::Codes;
 use crate::memory::{Line, room};
 use crate::pack;
 use crate::product::{Product, STEP};
-
-/// Codes times rows that are worth waking other threads for: some microseconds.
-const WORTHWHILE: usize = 1 << 19;
+use crate::share;
 
 /// Tasks for each thread, so that one that starts late does not keep the others waiting.
 const TASKS: usize = 4;
@@ -21,7 +19,7 @@ pub(super) const AHEAD: usize = 16 << 10;
 /// Threads for a product, and how many tasks they want.
 pub(super) fn threads(&Product { batch, m, n, k, .. }: &Product<'_>) -> (usize, usize) {
     let work = batch.saturating_mul(n).saturating_mul(k).saturating_mul(m.div_ceil(FUSED));
-    let threads = if work < WORTHWHILE { 1 } else { rayon::current_num_threads() };
+    let threads = share::threads(work, share::OF_FEW_ROWS);
     (threads, if threads == 1 { 1 } else { TASKS * threads })
 }
 

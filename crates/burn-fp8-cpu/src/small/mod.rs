@@ -13,7 +13,7 @@ mod rows;
 
 use crate::blocks::{Factors, Grid};
 use crate::epilogue::Finish;
-use crate::product::{Blocks, Product};
+use crate::product::{Product, SumScales};
 use crate::unit::Unit;
 
 /// Rows up to which this is faster than packing, as measured on AMD Zen 4: where packing is cheap, the codes of the right operand being in
@@ -43,7 +43,7 @@ pub(crate) fn suits(unit: Unit, product: &Product<'_>) -> bool {
 }
 
 /// Whether the product of each two scales is a normal number: one factor of a sum.
-fn have_factors(Blocks { lhs, rhs, .. }: &Blocks<'_>) -> bool {
+fn have_factors(SumScales { lhs, rhs, .. }: &SumScales<'_>) -> bool {
     let [[low_lhs, high_lhs], [low_rhs, high_rhs]] = [lhs, rhs].map(Grid::range);
     (low_lhs * low_rhs).is_normal() && (high_lhs * high_rhs).is_normal()
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 /// How much faster they must be. Between what was measured on Xeons, 0.6, and on AMD, 2.
-const WORTHWHILE: f64 = 1.2;
+const ENOUGH: f64 = 1.2;
 
 /// Instructions a run: some microseconds, too short for most interruptions.
 const ROUNDS: usize = 1000;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 1000;
 const CHAINS: usize = 12;
 
 pub(super) fn is_worthwhile() -> bool {
-    ratio() >= WORTHWHILE
+    ratio() >= ENOUGH
 }
 
 /// Multiplications a second in bf16 over those in f32: the best of some runs of each, taken in turns. Measured once.

@@ -3,7 +3,7 @@
 use crate::common::case::{Case, same};
 use crate::common::{Layout, Operand, PAIRS, Random, Runner, codes_where, exact, integers};
 use burn_fp8_core::Fp8Format;
-use burn_fp8_cpu::{Activation, Output, Scales, matmul_with_amax};
+use burn_fp8_cpu::{Activation, OperandScales, Output, matmul_with_amax};
 use half::bf16;
 
 /// Scales that bring results around 1, beyond f16 and FP8, and among their subnormal numbers.
@@ -52,10 +52,10 @@ fn each_row_and_each_column_has_a_scale_of_its_own() {
         case.check(&case.rows());
         // The scales of one matrix count for each matrix of the batch.
         case.rhs_scales = per_rhs[..n].repeat(batch);
-        let shared = Scales::Rows { lhs: &per_lhs, rhs: &per_rhs[..n] };
+        let shared = OperandScales::Rows { lhs: &per_lhs, rhs: &per_rhs[..n] };
         case.check(&case.epilogue(shared));
         case.lhs_scales = per_lhs[..m].repeat(batch);
-        let shared = Scales::Rows { lhs: &per_lhs[..m], rhs: &per_rhs[..n] };
+        let shared = OperandScales::Rows { lhs: &per_lhs[..m], rhs: &per_rhs[..n] };
         case.check(&case.epilogue(shared));
     }
 }

@@ -2,7 +2,7 @@
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cpu::{
-    Activation, BlockScales, Codes, Epilogue, Output, Powers, Scales, matmul_with_amax,
+    Activation, BlockScales, Codes, Epilogue, OperandScales, Output, Powers, matmul_with_amax,
 };
 use burn_fp8_test_support::panic_of;
 
@@ -199,13 +199,13 @@ fn scales_and_biases_of_another_length_are_refused() {
             (6, 2, "2 scales of the right"),
             (6, 6, "6 scales of the right"),
         ] {
-            let scales = Scales::Rows { lhs: &ones[..lhs], rhs: &ones[..rhs] };
+            let scales = OperandScales::Rows { lhs: &ones[..lhs], rhs: &ones[..rhs] };
             let epilogue = Epilogue { scales, ..PLAIN };
             refused(&[name], || runner.run(a, b, &epilogue, Output::F32(&mut y)));
         }
         assert_eq!(y, [0.0; 6], "nothing is written");
         for (lhs, rhs) in [(2, 1), (6, 1), (2, 3), (6, 3)] {
-            let scales = Scales::Rows { lhs: &ones[..lhs], rhs: &ones[..rhs] };
+            let scales = OperandScales::Rows { lhs: &ones[..lhs], rhs: &ones[..rhs] };
             runner.run(a, b, &Epilogue { scales, ..PLAIN }, Output::F32(&mut y));
             assert_eq!(y, [6.0; 6]);
         }
@@ -221,7 +221,7 @@ fn products_without_elements_are_empty() {
     for runner in Runner::all() {
         for [m, n, k] in [[0, 5, 4], [4, 0, 5], [0, 0, 3], [0, 0, 0], [0, 4, 0], [4, 0, 0]] {
             let (bias, ones) = (vec![1f32; n], vec![1f32; m]);
-            let scales = Scales::Rows { lhs: &ones, rhs: &bias };
+            let scales = OperandScales::Rows { lhs: &ones, rhs: &bias };
             let epilogue = Epilogue { scales, bias: Some(&bias), activation: Activation::Gelu };
             for epilogue in [epilogue, PLAIN] {
                 let (lhs, rhs) = (matrix(E4M3, [m, k]), matrix(E5M2, [k, n]));
@@ -274,7 +274,7 @@ fn without_depth([m, n]: [usize; 2]) {
     let ones = vec![f32::MAX; batch * m];
     let columns = vec![f32::MAX; n];
     for runner in Runner::all() {
-        for scales in [PLAIN.scales, Scales::Rows { lhs: &ones, rhs: &columns }] {
+        for scales in [PLAIN.scales, OperandScales::Rows { lhs: &ones, rhs: &columns }] {
             let epilogue = Epilogue { scales, bias: Some(&bias), activation: Activation::Relu };
             let (lhs, rhs) =
                 (Codes::batch(&[], E4M3, batch, [m, 0]), Codes::rows(&[], E4M3, [0, n]));

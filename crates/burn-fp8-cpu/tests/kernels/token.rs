@@ -4,7 +4,7 @@ use burn_fp8_core::Fp8Format::E4M3;
 use burn_fp8_core::{Overflow, Recipe, scale};
 use burn_fp8_cpu::Rows;
 use burn_fp8_cpu::Unit;
-use burn_fp8_cpu::decoder::{Held, Inputs, Layer, Linear, Matrix, Next, Room, to_bf16};
+use burn_fp8_cpu::decoder::{CachePart, Inputs, Layer, Linear, Matrix, Next, Workspace, to_bf16};
 use burn_fp8_test_support::operations::{Function, rms_norm};
 use half::bf16;
 
@@ -183,21 +183,21 @@ impl Memory {
         }
     }
 
-    fn held(&mut self) -> [Held<'_>; 2] {
+    fn held(&mut self) -> [CachePart<'_>; 2] {
         match self.kind {
-            0 => self.floats.each_mut().map(|x| Held::F32(x)),
-            1 => self.halves.each_mut().map(|x| Held::Bf16(x)),
-            _ => self.codes.each_mut().map(|(codes, scales)| Held::E4m3(codes, scales)),
+            0 => self.floats.each_mut().map(|x| CachePart::F32(x)),
+            1 => self.halves.each_mut().map(|x| CachePart::Bf16(x)),
+            _ => self.codes.each_mut().map(|(codes, scales)| CachePart::E4m3(codes, scales)),
         }
     }
 }
 
 /// A cache with its numbers in f64, `[rows, kv heads, room, width]`.
-fn read(held: &Held<'_>) -> Vec<f64> {
+fn read(held: &CachePart<'_>) -> Vec<f64> {
     match held {
-        Held::F32(x) => wide(x),
-        Held::Bf16(x) => x.iter().map(|x| x.to_f64()).collect(),
-        Held::E4m3(codes, scales) => {
+        CachePart::F32(x) => wide(x),
+        CachePart::Bf16(x) => x.iter().map(|x| x.to_f64()).collect(),
+        CachePart::E4m3(codes, scales) => {
             let number = |(i, code): (usize, &u8)| {
                 f64::from(E4M3.decode(*code)) * f64::from(scales[i / WIDTH])
             };
@@ -322,7 +322,7 @@ fn a_layer_does_what_it_should_to_tokens() {
             for threads in [1, 3] {
                 let pool = pool(threads);
                 let mut memory = Memory::new(kind, ROWS * KV_HEADS * ROOM);
-                let mut room = Room::default();
+                let mut room = Workspace::default();
                 let mut at = 0;
                 for tokens in [4, 1, 1, 3] {
                     let mut x = numbers(ROWS * tokens * hidden, 29 + at as u64);
@@ -383,6 +383,6 @@ fn a_cache_has_room() {
     };
     let mut cache = [(); 2].map(|()| vec![0f32; 2 * 9 * 2]);
     let next = Next { tokens: 1, turns: [&[1.0], &[0.0]], at: 9, padding: &[0] };
-    let held = cache.each_mut().map(|x| Held::F32(x));
-    layer.forward(&mut [1.0; 4], next, held, &mut Room::default());
+    let held = cache.each_mut().map(|x| CachePart::F32(x));
+    layer.forward(&mut [1.0; 4], next, held, &mut Workspace::default());
 }

@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::log::{Operands, Products};
-    use crate::sample::{Lines, Matrix, OperandSample, product};
+    use crate::sample::{Lines, MatrixSample, OperandSample, product};
 
     const COLUMNS: usize = 16;
 
@@ -201,7 +201,7 @@ mod tests {
     fn sample(values: &[f32], scale: f32) -> OperandSample {
         let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
         OperandSample {
-            matrix: Matrix::whole(values.to_vec(), [values.len() / COLUMNS, COLUMNS]),
+            matrix: MatrixSample::whole(values.to_vec(), [values.len() / COLUMNS, COLUMNS]),
             elements: values.len() as u64,
             format: Fp8Format::E4M3,
             scale: Some(scale),

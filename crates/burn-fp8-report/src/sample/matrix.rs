@@ -2,7 +2,7 @@
 
 /// The elements of a matrix, or those where some of its rows and columns cross, with the amax of whole rows and columns.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Matrix {
+pub struct MatrixSample {
     shape: [usize; 2],
     values: Vec<f32>,
     amax: [Vec<f32>; 2],
@@ -17,7 +17,7 @@ pub enum Lines {
     Columns,
 }
 
-impl Matrix {
+impl MatrixSample {
     /// A whole matrix, row by row.
     ///
     /// # Panics

@@ -4,6 +4,6 @@ mod matrix;
 mod operand;
 mod product;
 
-pub use matrix::{Lines, Matrix, sizes, spread};
+pub use matrix::{Lines, MatrixSample, sizes, spread};
 pub use operand::{OperandSample, OperandStats};
 pub use product::{Alternative, MAX_SIDE, Prediction, ProductStats, lines_of, product};

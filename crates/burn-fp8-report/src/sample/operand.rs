@@ -5,7 +5,7 @@ use burn_fp8_cpu::slice;
 use burn_fp8_cpu::slice::blocks::{self, Blocks};
 use serde::{Deserialize, Serialize};
 
-use super::{Lines, Matrix};
+use super::{Lines, MatrixSample};
 use crate::{Histogram, Sqnr};
 
 /// The largest number of elements: up to it f64 holds every count.
@@ -15,7 +15,7 @@ const MAX_ELEMENTS: u64 = 1 << 53;
 #[derive(Clone, Debug)]
 pub struct OperandSample {
     /// The sampled elements.
-    pub matrix: Matrix,
+    pub matrix: MatrixSample,
     /// The number of elements of the whole tensor.
     pub elements: u64,
     /// The format it is quantized to.

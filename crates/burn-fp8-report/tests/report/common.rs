@@ -2,7 +2,7 @@
 
 use burn_fp8_core::{Fp8Format, GemmRole, Operand, Recipe};
 use burn_fp8_report::log::{Header, Operands, Products, Shape, SiteEntry, VERSION};
-use burn_fp8_report::sample::{Lines, Matrix, OperandSample, product};
+use burn_fp8_report::sample::{Lines, MatrixSample, OperandSample, product};
 use burn_fp8_test_support::Random;
 use burn_fp8_test_support::fp8::amax;
 
@@ -17,7 +17,7 @@ pub fn operand(values: Vec<f32>, shape: [usize; 2], format: Fp8Format) -> Operan
     let amax = amax(&values);
     OperandSample {
         elements: values.len() as u64,
-        matrix: Matrix::whole(values, shape),
+        matrix: MatrixSample::whole(values, shape),
         format,
         scale: Some(amax / format.max()),
         amax,

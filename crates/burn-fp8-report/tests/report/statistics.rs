@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_core::{GemmRole, Operand, Recipe};
 use burn_fp8_report::sample::{
-    Alternative, Lines, MAX_SIDE, Matrix, OperandSample, ProductStats, product, sizes, spread,
+    Alternative, Lines, MAX_SIDE, MatrixSample, OperandSample, ProductStats, product, sizes, spread,
 };
 use burn_fp8_report::{Advice, Histogram, MatrixSqnr, POOR, Sqnr, rounding_limit};
 use burn_fp8_test_support::fp8::quantize_dequantize_by;
@@ -331,7 +331,7 @@ fn outliers_that_no_sample_meets_still_count_for_row_scales() {
     let values = random(9, 64);
     let amaxes = [vec![100.0; 8], vec![100.0; 8]];
     let sampled = |amax| OperandSample {
-        matrix: Matrix::sampled(values.clone(), [8, 8], amax),
+        matrix: MatrixSample::sampled(values.clone(), [8, 8], amax),
         amax: 100.0,
         scale: Some(100.0 / 448.0),
         ..operand(values.clone(), [8, 8], E4M3)

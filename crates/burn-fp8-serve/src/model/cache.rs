@@ -190,16 +190,16 @@ impl<B: Fp8Matmul> LayerCache<B> {
         tokens: usize,
         limit: usize,
         device: &B::Device,
-        write: impl FnOnce([decoder::Held<'_>; 2]),
+        write: impl FnOnce([decoder::CachePart<'_>; 2]),
     ) {
         let held = self.grow(shape, self.length + tokens, limit, device);
         self.held = Some(match held {
             [CacheTensor::Fp8(keys), CacheTensor::Fp8(values)] => {
                 let mut of_values = None;
                 let of_keys = keys.changed(|keys, scales| {
-                    let keys = decoder::Held::E4m3(keys, scales);
+                    let keys = decoder::CachePart::E4m3(keys, scales);
                     of_values = Some(values.changed(|values, scales| {
-                        write([keys, decoder::Held::E4m3(values, scales)]);
+                        write([keys, decoder::CachePart::E4m3(values, scales)]);
                     }));
                 });
                 let have_scales = "each token's head has a scale";
@@ -212,8 +212,8 @@ impl<B: Fp8Matmul> LayerCache<B> {
                     CacheTensor::Fp8(_) => unreachable!("both are of the cache's type"),
                 });
                 write(data.each_mut().map(|data| match data.dtype {
-                    DType::BF16 => decoder::Held::Bf16(data.as_mut_slice().expect("bf16")),
-                    _ => decoder::Held::F32(data.as_mut_slice().expect("f32")),
+                    DType::BF16 => decoder::CachePart::Bf16(data.as_mut_slice().expect("bf16")),
+                    _ => decoder::CachePart::F32(data.as_mut_slice().expect("f32")),
                 }));
                 data.map(|data| {
                     let dtype = data.dtype;

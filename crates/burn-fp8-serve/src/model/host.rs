@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8::Fp8Matmul;
 use burn_fp8::nn::frozen::HostLinear;
-use burn_fp8_cpu::decoder::{self, Matrix, Memory, Next, Products, Room};
+use burn_fp8_cpu::decoder::{self, Matrix, Memory, Next, Products, Workspace};
 
 use super::cache::LayerCache;
 use super::layer::Layer;
@@ -63,7 +63,7 @@ impl<B: Fp8Matmul> OnSlices<B> {
     ) {
         // The framework multiplies many rows faster where no matrix unit does.
         let on_slices = if next.tokens == 1 { self.matrices(layers) } else { None };
-        let (mut room, rows) = (Room::default(), next.padding.len());
+        let (mut room, rows) = (Workspace::default(), next.padding.len());
         let norms = self.norms.get_or_init(|| {
             let of_layer = |layer: &Layer<B>| {
                 layer.norms.iter().map(|norm| numbers(norm.gamma.val())).collect()

@@ -1,7 +1,7 @@
 //! Epilogues on products of integers, whose sums are exact: so every result has one right answer.
 
 use burn_fp8_core::Overflow;
-use burn_fp8_cpu::{Activation, Codes, Epilogue, Output, Scales};
+use burn_fp8_cpu::{Activation, Codes, Epilogue, OperandScales, Output};
 use half::{bf16, f16};
 
 use super::{FORMATS, Layout, Operand, PAIRS, Random, Runner, exact, integers};
@@ -58,15 +58,15 @@ impl Case {
 
     /// One scale of each operand.
     pub fn tensor(&self) -> Epilogue<'_> {
-        self.epilogue(Scales::Tensor { lhs: self.lhs_scales[0], rhs: self.rhs_scales[0] })
+        self.epilogue(OperandScales::Tensor { lhs: self.lhs_scales[0], rhs: self.rhs_scales[0] })
     }
 
     /// A scale of each row and column.
     pub fn rows(&self) -> Epilogue<'_> {
-        self.epilogue(Scales::Rows { lhs: &self.lhs_scales, rhs: &self.rhs_scales })
+        self.epilogue(OperandScales::Rows { lhs: &self.lhs_scales, rhs: &self.rhs_scales })
     }
 
-    pub fn epilogue<'a>(&'a self, scales: Scales<'a>) -> Epilogue<'a> {
+    pub fn epilogue<'a>(&'a self, scales: OperandScales<'a>) -> Epilogue<'a> {
         Epilogue { scales, bias: self.bias.as_deref(), activation: self.activation }
     }
 

@@ -20,7 +20,7 @@ const LIMIT: usize = 64 << 20;
 const LIMIT_OF_ALL: usize = 4 * LIMIT;
 
 /// What is worth keeping, in bytes. Allocators keep smaller pieces themselves.
-const WORTHWHILE: usize = 64 << 10;
+const LEAST: usize = 64 << 10;
 
 /// What all threads keep free.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -77,7 +77,7 @@ pub fn tensor_and<E: Element + bytemuck::Pod, R>(
 ) -> (FlexTensor, R) {
     let elements = layout.num_elements();
     let bytes = elements * size_of::<E>();
-    let (bytes, result) = if bytes < WORTHWHILE {
+    let (bytes, result) = if bytes < LEAST {
         let mut values = vec![E::zeroed(); elements];
         let result = fill(&mut values);
         (Bytes::from_elems(values), result)
@@ -153,7 +153,7 @@ mod tests {
     }
 
     /// Elements that are worth keeping.
-    const MANY: usize = WORTHWHILE / 4 + 3;
+    const MANY: usize = LEAST / 4 + 3;
 
     fn filled(elements: usize, value: f32) -> FlexTensor {
         let layout = Layout::contiguous(Shape::new([elements]));
@@ -184,17 +184,17 @@ mod tests {
     #[test]
     fn elements_of_every_size_fill_their_memory() {
         let _one = one_at_a_time();
-        let layout = || Layout::contiguous(Shape::new([WORTHWHILE + 5]));
+        let layout = || Layout::contiguous(Shape::new([LEAST + 5]));
         let (codes, last) = tensor_and(layout(), |codes: &mut [u8]| {
             codes.fill(7);
             codes.len()
         });
-        assert_eq!((last, codes.storage::<u8>().len()), (WORTHWHILE + 5, WORTHWHILE + 5));
+        assert_eq!((last, codes.storage::<u8>().len()), (LEAST + 5, LEAST + 5));
         let mut copy = codes.clone();
         copy.storage_mut::<u8>()[0] = 9;
         assert_eq!((codes.storage::<u8>()[0], copy.storage::<u8>()[0]), (7, 9));
         let data = crate::host::numbers::<u8>(codes.into_data());
-        assert_eq!(data, vec![7; WORTHWHILE + 5]);
+        assert_eq!(data, vec![7; LEAST + 5]);
     }
 
     #[test]

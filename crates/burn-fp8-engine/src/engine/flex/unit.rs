@@ -86,13 +86,13 @@ pub(super) fn multiply(
         return match (lhs.scales, rhs.scales) {
             (Scales::One(lhs), Scales::One(rhs)) => {
                 let [lhs, rhs] = [lhs, rhs].map(Scalar::read::<Flex>);
-                launch(lines, batch, cpu::Scales::Tensor { lhs, rhs }, epilogue, &run)
+                launch(lines, batch, cpu::OperandScales::Tensor { lhs, rhs }, epilogue, &run)
             }
             (lhs, rhs) => {
                 let count: usize = batch.iter().product();
                 let lhs = broadcast(lhs, &batch, count * a.shape[0]);
                 let rhs = broadcast(rhs, &batch, count * b.shape[1]);
-                let scales = cpu::Scales::Rows { lhs: &lhs, rhs: &rhs };
+                let scales = cpu::OperandScales::Rows { lhs: &lhs, rhs: &rhs };
                 launch(lines, batch, scales, epilogue, &run)
             }
         };
@@ -109,7 +109,7 @@ pub(super) fn multiply(
         let [a, b] = lines;
         let a = a.with_scales(BlockScales { scales: &of_a, block: blocks[0] });
         let b = b.with_scales(BlockScales { scales: &of_b, block: blocks[1] });
-        let scales = cpu::Scales::Tensor { lhs: 1.0, rhs: 1.0 };
+        let scales = cpu::OperandScales::Tensor { lhs: 1.0, rhs: 1.0 };
         return launch([a, b], vec![], scales, epilogue, &run);
     }
     let mut of_blocks = [&lhs, &rhs].map(Exponents::new);
@@ -134,7 +134,7 @@ pub(super) fn multiply(
     let [a, b] = lines;
     let a = a.with_powers(Powers { exponents: &of_a, block: blocks[0] });
     let b = b.with_powers(Powers { exponents: &of_b, block: blocks[1] });
-    let scales = cpu::Scales::Tensor { lhs: lhs_factor, rhs: rhs_factor };
+    let scales = cpu::OperandScales::Tensor { lhs: lhs_factor, rhs: rhs_factor };
     launch([a, b], vec![], scales, epilogue, &run)
 }
 
@@ -212,7 +212,7 @@ fn one_of(matrix: &MatrixOf<Flex>, batch: &[usize], index: usize) -> MatrixOf<Fl
 fn launch(
     [a, b]: [Lines<'_>; 2],
     batch: Vec<usize>,
-    scales: cpu::Scales<'_>,
+    scales: cpu::OperandScales<'_>,
     epilogue: EpilogueOf<Flex>,
     run: &Run,
 ) -> ProductOf<Flex> {

@@ -13,8 +13,8 @@ mod product;
 mod trace;
 
 pub use burn_fp8_report::{
-    Advice, FP8_LAYER, Histogram, MatrixSqnr, Observations, OperandPoint, POOR, Point, Ranked,
-    SiteSeries, Sqnr, Summary, WORTHWHILE, log, rounding_limit, sample,
+    Advice, FP8_LAYER, Histogram, LEAST_GAIN, MatrixSqnr, Observations, OperandPoint, POOR, Point,
+    Ranked, SiteSeries, Sqnr, Summary, log, rounding_limit, sample,
 };
 #[cfg(feature = "train")]
 pub use observatory::metric;

@@ -2,14 +2,18 @@
 
 use burn_backend::{Backend, FloatDType, Slice, TensorData, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::Gemm;
-use burn_fp8_report::sample::{Matrix, spread};
+use burn_fp8_report::sample::{MatrixSample, spread};
 
 use crate::engine::tensor::{self, join, reshape};
 use crate::host;
 
 /// As many rows and columns of a tensor as `take` says, as a matrix: its leading dimensions are joined to the rows where those are
 /// rows of the GEMM, else the matrix in the middle of the batch is taken.
-pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usize; 2]) -> Matrix {
+pub(super) fn matrix<B: Backend>(
+    tensor: &FloatTensor<B>,
+    gemm: Gemm,
+    take: [usize; 2],
+) -> MatrixSample {
     let tensor = match gemm.batch == 1 && gemm.plain_operand {
         true => join::<B>(tensor.clone()),
         false => one_of_batch::<B>(tensor.clone()),
@@ -17,7 +21,7 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
     let shape = [tensor.shape()[0], tensor.shape()[1]];
     let read = |tensor| tensor::read::<B>(B::float_cast(tensor, FloatDType::F32));
     if shape == take {
-        return Matrix::whole(read(tensor), shape);
+        return MatrixSample::whole(read(tensor), shape);
     }
     let device = host::float_device::<B>(&tensor);
     let indices = [0, 1].map(|dim| {
@@ -33,7 +37,7 @@ pub(super) fn matrix<B: Backend>(tensor: &FloatTensor<B>, gemm: Gemm, take: [usi
     let columns = select(tensor, 1);
     // Of whole rows and columns: outliers may lie where no sample does.
     let amax = [B::float_max_abs_dim(rows.clone(), 1), B::float_max_abs_dim(columns, 0)].map(read);
-    Matrix::sampled(read(select(rows, 1)), take, amax)
+    MatrixSample::sampled(read(select(rows, 1)), take, amax)
 }
 
 /// The largest magnitude of a tensor; not finite where the tensor is not.

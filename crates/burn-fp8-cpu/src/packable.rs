@@ -11,13 +11,10 @@ use crate::codes::Codes;
 use crate::numbers::Numbers;
 #[cfg(target_arch = "x86_64")]
 use crate::pack::{self, shift};
-use crate::slice;
-
-/// Numbers that are worth waking other threads for.
-const WORTHWHILE: usize = 1 << 18;
+use crate::{share, slice};
 
 /// A matrix that can be multiplied, or a batch of them.
-pub(crate) trait Operand: Copy + Sync {
+pub(crate) trait Packable: Copy + Sync {
     /// One matrix of the batch.
     fn matrix(&self, index: usize) -> Self;
 
@@ -39,7 +36,7 @@ pub(crate) trait Operand: Copy + Sync {
     unsafe fn pack_right(&self, part: [Range<usize>; 2], panels: &mut [u16]);
 }
 
-impl Operand for Codes<'_> {
+impl Packable for Codes<'_> {
     fn matrix(&self, index: usize) -> Self {
         self.matrix(index)
     }
@@ -71,7 +68,7 @@ impl Operand for Codes<'_> {
     }
 }
 
-impl Operand for Numbers<'_> {
+impl Packable for Numbers<'_> {
     fn matrix(&self, _: usize) -> Self {
         *self
     }
@@ -134,7 +131,7 @@ fn multiply<T: Copy + Sync>(
         }
     };
     let lines = elements.max(1);
-    match values.len() < WORTHWHILE {
+    match values.len() < share::IN_F32 {
         true => values.chunks_mut(lines).enumerate().for_each(line),
         false => values.par_chunks_mut(lines).enumerate().for_each(line),
     }
