@@ -20,7 +20,7 @@ pub fn open(model: &Path) -> Result<Checkpoint> {
 }
 
 /// The folder of a model that is given as such, or as a file in it.
-pub fn folder_of(model: &Path) -> &Path {
+pub(crate) fn folder_of(model: &Path) -> &Path {
     match model.parent() {
         Some(folder) if !model.is_dir() => folder,
         _ => model,
@@ -116,7 +116,7 @@ const FAMILIES: [Family; 4] = [
 
 /// How the frequencies of rotary embeddings are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
+pub(crate) enum RopeScaling {
     /// Not at all.
     Default,
     /// All of them divided by a factor.
@@ -153,7 +153,7 @@ pub struct Config {
     /// The width of a head, even.
     pub head_width: usize,
     /// Whether queries and keys are normalized head by head.
-    pub head_norms: bool,
+    pub(crate) head_norms: bool,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
     /// Positions that the model knows.
@@ -163,13 +163,13 @@ pub struct Config {
     /// Whether the head is the embedding.
     pub tied: bool,
     /// Whether queries, keys and values have biases, the projection of heads, and the MLP.
-    pub biases: [bool; 3],
+    pub(crate) biases: [bool; 3],
     /// For each layer how many positions a query sees, itself included, or none where it sees all before it.
-    pub windows: Vec<Option<usize>>,
+    pub(crate) windows: Vec<Option<usize>>,
     /// The base of rotary frequencies.
-    pub rope_theta: f64,
+    pub(crate) rope_theta: f64,
     /// How these are scaled.
-    pub rope_scaling: RopeScaling,
+    pub(crate) rope_scaling: RopeScaling,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
     /// The token that begins a text.
@@ -389,41 +389,33 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// What is made of the value of a key, where there is one.
+    fn read<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        make: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        make(value).map_or_else(|| self.wrong(key, value, expected), |made| Ok(Some(made)))
+    }
+
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(value) => self.wrong(key, value, "a text"),
-        }
+        self.read(key, "a text", Value::as_str)
     }
 
     pub(crate) fn flag(&self, key: &str) -> Result<bool> {
-        match self.get(key) {
-            None => Ok(false),
-            Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => self.wrong(key, value, "true or false"),
-        }
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     pub(crate) fn positive(&self, key: &str) -> Result<Option<f64>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => match value.as_f64() {
-                Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
-                _ => self.wrong(key, value, "a positive number"),
-            },
-        }
+        let is_positive = |number: &f64| *number > 0.0 && number.is_finite();
+        self.read(key, "a positive number", |value| value.as_f64().filter(is_positive))
     }
 
     /// A whole number.
     pub(crate) fn count(&self, key: &str) -> Result<Option<usize>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => match value.as_u64().and_then(|count| usize::try_from(count).ok()) {
-                Some(count) => Ok(Some(count)),
-                None => self.wrong(key, value, "a whole number"),
-            },
-        }
+        self.read(key, "a whole number", |value| value.as_u64()?.try_into().ok())
     }
 
     /// A positive number where the key is there, and not `null` either.
@@ -435,13 +427,9 @@ impl<'a> Keys<'a> {
     }
 
     fn optional_size(&self, key: &str) -> Result<Option<usize>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => match value.as_u64().and_then(|size| usize::try_from(size).ok()) {
-                Some(size) if (1..=LIMIT).contains(&size) => Ok(Some(size)),
-                _ => self.wrong(key, value, "a whole number from 1 to 2^24"),
-            },
-        }
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        let fits = |size: &usize| (1..=LIMIT).contains(size);
+        self.read(key, "a whole number from 1 to 2^24", |value| size(value).filter(fits))
     }
 
     fn size(&self, key: &str) -> Result<usize> {
@@ -451,16 +439,12 @@ impl<'a> Keys<'a> {
 
     /// A token, or a list of them.
     pub(crate) fn tokens(&self, key: &str) -> Result<Vec<u32>> {
-        let Some(value) = self.get(key) else { return Ok(vec![]) };
         let one = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
-        let tokens = match value {
+        let tokens = self.read(key, "a token, or a list of tokens", |value| match value {
             Value::Array(tokens) => tokens.iter().map(one).collect(),
             token => one(token).map(|token| vec![token]),
-        };
-        match tokens {
-            Some(tokens) => Ok(tokens),
-            None => self.wrong(key, value, "a token, or a list of tokens"),
-        }
+        });
+        Ok(tokens?.unwrap_or_default())
     }
 }
 

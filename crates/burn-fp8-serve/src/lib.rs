@@ -19,8 +19,8 @@ mod tokens;
 pub mod train;
 
 pub use chat::{Chat, Message};
-pub use config::{Config, RopeScaling, folder_of, open};
-pub use generate::{Ended, Options, Outcome, Row, Speed, generate};
+pub use config::{Config, open};
+pub use generate::{Ended, Options, Outcome, generate};
 pub use model::{Cache, CacheType, Decoder, Head, Inputs, LoadOptions};
 pub use sample::{Defaults, Sampling};
 pub use tokens::{Tokens, Writer};

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use crate::config::Config;
+use crate::config::{Config, folder_of};
 
 /// The largest file that is read whole, in bytes. Vocabularies of 260,000 tokens take 35 MB.
 const LIMIT: u64 = 256 << 20;
 
-/// Reads a text file of a model's folder; none where there is no such file.
-pub(crate) fn read_file(folder: &Path, name: &str) -> Result<Option<String>> {
-    let path = folder.join(name);
+/// Reads a text file of the folder of a model, which may be given as a file in it; none where there is no such file.
+pub(crate) fn read_file(model: &Path, name: &str) -> Result<Option<String>> {
+    let path = folder_of(model).join(name);
     let shown = path.display();
     match fs::metadata(&path) {
         Ok(file) => ensure!(file.is_file(), "{shown} is no file"),
@@ -34,11 +34,11 @@ pub(crate) fn read_file(folder: &Path, name: &str) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Reads a JSON file of a model's folder; none where there is no such file.
-pub(crate) fn read_json(folder: &Path, name: &str) -> Result<Option<Value>> {
-    let Some(text) = read_file(folder, name)? else { return Ok(None) };
+/// Reads a JSON file, likewise.
+pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>> {
+    let Some(text) = read_file(model, name)? else { return Ok(None) };
     let value = serde_json::from_str(&text);
-    value.map(Some).with_context(|| format!("{} is no JSON", folder.join(name).display()))
+    value.map(Some).with_context(|| format!("{} is no JSON", folder_of(model).join(name).display()))
 }
 
 /// The tokenizer of a model.
@@ -48,13 +48,13 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Reads `tokenizer.json` of a folder.
+    /// Reads `tokenizer.json` of a model's folder.
     ///
     /// # Errors
     /// Where there is none, or it is damaged, and where it has a token that the model's embedding has not.
-    pub fn load(folder: &Path, config: &Config) -> Result<Self> {
-        let path = folder.join("tokenizer.json");
-        let text = read_file(folder, "tokenizer.json")?;
+    pub fn load(model: &Path, config: &Config) -> Result<Self> {
+        let path = folder_of(model).join("tokenizer.json");
+        let text = read_file(model, "tokenizer.json")?;
         let text = text.with_context(|| {
             format!("{} is missing: fetch the model's tokenizer, too", path.display())
         })?;

@@ -21,7 +21,7 @@ use burn_fp8_serve::train::{
     Plan, Scheme, Training, Tuning, check_out, quantize, republish, train, tune,
 };
 use burn_fp8_serve::{
-    Chat, Config, Decoder, Defaults, LoadOptions, Options, Sampling, Tokens, folder_of, open,
+    Chat, Config, Decoder, Defaults, LoadOptions, Options, Sampling, Tokens, open,
 };
 use clap::ValueEnum;
 use examples_common::{OnBackend, check_place, print, write, write_json};
@@ -94,16 +94,16 @@ fn continued(mut args: Write) -> Result<()> {
     let checkpoint = open(&args.model)?;
     let config = Config::parse(checkpoint.config())?;
     // All that may be wrong with the folder, before weights are read.
-    let folder = folder_of(&args.model);
-    let tokens = Tokens::load(folder, &config)?;
+    let model = &args.model;
+    let tokens = Tokens::load(model, &config)?;
     let chat = match args.chat {
         true => {
             let none = "has no chat template: the model continues texts; leave out --chat";
-            Some(Chat::load(folder)?.with_context(|| format!("{} {none}", folder.display()))?)
+            Some(Chat::load(model)?.with_context(|| format!("{} {none}", model.display()))?)
         }
         false => None,
     };
-    let options = options(&args, folder, &config)?;
+    let options = options(&args, &config)?;
     let adapters = args.adapter.as_ref().map(Adapters::load).transpose()?;
     checkpoint.warnings().iter().for_each(|warning| warn(warning));
     let checkpoint = &checkpoint;
@@ -115,12 +115,12 @@ fn continued(mut args: Write) -> Result<()> {
 const TOKENS: usize = 256;
 
 /// What the command line says, and where it is silent `generation_config.json`.
-fn options(args: &Write, folder: &Path, config: &Config) -> Result<Options> {
+fn options(args: &Write, config: &Config) -> Result<Options> {
     let ignored = |key: &str| {
         eprintln!("warning: generation_config.json: {key} is not known here, and ignored")
     };
     let Defaults { sampling: file, ends, tokens, at_least, length } =
-        Defaults::load(folder, ignored)?;
+        Defaults::load(&args.model, ignored)?;
     let sampling = Sampling {
         temperature: if args.greedy { 0.0 } else { args.temperature.unwrap_or(file.temperature) },
         top_k: args.top_k.unwrap_or(file.top_k),

@@ -39,12 +39,23 @@ fn sort_key(value: &Value, attribute: Option<&Value>, with_case: bool) -> Outcom
     })
 }
 
+/// What a loop goes through, each with what it is ordered and grouped by.
+fn keyed(value: &Value, by: Option<&Value>, with_case: bool) -> Outcome<Vec<(Value, Value)>> {
+    let pair = |value: Value| Ok((sort_key(&value, by, with_case)?, value));
+    values(value)?.into_iter().map(pair).collect()
+}
+
 fn is(flag: Option<Value>) -> bool {
     flag.is_some_and(|flag| flag.is_true())
 }
 
 /// Values in the order of their keys; equal ones keep theirs.
-fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome<Vec<(Value, Value)>> {
+fn sorted(keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome {
+    let sorted = by_keys(keyed, reverse)?.into_iter();
+    Ok(Value::from(sorted.map(|(_, value)| value).collect::<Vec<_>>()))
+}
+
+fn by_keys(mut keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome<Vec<(Value, Value)>> {
     let mut failed = None;
     keyed.sort_by(|(a, _), (b, _)| match order(a, b, 0) {
         Ok(order) if reverse => order.map_or(Ordering::Equal, Ordering::reverse),
@@ -372,33 +383,22 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
             for (key, value) in object.try_iter_pairs().into_iter().flatten() {
                 keyed.push((sort_key([&key, &value][at], None, with_case)?, tuple([key, value])));
             }
-            Value::from(
-                sorted(keyed, is(reverse))?.into_iter().map(|(_, pair)| pair).collect::<Vec<_>>(),
-            )
+            sorted(keyed, is(reverse))?
         }
         "sort" => {
             let [reverse, with_case, attribute] =
                 bind(name, arguments, ["reverse", "case_sensitive", "attribute"])?;
             let (with_case, attribute) = (is(with_case), optional(attribute));
-            let mut keyed = vec![];
-            for value in values(value)? {
-                let several = attribute
-                    .as_ref()
-                    .and_then(Value::as_str)
-                    .map(|several| several.split(',').map(Value::from).collect());
-                let attributes: Vec<Option<Value>> = several.map_or_else(
-                    || vec![attribute.clone()],
-                    |several: Vec<Value>| several.into_iter().map(Some).collect(),
-                );
-                let keys: Outcome<Vec<Value>> = attributes
-                    .iter()
-                    .map(|one| sort_key(&value, one.as_ref(), with_case))
-                    .collect();
-                keyed.push((Value::from(keys?), value));
-            }
-            Value::from(
-                sorted(keyed, is(reverse))?.into_iter().map(|(_, value)| value).collect::<Vec<_>>(),
-            )
+            let by = match attribute.as_ref().and_then(Value::as_str) {
+                Some(several) => several.split(',').map(|one| Some(Value::from(one))).collect(),
+                None => vec![attribute],
+            };
+            let pair = |value: Value| {
+                let keys = by.iter().map(|one| sort_key(&value, one.as_ref(), with_case));
+                Ok((Value::from(keys.collect::<Outcome<Vec<_>>>()?), value))
+            };
+            let keyed = values(value)?.into_iter().map(pair).collect::<Outcome<_>>()?;
+            sorted(keyed, is(reverse))?
         }
         "groupby" => {
             let [attribute, otherwise, with_case] =
@@ -407,12 +407,8 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
             if optional(otherwise).is_some() {
                 return wrong("groupby with a default is not known");
             }
-            let mut keyed = vec![];
-            for value in values(value)? {
-                keyed.push((sort_key(&value, Some(&attribute), with_case)?, value));
-            }
             let mut groups: Vec<(Value, Vec<Value>)> = vec![];
-            for (key, value) in sorted(keyed, false)? {
+            for (key, value) in by_keys(keyed(value, Some(&attribute), with_case)?, false)? {
                 match groups.last_mut() {
                     Some((known, group)) if equal(known, &key, 0)? => group.push(value),
                     _ => groups.push((key, vec![value])),
@@ -429,8 +425,7 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
             let [with_case, attribute] = bind(name, arguments, ["case_sensitive", "attribute"])?;
             let (with_case, attribute) = (is(with_case), optional(attribute));
             let (mut known, mut kept) = (vec![], vec![]);
-            for value in values(value)? {
-                let key = sort_key(&value, attribute.as_ref(), with_case)?;
+            for (key, value) in keyed(value, attribute.as_ref(), with_case)? {
                 if !matches!(
                     py(&key),
                     Py::Text(_) | Py::None | Py::Bool(_) | Py::Int(_) | Py::Float(_)
@@ -448,8 +443,7 @@ pub(super) fn filter(name: &str, all: &[Value]) -> Outcome {
             let [with_case, attribute] = bind(name, arguments, ["case_sensitive", "attribute"])?;
             let (with_case, attribute) = (is(with_case), optional(attribute));
             let mut best: Option<(Value, Value)> = None;
-            for value in values(value)? {
-                let key = sort_key(&value, attribute.as_ref(), with_case)?;
+            for (key, value) in keyed(value, attribute.as_ref(), with_case)? {
                 let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
                 match &best {
                     Some((known, _)) if order(&key, known, 0)? != Some(wanted) => (),
