@@ -3,6 +3,7 @@
 mod delegate;
 mod gpu;
 mod licences;
+mod package;
 mod report;
 mod repository;
 mod sim;
@@ -33,7 +34,7 @@ enum Task {
     /// Run everything that has to pass before a commit
     ///
     /// In this order, stopping at the first failure: formatting, clippy (over every backend, which is also their type
-    /// check), documentation, delegation, licences, tests, doctests.
+    /// check), documentation, delegation, licences, packages, tests, doctests.
     Test {
         /// Only the backends flex and ndarray
         #[arg(long)]
@@ -49,6 +50,8 @@ enum Task {
     },
     /// Check the licences of all dependencies against the list in xtask/src/licences.rs
     Licences,
+    /// Pack the crates that are published, and check that each archive holds what its sources name
+    Package,
     /// Run the exhaustive tests of the number formats in release mode (minutes)
     Exhaustive,
     /// Run the benchmarks in release mode; arguments go to the benchmark program
@@ -136,6 +139,7 @@ fn run(task: Task, steps: &mut Steps) -> anyhow::Result<ExitCode> {
         Task::Delegate { check: true } => steps.step("delegation", || delegate::run(Mode::Check)),
         Task::Delegate { check: false } => steps.step("delegation", || delegate::run(Mode::Write)),
         Task::Licences => steps.step("licences", licences::run),
+        Task::Package => steps.step("packages", package::run),
         Task::Exhaustive => {
             let command =
                 "test --release -p burn-fp8-cpu --test kernels -- --ignored --nocapture every_f32";

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::delegate::{self, Mode};
 use crate::licences;
+use crate::package;
 use crate::sim::{self, Size};
 use crate::steps::Steps;
 
@@ -79,6 +80,7 @@ pub fn run(steps: &mut Steps, scope: Scope) -> Result<()> {
     }
     steps.step("delegation", || delegate::run(Mode::Check))?;
     steps.step("licences", licences::run)?;
+    steps.step("packages", package::run)?;
 
     let features = match scope {
         Scope::Quick => TESTED_QUICK,
