@@ -5,8 +5,8 @@ use rayon::prelude::*;
 use super::cache::CachePart;
 use super::linear::{Linear, Memory, multiply};
 use super::{rms_norm, swiglu, turn};
-use crate::share::IN_F32;
 use crate::attention::{Attention, Broadcast, HeadNumbers, Heads, HeadsMut, attention};
+use crate::share::IN_F32;
 
 /// The matrices of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use burn_fp8::Fp8Format::{E4M3, E5M2};
-use burn_fp8_report::{WORTHWHILE, rounding_limit};
+use burn_fp8_report::{LEAST_GAIN, rounding_limit};
 use char_lm::Arm;
 use examples_common::testing::{Results, list, number};
 use serde_json::Value;
@@ -145,7 +145,7 @@ fn what_is_told_of_how_well_fp8_fits_is_in_it() {
     let products = list(&page["products"]);
     let limit = |product: &Value| {
         let forward = product["role"] == "output";
-        rounding_limit([if forward { E4M3 } else { E5M2 }, E4M3]) - WORTHWHILE
+        rounding_limit([if forward { E4M3 } else { E5M2 }, E4M3]) - LEAST_GAIN
     };
     let (fit, others): (Vec<_>, Vec<_>) =
         products.iter().partition(|product| number(product, "last_db") >= limit(product));
