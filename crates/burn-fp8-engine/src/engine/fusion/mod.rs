@@ -9,7 +9,7 @@ use burn_fp8_core::PADDING;
 use burn_fusion::{Fusion, FusionBackend};
 
 use super::backend::{self, Fp8Engine, Untracked};
-use super::capability::{Capability, Fallback};
+use super::capability::Capability;
 use super::codes::Codes;
 use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE, swapped};
 use super::portable::{self, grid::Grid};
