@@ -1,6 +1,8 @@
 //! Tasks of this repository: `cargo xtask --help`.
 
 mod delegate;
+#[cfg(test)]
+mod features;
 mod gpu;
 mod licences;
 mod package;

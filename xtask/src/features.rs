@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use cargo_metadata::DependencyKind;
+
+use crate::repository::{packages, root};
+use crate::steps::cargo;
 
 /// What every program of the repository depends on that shares a build of Burn.
 const SHARED: &str = "examples-common";
 
-/// These have features of their own in the programs that train by Burn's `Learner`: `burn` only exports other crates, and `burn-fp8` and `burn-fp8-serve`
-/// depend on it. They are built twice, not more often.
-const WITH_TRAIN: [&str; 3] = ["burn", "burn-fp8", "burn-fp8-serve"];
+/// What depends on it is built twice, not more often: programs that train by Burn's `Learner` ask for more of it. It only exports other crates.
+const FACE: &str = "burn v0.21.";
 
 /// A crate with its version and features, as `cargo tree` writes it.
 type Crate = String;
@@ -23,26 +25,28 @@ type Tree = BTreeMap<Crate, BTreeSet<Crate>>;
 
 #[test]
 fn all_programs_share_one_build_of_burn() {
-    let metadata = MetadataCommand::new().other_options(["--locked".into()]).exec().unwrap();
-    let programs = programs(&metadata);
-    let bench = "burn-fp8-bench";
-    assert!(programs.len() >= 2 && programs.contains(&bench), "{programs:?}");
+    let programs = programs();
+    let has = |name: &str| programs.iter().any(|program| program == name);
+    assert!(has("burn-fp8-bench") && has("digits"), "{programs:?}");
 
     // By name and version, and features where it may have several: what it is built of, and the program that builds it so.
     let mut built = BTreeMap::<String, (BTreeSet<Crate>, &str)>::new();
-    let mut differ = BTreeSet::new();
-    for program in programs {
-        let tree = tree(program);
+    let (mut differ, mut faces) = (BTreeSet::new(), BTreeSet::new());
+    for program in &programs {
+        let tree = tree("normal,build", &["-p", program]);
+        faces.extend(tree.keys().filter(|name| name.starts_with(FACE)).cloned());
         for of_burn in tree.keys().filter(|name| name.starts_with("burn")) {
             let of = reached_from(of_burn, &tree);
             let without_features = of_burn.split(" [").next().expect("the first part");
-            let is_twice = WITH_TRAIN.contains(&first_word(of_burn));
-            let name = if is_twice { of_burn } else { without_features }.to_owned();
+            let face = of.iter().find(|name| name.starts_with(FACE));
+            let name =
+                face.map_or(without_features.to_owned(), |face| format!("{of_burn}, {face}"));
             let (first, by) = built.entry(name).or_insert((of.clone(), program));
             differ.extend(first.difference(&of).map(|name| format!("{by} builds {name}")));
             differ.extend(of.difference(first).map(|name| format!("{program} builds {name}")));
         }
     }
+    assert!(faces.len() <= 2, "{faces:?}");
     assert!(built.keys().any(|name| name.starts_with("burn-tensor ")), "{:?}", built.keys());
     assert!(
         differ.is_empty(),
@@ -55,34 +59,30 @@ fn all_programs_share_one_build_of_burn() {
 #[test]
 fn layers_on_burn_0_22_bring_no_network() {
     let of = |arguments: &[&str]| {
-        let tree = tree_of(&[&["-p", "digits-next"], arguments].concat());
+        let tree = tree("normal,build", &[&["-p", "digits-next"], arguments].concat());
         let is_of_network = |name: &&str| ["axum", "iroh", "rustls", "tokio"].contains(name);
         tree.keys().map(|name| first_word(name)).filter(is_of_network).count()
     };
     assert_eq!((of(&[]), of(&["--features", "device"])), (0, 4));
 }
 
-fn programs(metadata: &Metadata) -> Vec<&str> {
-    let shares = |package: &&Package| {
+fn programs() -> Vec<String> {
+    let packages = packages().unwrap().into_iter().filter(|package| {
         let mut normal = package.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal);
         normal.any(|dependency| dependency.name == SHARED)
-    };
-    metadata.workspace_packages().into_iter().filter(shares).map(|it| it.name.as_str()).collect()
+    });
+    packages.map(|package| package.name.to_string()).collect()
 }
 
 fn first_word(name: &str) -> &str {
     name.split(' ').next().expect("the first part")
 }
 
-/// What `cargo run -p` of this program builds.
-fn tree(program: &str) -> Tree {
-    tree_of(&["-p", program])
-}
-
-fn tree_of(selection: &[&str]) -> Tree {
-    let arguments = ["--locked", "-e", "normal,build", "--prefix", "depth", "-f", " {p} [{f}]"];
-    let mut command = Command::new(env!("CARGO"));
-    let run = command.arg("tree").args(selection).args(arguments).output().unwrap();
+/// What cargo builds of a selection, by these kinds of dependencies.
+fn tree(kinds: &str, selection: &[&str]) -> Tree {
+    let arguments = ["tree", "--locked", "--prefix", "depth", "-f", " {p} [{f}]", "-e", kinds];
+    let mut command = Command::new(cargo());
+    let run = command.args(arguments).args(selection).current_dir(root()).output().unwrap();
     assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
     let mut tree = Tree::new();
     let mut above = Vec::<Crate>::new();
