@@ -10,6 +10,7 @@ use cargo_metadata::DependencyKind;
 
 use crate::repository::{packages, root};
 use crate::steps::cargo;
+use crate::suite::{ALL_BACKENDS, BURN_0_23, DISTRIBUTED, FEW, NO_BACKEND, TESTED};
 
 /// What every program of the repository depends on that shares a build of Burn.
 const SHARED: &str = "examples-common";
@@ -55,6 +56,26 @@ fn all_programs_share_one_build_of_burn() {
     );
 }
 
+#[test]
+fn what_the_suite_has_built_of_other_peoples_crates_serves_its_smaller_sets() {
+    let (normal, with_tests) = ("normal,build", "normal,build,dev");
+    let all = tree(normal, &["--workspace", "--features", ALL_BACKENDS]);
+    let tested = tree(with_tests, &["--workspace", "--features", TESTED]);
+    for (set, of) in [
+        (tree(normal, &[FEW, NO_BACKEND].concat()), &all),
+        (tree(normal, &[FEW, DISTRIBUTED].concat()), &all),
+        (tree(with_tests, &BURN_0_23), &tested),
+    ] {
+        let is_own = |name: &str| {
+            ["burn", "cubecl", "shared-features "].iter().any(|own| name.starts_with(own))
+        };
+        let (found, other): (Vec<_>, Vec<_>) =
+            set.keys().filter(|name| !is_own(name)).partition(|name| of.contains_key(*name));
+        assert!(other.is_empty(), "ask for these in xtask/features/Cargo.toml: {other:?}");
+        assert!(found.len() > 100, "{found:?}");
+    }
+}
+
 /// What the device for unmodified models needs, Burn's remote backend brings: the layers do without.
 #[test]
 fn layers_on_burn_0_22_bring_no_network() {
@@ -86,7 +107,9 @@ fn tree(kinds: &str, selection: &[&str]) -> Tree {
     assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
     let mut tree = Tree::new();
     let mut above = Vec::<Crate>::new();
-    for line in String::from_utf8(run.stdout).unwrap().lines() {
+    // Empty ones part the packages of a selection.
+    let lines = String::from_utf8(run.stdout).unwrap();
+    for line in lines.lines().filter(|line| !line.is_empty()) {
         let (depth, name) = line.split_once(' ').expect("a depth and a crate");
         // Marked where it has been listed already.
         let name = name.trim_end_matches(" (*)").to_owned();
