@@ -6,7 +6,7 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn_fp8::burn_fp8_core::Overflow;
 use burn_fp8::nn::Fp8StateRecord;
 
-use crate::common::models::{Fp8Net, batch, dot, fp8_net, parameters, state, step};
+use crate::common::models::{Fp8Net, batch, dot, fp8_net, initialized, parameters, state, step};
 use crate::common::*;
 
 type B = Autodiff<Flex>;
@@ -17,7 +17,8 @@ fn sgd<A: AutodiffBackend>() -> Fp8Optimizer<impl Optimizer<Fp8Net<A>, A>> {
 
 /// A layer of 6 inputs and 5 outputs.
 fn layer<A: Backend>(mode: DotMode) -> Fp8Linear<A> {
-    Fp8LinearConfig::new(6, 5).with_dot(dot().with_mode(mode)).init(&Default::default())
+    let dot = dot().with_mode(mode);
+    initialized(Fp8LinearConfig::new(6, 5).with_dot(dot).init(&Default::default()))
 }
 
 #[test]
@@ -107,14 +108,15 @@ fn any_rank_gives_the_same_rows() {
 #[test]
 fn a_bf16_layer_keeps_its_state_in_f32() {
     for mode in [DotMode::Direct, DotMode::QuantizeDequantize] {
+        fn to<const D: usize>(dtype: DType, of: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+            Param::from_tensor(Tensor::from_inner(of.val().inner().cast(dtype)))
+        }
         let mut layer = layer::<B>(mode);
-        layer.weight = Param::from_tensor(layer.weight.val().detach().cast(DType::BF16));
-        let bias = layer.bias.take().expect("with bias").val().detach().cast(DType::BF16);
-        layer.bias = Some(Param::from_tensor(bias.clone()));
+        layer.weight = to(DType::BF16, &layer.weight);
+        layer.bias = layer.bias.as_ref().map(|bias| to(DType::BF16, bias));
         let mut same_in_f32 = layer.clone();
-        let weight = layer.weight.val().detach().cast(DType::F32);
-        same_in_f32.weight = Param::from_tensor(weight);
-        same_in_f32.bias = Some(Param::from_tensor(bias.cast(DType::F32)));
+        same_in_f32.weight = to(DType::F32, &layer.weight);
+        same_in_f32.bias = layer.bias.as_ref().map(|bias| to(DType::F32, bias));
         let bias = values(same_in_f32.bias.as_ref().expect("with bias").val());
         let x = batch::<B>(4).cast(DType::BF16);
         let y = layer.forward(x.clone());
