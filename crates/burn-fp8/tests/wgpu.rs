@@ -1,6 +1,14 @@
 //! CubeCL on whatever adapter Wgpu finds: in CI Mesa's software Vulkan. Without Fusion, and with it where the feature is on.
 #![cfg(feature = "wgpu")]
 
+/// Makes tests of checks that are generic over the backend, for Wgpu without and with Fusion.
+macro_rules! on_wgpu {
+    ($checks:tt) => {
+        crate::common::tests_on!(unfused: crate::Unfused, $checks);
+        crate::common::tests_on!(#[cfg(feature = "fusion")] fused: burn::backend::Wgpu, $checks);
+    };
+}
+
 mod common;
 mod native;
 
@@ -18,13 +26,6 @@ use common::*;
 
 /// Wgpu without Fusion.
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
-
-macro_rules! on_wgpu {
-    ($checks:tt) => {
-        tests_on!(unfused: crate::Unfused, $checks);
-        tests_on!(#[cfg(feature = "fusion")] fused: burn::backend::Wgpu, $checks);
-    };
-}
 
 on_wgpu!([
     codes_and_scales_are_exact,

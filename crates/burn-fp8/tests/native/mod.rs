@@ -4,65 +4,24 @@ mod fallback;
 mod frozen;
 
 use burn::backend::wgpu::WgpuDevice;
-use burn::backend::{Autodiff, Flex};
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::{GradientsParams, Optimizer, SgdConfig};
-use burn::tensor::backend::Backend;
-use burn::tensor::{Shape, Tensor, TensorData, TensorMetadata};
-use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::wgpu::WgpuRuntime;
-use burn_fp8_core::{
-    Filter, Fp8Format, GemmRole, Layouts, Overflow, Precision, Products, Recipe, slice,
-};
-
+use burn::tensor::{Shape, TensorMetadata};
+use burn_fp8::burn_fp8_core::{Layouts, Overflow, Products, slice};
 use burn_fp8::engine::cube::pretend_tensor_cores;
 use burn_fp8::engine::host::primitive;
+use burn_fp8::engine::portable::codes::into_bytes;
 use burn_fp8::engine::{Codes, Fallback, Request, Scalar, ScaleRule, Scales, Wanted};
-use burn_fp8::nn::{Fp8DotGeneralConfig, Fp8LinearConfig};
-use burn_fp8::optim::Fp8Optimizer;
-use burn_fp8::report::Implementation;
-use burn_fp8::{
-    Activation, DelayedState, Execution, Fp8Backend, Fp8Config, Fp8Matmul, Fp8Tensor, Report,
-    ScaledMatmulOptions, scaled_matmul, trace,
-};
 
-type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
-
-type Outer<B> = Fp8Backend<Autodiff<B>>;
-
-/// Values of widely different magnitudes, the same everywhere.
-fn random(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let mut value = || {
-        let unit = (next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-        unit * 2f32.powi((next() % 17) as i32 - 12)
-    };
-    (0..count).map(|_| value()).collect()
-}
-
-fn tensor<B: Backend, const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<B, D> {
-    let values = random(seed, shape.iter().product());
-    Tensor::from_data(TensorData::new(values, shape), &Default::default())
-}
-
-fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
-    tensor.into_data().convert::<f32>().to_vec().expect("converted to f32")
-}
+use crate::Unfused;
+use crate::common::*;
 
 #[track_caller]
-fn assert_close(actual: &[f32], expected: &[f32], what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}");
-    let largest = expected.iter().fold(0f32, |max, value| max.max(value.abs()));
-    assert!(largest > 0.0, "{what}: nothing but zeros to compare with");
-    for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - e).abs() <= 2e-6 * largest, "{what}[{index}]: {a} instead of {e}");
-    }
+fn assert_near(actual: &[f32], expected: &[f32], what: &str) {
+    assert!(expected.iter().any(|x| *x != 0.0), "{what}: nothing but zeros to compare with");
+    assert_close(actual, expected, 2e-6, what);
+}
+
+fn decoded() -> Implementation {
+    Implementation::Native { algorithm: "decoded".into() }
 }
 
 /// The output and both gradients of a product, and what ran.
@@ -71,21 +30,18 @@ fn step<B: Fp8Matmul>(config: Fp8Config, seed: u64, dims: [usize; 4]) -> (Vec<Ve
     trace(|| {
         config.scope(|| {
             // The left operand is permuted, the gradient is not uniform.
-            let x = tensor::<Outer<B>, 3>(seed, [m, batch, k]).require_grad();
-            let w = tensor::<Outer<B>, 2>(seed + 1, [k, n]).require_grad();
-            let g = tensor::<Outer<B>, 3>(seed + 2, [batch, m, n]);
+            let x = random::<Outer<B>, 3>(seed, [m, batch, k]).require_grad();
+            let w = random::<Outer<B>, 2>(seed + 1, [k, n]).require_grad();
+            let g = random::<Outer<B>, 3>(seed + 2, [batch, m, n]);
             let y = x.clone().swap_dims(0, 1).matmul(w.clone().unsqueeze::<3>());
             let grads = (y.clone() * g).sum().backward();
-            let grad_x = x.grad(&grads).expect("tracked");
-            let grad_w = w.grad(&grads).expect("tracked");
-            vec![values(y), values(grad_x), values(grad_w)]
+            vec![values(y), grad(&x, &grads), grad(&w, &grads)]
         })
     })
 }
 
 fn config(recipe: Recipe) -> Fp8Config {
-    let config = Fp8Config::default().with_recipe(recipe).with_filter(Filter::every_matmul());
-    config.with_native_blocks(true)
+    every_matmul().with_recipe(recipe).with_native_blocks(true)
 }
 
 fn products_are_those_of_the_emulation<B: Fp8Matmul>() {
@@ -106,15 +62,11 @@ fn products_are_those_of_the_emulation<B: Fp8Matmul>() {
         let (actual, ran) = step::<B>(native, 7, dims);
         let (expected, reference) = step::<Flex>(emulated, 7, dims);
         for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-            assert_close(actual, expected, &format!("{dims:?} {recipe} result {index}"));
+            assert_near(actual, expected, &format!("{dims:?} {recipe} result {index}"));
         }
         assert_eq!(ran.products.len(), 3, "{ran}");
         for (product, reference) in ran.products.iter().zip(&reference.products) {
-            assert_eq!(
-                product.ran,
-                Implementation::Native { algorithm: "decoded".into() },
-                "{ran}"
-            );
+            assert_eq!(product.ran, decoded(), "{ran}");
             assert_eq!((product.role, product.gemm), (reference.role, reference.gemm));
             assert_eq!((product.lhs, product.rhs), (reference.lhs, reference.rhs), "{ran}");
         }
@@ -136,7 +88,7 @@ fn any_of_the_products_can_be_in_high_precision<B: Fp8Matmul>() {
         let emulated = config(recipe).with_execution(Execution::FakeQuantized);
         let (expected, _) = step::<Flex>(emulated, 11, [2, 18, 24, 20]);
         for (actual, expected) in actual.iter().zip(&expected) {
-            assert_close(actual, expected, &format!("{products:?}"));
+            assert_near(actual, expected, &format!("{products:?}"));
         }
         for product in &ran.products {
             let native = matches!(product.ran, Implementation::Native { .. });
@@ -152,16 +104,16 @@ fn delayed_scaling_is_that_of_the_emulation<B: Fp8Matmul>() {
     fn train<B: Fp8Matmul>(execution: Execution) -> (Vec<f32>, Vec<Vec<f32>>) {
         let config = config(Recipe::delayed()).with_execution(execution);
         let mut model: Linear<Outer<B>> = LinearConfig::new(24, 20).init(&Default::default());
-        model.weight = model.weight.map(|_| tensor(3, [24, 20]).require_grad());
-        model.bias = model.bias.map(|bias| bias.map(|_| tensor(4, [20]).require_grad()));
+        model.weight = model.weight.map(|_| random(3, [24, 20]).require_grad());
+        model.bias = model.bias.map(|bias| bias.map(|_| random(4, [20]).require_grad()));
         let state = DelayedState::new();
         let mut optimizer = SgdConfig::new().init();
         for step in 0..4 {
             let grads = state.step(|| {
                 config.scope(|| {
                     let losses = (0..2).map(|micro| {
-                        let x = tensor(100 + 2 * step + micro, [18, 24]);
-                        let g = tensor::<Outer<B>, 2>(200 + 2 * step + micro, [18, 20]);
+                        let x = random(100 + 2 * step + micro, [18, 24]);
+                        let g = random::<Outer<B>, 2>(200 + 2 * step + micro, [18, 20]);
                         (model.forward(x) * g).sum()
                     });
                     losses.map(|loss| loss.backward()).collect::<Vec<_>>()
@@ -183,10 +135,10 @@ fn delayed_scaling_is_that_of_the_emulation<B: Fp8Matmul>() {
     let _pretend = pretend_tensor_cores();
     let (weight, histories) = train::<B>(Execution::Native);
     let (expected, reference) = train::<Flex>(Execution::FakeQuantized);
-    assert_close(&weight, &expected, "the weight");
+    assert_near(&weight, &expected, "the weight");
     assert_eq!(histories.len(), 3);
     for (index, (history, expected)) in histories.iter().zip(&reference).enumerate() {
-        assert_close(history, expected, &format!("history {index}"));
+        assert_near(history, expected, &format!("history {index}"));
     }
 }
 
@@ -198,17 +150,17 @@ fn layers_multiply_natively<B: Fp8Matmul>() {
             .with_bias(false)
             .with_dot(dot)
             .init::<Autodiff<B>>(&Default::default());
-        layer.weight = layer.weight.map(|_| tensor(1, [20, 18]).require_grad());
+        layer.weight = layer.weight.map(|_| random(1, [20, 18]).require_grad());
         let mut optimizer = Fp8Optimizer::new(SgdConfig::new().init());
         let mut outputs = vec![];
         let (layer, report) = trace(|| {
             for step in 0..4 {
                 let config = Fp8Config::default().with_execution(execution);
                 let loss = config.scope(|| {
-                    let x = tensor::<Autodiff<B>, 2>(10 + step, [9, 20]).require_grad();
+                    let x = random::<Autodiff<B>, 2>(10 + step, [9, 20]).require_grad();
                     let y = layer.forward(x);
                     outputs.push(values(y.clone()));
-                    (y * tensor(20 + step, [9, 18])).sum()
+                    (y * random(20 + step, [9, 18])).sum()
                 });
                 let grads = GradientsParams::from_grads(loss.backward(), &layer);
                 layer = optimizer.step(1e-3, layer, grads);
@@ -225,7 +177,7 @@ fn layers_multiply_natively<B: Fp8Matmul>() {
     let (actual, ran) = train::<B>(Execution::Native);
     let (expected, _) = train::<Flex>(Execution::FakeQuantized);
     for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-        assert_close(actual, expected, &format!("result {index}"));
+        assert_near(actual, expected, &format!("result {index}"));
     }
     assert_eq!(ran.products.len(), 12);
     assert!(
@@ -239,13 +191,10 @@ fn special_values_stay_visible<B: Fp8Matmul>() {
     let _pretend = pretend_tensor_cores();
     let config = config(Recipe::current()).with_execution(Execution::Native);
     for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let mut x = random(5, 17 * 20);
+        let mut x = Random(5).spread(17 * 20);
         x[3 * 20 + 7] = special;
-        let x = Tensor::<Fp8Backend<B>, 2>::from_data(
-            TensorData::new(x, [17, 20]),
-            &Default::default(),
-        );
-        let w = tensor::<Fp8Backend<B>, 2>(6, [20, 18]);
+        let x = tensor::<Fp8Backend<B>, 2>(&x, [17, 20]);
+        let w = random::<Fp8Backend<B>, 2>(6, [20, 18]);
         let y = values(config.scope(|| x.matmul(w)));
         for (index, y) in y.iter().enumerate() {
             assert_eq!(y.is_nan(), index / 18 == 3, "{special} gives {y} at {index}");
@@ -257,20 +206,19 @@ fn special_values_stay_visible<B: Fp8Matmul>() {
 fn scaled_products_are_those_of_flex<B: Fp8Matmul>() {
     fn run<B: Fp8Matmul>() -> Vec<Vec<f32>> {
         let (m, n, k) = (17, 18, 20);
-        let a = Fp8Tensor::<B, 2>::quantize(tensor(1, [m, k]), Fp8Format::E4M3);
-        let b = Fp8Tensor::<B, 2>::quantize(tensor(2, [n, k]), Fp8Format::E5M2).transpose();
+        let a = Fp8Tensor::<B, 2>::quantize(random(1, [m, k]), E4M3);
+        let b = Fp8Tensor::<B, 2>::quantize(random(2, [n, k]), E5M2).transpose();
         let float = scaled_matmul(&a, &b, &ScaledMatmulOptions::default()).expect("it is valid");
         let scale = Tensor::<B, 1>::from_floats([2.0], &Default::default());
-        let options = ScaledMatmulOptions::fp8(Fp8Format::E5M2, scale)
-            .with_activation(Activation::Relu)
-            .with_amax();
+        let options =
+            ScaledMatmulOptions::fp8(E5M2, scale).with_activation(Activation::Relu).with_amax();
         let fp8 = scaled_matmul(&a, &b, &options).expect("it is valid");
         let amax = fp8.amax.clone().expect("asked for");
         vec![values(float.into_float()), values(fp8.into_fp8().dequantize()), values(amax)]
     }
     let _pretend = pretend_tensor_cores();
     for (index, (actual, expected)) in run::<B>().iter().zip(&run::<Flex>()).enumerate() {
-        assert_close(actual, expected, &format!("result {index}"));
+        assert_near(actual, expected, &format!("result {index}"));
     }
 }
 
@@ -279,13 +227,12 @@ fn batches_are_those_of_the_emulation<B: Fp8Matmul>() {
     let _pretend = pretend_tensor_cores();
     let step = |config: Fp8Config, [lhs, rhs]: [[usize; 2]; 2], [m, k, n]: [usize; 3]| {
         fn run<B: Fp8Matmul>([lhs, rhs]: [[usize; 2]; 2], [m, k, n]: [usize; 3]) -> Vec<Vec<f32>> {
-            let x = tensor::<Outer<B>, 4>(3, [lhs[0], m, lhs[1], k]).require_grad();
-            let w = tensor::<Outer<B>, 4>(4, [rhs[0], rhs[1], n, k]).require_grad();
+            let x = random::<Outer<B>, 4>(3, [lhs[0], m, lhs[1], k]).require_grad();
+            let w = random::<Outer<B>, 4>(4, [rhs[0], rhs[1], n, k]).require_grad();
             let y = x.clone().swap_dims(1, 2).matmul(w.clone().swap_dims(2, 3));
-            let g = tensor::<Outer<B>, 4>(5, y.dims());
+            let g = random::<Outer<B>, 4>(5, y.dims());
             let grads = (y.clone() * g).sum().backward();
-            let [dx, dw] = [x, w].map(|leaf| values(leaf.grad(&grads).expect("tracked")));
-            vec![values(y), dx, dw]
+            vec![values(y), grad(&x, &grads), grad(&w, &grads)]
         }
         let shapes = ([lhs, rhs], [m, k, n]);
         let native = config.with_execution(Execution::Native);
@@ -293,12 +240,11 @@ fn batches_are_those_of_the_emulation<B: Fp8Matmul>() {
         let emulated = config.with_execution(Execution::FakeQuantized);
         let (expected, reference) = trace(|| emulated.scope(|| run::<Flex>(shapes.0, shapes.1)));
         for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-            assert_close(actual, expected, &format!("{shapes:?} result {index}"));
+            assert_near(actual, expected, &format!("{shapes:?} result {index}"));
         }
         assert_eq!(ran.products.len(), 3, "{ran}");
         for (product, reference) in ran.products.iter().zip(&reference.products) {
-            let decoded = Implementation::Native { algorithm: "decoded".into() };
-            assert_eq!(product.ran, decoded, "{ran}");
+            assert_eq!(product.ran, decoded(), "{ran}");
             assert_eq!((product.role, product.gemm), (reference.role, reference.gemm));
             assert_eq!((product.lhs, product.rhs), (reference.lhs, reference.rhs), "{ran}");
         }
@@ -313,28 +259,31 @@ fn batches_are_those_of_the_emulation<B: Fp8Matmul>() {
 
 /// A scale that is given comes back as it was given, and the codes are those of the core.
 fn given_scales_are_kept<B: Fp8Matmul>() {
-    let values = random(9, 3 * 21);
+    let values = Random(9).spread(3 * 21);
     for scale in [1.0, 0.37] {
         let mut codes = vec![0; values.len()];
-        slice::encode(&values, scale, Fp8Format::E4M3, Overflow::Saturate, &mut codes);
+        slice::encode(&values, scale, E4M3, Overflow::Saturate, &mut codes);
         let device =
             Scalar::Device(primitive(Tensor::<B, 1>::from_floats([scale], &Default::default())));
         for given in [Scalar::Host(scale), device] {
             let rule = ScaleRule::Given(given, Overflow::Saturate);
-            let x = || primitive(tensor::<B, 2>(9, [3, 21]));
-            let request = |wanted| Request::whole(Fp8Format::E4M3, rule.clone(), wanted);
+            let x = || primitive(random::<B, 2>(9, [3, 21]));
+            let request = |wanted| Request::whole(E4M3, rule.clone(), wanted);
             let matrix = B::fp8_quantize(x(), request(Wanted::Lines(Layouts::Rows)));
             let Scales::One(kept) = &matrix.scales else { panic!("one for all") };
             assert_eq!((kept.clone().read::<B>(), matrix.amax.is_none()), (scale, true));
             let Some(Codes::Padded(words, shape)) = &matrix.codes else { panic!("asked for") };
             assert_eq!(*shape, Shape::new([3, 21]));
             assert_eq!(words.shape(), Shape::new([16, 8]));
-            assert_eq!(Fp8Tensor::<B, 2>::new(matrix).to_bytes(), codes);
+            let padded = matrix.codes.clone().expect("asked for");
+            assert_eq!(into_bytes::<B>(padded, E4M3), codes);
             // What an emulated product saves, and what an FP8 tensor holds: one byte an element, in whole words.
             for wanted in [Wanted::CodesAndValues, Wanted::Codes] {
-                let kept = Fp8Tensor::<B, 2>::new(B::fp8_quantize(x(), request(wanted)));
-                assert_eq!(kept.read_scale(), scale);
-                assert_eq!((kept.to_bytes(), kept.bytes_held()), (codes.clone(), 64));
+                let matrix = B::fp8_quantize(x(), request(wanted));
+                let Scales::One(kept) = &matrix.scales else { panic!("one for all") };
+                assert_eq!(kept.clone().read::<B>(), scale);
+                let kept = matrix.codes.expect("asked for");
+                assert_eq!((kept.bytes_held(), into_bytes::<B>(kept, E4M3)), (64, codes.clone()));
             }
         }
     }
@@ -344,58 +293,16 @@ fn given_scales_are_kept<B: Fp8Matmul>() {
 fn native_execution_needs_tensor_cores() {
     let capability = Fp8Backend::<Unfused>::capability(&WgpuDevice::default());
     assert!(!capability.is_native());
-    assert!(capability.to_string().contains("CUDA"), "{capability}");
+    says(capability, ["CUDA"]);
 }
 
-macro_rules! on {
-    ($backend:ty) => {
-        #[test]
-        fn batches_are_those_of_the_emulation() {
-            super::batches_are_those_of_the_emulation::<$backend>();
-        }
-
-        #[test]
-        fn products_are_those_of_the_emulation() {
-            super::products_are_those_of_the_emulation::<$backend>();
-        }
-
-        #[test]
-        fn any_of_the_products_can_be_in_high_precision() {
-            super::any_of_the_products_can_be_in_high_precision::<$backend>();
-        }
-
-        #[test]
-        fn delayed_scaling_is_that_of_the_emulation() {
-            super::delayed_scaling_is_that_of_the_emulation::<$backend>();
-        }
-
-        #[test]
-        fn layers_multiply_natively() {
-            super::layers_multiply_natively::<$backend>();
-        }
-
-        #[test]
-        fn scaled_products_are_those_of_flex() {
-            super::scaled_products_are_those_of_flex::<$backend>();
-        }
-
-        #[test]
-        fn given_scales_are_kept() {
-            super::given_scales_are_kept::<$backend>();
-        }
-
-        #[test]
-        fn special_values_stay_visible() {
-            super::special_values_stay_visible::<$backend>();
-        }
-    };
-}
-
-mod unfused {
-    on!(super::Unfused);
-}
-
-#[cfg(feature = "fusion")]
-mod fused {
-    on!(burn::backend::Wgpu);
-}
+on_wgpu!([
+    products_are_those_of_the_emulation,
+    batches_are_those_of_the_emulation,
+    any_of_the_products_can_be_in_high_precision,
+    delayed_scaling_is_that_of_the_emulation,
+    layers_multiply_natively,
+    scaled_products_are_those_of_flex,
+    given_scales_are_kept,
+    special_values_stay_visible,
+]);
