@@ -113,34 +113,6 @@ fn assert_blocks<B: Fp8Matmul>(subnormals: bool) {
     }
 }
 
-/// An outlier costs the precision of its own block alone.
-pub fn outliers_stay_in_their_blocks<B: Fp8Matmul>()
-where
-    Autodiff<B>: Fp8Matmul,
-{
-    let [m, k, n] = [3, 256, 4];
-    let mut x: Vec<f32> = (0..m * k)
-        .map(|index| [1.0, -1.25, 1.5, 0.0625][index % 4] * if index % k < 128 { 1.0 } else { 2.0 })
-        .collect();
-    x[0] = 1e6;
-    for (recipe, along) in [(Recipe::mxfp8(), 32), (Recipe::blockwise(), 128)] {
-        // Exact in E4M3 where no outlier is in the block.
-        let product = |w: &[f32]| {
-            let x = tensor::<Outer<B>, 2>(&x, [m, k]);
-            let config = every_matmul().with_recipe(recipe);
-            config.scope(|| values(x.matmul(tensor(w, [n, k]).transpose())))
-        };
-        let rounded = product(&vec![1.0; n * k]);
-        for row in [1, 2] {
-            assert_eq!(rounded[row * n], x[row * k..][..k].iter().sum::<f32>());
-        }
-        // The other blocks of its own row, too: the weight takes its block out.
-        let others = (0..n * k).map(|at| if at % k < along { 0.0 } else { 1.0 });
-        let rounded = product(&others.collect::<Vec<_>>());
-        assert_eq!(rounded[0], x[along..k].iter().sum::<f32>());
-    }
-}
-
 /// Where no unit multiplies scales of blocks `Auto` says so in the trace, and `Native` is an error. Tensor cores have to be asked to try.
 pub fn native_is_refused_in_words<B: Fp8Matmul>()
 where

@@ -10,6 +10,3 @@ pub fn path(name: &str) -> (TempDir, PathBuf) {
     let path = folder.path().join(name);
     (folder, path)
 }
-
-/// Numbers that are no scale.
-pub const NO_SCALES: [f32; 5] = [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40];

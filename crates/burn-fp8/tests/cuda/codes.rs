@@ -51,18 +51,15 @@ fn write<B: Fp8Matmul, const D: usize>(
     }
 }
 
-/// The codes of a matrix, padded with zeros, and those of its transpose.
-fn pad(codes: &[u8], [rows, columns]: [usize; 2]) -> [Vec<u8>; 2] {
-    let [padded_rows, padded_columns] = [rows, columns].map(|size| size.next_multiple_of(PADDING));
-    let mut padded = [padded_rows * padded_columns; 2].map(|size| vec![0; size]);
-    for row in 0..rows {
-        for column in 0..columns {
-            let code = codes[row * columns + column];
-            padded[0][row * padded_columns + column] = code;
-            padded[1][column * padded_rows + row] = code;
-        }
-    }
-    padded
+/// Codes padded with zeros.
+fn pad(codes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
+    let [padded_rows, padded] = [rows, columns].map(|size| size.next_multiple_of(PADDING));
+    let at = |row: usize| move |column: usize| (column < columns).then(|| row * columns + column);
+    let codes_of = |at: Option<usize>| at.map_or(0, |at| codes[at]);
+    let rows_of = |row| (0..padded).map(at(row)).map(codes_of);
+    let mut all: Vec<u8> = (0..rows).flat_map(rows_of).collect();
+    all.resize(padded_rows * padded, 0);
+    all
 }
 
 /// Sign and payload of NaN are free.
@@ -100,7 +97,8 @@ fn check<B: Fp8Matmul, const D: usize>(x: Tensor<B, D>, format: Fp8Format, what:
         let expected_scale = scale::from_amax(amax_used, format, recipe);
         let mut codes = vec![0; host.len()];
         slice::encode(&host, expected_scale, format, Overflow::SaturateFinite, &mut codes);
-        let [expected, expected_transposed] = pad(&codes, [rows, columns]);
+        let expected = pad(&codes, [rows, columns]);
+        let expected_transposed = pad(&transpose(&codes, [rows, columns]), [columns, rows]);
         for layouts in [Layouts::Both, Layouts::Rows, Layouts::Transposed] {
             let what = format!("{what}, {layouts:?}");
             let written = write(x.clone(), format, rule.clone(), layouts);

@@ -3,7 +3,6 @@
 
 use std::sync::mpsc;
 
-use crate::common::transpose;
 use crate::common::*;
 use crate::on_cuda_and_rehearsed;
 use crate::stress::{Pair, round, run, serial, serial_as_configured};
@@ -13,38 +12,34 @@ const THREADS: u64 = 4;
 const ITERATIONS: usize = 1000;
 const ROUNDS: usize = 300;
 
-fn with_their_own_tensors<B: Fp8Matmul>() {
+/// Rounds on several threads at once, each with the pairs that it makes or is given.
+fn at_once<B: Fp8Matmul>(pairs: impl Fn(u64) -> Vec<Pair<Fp8Backend<B>>> + Sync) {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
+            let pairs = &pairs;
             scope.spawn(move || {
-                let pairs = serial::<B>(thread);
-                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
-                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
+                let (pairs, what) = (pairs(thread), format!("thread {thread}"));
+                native::<B>().scope(|| run(&pairs, thread, fewer::<B>(ITERATIONS), &what));
             });
         }
     });
 }
 
+fn with_their_own_tensors<B: Fp8Matmul>() {
+    at_once::<B>(serial::<B>);
+}
+
 /// Operands and expected results that another thread made.
 fn with_shared_tensors<B: Fp8Matmul>() {
     let pairs = serial::<B>(7);
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let pairs = pairs.clone();
-            scope.spawn(move || {
-                let (iterations, what) = (fewer::<B>(ITERATIONS), format!("thread {thread}"));
-                native::<B>().scope(|| run(&pairs, thread, iterations, &what));
-            });
-        }
-    });
+    at_once::<B>(|_| pairs.clone());
 }
 
 /// Operands that another thread has only enqueued, and frees at once. CubeCL 0.10 itself may give memory to another stream before
 /// that which uses it is done: products without FP8 are the control, and ours may fail about as often as these, not where none does.
 /// Where each thread waits for what it made, CubeCL has nothing to mistake, and nothing is excused.
 fn with_tensors_that_travel<B: Fp8Matmul>() {
-    let rounds = fewer::<B>(ROUNDS);
-    let config = native::<B>();
+    let (rounds, config) = (fewer::<B>(ROUNDS), native::<B>());
     let pairs = serial::<B>(8);
     let wrong = travel(&pairs, &config, rounds, Handover::Enqueued);
     let plain = travel(&serial_as_configured::<B>(8), &config, rounds, Handover::Enqueued);
@@ -82,41 +77,35 @@ fn travel<B: Backend>(
     let (results, verdicts) = mpsc::channel();
     let mut wrong = 0;
     std::thread::scope(|scope| {
-        let workers: Vec<mpsc::Sender<Pair<B>>> = (0..THREADS)
-            .map(|thread| {
-                let (sender, receiver) = mpsc::channel::<Pair<B>>();
-                let results = results.clone();
-                scope.spawn(move || {
-                    let mut random = Random(thread);
-                    config.scope(|| {
-                        for pair in receiver {
-                            let difference = round(&pair, &mut random);
-                            settle();
-                            results.send(difference).expect("the main thread listens");
-                        }
-                    });
+        let worker = |thread| {
+            let (sender, receiver) = mpsc::channel::<Pair<B>>();
+            let results = results.clone();
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                config.scope(|| {
+                    for pair in receiver {
+                        let difference = round(&pair, &mut random);
+                        settle();
+                        results.send(difference).expect("the main thread listens");
+                    }
                 });
-                sender
-            })
-            .collect();
+            });
+            sender
+        };
+        let workers: Vec<_> = (0..THREADS).map(worker).collect();
         let mut random = Random(1);
         for _ in 0..rounds {
-            let pair = &pairs[(random.bits() % pairs.len() as u64) as usize];
+            let pair = &pairs[random.below(pairs.len())];
             for worker in &workers {
-                let double = |tensor: &Tensor<B, 2>| (tensor.clone() * 2.0) * 0.5;
-                let pair = Pair {
-                    half_x: double(&pair.half_x),
-                    half_w: double(&pair.half_w),
-                    y: double(&pair.y),
-                };
+                let [half_x, half_w, y] = [&pair.half_x, &pair.half_w, &pair.y]
+                    .map(|tensor: &Tensor<B, 2>| (tensor.clone() * 2.0) * 0.5);
                 settle();
-                worker.send(pair).expect("the worker listens");
+                worker.send(Pair { half_x, half_w, y }).expect("the worker listens");
             }
-            // Results come back as they are: enqueued, unless waited for.
+            // Results come back as they are: enqueued, unless waited for. All of them are taken, also after one that is wrong.
             let differences = (0..THREADS).map(|_| verdicts.recv().expect("the workers send"));
-            let right = differences.map(|difference| values(difference * 2.0) == [0.0]);
-            // All of them are taken, also after one that is wrong.
-            wrong += usize::from(right.fold(false, |wrong, right| wrong | !right));
+            let right: Vec<_> = differences.map(|of| values(of * 2.0) == [0.0]).collect();
+            wrong += usize::from(right.contains(&false));
         }
         drop(workers);
     });
@@ -129,24 +118,20 @@ where
     Outer<B>: AutodiffBackend,
 {
     const SHAPE: [usize; 3] = [128, 192, 160];
-    fn data(seed: u64) -> [Vec<f32>; 3] {
-        let [m, k, n] = SHAPE;
-        [
-            Random(seed + 1).normals(m * k),
-            Random(seed).normals(k * n),
-            Random(seed + 2).normals(m * n),
-        ]
-    }
-    fn gradients<B: AutodiffBackend>(seed: u64) -> [Vec<f32>; 2] {
-        let [x, w, g] = data(seed);
-        let [_, dx, dw] = matrix_step::<B>([&x, &w, &g], SHAPE);
-        [dx, dw]
-    }
     let [m, k, n] = SHAPE;
+    let data = |seed| {
+        let mut random = Random(seed);
+        [m * k, k * n, m * n].map(|count| random.normals(count))
+    };
+    let gradients = |seed| {
+        let data = data(seed);
+        let step = || matrix_step::<Outer<B>>(data.each_ref().map(Vec::as_slice), SHAPE);
+        let [_, dx, dw] = native::<B>().scope(step);
+        [dx, dw]
+    };
     let expected: Vec<_> = (0..THREADS)
         .map(|thread| {
-            let [dx, dw] = native::<B>().scope(|| gradients::<Outer<B>>(10 * thread));
-            let [x, w, g] = data(10 * thread);
+            let ([dx, dw], [x, w, g]) = (gradients(thread), data(thread));
             let (w, x) = (transpose(&w, [k, n]), transpose(&x, [m, k]));
             let (f32, g) = (FloatDType::F32, Operand(&g, E5M2));
             assert_sample::<B>(&dx, [g, Operand(&w, E4M3)], [m, n, k], f32, "dx");
@@ -156,13 +141,12 @@ where
         .collect();
     std::thread::scope(|scope| {
         for (thread, expected) in (0..THREADS).zip(&expected) {
+            let gradients = &gradients;
             scope.spawn(move || {
-                native::<B>().scope(|| {
-                    for _ in 0..fewer::<B>(50) {
-                        let gradients = gradients::<Outer<B>>(10 * thread);
-                        assert!(gradients.map(|grad| bits(&grad)) == *expected, "{thread}");
-                    }
-                });
+                for _ in 0..fewer::<B>(50) {
+                    let found = gradients(thread).map(|grad| bits(&grad));
+                    assert!(found == *expected, "{thread}");
+                }
             });
         }
     });
