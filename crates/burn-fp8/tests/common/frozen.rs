@@ -156,10 +156,11 @@ pub fn outputs_follow_the_definition<B: Fp8Matmul>() {
     });
 }
 
+/// Codes, scales, bias and scale of the input.
+pub type Parts = (Vec<u8>, Vec<f32>, Option<Vec<f32>>, ActivationScale);
+
 /// The layer without what it lies on.
-pub fn parts<B: Backend>(
-    layer: &FrozenLinear<B>,
-) -> (Vec<u8>, Vec<f32>, Option<Vec<f32>>, ActivationScale) {
+pub fn parts<B: Backend>(layer: &FrozenLinear<B>) -> Parts {
     let bias = layer.bias().map(|bias| values(bias.clone()));
     (layer.tensor().to_bytes(), values(layer.tensor().scales()), bias, layer.activation())
 }

@@ -6,7 +6,7 @@ use burn::record::{
 use burn_fp8::nn::frozen::FrozenLinearRecord;
 use serde_json::json;
 
-use crate::common::frozen::{parts, weights};
+use crate::common::frozen::{Parts, parts, weights};
 use crate::common::*;
 use ActivationScale::{Current, Static};
 
@@ -34,9 +34,7 @@ fn model<B: Fp8Matmul>(seed: u64) -> Model<B> {
     Model { first, second, others }
 }
 
-fn all<B: Backend>(
-    model: &Model<B>,
-) -> Vec<(Vec<u8>, Vec<f32>, Option<Vec<f32>>, ActivationScale)> {
+fn all<B: Backend>(model: &Model<B>) -> Vec<Parts> {
     [&model.first].into_iter().chain(&model.second).chain(&model.others).map(parts).collect()
 }
 

@@ -79,7 +79,7 @@ fn assert_golden<A: AutodiffBackend + Fp8Matmul>(precisions: &[AttentionPrecisio
         for case in golden.cases("cases") {
             // The rounding of a score grows with it, and is a relative error of a probability.
             let harder = (case["largest_score"].as_f64().expect("a number") / 5.0).max(1.0);
-            for (name, result, exact) in results::<A>(&golden, &case, precision) {
+            for (name, result, exact) in results::<A>(&golden, case, precision) {
                 let [all, one] = errors(&result, &exact);
                 println!("{precision} {name} {all:.2e} {one:.2e}");
                 assert!(

@@ -3,8 +3,8 @@
 mod attention;
 mod attention_golden;
 mod cache;
-mod layers;
 mod learner;
+mod models;
 mod pointwise;
 mod records;
 mod standing;
