@@ -53,10 +53,10 @@ use burn_remote::server::{BackendServer, TokenAuthorizer, WebSocketTransport};
 use burn_remote::{CustomOpClient, RemoteBackend, RemoteDevice};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::Fp8Error;
 use crate::backend::Fp8Backend;
 use crate::backend::session::{self, NO_DELAYED, Stream};
 use crate::config::{Fp8Config, is_in_scope};
-use crate::error::Fp8Error;
 use crate::report::{Report, is_tracing};
 
 /// Flex with its products in FP8, as the default of the process says ([`Fp8Config::set_default`]). There is one, which every call returns.

@@ -30,7 +30,7 @@ pub(super) fn matmul<B: Fp8Matmul>(
     let kind = ProductKind::Matmul;
     match Product::plan::<B>(kind, role, forward, operands.each_ref(), true, || None) {
         Some(product) => {
-            let product = gemms::gradient::<B>(role, operands.each_ref(), &product, &product.gemms);
+            let product = gemms::gradient::<B>(role, operands.each_ref(), &product);
             match forward.batch {
                 1 => reshape::<B>(product, shape),
                 _ => product,

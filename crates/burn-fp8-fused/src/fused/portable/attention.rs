@@ -9,7 +9,9 @@ use burn_fp8_core::{AttentionPrecision, AttentionShape, Fp8Format, Overflow, Rec
 use burn_fp8_cpu::dropout::keep;
 
 use crate::engine::tensor::reshape;
-use crate::engine::{Fp8Engine, Request, RequestOf, Scalar, ScaleRule, Wanted, in_f32};
+use crate::engine::{
+    Fp8Engine, Request, RequestOf, Scalar, ScaleRule, Wanted, in_f32, multiply_high,
+};
 use crate::fused::options::{Attention, AttentionGradients, AttentionOf, check};
 use crate::host;
 
@@ -35,7 +37,7 @@ pub(crate) fn attend<B: Fp8Engine>(
         None => exponentials,
     };
     let weights = probabilities::<B>(weights, attention.precision);
-    let output = B::float_mul_scalar(B::float_matmul(weights, v), factor(attention).into());
+    let output = B::float_mul_scalar(multiply_high::<B>(weights, v), factor(attention).into());
     // A sum is at least 1, or 0.
     let output = B::float_div(output, B::float_clamp_min(sums.clone(), 0.5f32.into()));
     let settings = get_device_settings::<B>(&host::float_device::<B>(&sums));
@@ -65,7 +67,7 @@ pub(crate) fn attend_backward<B: Fp8Engine>(
         None => x,
     };
 
-    let of_weights = B::float_matmul(grad.clone(), transpose::<B>(v));
+    let of_weights = multiply_high::<B>(grad.clone(), transpose::<B>(v));
     let of_weights = of_kept(B::float_mul_scalar(of_weights, factor.into()));
     let of_biased = B::float_mul(weights.clone(), B::float_sub(of_weights, deltas));
     let of_scores = match slopes {
@@ -76,9 +78,9 @@ pub(crate) fn attend_backward<B: Fp8Engine>(
     let weights = probabilities::<B>(of_kept(weights), precision);
 
     let scaled = |x: FloatTensor<B>, factor: f32| B::float_mul_scalar(x, factor.into());
-    let of_v = scaled(B::float_matmul(transpose::<B>(weights), grad), factor);
-    let of_q = scaled(B::float_matmul(of_scores.clone(), k), attention.scale);
-    let of_k = scaled(B::float_matmul(transpose::<B>(of_scores), q), attention.scale);
+    let of_v = scaled(multiply_high::<B>(transpose::<B>(weights), grad), factor);
+    let of_q = scaled(multiply_high::<B>(of_scores.clone(), k), attention.scale);
+    let of_k = scaled(multiply_high::<B>(transpose::<B>(of_scores), q), attention.scale);
     let [of_k, of_v] = [of_k, of_v].map(|of| of_shared::<B>(&shape, of));
     let bias = attention.bias.as_ref().filter(|_| wants_bias).map(|bias| {
         let sizes = bias.shape();
@@ -126,7 +128,7 @@ fn scores<B: Fp8Engine>(
     [q, k]: [FloatTensor<B>; 2],
     attention: &AttentionOf<B>,
 ) -> (FloatTensor<B>, Option<FloatTensor<B>>) {
-    let mut scores = B::float_matmul(q, transpose::<B>(k));
+    let mut scores = multiply_high::<B>(q, transpose::<B>(k));
     scores = B::float_mul_scalar(scores, attention.scale.into());
     let mut slopes = None;
     if let Some(cap) = attention.softcap {

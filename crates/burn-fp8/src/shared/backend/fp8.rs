@@ -56,7 +56,7 @@ impl<B: Fp8Matmul> Fp8Engine for Fp8Backend<B> {
 }
 
 // The graph is that of `B`, under the configuration.
-impl<B: Graph> Graph for Fp8Backend<B> {
+impl<B: Fp8Matmul> Graph for Fp8Backend<B> {
     const HAS_GRAPH: bool = B::HAS_GRAPH;
 
     type Inner = B::Inner;
