@@ -228,18 +228,19 @@ mod tests {
         let _one = one_at_a_time();
         let barrier = Barrier::new(7);
         thread::scope(|scope| {
-            for _ in 0..6 {
-                scope.spawn(|| {
-                    drop((0..4).map(|i| filled((4 << 20) - i, 1.0)).collect::<Vec<_>>());
-                    barrier.wait();
-                    barrier.wait();
-                });
-            }
+            let hold = || {
+                drop((0..4).map(|i| filled((4 << 20) - i, 1.0)).collect::<Vec<_>>());
+                barrier.wait();
+                barrier.wait();
+            };
+            let threads = [(); 6].map(|()| scope.spawn(hold));
             barrier.wait();
             let all = KEPT.load(Ordering::Relaxed);
             // Other tests of this process may hold some for a moment.
             assert!((LIMIT_OF_ALL / 2..=LIMIT_OF_ALL + LIMIT).contains(&all), "{all}");
             barrier.wait();
+            // A scope ends before what its threads hold is dropped, a joined thread after.
+            threads.map(|thread| thread.join().expect("it ends"));
         });
         // Threads that have ended keep nothing.
         assert!(KEPT.load(Ordering::Relaxed) <= LIMIT_OF_ALL / 2);
