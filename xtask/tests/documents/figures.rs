@@ -144,7 +144,7 @@ fn redrawn(document: &str) -> (String, usize) {
             old.push(line);
         }
         new += &match mark.contains('/') {
-            true => readme::compared(&folder.join(mark)),
+            true => readme::compared(&folder.join(mark.trim())),
             false => by_machine(mark, &old),
         };
         tables += 1;
