@@ -240,7 +240,7 @@ mod tests {
             assert!((LIMIT_OF_ALL / 2..=LIMIT_OF_ALL + LIMIT).contains(&all), "{all}");
             barrier.wait();
             // A scope ends before what its threads hold is dropped, a joined thread after.
-            threads.map(|thread| thread.join().expect("it ends"));
+            threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
         });
         // Threads that have ended keep nothing.
         assert!(KEPT.load(Ordering::Relaxed) <= LIMIT_OF_ALL / 2);
