@@ -5,7 +5,8 @@ mod frozen;
 
 use burn::backend::wgpu::WgpuDevice;
 use burn::tensor::{Shape, TensorMetadata};
-use burn_fp8::burn_fp8_core::{Layouts, Overflow, Products, slice};
+use burn_fp8::burn_fp8_core::{Layouts, Overflow, Products};
+use burn_fp8::cpu::slice;
 use burn_fp8::engine::cube::pretend_tensor_cores;
 use burn_fp8::engine::host::primitive;
 use burn_fp8::engine::portable::codes::into_bytes;
