@@ -42,7 +42,7 @@ fn add_import(imports: &mut Imports, path: &str, burn: usize, cfg: Option<&str>)
         .or_insert(cfg);
 }
 
-/// Implements a trait for `Fp8Backend<B>` as each of the versions that have it does; `items` are theirs. [`format`] makes it Rust.
+/// Implements a trait for `Fp8Backend<B>` as each of the versions that have it does; `items` are theirs. [`format()`] makes it Rust.
 pub fn of_trait(spec: &Spec, items: &[ItemTrait], imports: &mut Imports) -> Result<String> {
     let feature = spec.feature.map(|feature| format!("#[cfg(feature = \"{feature}\")]"));
     let mut members: Vec<(Method, Versions)> = Vec::new();
