@@ -104,7 +104,7 @@ pub enum Fallback {
     /// operands have them, and scales that are no powers of two are of as many elements along K in both.
     Blocks,
     /// Operands have several scales, which no GPU has multiplied for this project yet: tensor cores are given them where
-    /// [`Fp8Config::native_blocks`](crate::Fp8Config::native_blocks) asks for it.
+    /// `Fp8Config::native_blocks` asks for it.
     BlocksUntried,
     /// The scales of blocks are further apart than a matrix unit of the CPU can take, which has no number below 2^-126.
     BlocksTooFarApart,

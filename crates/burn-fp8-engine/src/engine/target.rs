@@ -23,7 +23,7 @@ pub enum Execution {
     Auto,
     /// Emulated: codes are decoded, multiplied in f32 and scaled, whatever the device can do. For comparison with other backends.
     FakeQuantized,
-    /// Natively; an error of [`Fp8Config::check`](crate::Fp8Config::check), or a panic of the thread that asks for the product, says why where the
+    /// Natively; an error of `Fp8Config::check`, or a panic of the thread that asks for the product, says why where the
     /// device or cuBLASLt cannot. The first product of a shape waits until cuBLASLt has been asked.
     Native,
 }
