@@ -5,6 +5,7 @@
 //! - [`Recipe`], [`AmaxHistory`], [`scale`], [`e8m0`]: how a scale is derived from an amax.
 //! - [`Pointwise`]: operations on single elements.
 //! - [`AttentionShape`], [`AttentionPrecision`]: what attention takes and multiplies. [`MlpActivation`]: what lies between two layers. [`Dropout`]: which elements a counter-based generator drops.
+//! - [`Sums`](sums::Sums), [`Accumulator`](sums::Accumulator): how tensor cores add.
 //! - [`peers`]: what those that train one model together say to each other.
 //! - [`Gemm`], [`GemmRole`], [`Filter`], [`Gains`]: matrix products, their roles in training, which of them run in FP8, and what that gains.
 //!
@@ -26,6 +27,7 @@ pub mod json;
 pub mod peers;
 mod recipe;
 pub mod scale;
+pub mod sums;
 #[doc(hidden)]
 pub mod text;
 
