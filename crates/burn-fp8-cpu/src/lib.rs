@@ -67,6 +67,7 @@ pub mod slice;
 #[cfg(target_arch = "x86_64")]
 mod small;
 mod special;
+pub mod sums;
 mod unit;
 
 pub use attention::{

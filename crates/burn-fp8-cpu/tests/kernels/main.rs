@@ -20,6 +20,7 @@ mod rows;
 mod shapes;
 mod special;
 mod stress;
+mod sums;
 mod threads;
 mod token;
 mod units;
