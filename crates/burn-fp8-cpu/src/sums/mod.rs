@@ -5,9 +5,13 @@
 #![allow(unsafe_code, reason = "instructions are used after they were found")]
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod pack;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod quads;
 mod special;
 
 use burn_fp8_core::Fp8Format;
@@ -138,12 +142,18 @@ pub fn matmul(
     let is_narrow = order.accumulator.fraction <= portable::NARROW
         && !matches!(scales, LineScales::Exponents { .. });
     #[cfg(target_arch = "x86_64")]
-    if is_narrow
-        && order.accumulator.running == RunningSum::Early
-        && Instructions::current() == Instructions::Widest
-        && let Some(kernel) = avx512::Avx512::new(order.accumulator, formats)
-    {
-        return product.run(&kernel, output);
+    if is_narrow && order.accumulator.running == RunningSum::Early {
+        let instructions = Instructions::current();
+        if instructions == Instructions::Widest
+            && let Some(kernel) = avx512::Avx512::new(order.accumulator, formats)
+        {
+            return product.run(&kernel, output);
+        }
+        if instructions != Instructions::Baseline
+            && let Some(kernel) = avx2::Avx2::new(order.accumulator, formats)
+        {
+            return product.run(&kernel, output);
+        }
     }
     match is_narrow {
         true => product.run(&portable::Portable::<i32>::new(order.accumulator, formats), output),
