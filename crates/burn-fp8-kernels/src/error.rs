@@ -1,5 +1,6 @@
 //! What can be wrong with a request.
 
+use burn_fp8_core::sums::{Accumulator, AccumulatorError};
 use cubecl::ir::AddressType;
 
 use crate::element::Element;
@@ -69,6 +70,17 @@ pub enum KernelError {
     Scalar {
         /// The bytes of the buffer.
         held: u64,
+    },
+    /// An accumulator is out of range.
+    #[error(transparent)]
+    Accumulator(#[from] AccumulatorError),
+    /// The terms of a block come to more than 32 bits hold.
+    #[error(
+        "the sum of a block takes more than 32 bits: {accumulator}; multiply with `burn_fp8_core::sums::dot`"
+    )]
+    WideSum {
+        /// How it would be added.
+        accumulator: Accumulator,
     },
     /// The buffer starts where words of 4 bytes cannot be read.
     #[error(

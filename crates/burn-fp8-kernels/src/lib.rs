@@ -14,6 +14,7 @@ mod quantize;
 mod reduce;
 mod rescale;
 mod scale;
+mod sums;
 mod tensor;
 #[cfg(all(test, feature = "wgpu"))]
 mod tests;
@@ -30,5 +31,6 @@ pub use matrix::{QuantizedMatrix, quantize_matrix};
 pub use quantize::{Outputs, Quantized, quantize};
 pub use rescale::rescale;
 pub use scale::ScaleRule;
+pub use sums::{RowCodes, multiply};
 pub use tensor::{Input, Scalar};
 pub use tile_e8m0::tile_e8m0;

@@ -6,6 +6,7 @@ pub mod conversions;
 pub mod layouts;
 pub mod quantize;
 pub mod scales;
+pub mod sums;
 mod values;
 
 use burn_fp8_kernels::{Element, Input};
@@ -53,6 +54,14 @@ macro_rules! tests {
                 strided_products_are_rescaled
                 what_cannot_be_launched_is_an_error
                 more_elements_than_32_bits_reach
+            }
+            sums {
+                sums_of_every_kind_are_those_of_the_reference
+                sums_of_accumulators_of_ones_own
+                rows_begin_anywhere
+                blocks_of_the_largest_products
+                sums_are_those_of_cards
+                what_has_no_sum_is_an_error
             }
         }
     };

@@ -4,10 +4,12 @@
 //! every type and combination of outputs; and once each with what changes numbers or addresses alone: a format, an overflow, a rule of
 //! scales, a scale on the host, rows with gaps, 64-bit addresses.
 
+use burn_fp8_core::sums::{Accumulation, Accumulator, RunningSum};
 use burn_fp8_core::{Fp8Format, Granularity, Overflow, Recipe, ScaleRounding};
 use burn_fp8_kernels::{
-    BlockCodes, Element, Input, Layouts, NonFinite, Outputs, Scalar, ScaleRule, amax, dequantize,
-    dequantize_blocks, quantize, quantize_blocks, quantize_matrix, rescale, tile_e8m0,
+    BlockCodes, Element, Input, Layouts, NonFinite, Outputs, RowCodes, Scalar, ScaleRule, amax,
+    dequantize, dequantize_blocks, multiply, quantize, quantize_blocks, quantize_matrix, rescale,
+    tile_e8m0,
 };
 
 use super::runtime::Client;
@@ -113,6 +115,7 @@ pub fn launch_all(client: &Client) -> usize {
     tensors(&mut launcher);
     blocks(&mut launcher);
     conversions(&mut launcher);
+    sums(&mut launcher);
     launcher.launches
 }
 
@@ -205,4 +208,27 @@ fn conversions(launcher: &mut Launcher<'_>) {
             launcher.launches += 1;
         }
     }
+}
+
+/// Every pair of formats, rows and blocks of whole words and others, the accumulators of all cards, a running sum that joins late, 64-bit addresses.
+fn sums(launcher: &mut Launcher<'_>) {
+    let client = launcher.client;
+    let mut run = |formats: [Fp8Format; 2], stride: usize, accumulator: Accumulator| {
+        let codes = client.empty(64 * stride);
+        let operands = formats.map(|format| RowCodes { codes: &codes, rows: 64, stride, format });
+        multiply(client, operands, 64, accumulator, Accumulation::Split).expect("valid");
+        launcher.launches += 1;
+    };
+    for format in FORMATS {
+        for other in FORMATS {
+            run([format, other], 64, Accumulator::HOPPER);
+        }
+        run([format; 2], 65, Accumulator::HOPPER);
+    }
+    let late = Accumulator { running: RunningSum::Late, ..Accumulator::HOPPER };
+    let odd = Accumulator { products: 5, fraction: 3, chain: 48, ..Accumulator::ADA };
+    for accumulator in [Accumulator::ADA, Accumulator::BLACKWELL, late, odd] {
+        run([Fp8Format::E4M3; 2], 64, accumulator);
+    }
+    run([Fp8Format::E4M3; 2], 1 << 26, Accumulator::HOPPER);
 }
