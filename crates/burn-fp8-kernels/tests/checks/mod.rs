@@ -60,6 +60,7 @@ macro_rules! tests {
                 sums_of_accumulators_of_ones_own
                 rows_begin_anywhere
                 blocks_of_the_largest_products
+                chains_are_added_to_the_nearest
                 sums_are_those_of_cards
                 what_has_no_sum_is_an_error
             }

@@ -273,6 +273,40 @@ pub fn blocks_of_the_largest_products() {
     }
 }
 
+/// By hand: the second chain is half of the first one's last bit, and more or less.
+pub fn chains_are_added_to_the_nearest() {
+    let client = client();
+    let accumulator = Accumulator { chain: 16, ..Accumulator::BLACKWELL };
+    // Powers of two of E5M2, and their products.
+    let code = |exponent: i32| E5M2.encode(2f32.powi(exponent), Overflow::Saturate);
+    let (plus, minus) = (1.0, -1.0);
+    let ulp = f32::EPSILON;
+    for (first, second, expected) in [
+        (&[(plus, 0)][..], &[(plus, -24)][..], 1.0),
+        (&[(plus, 0), (plus, -23)], &[(plus, -24)], 1.0 + 2.0 * ulp),
+        (&[(plus, 0)], &[(plus, -24), (plus, -32)], 1.0 + ulp),
+        (&[(plus, 0)], &[(plus, -24), (minus, -32)], 1.0),
+        (&[(plus, 0)], &[(minus, -25)], 1.0),
+        (&[(plus, 0)], &[(minus, -25), (minus, -32)], 1.0 - ulp / 2.0),
+        (&[(minus, 0)], &[(minus, -24), (minus, -32)], -1.0 - ulp),
+        // The carry goes to the exponent.
+        (&[(plus, 1), (minus, -23)], &[(plus, -24)], 2.0),
+        (&[(plus, -24)], &[(minus, 0)], -1.0 + ulp / 2.0),
+        (&[(plus, -24)], &[(plus, 20)], 2f32.powi(20)),
+    ] {
+        let [mut a, mut b] = [vec![0; 32], vec![0; 32]];
+        let terms = first.iter().zip(0..).chain(second.iter().zip(16..));
+        for (&(sign, exponent), at) in terms {
+            let half = exponent / 2;
+            a[at] = code(half);
+            b[at] = code(exponent - half) | u8::from(sign < 0.0) << 7;
+        }
+        let [a, b] = [a, b].map(|row| Codes::new(&[row], 32, E5M2));
+        let sums = assert_reference(&client, [&a, &b], accumulator, Accumulation::Split);
+        assert_eq!(f32::from_bits(sums[0]), expected, "{first:?} + {second:?}");
+    }
+}
+
 /// mmaemu 0.1.0: what an H100 and an RTX 4060 give.
 pub fn sums_are_those_of_cards() {
     let client = client();
