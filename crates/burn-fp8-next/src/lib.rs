@@ -31,6 +31,7 @@ pub(crate) use shared::{config, file, product, weights};
 
 pub use burn_fp8_checkpoint;
 pub use burn_fp8_core;
+pub use burn_fp8_core::sums::{self, Accumulation, Sums};
 pub use burn_fp8_core::{
     AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gemm, GemmRole,
     Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,

@@ -36,6 +36,7 @@ pub mod tensor;
 pub use backend::{Fp8Backend, Fp8Matmul};
 pub use burn_fp8_checkpoint as checkpoint;
 pub use burn_fp8_core;
+pub use burn_fp8_core::sums::{self, Accumulation, Sums};
 pub use burn_fp8_core::{
     AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gains, Gemm,
     GemmRole, Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding,

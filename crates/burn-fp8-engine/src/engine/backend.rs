@@ -5,6 +5,7 @@ use burn_backend::{
     tensor::{FloatTensor, IntTensor},
 };
 use burn_fp8_core::Overflow;
+use burn_fp8_core::sums::Sums;
 
 use super::capability::Capability;
 use super::launch::{Launched, note};
@@ -15,6 +16,7 @@ use super::problem::Problem;
 use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
+use super::sums;
 use super::tensor::add_bias;
 use crate::engine::leaf::Leaf;
 
@@ -141,7 +143,7 @@ pub fn decode<B: Fp8Engine>(matrix: MatrixOf<B>) -> FloatTensor<B> {
     }
 }
 
-/// Codes are multiplied in f32 whatever the type of the result (products of codes overflow f16), the product then by the scales; by the scales
+/// Codes are multiplied with the sums of tensor cores where these are asked for; else in f32 whatever the type of the result (products of codes overflow f16), the product then by the scales; by the scales
 /// first where elements that are summed have several.
 pub fn multiply<B: Fp8Engine>(
     lhs: OperandOf<B>,
@@ -149,6 +151,12 @@ pub fn multiply<B: Fp8Engine>(
     epilogue: EpilogueOf<B>,
     run: Run,
 ) -> ProductOf<B> {
+    let [lhs, rhs] = match (lhs, rhs) {
+        (Operand::Matrix(lhs), Operand::Matrix(rhs)) if run.sums != Sums::F32 => {
+            return finish::<B>(sums::multiply::<B>([lhs, rhs], &run), epilogue);
+        }
+        operands => operands.into(),
+    };
     note(&run.note, || match &run.target {
         Target::Emulation(Some(fallback)) => Launched::Fallback(fallback.clone()),
         _ => Launched::FakeQuantized,

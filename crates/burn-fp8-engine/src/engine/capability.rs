@@ -100,6 +100,8 @@ pub enum Fallback {
     Batched,
     /// The products are those of attention as one operation.
     Attention,
+    /// The same, where the sums of tensor cores are asked for: in which order attention's kernels on a GPU add is not known.
+    SumsOfAttention,
     /// The scales are those of blocks that cuBLASLt does not take, or a matrix unit of the CPU: it does where both
     /// operands have them, and scales that are no powers of two are of as many elements along K in both.
     Blocks,
@@ -121,6 +123,10 @@ impl fmt::Display for Fallback {
         match self {
             Self::Batched => write!(f, "batched products with several scales are not native"),
             Self::Attention => write!(f, "attention as one operation is not native"),
+            Self::SumsOfAttention => write!(
+                f,
+                "attention as one operation sums in f32: how a GPU's kernels for it add is not known"
+            ),
             Self::Blocks => write!(f, "products with such scales of blocks are not native"),
             Self::BlocksUntried => write!(
                 f,

@@ -15,7 +15,7 @@ use super::backend::{Fp8Engine, Untracked};
 use super::leaf::Leaf;
 use super::matrix::MatrixOf;
 use super::product::Target;
-use super::target::Execution;
+use super::target::Manner;
 use crate::host;
 
 /// A backend on which FP8 operations run: one of Burn's, `Autodiff` around it, or a decorator around either.
@@ -98,7 +98,7 @@ pub struct Settings {
     /// Whether FP8, and bf16 beside it, is switched off.
     pub is_off: bool,
     /// How products are run.
-    pub execution: Execution,
+    pub manner: Manner,
     /// Who is told of products, forward and backward, if anybody wants to know.
     pub watch: Option<Watch>,
 }

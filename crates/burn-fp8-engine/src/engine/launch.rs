@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
+use burn_fp8_core::sums::Sums;
+
 use super::capability::Fallback;
 
 /// What becomes of a native product that the unit turns out not to take: cuBLASLt has no algorithm for it, or scales of blocks are too far apart.
@@ -62,6 +64,13 @@ pub enum Launched {
     FakeQuantized,
     /// The same, on a device that runs other products natively.
     Fallback(Fallback),
+    /// The codes were multiplied in integers, with the sums of tensor cores.
+    Sums {
+        /// Whose.
+        sums: Sums,
+        /// What is not known of the hardware, or why it did not run natively.
+        reason: Option<String>,
+    },
 }
 
 /// Filled when a product is launched, perhaps after the call that registers it has returned, and perhaps on another thread: with what ran

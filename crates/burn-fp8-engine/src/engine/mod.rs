@@ -33,6 +33,7 @@ mod problem;
 mod product;
 mod request;
 mod scalar;
+mod sums;
 mod target;
 #[doc(hidden)]
 pub mod tensor;
@@ -59,4 +60,4 @@ pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 pub use scalar::check_scale;
 pub use scalar::{Scalar, ScalarOf};
 pub use target::Execution;
-pub use target::{Form, Requirements, has_tensor_cores_for, usable};
+pub use target::{Form, Manner, Requirements, has_tensor_cores_for, usable};

@@ -2,6 +2,7 @@
 
 use burn_backend::{FloatDType, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::Fp8Format;
+use burn_fp8_core::sums::{SplitK, Sums};
 
 use super::capability::Fallback;
 use super::launch::{LaunchNote, Otherwise};
@@ -82,6 +83,10 @@ pub struct Run {
     pub target: Target,
     /// Whether tensor cores may sum with fewer bits.
     pub fast_accumulation: bool,
+    /// Whose sums an emulated product of two matrices has.
+    pub sums: Sums,
+    /// How those are split.
+    pub split: Option<SplitK>,
     /// What becomes of it where the target turns out not to take it.
     pub otherwise: Otherwise,
     /// Whether two float operands are rounded to bf16 first, and summed in f32.
@@ -172,6 +177,8 @@ impl Run {
         Self {
             target: Target::Emulation(None),
             fast_accumulation: false,
+            sums: Sums::F32,
+            split: None,
             otherwise: Otherwise::Emulate,
             in_bf16: false,
             any_order: true,

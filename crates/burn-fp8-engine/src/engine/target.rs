@@ -1,5 +1,6 @@
 //! The decision where a product runs: on tensor cores, on a matrix unit of the CPU, or emulated.
 
+use burn_fp8_core::sums::Sums;
 use burn_fp8_core::{Block, Gemm, Layouts, Operand, Recipe};
 use serde::{Deserialize, Serialize};
 
@@ -62,18 +63,40 @@ pub enum Form {
     Attention,
 }
 
+/// In which manner a configuration wants products run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// On what.
+    pub execution: Execution,
+    /// Whether tensor cores are to be given several scales.
+    pub native_blocks: bool,
+    /// Whose sums emulated products have.
+    pub sums: Sums,
+}
+
+impl Manner {
+    /// Emulated products sum in f32.
+    pub fn in_f32(execution: Execution) -> Self {
+        Self { execution, native_blocks: false, sums: Sums::F32 }
+    }
+}
+
 impl Target {
-    /// Where a product of this kind runs on a device. `native_blocks`: whether tensor cores are to be given several scales.
+    /// Where a product of this kind runs on a device.
     ///
     /// # Errors
-    /// Why not, where it must run natively and cannot; where the device computes nothing.
+    /// Why not, where it must run natively and cannot; where the device computes nothing; where no card has such sums of such scales.
     pub fn of<B: Fp8Engine>(
         device: &B::Device,
         requirements: Requirements,
-        execution: Execution,
-        native_blocks: bool,
+        manner: Manner,
     ) -> Result<Self, Fp8Error> {
+        let Manner { execution, native_blocks, sums } = manner;
         let mut capability = usable::<B>(device)?;
+        requirements.check_sums(sums)?;
+        if sums != Sums::F32 && !has_sums(&capability, sums) {
+            return requirements.emulated_sums::<B>(device, &capability, manner);
+        }
         if execution == Execution::FakeQuantized {
             return Ok(Self::Emulation(None));
         }
@@ -106,8 +129,21 @@ impl Target {
 
     /// The form in which an operand is wanted: for products that follow at once, and for later ones; in these layouts where it matters, as a matrix
     /// where it is `flat`.
-    pub fn wanted(&self, now: bool, later: bool, layouts: Layouts, flat: bool) -> Wanted {
+    ///
+    /// `sums`: those of the products where they are emulated.
+    pub fn wanted<B: Fp8Engine>(
+        &self,
+        sums: Sums,
+        [now, later]: [bool; 2],
+        layouts: Layouts,
+        flat: bool,
+    ) -> Wanted {
         match self {
+            // A kernel reads codes along what is summed, as tensor cores do.
+            Self::Emulation(_) if sums != Sums::F32 && B::FP8_KERNELS && flat => {
+                Wanted::Lines(layouts)
+            }
+            Self::Emulation(_) if sums != Sums::F32 => Wanted::Codes,
             Self::TensorCores if flat => Wanted::Lines(layouts),
             Self::TensorCores => Wanted::Batch(layouts),
             Self::MatrixUnit => Wanted::Codes,
@@ -149,6 +185,59 @@ impl Requirements {
         }
     }
 
+    /// Whether a card with these sums has an instruction for such scales.
+    ///
+    /// # Errors
+    /// [`Fp8Error::InvalidConfig`] where it has none.
+    pub fn check_sums(self, sums: Sums) -> Result<(), Fp8Error> {
+        let is_mx = |block: [usize; 2]| block == [1, 32];
+        match (sums, self.blocks) {
+            (Sums::Hopper | Sums::Ada, Some([a, b])) if is_mx(a) || is_mx(b) => {
+                Err(Fp8Error::InvalidConfig(format!(
+                    "MXFP8 with the sums of {sums}: its tensor cores have no scales of blocks of 32; use Sums::Blackwell, or Recipe::blockwise()"
+                )))
+            }
+            (_, Some(blocks)) => self.check_chains(sums, blocks),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether blocks of scales are whole blocks of products, and the larger ones whole blocks of the smaller ones.
+    fn check_chains(self, sums: Sums, blocks: [[usize; 2]; 2]) -> Result<(), Fp8Error> {
+        let Some(accumulator) = sums.accumulator() else { return Ok(()) };
+        let along = blocks.map(|[_, along]| along).into_iter().filter(|along| *along < self.k);
+        let products = accumulator.products as usize;
+        let wrong = along.clone().find(|along| !along.is_multiple_of(products));
+        let least = along.clone().min().unwrap_or(1);
+        match wrong.or_else(|| along.clone().find(|along| !along.is_multiple_of(least))) {
+            None => Ok(()),
+            Some(along) => Err(Fp8Error::InvalidConfig(format!(
+                "scales of blocks of {along} with the sums of {sums}: blocks must be multiples of its {} products, and of each other",
+                accumulator.products
+            ))),
+        }
+    }
+
+    /// What becomes of products whose sums this device has not.
+    fn emulated_sums<B: Fp8Engine>(
+        self,
+        device: &B::Device,
+        capability: &Capability,
+        Manner { execution, sums, .. }: Manner,
+    ) -> Result<Target, Fp8Error> {
+        if execution == Execution::Native {
+            let reason = match capability {
+                Capability::Native(card) => format!("{card} has other sums than those of {sums}"),
+                _ => format!("sums of {sums} are emulated here"),
+            };
+            let reason =
+                format!("{reason}: use Execution::Auto, or leave Fp8Config::with_sums out");
+            return Err(Fp8Error::NativeUnavailable { backend: B::name(device), reason });
+        }
+        let of_attention = self.form == Form::Attention;
+        Ok(Target::Emulation(of_attention.then_some(Fallback::SumsOfAttention)))
+    }
+
     fn gap_of_tensor_cores(self, native_blocks: bool) -> Option<Fallback> {
         match self {
             Self { blocks: Some(_), .. } if !native_blocks => Some(Fallback::BlocksUntried),
@@ -186,6 +275,15 @@ pub fn has_tensor_cores_for(blocks: [[usize; 2]; 2]) -> bool {
         [[1, usize::MAX], [1, usize::MAX]] | [[1, 32], [1, 32]] => true,
         [a, b] => is_128(a) && is_128(b) && [a, b] != [[128, 128]; 2],
     }
+}
+
+/// Whether a device is a card with these sums.
+fn has_sums(capability: &Capability, sums: Sums) -> bool {
+    let Capability::Native(device) = capability else { return false };
+    matches!(
+        (device.compute_capability, sums),
+        ((8, 9), Sums::Ada) | ((9, _), Sums::Hopper) | ((10.., _), Sums::Blackwell)
+    )
 }
 
 /// What a device can do. Linux, which has to permit AMX, is not asked for it.

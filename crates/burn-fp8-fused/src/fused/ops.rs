@@ -6,7 +6,8 @@ use burn_fp8_core::{AttentionPrecision, Pointwise};
 use super::options::{AttentionOf, check_numbers, check_shapes};
 use super::{attention as attend, norm, pointwise as single};
 use crate::engine::{
-    Execution, Form, Fp8Engine, Graph, Requirements, Settings, Target, in_f32, nothing, values,
+    Execution, Form, Fp8Engine, Graph, Manner, Requirements, Settings, Target, in_f32, nothing,
+    values,
 };
 
 /// Attention of `q` `[batch, heads, queries, width]` to `k` `[batch, kv_heads, keys, width]` and `v` `[batch, kv_heads, keys, value width]`: the output
@@ -113,7 +114,7 @@ fn settled<B: Graph>(
     check_numbers(&attention);
     check_shapes(shapes, &attention).unwrap_or_else(|error| panic!("{error}"));
     let precision = if settings.is_off { AttentionPrecision::High } else { attention.precision };
-    let target = target::<B>(precision, settings.execution, device);
+    let target = target::<B>(precision, settings.manner, device);
     let bias = attention.bias.map(in_f32::<B>);
     AttentionOf::<B> { bias, precision, target, watch: settings.watch, ..attention }
 }
@@ -124,19 +125,20 @@ fn settled<B: Graph>(
 /// Where the backend has no such precision, or attention in FP8 is to run natively and cannot.
 fn target<B: Fp8Engine>(
     precision: AttentionPrecision,
-    execution: Execution,
+    manner: Manner,
     device: &B::Device,
 ) -> Target {
-    let execution = match (precision, execution) {
+    let manner = match (precision, manner.execution) {
         (AttentionPrecision::High, _) => return Target::Emulation(None),
         (AttentionPrecision::Bf16, _) if !B::supports_dtype(device, DType::BF16) => panic!(
             "attention in bf16: backend `{}` has no bf16; choose `high` or `fp8` for it",
             <B as Backend>::name(device)
         ),
         // Nobody asks for bf16 natively.
-        (AttentionPrecision::Bf16, Execution::Native) => Execution::Auto,
-        (_, execution) => execution,
+        (AttentionPrecision::Bf16, Execution::Native) => Manner::in_f32(Execution::Auto),
+        (AttentionPrecision::Bf16, execution) => Manner::in_f32(execution),
+        _ => Manner { native_blocks: false, ..manner },
     };
-    Target::of::<B>(device, Requirements::plain(Form::Attention), execution, false)
+    Target::of::<B>(device, Requirements::plain(Form::Attention), manner)
         .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -9,7 +9,7 @@ use super::options::{DotMode, DotOptions, QdqOptions};
 use crate::Fp8Error;
 use crate::config;
 use crate::engine::{
-    Codes, Execution, Fp8Engine, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, decode,
+    Codes, Execution, Fp8Engine, Manner, Matrix, MatrixOf, Scalar, Scales, Target, Wanted, decode,
 };
 use crate::host::primitive;
 use crate::product::gemms::{self, Gradients};
@@ -141,6 +141,11 @@ fn plan<B: Fp8Engine>(
     let recipe = recipe.with_margin(margin);
     let config = config::current().config;
     let target = target::<B>(&recipe, forward, x, &config);
+    // Dequantized operands are no codes.
+    let manner = match mode {
+        DotMode::Direct => config.manner(),
+        DotMode::QuantizeDequantize => Manner::in_f32(config.execution),
+    };
     let target = match mode {
         DotMode::Direct => target,
         DotMode::QuantizeDequantize if config.execution == Execution::Native => {
@@ -157,7 +162,8 @@ fn plan<B: Fp8Engine>(
         forward,
         recipe,
         target,
-        execution: config.execution,
+        manner,
+        accumulation: config.accumulation,
         site: None,
         tap,
     }

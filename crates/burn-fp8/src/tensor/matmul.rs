@@ -7,7 +7,7 @@ use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 use super::handle::{Fp8Tensor, Shown};
 use super::options::{ScaledMatmulOptions, ScaledMatrix, ScaledOutput};
 use crate::Fp8Error;
-use crate::config::{self, Fp8Config};
+use crate::config;
 use crate::engine::Graph;
 use crate::engine::portable::codes;
 use crate::engine::{
@@ -92,12 +92,12 @@ pub fn scaled_matmul<B: Graph>(
 ) -> Result<ScaledOutput<B>, Fp8Error> {
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
-    let Fp8Config { execution, native_blocks, .. } = config::current().config;
+    let manner = config::current().config.manner();
     let matrices = [a.matrix(), b.matrix()];
     let blocks = matrices.map(|matrix| matrix.scales.block());
     let are_powers_of_two = matrices.iter().all(|matrix| matrix.scales.are_powers_of_two());
     let kind = Requirements::of_matrices(blocks, gemm.k, are_powers_of_two);
-    let target = Target::of::<B>(&device, kind, execution, native_blocks)?;
+    let target = Target::of::<B>(&device, kind, manner)?;
 
     let note = new_note();
     let epilogue = Epilogue {
@@ -111,7 +111,9 @@ pub fn scaled_matmul<B: Graph>(
         any_order: true,
         target,
         fast_accumulation: options.fast_accumulation,
-        otherwise: execution.otherwise(),
+        sums: manner.sums,
+        split: options.split,
+        otherwise: manner.execution.otherwise(),
         note: note.clone(),
     };
     let reported = report::Epilogue::of(&epilogue, options.fast_accumulation);

@@ -3,6 +3,7 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor};
 use burn_fp8_core::Fp8Format;
+use burn_fp8_core::sums::{SplitK, SplitOrder};
 
 use super::handle::Fp8Tensor;
 use crate::engine::{Activation, OutputType, ScalarOf};
@@ -16,6 +17,7 @@ use crate::engine::{Activation, OutputType, ScalarOf};
 /// | activation            | none    | [`Activation::Relu`], [`Activation::Gelu`], with a bias or without                              |
 /// | amax                  | no      | with FP8 output                                                                                 |
 /// | fast accumulation     | no      | always                                                                                          |
+/// | split K               | no      | never: emulated, with one scale for each line, and the sums of tensor cores                      |
 ///
 /// A device without BF16 or F16, which is none with FP8 hardware, has no such output, and F32 stands for that type in a bias.
 ///
@@ -38,6 +40,7 @@ pub struct ScaledMatmulOptions<B: Backend> {
     pub(super) activation: Activation,
     pub(super) amax: bool,
     pub(super) fast_accumulation: bool,
+    pub(super) split: Option<SplitK>,
 }
 
 /// A product in f32, with nothing applied to it.
@@ -65,7 +68,7 @@ impl<B: Backend> ScaledMatmulOptions<B> {
 
     fn of(output: OutputType<B::FloatTensorPrimitive>) -> Self {
         let activation = Activation::None;
-        Self { output, bias: None, activation, amax: false, fast_accumulation: false }
+        Self { output, bias: None, activation, amax: false, fast_accumulation: false, split: None }
     }
 
     /// Adds a bias `[N]` to each row. It must have no gradient: take it from the model's `valid()`, or use `bias.detach().set_require_grad(false)`.
@@ -84,9 +87,15 @@ impl<B: Backend> ScaledMatmulOptions<B> {
         Self { amax: true, ..self }
     }
 
-    /// Lets the tensor cores sum with fewer bits, as PyTorch's `use_fast_accum`. Emulated products sum in f32 with it and without.
+    /// One chain over K, as PyTorch's `use_fast_accum`: tensor cores sum with fewer bits. Emulated products do so with their [sums](crate::Fp8Config::sums), and sum in f32 otherwise.
     pub fn with_fast_accumulation(self) -> Self {
         Self { fast_accumulation: true, ..self }
+    }
+
+    /// Splits K as a recorded call of cuBLASLt did, so that its bits can be had again: with the [sums](crate::Fp8Config::sums) of tensor cores, emulated. Which products
+    /// cuBLASLt splits is its own choice, of card, version and workspace.
+    pub fn with_split_k(self, splits: usize, order: SplitOrder) -> Self {
+        Self { split: Some(SplitK { splits, order }), ..self }
     }
 }
 

@@ -13,6 +13,7 @@ use burn_cubecl::cubecl::server::ComputeServer;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
+use burn_fp8_core::sums::Accumulator;
 use burn_fp8_core::{Fp8Format, Layouts, PADDING};
 use burn_fp8_kernels::{self as kernels, NonFinite, Outputs};
 
@@ -22,10 +23,11 @@ use super::codes::Codes;
 use super::launch::{Launched, fall_back, note};
 use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE, swapped};
 use super::portable::{self, grid::Grid};
-use super::problem::Problem;
+use super::problem::{Problem, shape_of};
 use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
+use super::sums;
 use super::tensor::matrix_shape;
 #[doc(hidden)]
 pub use capability::{K_WITHOUT_ALGORITHM, Pretend, pretend_tensor_cores};
@@ -132,7 +134,7 @@ where
         let (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::TensorCores) =
             (&lhs, &rhs, &run.target)
         else {
-            return backend::multiply::<Self>(lhs, rhs, epilogue, run);
+            return emulate::<Self, R>(lhs, rhs, epilogue, run);
         };
         match on_tensor_cores::<Self, R>([lhs, rhs], &epilogue, &run) {
             Ok(Some(product)) => return product,
@@ -141,7 +143,8 @@ where
             Err(fallback) => fall_back(fallback, run.otherwise, &run.note),
         }
         let [lhs, rhs] = [lhs, rhs].map(|matrix| Operand::Matrix(matrix.clone()));
-        backend::multiply::<Self>(lhs, rhs, epilogue, Run::emulated())
+        let Run { sums, fast_accumulation, .. } = run;
+        emulate::<Self, R>(lhs, rhs, epilogue, Run { sums, fast_accumulation, ..Run::emulated() })
     }
 
     fn fp8_rescale(
@@ -167,6 +170,68 @@ where
             run_kernel(tensor, |input| kernels::amax(&like.client, input, NonFinite::Propagated));
         number(&like, amax)
     }
+}
+
+/// In f32 as every backend does; with the sums of tensor cores in a kernel, where scales are those of whole lines.
+fn emulate<B, R: CubeRuntime>(
+    lhs: OperandOf<B>,
+    rhs: OperandOf<B>,
+    epilogue: EpilogueOf<B>,
+    run: Run,
+) -> ProductOf<B>
+where
+    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    if let (Operand::Matrix(lhs), Operand::Matrix(rhs)) = (&lhs, &rhs)
+        && let Some(accumulator) = run.sums.accumulator()
+        && let Some(sums) = with_sums::<B, R>([lhs, rhs], accumulator, &run)
+    {
+        note(&run.note, || sums::launched([lhs, rhs], &run));
+        let product = B::fp8_rescale(sums, [lhs.scales.clone(), rhs.scales.clone()]);
+        return backend::finish::<B>(product, epilogue);
+    }
+    backend::multiply::<B>(lhs, rhs, epilogue, run)
+}
+
+/// The sums of a product of two matrices, before scales; none of what the kernel does not take.
+fn with_sums<B, R: CubeRuntime>(
+    [lhs, rhs]: [&MatrixOf<B>; 2],
+    accumulator: Accumulator,
+    run: &Run,
+) -> Option<FloatTensor<B>>
+where
+    B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
+{
+    let shape = shape_of([lhs.shape(), rhs.shape()]);
+    let waits = lhs.is_constant_along(1) && rhs.is_constant_along(0);
+    if shape.num_dims() != 2 || !waits || run.split.is_some() {
+        return None;
+    }
+    let [m, n] = shape.dims();
+    let k = lhs.shape()[1];
+    let lines = [(lhs, false, m), (rhs, true, n)].map(|(matrix, of_transpose, rows)| match matrix
+        .row_by_row::<B>(of_transpose)
+    {
+        Codes::Packed(words, _) => Some((into_contiguous(words), rows, k, matrix.format)),
+        Codes::Padded(words, _) => {
+            let words = into_contiguous(words);
+            let stride = 4 * words.shape()[1];
+            Some((words, rows, stride, matrix.format))
+        }
+        Codes::Bytes(_) | Codes::Values(_) => None,
+    });
+    let [Some(a), Some(b)] = lines else { return None };
+    let rows = |(words, rows, stride, format): &(CubeTensor<R>, _, _, _)| kernels::RowCodes {
+        codes: &words.handle,
+        rows: *rows,
+        stride: *stride,
+        format: *format,
+    };
+    let [a_rows, b_rows] = [&a, &b].map(rows);
+    let accumulation = sums::accumulation(run);
+    let sums =
+        kernels::multiply(&a.0.client, [a_rows, b_rows], k, accumulator, accumulation).ok()?;
+    Some(output(&a.0, sums, shape, DType::F32))
 }
 
 fn with_one_scale<R: CubeRuntime>(

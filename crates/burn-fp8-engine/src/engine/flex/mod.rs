@@ -11,6 +11,7 @@ use burn_backend::{Bytes, DType, FloatDType, Shape, TensorData, bf16, f16, ops::
 use burn_flex::Flex;
 use burn_flex::{FlexTensor, Layout};
 use burn_fp8_core::scale;
+use burn_fp8_core::sums::Sums;
 use burn_fp8_cpu::slice::{self, blocks};
 use burn_fp8_cpu::{Rows, matmul_block_codes, matmul_codes, matmul_rows};
 
@@ -65,6 +66,9 @@ impl Fp8Engine for Flex {
         run: Run,
     ) -> ProductOf<Self> {
         match (lhs, rhs, &run.target) {
+            (lhs @ Operand::Matrix(_), rhs @ Operand::Matrix(_), _) if run.sums != Sums::F32 => {
+                backend::multiply::<Self>(lhs, rhs, epilogue, run)
+            }
             (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::MatrixUnit) => {
                 unit::multiply(lhs, rhs, epilogue, run)
             }

@@ -6,6 +6,7 @@ mod op;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
 use burn_fp8_core::PADDING;
+use burn_fp8_core::sums::Sums;
 use burn_fusion::{Fusion, FusionBackend};
 
 use super::backend::{self, Fp8Engine, Untracked};
@@ -80,9 +81,8 @@ impl<B: FusionBackend + Fp8Engine> Fp8Engine for Fusion<B> {
         epilogue: EpilogueOf<Self>,
         run: Run,
     ) -> ProductOf<Self> {
-        let (Operand::Matrix(a), Operand::Matrix(b), Target::TensorCores) =
-            (&lhs, &rhs, &run.target)
-        else {
+        let is_one = run.target == Target::TensorCores || run.sums != Sums::F32;
+        let (Operand::Matrix(a), Operand::Matrix(b), true) = (&lhs, &rhs, is_one) else {
             // As operations of the stream, which fuses them. CubeCL has no matrix units of CPUs.
             return backend::multiply::<Self>(lhs, rhs, epilogue, run);
         };

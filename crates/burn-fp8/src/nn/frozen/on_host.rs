@@ -2,6 +2,7 @@
 
 use burn_backend::{Backend, tensor::FloatTensor};
 use burn_fp8_core::Gemm;
+use burn_fp8_core::sums::Sums;
 use burn_fp8_cpu::decoder::{Inputs, Linear};
 use burn_fp8_cpu::{Rows, Unit};
 
@@ -35,14 +36,16 @@ pub struct HostLinear<B: Backend> {
 }
 
 impl<B: Fp8Matmul> FrozenLinear<B> {
-    /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; inside of [`high_precision`](crate::high_precision); and while a [`trace`](crate::trace()) wants to know of
-    /// each product.
+    /// The layer on slices, for as long as [it applies](HostLinear::applies). None on other backends than `Flex` and `Fp8Backend<Flex>`; inside of [`high_precision`](crate::high_precision); while a [`trace`](crate::trace()) wants to know of
+    /// each product; and with the [sums](crate::Fp8Config::sums) of tensor cores.
     ///
     /// On a matrix unit, blocks along inputs that are no multiple of 64, as in MXFP8, are multiplied in f32 here, where [`FrozenLinear::forward`] has the unit multiply them: the same but
     /// for the order of sums. [`Execution::Native`] has no such layer on slices.
     pub fn on_host(&self) -> Option<HostLinear<B>> {
         let config = config::current().config;
-        if !B::FP8_ON_HOST || !config.enabled || is_tracing() {
+        let quantizes = self.activation != ActivationScale::Unquantized;
+        let in_f32 = config.sums == Sums::F32 || !quantizes;
+        if !B::FP8_ON_HOST || !config.enabled || !in_f32 || is_tracing() {
             return None;
         }
         let ([k, n], device) = (self.dims(), self.device());

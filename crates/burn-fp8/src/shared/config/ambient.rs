@@ -54,7 +54,7 @@ impl Ambient {
     }
 
     fn new(config: Fp8Config, predicate: Option<Arc<Predicate>>) -> Self {
-        if let Err(error) = config.recipe.validate() {
+        if let Err(error) = config.validate() {
             panic!("this Fp8Config cannot be used: {error}");
         }
         Self { config, predicate }

@@ -9,6 +9,7 @@ use std::path::Path;
 use burn::config::Config;
 use burn_backend::{Backend, DType};
 use burn_fp8_core::json::{Object, object};
+use burn_fp8_core::sums::{Accumulation, Accumulations, Sums};
 use burn_fp8_core::text::shown;
 use burn_fp8_core::{AttentionPrecision, Filter, Gemm, GemmRole, Precision, Recipe};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,9 @@ pub use ambient::{ProductInfo, high_precision};
 pub(crate) use except::Weights;
 
 use crate::Fp8Error;
-use crate::engine::{Capability, Execution, Fp8Engine, Problem, Requirements, Target, usable};
+use crate::engine::{
+    Capability, Execution, Fp8Engine, Manner, Problem, Requirements, Target, usable,
+};
 use crate::file;
 
 /// The largest configuration file read, in bytes.
@@ -48,6 +51,11 @@ pub struct Fp8Config {
     pub filter: Filter,
     /// How they are run.
     pub execution: Execution,
+    /// Whose sums emulated products have: f32 by default, which no tensor core has. Those of a card are known to the bit; [`Sums::evidence`] says on what they were checked, and the
+    /// trace what is not known. They are slower: on a CPU with AVX-512 some three times as long as f32. Where the device is that card, products run natively.
+    pub sums: Sums,
+    /// Which products accumulate fast, with one scale for each tensor: those with several always split. Of tensor cores, and of their [`sums`](Self::sums) where these are emulated.
+    pub accumulation: Accumulations,
     /// Whether tensor cores are given products with scales of blocks, off by default: no GPU has run these for this project yet. On a simulated device they give what the
     /// emulation gives. MXFP8 needs compute capability 10.0 (Blackwell), blocks of 128 need 9.0 (Hopper) and CUDA 12.9; elsewhere the products are emulated, and the trace
     /// says why. Matrix units of CPUs run such products whatever this says.
@@ -79,6 +87,10 @@ struct Fields {
     #[serde(default)]
     execution: Execution,
     #[serde(default)]
+    sums: Sums,
+    #[serde(default, deserialize_with = "object")]
+    accumulation: Accumulations,
+    #[serde(default)]
     native_blocks: bool,
     #[serde(default)]
     join: bool,
@@ -92,8 +104,19 @@ fn is_enabled() -> bool {
 
 impl From<Object<Fields>> for Fp8Config {
     fn from(Object(fields): Object<Fields>) -> Self {
-        let Fields { enabled, recipe, filter, execution, native_blocks, join, attention } = fields;
-        Self { enabled, recipe, filter, execution, native_blocks, join, attention }
+        let Fields { enabled, recipe, filter, execution, .. } = fields;
+        let Fields { sums, accumulation, native_blocks, join, attention, .. } = fields;
+        Self {
+            enabled,
+            recipe,
+            filter,
+            execution,
+            sums,
+            accumulation,
+            native_blocks,
+            join,
+            attention,
+        }
     }
 }
 
@@ -104,6 +127,8 @@ impl Default for Fp8Config {
             recipe: Recipe::default(),
             filter: Filter::default(),
             execution: Execution::default(),
+            sums: Sums::default(),
+            accumulation: Accumulations::default(),
             native_blocks: false,
             join: false,
             attention: None,
@@ -135,6 +160,23 @@ impl Fp8Config {
         Self { execution, ..self }.forget_gains_of(self)
     }
 
+    /// The same configuration whose emulated products have these [`sums`](Self::sums): `Sums::Hopper` computes what an H100 does.
+    pub fn with_sums(self, sums: Sums) -> Self {
+        Self { sums, ..self }.forget_gains_of(self)
+    }
+
+    /// The same configuration with one of the three products accumulating fast, or split: [`accumulation`](Self::accumulation).
+    pub fn with_accumulation(self, role: GemmRole, accumulation: Accumulation) -> Self {
+        Self { accumulation: self.accumulation.with(role, accumulation), ..self }
+            .forget_gains_of(self)
+    }
+
+    /// How its products are run.
+    pub(crate) fn manner(&self) -> Manner {
+        let Self { execution, native_blocks, sums, .. } = *self;
+        Manner { execution, native_blocks, sums }
+    }
+
     /// The same configuration with products with scales of blocks given to tensor cores, or not: [`native_blocks`](Self::native_blocks).
     pub fn with_native_blocks(self, native_blocks: bool) -> Self {
         Self { native_blocks, ..self }.forget_gains_of(self)
@@ -142,7 +184,10 @@ impl Fp8Config {
 
     /// Without what was measured, where products run otherwise than they were measured.
     fn forget_gains_of(self, measured: Self) -> Self {
-        let how = |config: Self| (config.recipe, config.execution, config.native_blocks);
+        let how = |config: Self| {
+            let Self { recipe, execution, native_blocks, sums, accumulation, .. } = config;
+            (recipe, execution, native_blocks, sums, accumulation)
+        };
         match how(self) == how(measured) {
             true => self,
             false => Self { filter: Filter { gains: None, ..self.filter }, ..self },
@@ -174,7 +219,7 @@ impl Fp8Config {
             return usable::<B>(device).map(|_| ());
         }
         let kind = Requirements::of_recipe(&self.recipe, Gemm::matrix(1, 1, 1));
-        let target = Target::of::<B>(device, kind, self.execution, self.native_blocks)?;
+        let target = Target::of::<B>(device, kind, self.manner())?;
         match target {
             Target::TensorCores if kind.blocks.is_some() => {
                 match B::fp8_capability(device, Some(&Problem::of_recipe(&self.recipe))) {
@@ -203,9 +248,12 @@ impl Fp8Config {
     /// Checks what does not depend on a device. What was read from JSON is valid.
     ///
     /// # Errors
-    /// [`Fp8Error::InvalidConfig`] for a recipe out of range.
+    /// [`Fp8Error::InvalidConfig`] for a recipe or an accumulator out of range, and for sums of a card that has none of such scales.
     pub fn validate(&self) -> Result<(), Fp8Error> {
-        self.recipe.validate().map_err(|error| Fp8Error::InvalidConfig(error.to_string()))
+        let invalid = |error: String| Fp8Error::InvalidConfig(error);
+        self.recipe.validate().map_err(|error| invalid(error.to_string()))?;
+        self.sums.validate().map_err(|error| invalid(error.to_string()))?;
+        Requirements::of_recipe(&self.recipe, Gemm::matrix(1, 1, 1)).check_sums(self.sums)
     }
 
     /// The configuration as indented JSON.

@@ -1,13 +1,14 @@
 //! The product of a frozen layer: an input, quantized as the layer says, times a weight that is in FP8 already.
 
 use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::sums::Accumulation;
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Granularity, Overflow, ProductKind};
 
 use super::activation::ActivationScale;
 use super::operand::Measured;
 use crate::engine::tensor::add_bias;
 use crate::engine::{
-    Epilogue, Execution, Fp8Engine, Matrix, MatrixOf, Operand, Request, Run, Scalar, ScaleRule,
+    Epilogue, Fp8Engine, Manner, Matrix, MatrixOf, Operand, Request, Run, Scalar, ScaleRule,
     Target, WHOLE, multiply as multiply_operands,
 };
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
@@ -22,7 +23,8 @@ pub struct FrozenOptions {
     /// What a trace calls the scales of the weight.
     pub(crate) granularity: Granularity,
     pub(crate) target: Target,
-    pub(crate) execution: Execution,
+    pub(crate) manner: Manner,
+    pub(crate) accumulation: Accumulation,
 }
 
 /// `x` `[M, K]` times `weight` `[K, N]`, plus `bias` `[N]`, of the type of `x`.
@@ -32,7 +34,7 @@ pub(super) fn multiply<B: Fp8Engine>(
     bias: Option<FloatTensor<B>>,
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
-    let FrozenOptions { activation, granularity, target, execution } = options;
+    let FrozenOptions { activation, granularity, target, manner, accumulation } = options;
     let dtype = FloatDType::from(x.dtype());
     if *activation == ActivationScale::Unquantized {
         let operands = [Operand::Float(B::float_cast(x, FloatDType::F32)), Operand::Matrix(weight)];
@@ -47,7 +49,7 @@ pub(super) fn multiply<B: Fp8Engine>(
         }
         activation => ScaleRule::Current(activation.recipe()),
     };
-    let wanted = target.wanted(true, false, burn_fp8_core::Layouts::Rows, true);
+    let wanted = target.wanted::<B>(manner.sums, [true, false], burn_fp8_core::Layouts::Rows, true);
     let request = Request { format: FORMAT, block: activation.block(), rule, wanted };
     let gemm = {
         let ([m, k], [_, n]) = (x.shape().dims(), weight.shape().dims());
@@ -72,8 +74,12 @@ pub(super) fn multiply<B: Fp8Engine>(
         in_bf16: false,
         any_order: true,
         target: target.clone(),
-        fast_accumulation: input.matrix.scales.block() == WHOLE && weight.scales.block() == WHOLE,
-        otherwise: execution.otherwise(),
+        fast_accumulation: *accumulation == Accumulation::Fast
+            && input.matrix.scales.block() == WHOLE
+            && weight.scales.block() == WHOLE,
+        sums: manner.sums,
+        split: None,
+        otherwise: manner.execution.otherwise(),
         note,
     };
     let [input, weight] = [input.matrix, weight].map(Operand::Matrix);

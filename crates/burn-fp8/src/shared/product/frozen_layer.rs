@@ -82,8 +82,9 @@ fn options<B: Fp8Engine>(
     }
     let target = target::<B>(&config, gemm, device, weight, activation)
         .unwrap_or_else(|error| panic!("{error}"));
-    let (granularity, execution) = (weight.granularity(0), config.execution);
-    Some(FrozenOptions { activation, granularity, execution, target })
+    let (granularity, accumulation) = (weight.granularity(0), config.accumulation.output);
+    let manner = config.manner();
+    Some(FrozenOptions { activation, granularity, target, manner, accumulation })
 }
 
 /// Where a product with a frozen weight runs, or why it cannot run where the configuration wants it.
@@ -100,7 +101,7 @@ pub(crate) fn target<B: Fp8Engine>(
         Requirements::of_matrices([activation.block(), scales.block()], gemm.k, are_powers_of_two);
     match activation {
         ActivationScale::Unquantized => Ok(Target::Emulation(None)),
-        _ => Target::of::<B>(device, kind, config.execution, config.native_blocks),
+        _ => Target::of::<B>(device, kind, config.manner()),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The three products of training, forward and backward: what is quantized, kept and multiplied when, wherever it runs.
 
 use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::sums::Accumulation;
 use burn_fp8_core::{GemmRole, Granularity, Operand, Precision};
 
 use super::operand::{Gemms, Measured, Quantized, Quantizer, SavedOperand, Uses};
 use crate::engine::tensor::{add_bias, reshape};
 use crate::engine::{
-    Capability, Epilogue, Execution, Form, Fp8Engine, Operand as Factor, Requirements, Run,
+    Capability, Epilogue, Execution, Form, Fp8Engine, Manner, Operand as Factor, Requirements, Run,
     ScalarOf, Target, multiply,
 };
 use crate::host;
@@ -41,9 +42,12 @@ impl Gemms {
             in_bf16: false,
             any_order: false,
             target: self.target.clone(),
-            // As in TransformerEngine: gradients sum more terms of smaller size, and products with several scales sum precisely.
-            fast_accumulation: role == GemmRole::Output && granularity == Granularity::PerTensor,
-            otherwise: self.execution.otherwise(),
+            // As in TransformerEngine: products with several scales sum precisely.
+            fast_accumulation: self.accumulation.of(role) == Accumulation::Fast
+                && granularity == Granularity::PerTensor,
+            sums: self.manner.sums,
+            split: None,
+            otherwise: self.manner.execution.otherwise(),
             note,
         };
         // As it leaves the unit's registers: the same bits as after it, where the output is f32. cuBLASLt takes no bias in f32.
@@ -68,14 +72,17 @@ impl Gemms {
         match self.recipe.products.of(role) {
             Precision::Bf16 => {
                 // Nobody asks for bf16 natively.
-                let execution = match self.execution {
+                let execution = match self.manner.execution {
                     Execution::Native => Execution::Auto,
                     execution => execution,
                 };
                 let device = host::float_device::<B>(&lhs);
-                let target =
-                    Target::of::<B>(&device, Requirements::plain(Form::Matrices), execution, false)
-                        .unwrap_or_else(|error| panic!("{error}"));
+                let target = Target::of::<B>(
+                    &device,
+                    Requirements::plain(Form::Matrices),
+                    Manner::in_f32(execution),
+                )
+                .unwrap_or_else(|error| panic!("{error}"));
                 // No unit is given batches.
                 let target = if self.is_flat() { target } else { Target::Emulation(None) };
                 let unit = match B::fp8_capability(&device, None) {

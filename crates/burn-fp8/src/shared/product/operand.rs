@@ -1,10 +1,11 @@
 //! Operands in FP8: quantized for all of their products, placed in one, kept for another.
 
 use burn_backend::{Backend, DType, tensor::FloatTensor, tensor::IntTensor};
+use burn_fp8_core::sums::Accumulations;
 use burn_fp8_core::{Block, Gemm, GemmRole, Granularity, Layouts, Operand, ProductKind, Recipe};
 
 use crate::engine::tensor::join;
-use crate::engine::{Execution, Fp8Engine, MatrixOf, Scales, Target, WHOLE, Wanted, portable};
+use crate::engine::{Fp8Engine, Manner, MatrixOf, Scales, Target, WHOLE, Wanted, portable};
 use crate::report::{self, PendingOperand, Quantization, Site, Tap};
 
 /// A product of the model, forward and backward: what its three GEMMs have in common.
@@ -18,7 +19,9 @@ pub(crate) struct Gemms {
     /// What runs them.
     pub(crate) target: Target,
     /// How they were to be run.
-    pub(crate) execution: Execution,
+    pub(crate) manner: Manner,
+    /// Which of them accumulate fast, with one scale for each tensor.
+    pub(crate) accumulation: Accumulations,
     /// The place of the product under delayed scaling.
     pub(crate) site: Option<Site>,
     /// Where it leaves what the observatory wants to see.
@@ -149,9 +152,9 @@ impl<B: Fp8Engine> Quantized<B> {
                 any(&|role| !reads_transposed(operand, role)),
                 any(&|role| reads_transposed(operand, role)),
             );
-            let wanted = gemms.target.wanted(
-                any(&|role| uses.now.contains(&role)),
-                any(&|role| uses.later == Some(role)),
+            let wanted = gemms.target.wanted::<B>(
+                gemms.manner.sums,
+                [any(&|role| uses.now.contains(&role)), any(&|role| uses.later == Some(role))],
                 layouts.expect("an operand of some product"),
                 gemms.is_flat(),
             );

@@ -47,7 +47,8 @@ impl Product {
         parameter: impl FnOnce() -> Option<u64>,
     ) -> Option<Self> {
         let ambient = config::current();
-        let Fp8Config { recipe, execution, .. } = ambient.config;
+        let Fp8Config { recipe, accumulation, .. } = ambient.config;
+        let manner = ambient.config.manner();
         let gemm = forward.for_role(role);
         let info = ProductInfo { kind, role, gemm };
         let with_gradients = is_tracked || role != GemmRole::Output;
@@ -68,7 +69,7 @@ impl Product {
             panic!("{error}");
         }
         let tap = report::observe(kind, forward);
-        let gemms = Gemms { kind, forward, recipe, target, execution, site: None, tap };
+        let gemms = Gemms { kind, forward, recipe, target, manner, accumulation, site: None, tap };
         Some(Self { gemms, site: None, weight: None })
     }
 
@@ -195,7 +196,7 @@ pub(crate) fn target<B: Fp8Engine>(
     config: &Fp8Config,
 ) -> Target {
     let kind = Requirements::of_recipe(recipe, forward);
-    Target::of::<B>(&host::float_device::<B>(operand), kind, config.execution, config.native_blocks)
+    Target::of::<B>(&host::float_device::<B>(operand), kind, config.manner())
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -218,7 +218,7 @@ fn parameter<B: Graph>(kind: ProductKind, rhs: &FloatTensor<B>) -> Option<u64> {
 /// What the configuration says of attention, which is told to the trace.
 pub(crate) fn settings() -> Settings {
     let config = config::current().config;
-    Settings { is_off: !config.enabled, execution: config.execution, watch: Some(told) }
+    Settings { is_off: !config.enabled, manner: config.manner(), watch: Some(told) }
 }
 
 /// Tells the trace of a product that is part of attention.

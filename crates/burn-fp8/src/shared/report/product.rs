@@ -3,6 +3,7 @@
 use core::fmt;
 
 use burn_backend::DType;
+use burn_fp8_core::sums::Sums;
 use burn_fp8_core::{
     AttentionPrecision, Block, Fp8Format, Gemm, GemmRole, Granularity, Operand, ProductKind,
     Rejection,
@@ -105,6 +106,13 @@ pub enum Implementation {
     FakeQuantized,
     /// The same, on a device that runs other products natively.
     Fallback(Fallback),
+    /// Emulated with the sums of tensor cores.
+    Sums {
+        /// Whose.
+        sums: Sums,
+        /// What is not known of the hardware, or why the product did not run natively.
+        reason: Option<String>,
+    },
     /// Not in FP8, and why.
     HighPrecision(HighPrecision),
 }
@@ -116,6 +124,7 @@ impl From<Launched> for Implementation {
             Launched::MatrixUnit(name) => Self::MatrixUnit(name),
             Launched::FakeQuantized => Self::FakeQuantized,
             Launched::Fallback(reason) => Self::Fallback(reason),
+            Launched::Sums { sums, reason } => Self::Sums { sums, reason },
         }
     }
 }
@@ -127,6 +136,10 @@ impl fmt::Display for Implementation {
             Self::MatrixUnit(name) => write!(f, "native: {name}"),
             Self::FakeQuantized => write!(f, "fake-quantized"),
             Self::Fallback(reason) => write!(f, "fake-quantized: {reason}"),
+            Self::Sums { sums, reason: None } => write!(f, "emulated, sums of {sums}"),
+            Self::Sums { sums, reason: Some(reason) } => {
+                write!(f, "emulated, sums of {sums}: {reason}")
+            }
             Self::HighPrecision(reason) => write!(f, "high precision: {reason}"),
         }
     }
@@ -145,6 +158,9 @@ impl Serialize for Implementation {
             Self::MatrixUnit(name) => ("matrix_unit", Some((*name).into()), None),
             Self::FakeQuantized => ("emulation", None, None),
             Self::Fallback(reason) => ("emulation", None, Some(reason.to_string())),
+            Self::Sums { sums, reason } => {
+                ("emulation", Some(format!("sums of {sums}")), reason.clone())
+            }
             Self::HighPrecision(reason) => ("high_precision", None, Some(reason.to_string())),
         };
         Ran { by, kernel, reason }.serialize(serializer)
