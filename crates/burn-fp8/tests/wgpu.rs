@@ -22,6 +22,11 @@ use common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
 use common::products::*;
 use common::published::layers_are_those_of_their_libraries;
 use common::special::*;
+use common::sums::{
+    batches_have_the_sums_of_cards, layers_have_the_sums_of_cards_in_both_orders,
+    scaled_products_are_split_as_they_are_told,
+    scales_of_every_granularity_are_multiplied_as_on_cards,
+};
 use common::*;
 
 /// Wgpu without Fusion.
@@ -32,6 +37,10 @@ on_wgpu!([
     products_and_gradients_match,
     ties_go_to_even,
     special_values_stay_visible,
+    layers_have_the_sums_of_cards_in_both_orders,
+    batches_have_the_sums_of_cards,
+    scales_of_every_granularity_are_multiplied_as_on_cards,
+    scaled_products_are_split_as_they_are_told,
     codes_and_scales_agree_with_flex,
     scales_come_from_earlier_steps,
     state_stays_finite,

@@ -24,6 +24,11 @@ impl Golden {
             None if own.join(format!("{name}.json")).exists() => own,
             None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../burn-fp8-core/tests/golden"),
         };
+        Self::of_folder(&folder, name)
+    }
+
+    /// Reads `name.safetensors` and `name.json` in a folder.
+    pub fn of_folder(folder: &Path, name: &str) -> Self {
         let read = |extension| {
             let path = folder.join(format!("{name}.{extension}"));
             std::fs::read(&path).unwrap_or_else(|error| {

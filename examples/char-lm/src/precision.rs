@@ -10,8 +10,10 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
+use burn_fp8::sums::Accumulations;
 use burn_fp8::{
-    DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Scaling,
+    Accumulation, DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision,
+    Scaling, Sums,
 };
 use burn_fp8_train::Wire;
 use burn_fp8_train::peers::{SharedPeers, Threads};
@@ -25,6 +27,9 @@ use crate::model::Gpt;
 const JOIN: &str = "join=on";
 /// Linear layers are `Fp8Linear`.
 const LAYERS: &str = "layers=fp8";
+
+/// Whose sums emulated products have: `sums=hopper`; with `-fast` or `-split` behind it in all three products of training, else as in TransformerEngine.
+const SUMS: &str = "sums=";
 
 /// Names that earlier versions wrote into the files of runs.
 const OLD: [(&str, &str); 13] = [
@@ -51,6 +56,9 @@ pub struct Precision {
     policy: Policy,
     join: bool,
     layers: bool,
+    sums: Sums,
+    /// Of all three products.
+    accumulation: Option<Accumulation>,
 }
 
 impl Precision {
@@ -65,6 +73,8 @@ impl Precision {
         },
         join: false,
         layers: false,
+        sums: Sums::F32,
+        accumulation: None,
     };
 
     /// Whether products run in FP8.
@@ -87,7 +97,11 @@ impl Precision {
             None => Fp8Config::off().with_join(self.join || attention.is_some()),
             Some(matmul) => matmul.configure(Fp8Config::default()),
         };
-        config.with_attention(attention)
+        let config = config.with_attention(attention).with_sums(self.sums);
+        match self.accumulation {
+            Some(all) => Fp8Config { accumulation: Accumulations::all(all), ..config },
+            None => config,
+        }
     }
 
     /// The types of parameters, of what is computed, and of the logits. The keys `m` and `a` are in [`config`](Self::config) already.
@@ -104,7 +118,15 @@ impl fmt::Display for Precision {
         let policy = policy.strip_prefix("c=f32,o=f32").unwrap_or(policy).trim_start_matches(',');
         let keys = [self.join.then_some(JOIN), self.layers.then_some(LAYERS)];
         let parts = [policy].into_iter().filter(|policy| !policy.is_empty());
-        let parts: Vec<_> = parts.chain(keys.into_iter().flatten()).collect();
+        let of_all = match self.accumulation {
+            Some(Accumulation::Fast) => "-fast",
+            Some(Accumulation::Split) => "-split",
+            None => "",
+        };
+        let sums = format!("{SUMS}{}{of_all}", self.sums.name());
+        let keys = keys.into_iter().flatten();
+        let keys = keys.chain((self.sums != Sums::F32).then_some(sums.as_str()));
+        let parts: Vec<_> = parts.chain(keys).collect();
         f.write_str(&if parts.is_empty() { "f32".into() } else { parts.join(",") })
     }
 }
@@ -113,13 +135,19 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (own, parts): (Vec<_>, Vec<_>) =
-            text.split(',').partition(|part| [JOIN, LAYERS].contains(part));
+        let (own, parts): (Vec<_>, Vec<_>) = text
+            .split(',')
+            .partition(|part| [JOIN, LAYERS].contains(part) || part.starts_with(SUMS));
+        let (sums, accumulation) = match own.iter().find_map(|part| part.strip_prefix(SUMS)) {
+            Some(text) => sums(text)?,
+            None => (Sums::F32, None),
+        };
         let [join, layers] = [JOIN, LAYERS].map(|key| own.contains(&key));
         let mut policy = match parts[..] {
             [] => Self::F32.policy,
-            _ => Policy::parse(&parts.join(","))
-                .map_err(|error| format!("{error}; char-lm also knows {JOIN} and {LAYERS}"))?,
+            _ => Policy::parse(&parts.join(",")).map_err(|error| {
+                format!("{error}; char-lm also knows {JOIN}, {LAYERS} and {SUMS}")
+            })?,
         };
         if policy.param != FloatDType::F32 {
             return Err(format!(
@@ -136,8 +164,25 @@ impl FromStr for Precision {
                 "with m, a or {LAYERS} batch and rows are joined: leave out {JOIN}"
             ));
         }
-        Ok(Self { policy, join, layers })
+        if sums != Sums::F32 && !layers && policy.matmul.is_none() {
+            return Err(format!("{SUMS} is of products in FP8: write m=fp8"));
+        }
+        Ok(Self { policy, join, layers, sums, accumulation })
     }
+}
+
+/// Whose sums, and the accumulation of all products where one is named.
+fn sums(text: &str) -> Result<(Sums, Option<Accumulation>), String> {
+    let (name, accumulation) = match text.split_once('-') {
+        None => (text, None),
+        Some((name, "fast")) => (name, Some(Accumulation::Fast)),
+        Some((name, "split")) => (name, Some(Accumulation::Split)),
+        Some((_, other)) => {
+            return Err(format!("{SUMS}{text}: \"{other}\" is neither fast nor split"));
+        }
+    };
+    let sums = name.parse().map_err(|error| format!("{SUMS}{text}: {error}"))?;
+    Ok((sums, accumulation))
 }
 
 impl From<Precision> for String {
@@ -374,6 +419,10 @@ mod tests {
             ("c=bf16,o=f32,m=fp8_delayed", "c=bf16,o=f32,m=fp8_delayed"),
             ("join=on", "join=on"),
             ("layers=fp8,c=bf16", "c=bf16,o=bf16,layers=fp8"),
+            ("m=fp8,sums=Hopper", "m=fp8,sums=hopper"),
+            ("sums=ada-fast,m=fp8,a=high", "m=fp8,a=high,sums=ada-fast"),
+            ("layers=fp8,sums=blackwell-split", "layers=fp8,sums=blackwell-split"),
+            ("m=fp8,sums=f32", "m=fp8"),
         ] {
             let arm = Arm::from(precision(text));
             assert_eq!((arm.to_string().as_str(), short.parse()), (short, Ok(arm)));
@@ -391,6 +440,9 @@ mod tests {
             ("m=fp8,layers=fp8", "leave out m"),
             ("m=fp8,join=on", "leave out join=on"),
             ("m=mxfp8-without-tail", "tail"),
+            ("sums=hopper", "m=fp8"),
+            ("m=fp8,sums=volta", "hopper"),
+            ("m=fp8,sums=hopper-slow", "split"),
         ] {
             let error = text.parse::<Arm>().unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

@@ -19,6 +19,7 @@ pub mod observatory;
 pub mod products;
 pub mod published;
 pub mod special;
+pub mod sums;
 
 // What most tests use.
 pub use burn::backend::{Autodiff, Flex};

@@ -19,6 +19,7 @@ mod scopes;
 mod shapes;
 mod special_values;
 mod sqnr;
+mod sums;
 mod units;
 #[cfg(feature = "vision")]
 mod vision;

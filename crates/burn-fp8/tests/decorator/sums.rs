@@ -1,0 +1,46 @@
+//! The sums of tensor cores, in all that multiplies.
+
+use burn_fp8::sums::Sums;
+
+use crate::common::sums::*;
+use crate::common::*;
+
+tests_on_cpu!([
+    layers_have_the_sums_of_cards_in_both_orders,
+    batches_have_the_sums_of_cards,
+    scales_of_every_granularity_are_multiplied_as_on_cards,
+    scaled_products_are_split_as_they_are_told,
+    sums_that_no_card_has_are_refused,
+]);
+
+/// Frozen layers, in one pass and through slices; and layers with a state of their own.
+#[test]
+fn layers_that_hold_codes_have_the_sums_of_cards() {
+    let config = Fp8Config::default().with_sums(Sums::Ada);
+    let device = Default::default();
+    let linear = LinearConfig::new(300, 40).with_bias(false).init::<Fp8Backend<Flex>>(&device);
+    let x = random::<Fp8Backend<Flex>, 2>(1, [24, 300]);
+    let frozen = FrozenLinear::from_linear(linear.clone(), ActivationScale::Dynamic);
+    let by_layer = config.scope(|| values(frozen.forward(x.clone())));
+    assert!(config.scope(|| frozen.on_host()).is_none(), "slices sum in f32");
+    let by_product = config.scope(|| values(linear.forward(x.clone())));
+    assert_eq!(bits(&by_layer), bits(&by_product));
+    let in_f32 = values(linear.forward(x.clone()));
+    assert_ne!(bits(&by_layer), bits(&in_f32), "f32 sums otherwise");
+
+    let layer = Fp8LinearConfig::new(300, 40).with_bias(false).init::<Fp8Backend<Flex>>(&device);
+    let [sums, f32s] = [config, Fp8Config::default()]
+        .map(|config| config.scope(|| values(layer.forward(x.clone()))));
+    assert_ne!(bits(&sums), bits(&f32s));
+    assert_close(&sums, &f32s, 1e-2);
+}
+
+/// With FP8 off it is `B`, whatever sums are asked for.
+#[test]
+fn nothing_changes_where_fp8_is_off() {
+    let off = Fp8Config { sums: Sums::Hopper, ..Fp8Config::off() };
+    let x = random::<Fp8Backend<Flex>, 2>(1, [40, 40]);
+    let y = off.scope(|| values(x.clone().matmul(x)));
+    let x = random::<Flex, 2>(1, [40, 40]);
+    assert_eq!(bits(&y), bits(&values(x.clone().matmul(x))));
+}
