@@ -17,6 +17,7 @@ mod reference;
 mod rows;
 mod serving;
 mod slices;
+mod sums;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,10 +70,11 @@ struct Results {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
+    (sums::GROUP, sums::run),
     (mlp::GROUP, mlp::run),
     (lm::GROUP, lm::run),
     (optimizer::GROUP, optimizer::run),

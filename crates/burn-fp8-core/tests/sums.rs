@@ -97,6 +97,9 @@ fn terms_are_cut_13_bits_below_the_largest() {
     assert_eq!(sum(Accumulator::HOPPER, &a, &b), 1.0);
     let late = Accumulator { running: RunningSum::Late, ..Accumulator::HOPPER };
     assert_eq!(sum(late, &a, &b), 1.0 + 2f32.powi(-9));
+    // A subnormal number has the exponent of normal ones: 2^-9 · 2^8 counts as 2^2.
+    assert_eq!(sum(Accumulator::ADA, &[0x01, 0x08], &[0x78, 0x08]), 0.5);
+    assert_eq!(sum(Accumulator::ADA, &[0x01, 0x09], &[0x78, 0x0F]), 0.5 + 2f32.powi(-11));
     // Ada's block ends earlier.
     let [a, b] = small(16, 16);
     assert_eq!(sum(Accumulator::HOPPER, &a, &b), 1.0);
@@ -213,4 +216,226 @@ fn an_accumulator_out_of_range_is_refused_by_name() {
     }
     let error = "volta".parse::<Sums>().expect_err("no FP8 there").to_string();
     assert!(error.contains("hopper, ada and blackwell"), "{error}");
+}
+
+/// A second model, in f64, which can be broken: the golden data must tell each break.
+mod broken {
+    use burn_fp8_test_support::fp8::decode;
+
+    use super::*;
+
+    /// A break of the rules.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Break {
+        OneBitMoreOfTerms,
+        OneBitLessOfTerms,
+        OneBitMoreOfTheSum,
+        OneBitLessOfTheSum,
+        TwiceTheProducts,
+        HalfTheProducts,
+        ChainsOf64,
+        ChainsOf256,
+        TermsToTheNearest,
+        TermsDown,
+        SumsToTheNearest,
+        SumsDown,
+        ExponentWithoutC,
+        ExponentOfTheFirstProduct,
+        LateC,
+        UncutC,
+        NormalizedProducts,
+        NormalizedSubnormals,
+        ZerosCount,
+        NegativeZeros,
+        ChainsAddedBackward,
+        ChainsAddedExactly,
+        ChainsGoOn,
+        AnyNan,
+        InfinitiesAreLargeNumbers,
+    }
+
+    const BREAKS: [Break; 25] = [
+        Break::OneBitMoreOfTerms,
+        Break::OneBitLessOfTerms,
+        Break::OneBitMoreOfTheSum,
+        Break::OneBitLessOfTheSum,
+        Break::TwiceTheProducts,
+        Break::HalfTheProducts,
+        Break::ChainsOf64,
+        Break::ChainsOf256,
+        Break::TermsToTheNearest,
+        Break::TermsDown,
+        Break::SumsToTheNearest,
+        Break::SumsDown,
+        Break::ExponentWithoutC,
+        Break::ExponentOfTheFirstProduct,
+        Break::LateC,
+        Break::UncutC,
+        Break::NormalizedProducts,
+        Break::NormalizedSubnormals,
+        Break::ZerosCount,
+        Break::NegativeZeros,
+        Break::ChainsAddedBackward,
+        Break::ChainsAddedExactly,
+        Break::ChainsGoOn,
+        Break::AnyNan,
+        Break::InfinitiesAreLargeNumbers,
+    ];
+
+    fn exponent(x: f64) -> i32 {
+        x.abs().log2().floor() as i32
+    }
+
+    /// The exponent of a code's number, which is not below that of the smallest normal one.
+    fn of_code(x: f64, format: Fp8Format, broken: Option<Break>) -> i32 {
+        let least = format.min_positive_normal().log2() as i32;
+        match x == 0.0 {
+            true => least,
+            false if broken == Some(Break::NormalizedSubnormals) => exponent(x),
+            false => exponent(x).max(least),
+        }
+    }
+
+    fn step(
+        terms: &[(f64, f64)],
+        formats: [Fp8Format; 2],
+        c: f64,
+        [fraction, result]: [i32; 2],
+        broken: Option<Break>,
+    ) -> f64 {
+        let is = |kind| broken == Some(kind);
+        let products = terms.iter().filter(|(a, b)| a * b != 0.0 || is(Break::ZerosCount));
+        let mut exponents: Vec<i32> = products
+            .map(|(a, b)| match is(Break::NormalizedProducts) {
+                true => exponent(a * b),
+                false => of_code(*a, formats[0], broken) + of_code(*b, formats[1], broken),
+            })
+            .collect();
+        if is(Break::ExponentOfTheFirstProduct) {
+            exponents.truncate(1);
+        }
+        let with_c = !is(Break::ExponentWithoutC) && !is(Break::LateC);
+        exponents.extend((c != 0.0 && with_c).then(|| exponent(c)));
+        let Some(largest) = exponents.into_iter().max() else {
+            return if with_c { c } else { 0.0 };
+        };
+        let unit = 2f64.powi(largest - fraction);
+        let cut = |x: f64| match broken {
+            Some(Break::TermsToTheNearest) => (x / unit).round_ties_even(),
+            Some(Break::TermsDown) => (x / unit).floor(),
+            _ => (x / unit).trunc(),
+        };
+        let of_c = match broken {
+            Some(Break::LateC) => 0.0,
+            Some(Break::UncutC) => c / unit,
+            _ => cut(c),
+        };
+        let sum = (terms.iter().map(|(a, b)| cut(a * b)).sum::<f64>() + of_c) * unit;
+        let negative = is(Break::NegativeZeros) && terms.iter().any(|(a, b)| a * b < 0.0);
+        if sum == 0.0 {
+            return if negative { -0.0 } else { 0.0 };
+        }
+        let own = 2f64.powi(exponent(sum) - result);
+        let sum = own
+            * match broken {
+                Some(Break::SumsToTheNearest) => (sum / own).round_ties_even(),
+                Some(Break::SumsDown) => (sum / own).floor(),
+                _ => (sum / own).trunc(),
+            };
+        if is(Break::LateC) { f64::from((sum + c) as f32) } else { sum }
+    }
+
+    fn sum(
+        [a, b]: [&[u8]; 2],
+        formats: [Fp8Format; 2],
+        mut products: usize,
+        is_slow: bool,
+        broken: Option<Break>,
+    ) -> u32 {
+        let number = |code: &u8, format| match decode(*code, format) {
+            x if broken == Some(Break::InfinitiesAreLargeNumbers) => x.clamp(-65536.0, 65536.0),
+            x => x,
+        };
+        let terms: Vec<(f64, f64)> =
+            a.iter().zip(b).map(|(a, b)| (number(a, formats[0]), number(b, formats[1]))).collect();
+        let class: f64 = terms.iter().map(|(a, b)| a * b).sum();
+        if !class.is_finite() {
+            return match class.is_nan() && broken != Some(Break::AnyNan) {
+                true => 0x7FFF_FFFF,
+                false => (class as f32).to_bits(),
+            };
+        }
+        let (mut bits, mut chain) = ([13, 13], 128);
+        match broken {
+            Some(Break::OneBitMoreOfTerms) => bits[0] += 1,
+            Some(Break::OneBitLessOfTerms) => bits[0] -= 1,
+            Some(Break::OneBitMoreOfTheSum) => bits[1] += 1,
+            Some(Break::OneBitLessOfTheSum) => bits[1] -= 1,
+            Some(Break::TwiceTheProducts) => products *= 2,
+            Some(Break::HalfTheProducts) => products /= 2,
+            Some(Break::ChainsOf64) => chain = 64,
+            Some(Break::ChainsOf256) => chain = 256,
+            _ => {}
+        }
+        let one = |c: f64, terms: &[(f64, f64)]| {
+            terms.chunks(products).fold(c, |c, block| step(block, formats, c, bits, broken))
+        };
+        let add = |sum: f32, chain: f64| sum + chain as f32;
+        let y = match is_slow && broken != Some(Break::ChainsGoOn) {
+            false => one(0.0, &terms) as f32,
+            true => {
+                let chains: Vec<f64> = terms.chunks(chain).map(|terms| one(0.0, terms)).collect();
+                match broken {
+                    Some(Break::ChainsAddedBackward) => chains.into_iter().rev().fold(0.0, add),
+                    Some(Break::ChainsAddedExactly) => chains.iter().sum::<f64>() as f32,
+                    _ => chains.into_iter().fold(0.0, add),
+                }
+            }
+        };
+        y.to_bits()
+    }
+
+    #[test]
+    fn golden_data_and_a_case_by_hand_tell_every_break_of_the_rules() {
+        let golden = Golden::read(env!("CARGO_MANIFEST_DIR"), "tensor_cores");
+        let mut told = vec![0; BREAKS.len()];
+        for case in golden.cases("cases") {
+            let name = case["name"].as_str().expect("a name");
+            let k = case["k"].as_u64().expect("a size") as usize;
+            let formats =
+                ["a", "b"].map(|key| case[key].as_str().expect("a format").parse().expect("known"));
+            let [a, b] = ["a", "b"].map(|operand| golden.u8s(&format!("{name}/{operand}")));
+            for (path, accumulator, accumulation) in PATHS {
+                let expected = golden.u32s(&format!("{name}/{path}"));
+                let is_slow = accumulation == Accumulation::Split;
+                let products = accumulator.products as usize;
+                let n = b.len() / k;
+                let of = |at: usize, broken| {
+                    let operands = [&a[at / n * k..][..k], &b[at % n * k..][..k]];
+                    sum(operands, formats, products, is_slow, broken)
+                };
+                for (at, expected) in expected.iter().enumerate() {
+                    assert_eq!(of(at, None), *expected, "{name} {path} {at}: the model itself");
+                }
+                for (broken, told) in BREAKS.into_iter().zip(&mut told) {
+                    // Once is enough.
+                    if *told == 0 {
+                        *told = (0..expected.len())
+                            .filter(|at| of(*at, Some(broken)) != expected[*at])
+                            .count();
+                    }
+                }
+            }
+        }
+        // A subnormal number has the exponent of normal ones: 2^-9 · 2^8 counts as 2^2, which cuts 2^-12.
+        let by_hand = |broken| {
+            sum([&[0x01, 0x08], &[0x78, 0x08]], [E4M3; 2], 32, false, broken) == 0.5f32.to_bits()
+        };
+        assert!(by_hand(None));
+        for (broken, told) in BREAKS.into_iter().zip(&mut told) {
+            *told += usize::from(!by_hand(Some(broken)));
+        }
+        let untold: Vec<_> = BREAKS.into_iter().zip(told).filter(|(_, told)| *told == 0).collect();
+        assert!(untold.is_empty(), "nothing tells {untold:?}");
+    }
 }

@@ -113,20 +113,22 @@ impl Precision {
 /// Without what is f32: `m=fp8`, `c=bf16,o=f32,m=fp8,a=bf16`; `f32` where nothing else is left.
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policy = self.policy.to_string();
-        let policy = policy.strip_prefix("p=f32,").unwrap_or(&policy);
-        let policy = policy.strip_prefix("c=f32,o=f32").unwrap_or(policy).trim_start_matches(',');
-        let keys = [self.join.then_some(JOIN), self.layers.then_some(LAYERS)];
-        let parts = [policy].into_iter().filter(|policy| !policy.is_empty());
         let of_all = match self.accumulation {
             Some(Accumulation::Fast) => "-fast",
             Some(Accumulation::Split) => "-split",
             None => "",
         };
         let sums = format!("{SUMS}{}{of_all}", self.sums.name());
-        let keys = keys.into_iter().flatten();
-        let keys = keys.chain((self.sums != Sums::F32).then_some(sums.as_str()));
-        let parts: Vec<_> = parts.chain(keys).collect();
+        let policy = self.policy.to_string();
+        let policy = policy.strip_prefix("p=f32,").unwrap_or(&policy);
+        let policy = policy.strip_prefix("c=f32,o=f32").unwrap_or(policy).trim_start_matches(',');
+        let parts = [
+            Some(policy).filter(|policy| !policy.is_empty()),
+            self.join.then_some(JOIN),
+            self.layers.then_some(LAYERS),
+            (self.sums != Sums::F32).then_some(&sums),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
         f.write_str(&if parts.is_empty() { "f32".into() } else { parts.join(",") })
     }
 }
