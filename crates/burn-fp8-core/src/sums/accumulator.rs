@@ -16,7 +16,7 @@ pub struct Accumulator {
     pub result: u32,
     /// How the running sum joins a block.
     pub running: RunningSum,
-    /// After how many of K [`Split`](super::Accumulation::Split) accumulation begins a new chain.
+    /// After how many of K [`Split`](super::Accumulation::Split) accumulation begins a new chain; [`u32::MAX`] is never.
     pub chain: u32,
 }
 
@@ -49,9 +49,10 @@ impl Accumulator {
     pub const ADA: Self =
         Self { products: 16, fraction: 13, result: 13, running: RunningSum::Early, chain: 128 };
 
-    /// `tcgen05.mma` of Blackwell: blocks of 32, 25 bits of each term, an f32 that is cut (MMA-Sim, on a B200). How cuBLAS makes chains there is not known:
-    /// 128 is what it does on Hopper and Ada.
-    pub const BLACKWELL: Self = Self { products: 32, fraction: 25, result: 23, ..Self::ADA };
+    /// `tcgen05.mma` of Blackwell: blocks of 32, 25 bits of each term, an f32 that is cut (MMA-Sim, on a B200). One chain, split or not: what begins anew on
+    /// Hopper and Ada stays in tensor memory there. Not compared with cuBLAS.
+    pub const BLACKWELL: Self =
+        Self { products: 32, fraction: 25, result: 23, chain: u32::MAX, ..Self::ADA };
 
     /// Checks that the numbers are in range.
     ///

@@ -219,8 +219,12 @@ pub fn scaled_products_are_split_as_they_are_told<B: Untracked + Fp8Matmul>() {
             let split = Some(SplitK { splits: 3, order });
             let expected = product([&a, &b], sums, accumulation, split);
             same(&values(y.into_float()), &expected, &format!("{sums} {order:?} {fast}"));
-            let unsplit = product([&a, &b], sums, accumulation, None);
-            assert_ne!(expected, unsplit, "the order of splits shows");
+            // Short chains of 13 bits add up exactly in any order.
+            if fast {
+                let unsplit = product([&a, &b], sums, accumulation, None);
+                let differ = expected.iter().zip(&unsplit).filter(|(y, other)| y != other).count();
+                assert!(differ > 0, "the splits show");
+            }
         }
     }
 }
@@ -235,7 +239,8 @@ pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
             let x = ones::<Fp8Backend<B>, 2>([32, 32]);
             config.scope(|| drop(x.clone().matmul(x)))
         };
-        panics(product, parts.iter().copied());
+        let said = panic_of(product);
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     };
     for card in [Sums::Hopper, Sums::Ada] {
         let config = Fp8Config::default().with_sums(card).with_recipe(Recipe::mxfp8());
@@ -250,8 +255,8 @@ pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
     refused(uneven.with_recipe(Recipe::blockwise()), &["128", "48 products"]);
     let json = r#"{"sums": {"custom": {"products": 4, "fraction": 10, "result": 12, "running": "late", "chain": 64}}}"#;
     let config = Fp8Config::from_json(json).expect("an accumulator of one's own");
-    assert_eq!(config.check::<Fp8Backend<B>>(&device), Ok(()));
-    assert_eq!(Fp8Config::from_json(&config.to_json()), Ok(config));
+    config.check::<Fp8Backend<B>>(&device).expect("in range");
+    assert_eq!(Fp8Config::from_json(&config.to_json()).expect("its own JSON"), config);
     let error = Fp8Config::from_json(r#"{"sums": "volta"}"#).expect_err("no FP8").to_string();
     assert!(error.contains("hopper"), "{error}");
 }
