@@ -151,7 +151,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc
     if (long status = fault("product")) return (cublasStatus_t)status;
     Problem problem = problem_of(description, a_layout, b_layout, c_layout, d_layout);
     if (is_refused(problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    auto product = new Product{problem, *(const float*)alpha, *(const float*)beta, (const char*)a, (const char*)b, (const char*)c, (char*)d};
+    auto product = new Product{problem, device(), *(const float*)alpha, *(const float*)beta, (const char*)a, (const char*)b, (const char*)c, (char*)d};
     uint64_t number = algorithm ? algorithm->data[0] - 60 : 0;
     bool fits = number < ALGORITHMS && WORKSPACES[number] <= workspace_bytes && (uintptr_t)workspace % 256 == 0;
     bool aligned = is_aligned(a) && is_aligned(b) && is_aligned(c) && is_aligned(d) && is_aligned(problem.bias);

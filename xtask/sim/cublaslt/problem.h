@@ -14,7 +14,7 @@ struct Matrix {
 /// `D = scale_D · act(alpha · scale_A · scale_B · Aᵀ B + beta · C + bias)`, column by column.
 struct Problem {
     Matrix a, b, c, d;
-    bool transpose_a, transpose_b;
+    bool transpose_a, transpose_b, fast;
     int compute_type, scale_type;
     uint32_t epilogue;
     const void *scale_a, *scale_b, *scale_c, *scale_d, *bias;

@@ -1,19 +1,18 @@
-// Sums in f32 in the order of K, everything after them in f64: no claim about the order or the roundings of tensor cores.
+// Sums over K are those of tensor cores, what comes after them is in f32.
 #include "product.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-static float decode(uint8_t code, int type) {
-    auto kind = type == CUDA_R_8F_E5M2 ? __NV_E5M2 : __NV_E4M3;
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, kind)));
-}
+#include "sums.h"
 
-static double load(const char* matrix, int type, int64_t index) {
+static float load(const char* matrix, int type, int64_t index) {
     switch (type) {
     case CUDA_R_32F: return ((const float*)matrix)[index];
     case CUDA_R_16F: return __half2float(((const __half*)matrix)[index]);
@@ -21,7 +20,16 @@ static double load(const char* matrix, int type, int64_t index) {
     }
 }
 
+static const uint32_t CANONICAL_NAN = 0x7FFFFFFF;
+
 static void store(char* matrix, int type, int64_t index, float value) {
+    if (std::isnan(value)) {
+        // That of a shorter type is its upper bytes.
+        uint64_t bytes = size_of(type);
+        uint32_t bits = CANONICAL_NAN >> (32 - 8 * bytes);
+        memcpy(matrix + index * bytes, &bits, bytes);
+        return;
+    }
     switch (type) {
     case CUDA_R_32F: ((float*)matrix)[index] = value; break;
     case CUDA_R_16F: ((__half*)matrix)[index] = __float2half(value); break;
@@ -80,68 +88,80 @@ void ranges(const Product& product, std::vector<SimRange>& reads, std::vector<Si
     scalar(writes, p.amax_d);
 }
 
-/// The factor of a block along K.
-static float scale(const void* scales, int mode, uint64_t row, uint64_t rows, uint64_t block, uint64_t blocks) {
+/// The scale of a block of 128, or of all of K, in f32; 1 where the operands of the instruction have it.
+static float scale_of(const void* scales, int mode, uint64_t row, uint64_t rows, uint64_t block, uint64_t blocks) {
     if (!scales) return 1;
     auto factors = (const float*)scales;
     switch (mode) {
     case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return factors[row];
-    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: {
-        // "1D Block Scaling Factors Layout": the tile of the 128 rows and four blocks, then the place in it.
-        uint64_t tile = row / 128 * ((blocks + 3) / 4) + block / 4, outer = row % 128, inner = block % 4;
-        uint8_t byte = ((const uint8_t*)scales)[tile * 512 + outer % 32 * 16 + outer / 32 * 4 + inner];
-        return byte == 255 ? NAN : ldexpf(1, byte - 127);
-    }
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: return 1;
     case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return factors[block * rows + row];
     case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return factors[row / 128 * ((blocks + 3) / 4 * 4) + block];
     default: return factors[0];
     }
 }
 
-static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+/// The scale of a block of 32. "1D Block Scaling Factors Layout": the tile of the 128 rows and four blocks, then the place in it.
+static uint8_t byte_of(const uint8_t* scales, uint64_t row, uint64_t block, uint64_t blocks) {
+    uint64_t tile = row / 128 * ((blocks + 3) / 4) + block / 4, outer = row % 128, inner = block % 4;
+    return scales[tile * 512 + outer % 32 * 16 + outer / 32 * 4 + inner];
+}
 
-static double larger(double amax, double x) { return std::isnan(x) || std::isnan(amax) ? NAN : fmax(amax, fabs(x)); }
+static float gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+static float larger(float amax, float x) { return std::isnan(x) || std::isnan(amax) ? NAN : fmaxf(amax, fabsf(x)); }
+
+/// After so many of K slow accumulation begins a new chain.
+static const uint64_t CHAIN = 128;
+
+/// Rows of A or columns of B. Scales of blocks of 32 are in the operands of the instruction.
+static Rows rows_of(const char* codes, const Matrix& matrix, const void* scales, int mode, int batch) {
+    Rows rows(matrix.type, matrix.columns, matrix.rows);
+    for (uint64_t row = 0; row < matrix.columns; row++) {
+        rows.set(row, (const uint8_t*)codes + batch * matrix.stride + (int64_t)row * matrix.ld);
+        if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0) continue;
+        uint64_t blocks = (matrix.rows + 31) / 32;
+        for (uint64_t block = 0; block < blocks; block++) rows.move(row, block, byte_of((const uint8_t*)scales, row, block, blocks));
+    }
+    return rows;
+}
 
 void multiply(const Product& product) {
     const Problem& p = product.problem;
-    uint64_t m = p.d.rows, n = p.d.columns, k = p.k(), size = along(p.scale_mode_a), blocks = (k + size - 1) / size;
-    float values_a[256], values_b[256];
-    for (int code = 0; code < 256; code++) {
-        values_a[code] = decode(code, p.a.type);
-        values_b[code] = decode(code, p.b.type);
-    }
+    uint64_t m = p.d.rows, n = p.d.columns, k = p.k(), blocks = (k + CHAIN - 1) / CHAIN;
+    Chain chain = chain_of(product.device);
+    auto of_blocks = [](int mode) {
+        return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    };
+    bool scales_blocks = of_blocks(p.scale_mode_a) || of_blocks(p.scale_mode_b);
     bool relu = p.epilogue & CUBLASLT_EPILOGUE_RELU, is_gelu = p.epilogue & CUBLASLT_EPILOGUE_GELU;
-    auto scalar = [](const void* pointer) { return pointer ? *(const float*)pointer : 1.0f; };
-    double amax = 0, scale_d = scalar(p.scale_d);
-    bool fp8 = size_of(p.d.type) == 1;
-    std::vector<float> left(m * k), right(k);
+    float amax = 0, scale_d = p.scale_d ? *(const float*)p.scale_d : 1;
     for (int batch = 0; batch < p.d.batch; batch++) {
-        for (uint64_t row = 0; row < m; row++) {
-            auto codes = (const uint8_t*)product.a + batch * p.a.stride + (int64_t)row * p.a.ld;
-            for (uint64_t l = 0; l < k; l++) left[row * k + l] = values_a[codes[l]];
-        }
+        Rows left = rows_of(product.a, p.a, p.scale_a, p.scale_mode_a, batch), right = rows_of(product.b, p.b, p.scale_b, p.scale_mode_b, batch);
         for (uint64_t column = 0; column < n; column++) {
-            auto codes = (const uint8_t*)product.b + batch * p.b.stride + (int64_t)column * p.b.ld;
-            for (uint64_t l = 0; l < k; l++) right[l] = values_b[codes[l]];
+            Row b = right.at(column);
             for (uint64_t row = 0; row < m; row++) {
-                double x = 0;
-                for (uint64_t block = 0; block < blocks; block++) {
-                    float sum = 0;
-                    for (uint64_t l = block * size; l < k && l < (block + 1) * size; l++) sum += left[row * k + l] * right[l];
-                    x += (double)sum * scale(p.scale_a, p.scale_mode_a, row, m, block, blocks) * scale(p.scale_b, p.scale_mode_b, column, n, block, blocks);
+                Row a = left.at(row);
+                auto scale = [&](uint64_t block) {
+                    return scale_of(p.scale_a, p.scale_mode_a, row, m, block, blocks) * scale_of(p.scale_b, p.scale_mode_b, column, n, block, blocks);
+                };
+                float sum = 0;
+                if (p.fast && !scales_blocks) sum = chain(a, b, 0, k);
+                else for (uint64_t block = 0; block < blocks; block++) {
+                    float part = chain(a, b, block * CHAIN, std::min(k, (block + 1) * CHAIN));
+                    sum = scales_blocks ? fmaf(part, scale(block), sum) : sum + part;
                 }
-                x *= product.alpha;
-                int64_t index = batch * p.d.stride + (int64_t)column * p.d.ld + (int64_t)row;
-                if (product.beta != 0) {
-                    x += product.beta * load(product.c, p.c.type, batch * p.c.stride + (int64_t)column * p.c.ld + (int64_t)row);
-                }
-                if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) x += load((const char*)p.bias, p.bias_type, batch * p.bias_stride + (int64_t)row);
-                if (relu && x <= 0) x = 0;
-                if (is_gelu) x = gelu(x);
-                amax = larger(amax, x);
-                store(product.d, p.d.type, index, (float)(fp8 ? x * scale_d : x));
+                float alpha = scales_blocks ? product.alpha : scale(0) * product.alpha;
+                float c = 0;
+                if (product.beta != 0) c = product.beta * load(product.c, p.c.type, batch * p.c.stride + (int64_t)column * p.c.ld + (int64_t)row);
+                float y = fmaf(sum, alpha, c);
+                if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) y += load((const char*)p.bias, p.bias_type, batch * p.bias_stride + (int64_t)row);
+                if (relu && y <= 0) y = 0;
+                if (is_gelu) y = gelu(y);
+                amax = larger(amax, y);
+                store(product.d, p.d.type, batch * p.d.stride + (int64_t)column * p.d.ld + (int64_t)row, size_of(p.d.type) == 1 ? y * scale_d : y);
             }
         }
     }
-    if (p.amax_d) *(float*)p.amax_d = (float)amax;
+    if (p.amax_d) store((char*)p.amax_d, CUDA_R_32F, 0, amax);
 }

@@ -8,6 +8,8 @@
 /// A product with its matrices.
 struct Product {
     Problem problem;
+    /// Whose sums it has: 89, 90 or 100.
+    long device;
     float alpha, beta;
     const char *a, *b, *c;
     char* d;

@@ -38,6 +38,7 @@ Problem Problem::of(const Attributes& description, const Attributes& a, const At
     problem.d = matrix(d);
     problem.transpose_a = description.get<int32_t>(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T;
     problem.transpose_b = description.get<int32_t>(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) == CUBLAS_OP_T;
+    problem.fast = description.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) == 1;
     problem.compute_type = description.get<int32_t>(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, -1);
     problem.scale_type = description.get<int32_t>(CUBLASLT_MATMUL_DESC_SCALE_TYPE, -1);
     problem.epilogue = description.get<uint32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
