@@ -104,7 +104,7 @@ pub fn on_device(problem: &ScaledMatmul, scales: &[f32]) -> Vec<u8> {
 }
 
 /// The blocks of an operand, where it has some.
-fn block_of(problem: &ScaledMatmul, of_a: bool) -> Option<BlockScale> {
+pub fn block_of(problem: &ScaledMatmul, of_a: bool) -> Option<BlockScale> {
     match problem.scales {
         Scales::Blocks { a, b } => Some(if of_a { a } else { b }),
         _ => None,
@@ -112,7 +112,7 @@ fn block_of(problem: &ScaledMatmul, of_a: bool) -> Option<BlockScale> {
 }
 
 /// The place of the scale of one element, by the layouts that `Scales` documents.
-fn place_of_scale(problem: &ScaledMatmul, of_a: bool, row: u64, k: u64) -> u64 {
+pub fn place_of_scale(problem: &ScaledMatmul, of_a: bool, row: u64, k: u64) -> u64 {
     let blocks = problem.shape.k.div_ceil(128);
     let rows = if of_a { problem.shape.m } else { problem.shape.n };
     match block_of(problem, of_a) {

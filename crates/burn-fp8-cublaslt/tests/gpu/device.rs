@@ -11,6 +11,7 @@ use cudarc::driver::{CudaContext, result};
 use burn_fp8_test_support::Random;
 
 use crate::data::{Case, Inputs, decode, extent, on_device, reference, rounding, saturate};
+use crate::model::compare_bits;
 
 /// A byte that outputs are filled with, so that what is not written shows.
 pub const FILL: u8 = 0xA5;
@@ -165,7 +166,7 @@ fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
     // SAFETY: all buffers cover the product and outlive the synchronization below.
     let launch = unsafe { gpu.lt.run(&case.problem, &device.pointers, case.alpha, case.beta) }?;
     gpu.synchronize();
-    compare(case, &inputs, &device);
+    compare(gpu, case, &inputs, &device);
     println!(
         "{} {:?} {:?} -> {}: {}",
         case.problem.shape,
@@ -178,13 +179,14 @@ fn attempt(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Error> {
 }
 
 /// Compares every output on the device with the reference.
-pub fn compare(case: &Case, inputs: &Inputs, device: &OnDevice) {
+pub fn compare(gpu: &Gpu, case: &Case, inputs: &Inputs, device: &OnDevice) {
     let problem = &case.problem;
     let Shape { m, n, .. } = problem.shape;
     let activation = problem.epilogue.activation;
     let expected = reference(case, inputs);
     let dtype = problem.d.dtype;
     let bytes = device.d.read();
+    compare_bits(gpu.lt.capability().compute, case, inputs, &bytes);
     let got = decode(dtype, &bytes);
     let factor = f64::from(inputs.inverse_scale_d);
     let (mut error, mut energy) = (0.0, 0.0);

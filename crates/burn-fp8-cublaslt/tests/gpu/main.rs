@@ -1,10 +1,11 @@
-//! Products on a GPU against f64 sums of decoded codes.
+//! Products on a GPU against f64 sums of decoded codes, and bit for bit against the sums that its tensor cores are said to have.
 //!
 //! `cargo test -p burn-fp8-cublaslt --release --test gpu -- --ignored --nocapture --test-threads=1`
 #![allow(unsafe_code, reason = "passes device pointers")]
 
 mod data;
 mod device;
+mod model;
 mod ordering;
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
@@ -225,7 +226,7 @@ fn the_heuristics_are_asked_once_and_their_choice_is_kept() {
     let launch = unsafe { gpu.lt.run(&problem, &device.pointers, case.alpha, case.beta) }.unwrap();
     assert_eq!(launch.algorithm, by_heuristics);
     gpu.synchronize();
-    compare(&case, &inputs, &device);
+    compare(&gpu, &case, &inputs, &device);
 
     let start = std::time::Instant::now();
     let calls = if is_small() { 10 } else { 1000 };

@@ -13,7 +13,11 @@ mod data;
 #[path = "../gpu/device.rs"]
 mod device;
 mod faults;
+mod golden;
 mod grid;
+#[allow(dead_code, reason = "shared with the tests that a GPU runs")]
+#[path = "../gpu/model.rs"]
+mod model;
 
 use core::ffi::{c_char, c_long};
 use std::ffi::CString;
