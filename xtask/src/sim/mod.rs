@@ -14,7 +14,7 @@ use programs::Programs;
 
 /// What `cargo test` has to build of this repository for [`run`], and no more.
 pub const TESTS: &str = "--locked -p burn-fp8 -p burn-fp8-cublaslt -p burn-fp8-kernels -p char-lm -p digits -p fused_matmul \
-    --test training --test ladder --test cuda --test gpu --test simulated \
+    --test program --test ladder --test cuda --test gpu --test simulated \
     --features burn-fp8/cuda,burn-fp8/fusion,burn-fp8-kernels/cuda,examples-common/cuda";
 
 /// Builds the simulation, tests it, and runs the GPU tests on it whose names contain the filter: those that `cargo test` builds with these arguments.
