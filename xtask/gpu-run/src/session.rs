@@ -20,7 +20,7 @@ const WORTH_STARTING: Duration = Duration::from_secs(15);
 /// A configuration that has no emulation: its file and its text.
 const NATIVE: (&str, &str) = ("digits.json", "{\"execution\": \"native\"}\n");
 /// What a run makes anew, besides `rows-*.json`. Logs are replaced when their phase runs again.
-const OF_A_RUN: &str = "accuracy accuracy.json char-lm device.json host.tsv phases.tsv results.json table.md table.txt torch.json";
+const OF_A_RUN: &str = "accuracy accuracy.json char-lm device.json host.tsv phases.tsv results.json sums.json table.md table.txt torch.json";
 
 pub struct Session<'a> {
     archive: &'a Path,
@@ -80,6 +80,8 @@ impl<'a> Session<'a> {
 
         let mut environment = machine.search.environment.clone();
         environment.set("BURN_FP8_GOLDEN", archive.join("golden"));
+        // Where the phase `burn-fp8-cublaslt:sums` leaves what it found.
+        environment.set("BURN_FP8_RESULTS", &folder);
         environment.set("RUST_BACKTRACE", "1");
         // Tests could use all of the time.
         let benchmarks = phases.iter().filter(|phase| phase.is_benchmark()).count();

@@ -7,6 +7,7 @@ mod data;
 mod device;
 mod model;
 mod ordering;
+mod sums;
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_cublaslt::*;
