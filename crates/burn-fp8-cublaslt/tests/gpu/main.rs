@@ -14,6 +14,7 @@ use burn_fp8_cublaslt::*;
 use burn_fp8_test_support::Random;
 use data::{Case, Inputs};
 use device::{Gpu, OnDevice, check, compare, is_small};
+use model::compare_bits;
 
 const PAIRS: [(Fp8Format, Fp8Format); 3] = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)];
 const OUTPUTS: [DataType; 5] =
@@ -291,7 +292,9 @@ fn product_of_scales(gpu: &Gpu, code: u8, scales: [f32; 2]) -> f64 {
     // SAFETY: the buffers cover the product and live until the synchronization.
     unsafe { gpu.lt.run(&problem, &device.pointers, 1.0, 0.0) }.unwrap();
     gpu.synchronize();
-    let got = data::decode(DataType::F32, &device.d.read());
+    let bytes = device.d.read();
+    compare_bits(gpu.lt.capability().compute, &case, &inputs, &bytes);
+    let got = data::decode(DataType::F32, &bytes);
     assert!(got.iter().all(|other| other.to_bits() == got[0].to_bits()), "{got:?}");
     println!("codes {code:#x}, scales {scales:?}: {:e}", got[0]);
     got[0]
