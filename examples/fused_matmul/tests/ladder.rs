@@ -20,7 +20,7 @@ fn number(block: &str, word: &str) -> f64 {
     number.parse().unwrap_or_else(|_| panic!("`{number}` behind `{word}` is no number: {block}"))
 }
 
-fn check(arguments: &str, gemm: &str) {
+fn check(arguments: &str, gemm: &str, in_f32: f64) {
     let text = climb(arguments);
     let blocks: Vec<_> = text.split("\n\n").skip(1).collect();
     assert_eq!(blocks.len(), 7, "{text}");
@@ -29,30 +29,31 @@ fn check(arguments: &str, gemm: &str) {
         let error = number(block, "with quantization");
         assert!((1e-4..0.2).contains(&error), "{block}");
     }
-    for (block, limit) in blocks.iter().zip([1e-6, 1e-6, 0.05, 0.05, 0.05, 0.05]) {
+    for (block, limit) in blocks.iter().zip([in_f32, in_f32, 0.05, 0.05, 0.05, 0.05]) {
         assert!(block.contains(&format!("ran 1 product: scaled_matmul 1 × {gemm}, ")), "{block}");
         let error = number(block, "error");
         assert!(error < limit && error <= number(block, "with quantization"), "{block}");
     }
     let (amax, expected) = (number(blocks[5], "\n    amax"), number(blocks[5], "in f64"));
-    assert!((amax - expected).abs() <= 2e-4, "{}", blocks[5]);
+    assert!((amax - expected).abs() <= 2e-4 + in_f32 * expected, "{}", blocks[5]);
     assert!(blocks[6].contains("ran 2 products"), "{}", blocks[6]);
 }
 
 #[test]
 fn every_step_is_one_product_near_f64() {
-    check("", "64×96×128");
+    check("", "64×96×128", 1e-6);
 }
 
 #[test]
 fn odd_sizes_run_on_other_backends_too() {
-    check("--m 33 --n 19 --k 23 --backend ndarray", "33×19×23");
+    check("--m 33 --n 19 --k 23 --backend ndarray", "33×19×23", 1e-6);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU of compute capability 8.9 or higher"]
 fn every_step_runs_natively_on_a_gpu() {
-    check("--backend cuda --execution native", "64×96×128");
+    // Tensor cores keep 13 bits of a sum.
+    check("--backend cuda --execution native", "64×96×128", 1e-3);
 }
 
 #[test]
