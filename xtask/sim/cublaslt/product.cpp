@@ -111,7 +111,7 @@ static float gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0
 
 static float larger(float amax, float x) { return std::isnan(x) || std::isnan(amax) ? NAN : fmaxf(amax, fabsf(x)); }
 
-/// After so many of K slow accumulation begins a new chain.
+/// After so many of K slow accumulation begins a new chain, on Ada and Hopper.
 static const uint64_t CHAIN = 128;
 
 /// Rows of A or columns of B. Scales of blocks of 32 are in the operands of the instruction.
@@ -130,6 +130,7 @@ void multiply(const Product& product) {
     const Problem& p = product.problem;
     uint64_t m = p.d.rows, n = p.d.columns, k = p.k(), blocks = (k + CHAIN - 1) / CHAIN;
     Chain chain = chain_of(product.device);
+    bool one_chain = p.fast || product.device >= 100;
     auto of_blocks = [](int mode) {
         return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     };
@@ -146,7 +147,7 @@ void multiply(const Product& product) {
                     return scale_of(p.scale_a, p.scale_mode_a, row, m, block, blocks) * scale_of(p.scale_b, p.scale_mode_b, column, n, block, blocks);
                 };
                 float sum = 0;
-                if (p.fast && !scales_blocks) sum = chain(a, b, 0, k);
+                if (one_chain && !scales_blocks) sum = chain(a, b, 0, k);
                 else for (uint64_t block = 0; block < blocks; block++) {
                     float part = chain(a, b, block * CHAIN, std::min(k, (block + 1) * CHAIN));
                     sum = scales_blocks ? fmaf(part, scale(block), sum) : sum + part;

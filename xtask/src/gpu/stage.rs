@@ -22,6 +22,12 @@ const FILES: [(&str, &str); 6] = [
 /// Files that the tests read; in the repository they find them by their path there.
 const GOLDEN: &str = "crates/burn-fp8/tests/golden";
 
+/// Those beside other tests that a GPU needs.
+const MORE_GOLDEN: [&str; 2] = [
+    "crates/burn-fp8-core/tests/golden/tensor_cores.json",
+    "crates/burn-fp8-core/tests/golden/tensor_cores.safetensors",
+];
+
 /// Writes the folder anew. `manifest` is what [`manifest`] said before the programs were built.
 pub fn write(folder: &Path, programs: &[Built], manifest: &str) -> Result<()> {
     if folder.exists() {
@@ -32,8 +38,10 @@ pub fn write(folder: &Path, programs: &[Built], manifest: &str) -> Result<()> {
         copy(&root.join(from), &folder.join(to))?;
     }
     let golden = root.join(GOLDEN);
-    for entry in fs::read_dir(&golden).with_context(|| format!("no {}", golden.display()))? {
-        let path = entry?.path();
+    let entries = fs::read_dir(&golden).with_context(|| format!("no {}", golden.display()))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    for path in paths.chain(MORE_GOLDEN.map(|path| Ok(root.join(path)))) {
+        let path = path?;
         let name = path.file_name().context("an entry of a folder has a name")?;
         copy(&path, &folder.join("golden").join(name))?;
     }

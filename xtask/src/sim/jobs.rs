@@ -90,7 +90,8 @@ fn jobs(size: Size) -> Vec<Job> {
         cuda("products, fused", &["products::fused"]),
         cuda("codes", &["codes::"]),
         cuda("layers", &["layers::", "delayed::"]),
-        cuda("accuracy and the rest", &["accuracy::", "special::", "scaled::"]),
+        cuda("accuracy and the rest", &["accuracy::", "special::", "scaled::", "sums::"]),
+        cuda("sums, Hopper", &["sums::"]).with("SIM_CAPABILITY", "90"),
         cuda("blocks, Hopper", &["blocks::"]).with("SIM_CAPABILITY", "90"),
         cuda("blocks, Blackwell", &["blocks::"]).with("SIM_CAPABILITY", "100"),
         // Tensors that travel: CubeCL itself reads memory that another stream has not written yet.

@@ -21,6 +21,7 @@ mod scaled;
 mod simulated;
 mod special;
 mod stress;
+mod sums;
 mod threads;
 mod training;
 
