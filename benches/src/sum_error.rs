@@ -13,7 +13,7 @@ use clap::Parser;
 use examples_common::charts::{BLUE, INK, SKY_BLUE, VERMILION, axes, legend, line, svg, text};
 use examples_common::{Origin, check_place, print, write, write_json};
 use plotters::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Lengths of sums.
 const LENGTHS: [usize; 5] = [256, 1024, 4096, 16_384, 65_536];
@@ -36,7 +36,7 @@ struct Arguments {
 }
 
 /// What operands hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Numbers {
     /// Of a normal distribution.
@@ -70,14 +70,14 @@ const SUMS: [(&str, Option<(Accumulator, Accumulation)>); 6] = [
 ];
 
 /// Errors, each the norm of the difference over the norm of the exact product.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Row {
     numbers: Numbers,
     k: usize,
     /// Of rounding both operands to E4M3 with one scale each, summed in f64.
     rounding: f64,
     /// Of the sum of the very codes, as in [`SUMS`].
-    sums: Vec<(&'static str, f64)>,
+    sums: Vec<(String, f64)>,
 }
 
 #[derive(Serialize)]
@@ -145,7 +145,7 @@ fn measure(numbers: Numbers, k: usize, random: &mut Random) -> Row {
                 }
             }
         }
-        (name, error(&wide(&y), &of_codes))
+        (name.to_owned(), error(&wide(&y), &of_codes))
     });
     Row { numbers, k, rounding: error(&scaled, &exact), sums: sums.to_vec() }
 }
@@ -217,5 +217,35 @@ fn number(random: &mut Random, numbers: Numbers) -> f64 {
             random.normal() / (chi / 3.0).sqrt()
         }
         Numbers::Positive => f64::from(random.between(0.0, 1.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn committed(path: &str) -> String {
+        let path = format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"));
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    #[derive(Deserialize)]
+    struct Written {
+        rows: Vec<Row>,
+    }
+
+    #[test]
+    fn the_chapter_has_the_figures_and_the_picture_of_the_json_beside_it() {
+        let Written { rows } = serde_json::from_str(&committed("figures/sum-error.json")).unwrap();
+        assert_eq!(picture(&rows).unwrap(), committed("figures/sum-error.svg"));
+        let chapter = committed("what-a-gpu-computes.md");
+        let lines = chapter.lines().filter(|line| {
+            Numbers::ALL.iter().any(|numbers| line.starts_with(&format!("| {} |", numbers.name())))
+        });
+        let table = table(&rows);
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.len() >= 6 && lines.iter().all(|line| table.contains(line)), "{table}");
     }
 }
