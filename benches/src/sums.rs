@@ -1,10 +1,14 @@
-//! Products with the sums of tensor cores, emulated on the host, from codes to f32: against f32 by the crate `gemm`.
+//! Products with the sums of tensor cores, emulated on the host, from codes to f32: against f32 by the crate `gemm`. And a training step of the example
+//! char-lm with them, against f32.
 
+use burn::backend::{Autodiff, Flex};
+use burn_fp8::Fp8Backend;
 use burn_fp8_bench_f32::Gemm;
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
 use burn_fp8_core::sums::{Accumulation, Accumulator};
 use burn_fp8_cpu::Instructions;
 use burn_fp8_cpu::sums::{LineScales, Order, matmul};
+use char_lm::{Moments, Size, training_steps};
 
 use crate::harness::{Options, Side};
 use crate::rows::Row;
@@ -43,7 +47,23 @@ pub fn run(options: &Options) -> Vec<Row> {
         }
     }
     Instructions::force(None);
+    rows.extend(options.on_pools(|threads| vec![step(threads, options)]));
     rows
+}
+
+/// A step of char-lm, size `medium`: at most eight times as long as in f32.
+fn step(threads: usize, options: &Options) -> Row {
+    let steps = |precision: &str| {
+        let (shape, precision) = (Size::Medium.shape(), precision.parse().expect("a precision"));
+        training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, precision, Moments::F32, |_| ())
+            .expect("Flex has it")
+    };
+    let [mut hopper, mut f32] = [steps("m=fp8,sums=hopper"), steps("f32")];
+    let (subject, reference) = (
+        Side::new("a step of medium, m=fp8,sums=hopper", &mut hopper),
+        Side::new("a step of medium, f32", &mut f32),
+    );
+    options.compare((GROUP, threads, Some(0.125)), subject, reference)
 }
 
 fn measure(

@@ -15,12 +15,13 @@ mod quads;
 mod special;
 
 use burn_fp8_core::Fp8Format;
-use burn_fp8_core::sums::{
-    Accumulation, Accumulator, CANONICAL_NAN, RunningSum, SplitK, chains, join_parts,
-};
+#[cfg(target_arch = "x86_64")]
+use burn_fp8_core::sums::RunningSum;
+use burn_fp8_core::sums::{Accumulation, Accumulator, CANONICAL_NAN, SplitK, chains, join_parts};
 use rayon::prelude::*;
 
 use crate::share;
+#[cfg(target_arch = "x86_64")]
 use crate::unit::Instructions;
 use pack::Layout;
 use special::Special;
