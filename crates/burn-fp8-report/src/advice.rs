@@ -2,10 +2,11 @@
 
 use core::fmt;
 
+use burn_fp8_core::sums::{Accumulation, Sums};
 use burn_fp8_core::{Fp8Format, GemmRole, Operand};
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::sample::{Alternative, ProductStats};
+use crate::sample::{Alternative, CardSums, ProductStats};
 use crate::sqnr::{decibels, rounding_limit};
 use crate::{Observations, SiteSeries};
 
@@ -15,6 +16,10 @@ pub const LEAST_GAIN: f64 = 3.0;
 
 /// Below this SQNR, in dB, the error of a product is more than a tenth of its magnitude.
 pub const POOR: f64 = 20.0;
+
+/// How far the SQNR of fast sums has to be above that of rounding, in dB: their error then is less than a tenth of its power. Not less, as errors of
+/// sums are cut toward zero, which no average over samples takes away, and grow with the terms that a sample leaves out.
+pub const SUM_MARGIN: f64 = 10.0;
 
 /// A product of a site, with what to do about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +40,8 @@ pub struct Ranked<'a> {
     pub flops: f64,
     /// What to do.
     pub advice: Advice,
+    /// How it should accumulate, where fast sums lose too much.
+    pub split: Option<SplitSums>,
 }
 
 /// What to do about a product. The numbers are measured on the last sample, none is estimated.
@@ -100,9 +107,73 @@ impl Advice {
     }
 }
 
+/// A product that accumulates fast and should be split. The numbers are measured on the last sample; the error of the whole sum is larger.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitSums {
+    /// Whose sums: of the cards asked about the one whose fast sums lose most.
+    pub sums: Sums,
+    /// The SQNR of fast sums, in dB.
+    pub fast: f64,
+    /// That of split ones, in dB.
+    pub split: f64,
+}
+
+impl SplitSums {
+    /// Whether fast sums of a product are less than [`SUM_MARGIN`] above its rounding, or above what its formats could leave, and split ones gain [`LEAST_GAIN`].
+    pub fn of(stats: &ProductStats) -> Option<Self> {
+        let sums = stats.sums.as_ref()?;
+        // What is advised beside it may split by itself: with several scales every product is.
+        let is_split = match Advice::of(stats) {
+            Advice::Change { alternative, .. } if alternative.has_several_scales() => true,
+            _ => sums.accumulation == Accumulation::Split,
+        };
+        if stats.non_finite > 0 || is_split {
+            return None;
+        }
+        // Operands that happen to be codes lose nothing by rounding: every error would be too much beside that.
+        let rounding = stats.sqnr.decibels()?.min(rounding_limit(stats.formats));
+        let known = |CardSums { sums, fast, split }: &CardSums| {
+            Some(Self { sums: *sums, fast: fast.decibels()?, split: split.decibels()? })
+        };
+        let loses = |of: &Self| of.fast < rounding + SUM_MARGIN && of.split >= of.fast + LEAST_GAIN;
+        let losing = sums.cards.iter().filter_map(known).filter(loses);
+        losing.min_by(|a, b| a.fast.total_cmp(&b.fast))
+    }
+}
+
 impl Ranked<'_> {
-    /// The advice as a sentence.
+    /// Whether there is something to do.
+    pub fn is_action(&self) -> bool {
+        self.advice.is_action() || self.split.is_some()
+    }
+
+    /// The advice in few words.
+    pub fn in_short(&self) -> String {
+        match self.split {
+            None => self.advice.to_string(),
+            Some(split) if self.advice.is_action() => format!("{}; {split}", self.advice),
+            Some(split) => split.to_string(),
+        }
+    }
+
+    /// The advice as a sentence, or as two where the product should also be split.
     pub fn sentence(&self) -> String {
+        let of_rounding = self.of_rounding();
+        let Some(SplitSums { sums, fast, split }) = self.split else { return of_rounding };
+        let gain = match split.is_finite() {
+            true => format!(", {:.1} dB more", split - fast),
+            false => String::new(),
+        };
+        format!(
+            "{of_rounding} Use with_accumulation(GemmRole::{:?}, Accumulation::Split): sums of {} have {} instead of {}{gain}.",
+            self.role,
+            sums.name(),
+            decibels(Some(split)),
+            decibels(Some(fast)),
+        )
+    }
+
+    fn of_rounding(&self) -> String {
         let share = format!("{:.1} % of the FLOPs of all FP8 products", 100.0 * self.flops);
         let now = decibels(self.sqnr);
         match self.advice {
@@ -202,6 +273,7 @@ impl Observations {
                     lowest,
                     flops: site.last.gemm.flops() / flops,
                     advice: Advice::of(stats),
+                    split: SplitSums::of(stats),
                 })
             })
             .collect();
@@ -229,23 +301,48 @@ impl fmt::Display for Advice {
     }
 }
 
+impl fmt::Display for SplitSums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "split sums: {}", decibels(Some(self.split)))
+    }
+}
+
+/// Whether the sums of any product were measured: without, there is nothing to show of them.
+pub(crate) fn have_sums<'a>(ranked: impl IntoIterator<Item = &'a Ranked<'a>>) -> bool {
+    ranked.into_iter().any(|ranked| ranked.stats.sums.is_some())
+}
+
 impl fmt::Display for Observations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
-        table.set_header(["site", "product", "M×N×K", "SQNR", "lowest", "advice"]);
-        for ranked in self.ranked() {
-            table.add_row([
+        let ranked = self.ranked();
+        let mut header = vec!["site", "product", "M×N×K", "SQNR", "lowest", "advice"];
+        let with_sums = have_sums(&ranked);
+        if with_sums {
+            header.push("SQNR of sums");
+        }
+        table.set_header(header);
+        for ranked in ranked {
+            let mut row = vec![
                 ranked.site.label(),
                 ranked.role.to_string(),
                 ranked.site.last.gemm.for_role(ranked.role).to_string(),
                 decibels(ranked.sqnr),
                 decibels(ranked.lowest),
-                ranked.advice.to_string(),
-            ]);
+                ranked.in_short(),
+            ];
+            if with_sums {
+                let cards = ranked.stats.sums.iter().flat_map(|sums| &sums.cards);
+                row.push(cards.map(CardSums::to_string).collect::<Vec<_>>().join("; "));
+            }
+            table.add_row(row);
         }
         for column in [2, 3, 4] {
-            table.column_mut(column).expect("six columns").set_cell_alignment(CellAlignment::Right);
+            table
+                .column_mut(column)
+                .expect("at least six columns")
+                .set_cell_alignment(CellAlignment::Right);
         }
         writeln!(f, "{}", table.trim_fmt())?;
         let span = self

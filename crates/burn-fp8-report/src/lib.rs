@@ -1,6 +1,7 @@
 //! How well FP8 fits a model: what burn-fp8's observatory measures, its log and its page. Needs neither Burn nor a GPU.
 //!
-//! - [`sample`]: what quantization does to sampled operands and products, and what it would do otherwise.
+//! - [`sample`]: what quantization does to sampled operands and products, and what it would do otherwise; what the sums of
+//!   tensor cores lose beside it.
 //! - [`log`]: the log, JSON lines, and [`log::read`].
 //! - [`Observations`]: all sites over time; [`ranked`](Observations::ranked) worst first, with [`Advice`]; printed as a table, or as a
 //!   page by [`to_html`](Observations::to_html).
@@ -13,7 +14,7 @@ mod page;
 pub mod sample;
 mod sqnr;
 
-pub use advice::{Advice, FP8_LAYER, LEAST_GAIN, POOR, Ranked};
+pub use advice::{Advice, FP8_LAYER, LEAST_GAIN, POOR, Ranked, SUM_MARGIN, SplitSums};
 pub use histogram::Histogram;
 pub use observations::{Observations, OperandPoint, Point, SiteSeries, Summary};
 pub use sqnr::{MatrixSqnr, Sqnr, rounding_limit};

@@ -3,7 +3,7 @@
 use burn_fp8_core::{GemmRole, Operand};
 
 use super::{Shape, SiteEntry};
-use crate::sample::{OperandStats, ProductStats};
+use crate::sample::{OperandStats, ProductStats, SumStats};
 use crate::{Histogram, MatrixSqnr, Sqnr};
 
 /// A step's entries as a peer sends them. One that no log may hold is sent as none.
@@ -135,7 +135,29 @@ impl ProductStats {
             let theirs = theirs.find(|theirs| theirs.alternative == mine.alternative);
             theirs.inspect(|theirs| mine.sqnr = mine.sqnr.and(theirs.sqnr)).is_some()
         });
+        // Of cards, as of alternatives, those that all asked about.
+        self.sums = match (self.sums.take(), &theirs.sums) {
+            (Some(mine), Some(theirs)) => mine.and(theirs)?,
+            _ => None,
+        };
         Ok(())
+    }
+}
+
+impl SumStats {
+    fn and(mut self, theirs: &Self) -> Result<Option<Self>, String> {
+        if self.accumulation != theirs.accumulation {
+            return Err("one of them accumulates fast".into());
+        }
+        self.cards.retain_mut(|mine| {
+            let Some(theirs) = theirs.cards.iter().find(|theirs| theirs.sums == mine.sums) else {
+                return false;
+            };
+            mine.fast = mine.fast.and(theirs.fast);
+            mine.split = mine.split.and(theirs.split);
+            true
+        });
+        Ok((!self.cards.is_empty()).then_some(self))
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
             .body {
                 ul.advice {
                     @for ranked in ranked {
-                        li { b { (ranked.role) } " " span class=(class(&ranked.advice)) { (ranked.sentence()) } }
+                        li { b { (ranked.role) } " " span class=(class(ranked)) { (ranked.sentence()) } }
                     }
                 }
                 (products(site))
@@ -44,9 +44,9 @@ pub(super) fn card(ranked: &[&Ranked], is_open: bool) -> Markup {
     }
 }
 
-pub(super) fn class(advice: &Advice) -> &'static str {
-    match advice {
-        advice if advice.is_action() => "act",
+pub(super) fn class(ranked: &Ranked) -> &'static str {
+    match ranked.advice {
+        _ if ranked.is_action() => "act",
         Advice::Fits => "fits",
         _ => "faint",
     }
@@ -54,11 +54,14 @@ pub(super) fn class(advice: &Advice) -> &'static str {
 
 /// What each product has, and would have otherwise.
 fn products(site: &SiteSeries) -> Markup {
+    let stats = || GemmRole::ALL.into_iter().filter_map(|role| site.last.products.of(role));
+    let with_sums = stats().any(|stats| stats.sums.is_some());
     html! {
         .scroll {
             table {
                 tr {
                     th { "product" } th.wide { "formats" } th.num { "SQNR now" } th.num.wide { "all / median line" } th.num.wide { "lowest" }
+                    @if with_sums { th { "SQNR of sums" } }
                     th.alternatives { "alternatives, on the same sample" } th.num.wide { "computed" }
                 }
                 @for (role, lowest) in GemmRole::ALL.into_iter().zip(site.lowest) {
@@ -69,6 +72,7 @@ fn products(site: &SiteSeries) -> Markup {
                             td.num { (decibels(stats.sqnr.decibels())) }
                             td.num.faint.wide { (decibels(stats.sqnr.whole.decibels())) " / " (decibels(stats.sqnr.line.decibels())) }
                             td.num.wide { (decibels(lowest)) }
+                            @if with_sums { td { (sums(stats)) } }
                             td { (alternatives(stats)) }
                             td.num.faint.wide { (counted(stats.outputs, "sum")) " of " (count(stats.terms)) }
                         }
@@ -77,6 +81,12 @@ fn products(site: &SiteSeries) -> Markup {
             }
         }
     }
+}
+
+/// The SQNR of the sums of each card, one below the other.
+pub(super) fn sums(stats: &ProductStats) -> Markup {
+    let cards = stats.sums.iter().flat_map(|sums| &sums.cards);
+    html! { @for (place, card) in cards.enumerate() { @if place > 0 { br; } span.one { (card) } } }
 }
 
 /// The square in the colour of a curve.

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use text::{count, counted};
 
+use crate::advice::have_sums;
 use crate::observations::printed;
 use crate::sqnr::decibels;
 use crate::{Observations, Ranked};
@@ -71,7 +72,7 @@ impl Observations {
         let recipes: BTreeSet<_> =
             self.sites.iter().map(|site| site.last.recipe.as_str()).collect();
         let recipes: Vec<_> = recipes.into_iter().take(8).map(printed).collect();
-        let act = ranked.iter().filter(|ranked| ranked.advice.is_action()).count();
+        let act = ranked.iter().filter(|ranked| ranked.is_action()).count();
         html! {
             p {
                 @match (ranked.len(), act) {
@@ -107,23 +108,25 @@ impl Observations {
 
 fn ranking(ranked: &[&Ranked]) -> Markup {
     let (shown, rest) = ranked.split_at(ranked.len().min(ROWS));
+    let with_sums = have_sums(ranked.iter().copied());
     html! {
-        (rows(shown, 1))
+        (rows(shown, 1, with_sums))
         @if !rest.is_empty() {
             details.card {
                 summary { (count(rest.len() as u64)) " more" }
-                .body { (rows(rest, ROWS + 1)) }
+                .body { (rows(rest, ROWS + 1, with_sums)) }
             }
         }
     }
 }
 
-fn rows(ranked: &[&Ranked], first: usize) -> Markup {
+fn rows(ranked: &[&Ranked], first: usize, with_sums: bool) -> Markup {
     html! {
         .scroll {
             table {
                 tr {
                     th.num.wide { "#" } th { "site" } th { "product" } th.wide { "M×N×K" } th.num { "SQNR now" } th.num.wide { "lowest" }
+                    @if with_sums { th.wide { "SQNR of sums" } }
                     th.wide { "over time" } th.choice { "advice" } th.num.wide { "FLOPs" }
                 }
                 @for (place, ranked) in (first..).zip(ranked) {
@@ -141,8 +144,9 @@ fn rows(ranked: &[&Ranked], first: usize) -> Markup {
                         td.wide { (ranked.site.last.gemm.for_role(ranked.role)) }
                         td.num { (decibels(ranked.sqnr)) }
                         td.num.wide { (decibels(ranked.lowest)) }
+                        @if with_sums { td.wide { (card::sums(ranked.stats)) } }
                         td.wide { (lines::sparkline(ranked.site, ranked.role)) }
-                        td class=(card::class(&ranked.advice)) { (ranked.advice.to_string().replace(" dB", "\u{a0}dB")) }
+                        td class=(card::class(ranked)) { (ranked.in_short().replace(" dB", "\u{a0}dB")) }
                         td.num.wide { (format_args!("{:.1} %", 100.0 * ranked.flops)) }
                     }
                 }
@@ -168,8 +172,12 @@ fn reading() -> Markup {
             "SQNR is the power of a result over the power of its quantization error, in dB: at 20 dB the error is a tenth of the result's \
             magnitude, at 40 dB a hundredth. Rounding alone leaves about 29.5 dB to a product of E4M3 and E4M3, 25.5 dB to one of E4M3 and E5M2, more where values lie near codes or many are zero. \
             That of a product is the lower of two: that of all its elements, and that of its median row or column, since few large rows would hide that all others \
-            are lost. It is measured on up to 32 × 32 of its results, with and without quantized operands, both summed in f64: what \
-            tensor cores lose while they add is not in it."
+            are lost. It is measured on up to 32 × 32 of its results, with and without quantized operands, both summed in f64."
+        }
+        p {
+            "SQNR of sums, where a card was asked about, is what its tensor cores lose while they add, apart from rounding: their sum of the very codes against the exact one. \
+            Fast is one chain over K, split begins a new one now and then. The error grows with K: where fewer terms were sampled, that of the whole sum is larger. \
+            Split is advised for a product that accumulates fast with less than 10 dB above its rounding, where it gains at least 3 dB. Products with scales of blocks have no such number."
         }
         p {
             "Alternatives are measured in the same way on the same sample. Row-wise scales: one for each row of the left operand and each column \

@@ -3,11 +3,12 @@
 use core::fmt;
 
 use burn_fp8_core::Fp8Format::{self, E4M3, E5M2};
-use burn_fp8_core::{GemmRole, Operand, Recipe, scale};
+use burn_fp8_core::{GemmRole, Operand, Overflow, Recipe, scale};
+use burn_fp8_cpu::slice;
 use serde::{Deserialize, Serialize};
 
 use super::operand::quantized;
-use super::{Lines, OperandSample, spread};
+use super::{Lines, OperandSample, SumStats, spread};
 use crate::{MatrixSqnr, Sqnr};
 
 /// The largest number of rows and of columns of a product that are computed.
@@ -28,6 +29,13 @@ pub enum Alternative {
     Mxfp8,
     /// Other formats of the left and the right operand, with scales from this step's amaxes.
     Formats([Fp8Format; 2]),
+}
+
+impl Alternative {
+    /// Whether an operand has more than one scale where one for the whole of it is usual.
+    pub(crate) fn has_several_scales(self) -> bool {
+        matches!(self, Self::PerRow | Self::Blockwise | Self::Mxfp8)
+    }
 }
 
 impl fmt::Display for Alternative {
@@ -68,16 +76,29 @@ pub struct ProductStats {
     pub sqnr: MatrixSqnr,
     /// The same, had the product been run otherwise.
     pub alternatives: Vec<Prediction>,
+    /// What the sums of tensor cores lose, which is in none of these; `None` where no card was asked about, or blocks have scales of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<SumStats>,
 }
 
 /// Operands as lines along the dimension that is summed over.
-struct Panel<'a> {
+pub(super) struct Panel<'a> {
     sample: &'a OperandSample,
     operand: Operand,
     along: Lines,
     chosen: Vec<usize>,
     lines: Vec<Vec<f32>>,
     amaxes: Vec<f32>,
+}
+
+/// Lines of an operand as hardware is given them.
+pub(super) struct Coded {
+    /// Line by line.
+    pub(super) codes: Vec<u8>,
+    /// What they stand for, not multiplied by a scale.
+    pub(super) values: Vec<Vec<f64>>,
+    /// That of each line.
+    pub(super) scales: Vec<f64>,
 }
 
 /// Rows or columns of an operand, whichever lie along the dimension that the product sums over.
@@ -89,7 +110,7 @@ pub fn lines_of(role: GemmRole, operand: Operand) -> Lines {
 }
 
 impl<'a> Panel<'a> {
-    fn new(sample: &'a OperandSample, role: GemmRole, operand: Operand) -> Self {
+    pub(super) fn new(sample: &'a OperandSample, role: GemmRole, operand: Operand) -> Self {
         let along = lines_of(role, operand);
         let chosen = spread(sample.matrix.count(along), MAX_SIDE);
         let amaxes = chosen.iter().map(|line| sample.matrix.amaxes(along)[*line]).collect();
@@ -116,6 +137,25 @@ impl<'a> Panel<'a> {
             None if recipe.is_in_blocks() => self.in_blocks(self.sample.format, recipe),
             None => self.per_row(recipe),
         }
+    }
+
+    /// `None` where scales are those of blocks.
+    pub(super) fn coded(&self, recipe: Recipe) -> Option<Coded> {
+        let OperandSample { scale, format, .. } = *self.sample;
+        if scale.is_none() && recipe.is_in_blocks() {
+            return None;
+        }
+        let mut coded = Coded { codes: vec![], values: vec![], scales: vec![] };
+        for (line, amax) in self.lines.iter().zip(&self.amaxes) {
+            let scale = scale.unwrap_or_else(|| scale::from_amax(*amax, format, recipe));
+            let (mut codes, mut values) = (vec![0; line.len()], vec![0.0; line.len()]);
+            let overflow = Overflow::SaturateFinite;
+            slice::encode_and_round(line, scale, format, overflow, &mut codes, &mut values);
+            coded.codes.append(&mut codes);
+            coded.values.push(values.into_iter().map(f64::from).collect());
+            coded.scales.push(scale.into());
+        }
+        Some(coded)
     }
 
     fn in_blocks(&self, format: Fp8Format, recipe: Recipe) -> Vec<Vec<f64>> {
@@ -145,20 +185,20 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Measures a product of two operands as they stand in the given role.
+/// Measures a product of two operands as they stand in the given role; not its [`sums`](super::sums()).
 ///
 /// # Panics
 /// Where the operands differ along the dimension that is summed over.
 pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) -> ProductStats {
     let [lhs, rhs] = role.operands();
     let (lhs, rhs) = (Panel::new(operands[0], role, lhs), Panel::new(operands[1], role, rhs));
-    let exact = multiply([lhs.exact(), rhs.exact()]);
+    let exact = multiply([&lhs.exact(), &rhs.exact()]);
     let formats = operands.map(|operand| operand.format);
 
-    let (sqnr, outputs) = compare(&exact, multiply([lhs.used(recipe), rhs.used(recipe)]));
+    let (sqnr, outputs) = compare(&exact, multiply([&lhs.used(recipe), &rhs.used(recipe)]));
     let mut alternatives = Vec::new();
-    let mut predict = |alternative, operands| {
-        let (sqnr, _) = compare(&exact, multiply(operands));
+    let mut predict = |alternative, [lhs, rhs]: [Vec<Vec<f64>>; 2]| {
+        let (sqnr, _) = compare(&exact, multiply([&lhs, &rhs]));
         alternatives.push(Prediction { alternative, sqnr });
     };
     if lhs.is_stale(recipe) || rhs.is_stale(recipe) {
@@ -185,16 +225,24 @@ pub fn product(role: GemmRole, operands: [&OperandSample; 2], recipe: Recipe) ->
 
     let all = (lhs.lines.len() * rhs.lines.len()) as u64;
     let terms = lhs.lines.first().map_or(0, Vec::len) as u64;
-    ProductStats { formats, outputs, non_finite: all - outputs, terms, sqnr, alternatives }
+    ProductStats {
+        formats,
+        outputs,
+        non_finite: all - outputs,
+        terms,
+        sqnr,
+        alternatives,
+        sums: None,
+    }
 }
 
 /// The products of each line of the left operand with each line of the right one.
-fn multiply([lhs, rhs]: [Vec<Vec<f64>>; 2]) -> Vec<Vec<f64>> {
+pub(super) fn multiply([lhs, rhs]: [&[Vec<f64>]; 2]) -> Vec<Vec<f64>> {
     lhs.iter().map(|lhs| rhs.iter().map(|rhs| dot(lhs, rhs)).collect()).collect()
 }
 
 /// Compares two results. With the number of elements compared: those that are finite in both.
-fn compare(exact: &[Vec<f64>], quantized: Vec<Vec<f64>>) -> (MatrixSqnr, u64) {
+pub(super) fn compare(exact: &[Vec<f64>], quantized: Vec<Vec<f64>>) -> (MatrixSqnr, u64) {
     let columns = exact.first().map_or(0, Vec::len);
     let mut lines = [exact.len(), columns].map(|count| vec![Sqnr::default(); count]);
     let [by_row, by_column] = &mut lines;
@@ -237,6 +285,7 @@ impl ProductStats {
         if self.alternatives.len() > 8 {
             return Err(format!("{} alternatives, of at most 8", self.alternatives.len()));
         }
-        self.alternatives.iter().try_for_each(|prediction| prediction.sqnr.check())
+        self.alternatives.iter().try_for_each(|prediction| prediction.sqnr.check())?;
+        self.sums.as_ref().map_or(Ok(()), SumStats::check)
     }
 }

@@ -4,3 +4,4 @@ mod common;
 mod log;
 mod page;
 mod statistics;
+mod sums;

@@ -277,6 +277,7 @@ fn advice_follows_its_thresholds() {
         non_finite: 0,
         terms: 1,
         sqnr: ratio(now),
+        sums: None,
         alternatives: vec![burn_fp8_report::sample::Prediction {
             alternative: Alternative::PerRow,
             sqnr: ratio(best),
