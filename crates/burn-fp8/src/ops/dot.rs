@@ -156,7 +156,7 @@ fn plan<B: Fp8Engine>(
         }
         DotMode::QuantizeDequantize => Target::Emulation(None),
     };
-    let tap = report::observe(report::FP8_LAYER, forward);
+    let tap = report::observe(report::FP8_LAYER, forward, manner.sums, config.accumulation);
     Gemms {
         kind: ProductKind::Linear,
         forward,

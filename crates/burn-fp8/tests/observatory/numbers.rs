@@ -1,7 +1,8 @@
 //! The observatory, from a training step to its report: numbers. How they are made of slices is tested in `burn-fp8-report`.
 
 use burn_fp8::report::sample::{Alternative, Prediction};
-use burn_fp8::report::{Advice, ObservatoryOptions, log, named};
+use burn_fp8::report::{Advice, Observatory, ObservatoryOptions, log, named};
+use burn_fp8::sums::{Accumulation, Sums};
 
 use crate::common::delayed::under;
 use crate::common::observatory::{
@@ -108,6 +109,38 @@ fn scales_per_row_are_advised_and_have_the_sqnr_that_was_predicted() {
     }
 }
 
+/// What training computes with the sums of a card is as far from the exact sums of its codes as the observatory says.
+#[test]
+fn emulated_sums_are_measured_as_training_has_them() {
+    let size @ [m, k, n] = [20, 300, 16];
+    let mut random = Random(21);
+    let [x, w, g] = [m * k, k * n, m * n].map(|count| random.normals(count));
+    let hopper = Fp8Config::default().with_sums(Sums::Hopper);
+    let mut measured = vec![];
+    for accumulation in [Accumulation::Fast, Accumulation::Split] {
+        let options = ObservatoryOptions::default().with_every(1).with_sums([Sums::Ada]);
+        let observatory = Observatory::new(options).expect("valid");
+        let config = hopper.with_accumulation(GemmRole::Output, accumulation);
+        let step = || observatory.step(|| matrix_step::<B>([&x, &w, &g], size));
+        let [y, ..] = config.scope(step);
+        let products = sites(&observatory).sites[0].last.products.clone();
+        let sums = |role| products.of(role).expect("measured").sums.clone().expect("of cards");
+        let roles = GemmRole::ALL.map(|role| sums(role).accumulation);
+        assert_eq!(roles, [accumulation, Accumulation::Split, Accumulation::Split]);
+        let output = sums(GemmRole::Output);
+        assert_eq!([output.cards[0].sums, output.cards[1].sums], [Sums::Hopper, Sums::Ada]);
+        let held = [&x, &w].map(|x| fp8::quantize_dequantize(x, Fp8Format::E4M3));
+        let exact = Exact::product(&held[0], &held[1], size);
+        let [fast, split] = [output.cards[0].fast, output.cards[0].split];
+        let ours = if accumulation == Accumulation::Fast { fast } else { split };
+        let said = ours.whole.decibels().expect("a signal");
+        let expected = sqnr(&exact.values, &wide(&y));
+        assert!((said - expected).abs() < 1e-3, "{accumulation:?}: {said} {expected}");
+        measured.push(said);
+    }
+    assert!(measured[1] > measured[0] + 1.0, "{measured:?}: splitting is better");
+}
+
 #[test]
 fn delayed_scales_that_saturate_are_told() {
     let [x, w, g] = operands(7);
@@ -137,7 +170,7 @@ fn samples_are_bounded_and_scales_are_those_of_whole_tensors() {
     // An outlier, which most samples do not meet.
     x[5] = 1e6;
     let options = ObservatoryOptions::default().with_every(1).with_max_elements(256);
-    let observatory = burn_fp8::report::Observatory::new(options).expect("valid");
+    let observatory = Observatory::new(options).expect("valid");
     observatory.step(|| tensor::<B, 2>(&x, [SIDE, SIDE]).matmul(random(9, [SIDE, SIDE])));
     let seen = sites(&observatory);
     let stats = seen.sites[0].last.operands.input.as_ref().expect("measured");

@@ -1,6 +1,7 @@
 //! The observatory: which steps it sees, names, threads, its log.
 
 use burn_fp8::report::{Observatory, ObservatoryOptions, log, named};
+use burn_fp8::sums::{Accumulator, Sums};
 
 use crate::common::observatory::{K, M, N, every_step, operands, products, sites};
 use crate::common::*;
@@ -84,6 +85,44 @@ fn the_log_holds_what_was_seen() {
     assert_eq!(seen.to_string(), read.to_string());
     assert_eq!(seen.to_html(), read.to_html());
     refused(Observatory::new(options()), ["cannot create", "run.jsonl", "give another name"]);
+}
+
+#[test]
+fn sums_are_added_to_a_log_where_cards_are_asked_about() {
+    let (folder, _) = files::path("run.jsonl");
+    let logged = |name: &str, sums: &[Sums], config: Fp8Config| {
+        let path = folder.path().join(name);
+        let options = ObservatoryOptions::default().with_every(1).with_log(&path);
+        let observatory = Observatory::new(options.with_sums(sums.to_vec())).expect("created");
+        config.scope(|| observatory.step(|| products::<Outer<Flex>>(&operands(4))));
+        (std::fs::read(&path).expect("there"), sites(&observatory).sites[0].last.clone())
+    };
+    let config = Fp8Config::default();
+    let (plain, entry) = logged("plain", &[], config);
+    assert!(!String::from_utf8_lossy(&plain).contains("sums"), "as before there were any");
+    assert!(logged("of f32", &[Sums::F32], config).0 == plain, "f32 is no card");
+    let cards = [Sums::Ada, Sums::F32, Sums::Hopper, Sums::Ada];
+    let of = |config: Fp8Config| {
+        let (_, mut asked) = logged(config.sums.name(), &cards, config);
+        let products = &mut asked.products;
+        let all = [&mut products.output, &mut products.grad_input, &mut products.grad_weight];
+        let sums = all.map(|stats| stats.as_mut().expect("measured").sums.take());
+        assert_eq!(asked, entry, "but for sums");
+        sums.map(|sums| -> Vec<Sums> {
+            sums.expect("asked about").cards.iter().map(|card| card.sums).collect()
+        })
+    };
+    assert_eq!(of(config), [[Sums::Ada, Sums::Hopper]; 3], "each once");
+    // The one that is emulated comes first.
+    let blackwell = of(config.with_sums(Sums::Blackwell));
+    assert_eq!(blackwell, [[Sums::Blackwell, Sums::Ada, Sums::Hopper]; 3]);
+    let own = |chain| Sums::Custom(Accumulator { chain, ..Accumulator::ADA });
+    for (sums, expected) in [
+        ((1..9).map(own).collect::<Vec<_>>(), "sums of 8 cards; at most 7"),
+        (vec![own(0)], "chain = 0"),
+    ] {
+        refused(Observatory::new(ObservatoryOptions::default().with_sums(sums)), [expected]);
+    }
 }
 
 #[test]

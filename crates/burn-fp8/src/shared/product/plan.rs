@@ -68,7 +68,7 @@ impl Product {
         if let Err(error) = ambient.config.check_bf16::<B>(&host::float_device::<B>(operands[0])) {
             panic!("{error}");
         }
-        let tap = report::observe(kind, forward);
+        let tap = report::observe(kind, forward, manner.sums, accumulation);
         let gemms = Gemms { kind, forward, recipe, target, manner, accumulation, site: None, tap };
         Some(Self { gemms, site: None, weight: None })
     }

@@ -14,7 +14,7 @@ mod trace;
 
 pub use burn_fp8_report::{
     Advice, FP8_LAYER, Histogram, LEAST_GAIN, MatrixSqnr, Observations, OperandPoint, POOR, Point,
-    Ranked, SiteSeries, Sqnr, Summary, log, rounding_limit, sample,
+    Ranked, SUM_MARGIN, SiteSeries, SplitSums, Sqnr, Summary, log, rounding_limit, sample,
 };
 #[cfg(feature = "train")]
 pub use observatory::metric;

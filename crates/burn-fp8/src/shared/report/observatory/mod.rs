@@ -26,7 +26,9 @@ use crate::Fp8Error;
 ///
 /// - for each operand: amax, scale, shares of elements flushed to zero, saturated and not finite, SQNR, exponent histogram;
 /// - for each of the three products: the SQNR of its result against the product of the operands in high precision, and the SQNR
-///   that row-wise scales, other formats or current scaling would have given it.
+///   that row-wise scales, other formats or current scaling would have given it;
+/// - for each card that is asked about ([`ObservatoryOptions::sums`]), what its tensor cores lose while they accumulate, fast and split:
+///   the SQNR of their sum of the very codes against the exact one. Not of products with scales of blocks.
 ///
 /// A handle: clones watch together. Products are observed in the order in which they are registered on the thread that runs
 /// [`step`](Self::step), so a step has to make the same products each time; [`named`] gives them names.
@@ -36,19 +38,18 @@ use crate::Fp8Error;
 /// read back in f32, at most `4 × max_elements` bytes, with its scale and amax and, where that is not all of it, the amax of each row
 /// and column taken: up to five reads, each of which waits for the device. The device passes over whole rows and columns for these
 /// amaxes, and over the whole tensor for an amax that nobody has measured. The host quantizes these elements once, then up to 32 lines of each operand up to
-/// five times for each product, and forms up to 32 × 32 sums of their products six times. It holds input and weight of a site until
-/// its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
+/// five times for each product, and forms up to 32 × 32 sums of their products six times; where cards are asked about once more, and twice as
+/// each of them does. It holds input and weight of a site until its backward pass, or the step, has ended: `8 × max_elements` bytes at most.
 ///
 /// Where an operand has more than `max_elements` elements, rows and columns are left out, evenly, the same ones of all three
 /// operands. Sums then have fewer terms than those of the model, and where terms agree in sign the SQNR measured is lower than
-/// that of the whole sum. Scales and amaxes, also those of rows, are those of whole tensors. Of a batched product one pair of
+/// that of the whole sum. What tensor cores lose grows with the terms: of fewer, it is a lower bound. Scales and amaxes, also those of rows, are those of whole tensors. Of a batched product one pair of
 /// matrices is sampled.
 ///
 /// # What is seen
 /// Products of `Fp8Backend` in FP8, and those of the FP8 layers of [`nn`](crate::nn), with their scales as
 /// they are before bf16 or f16 rounds them; not those of frozen layers, nor `scaled_matmul`. With
-/// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result and what tensor cores
-/// lose while they accumulate are not measured.
+/// `Autodiff<Fp8Backend<B>>` products of the backward pass are sites of their own. Rounding of the result is not measured.
 ///
 #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/observatory.md"))]
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ impl Observatory {
         if !step.is_multiple_of(self.shared.options.every) {
             return thread::outside(f);
         }
-        let (result, entries) = thread::sampled(step, self.shared.options.max_elements, f);
+        let (result, entries) = thread::sampled(step, &self.shared.options, f);
         let peers = self.seen().peers.clone().filter(|peers| peers.size() > 1);
         let entries = match peers {
             Some(peers) => self.of_all(&peers, &entries),

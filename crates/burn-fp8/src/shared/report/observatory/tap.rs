@@ -4,9 +4,10 @@ use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn_backend::{Backend, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::sums::{Accumulations, Sums};
 use burn_fp8_core::{Gemm, GemmRole, Operand, Recipe};
 use burn_fp8_report::log::{MAX_TEXT, SiteEntry};
-use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes};
+use burn_fp8_report::sample::{OperandSample, lines_of, product, sizes, sums};
 
 use super::read;
 use crate::engine::ScalarOf;
@@ -24,6 +25,8 @@ pub(crate) struct Quantization<B: Backend> {
 pub(crate) struct Tap {
     gemm: Gemm,
     max_elements: usize,
+    /// Cards whose sums are measured, and how each product accumulates.
+    sums: (Vec<Sums>, Accumulations),
     sample: Arc<Mutex<Sample>>,
 }
 
@@ -47,6 +50,7 @@ impl Tap {
         mut name: String,
         kind: String,
         gemm: Gemm,
+        sums: (Vec<Sums>, Accumulations),
     ) -> Self {
         name.truncate(name.floor_char_boundary(MAX_TEXT));
         let entry = SiteEntry {
@@ -60,7 +64,7 @@ impl Tap {
             products: Default::default(),
         };
         let sample = Sample { is_open: true, entry, operands: [None, None, None] };
-        Self { gemm, max_elements, sample: Arc::new(Mutex::new(sample)) }
+        Self { gemm, max_elements, sums, sample: Arc::new(Mutex::new(sample)) }
     }
 
     /// Ends the sampling, and tells what was seen; `None` where nothing was.
@@ -129,7 +133,9 @@ impl Tap {
             if let (Some(left), Some(right)) = (left, right)
                 && recipe.products.in_fp8(role)
             {
-                let stats = product(role, [left, right], *recipe);
+                let mut stats = product(role, [left, right], *recipe);
+                let (cards, accumulation) = &self.sums;
+                stats.sums = sums(role, [left, right], *recipe, accumulation.of(role), cards);
                 sample.entry.products.set(role, stats);
             }
         }

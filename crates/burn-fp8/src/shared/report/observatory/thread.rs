@@ -4,8 +4,10 @@ use core::fmt::Display;
 use std::cell::RefCell;
 
 use burn_fp8_core::Gemm;
+use burn_fp8_core::sums::{Accumulations, Sums};
 use burn_fp8_report::log::SiteEntry;
 
+use super::ObservatoryOptions;
 use super::tap::Tap;
 use crate::config::scope::within;
 
@@ -13,6 +15,8 @@ use crate::config::scope::within;
 struct Step {
     number: u64,
     max_elements: usize,
+    /// The cards asked about.
+    sums: Vec<Sums>,
     /// How many names there were outside of it, which are not those of its products.
     first_name: usize,
     taps: Vec<Tap>,
@@ -33,11 +37,12 @@ fn is_sampled() -> bool {
 /// Samples the products of `f`.
 pub(super) fn sampled<R>(
     number: u64,
-    max_elements: usize,
+    options: &ObservatoryOptions,
     f: impl FnOnce() -> R,
 ) -> (R, Vec<SiteEntry>) {
     let first_name = NAMES.with_borrow(Vec::len);
-    let step = Step { number, max_elements, first_name, taps: Vec::new() };
+    let (max_elements, sums) = (options.max_elements, options.sums.clone());
+    let step = Step { number, max_elements, sums, first_name, taps: Vec::new() };
     let (result, step) = within(&STEPS, Some(step), f);
     let taps = step.map_or(Vec::new(), |step| step.taps);
     (result, taps.iter().filter_map(Tap::close).collect())
@@ -48,13 +53,26 @@ pub(super) fn outside<R>(f: impl FnOnce() -> R) -> R {
     within(&STEPS, None, f).0
 }
 
-/// A tap for a product that is about to run, where a step is sampled.
-pub(crate) fn observe(kind: impl Display, forward: Gemm) -> Option<Tap> {
+/// A tap for a product that is about to run with these sums, where a step is sampled.
+pub(crate) fn observe(
+    kind: impl Display,
+    forward: Gemm,
+    sums: Sums,
+    accumulation: Accumulations,
+) -> Option<Tap> {
     STEPS.with_borrow_mut(|steps| {
-        let Step { number, max_elements, first_name, taps } = steps.last_mut()?.as_mut()?;
+        let Step { number, max_elements, sums: asked, first_name, taps } =
+            steps.last_mut()?.as_mut()?;
         let site = taps.len() as u64 + 1;
         let name = NAMES.with_borrow(|names| names[*first_name..].join("."));
-        let tap = Tap::new([*number, site], *max_elements, name, kind.to_string(), forward);
+        let mut cards = vec![];
+        for card in [sums].iter().chain(&*asked) {
+            if *card != Sums::F32 && !cards.contains(card) {
+                cards.push(*card);
+            }
+        }
+        let sums = (cards, accumulation);
+        let tap = Tap::new([*number, site], *max_elements, name, kind.to_string(), forward, sums);
         taps.push(tap.clone());
         Some(tap)
     })
