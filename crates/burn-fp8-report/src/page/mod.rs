@@ -177,7 +177,7 @@ fn reading() -> Markup {
         p {
             "SQNR of sums, where a card was asked about, is what its tensor cores lose while they add, apart from rounding: their sum of the very codes against the exact one. \
             Fast is one chain over K, split begins a new one now and then. The error grows with K: where fewer terms were sampled, that of the whole sum is larger. \
-            Split is advised for a product that accumulates fast with less than 10 dB above its rounding, where it gains at least 3 dB. Products with scales of blocks have no such number."
+            Split is advised for a product that accumulates fast, less than 10 dB above what its rounding leaves, where it gains at least 3 dB. Products with scales of blocks have no such number."
         }
         p {
             "Alternatives are measured in the same way on the same sample. Row-wise scales: one for each row of the left operand and each column \
