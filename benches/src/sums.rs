@@ -86,7 +86,8 @@ fn measure(
         let order = Order { accumulator, accumulation, split: None };
         let scales = LineScales::Whole { lhs: &[0.5], rhs: &[0.25] };
         let mut run = || matmul(&order, [&a, &b], formats, [m, n, k], scales, &mut output);
-        let name = format!("{m}×{n}×{k}, {name}, {instructions}");
+        let beside = if instructions == Instructions::Avx2 { ", AVX2" } else { "" };
+        let name = format!("{m}×{n}×{k}, {name}{beside}");
         let is_wanted = accumulator == Accumulator::HOPPER;
         let mut other = || f32.run();
         let reference = Side::new("f32, AVX-512", &mut other);

@@ -1,4 +1,5 @@
 //! The sums of tensor cores: the exact model against data of another implementation, which was compared with cards.
+#![allow(clippy::single_range_in_vec_init, reason = "pieces of K, of which there may be one")]
 
 use burn_fp8_core::Fp8Format::{E4M3, E5M2};
 use burn_fp8_core::sums::{

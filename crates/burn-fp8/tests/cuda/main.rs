@@ -21,6 +21,7 @@ mod scaled;
 mod simulated;
 mod special;
 mod stress;
+#[cfg(feature = "cuda")]
 mod sums;
 mod threads;
 mod training;
