@@ -190,7 +190,7 @@ fn picture(rows: &[Row]) -> Result<String> {
                 .margin(12)
                 .x_label_area_size(44)
                 .y_label_area_size(60)
-                .build_cartesian_2d((200f64..80_000f64).log_scale(), (1e-8..10f64).log_scale())?;
+                .build_cartesian_2d((200f64..80_000f64).log_scale(), (1e-8..3e3f64).log_scale())?;
             let mut mesh = chart.configure_mesh();
             mesh.x_desc("K, the products of a sum").y_desc("error / exact result");
             mesh.x_label_formatter(&|k| format!("{k:.0}"));
