@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     /// The comparisons that are committed.
-    const FOLDERS: [&str; 11] = [
+    const FOLDERS: [&str; 12] = [
         "",
         "recipes/",
         "recipes-best/",
@@ -341,6 +341,7 @@ mod tests {
         "seeds-more/",
         "seeds-bf16/",
         "medium/",
+        "sums/",
     ];
 
     fn committed(folder: &str) -> Comparison {
