@@ -2,6 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor, TensorPrimitive};
+use burn_fp8_core::sums::{SplitK, Sums};
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
 use super::handle::{Fp8Tensor, Shown};
@@ -11,8 +12,8 @@ use crate::config;
 use crate::engine::Graph;
 use crate::engine::portable::codes;
 use crate::engine::{
-    Epilogue, Matrix, Operand, OutputType, Product, Requirements, Run, Scalar, Target, WHOLE,
-    blocks_of, check as check_product, has_tensor_cores_for, multiply,
+    Epilogue, Execution, Manner, Matrix, Operand, OutputType, Product, Requirements, Run, Scalar,
+    Target, WHOLE, blocks_of, check as check_product, has_tensor_cores_for, multiply,
 };
 use crate::host::primitive;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
@@ -28,12 +29,12 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// D    = d rounded to F32, BF16, F16; or the codes of d × (1 / output scale), clamped to the largest number
 /// ```
 ///
-/// The low-level peer of PyTorch's `torch._scaled_mm` and XLA's `__cublas$lt$matmul$f8`. Emulated on every backend: the decoded codes are
-/// multiplied and summed in f32.
+/// The low-level peer of PyTorch's `torch._scaled_mm` and XLA's `__cublas$lt$matmul$f8`. Emulated on every backend: sums are f32, or those that
+/// [`Fp8Config::sums`](crate::Fp8Config::sums) names.
 ///
 /// **Scales.** Both operands have one scale; or one for each row of `a` and each column of `b`; or scales of blocks: 1×32 times 32×1 (MXFP8), 1×128 or 128×128
 /// times 128×1 or 128×128, but not 128×128 on both sides. Those of MXFP8 are powers of two. Operands with several scales give float output. Matrix units of CPUs run
-/// such products, and tensor cores where [`Fp8Config::native_blocks`] asks for it.
+/// such products, and tensor cores where [`Fp8Config::native_blocks`](crate::Fp8Config::native_blocks) asks for it.
 ///
 /// **Layout.** The tensor cores of Ada and Hopper read both operands along K: `a` row by row, `b` column by column, which is the
 /// [`transpose`](Fp8Tensor::transpose) of a tensor `[N, K]` (PyTorch: `_scaled_mm(a, b.t())`). Other layouts give the same result, at the price
@@ -92,7 +93,12 @@ pub fn scaled_matmul<B: Graph>(
 ) -> Result<ScaledOutput<B>, Fp8Error> {
     let gemm = check(a, b, options).map_err(invalid)?;
     let device = a.device();
-    let manner = config::current().config.manner();
+    let mut manner = config::current().config.manner();
+    if let Some(split) = options.split {
+        check_split([a, b], split, manner).map_err(invalid)?;
+        // cuBLASLt chooses how it splits.
+        manner.execution = Execution::FakeQuantized;
+    }
     let matrices = [a.matrix(), b.matrix()];
     let blocks = matrices.map(|matrix| matrix.scales.block());
     let are_powers_of_two = matrices.iter().all(|matrix| matrix.scales.are_powers_of_two());
@@ -229,6 +235,32 @@ fn check_blocks<B: Backend>([a, b]: [&Fp8Tensor<B, 2>; 2], k: usize) -> Result<b
                  1×128 or 128×128 times 128×1 or 128×128, but not 128×128 on both sides"
             ))
         }
+    }
+}
+
+/// The most parts of K.
+const MAX_SPLITS: usize = 1024;
+
+/// Whether a product can be split so, else why not.
+fn check_split<B: Backend>(
+    [a, b]: [&Fp8Tensor<B, 2>; 2],
+    split: SplitK,
+    manner: Manner,
+) -> Result<(), String> {
+    if !(1..=MAX_SPLITS).contains(&split.splits) {
+        return Err(format!("{} parts of K: 1 to {MAX_SPLITS} are possible", split.splits));
+    }
+    if manner.sums == Sums::F32 {
+        return Err(
+            "K is split with the sums of tensor cores: choose some by Fp8Config::with_sums".into(),
+        );
+    }
+    if manner.execution == Execution::Native {
+        return Err("cuBLASLt chooses itself how it splits K: a split of one's own is emulated, by Execution::Auto".into());
+    }
+    match a.matrix().is_constant_along(1) && b.matrix().is_constant_along(0) {
+        true => Ok(()),
+        false => Err("products with several scales along K are not split".into()),
     }
 }
 

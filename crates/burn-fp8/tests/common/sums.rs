@@ -253,6 +253,23 @@ pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
     refused(custom(Accumulator { result: 24, ..Accumulator::HOPPER }), &["result = 24", "23"]);
     let uneven = custom(Accumulator { products: 48, ..Accumulator::HOPPER });
     refused(uneven.with_recipe(Recipe::blockwise()), &["128", "48 products"]);
+    let matrix = |block| {
+        Fp8Tensor::quantize_blocks(ones::<B, 2>([16, 256]), E4M3, block, Recipe::current())
+            .expect("blocks")
+    };
+    let split = |config: Fp8Config, block, splits, part: &str| {
+        let options = ScaledMatmulOptions::default().with_split_k(splits, SplitOrder::Serial);
+        let (a, b) = (matrix(block), matrix(block).transpose());
+        let product = config.scope(|| scaled_matmul(&a, &b, &options));
+        let error = product.err().expect(part).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let (row, hopper) = ([1, usize::MAX], Fp8Config::default().with_sums(Sums::Hopper));
+    split(Fp8Config::default(), row, 2, "Fp8Config::with_sums");
+    split(hopper, row, 0, "1 to");
+    split(hopper, row, usize::MAX, "1 to");
+    split(hopper, [1, 128], 2, "several scales along K");
+    split(hopper.with_execution(Execution::Native), row, 2, "Execution::Auto");
     let json = r#"{"sums": {"custom": {"products": 4, "fraction": 10, "result": 12, "running": "late", "chain": 64}}}"#;
     let config = Fp8Config::from_json(json).expect("an accumulator of one's own");
     config.check::<Fp8Backend<B>>(&device).expect("in range");

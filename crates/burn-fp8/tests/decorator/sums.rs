@@ -1,5 +1,8 @@
 //! The sums of tensor cores, in all that multiplies.
 
+use burn::tensor::module::attention;
+use burn::tensor::ops::AttentionModuleOptions;
+use burn_fp8::AttentionPrecision;
 use burn_fp8::sums::Sums;
 
 use crate::common::sums::*;
@@ -34,6 +37,22 @@ fn layers_that_hold_codes_have_the_sums_of_cards() {
         .map(|config| config.scope(|| values(layer.forward(x.clone()))));
     assert_ne!(bits(&sums), bits(&f32s));
     assert_close(&sums, &f32s, 1e-2, "a layer");
+}
+
+/// How a GPU's kernels for it add is not known: it keeps f32 sums, and says so.
+#[test]
+fn attention_as_one_operation_says_that_it_sums_in_f32() {
+    let config = Fp8Config::default().with_attention(Some(AttentionPrecision::Fp8));
+    let attention = || {
+        let part = |seed| random::<Fp8Backend<Flex>, 4>(seed, [1, 2, 24, 16]);
+        let options = AttentionModuleOptions::default();
+        values(attention(part(1), part(2), part(3), None, None, options))
+    };
+    let in_f32 = config.with_execution(Execution::FakeQuantized).scope(attention);
+    let (y, report) = config.with_sums(Sums::Hopper).scope(|| trace(attention));
+    assert_eq!(bits(&y), bits(&in_f32));
+    let ran = report.products[0].ran.to_string();
+    assert!(ran.contains("attention as one operation sums in f32"), "{ran}");
 }
 
 /// With FP8 off it is `B`, whatever sums are asked for.
