@@ -45,7 +45,7 @@ fn attention_as_one_operation_says_that_it_sums_in_f32() {
     let config = Fp8Config::default().with_attention(Some(AttentionPrecision::Fp8));
     let attention = || {
         let part = |seed| random::<Fp8Backend<Flex>, 4>(seed, [1, 2, 24, 16]);
-        let options = AttentionModuleOptions::default();
+        let options = AttentionModuleOptions { scale: None, is_causal: false, softcap: None };
         values(attention(part(1), part(2), part(3), None, None, options))
     };
     let in_f32 = config.with_execution(Execution::FakeQuantized).scope(attention);
