@@ -221,16 +221,14 @@ where
         Codes::Bytes(_) | Codes::Values(_) => None,
     });
     let [Some(a), Some(b)] = lines else { return None };
-    let rows = |(words, rows, stride, format): &(CubeTensor<R>, _, _, _)| kernels::RowCodes {
+    let rows = [&a, &b].map(|(words, rows, stride, format)| kernels::RowCodes {
         codes: &words.handle,
         rows: *rows,
         stride: *stride,
         format: *format,
-    };
-    let [a_rows, b_rows] = [&a, &b].map(rows);
+    });
     let accumulation = sums::accumulation(run);
-    let sums =
-        kernels::multiply(&a.0.client, [a_rows, b_rows], k, accumulator, accumulation).ok()?;
+    let sums = kernels::multiply(&a.0.client, rows, k, accumulator, accumulation).ok()?;
     Some(output(&a.0, sums, shape, DType::F32))
 }
 
