@@ -79,12 +79,10 @@ fn measure(options: &Options, shape @ [m, k, n]: [usize; 3]) -> Result<Vec<Row>>
         .map(|&(format, fast_accumulation, name, _)| {
             let lhs = if format == E4M3 { &e4m3 } else { &e5m2 };
             let run = Run {
-                in_bf16: false,
-                any_order: true,
                 target: Target::TensorCores,
                 fast_accumulation,
                 otherwise: Otherwise::Refuse,
-                note: None,
+                ..Run::emulated()
             };
             let rhs = &rhs;
             let call = move |set: usize| {
