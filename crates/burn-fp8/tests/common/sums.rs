@@ -261,7 +261,7 @@ pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
         let options = ScaledMatmulOptions::default().with_split_k(splits, SplitOrder::Serial);
         let (a, b) = (matrix(block), matrix(block).transpose());
         let product = config.scope(|| scaled_matmul(&a, &b, &options));
-        let error = product.err().expect(part).to_string();
+        let error = product.expect_err(part).to_string();
         assert!(error.contains(part), "{error}");
     };
     let (row, hopper) = ([1, usize::MAX], Fp8Config::default().with_sums(Sums::Hopper));
