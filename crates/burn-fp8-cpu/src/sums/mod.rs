@@ -63,7 +63,8 @@ pub enum LineScales<'a> {
         /// Elements of a block.
         along: usize,
     },
-    /// The same with powers of two that the hardware multiplies the products by, as exponents: MXFP8. [`NAN_EXPONENT`] makes what it meets NaN.
+    /// The same with powers of two that the hardware multiplies the products by, as exponents: MXFP8. [`NAN_EXPONENT`] makes what it meets NaN. Chains are of whole
+    /// blocks.
     Exponents {
         /// `[M, ⌈K / along⌉]`.
         lhs: &'a [i16],
@@ -195,7 +196,12 @@ fn check(
         LineScales::Blocks { lhs, rhs, along } => ([lhs.len(), rhs.len()], along),
         LineScales::Exponents { lhs, rhs, along } => ([lhs.len(), rhs.len()], along),
     };
-    let products = order.accumulator.products as usize;
+    let Accumulator { products, chain, .. } = order.accumulator;
+    let products = products as usize;
+    if let LineScales::Exponents { .. } = scales {
+        let whole = chain == u32::MAX || (chain as usize).is_multiple_of(blocks);
+        assert!(whole, "chains of {chain} are not whole blocks of {blocks}");
+    }
     assert!(
         blocks > 0 && blocks.is_multiple_of(products),
         "blocks of {blocks} are not whole blocks of {products} products"

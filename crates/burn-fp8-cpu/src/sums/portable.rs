@@ -243,9 +243,14 @@ impl<L: Lane> WithSimd for Part<'_, L> {
                             let at = codes.start / along;
                             let lhs = lhs[row * blocks + at];
                             core::array::from_fn(|lane| {
-                                is_nan[lane] |=
-                                    lhs == NAN_EXPONENT || rhs[at][lane] == NAN_EXPONENT;
-                                i32::from(lhs) + i32::from(rhs[at][lane])
+                                let rhs = rhs[at][lane];
+                                match lhs == NAN_EXPONENT || rhs == NAN_EXPONENT {
+                                    true => {
+                                        is_nan[lane] = true;
+                                        0
+                                    }
+                                    false => i32::from(lhs) + i32::from(rhs),
+                                }
                             })
                         }
                         _ => [0; WIDTH],

@@ -52,11 +52,12 @@ impl<'a> Special<'a> {
         Self { operands: Some(operands), k }
     }
 
-    /// The sum, or the class of the exact one where that is no number.
+    /// The sum, or the class of the exact one where that is no number. A NaN is that of a scale.
     #[inline]
     pub(super) fn replace(&self, sum: f32, row: usize, column: usize) -> f32 {
         match &self.operands {
             None => sum,
+            Some(_) if sum.is_nan() => sum,
             Some(operands) => self.class(operands, [row, column]).unwrap_or(sum),
         }
     }

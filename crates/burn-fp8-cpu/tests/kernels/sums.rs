@@ -127,7 +127,7 @@ fn every_kernel_has_the_bits_of_the_reference() {
                 2 => Accumulator::BLACKWELL,
                 _ => custom[turn / 4 % custom.len()],
             };
-            let accumulation = if turn % 3 == 0 { Accumulation::Split } else { Accumulation::Fast };
+            let accumulation = random.pick(&[Accumulation::Split, Accumulation::Fast]);
             let orders = [SplitOrder::Contiguous, SplitOrder::Serial, SplitOrder::Pairwise];
             let split = (turn % 5 == 0)
                 .then(|| SplitK { splits: 2 + random.below(5), order: orders[random.below(3)] });

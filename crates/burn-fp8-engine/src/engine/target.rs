@@ -94,7 +94,8 @@ impl Target {
         let Manner { execution, native_blocks, sums } = manner;
         let mut capability = usable::<B>(device)?;
         requirements.check_sums(sums)?;
-        if sums != Sums::F32 && !has_sums(&capability, sums) {
+        let in_order = requirements.form != Form::Attention && has_sums(&capability, sums);
+        if sums != Sums::F32 && !in_order {
             return requirements.emulated_sums::<B>(device, &capability, manner);
         }
         if execution == Execution::FakeQuantized {
@@ -209,6 +210,12 @@ impl Requirements {
         let products = accumulator.products as usize;
         let wrong = along.clone().find(|along| !along.is_multiple_of(products));
         let least = along.clone().min().unwrap_or(1);
+        let chain = accumulator.chain;
+        if least == 32 && chain != u32::MAX && !chain.is_multiple_of(32) {
+            return Err(Fp8Error::InvalidConfig(format!(
+                "MXFP8 with chains of {chain}: they must be multiples of its blocks of 32"
+            )));
+        }
         match wrong.or_else(|| along.clone().find(|along| !along.is_multiple_of(least))) {
             None => Ok(()),
             Some(along) => Err(Fp8Error::InvalidConfig(format!(
@@ -227,6 +234,7 @@ impl Requirements {
     ) -> Result<Target, Fp8Error> {
         if execution == Execution::Native {
             let reason = match capability {
+                _ if self.form == Form::Attention => Fallback::SumsOfAttention.to_string(),
                 Capability::Native(card) => format!("{card} has other sums than those of {sums}"),
                 _ => format!("sums of {sums} are emulated here"),
             };

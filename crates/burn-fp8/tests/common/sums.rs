@@ -274,6 +274,15 @@ pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
     let config = Fp8Config::from_json(json).expect("an accumulator of one's own");
     config.check::<Fp8Backend<B>>(&device).expect("in range");
     assert_eq!(Fp8Config::from_json(&config.to_json()).expect("its own JSON"), config);
+    for (json, part) in [
+        (r#"{"sums": "hopper", "recipe": "mxfp8"}"#, "Sums::Blackwell"),
+        (&json.replace(r#""products": 4"#, r#""products": 65"#), "products = 65"),
+    ] {
+        let error = Fp8Config::from_json(json).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let uneven = custom(Accumulator { chain: 48, ..Accumulator::HOPPER });
+    refused(uneven.with_recipe(Recipe::mxfp8()), &["chains of 48", "32"]);
     let error = Fp8Config::from_json(r#"{"sums": "volta"}"#).expect_err("no FP8").to_string();
     assert!(error.contains("hopper"), "{error}");
 }

@@ -27,6 +27,8 @@ fn layers_that_hold_codes_have_the_sums_of_cards() {
         .expect("a good layer");
     let by_layer = config.scope(|| values(frozen.forward(x.clone())));
     assert!(config.scope(|| frozen.on_host()).is_none(), "slices sum in f32");
+    let on_host = frozen.on_host().expect("Flex has slices");
+    assert!(on_host.applies() && !config.scope(|| on_host.applies()));
     let by_product = config.scope(|| values(linear.forward(x.clone())));
     assert_eq!(bits(&by_layer), bits(&by_product));
     let in_f32 = values(linear.forward(x.clone()));

@@ -91,6 +91,7 @@ impl<B: Fp8Matmul> HostLinear<B> {
         !is_tracing()
             && config.enabled
             && config.execution == self.execution
+            && (config.sums == Sums::F32 || self.activation == ActivationScale::Unquantized)
             && self.unit.is_none_or(|unit| Unit::current() == unit)
     }
 

@@ -41,7 +41,7 @@ const MAX_MESSAGE: usize = 400;
 ///
 #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/config.md"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Object<Fields>")]
+#[serde(try_from = "Object<Fields>")]
 pub struct Fp8Config {
     /// Whether anything runs as the recipe says: in FP8, unless that has bf16 for all products.
     pub enabled: bool,
@@ -54,7 +54,7 @@ pub struct Fp8Config {
     /// Whose sums emulated products have: f32 by default, which no tensor core has. Those of a card are known to the bit; [`Sums::evidence`] says on what they were checked, and the
     /// trace what is not known. They are slower: on a CPU with AVX-512 some three times as long as f32. Where the device is that card, products run natively.
     pub sums: Sums,
-    /// Which products accumulate fast, with one scale for each tensor: those with several always split. Of tensor cores, and of their [`sums`](Self::sums) where these are emulated.
+    /// Which products accumulate fast, with one scale for each tensor: those with several always split; `scaled_matmul` has an option of its own. Of tensor cores, and of their [`sums`](Self::sums) where these are emulated.
     pub accumulation: Accumulations,
     /// Whether tensor cores are given products with scales of blocks, off by default: no GPU has run these for this project yet. On a simulated device they give what the
     /// emulation gives. MXFP8 needs compute capability 10.0 (Blackwell), blocks of 128 need 9.0 (Hopper) and CUDA 12.9; elsewhere the products are emulated, and the trace
@@ -102,11 +102,13 @@ fn is_enabled() -> bool {
     Fp8Config::default().enabled
 }
 
-impl From<Object<Fields>> for Fp8Config {
-    fn from(Object(fields): Object<Fields>) -> Self {
+impl TryFrom<Object<Fields>> for Fp8Config {
+    type Error = String;
+
+    fn try_from(Object(fields): Object<Fields>) -> Result<Self, String> {
         let Fields { enabled, recipe, filter, execution, .. } = fields;
         let Fields { sums, accumulation, native_blocks, join, attention, .. } = fields;
-        Self {
+        let config = Self {
             enabled,
             recipe,
             filter,
@@ -116,6 +118,11 @@ impl From<Object<Fields>> for Fp8Config {
             native_blocks,
             join,
             attention,
+        };
+        match config.validate() {
+            Ok(()) => Ok(config),
+            Err(Fp8Error::InvalidConfig(reason)) => Err(reason),
+            Err(error) => Err(error.to_string()),
         }
     }
 }
