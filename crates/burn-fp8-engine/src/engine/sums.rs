@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use burn_backend::{Shape, TensorData, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::e8m0;
+use burn_backend::{Shape, TensorData, TensorMetadata, tensor::FloatTensor, tensor::IntTensor};
 use burn_fp8_core::sums::{Accumulation, Sums};
+use burn_fp8_core::{Fp8Format, e8m0};
 use burn_fp8_cpu::sums::{LineScales, NAN_EXPONENT, Order, matmul};
 
 use super::backend::Fp8Engine;
@@ -25,19 +25,12 @@ pub(super) fn multiply<B: Fp8Engine>(operands: [MatrixOf<B>; 2], run: &Run) -> F
     let [m, n, k] = [shape[last - 1], shape[last], lhs.shape()[last]];
     let accumulator = run.sums.accumulator().expect("f32 has none, and is multiplied elsewhere");
     let order = Order { accumulator, accumulation: accumulation(run), split: run.split };
-    let [a, b] = [(lhs, false), (rhs, true)].map(|(matrix, of_transpose)| {
-        let codes = matrix.row_by_row::<B>(of_transpose);
-        Lines::<B>::new(codes, matrix, of_transpose, k)
-    });
+    let [a, b] = [(lhs, false), (rhs, true)]
+        .map(|(matrix, of_transpose)| Lines::new::<B>(matrix, of_transpose, k));
     let batch = &shape[..last - 1];
     let mut sums = vec![0f32; shape.num_elements()];
-    let [codes_a, codes_b] = [&a, &b].map(Lines::codes);
     for (index, sums) in sums.chunks_mut((m * n).max(1)).enumerate() {
-        let of = |lines: &Lines<B>, size| {
-            let at = lines.index(batch, index);
-            at * size..(at + 1) * size
-        };
-        let codes = [&codes_a[of(&a, m * k)], &codes_b[of(&b, n * k)]];
+        let codes = [a.matrix(batch, index, m * k), b.matrix(batch, index, n * k)];
         let [grid_a, grid_b] = [&a, &b].map(|lines| lines.grid(batch, index));
         let scales = OfLines::new([&grid_a, &grid_b], [m, n, k]);
         matmul(&order, codes, [lhs.format, rhs.format], [m, n, k], scales.view(), sums);
@@ -68,10 +61,8 @@ pub(super) fn launched<F, I>(operands: [&super::matrix::Matrix<F, I>; 2], run: &
 }
 
 /// Rows of codes along what is summed, of a batch of matrices, and their scales.
-struct Lines<B: Fp8Engine> {
-    codes: Codes<FloatTensor<B>, burn_backend::tensor::IntTensor<B>>,
-    /// Where they do not lie in memory as they are.
-    bytes: Option<Vec<u8>>,
+struct Lines<'a> {
+    codes: Cow<'a, [u8]>,
     /// The leading dimensions.
     batch: Vec<usize>,
     scales: Vec<f32>,
@@ -90,17 +81,26 @@ struct Grid<'a> {
     block: [usize; 2],
 }
 
-impl<B: Fp8Engine> Lines<B> {
-    fn new(
-        codes: Codes<FloatTensor<B>, burn_backend::tensor::IntTensor<B>>,
-        matrix: &MatrixOf<B>,
-        of_transpose: bool,
-        k: usize,
-    ) -> Self {
+impl<'a> Lines<'a> {
+    fn new<B: Fp8Engine>(matrix: &'a MatrixOf<B>, of_transpose: bool, k: usize) -> Self {
         let shape = matrix.shape();
-        let batch = shape[..shape.num_dims() - 2].to_vec();
-        let lies = matches!(&codes, Codes::Bytes(codes) if B::fp8_codes(codes).is_some());
-        let bytes = (!lies).then(|| codes::into_bytes::<B>(codes.clone(), matrix.format));
+        let last = shape.num_dims() - 1;
+        let [rows, columns] = [shape[last - 1], shape[last]];
+        let (codes, of_codes) = match (&matrix.codes, &matrix.transposed, &matrix.values) {
+            (_, Some(codes), _) if of_transpose => (bytes::<B>(codes, matrix.format), true),
+            (Some(codes), ..) => (bytes::<B>(codes, matrix.format), false),
+            (None, Some(codes), _) => (bytes::<B>(codes, matrix.format), true),
+            (None, None, values) => {
+                let values = values.clone().expect("a matrix has its codes in some form");
+                let codes = codes::into_bytes::<B>(Codes::Values(values), matrix.format);
+                (codes.into(), false)
+            }
+        };
+        let codes = match (of_codes == of_transpose, of_codes) {
+            (true, _) => codes,
+            (false, false) => transposed(&codes, [rows, columns]).into(),
+            (false, true) => transposed(&codes, [columns, rows]).into(),
+        };
         let scales = match of_transpose {
             true => matrix.scales.clone().transpose::<B>(),
             false => matrix.scales.clone(),
@@ -115,20 +115,13 @@ impl<B: Fp8Engine> Lines<B> {
                 (read::<B>(scales), grid, [block[0], block[1].min(k.max(1))], batch)
             }
         };
-        Self { codes, bytes, batch, scales, grid, block, batch_of_scales }
+        let batch = shape[..last - 1].to_vec();
+        Self { codes, batch, scales, grid, block, batch_of_scales }
     }
 
-    fn codes(&self) -> Cow<'_, [u8]> {
-        match (&self.bytes, &self.codes) {
-            (Some(bytes), _) => bytes.into(),
-            (None, Codes::Bytes(codes)) => B::fp8_codes(codes).expect("they lie there").into(),
-            (None, _) => unreachable!("others were read"),
-        }
-    }
-
-    /// Which matrix a product of a batch takes.
-    fn index(&self, batch: &[usize], index: usize) -> usize {
-        place(&self.batch, batch, index)
+    /// The codes of the matrix that a product of a batch takes.
+    fn matrix(&self, batch: &[usize], index: usize, size: usize) -> &[u8] {
+        &self.codes[place(&self.batch, batch, index) * size..][..size]
     }
 
     fn grid(&self, batch: &[usize], index: usize) -> Grid<'_> {
@@ -140,6 +133,44 @@ impl<B: Fp8Engine> Lines<B> {
         let scales = &self.scales[at * rows * columns..][..rows * columns];
         Grid { scales, columns, block: self.block }
     }
+}
+
+/// Codes in the host's memory, row by row: where they lie, or read.
+fn bytes<B: Fp8Engine>(
+    codes: &Codes<FloatTensor<B>, IntTensor<B>>,
+    format: Fp8Format,
+) -> Cow<'_, [u8]> {
+    match codes {
+        Codes::Bytes(lying) if B::fp8_codes(lying).is_some() => {
+            B::fp8_codes(lying).expect("asked before").into()
+        }
+        // Those of a batch are padded one by one.
+        Codes::Padded(_, shape) if shape.num_dims() > 2 => {
+            let values = Codes::Values(codes::values::<B>(codes.clone(), format));
+            codes::into_bytes::<B>(values, format).into()
+        }
+        codes => codes::into_bytes::<B>(codes.clone(), format).into(),
+    }
+}
+
+/// Matrices of so many rows and columns, each transposed.
+fn transposed(codes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
+    /// Rows and columns that stay in the cache.
+    const TILE: usize = 64;
+    let mut turned = vec![0; codes.len()];
+    let size = (rows * columns).max(1);
+    for (codes, turned) in codes.chunks(size).zip(turned.chunks_mut(size)) {
+        for first in (0..rows).step_by(TILE) {
+            for start in (0..columns).step_by(TILE) {
+                for row in first..(first + TILE).min(rows) {
+                    for column in start..(start + TILE).min(columns) {
+                        turned[column * rows + row] = codes[row * columns + column];
+                    }
+                }
+            }
+        }
+    }
+    turned
 }
 
 /// Where the matrix for a product of a batch of this shape stands among one's own, which broadcast.
