@@ -29,6 +29,7 @@ documents! {
     OptimizerMemory = "optimizer-memory.md";
     ScaledMatmul = "scaled-matmul.md";
     Serving = "serving.md";
+    WhatAGpuComputes = "what-a-gpu-computes.md";
     WhatRunsInFp8 = "what-runs-in-fp8.md";
 }
 
