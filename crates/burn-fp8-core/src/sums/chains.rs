@@ -96,6 +96,9 @@ pub type Chain = Vec<Range<usize>>;
 pub type Part = Vec<Chain>;
 
 /// The parts of a sum over `k`, which [`join_parts`] adds. A new chain begins every `chain` where accumulation is split.
+///
+/// # Panics
+/// If chains are of 0.
 pub fn chains(
     k: usize,
     chain: u32,

@@ -84,7 +84,7 @@ fn value(code: u8, format: Fp8Format) -> f32 {
 /// [`Accumulator::products`].
 ///
 /// # Panics
-/// If `a` and `b` are not of one length.
+/// If `a` and `b` are not of one length, or the accumulator is [out of range](Accumulator::validate) where integers of 128 bits do not hold it.
 pub fn step(
     accumulator: Accumulator,
     [a, b]: [&[u8]; 2],
@@ -123,7 +123,7 @@ pub fn step(
 /// Σ a·b as hardware adds it: chains over K from +0, added in f32.
 ///
 /// # Panics
-/// As [`step`].
+/// As [`step`], and for an accumulator without products or with chains of 0.
 pub fn dot(
     accumulator: Accumulator,
     [a, b]: [&[u8]; 2],

@@ -235,6 +235,24 @@ fn scales_of_lines_and_of_blocks_are_the_references() {
     });
 }
 
+/// A scale that is NaN makes what it meets NaN, beside an infinite code of the same row, too.
+#[test]
+fn scales_that_are_nan_win_over_infinities() {
+    let accumulator = Accumulator::BLACKWELL;
+    let order = Order { accumulator, accumulation: Accumulation::Fast, split: None };
+    // 1 in both formats, and an infinity in the second block.
+    let (mut a, b) = (vec![0x3C; 64], vec![0x38; 64]);
+    a[40] = 0x7C;
+    let product = |scales| product(&order, [&a, &b], [E5M2, E4M3], [1, 1, 64], scales)[0];
+    let (zeros, ones) = ([0; 2], [1.0; 2]);
+    let exponents = |lhs| LineScales::Exponents { lhs, rhs: &zeros, along: 32 };
+    let blocks = |lhs| LineScales::Blocks { lhs, rhs: &ones, along: 32 };
+    assert_eq!(product(exponents(&[0, 0])), f32::INFINITY.to_bits());
+    assert_eq!(product(exponents(&[NAN_EXPONENT, 0])), CANONICAL_NAN.to_bits());
+    assert_eq!(product(blocks(&[1.0, 1.0])), f32::INFINITY.to_bits());
+    assert_eq!(product(blocks(&[f32::NAN, 1.0])), CANONICAL_NAN.to_bits());
+}
+
 #[test]
 fn nothing_is_summed_without_k_and_nothing_written_without_rows() {
     let order =

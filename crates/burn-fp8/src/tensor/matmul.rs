@@ -51,7 +51,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// # Errors
 /// [`Fp8Error::Invalid`], with the remedy, for all that cuBLASLt would refuse, on every backend, so that what is emulated runs on the GPU too: inner
 /// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmulOptions`] lists; operands, bias on several devices; a bias
-/// with a gradient; a host scale of the output outside of [2^-126, 2^126].
+/// with a gradient; a host scale of the output outside of [2^-126, 2^126]; and a split of K that cannot be ([`ScaledMatmulOptions::with_split_k`]).
 /// [`Fp8Error::NativeUnavailable`] where [`Execution::Native`] is asked for and not available, or cuBLASLt has no algorithm for the product; it
 /// says which.
 ///

@@ -94,6 +94,9 @@ impl<B: Backend> ScaledMatmulOptions<B> {
 
     /// Splits K as a recorded call of cuBLASLt did, so that its bits can be had again: with the [sums](crate::Fp8Config::sums) of tensor cores, emulated. Which products
     /// cuBLASLt splits is its own choice, of card, version and workspace.
+    ///
+    /// `splits` is 1 to 1,024. [`scaled_matmul`](crate::scaled_matmul) refuses another number, f32 sums, several scales along K, and
+    /// [`Execution::Native`](crate::Execution::Native).
     pub fn with_split_k(self, splits: usize, order: SplitOrder) -> Self {
         Self { split: Some(SplitK { splits, order }), ..self }
     }
