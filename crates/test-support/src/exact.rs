@@ -147,7 +147,7 @@ impl Exact {
         self
     }
 
-    /// With a bias, the same for each row.
+    /// With a matrix, or with a bias, the same for each row.
     pub fn plus_bias(mut self, bias: &[f32]) -> Self {
         for (index, value) in self.values.iter_mut().enumerate() {
             let bias = f64::from(bias[index % bias.len()]);

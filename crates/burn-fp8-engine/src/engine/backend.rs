@@ -13,7 +13,9 @@ use super::matrix::{Matrix, MatrixOf, ScaleKind, Scales, WHOLE};
 use super::padding::pad_k;
 use super::portable;
 use super::problem::Problem;
-use super::product::{EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target};
+use super::product::{
+    Added, EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run, Target,
+};
 use super::request::{Request, RequestOf, ScaleRule, Wanted};
 use super::scalar::Scalar;
 use super::sums;
@@ -153,7 +155,8 @@ pub fn multiply<B: Fp8Engine>(
 ) -> ProductOf<B> {
     let [lhs, rhs] = match (lhs, rhs) {
         (Operand::Matrix(lhs), Operand::Matrix(rhs)) if run.sums != Sums::F32 => {
-            return finish::<B>(sums::multiply::<B>([lhs, rhs], &run), epilogue);
+            let (added, epilogue) = epilogue.split_added();
+            return finish::<B>(sums::multiply::<B>([lhs, rhs], added, &run), epilogue);
         }
         operands => operands.into(),
     };
@@ -219,8 +222,15 @@ fn in_bf16<B: Fp8Engine>(
     }
 }
 
-/// What is asked for beside a product: bias, activation, amax, the type of the result.
+/// What is asked for beside a product: what is added, bias, activation, amax, the type of the result.
 pub fn finish<B: Fp8Engine>(product: FloatTensor<B>, epilogue: EpilogueOf<B>) -> ProductOf<B> {
+    let product = match epilogue.added {
+        Some(Added { c, beta }) => {
+            let c = B::float_mul_scalar(B::float_cast(c, FloatDType::F32), beta.into());
+            B::float_add(product, c)
+        }
+        None => product,
+    };
     let bias = epilogue.bias.map(|bias| B::float_cast(bias, FloatDType::F32));
     let product =
         portable::epilogue::activate::<B>(add_bias::<B>(product, bias), epilogue.activation);

@@ -53,8 +53,8 @@ pub use portable::in_f32;
 pub use problem::blocks_of;
 pub use problem::{Problem, ProblemOutput};
 pub use product::{
-    Activation, Epilogue, EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf, Run,
-    Target,
+    Activation, Added, Epilogue, EpilogueOf, Operand, OperandOf, OutputType, Product, ProductOf,
+    Run, Target,
 };
 pub use request::{Request, RequestOf, ScaleRule, ScaleRuleOf, Wanted};
 pub use scalar::check_scale;

@@ -18,6 +18,8 @@ pub struct Problem {
     pub formats: [Fp8Format; 2],
     /// The type of the result.
     pub output: ProblemOutput,
+    /// The type of C, where one is added.
+    pub added: Option<DType>,
     /// The type of the bias, where there is one.
     pub bias: Option<DType>,
     /// What is applied after the bias.
@@ -95,6 +97,7 @@ impl Problem {
                 OutputType::Float(dtype) => ProblemOutput::Float(*dtype),
                 OutputType::Fp8 { format, .. } => ProblemOutput::Fp8(*format),
             },
+            added: epilogue.added.as_ref().map(|added| added.c.dtype()),
             bias: epilogue.bias.as_ref().map(TensorMetadata::dtype),
             activation: epilogue.activation,
             amax: epilogue.amax,
@@ -116,6 +119,7 @@ impl Problem {
             batch: 1,
             formats: operands.map(|operand| recipe.formats.of(operand)),
             output: ProblemOutput::Float(FloatDType::BF16),
+            added: None,
             bias: None,
             activation: Activation::None,
             amax: false,

@@ -21,17 +21,28 @@ pub enum Operand<F, I> {
 /// An [`Operand`] of a backend.
 pub type OperandOf<B> = Operand<FloatTensor<B>, IntTensor<B>>;
 
-/// What is made of a product: `activation(product × scales + bias)` in f32, then the type of the result.
+/// What is made of a product: `activation(product × scales + beta × C + bias)` in f32, then the type of the result.
 #[derive(Clone, Debug)]
 pub struct Epilogue<F> {
     /// The type of the result.
     pub output: OutputType<F>,
+    /// What is added before the bias.
+    pub added: Option<Added<F>>,
     /// A bias `[N]`: BF16 or F16 as cuBLASLt wants it, or F32 where the device has not got that. Not tracked.
     pub bias: Option<F>,
     /// What is applied after the bias.
     pub activation: Activation,
     /// Whether the amax is wanted.
     pub amax: bool,
+}
+
+/// A matrix that is multiplied by a number and added to a product: C and beta of cuBLASLt.
+#[derive(Clone, Debug)]
+pub struct Added<F> {
+    /// C `[M, N]`: F32, BF16 or F16. Not tracked.
+    pub c: F,
+    /// What it is multiplied by.
+    pub beta: f32,
 }
 
 /// An [`Epilogue`] of a backend.
@@ -146,15 +157,21 @@ impl<F> Epilogue<F> {
     /// The product itself, of this type.
     pub const fn float(dtype: FloatDType) -> Self {
         let output = OutputType::Float(dtype);
-        Self { output, bias: None, activation: Activation::None, amax: false }
+        Self { output, added: None, bias: None, activation: Activation::None, amax: false }
+    }
+
+    /// What is added, and the rest.
+    pub fn split_added(self) -> (Option<Added<F>>, Self) {
+        (self.added, Self { added: None, ..self })
     }
 
     /// The same epilogue, its tensors handed through `float`, in a fixed order.
     pub fn map<G, X>(self, context: &mut X, float: impl Fn(&mut X, F) -> G) -> Epilogue<G> {
-        let Self { output, bias, activation, amax } = self;
+        let Self { output, added, bias, activation, amax } = self;
         let output = output.map(|scale| float(context, scale));
+        let added = added.map(|Added { c, beta }| Added { c: float(context, c), beta });
         let bias = bias.map(|bias| float(context, bias));
-        Epilogue { output, bias, activation, amax }
+        Epilogue { output, added, bias, activation, amax }
     }
 }
 

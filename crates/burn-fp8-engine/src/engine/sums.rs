@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use burn_backend::{Shape, TensorData, TensorMetadata, tensor::FloatTensor, tensor::IntTensor};
-use burn_fp8_core::sums::{Accumulation, Sums};
+use burn_backend::{
+    FloatDType, Shape, TensorData, TensorMetadata, tensor::FloatTensor, tensor::IntTensor,
+};
+use burn_fp8_core::sums::{Accumulation, CANONICAL_NAN, Sums};
 use burn_fp8_core::{Fp8Format, e8m0};
 use burn_fp8_cpu::sums::{LineScales, NAN_EXPONENT, Order, matmul};
 
@@ -13,11 +15,15 @@ use super::launch::{Launched, note};
 use super::matrix::{MatrixOf, Scales, WHOLE};
 use super::portable::codes;
 use super::problem::shape_of;
-use super::product::{Run, Target};
+use super::product::{Added, Run, Target};
 use super::tensor::read;
 
-/// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, times their scales, f32.
-pub(super) fn multiply<B: Fp8Engine>(operands: [MatrixOf<B>; 2], run: &Run) -> FloatTensor<B> {
+/// `lhs` `[…, M, K]` times `rhs` `[…, K, N]`, times their scales, and what is added to one product, f32.
+pub(super) fn multiply<B: Fp8Engine>(
+    operands: [MatrixOf<B>; 2],
+    added: Option<Added<FloatTensor<B>>>,
+    run: &Run,
+) -> FloatTensor<B> {
     let [lhs, rhs] = &operands;
     note(&run.note, || launched([lhs, rhs], run));
     let shape = shape_of([lhs.shape(), rhs.shape()]);
@@ -33,7 +39,19 @@ pub(super) fn multiply<B: Fp8Engine>(operands: [MatrixOf<B>; 2], run: &Run) -> F
         let codes = [a.matrix(batch, index, m * k), b.matrix(batch, index, n * k)];
         let [grid_a, grid_b] = [&a, &b].map(|lines| lines.grid(batch, index));
         let scales = OfLines::new([&grid_a, &grid_b], [m, n, k]);
-        matmul(&order, codes, [lhs.format, rhs.format], [m, n, k], scales.view(), sums);
+        let multiply =
+            |scales, sums| matmul(&order, codes, [lhs.format, rhs.format], [m, n, k], scales, sums);
+        match &added {
+            None => multiply(scales.view(), sums),
+            Some(Added { c, beta }) => {
+                let c = read::<B>(B::float_cast(c.clone(), FloatDType::F32));
+                multiply(scales.before_epilogue(), sums);
+                for (at, (sum, c)) in sums.iter_mut().zip(c).enumerate() {
+                    let y = sum.mul_add(scales.of_epilogue([at / n, at % n]), beta * c);
+                    *sum = if y.is_nan() { CANONICAL_NAN } else { y };
+                }
+            }
+        }
     }
     let device = operands[0].device::<B>();
     B::float_from_data(TensorData::new(sums, shape), &device)
@@ -226,6 +244,28 @@ impl OfLines {
             return Self::Blocks(lines, along);
         }
         Self::Exponents(lines.map(|scales| scales.into_iter().map(exponent).collect()), along)
+    }
+
+    /// Those that products are multiplied by before the epilogue: of blocks.
+    fn before_epilogue(&self) -> LineScales<'_> {
+        match self {
+            Self::Whole(_) => LineScales::Whole { lhs: &[1.0], rhs: &[1.0] },
+            _ => self.view(),
+        }
+    }
+
+    /// What the epilogue multiplies a sum by.
+    fn of_epilogue(&self, at: [usize; 2]) -> f32 {
+        match self {
+            Self::Whole(scales) => {
+                let [a, b] = [0, 1].map(|side| match scales[side][..] {
+                    [scale] => scale,
+                    ref scales => scales[at[side]],
+                });
+                a * b
+            }
+            _ => 1.0,
+        }
     }
 
     fn view(&self) -> LineScales<'_> {

@@ -12,8 +12,8 @@ use crate::config;
 use crate::engine::Graph;
 use crate::engine::portable::codes;
 use crate::engine::{
-    Epilogue, Execution, Manner, Matrix, Operand, OutputType, Product, Requirements, Run, Scalar,
-    Target, WHOLE, blocks_of, check as check_product, has_tensor_cores_for, multiply,
+    Added, Epilogue, Execution, Manner, Matrix, Operand, OutputType, Product, Requirements, Run,
+    Scalar, Target, WHOLE, blocks_of, check as check_product, has_tensor_cores_for, multiply,
 };
 use crate::host::primitive;
 use crate::report::{self, Pending, PendingOperand, PendingRan, new_note};
@@ -24,7 +24,7 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 /// Multiplies two FP8 tensors: `a` `[M, K]` times `b` `[K, N]`, with what [`ScaledMatmulOptions`] asks for in the same pass.
 ///
 /// ```text
-/// d    = activation((codes of a · codes of b) × (scale of a × scale of b) + bias)     in f32
+/// d    = activation((codes of a · codes of b) × (scale of a × scale of b) + beta × C + bias)     in f32
 /// amax = max |d|
 /// D    = d rounded to F32, BF16, F16; or the codes of d × (1 / output scale), clamped to the largest number
 /// ```
@@ -50,8 +50,8 @@ const MAX_OUTPUT_SCALE: f32 = f32::from_bits((126 + 127) << 23);
 ///
 /// # Errors
 /// [`Fp8Error::Invalid`], with the remedy, for all that cuBLASLt would refuse, on every backend, so that what is emulated runs on the GPU too: inner
-/// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmulOptions`] lists; operands, bias on several devices; a bias
-/// with a gradient; a host scale of the output outside of [2^-126, 2^126]; and a split of K that cannot be ([`ScaledMatmulOptions::with_split_k`]).
+/// dimensions that differ, an empty operand, two operands of E5M2, and what [`ScaledMatmulOptions`] lists; operands, C, bias on several devices; a C or bias
+/// with a gradient; a beta that is not finite; a host scale of the output outside of [2^-126, 2^126]; and a split of K that cannot be ([`ScaledMatmulOptions::with_split_k`]).
 /// [`Fp8Error::NativeUnavailable`] where [`Execution::Native`] is asked for and not available, or cuBLASLt has no algorithm for the product; it
 /// says which.
 ///
@@ -108,6 +108,10 @@ pub fn scaled_matmul<B: Graph>(
     let note = new_note();
     let epilogue = Epilogue {
         output: options.output.clone().map(|scale| B::float_to_device(scale, &device)),
+        added: options
+            .c
+            .clone()
+            .and_then(|(c, beta)| (beta != 0.0).then(|| Added { c: primitive(c), beta })),
         bias: options.bias.clone().map(primitive),
         activation: options.activation,
         amax: options.amax,
@@ -203,8 +207,21 @@ fn check<B: Graph>(
             "amax comes with FP8 output only; with float output take it from the result: d.abs().max()".into()
         );
     }
+    let same_shape = |what, found: &[usize], needed: &[usize]| match found == needed {
+        true => Ok(()),
+        false => Err(format!("{what} is {found:?}; it must be {needed:?}")),
+    };
+    if let Some((c, beta)) = &options.c {
+        same_shape("C", &c.dims(), &[m, n])?;
+        if !beta.is_finite() {
+            return Err(format!("beta is {beta}; it must be finite"));
+        }
+        check_addend::<B, 2>("C", c, types_of_c(&options.output), &device)?;
+    }
     if let Some(bias) = &options.bias {
-        check_bias::<B>(bias, n, &options.output, &device)?;
+        same_shape("the bias", &bias.dims(), &[n])?;
+        let of_c = options.c.as_ref().map(|(c, _)| c.dtype());
+        check_addend::<B, 1>("the bias", bias, &types_of_bias(&options.output, of_c), &device)?;
     }
     Ok(Gemm::matrix(m, n, k))
 }
@@ -295,42 +312,53 @@ fn check_output<B: Backend>(
     }
 }
 
-fn check_bias<B: Graph>(
-    bias: &Tensor<B, 1>,
-    n: usize,
-    output: &OutputType<B::FloatTensorPrimitive>,
-    device: &B::Device,
-) -> Result<(), String> {
-    let ([len], dtype) = (bias.dims(), bias.dtype());
-    if len != n {
-        return Err(format!("the bias has {len} elements for {n} columns"));
-    }
-    let allowed = match output {
-        OutputType::Float(FloatDType::F16) => &[DType::F16][..],
+/// Which types of C cuBLASLt has for an output.
+const fn types_of_c<F>(output: &OutputType<F>) -> &'static [DType] {
+    match output {
+        OutputType::Float(FloatDType::F32) => &[DType::F32],
+        OutputType::Float(FloatDType::F16) => &[DType::F16],
         OutputType::Float(_) => &[DType::BF16],
         OutputType::Fp8 { .. } => &[DType::BF16, DType::F16],
-    };
+    }
+}
+
+/// Which types of a bias: with FP8 output that of C.
+fn types_of_bias<F>(output: &OutputType<F>, of_c: Option<DType>) -> Vec<DType> {
+    match (output, of_c) {
+        (OutputType::Float(FloatDType::F16), _) => vec![DType::F16],
+        (OutputType::Float(_), _) => vec![DType::BF16],
+        (OutputType::Fp8 { .. }, Some(of_c)) => vec![of_c],
+        (OutputType::Fp8 { .. }, None) => vec![DType::BF16, DType::F16],
+    }
+}
+
+/// Whether something of one of these types, without a gradient, is on the device.
+fn check_addend<B: Graph, const D: usize>(
+    what: &str,
+    tensor: &Tensor<B, D>,
+    allowed: &[DType],
+    device: &B::Device,
+) -> Result<(), String> {
     // F32 stands for a type that the device has not got.
     let mut possible: Vec<_> = allowed
         .iter()
         .map(|dtype| if B::supports_dtype(device, *dtype) { *dtype } else { DType::F32 })
         .collect();
     possible.dedup();
-    if !possible.contains(&dtype) {
+    if !possible.contains(&tensor.dtype()) {
         return Err(format!(
-            "the bias is {dtype:?}; with this output it must be of one of {possible:?}: use bias.cast(…)"
+            "{what} is {:?}; with this output it must be of one of {possible:?}: use cast(…)",
+            tensor.dtype()
         ));
     }
-    if bias.device() != *device {
-        return Err(format!("the bias is on {:?}, the operands are on {device:?}", bias.device()));
+    if tensor.device() != *device {
+        return Err(format!("{what} is on {:?}, the operands are on {device:?}", tensor.device()));
     }
-    let tracked = primitive(bias.clone());
-    if B::is_tracked(&tracked) {
-        return Err(
-            "the bias has a gradient, which would end here; take it from model.valid(), or use \
-             bias.detach().set_require_grad(false)"
-                .into(),
-        );
+    if B::is_tracked(&primitive(tensor.clone())) {
+        return Err(format!(
+            "{what} has a gradient, which would end here; take it from model.valid(), or use \
+             detach().set_require_grad(false)"
+        ));
     }
     Ok(())
 }

@@ -8,18 +8,19 @@ use burn_fp8_core::sums::{SplitK, SplitOrder};
 use super::handle::Fp8Tensor;
 use crate::engine::{Activation, OutputType, ScalarOf};
 
-/// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, a bias, an activation, the amax.
+/// What [`scaled_matmul`](crate::scaled_matmul) makes of the product `[M, N]`: its type, what is added, a bias, an activation, the amax.
 ///
 /// | option                | default | what cuBLASLt has, so what is accepted                                                          |
 /// |-----------------------|---------|-------------------------------------------------------------------------------------------------|
 /// | output                | F32     | F32, BF16, F16; E4M3; E5M2 where one operand is E5M2                                            |
+/// | C `[M, N]` and beta   | none    | C of the type of the output; BF16 or F16, and that of the bias, with FP8 output                  |
 /// | bias `[N]`            | none    | BF16 with F32 and BF16 output, F16 with F16 output, either of them with FP8 output              |
 /// | activation            | none    | [`Activation::Relu`], [`Activation::Gelu`], with a bias or without                              |
 /// | amax                  | no      | with FP8 output                                                                                 |
 /// | fast accumulation     | no      | always                                                                                          |
 /// | split K               | no      | never: emulated, with one scale for each line, and the sums of tensor cores                      |
 ///
-/// A device without BF16 or F16, which is none with FP8 hardware, has no such output, and F32 stands for that type in a bias.
+/// A device without BF16 or F16, which is none with FP8 hardware, has no such output, and F32 stands for that type in C and a bias.
 ///
 /// ```
 /// use burn::backend::Flex;
@@ -36,6 +37,7 @@ use crate::engine::{Activation, OutputType, ScalarOf};
 #[derive(Clone, Debug)]
 pub struct ScaledMatmulOptions<B: Backend> {
     pub(super) output: OutputType<B::FloatTensorPrimitive>,
+    pub(super) c: Option<(Tensor<B, 2>, f32)>,
     pub(super) bias: Option<Tensor<B, 1>>,
     pub(super) activation: Activation,
     pub(super) amax: bool,
@@ -68,7 +70,21 @@ impl<B: Backend> ScaledMatmulOptions<B> {
 
     fn of(output: OutputType<B::FloatTensorPrimitive>) -> Self {
         let activation = Activation::None;
-        Self { output, bias: None, activation, amax: false, fast_accumulation: false, split: None }
+        Self {
+            output,
+            c: None,
+            bias: None,
+            activation,
+            amax: false,
+            fast_accumulation: false,
+            split: None,
+        }
+    }
+
+    /// Adds `beta × c` to the product, before the bias: `fma(product of codes, scale of a × scale of b, RN(beta × c))` with the
+    /// [sums](crate::Fp8Config::sums) of tensor cores. `c` is `[M, N]`, without a gradient; where `beta` is 0 it is not read, as in cuBLAS.
+    pub fn with_c(self, c: Tensor<B, 2>, beta: f32) -> Self {
+        Self { c: Some((c, beta)), ..self }
     }
 
     /// Adds a bias `[N]` to each row. It must have no gradient: take it from the model's `valid()`, or use `bias.detach().set_require_grad(false)`.

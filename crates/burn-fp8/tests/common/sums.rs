@@ -229,6 +229,45 @@ pub fn scaled_products_are_split_as_they_are_told<B: Untracked + Fp8Matmul>() {
     }
 }
 
+/// `fma(sum, RN(scale · scale), RN(beta · C))`, with scales of a tensor and of rows.
+pub fn a_matrix_is_added_in_one_rounding<B: Untracked + Fp8Matmul>() {
+    let [m, k, n] = [16, 300, 20];
+    let mut random = Random(7);
+    let (x, w, c) = (random.units(m * k), random.units(n * k), random.spread(m * n));
+    let beta = 0.3;
+    for block in [[usize::MAX; 2], [1, usize::MAX]] {
+        let [a, b] = [&x, &w].map(|x| Lines::new(x, k, E4M3, block, Recipe::current()));
+        let [x, w] = [(&x, m), (&w, n)].map(|(x, lines)| {
+            let x = tensor::<B, 2>(x, [lines, k]);
+            match block {
+                [usize::MAX, usize::MAX] => Fp8Tensor::quantize(x, E4M3),
+                block => {
+                    Fp8Tensor::quantize_blocks(x, E4M3, block, Recipe::current()).expect("rows")
+                }
+            }
+        });
+        // A view whose rows do not lie in order.
+        let c_of = tensor::<B, 2>(&transposed(&c, n), [n, m]).transpose();
+        let options = ScaledMatmulOptions::default().with_c(c_of, beta);
+        for sums in Sums::CARDS {
+            let y = Fp8Config::default()
+                .with_sums(sums)
+                .scope(|| scaled_matmul(&x, &w.transpose(), &options))
+                .expect("a product");
+            let accumulator = sums.accumulator().expect("a card's");
+            let expected: Vec<f32> = (0..m * n)
+                .map(|at| {
+                    let (i, j) = (at / n, at % n);
+                    let lines = [a.line(i), b.line(j)];
+                    let sum = dot(accumulator, lines, [E4M3; 2], Accumulation::Split, None);
+                    sum.mul_add(a.scale(i, 0) * b.scale(j, 0), beta * c[at])
+                })
+                .collect();
+            same(&values(y.into_float()), &expected, &format!("{sums} {block:?}"));
+        }
+    }
+}
+
 /// A user's accumulator, and what cannot be.
 pub fn sums_that_no_card_has_are_refused<B: Untracked + Fp8Matmul>() {
     let device = Default::default();

@@ -56,7 +56,7 @@ fn a_scaled_product_reads_as_json_with_its_epilogue() {
     let (a, b) = (matrix([16, 32]), matrix([48, 32]).transpose());
     let bias = ones::<Flex, 1>([48]).cast(FloatDType::BF16);
     let options = [
-        ScaledMatmulOptions::default(),
+        ScaledMatmulOptions::default().with_c(ones([16, 48]), 2.0),
         ScaledMatmulOptions::float(FloatDType::BF16).with_bias(bias).with_fast_accumulation(),
         ScaledMatmulOptions::fp8(E4M3, 0.5).with_activation(Activation::Gelu).with_amax(),
     ];
@@ -67,8 +67,9 @@ fn a_scaled_product_reads_as_json_with_its_epilogue() {
     });
     let epilogues: Vec<_> =
         products(&report).iter().map(|product| product["epilogue"].clone()).collect();
-    let epilogue = |bias, activation, output, amax, fast_accumulation| {
+    let epilogue = |c, bias, activation, output, amax, fast_accumulation| {
         json!({
+            "c": c,
             "bias": bias,
             "activation": activation,
             "output": output,
@@ -79,9 +80,9 @@ fn a_scaled_product_reads_as_json_with_its_epilogue() {
     assert_eq!(
         epilogues,
         [
-            epilogue(false, "none", "f32", false, false),
-            epilogue(true, "none", "bf16", false, true),
-            epilogue(false, "gelu", "e4m3", true, false),
+            epilogue(true, false, "none", "f32", false, false),
+            epilogue(false, true, "none", "bf16", false, true),
+            epilogue(false, false, "gelu", "e4m3", true, false),
         ]
     );
 }

@@ -13,6 +13,7 @@ tests_on_cpu!([
     batches_have_the_sums_of_cards,
     scales_of_every_granularity_are_multiplied_as_on_cards,
     scaled_products_are_split_as_they_are_told,
+    a_matrix_is_added_in_one_rounding,
     sums_that_no_card_has_are_refused,
 ]);
 

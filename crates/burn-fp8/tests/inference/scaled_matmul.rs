@@ -82,7 +82,7 @@ fn biases_that_the_hardware_does_not_take_are_refused() {
     let [a, b] = operands();
     let bias = |len, dtype| ones::<Flex, 1>([len]).cast(dtype);
     let options = Options::default().with_bias(bias(4, BF16));
-    assert_refused(&a, &b, options, ["4 elements for 5 columns"]);
+    assert_refused(&a, &b, options, ["the bias is [4]; it must be [5]"]);
     for (options, taken) in [
         (Options::float(F32), &[BF16][..]),
         (Options::float(BF16), &[BF16]),
@@ -94,12 +94,49 @@ fn biases_that_the_hardware_does_not_take_are_refused() {
             match taken.contains(&dtype) {
                 true => drop(scaled_matmul(&a, &b, &options).expect("the hardware takes it")),
                 false => {
-                    let words = [&format!("the bias is {dtype:?}")[..], "use bias.cast"];
+                    let words = [&format!("the bias is {dtype:?}")[..], "use cast"];
                     assert_refused(&a, &b, options, words);
                 }
             }
         }
     }
+}
+
+#[test]
+fn matrices_that_the_hardware_does_not_add_are_refused() {
+    use FloatDType::{BF16, F16, F32};
+    let [a, b] = operands();
+    let c = |shape, dtype| ones::<Flex, 2>(shape).cast(dtype);
+    let refused = |options: Options, words: &[&str]| {
+        for word in words {
+            assert_refused(&a, &b, options.clone(), [word]);
+        }
+    };
+    refused(Options::default().with_c(c([5, 4], F32), 1.0), &["C is [5, 4]", "[4, 5]"]);
+    for beta in [f32::NAN, f32::INFINITY] {
+        refused(Options::default().with_c(c([4, 5], F32), beta), &["beta is", "finite"]);
+    }
+    for (options, taken) in [
+        (Options::float(F32), &[F32][..]),
+        (Options::float(BF16), &[BF16]),
+        (Options::float(F16), &[F16]),
+        (Options::fp8(E4M3, 1.0), &[BF16, F16]),
+    ] {
+        for dtype in [F32, F16, BF16] {
+            let options = options.clone().with_c(c([4, 5], dtype), 0.5);
+            match taken.contains(&dtype) {
+                true => drop(scaled_matmul(&a, &b, &options).expect("the hardware takes it")),
+                false => refused(options, &["C is", "use cast"]),
+            }
+        }
+    }
+    let bias = ones::<Flex, 1>([5]).cast(F16);
+    let options = Options::fp8(E4M3, 1.0).with_c(c([4, 5], BF16), 1.0).with_bias(bias);
+    refused(options, &["the bias is F16", "[BF16]"]);
+    // As in cuBLAS: what is multiplied by 0 is not read.
+    let options = Options::default().with_c(c([4, 5], F32) * f32::NAN, 0.0);
+    let d = scaled_matmul(&a, &b, &options).expect("a product").into_float();
+    assert_close(&values(d), &[6.0; 20], 1e-6, "beta is 0");
 }
 
 #[test]
@@ -110,7 +147,10 @@ fn a_bias_with_a_gradient_is_refused() {
         let bias = ones::<B, 1>([4]).cast(FloatDType::BF16).require_grad();
         let product = |bias| scaled_matmul(&a, &b, &ScaledMatmulOptions::default().with_bias(bias));
         let tracked = product(bias.clone()).map(drop);
-        refused(tracked, ["bias.detach().set_require_grad(false)"]);
+        refused(tracked, ["the bias has a gradient", "detach().set_require_grad(false)"]);
+        let c = ones::<B, 2>([4, 4]).require_grad();
+        let tracked = scaled_matmul(&a, &b, &ScaledMatmulOptions::default().with_c(c, 1.0));
+        refused(tracked.map(drop), ["C has a gradient"]);
         let d = product(bias.detach().set_require_grad(false)).expect("good").into_float();
         assert_close(&values(d.clone()), &[5.0; 16], 1e-6, "4 + 1");
         assert!(!d.is_require_grad(), "a constant of the graph");
@@ -192,6 +232,7 @@ struct Any {
     b_t: Vec<u8>,
     formats: [Fp8Format; 2],
     scales: [f32; 2],
+    c: Option<(Vec<f32>, f32)>,
     bias: Option<Vec<f32>>,
     activation: Activation,
     /// The format and scale of FP8 output.
@@ -214,20 +255,22 @@ fn any_product() -> impl Strategy<Value = Any> {
             _ => vec![E4M3, E5M2],
         };
         // Multiples of 1/8 are bf16.
-        let bias = prop::collection::vec((-100i32..100).prop_map(|x| x as f32 / 8.0), n);
+        let eighths = |len| prop::collection::vec((-100i32..100).prop_map(|x| x as f32 / 8.0), len);
+        let (c, bias) = ((eighths(m * n), -3f32..3.0), eighths(n));
         (
             (codes(formats[0], m * k), codes(formats[1], n * k)),
             [scale(), scale()],
-            prop::option::of(bias),
+            (prop::option::of(c), prop::option::of(bias)),
             activation.clone(),
             prop::option::of((prop::sample::select(out), scale())),
         )
-            .prop_map(move |((a, b_t), scales, bias, activation, output)| Any {
+            .prop_map(move |((a, b_t), scales, (c, bias), activation, output)| Any {
                 shape,
                 a,
                 b_t,
                 formats,
                 scales,
+                c,
                 bias,
                 activation,
                 output,
@@ -236,7 +279,7 @@ fn any_product() -> impl Strategy<Value = Any> {
 }
 
 fn check_any(any: Any) {
-    let Any { shape: [m, n, k], a, b_t, formats, scales, bias, activation, output } = any;
+    let Any { shape: [m, n, k], a, b_t, formats, scales, c, bias, activation, output } = any;
     let operand = |codes: &[u8], shape, index: usize| {
         let (format, scale) = (formats[index], scales[index]);
         Matrix::from_bytes(codes.to_vec(), shape, format, scale, &Default::default()).expect("good")
@@ -248,6 +291,13 @@ fn check_any(any: Any) {
     let mut options = options.with_activation(activation);
     let b = transpose(&fp8::numbers(&b_t, formats[1], scales[1]), [n, k]);
     let mut exact = Exact::product(&fp8::numbers(&a, formats[0], scales[0]), &b, [m, k, n]);
+    if let Some((c, beta)) = c {
+        let dtype = if output.is_some() { FloatDType::BF16 } else { FloatDType::F32 };
+        options = options.with_c(tensor::<Flex, 2>(&c, [m, n]).cast(dtype), beta);
+        // In f64: the product of two f32, which is rounded once more than a bias.
+        let scaled: Vec<_> = c.iter().map(|c| c * beta).collect();
+        exact = exact.plus_bias(&scaled).with_roundings(1);
+    }
     if let Some(bias) = bias {
         options = options.with_bias(crate::common::bias(&bias));
         exact = exact.plus_bias(&bias);

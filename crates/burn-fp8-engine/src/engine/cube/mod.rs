@@ -182,7 +182,7 @@ fn emulate<B, R: CubeRuntime>(
 where
     B: Fp8Engine<FloatTensorPrimitive = CubeTensor<R>, IntTensorPrimitive = CubeTensor<R>>,
 {
-    if let (Operand::Matrix(lhs), Operand::Matrix(rhs)) = (&lhs, &rhs)
+    if let (Operand::Matrix(lhs), Operand::Matrix(rhs), None) = (&lhs, &rhs, &epilogue.added)
         && let Some(accumulator) = run.sums.accumulator()
         && let Some(sums) = with_sums::<B, R>([lhs, rhs], accumulator, &run)
     {

@@ -22,7 +22,7 @@ use super::launch::{Launched, note};
 use super::matrix::{MatrixOf, Scales};
 use super::portable;
 use super::problem::Problem;
-use super::product::{EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
+use super::product::{Epilogue, EpilogueOf, Operand, OperandOf, ProductOf, Run, Target};
 use super::request::RequestOf;
 use super::scalar::Scalar;
 use crate::engine::leaf::Leaf;
@@ -70,7 +70,14 @@ impl Fp8Engine for Flex {
                 backend::multiply::<Self>(lhs, rhs, epilogue, run)
             }
             (Operand::Matrix(lhs), Operand::Matrix(rhs), Target::MatrixUnit) => {
-                unit::multiply(lhs, rhs, epilogue, run)
+                match epilogue.added {
+                    None => unit::multiply(lhs, rhs, epilogue, run),
+                    Some(_) => {
+                        let product =
+                            unit::multiply(lhs, rhs, Epilogue::float(FloatDType::F32), run);
+                        backend::finish::<Self>(product.result.into_float(), epilogue)
+                    }
+                }
             }
             (lhs, Operand::Matrix(rhs), _) if rhs.values.is_none() => {
                 match multiply_codes(&lhs, &rhs, run.any_order) {

@@ -67,6 +67,8 @@ impl fmt::Display for OperandReport {
 /// What was made of the sums of a product in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Epilogue {
+    /// Whether a matrix was added.
+    pub c: bool,
     /// Whether a bias was added.
     pub bias: bool,
     /// What was applied after the bias.
@@ -87,7 +89,8 @@ impl Epilogue {
             OutputType::Fp8 { format: Fp8Format::E5M2, .. } => "e5m2",
         };
         let engine::Epilogue { activation, amax, .. } = *epilogue;
-        Self { bias: epilogue.bias.is_some(), activation, output, amax, fast_accumulation }
+        let (c, bias) = (epilogue.added.is_some(), epilogue.bias.is_some());
+        Self { c, bias, activation, output, amax, fast_accumulation }
     }
 }
 

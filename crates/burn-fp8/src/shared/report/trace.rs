@@ -37,7 +37,7 @@ impl Report {
     /// | `role` | `output`, `grad_input`, `grad_weight` |
     /// | `gemm` | `batch`, `m`, `n`, `k`: numbers of products and of elements; `plain_operand`: whether one operand is a plain matrix |
     /// | `lhs`, `rhs` | `null` in high precision and in attention as one operation; else `format` (`e4m3`, `e5m2`), `granularity` as in the JSON of a [`Recipe`](crate::Recipe), `scale` (the dequantization multiplier, the largest of several; `null` where it is not finite), `saturated` (a number of elements) |
-    /// | `epilogue` | `null` but for `scaled_matmul`; there `bias`, `activation` (`none`, `relu`, `gelu`), `output` (`f32`, `bf16`, `f16`, `e4m3`, `e5m2`), `amax`, `fast_accumulation` |
+    /// | `epilogue` | `null` but for `scaled_matmul`; there `c`, `bias`, `activation` (`none`, `relu`, `gelu`), `output` (`f32`, `bf16`, `f16`, `e4m3`, `e5m2`), `amax`, `fast_accumulation` |
     /// | `site` | `null` under current scaling; else `index`, from 0, and `status`: `known`, `new`, `moved`, `mismatch` |
     /// | `ran` | `by`: `tensor_cores`, `matrix_unit`, `emulation` or `high_precision`; `kernel`: the algorithm that cuBLASLt chose, the name of the unit, or whose sums were emulated, else `null`; `reason`: why the product was emulated on a device that runs others natively, what is not known of such sums, or why it was not in FP8, else `null` |
     pub fn to_json(&self) -> String {

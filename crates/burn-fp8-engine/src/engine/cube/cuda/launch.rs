@@ -28,6 +28,8 @@ pub(super) struct Call {
     pub(super) inverse_scale_d: Option<Handle>,
     pub(super) amax_d: Option<Handle>,
     pub(super) bias: Option<Handle>,
+    /// C, and what it is multiplied by.
+    pub(super) added: Option<(Handle, f32)>,
     /// What the product is multiplied by, beside the scales.
     pub(super) alpha: f32,
 }
@@ -35,7 +37,7 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn new(a: Handle, b: Handle, d: Handle) -> Self {
         let [scale_a, scale_b, inverse_scale_d, amax_d, bias] = [const { None }; 5];
-        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha: 1.0 }
+        Self { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, added: None, alpha: 1.0 }
     }
 
     /// The same product times both scales. Those that the host knows travel with the call, unless their product is no normal number.
@@ -98,7 +100,8 @@ fn enqueue(
         held.push(resource);
         Ok(address)
     };
-    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, alpha } = call;
+    let Call { a, b, d, scale_a, scale_b, inverse_scale_d, amax_d, bias, added, alpha } = call;
+    let (c, beta) = added.map_or((None, 0.0), |(c, beta)| (Some(c), beta));
     let pointers = Pointers {
         a: address(Some(a))?,
         b: address(Some(b))?,
@@ -108,21 +111,21 @@ fn enqueue(
         inverse_scale_d: address(inverse_scale_d)?,
         amax_d: address(amax_d)?,
         bias: address(bias)?,
-        ..Pointers::default()
+        c: address(c)?,
     };
     problem.alignment = Alignment {
         a: Alignment::of(pointers.a),
         b: Alignment::of(pointers.b),
         d: Alignment::of(pointers.d),
         bias: Alignment::of(pointers.bias),
-        ..Alignment::MAX
+        c: Alignment::of(pointers.c),
     };
     // Resolving a buffer has made the context of the device current to this thread.
     let library = cublaslt(device)?;
     // SAFETY: CubeCL vouches for the buffers, which `held` keeps allocated until after the call; they were made as large as the
     // product says by the callers of `launch`. What writes the inputs was given to CubeCL before this ran on its thread, so it
     // is enqueued. The output is a buffer of its own. CubeCL reuses memory in the order of its streams, all of which wait for the product.
-    let launched = unsafe { library.run(&problem, &pointers, alpha, 0.0) };
+    let launched = unsafe { library.run(&problem, &pointers, alpha, beta) };
     drop(held);
     launched.map_err(not_run)
 }

@@ -20,7 +20,7 @@ use crate::engine::launch::{Launched, note};
 use crate::engine::matrix::{Matrix, MatrixOf, Scales};
 use crate::engine::portable::epilogue::reciprocal;
 use crate::engine::problem::{Problem, shape_of};
-use crate::engine::product::{EpilogueOf, Operand, OutputType, Product, ProductOf, Run};
+use crate::engine::product::{Added, EpilogueOf, Operand, OutputType, Product, ProductOf, Run};
 use crate::engine::request::{Request, Wanted};
 
 type CodesOf<R> = Codes<CubeTensor<R>, CubeTensor<R>>;
@@ -74,6 +74,11 @@ where
         },
         amax_d: amax.clone(),
         bias: bias.map(|bias| words(&bias)),
+        added: epilogue.added.clone().map(|Added { c, beta }| {
+            let c = B::float_transpose(repeat_last::<B, R>(c, padded_m));
+            let c = into_contiguous(B::float_transpose(repeat_last::<B, R>(c, padded_n)));
+            (words(&c), beta)
+        }),
         ..Call::new(a, b, d.clone())
     };
     let call = match (&lhs.scales, &rhs.scales) {

@@ -42,6 +42,7 @@ pub(super) fn plan_of(problem: &Problem) -> lt::ScaledMatmul {
     };
     lt::ScaledMatmul {
         batch,
+        c: problem.added.map(|dtype| lt::Matrix { dtype: data_type(dtype), ld: n }),
         scales,
         scaled_d: output.is_fp8(),
         amax_d: problem.amax,
@@ -70,7 +71,7 @@ pub(super) fn block_scale(block: [usize; 2]) -> lt::BlockScale {
     }
 }
 
-/// The type of an output or a bias.
+/// The type of an output, of C or of a bias.
 fn data_type(dtype: DType) -> lt::DataType {
     match dtype {
         DType::BF16 => lt::DataType::Bf16,
