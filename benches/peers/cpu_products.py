@@ -5,9 +5,10 @@
     python cpu_products.py THREADS mlp-passes f32|bf16
     python cpu_products.py THREADS attention f32|bf16 BATCH HEADS LENGTH WIDTH
     python cpu_products.py THREADS lm f32|bf16 CHARACTERS CONTEXT BATCH LAYERS HEADS WIDTH DROPOUT
+    python cpu_products.py THREADS encoder f32|bf16 BATCH LENGTH WIDTH INNER HEADS LAYERS DROPOUT
 
 bf16 of a model is autocast. Attention is causal, forward and backward; its bf16 is that of its tensors. `lm` is a training step of the GPT of char-lm: forward,
-backward and AdamW. The first line of the answer names the library. Run by `burn-fp8-bench --peers`.
+backward and AdamW; `encoder` is one of `nn.TransformerEncoder`, with SGD. The first line of the answer names the library. Run by `burn-fp8-bench --peers`.
 """
 import os
 import sys
@@ -116,12 +117,32 @@ def language_model():
     return run
 
 
+def encoder():
+    batch, length, width, inner, heads, layers = map(int, REST[1:7])
+    layer = torch.nn.TransformerEncoderLayer(
+        width, heads, inner, float(REST[7]), "gelu", batch_first=True, norm_first=True
+    )
+    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(batch, length, width)
+
+    def run():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=REST[0] == "bf16"):
+            y = model(x)
+        y.float().square().mean().backward()
+        optimizer.step()
+
+    return run
+
+
 run = {
     "gemm-bf16": product,
     "mlp-step": lambda: model(True),
     "mlp-passes": lambda: model(False),
     "attention": attention,
     "lm": language_model,
+    "encoder": encoder,
 }[KIND]()
 print(f"PyTorch {torch.__version__}", flush=True)
 for _ in sys.stdin:

@@ -5,6 +5,7 @@
 
 mod attention;
 mod cpu_gemm;
+mod encoder;
 mod generate;
 mod harness;
 mod lm;
@@ -70,13 +71,14 @@ struct Results {
 /// A group of benchmarks: its name and what measures it.
 type Group = (&'static str, fn(&Options) -> Vec<Row>);
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     (attention::GROUP, attention::run),
     (cpu_gemm::GROUP, cpu_gemm::run),
     (slices::GROUP, slices::run),
     (sums::GROUP, sums::run),
     (mlp::GROUP, mlp::run),
     (lm::GROUP, lm::run),
+    (encoder::GROUP, encoder::run),
     (optimizer::GROUP, optimizer::run),
     (overhead::GROUP, overhead::run),
     (observatory::GROUP, observatory::run),

@@ -76,6 +76,15 @@ impl Pointwise {
     }
 }
 
+/// What softmax makes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Softmax {
+    /// `eˣ / Σ eˣ`.
+    Probabilities,
+    /// `x - ln Σ eˣ`: `log_softmax`.
+    Logarithms,
+}
+
 /// What lies between the layers of an `Fp8Mlp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,6 +3,7 @@
 use crate::unit::arch;
 use burn_fp8_core::Dropout;
 use pulp::{Scalar, Simd, WithSimd};
+use rayon::prelude::*;
 
 /// Decides on 512 neighbouring elements of a tensor in the order of its memory, of which these are the group `index`: see [`Dropout::ROWS`].
 pub fn keep_group(
@@ -11,6 +12,18 @@ pub fn keep_group(
     kept: &mut [[f32; Dropout::ROWS]; Dropout::COLUMNS],
 ) {
     keep(dropout, index * Dropout::ROWS as u64, 0, kept);
+}
+
+/// Writes 1 for the elements of a tensor that are kept and 0 for the others, in the order of its memory, on rayon's current pool.
+pub fn keep_elements(dropout: Dropout, kept: &mut [f32]) {
+    const GROUPS: usize = 32;
+    kept.par_chunks_mut(GROUPS * Dropout::GROUP).enumerate().for_each(|(task, kept)| {
+        let mut group = [[0.0; Dropout::ROWS]; Dropout::COLUMNS];
+        for (index, kept) in kept.chunks_mut(Dropout::GROUP).enumerate() {
+            keep_group(dropout, (task * GROUPS + index) as u64, &mut group);
+            kept.copy_from_slice(&group.as_flattened()[..kept.len()]);
+        }
+    });
 }
 
 /// Writes 1 for the elements that are kept and 0 for the others: of `R` rows from `row` on, column by column from `column` on.

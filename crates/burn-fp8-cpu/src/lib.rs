@@ -66,6 +66,7 @@ mod share;
 pub mod slice;
 #[cfg(target_arch = "x86_64")]
 mod small;
+mod softmax;
 mod special;
 pub mod sums;
 mod unit;
@@ -85,6 +86,7 @@ pub use norm::{LayerNorm, layer_norm, layer_norm_backward};
 pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};
 pub use rows::{Rows, matmul_block_codes, matmul_codes, matmul_rows};
+pub use softmax::{softmax, softmax_backward};
 pub use unit::{Instructions, Unit, UnitError, cpu_name, threads};
 
 #[cfg(doctest)]

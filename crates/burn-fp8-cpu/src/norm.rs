@@ -7,8 +7,8 @@ use rayon::prelude::*;
 /// Elements of a task, but for rows that are longer. Sums over rows are added task by task: their bits do not depend on threads.
 const TASK: usize = 1 << 14;
 
-/// Sums that are added side by side.
-const LANES: usize = 16;
+/// Sums that are added side by side, and the like.
+pub(crate) const LANES: usize = 16;
 
 /// `(x - mean) / √(variance + epsilon) · gamma + beta` in each row, with its mean and its variance over all elements.
 ///
@@ -98,7 +98,7 @@ pub fn layer_norm_backward(
     }
 }
 
-fn rows_of_task(width: usize) -> usize {
+pub(crate) fn rows_of_task(width: usize) -> usize {
     (TASK / width).max(1)
 }
 
@@ -178,7 +178,7 @@ fn statistics(row: &[f32], epsilon: f32) -> [f32; 2] {
 
 /// The sum of a function of the elements of three slices of one length.
 #[inline(always)]
-fn sum([a, b, c]: [&[f32]; 3], term: impl Fn(f32, f32, f32) -> f32) -> f32 {
+pub(crate) fn sum([a, b, c]: [&[f32]; 3], term: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let (chunks_a, rest_a) = a.as_chunks::<LANES>();
     let (chunks_b, rest_b) = b.as_chunks::<LANES>();
     let (chunks_c, rest_c) = c.as_chunks::<LANES>();

@@ -8,10 +8,12 @@ mod fused;
 pub mod nn;
 pub mod ops;
 
-pub use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise};
+pub use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Softmax};
 pub(crate) use burn_fp8_engine as engine;
 pub use burn_fp8_engine::Graph;
 pub(crate) use burn_fp8_engine::host;
 pub use fused::{Attention, AttentionGradients, AttentionOf, attention_to_codes};
 #[doc(hidden)]
-pub use fused::{attention, layer_norm, pointwise, pointwise_backward, self_attention};
+pub use fused::{
+    attention, bernoulli, layer_norm, pointwise, pointwise_backward, self_attention, softmax,
+};

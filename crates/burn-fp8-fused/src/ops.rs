@@ -2,7 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Bool, Distribution, Tensor, TensorPrimitive};
+use burn::tensor::{Bool, Tensor, TensorPrimitive};
 use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise};
 
 use crate::engine::{Graph, Target};
@@ -180,10 +180,8 @@ fn draw<B: Backend>(probability: f64, device: &B::Device) -> Option<Dropout> {
     if probability == 0.0 || !B::ad_enabled(device) {
         return None;
     }
-    let range = Distribution::Uniform(0.0, f64::from(1 << 24));
-    let halves = Tensor::<B, 1>::random([2], range, device).into_data();
-    let seed = halves.iter::<f64>().fold(0, |seed, half| seed << 24 | half as u64);
-    Some(Dropout::new(probability, seed).unwrap_or_else(|error| panic!("{error}")))
+    let dropout = Dropout::new(probability, fused::seed::<B>(device));
+    Some(dropout.unwrap_or_else(|error| panic!("{error}")))
 }
 
 fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {

@@ -160,6 +160,7 @@ pub const TRAITS: &[Spec] = &[
 const INTERCEPTED: Methods = &[
     ("FloatTensorOps", "float_into_data"),
     ("FloatTensorOps", "float_matmul"),
+    ("FloatTensorOps", "float_random"),
     ("IntTensorOps", "int_into_data"),
     ("BoolTensorOps", "bool_into_data"),
     ("QTensorOps", "q_matmul"),
@@ -188,6 +189,8 @@ const INTERCEPTED: Methods = &[
     ("ModuleOps", "conv_transpose3d_weight_backward"),
     ("ModuleOps", "deform_conv2d"),
     ("ModuleOps", "deform_conv2d_backward"),
+    ("ActivationOps", "softmax"),
+    ("ActivationOps", "log_softmax"),
     ("ActivationOps", "gelu"),
     ("ActivationOps", "gelu_backward"),
     ("Backend", "name"),

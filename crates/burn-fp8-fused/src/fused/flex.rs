@@ -4,7 +4,7 @@ use std::any::Any;
 
 use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, ops::FloatTensorOps};
 use burn_flex::{Flex, FlexTensor, Layout};
-use burn_fp8_core::{Fp8Format, Pointwise};
+use burn_fp8_core::{Dropout, Fp8Format, Pointwise, Softmax};
 use burn_fp8_cpu::{self as cpu, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, LayerNorm};
 
 use super::options::{AttentionGradients, AttentionOf, check};
@@ -242,6 +242,36 @@ pub(super) fn pointwise_backward(
         let x = x.as_ref().map_or(&[][..], |x| elements(x, x.layout()));
         cpu::pointwise_backward(operation, x, elements(&grad, grad.layout()), y);
     })
+}
+
+/// 1 for what is kept, 0 for the rest.
+pub(super) fn kept(shape: Shape, dropout: Dropout) -> FlexTensor {
+    let fill = |kept: &mut [f32]| cpu::dropout::keep_elements(dropout, kept);
+    pool::tensor(Layout::contiguous(shape), fill)
+}
+
+/// Softmax of rows, or its logarithm.
+pub(super) fn softmax(kind: Softmax, x: FlexTensor) -> FlexTensor {
+    let x = x.to_contiguous();
+    let layout = Layout::contiguous(x.layout().shape().clone());
+    pool::tensor(layout, |y: &mut [f32]| {
+        cpu::softmax(kind, width(&x), elements(&x, x.layout()), y);
+    })
+}
+
+/// Its gradient, given the results.
+pub(super) fn softmax_backward(kind: Softmax, y: FlexTensor, grad: FlexTensor) -> FlexTensor {
+    let [y, grad] = [y, grad].map(|tensor| tensor.to_contiguous());
+    let layout = Layout::contiguous(y.layout().shape().clone());
+    pool::tensor(layout, |of_x: &mut [f32]| {
+        let [y_of, grad] = [&y, &grad].map(|tensor| elements(tensor, tensor.layout()));
+        cpu::softmax_backward(kind, width(&y), y_of, grad, of_x);
+    })
+}
+
+/// Elements of a row.
+fn width(tensor: &FlexTensor) -> usize {
+    tensor.layout().shape().last().copied().unwrap_or_default()
 }
 
 /// Layer normalization.

@@ -1,10 +1,13 @@
 //! The operations, with backward steps where gradients are tracked.
 
-use burn_backend::{Backend, DType, Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{AttentionPrecision, Pointwise};
+use burn_backend::{
+    Backend, DType, Distribution, FloatDType, Shape, TensorMetadata, tensor::FloatTensor,
+};
+use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Softmax};
 
 use super::options::{AttentionOf, check_numbers, check_shapes};
-use super::{attention as attend, norm, pointwise as single};
+use super::{attention as attend, norm, pointwise as single, softmax as rows};
+use crate::engine::tensor::read;
 use crate::engine::{
     Execution, Form, Fp8Engine, Graph, Manner, Requirements, Settings, Target, in_f32, nothing,
     values,
@@ -80,6 +83,40 @@ pub fn self_attention<B: Graph>(
 /// An operation on single elements, of any float type, which the result has. Gradients reach `x`.
 pub fn pointwise<B: Graph>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
     B::record([&x], || single::forward::<B::Inner>(operation, B::value(x.clone())))
+}
+
+/// A tensor of f32 whose elements are 1 with this probability and 0 otherwise, by the generator of dropout; none where there is no kernel for it.
+/// The probability is rounded to a multiple of 2⁻¹⁶: none either where that is more than 0.05% of it.
+pub fn bernoulli<B: Graph>(
+    shape: &Shape,
+    probability: f64,
+    device: &B::Device,
+) -> Option<FloatTensor<B>> {
+    const LEAST: f64 = 1.0 / 64.0;
+    if !B::FP8_ON_HOST || !(LEAST..1.0).contains(&probability) {
+        return None;
+    }
+    let dropout = Dropout::new(1.0 - probability, seed::<B>(device)).ok()?;
+    #[cfg(feature = "flex")]
+    let kept = super::flex::run(shape.clone(), |shape| super::flex::kept(shape, dropout)).ok();
+    #[cfg(not(feature = "flex"))]
+    let kept = {
+        let _ = (shape, dropout);
+        None
+    };
+    kept.map(B::constant)
+}
+
+/// A seed of 48 bits from the backend's generator: reading it waits for the device.
+pub fn seed<B: Backend>(device: &B::Device) -> u64 {
+    let range = Distribution::Uniform(0.0, f64::from(1 << 24));
+    let halves = B::float_random(Shape::new([2]), range, device, FloatDType::F32);
+    read::<B>(halves).into_iter().fold(0, |seed, half| seed << 24 | half as u64)
+}
+
+/// Softmax of the rows of `x` `[…, N]`, or its logarithm, of any float type, which the result has. Gradients reach `x`.
+pub fn softmax<B: Graph>(kind: Softmax, x: FloatTensor<B>) -> FloatTensor<B> {
+    B::record([&x], || rows::forward::<B::Inner>(kind, B::value(x.clone())))
 }
 
 /// Layer normalization of `x` `[…, N]`, of any float type, which the result has. Gradients reach all three.

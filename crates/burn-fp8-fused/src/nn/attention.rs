@@ -2,6 +2,7 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::attention::MultiHeadAttention;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
@@ -149,6 +150,31 @@ impl<B: Backend> AttentionInput<B> {
     /// Where it is true, no head of the query sees the key: `[batch, queries, keys]`.
     pub fn mask_attn(self, mask_attn: Tensor<B, 3, Bool>) -> Self {
         Self { mask_attn: Some(mask_attn), ..self }
+    }
+}
+
+/// The same parameters, without a causal mask.
+///
+/// # Panics
+/// Where the softmax is Burn's `quiet_softmax`, which there is none of here.
+impl<B: Backend> From<MultiHeadAttention<B>> for FusedAttention<B> {
+    fn from(layer: MultiHeadAttention<B>) -> Self {
+        let MultiHeadAttention { query, key, value, output, dropout, n_heads, .. } = layer;
+        assert!(
+            !layer.quiet_softmax,
+            "attention with `quiet_softmax` cannot be fused: leave it as it is"
+        );
+        Self {
+            query,
+            key,
+            value,
+            output,
+            n_heads,
+            kv_heads: n_heads,
+            dropout: dropout.prob,
+            causal: false,
+            precision: AttentionPrecision::High,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The operations that are not forwarded as they are: those of burn-fp8, within what a client has told about its stream.
 
 use burn_backend::ops::AttentionModuleOptions;
-use burn_backend::tensor::{BoolTensor, FloatTensor};
-use burn_backend::{TensorMetadata, TensorPrimitive};
+use burn_backend::tensor::{BoolTensor, Device, FloatTensor};
+use burn_backend::{Distribution, FloatDType, Shape, TensorMetadata, TensorPrimitive};
 use burn_fp8_core::{Gemm, GemmRole};
 
 use super::common::intercept as common;
@@ -70,6 +70,23 @@ pub(super) fn layer_norm<B: Fp8Matmul>(
     epsilon: f64,
 ) -> FloatTensor<B> {
     session::run(|| common::layer_norm::<B>(tensor, gamma, beta, epsilon))
+}
+
+pub(super) fn float_random<B: Fp8Matmul>(
+    shape: Shape,
+    distribution: Distribution,
+    device: &Device<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    session::run(|| common::float_random::<B>(shape, distribution, device, dtype))
+}
+
+pub(super) fn softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    session::run(|| common::softmax::<B>(tensor, dim))
+}
+
+pub(super) fn log_softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    session::run(|| common::log_softmax::<B>(tensor, dim))
 }
 
 pub(super) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {

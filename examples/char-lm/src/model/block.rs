@@ -8,7 +8,7 @@ use burn::tensor::backend::Backend;
 use burn_fp8::fused::ops::{self, AttentionOptions, self_attention};
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::report::named;
-use burn_fp8::{Fp8Config, Fp8Matmul};
+use burn_fp8::{AttentionPrecision, Fp8Config, Fp8Matmul};
 
 use super::layers::{DEVIATION, Dense, LayerKind};
 use crate::size::Shape;
@@ -79,8 +79,8 @@ impl<B: Fp8Matmul> Block<B> {
         let [batch, context, width] = x.dims();
         let depth = width / self.heads;
         let qkv = named(LayerKind::Qkv.as_str(), || self.qkv.forward(x));
-        if is_fused() {
-            return self.attend_as_one(qkv);
+        if let Some(precision) = Fp8Config::current().fused_attention::<B>() {
+            return self.attend_as_one(qkv, precision);
         }
         // [batch, context, 3 · width] to [3, batch, heads, context, depth].
         let qkv = qkv.reshape([batch, context, 3, self.heads, depth]);
@@ -97,11 +97,10 @@ impl<B: Fp8Matmul> Block<B> {
         weights.matmul(v).swap_dims(1, 2).reshape([batch, context, width])
     }
 
-    /// The same as one operation, in the precision of the configuration: no scores in memory, nothing copied into heads.
-    fn attend_as_one(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
+    /// The same as one operation, in this precision: no scores in memory, nothing copied into heads.
+    fn attend_as_one(&self, qkv: Tensor<B, 3>, precision: AttentionPrecision) -> Tensor<B, 3> {
         let [batch, context, width] = qkv.dims();
         let width = width / 3;
-        let precision = Fp8Config::current().attention.unwrap_or_default();
         let options = AttentionOptions { causal: true, precision, ..Default::default() };
         let options = options.with_dropout(self.dropout.prob, &qkv.device());
         let qkv = qkv.reshape([batch, context, 3 * self.heads, width / self.heads]);
@@ -110,17 +109,12 @@ impl<B: Fp8Matmul> Block<B> {
     }
 }
 
-/// Whether attention and dropout run as one operation each, as GELU and LayerNorm of Burn do: where the configuration says so of attention.
-fn is_fused() -> bool {
-    Fp8Config::current().attention.is_some()
-}
-
-/// Dropout, in training.
+/// Dropout, in training: one operation, as GELU and LayerNorm of Burn are, where the configuration says so of attention.
 pub(super) fn drop_out<B: Fp8Matmul, const D: usize>(
     dropout: &Dropout,
     x: Tensor<B, D>,
 ) -> Tensor<B, D> {
-    match is_fused() {
+    match Fp8Config::current().fused_attention::<B>().is_some() {
         true => ops::dropout(x, dropout.prob),
         false => dropout.forward(x),
     }

@@ -174,6 +174,9 @@ burn_0_21! {
 
 impl<B: Fp8Matmul> FloatTensorOps<Self> for Fp8Backend<B> {
     forward! { [intercepted]
+        fn float_random(
+            shape: Shape, distribution: Distribution, device: &Device<B>, dtype: FloatDType,
+        ) -> FloatTensor<B>;
         fn float_into_data(
             tensor: FloatTensor<B>,
         ) -> impl Future<Output = Result<TensorData, ExecutionError>> + Send;
@@ -181,9 +184,6 @@ impl<B: Fp8Matmul> FloatTensorOps<Self> for Fp8Backend<B> {
     }
     forward! { [plain]
         fn float_from_data(data: TensorData, device: &Device<B>) -> FloatTensor<B>;
-        fn float_random(
-            shape: Shape, distribution: Distribution, device: &Device<B>, dtype: FloatDType,
-        ) -> FloatTensor<B>;
         fn float_zeros(shape: Shape, device: &Device<B>, dtype: FloatDType) -> FloatTensor<B>;
         fn float_ones(shape: Shape, device: &Device<B>, dtype: FloatDType) -> FloatTensor<B>;
         fn float_full(
@@ -1236,6 +1236,8 @@ impl<B: Fp8Matmul> ActivationOps<Self> for Fp8Backend<B> {
     forward! { [intercepted]
         fn gelu(tensor: FloatTensor<B>) -> FloatTensor<B>;
         fn gelu_backward(x: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B>;
+        fn softmax(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B>;
+        fn log_softmax(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B>;
     }
     forward! { [plain]
         fn leaky_relu(tensor: FloatTensor<B>, negative_slope: Scalar) -> FloatTensor<B>;
@@ -1246,8 +1248,6 @@ impl<B: Fp8Matmul> ActivationOps<Self> for Fp8Backend<B> {
         fn sigmoid_backward(output: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B>;
         fn hard_sigmoid(tensor: FloatTensor<B>, alpha: Scalar, beta: Scalar) -> FloatTensor<B>;
         fn log_sigmoid(tensor: FloatTensor<B>) -> FloatTensor<B>;
-        fn softmax(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B>;
-        fn log_softmax(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B>;
         fn softmin(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B>;
         fn log_sigmoid_backward(x: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B>;
     }

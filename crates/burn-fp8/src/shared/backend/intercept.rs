@@ -4,10 +4,12 @@ use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::ops::attention::attention_fallback;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor};
 use burn_backend::{
-    AutodiffBackend, Backend, DType, ExecutionError, FloatDType, Shape, TensorData, TensorMetadata,
-    TensorPrimitive,
+    AutodiffBackend, Backend, DType, Distribution, ExecutionError, FloatDType, Shape, TensorData,
+    TensorMetadata, TensorPrimitive,
 };
-use burn_fp8_core::{Gemm, GemmRole, Pointwise, ProductKind};
+use burn_fp8_core::{
+    AttentionPrecision, AttentionShape, Gemm, GemmRole, Pointwise, ProductKind, Softmax,
+};
 
 use super::convolution;
 use crate::backend::{Fp8Backend, Fp8Matmul};
@@ -120,7 +122,7 @@ into_data!(float_into_data, float_device, FloatTensor);
 into_data!(int_into_data, int_device, IntTensor);
 into_data!(bool_into_data, bool_device, BoolTensor);
 
-/// Layer normalization is one operation forward and backward, in f32, where the configuration says so of attention.
+/// Layer normalization is one operation forward and backward, in f32, where the configuration says so.
 pub(crate) fn layer_norm<B: Fp8Matmul>(
     tensor: FloatTensor<B>,
     gamma: FloatTensor<B>,
@@ -152,9 +154,43 @@ pub(crate) fn gelu_backward<B: Fp8Matmul>(
     }
 }
 
+/// And softmax along the last dimension.
+pub(crate) fn softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    match dim + 1 == tensor.rank() && is_fused::<B>(&tensor) {
+        true => fused::softmax::<B>(Softmax::Probabilities, tensor),
+        false => B::softmax(tensor, dim),
+    }
+}
+
+/// And its logarithm.
+pub(crate) fn log_softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    match dim + 1 == tensor.rank() && is_fused::<B>(&tensor) {
+        true => fused::softmax::<B>(Softmax::Logarithms, tensor),
+        false => B::log_softmax(tensor, dim),
+    }
+}
+
+/// Random bits, of which Burn's dropout is made, come from a generator that uses all threads.
+pub(crate) fn float_random<B: Fp8Matmul>(
+    shape: Shape,
+    distribution: Distribution,
+    device: &Device<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    let bits = match (distribution, dtype) {
+        (Distribution::Bernoulli(probability), FloatDType::F32)
+            if config::current().config.fused_attention::<B>().is_some() =>
+        {
+            fused::bernoulli::<B>(&shape, probability, device)
+        }
+        _ => None,
+    };
+    bits.unwrap_or_else(|| B::float_random(shape, distribution, device, dtype))
+}
+
 /// Whether what goes with attention is one operation, too. f64 is not: it would lose bits.
-fn is_fused<B: Backend>(tensor: &FloatTensor<B>) -> bool {
-    tensor.dtype() != DType::F64 && config::current().config.attention.is_some()
+fn is_fused<B: Fp8Matmul>(tensor: &FloatTensor<B>) -> bool {
+    tensor.dtype() != DType::F64 && config::current().config.fused_attention::<B>().is_some()
 }
 
 /// Attention is one operation where the configuration says so. Else it keeps the fused kernels of `B` unless one of its two products runs in FP8.
@@ -180,19 +216,19 @@ pub(crate) fn attention<B: Fp8Matmul>(
             let shape = Shape::new([batch, heads, queries, value_width]);
             return nothing::<B, 3>([&query, &key, &value], shape);
         }
+        let as_one = |precision| Attention {
+            scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()) as f32,
+            causal: options.is_causal,
+            softcap: options.softcap.map(|cap| cap as f32),
+            bias: attn_bias.clone(),
+            masks: mask.clone().into_iter().collect(),
+            dropout: None,
+            precision,
+            target: Target::Emulation(None),
+            watch: None,
+        };
         if let Some(asked) = config.attention {
-            let attention = Attention {
-                scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()) as f32,
-                causal: options.is_causal,
-                softcap: options.softcap.map(|cap| cap as f32),
-                bias: attn_bias,
-                masks: mask.into_iter().collect(),
-                dropout: None,
-                precision: asked,
-                target: Target::Emulation(None),
-                watch: None,
-            };
-            return fused::attention::<B>([query, key, value], attention, &settings());
+            return fused::attention::<B>([query, key, value], as_one(asked), &settings());
         }
         let kind = ProductKind::Attention;
         // A batch by nature, also where it holds one pair of matrices: batch size and heads must not decide the precision.
@@ -208,6 +244,15 @@ pub(crate) fn attention<B: Fp8Matmul>(
             });
         }
         skip_sites::<B>([&query, &key, &value]);
+        // What kernels do not take stays Burn's.
+        let attention = as_one(AttentionPrecision::High);
+        let takes = width.max(value_width) <= AttentionShape::WIDEST
+            && query.dtype() != DType::F64
+            && attention.scale.is_finite()
+            && attention.softcap.is_none_or(|cap| cap > 0.0);
+        if takes && config.fuses::<B>() {
+            return fused::attention::<B>([query, key, value], attention, &settings());
+        }
         for ((gemm, _), decision) in products.iter().zip(decisions) {
             if let Err(reason) = decision {
                 record_high_precision(kind, GemmRole::Output, *gemm, reason);

@@ -60,12 +60,16 @@ pub struct Fp8Config {
     /// emulation gives. MXFP8 needs compute capability 10.0 (Blackwell), blocks of 128 need 9.0 (Hopper) and CUDA 12.9; elsewhere the products are emulated, and the trace
     /// says why. Matrix units of CPUs run such products whatever this says.
     pub native_blocks: bool,
+    /// Whether operations of Burn run as one each, in f32, where the backend has kernels for them, which Flex has, while FP8 is on: attention (but for what the
+    /// [`filter`](Self::filter) takes of it), layer normalization, softmax and GELU; the random bits of dropout are drawn on all threads, by another generator than that of `B`, which gives it its seed; and whether products in high precision [`join`](Self::join). On by
+    /// default; without FP8 nothing is.
+    pub fused: bool,
     /// Whether products in high precision join batch and rows of `[…, K]` to one matrix where it is multiplied by one weight, as those in FP8 do, forward and
-    /// backward. Off by default: then they are those of `B`, bit for bit. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
+    /// backward; on any backend, also where FP8 is off. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
     /// CPU, threads and shapes. Where Autodiff lies around `Fp8Backend`, the gradient of the right operand of a plain `matmul` stays as Burn asks for it.
     pub join: bool,
     /// In which precision Burn's own operation `attention` runs as one: without scores in memory, forward and backward, on Flex; in f32 where FP8 is off. None by
-    /// default: then it is that of `B`, or two products of its own, as the filter says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
+    /// default: then it is as [`fused`](Self::fused) says. Where Autodiff lies around `Fp8Backend`, it is one in inference alone. What `burn::nn` calls
     /// attention does not call that operation; `nn::Fp8Attention` is one.
     ///
     /// With it go Burn's layer normalization (`nn::LayerNorm`) and GELU: one step of Autodiff each, in f32, which keeps its input alone. On Flex that is one pass on all threads
@@ -92,6 +96,8 @@ struct Fields {
     accumulation: Accumulations,
     #[serde(default)]
     native_blocks: bool,
+    #[serde(default = "is_fused")]
+    fused: bool,
     #[serde(default)]
     join: bool,
     #[serde(default)]
@@ -102,12 +108,16 @@ fn is_enabled() -> bool {
     Fp8Config::default().enabled
 }
 
+fn is_fused() -> bool {
+    Fp8Config::default().fused
+}
+
 impl TryFrom<Object<Fields>> for Fp8Config {
     type Error = String;
 
     fn try_from(Object(fields): Object<Fields>) -> Result<Self, String> {
         let Fields { enabled, recipe, filter, execution, .. } = fields;
-        let Fields { sums, accumulation, native_blocks, join, attention, .. } = fields;
+        let Fields { sums, accumulation, native_blocks, fused, join, attention, .. } = fields;
         let config = Self {
             enabled,
             recipe,
@@ -116,6 +126,7 @@ impl TryFrom<Object<Fields>> for Fp8Config {
             sums,
             accumulation,
             native_blocks,
+            fused,
             join,
             attention,
         };
@@ -137,6 +148,7 @@ impl Default for Fp8Config {
             sums: Sums::default(),
             accumulation: Accumulations::default(),
             native_blocks: false,
+            fused: true,
             join: false,
             attention: None,
         }
@@ -199,6 +211,21 @@ impl Fp8Config {
             true => self,
             false => Self { filter: Filter { gains: None, ..self.filter }, ..self },
         }
+    }
+
+    /// The same configuration whose operations are fused where there are kernels, or are not: [`fused`](Self::fused).
+    pub fn with_fused(self, fused: bool) -> Self {
+        Self { fused, ..self }
+    }
+
+    /// Whether operations on a backend's tensors are fused without being asked for each.
+    pub(crate) fn fuses<B: Fp8Engine>(&self) -> bool {
+        self.enabled && self.fused && B::FP8_ON_HOST
+    }
+
+    /// In which precision attention of this backend is one operation, if it is: for code of your own that has a way of its own beside.
+    pub fn fused_attention<B: Fp8Engine>(&self) -> Option<AttentionPrecision> {
+        self.attention.or(self.fuses::<B>().then_some(AttentionPrecision::High))
     }
 
     /// The same configuration whose products in high precision join batch and rows, or do not: [`join`](Self::join).

@@ -35,7 +35,7 @@ pub(crate) fn matmul<B: Graph>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> Floa
             let leading = leading.map(|(lhs, rhs)| if *lhs == 1 { *rhs } else { *lhs });
             nothing::<B, 2>([&lhs, &rhs], leading.chain(sides).collect())
         }
-        None if gemm.batch == 1 && gemm.plain_operand && joins(&lhs) => {
+        None if gemm.batch == 1 && gemm.plain_operand && joins::<B>(&lhs) => {
             rejoined::<B>(lhs, |lhs| B::float_matmul(lhs, join::<B>(rhs)))
         }
         None => B::float_matmul(lhs, rhs),
@@ -58,7 +58,7 @@ pub(crate) fn linear<B: Graph>(
             shape[last] = gemm.n;
             add_bias::<B>(nothing::<B, 2>([&x, &weight], shape), bias)
         }
-        None if joins(&x) => rejoined::<B>(x, |x| B::linear(x, weight, bias)),
+        None if joins::<B>(&x) => rejoined::<B>(x, |x| B::linear(x, weight, bias)),
         None => B::linear(x, weight, bias),
     }
 }
@@ -84,7 +84,7 @@ pub(crate) fn linear_x_backward<B: Graph>(
             shape[last] = shapes[1][0];
             nothing::<B, 2>([&output_grad, &weight], shape)
         }
-        None if joins(&output_grad) => {
+        None if joins::<B>(&output_grad) => {
             rejoined::<B>(output_grad, |grad| B::linear_x_backward(weight, grad))
         }
         None => B::linear_x_backward(weight, output_grad),
@@ -111,7 +111,7 @@ pub(crate) fn linear_weight_backward<B: Graph>(
             let sides = [shapes[0][last], shapes[1][last]];
             nothing::<B, 2>([&x, &output_grad], Shape::new(sides))
         }
-        None if joins(&x) => B::linear_weight_backward(join::<B>(x), join::<B>(output_grad)),
+        None if joins::<B>(&x) => B::linear_weight_backward(join::<B>(x), join::<B>(output_grad)),
         None => B::linear_weight_backward(x, output_grad),
     }
 }
@@ -123,9 +123,9 @@ fn is_empty(operands: [&impl TensorMetadata; 2]) -> bool {
 }
 
 /// Whether batch and rows of an operand are to become those of one matrix, in high precision.
-fn joins(operand: &impl TensorMetadata) -> bool {
-    let shape = operand.shape();
-    config::current().config.join && shape.num_dims() > 2 && shape.num_elements() > 0
+fn joins<B: Graph>(operand: &FloatTensor<B>) -> bool {
+    let (shape, config) = (operand.shape(), config::current().config);
+    (config.join || config.fuses::<B>()) && shape.num_dims() > 2 && shape.num_elements() > 0
 }
 
 /// Multiplies `[…, K]` as one matrix: to `[…, N]`.

@@ -4,7 +4,9 @@ use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::{
     AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor,
 };
-use burn::tensor::{FloatDType, TensorData, TensorMetadata, TensorPrimitive};
+use burn::tensor::{
+    Distribution, FloatDType, Shape, TensorData, TensorMetadata, TensorPrimitive,
+};
 use burn_fp8::{Gemm, GemmRole};
 
 use super::convolution;
@@ -109,6 +111,23 @@ pub(crate) fn layer_norm<B: Backend>(
     epsilon: f64,
 ) -> FloatTensor<B> {
     B::layer_norm(tensor, gamma, beta, epsilon)
+}
+
+pub(crate) fn float_random<B: Backend>(
+    shape: Shape,
+    distribution: Distribution,
+    device: &Device<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    B::float_random(shape, distribution, device, dtype)
+}
+
+pub(crate) fn softmax<B: Backend>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    B::softmax(tensor, dim)
+}
+
+pub(crate) fn log_softmax<B: Backend>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
+    B::log_softmax(tensor, dim)
 }
 
 pub(crate) fn gelu<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {

@@ -1,0 +1,61 @@
+//! Softmax of rows and its logarithm in f32, whatever the type of the tensor. The backward step takes the results alone.
+
+use burn_backend::{TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::Softmax;
+
+#[cfg(feature = "flex")]
+use super::flex;
+use super::portable;
+use crate::engine::tensor::cast;
+use crate::engine::{Fp8Engine, Step, in_f32};
+
+#[derive(Clone, Debug)]
+pub(super) struct Saved<B: Fp8Engine> {
+    kind: Softmax,
+    y: FloatTensor<B>,
+}
+
+/// The results, of the type of `x`.
+pub(super) fn forward<B: Fp8Engine>(
+    kind: Softmax,
+    x: FloatTensor<B>,
+) -> (FloatTensor<B>, Saved<B>) {
+    let dtype = x.dtype();
+    let y = cast::<B>(results::<B>(kind, in_f32::<B>(x)), dtype.into());
+    (y.clone(), Saved { kind, y })
+}
+
+impl<B: Fp8Engine> Step<B, 1> for Saved<B> {
+    fn backward(self, grad: FloatTensor<B>, _wanted: [bool; 1]) -> [Option<FloatTensor<B>>; 1] {
+        let Self { kind, y } = self;
+        let dtype = grad.dtype();
+        let [y, grad] = [y, grad].map(in_f32::<B>);
+        [Some(cast::<B>(gradient::<B>(kind, y, grad), dtype.into()))]
+    }
+}
+
+fn results<B: Fp8Engine>(kind: Softmax, x: FloatTensor<B>) -> FloatTensor<B> {
+    #[cfg(feature = "flex")]
+    let x = match flex::run(x, |x| flex::softmax(kind, x)) {
+        Ok(output) => return output,
+        Err(x) => x,
+    };
+    let last = x.rank() - 1;
+    match kind {
+        Softmax::Probabilities => B::softmax(x, last),
+        Softmax::Logarithms => B::log_softmax(x, last),
+    }
+}
+
+fn gradient<B: Fp8Engine>(
+    kind: Softmax,
+    y: FloatTensor<B>,
+    grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    #[cfg(feature = "flex")]
+    let (y, grad) = match flex::run((y, grad), |(y, grad)| flex::softmax_backward(kind, y, grad)) {
+        Ok(gradient) => return gradient,
+        Err(given) => given,
+    };
+    portable::softmax::backward::<B>(kind, y, grad)
+}
