@@ -18,6 +18,7 @@ mod norm;
 mod pointwise;
 mod rows;
 mod shapes;
+mod softmax;
 mod special;
 mod stress;
 mod sums;

@@ -2,7 +2,7 @@
 
 use burn::tensor::module;
 use burn_fp8::burn_fp8_core::Rejection;
-use burn_fp8::{AmaxChoice, Gains, ProductInfo};
+use burn_fp8::{AmaxChoice, AttentionPrecision, Gains, ProductInfo};
 
 use crate::common::*;
 
@@ -96,12 +96,17 @@ fn attention_stays_on_the_backend_unless_batches_are_taken() {
         let options = Default::default();
         trace(|| module::attention(x.clone(), x.clone(), x, None, None, options)).1
     };
-    let report = attention([2, 3]);
+    let apart = Fp8Config::default().with_fused(false);
+    let report = apart.scope(|| attention([2, 3]));
     let batched = HighPrecision::Filter(Rejection::Batched);
     assert_eq!(report.products.len(), 2);
     assert!(report.high_precision().all(|(product, reason)| {
         product.kind == ProductKind::Attention && product.gemm.batch == 6 && reason == batched
     }));
+    // By default it is one operation, with FP8 off that of the backend.
+    let as_one = HighPrecision::Attention(AttentionPrecision::High);
+    assert_eq!(reasons(&attention([2, 3])), [as_one; 2]);
+    assert_eq!(reasons(&high_precision(|| attention([2, 3]))), [HighPrecision::Off; 2]);
     // One pair of matrices is a batch as well.
     assert_eq!(attention([1, 1]).fp8().count(), 0);
     let every = every_matmul();
@@ -111,6 +116,9 @@ fn attention_stays_on_the_backend_unless_batches_are_taken() {
     assert_eq!(kinds, [(ProductKind::Attention, 16), (ProductKind::Attention, 32)]);
     // A predicate sees what the products are part of.
     let is_no_attention = |product: &ProductInfo| product.kind != ProductKind::Attention;
+    let report = every.scope_where(is_no_attention, || attention([2, 3]));
+    assert_eq!(reasons(&report), [as_one; 2]);
+    let every = every.with_fused(false);
     let report = every.scope_where(is_no_attention, || attention([2, 3]));
     assert_eq!(reasons(&report), [HighPrecision::Predicate; 2]);
 }

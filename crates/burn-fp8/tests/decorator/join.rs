@@ -35,12 +35,16 @@ where
         let flat = run::<Autodiff<B>, 2>([SHAPE[0], 0], layer);
         let batched = run::<Autodiff<B>, 3>(LEAD, layer);
         assert_ne!(flat[2], batched[2], "another order of sums, else this shows nothing");
-        for config in [off, Fp8Config::default().with_filter(too_small)] {
+        for config in [off, Fp8Config::default().with_fused(false).with_filter(too_small)] {
             let outer =
                 |join| config.with_join(join).scope(|| trace(|| run::<Outer<B>, 3>(LEAD, layer)));
             let (results, report) = outer(true);
             assert_eq!((results, report.fp8().count()), (flat.clone(), 0), "layer: {layer}");
             assert_eq!(outer(false).0, batched);
+            // By itself where the backend fuses.
+            let joins = config.enabled && B::FP8_ON_HOST;
+            let fused = config.with_fused(true).scope(|| run::<Outer<B>, 3>(LEAD, layer));
+            assert_eq!(fused, if joins { flat.clone() } else { batched.clone() });
         }
     }
     // The gradient of the bias is no product: it stays a sum over batch and rows.

@@ -313,10 +313,12 @@ fn burns_operation_is_one_where_the_configuration_says_so() {
             let expected = run(case, true);
             let as_one = Fp8Config::default().with_attention(Some(precision));
             assert_eq!(as_one.scope(|| run(case, false)), expected, "{case:?}");
-            assert_ne!(run(case, false), expected);
+            let apart = Fp8Config::default().with_fused(false);
+            assert_ne!(apart.scope(|| run(case, false)), expected);
             let off = Fp8Config::off().with_attention(Some(precision));
             let high = run(Case { precision: AttentionPrecision::High, ..case }, true);
             assert_eq!(off.scope(|| run(case, false)), high);
+            assert_eq!(run(case, false), high, "the default");
         }
     }
 }

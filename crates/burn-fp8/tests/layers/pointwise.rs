@@ -2,9 +2,9 @@
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::Param;
-use burn::nn::{LayerNormConfig, SwiGluConfig};
-use burn::tensor::TensorData;
+use burn::nn::{DropoutConfig, LayerNormConfig, SwiGluConfig};
 use burn::tensor::activation;
+use burn::tensor::{Distribution, TensorData};
 use burn_fp8::fused::nn::FusedMlpConfig;
 use burn_fp8::fused::ops::{dropout, gelu, silu};
 
@@ -87,7 +87,7 @@ fn values<A: AutodiffBackend>(tensors: Vec<Tensor<A, 1>>) -> Vec<Vec<f32>> {
 fn layer_norm_and_gelu_of_burn_are_one_operation_each_where_attention_is() {
     /// Whether the results and the gradients of GELU and of layer normalization differ from those of the same backend otherwise.
     #[track_caller]
-    fn differ<A: AutodiffBackend>() -> [Vec<bool>; 2] {
+    fn differ<A: AutodiffBackend + Fp8Matmul>() -> [Vec<bool>; 2] {
         let gelus = || results::<A>(activation::gelu).to_vec();
         let norms = || values(normed::<A>(DType::F32, DType::F32, true));
         let exact = [
@@ -99,7 +99,11 @@ fn layer_norm_and_gelu_of_burn_are_one_operation_each_where_attention_is() {
         for (x, exact) in pairs {
             assert!((x - exact).abs() <= 2e-5 * (1.0 + exact.abs()), "{x} {exact}");
         }
-        let plain = [gelus(), norms()];
+        let apart = Fp8Config::default().with_fused(false);
+        let plain = [apart.scope(gelus), apart.scope(norms)];
+        if A::FP8_ON_HOST {
+            assert_eq!([gelus(), norms()], ours, "the default");
+        }
         [0, 1].map(|of| ours[of].iter().zip(&plain[of]).map(|(x, y)| x != y).collect())
     }
     let (both, all) = (vec![true; 2], vec![true; 4]);
@@ -114,6 +118,54 @@ fn layer_norm_and_gelu_of_burn_are_one_operation_each_where_attention_is() {
         let [_, norms] = differ::<Fp8Backend<Autodiff<burn::backend::NdArray>>>();
         assert!(!norms[0] && norms[1]);
     }
+}
+
+/// The result and the gradient, with FP8 on and off; along the last dimension ours, along another Burn's to the bit.
+#[test]
+fn softmax_and_its_logarithm_and_their_gradients_are_burns() {
+    fn check<A: AutodiffBackend>(softmax: fn(Tensor<A, 3>, usize) -> Tensor<A, 3>) {
+        for dim in [2, 1] {
+            let run = || results::<A>(|x| softmax(x, dim));
+            let burns = Fp8Config::off().scope(run);
+            for (ours, burns) in run().iter().zip(&burns) {
+                assert!(ours.iter().any(|x| x.abs() > 1e-3));
+                let differs = ours.iter().zip(burns).any(|(x, y)| x != y);
+                assert_eq!(differs, dim == 2, "one operation");
+                assert_close(ours, burns, 1e-5, "softmax");
+            }
+        }
+    }
+    check::<Fp8Backend<Autodiff<Flex>>>(activation::softmax);
+    check::<Fp8Backend<Autodiff<Flex>>>(activation::log_softmax);
+}
+
+/// Burn's own dropout, whose bits are drawn on all threads: as many are dropped, the same by the same seed.
+#[test]
+fn dropout_of_burn_draws_its_bits_on_all_threads() {
+    type A = Fp8Backend<Autodiff<Flex>>;
+    let run = |seed| {
+        <A as Backend>::seed(&Default::default(), seed);
+        let x = Tensor::<A, 2>::ones([300, 700], &Default::default());
+        let y = DropoutConfig::new(0.25).init().forward(x);
+        y.into_data().to_vec::<f32>().expect("f32")
+    };
+    let y = run(3);
+    assert!(y.iter().all(|y| *y == 0.0 || *y == 1.0 / 0.75));
+    let kept = y.iter().filter(|y| **y != 0.0).count() as f64 / y.len() as f64;
+    // Four standard deviations.
+    assert!((kept - 0.75).abs() < 4.0 * (0.75f64 * 0.25 / y.len() as f64).sqrt(), "{kept}");
+    assert_eq!(run(3), y);
+    assert_ne!(run(4), y);
+    let burns = Fp8Config::off().scope(|| run(3));
+    assert_ne!(burns, y);
+    assert_eq!(Fp8Config::default().with_fused(false).scope(|| run(3)), burns);
+    // Too rare for 16 bits.
+    let rare = || {
+        <A as Backend>::seed(&Default::default(), 3);
+        let rare = Distribution::Bernoulli(1e-3);
+        Tensor::<A, 1>::random([4096], rare, &Default::default()).into_data()
+    };
+    rare().assert_eq(&Fp8Config::off().scope(rare), true);
 }
 
 #[test]

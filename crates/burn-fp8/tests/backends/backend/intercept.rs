@@ -4,9 +4,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::{
     AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor,
 };
-use burn::tensor::{
-    Distribution, FloatDType, Shape, TensorData, TensorMetadata, TensorPrimitive,
-};
+use burn::tensor::{Distribution, FloatDType, Shape, TensorData, TensorMetadata, TensorPrimitive};
 use burn_fp8::{Gemm, GemmRole};
 
 use super::convolution;
