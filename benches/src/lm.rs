@@ -15,22 +15,24 @@ pub const GROUP: &str = "lm";
 const SIZE: Size = Size::Medium;
 
 /// Precisions: as result files name them, and as char-lm does.
-const PRECISIONS: [(&str, &str); 11] = [
-    ("fp8-current", "m=fp8"),
+const PRECISIONS: [(&str, &str); 12] = [
+    ("fp8-current", "m=fp8,fused=off"),
     ("m=bf16,a=high", "m=bf16,a=high"),
     ("m=bf16,a=bf16", "m=bf16,a=bf16"),
-    ("fp8-delayed", "m=fp8_delayed"),
-    ("fp8-layers", "layers=fp8"),
-    ("c=bf16,o=f32,m=fp8", "c=bf16,o=f32,m=fp8"),
-    ("m=fp8,a=high", "m=fp8,a=high"),
+    ("fp8-delayed", "m=fp8_delayed,fused=off"),
+    ("fp8-layers", "layers=fp8,fused=off"),
+    ("c=bf16,o=f32,m=fp8", "c=bf16,o=f32,m=fp8,fused=off"),
+    ("c=bf16,o=f32,m=fp8,a=high", "c=bf16,o=f32,m=fp8"),
     BESIDE[1],
+    BESIDE[2],
     ("m=fp8,a=fp8", "m=fp8,a=fp8"),
     ("f32-joined", "join=on"),
     BESIDE[0],
 ];
 
-/// Those that are measured beside PyTorch, too, and without dropout: what is fastest in f32, and with products in FP8.
-const BESIDE: [(&str, &str); 2] = [("f32-fused", "a=high"), ("m=fp8,a=bf16", "m=fp8,a=bf16")];
+/// Those that are measured beside PyTorch, too, and without dropout: what is fastest in f32, what the type alone gives, and with attention in bf16.
+const BESIDE: [(&str, &str); 3] =
+    [("f32-fused", "a=high"), ("m=fp8,a=high", "m=fp8"), ("m=fp8,a=bf16", "m=fp8,a=bf16")];
 
 /// Measures a step in each precision, beside one in f32.
 pub fn run(options: &Options) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! What the memory of a training holds, with moments in f32 and in FP8: measured, and shown as a table.
+//! What the memory of a training holds, with what is saved and moments in f32 and in FP8: measured, and shown as a table.
 
 use std::cell::Cell;
 use std::process::{Command, ExitCode, Stdio};
@@ -17,11 +17,14 @@ use serde::{Deserialize, Serialize};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-const ARMS: [(&str, Moments); 4] = [
+const ARMS: [(&str, Moments); 7] = [
     ("f32", Moments::F32),
-    ("f32", Moments::Fp8),
+    ("a=high", Moments::F32),
+    ("m=bf16,a=high", Moments::F32),
+    ("m=fp8,fused=off", Moments::F32),
     ("m=fp8", Moments::F32),
-    ("m=fp8", Moments::Fp8),
+    ("m=fp8,saved=fp8", Moments::F32),
+    ("m=fp8,saved=fp8", Moments::Fp8),
 ];
 
 /// The steps of an arm; the last one is measured. The first makes the moments.

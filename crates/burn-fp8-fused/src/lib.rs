@@ -8,7 +8,7 @@ mod fused;
 pub mod nn;
 pub mod ops;
 
-pub use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Softmax};
+pub use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Saved, Softmax};
 pub(crate) use burn_fp8_engine as engine;
 pub use burn_fp8_engine::Graph;
 pub(crate) use burn_fp8_engine::host;

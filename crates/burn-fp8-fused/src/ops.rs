@@ -150,14 +150,14 @@ pub fn self_attention<B: Graph>(
 ///
 /// `x` is of any shape and float type, which the result has.
 pub fn gelu<B: Graph, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    float(fused::pointwise::<B>(Pointwise::Gelu, primitive(x)))
+    float(fused::pointwise::<B>(Pointwise::Gelu, primitive(x), &B::settings()))
 }
 
 /// `x / (1 + e⁻ˣ)`, as `burn::tensor::activation::silu`, also called swish: one operation as [`gelu`] is.
 ///
 /// `x` is of any shape and float type, which the result has.
 pub fn silu<B: Graph, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    float(fused::pointwise::<B>(Pointwise::Silu, primitive(x)))
+    float(fused::pointwise::<B>(Pointwise::Silu, primitive(x), &B::settings()))
 }
 
 /// Drops elements with this probability in training, on a backend with gradients, and multiplies the others by one over the probability to be kept;
@@ -170,7 +170,10 @@ pub fn silu<B: Graph, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 /// Where the probability is not in `[0, 1)`.
 pub fn dropout<B: Graph, const D: usize>(x: Tensor<B, D>, probability: f64) -> Tensor<B, D> {
     match draw::<B>(probability, &x.device()) {
-        Some(dropout) => float(fused::pointwise::<B>(Pointwise::Dropout(dropout), primitive(x))),
+        Some(dropout) => {
+            let operation = Pointwise::Dropout(dropout);
+            float(fused::pointwise::<B>(operation, primitive(x), &B::settings()))
+        }
         None => x,
     }
 }

@@ -34,7 +34,8 @@ pub use burn_fp8_core;
 pub use burn_fp8_core::sums::{self, Accumulation, Sums};
 pub use burn_fp8_core::{
     AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gemm, GemmRole,
-    Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding, Scaling,
+    Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, Saved, ScaleRounding,
+    Scaling,
 };
 pub use config::{Fp8Config, ProductInfo, high_precision};
 pub use engine::{Activation, Capability, Execution, Fp8Error};

@@ -159,7 +159,7 @@ macro_rules! routed {
             }
 
             fn fused_pointwise(x: FloatTensor<Self>, operation: Pointwise) -> FloatTensor<Self> {
-                fused::pointwise::<Self>(operation, x)
+                fused::pointwise::<Self>(operation, x, &route::settings())
             }
 
             fn fused_attention_with_bias(

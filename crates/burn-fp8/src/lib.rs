@@ -39,8 +39,8 @@ pub use burn_fp8_core;
 pub use burn_fp8_core::sums::{self, Accumulation, Sums};
 pub use burn_fp8_core::{
     AmaxChoice, AttentionPrecision, Delayed, Dropout, Filter, Formats, Fp8Format, Gains, Gemm,
-    GemmRole, Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, ScaleRounding,
-    Scaling,
+    GemmRole, Granularity, NamedWeight, Precision, ProductKind, Products, Recipe, Saved,
+    ScaleRounding, Scaling,
 };
 pub use burn_fp8_cpu as cpu;
 #[doc(inline)]

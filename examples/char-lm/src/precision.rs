@@ -12,7 +12,7 @@ use burn::tensor::backend::Backend;
 use burn_fp8::nn::Fp8DotGeneralConfig;
 use burn_fp8::sums::Accumulations;
 use burn_fp8::{
-    Accumulation, DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision,
+    Accumulation, DelayedState, Filter, Fp8Config, Fp8Matmul, Precision as ProductPrecision, Saved,
     Scaling, Sums,
 };
 use burn_fp8_train::Wire;
@@ -28,6 +28,12 @@ const JOIN: &str = "join=on";
 /// Linear layers are `Fp8Linear`.
 const LAYERS: &str = "layers=fp8";
 
+/// Operations are not fused, which they are by default where something runs in FP8.
+const APART: &str = "fused=off";
+
+/// What the backward passes of operations between products take is kept in FP8.
+const SAVED: &str = "saved=fp8";
+
 /// Whose sums emulated products have: `sums=hopper`; with `-fast` or `-split` behind it in all three products of training, else as in TransformerEngine.
 const SUMS: &str = "sums=";
 
@@ -36,16 +42,16 @@ const OLD: [(&str, &str); 13] = [
     ("f32-joined", JOIN),
     ("f32-fused", "a=high"),
     ("bf16", "c=bf16,o=f32"),
-    ("fp8-current", "m=fp8"),
-    ("fp8-current-e4m3", "m=fp8_e4m3"),
-    ("fp8-delayed", "m=fp8_delayed"),
-    ("fp8-delayed-e4m3", "m=fp8_delayed_e4m3"),
-    ("fp8-row", "m=fp8_rowwise"),
-    ("fp8-row-e4m3", "m=fp8_rowwise_e4m3"),
-    ("mxfp8", "m=mxfp8"),
-    ("fp8-block", "m=fp8_block"),
-    ("fp8-block-f32", "m=fp8_block_f32"),
-    ("fp8-layers", LAYERS),
+    ("fp8-current", "m=fp8,fused=off"),
+    ("fp8-current-e4m3", "m=fp8_e4m3,fused=off"),
+    ("fp8-delayed", "m=fp8_delayed,fused=off"),
+    ("fp8-delayed-e4m3", "m=fp8_delayed_e4m3,fused=off"),
+    ("fp8-row", "m=fp8_rowwise,fused=off"),
+    ("fp8-row-e4m3", "m=fp8_rowwise_e4m3,fused=off"),
+    ("mxfp8", "m=mxfp8,fused=off"),
+    ("fp8-block", "m=fp8_block,fused=off"),
+    ("fp8-block-f32", "m=fp8_block_f32,fused=off"),
+    ("fp8-layers", "layers=fp8,fused=off"),
 ];
 
 /// What a run computes with. In JSON it is its text.
@@ -56,6 +62,8 @@ pub struct Precision {
     policy: Policy,
     join: bool,
     layers: bool,
+    apart: bool,
+    saved: Saved,
     sums: Sums,
     /// Of all three products.
     accumulation: Option<Accumulation>,
@@ -73,6 +81,8 @@ impl Precision {
         },
         join: false,
         layers: false,
+        apart: false,
+        saved: Saved::Whole,
         sums: Sums::F32,
         accumulation: None,
     };
@@ -98,6 +108,7 @@ impl Precision {
             Some(matmul) => matmul.configure(Fp8Config::default()),
         };
         let config = config.with_attention(attention).with_sums(self.sums);
+        let config = config.with_fused(!self.apart).with_saved(self.saved);
         match self.accumulation {
             Some(all) => Fp8Config { accumulation: Accumulations::all(all), ..config },
             None => config,
@@ -126,6 +137,8 @@ impl fmt::Display for Precision {
             Some(policy).filter(|policy| !policy.is_empty()),
             self.join.then_some(JOIN),
             self.layers.then_some(LAYERS),
+            self.apart.then_some(APART),
+            (self.saved == Saved::Fp8).then_some(SAVED),
             (self.sums != Sums::F32).then_some(&sums),
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -137,18 +150,19 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (own, parts): (Vec<_>, Vec<_>) = text
-            .split(',')
-            .partition(|part| [JOIN, LAYERS].contains(part) || part.starts_with(SUMS));
+        let (own, parts): (Vec<_>, Vec<_>) = text.split(',').partition(|part| {
+            [JOIN, LAYERS, APART, SAVED].contains(part) || part.starts_with(SUMS)
+        });
         let (sums, accumulation) = match own.iter().find_map(|part| part.strip_prefix(SUMS)) {
             Some(text) => sums(text)?,
             None => (Sums::F32, None),
         };
-        let [join, layers] = [JOIN, LAYERS].map(|key| own.contains(&key));
+        let [join, layers, apart, saved] =
+            [JOIN, LAYERS, APART, SAVED].map(|key| own.contains(&key));
         let mut policy = match parts[..] {
             [] => Self::F32.policy,
             _ => Policy::parse(&parts.join(",")).map_err(|error| {
-                format!("{error}; char-lm also knows {JOIN}, {LAYERS} and {SUMS}")
+                format!("{error}; char-lm also knows {JOIN}, {LAYERS}, {APART}, {SAVED} and {SUMS}")
             })?,
         };
         if policy.param != FloatDType::F32 {
@@ -166,10 +180,18 @@ impl FromStr for Precision {
                 "with m, a or {LAYERS} batch and rows are joined: leave out {JOIN}"
             ));
         }
+        let in_fp8 = layers || policy.matmul.is_some();
+        if let (false, Some(key)) = (in_fp8, own.iter().find(|key| [APART, SAVED].contains(key))) {
+            return Err(format!("{key} changes what is fused with FP8: write m=fp8"));
+        }
+        if apart && saved {
+            return Err(format!("{SAVED} is of what is fused: leave out {APART}"));
+        }
         if sums != Sums::F32 && !layers && policy.matmul.is_none() {
             return Err(format!("{SUMS} is of products in FP8: write m=fp8"));
         }
-        Ok(Self { policy, join, layers, sums, accumulation })
+        let saved = if saved { Saved::Fp8 } else { Saved::Whole };
+        Ok(Self { policy, join, layers, apart, saved, sums, accumulation })
     }
 }
 
@@ -443,6 +465,8 @@ mod tests {
             ("m=fp8,join=on", "leave out join=on"),
             ("m=mxfp8-without-tail", "tail"),
             ("sums=hopper", "m=fp8"),
+            ("saved=fp8", "m=fp8"),
+            ("m=fp8,saved=fp8,fused=off", "leave out fused=off"),
             ("m=fp8,sums=volta", "hopper"),
             ("m=fp8,sums=hopper-slow", "split"),
         ] {
@@ -467,7 +491,7 @@ mod tests {
     /// What each old name meant when it was written.
     #[test]
     fn old_names_of_files_compute_what_they_did() {
-        let fp8 = |recipe| Fp8Config::default().with_recipe(recipe);
+        let fp8 = |recipe| Fp8Config::default().with_fused(false).with_recipe(recipe);
         let off = Fp8Config::off();
         let e4m3 = |recipe: Recipe| fp8(recipe.with_formats(Formats::E4M3));
         let expected = [
@@ -484,7 +508,10 @@ mod tests {
             ("mxfp8", fp8(Recipe::mxfp8())),
             ("fp8-block", fp8(Recipe::blockwise())),
             ("fp8-block-f32", fp8(Recipe::blockwise().with_power_of_two(false))),
-            ("fp8-layers", Fp8Config::default().with_filter(Filter::linear_only())),
+            (
+                "fp8-layers",
+                Fp8Config::default().with_fused(false).with_filter(Filter::linear_only()),
+            ),
         ];
         for (name, config) in expected {
             let json = format!("\"{name}\"");

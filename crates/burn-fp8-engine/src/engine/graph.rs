@@ -9,7 +9,7 @@ use burn_autodiff::{
 };
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, FloatDType, Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole};
+use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, Saved};
 
 use super::backend::{Fp8Engine, Untracked};
 use super::leaf::Leaf;
@@ -99,6 +99,8 @@ pub struct Settings {
     pub is_off: bool,
     /// How products are run.
     pub manner: Manner,
+    /// How what backward steps take is kept.
+    pub saved: Saved,
     /// Who is told of products, forward and backward, if anybody wants to know.
     pub watch: Option<Watch>,
 }

@@ -5,6 +5,7 @@ use burn_fp8_core::{AttentionPrecision, AttentionShape, Gemm, GemmRole};
 
 #[cfg(feature = "flex")]
 use super::flex;
+use super::kept::Kept;
 use super::options::{AttentionGradients, AttentionOf, check};
 use super::portable::attention as portable;
 use crate::engine::tensor::cast;
@@ -20,23 +21,78 @@ pub(super) struct Forward<B: Fp8Engine> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Saved<B: Fp8Engine> {
-    /// As they were given.
-    qkv: [FloatTensor<B>; 3],
+    qkv: Operands<B>,
     attention: AttentionOf<B>,
-    /// The output in f32, and the logarithms of sums.
-    results: [FloatTensor<B>; 2],
+    /// The output in f32 and the logarithms of sums. Those of operands in FP8 are computed again: beside them the output of others would be off.
+    results: Option<[FloatTensor<B>; 2]>,
+}
+
+/// Queries, keys and values.
+#[derive(Clone, Debug)]
+enum Operands<B: Fp8Engine> {
+    /// Each `[batch, length, heads, width]`, of which heads are mostly a view.
+    Apart([Kept<B>; 3]),
+    /// In one tensor, with so many heads of keys.
+    One(Kept<B>, usize),
+}
+
+impl<B: Fp8Engine> Operands<B> {
+    fn are_whole(&self) -> bool {
+        let kept = match self {
+            Self::Apart(parts) => &parts[..],
+            Self::One(qkv, _) => core::slice::from_ref(qkv),
+        };
+        kept.iter().all(|kept| matches!(kept, Kept::Whole(_)))
+    }
+
+    /// Each `[batch, heads, length, width]`.
+    fn restore(self) -> [FloatTensor<B>; 3] {
+        match self {
+            Self::Apart(parts) => parts.map(|part| B::float_swap_dims(part.restore(), 1, 2)),
+            Self::One(qkv, kv_heads) => apart::<B>(qkv.restore(), kv_heads),
+        }
+    }
 }
 
 pub(super) fn forward<B: Fp8Engine>(
     qkv: [FloatTensor<B>; 3],
     attention: &AttentionOf<B>,
+    as_asked: burn_fp8_core::Saved,
+) -> Forward<B> {
+    let keep = |part| Kept::new(B::float_swap_dims(part, 1, 2), as_asked);
+    let operands = Operands::Apart(qkv.clone().map(keep));
+    run::<B>(qkv, operands, attention)
+}
+
+/// The same of one tensor `[batch, length, heads + 2 · kv_heads, width]`.
+pub(super) fn forward_of_one<B: Fp8Engine>(
+    qkv: FloatTensor<B>,
+    kv_heads: usize,
+    attention: &AttentionOf<B>,
+    as_asked: burn_fp8_core::Saved,
+) -> Forward<B> {
+    let operands = Operands::One(Kept::new(qkv.clone(), as_asked), kv_heads);
+    run::<B>(apart::<B>(qkv, kv_heads), operands, attention)
+}
+
+fn run<B: Fp8Engine>(
+    qkv: [FloatTensor<B>; 3],
+    operands: Operands<B>,
+    attention: &AttentionOf<B>,
 ) -> Forward<B> {
     let dtype = qkv[0].dtype();
     tell::<B>(&qkv, attention, &[GemmRole::Output], &attention.target);
-    let [q, k, v] = qkv.clone();
-    let results = attend::<B>([in_f32::<B>(q), k, v], attention);
+    let results = attend_to::<B>(qkv, attention);
     let output = cast::<B>(results[0].clone(), dtype.into());
-    Forward { output, saved: Saved { qkv, attention: attention.clone(), results } }
+    let results = operands.are_whole().then_some(results);
+    Forward { output, saved: Saved { qkv: operands, attention: attention.clone(), results } }
+}
+
+fn attend_to<B: Fp8Engine>(
+    [q, k, v]: [FloatTensor<B>; 3],
+    attention: &AttentionOf<B>,
+) -> [FloatTensor<B>; 2] {
+    attend::<B>([in_f32::<B>(q), k, v], attention)
 }
 
 /// The output of the type of the queries, to keys and values in FP8: products are f32.
@@ -122,10 +178,12 @@ type AttendBackward<B, const OPERANDS: usize> = fn(
 
 fn backward_by<B: Fp8Engine, const OPERANDS: usize>(
     grad: FloatTensor<B>,
-    Saved { qkv, attention, results: [output, logarithms] }: Saved<B>,
+    Saved { qkv, attention, results }: Saved<B>,
     wants_bias: bool,
     attend_backward: AttendBackward<B, OPERANDS>,
 ) -> AttentionGradients<FloatTensor<B>, OPERANDS> {
+    let qkv = qkv.restore();
+    let [output, logarithms] = results.unwrap_or_else(|| attend_to::<B>(qkv.clone(), &attention));
     if attention.precision == AttentionPrecision::Fp8 {
         // The gradient of a bias takes whole scores, which no unit is given.
         let target = match &attention.target {

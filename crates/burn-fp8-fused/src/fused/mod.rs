@@ -5,6 +5,7 @@
 mod attention;
 #[cfg(feature = "flex")]
 mod flex;
+mod kept;
 mod norm;
 mod ops;
 mod options;

@@ -4,6 +4,7 @@ use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
 
 #[cfg(feature = "flex")]
 use super::flex;
+use super::kept::Kept;
 use super::portable;
 use crate::engine::tensor::cast;
 use crate::engine::{Fp8Engine, Step, in_f32};
@@ -11,7 +12,7 @@ use crate::engine::{Fp8Engine, Step, in_f32};
 /// What the backward step takes. Mean and variance are computed again.
 #[derive(Clone, Debug)]
 pub(super) struct Saved<B: Fp8Engine> {
-    x: FloatTensor<B>,
+    x: Kept<B>,
     gamma: FloatTensor<B>,
     epsilon: f64,
 }
@@ -26,6 +27,7 @@ pub(super) fn forward<B: Fp8Engine>(
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
     epsilon: f64,
+    as_asked: burn_fp8_core::Saved,
 ) -> (FloatTensor<B>, Saved<B>) {
     let (dtype, rows) = (x.dtype(), x.shape());
     let width = rows.last().copied().unwrap_or_default();
@@ -43,7 +45,8 @@ pub(super) fn forward<B: Fp8Engine>(
             &shape[..]
         );
     }
-    let saved = Saved { x: x.clone(), gamma: gamma.clone(), epsilon };
+    let kept = Kept::new(x.clone(), as_asked);
+    let saved = Saved { x: kept, gamma: gamma.clone(), epsilon };
     let [x, gamma] = [x, gamma].map(in_f32::<B>);
     let output = normalize::<B>(x, gamma, beta.map(in_f32::<B>), epsilon);
     (cast::<B>(output, dtype.into()), saved)
@@ -53,6 +56,7 @@ pub(super) fn forward<B: Fp8Engine>(
 impl<B: Fp8Engine, const N: usize> Step<B, N> for Saved<B> {
     fn backward(self, grad: FloatTensor<B>, _wanted: [bool; N]) -> [Option<FloatTensor<B>>; N] {
         let Self { x, gamma, epsilon } = self;
+        let x = x.restore();
         let dtype = FloatDType::from(x.dtype());
         let [x, gamma, grad] = [x, gamma, grad].map(in_f32::<B>);
         let gradients = gradients::<B>(x, gamma, grad, epsilon);

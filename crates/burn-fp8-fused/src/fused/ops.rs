@@ -3,7 +3,7 @@
 use burn_backend::{
     Backend, DType, Distribution, FloatDType, Shape, TensorMetadata, tensor::FloatTensor,
 };
-use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Softmax};
+use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Saved, Softmax};
 
 use super::options::{AttentionOf, check_numbers, check_shapes};
 use super::{attention as attend, norm, pointwise as single, softmax as rows};
@@ -33,10 +33,11 @@ pub fn attention<B: Graph>(
     if output.contains(&0) || keys * width == 0 {
         return nothing::<B, 3>([q, k, v], Shape::new(output));
     }
+    let as_asked = saved::<B>(settings, &[q, k, v]);
     let run = || {
         let inner = attention.clone().map(B::value);
         let attend::Forward { output, saved } =
-            attend::forward::<B::Inner>(values::<B, 3>([q, k, v]), &inner);
+            attend::forward::<B::Inner>(values::<B, 3>([q, k, v]), &inner, as_asked);
         (output, saved)
     };
     match &attention.bias {
@@ -68,10 +69,12 @@ pub fn self_attention<B: Graph>(
     if batch * length * width == 0 {
         return nothing::<B, 1>([&qkv], Shape::new([batch, heads, length, width]));
     }
+    let as_asked = saved::<B>(settings, &[&qkv]);
     let run = || {
         let inner = attention.clone().map(B::value);
-        let parts = attend::apart::<B::Inner>(B::value(qkv.clone()), kv_heads);
-        let attend::Forward { output, saved } = attend::forward::<B::Inner>(parts, &inner);
+        let qkv = B::value(qkv.clone());
+        let attend::Forward { output, saved } =
+            attend::forward_of_one::<B::Inner>(qkv, kv_heads, &inner, as_asked);
         (output, saved)
     };
     match &attention.bias {
@@ -81,8 +84,13 @@ pub fn self_attention<B: Graph>(
 }
 
 /// An operation on single elements, of any float type, which the result has. Gradients reach `x`.
-pub fn pointwise<B: Graph>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {
-    B::record([&x], || single::forward::<B::Inner>(operation, B::value(x.clone())))
+pub fn pointwise<B: Graph>(
+    operation: Pointwise,
+    x: FloatTensor<B>,
+    settings: &Settings,
+) -> FloatTensor<B> {
+    let saved = saved::<B>(settings, &[&x]);
+    B::record([&x], || single::forward::<B::Inner>(operation, B::value(x.clone()), saved))
 }
 
 /// A tensor of f32 whose elements are 1 with this probability and 0 otherwise, by the generator of dropout; none where there is no kernel for it.
@@ -115,8 +123,9 @@ pub fn seed<B: Backend>(device: &B::Device) -> u64 {
 }
 
 /// Softmax of the rows of `x` `[…, N]`, or its logarithm, of any float type, which the result has. Gradients reach `x`.
-pub fn softmax<B: Graph>(kind: Softmax, x: FloatTensor<B>) -> FloatTensor<B> {
-    B::record([&x], || rows::forward::<B::Inner>(kind, B::value(x.clone())))
+pub fn softmax<B: Graph>(kind: Softmax, x: FloatTensor<B>, settings: &Settings) -> FloatTensor<B> {
+    let saved = saved::<B>(settings, &[&x]);
+    B::record([&x], || rows::forward::<B::Inner>(kind, B::value(x.clone()), saved))
 }
 
 /// Layer normalization of `x` `[…, N]`, of any float type, which the result has. Gradients reach all three.
@@ -129,15 +138,25 @@ pub fn layer_norm<B: Graph>(
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
     epsilon: f64,
+    settings: &Settings,
 ) -> FloatTensor<B> {
+    let saved = saved::<B>(settings, &[&x, &gamma]);
     let run = || {
         let beta = beta.clone().map(B::value);
         let [x, gamma] = values::<B, 2>([&x, &gamma]);
-        norm::forward::<B::Inner>(x, gamma, beta, epsilon)
+        norm::forward::<B::Inner>(x, gamma, beta, epsilon, saved)
     };
     match &beta {
         Some(beta) => B::record([&x, &gamma, beta], run),
         None => B::record([&x, &gamma], run),
+    }
+}
+
+/// How what a backward step takes is kept: as it is where there is none.
+fn saved<B: Graph>(settings: &Settings, operands: &[&FloatTensor<B>]) -> Saved {
+    match operands.iter().any(|operand| B::is_tracked(operand)) {
+        true => settings.saved,
+        false => Saved::Whole,
     }
 }
 

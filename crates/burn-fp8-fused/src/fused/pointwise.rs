@@ -5,6 +5,7 @@ use burn_fp8_core::Pointwise;
 
 #[cfg(feature = "flex")]
 use super::flex;
+use super::kept::Kept;
 use super::portable;
 use crate::engine::tensor::cast;
 use crate::engine::{Fp8Engine, Step, in_f32};
@@ -14,23 +15,25 @@ use crate::engine::{Fp8Engine, Step, in_f32};
 pub(super) struct Saved<B: Fp8Engine> {
     operation: Pointwise,
     /// The input, where the gradient depends on it.
-    x: Option<FloatTensor<B>>,
+    x: Option<Kept<B>>,
 }
 
 /// The results, of the type of `x`.
 pub(super) fn forward<B: Fp8Engine>(
     operation: Pointwise,
     x: FloatTensor<B>,
+    as_asked: burn_fp8_core::Saved,
 ) -> (FloatTensor<B>, Saved<B>) {
     let dtype = x.dtype();
-    let saved = Saved { operation, x: operation.keeps_input().then(|| x.clone()) };
+    let kept = operation.keeps_input().then(|| Kept::new(x.clone(), as_asked));
+    let saved = Saved { operation, x: kept };
     let output = results::<B>(operation, in_f32::<B>(x));
     (cast::<B>(output, dtype.into()), saved)
 }
 
 impl<B: Fp8Engine> Step<B, 1> for Saved<B> {
     fn backward(self, grad: FloatTensor<B>, _wanted: [bool; 1]) -> [Option<FloatTensor<B>>; 1] {
-        [Some(pointwise_backward::<B>(self.operation, self.x, grad))]
+        [Some(pointwise_backward::<B>(self.operation, self.x.map(Kept::restore), grad))]
     }
 }
 

@@ -5,6 +5,7 @@ use burn_fp8_core::Softmax;
 
 #[cfg(feature = "flex")]
 use super::flex;
+use super::kept::Kept;
 use super::portable;
 use crate::engine::tensor::cast;
 use crate::engine::{Fp8Engine, Step, in_f32};
@@ -12,24 +13,30 @@ use crate::engine::{Fp8Engine, Step, in_f32};
 #[derive(Clone, Debug)]
 pub(super) struct Saved<B: Fp8Engine> {
     kind: Softmax,
-    y: FloatTensor<B>,
+    y: Kept<B>,
 }
 
 /// The results, of the type of `x`.
 pub(super) fn forward<B: Fp8Engine>(
     kind: Softmax,
     x: FloatTensor<B>,
+    as_asked: burn_fp8_core::Saved,
 ) -> (FloatTensor<B>, Saved<B>) {
     let dtype = x.dtype();
     let y = cast::<B>(results::<B>(kind, in_f32::<B>(x)), dtype.into());
-    (y.clone(), Saved { kind, y })
+    // An error of a logarithm is one of its exponential.
+    let as_asked = match kind {
+        Softmax::Probabilities => as_asked,
+        Softmax::Logarithms => burn_fp8_core::Saved::Whole,
+    };
+    (y.clone(), Saved { kind, y: Kept::new(y, as_asked) })
 }
 
 impl<B: Fp8Engine> Step<B, 1> for Saved<B> {
     fn backward(self, grad: FloatTensor<B>, _wanted: [bool; 1]) -> [Option<FloatTensor<B>>; 1] {
         let Self { kind, y } = self;
         let dtype = grad.dtype();
-        let [y, grad] = [y, grad].map(in_f32::<B>);
+        let [y, grad] = [y.restore(), grad].map(in_f32::<B>);
         [Some(cast::<B>(gradient::<B>(kind, y, grad), dtype.into()))]
     }
 }

@@ -7,5 +7,6 @@ mod learner;
 mod models;
 mod pointwise;
 mod records;
+mod saved;
 mod standing;
 mod state;

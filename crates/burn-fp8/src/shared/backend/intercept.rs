@@ -130,7 +130,7 @@ pub(crate) fn layer_norm<B: Fp8Matmul>(
     epsilon: f64,
 ) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
-        true => fused::layer_norm::<B>(tensor, gamma, beta, epsilon),
+        true => fused::layer_norm::<B>(tensor, gamma, beta, epsilon, &settings()),
         false => B::layer_norm(tensor, gamma, beta, epsilon),
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn layer_norm<B: Fp8Matmul>(
 /// So is GELU.
 pub(crate) fn gelu<B: Fp8Matmul>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     match is_fused::<B>(&tensor) {
-        true => fused::pointwise::<B>(Pointwise::Gelu, tensor),
+        true => fused::pointwise::<B>(Pointwise::Gelu, tensor, &settings()),
         false => B::gelu(tensor),
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn gelu_backward<B: Fp8Matmul>(
 /// And softmax along the last dimension.
 pub(crate) fn softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
     match dim + 1 == tensor.rank() && is_fused::<B>(&tensor) {
-        true => fused::softmax::<B>(Softmax::Probabilities, tensor),
+        true => fused::softmax::<B>(Softmax::Probabilities, tensor, &settings()),
         false => B::softmax(tensor, dim),
     }
 }
@@ -165,7 +165,7 @@ pub(crate) fn softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> Float
 /// And its logarithm.
 pub(crate) fn log_softmax<B: Fp8Matmul>(tensor: FloatTensor<B>, dim: usize) -> FloatTensor<B> {
     match dim + 1 == tensor.rank() && is_fused::<B>(&tensor) {
-        true => fused::softmax::<B>(Softmax::Logarithms, tensor),
+        true => fused::softmax::<B>(Softmax::Logarithms, tensor, &settings()),
         false => B::log_softmax(tensor, dim),
     }
 }

@@ -11,7 +11,7 @@ use burn_backend::{Backend, DType};
 use burn_fp8_core::json::{Object, object};
 use burn_fp8_core::sums::{Accumulation, Accumulations, Sums};
 use burn_fp8_core::text::shown;
-use burn_fp8_core::{AttentionPrecision, Filter, Gemm, GemmRole, Precision, Recipe};
+use burn_fp8_core::{AttentionPrecision, Filter, Gemm, GemmRole, Precision, Recipe, Saved};
 use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "not every crate asks")]
@@ -64,6 +64,9 @@ pub struct Fp8Config {
     /// [`filter`](Self::filter) takes of it), layer normalization, softmax and GELU; the random bits of dropout are drawn on all threads, by another generator than that of `B`, which gives it its seed; and whether products in high precision [`join`](Self::join). On by
     /// default; without FP8 nothing is.
     pub fused: bool,
+    /// How attention, layer normalization, softmax, GELU and SiLU keep what their backward steps take, while FP8 is on, where they are [`fused`](Self::fused)
+    /// on the host: as it is by default, or in FP8, which saves memory and costs a pass over each. Elsewhere it is kept as it is; a trace says so.
+    pub saved: Saved,
     /// Whether products in high precision join batch and rows of `[…, K]` to one matrix where it is multiplied by one weight, as those in FP8 do, forward and
     /// backward; on any backend, also where FP8 is off. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on
     /// CPU, threads and shapes. Where Autodiff lies around `Fp8Backend`, the gradient of the right operand of a plain `matmul` stays as Burn asks for it.
@@ -99,6 +102,8 @@ struct Fields {
     #[serde(default = "is_fused")]
     fused: bool,
     #[serde(default)]
+    saved: Saved,
+    #[serde(default)]
     join: bool,
     #[serde(default)]
     attention: Option<AttentionPrecision>,
@@ -117,7 +122,8 @@ impl TryFrom<Object<Fields>> for Fp8Config {
 
     fn try_from(Object(fields): Object<Fields>) -> Result<Self, String> {
         let Fields { enabled, recipe, filter, execution, .. } = fields;
-        let Fields { sums, accumulation, native_blocks, fused, join, attention, .. } = fields;
+        let Fields { sums, accumulation, native_blocks, fused, saved, join, attention, .. } =
+            fields;
         let config = Self {
             enabled,
             recipe,
@@ -127,6 +133,7 @@ impl TryFrom<Object<Fields>> for Fp8Config {
             accumulation,
             native_blocks,
             fused,
+            saved,
             join,
             attention,
         };
@@ -149,6 +156,7 @@ impl Default for Fp8Config {
             accumulation: Accumulations::default(),
             native_blocks: false,
             fused: true,
+            saved: Saved::default(),
             join: false,
             attention: None,
         }
@@ -216,6 +224,11 @@ impl Fp8Config {
     /// The same configuration whose operations are fused where there are kernels, or are not: [`fused`](Self::fused).
     pub fn with_fused(self, fused: bool) -> Self {
         Self { fused, ..self }
+    }
+
+    /// The same configuration that keeps what backward steps take so: [`saved`](Self::saved).
+    pub fn with_saved(self, saved: Saved) -> Self {
+        Self { saved, ..self }
     }
 
     /// Whether operations on a backend's tensors are fused without being asked for each.

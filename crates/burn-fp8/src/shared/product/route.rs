@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind, Saved};
 
 use super::plan::{Product, linear_gemm};
 use super::{gemms, run};
@@ -13,7 +13,8 @@ use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{Graph, Leaf, Settings, Target, Watched, nothing};
 use crate::report::{
-    HighPrecision, Implementation, Pending, PendingRan, record, record_high_precision,
+    HighPrecision, Implementation, Pending, PendingRan, note_saved_whole, record,
+    record_high_precision,
 };
 use crate::weights;
 
@@ -194,6 +195,9 @@ fn plan<B: Graph>(
 ) -> Option<Product> {
     let is_tracked = operands.into_iter().any(B::is_tracked);
     weights::go_on();
+    if !B::FP8_ON_HOST && config::current().config.saved == Saved::Fp8 {
+        note_saved_whole();
+    }
     let product = match is_quantized::<B>(kind, operands) && config::current().config.enabled {
         true => {
             record_high_precision(kind, role, forward.for_role(role), HighPrecision::Quantized);
@@ -215,10 +219,11 @@ fn parameter<B: Graph>(kind: ProductKind, rhs: &FloatTensor<B>) -> Option<u64> {
     of_graph.or_else(|| weights::parameter(&B::fp8_memory(rhs)?))
 }
 
-/// What the configuration says of attention, which is told to the trace.
+/// What the configuration says of operations beside products; attention is told to the trace.
 pub(crate) fn settings() -> Settings {
     let config = config::current().config;
-    Settings { is_off: !config.enabled, manner: config.manner(), watch: Some(told) }
+    let saved = if config.enabled { config.saved } else { Saved::Whole };
+    Settings { is_off: !config.enabled, manner: config.manner(), saved, watch: Some(told) }
 }
 
 /// Tells the trace of a product that is part of attention.

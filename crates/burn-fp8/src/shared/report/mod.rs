@@ -24,7 +24,7 @@ pub use product::{
     Epilogue, HighPrecision, Implementation, OperandReport, ProductReport, Site, SiteStatus,
 };
 pub(crate) use trace::{
-    Pending, PendingOperand, PendingRan, is_tracing, new_note, record, record_high_precision,
-    record_with_epilogue,
+    Pending, PendingOperand, PendingRan, is_tracing, new_note, note_saved_whole, record,
+    record_high_precision, record_with_epilogue,
 };
 pub use trace::{Report, own_product, trace};

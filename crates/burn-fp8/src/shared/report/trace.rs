@@ -22,6 +22,9 @@ pub struct Report {
     pub notes: Vec<&'static str>,
 }
 
+/// [`Fp8Config::saved`](crate::Fp8Config::saved) is FP8 where nothing is saved so.
+const SAVED_WHOLE: &str = "note: what backward passes take is kept as it is, though the configuration asks for FP8: this backend has no kernels for that, Flex has";
+
 /// [`Fp8Config::attention`](crate::Fp8Config::attention) is set, and nothing was there that it applies to.
 const NO_ATTENTION: &str = "note: no attention was found, which the configuration asks for as one operation: code that multiplies queries by keys with \
     `matmul` is left as it is. Call `burn::tensor::module::attention` there, or take `nn::Fp8Attention`, which loads records of Burn's `MultiHeadAttention`";
@@ -83,18 +86,20 @@ impl Report {
     )]
     pub(crate) fn add(&mut self, later: Self) {
         self.products.extend(later.products);
-        self.settle(!self.notes.is_empty() || !later.notes.is_empty());
+        let has = |note| self.notes.contains(&note) || later.notes.contains(&note);
+        self.settle(has(NO_ATTENTION), has(SAVED_WHOLE));
     }
 
-    /// Notes what is missing, where attention was wanted.
-    fn settle(&mut self, wants_attention: bool) {
+    /// Notes what is missing, where attention was wanted; and what was kept as it is.
+    fn settle(&mut self, wants_attention: bool, saved_whole: bool) {
         let has = |is: &dyn Fn(&ProductReport) -> bool| self.products.iter().any(is);
         let is_there = has(&|product| product.kind == ProductKind::Attention);
         // A model without batches of matrices has nothing that could be attention.
         let may_be =
             has(&|product| product.kind == ProductKind::Matmul && !product.gemm.plain_operand);
         let missing = wants_attention && may_be && !is_there;
-        self.notes = if missing { vec![NO_ATTENTION] } else { vec![] };
+        let notes = [(missing, NO_ATTENTION), (saved_whole, SAVED_WHOLE)];
+        self.notes = notes.into_iter().filter(|(is, _)| *is).map(|(_, note)| note).collect();
     }
 }
 
@@ -270,6 +275,8 @@ struct Told {
     entries: Vec<Entry>,
     /// Whether a product was recorded where the configuration asks for attention as one operation.
     wants_attention: bool,
+    /// Whether something was asked to be saved in FP8, and was not.
+    saved_whole: bool,
 }
 
 thread_local! {
@@ -285,6 +292,15 @@ pub(crate) fn is_tracing() -> bool {
 /// Where a product is to leave what ran it, while a trace runs.
 pub(crate) fn new_note() -> Option<LaunchNote> {
     is_tracing().then(LaunchNote::default)
+}
+
+/// Notes that what backward passes take is kept as it is, where a trace is running.
+pub(crate) fn note_saved_whole() {
+    TRACES.with_borrow_mut(|traces| {
+        if let Some(trace) = traces.last_mut() {
+            trace.saved_whole = true;
+        }
+    });
 }
 
 /// Records a product where a trace is running; `pending` is called only then.
@@ -360,8 +376,11 @@ pub fn trace<R>(f: impl FnOnce() -> R) -> (R, Report) {
         .collect();
     if is_tracing() {
         add(products.iter().cloned().map(Entry::Resolved), told.wants_attention);
+        if told.saved_whole {
+            note_saved_whole();
+        }
     }
     let mut report = Report { products, notes: vec![] };
-    report.settle(told.wants_attention);
+    report.settle(told.wants_attention, told.saved_whole);
     (result, report)
 }
