@@ -8,7 +8,8 @@
     python cpu_products.py THREADS encoder f32|bf16 BATCH LENGTH WIDTH INNER HEADS LAYERS DROPOUT
 
 bf16 of a model is autocast. Attention is causal, forward and backward; its bf16 is that of its tensors. `lm` is a training step of the GPT of char-lm: forward,
-backward and AdamW; `encoder` is one of `nn.TransformerEncoder`, with SGD. The first line of the answer names the library. Run by `burn-fp8-bench --peers`.
+backward and AdamW; `encoder` is one of `nn.TransformerEncoder`, with SGD. The first line of the answer names the library; each other is the peak of the process so far less what it held before the
+model, in bytes (on Linux). Run by `burn-fp8-bench --peers`.
 """
 import os
 import sys
@@ -22,6 +23,17 @@ import torch
 
 torch.set_num_threads(int(THREADS))
 WIDTHS, BATCH = (1024, 4096, 1024), 256
+
+
+def of_process(name):
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
+    except OSError:
+        return 0
+
+
+BEFORE = of_process("VmRSS:")
 
 
 def product():
@@ -147,4 +159,4 @@ run = {
 print(f"PyTorch {torch.__version__}", flush=True)
 for _ in sys.stdin:
     run()
-    print(flush=True)
+    print(of_process("VmHWM:") - BEFORE, flush=True)

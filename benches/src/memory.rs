@@ -1,27 +1,30 @@
 //! What the memory of a training holds, with what is saved and moments in f32 and in FP8: measured, and shown as a table.
 
 use std::cell::Cell;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
-use char_lm::{Moments, Phase, Precision, Size, training_steps};
+use char_lm::{Moments, Phase, Precision, Shape, Size, different_characters, training_steps};
 use clap::Parser;
-use examples_common::{Origin, print};
+use examples_common::charts::{BLUE, INK, Rows, SKY_BLUE, VERMILION, text};
+use examples_common::{Origin, check_place, print, write, write_json};
 use peak_alloc::PeakAlloc;
+use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// It counts for the whole program.
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-const ARMS: [(&str, Moments); 7] = [
+const ARMS: [(&str, Moments); 6] = [
     ("f32", Moments::F32),
     ("a=high", Moments::F32),
     ("m=bf16,a=high", Moments::F32),
-    ("m=fp8,fused=off", Moments::F32),
     ("m=fp8", Moments::F32),
     ("m=fp8,saved=fp8", Moments::F32),
     ("m=fp8,saved=fp8", Moments::Fp8),
@@ -36,6 +39,15 @@ struct Arguments {
     /// Measure one arm in this process, and print what it holds as JSON
     #[arg(long, hide = true)]
     arm: Option<usize>,
+    /// Write the rows to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the rows into this file
+    #[arg(long, value_name = "FILE.svg")]
+    picture: Option<PathBuf>,
+    /// Measure PyTorch, too, by this Python
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
 }
 
 /// Bytes of a step.
@@ -51,6 +63,8 @@ struct Held {
     passes: usize,
     /// Above all that lasts, at the peak of the optimizer: gradients.
     optimizer: usize,
+    /// At the peak of the process, less what it held before the model; on Linux.
+    process: Option<usize>,
 }
 
 impl Held {
@@ -59,8 +73,13 @@ impl Held {
         self.weights + self.moments + self.buffers
     }
 
+    /// At the larger of both peaks.
+    fn on_top(self) -> usize {
+        self.passes.max(self.optimizer)
+    }
+
     fn peak(self) -> usize {
-        self.lasting() + self.passes.max(self.optimizer)
+        self.lasting() + self.on_top()
     }
 }
 
@@ -87,6 +106,7 @@ fn seen(held: &Cell<Held>, phase: Phase) {
 fn measure(arm: usize) -> Result<Held> {
     let (precision, moments) = ARMS[arm];
     let precision: Precision = precision.parse().map_err(anyhow::Error::msg)?;
+    let before = of_process("VmRSS:");
     let (start, held) = (MEMORY.current_usage(), Rc::new(Cell::new(Held::default())));
     let seen_here = held.clone();
     let (at, shape) = (move |phase| seen(&seen_here, phase), Size::Medium.shape());
@@ -97,7 +117,15 @@ fn measure(arm: usize) -> Result<Held> {
     held.weights -= start;
     held.buffers = MEMORY.current_usage() - start;
     held.moments -= held.buffers;
+    held.process = of_process("VmHWM:").zip(before).map(|(peak, before)| peak - before);
     Ok(held)
+}
+
+/// What Linux says of this process under a name, in bytes.
+fn of_process(name: &str) -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<usize>().ok()? << 10)
 }
 
 /// In a process of its own, which has no buffers of the arms before.
@@ -108,34 +136,162 @@ fn in_child(arm: usize) -> Result<Held> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// The peak of a process of PyTorch that trains the same model, less what it holds before there is one, in bytes.
+fn of_torch(python: &Path, dtype: &str) -> Result<usize> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/cpu_products.py");
+    let Shape { layers, width, heads, context, batch, dropout, .. } = Size::Medium.shape();
+    let sizes = [different_characters(), context, batch, layers, heads, width];
+    let mut command = Command::new(python);
+    command.args([script, "2", "lm", dtype]).args(sizes.map(|size| size.to_string()));
+    command.arg(dropout.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut input = child.stdin.take().expect("piped");
+    (0..STEPS).try_for_each(|_| writeln!(input))?;
+    drop(input);
+    let output = String::from_utf8(child.wait_with_output()?.stdout)?;
+    let last = output.lines().last().context("PyTorch says nothing")?;
+    last.trim().parse().with_context(|| format!("PyTorch says {last:?}, not its peak"))
+}
+
+/// What a row of the table is of.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    name: String,
+    /// Of ours; PyTorch does not tell.
+    held: Option<Held>,
+    /// Bytes at the peak: of what is allocated; of PyTorch of its process, less what that held before the model.
+    peak: usize,
+    /// The same of our process.
+    process: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Results<'a> {
+    origin: Origin,
+    rows: &'a [Row],
+}
+
 fn main() -> ExitCode {
     examples_common::main(run)
 }
 
-fn run(Arguments { arm }: Arguments) -> Result<ExitCode> {
+fn run(Arguments { arm, json, picture: picture_to, python }: Arguments) -> Result<ExitCode> {
     if let Some(arm) = arm {
         print(&serde_json::to_string(&measure(arm)?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(
-        "| products | moments in | weights | moments | buffers | gradients | passes | optimizer | peak |\n|---|---|---:|---:|---:|---:|---:|---:|---:|\n",
-    )?;
+    [&json, &picture_to].into_iter().flatten().try_for_each(|path| check_place(path))?;
+    let mut rows = vec![];
     for (arm, (precision, moments)) in ARMS.into_iter().enumerate() {
+        let moments = if moments == Moments::Fp8 { ", moments in FP8" } else { "" };
         let held = in_child(arm)?;
-        let kept_in = match moments {
-            Moments::F32 => "f32",
-            Moments::Fp8 => "FP8",
-        };
-        let Held { weights, moments, buffers, gradients, passes, optimizer } = held;
-        let sizes = [weights, moments, buffers, gradients, passes, optimizer, held.peak()];
-        let sizes = sizes.map(|bytes| format!("{:.1}", mib(bytes))).join(" | ");
-        print(&format!("| {precision} | {kept_in} | {sizes} |\n"))?;
+        let (name, peak) = (format!("{precision}{moments}"), held.peak());
+        rows.push(Row { name, peak, process: held.process, held: Some(held) });
     }
-    let origin = Origin::here("cargo run --release -p burn-fp8-bench --bin memory", &[]);
+    for dtype in python.iter().flat_map(|_| ["f32", "bf16"]) {
+        let peak = of_torch(python.as_deref().expect("given"), dtype)?;
+        rows.push(Row { name: format!("PyTorch {dtype}"), held: None, peak, process: Some(peak) });
+    }
+    print(&table(&rows))?;
+    let origin = Origin::here(
+        "cargo run --release -p burn-fp8-bench --bin memory --",
+        &["--json", "--picture", "--python"],
+    );
     print(&format!("\nMiB; {origin}\n"))?;
+    if let Some(path) = &picture_to {
+        write(path, picture(&rows)?)?;
+    }
+    if let Some(path) = &json {
+        write_json(path, &Results { origin, rows: &rows })?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| training | weights | moments | buffers | passes | peak | process |\n|---|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for Row { name, held, peak, process } in rows {
+        let parts = held.map(|held| [held.weights, held.moments, held.buffers, held.on_top()]);
+        let parts = parts.map_or([None; 4], |parts| parts.map(Some));
+        let sizes = parts.into_iter().chain([held.map(|_| *peak), *process]);
+        let sizes =
+            sizes.map(|size| size.map_or("–".to_owned(), |size| format!("{:.0}", mib(size))));
+        text += &format!("| {name} | {} |\n", sizes.collect::<Vec<_>>().join(" | "));
+    }
+    text
+}
+
+/// A bar for each training, of what lasts and of what comes on top.
+fn picture(rows: &[Row]) -> Result<String> {
+    const KINDS: [(&str, RGBColor); 5] = [
+        ("weights", INK),
+        ("moments", BLUE),
+        ("buffers", SKY_BLUE),
+        ("saved, gradients", VERMILION),
+        ("the process of PyTorch", RGBColor(150, 150, 150)),
+    ];
+    let largest = rows.iter().map(|row| mib(row.peak)).fold(0.0, f64::max);
+    let bars = Rows {
+        title: "Memory of a training step of char-lm medium".into(),
+        names: rows.iter().map(|row| row.name.clone()).collect(),
+        name_width: 260,
+        height: 34,
+        range: 0.0..largest * 1.7,
+        axis: "MiB at the peak",
+        number: |number| format!("{number:.0}"),
+    };
+    bars.svg("the memory of a training", |chart| {
+        for (at, (kind, colour)) in KINDS.into_iter().enumerate() {
+            let bar = |(index, row): (usize, &Row)| {
+                let parts = match &row.held {
+                    Some(held) => [held.weights, held.moments, held.buffers, held.on_top(), 0],
+                    None => [0, 0, 0, 0, row.peak],
+                };
+                let start = mib(parts[..at].iter().sum());
+                let middle = bars.middle(index);
+                let corners = [(start, middle - 0.3), (start + mib(parts[at]), middle + 0.3)];
+                Rectangle::new(corners, colour.filled())
+            };
+            chart.draw_series(rows.iter().enumerate().map(bar))?;
+            // Right of the longest bar.
+            let (x, y) = (largest * 1.15, bars.middle(at));
+            let corners = [(x, y - 0.15), (x + largest * 0.03, y + 0.15)];
+            chart.draw_series([Rectangle::new(corners, colour.filled())])?;
+            chart.draw_series([Text::new(kind, (x + largest * 0.05, y + 0.2), text(14))])?;
+        }
+        let sizes = rows.iter().enumerate().map(|(index, row)| {
+            let place = (mib(row.peak) + largest * 0.01, bars.middle(index) + 0.2);
+            Text::new(format!("{:.0}", mib(row.peak)), place, text(14))
+        });
+        chart.draw_series(sizes)?;
+        Ok(())
+    })
 }
 
 fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Written {
+        rows: Vec<Row>,
+    }
+
+    #[test]
+    fn the_chapter_has_the_figures_and_the_picture_of_the_json_beside_it() {
+        let committed = |path: &str| {
+            let path = format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"));
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        let Written { rows } = serde_json::from_str(&committed("figures/memory.json")).unwrap();
+        assert_eq!(picture(&rows).unwrap(), committed("figures/memory.svg"));
+        assert!(committed("optimizer-memory.md").contains(&table(&rows)), "{}", table(&rows));
+    }
 }

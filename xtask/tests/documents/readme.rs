@@ -22,33 +22,39 @@ const FP8: &str = "m=fp8,a=high";
 enum Figures {
     /// How many times as fast [`FP8`] is as this function of `lm`, by the medians of all rows of both.
     Against(&'static str),
-    /// How many times as fast this function of `lm` is as the f32 that it was measured in turns with.
-    InTurns(&'static str),
+    /// How many times as fast a function of a group is as a reference, which has this word, that it was measured in turns with.
+    InTurns { group: &'static str, function: &'static str, reference: &'static str },
     /// How many times as fast rows of a group are as a reference that begins so: the least and the most.
     Range { group: &'static str, reference: &'static str, takes: fn(&str) -> bool },
-    /// The mean peak memory of trainings of char-lm in FP8 over that of this precision; the folders by CPU.
-    Memory { against: &'static str, of_cpu: [Option<&'static str>; 3] },
+    /// The memory of one training over that of another, by the names of `docs/figures/memory.json`, which is of the first CPU.
+    Peak(&'static str, &'static str),
 }
 
-use Figures::{Against, InTurns, Memory, Range};
+use Figures::{Against, InTurns, Peak, Range};
 
-const ROWS: [(&str, Figures); 11] = [
-    ("step of `medium`: FP8 against bf16 on the same unit", Against("m=bf16,a=high")),
-    ("step of `medium`: FP8 against f32, both fused", Against("f32-fused")),
+const ROWS: [(&str, Figures); 13] = [
     (
-        "peak memory of `tiny`: FP8 over bf16",
-        Memory {
-            against: "p=f32,c=f32,o=f32,m=bf16,a=high",
-            of_cpu: [Some("seeds-more"), None, None],
+        "step of `medium`: type swapped, against PyTorch's bf16",
+        InTurns {
+            group: "lm",
+            function: "medium, 2048 characters, m=fp8,a=high",
+            reference: "bf16",
         },
     ),
     (
-        "peak memory of `tiny`: FP8 over f32, both fused",
-        Memory { against: "f32-fused", of_cpu: [Some("seeds-more"), None, Some("seeds")] },
+        "step of Burn's `TransformerEncoder`: type swapped, against Burn's f32",
+        InTurns { group: "encoder", function: "Burn's encoder, type swapped", reference: "f32" },
+    ),
+    ("step of `medium`: FP8 against bf16 on the same unit", Against("m=bf16,a=high")),
+    ("step of `medium`: FP8 against f32, both fused", Against("f32-fused")),
+    ("memory of a step of `medium`: type swapped, over Burn's f32", Peak("m=fp8", "f32")),
+    (
+        "the same with saved activations and moments in FP8",
+        Peak("m=fp8,saved=fp8, moments in FP8", "f32"),
     ),
     (
-        "peak memory of `medium`: FP8 over f32, both fused",
-        Memory { against: "f32-fused", of_cpu: [Some("medium"), None, None] },
+        "the same: FP8 over bf16 on the same unit, both as by default",
+        Peak("m=fp8", "m=bf16,a=high"),
     ),
     (
         "frozen layers, one row: FP8 against f32, of four times the bytes",
@@ -74,8 +80,14 @@ const ROWS: [(&str, Figures); 11] = [
             takes: |name| name.starts_with("decode"),
         },
     ),
-    ("*without FP8*, step of `medium`: batches joined, against Burn's f32", InTurns("f32-joined")),
-    ("*without FP8*, step of `medium`: fused and joined, against Burn's f32", InTurns("f32-fused")),
+    (
+        "*without FP8*, step of `medium`: batches joined, against Burn's f32",
+        InTurns { group: "lm", function: "medium, 2048 characters, f32-joined", reference: "f32" },
+    ),
+    (
+        "*without FP8*, step of `medium`: fused and joined, against Burn's f32",
+        InTurns { group: "lm", function: "medium, 2048 characters, f32-fused", reference: "f32" },
+    ),
 ];
 
 /// Whether a row is of frozen layers with a scale of each input, for so many rows.
@@ -134,10 +146,19 @@ fn cell(folder: &Path, figures: &Figures, cpu: usize) -> Option<String> {
             };
             of_threads(|threads| Some(time(other, threads)? / time(FP8, threads)?))
         }
-        InTurns(function) => {
-            let rows = rows("lm", "f32")?;
+        InTurns { group, function, reference } => {
+            let rows = rows(group, "")?;
+            // That of Burn is called f32 alone.
+            let is_it = |name: &str| match *reference {
+                "f32" => name == "f32",
+                word => name.ends_with(word),
+            };
             of_threads(|threads| {
-                let row = rows.iter().find(|row| is(row, function, threads))?;
+                let row = rows.iter().find(|row| {
+                    row["name"] == *function
+                        && row["threads"] == threads
+                        && is_it(text(row, "reference"))
+                })?;
                 Some(number(row, "ratio"))
             })
         }
@@ -151,19 +172,14 @@ fn cell(folder: &Path, figures: &Figures, cpu: usize) -> Option<String> {
             ends.dedup();
             Some(ends.join(" – "))
         }
-        Memory { against, of_cpu } => {
-            let folder = of_cpu[cpu]?;
-            let comparison = json(format!("examples/char-lm/results/{folder}/comparison.json"));
-            let runs = comparison["runs"].as_array().expect("runs");
-            let mean = |precision: &str| {
-                let of = runs.iter().filter(|run| run["precision"] == precision);
-                let peaks: Vec<_> =
-                    of.filter_map(|run| run["outcome"]["peak_memory"].as_f64()).collect();
-                assert!(!peaks.is_empty(), "no peak of {precision}");
-                peaks.iter().sum::<f64>() / peaks.len() as f64
+        Peak(of, over) => {
+            let rows = json("docs/figures/memory.json");
+            let rows = rows["rows"].as_array().expect("rows");
+            let peak = |name: &str| {
+                let row = rows.iter().find(|row| row["name"] == name);
+                number(row.unwrap_or_else(|| panic!("no memory of {name}")), "peak")
             };
-            let fp8 = mean("p=f32,c=f32,o=f32,m=fp8_rowwise_e4m3,a=high-without-head");
-            Some(format!("{:.2}", fp8 / mean(against)))
+            (cpu == 0).then(|| format!("{:.2}", peak(of) / peak(over)))
         }
     }
 }

@@ -75,7 +75,7 @@ impl Pairing {
             return None;
         }
         unit.require().unwrap_or_else(|error| panic!("{error}"));
-        Some(Self(()))
+        (unit.for_attention() != Unit::Portable).then_some(Self(()))
     }
 
     /// Rounds rows of numbers, as far apart as the stride says, to bf16, and lays them out as words.

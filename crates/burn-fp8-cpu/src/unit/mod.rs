@@ -66,11 +66,7 @@ fn there_are(available: &[Unit]) -> String {
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Portable => "f32",
-            Self::Avx512Bf16 => "AVX512-BF16",
-            Self::AmxBf16 => "AMX-BF16",
-        })
+        f.pad(self.title())
     }
 }
 
@@ -104,6 +100,15 @@ impl Unit {
             Self::Portable => "portable",
             Self::Avx512Bf16 => "avx512-bf16",
             Self::AmxBf16 => "amx-bf16",
+        }
+    }
+
+    /// As reports spell it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Portable => "f32",
+            Self::Avx512Bf16 => "AVX512-BF16",
+            Self::AmxBf16 => "AMX-BF16",
         }
     }
 
@@ -178,6 +183,20 @@ impl Unit {
             let _ = CURRENT.compare_exchange(0, unit as u8, Ordering::Relaxed, Ordering::Relaxed);
         }
         Ok(unit)
+    }
+
+    /// What the products of attention run on where those of linear layers run on this unit. They do not use the tiles of AMX: they take AVX-512 BF16 there
+    /// where its dot products are faster than f32, which those of Xeons are not, else f32.
+    pub fn for_attention(self) -> Self {
+        match self {
+            Self::AmxBf16
+                if Self::Avx512Bf16.known().is_ok() && Self::Avx512Bf16.is_worthwhile() =>
+            {
+                Self::Avx512Bf16
+            }
+            Self::AmxBf16 => Self::Portable,
+            unit => unit,
+        }
     }
 
     /// Why the unit expected is not a faster one: one line for each unit above it. Asks for no permission.

@@ -265,7 +265,12 @@ fn tell<B: Fp8Engine>(
     let Some(watch) = attention.watch else { return };
     let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
     let unit = || match B::fp8_capability(&host::float_device::<B>(&qkv[0]), None) {
-        Capability::MatrixUnit(unit) => Some(unit.name),
+        // Not the tiles of AMX.
+        #[cfg(feature = "flex")]
+        Capability::MatrixUnit(_) => match burn_fp8_cpu::Unit::current().for_attention() {
+            burn_fp8_cpu::Unit::Portable => None,
+            unit => Some(unit.title()),
+        },
         _ => None,
     };
     let unit = if *target == Target::MatrixUnit { unit() } else { None };

@@ -46,7 +46,7 @@ pub(super) fn capability() -> Capability {
     };
     let describe = || {
         let passed_over = Unit::why_not_faster();
-        Arc::new(MatrixUnit { name: name(unit), cpu: cpu::cpu_name(), passed_over })
+        Arc::new(MatrixUnit { name: unit.title(), cpu: cpu::cpu_name(), passed_over })
     };
     Capability::MatrixUnit(UNITS[index].get_or_init(describe).clone())
 }
@@ -55,15 +55,7 @@ pub(super) fn capability() -> Capability {
 pub(super) fn launched(unit: Unit) -> Launched {
     match unit {
         Unit::Portable => Launched::FakeQuantized,
-        unit => Launched::MatrixUnit(name(unit)),
-    }
-}
-
-fn name(unit: Unit) -> &'static str {
-    match unit {
-        Unit::AmxBf16 => "AMX-BF16",
-        Unit::Avx512Bf16 => "AVX512-BF16",
-        Unit::Portable => "f32",
+        unit => Launched::MatrixUnit(unit.title()),
     }
 }
 

@@ -246,7 +246,8 @@ pub(crate) fn attention<B: Fp8Matmul>(
         skip_sites::<B>([&query, &key, &value]);
         // What kernels do not take stays Burn's.
         let attention = as_one(AttentionPrecision::High);
-        let takes = width.max(value_width) <= AttentionShape::WIDEST
+        let takes = fits
+            && width.max(value_width) <= AttentionShape::WIDEST
             && query.dtype() != DType::F64
             && attention.scale.is_finite()
             && attention.softcap.is_none_or(|cap| cap > 0.0);
