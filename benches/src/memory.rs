@@ -208,16 +208,12 @@ fn run(Arguments { arm, json, picture: picture_to, python }: Arguments) -> Resul
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| training | weights | moments | buffers | passes | peak | process |\n|---|---:|---:|---:|---:|---:|---:|\n",
-    );
+    let mut text = String::from("| training | peak | process |\n|---|---:|---:|\n");
     for Row { name, held, peak, process } in rows {
-        let parts = held.map(|held| [held.weights, held.moments, held.buffers, held.on_top()]);
-        let parts = parts.map_or([None; 4], |parts| parts.map(Some));
-        let sizes = parts.into_iter().chain([held.map(|_| *peak), *process]);
-        let sizes =
-            sizes.map(|size| size.map_or("–".to_owned(), |size| format!("{:.0}", mib(size))));
-        text += &format!("| {name} | {} |\n", sizes.collect::<Vec<_>>().join(" | "));
+        let size =
+            |size: Option<usize>| size.map_or("–".into(), |size| format!("{:.0}", mib(size)));
+        let own = held.map(|_| *peak);
+        text += &format!("| {name} | {} | {} |\n", size(own), size(*process));
     }
     text
 }

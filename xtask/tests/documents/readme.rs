@@ -32,7 +32,7 @@ enum Figures {
 
 use Figures::{Against, InTurns, Peak, Range};
 
-const ROWS: [(&str, Figures); 13] = [
+const ROWS: [(&str, Figures); 11] = [
     (
         "step of `medium`: type swapped, against PyTorch's bf16",
         InTurns {
@@ -71,18 +71,6 @@ const ROWS: [(&str, Figures); 13] = [
             reference: "llama.cpp",
             takes: |name| name.starts_with("decode"),
         },
-    ),
-    (
-        "the same with scales of blocks, as Qwen publishes them",
-        Range {
-            group: "generate-blocks",
-            reference: "llama.cpp",
-            takes: |name| name.starts_with("decode"),
-        },
-    ),
-    (
-        "*without FP8*, step of `medium`: batches joined, against Burn's f32",
-        InTurns { group: "lm", function: "medium, 2048 characters, f32-joined", reference: "f32" },
     ),
     (
         "*without FP8*, step of `medium`: fused and joined, against Burn's f32",
