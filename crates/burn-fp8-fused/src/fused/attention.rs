@@ -31,7 +31,7 @@ pub(super) struct Saved<B: Fp8Engine> {
 #[derive(Clone, Debug)]
 enum Operands<B: Fp8Engine> {
     /// Each `[batch, length, heads, width]`, of which heads are mostly a view.
-    Apart([Kept<B>; 3]),
+    Apart(Box<[Kept<B>; 3]>),
     /// In one tensor, with so many heads of keys.
     One(Kept<B>, usize),
 }
@@ -60,7 +60,7 @@ pub(super) fn forward<B: Fp8Engine>(
     as_asked: burn_fp8_core::Saved,
 ) -> Forward<B> {
     let keep = |part| Kept::new(B::float_swap_dims(part, 1, 2), as_asked);
-    let operands = Operands::Apart(qkv.clone().map(keep));
+    let operands = Operands::Apart(Box::new(qkv.clone().map(keep)));
     run::<B>(qkv, operands, attention)
 }
 
