@@ -9,8 +9,7 @@ use super::kept::Kept;
 use super::options::{AttentionGradients, AttentionOf, check};
 use super::portable::attention as portable;
 use crate::engine::tensor::cast;
-use crate::engine::{Capability, Fp8Engine, MatrixOf, Step, Target, Watched, in_f32};
-use crate::host;
+use crate::engine::{Fp8Engine, MatrixOf, Step, Target, Watched, in_f32};
 
 /// The result, and what the backward pass takes.
 pub(super) struct Forward<B: Fp8Engine> {
@@ -264,16 +263,14 @@ fn tell<B: Fp8Engine>(
 ) {
     let Some(watch) = attention.watch else { return };
     let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
-    let unit = || match B::fp8_capability(&host::float_device::<B>(&qkv[0]), None) {
-        // Not the tiles of AMX.
-        #[cfg(feature = "flex")]
-        Capability::MatrixUnit(_) => match burn_fp8_cpu::Unit::current().for_attention() {
-            burn_fp8_cpu::Unit::Portable => None,
-            unit => Some(unit.title()),
-        },
+    // Matrix units are those of the host. Not the tiles of AMX.
+    #[cfg(feature = "flex")]
+    let unit = match (target, burn_fp8_cpu::Unit::current().for_attention()) {
+        (Target::MatrixUnit, unit) if unit != burn_fp8_cpu::Unit::Portable => Some(unit.title()),
         _ => None,
     };
-    let unit = if *target == Target::MatrixUnit { unit() } else { None };
+    #[cfg(not(feature = "flex"))]
+    let unit = None;
     let AttentionShape { batch, heads, queries, keys, width, value_width, .. } = shape;
     let gemm = |n, k| Gemm { batch: batch * heads, m: queries, n, k, plain_operand: false };
     for forward in [gemm(keys, width), gemm(value_width, keys)] {
