@@ -523,6 +523,6 @@ mod tests {
             assert_eq!(name.parse::<Precision>().is_ok(), name == "f32", "only files have {name}");
         }
         let arm: Arm = serde_json::from_str("\"fp8-row-e4m3-without-head\"").expect("an arm");
-        assert_eq!(arm.to_string(), "m=fp8_rowwise_e4m3-without-head");
+        assert_eq!(arm.to_string(), "m=fp8_rowwise_e4m3,fused=off-without-head");
     }
 }

@@ -12,7 +12,7 @@ fn bad_flags() {
     let kinds = "qkv, projection, up, down, head";
     let cases: [(&str, &[&str]); 26] = [
         ("train --frobnicate", &["--frobnicate"]),
-        ("train --precision fp4", &["fp4", "join=on, layers=fp8 and sums="]),
+        ("train --precision fp4", &["fp4", "join=on, layers=fp8, fused=off, saved=fp8 and sums="]),
         ("train --precision fp8-current", &["fp8-current", "neither a dtype"]),
         ("compare --precision m=fp8-without-bias", &["--precision", "bias: no such", kinds]),
         ("compare --precision f32-without-head", &["--precision", "f32", "head"]),

@@ -127,8 +127,8 @@ fn the_comparison_reached_its_goals_and_what_is_told_of_it_is_in_it() {
     };
     let bigram = number(&comparison, "bigram_loss");
     assert!(mean("f32") <= bigram - 0.5, "clearly below a bigram model");
-    let [current, delayed] =
-        ["m=fp8", "m=fp8_delayed"].map(|name| 100.0 * (mean(name) / mean("f32") - 1.0));
+    let [current, delayed] = ["m=fp8,fused=off", "m=fp8_delayed,fused=off"]
+        .map(|name| 100.0 * (mean(name) / mean("f32") - 1.0));
     assert!(current.abs() <= 1.0 && delayed.abs() <= 1.0, "{current} {delayed}");
     let ends = format!("{current:.2}% (current scaling) and {delayed:.2}% (delayed scaling) above");
     told(&format!("{ends} f32, with {:.1}% of the matrix FLOPs in FP8", share(&runs)));
@@ -196,7 +196,7 @@ fn what_is_told_of_the_best_recipes_is_in_their_comparisons() {
     for recipe in best.iter().chain(&again).chain(&longer) {
         told(&recipe.row(&format!("`{}`", recipe.name)));
     }
-    let name = "m=fp8_rowwise_e4m3-without-head";
+    let name = "m=fp8_rowwise_e4m3,fused=off-without-head";
     assert!(best.len() == 4 && [&best[0], &again[0], &longer[0]].iter().all(|r| r.name == name));
     let growth = longer[0].of_seeds.iter().map(|(seed, after)| after - best[0].of_seeds[seed]);
     let (mean, half) = interval(&growth.collect::<Vec<_>>());

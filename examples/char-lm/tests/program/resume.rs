@@ -198,12 +198,12 @@ fn moments_in_fp8_resume_to_equal_bits() {
 /// A run that an earlier version began goes on, and is read, by the name that it gave its precision, and with an option that is gone.
 #[test]
 fn a_run_with_an_old_name_goes_on() {
-    let runs = Runs::new("m=fp8_delayed");
+    let runs = Runs::new("m=fp8_delayed,fused=off");
     runs.train("whole");
     runs.train("old");
     runs.forget_the_end("old");
     runs.program.edit("old/run.json", |settings| {
-        assert_eq!(settings["precision"], "m=fp8_delayed");
+        assert_eq!(settings["precision"], "m=fp8_delayed,fused=off");
         settings["precision"] = "fp8-delayed".into();
         settings["patience"] = 3.into();
     });
