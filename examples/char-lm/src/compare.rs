@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     /// The comparisons that are committed.
-    const FOLDERS: [&str; 12] = [
+    const FOLDERS: [&str; 13] = [
         "",
         "recipes/",
         "recipes-best/",
@@ -342,6 +342,7 @@ mod tests {
         "seeds-bf16/",
         "medium/",
         "sums/",
+        "saved/",
     ];
 
     fn committed(folder: &str) -> Comparison {

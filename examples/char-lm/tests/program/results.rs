@@ -236,7 +236,8 @@ fn what_is_told_of_the_noise_is_in_the_comparisons() {
     of_best.retain(|run| arm(run) == name);
     let of_best = share(&of_best);
     readme_tells(&format!("with {of_best:.1}% of its matrix FLOPs in FP8"));
-    for recipe in against("a=high", &["sums/comparison.json"]) {
+    let apart = ["sums/comparison.json", "saved/comparison.json"];
+    for recipe in apart.into_iter().flat_map(|file| against("a=high", &[file])) {
         told(&recipe.row(&format!("`{}`, {} seeds", recipe.name, recipe.of_seeds.len())));
     }
     let medium = against("a=high", &["medium/comparison.json"]);
