@@ -215,6 +215,8 @@ fn other_documents_are_short() {
     };
     let chapters = words(&of(&|file| file.starts_with("docs/")));
     assert!(chapters <= 10_000, "docs/ has {chapters} words");
+    let benches = words(&of(&|file| file == "benches/README.md"));
+    assert!(benches <= 1_500, "benches/README.md has {benches} words");
     let contributing = words(&of(&|file| file == "CONTRIBUTING.md"));
     assert!(contributing <= 1_200, "CONTRIBUTING.md has {contributing} words");
     let crates = of(&|file| file.starts_with("crates/") && file.ends_with("/README.md"));

@@ -31,7 +31,6 @@ impl<B: Fp8Engine> Kept<B> {
         }
         let width = shape.last().copied().unwrap_or(1);
         let rows = reshape::<B>(tensor, Shape::new([shape.num_elements() / width, width]));
-        // In pieces that the memory of the host has in order.
         let request = Request {
             format: Fp8Format::E4M3,
             block: [1, GROUP],

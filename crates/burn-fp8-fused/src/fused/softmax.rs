@@ -1,12 +1,11 @@
 //! Softmax of rows and its logarithm in f32, whatever the type of the tensor. The backward step takes the results alone.
 
-use burn_backend::{TensorMetadata, tensor::FloatTensor};
+use burn_backend::{Backend, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::Softmax;
 
 #[cfg(feature = "flex")]
 use super::flex;
 use super::kept::Kept;
-use super::portable;
 use crate::engine::tensor::cast;
 use crate::engine::{Fp8Engine, Step, in_f32};
 
@@ -64,5 +63,24 @@ fn gradient<B: Fp8Engine>(
         Ok(gradient) => return gradient,
         Err(given) => given,
     };
-    portable::softmax::backward::<B>(kind, y, grad)
+    by_operations::<B>(kind, y, grad)
+}
+
+/// The same in tensor operations.
+fn by_operations<B: Backend>(
+    kind: Softmax,
+    y: FloatTensor<B>,
+    grad: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let last = y.rank() - 1;
+    match kind {
+        Softmax::Probabilities => {
+            let along = B::float_sum_dim(B::float_mul(y.clone(), grad.clone()), last);
+            B::float_mul(y, B::float_sub(grad, along))
+        }
+        Softmax::Logarithms => {
+            let total = B::float_sum_dim(grad.clone(), last);
+            B::float_sub(grad, B::float_mul(B::float_exp(y), total))
+        }
+    }
 }

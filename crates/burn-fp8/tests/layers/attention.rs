@@ -486,9 +486,13 @@ fn the_layer_takes_the_place_of_burns() {
             .mask_pad(pad.clone())
             .mask_attn(attn.clone()),
     );
-    let context = layer.forward(AttentionInput::new(x, y.clone(), y).mask_pad(pad).mask_attn(attn));
+    let input = AttentionInput::new(x, y.clone(), y).mask_pad(pad).mask_attn(attn);
     let vec = |x: Tensor<Flex, 3>| x.into_data().to_vec::<f32>().unwrap();
-    assert!(error(&vec(context), &vec(expected.context)) < 1e-6);
+    let context = vec(layer.forward(input.clone()));
+    assert!(error(&context, &vec(expected.context)) < 1e-6);
+    assert_eq!(vec(FusedAttention::from(burns.clone()).forward(input)), context);
+    let quiet = MultiHeadAttentionConfig::new(32, 4).with_quiet_softmax(true).init::<Flex>(&device);
+    panics(|| drop(FusedAttention::from(quiet)), ["quiet_softmax"]);
 
     let bytes = recorder.record(layer.clone().into_record(), ()).expect("it can be recorded");
     burns.load_record(recorder.load(bytes, &device).expect("it loads back"));

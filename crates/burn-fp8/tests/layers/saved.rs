@@ -159,6 +159,12 @@ fn a_backend_without_kernels_keeps_all_and_the_trace_says_so() {
     #[cfg(feature = "ndarray")]
     assert!(notes::<Fp8Backend<Autodiff<burn::backend::NdArray>>>().contains("kept as it is"));
     assert!(!notes::<A>().contains("kept as it is"));
+    // Nor is anything saved so where nothing is fused.
+    let apart = saved().with_fused(false);
+    let x = || tensor::<A, 3>(&numbers(1), SHAPE).require_grad();
+    let run = || x().matmul(random::<A, 2>(2, [300, 300]).unsqueeze());
+    let (_, report) = trace(|| apart.scope(run));
+    assert!(report.to_string().contains("with_fused(true)"), "{report}");
     let config = saved();
     assert!(config.to_json().contains(r#""saved": "fp8""#));
     assert_eq!(Fp8Config::from_json(&config.to_json()).expect("its own"), config);

@@ -3,4 +3,3 @@
 pub(super) mod attention;
 pub(super) mod norm;
 pub(super) mod pointwise;
-pub(super) mod softmax;

@@ -66,6 +66,7 @@ pub struct Fp8Config {
     pub fused: bool,
     /// How attention, layer normalization, softmax, GELU and SiLU keep what their backward steps take, while FP8 is on, where they are [`fused`](Self::fused)
     /// on the host: as it is by default, or in FP8, which saves memory and costs a pass over each. Elsewhere it is kept as it is; a trace says so.
+    /// Where Autodiff lies around `Fp8Backend`, this is of `fused::ops` alone.
     pub saved: Saved,
     /// Whether products in high precision join batch and rows of `[…, K]` to one matrix where it is multiplied by one weight, as those in FP8 do, forward and
     /// backward; on any backend, also where FP8 is off. Burn 0.21 multiplies the matrices of a batch one by one; which way is faster depends on

@@ -195,7 +195,8 @@ fn plan<B: Graph>(
 ) -> Option<Product> {
     let is_tracked = operands.into_iter().any(B::is_tracked);
     weights::go_on();
-    if !B::FP8_ON_HOST && config::current().config.saved == Saved::Fp8 {
+    let config = config::current().config;
+    if config.enabled && config.saved == Saved::Fp8 && !(B::FP8_ON_HOST && config.fused) {
         note_saved_whole();
     }
     let product = match is_quantized::<B>(kind, operands) && config::current().config.enabled {

@@ -23,7 +23,7 @@ pub struct Report {
 }
 
 /// [`Fp8Config::saved`](crate::Fp8Config::saved) is FP8 where nothing is saved so.
-const SAVED_WHOLE: &str = "note: what backward passes take is kept as it is, though the configuration asks for FP8: this backend has no kernels for that, Flex has";
+const SAVED_WHOLE: &str = "note: what backward passes of Burn's operations take is kept as it is, though the configuration asks for FP8: that takes Flex, and `with_fused(true)`";
 
 /// [`Fp8Config::attention`](crate::Fp8Config::attention) is set, and nothing was there that it applies to.
 const NO_ATTENTION: &str = "note: no attention was found, which the configuration asks for as one operation: code that multiplies queries by keys with \
