@@ -5,9 +5,10 @@ use std::hint::black_box;
 use burn::backend::Flex;
 use burn::module::Param;
 use burn::nn::Linear;
+use burn::tensor::quantization::{QuantScheme, QuantValue};
 use burn::tensor::{Distribution, Tensor};
 use burn_fp8::nn::{ActivationScale, FrozenLinear};
-use burn_fp8::{Fp8Format, Fp8Tensor};
+use burn_fp8::{Fp8Backend, Fp8Format, Fp8Tensor, trace};
 use burn_fp8_cpu::slice;
 
 use crate::harness::{Options, Side};
@@ -27,6 +28,10 @@ const COMPUTE_BOUND: usize = 64;
 struct Layers {
     shape: [usize; 2],
     frozen: Vec<FrozenLinear<Flex>>,
+    /// Burn's layers, their weights quantized to E4M3.
+    quantized: Vec<Linear<Fp8Backend<Flex>>>,
+    /// The same on Flex alone, to integers.
+    integers: Vec<Linear<Flex>>,
     high: Vec<Linear<Flex>>,
     /// As many bytes as the f32 layers have.
     memory: Vec<f32>,
@@ -53,8 +58,21 @@ impl Layers {
             weight: Param::from_data(weight.to_data(), &device),
             bias: Some(Param::from_tensor(bias.clone())),
         });
+        let scheme = QuantScheme::default().with_value(QuantValue::E4M3);
+        let quantized = (0..count).map(|_| {
+            let weight = Tensor::<Fp8Backend<Flex>, 2>::from_data(weight.to_data(), &device);
+            let bias = Tensor::from_data(bias.to_data(), &device);
+            let weight = Param::from_tensor(weight.quantize_dynamic(&scheme));
+            Linear { weight, bias: Some(Param::from_tensor(bias)) }
+        });
+        let integers = (0..count).map(|_| {
+            let scheme = scheme.with_value(QuantValue::Q8S);
+            let weight = Param::from_tensor(weight.clone().quantize_dynamic(&scheme));
+            Linear { weight, bias: Some(Param::from_tensor(bias.clone())) }
+        });
         let (frozen, high) = (frozen.collect(), high.collect());
-        Self { shape, frozen, high, memory: vec![1.0; count * k * n] }
+        let (quantized, integers) = (quantized.collect(), integers.collect());
+        Self { shape, frozen, quantized, integers, high, memory: vec![1.0; count * k * n] }
     }
 
     fn measure(&self, threads: usize, options: &Options) -> Vec<Row> {
@@ -90,9 +108,62 @@ impl Layers {
                     rows.push(self.against_memory(threads, subject, layers * k * n, options));
                 }
             }
+            rows.extend(self.quantized(threads, (&name, layers), &x, options));
             if batch == 1 {
                 let subject = Side::new(&high_name, &mut high);
                 rows.push(self.against_memory(threads, subject, 4 * layers * k * n, options));
+            }
+        }
+        rows
+    }
+
+    /// Burn's layers with quantized weights, against frozen ones whose inputs are quantized or not as theirs are, and against Burn's own.
+    fn quantized(
+        &self,
+        threads: usize,
+        (name, layers): (&str, usize),
+        x: &Tensor<Flex, 2>,
+        options: &Options,
+    ) -> Vec<Row> {
+        let xs = Tensor::<Fp8Backend<Flex>, 2>::from_data(x.to_data(), &x.device());
+        let (_, report) = trace(|| self.quantized[0].forward(xs.clone()));
+        let activation = match report.fp8().count() {
+            0 => ActivationScale::Unquantized,
+            _ => ActivationScale::Current,
+        };
+        let frozen = self.frozen[..layers].iter();
+        let frozen: Vec<_> =
+            frozen.map(|layer| layer.clone().with_activation(activation).expect("good")).collect();
+        let mut of_frozen =
+            || frozen.iter().for_each(|layer| drop(black_box(layer.forward(x.clone()))));
+        let mut of_burn = || {
+            for layer in &self.integers[..layers] {
+                black_box(layer.forward(x.clone()));
+            }
+        };
+        let mut by_layer = || {
+            for layer in &self.quantized[..layers] {
+                black_box(layer.forward(xs.clone()));
+            }
+        };
+        let mut by_product = || {
+            for layer in &self.quantized[..layers] {
+                let bias = layer.bias.as_ref().expect("a bias").val().unsqueeze();
+                black_box(xs.clone().matmul(layer.weight.val()) + bias);
+            }
+        };
+        let mut rows = Vec::new();
+        for (kind, run) in
+            [("nn::Linear", &mut by_layer as &mut dyn FnMut()), ("matmul", &mut by_product)]
+        {
+            let subject = format!("{name}, quantized {kind}");
+            for (against, reference) in [
+                (format!("FrozenLinear, {activation:?}"), &mut of_frozen as &mut dyn FnMut()),
+                ("Flex alone, Q8S".to_string(), &mut of_burn),
+            ] {
+                let (subject, reference) =
+                    (Side::new(&subject, &mut *run), Side::new(&against, reference));
+                rows.push(options.compare((GROUP, threads, None), subject, reference));
             }
         }
         rows

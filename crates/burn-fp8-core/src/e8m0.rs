@@ -30,7 +30,7 @@ pub fn from_amax(amax: f32, format: Fp8Format, rounding: ScaleRounding) -> u8 {
 
 /// The smallest scale that is at least `x`, of numbers from 0 on: 2^-127 for anything smaller, 2^127 for anything larger.
 #[inline(always)]
-pub(crate) fn round_up(x: f32) -> f32 {
+pub fn round_up(x: f32) -> f32 {
     const MANTISSA: u32 = (1 << 23) - 1;
     // 2^-127, and 2^127.
     let (lowest, highest) = (1 << 22, 254 << 23);

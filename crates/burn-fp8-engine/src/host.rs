@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
+#[cfg(feature = "flex")]
+use burn::tensor::{DType, Shape};
 use burn::tensor::{Element, FloatDType, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -104,6 +106,16 @@ impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
     }
 }
 
+/// Data of a tensor `shape`, f32, whose numbers are computed when they are read first.
+#[cfg(feature = "flex")]
+pub fn decoded_when_read(
+    shape: Shape,
+    decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
+) -> TensorData {
+    let bytes = held::when_read(shape.num_elements(), decode);
+    TensorData { bytes, shape, dtype: DType::F32 }
+}
+
 /// Memory that a tensor's bytes lie in, and that it gives back where it is dropped.
 #[cfg(feature = "flex")]
 pub struct Held<M>(
@@ -116,10 +128,60 @@ mod held {
     #![allow(unsafe_code, reason = "initialized bytes as such that need not be")]
 
     use std::mem::MaybeUninit;
+    use std::sync::OnceLock;
 
-    use cubecl_common::bytes::{AllocationController, AllocationProperty};
+    use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 
     use super::Held;
+
+    /// Numbers, as soon as somebody has read them, and what they are.
+    struct Decoded<F> {
+        numbers: OnceLock<Vec<f32>>,
+        len: usize,
+        decode: F,
+    }
+
+    impl<F: Fn() -> Vec<f32>> Decoded<F> {
+        fn numbers(&self) -> &[f32] {
+            let numbers = self.numbers.get_or_init(&self.decode);
+            assert!(numbers.len() == self.len, "as many numbers as were promised");
+            numbers
+        }
+    }
+
+    impl<F: Fn() -> Vec<f32>> AllocationController for Decoded<F> {
+        fn alloc_align(&self) -> usize {
+            align_of::<f32>()
+        }
+
+        fn property(&self) -> AllocationProperty {
+            AllocationProperty::Other
+        }
+
+        unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+            self.numbers();
+            let numbers = self.numbers.get_mut().expect("they have been computed");
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
+            // SAFETY: the same memory; the caller promises to write nothing that is not initialized.
+            unsafe { &mut *(bytes as *mut [u8] as *mut [MaybeUninit<u8>]) }
+        }
+
+        fn memory(&self) -> &[MaybeUninit<u8>] {
+            let bytes: &[u8] = bytemuck::cast_slice(self.numbers());
+            // SAFETY: initialized bytes may be taken for such that need not be.
+            unsafe { &*(bytes as *const [u8] as *const [MaybeUninit<u8>]) }
+        }
+    }
+
+    /// The bytes of `len` numbers that are computed when they are read first.
+    pub(super) fn when_read(
+        len: usize,
+        decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
+    ) -> Bytes {
+        let decoded = Decoded { numbers: OnceLock::new(), len, decode };
+        // SAFETY: all bytes of the memory are initialized, and there are as many: `numbers` panics otherwise. What is held may be shared by threads.
+        unsafe { Bytes::from_controller(Box::new(decoded), size_of::<f32>() * len) }
+    }
 
     impl<M: AsRef<[u64]> + AsMut<[u64]>> AllocationController for Held<M> {
         fn alloc_align(&self) -> usize {

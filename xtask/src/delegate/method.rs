@@ -54,6 +54,9 @@ fn method(burn: &Burn, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
         sig.asyncness.is_none() && sig.abi.is_none() && sig.variadic.is_none(),
         "async, extern and variadic methods are not supported"
     );
+    if burn.quantizes && ["QTensorOps", "TransactionOps"].contains(&spec.name) {
+        return of_quantized(burn, spec, sig, cfg);
+    }
     let arguments = name_arguments(&mut sig)?;
     let imports = collect_imports(&sig)?;
     let result = match &sig.output {
@@ -111,6 +114,52 @@ fn method(burn: &Burn, spec: &Spec, item: &TraitItemFn) -> Result<Method> {
     }
     let text = format!("{allow}{signature} {{\n{call}\n}}\n");
     Ok(Method { text, form: Form::Whole, cfg, imports })
+}
+
+/// A method that takes or gives quantized tensors, of a decorator that has some of its own.
+fn of_quantized(
+    burn: &Burn,
+    spec: &Spec,
+    mut sig: Signature,
+    cfg: Option<String>,
+) -> Result<Method> {
+    const QUANTIZED: &str = "QuantizedTensor < B >";
+    for argument in &mut sig.inputs {
+        // The names of arguments begin without the underline of those that a default does not use.
+        if let FnArg::Typed(argument) = argument
+            && let Pat::Ident(pattern) = argument.pat.as_mut()
+        {
+            let name = pattern.ident.to_string();
+            pattern.ident = syn::Ident::new(name.trim_start_matches('_'), pattern.ident.span());
+        }
+    }
+    let imports = collect_imports(&sig)?;
+    let name = sig.ident.to_string();
+    let result = sig.output.to_token_stream().to_string();
+    let mut taken = Vec::new();
+    for argument in &sig.inputs {
+        let FnArg::Typed(argument) = argument else { bail!("takes `self`") };
+        let ty = argument.ty.to_token_stream().to_string();
+        match ty.contains("QuantizedTensor") && !burn.is_intercepted(spec.name, &name) {
+            true if ty == QUANTIZED => taken.push(argument.pat.to_token_stream().to_string()),
+            true => bail!("`{ty}`: intercept the method"),
+            false => {}
+        }
+    }
+    let taken: Vec<_> = taken.iter().map(String::as_str).collect();
+    let is_own = result.contains("QuantizedTensor");
+    let how = match (&taken[..], result.contains("TensorPrimitive"), is_own) {
+        _ if burn.is_intercepted(spec.name, &name) => "intercepted",
+        (["tensor"], false, false) => "quantized tensor",
+        (["tensor"], false, true) => "requantized tensor",
+        (["tensor"], true, false) => "flowing tensor",
+        (["lhs"], true, false) => "flowing lhs",
+        (["lhs", "rhs"], true, false) => "flowing lhs rhs",
+        (taken, ..) => bail!("quantized arguments {taken:?}: teach `forward` their word"),
+    };
+    NameTheDecorator.visit_signature_mut(&mut sig);
+    let text = format!("{};", sig.to_token_stream()).replace(QUANTIZED, "QuantizedTensor < Self >");
+    Ok(Method { text, form: Form::Line(how), cfg, imports })
 }
 
 impl Crossing {

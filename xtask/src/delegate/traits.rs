@@ -40,6 +40,8 @@ pub struct Burn {
     pub only: &'static str,
     /// The attribute that tells it from the other version of its package.
     pub cfg: Option<&'static str>,
+    /// Whether the decorator has quantized tensors of its own, which hold FP8: what takes one of them does not go to `B`.
+    pub quantizes: bool,
     /// What it intercepts beside [`INTERCEPTED`].
     intercepted: Methods,
     /// Gradients of which Burn's Autodiff has no derivative, and the argument that holds the output gradient:
@@ -75,11 +77,22 @@ pub const BURNS: [Burn; 3] = [
         package: "burn-fp8",
         only: "burn_0_21",
         cfg: None,
+        quantizes: true,
         intercepted: &[
+            ("QTensorOps", "q_from_data"),
+            ("QTensorOps", "quantize"),
+            ("QTensorOps", "quantize_dynamic"),
             ("QTensorOps", "dequantize"),
+            ("QTensorOps", "q_device"),
+            ("QTensorOps", "q_into_data"),
+            ("QTensorOps", "q_is_require_grad"),
+            ("QTensorOps", "q_cat"),
+            ("TransactionOps", "tr_execute"),
             ("AutodiffBackend", "backward"),
             ("AutodiffBackend", "inner"),
             ("AutodiffBackend", "from_inner"),
+            ("AutodiffBackend", "q_inner"),
+            ("AutodiffBackend", "q_from_inner"),
         ],
         once: &[
             ("embedding_backward", "output_grad"),
@@ -101,6 +114,7 @@ pub const BURNS: [Burn; 3] = [
         package: "burn-fp8-next",
         only: "burn_0_22",
         cfg: Some("#[cfg(not(feature = \"burn-0-23\"))]"),
+        quantizes: false,
         intercepted: &[("FloatTensorOps", "float_swap_dims")],
         once: &[],
     },
@@ -109,6 +123,7 @@ pub const BURNS: [Burn; 3] = [
         package: "burn-fp8-next-on-burn-0-23",
         only: "burn_0_22",
         cfg: Some("#[cfg(feature = \"burn-0-23\")]"),
+        quantizes: false,
         intercepted: &[("FloatTensorOps", "float_swap_dims")],
         once: &[],
     },
@@ -127,7 +142,7 @@ const fn backend(name: &'static str, bounds: [&'static str; 2]) -> Spec {
 
 /// The traits that the decorators implement. `check_supertraits` fails when burn's `Backend` asks for one that is not here.
 pub const TRAITS: &[Spec] = &[
-    backend("BackendTypes", ["BackendTypes", ""]),
+    backend("BackendTypes", ["BackendTypes + 'static", ""]),
     backend("Backend", ["Fp8Matmul", ""]),
     Spec {
         burns: &[0],

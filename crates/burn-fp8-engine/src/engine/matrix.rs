@@ -252,6 +252,16 @@ impl<F: TensorMetadata + Clone, I: TensorMetadata + Clone> Matrix<F, I> {
         }
     }
 
+    /// The same matrix with its codes in one form, row by row in memory or column by column: a copy where they lie the other way.
+    pub fn laid_out<B>(&self, of_transpose: bool) -> Self
+    where
+        B: Backend<FloatTensorPrimitive = F, IntTensorPrimitive = I>,
+    {
+        let laid_out = Some(codes::contiguous::<B>(self.row_by_row::<B>(of_transpose)));
+        let (codes, transposed) = if of_transpose { (None, laid_out) } else { (laid_out, None) };
+        Self { codes, transposed, ..self.clone() }
+    }
+
     /// Whether all elements along a dimension, the last but one or the last, share a scale, which may be applied after they are summed: one for each line
     /// along it, or one for all.
     pub fn is_constant_along(&self, dim: usize) -> bool {

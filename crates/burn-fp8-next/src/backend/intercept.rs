@@ -3,11 +3,12 @@
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor};
 use burn_backend::{Distribution, FloatDType, Shape, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{Gemm, GemmRole};
+use burn_fp8_core::{Gemm, GemmRole, ProductKind};
 
 use super::common::intercept as common;
 use super::convolution;
 use super::{Fp8Matmul, gradient, session};
+use crate::report::{HighPrecision, record_high_precision};
 pub(super) use common::{
     bool_into_data, float_into_data, int_into_data, linear, linear_weight_backward,
     linear_x_backward, name,
@@ -19,11 +20,18 @@ fn convolved(role: GemmRole, forward: Gemm) {
     session::run(|| common::convolved(role, forward));
 }
 
+/// Burn's quantized tensors are no tensors in FP8: their product is that of `B`.
 pub(super) fn q_matmul<B: Fp8Matmul>(
     lhs: TensorPrimitive<B>,
     rhs: TensorPrimitive<B>,
 ) -> TensorPrimitive<B> {
-    session::run(|| common::q_matmul::<B>(lhs, rhs))
+    session::run(|| {
+        if let Some(gemm) = Gemm::from_shapes(&lhs.shape(), &rhs.shape()) {
+            let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
+            record_high_precision(kind, GemmRole::Output, gemm, reason);
+        }
+        B::q_matmul(lhs, rhs)
+    })
 }
 
 pub(super) fn float_matmul<B: Fp8Matmul>(

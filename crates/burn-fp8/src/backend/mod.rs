@@ -16,24 +16,51 @@ macro_rules! burn_0_22 {
 #[macro_use]
 #[path = "../shared/backend/forward.rs"]
 mod forward;
+
+/// What the delegation does with an operation on quantized tensors: FP8 is this crate's, everything else goes to `B`.
+macro_rules! quantized {
+    ($crossing:ident [$($taken:ident)+] $name:ident $($argument:ident)*) => {
+        if [$(super::quantized::is_fp8(&$taken)),+].contains(&true) {
+            super::quantized::OnCodes::<B>::$name($($argument),*)
+        } else {
+            $(let $taken = super::quantized::other($taken);)+
+            quantized!(@ $crossing B::$name($($argument),*))
+        }
+    };
+    (@ as_it_is $result:expr) => { $result };
+    (@ $crossing:ident $result:expr) => { super::quantized::Own::own($result) };
+}
+
 #[cfg(feature = "distributed")]
 mod collective;
 #[path = "../shared/backend/mod.rs"]
 mod common;
 #[path = "../shared/backend/delegate.rs"]
 mod delegate;
+mod quantized;
 #[cfg(feature = "vision")]
 mod vision;
+
+/// What the delegation does not forward as it is.
+mod intercept {
+    pub(super) use super::common::intercept::*;
+    pub(super) use super::quantized::{
+        dequantize, q_cat, q_device, q_from_data, q_from_inner, q_inner, q_into_data,
+        q_is_require_grad, q_matmul, quantize, quantize_dynamic, tr_execute,
+    };
+}
 
 use core::marker::PhantomData;
 
 use burn_backend::quantization::QuantizationParametersPrimitive;
 
 use crate::engine::Capability;
-pub(crate) use common::{convert, convolution, intercept};
+pub(crate) use common::{convert, convolution};
 use convert::{Rewrap, SameTensors};
 
 pub use crate::engine::Graph as Fp8Matmul;
+pub use quantized::{Fp8QTensor, QCodes};
+pub(crate) use quantized::{from_matrix, into_matrix};
 
 /// A backend that runs the matrix products of `B` in FP8, and everything else on `B`; attention, layer normalization and GELU as one operation each where
 /// [`Fp8Config::attention`](crate::Fp8Config::attention) says so.

@@ -7,6 +7,7 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorPrimitive};
 use burn_fp8_core::Fp8Format;
 
 use crate::Fp8Error;
+use crate::backend::{Fp8Backend, Fp8Matmul, from_matrix, into_matrix};
 use crate::engine::portable::codes;
 use crate::engine::portable::grid::Grid;
 use crate::engine::tensor::read;
@@ -87,7 +88,6 @@ impl<B: Backend, const D: usize> Fp8Tensor<B, D> {
         &self.matrix
     }
 
-    #[cfg(feature = "flex")]
     pub(crate) fn into_matrix(self) -> MatrixOf<B> {
         self.matrix
     }
@@ -275,9 +275,7 @@ impl<B: Backend> Fp8Tensor<B, 2> {
 
     /// The same tensor with its codes row by row, or column by column. They have been moved, and need not be again.
     pub(crate) fn laid_out(&self, of_transpose: bool) -> Self {
-        let codes = Some(codes::contiguous::<B>(self.matrix.row_by_row::<B>(of_transpose)));
-        let (codes, transposed) = if of_transpose { (None, codes) } else { (codes, None) };
-        Self { matrix: Matrix { codes, transposed, ..self.matrix.clone() } }
+        Self { matrix: self.matrix.laid_out::<B>(of_transpose) }
     }
 
     /// The same tensor, and whether all of its scales are powers of two is known: they are read.
@@ -286,6 +284,44 @@ impl<B: Backend> Fp8Tensor<B, 2> {
         let kind = ScaleKind::of_scales(&read::<B>(scales.clone()));
         let scales = Scales::Grid { scales, block, kind };
         Self { matrix: Matrix { scales, ..self.matrix } }
+    }
+}
+
+impl<B: Fp8Matmul, const D: usize> Fp8Tensor<Fp8Backend<B>, D> {
+    /// The same numbers as one of Burn's quantized tensors, whose scheme says E4M3 or E5M2, one scale or blocks. No code moves.
+    ///
+    /// ```
+    /// use burn::backend::Flex;
+    /// use burn::tensor::{Distribution, Tensor};
+    /// use burn_fp8::{Fp8Backend, Fp8Format, Fp8Tensor};
+    ///
+    /// type B = Fp8Backend<Flex>;
+    /// let device = Default::default();
+    /// let weight = Tensor::<B, 2>::random([64, 32], Distribution::Default, &device);
+    /// let codes = Fp8Tensor::quantize(weight, Fp8Format::E4M3);
+    ///
+    /// let quantized = codes.clone().into_quantized()?; // a tensor as any other
+    /// let y = Tensor::<B, 2>::ones([1, 64], &device).matmul(quantized.clone());
+    /// assert_eq!(y.dims(), [1, 32]);
+    /// assert_eq!(Fp8Tensor::from_quantized(quantized)?.to_bytes(), codes.to_bytes());
+    /// # Ok::<(), burn_fp8::Fp8Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where Burn's scheme has no words for its blocks, which are of at most 255 rows and columns there, and divide the tensor.
+    pub fn into_quantized(self) -> Result<Tensor<Fp8Backend<B>, D>, Fp8Error> {
+        from_matrix(self)
+    }
+
+    /// The inverse. No code moves.
+    ///
+    /// # Errors
+    /// [`Fp8Error::Invalid`] where the tensor is not quantized, or its scheme is of another type than E4M3 and E5M2.
+    pub fn from_quantized(tensor: Tensor<Fp8Backend<B>, D>) -> Result<Self, Fp8Error> {
+        let dtype = tensor.dtype();
+        into_matrix(tensor).ok_or_else(|| {
+            invalid(format!("it is {dtype:?}; from_quantized takes what quantize gives for a scheme of E4M3 or E5M2"))
+        })
     }
 }
 

@@ -9,6 +9,7 @@ mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
+pub use crate::backend::{Fp8QTensor, QCodes};
 pub use assign::assign_rows;
 pub use handle::Fp8Tensor;
 pub use matmul::scaled_matmul;

@@ -3,5 +3,6 @@
 mod files;
 mod frozen;
 mod modules;
+mod quantized;
 mod scaled_matmul;
 mod tensors;

@@ -122,7 +122,7 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
     /// # Panics
     /// Where the last dimension of `x` is not `d_input`; where [`Execution::Native`](crate::Execution::Native) is asked for and not available.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let laid_out = |of_transpose| self.weight.laid_out(of_transpose).matrix().clone();
+        let laid_out = |of_transpose| self.weight.laid_out(of_transpose);
         let weight = self.weight.get().matrix().clone();
         let bias = self.bias.clone().map(primitive);
         let output = forward::<B>(primitive(x), weight, bias, self.activation, laid_out);

@@ -51,15 +51,14 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let ([k, n], device) = (self.dims(), self.device());
         let weight = self.weight.laid_out(true);
         let gemm = Gemm::matrix(1, n, k);
-        let target = target::<B>(&config, gemm, &device, weight.matrix(), self.activation).ok()?;
-        let along = [weight.matrix().scales.block()[0], self.activation.block()[1]];
+        let target = target::<B>(&config, gemm, &device, &weight, self.activation).ok()?;
+        let along = [weight.scales.block()[0], self.activation.block()[1]];
         let unit = match target {
             Target::MatrixUnit if Linear::is_for_units(along, k) => Some(Unit::current()),
             Target::MatrixUnit if config.execution == Execution::Native => return None,
             Target::MatrixUnit | Target::Emulation(_) => None,
             Target::TensorCores => return None,
         };
-        let weight = weight.into_matrix();
         let (scales, block) = match weight.scales.clone() {
             Scales::One(scale) => (vec![scale.read::<B>()], [n, k]),
             Scales::Grid { scales, block, .. } => {

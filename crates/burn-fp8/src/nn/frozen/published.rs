@@ -1,10 +1,14 @@
 //! Frozen layers as they are published.
 
+use burn::module::{Param, ParamId};
+use burn::nn::Linear;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_fp8_core::Fp8Format;
 
 use super::weight::Weight;
 use super::{ActivationScale, FrozenLinear};
+use crate::Fp8Error;
+use crate::backend::{Fp8Backend, Fp8Matmul};
 use crate::checkpoint::{Checkpoint, CheckpointError, QuantizedLinear};
 use crate::engine::Fp8Engine;
 use crate::engine::tensor::read;
@@ -64,5 +68,55 @@ impl<B: Fp8Engine> FrozenLinear<B> {
             block: weight.block(),
         };
         weight.transpose().publish(bias, self.activation())
+    }
+}
+
+impl<B: Fp8Matmul> FrozenLinear<Fp8Backend<B>> {
+    /// The layer as Burn's own, its weight one of Burn's quantized tensors: models keep their type, and their records hold the codes. No code moves. Whether
+    /// its inputs are quantized says the configuration then, as for other products.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use burn::backend::Flex;
+    /// use burn::nn::LinearConfig;
+    /// use burn::tensor::Tensor;
+    /// use burn_fp8::Fp8Backend;
+    /// use burn_fp8::nn::{ActivationScale, FrozenLinear};
+    ///
+    /// type B = Fp8Backend<Flex>;
+    /// let device = Default::default();
+    /// let linear = LinearConfig::new(64, 32).init::<B>(&device);
+    /// let bias = linear.bias.as_ref().map(|bias| bias.val());
+    /// let frozen = FrozenLinear::from_weight(linear.weight.val(), bias, ActivationScale::Current)?;
+    ///
+    /// let linear = frozen.into_quantized()?; // of a checkpoint, too: FrozenLinear::from_checkpoint(…)?.into_quantized()?
+    /// assert_eq!(linear.forward(Tensor::<B, 2>::ones([1, 64], &device)).dims(), [1, 32]);
+    /// let frozen = FrozenLinear::from_quantized(&linear, ActivationScale::Current)?;
+    /// assert_eq!(frozen.dims(), [64, 32]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Fp8Tensor::into_quantized`]: where each output has a scale of its own, say.
+    pub fn into_quantized(self) -> Result<Linear<Fp8Backend<B>>, Fp8Error> {
+        let parameter = |bias| Param::initialized(ParamId::new(), bias);
+        let bias = self.bias.map(parameter);
+        let weight = Param::initialized(ParamId::new(), self.weight.get().into_quantized()?);
+        Ok(Linear { weight, bias })
+    }
+
+    /// A layer of Burn whose weight is quantized to E4M3, as a frozen one. No code moves.
+    ///
+    /// # Errors
+    /// As [`Fp8Tensor::from_quantized`] and [`from_tensor`](Self::from_tensor).
+    pub fn from_quantized(
+        linear: &Linear<Fp8Backend<B>>,
+        activation: ActivationScale,
+    ) -> Result<Self, Fp8Error> {
+        let weight = Fp8Tensor::from_quantized(linear.weight.val())?;
+        // A quantizer takes the bias, too.
+        let bias = linear.bias.as_ref().map(|bias| bias.val().dequantize());
+        Self::from_tensor(weight, bias, activation)
     }
 }

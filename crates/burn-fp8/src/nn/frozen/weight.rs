@@ -1,41 +1,30 @@
 //! The weight of a frozen layer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
+use crate::engine::MatrixOf;
+use crate::product::Held;
 use crate::tensor::Fp8Tensor;
 
-/// A weight `[d_input, d_output]` in the layout that the last product took: column by column on Flex and for tensor cores, row by row for
-/// emulated ones elsewhere.
-///
-/// Clones share it: what one of them has moved need not be moved by the others, and there is one copy.
+/// A weight `[d_input, d_output]`.
 #[derive(Clone, Debug)]
 pub(super) struct Weight<B: Backend> {
     dims: [usize; 2],
-    held: Arc<Mutex<Fp8Tensor<B, 2>>>,
+    held: Held<B>,
 }
 
 impl<B: Backend> Weight<B> {
     pub(super) fn new(weight: Fp8Tensor<B, 2>) -> Self {
-        Self { dims: weight.dims(), held: Arc::new(Mutex::new(weight)) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Fp8Tensor<B, 2>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { dims: weight.dims(), held: Held::new(weight.into_matrix()) }
     }
 
     pub(super) fn get(&self) -> Fp8Tensor<B, 2> {
-        self.lock().clone()
+        Fp8Tensor::new(self.held.get())
     }
 
     /// The weight with its codes row by row, or column by column. They stay in this layout.
-    pub(super) fn laid_out(&self, of_transpose: bool) -> Fp8Tensor<B, 2> {
-        let mut held = self.lock();
-        if held.is_transposed() != of_transpose {
-            *held = held.laid_out(of_transpose);
-        }
-        held.clone()
+    pub(super) fn laid_out(&self, of_transpose: bool) -> MatrixOf<B> {
+        self.held.laid_out(of_transpose)
     }
 
     pub(super) fn dims(&self) -> [usize; 2] {
@@ -77,8 +66,8 @@ mod tests {
         for (of_transpose, expected) in [(true, column_by_column), (false, row_by_row)] {
             let laid_out = weight.laid_out(of_transpose);
             let codes = match of_transpose {
-                true => &laid_out.matrix().transposed,
-                false => &laid_out.matrix().codes,
+                true => &laid_out.transposed,
+                false => &laid_out.codes,
             };
             let Some(Codes::Bytes(codes)) = codes else { panic!("Flex has u8") };
             assert!(codes.layout().is_contiguous());

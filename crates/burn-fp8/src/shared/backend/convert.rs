@@ -21,7 +21,6 @@ pub(crate) trait SameTensors<A: BackendTypes>:
         FloatTensorPrimitive = A::FloatTensorPrimitive,
         IntTensorPrimitive = A::IntTensorPrimitive,
         BoolTensorPrimitive = A::BoolTensorPrimitive,
-        QuantizedTensorPrimitive = A::QuantizedTensorPrimitive,
     >
 {
 }
@@ -33,12 +32,24 @@ where
             FloatTensorPrimitive = A::FloatTensorPrimitive,
             IntTensorPrimitive = A::IntTensorPrimitive,
             BoolTensorPrimitive = A::BoolTensorPrimitive,
-            QuantizedTensorPrimitive = A::QuantizedTensorPrimitive,
         >,
 {
 }
 
-impl<A: Backend, B: SameTensors<A>> Rewrap<TensorPrimitive<B>> for TensorPrimitive<A> {
+/// One whose quantized tensors are, too.
+pub(crate) trait SameQuantized<A: BackendTypes>:
+    SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>
+{
+}
+
+impl<A, B> SameQuantized<A> for B
+where
+    A: BackendTypes,
+    B: SameTensors<A> + BackendTypes<QuantizedTensorPrimitive = A::QuantizedTensorPrimitive>,
+{
+}
+
+impl<A: Backend, B: SameQuantized<A>> Rewrap<TensorPrimitive<B>> for TensorPrimitive<A> {
     fn rewrap(self) -> TensorPrimitive<B> {
         match self {
             Self::Float(tensor) => TensorPrimitive::Float(tensor),
@@ -47,7 +58,7 @@ impl<A: Backend, B: SameTensors<A>> Rewrap<TensorPrimitive<B>> for TensorPrimiti
     }
 }
 
-impl<A: Backend, B: SameTensors<A>> Rewrap<TransactionPrimitive<B>> for TransactionPrimitive<A> {
+impl<A: Backend, B: SameQuantized<A>> Rewrap<TransactionPrimitive<B>> for TransactionPrimitive<A> {
     fn rewrap(self) -> TransactionPrimitive<B> {
         // The private field `orders` starts empty in the copy. Nothing is lost: `TransactionPrimitive::execute_async` takes
         // the orders out before it calls `tr_execute`, the only method that a transaction is passed to.

@@ -2,10 +2,10 @@
 
 use burn_backend::ops::AttentionModuleOptions;
 use burn_backend::ops::attention::attention_fallback;
-use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor};
+use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IntTensor};
 use burn_backend::{
     AutodiffBackend, Backend, DType, Distribution, ExecutionError, FloatDType, Shape, TensorData,
-    TensorMetadata, TensorPrimitive,
+    TensorMetadata,
 };
 use burn_fp8_core::{
     AttentionPrecision, AttentionShape, Gemm, GemmRole, Pointwise, ProductKind, Softmax,
@@ -17,7 +17,7 @@ use crate::config;
 use crate::engine::{Target, nothing, raise_refusal, usable};
 use crate::fused::{self, Attention};
 use crate::host;
-use crate::product::route::{as_part_of, note_dequantized, settings};
+use crate::product::route::{as_part_of, settings};
 pub(crate) use crate::product::route::{
     linear, linear_weight_backward, linear_x_backward, matmul as float_matmul,
 };
@@ -37,18 +37,6 @@ pub(crate) fn convolved(role: GemmRole, forward: Gemm) {
     record_high_precision(ProductKind::Convolution, role, gemm, HighPrecision::Convolution);
 }
 
-/// Burn's quantized tensors are no tensors in FP8: their product is that of `B`.
-pub(crate) fn q_matmul<B: Backend>(
-    lhs: TensorPrimitive<B>,
-    rhs: TensorPrimitive<B>,
-) -> TensorPrimitive<B> {
-    if let Some(gemm) = Gemm::from_shapes(&lhs.shape(), &rhs.shape()) {
-        let reason = HighPrecision::Quantized;
-        record_high_precision(ProductKind::Matmul, GemmRole::Output, gemm, reason);
-    }
-    B::q_matmul(lhs, rhs)
-}
-
 /// What Burn's `Autodiff` panics at in words of its own, since it has no derivative of it: the gradients of these operations, which an `Autodiff` around this
 /// asks a backend for that has one inside already.
 pub(crate) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, operation: &str) {
@@ -66,17 +54,6 @@ pub(crate) fn differentiates_once<B: Backend>(output_grad: &FloatTensor<B>, oper
 pub(crate) fn backward<B: AutodiffBackend>(tensor: FloatTensor<B>) -> B::Gradients {
     weights::go_on();
     delayed::backward(|| B::backward(tensor))
-}
-
-/// Burn's `linear` dequantizes a quantized weight before it multiplies.
-pub(crate) fn dequantize<B: Fp8Matmul>(
-    tensor: QuantizedTensor<B>,
-    dtype: FloatDType,
-) -> FloatTensor<B> {
-    let shape = tensor.shape();
-    let tensor = B::dequantize(tensor, dtype);
-    note_dequantized(shape, B::fp8_memory(&tensor));
-    tensor
 }
 
 /// A tensor leaves the graph: an optimizer takes a parameter out so, and puts its successor there.

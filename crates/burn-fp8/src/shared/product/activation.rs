@@ -1,7 +1,7 @@
 //! How the inputs of a frozen layer are scaled.
 
 use burn_fp8_checkpoint::Activations;
-use burn_fp8_core::{Fp8Format, Recipe, scale};
+use burn_fp8_core::{Fp8Format, Granularity, Operand, Recipe, scale};
 use serde::{Deserialize, Serialize};
 
 use crate::Fp8Error;
@@ -55,6 +55,19 @@ impl From<ActivationScale> for Activations {
             ActivationScale::Current | ActivationScale::PerToken => Self::PerToken,
             ActivationScale::Blocks { size, power_of_two } => Self::Blocks { size, power_of_two },
             ActivationScale::Mx => Self::Mx,
+        }
+    }
+}
+
+/// As a recipe of training quantizes inputs; always by the numbers themselves.
+impl From<&Recipe> for ActivationScale {
+    fn from(recipe: &Recipe) -> Self {
+        let power_of_two = recipe.has_powers_of_two();
+        match (recipe.granularity(), recipe.granularity().block(Operand::Input).along) {
+            (Granularity::PerTensor, _) => Self::Current,
+            (Granularity::PerRow, _) => Self::PerToken,
+            (Granularity::Mx(_), _) => Self::Mx,
+            (_, size) => Self::Blocks { size, power_of_two },
         }
     }
 }

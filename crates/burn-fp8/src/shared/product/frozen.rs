@@ -34,7 +34,7 @@ pub(super) fn multiply<B: Fp8Engine>(
     bias: Option<FloatTensor<B>>,
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
-    let FrozenOptions { activation, granularity, target, manner, accumulation } = options;
+    let FrozenOptions { activation, target, manner, .. } = options;
     let dtype = FloatDType::from(x.dtype());
     if *activation == ActivationScale::Unquantized {
         let operands = [Operand::Float(B::float_cast(x, FloatDType::F32)), Operand::Matrix(weight)];
@@ -51,18 +51,33 @@ pub(super) fn multiply<B: Fp8Engine>(
     };
     let wanted = target.wanted::<B>(manner.sums, [true, false], burn_fp8_core::Layouts::Rows, true);
     let request = Request { format: FORMAT, block: activation.block(), rule, wanted };
+    let input = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
+    let of_input = input.pending(activation.recipe().granularity());
+    let operands = [input.matrix, weight];
+    of_codes::<B>(ProductKind::Linear, operands, of_input, (bias, dtype), options)
+}
+
+/// Codes `[M, K]` times a weight in codes, as [`multiply`] does; `of_input` is what a trace says of them.
+pub(super) fn of_codes<B: Fp8Engine>(
+    kind: ProductKind,
+    [input, weight]: [MatrixOf<B>; 2],
+    of_input: PendingOperand,
+    (bias, dtype): (Option<FloatTensor<B>>, FloatDType),
+    options: &FrozenOptions,
+) -> FloatTensor<B> {
+    let FrozenOptions { granularity, target, manner, accumulation, .. } = options;
     let gemm = {
-        let ([m, k], [_, n]) = (x.shape().dims(), weight.shape().dims());
+        let ([m, k], [_, n]) = (input.shape().dims(), weight.shape().dims());
         Gemm::matrix(m, n, k)
     };
-    let input = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
     let note = new_note();
     if let Some(note) = &note {
         let ran = PendingRan::noted::<B>(note, weight.device::<B>());
-        let of_weight = PendingOperand::new::<B>(FORMAT, *granularity, weight.scales.clone(), None);
-        let operands = [input.pending(activation.recipe().granularity()), of_weight];
+        let of_weight =
+            PendingOperand::new::<B>(weight.format, *granularity, weight.scales.clone(), None);
+        let operands = [of_input, of_weight];
         report::record(|| Pending {
-            kind: ProductKind::Linear,
+            kind,
             role: GemmRole::Output,
             gemm,
             operands: Some(operands),
@@ -75,14 +90,14 @@ pub(super) fn multiply<B: Fp8Engine>(
         any_order: true,
         target: target.clone(),
         fast_accumulation: *accumulation == Accumulation::Fast
-            && input.matrix.scales.block() == WHOLE
+            && input.scales.block() == WHOLE
             && weight.scales.block() == WHOLE,
         sums: manner.sums,
         split: None,
         otherwise: manner.execution.otherwise(),
         note,
     };
-    let [input, weight] = [input.matrix, weight].map(Operand::Matrix);
+    let [input, weight] = [input, weight].map(Operand::Matrix);
     // As it leaves the unit's registers: the same bits as after it, where the output is f32.
     let (inside, after) = match target == &Target::MatrixUnit && dtype == FloatDType::F32 {
         true => (bias, None),

@@ -1,22 +1,24 @@
 //! A frozen layer: its forward pass, and its weight on the host.
 
-use burn_backend::{DType, TensorMetadata, tensor::FloatTensor};
+use burn_backend::{DType, FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_checkpoint::{
     Activations, CheckpointError, QuantizedLinear, Scales as PublishedScales,
 };
 use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
 
 use super::activation::ActivationScale;
-use super::frozen::FrozenOptions;
-use super::run;
+use super::frozen::{self, FrozenOptions};
+use super::plan::{Product, fitting_linear_gemm};
+use super::{Held, run};
 use crate::Fp8Error;
 use crate::config::{self, Fp8Config};
 use crate::engine::tensor::{add_bias, join, reshape};
 use crate::engine::{
-    Capability, Fp8Engine, Graph, MatrixOf, Requirements, Target, check_scale, multiply_high,
+    Capability, Execution, Fallback, Fp8Engine, Graph, MatrixOf, Requirements, Target, check_scale,
+    multiply_high, without_graph,
 };
 use crate::host;
-use crate::report::{HighPrecision, record_high_precision};
+use crate::report::{HighPrecision, PendingOperand, record_high_precision};
 
 /// `x` `[…, K]`, f32, f16 or bf16, times a weight `[K, N]`, plus `bias` `[N]`: `[…, N]` of the type of `x`. Inputs of other types are multiplied in high
 /// precision. `laid_out` gives the weight with its codes row by row, or column by column.
@@ -55,6 +57,79 @@ pub(crate) fn forward<B: Graph>(
         }
     };
     reshape::<B>(output, shape)
+}
+
+/// `x` `[…, K]` times a weight that a user has quantized, plus `bias` `[N]`. The input is quantized where the configuration would quantize those of a product of
+/// numbers, as its recipe says; elsewhere it stays as it is.
+pub(crate) fn by_quantized<B: Graph>(
+    kind: ProductKind,
+    x: FloatTensor<B>,
+    weight: Held<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    let matrix = weight.get();
+    let gemm = fitting_linear_gemm(&[x.shape(), matrix.shape()]);
+    let activation = match Product::would_run(kind, gemm, [x.dtype(); 2]) {
+        Ok(()) => ActivationScale::from(&config::current().config.recipe),
+        Err(_) => ActivationScale::Unquantized,
+    };
+    if B::is_tracked(&x) {
+        Product::skip_site(gemm, None);
+    }
+    forward::<B>(x, matrix, bias, activation, |of_transpose| weight.laid_out(of_transpose))
+}
+
+/// The product of two matrices that a user has quantized, neither empty. A constant of the graph.
+pub(crate) fn of_quantized<B: Graph>(
+    lhs: Held<B>,
+    rhs: Held<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    let (lhs, rhs) = (lhs.get(), rhs);
+    let ([m, k], [_, n]) = (lhs.shape().dims(), rhs.get().shape().dims());
+    let (gemm, device, config) =
+        (Gemm::matrix(m, n, k), lhs.device::<B>(), config::current().config);
+    let weight = rhs.get();
+    if !config.enabled {
+        let (kind, reason) = (ProductKind::Matmul, HighPrecision::Off);
+        record_high_precision(kind, GemmRole::Output, gemm, reason);
+        let [lhs, rhs] =
+            [lhs, weight].map(|matrix| B::float_cast(B::fp8_dequantize(matrix), dtype));
+        return multiply_high::<B>(lhs, rhs);
+    }
+    let blocks = [lhs.scales.block(), weight.scales.block()];
+    let powers = lhs.scales.are_powers_of_two() && weight.scales.are_powers_of_two();
+    let target =
+        Target::of::<B>(&device, Requirements::of_matrices(blocks, k, powers), config.manner());
+    let target = match target.unwrap_or_else(|error| panic!("{error}")) {
+        Target::TensorCores if [lhs.format, weight.format] == [Fp8Format::E5M2; 2] => {
+            assert!(
+                config.execution != Execution::Native,
+                "tensor cores do not multiply E5M2 by E5M2, {m}×{k} by {k}×{n}: quantize one of them to E4M3, or leave Execution::Native"
+            );
+            let reason = "tensor cores do not multiply E5M2 by E5M2";
+            Target::Emulation(Some(Fallback::NoAlgorithm(reason.into())))
+        }
+        target => target,
+    };
+    let options = FrozenOptions {
+        activation: ActivationScale::Unquantized,
+        granularity: weight.granularity(0),
+        accumulation: config.accumulation.output,
+        manner: config.manner(),
+        target,
+    };
+    let of_lhs = PendingOperand::new::<B>(lhs.format, lhs.granularity(1), lhs.scales.clone(), None);
+    let along_k = B::FP8_ON_HOST || options.target == Target::TensorCores;
+    let operands = [lhs.laid_out::<B>(false), rhs.laid_out(along_k)].map(without_graph::<B>);
+    let product = frozen::of_codes::<B::Inner>(
+        ProductKind::Matmul,
+        operands,
+        of_lhs,
+        (None, dtype),
+        &options,
+    );
+    B::constant(product)
 }
 
 /// How a product with a frozen weight is run, or none where it is in high precision.

@@ -13,12 +13,14 @@ pub mod delayed;
 mod frozen;
 pub(crate) mod frozen_layer;
 pub(crate) mod gemms;
+mod held;
 mod operand;
 mod plan;
 pub(crate) mod route;
 mod run;
 
 pub use activation::ActivationScale;
+pub(crate) use held::Held;
 pub(crate) use operand::{Gemms, Quantizer, SavedOperand};
 pub(crate) use plan::Product;
 pub(crate) use plan::target;

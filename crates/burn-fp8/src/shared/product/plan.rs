@@ -211,3 +211,19 @@ pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
     let m = x.num_elements().checked_div(x[rank - 1]).unwrap_or(0);
     Some(Gemm::matrix(m, weight[1], weight[0]))
 }
+
+/// The same, of input and weight in this order.
+///
+/// # Panics
+/// Where the shapes do not fit.
+#[track_caller]
+pub(crate) fn fitting_linear_gemm(shapes: &[Shape; 2]) -> Gemm {
+    linear_gemm(&shapes[0], &shapes[1])
+        .unwrap_or_else(|| misfit("input and weight", shapes, "[…, K] and [K, N]"))
+}
+
+/// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.
+pub(crate) fn misfit(what: &str, [lhs, rhs]: &[Shape; 2], fits: &str) -> ! {
+    let (lhs, rhs) = (lhs.as_slice(), rhs.as_slice());
+    panic!("{what} of the shapes {lhs:?} and {rhs:?} do not multiply; these do: {fits}")
+}

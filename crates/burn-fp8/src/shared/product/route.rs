@@ -1,13 +1,14 @@
 //! The products that a user's code asks for: each asks the configuration, then runs in FP8 or as it is.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind, Saved};
 
-use super::plan::{Product, linear_gemm};
-use super::{gemms, run};
+use super::plan::{Product, fitting_linear_gemm, linear_gemm, misfit};
+use super::{Held, frozen_layer, gemms, run};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{add_bias, join, reshape};
@@ -48,9 +49,10 @@ pub(crate) fn linear<B: Graph>(
     weight: FloatTensor<B>,
     bias: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
-    let shapes = [x.shape(), weight.shape()];
-    let gemm = linear_gemm(&shapes[0], &shapes[1])
-        .unwrap_or_else(|| misfit("input and weight", &shapes, "[…, K] and [K, N]"));
+    if let Some(weight) = codes_of::<B>(&weight) {
+        return frozen_layer::by_quantized::<B>(ProductKind::Linear, x, weight, bias);
+    }
+    let gemm = fitting_linear_gemm(&[x.shape(), weight.shape()]);
     match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
         Some(product) => run::multiply::<B>(x, weight, bias, product),
         None if is_empty([&x, &weight]) => {
@@ -141,12 +143,6 @@ fn rejoined<B: Graph>(
     reshape::<B>(output, shape)
 }
 
-/// Backends may not check the shapes of a product: Flex 0.21 reads foreign memory where batches do not broadcast. So this holds with FP8 off, too.
-fn misfit(what: &str, [lhs, rhs]: &[Shape; 2], fits: &str) -> ! {
-    let (lhs, rhs) = (lhs.as_slice(), rhs.as_slice());
-    panic!("{what} of the shapes {lhs:?} and {rhs:?} do not multiply; these do: {fits}")
-}
-
 thread_local! {
     /// What plain products are part of, on this thread.
     static PARTS: RefCell<Vec<ProductKind>> = const { RefCell::new(Vec::new()) };
@@ -154,30 +150,54 @@ thread_local! {
     static DEQUANTIZED: RefCell<VecDeque<Dequantized>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// The shape of a tensor, and its memory where that can be told.
-type Dequantized = (Shape, Option<Leaf>);
+/// A tensor that Burn has dequantized.
+struct Dequantized {
+    shape: Shape,
+    /// Its memory, where that can be told.
+    memory: Option<Leaf>,
+    /// What it was, a `Held<B>`, where that was FP8.
+    codes: Option<Box<dyn Any>>,
+}
+
+impl Dequantized {
+    /// Whether an operand is this tensor. Burn drops the numbers after the product: a tensor that somebody keeps, a user has dequantized.
+    fn is<B: Graph>(&self, operand: &FloatTensor<B>) -> bool {
+        let memory = self.memory.as_ref().zip(B::fp8_memory(operand));
+        let is_its = |(of_it, own): (&Leaf, Leaf)| of_it.name == own.name && own.is_single();
+        operand.shape() == self.shape && memory.is_none_or(is_its)
+    }
+}
 
 /// Notes that Burn's numbers of a quantized tensor come next: in `linear`, those of a quantized weight.
-pub(crate) fn note_dequantized(shape: Shape, memory: Option<Leaf>) {
+pub(crate) fn note_dequantized<B: Graph>(
+    shape: Shape,
+    memory: Option<Leaf>,
+    codes: Option<Held<B>>,
+) {
     // Input, weight and bias.
     const OPERANDS: usize = 3;
     DEQUANTIZED.with_borrow_mut(|shapes| {
         shapes.truncate(OPERANDS - 1);
-        shapes.push_front((shape, memory));
+        let codes = codes.map(|codes| Box::new(codes) as Box<dyn Any>);
+        shapes.push_front(Dequantized { shape, memory, codes });
     });
+}
+
+/// The codes of a weight that Burn has dequantized for this product, where its memory tells it for sure.
+fn codes_of<B: Graph>(weight: &FloatTensor<B>) -> Option<Held<B>> {
+    let codes = DEQUANTIZED.with_borrow_mut(|dequantized| {
+        let it = dequantized.iter_mut().find(|it| it.memory.is_some() && it.is::<B>(weight))?;
+        it.codes.take_if(|codes| codes.is::<Held<B>>())
+    })?;
+    DEQUANTIZED.take();
+    codes.downcast().ok().map(|held| *held)
 }
 
 /// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
 /// quantized tensors do not come here.
 fn is_quantized<B: Graph>(kind: ProductKind, operands: [&FloatTensor<B>; 2]) -> bool {
     let dequantized = DEQUANTIZED.take();
-    // Burn drops the numbers after the product. A tensor that somebody keeps, a user has dequantized.
-    let is_it = |operand: &FloatTensor<B>, (shape, memory): &Dequantized| {
-        let memory = memory.as_ref().zip(B::fp8_memory(operand));
-        let is_its = |(of_it, own): (&Leaf, Leaf)| of_it.name == own.name && own.is_single();
-        operand.shape() == *shape && memory.is_none_or(is_its)
-    };
-    let any = |operand: &&FloatTensor<B>| dequantized.iter().any(|it| is_it(operand, it));
+    let any = |operand: &&FloatTensor<B>| dequantized.iter().any(|it| it.is::<B>(operand));
     kind == ProductKind::Linear && operands.iter().any(any)
 }
 

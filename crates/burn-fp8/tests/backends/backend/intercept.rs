@@ -3,21 +3,82 @@
 use burn::tensor::backend::{AutodiffBackend, Backend, ExecutionError};
 use burn::tensor::ops::{
     AttentionModuleOptions, BoolTensor, Device, FloatTensor, IntTensor, QuantizedTensor,
+    TransactionPrimitive, TransactionPrimitiveData,
 };
+use burn::tensor::quantization::{QuantScheme, QuantizationParametersPrimitive};
 use burn::tensor::{Distribution, FloatDType, Shape, TensorData, TensorMetadata, TensorPrimitive};
 use burn_fp8::{Gemm, GemmRole};
 
-use super::convolution;
+use super::convert::Rewrap;
+use super::{Foreign, convolution};
 
 convolution::convolutions!(convolved);
 
 fn convolved(_: GemmRole, _: Gemm) {}
 
 pub(crate) fn q_matmul<B: Backend>(
-    lhs: TensorPrimitive<B>,
-    rhs: TensorPrimitive<B>,
-) -> TensorPrimitive<B> {
-    B::q_matmul(lhs, rhs)
+    lhs: TensorPrimitive<Foreign<B>>,
+    rhs: TensorPrimitive<Foreign<B>>,
+) -> TensorPrimitive<Foreign<B>> {
+    B::q_matmul(lhs.rewrap(), rhs.rewrap()).rewrap()
+}
+
+pub(crate) fn q_from_data<B: Backend>(data: TensorData, device: &Device<B>) -> QuantizedTensor<B> {
+    B::q_from_data(data, device)
+}
+
+pub(crate) fn quantize<B: Backend>(
+    tensor: FloatTensor<B>,
+    scheme: &QuantScheme,
+    qparams: QuantizationParametersPrimitive<Foreign<B>>,
+) -> QuantizedTensor<B> {
+    B::quantize(tensor, scheme, qparams.rewrap())
+}
+
+pub(crate) fn quantize_dynamic<B: Backend>(
+    tensor: FloatTensor<B>,
+    scheme: &QuantScheme,
+) -> QuantizedTensor<B> {
+    B::quantize_dynamic(tensor, scheme)
+}
+
+pub(crate) fn q_device<B: Backend>(tensor: &QuantizedTensor<B>) -> Device<B> {
+    B::q_device(tensor)
+}
+
+pub(crate) async fn q_into_data<B: Backend>(
+    tensor: QuantizedTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    B::q_into_data(tensor).await
+}
+
+pub(crate) fn q_is_require_grad<B: Backend>(tensor: &QuantizedTensor<B>) -> bool {
+    B::q_is_require_grad(tensor)
+}
+
+pub(crate) fn q_cat<B: Backend>(
+    tensors: Vec<QuantizedTensor<B>>,
+    dim: usize,
+) -> QuantizedTensor<B> {
+    B::q_cat(tensors, dim)
+}
+
+pub(crate) fn q_inner<B: AutodiffBackend>(
+    tensor: QuantizedTensor<B>,
+) -> QuantizedTensor<B::InnerBackend> {
+    B::q_inner(tensor)
+}
+
+pub(crate) fn q_from_inner<B: AutodiffBackend>(
+    tensor: QuantizedTensor<B::InnerBackend>,
+) -> QuantizedTensor<B> {
+    B::q_from_inner(tensor)
+}
+
+pub(crate) async fn tr_execute<B: Backend>(
+    transaction: TransactionPrimitive<Foreign<B>>,
+) -> Result<TransactionPrimitiveData, ExecutionError> {
+    B::tr_execute(transaction.rewrap()).await
 }
 
 pub(crate) fn differentiates_once<B: Backend>(_: &FloatTensor<B>, _: &str) {}

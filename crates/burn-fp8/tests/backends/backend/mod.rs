@@ -5,6 +5,7 @@
 
 use std::marker::PhantomData;
 
+use burn::tensor::ops::QuantizedTensor;
 use burn::tensor::quantization::QuantizationParametersPrimitive;
 use convert::{Rewrap, SameTensors};
 
@@ -24,8 +25,19 @@ macro_rules! burn_0_22 {
 #[macro_use]
 #[path = "../../../src/shared/backend/forward.rs"]
 mod forward;
+/// Its quantized tensors are those of `B`.
+macro_rules! quantized {
+    (rewrapped [$($taken:ident)+] $name:ident $($argument:ident)*) => {
+        B::$name($($argument),*).rewrap()
+    };
+    ($crossing:ident [$($taken:ident)+] $name:ident $($argument:ident)*) => {
+        B::$name($($argument),*)
+    };
+}
 #[path = "../../../src/shared/backend/delegate.rs"]
 mod delegate;
+
+pub(crate) type Fp8QTensor<B> = QuantizedTensor<B>;
 
 /// Where the delegation looks for its bound: this backend asks nothing more of the one that it decorates.
 pub(crate) use burn::tensor::backend::Backend as Fp8Matmul;

@@ -1,0 +1,337 @@
+//! The operations that Burn's traits ask for.
+
+use core::marker::PhantomData;
+
+use burn_backend::ops::{QTensorOps, TransactionPrimitive, TransactionPrimitiveData};
+use burn_backend::quantization::{QuantScheme, QuantizationParametersPrimitive};
+use burn_backend::tensor::{Device, FloatTensor, IntTensor};
+use burn_backend::{
+    AutodiffBackend, DType, ExecutionError, FloatDType, IntDType, Shape, Slice, TensorData,
+    TensorMetadata, TensorPrimitive, get_device_settings,
+};
+use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+
+use super::scheme::Scheme;
+use super::view::View;
+use super::{Fp8QTensor, Own, QCodes, is_fp8, other};
+use crate::backend::convert::Rewrap;
+use crate::backend::{Fp8Backend, Fp8Matmul};
+use crate::product::{Held, frozen_layer, route};
+use crate::report::{HighPrecision, record_high_precision};
+
+type Primitive<B> = TensorPrimitive<Fp8Backend<B>>;
+
+/// Burn's operations on tensors of which one at least holds FP8: what is not here is Burn's default, which dequantizes, computes in floats, and quantizes again
+/// where the result is to be quantized.
+pub(in crate::backend) struct OnCodes<B>(PhantomData<B>);
+
+impl<B: Fp8Matmul> QTensorOps<Fp8Backend<B>> for OnCodes<B> {
+    fn q_from_data(data: TensorData, device: &Device<B>) -> Fp8QTensor<B> {
+        q_from_data(data, device)
+    }
+
+    fn quantize(
+        tensor: FloatTensor<B>,
+        scheme: &QuantScheme,
+        qparams: QuantizationParametersPrimitive<Fp8Backend<B>>,
+    ) -> Fp8QTensor<B> {
+        quantize(tensor, scheme, qparams)
+    }
+
+    fn quantize_dynamic(tensor: FloatTensor<B>, scheme: &QuantScheme) -> Fp8QTensor<B> {
+        quantize_dynamic(tensor, scheme)
+    }
+
+    fn dequantize(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+        match tensor {
+            Fp8QTensor::Fp8(codes) => B::float_cast(codes.numbers(), dtype),
+            Fp8QTensor::Other(tensor) => B::dequantize(tensor, dtype),
+        }
+    }
+
+    fn q_device(tensor: &Fp8QTensor<B>) -> Device<B> {
+        q_device(tensor)
+    }
+
+    fn q_to_device(tensor: Fp8QTensor<B>, device: &Device<B>) -> Fp8QTensor<B> {
+        let QCodes { shape, scheme, held } = fp8(tensor);
+        let held = Held::new(held.get().moved_to::<B>(device));
+        Fp8QTensor::Fp8(QCodes { shape, scheme, held })
+    }
+
+    async fn q_into_data(tensor: Fp8QTensor<B>) -> Result<TensorData, ExecutionError> {
+        Ok(fp8(tensor).into_data())
+    }
+
+    fn q_reshape(tensor: Fp8QTensor<B>, shape: Shape) -> Fp8QTensor<B> {
+        view(tensor, View::Reshape(shape))
+    }
+
+    fn q_expand(tensor: Fp8QTensor<B>, shape: Shape) -> Fp8QTensor<B> {
+        view(tensor, View::Expand(shape))
+    }
+
+    fn q_swap_dims(tensor: Fp8QTensor<B>, dim1: usize, dim2: usize) -> Fp8QTensor<B> {
+        view(tensor, View::Swap(dim1, dim2))
+    }
+
+    fn q_permute(tensor: Fp8QTensor<B>, axes: &[usize]) -> Fp8QTensor<B> {
+        view(tensor, View::Permute(axes))
+    }
+
+    fn q_flip(tensor: Fp8QTensor<B>, axes: &[usize]) -> Fp8QTensor<B> {
+        view(tensor, View::Flip(axes))
+    }
+
+    fn q_select(tensor: Fp8QTensor<B>, dim: usize, indices: IntTensor<B>) -> Fp8QTensor<B> {
+        view(tensor, View::Select(dim, indices))
+    }
+
+    fn q_slice(tensor: Fp8QTensor<B>, slices: &[Slice]) -> Fp8QTensor<B> {
+        view(tensor, View::Slice(slices))
+    }
+
+    fn q_argmax(tensor: Fp8QTensor<B>, dim: usize, out_dtype: IntDType) -> IntTensor<B> {
+        B::float_argmax(fp8(tensor).numbers(), dim, out_dtype)
+    }
+
+    fn q_argmin(tensor: Fp8QTensor<B>, dim: usize, out_dtype: IntDType) -> IntTensor<B> {
+        B::float_argmin(fp8(tensor).numbers(), dim, out_dtype)
+    }
+}
+
+fn fp8<B: Fp8Matmul>(tensor: Fp8QTensor<B>) -> QCodes<B> {
+    match tensor {
+        Fp8QTensor::Fp8(codes) => codes,
+        Fp8QTensor::Other(_) => unreachable!("it goes to the backend inside"),
+    }
+}
+
+fn view<B: Fp8Matmul>(tensor: Fp8QTensor<B>, view: View<'_, B>) -> Fp8QTensor<B> {
+    Fp8QTensor::Fp8(fp8(tensor).view(view))
+}
+
+pub(in crate::backend) fn q_from_data<B: Fp8Matmul>(
+    data: TensorData,
+    device: &Device<B>,
+) -> Fp8QTensor<B> {
+    match data.dtype {
+        DType::QFloat(named) if let Some(scheme) = Scheme::of(&named) => {
+            Fp8QTensor::Fp8(QCodes::from_data(data, scheme, device))
+        }
+        _ => B::q_from_data(data, device).own(),
+    }
+}
+
+pub(in crate::backend) fn quantize<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    scheme: &QuantScheme,
+    qparams: QuantizationParametersPrimitive<Fp8Backend<B>>,
+) -> Fp8QTensor<B> {
+    match Scheme::of(scheme) {
+        Some(of_fp8) => Fp8QTensor::Fp8(QCodes::given(tensor, scheme, of_fp8, qparams.scales)),
+        None => B::quantize(tensor, scheme, qparams.rewrap()).own(),
+    }
+}
+
+pub(in crate::backend) fn quantize_dynamic<B: Fp8Matmul>(
+    tensor: FloatTensor<B>,
+    scheme: &QuantScheme,
+) -> Fp8QTensor<B> {
+    match Scheme::of(scheme) {
+        Some(of_fp8) => Fp8QTensor::Fp8(QCodes::dynamic(tensor, scheme, of_fp8)),
+        None => B::quantize_dynamic(tensor, scheme).own(),
+    }
+}
+
+/// Burn's `linear` dequantizes a quantized weight before it multiplies: a product that comes next takes the codes instead.
+pub(in crate::backend) fn dequantize<B: Fp8Matmul>(
+    tensor: Fp8QTensor<B>,
+    dtype: FloatDType,
+) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let codes = match &tensor {
+        Fp8QTensor::Fp8(codes) if shape.num_dims() == 2 => Some(codes.held.clone()),
+        _ => None,
+    };
+    let tensor = numbers::<B>(tensor, dtype);
+    route::note_dequantized(shape, B::fp8_memory(&tensor), codes);
+    tensor
+}
+
+/// In the host's memory a weight is decoded when it is read first, which a product of its codes never does.
+fn numbers<B: Fp8Matmul>(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+    #[cfg(feature = "flex")]
+    if let Fp8QTensor::Fp8(codes) = &tensor
+        && B::FP8_ON_HOST
+        && dtype == FloatDType::F32
+        && codes.shape.num_dims() == 2
+        && codes.shape.num_elements() > 0
+    {
+        let (shape, matrix) = (codes.shape.clone(), codes.matrix());
+        let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(matrix.clone()));
+        let data = crate::host::decoded_when_read(shape, decode);
+        return B::float_from_data(data, &q_device(&tensor));
+    }
+    OnCodes::<B>::dequantize(tensor, dtype)
+}
+
+pub(in crate::backend) fn q_device<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> Device<B> {
+    match tensor {
+        Fp8QTensor::Fp8(codes) => codes.held.get().device::<B>(),
+        Fp8QTensor::Other(tensor) => B::q_device(tensor),
+    }
+}
+
+pub(in crate::backend) async fn q_into_data<B: Fp8Matmul>(
+    tensor: Fp8QTensor<B>,
+) -> Result<TensorData, ExecutionError> {
+    match tensor {
+        Fp8QTensor::Fp8(codes) => Ok(codes.into_data()),
+        Fp8QTensor::Other(tensor) => B::q_into_data(tensor).await,
+    }
+}
+
+pub(in crate::backend) fn q_is_require_grad<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> bool {
+    match tensor {
+        Fp8QTensor::Fp8(_) => false,
+        Fp8QTensor::Other(tensor) => B::q_is_require_grad(tensor),
+    }
+}
+
+pub(in crate::backend) fn q_cat<B: Fp8Matmul>(
+    tensors: Vec<Fp8QTensor<B>>,
+    dim: usize,
+) -> Fp8QTensor<B> {
+    match tensors.iter().any(is_fp8) {
+        true => OnCodes::<B>::q_cat(tensors, dim),
+        false => B::q_cat(tensors.into_iter().map(other).collect(), dim).own(),
+    }
+}
+
+pub(in crate::backend) fn q_inner<B: AutodiffBackend + Fp8Matmul>(
+    tensor: Fp8QTensor<B>,
+) -> Fp8QTensor<B::InnerBackend>
+where
+    B::InnerBackend: Fp8Matmul,
+{
+    match tensor {
+        Fp8QTensor::Fp8(QCodes { shape, scheme, held }) => {
+            let matrix = held.get().map(&mut (), |_, x| B::inner(x), |_, x| B::int_inner(x));
+            Fp8QTensor::Fp8(QCodes { shape, scheme, held: Held::new(matrix) })
+        }
+        Fp8QTensor::Other(tensor) => Fp8QTensor::Other(B::q_inner(tensor)),
+    }
+}
+
+pub(in crate::backend) fn q_from_inner<B: AutodiffBackend + Fp8Matmul>(
+    tensor: Fp8QTensor<B::InnerBackend>,
+) -> Fp8QTensor<B>
+where
+    B::InnerBackend: Fp8Matmul,
+{
+    match tensor {
+        Fp8QTensor::Fp8(QCodes { shape, scheme, held }) => {
+            let from = |_: &mut (), x| B::from_inner(x);
+            let matrix = held.get().map(&mut (), from, |_, x| B::int_from_inner(x));
+            Fp8QTensor::Fp8(QCodes { shape, scheme, held: Held::new(matrix) })
+        }
+        Fp8QTensor::Other(tensor) => Fp8QTensor::Other(B::q_from_inner(tensor)),
+    }
+}
+
+/// Reads tensors at once. Those in FP8 are read by themselves, and take their places again.
+pub(in crate::backend) async fn tr_execute<B: Fp8Matmul>(
+    transaction: TransactionPrimitive<Fp8Backend<B>>,
+) -> Result<TransactionPrimitiveData, ExecutionError> {
+    let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } = transaction;
+    let (mut of_fp8, mut others) = (Vec::new(), Vec::new());
+    for (place, tensor) in read_qfloats.into_iter().enumerate() {
+        match tensor {
+            Fp8QTensor::Fp8(codes) => of_fp8.push((place, codes.into_data())),
+            Fp8QTensor::Other(tensor) => others.push(tensor),
+        }
+    }
+    // The private field `orders` starts empty: whoever executes a transaction has taken the orders out.
+    let transaction = TransactionPrimitive::<B>::new(read_floats, others, read_ints, read_bools);
+    let mut data = B::tr_execute(transaction).await?;
+    for (place, read) in of_fp8 {
+        data.read_qfloats.insert(place, read);
+    }
+    Ok(data)
+}
+
+/// A product of quantized tensors. Those of other schemes are not rounded a second time: their product is that of `B`.
+pub(in crate::backend) fn q_matmul<B: Fp8Matmul>(
+    lhs: Primitive<B>,
+    rhs: Primitive<B>,
+) -> Primitive<B> {
+    use Fp8QTensor::{Fp8, Other};
+    use TensorPrimitive::{Float, QFloat};
+
+    let shapes = [lhs.shape(), rhs.shape()];
+    let gemm = Gemm::from_shapes(&shapes[0], &shapes[1]);
+    let product = match (lhs, rhs) {
+        (Float(x), QFloat(Fp8(weight))) => by_codes(x, weight),
+        (QFloat(Fp8(weight)), Float(x)) => {
+            // y = w · x is xᵀ · wᵀ, transposed.
+            let weight =
+                weight.view(View::Swap(shapes[0].num_dims() - 2, shapes[0].num_dims() - 1));
+            B::float_transpose(by_codes(B::float_transpose(x), weight))
+        }
+        (QFloat(Fp8(lhs)), QFloat(Fp8(rhs))) => of_codes(lhs, rhs),
+        (QFloat(Other(lhs)), QFloat(Fp8(rhs))) => {
+            by_codes(B::dequantize(lhs, FloatDType::F32), rhs)
+        }
+        (QFloat(Fp8(lhs)), QFloat(Other(rhs))) => {
+            let rhs = Float(B::dequantize(rhs, FloatDType::F32));
+            return q_matmul(QFloat(Fp8(lhs)), rhs);
+        }
+        (lhs, rhs) => {
+            if let Some(gemm) = gemm {
+                let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
+                record_high_precision(kind, GemmRole::Output, gemm, reason);
+            }
+            let inside = |operand| match operand {
+                Float(x) => TensorPrimitive::<B>::Float(x),
+                QFloat(tensor) => TensorPrimitive::QFloat(other(tensor)),
+            };
+            return B::q_matmul(inside(lhs), inside(rhs)).own();
+        }
+    };
+    Float(product)
+}
+
+/// Numbers times codes `[…, K, N]`.
+fn by_codes<B: Fp8Matmul>(x: FloatTensor<B>, weight: QCodes<B>) -> FloatTensor<B> {
+    let rank = weight.shape.num_dims();
+    if weight.shape[..rank - 2].iter().all(|size| *size == 1) {
+        // One matrix, which batch and rows of the input are multiplied by.
+        let weight = match rank {
+            2 => weight,
+            _ => {
+                let matrix = Shape::new([weight.shape[rank - 2], weight.shape[rank - 1]]);
+                weight.view(View::Reshape(matrix))
+            }
+        };
+        return frozen_layer::by_quantized::<B>(ProductKind::Matmul, x, weight.held, None);
+    }
+    let numbers = B::float_cast(weight.numbers(), x.dtype().into());
+    if let Some(gemm) = Gemm::from_shapes(&x.shape(), &weight.shape) {
+        let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
+        record_high_precision(kind, GemmRole::Output, gemm, reason);
+    }
+    B::float_matmul(x, numbers)
+}
+
+/// Codes times codes, in the float type of their device.
+fn of_codes<B: Fp8Matmul>(lhs: QCodes<B>, rhs: QCodes<B>) -> FloatTensor<B> {
+    let device = lhs.held.get().device::<B>();
+    let dtype = get_device_settings::<B>(&device).float_dtype;
+    let is_matrix =
+        |codes: &QCodes<B>| codes.shape.num_dims() == 2 && codes.shape.num_elements() > 0;
+    match is_matrix(&lhs) && is_matrix(&rhs) && lhs.shape[1] == rhs.shape[0] {
+        true => frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype),
+        false => by_codes(B::float_cast(lhs.numbers(), dtype), rhs),
+    }
+}
