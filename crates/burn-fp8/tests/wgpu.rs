@@ -21,6 +21,7 @@ use common::fused::*;
 use common::golden::{codes_and_scales_are_exact, products_and_gradients_match};
 use common::products::*;
 use common::published::layers_are_those_of_their_libraries;
+use common::quantized::*;
 use common::special::*;
 use common::sums::{
     batches_have_the_sums_of_cards, layers_have_the_sums_of_cards_in_both_orders,
@@ -33,6 +34,16 @@ use common::*;
 type Unfused = CubeBackend<WgpuRuntime, f32, i32, u32>;
 
 on_wgpu!([
+    codes_and_scales_are_those_of_the_definition,
+    mxfp8_is_that_of_torchao,
+    blocks_are_those_of_the_golden_data,
+    every_code_stands_for_its_number,
+    given_scales_are_kept,
+    views_move_codes_and_scales,
+    operations_between_are_those_of_the_numbers,
+    products_are_those_of_the_numbers,
+    records_hold_one_byte_an_element,
+    bad_input_is_refused,
     codes_and_scales_are_exact,
     products_and_gradients_match,
     ties_go_to_even,

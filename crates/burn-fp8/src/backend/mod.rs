@@ -73,8 +73,8 @@ pub(crate) use quantized::{from_matrix, into_matrix};
 /// | `Autodiff<Fp8Backend<B>>` | Works, with less: linear layers are routed alike; the gradients of a plain `matmul` use E4M3, since Burn's Autodiff does not tell which operand is a gradient; operands are saved in high precision; scaling is always current; the backward products use the configuration ambient at `backward` and are filtered one by one. |
 /// | `Fp8Backend<B>` | Inference. |
 ///
-/// Products of integer-quantized tensors (`q_matmul`) are forwarded to `B` as they are: their operands have been quantized
-/// once already. Attention keeps the fused kernels of `B` unless the filter takes batched products.
+/// Burn's quantized tensors of E4M3 and E5M2 ([`Fp8QTensor`]) are this crate's codes, and products take them as they are, FP8 on or off; integers go to `B`, products and all.
+/// Attention keeps the fused kernels of `B` unless the filter takes batched products.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};

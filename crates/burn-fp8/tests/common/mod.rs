@@ -18,6 +18,7 @@ pub mod models;
 pub mod observatory;
 pub mod products;
 pub mod published;
+pub mod quantized;
 pub mod special;
 pub mod sums;
 
