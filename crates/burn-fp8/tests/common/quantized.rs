@@ -2,8 +2,8 @@
 
 use burn::module::Quantizer;
 use burn::record::{
-    BinFileRecorder, BinGzFileRecorder, FileRecorder, JsonGzFileRecorder, NamedMpkFileRecorder,
-    NamedMpkGzFileRecorder, PrettyJsonFileRecorder,
+    BinFileRecorder, BinGzFileRecorder, CompactRecorder, FileRecorder, JsonGzFileRecorder,
+    NamedMpkFileRecorder, NamedMpkGzFileRecorder, PrettyJsonFileRecorder,
 };
 use burn::tensor::ops::QuantizedTensor;
 use burn::tensor::quantization::{
@@ -391,6 +391,10 @@ pub fn records_hold_one_byte_an_element<B: Fp8Matmul>() {
         })+};
     }
     through!(BinFileRecorder BinGzFileRecorder NamedMpkFileRecorder NamedMpkGzFileRecorder JsonGzFileRecorder PrettyJsonFileRecorder);
+    // Settings of half precision, Burn's default for files, leave codes and scales as they are.
+    let path = folder.path().join("compact");
+    let loaded = round(CompactRecorder::new(), &model, new(5), path, &device);
+    assert_eq!(parts(loaded.weight.val()), expected);
     let bytes = |model: &Linear<Fp8Backend<B>>| {
         let recorder = BinBytesRecorder::<FullPrecisionSettings>::default();
         recorder.record(model.clone().into_record(), ()).expect("recorded").len()

@@ -151,7 +151,7 @@ pub(in crate::backend) fn dequantize<B: Fp8Matmul>(
 ) -> FloatTensor<B> {
     let shape = tensor.shape();
     let codes = match &tensor {
-        Fp8QTensor::Fp8(codes) if shape.num_dims() == 2 => Some(codes.held.clone()),
+        Fp8QTensor::Fp8(codes) if shape.num_dims() == 2 => Some(codes.held.known()),
         _ => None,
     };
     let tensor = numbers::<B>(tensor, dtype);
@@ -168,8 +168,9 @@ fn numbers<B: Fp8Matmul>(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTenso
         && codes.shape.num_dims() == 2
         && codes.shape.num_elements() > 0
     {
-        let (shape, matrix) = (codes.shape.clone(), codes.matrix());
-        let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(matrix.clone()));
+        // It holds the codes: a product finds them as long as it is there.
+        let (shape, held) = (codes.shape.clone(), codes.held.clone());
+        let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(held.get()));
         let data = crate::host::decoded_when_read(shape, decode);
         return B::float_from_data(data, &q_device(&tensor));
     }

@@ -4,7 +4,7 @@ use burn_backend::{DType, FloatDType, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_checkpoint::{
     Activations, CheckpointError, QuantizedLinear, Scales as PublishedScales,
 };
-use burn_fp8_core::{Fp8Format, Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{Fp8Format, Gemm, GemmRole, Precision, ProductKind};
 
 use super::activation::ActivationScale;
 use super::frozen::{self, FrozenOptions};
@@ -69,9 +69,12 @@ pub(crate) fn by_quantized<B: Graph>(
 ) -> FloatTensor<B> {
     let matrix = weight.get();
     let gemm = fitting_linear_gemm(&[x.shape(), matrix.shape()]);
+    let recipe = config::current().config.recipe;
     let activation = match Product::would_run(kind, gemm, [x.dtype(); 2]) {
-        Ok(()) => ActivationScale::from(&config::current().config.recipe),
-        Err(_) => ActivationScale::Unquantized,
+        Ok(()) if recipe.products.of(GemmRole::Output) == Precision::Fp8 => {
+            ActivationScale::from(&recipe)
+        }
+        _ => ActivationScale::Unquantized,
     };
     if B::is_tracked(&x) {
         Product::skip_site(gemm, None);

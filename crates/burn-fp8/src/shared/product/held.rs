@@ -1,7 +1,7 @@
 //! A matrix in FP8 that is multiplied again and again.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn_backend::{Backend, BackendTypes};
 
@@ -11,6 +11,15 @@ use crate::engine::MatrixOf;
 ///
 /// Clones share it: what one of them has moved need not be moved by the others, and there is one copy.
 pub(crate) struct Held<B: BackendTypes>(Arc<Mutex<MatrixOf<B>>>);
+
+/// A [`Held`] matrix, as long as somebody else holds it.
+pub(crate) struct Known<B: BackendTypes>(Weak<Mutex<MatrixOf<B>>>);
+
+impl<B: BackendTypes> Known<B> {
+    pub(crate) fn get(&self) -> Option<Held<B>> {
+        self.0.upgrade().map(Held)
+    }
+}
 
 impl<B: BackendTypes> Clone for Held<B> {
     fn clone(&self) -> Self {
@@ -27,6 +36,10 @@ impl<B: BackendTypes> fmt::Debug for Held<B> {
 impl<B: Backend> Held<B> {
     pub(crate) fn new(matrix: MatrixOf<B>) -> Self {
         Self(Arc::new(Mutex::new(matrix)))
+    }
+
+    pub(crate) fn known(&self) -> Known<B> {
+        Known(Arc::downgrade(&self.0))
     }
 
     fn lock(&self) -> MutexGuard<'_, MatrixOf<B>> {

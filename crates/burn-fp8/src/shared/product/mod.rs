@@ -20,7 +20,7 @@ pub(crate) mod route;
 mod run;
 
 pub use activation::ActivationScale;
-pub(crate) use held::Held;
+pub(crate) use held::{Held, Known};
 pub(crate) use operand::{Gemms, Quantizer, SavedOperand};
 pub(crate) use plan::Product;
 pub(crate) use plan::target;

@@ -8,7 +8,7 @@ use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind, Saved};
 
 use super::plan::{Product, fitting_linear_gemm, linear_gemm, misfit};
-use super::{Held, frozen_layer, gemms, run};
+use super::{Held, Known, frozen_layer, gemms, run};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{add_bias, join, reshape};
@@ -155,7 +155,7 @@ struct Dequantized {
     shape: Shape,
     /// Its memory, where that can be told.
     memory: Option<Leaf>,
-    /// What it was, a `Held<B>`, where that was FP8.
+    /// What it was, a `Known<B>`, where that was FP8.
     codes: Option<Box<dyn Any>>,
 }
 
@@ -172,7 +172,7 @@ impl Dequantized {
 pub(crate) fn note_dequantized<B: Graph>(
     shape: Shape,
     memory: Option<Leaf>,
-    codes: Option<Held<B>>,
+    codes: Option<Known<B>>,
 ) {
     // Input, weight and bias.
     const OPERANDS: usize = 3;
@@ -185,12 +185,12 @@ pub(crate) fn note_dequantized<B: Graph>(
 
 /// The codes of a weight that Burn has dequantized for this product, where its memory tells it for sure.
 fn codes_of<B: Graph>(weight: &FloatTensor<B>) -> Option<Held<B>> {
-    let codes = DEQUANTIZED.with_borrow_mut(|dequantized| {
-        let it = dequantized.iter_mut().find(|it| it.memory.is_some() && it.is::<B>(weight))?;
-        it.codes.take_if(|codes| codes.is::<Held<B>>())
+    let codes = DEQUANTIZED.with_borrow(|dequantized| {
+        let it = dequantized.iter().find(|it| it.memory.is_some() && it.is::<B>(weight))?;
+        it.codes.as_ref()?.downcast_ref::<Known<B>>()?.get()
     })?;
     DEQUANTIZED.take();
-    codes.downcast().ok().map(|held| *held)
+    Some(codes)
 }
 
 /// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
