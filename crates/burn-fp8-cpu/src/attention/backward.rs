@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::forward::round;
 use super::operand::{self, HeadOperand, Keep, Means, OfTile, TileMemory};
 use super::pairs::{Layout, Pairing};
-use super::product::multiply;
+use super::product::Multiplier;
 use super::tile::{self, Line, OfScores, Probabilities, Tile, TileIndex};
 use super::{Attention, Heads, HeadsMut, Sizes, TILE, padded};
 use crate::unit::arch;
@@ -67,7 +67,7 @@ pub fn attention_backward(
         pairing,
         operands: [
             HeadOperand::new(q, means, E4M3, of_queries),
-            HeadOperand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Pairs])),
+            HeadOperand::new(k, means, E4M3, Keep::Head(&[Layout::Rows, Layout::Transposed])),
             HeadOperand::new(v, means, E4M3, Keep::Head(&[Layout::Rows])),
         ],
         grad: HeadOperand::new(output_grad, means, E5M2, of_queries),
@@ -167,6 +167,8 @@ impl Pass<'_> {
         let sizes = &self.sizes;
         let (batch, kv_head) = (head / sizes.kv_heads, head % sizes.kv_heads);
         let first = tiles.start;
+        // SAFETY: the task neither multiplies otherwise nor waits for others, which its thread would run meanwhile.
+        let multiplier = &mut unsafe { Multiplier::new(self.pairing) };
         SCRATCH.with_borrow_mut(|scratch| {
             let mut sums = core::mem::take(&mut scratch.sums);
             let [of_q, of_k, of_v] = &mut sums;
@@ -186,13 +188,13 @@ impl Pass<'_> {
                         if place.is_hidden(sizes, self.options) {
                             break;
                         }
-                        let scales = self.tile(place, &given, scratch);
+                        let scales = self.tile(place, &given, scratch, multiplier);
                         let index = keys - first;
                         let of_k = &mut of_k[index * TILE * width..];
                         let of_v = &mut of_v[index * TILE * value_width..];
-                        self.add_keys(place, scratch, &scales, [of_k, of_v]);
+                        self.add_keys(place, scratch, &scales, multiplier, [of_k, of_v]);
                         if whole {
-                            self.add_queries(place, scratch, &scales, of_q);
+                            self.add_queries(place, scratch, &scales, multiplier, of_q);
                         }
                     }
                     if whole {
@@ -219,6 +221,8 @@ impl Pass<'_> {
         let (head, queries) = (index / tiles, index % tiles);
         let [batch, head] = [head / sizes.heads, head % sizes.heads];
         let place = TileIndex { batch, head, queries, keys: 0 };
+        // SAFETY: as for keys.
+        let multiplier = &mut unsafe { Multiplier::new(self.pairing) };
         SCRATCH.with_borrow_mut(|scratch| {
             let given = self.given(place, scratch);
             let mut of_q = core::mem::take(&mut scratch.sums[0]);
@@ -228,8 +232,8 @@ impl Pass<'_> {
                 if place.is_hidden(sizes, self.options) {
                     break;
                 }
-                let scales = self.tile(place, &given, scratch);
-                self.add_queries(place, scratch, &scales, &mut of_q);
+                let scales = self.tile(place, &given, scratch, multiplier);
+                self.add_queries(place, scratch, &scales, multiplier, &mut of_q);
             }
             self.store_queries(place, &of_q);
             scratch.sums[0] = of_q;
@@ -258,7 +262,13 @@ impl Pass<'_> {
     }
 
     /// Computes the probabilities and the gradients of the scores of a tile, as they are multiplied.
-    fn tile(&self, place: TileIndex, given: &Given, scratch: &mut Scratch) -> TileScales {
+    fn tile(
+        &self,
+        place: TileIndex,
+        given: &Given,
+        scratch: &mut Scratch,
+        multiplier: &mut Multiplier,
+    ) -> TileScales {
         let Self { sizes, options, operands: [q, k, v], grad, .. } = self;
         let Scratch { probabilities, scores: gradients, slopes, kept, columns, rooms, .. } =
             scratch;
@@ -269,7 +279,7 @@ impl Pass<'_> {
         let q = q.transposed(of_queries, for_q, &columns[0]);
         let grad = grad.transposed(of_queries, for_grad, &columns[1]);
         let k = k.left(of_keys, false, TILE, for_k);
-        tile::scores(sizes, options, place, (q, k), probabilities, Some(slopes));
+        tile::scores(sizes, options, place, (multiplier, q, k), probabilities, Some(slopes));
         let probabilities = &mut probabilities[..keys];
         let (tile, logarithms) = (&mut *probabilities, &given.logarithms);
         arch().dispatch(Probabilities { tile, logarithms });
@@ -279,7 +289,7 @@ impl Pass<'_> {
         let size = [keys, padded(queries), sizes.value_width];
         let v = v.left(of_keys, false, TILE, for_v);
         let output = (gradients.as_flattened_mut(), TILE);
-        multiply(size, (v, grad), factor, output, false);
+        multiplier.multiply(size, (v, grad), factor, output, false);
         let gradients = &mut gradients[..keys];
         let kept = tile::kept(sizes, options, place, kept);
         let (of_probabilities, deltas) = (&mut *gradients, &given.deltas);
@@ -308,6 +318,7 @@ impl Pass<'_> {
         place: TileIndex,
         Scratch { probabilities, scores, words, rooms: [for_q, .., for_grad], .. }: &mut Scratch,
         scales: &TileScales,
+        multiplier: &mut Multiplier,
         [of_k, of_v]: [&mut [f32]; 2],
     ) {
         let Self { sizes, options, pairing, operands: [q, ..], grad, .. } = self;
@@ -323,7 +334,7 @@ impl Pass<'_> {
             let tile = OfTile { tile: &tile[..keys], scale, pairing, words }.left(queries);
             let operands = (tile, operand.right(of_queries, room));
             let output = (output, padded(width));
-            multiply([keys, width, queries], operands, factor, output, true);
+            multiplier.multiply([keys, width, queries], operands, factor, output, true);
         }
     }
 
@@ -332,6 +343,7 @@ impl Pass<'_> {
         place: TileIndex,
         Scratch { scores, words, rooms: [_, for_k, ..], .. }: &mut Scratch,
         scales: &TileScales,
+        multiplier: &mut Multiplier,
         of_q: &mut [f32],
     ) {
         let Self { sizes, options, pairing, operands: [_, k, _], .. } = self;
@@ -341,7 +353,8 @@ impl Pass<'_> {
         let k = k.left(of_keys, true, TILE, for_k);
         let tile = OfTile { tile: &scores[..keys], scale: scales.scores, pairing, words };
         let size = [sizes.width, padded(queries), keys];
-        multiply(size, (k, tile.right(queries)), options.scale, (of_q, TILE), true);
+        let operands = (k, tile.right(queries));
+        multiplier.multiply(size, operands, options.scale, (of_q, TILE), true);
     }
 
     fn store_queries(&self, place: TileIndex, of_q: &[f32]) {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::operand::{self, HeadOperand, Keep, Means, OfTile, TileMemory};
 use super::pairs::{Layout, Pairing};
-use super::product::multiply;
+use super::product::Multiplier;
 use super::tile::{self, Correct, Line, Softmax, Tile, TileIndex};
 use super::{Attention, AttentionPrecision, Heads, HeadsMut, Sizes, TILE, padded};
 use crate::unit::arch;
@@ -43,7 +43,7 @@ pub fn attention(
     let operands = [
         HeadOperand::new(q, means, E4M3, Keep::Tile(&[Layout::Columns])),
         HeadOperand::new(k, means, E4M3, Keep::Head(&[Layout::Rows])),
-        HeadOperand::new(v, means, E4M3, Keep::Head(&[Layout::Pairs])),
+        HeadOperand::new(v, means, E4M3, Keep::Head(&[Layout::Transposed])),
     ];
     let [tiles, _] = sizes.tiles();
     let task = |index: usize| {
@@ -57,7 +57,9 @@ pub fn attention(
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let softmax = rows(&sizes, options, place, pairing, &operands, scratch);
+            // SAFETY: the task neither multiplies otherwise nor waits for others, which its thread would run meanwhile.
+            let multiplier = unsafe { Multiplier::new(pairing) };
+            let softmax = rows(&sizes, options, place, multiplier, &operands, scratch);
             let factor = options.dropout.map_or(1.0, Dropout::factor);
             for row in 0..place.queries(&sizes) {
                 let query = place.queries * TILE + row;
@@ -112,11 +114,12 @@ fn rows(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: TileIndex,
-    pairing: Option<Pairing>,
+    mut multiplier: Multiplier,
     [q, k, v]: &[HeadOperand<'_>; 3],
     Scratch { tile, kept, q: columns, rooms: [of_q, of_k, of_v], sums, words }: &mut Scratch,
 ) -> Softmax {
     let kv_head = place.head / sizes.group();
+    let pairing = multiplier.pairing;
     let queries = place.queries(sizes);
     let mut softmax = Softmax::new();
     sums.clear();
@@ -133,7 +136,7 @@ fn rows(
         let k = k.left(of_keys, false, queries, of_k);
         let v = v.left(of_keys, true, queries, of_v);
         let keys = place.keys(sizes);
-        tile::scores(sizes, options, place, (q, k), tile, None);
+        tile::scores(sizes, options, place, (&mut multiplier, q, k), tile, None);
         let corrections = &softmax.take(&mut tile[..keys], queries)[..padded(queries)];
         if place.keys > 0 {
             arch().dispatch(Correct { rows: sums, corrections });
@@ -147,7 +150,7 @@ fn rows(
         let scale = round(tile, options.precision, pairing);
         let weights = OfTile { tile, scale, pairing, words }.right(queries);
         let size = [sizes.value_width, tile::columns(queries), keys];
-        multiply(size, (v, weights), 1.0, (sums, TILE), true);
+        multiplier.multiply(size, (v, weights), 1.0, (sums, TILE), true);
     }
     softmax
 }

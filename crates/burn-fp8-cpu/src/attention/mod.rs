@@ -59,8 +59,7 @@ pub struct Attention<'a> {
     pub dropout: Option<Dropout>,
     /// Which numbers are multiplied.
     pub precision: AttentionPrecision,
-    /// What multiplies them where they are no f32 numbers: any unit but the portable one stands for the dot products of AVX-512 BF16. The
-    /// portable one rounds to the same numbers, and multiplies those in f32.
+    /// What multiplies them where they are no f32 numbers. The portable unit rounds to the same numbers, and multiplies those in f32.
     pub unit: Unit,
 }
 

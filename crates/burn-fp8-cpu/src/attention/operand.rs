@@ -158,8 +158,7 @@ impl<'a> HeadOperand<'a> {
         let before = layouts.iter().take_while(|of| **of != layout);
         let start: usize = before.map(|layout| layout.words(width)).sum();
         let words = &words[start..][..layout.words(width)];
-        let stride = layout.stride(width);
-        Some(Words { words, layout, stride, scale, pairing: *pairing })
+        Some(Words { words, layout, stride: layout.stride(width), scale, pairing: *pairing })
     }
 
     /// Transposes a tile of a head where it is multiplied in f32: once, for each [`transposed`](Self::transposed) that follows.
@@ -215,7 +214,7 @@ impl<'a> HeadOperand<'a> {
         room: &'b mut TileMemory,
     ) -> Left<'b> {
         if let Self::Packed { .. } = self {
-            let layout = if transposed { Layout::Pairs } else { Layout::Rows };
+            let layout = if transposed { Layout::Transposed } else { Layout::Rows };
             return Left::Pairs(self.packed(layout, place, room).expect("it is packed"));
         }
         let matrix = self.matrix(batch, head, tile, queries, &mut room.converted);

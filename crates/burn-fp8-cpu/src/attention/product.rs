@@ -1,4 +1,4 @@
-//! The products of tiles, in f32; [`multiply`] runs those in bf16, too.
+//! The products of tiles, in f32; [`Multiplier`] runs those in bf16, too.
 //!
 //! The left operand is broadcast, number by number, so it may lie in any way; rows of the right one are vectors. Each sum is taken in the order
 //! of K, whatever the vectors: all CPUs with fused multiply-add give the same bits. So they do where there are [`NARROW`] columns or fewer, as while text is
@@ -7,7 +7,7 @@
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
-use super::pairs::{self, Words};
+use super::pairs::{self, Amx, Pairing, Words};
 use crate::unit::arch;
 
 /// Columns up to which a product is narrow.
@@ -33,23 +33,42 @@ pub(super) enum Right<'a> {
     Pairs(Words<'a>),
 }
 
-/// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that. Columns of it are computed up to
-/// whole vectors where operands are words.
-pub(super) fn multiply(
-    size: [usize; 3],
-    (lhs, rhs): (Left<'_>, Right<'_>),
-    factor: f32,
-    output: (&mut [f32], usize),
-    accumulate: bool,
-) {
-    match (lhs, rhs) {
-        (Left::F32(lhs), Right::F32(rhs)) => {
-            arch().dispatch(TileProduct { size, lhs, rhs, factor, output, accumulate });
+/// What a task multiplies on.
+pub(super) struct Multiplier {
+    /// Where operands are words.
+    pub(super) pairing: Option<Pairing>,
+    /// Where tiles multiply them.
+    tiles: Option<Amx>,
+}
+
+impl Multiplier {
+    /// # Safety
+    /// While it is alive, nothing else on this thread may use tiles.
+    pub(super) unsafe fn new(pairing: Option<Pairing>) -> Self {
+        // SAFETY: the caller's promise.
+        Self { pairing, tiles: pairing.and_then(|pairing| unsafe { pairing.tiles() }) }
+    }
+
+    /// Adds `factor` times the product `[m, k] · [k, n]` to the output `[m][stride]`, or overwrites it with that. Columns of it are computed up to
+    /// whole vectors where operands are words.
+    pub(super) fn multiply(
+        &mut self,
+        size: [usize; 3],
+        (lhs, rhs): (Left<'_>, Right<'_>),
+        factor: f32,
+        output: (&mut [f32], usize),
+        accumulate: bool,
+    ) {
+        match (lhs, rhs) {
+            (Left::F32(lhs), Right::F32(rhs)) => {
+                arch().dispatch(TileProduct { size, lhs, rhs, factor, output, accumulate });
+            }
+            (Left::Pairs(lhs), Right::Pairs(rhs)) => {
+                let tiles = self.tiles.as_mut();
+                pairs::multiply(tiles, size, [lhs, rhs], factor, output, accumulate);
+            }
+            _ => unreachable!("both operands are of one kind"),
         }
-        (Left::Pairs(lhs), Right::Pairs(rhs)) => {
-            pairs::multiply(size, [lhs, rhs], factor, output, accumulate);
-        }
-        _ => unreachable!("both operands are of one kind"),
     }
 }
 

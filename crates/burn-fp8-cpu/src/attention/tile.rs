@@ -5,7 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::product::{Left, NARROW, Right, RightRows, multiply};
+use super::product::{Left, Multiplier, NARROW, Right, RightRows};
 use super::{Attention, PADDING, Sizes, TILE, padded};
 use crate::dropout::keep;
 use crate::special::exp;
@@ -83,7 +83,7 @@ pub(super) fn scores(
     sizes: &Sizes,
     options: &Attention<'_>,
     place: TileIndex,
-    (q, k): (Right<'_>, Left<'_>),
+    (multiplier, q, k): (&mut Multiplier, Right<'_>, Left<'_>),
     tile: &mut Tile,
     slopes: Option<&mut Tile>,
 ) {
@@ -91,7 +91,7 @@ pub(super) fn scores(
     // What pads queries is read, too.
     tile[..keys].iter_mut().for_each(|scores| scores[queries..padded(queries)].fill(0.0));
     let size = [keys, columns(queries), sizes.width];
-    multiply(size, (k, q), options.scale, (tile.as_flattened_mut(), TILE), false);
+    multiplier.multiply(size, (k, q), options.scale, (tile.as_flattened_mut(), TILE), false);
     if let Some(cap) = options.softcap {
         tile[..keys].iter_mut().flatten().for_each(|score| *score = cap * (*score / cap).tanh());
         if let Some(slopes) = slopes {

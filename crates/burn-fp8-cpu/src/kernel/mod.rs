@@ -1,8 +1,10 @@
 //! What multiplies panels: AVX-512 BF16, and AMX.
 
-#[cfg(target_os = "linux")]
 pub(crate) mod amx;
 pub(crate) mod avx512;
+#[cfg(test)]
+pub(crate) mod software;
+pub(crate) mod tiles;
 
 /// A unit at work on one thread.
 pub(crate) trait Kernel {

@@ -185,20 +185,6 @@ impl Unit {
         Ok(unit)
     }
 
-    /// What the products of attention run on where those of linear layers run on this unit. They do not use the tiles of AMX: they take AVX-512 BF16 there
-    /// where its dot products are faster than f32, which those of Xeons are not, else f32.
-    pub fn for_attention(self) -> Self {
-        match self {
-            Self::AmxBf16
-                if Self::Avx512Bf16.known().is_ok() && Self::Avx512Bf16.is_worthwhile() =>
-            {
-                Self::Avx512Bf16
-            }
-            Self::AmxBf16 => Self::Portable,
-            unit => unit,
-        }
-    }
-
     /// Why the unit expected is not a faster one: one line for each unit above it. Asks for no permission.
     pub fn why_not_faster() -> Vec<String> {
         let expected = Self::expected();
@@ -273,6 +259,17 @@ impl Unit {
             let usable = |unit: &Self| unit.require().is_ok() && unit.is_worthwhile();
             Self::ALL.into_iter().find(usable).expect("f32 is everywhere")
         })
+    }
+
+    /// Takes it as one that this process can use from now on: for tests that emulate its instructions.
+    ///
+    /// # Safety
+    /// Something executes them, and the CPU has those of [`Avx512Bf16`](Self::Avx512Bf16).
+    #[allow(unsafe_code, reason = "the caller promises instructions")]
+    #[doc(hidden)]
+    pub unsafe fn assume(self) {
+        // One that has been found usable before stays so.
+        let _ = USABLE[self as usize - 1].set(Ok(()));
     }
 
     /// Whether this machine has the unit and permits it, for good.

@@ -124,10 +124,19 @@ fn bounds(precision: AttentionPrecision) -> [f64; 2] {
 const PRECISIONS: [AttentionPrecision; 3] =
     [AttentionPrecision::High, AttentionPrecision::Bf16, AttentionPrecision::Fp8];
 
-/// Each precision in f32, and each that is not f32 on each unit of the machine.
-fn ways() -> impl Iterator<Item = (AttentionPrecision, Unit)> {
+/// The units of the machine; AMX alone where a test has forced it though it is emulated.
+fn units() -> Vec<Unit> {
     let units = Unit::available();
     assert!(units.contains(&Unit::Portable));
+    match Unit::current() {
+        emulated if !units.contains(&emulated) => vec![emulated],
+        _ => units,
+    }
+}
+
+/// Each precision in f32, and each that is not f32 on each unit.
+fn ways() -> impl Iterator<Item = (AttentionPrecision, Unit)> {
+    let units = units();
     let of_unit = move |unit| PRECISIONS.map(|precision| (precision, unit));
     let is_another =
         |(precision, unit): &_| *precision != AttentionPrecision::High || *unit == Unit::Portable;
@@ -160,7 +169,7 @@ fn check(case: Case, options: Attention<'_>) {
 }
 
 /// One row, one key, around the sizes of tiles, more keys than queries and fewer, every grouping, widths that are no multiple of anything.
-const CASES: [Case; 15] = [
+const CASES: [Case; 18] = [
     Case::new([1, 1, 1], [1, 1, 1]),
     Case::new([1, 1, 1], [1, 200, 64]),
     Case::new([2, 3, 3], [63, 65, 8]),
@@ -177,6 +186,10 @@ const CASES: [Case; 15] = [
     Case::new([2, 4, 1], [2, 130, 33]),
     Case::new([2, 2, 2], [3, 70, 128]),
     Case::new([1, 4, 2], [4, 65, 256]),
+    // Of tiles of 16 rows or 32 of K one more, or not all.
+    Case::new([1, 2, 1], [17, 100, 80]),
+    Case::new([2, 1, 1], [100, 17, 20]),
+    Case::new([1, 2, 2], [65, 63, 1]),
 ];
 
 #[test]
@@ -198,7 +211,10 @@ fn every_option_is_as_in_f64() {
         let dropout = Some(Dropout::new(0.3, 17).unwrap());
         check(case, Attention { dropout, causal: true, ..plain });
     }
-    // A long row.
+}
+
+#[test]
+fn a_long_row_is_as_in_f64() {
     let case = Case::new([1, 1, 1], [4096, 4096, 16]);
     check(case, Attention { causal: true, ..Attention::new(case.width) });
 }
@@ -254,7 +270,7 @@ fn bias_and_masks_broadcast() {
 fn operands_are_rounded_to_the_precision() {
     let case = Case::new([1, 2, 1], [70, 80, 32]);
     let operands = Operands::new(&case, 29);
-    for unit in Unit::available() {
+    for unit in units() {
         check_rounding(&case, &operands, unit);
     }
 }
@@ -536,4 +552,26 @@ fn heads_are_converted_as_they_are_read() {
         assert!(stored.iter().all(|y| y.is_finite()));
         assert_eq!(stored, converted);
     }
+}
+
+/// What depends on the products of bf16 numbers, on AMX's code.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[test]
+fn emulated_tiles_do_the_same() {
+    use crate::common::{alone, emulated};
+    alone(|| {
+        if !emulated::force() {
+            burn_fp8_test_support::skip("AMX is not emulated");
+            return;
+        }
+        every_shape_is_as_in_f64();
+        every_option_is_as_in_f64();
+        operands_are_rounded_to_the_precision();
+        layouts_do_not_matter();
+        any_number_of_threads_gives_the_same_bits();
+        special_values_stay_in_their_rows();
+        what_was_multiplied_before_does_not_matter();
+        assert!(emulated::instructions() > 0, "AMX's code has run");
+        assert_eq!(emulated::configured(), 0, "tiles are released");
+    });
 }

@@ -35,19 +35,6 @@ fn units_come_most_capable_first_and_end_with_the_portable_one() {
     assert!(available.is_sorted_by(|a, b| a > b), "{available:?}");
 }
 
-/// Never a path that is slower than f32: the dot products of a CPU with tiles are measured first.
-#[test]
-fn attention_leaves_the_tiles_alone() {
-    for unit in [Unit::Portable, Unit::Avx512Bf16] {
-        assert_eq!(unit.for_attention(), unit);
-    }
-    let expected = match Unit::available().contains(&Unit::Avx512Bf16) {
-        true => [Unit::Portable, Unit::Avx512Bf16],
-        false => [Unit::Portable; 2],
-    };
-    assert!(expected.contains(&Unit::AmxBf16.for_attention()));
-}
-
 #[test]
 fn a_name_of_no_unit_is_an_error_that_lists_the_units() {
     for name in ["x", "", "amx_bf16", "portable ", "avx512"] {

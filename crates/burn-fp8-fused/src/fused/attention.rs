@@ -263,9 +263,9 @@ fn tell<B: Fp8Engine>(
 ) {
     let Some(watch) = attention.watch else { return };
     let shape = check(qkv.each_ref(), attention).unwrap_or_else(|error| panic!("{error}"));
-    // Matrix units are those of the host. Not the tiles of AMX.
+    // Matrix units are those of the host.
     #[cfg(feature = "flex")]
-    let unit = match (target, burn_fp8_cpu::Unit::current().for_attention()) {
+    let unit = match (target, burn_fp8_cpu::Unit::current()) {
         (Target::MatrixUnit, unit) if unit != burn_fp8_cpu::Unit::Portable => Some(unit.title()),
         _ => None,
     };

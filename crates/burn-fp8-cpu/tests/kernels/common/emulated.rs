@@ -17,12 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn_fp8_cpu::{Codes, Epilogue, Output, Unit, matmul_on_tiles};
 
-const TILES: usize = 8;
-const ROWS: usize = 16;
-const COLUMNS: usize = 16;
+use super::tile::{self, COLUMNS, ROWS, Tile};
 
-/// A tile, as numbers of 32 bits.
-type Tile = [[u32; COLUMNS]; ROWS];
+const TILES: usize = 8;
 
 /// What a thread has of AMX.
 struct Registers {
@@ -68,6 +65,17 @@ pub fn ready() -> bool {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     });
     true
+}
+
+/// Has AMX, emulated, be a unit of this process from now on, and the one that it forces, if it can be.
+pub fn force() -> bool {
+    let can_be = ready() && Unit::available().contains(&Unit::Avx512Bf16);
+    if can_be {
+        // SAFETY: `ready` has AMX's instructions emulated; the machine has the others.
+        unsafe { Unit::AmxBf16.assume() };
+        Unit::force(Some(Unit::AmxBf16)).expect("it was assumed");
+    }
+    can_be
 }
 
 /// `matmul` on the code of AMX.
@@ -290,33 +298,8 @@ impl Registers {
     }
 }
 
-fn flush(x: f32) -> f32 {
-    if x.is_subnormal() { 0f32.copysign(x) } else { x }
-}
-
-/// The two bf16 of an element of a tile, as f32: the lower bits first.
-fn pair(element: u32) -> [f32; 2] {
-    [element << 16, element & 0xFFFF_0000].map(|bits| flush(f32::from_bits(bits)))
-}
-
-/// TDPBF16PS: for each pair of products, those of first and of second elements are summed apart, fused; both sums are added, then the tile's.
+/// TDPBF16PS, compiled for the machine.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
 fn dot(sums: &mut Tile, left: &Tile, right: &Tile) {
-    for (sums, left) in sums.iter_mut().zip(left) {
-        let mut halves = [[0f32; COLUMNS]; 2];
-        for (left, right) in left.iter().zip(right) {
-            let a = pair(*left);
-            for (column, b) in right.iter().enumerate() {
-                let b = pair(*b);
-                for half in 0..2 {
-                    let sum = &mut halves[half][column];
-                    *sum = flush(a[half].mul_add(b[half], *sum));
-                }
-            }
-        }
-        for (column, sum) in sums.iter_mut().enumerate() {
-            let both = flush(halves[0][column] + halves[1][column]);
-            *sum = flush(flush(f32::from_bits(*sum)) + both).to_bits();
-        }
-    }
+    tile::dot(sums, left, right);
 }

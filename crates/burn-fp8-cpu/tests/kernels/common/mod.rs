@@ -2,6 +2,8 @@
 
 pub mod case;
 pub mod emulated;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+pub mod tile;
 
 use std::sync::Once;
 
