@@ -96,6 +96,25 @@ pub enum Softmax {
     Logarithms,
 }
 
+/// How a row is normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Norm {
+    /// Less its mean, over its standard deviation.
+    Layer,
+    /// Over the root of the mean of its squares.
+    Rms,
+}
+
+impl Norm {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Layer => "layer normalization",
+            Self::Rms => "RMS normalization",
+        }
+    }
+}
+
 /// What lies between the layers of an `Fp8Mlp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

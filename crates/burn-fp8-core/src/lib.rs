@@ -34,7 +34,7 @@ pub mod text;
 pub use attention::{
     AttentionPrecision, AttentionShape, AttentionShapeError, ParseAttentionPrecisionError,
 };
-pub use dropout::{Dropout, DropoutError, MlpActivation, Pointwise, Saved, Softmax};
+pub use dropout::{Dropout, DropoutError, MlpActivation, Norm, Pointwise, Saved, Softmax};
 pub use filter::{Filter, NamedWeight, Rejection};
 pub use format::{FormatInfo, Fp8Format, Overflow, ParseFp8FormatError};
 pub use gains::{Gains, GainsError};

@@ -14,7 +14,7 @@
 //! - [`matmul_rows`], [`matmul_codes`], [`matmul_block_codes`]: products of rows in f32 and a matrix of codes, decoded while they are multiplied.
 //! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
 //! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout, whose masks [`dropout`] computes.
-//! - [`layer_norm()`], [`layer_norm_backward`]: layer normalization.
+//! - [`normalize`], [`normalize_backward`]: layer normalization, and that by the root of the mean square.
 //! - [`decoder`]: a layer of a decoder, and its parts.
 //!
 //! Codes stay codes, one byte each, until they are multiplied: blocks of them are decoded to bf16 in the cache.
@@ -82,7 +82,7 @@ pub use codes::Codes;
 pub use dispatch::matmul_on_tiles;
 pub use dispatch::{matmul, matmul_in_bf16, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, OperandScales, Output};
-pub use norm::{LayerNorm, layer_norm, layer_norm_backward};
+pub use norm::{Normalization, normalize, normalize_backward};
 pub use numbers::Numbers;
 pub use pointwise::{pointwise, pointwise_backward};
 pub use rows::{Rows, matmul_block_codes, matmul_codes, matmul_rows};

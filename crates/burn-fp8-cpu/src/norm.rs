@@ -1,6 +1,7 @@
-//! Layer normalization, forward and backward: on all threads, with the vectors that the CPU has.
+//! Normalization of rows, forward and backward: on all threads, with the vectors that the CPU has.
 
 use crate::unit::arch;
+use burn_fp8_core::Norm;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -10,11 +11,14 @@ const TASK: usize = 1 << 14;
 /// Sums that are added side by side, and the like.
 pub(crate) const LANES: usize = 16;
 
-/// `(x - mean) / √(variance + epsilon) · gamma + beta` in each row, with its mean and its variance over all elements.
+/// `(x - mean) / √(variance + epsilon) · gamma + beta` in each row, with its mean and its variance over all elements; with [`Norm::Rms`] the mean is
+/// taken to be 0.
 ///
-/// Source: J. L. Ba et al., "Layer normalization", 2016.
+/// Sources: J. L. Ba et al., "Layer normalization", 2016; B. Zhang and R. Sennrich, "Root mean square layer normalization", 2019.
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNorm<'a> {
+pub struct Normalization<'a> {
+    /// Whether the mean counts.
+    pub norm: Norm,
     /// One factor for each element of a row.
     pub gamma: &'a [f32],
     /// What is added to each element of a row.
@@ -23,7 +27,7 @@ pub struct LayerNorm<'a> {
     pub epsilon: f32,
 }
 
-impl LayerNorm<'_> {
+impl Normalization<'_> {
     /// # Panics
     /// If lengths do not fit each other.
     #[track_caller]
@@ -34,7 +38,8 @@ impl LayerNorm<'_> {
             rest.iter().all(|length| length == first)
                 && self.beta.is_none_or(|beta| beta.len() == width)
                 && if width == 0 { *first == 0 } else { first.is_multiple_of(width) },
-            "layer normalization of rows of {width} was given {lengths:?} elements, and {:?} of beta",
+            "{} of rows of {width} was given {lengths:?} elements, and {:?} of beta",
+            self.norm.name(),
             self.beta.map(<[f32]>::len)
         );
         width
@@ -46,7 +51,7 @@ impl LayerNorm<'_> {
 /// # Panics
 /// If `x` is not as long as `y`, or is not made of rows as long as gamma, or beta has another length than gamma.
 #[track_caller]
-pub fn layer_norm(norm: &LayerNorm<'_>, x: &[f32], y: &mut [f32]) {
+pub fn normalize(norm: &Normalization<'_>, x: &[f32], y: &mut [f32]) {
     let width = norm.check(&[x.len(), y.len()]);
     if width == 0 {
         return;
@@ -60,10 +65,10 @@ pub fn layer_norm(norm: &LayerNorm<'_>, x: &[f32], y: &mut [f32]) {
 /// Writes the gradient of `x` to `of_x`, and those of gamma and beta to `of_gamma` and `of_beta`, given that of the result. Beta is not needed.
 ///
 /// # Panics
-/// As [`layer_norm`]; and if a gradient has another length than what it is for.
+/// As [`normalize`]; and if a gradient has another length than what it is for.
 #[track_caller]
-pub fn layer_norm_backward(
-    norm: &LayerNorm<'_>,
+pub fn normalize_backward(
+    norm: &Normalization<'_>,
     x: &[f32],
     grad: &[f32],
     of_x: &mut [f32],
@@ -103,7 +108,7 @@ pub(crate) fn rows_of_task(width: usize) -> usize {
 }
 
 struct Forward<'a> {
-    norm: &'a LayerNorm<'a>,
+    norm: &'a Normalization<'a>,
     x: &'a [f32],
     y: &'a mut [f32],
 }
@@ -113,10 +118,10 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, beta, epsilon } = *self.norm;
+        let Normalization { norm, gamma, beta, epsilon } = *self.norm;
         let width = gamma.len();
         for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
-            let [mean, factor] = statistics(x, epsilon);
+            let [mean, factor] = statistics(norm, x, epsilon);
             for ((y, x), gamma) in y.iter_mut().zip(x).zip(gamma) {
                 *y = (x - mean) * factor * gamma;
             }
@@ -128,7 +133,7 @@ impl WithSimd for Forward<'_> {
 }
 
 struct Backward<'a> {
-    norm: &'a LayerNorm<'a>,
+    norm: &'a Normalization<'a>,
     x: &'a [f32],
     grad: &'a [f32],
     of_x: &'a mut [f32],
@@ -141,12 +146,12 @@ impl WithSimd for Backward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, epsilon, .. } = *self.norm;
+        let Normalization { norm, gamma, epsilon, .. } = *self.norm;
         let width = gamma.len();
         let [of_gamma, of_beta] = self.sums;
         let rows = self.x.chunks_exact(width).zip(self.grad.chunks_exact(width));
         for ((x, grad), of_x) in rows.zip(self.of_x.chunks_exact_mut(width)) {
-            let [mean, factor] = statistics(x, epsilon);
+            let [mean, factor] = statistics(norm, x, epsilon);
             // Of the normalized row, for now: x is read once more otherwise.
             for (normed, x) in of_x.iter_mut().zip(x) {
                 *normed = (x - mean) * factor;
@@ -158,7 +163,10 @@ impl WithSimd for Backward<'_> {
             }
             let scaled = |grad: f32, gamma: f32, _| grad * gamma;
             let along = |grad: f32, gamma: f32, normed: f32| grad * gamma * normed;
-            let mean_scaled = sum([grad, gamma, of_x], scaled) / width as f32;
+            let mean_scaled = match norm {
+                Norm::Layer => sum([grad, gamma, of_x], scaled) / width as f32,
+                Norm::Rms => 0.0,
+            };
             let mean_along = sum([grad, gamma, of_x], along) / width as f32;
             for ((normed, grad), gamma) in of_x.iter_mut().zip(grad).zip(gamma) {
                 *normed = factor * (grad * gamma - mean_scaled - *normed * mean_along);
@@ -167,11 +175,14 @@ impl WithSimd for Backward<'_> {
     }
 }
 
-/// The mean of a row, and one over its standard deviation.
+/// The mean of a row that is subtracted, and one over the root of the mean of the squares of the rest.
 #[inline(always)]
-fn statistics(row: &[f32], epsilon: f32) -> [f32; 2] {
+pub(crate) fn statistics(norm: Norm, row: &[f32], epsilon: f32) -> [f32; 2] {
     let count = row.len() as f32;
-    let mean = sum([row; 3], |x, _, _| x) / count;
+    let mean = match norm {
+        Norm::Layer => sum([row; 3], |x, _, _| x) / count,
+        Norm::Rms => 0.0,
+    };
     let variance = sum([row; 3], |x, _, _| (x - mean) * (x - mean)) / count;
     [mean, 1.0 / (variance + epsilon).sqrt()]
 }

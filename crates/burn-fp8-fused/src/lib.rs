@@ -1,4 +1,4 @@
-//! Attention, layer normalization, softmax, GELU, SiLU, dropout and gated MLPs as one operation each, for any model on Burn 0.21; in FP8 where it is asked for.
+//! Attention, layer and RMS normalization, softmax, GELU, SiLU, dropout and gated MLPs as one operation each, for any model on Burn 0.21; in FP8 where it is asked for.
 //!
 //! - [`ops`] has the operations: on Flex kernels that use all threads and keep no scores, elsewhere tensor operations.
 //! - [`nn`] has layers that stand in for Burn's, with the same records.

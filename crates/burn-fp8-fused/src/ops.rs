@@ -3,7 +3,7 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, Tensor, TensorPrimitive};
-use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise};
+use burn_fp8_core::{AttentionPrecision, Dropout, MlpActivation, Pointwise};
 
 use crate::engine::{Graph, Target};
 use crate::fused::{self, Attention, AttentionOf};
@@ -158,6 +158,51 @@ pub fn gelu<B: Graph, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 /// `x` is of any shape and float type, which the result has.
 pub fn silu<B: Graph, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     float(fused::pointwise::<B>(Pointwise::Silu, primitive(x), &B::settings()))
+}
+
+/// `act(gate) · up`, the hidden features of a gated MLP: one operation as [`gelu`] is, which keeps both for the backward pass and nothing else. With SiLU it is SwiGLU
+/// (N. Shazeer, "GLU variants improve transformer", 2020).
+///
+/// `gate` and `up` are of one shape and float type, which the result has.
+///
+/// # Panics
+/// Where shapes or types differ.
+pub fn gated<B: Graph, const D: usize>(
+    activation: MlpActivation,
+    gate: Tensor<B, D>,
+    up: Tensor<B, D>,
+) -> Tensor<B, D> {
+    let operands = [gate, up].map(primitive);
+    float(fused::gated::<B>(activation, operands, &B::settings()))
+}
+
+/// `x / √(mean(x²) + epsilon) · gamma` in each row, as `burn::nn::RmsNorm`: one operation forward and one backward, in f32, on all threads of Flex, which keeps its
+/// input alone.
+///
+/// `x` is `[…, N]` and `gamma` `[N]`, of one float type, which the result has. NaN stays in its row; a row of zeros gives zeros.
+///
+/// ```
+/// use burn::backend::{Autodiff, Flex};
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_fp8_fused::ops::rms_norm;
+///
+/// type B = Autodiff<Flex>;
+/// let device = Default::default();
+/// let x = Tensor::<B, 3>::random([2, 10, 64], Distribution::Default, &device).require_grad();
+/// let y = rms_norm(x.clone(), Tensor::ones([64], &device), 1e-5);
+/// assert_eq!(x.grad(&y.sum().backward()).unwrap().dims(), [2, 10, 64]);
+/// ```
+///
+/// # Panics
+/// Where gamma is not `[N]`, or of another type than `x`.
+///
+/// Source: B. Zhang and R. Sennrich, "Root mean square layer normalization", 2019.
+pub fn rms_norm<B: Graph, const D: usize>(
+    x: Tensor<B, D>,
+    gamma: Tensor<B, 1>,
+    epsilon: f64,
+) -> Tensor<B, D> {
+    float(fused::rms_norm::<B>(primitive(x), primitive(gamma), epsilon, &B::settings()))
 }
 
 /// Drops elements with this probability in training, on a backend with gradients, and multiplies the others by one over the probability to be kept;

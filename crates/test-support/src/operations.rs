@@ -2,6 +2,8 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
+use burn_fp8_core::Norm;
+
 /// A function of one number, and its slope.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
@@ -54,8 +56,8 @@ fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Layer normalization of rows, and its gradients.
-pub struct LayerNorm {
+/// Normalization of rows, and its gradients.
+pub struct Normalized {
     /// The result.
     pub y: Vec<f64>,
     /// The gradient of the input,
@@ -66,25 +68,31 @@ pub struct LayerNorm {
     pub of_beta: Vec<f64>,
 }
 
-impl LayerNorm {
+impl Normalized {
     /// Of rows as long as `gamma` and `beta`, where the gradient of the result is `grad`.
-    pub fn new([x, grad]: [&[f32]; 2], [gamma, beta]: [&[f32]; 2], epsilon: f32) -> Self {
+    pub fn new(
+        norm: Norm,
+        [x, grad]: [&[f32]; 2],
+        [gamma, beta]: [&[f32]; 2],
+        epsilon: f32,
+    ) -> Self {
         let width = gamma.len();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / width as f64;
+        let subtracted = |values: &[f64]| if norm == Norm::Layer { mean(values) } else { 0.0 };
         let of_parameters = || vec![0.0; width];
         let (of_gamma, of_beta) = (of_parameters(), of_parameters());
         let mut all = Self { y: vec![], of_x: vec![], of_gamma, of_beta };
         let [gamma, beta] = [gamma, beta].map(wide);
         for (x, grad) in x.chunks(width).zip(grad.chunks(width)) {
             let (x, grad) = (wide(x), wide(grad));
-            let of_x = mean(&x);
+            let of_x = subtracted(&x);
             let centred: Vec<_> = x.iter().map(|x| x - of_x).collect();
             let variance = mean(&centred.iter().map(|x| x * x).collect::<Vec<_>>());
             let deviation = (variance + f64::from(epsilon)).sqrt();
             let normed: Vec<_> = centred.iter().map(|x| x / deviation).collect();
             let scaled: Vec<_> = grad.iter().zip(&gamma).map(|(g, gamma)| g * gamma).collect();
             let along: Vec<_> = scaled.iter().zip(&normed).map(|(g, x)| g * x).collect();
-            let (of_scaled, along) = (mean(&scaled), mean(&along));
+            let (of_scaled, along) = (subtracted(&scaled), mean(&along));
             for i in 0..width {
                 all.y.push(normed[i] * gamma[i] + beta[i]);
                 all.of_x.push((scaled[i] - of_scaled - normed[i] * along) / deviation);
@@ -315,18 +323,20 @@ mod tests {
         };
 
         let (x, grad, gamma, beta) = (numbers(15), numbers(15), numbers(5), numbers(5));
-        let norm = |x: &[f32], gamma: &[f32], beta: &[f32]| {
-            LayerNorm::new([x, &grad], [gamma, beta], 1e-5)
-        };
-        let at = norm(&x, &gamma, &beta);
-        let differences = [
-            [step, -step].map(|by| loss(&norm(&moved(&x, by), &gamma, &beta).y, &grad)),
-            [step, -step].map(|by| loss(&norm(&x, &moved(&gamma, by), &beta).y, &grad)),
-            [step, -step].map(|by| loss(&norm(&x, &gamma, &moved(&beta, by)).y, &grad)),
-        ];
-        for ([up, down], of) in differences.iter().zip([&at.of_x, &at.of_gamma, &at.of_beta]) {
-            let difference = (up - down) / (2.0 * f64::from(step));
-            assert!((difference - along(of)).abs() < 1e-5, "{difference} {}", along(of));
+        for kind in [Norm::Layer, Norm::Rms] {
+            let norm = |x: &[f32], gamma: &[f32], beta: &[f32]| {
+                Normalized::new(kind, [x, &grad], [gamma, beta], 1e-5)
+            };
+            let at = norm(&x, &gamma, &beta);
+            let differences = [
+                [step, -step].map(|by| loss(&norm(&moved(&x, by), &gamma, &beta).y, &grad)),
+                [step, -step].map(|by| loss(&norm(&x, &moved(&gamma, by), &beta).y, &grad)),
+                [step, -step].map(|by| loss(&norm(&x, &gamma, &moved(&beta, by)).y, &grad)),
+            ];
+            for ([up, down], of) in differences.iter().zip([&at.of_x, &at.of_gamma, &at.of_beta]) {
+                let difference = (up - down) / (2.0 * f64::from(step));
+                assert!((difference - along(of)).abs() < 1e-5, "{difference} {}", along(of));
+            }
         }
 
         let sizes = AttentionSizes { value_width: 4, ..AttentionSizes::new([2, 4, 2], [3, 5, 6]) };

@@ -1,8 +1,10 @@
 //! What a decoder does between products, in place, row by row: on all threads where there is much, with the vectors that the CPU has.
 
+use burn_fp8_core::Norm;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::norm::statistics;
 use crate::pointwise::{Silu, Smooth};
 use crate::unit::arch;
 
@@ -81,21 +83,8 @@ impl WithSimd for RmsNorm<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        /// Sums that are added up at once, in any vector.
-        const SUMS: usize = 32;
         for row in self.rows.chunks_exact_mut(self.gamma.len()) {
-            let mut sums = [0f32; SUMS];
-            let (chunks, rest) = row.as_chunks::<SUMS>();
-            for chunk in chunks {
-                for (sum, x) in sums.iter_mut().zip(chunk) {
-                    *sum = x.mul_add(*x, *sum);
-                }
-            }
-            for (sum, x) in sums.iter_mut().zip(rest) {
-                *sum = x.mul_add(*x, *sum);
-            }
-            let mean = sums.iter().sum::<f32>() / self.gamma.len() as f32;
-            let factor = 1.0 / (mean + self.epsilon).sqrt();
+            let [_, factor] = statistics(Norm::Rms, row, self.epsilon);
             for (x, gamma) in row.iter_mut().zip(self.gamma) {
                 *x *= factor * gamma;
             }

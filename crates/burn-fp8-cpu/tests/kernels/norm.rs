@@ -1,9 +1,17 @@
-//! Layer normalization against f64.
+//! Normalization against f64.
 
-use burn_fp8_cpu::{LayerNorm, layer_norm, layer_norm_backward};
+use burn_fp8_core::Norm;
+use burn_fp8_cpu::{Normalization, normalize, normalize_backward};
 use burn_fp8_test_support::operations;
 
 use crate::common::{assert_within, bits, numbers, on_all_instructions, pool};
+
+const NORMS: [Norm; 2] = [Norm::Layer, Norm::Rms];
+
+/// Without beta.
+fn of(norm: Norm, gamma: &[f32]) -> Normalization<'_> {
+    Normalization { norm, gamma, beta: None, epsilon: 1e-5 }
+}
 
 /// The results, and the gradients of the input, of gamma and of beta.
 struct Pass {
@@ -13,12 +21,12 @@ struct Pass {
     of_beta: Vec<f32>,
 }
 
-fn pass(norm: &LayerNorm<'_>, x: &[f32], grad: &[f32]) -> Pass {
+fn pass(norm: &Normalization<'_>, x: &[f32], grad: &[f32]) -> Pass {
     let width = norm.gamma.len();
     let [mut y, mut of_x] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
     let [mut of_gamma, mut of_beta] = [(); 2].map(|()| vec![f32::NAN; width]);
-    layer_norm(norm, x, &mut y);
-    layer_norm_backward(norm, x, grad, &mut of_x, [&mut of_gamma, &mut of_beta]);
+    normalize(norm, x, &mut y);
+    normalize_backward(norm, x, grad, &mut of_x, [&mut of_gamma, &mut of_beta]);
     Pass { y, of_x, of_gamma, of_beta }
 }
 
@@ -28,14 +36,15 @@ fn rows_and_their_gradients_are_as_in_f64() {
         // Odd widths, one element, rows of several tasks and of more than one; far from zero, where a mean of squares would cancel.
         let cases =
             [(3, 1, 0.0), (5, 7, 0.0), (300, 96, 2.0), (1000, 130, 1000.0), (3, 20_000, 0.5)];
-        for (rows, width, offset) in cases {
+        let all = cases.into_iter().flat_map(|case| NORMS.map(|norm| (case, norm)));
+        for ((rows, width, offset), norm) in all {
             let x: Vec<f32> = numbers(rows * width, 1).iter().map(|x| x + offset).collect();
             let (grad, gamma, beta) =
                 (numbers(rows * width, 2), numbers(width, 3), numbers(width, 4));
-            let norm = LayerNorm { gamma: &gamma, beta: Some(&beta), epsilon: 1e-5 };
-            let pass = pass(&norm, &x, &grad);
+            let with_beta = Normalization { beta: Some(&beta), ..of(norm, &gamma) };
+            let pass = pass(&with_beta, &x, &grad);
 
-            let exact = operations::LayerNorm::new([&x, &grad], [&gamma, &beta], 1e-5);
+            let exact = operations::Normalized::new(norm, [&x, &grad], [&gamma, &beta], 1e-5);
             // Numbers around 1,000 have an ulp of 6e-5, which is what a mean can be wrong by.
             let bound = if offset > 100.0 { 1e-3 } else { 1e-5 };
             let near = |found: &[f32], exact: &[f64], bound: f64, what| {
@@ -53,7 +62,7 @@ fn rows_and_their_gradients_are_as_in_f64() {
 #[test]
 fn without_beta_nothing_is_added() {
     let (x, gamma) = (numbers(30, 1), numbers(10, 2));
-    let with = |beta| pass(&LayerNorm { gamma: &gamma, beta, epsilon: 1e-5 }, &x, &x).y;
+    let with = |beta| pass(&Normalization { beta, ..of(Norm::Layer, &gamma) }, &x, &x).y;
     assert_eq!(with(None), with(Some(&[0.0; 10])));
     let one: Vec<_> = with(None).iter().map(|y| y + 1.0).collect();
     assert_eq!(one, with(Some(&[1.0; 10])));
@@ -63,12 +72,33 @@ fn without_beta_nothing_is_added() {
 fn what_is_not_finite_stays_in_its_row() {
     let mut x = numbers(40, 1);
     (x[3], x[17]) = (f32::NAN, f32::INFINITY);
-    let norm = LayerNorm { gamma: &[1.0; 10], beta: None, epsilon: 1e-5 };
-    let Pass { y, of_x, .. } = pass(&norm, &x, &numbers(40, 2));
-    for values in [y, of_x] {
-        assert!(
-            values[..20].iter().all(|y| y.is_nan()) && values[20..].iter().all(|y| y.is_finite())
-        );
+    for norm in NORMS {
+        let Pass { y, of_x, .. } = pass(&of(norm, &[1.0; 10]), &x, &numbers(40, 2));
+        // Over an infinite root what is finite becomes 0, unless a mean was infinite.
+        let lost = |row: &[f32]| row.iter().all(|y| y.is_nan() || *y == 0.0 && norm == Norm::Rms);
+        assert!(lost(&y[..20]) && y[3].is_nan() && y[17].is_nan(), "{norm:?}: {y:?}");
+        assert!(of_x[..10].iter().all(|x| x.is_nan()) && of_x[17].is_nan(), "{norm:?}: {of_x:?}");
+        assert!([y, of_x].iter().all(|values| values[20..].iter().all(|y| y.is_finite())));
+    }
+}
+
+/// Rows of one number: the mean is all of it, and the root its size. Rows of zeros stay so, with gradients of the number that epsilon leaves.
+#[test]
+fn rows_of_equal_numbers_are_zeros_or_ones() {
+    let (gamma, grad) = (numbers(37, 3), numbers(37, 4));
+    for (norm, x, size) in [
+        (Norm::Layer, 3.0, 0.0),
+        (Norm::Rms, -3.0, -1.0),
+        (Norm::Layer, 0.0, 0.0),
+        (Norm::Rms, 0.0, 0.0),
+    ] {
+        let x = [x; 37];
+        let Pass { y, of_x, .. } = pass(&of(norm, &gamma), &x, &grad);
+        let exact = operations::Normalized::new(norm, [&x, &grad], [&gamma, &[0.0; 37]], 1e-5);
+        for (y, gamma) in y.iter().zip(&gamma) {
+            assert!((y - size * gamma).abs() < 1e-5, "{norm:?}: {y}");
+        }
+        assert_within(&of_x, &exact.of_x, |x| 1e-5 * x.abs().max(1.0), "gradients");
     }
 }
 
@@ -76,7 +106,7 @@ fn what_is_not_finite_stays_in_its_row() {
 fn any_number_of_threads_gives_the_same_bits() {
     let (x, grad, gamma) = (numbers(90_000, 1), numbers(90_000, 2), numbers(100, 3));
     let run = |threads| {
-        let norm = LayerNorm { gamma: &gamma, beta: None, epsilon: 1e-5 };
+        let norm = of(Norm::Layer, &gamma);
         let Pass { y, of_x, of_gamma, of_beta } = pool(threads).install(|| pass(&norm, &x, &grad));
         bits(&[y, of_x, of_gamma, of_beta].concat())
     };
@@ -85,19 +115,13 @@ fn any_number_of_threads_gives_the_same_bits() {
 
 #[test]
 fn empty_rows_are_nothing() {
-    let norm = LayerNorm { gamma: &[], beta: None, epsilon: 1e-5 };
-    assert!(pass(&norm, &[], &[]).y.is_empty());
-    let gamma = [1.0; 4];
-    let Pass { y, of_gamma, .. } = pass(&LayerNorm { gamma: &gamma, ..norm }, &[], &[]);
+    assert!(pass(&of(Norm::Layer, &[]), &[], &[]).y.is_empty());
+    let Pass { y, of_gamma, .. } = pass(&of(Norm::Rms, &[1.0; 4]), &[], &[]);
     assert!(y.is_empty() && of_gamma == [0.0; 4]);
 }
 
 #[test]
-#[should_panic(expected = "rows of 4 was given [6, 6] elements")]
+#[should_panic(expected = "RMS normalization of rows of 4 was given [6, 6] elements")]
 fn rows_must_be_whole() {
-    layer_norm(
-        &LayerNorm { gamma: &[1.0; 4], beta: None, epsilon: 1e-5 },
-        &[0.0; 6],
-        &mut [0.0; 6],
-    );
+    normalize(&of(Norm::Rms, &[1.0; 4]), &[0.0; 6], &mut [0.0; 6]);
 }

@@ -4,8 +4,10 @@ use std::any::Any;
 
 use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, ops::FloatTensorOps};
 use burn_flex::{Flex, FlexTensor, Layout};
-use burn_fp8_core::{Dropout, Fp8Format, Pointwise, Softmax};
-use burn_fp8_cpu::{self as cpu, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, LayerNorm};
+use burn_fp8_core::{Dropout, Fp8Format, Norm, Pointwise, Softmax};
+use burn_fp8_cpu::{
+    self as cpu, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, Normalization,
+};
 
 use super::options::{AttentionGradients, AttentionOf, check};
 use crate::engine::flex::memory::elements;
@@ -274,8 +276,9 @@ fn width(tensor: &FlexTensor) -> usize {
     tensor.layout().shape().last().copied().unwrap_or_default()
 }
 
-/// Layer normalization.
-pub(super) fn layer_norm(
+/// Normalization of rows.
+pub(super) fn normalize(
+    norm: Norm,
     x: FlexTensor,
     gamma: FlexTensor,
     beta: Option<FlexTensor>,
@@ -283,32 +286,38 @@ pub(super) fn layer_norm(
 ) -> FlexTensor {
     let [x, gamma] = [x, gamma].map(|tensor| tensor.to_contiguous());
     let beta = beta.map(|beta| beta.to_contiguous());
-    let norm = LayerNorm {
+    let norm = Normalization {
+        norm,
         gamma: elements(&gamma, gamma.layout()),
         beta: beta.as_ref().map(|beta| elements(beta, beta.layout())),
         epsilon: epsilon as f32,
     };
     pool::tensor(Layout::contiguous(x.layout().shape().clone()), |y: &mut [f32]| {
-        cpu::layer_norm(&norm, elements(&x, x.layout()), y);
+        cpu::normalize(&norm, elements(&x, x.layout()), y);
     })
 }
 
 /// The gradients of input, gamma and beta.
-pub(super) fn layer_norm_backward(
+pub(super) fn normalize_backward(
+    norm: Norm,
     x: FlexTensor,
     gamma: FlexTensor,
     grad: FlexTensor,
     epsilon: f64,
 ) -> [FlexTensor; 3] {
     let [x, gamma, grad] = [x, gamma, grad].map(|tensor| tensor.to_contiguous());
-    let norm =
-        LayerNorm { gamma: elements(&gamma, gamma.layout()), beta: None, epsilon: epsilon as f32 };
+    let norm = Normalization {
+        norm,
+        gamma: elements(&gamma, gamma.layout()),
+        beta: None,
+        epsilon: epsilon as f32,
+    };
     let (rows, factors) = (x.layout().shape().clone(), gamma.layout().shape().clone());
     let [x, grad] = [&x, &grad].map(|tensor| elements(tensor, tensor.layout()));
     let mut of_factors = [(); 2].map(|()| vec![0.0; norm.gamma.len()]);
     let of_x = pool::tensor(Layout::contiguous(rows), |of_x: &mut [f32]| {
         let of_factors = of_factors.each_mut().map(Vec::as_mut_slice);
-        cpu::layer_norm_backward(&norm, x, grad, of_x, of_factors);
+        cpu::normalize_backward(&norm, x, grad, of_x, of_factors);
     });
     let [of_gamma, of_beta] = of_factors.map(|of| {
         FlexTensor::new(Bytes::from_elems(of), Layout::contiguous(factors.clone()), DType::F32)

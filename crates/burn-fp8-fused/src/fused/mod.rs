@@ -1,4 +1,4 @@
-//! Attention, layer normalization, softmax and operations on single elements as one operation each.
+//! Attention, normalization, softmax and operations on single elements as one operation each.
 //!
 //! Over the memory of Flex they are kernels of `burn-fp8-cpu`, elsewhere tensor operations. Attention quantizes what it multiplies where its precision says so.
 
@@ -14,6 +14,8 @@ mod portable;
 mod softmax;
 
 pub use attention::attention_to_codes;
-pub use ops::{attention, bernoulli, layer_norm, pointwise, seed, self_attention, softmax};
+pub use ops::{
+    attention, bernoulli, gated, layer_norm, pointwise, rms_norm, seed, self_attention, softmax,
+};
 pub use options::{Attention, AttentionGradients, AttentionOf};
 pub use pointwise::pointwise_backward;

@@ -1,6 +1,7 @@
-//! Layer normalization in f32, whatever the type of its tensors, and what its backward step needs.
+//! Normalization of rows in f32, whatever the type of its tensors, and what its backward step needs.
 
 use burn_backend::{FloatDType, TensorMetadata, tensor::FloatTensor};
+use burn_fp8_core::Norm;
 
 #[cfg(feature = "flex")]
 use super::flex;
@@ -12,6 +13,7 @@ use crate::engine::{Fp8Engine, Step, in_f32};
 /// What the backward step takes. Mean and variance are computed again.
 #[derive(Clone, Debug)]
 pub(super) struct Saved<B: Fp8Engine> {
+    norm: Norm,
     x: Kept<B>,
     gamma: FloatTensor<B>,
     epsilon: f64,
@@ -23,6 +25,7 @@ pub(super) struct Saved<B: Fp8Engine> {
 /// Where gamma or beta is not `[N]`, as many as there are elements in a row, or of another type than `x`.
 #[track_caller]
 pub(super) fn forward<B: Fp8Engine>(
+    norm: Norm,
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
@@ -36,36 +39,39 @@ pub(super) fn forward<B: Fp8Engine>(
         let (shape, own) = (tensor.shape(), tensor.dtype());
         assert!(
             own == dtype,
-            "layer normalization: the input is {dtype:?} and {name} {own:?}: cast one of them"
+            "{}: the input is {dtype:?} and {name} {own:?}: cast one of them",
+            norm.name()
         );
         assert!(
             shape[..] == [width],
-            "layer normalization: rows of {:?} have {width} elements; {name} is {:?}, and must be [{width}]",
+            "{}: rows of {:?} have {width} elements; {name} is {:?}, and must be [{width}]",
+            norm.name(),
             &rows[..],
             &shape[..]
         );
     }
     let kept = Kept::new(x.clone(), as_asked);
-    let saved = Saved { x: kept, gamma: gamma.clone(), epsilon };
+    let saved = Saved { norm, x: kept, gamma: gamma.clone(), epsilon };
     let [x, gamma] = [x, gamma].map(in_f32::<B>);
-    let output = normalize::<B>(x, gamma, beta.map(in_f32::<B>), epsilon);
+    let output = normalize::<B>(norm, x, gamma, beta.map(in_f32::<B>), epsilon);
     (cast::<B>(output, dtype.into()), saved)
 }
 
 /// The gradients of input, gamma and, where there is one, beta, all of the type of the input.
 impl<B: Fp8Engine, const N: usize> Step<B, N> for Saved<B> {
     fn backward(self, grad: FloatTensor<B>, _wanted: [bool; N]) -> [Option<FloatTensor<B>>; N] {
-        let Self { x, gamma, epsilon } = self;
+        let Self { norm, x, gamma, epsilon } = self;
         let x = x.restore();
         let dtype = FloatDType::from(x.dtype());
         let [x, gamma, grad] = [x, gamma, grad].map(in_f32::<B>);
-        let gradients = gradients::<B>(x, gamma, grad, epsilon);
+        let gradients = gradients::<B>(norm, x, gamma, grad, epsilon);
         let mut gradients = gradients.into_iter().map(|grad| cast::<B>(grad, dtype));
         [(); N].map(|()| gradients.next())
     }
 }
 
 fn normalize<B: Fp8Engine>(
+    norm: Norm,
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
@@ -73,15 +79,19 @@ fn normalize<B: Fp8Engine>(
 ) -> FloatTensor<B> {
     #[cfg(feature = "flex")]
     let (x, gamma, beta) = match flex::run((x, gamma, beta), |(x, gamma, beta)| {
-        flex::layer_norm(x, gamma, beta, epsilon)
+        flex::normalize(norm, x, gamma, beta, epsilon)
     }) {
         Ok(output) => return output,
         Err(given) => given,
     };
-    B::layer_norm(x, gamma, beta, epsilon)
+    match norm {
+        Norm::Layer => B::layer_norm(x, gamma, beta, epsilon),
+        Norm::Rms => portable::norm::by_root::<B>(x, gamma, epsilon),
+    }
 }
 
 fn gradients<B: Fp8Engine>(
+    norm: Norm,
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     grad: FloatTensor<B>,
@@ -89,10 +99,10 @@ fn gradients<B: Fp8Engine>(
 ) -> [FloatTensor<B>; 3] {
     #[cfg(feature = "flex")]
     let (x, gamma, grad) = match flex::run((x, gamma, grad), |(x, gamma, grad)| {
-        flex::layer_norm_backward(x, gamma, grad, epsilon)
+        flex::normalize_backward(norm, x, gamma, grad, epsilon)
     }) {
         Ok(gradients) => return gradients,
         Err(given) => given,
     };
-    portable::norm::backward::<B>(x, gamma, grad, epsilon)
+    portable::norm::backward::<B>(norm, x, gamma, grad, epsilon)
 }

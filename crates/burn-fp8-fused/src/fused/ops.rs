@@ -3,7 +3,7 @@
 use burn_backend::{
     Backend, DType, Distribution, FloatDType, Shape, TensorMetadata, tensor::FloatTensor,
 };
-use burn_fp8_core::{AttentionPrecision, Dropout, Pointwise, Saved, Softmax};
+use burn_fp8_core::{AttentionPrecision, Dropout, MlpActivation, Norm, Pointwise, Saved, Softmax};
 
 use super::options::{AttentionOf, check_numbers, check_shapes};
 use super::{attention as attend, norm, pointwise as single, softmax as rows};
@@ -140,16 +140,57 @@ pub fn layer_norm<B: Graph>(
     epsilon: f64,
     settings: &Settings,
 ) -> FloatTensor<B> {
+    normalize::<B>(Norm::Layer, x, gamma, beta, epsilon, settings)
+}
+
+/// The same without a mean and beta: normalization by the root of the mean square.
+///
+/// # Panics
+/// As [`layer_norm`].
+#[track_caller]
+pub fn rms_norm<B: Graph>(
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    epsilon: f64,
+    settings: &Settings,
+) -> FloatTensor<B> {
+    normalize::<B>(Norm::Rms, x, gamma, None, epsilon, settings)
+}
+
+#[track_caller]
+fn normalize<B: Graph>(
+    norm: Norm,
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: Option<FloatTensor<B>>,
+    epsilon: f64,
+    settings: &Settings,
+) -> FloatTensor<B> {
     let saved = saved::<B>(settings, &[&x, &gamma]);
     let run = || {
         let beta = beta.clone().map(B::value);
         let [x, gamma] = values::<B, 2>([&x, &gamma]);
-        norm::forward::<B::Inner>(x, gamma, beta, epsilon, saved)
+        norm::forward::<B::Inner>(norm, x, gamma, beta, epsilon, saved)
     };
     match &beta {
         Some(beta) => B::record([&x, &gamma, beta], run),
         None => B::record([&x, &gamma], run),
     }
+}
+
+/// `act(gate) · up`, of one shape and float type, which the result has. Gradients reach both.
+///
+/// # Panics
+/// Where shapes or types differ.
+#[track_caller]
+pub fn gated<B: Graph>(
+    activation: MlpActivation,
+    [gate, up]: [FloatTensor<B>; 2],
+    settings: &Settings,
+) -> FloatTensor<B> {
+    let saved = saved::<B>(settings, &[&gate, &up]);
+    let run = || single::gated::<B::Inner>(activation, values::<B, 2>([&gate, &up]), saved);
+    B::record([&gate, &up], run)
 }
 
 /// How what a backward step takes is kept: as it is where there is none.

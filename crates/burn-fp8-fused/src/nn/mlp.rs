@@ -8,7 +8,7 @@ use burn::tensor::backend::Backend;
 use burn_fp8_core::MlpActivation;
 
 use crate::Graph;
-use crate::ops::{gelu, silu};
+use crate::ops::{gated, gelu, silu};
 
 /// How to make an [`FusedMlp`].
 #[derive(Config, Debug)]
@@ -58,7 +58,7 @@ impl FusedMlpConfig {
     }
 }
 
-/// The feed-forward part of a transformer: `down(act(up(x)))`, or gated `down(act(gate(x)) · up(x))`, with the activation as one operation.
+/// The feed-forward part of a transformer: `down(act(up(x)))`, or gated `down(act(gate(x)) · up(x))`, with the activation, and what it gates, as one operation.
 ///
 /// The linear layers are those of `burn::nn`: in FP8 on an `Fp8Backend`, as its configuration says.
 ///
@@ -90,13 +90,12 @@ pub struct FusedMlp<B: Backend> {
 impl<B: Graph> FusedMlp<B> {
     /// From `[…, d_model]` to the same shape.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let activate = match self.activation {
-            MlpActivation::Gelu => gelu,
-            MlpActivation::Silu => silu,
-        };
-        let hidden = match &self.gate {
-            Some(gate) => activate(gate.forward(x.clone())) * self.up.forward(x),
-            None => activate(self.up.forward(x)),
+        let hidden = match (&self.gate, self.activation) {
+            (Some(gate), activation) => {
+                gated(activation, gate.forward(x.clone()), self.up.forward(x))
+            }
+            (None, MlpActivation::Gelu) => gelu(self.up.forward(x)),
+            (None, MlpActivation::Silu) => silu(self.up.forward(x)),
         };
         self.down.forward(hidden)
     }

@@ -2,11 +2,12 @@
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::Param;
-use burn::nn::{DropoutConfig, LayerNormConfig, SwiGluConfig};
+use burn::nn::{DropoutConfig, LayerNormConfig, RmsNorm, RmsNormConfig, SwiGluConfig};
+use burn::record::NamedMpkBytesRecorder;
 use burn::tensor::activation;
 use burn::tensor::{Distribution, TensorData};
-use burn_fp8::fused::nn::FusedMlpConfig;
-use burn_fp8::fused::ops::{dropout, gelu, silu};
+use burn_fp8::fused::nn::{FusedMlpConfig, FusedRmsNorm, MlpActivation};
+use burn_fp8::fused::ops::{dropout, gated, gelu, silu};
 
 use crate::common::*;
 
@@ -267,6 +268,69 @@ fn a_probability_that_is_none_is_refused() {
         let message = panic_of(|| dropout(numbers::<Autodiff<Flex>>(), probability));
         assert!(message.contains("at least 0 and less than 1"), "{message}");
     }
+}
+
+/// Burn's, of rows that are not contiguous, one of them of zeros: the result, and the gradients of input and gamma.
+#[test]
+fn rms_norm_and_its_gradients_are_burns() {
+    /// By each of both layers, with factors that are not ones.
+    fn both<A: AutodiffBackend + Fp8Matmul>() -> [[Vec<f32>; 3]; 2] {
+        let mut norm = RmsNormConfig::new(50).init::<A>(&Default::default());
+        norm.gamma = Param::from_tensor(random(4, [50]));
+        let fused = FusedRmsNorm::from(norm.clone());
+        let run = |forward: &dyn Fn(Tensor<A, 3>) -> Tensor<A, 3>, gamma: &Param<Tensor<A, 1>>| {
+            let row = Tensor::zeros([3, 1, 50], &Default::default());
+            let x = numbers::<A>().slice_assign([0..3, 7..8, 0..50], row).require_grad();
+            let y = forward(x.clone());
+            let grads = (y.clone() * numbers::<A>()).sum().backward();
+            [values(vec![y.flatten(0, 2)]).remove(0), grad(&x, &grads), grad(&gamma.val(), &grads)]
+        };
+        [run(&|x| fused.forward(x), &fused.gamma), run(&|x| norm.forward(x), &norm.gamma)]
+    }
+    #[track_caller]
+    fn check<A: AutodiffBackend + Fp8Matmul>(burns: &[Vec<f32>; 3]) {
+        let [fused, _] = both::<A>();
+        for (of, (fused, burns)) in fused.iter().zip(burns).enumerate() {
+            assert_close(fused, burns, 1e-5, &format!("{of}"));
+        }
+    }
+    let [_, burns] = both::<Autodiff<Flex>>();
+    check::<Autodiff<Flex>>(&burns);
+    check::<Fp8Backend<Autodiff<Flex>>>(&burns);
+    check::<Autodiff<Fp8Backend<Flex>>>(&burns);
+    #[cfg(feature = "ndarray")]
+    check::<Fp8Backend<Autodiff<burn::backend::NdArray>>>(&burns);
+
+    let message = panic_of(|| FusedRmsNorm::from(rms(30)).forward(numbers()));
+    assert!(message.contains("RMS normalization: rows of [3, 40, 50] have 50"), "{message}");
+}
+
+fn rms(width: usize) -> RmsNorm<Autodiff<Flex>> {
+    RmsNormConfig::new(width).with_epsilon(1e-3).init(&Default::default())
+}
+
+#[test]
+fn records_of_rms_norms_load_both_ways() {
+    let mut trained = rms(50);
+    trained.gamma = Param::from_tensor(random(4, [50]));
+    let gamma = |param: &Param<Tensor<Autodiff<Flex>, 1>>| param.val().into_data();
+    let recorder = NamedMpkBytesRecorder::<FullPrecisionSettings>::default();
+    let device = Default::default();
+    let bytes = recorder.record(trained.clone().into_record(), ()).expect("it can be recorded");
+    let fused = FusedRmsNorm::from(rms(50));
+    let fused = fused.load_record(recorder.load(bytes, &device).expect("it loads"));
+    assert_eq!(gamma(&fused.gamma), gamma(&trained.gamma));
+    let bytes = recorder.record(fused.clone().into_record(), ()).expect("it can be recorded");
+    let back = rms(50).load_record(recorder.load(bytes, &device).expect("it loads"));
+    assert_eq!(gamma(&back.gamma), gamma(&trained.gamma));
+    assert_eq!((fused.epsilon, RmsNorm::from(fused).epsilon), (1e-3, 1e-3));
+}
+
+#[test]
+fn a_gate_and_what_it_is_for_are_alike() {
+    let x = numbers::<Autodiff<Flex>>;
+    let message = panic_of(|| gated(MlpActivation::Gelu, x(), x().slice([0..1])));
+    assert!(message.contains("must be alike"), "{message}");
 }
 
 /// Against Burn's layers with the same weights, in f32; and in FP8 all products of a step.

@@ -64,7 +64,7 @@ pub struct Fp8Config {
     /// [`filter`](Self::filter) takes of it), layer normalization, softmax and GELU; the random bits of dropout are drawn on all threads, by another generator than that of `B`, which gives it its seed; and whether products in high precision [`join`](Self::join). On by
     /// default; without FP8 nothing is.
     pub fused: bool,
-    /// How attention, layer normalization, softmax, GELU and SiLU keep what their backward steps take, while FP8 is on, where they are [`fused`](Self::fused)
+    /// How attention, normalization, softmax, GELU, SiLU and gated activations keep what their backward steps take, while FP8 is on, where they are [`fused`](Self::fused)
     /// on the host: as it is by default, or in FP8, which saves memory and costs a pass over each. Elsewhere it is kept as it is; a trace says so.
     /// Where Autodiff lies around `Fp8Backend`, this is of `fused::ops` alone.
     pub saved: Saved,
