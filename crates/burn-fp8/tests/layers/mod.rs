@@ -2,6 +2,7 @@
 
 mod attention;
 mod attention_golden;
+mod balls;
 mod cache;
 mod learner;
 mod models;

@@ -2,13 +2,16 @@
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::Param;
-use burn::nn::LayerNormConfig;
+use burn::nn::{LayerNormConfig, RmsNormConfig};
 use burn::tensor::activation;
 use burn::tensor::module::attention;
 use burn_fp8::Saved;
-use burn_fp8::burn_fp8_core::{Overflow, scale};
-use burn_fp8::fused::ops::{AttentionOptions, self_attention, silu};
+use burn_fp8::burn_fp8_core::{Norm, Overflow, scale};
+use burn_fp8::fused::nn::{FusedRmsNorm, MlpActivation};
+use burn_fp8::fused::ops::{AttentionOptions, gated, self_attention, silu};
+use burn_fp8_test_support::operations::Function;
 
+use super::balls::{self, Ball};
 use crate::common::*;
 
 type A = Fp8Backend<Autodiff<Flex>>;
@@ -29,14 +32,19 @@ fn numbers(seed: u64) -> Vec<f32> {
 
 /// What codes of E4M3 stand for, with a scale for each 128 elements of a row.
 fn rounded(x: &[f32], width: usize) -> Vec<f32> {
-    let group = |group: &[f32]| -> Vec<f32> {
+    rounded_by(x, width, 128, 1.0)
+}
+
+/// The same with scales for other groups, and times a factor.
+fn rounded_by(x: &[f32], width: usize, group: usize, factor: f32) -> Vec<f32> {
+    let of_group = |group: &[f32]| -> Vec<f32> {
         let finite = group.iter().filter(|x| x.is_finite());
         let amax = finite.fold(0f32, |amax, x| amax.max(x.abs()));
-        let scale = scale::from_amax(amax, E4M3, Recipe::current());
+        let scale = scale::from_amax(amax, E4M3, Recipe::current()) * factor;
         let code = |x: &f32| E4M3.encode(x / scale, Overflow::SaturateFinite);
         group.iter().map(|x| E4M3.decode(code(x)) * scale).collect()
     };
-    x.chunks(width).flat_map(|row| row.chunks(128)).flat_map(group).collect()
+    x.chunks(width).flat_map(|row| row.chunks(group)).flat_map(of_group).collect()
 }
 
 /// The result, the gradient of `x`, and those of parameters.
@@ -61,12 +69,30 @@ fn layer_norm<B: Backend>(x: Tensor<B, 3>) -> (Tensor<B, 3>, Vec<Tensor<B, 1>>) 
     (norm.forward(x), parameters)
 }
 
+fn rms_norm<B: AutodiffBackend + Fp8Matmul>(x: Tensor<B, 3>) -> (Tensor<B, 3>, Vec<Tensor<B, 1>>) {
+    let mut norm = RmsNormConfig::new(SHAPE[2]).init::<B>(&Default::default());
+    norm.gamma = Param::from_tensor(random::<B, 1>(4, [SHAPE[2]]));
+    let parameters = vec![norm.gamma.val()];
+    (FusedRmsNorm::from(norm).forward(x), parameters)
+}
+
+/// All that keep their input.
+fn operations<B: AutodiffBackend + Fp8Matmul>() -> [Operation<B>; 5] {
+    [
+        layer_norm,
+        rms_norm,
+        |x| (activation::gelu(x), vec![]),
+        |x| (silu(x), vec![]),
+        |x| (gated(MlpActivation::Silu, x.clone(), x), vec![]),
+    ]
+}
+
 /// The result is what it was; gradients are, to the bit, those of an input that is what the codes stand for.
 #[test]
 fn gradients_are_those_of_the_numbers_of_the_codes() {
-    fn check<B: AutodiffBackend>(operations: [Operation<B>; 3]) {
+    fn check<B: AutodiffBackend + Fp8Matmul>() {
         let x = numbers(1);
-        for (index, run) in operations.into_iter().enumerate() {
+        for (index, run) in operations::<B>().into_iter().enumerate() {
             let in_fp8 = saved().scope(|| pass(&x, run));
             let (whole, of_codes) = (pass(&x, run), pass(&rounded(&x, SHAPE[2]), run));
             assert_eq!(bits(&in_fp8[0]), bits(&whole[0]), "{index}: the result");
@@ -80,9 +106,8 @@ fn gradients_are_those_of_the_numbers_of_the_codes() {
             assert_eq!(off.scope(|| pass(&x, run)), high_precision(|| pass(&x, run)));
         }
     }
-    check::<A>([layer_norm, |x| (activation::gelu(x), vec![]), |x| (silu(x), vec![])]);
-    type Balanced = Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>;
-    check::<Balanced>([layer_norm, |x| (activation::gelu(x), vec![]), |x| (silu(x), vec![])]);
+    check::<A>();
+    check::<Fp8Backend<Autodiff<Flex, BalancedCheckpointing>>>();
 }
 
 /// `y (g - Σ y g)` of rounded probabilities; logarithms stay as they are.
@@ -132,6 +157,114 @@ fn attention_saves_its_operands() {
         assert_eq!((y, &in_fp8), (same, &of_codes));
         assert_ne!(in_fp8, whole, "codes are used");
     }
+}
+
+/// Numbers whose groups of 128 alternate between large ones and much smaller ones, and rows in what they begin with.
+fn uneven(numbers: Vec<f32>, width: usize, by: f32) -> Vec<f32> {
+    let is_small = |at: usize| (at / width + at % width / 128) % 2 == 1;
+    numbers.into_iter().enumerate().map(|(at, x)| if is_small(at) { x * by } else { x }).collect()
+}
+
+/// Groups, and factors of scales, that are wrong.
+const WRONG: [(usize, f32); 3] = [(256, 1.0), (128, 2.0), (128, 0.5)];
+
+/// Gradients are off by no more than a rounding of `kept`, in rows of `width`, lets them be. Whether each of [`WRONG`] would have been off by more.
+#[track_caller]
+fn assert_bounded(
+    found: &[f32],
+    (kept, width): (&[f64], usize),
+    gradients: impl Fn(&[Ball]) -> Vec<Ball>,
+    what: &str,
+) -> [bool; 3] {
+    let bounds = gradients(&balls::saved(kept, width));
+    assert_eq!(found.len(), bounds.len(), "{what}");
+    for (at, (found, ball)) in found.iter().zip(&bounds).enumerate() {
+        let error = (f64::from(*found) - ball.value).abs();
+        assert!(error <= ball.radius, "{what}[{at}]: {found:e} is {error:e} from {ball:?}");
+    }
+    let norm = |of: fn(&Ball) -> f64| bounds.iter().map(|ball| of(ball).powi(2)).sum::<f64>();
+    assert!(norm(|ball| ball.radius) < norm(|ball| ball.value), "{what}: it says something");
+    let kept: Vec<_> = kept.iter().map(|x| *x as f32).collect();
+    WRONG.map(|(group, factor)| {
+        let wrong = rounded_by(&kept, width, group, factor);
+        let wrong = gradients(&wrong.into_iter().map(Ball::exact).collect::<Vec<_>>());
+        let is_off = |(wrong, ball): (&Ball, &Ball)| (wrong.value - ball.value).abs() > ball.radius;
+        wrong.iter().zip(&bounds).any(is_off)
+    })
+}
+
+/// Against the true gradient, which f64 has of the input itself.
+#[test]
+fn gradients_are_as_near_to_f64_as_groups_of_e4m3_allow() {
+    let (count, width) = (SHAPE.iter().product(), SHAPE[2]);
+    let (x, g) = (uneven(numbers(1), width, 2f32.powi(-12)), Random(9).spread(count));
+    let kept = || (wide(&x), width);
+    let gradients = |run: Operation<A>| -> Vec<f32> {
+        saved().scope(|| pass(&x, run)).into_iter().skip(1).flatten().collect()
+    };
+
+    let [layer_norm, rms_norm, gelu, silu, swiglu] = operations::<A>();
+    // The slopes of both functions change fastest at 0: by 2 / √(2π), and 1 / 2.
+    let of_gelu = |x: &[Ball]| balls::of_function(Function::Gelu, 0.7979, x, &g);
+    let of_silu = |x: &[Ball]| balls::of_function(Function::Silu, 0.5, x, &g);
+    let of_swiglu = |x: &[Ball]| balls::of_swiglu(x, &g);
+    let functions: [(_, &dyn Fn(&[Ball]) -> Vec<Ball>, _); 3] =
+        [(gelu, &of_gelu, "gelu"), (silu, &of_silu, "silu"), (swiglu, &of_swiglu, "swiglu")];
+    for (run, of, what) in functions {
+        let (kept, width) = kept();
+        let seen = assert_bounded(&gradients(run), (&kept, width), of, what);
+        assert_eq!(seen, [true; 3], "{what}");
+    }
+
+    let probabilities: Vec<f64> = wide(&x)
+        .chunks(width)
+        .flat_map(|row| {
+            let sum: f64 = row.iter().map(|x| x.exp()).sum();
+            row.iter().map(move |x| x.exp() / sum).collect::<Vec<_>>()
+        })
+        .collect();
+    let of = |y: &[Ball]| balls::of_softmax(y, &g, width);
+    let found = gradients(|x| (activation::softmax(x, 2), vec![]));
+    let seen = assert_bounded(&found, (&probabilities, width), of, "softmax");
+    assert_eq!(seen, [true; 3], "softmax");
+
+    let gamma = Random(4).spread(width);
+    // A mean adds the roundings of a row's largest numbers to all: small ones that are lost are within them.
+    let norms = [(layer_norm, Norm::Layer, false), (rms_norm, Norm::Rms, true)];
+    for (run, norm, sees_groups) in norms {
+        let of = |x: &[Ball]| balls::of_norm(norm, x, &g, &gamma);
+        let (kept, width) = kept();
+        let found = &gradients(run)[..count + width];
+        let seen = assert_bounded(found, (&kept, width), of, norm.name());
+        assert_eq!(seen, [sees_groups, false, true], "{norm:?}");
+    }
+}
+
+/// The same of attention, one head of 160. A bound of many terms holds more than their roundings, of which many cancel: what is wrong is seen where there are two tokens
+/// and the gradient of one feature.
+#[test]
+fn gradients_of_attention_are_as_near_to_f64_as_groups_of_e4m3_allow() {
+    const WIDTH: usize = 160;
+    let check = |length: usize, features: usize, seed: u64| {
+        let mut random = Random(seed);
+        let small = 2f32.powi(-24);
+        let numbers = random.units(length * 3 * WIDTH).into_iter().enumerate();
+        let numbers = numbers.map(|(at, x)| if at % WIDTH < 128 { x / 4.0 } else { x * small });
+        let x: Vec<_> = numbers.collect();
+        let numbers = random.units(length * WIDTH).into_iter().enumerate();
+        let numbers = numbers.map(|(at, g)| if at % WIDTH < features { g } else { 0.0 });
+        let g: Vec<_> = numbers.collect();
+        let qkv = tensor::<A, 4>(&x, [1, length, 3, WIDTH]).require_grad();
+        let found = saved().scope(|| {
+            let y = self_attention(qkv.clone(), 1, AttentionOptions::default());
+            grad(&qkv, &(y * tensor::<A, 4>(&g, [1, 1, length, WIDTH])).sum().backward())
+        });
+        let of = |x: &[Ball]| balls::of_attention(x, &g, WIDTH);
+        assert_bounded(&found, (&wide(&x), WIDTH), of, "attention")
+    };
+    check(8, WIDTH, 1);
+    let seen: Vec<_> = (1..=8).map(|seed| check(2, 1, seed)).collect();
+    assert_eq!([0, 1, 2].map(|of| seen.iter().any(|seen| seen[of])), [true, false, true]);
 }
 
 #[test]
