@@ -1,6 +1,6 @@
 //! What the memory of a training holds, with what is saved and moments in f32 and in FP8: measured, and shown as a table.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -9,17 +9,15 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 use burn::backend::{Autodiff, Flex};
 use burn_fp8::Fp8Backend;
+use burn_fp8::report::memory::{Counting, Profile, bars};
 use char_lm::{Moments, Phase, Precision, Shape, Size, different_characters, training_steps};
 use clap::Parser;
-use examples_common::charts::{BLUE, INK, Rows, SKY_BLUE, VERMILION, text};
 use examples_common::{Origin, check_place, print, write, write_json};
-use peak_alloc::PeakAlloc;
-use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// It counts for the whole program.
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+static MEMORY: Counting = Counting;
 
 const ARMS: [(&str, Moments); 6] = [
     ("f32", Moments::F32),
@@ -83,42 +81,36 @@ impl Held {
     }
 }
 
-/// What the steps of an arm hold when they are somewhere. What comes with the first step counts as moments until it is known what is left without them.
-fn seen(held: &Cell<Held>, phase: Phase) {
-    let (now, peak) = (MEMORY.current_usage(), MEMORY.peak_usage());
-    let mut sizes = held.get();
-    let lasting = sizes.lasting();
-    match phase {
-        Phase::Made => sizes.weights = now,
-        Phase::Backward => {
-            sizes.gradients = now - lasting;
-            sizes.passes = peak - lasting;
-        }
-        Phase::Stepped => {
-            sizes.optimizer = peak - lasting;
-            sizes.moments = now - sizes.weights;
-        }
-    }
-    held.set(sizes);
-    MEMORY.reset_peak_usage();
-}
-
 fn measure(arm: usize) -> Result<Held> {
     let (precision, moments) = ARMS[arm];
     let precision: Precision = precision.parse().map_err(anyhow::Error::msg)?;
     let before = of_process("VmRSS:");
-    let (start, held) = (MEMORY.current_usage(), Rc::new(Cell::new(Held::default())));
-    let seen_here = held.clone();
-    let (at, shape) = (move |phase| seen(&seen_here, phase), Size::Medium.shape());
+    let profile = Rc::new(RefCell::new(Profile::start()));
+    let seen_here = profile.clone();
+    let at = move |phase| {
+        seen_here.borrow_mut().mark(match phase {
+            Phase::Made => "weights",
+            Phase::Backward => "backward",
+            Phase::Stepped => "step",
+        });
+    };
+    let shape = Size::Medium.shape();
     let mut step = training_steps::<Fp8Backend<Autodiff<Flex>>>(shape, precision, moments, at)?;
     (0..STEPS).for_each(|_| step());
     drop(step);
-    let mut held = held.get();
-    held.weights -= start;
-    held.buffers = MEMORY.current_usage() - start;
-    held.moments -= held.buffers;
-    held.process = of_process("VmHWM:").zip(before).map(|(peak, before)| peak - before);
-    Ok(held)
+    let mut profile = profile.borrow_mut();
+    profile.mark("left");
+    let [weights, backward, step, left] =
+        ["weights", "backward", "step", "left"].map(|name| profile.at(name));
+    Ok(Held {
+        weights: weights.held,
+        moments: step.held - weights.held - left.held,
+        buffers: left.held,
+        gradients: backward.held - backward.before,
+        passes: backward.peak - step.held,
+        optimizer: step.peak - step.held,
+        process: of_process("VmHWM:").zip(before).map(|(peak, before)| peak - before),
+    })
 }
 
 /// What Linux says of this process under a name, in bytes.
@@ -199,7 +191,7 @@ fn run(Arguments { arm, json, picture: picture_to, python }: Arguments) -> Resul
     );
     print(&format!("\nMiB; {origin}\n"))?;
     if let Some(path) = &picture_to {
-        write(path, picture(&rows)?)?;
+        write(path, picture(&rows))?;
     }
     if let Some(path) = &json {
         write_json(path, &Results { origin, rows: &rows })?;
@@ -219,50 +211,15 @@ fn table(rows: &[Row]) -> String {
 }
 
 /// A bar for each training, of what lasts and of what comes on top.
-fn picture(rows: &[Row]) -> Result<String> {
-    const KINDS: [(&str, RGBColor); 5] = [
-        ("weights", INK),
-        ("moments", BLUE),
-        ("buffers", SKY_BLUE),
-        ("saved, gradients", VERMILION),
-        ("the process of PyTorch", RGBColor(150, 150, 150)),
-    ];
-    let largest = rows.iter().map(|row| mib(row.peak)).fold(0.0, f64::max);
-    let bars = Rows {
-        title: "Memory of a training step of char-lm medium".into(),
-        names: rows.iter().map(|row| row.name.clone()).collect(),
-        name_width: 260,
-        height: 34,
-        range: 0.0..largest * 1.7,
-        axis: "MiB at the peak",
-        number: |number| format!("{number:.0}"),
+fn picture(rows: &[Row]) -> String {
+    const KINDS: [&str; 5] =
+        ["weights", "moments", "buffers", "saved, gradients", "the process of PyTorch"];
+    let parts = |row: &Row| match &row.held {
+        Some(held) => vec![held.weights, held.moments, held.buffers, held.on_top()],
+        None => vec![0, 0, 0, 0, row.peak],
     };
-    bars.svg("the memory of a training", |chart| {
-        for (at, (kind, colour)) in KINDS.into_iter().enumerate() {
-            let bar = |(index, row): (usize, &Row)| {
-                let parts = match &row.held {
-                    Some(held) => [held.weights, held.moments, held.buffers, held.on_top(), 0],
-                    None => [0, 0, 0, 0, row.peak],
-                };
-                let start = mib(parts[..at].iter().sum());
-                let middle = bars.middle(index);
-                let corners = [(start, middle - 0.3), (start + mib(parts[at]), middle + 0.3)];
-                Rectangle::new(corners, colour.filled())
-            };
-            chart.draw_series(rows.iter().enumerate().map(bar))?;
-            // Right of the longest bar.
-            let (x, y) = (largest * 1.15, bars.middle(at));
-            let corners = [(x, y - 0.15), (x + largest * 0.03, y + 0.15)];
-            chart.draw_series([Rectangle::new(corners, colour.filled())])?;
-            chart.draw_series([Text::new(kind, (x + largest * 0.05, y + 0.2), text(14))])?;
-        }
-        let sizes = rows.iter().enumerate().map(|(index, row)| {
-            let place = (mib(row.peak) + largest * 0.01, bars.middle(index) + 0.2);
-            Text::new(format!("{:.0}", mib(row.peak)), place, text(14))
-        });
-        chart.draw_series(sizes)?;
-        Ok(())
-    })
+    let rows: Vec<_> = rows.iter().map(|row| (row.name.clone(), parts(row))).collect();
+    bars("Memory of a training step of char-lm medium", &KINDS, &rows)
 }
 
 fn mib(bytes: usize) -> f64 {
@@ -282,12 +239,14 @@ mod tests {
 
     #[test]
     fn the_chapter_has_the_figures_and_the_picture_of_the_json_beside_it() {
-        let committed = |path: &str| {
-            let path = format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"));
-            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-        };
+        let path = |path: &str| format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"));
+        let committed =
+            |of: &str| fs::read_to_string(path(of)).unwrap_or_else(|error| panic!("{of}: {error}"));
         let Written { rows } = serde_json::from_str(&committed("figures/memory.json")).unwrap();
-        assert_eq!(picture(&rows).unwrap(), committed("figures/memory.svg"));
+        if std::env::var_os("RENDER_FIGURES").is_some() {
+            fs::write(path("figures/memory.svg"), picture(&rows)).unwrap();
+        }
+        assert_eq!(picture(&rows), committed("figures/memory.svg"));
         assert!(committed("optimizer-memory.md").contains(&table(&rows)), "{}", table(&rows));
     }
 }

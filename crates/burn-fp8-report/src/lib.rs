@@ -5,10 +5,12 @@
 //! - [`log`]: the log, JSON lines, and [`log::read`].
 //! - [`Observations`]: all sites over time; [`ranked`](Observations::ranked) worst first, with [`Advice`]; printed as a table, or as a
 //!   page by [`to_html`](Observations::to_html).
+//! - [`memory`]: what a program holds, phase by phase, and a picture of it.
 
 mod advice;
 mod histogram;
 pub mod log;
+pub mod memory;
 mod observations;
 mod page;
 pub mod sample;

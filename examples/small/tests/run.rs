@@ -78,9 +78,19 @@ fn quantize_shows_what_burn_lacks() {
     assert_eq!(lines[4], "Fp8Backend: 1 product in FP8, gradient of the input [32, 2048]");
 }
 
+/// Codes take less than the activations that they are of: the peak of the backward pass, fourth in its row, is lower.
+#[test]
+fn memory_has_a_table_of_phases_which_codes_make_smaller() {
+    let lines = lines(env!("CARGO_BIN_EXE_memory-phases"));
+    let rows = lines.iter().filter(|line| line.starts_with("| backward |"));
+    let peak = |row: &String| row.split('|').nth(4).expect("four columns").trim().parse();
+    let peaks: Vec<f64> = rows.map(|row| peak(row).expect("a number")).collect();
+    assert!(peaks.len() == 2 && peaks[1] < 0.9 * peaks[0], "{lines:?}");
+}
+
 #[test]
 fn programs_stay_short_and_begin_with_what_they_show() {
-    for name in ["train", "layers", "serve", "peers", "look", "quantize"] {
+    for name in ["train", "layers", "serve", "peers", "look", "quantize", "memory"] {
         let path = format!("{}/{name}.rs", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("a program");
         assert!(text.starts_with("//! ") && text.lines().count() <= 100, "{name}");

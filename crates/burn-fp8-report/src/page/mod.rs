@@ -3,7 +3,7 @@
 mod bars;
 mod card;
 mod lines;
-mod text;
+pub(crate) mod text;
 
 use std::collections::BTreeSet;
 

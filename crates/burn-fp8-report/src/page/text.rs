@@ -43,7 +43,7 @@ pub(super) fn counted(number: u64, name: &str) -> String {
 }
 
 /// A coordinate.
-pub(super) fn px(x: f64) -> String {
+pub(crate) fn px(x: f64) -> String {
     format!("{x:.1}")
 }
 

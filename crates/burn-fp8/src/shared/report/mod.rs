@@ -4,6 +4,7 @@
 //! - [`Observatory`] samples a training run: SQNR, amax, scale, flushed and saturated shares, exponent histograms of every site
 //!   over time, with advice measured on the same samples. It keeps [`Observations`], logs them as JSON lines ([`log`]) and draws
 //!   them as one HTML page ([`Observations::to_html`]; `cargo xtask report LOG`).
+//! - [`memory`] profiles what a training holds, phase by phase, and draws it.
 #![cfg_attr(feature = "train", doc = "- [`metric`] shows them in Burn's `Learner`.")]
 //!
 #![doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/report.md"))]
@@ -14,7 +15,7 @@ mod trace;
 
 pub use burn_fp8_report::{
     Advice, FP8_LAYER, Histogram, LEAST_GAIN, MatrixSqnr, Observations, OperandPoint, POOR, Point,
-    Ranked, SUM_MARGIN, SiteSeries, SplitSums, Sqnr, Summary, log, rounding_limit, sample,
+    Ranked, SUM_MARGIN, SiteSeries, SplitSums, Sqnr, Summary, log, memory, rounding_limit, sample,
 };
 #[cfg(feature = "train")]
 pub use observatory::metric;
