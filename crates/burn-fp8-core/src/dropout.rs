@@ -125,6 +125,15 @@ pub enum MlpActivation {
     Silu,
 }
 
+impl From<MlpActivation> for Pointwise {
+    fn from(activation: MlpActivation) -> Self {
+        match activation {
+            MlpActivation::Gelu => Self::Gelu,
+            MlpActivation::Silu => Self::Silu,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@
 //! - [`slice`](mod@slice): numbers to codes and back, with a scale; [`slice::blocks`]: with a scale for each block.
 //! - [`matmul_rows`], [`matmul_codes`], [`matmul_block_codes`]: products of rows in f32 and a matrix of codes, decoded while they are multiplied.
 //! - [`moments`]: steps of optimizers, and how they keep their moments in FP8.
-//! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout, whose masks [`dropout`] computes.
+//! - [`pointwise()`], [`pointwise_backward`]: GELU, SiLU and dropout, whose masks [`dropout`] computes; [`gated`], [`gated_backward`].
 //! - [`normalize`], [`normalize_backward`]: layer normalization, and that by the root of the mean square.
 //! - [`decoder`]: a layer of a decoder, and its parts.
 //!
@@ -84,7 +84,7 @@ pub use dispatch::{matmul, matmul_in_bf16, matmul_with_amax};
 pub use epilogue::{Activation, Epilogue, OperandScales, Output};
 pub use norm::{Normalization, normalize, normalize_backward};
 pub use numbers::Numbers;
-pub use pointwise::{pointwise, pointwise_backward};
+pub use pointwise::{gated, gated_backward, pointwise, pointwise_backward};
 pub use rows::{Rows, matmul_block_codes, matmul_codes, matmul_rows};
 pub use softmax::{softmax, softmax_backward};
 pub use unit::{Instructions, Unit, UnitError, cpu_name, threads};

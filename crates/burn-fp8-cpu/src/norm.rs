@@ -17,7 +17,7 @@ pub(crate) const LANES: usize = 16;
 /// Sources: J. L. Ba et al., "Layer normalization", 2016; B. Zhang and R. Sennrich, "Root mean square layer normalization", 2019.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalization<'a> {
-    /// Whether the mean counts.
+    /// Whether the mean is subtracted.
     pub norm: Norm,
     /// One factor for each element of a row.
     pub gamma: &'a [f32],

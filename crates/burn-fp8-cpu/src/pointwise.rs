@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use burn_fp8_core::{Dropout, Pointwise};
+use burn_fp8_core::{Dropout, MlpActivation, Pointwise};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -44,6 +44,44 @@ pub fn pointwise_backward(operation: Pointwise, x: &[f32], grad: &[f32], y: &mut
         // It multiplies by what it has multiplied by.
         Pointwise::Dropout(_) => pointwise(operation, grad, y),
     }
+}
+
+/// Writes `act(gate) · up` to `y`; all of the same length.
+///
+/// # Panics
+/// If the lengths differ.
+#[track_caller]
+pub fn gated(activation: MlpActivation, [gate, up]: [&[f32]; 2], y: &mut [f32]) {
+    [gate, up].iter().for_each(|given| same_length(given.len(), y.len()));
+    in_tasks(y, |start, y| {
+        let [gate, up] = [gate, up].map(|all| &all[start..][..y.len()]);
+        match activation {
+            MlpActivation::Gelu => arch().dispatch(Gated::<Gelu>(gate, up, y, PhantomData)),
+            MlpActivation::Silu => arch().dispatch(Gated::<Silu>(gate, up, y, PhantomData)),
+        }
+    });
+}
+
+/// Writes the gradients of `gate` and `up`, given that of the results; all of the same length.
+///
+/// # Panics
+/// If the lengths differ.
+#[track_caller]
+pub fn gated_backward(
+    activation: MlpActivation,
+    [gate, up, grad]: [&[f32]; 3],
+    [of_gate, of_up]: [&mut [f32]; 2],
+) {
+    [gate, up, grad, of_up].iter().for_each(|given| same_length(given.len(), of_gate.len()));
+    let tasks = of_gate.par_chunks_mut(TASK).zip(of_up.par_chunks_mut(TASK)).enumerate();
+    tasks.for_each(|(task, (of_gate, of_up))| {
+        let given = [gate, up, grad].map(|all| &all[task * TASK..][..of_gate.len()]);
+        let of = [of_gate, of_up];
+        match activation {
+            MlpActivation::Gelu => arch().dispatch(GatedBackward::<Gelu>(given, of, PhantomData)),
+            MlpActivation::Silu => arch().dispatch(GatedBackward::<Silu>(given, of, PhantomData)),
+        }
+    });
 }
 
 #[track_caller]
@@ -139,6 +177,37 @@ impl<F: Smooth> WithSimd for Backward<'_, F> {
     fn with_simd<S: Simd>(self, _: S) {
         for ((y, x), grad) in self.2.iter_mut().zip(self.0).zip(self.1) {
             *y = grad * F::slope(*x);
+        }
+    }
+}
+
+/// Of a gate and what it is for, to `y`.
+struct Gated<'a, F>(&'a [f32], &'a [f32], &'a mut [f32], PhantomData<F>);
+
+impl<F: Smooth> WithSimd for Gated<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for ((y, gate), up) in self.2.iter_mut().zip(self.0).zip(self.1) {
+            *y = F::value(*gate) * up;
+        }
+    }
+}
+
+/// Of both and the gradient of the results, to the gradients of both.
+struct GatedBackward<'a, F>([&'a [f32]; 3], [&'a mut [f32]; 2], PhantomData<F>);
+
+impl<F: Smooth> WithSimd for GatedBackward<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ([gate, up, grad], [of_gate, of_up]) = (self.0, self.1);
+        let of_both = of_gate.iter_mut().zip(of_up);
+        for (((of_gate, of_up), (gate, up)), grad) in of_both.zip(gate.iter().zip(up)).zip(grad) {
+            *of_gate = grad * up * F::slope(*gate);
+            *of_up = grad * F::value(*gate);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Operations on single elements against f64, and dropout against the generator that decides it.
 
-use burn_fp8_core::{Dropout, Pointwise};
+use burn_fp8_core::{Dropout, MlpActivation, Pointwise};
 use burn_fp8_cpu::dropout::keep;
-use burn_fp8_cpu::{pointwise, pointwise_backward};
+use burn_fp8_cpu::{gated, gated_backward, pointwise, pointwise_backward};
 use burn_fp8_test_support::operations::Function;
 
 use crate::common::{Random, assert_within, bits, on_all_instructions, pool};
@@ -48,6 +48,36 @@ fn check(operation: Pointwise, exact: Function, count: usize, bound: impl Fn(f64
     let mut nan = [0.0];
     pointwise(operation, &[f32::NAN], &mut nan);
     assert!(nan[0].is_nan(), "{operation:?}");
+}
+
+/// To the bit what the activation, its gradient and products give, whatever tasks and vectors they lie in.
+#[test]
+fn gates_are_activations_times_what_they_are_for() {
+    on_all_instructions(|| {
+        for (count, of) in [0, 1, 40, 70_000]
+            .map(|count| [MlpActivation::Gelu, MlpActivation::Silu].map(|of| (count, of)))
+            .concat()
+        {
+            let [gate, up, grad] = [1, 2, 3].map(|seed| Random(seed).betweens(-10.0, 10.0, count));
+            let [mut y, mut of_gate, mut of_up] = [(); 3].map(|()| vec![f32::NAN; count]);
+            gated(of, [&gate, &up], &mut y);
+            gated_backward(of, [&gate, &up, &grad], [&mut of_gate, &mut of_up]);
+            let [mut activated, mut slopes] = [(); 2].map(|()| vec![f32::NAN; count]);
+            let times =
+                |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<_>>();
+            pointwise(of.into(), &gate, &mut activated);
+            pointwise_backward(of.into(), &gate, &times(&grad, &up), &mut slopes);
+            assert_eq!(bits(&y), bits(&times(&activated, &up)), "{of:?}");
+            assert_eq!(bits(&of_gate), bits(&slopes), "{of:?}");
+            assert_eq!(bits(&of_up), bits(&times(&grad, &activated)), "{of:?}");
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "an operation on 2 elements was given 3")]
+fn a_gate_of_another_length_is_refused() {
+    gated(MlpActivation::Gelu, [&[0.0; 2], &[0.0; 3]], &mut [0.0; 2]);
 }
 
 #[test]

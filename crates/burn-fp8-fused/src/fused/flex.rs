@@ -4,7 +4,7 @@ use std::any::Any;
 
 use burn_backend::{Bytes, DType, FloatDType, Shape, bf16, ops::FloatTensorOps};
 use burn_flex::{Flex, FlexTensor, Layout};
-use burn_fp8_core::{Dropout, Fp8Format, Norm, Pointwise, Softmax};
+use burn_fp8_core::{Dropout, Fp8Format, MlpActivation, Norm, Pointwise, Softmax};
 use burn_fp8_cpu::{
     self as cpu, Broadcast, Gradients, HeadNumbers, Heads, HeadsMut, Normalization,
 };
@@ -244,6 +244,29 @@ pub(super) fn pointwise_backward(
         let x = x.as_ref().map_or(&[][..], |x| elements(x, x.layout()));
         cpu::pointwise_backward(operation, x, elements(&grad, grad.layout()), y);
     })
+}
+
+/// An activation of the first times the second.
+pub(super) fn gated(activation: MlpActivation, operands: [FlexTensor; 2]) -> FlexTensor {
+    let operands = operands.map(|tensor| tensor.to_contiguous());
+    let layout = Layout::contiguous(operands[0].layout().shape().clone());
+    pool::tensor(layout, |y: &mut [f32]| {
+        let operands = operands.each_ref().map(|tensor| elements(tensor, tensor.layout()));
+        cpu::gated(activation, operands, y);
+    })
+}
+
+/// The gradients of both, given them and that of the results.
+pub(super) fn gated_backward(activation: MlpActivation, given: [FlexTensor; 3]) -> [FlexTensor; 2] {
+    let given = given.map(|tensor| tensor.to_contiguous());
+    let layout = Layout::contiguous(given[0].layout().shape().clone());
+    let (of_gate, of_up) = pool::tensor_and(layout.clone(), |of_gate: &mut [f32]| {
+        pool::tensor(layout, |of_up: &mut [f32]| {
+            let given = given.each_ref().map(|tensor| elements(tensor, tensor.layout()));
+            cpu::gated_backward(activation, given, [of_gate, of_up]);
+        })
+    });
+    [of_gate, of_up]
 }
 
 /// 1 for what is kept, 0 for the rest.

@@ -51,9 +51,8 @@ pub fn pointwise_backward<B: Fp8Engine>(
 /// What the backward step of a gated activation takes: its operands, and no results.
 #[derive(Clone, Debug)]
 pub(super) struct SavedGates<B: Fp8Engine> {
-    activation: Pointwise,
-    gate: Kept<B>,
-    up: Kept<B>,
+    activation: MlpActivation,
+    operands: [Kept<B>; 2],
 }
 
 /// `act(gate) · up`, of their type.
@@ -63,31 +62,50 @@ pub(super) struct SavedGates<B: Fp8Engine> {
 #[track_caller]
 pub(super) fn gated<B: Fp8Engine>(
     activation: MlpActivation,
-    [gate, up]: [FloatTensor<B>; 2],
+    operands: [FloatTensor<B>; 2],
     as_asked: burn_fp8_core::Saved,
 ) -> (FloatTensor<B>, SavedGates<B>) {
-    let dtype = gate.dtype();
-    let shapes = [&gate, &up].map(|x| (x.shape(), x.dtype()));
+    let dtype = operands[0].dtype();
+    let shapes = operands.each_ref().map(|x| (x.shape(), x.dtype()));
     assert!(shapes[0] == shapes[1], "a gate and what it is for must be alike, not {shapes:?}");
-    let activation = match activation {
-        MlpActivation::Gelu => Pointwise::Gelu,
-        MlpActivation::Silu => Pointwise::Silu,
-    };
-    let keep = |x: &FloatTensor<B>| Kept::new(x.clone(), as_asked);
-    let saved = SavedGates { activation, gate: keep(&gate), up: keep(&up) };
-    let [gate, up] = [gate, up].map(in_f32::<B>);
-    let output = B::float_mul(results::<B>(activation, gate), up);
+    let kept = operands.clone().map(|x| Kept::new(x, as_asked));
+    let saved = SavedGates { activation, operands: kept };
+    let output = gated_results::<B>(activation, operands.map(in_f32::<B>));
     (cast::<B>(output, dtype.into()), saved)
 }
 
 impl<B: Fp8Engine> Step<B, 2> for SavedGates<B> {
     fn backward(self, grad: FloatTensor<B>, _wanted: [bool; 2]) -> [Option<FloatTensor<B>>; 2] {
-        let (dtype, activation) = (grad.dtype(), self.activation);
-        let [gate, up, grad] = [self.gate.restore(), self.up.restore(), grad].map(in_f32::<B>);
-        let of_up = B::float_mul(grad.clone(), results::<B>(activation, gate.clone()));
-        let of_gate = gradient::<B>(activation, Some(gate), B::float_mul(grad, up));
-        [of_gate, of_up].map(|of| Some(cast::<B>(of, dtype.into())))
+        let dtype = grad.dtype();
+        let [gate, up] = self.operands.map(Kept::restore);
+        let given = [gate, up, grad].map(in_f32::<B>);
+        let gradients = gated_gradients::<B>(self.activation, given);
+        gradients.map(|of| Some(cast::<B>(of, dtype.into())))
     }
+}
+
+fn gated_results<B: Fp8Engine>(
+    activation: MlpActivation,
+    operands: [FloatTensor<B>; 2],
+) -> FloatTensor<B> {
+    #[cfg(feature = "flex")]
+    let operands = match flex::run(operands, |operands| flex::gated(activation, operands)) {
+        Ok(output) => return output,
+        Err(operands) => operands,
+    };
+    portable::pointwise::gated::<B>(activation, operands)
+}
+
+fn gated_gradients<B: Fp8Engine>(
+    activation: MlpActivation,
+    given: [FloatTensor<B>; 3],
+) -> [FloatTensor<B>; 2] {
+    #[cfg(feature = "flex")]
+    let given = match flex::run(given, |given| flex::gated_backward(activation, given)) {
+        Ok(gradients) => return gradients,
+        Err(given) => given,
+    };
+    portable::pointwise::gated_backward::<B>(activation, given)
 }
 
 fn results<B: Fp8Engine>(operation: Pointwise, x: FloatTensor<B>) -> FloatTensor<B> {

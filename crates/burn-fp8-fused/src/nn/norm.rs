@@ -9,6 +9,7 @@ use crate::Graph;
 use crate::ops::rms_norm;
 
 /// Burn's `RmsNorm` as one operation, which keeps its input alone: the same parameters by the same names, so that its records load.
+/// Burn's layer calls several operations, which no backend sees as one: a decorator cannot fuse it.
 ///
 /// ```
 /// use burn::backend::{Autodiff, Flex};

@@ -32,6 +32,8 @@ fn results<A: AutodiffBackend>(f: impl FnOnce(Tensor<A, 3>) -> Tensor<A, 3>) -> 
 fn assert_burns<A: AutodiffBackend + Fp8Matmul>() {
     assert_near(results::<A>(gelu), results::<Autodiff<Flex>>(activation::gelu));
     assert_near(results::<A>(silu), results::<Autodiff<Flex>>(activation::silu));
+    let burns = results::<Autodiff<Flex>>(|x| activation::silu(x.clone()) * (x + 1.0));
+    assert_near(results::<A>(|x| gated(MlpActivation::Silu, x.clone(), x + 1.0)), burns);
 }
 
 #[track_caller]
@@ -48,7 +50,7 @@ fn dropped<A: AutodiffBackend + Fp8Matmul>() -> [Vec<f32>; 2] {
 }
 
 #[test]
-fn gelu_and_silu_and_their_gradients_are_burns() {
+fn gelu_silu_and_gates_and_their_gradients_are_burns() {
     assert_burns::<Autodiff<Flex>>();
     assert_burns::<Fp8Backend<Autodiff<Flex>>>();
     assert_burns::<Autodiff<Fp8Backend<Flex>>>();

@@ -1,7 +1,7 @@
 //! Operations on single elements, in tensor operations.
 
 use burn_backend::{Backend, FloatDType, TensorData, TensorMetadata, tensor::FloatTensor};
-use burn_fp8_core::{Dropout, Pointwise};
+use burn_fp8_core::{Dropout, MlpActivation, Pointwise};
 use burn_fp8_cpu::dropout::keep_group;
 
 use crate::host;
@@ -38,6 +38,23 @@ pub(crate) fn backward<B: Backend>(
         (Pointwise::Dropout(dropout), _) => drop_out::<B>(dropout, grad),
         (Pointwise::Gelu | Pointwise::Silu, None) => unreachable!("its step keeps its input"),
     }
+}
+
+/// An activation of the first times the second.
+pub(crate) fn gated<B: Backend>(
+    activation: MlpActivation,
+    [gate, up]: [FloatTensor<B>; 2],
+) -> FloatTensor<B> {
+    B::float_mul(forward::<B>(activation.into(), gate), up)
+}
+
+/// The gradients of both, given them and that of the results.
+pub(crate) fn gated_backward<B: Backend>(
+    activation: MlpActivation,
+    [gate, up, grad]: [FloatTensor<B>; 3],
+) -> [FloatTensor<B>; 2] {
+    let of_up = B::float_mul(grad.clone(), forward::<B>(activation.into(), gate.clone()));
+    [backward::<B>(activation.into(), Some(gate), B::float_mul(grad, up)), of_up]
 }
 
 /// The cumulative normal distribution.
