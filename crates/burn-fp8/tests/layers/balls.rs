@@ -156,15 +156,14 @@ pub fn of_attention(qkv: &[Ball], grad: &[f32], width: usize) -> Vec<Ball> {
     let part = |row: usize, of: usize| &qkv[(3 * row + of) * width..][..width];
     let dot = |a: &[Ball], b: &[Ball]| a.iter().zip(b).map(|(a, b)| *a * *b).sum::<Ball>();
     let grad: Vec<_> = grad.iter().copied().map(Ball::exact).collect();
-    let grad: Vec<_> = grad.chunks(width).collect();
     let scale = Ball::exact((1.0 / (width as f64).sqrt()) as f32);
     let mut of = vec![Ball::default(); qkv.len()];
-    for i in 0..length {
+    for (i, grad) in grad.chunks(width).enumerate() {
         let exp = |j| (dot(part(i, 0), part(j, 1)) * scale).exp();
         let exps: Vec<_> = (0..length).map(exp).collect();
         let sum: Ball = exps.iter().copied().sum();
         let weights: Vec<_> = exps.into_iter().map(|exp| exp / sum).collect();
-        let of_weights: Vec<_> = (0..length).map(|j| dot(grad[i], part(j, 2))).collect();
+        let of_weights: Vec<_> = (0..length).map(|j| dot(grad, part(j, 2))).collect();
         let delta = dot(&weights, &of_weights);
         for j in 0..length {
             let of_score = weights[j] * (of_weights[j] - delta) * scale;
@@ -175,7 +174,7 @@ pub fn of_attention(qkv: &[Ball], grad: &[f32], width: usize) -> Vec<Ball> {
                 };
                 add(i, 0, of_score * part(j, 1)[d]);
                 add(j, 1, of_score * part(i, 0)[d]);
-                add(j, 2, weights[j] * grad[i][d]);
+                add(j, 2, weights[j] * grad[d]);
             }
         }
     }

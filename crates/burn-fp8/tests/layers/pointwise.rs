@@ -331,7 +331,7 @@ fn records_of_rms_norms_load_both_ways() {
 #[test]
 fn a_gate_and_what_it_is_for_are_alike() {
     let x = numbers::<Autodiff<Flex>>;
-    let message = panic_of(|| gated(MlpActivation::Gelu, x(), x().slice([0..1])));
+    let message = panic_of(|| gated(MlpActivation::Gelu, x(), x().narrow(0, 0, 1)));
     assert!(message.contains("must be alike"), "{message}");
 }
 

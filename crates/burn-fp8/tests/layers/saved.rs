@@ -208,7 +208,8 @@ fn gradients_are_as_near_to_f64_as_groups_of_e4m3_allow() {
     let of_gelu = |x: &[Ball]| balls::of_function(Function::Gelu, 0.7979, x, &g);
     let of_silu = |x: &[Ball]| balls::of_function(Function::Silu, 0.5, x, &g);
     let of_swiglu = |x: &[Ball]| balls::of_swiglu(x, &g);
-    let functions: [(_, &dyn Fn(&[Ball]) -> Vec<Ball>, _); 3] =
+    type Gradients<'a> = &'a dyn Fn(&[Ball]) -> Vec<Ball>;
+    let functions: [(_, Gradients<'_>, _); 3] =
         [(gelu, &of_gelu, "gelu"), (silu, &of_silu, "silu"), (swiglu, &of_swiglu, "swiglu")];
     for (run, of, what) in functions {
         let (kept, width) = kept();
