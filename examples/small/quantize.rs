@@ -1,5 +1,7 @@
 //! Burn's own quantization to E4M3: what it gives alone, and under `Fp8Backend`. The three functions show what Burn 0.21 lacks, in a few lines each.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, Param, Quantizer};
 use burn::nn::Linear;
@@ -44,14 +46,13 @@ fn q_matmul_decodes<B: Backend>(x: Tensor<B, 2>, weight: Tensor<B, 2>) -> f64 {
     low / high
 }
 
-/// Burn's Autodiff has no quantized tensors: a weight that is one panics in training, where LoRA would need the gradient of the input.
-fn gradient_of_the_input<B: Backend>(
-    quantize: impl FnOnce() -> Tensor<B, 2> + std::panic::UnwindSafe,
-) -> bool {
+/// Burn's Autodiff has no quantized tensors: it panics, where LoRA would need the gradient of the input of a quantized weight.
+fn autodiff_quantizes(weight: TensorData, scheme: &QuantScheme) -> bool {
+    let weight = Tensor::<Autodiff<Flex>, 2>::from_data(weight, &Default::default());
     std::panic::set_hook(Box::new(|_| {}));
-    let result = std::panic::catch_unwind(quantize).is_ok();
+    let result = catch_unwind(AssertUnwindSafe(|| weight.quantize_dynamic(scheme)));
     drop(std::panic::take_hook());
-    result
+    result.is_ok()
 }
 
 fn main() {
@@ -83,14 +84,8 @@ fn main() {
         times[0], times[1]
     );
 
-    let of_burn = {
-        let weight = weight.clone();
-        gradient_of_the_input(move || {
-            Tensor::<Autodiff<Flex>, 2>::from_data(weight, &Default::default())
-                .quantize_dynamic(&scheme)
-        })
-    };
-    println!("Burn's Autodiff quantizes a weight: {of_burn}");
+    let quantizes = autodiff_quantizes(weight.clone(), &scheme);
+    println!("Burn's Autodiff quantizes a weight: {quantizes}");
     type B = Fp8Backend<Autodiff<Flex>>;
     let weight = Tensor::<B, 2>::from_data(weight, &device).quantize_dynamic(&scheme);
     let x = Tensor::<B, 2>::ones([32, 2048], &device).require_grad();
