@@ -73,7 +73,7 @@ fn quantize_shows_what_burn_lacks() {
     assert!(lines[0].ends_with("[127.0, 127.0, 3.0, 0.0]"), "{lines:?}");
     let [integers, alone, ours] =
         ["Q8S ", "E4M3 ", "Fp8Backend "].map(|words| number(&lines[1].replace(';', ","), words));
-    assert!(integers < 0.01 && alone > 0.3 && ours < 0.04 && ours > 0.01, "{lines:?}");
+    assert!(integers < 0.02 && alone > 0.2 && ours < 0.04 && ours > 0.01, "{lines:?}");
     assert_eq!(lines[3], "Burn's Autodiff quantizes a weight: false");
     assert_eq!(lines[4], "Fp8Backend: 1 product in FP8, gradient of the input [32, 2048]");
 }
