@@ -131,11 +131,23 @@ impl Layers {
             0 => ActivationScale::Unquantized,
             _ => ActivationScale::Current,
         };
-        let frozen = self.frozen[..layers].iter();
-        let frozen: Vec<_> =
-            frozen.map(|layer| layer.clone().with_activation(activation).expect("good")).collect();
-        let mut of_frozen =
-            || frozen.iter().for_each(|layer| drop(black_box(layer.forward(x.clone()))));
+        let frozen: Vec<_> = self.frozen[..layers].iter().collect();
+        let with = |layer: &FrozenLinear<Flex>| {
+            layer.clone().with_activation(activation).expect("it is one")
+        };
+        let layers_with_bias: Vec<_> = frozen.iter().map(|layer| with(layer)).collect();
+        let products: Vec<_> = frozen
+            .iter()
+            .map(|layer| {
+                let product = FrozenLinear::from_tensor(layer.tensor(), None, activation);
+                product.expect("the parts fit")
+            })
+            .collect();
+        let forward = |layers: &[FrozenLinear<Flex>]| {
+            layers.iter().for_each(|layer| drop(black_box(layer.forward(x.clone()))));
+        };
+        let mut of_layers = || forward(&layers_with_bias);
+        let mut of_products = || forward(&products);
         let mut of_burn = || {
             for layer in &self.integers[..layers] {
                 black_box(layer.forward(x.clone()));
@@ -148,17 +160,19 @@ impl Layers {
         };
         let mut by_product = || {
             for layer in &self.quantized[..layers] {
-                let bias = layer.bias.as_ref().expect("a bias").val().unsqueeze();
-                black_box(xs.clone().matmul(layer.weight.val()) + bias);
+                black_box(xs.clone().matmul(layer.weight.val()));
             }
         };
         let mut rows = Vec::new();
-        for (kind, run) in
-            [("nn::Linear", &mut by_layer as &mut dyn FnMut()), ("matmul", &mut by_product)]
-        {
+        // A product has no bias, beside a frozen layer without.
+        let of_kinds: [(&str, &mut dyn FnMut(), &mut dyn FnMut()); 2] = [
+            ("nn::Linear", &mut by_layer, &mut of_layers),
+            ("matmul", &mut by_product, &mut of_products),
+        ];
+        for (kind, run, of_frozen) in of_kinds {
             let subject = format!("{name}, quantized {kind}");
             for (against, reference) in [
-                (format!("FrozenLinear, {activation:?}"), &mut of_frozen as &mut dyn FnMut()),
+                (format!("FrozenLinear, {activation:?}"), of_frozen),
                 ("Flex alone, Q8S".to_string(), &mut of_burn),
             ] {
                 let (subject, reference) =

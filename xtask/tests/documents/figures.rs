@@ -226,7 +226,7 @@ fn what_is_told_of_serving_is_measured() {
     let file = "benches/results/2026-11-21-epyc-2-cores-recipes-serving.json";
     let [least, greatest] = range(&selected(results(file), "serving", "nn::Linear"), 1, |_| true);
     told("docs/serving.md", &format!("{least} to {greatest} times where FP8 is emulated"));
-    let on_unit = "benches/results/2026-11-22-epyc-zen4-2-cores-serving.json";
+    let on_unit = "benches/results/2026-11-29-epyc-zen4-2-cores-serving.json";
     let [least, greatest] =
         range(&selected(results(on_unit), "serving", "nn::Linear"), 1, |_| true);
     told("docs/serving.md", &format!("{least} to {greatest} times the speed of f32 on a CPU"));
