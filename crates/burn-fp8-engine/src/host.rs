@@ -4,6 +4,8 @@
 
 use std::any::Any;
 use std::sync::Arc;
+#[cfg(feature = "flex")]
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor};
@@ -50,6 +52,7 @@ pub fn leaf<B: Backend>(tensor: &Tracked<B>) -> Option<Leaf> {
     (tensor.node.order == 0).then(|| Leaf {
         name: Name::Node(tensor.node.id.value),
         holders: Arc::downgrade(&holders),
+        is_row_by_row: true,
         node: tensor.is_tracked().then(|| {
             let node: Arc<dyn Any + Send + Sync> = tensor.node.clone();
             Arc::downgrade(&node)
@@ -106,13 +109,14 @@ impl<B: Backend> From<Tensor<B, 1>> for Scalar<FloatTensor<B>> {
     }
 }
 
-/// Data of a tensor `shape`, f32, whose numbers are computed when they are read first.
+/// Data of a tensor `shape`, f32, whose numbers are computed when they are read first. Whoever may have written other ones in their place sets `is_written`.
 #[cfg(feature = "flex")]
 pub fn decoded_when_read(
     shape: Shape,
+    is_written: Arc<AtomicBool>,
     decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
 ) -> TensorData {
-    let bytes = held::when_read(shape.num_elements(), decode);
+    let bytes = held::when_read(shape.num_elements(), is_written, decode);
     TensorData { bytes, shape, dtype: DType::F32 }
 }
 
@@ -128,7 +132,8 @@ mod held {
     #![allow(unsafe_code, reason = "initialized bytes as such that need not be")]
 
     use std::mem::MaybeUninit;
-    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, OnceLock};
 
     use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 
@@ -137,6 +142,8 @@ mod held {
     /// Numbers, as soon as somebody has read them, and what they are.
     struct Decoded<F> {
         numbers: OnceLock<Vec<f32>>,
+        /// Whether somebody may have changed them.
+        is_written: Arc<AtomicBool>,
         len: usize,
         decode: F,
     }
@@ -159,6 +166,7 @@ mod held {
         }
 
         unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+            self.is_written.store(true, Ordering::Relaxed);
             self.numbers();
             let numbers = self.numbers.get_mut().expect("they have been computed");
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
@@ -176,9 +184,10 @@ mod held {
     /// The bytes of `len` numbers that are computed when they are read first.
     pub(super) fn when_read(
         len: usize,
+        is_written: Arc<AtomicBool>,
         decode: impl Fn() -> Vec<f32> + Send + Sync + 'static,
     ) -> Bytes {
-        let decoded = Decoded { numbers: OnceLock::new(), len, decode };
+        let decoded = Decoded { numbers: OnceLock::new(), is_written, len, decode };
         // SAFETY: all bytes of the memory are initialized, and there are as many: `numbers` panics otherwise. What is held may be shared by threads.
         unsafe { Bytes::from_controller(Box::new(decoded), size_of::<f32>() * len) }
     }

@@ -10,6 +10,8 @@ pub struct Leaf {
     pub name: Name,
     /// What all tensors share that are this leaf, and the graph, where gradients are tracked for it.
     pub holders: Weak<dyn Any + Send + Sync>,
+    /// Whether a tensor's elements lie there row by row: a transposed one has the name of the other.
+    pub is_row_by_row: bool,
     /// The node, where gradients are tracked. The graph lets go of it in `backward`, though perhaps not yet of the holders.
     pub node: Option<Weak<dyn Any + Send + Sync>>,
 }
@@ -27,10 +29,14 @@ pub enum Name {
 
 impl Leaf {
     /// The memory that tensors share which hold the same `holders` and begin there at the same element.
-    pub fn memory<T: Any + Send + Sync>(holders: &Arc<T>, start: usize) -> Self {
+    pub fn memory<T: Any + Send + Sync>(
+        holders: &Arc<T>,
+        start: usize,
+        is_row_by_row: bool,
+    ) -> Self {
         let name = Name::Memory(Arc::as_ptr(holders).addr(), start);
         let holders: Arc<dyn Any + Send + Sync> = holders.clone();
-        Self { name, holders: Arc::downgrade(&holders), node: None }
+        Self { name, holders: Arc::downgrade(&holders), is_row_by_row, node: None }
     }
 
     /// Whether a tensor is the only one with its memory.

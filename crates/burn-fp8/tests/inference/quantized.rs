@@ -79,3 +79,28 @@ fn gradients_reach_the_input_of_a_quantized_weight() {
         assert_eq!(parts(valid.weight.val()), parts(q));
     }
 }
+
+/// What a user makes of a dequantized weight lies in its memory, and is another one: written to, transposed, or trained.
+#[test]
+fn a_weight_made_of_a_dequantized_one_is_not_taken_for_its_codes() {
+    use burn::tensor::module::linear;
+    type B = Outer<Flex>;
+    let scheme = of(QuantValue::E4M3, QuantLevel::Tensor, QuantParam::F32);
+    let q = random::<B, 2>(1, [32, 32]).quantize_dynamic(&scheme);
+    // Few rows, so that no input is rounded.
+    let x = random::<B, 2>(2, [3, 32]);
+    let rows = wide(&values(x.clone()));
+    let weight = values(q.clone().dequantize());
+    let check = |y: Tensor<B, 2>, weight: &[f32], what: &str| {
+        Exact::product(&rows, &wide(weight), [3, 32, 32]).assert(&values(y), Sums::F32, what);
+    };
+    check(linear(x.clone(), q.clone(), None), &weight, "as it is");
+    let doubled: Vec<f32> = weight.iter().map(|w| 2.0 * w).collect();
+    check(linear(x.clone(), q.clone().dequantize().mul_scalar(2.0), None), &doubled, "doubled");
+    let turned = transpose(&weight, [32, 32]);
+    check(linear(x.clone(), q.clone().dequantize().transpose(), None), &turned, "transposed");
+    let trained = q.dequantize().require_grad();
+    let y = linear(x, trained.clone(), None);
+    check(y.clone(), &weight, "trained");
+    assert!(trained.grad(&y.sum().backward()).is_some());
+}

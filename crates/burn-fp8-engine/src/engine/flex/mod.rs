@@ -39,7 +39,8 @@ impl Fp8Engine for Flex {
     }
 
     fn fp8_memory(tensor: &FlexTensor) -> Option<Leaf> {
-        Some(Leaf::memory(&tensor.data_arc(), tensor.layout().start_offset()))
+        let layout = tensor.layout();
+        Some(Leaf::memory(&tensor.data_arc(), layout.start_offset(), layout.is_contiguous()))
     }
 
     fn fp8_capability(_device: &Self::Device, _problem: Option<&Problem>) -> Capability {

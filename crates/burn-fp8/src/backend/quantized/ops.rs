@@ -16,7 +16,7 @@ use super::view::View;
 use super::{Fp8QTensor, Own, QCodes, is_fp8, other};
 use crate::backend::convert::Rewrap;
 use crate::backend::{Fp8Backend, Fp8Matmul};
-use crate::product::{Held, frozen_layer, route};
+use crate::product::{Held, Known, frozen_layer, route};
 use crate::report::{HighPrecision, record_high_precision};
 
 type Primitive<B> = TensorPrimitive<Fp8Backend<B>>;
@@ -144,23 +144,22 @@ pub(in crate::backend) fn quantize_dynamic<B: Fp8Matmul>(
     }
 }
 
-/// Burn's `linear` dequantizes a quantized weight before it multiplies: a product that comes next takes the codes instead.
+/// Burn's `linear` dequantizes a quantized weight before it multiplies: a product that comes next takes the codes instead, where the numbers are still what they stand for.
 pub(in crate::backend) fn dequantize<B: Fp8Matmul>(
     tensor: Fp8QTensor<B>,
     dtype: FloatDType,
 ) -> FloatTensor<B> {
     let shape = tensor.shape();
-    let codes = match &tensor {
-        Fp8QTensor::Fp8(codes) if shape.num_dims() == 2 => Some(codes.held.known()),
-        _ => None,
-    };
-    let tensor = numbers::<B>(tensor, dtype);
+    let (tensor, codes) = numbers::<B>(tensor, dtype);
     route::note_dequantized(shape, B::fp8_memory(&tensor), codes);
     tensor
 }
 
 /// In the host's memory a weight is decoded when it is read first, which a product of its codes never does.
-fn numbers<B: Fp8Matmul>(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+fn numbers<B: Fp8Matmul>(
+    tensor: Fp8QTensor<B>,
+    dtype: FloatDType,
+) -> (FloatTensor<B>, Option<Known<B>>) {
     #[cfg(feature = "flex")]
     if let Fp8QTensor::Fp8(codes) = &tensor
         && B::FP8_ON_HOST
@@ -168,13 +167,15 @@ fn numbers<B: Fp8Matmul>(tensor: Fp8QTensor<B>, dtype: FloatDType) -> FloatTenso
         && codes.shape.num_dims() == 2
         && codes.shape.num_elements() > 0
     {
+        let is_written = std::sync::Arc::default();
+        let known = codes.held.known(std::sync::Arc::clone(&is_written));
         // It holds the codes: a product finds them as long as it is there.
         let (shape, held) = (codes.shape.clone(), codes.held.clone());
         let decode = move || crate::engine::tensor::read::<B>(B::fp8_dequantize(held.get()));
-        let data = crate::host::decoded_when_read(shape, decode);
-        return B::float_from_data(data, &q_device(&tensor));
+        let data = crate::host::decoded_when_read(shape, is_written, decode);
+        return (B::float_from_data(data, &q_device(&tensor)), Some(known));
     }
-    OnCodes::<B>::dequantize(tensor, dtype)
+    (OnCodes::<B>::dequantize(tensor, dtype), None)
 }
 
 pub(in crate::backend) fn q_device<B: Fp8Matmul>(tensor: &Fp8QTensor<B>) -> Device<B> {

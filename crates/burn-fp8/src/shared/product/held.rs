@@ -1,6 +1,7 @@
 //! A matrix in FP8 that is multiplied again and again.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn_backend::{Backend, BackendTypes};
@@ -12,12 +13,16 @@ use crate::engine::MatrixOf;
 /// Clones share it: what one of them has moved need not be moved by the others, and there is one copy.
 pub(crate) struct Held<B: BackendTypes>(Arc<Mutex<MatrixOf<B>>>);
 
-/// A [`Held`] matrix, as long as somebody else holds it.
-pub(crate) struct Known<B: BackendTypes>(Weak<Mutex<MatrixOf<B>>>);
+/// The matrix that some numbers were decoded from, as long as somebody else holds it, and nobody has written other numbers in their place.
+pub(crate) struct Known<B: BackendTypes> {
+    matrix: Weak<Mutex<MatrixOf<B>>>,
+    is_written: Arc<AtomicBool>,
+}
 
 impl<B: BackendTypes> Known<B> {
     pub(crate) fn get(&self) -> Option<Held<B>> {
-        self.0.upgrade().map(Held)
+        let is_written = self.is_written.load(Ordering::Relaxed);
+        if is_written { None } else { self.matrix.upgrade().map(Held) }
     }
 }
 
@@ -38,8 +43,8 @@ impl<B: Backend> Held<B> {
         Self(Arc::new(Mutex::new(matrix)))
     }
 
-    pub(crate) fn known(&self) -> Known<B> {
-        Known(Arc::downgrade(&self.0))
+    pub(crate) fn known(&self, is_written: Arc<AtomicBool>) -> Known<B> {
+        Known { matrix: Arc::downgrade(&self.0), is_written }
     }
 
     fn lock(&self) -> MutexGuard<'_, MatrixOf<B>> {

@@ -183,8 +183,13 @@ pub(crate) fn note_dequantized<B: Graph>(
     });
 }
 
-/// The codes of a weight that Burn has dequantized for this product, where its memory tells it for sure.
+/// The codes of a weight that Burn has dequantized for this product, where its memory tells it for sure: neither a view of it in another order, nor one whose
+/// gradient is asked for.
 fn codes_of<B: Graph>(weight: &FloatTensor<B>) -> Option<Held<B>> {
+    let is_row_by_row = B::fp8_memory(weight).is_some_and(|memory| memory.is_row_by_row);
+    if B::is_tracked(weight) || !is_row_by_row {
+        return None;
+    }
     let codes = DEQUANTIZED.with_borrow(|dequantized| {
         let it = dequantized.iter().find(|it| it.memory.is_some() && it.is::<B>(weight))?;
         it.codes.as_ref()?.downcast_ref::<Known<B>>()?.get()
