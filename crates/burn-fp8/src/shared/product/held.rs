@@ -14,6 +14,7 @@ use crate::engine::MatrixOf;
 pub(crate) struct Held<B: BackendTypes>(Arc<Mutex<MatrixOf<B>>>);
 
 /// The matrix that some numbers were decoded from, as long as somebody else holds it, and nobody has written other numbers in their place.
+#[cfg_attr(not(feature = "flex"), allow(dead_code, reason = "Flex alone decodes when it is read"))]
 pub(crate) struct Known<B: BackendTypes> {
     matrix: Weak<Mutex<MatrixOf<B>>>,
     is_written: Arc<AtomicBool>,
@@ -43,6 +44,10 @@ impl<B: Backend> Held<B> {
         Self(Arc::new(Mutex::new(matrix)))
     }
 
+    #[cfg_attr(
+        not(feature = "flex"),
+        allow(dead_code, reason = "Flex alone decodes when it is read")
+    )]
     pub(crate) fn known(&self, is_written: Arc<AtomicBool>) -> Known<B> {
         Known { matrix: Arc::downgrade(&self.0), is_written }
     }
