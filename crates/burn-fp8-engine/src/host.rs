@@ -150,9 +150,13 @@ mod held {
 
     impl<F: Fn() -> Vec<f32>> Decoded<F> {
         fn numbers(&self) -> &[f32] {
-            let numbers = self.numbers.get_or_init(&self.decode);
-            assert!(numbers.len() == self.len, "as many numbers as were promised");
-            numbers
+            // Not inside of the cell: a thread of rayon's that waits for a part of it may run what reads the same numbers. Then they are decoded twice.
+            if self.numbers.get().is_none() {
+                let numbers = (self.decode)();
+                assert!(numbers.len() == self.len, "as many numbers as were promised");
+                let _ = self.numbers.set(numbers);
+            }
+            self.numbers.get().expect("they have been decoded")
         }
     }
 
@@ -181,7 +185,7 @@ mod held {
         }
     }
 
-    /// The bytes of `len` numbers that are computed when they are read first.
+    /// The bytes of `len` numbers that are computed when they are read first; at once with debug assertions, of which `Bytes` has one that reads them.
     pub(super) fn when_read(
         len: usize,
         is_written: Arc<AtomicBool>,
@@ -211,6 +215,31 @@ mod held {
             let bytes: &[u8] = bytemuck::cast_slice(self.0.as_ref());
             // SAFETY: initialized bytes may be taken for such that need not be.
             unsafe { &*(bytes as *const [u8] as *const [MaybeUninit<u8>]) }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::sync::atomic::AtomicUsize;
+
+        use super::*;
+
+        #[test]
+        fn numbers_are_decoded_once_and_known_to_be_written() {
+            let (count, is_written) = (Arc::new(AtomicUsize::new(0)), Arc::<AtomicBool>::default());
+            let counted = Arc::clone(&count);
+            let mut bytes = when_read(3, Arc::clone(&is_written), move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                vec![1.0, 2.0, 3.0]
+            });
+            let decoded = || count.load(Ordering::Relaxed);
+            assert_eq!(decoded(), usize::from(cfg!(debug_assertions)), "not before they are read");
+            assert_eq!(bytes[4..8], 2f32.to_le_bytes());
+            assert_eq!(bytes[8..], 3f32.to_le_bytes());
+            assert!(decoded() == 1 && !is_written.load(Ordering::Relaxed));
+            bytes[4..8].copy_from_slice(&5f32.to_le_bytes());
+            assert!(decoded() == 1 && is_written.load(Ordering::Relaxed));
+            assert_eq!(bytes[4..8], 5f32.to_le_bytes());
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The operations of `burn::vision`: they are those of `B`, with its kernels where it has some.
 
-use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor, QuantizedTensor};
-use burn::tensor::{Bool, Float, Int, Tensor};
+use burn::tensor::ops::{BoolTensor, FloatTensor, IntTensor, QTensorOps, QuantizedTensor};
+use burn::tensor::quantization::QTensorPrimitive;
+use burn::tensor::{Bool, Float, FloatDType, Int, Tensor, TensorPrimitive};
 use burn_vision::{
     BoolVisionOps, ConnectedStatsOptions, ConnectedStatsPrimitive, Connectivity, FloatVisionOps,
     IntVisionOps, MorphOptions, NmsOptions, QVisionOps, VisionBackend,
 };
 
 use super::convert::{Rewrap, SameTensors, rewrap_fields};
-use super::{Fp8Backend, Fp8Matmul};
+use super::{Fp8Backend, Fp8Matmul, Fp8QTensor};
 
 rewrap_fields! {
     ConnectedStatsPrimitive { area, left, top, right, bottom, max_label }
@@ -28,9 +29,55 @@ macro_rules! morphology {
                 Tensor::from_primitive($crossed)
             });
             let opts = MorphOptions { anchor, iterations, border_type, border_value };
-            B::$name(input, kernel, opts)
+            morphology!(@ $tensor $name input kernel opts)
         }
     )*};
+    (@ QuantizedTensor $name:ident $input:ident $kernel:ident $opts:ident) => {
+        match $input {
+            Fp8QTensor::Other(input) => Fp8QTensor::Other(B::$name(input, $kernel, $opts)),
+            // FP8 is quantized again, as other schemes are.
+            codes => {
+                let scheme = *codes.scheme();
+                let numbers = Self::dequantize(codes, FloatDType::F32);
+                Self::quantize_dynamic(of_numbers::$name::<B>(numbers, $kernel, $opts), &scheme)
+            }
+        }
+    };
+    (@ $tensor:ident $name:ident $input:ident $kernel:ident $opts:ident) => {
+        B::$name($input, $kernel, $opts)
+    };
+}
+
+/// The operations on floats, by the names of those on quantized tensors.
+mod of_numbers {
+    use super::{BoolTensor, Float, FloatTensor, FloatVisionOps, MorphOptions};
+
+    pub(super) fn q_erode<B: FloatVisionOps>(
+        input: FloatTensor<B>,
+        kernel: BoolTensor<B>,
+        opts: MorphOptions<B, Float>,
+    ) -> FloatTensor<B> {
+        B::float_erode(input, kernel, opts)
+    }
+
+    pub(super) fn q_dilate<B: FloatVisionOps>(
+        input: FloatTensor<B>,
+        kernel: BoolTensor<B>,
+        opts: MorphOptions<B, Float>,
+    ) -> FloatTensor<B> {
+        B::float_dilate(input, kernel, opts)
+    }
+}
+
+/// The value of a border, for the backend inside.
+fn border<B: Fp8Matmul>(value: TensorPrimitive<Fp8Backend<B>>) -> TensorPrimitive<B> {
+    match value {
+        TensorPrimitive::Float(value) => TensorPrimitive::Float(value),
+        TensorPrimitive::QFloat(Fp8QTensor::Other(value)) => TensorPrimitive::QFloat(value),
+        TensorPrimitive::QFloat(codes) => {
+            TensorPrimitive::Float(Fp8Backend::<B>::dequantize(codes, FloatDType::F32))
+        }
+    }
 }
 
 impl<B: Fp8Matmul + BoolVisionOps> BoolVisionOps for Fp8Backend<B> {
@@ -56,7 +103,7 @@ impl<B: Fp8Matmul + IntVisionOps> IntVisionOps for Fp8Backend<B> {
 }
 
 impl<B: Fp8Matmul + FloatVisionOps> FloatVisionOps for Fp8Backend<B> {
-    morphology! { FloatTensor, Float, |border| border.rewrap() => float_erode float_dilate }
+    morphology! { FloatTensor, Float, |value| border(value) => float_erode float_dilate }
     forward! { [plain]
         fn nms(
             boxes: FloatTensor<Self>, scores: FloatTensor<Self>, options: NmsOptions,
@@ -64,8 +111,8 @@ impl<B: Fp8Matmul + FloatVisionOps> FloatVisionOps for Fp8Backend<B> {
     }
 }
 
-impl<B: Fp8Matmul + QVisionOps> QVisionOps for Fp8Backend<B> {
-    morphology! { QuantizedTensor, Float, |border| border.rewrap() => q_erode q_dilate }
+impl<B: Fp8Matmul + FloatVisionOps + QVisionOps> QVisionOps for Fp8Backend<B> {
+    morphology! { QuantizedTensor, Float, |value| border(value) => q_erode q_dilate }
 }
 
 impl<B: Fp8Matmul + VisionBackend> VisionBackend for Fp8Backend<B> {}

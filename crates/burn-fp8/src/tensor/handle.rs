@@ -316,12 +316,9 @@ impl<B: Fp8Matmul, const D: usize> Fp8Tensor<Fp8Backend<B>, D> {
     /// The inverse. No code moves.
     ///
     /// # Errors
-    /// [`Fp8Error::Invalid`] where the tensor is not quantized, or its scheme is of another type than E4M3 and E5M2.
+    /// [`Fp8Error::Invalid`] where the tensor is not quantized, its scheme is of another type than E4M3 and E5M2, or it has one dimension in blocks.
     pub fn from_quantized(tensor: Tensor<Fp8Backend<B>, D>) -> Result<Self, Fp8Error> {
-        let dtype = tensor.dtype();
-        into_matrix(tensor).ok_or_else(|| {
-            invalid(format!("it is {dtype:?}; from_quantized takes what quantize gives for a scheme of E4M3 or E5M2"))
-        })
+        into_matrix(tensor).map_err(invalid)
     }
 }
 

@@ -5,12 +5,12 @@ use burn::record::{
     BinFileRecorder, BinGzFileRecorder, CompactRecorder, FileRecorder, JsonGzFileRecorder,
     NamedMpkFileRecorder, NamedMpkGzFileRecorder, PrettyJsonFileRecorder,
 };
-use burn::tensor::ops::QuantizedTensor;
+use burn::tensor::ops::{QTensorOps, QuantizedTensor};
 use burn::tensor::quantization::{
     BlockSize, Calibration, QTensorPrimitive, QuantLevel, QuantParam, QuantScheme, QuantStore,
     QuantValue,
 };
-use burn::tensor::{Shape, Transaction};
+use burn::tensor::{Shape, TensorPrimitive, Transaction};
 
 use super::models::initialized;
 use super::*;
@@ -249,9 +249,12 @@ pub fn views_move_codes_and_scales<B: Fp8Matmul>() {
             numbers.clone().select(0, indices.clone()),
         );
         check("reshaped", q.clone().reshape([1, 64, 64]), numbers.clone().reshape([1, 64, 64]));
-        // Burn dequantizes before it expands.
-        let wide = |x: T<B>| x.slice([0..1, 0..32, 0..64]).expand([3, 32, 64]);
-        assert_same(&values(wide(q.clone())), &values(wide(numbers.clone())), "expanded");
+        // Burn's own expand dequantizes first; the operation underneath does not.
+        let one = q.clone().slice([0..1, 0..32, 0..64]);
+        let TensorPrimitive::QFloat(codes) = one.into_primitive() else { panic!("a slice stays") };
+        let codes = <Fp8Backend<B> as QTensorOps<_>>::q_expand(codes, Shape::new([3, 32, 64]));
+        let expanded = numbers.clone().slice([0..1, 0..32, 0..64]).expand([3, 32, 64]);
+        check("expanded", Tensor::from_primitive(TensorPrimitive::QFloat(codes)), expanded);
         if scheme.level == QuantLevel::Tensor {
             check("moved", q.clone().swap_dims(0, 1), numbers.clone().swap_dims(0, 1));
             check(
@@ -288,8 +291,14 @@ pub fn views_move_codes_and_scales<B: Fp8Matmul>() {
     for (x, y) in torn.iter().zip(&numbers) {
         assert!((x - y).abs() <= x.abs() / 8.0 + largest / 1e3, "{x} for {y}");
     }
-    let device_moved = x.quantize_dynamic(&schemes()[0]).to_device(&device);
-    assert!(matches!(device_moved.dtype(), DType::QFloat(_)));
+    let q = x.quantize_dynamic(&schemes()[0]);
+    let moved = q.clone().to_device(&device);
+    assert_same(&values(moved.dequantize()), &values(q.dequantize()), "on a device");
+    // A view that no block fits is none.
+    let blocks = Tensor::<Fp8Backend<B>, 3>::ones([2, 32, 64], &device);
+    let [rows, squares] = [3, 5].map(|scheme| blocks.clone().quantize_dynamic(&schemes()[scheme]));
+    panics(|| rows.slice([0..2, 0..32, 0..20]), ["1×32", "apart", "dequantize"]);
+    panics(|| squares.swap_dims(0, 1), ["16×16", "apart", "dequantize"]);
 }
 
 /// Burn's defaults dequantize.
@@ -309,9 +318,17 @@ pub fn operations_between_are_those_of_the_numbers<B: Fp8Matmul>() {
         same(q.clone().exp(), numbers.clone().exp());
         same(q.clone().sum_dim(1), numbers.clone().sum_dim(1));
         assert_eq!(q.clone().argmax(1).into_data(), numbers.clone().argmax(1).into_data());
-        assert_eq!(q.clone().abs().into_data().shape, Shape::new([32, 64]));
-        let joined = Tensor::cat(vec![q.clone(), q.clone()], 0);
-        assert_eq!(joined.dims(), [64, 64]);
+        // What is quantized again is near.
+        let near = |a: Tensor<Fp8Backend<B>, 2>, b: Tensor<Fp8Backend<B>, 2>| {
+            assert!(matches!(a.dtype(), DType::QFloat(_)));
+            assert_eq!(a.dims(), b.dims());
+            let (a, b) = (values(a.dequantize()), values(b));
+            let largest = fp8::amax(&b);
+            let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= b.abs() / 8.0 + largest / 1e3;
+            assert!(a.iter().zip(&b).all(is_near), "{scheme:?}");
+        };
+        near(q.clone().abs(), numbers.clone().abs());
+        near(Tensor::cat(vec![q.clone(), q], 0), Tensor::cat(vec![numbers.clone(), numbers], 0));
     }
 }
 
@@ -359,7 +376,35 @@ pub fn products_are_those_of_the_numbers<B: Fp8Matmul>() {
             let (y, report) = trace(|| values(of_x.matmul(q)));
             Exact::product(&rounded, &weight, [m, k, n]).assert(&y, Sums::F32, &what);
             assert_eq!(report.fp8().count(), 1, "{what}: {report}");
+            assert_eq!(report.products[0].kind, ProductKind::Matmul);
+
+            // Integers times codes, and batches of codes: nothing is rounded a second time.
+            let whole = xs.clone().quantize_dynamic(&integers::<B>());
+            let numbers = wide(&values(whole.clone().dequantize()));
+            let q = tensor::<Fp8Backend<B>, 2>(&w, [k, n]).quantize_dynamic(&scheme);
+            let exact = Exact::product(&numbers, &weight, [m, k, n]);
+            exact.assert(&values(whole.clone().matmul(q.clone())), Sums::F32, &what);
+            let left = q.clone().transpose().matmul(whole.transpose()).transpose();
+            exact.assert(&values(left), Sums::F32, &what);
+            let small = xs.quantize_dynamic(&schemes()[1]);
+            let numbers = wide(&values(small.clone().dequantize()));
+            let y = values(small.reshape([1, m, k]).matmul(q.reshape([1, k, n])));
+            Exact::product(&numbers, &weight, [m, k, n]).assert(&y, Sums::F32, &what);
         }
+    }
+    // What is empty gives zeros or nothing, and what does not fit is refused, whatever the scheme.
+    let device = Default::default();
+    let zeros = |shape: [usize; 2]| Tensor::<Fp8Backend<B>, 2>::zeros(shape, &device);
+    for scheme in [schemes()[0], schemes()[3]] {
+        let empty = zeros([0, 64]).quantize_dynamic(&scheme);
+        assert_eq!(values(zeros([4, 0]).matmul(empty.clone())), [0.0; 256]);
+        let again = Tensor::<Fp8Backend<B>, 2>::from_data(empty.into_data(), &device);
+        assert_eq!(again.dims(), [0, 64]);
+        let batch =
+            Tensor::<Fp8Backend<B>, 3>::ones([3, 32, 32], &device).quantize_dynamic(&scheme);
+        let two = Tensor::<Fp8Backend<B>, 3>::ones([2, 32, 32], &device);
+        panics(|| two.clone().matmul(batch.clone()), ["[2, 32, 32]", "[3, 32, 32]"]);
+        panics(|| batch.matmul(two), ["[3, 32, 32]", "[2, 32, 32]"]);
     }
 }
 
@@ -434,6 +479,11 @@ pub fn bad_input_is_refused<B: Fp8Matmul>() {
             ["a scale of quantized data", "[2, 2]"],
         );
     }
+    type Given<B> = burn::tensor::quantization::QuantizationParameters<Fp8Backend<B>>;
+    let given: Given<B> = Given { scales: tensor(&[1.0, 2.0], [2]) };
+    panics(|| of_shape([4, 32]).quantize(&schemes()[0], given), ["2 scales for 1"]);
+    let rows = Tensor::<Fp8Backend<B>, 1>::ones([64], &device).quantize_dynamic(&schemes()[3]);
+    refused(Fp8Tensor::from_quantized(rows), ["one dimension", "reshape"]);
     let data = TensorData::from_bytes_vec(vec![0; 6], [2, 2], DType::QFloat(schemes()[0]));
     panics(|| Tensor::<Fp8Backend<B>, 2>::from_data(data, &device), ["4 codes", "8 bytes, not 6"]);
 }

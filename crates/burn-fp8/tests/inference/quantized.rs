@@ -48,6 +48,15 @@ fn a_quantized_linear_layer_is_a_frozen_one() {
         FrozenLinear::from_quantized(&linear::<B>(w, None), ActivationScale::Current),
         ["F32", "from_quantized"],
     );
+    // An input that is quantized, too, is not rounded a second time.
+    let x = random::<B, 2>(3, [32, 64]).quantize_dynamic(&schemes()[1]);
+    let exact = Exact::product(
+        &wide(&values(x.clone().dequantize())),
+        &wide(&values(quantized.weight.val().dequantize())),
+        [32, 64, 48],
+    );
+    let exact = exact.plus_bias(&values(bias.clone()));
+    exact.assert(&values(quantized.forward(x)), Sums::F32, "a quantized input");
     // A user's own dequantized weight is one of numbers.
     let numbers = linear::<B>(quantized.weight.val().dequantize(), None);
     let (_, report) = trace(|| numbers.forward(random::<B, 2>(3, [32, 64])));

@@ -77,9 +77,10 @@ impl<B: Fp8Matmul> QCodes<B> {
 
     fn empty(shape: Shape, named: &QuantScheme, scheme: Scheme, device: &B::Device) -> Self {
         let matrix = scheme.matrix_shape(&shape);
+        let scales = vec![1.0; count_of_scales(scheme.block, &matrix)];
+        let scales = scales_of::<B>(&scales, scheme.block, &matrix, device);
         let codes = codes::from_bytes::<B>(vec![], matrix, scheme.format, device);
-        let one = Scales::One(Scalar::Host(1.0));
-        Self::new(shape, *named, Matrix::new(codes, one, scheme.format))
+        Self::new(shape, *named, Matrix::new(codes, scales, scheme.format))
     }
 
     /// Codes row by row, then scales in f32: Burn's format of quantized data, which takes up to three bytes between them.
@@ -89,10 +90,7 @@ impl<B: Fp8Matmul> QCodes<B> {
             unreachable!("the scheme is that of the data")
         };
         let (matrix, elements) = (scheme.matrix_shape(&shape), shape.num_elements());
-        let count = match scheme.block {
-            WHOLE => 1,
-            block => Grid::new(&matrix, block).of_scales(&matrix).num_elements(),
-        };
+        let count = count_of_scales(scheme.block, &matrix);
         let bytes = &*data.bytes;
         let expected = [elements, elements.next_multiple_of(4)].map(|codes| codes + 4 * count);
         assert!(
@@ -177,25 +175,30 @@ fn compact<B: Fp8Matmul>(matrix: MatrixOf<B>) -> MatrixOf<B> {
     Matrix { codes, values: None, amax: None, ..matrix }
 }
 
+fn count_of_scales(block: [usize; 2], matrix: &Shape) -> usize {
+    match block {
+        WHOLE => 1,
+        block => Grid::new(matrix, block).of_scales(matrix).num_elements(),
+    }
+}
+
 fn scales_of<B: Fp8Matmul>(
     scales: &[f32],
     block: [usize; 2],
     matrix: &Shape,
     device: &B::Device,
 ) -> Scales<FloatTensor<B>> {
+    let count = count_of_scales(block, matrix);
+    assert!(
+        scales.len() == count,
+        "{} scales for {count} in {:?}",
+        scales.len(),
+        matrix.as_slice()
+    );
     if block == WHOLE {
         return Scales::One(Scalar::Host(scales[0]));
     }
     let shape = Grid::new(matrix, block).of_scales(matrix);
-    assert!(
-        scales.len() == shape.num_elements(),
-        "{} scales for {} blocks of {}×{} in {:?}",
-        scales.len(),
-        shape.num_elements(),
-        block[0],
-        block[1],
-        matrix.as_slice()
-    );
     let kind = ScaleKind::of_scales(scales);
     let scales = B::float_from_data(TensorData::new(scales.to_vec(), shape), device);
     Scales::Grid { scales, block, kind }
@@ -252,18 +255,24 @@ fn fits(block: [usize; 2], shape: &Shape) -> bool {
     fits(0) && fits(1)
 }
 
-/// The inverse, none where the tensor is not quantized to FP8.
+/// The inverse, or why there is none.
 pub(crate) fn into_matrix<B: Fp8Matmul, const D: usize>(
     tensor: Tensor<Fp8Backend<B>, D>,
-) -> Option<Fp8Tensor<Fp8Backend<B>, D>> {
+) -> Result<Fp8Tensor<Fp8Backend<B>, D>, String> {
+    let dtype = tensor.dtype();
     let TensorPrimitive::QFloat(Fp8QTensor::Fp8(codes)) = tensor.into_primitive() else {
-        return None;
+        return Err(format!(
+            "it is {dtype:?}; from_quantized takes what quantize gives for a scheme of E4M3 or E5M2"
+        ));
     };
     let mut matrix = codes.matrix();
     if D == 1 {
+        if let Scales::Grid { .. } = matrix.scales {
+            return Err("it has one dimension and several scales: reshape it to rows".into());
+        }
         let held = matrix.codes.expect("codes of one dimension lie row by row");
         let view = View::<B>::Reshape(codes.shape.clone());
         matrix.codes = Some(view.of_codes(held, matrix.format));
     }
-    Some(Fp8Tensor::new(matrix))
+    Ok(Fp8Tensor::new(matrix))
 }

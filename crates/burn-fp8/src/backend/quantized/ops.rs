@@ -9,14 +9,17 @@ use burn_backend::{
     AutodiffBackend, DType, ExecutionError, FloatDType, IntDType, Shape, Slice, TensorData,
     TensorMetadata, TensorPrimitive, get_device_settings,
 };
-use burn_fp8_core::{Gemm, GemmRole, ProductKind};
+use burn_fp8_core::{GemmRole, ProductKind};
 
 use super::scheme::Scheme;
 use super::view::View;
 use super::{Fp8QTensor, Own, QCodes, is_fp8, other};
 use crate::backend::convert::Rewrap;
 use crate::backend::{Fp8Backend, Fp8Matmul};
-use crate::product::{Held, Known, frozen_layer, route};
+use crate::engine::nothing;
+use crate::product::frozen_layer::{self, InputNumbers};
+use crate::product::plan::{fitting_gemm, product_shape};
+use crate::product::{Held, Known, route};
 use crate::report::{HighPrecision, record_high_precision};
 
 type Primitive<B> = TensorPrimitive<Fp8Backend<B>>;
@@ -263,37 +266,30 @@ pub(in crate::backend) async fn tr_execute<B: Fp8Matmul>(
     Ok(data)
 }
 
-/// A product of quantized tensors. Those of other schemes are not rounded a second time: their product is that of `B`.
+/// A product of quantized tensors, which are not rounded a second time. Those of other schemes alone have that of `B`.
 pub(in crate::backend) fn q_matmul<B: Fp8Matmul>(
     lhs: Primitive<B>,
     rhs: Primitive<B>,
 ) -> Primitive<B> {
     use Fp8QTensor::{Fp8, Other};
+    use InputNumbers::{AsTheyAre, Quantized};
     use TensorPrimitive::{Float, QFloat};
 
     let shapes = [lhs.shape(), rhs.shape()];
-    let gemm = Gemm::from_shapes(&shapes[0], &shapes[1]);
+    let gemm = fitting_gemm(&shapes);
+    if route::is_empty([&lhs, &rhs]) {
+        return Float(empty_product(lhs, rhs, product_shape(&shapes)));
+    }
+    let f32_of = |tensor| B::dequantize(tensor, FloatDType::F32);
     let product = match (lhs, rhs) {
-        (Float(x), QFloat(Fp8(weight))) => by_codes(x, weight),
-        (QFloat(Fp8(weight)), Float(x)) => {
-            // y = w · x is xᵀ · wᵀ, transposed.
-            let weight =
-                weight.view(View::Swap(shapes[0].num_dims() - 2, shapes[0].num_dims() - 1));
-            B::float_transpose(by_codes(B::float_transpose(x), weight))
-        }
         (QFloat(Fp8(lhs)), QFloat(Fp8(rhs))) => of_codes(lhs, rhs),
-        (QFloat(Other(lhs)), QFloat(Fp8(rhs))) => {
-            by_codes(B::dequantize(lhs, FloatDType::F32), rhs)
-        }
-        (QFloat(Fp8(lhs)), QFloat(Other(rhs))) => {
-            let rhs = Float(B::dequantize(rhs, FloatDType::F32));
-            return q_matmul(QFloat(Fp8(lhs)), rhs);
-        }
+        (Float(x), QFloat(Fp8(weight))) => by_codes(x, AsTheyAre, weight),
+        (QFloat(Other(x)), QFloat(Fp8(weight))) => by_codes(f32_of(x), Quantized, weight),
+        (QFloat(Fp8(weight)), Float(x)) => of_left_codes(weight, x, AsTheyAre),
+        (QFloat(Fp8(weight)), QFloat(Other(x))) => of_left_codes(weight, f32_of(x), Quantized),
         (lhs, rhs) => {
-            if let Some(gemm) = gemm {
-                let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
-                record_high_precision(kind, GemmRole::Output, gemm, reason);
-            }
+            let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
+            record_high_precision(kind, GemmRole::Output, gemm, reason);
             let inside = |operand| match operand {
                 Float(x) => TensorPrimitive::<B>::Float(x),
                 QFloat(tensor) => TensorPrimitive::QFloat(other(tensor)),
@@ -304,9 +300,42 @@ pub(in crate::backend) fn q_matmul<B: Fp8Matmul>(
     Float(product)
 }
 
-/// Numbers times codes `[…, K, N]`.
-fn by_codes<B: Fp8Matmul>(x: FloatTensor<B>, weight: QCodes<B>) -> FloatTensor<B> {
+/// Zeros, or nothing: backends may not multiply what is empty.
+fn empty_product<B: Fp8Matmul>(
+    lhs: Primitive<B>,
+    rhs: Primitive<B>,
+    shape: Shape,
+) -> FloatTensor<B> {
+    match (lhs, rhs) {
+        (TensorPrimitive::Float(x), _) | (_, TensorPrimitive::Float(x)) => {
+            nothing::<B, 1>([&x], shape)
+        }
+        (TensorPrimitive::QFloat(tensor), _) => {
+            let device = q_device(&tensor);
+            let dtype = get_device_settings::<B>(&device).float_dtype;
+            B::float_zeros(shape, &device, dtype)
+        }
+    }
+}
+
+/// Codes `[…, M, K]` times numbers: y = w · x is xᵀ · wᵀ, transposed.
+fn of_left_codes<B: Fp8Matmul>(
+    weight: QCodes<B>,
+    x: FloatTensor<B>,
+    input: InputNumbers,
+) -> FloatTensor<B> {
     let rank = weight.shape.num_dims();
+    let weight = weight.view(View::Swap(rank - 2, rank - 1));
+    B::float_transpose(by_codes(B::float_transpose(x), input, weight))
+}
+
+/// Numbers times codes `[…, K, N]`.
+fn by_codes<B: Fp8Matmul>(
+    x: FloatTensor<B>,
+    input: InputNumbers,
+    weight: QCodes<B>,
+) -> FloatTensor<B> {
+    let (kind, rank) = (ProductKind::Matmul, weight.shape.num_dims());
     if weight.shape[..rank - 2].iter().all(|size| *size == 1) {
         // One matrix, which batch and rows of the input are multiplied by.
         let weight = match rank {
@@ -316,13 +345,11 @@ fn by_codes<B: Fp8Matmul>(x: FloatTensor<B>, weight: QCodes<B>) -> FloatTensor<B
                 weight.view(View::Reshape(matrix))
             }
         };
-        return frozen_layer::by_quantized::<B>(ProductKind::Matmul, x, weight.held, None);
+        return frozen_layer::by_quantized::<B>(kind, (x, input), weight.held, None);
     }
+    let gemm = fitting_gemm(&[x.shape(), weight.shape.clone()]);
+    record_high_precision(kind, GemmRole::Output, gemm, HighPrecision::Quantized);
     let numbers = B::float_cast(weight.numbers(), x.dtype().into());
-    if let Some(gemm) = Gemm::from_shapes(&x.shape(), &weight.shape) {
-        let (kind, reason) = (ProductKind::Matmul, HighPrecision::Quantized);
-        record_high_precision(kind, GemmRole::Output, gemm, reason);
-    }
     B::float_matmul(x, numbers)
 }
 
@@ -330,10 +357,8 @@ fn by_codes<B: Fp8Matmul>(x: FloatTensor<B>, weight: QCodes<B>) -> FloatTensor<B
 fn of_codes<B: Fp8Matmul>(lhs: QCodes<B>, rhs: QCodes<B>) -> FloatTensor<B> {
     let device = lhs.held.get().device::<B>();
     let dtype = get_device_settings::<B>(&device).float_dtype;
-    let is_matrix =
-        |codes: &QCodes<B>| codes.shape.num_dims() == 2 && codes.shape.num_elements() > 0;
-    match is_matrix(&lhs) && is_matrix(&rhs) && lhs.shape[1] == rhs.shape[0] {
-        true => frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype),
-        false => by_codes(B::float_cast(lhs.numbers(), dtype), rhs),
+    match lhs.shape.num_dims() {
+        2 => frozen_layer::of_quantized::<B>(lhs.held, rhs.held, dtype),
+        _ => by_codes(B::float_cast(lhs.numbers(), dtype), InputNumbers::Quantized, rhs),
     }
 }

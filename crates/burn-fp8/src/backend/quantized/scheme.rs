@@ -54,24 +54,27 @@ impl Scheme {
         Some(Self { format, block, param: scheme.param })
     }
 
+    /// Whether blocks divide a tensor.
+    pub(super) fn divides(self, shape: &Shape) -> bool {
+        let divides = |size: usize, block: usize| block == usize::MAX || size.is_multiple_of(block);
+        let [rows, columns] = self.block;
+        let matrix = in_rows(shape);
+        let last = matrix.num_dims() - 2;
+        divides(matrix[last], rows) && divides(matrix[last + 1], columns)
+    }
+
     /// The shape of a tensor as rows and columns.
     ///
     /// # Panics
     /// Where blocks do not divide it.
     pub(super) fn matrix_shape(self, shape: &Shape) -> Shape {
-        let mut sizes = shape.to_vec();
-        while sizes.len() < 2 {
-            sizes.insert(0, 1);
-        }
-        let last = sizes.len() - 2;
         let [rows, columns] = self.block;
-        let divides = |size: usize, block: usize| block == usize::MAX || size.is_multiple_of(block);
         assert!(
-            divides(sizes[last], rows) && divides(sizes[last + 1], columns),
+            self.divides(shape),
             "blocks of {rows}×{columns} do not divide a tensor {:?}: take a block that does, or QuantLevel::Tensor",
             shape.as_slice()
         );
-        Shape::from(sizes)
+        in_rows(shape)
     }
 
     /// How scales follow from amaxes, where that says all: f32, or the powers of two of UE8M0.
@@ -105,6 +108,15 @@ impl Scheme {
         };
         scale.max(scale::MIN_SCALE)
     }
+}
+
+/// With two dimensions at least: `[n]` is a row.
+fn in_rows(shape: &Shape) -> Shape {
+    let mut sizes = shape.to_vec();
+    while sizes.len() < 2 {
+        sizes.insert(0, 1);
+    }
+    Shape::from(sizes)
 }
 
 /// The scheme of a tensor whose blocks have this size now.

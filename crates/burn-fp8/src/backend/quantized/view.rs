@@ -1,6 +1,5 @@
 //! The same codes in another shape or order.
 
-use burn_backend::quantization::QuantScheme;
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_backend::{Shape, Slice, TensorMetadata};
 use burn_fp8_core::Fp8Format;
@@ -192,10 +191,19 @@ impl<B: Fp8Matmul> QCodes<B> {
         Self::new(shape, scheme, Matrix::new(codes, scales, matrix.format))
     }
 
+    /// # Panics
+    /// Where no blocks of the scheme fit any more.
     fn requantized(&self, view: &View<'_, B>) -> Self {
-        let named: QuantScheme = self.scheme;
-        let scheme = Scheme::of(&named).expect("a scheme of FP8");
-        Self::dynamic(view.of_floats(self.numbers()), &named, scheme)
+        let scheme = Scheme::of(&self.scheme).expect("a scheme of FP8");
+        let moved = view.of_floats(self.numbers());
+        let [rows, columns] = scheme.block;
+        assert!(
+            scheme.divides(&moved.shape()),
+            "a view {:?} of a quantized tensor {:?} tears its blocks of {rows}×{columns} apart: dequantize it first",
+            moved.shape().as_slice(),
+            self.shape.as_slice()
+        );
+        Self::dynamic(moved, &self.scheme, scheme)
     }
 }
 

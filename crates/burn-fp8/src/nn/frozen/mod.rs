@@ -47,7 +47,7 @@ mod weight;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, TensorMetadata, TensorPrimitive};
-use burn_fp8_core::{Fp8Format, Recipe};
+use burn_fp8_core::{Fp8Format, ProductKind, Recipe};
 
 use check::read_bias;
 #[cfg(feature = "flex")]
@@ -125,7 +125,8 @@ impl<B: Fp8Matmul> FrozenLinear<B> {
         let laid_out = |of_transpose| self.weight.laid_out(of_transpose);
         let weight = self.weight.get().matrix().clone();
         let bias = self.bias.clone().map(primitive);
-        let output = forward::<B>(primitive(x), weight, bias, self.activation, laid_out);
+        let kind = ProductKind::Linear;
+        let output = forward::<B>(kind, primitive(x), weight, bias, self.activation, laid_out);
         Tensor::from_primitive(TensorPrimitive::Float(output))
     }
 

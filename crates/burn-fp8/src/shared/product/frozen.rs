@@ -18,6 +18,8 @@ const FORMAT: Fp8Format = Fp8Format::E4M3;
 /// How the product of a frozen layer is run.
 #[derive(Clone, Debug)]
 pub struct FrozenOptions {
+    /// What a trace calls the product.
+    pub(crate) kind: ProductKind,
     /// How the input is scaled.
     pub(crate) activation: ActivationScale,
     /// What a trace calls the scales of the weight.
@@ -54,18 +56,17 @@ pub(super) fn multiply<B: Fp8Engine>(
     let input = Measured::<B>::new(&x, B::fp8_quantize(x.clone(), request));
     let of_input = input.pending(activation.recipe().granularity());
     let operands = [input.matrix, weight];
-    of_codes::<B>(ProductKind::Linear, operands, of_input, (bias, dtype), options)
+    of_codes::<B>(operands, of_input, (bias, dtype), options)
 }
 
 /// Codes `[M, K]` times a weight in codes, as [`multiply`] does; `of_input` is what a trace says of them.
 pub(super) fn of_codes<B: Fp8Engine>(
-    kind: ProductKind,
     [input, weight]: [MatrixOf<B>; 2],
     of_input: PendingOperand,
     (bias, dtype): (Option<FloatTensor<B>>, FloatDType),
     options: &FrozenOptions,
 ) -> FloatTensor<B> {
-    let FrozenOptions { granularity, target, manner, accumulation, .. } = options;
+    let FrozenOptions { kind, granularity, target, manner, accumulation, .. } = options;
     let gemm = {
         let ([m, k], [_, n]) = (input.shape().dims(), weight.shape().dims());
         Gemm::matrix(m, n, k)
@@ -77,7 +78,7 @@ pub(super) fn of_codes<B: Fp8Engine>(
             PendingOperand::new::<B>(weight.format, *granularity, weight.scales.clone(), None);
         let operands = [of_input, of_weight];
         report::record(|| Pending {
-            kind,
+            kind: *kind,
             role: GemmRole::Output,
             gemm,
             operands: Some(operands),

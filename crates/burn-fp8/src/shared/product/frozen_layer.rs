@@ -21,8 +21,9 @@ use crate::host;
 use crate::report::{HighPrecision, PendingOperand, record_high_precision};
 
 /// `x` `[…, K]`, f32, f16 or bf16, times a weight `[K, N]`, plus `bias` `[N]`: `[…, N]` of the type of `x`. Inputs of other types are multiplied in high
-/// precision. `laid_out` gives the weight with its codes row by row, or column by column.
+/// precision. A trace calls it `kind`. `laid_out` gives the weight with its codes row by row, or column by column.
 pub(crate) fn forward<B: Graph>(
+    kind: ProductKind,
     x: FloatTensor<B>,
     weight: MatrixOf<B>,
     bias: Option<FloatTensor<B>>,
@@ -45,7 +46,7 @@ pub(crate) fn forward<B: Graph>(
     }
     let (x, gemm) = (join::<B>(x), Gemm::matrix(m, n, k));
     let bias = bias.map(|bias| B::float_cast(bias, dtype.into()));
-    let output = match options::<B>(dtype, gemm, &device, &weight, activation) {
+    let output = match options::<B>(kind, dtype, gemm, &device, &weight, activation) {
         Some(options) => {
             // Tensor cores and slices read both operands along K.
             let weight = laid_out(B::FP8_ON_HOST || options.target == Target::TensorCores);
@@ -59,11 +60,20 @@ pub(crate) fn forward<B: Graph>(
     reshape::<B>(output, shape)
 }
 
+/// What the input of a product with quantized weights is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputNumbers {
+    /// Numbers of the user.
+    AsTheyAre,
+    /// Those of a quantized tensor: they are not rounded a second time.
+    Quantized,
+}
+
 /// `x` `[…, K]` times a weight that a user has quantized, plus `bias` `[N]`. The input is quantized where the configuration would quantize those of a product of
 /// numbers, as its recipe says; elsewhere it stays as it is.
 pub(crate) fn by_quantized<B: Graph>(
     kind: ProductKind,
-    x: FloatTensor<B>,
+    (x, input): (FloatTensor<B>, InputNumbers),
     weight: Held<B>,
     bias: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
@@ -71,7 +81,10 @@ pub(crate) fn by_quantized<B: Graph>(
     let gemm = fitting_linear_gemm(&[x.shape(), matrix.shape()]);
     let recipe = config::current().config.recipe;
     let activation = match Product::would_run(kind, gemm, [x.dtype(); 2]) {
-        Ok(()) if recipe.products.of(GemmRole::Output) == Precision::Fp8 => {
+        Ok(())
+            if recipe.products.of(GemmRole::Output) == Precision::Fp8
+                && input == InputNumbers::AsTheyAre =>
+        {
             ActivationScale::from(&recipe)
         }
         _ => ActivationScale::Unquantized,
@@ -79,7 +92,7 @@ pub(crate) fn by_quantized<B: Graph>(
     if B::is_tracked(&x) {
         Product::skip_site(gemm, None);
     }
-    forward::<B>(x, matrix, bias, activation, |of_transpose| weight.laid_out(of_transpose))
+    forward::<B>(kind, x, matrix, bias, activation, |of_transpose| weight.laid_out(of_transpose))
 }
 
 /// The product of two matrices that a user has quantized, neither empty. A constant of the graph.
@@ -116,6 +129,7 @@ pub(crate) fn of_quantized<B: Graph>(
         target => target,
     };
     let options = FrozenOptions {
+        kind: ProductKind::Matmul,
         activation: ActivationScale::Unquantized,
         granularity: weight.granularity(0),
         accumulation: config.accumulation.output,
@@ -125,18 +139,13 @@ pub(crate) fn of_quantized<B: Graph>(
     let of_lhs = PendingOperand::new::<B>(lhs.format, lhs.granularity(1), lhs.scales.clone(), None);
     let along_k = B::FP8_ON_HOST || options.target == Target::TensorCores;
     let operands = [lhs.laid_out::<B>(false), rhs.laid_out(along_k)].map(without_graph::<B>);
-    let product = frozen::of_codes::<B::Inner>(
-        ProductKind::Matmul,
-        operands,
-        of_lhs,
-        (None, dtype),
-        &options,
-    );
+    let product = frozen::of_codes::<B::Inner>(operands, of_lhs, (None, dtype), &options);
     B::constant(product)
 }
 
 /// How a product with a frozen weight is run, or none where it is in high precision.
 fn options<B: Fp8Engine>(
+    kind: ProductKind,
     dtype: DType,
     gemm: Gemm,
     device: &B::Device,
@@ -153,7 +162,7 @@ fn options<B: Fp8Engine>(
         dtype => Err(HighPrecision::Dtype(dtype)),
     };
     if let Err(reason) = in_fp8 {
-        record_high_precision(ProductKind::Linear, GemmRole::Output, gemm, reason);
+        record_high_precision(kind, GemmRole::Output, gemm, reason);
         if reason != HighPrecision::WeightOnly {
             return None;
         }
@@ -162,7 +171,7 @@ fn options<B: Fp8Engine>(
         .unwrap_or_else(|error| panic!("{error}"));
     let (granularity, accumulation) = (weight.granularity(0), config.accumulation.output);
     let manner = config.manner();
-    Some(FrozenOptions { activation, granularity, target, manner, accumulation })
+    Some(FrozenOptions { kind, activation, granularity, target, manner, accumulation })
 }
 
 /// Where a product with a frozen weight runs, or why it cannot run where the configuration wants it.

@@ -15,7 +15,7 @@ pub(crate) mod frozen_layer;
 pub(crate) mod gemms;
 mod held;
 mod operand;
-mod plan;
+pub(crate) mod plan;
 pub(crate) mod route;
 mod run;
 

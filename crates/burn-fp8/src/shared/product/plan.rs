@@ -212,7 +212,27 @@ pub(crate) fn linear_gemm(x: &Shape, weight: &Shape) -> Option<Gemm> {
     Some(Gemm::matrix(m, weight[1], weight[0]))
 }
 
-/// The same, of input and weight in this order.
+/// The product of two matrices, or batches of them.
+///
+/// # Panics
+/// Where the shapes do not fit.
+#[track_caller]
+pub(crate) fn fitting_gemm(shapes: &[Shape; 2]) -> Gemm {
+    Gemm::from_shapes(&shapes[0], &shapes[1]).unwrap_or_else(|| {
+        let leading = "and leading dimensions must be equal, or 1 in one of them";
+        misfit("matrices", shapes, &format!("[…, M, K] and […, K, N], {leading}"))
+    })
+}
+
+/// The shape of that product.
+pub(crate) fn product_shape([lhs, rhs]: &[Shape; 2]) -> Shape {
+    let rank = lhs.num_dims();
+    let sides = [lhs[rank - 2], rhs[rank - 1]];
+    let leading = lhs.iter().zip(rhs.iter()).take(rank - 2);
+    leading.map(|(lhs, rhs)| if *lhs == 1 { *rhs } else { *lhs }).chain(sides).collect()
+}
+
+/// [`linear_gemm`] of input and weight in this order.
 ///
 /// # Panics
 /// Where the shapes do not fit.

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use burn_backend::{Shape, TensorMetadata, tensor::FloatTensor};
 use burn_fp8_core::{AttentionPrecision, Gemm, GemmRole, ProductKind, Saved};
 
-use super::plan::{Product, fitting_linear_gemm, linear_gemm, misfit};
-use super::{Held, Known, frozen_layer, gemms, run};
+use super::frozen_layer::{self, InputNumbers};
+use super::plan::{Product, fitting_gemm, fitting_linear_gemm, linear_gemm, misfit, product_shape};
+use super::{Held, Known, gemms, run};
 use crate::config;
 use crate::config::scope::{innermost, within};
 use crate::engine::tensor::{add_bias, join, reshape};
@@ -21,22 +22,12 @@ use crate::weights;
 
 pub(crate) fn matmul<B: Graph>(lhs: FloatTensor<B>, rhs: FloatTensor<B>) -> FloatTensor<B> {
     let shapes = [lhs.shape(), rhs.shape()];
-    let mut gemm = Gemm::from_shapes(&shapes[0], &shapes[1]).unwrap_or_else(|| {
-        let leading = "and leading dimensions must be equal, or 1 in one of them";
-        misfit("matrices", &shapes, &format!("[…, M, K] and […, K, N], {leading}"))
-    });
+    let mut gemm = fitting_gemm(&shapes);
     let kind = innermost(&PARTS).unwrap_or(ProductKind::Matmul);
     gemm.plain_operand &= kind != ProductKind::Attention;
     match plan::<B>(kind, GemmRole::Output, gemm, [&lhs, &rhs]) {
         Some(product) => run::multiply::<B>(lhs, rhs, None, product),
-        None if is_empty([&lhs, &rhs]) => {
-            let [lhs_shape, rhs_shape] = &shapes;
-            let rank = lhs_shape.num_dims();
-            let sides = [lhs_shape[rank - 2], rhs_shape[rank - 1]];
-            let leading = lhs_shape.iter().zip(rhs_shape.iter()).take(rank - 2);
-            let leading = leading.map(|(lhs, rhs)| if *lhs == 1 { *rhs } else { *lhs });
-            nothing::<B, 2>([&lhs, &rhs], leading.chain(sides).collect())
-        }
+        None if is_empty([&lhs, &rhs]) => nothing::<B, 2>([&lhs, &rhs], product_shape(&shapes)),
         None if gemm.batch == 1 && gemm.plain_operand && joins::<B>(&lhs) => {
             rejoined::<B>(lhs, |lhs| B::float_matmul(lhs, join::<B>(rhs)))
         }
@@ -49,8 +40,8 @@ pub(crate) fn linear<B: Graph>(
     weight: FloatTensor<B>,
     bias: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
-    if let Some(weight) = codes_of::<B>(&weight) {
-        return frozen_layer::by_quantized::<B>(ProductKind::Linear, x, weight, bias);
+    if let Some((weight, input)) = codes_of::<B>(&x, &weight) {
+        return frozen_layer::by_quantized::<B>(ProductKind::Linear, (x, input), weight, bias);
     }
     let gemm = fitting_linear_gemm(&[x.shape(), weight.shape()]);
     match plan::<B>(ProductKind::Linear, GemmRole::Output, gemm, [&x, &weight]) {
@@ -121,7 +112,7 @@ pub(crate) fn linear_weight_backward<B: Graph>(
 
 /// Whether there is nothing to multiply. Backends may not take such operands: Flex 0.21 reads foreign memory where a batch of none meets one matrix. So this
 /// holds with FP8 off, too.
-fn is_empty(operands: [&impl TensorMetadata; 2]) -> bool {
+pub(crate) fn is_empty(operands: [&impl TensorMetadata; 2]) -> bool {
     operands.iter().any(|operand| operand.shape().num_elements() == 0)
 }
 
@@ -184,18 +175,26 @@ pub(crate) fn note_dequantized<B: Graph>(
 }
 
 /// The codes of a weight that Burn has dequantized for this product, where its memory tells it for sure: neither a view of it in another order, nor one whose
-/// gradient is asked for.
-fn codes_of<B: Graph>(weight: &FloatTensor<B>) -> Option<Held<B>> {
+/// gradient is asked for. And whether the input was quantized, too.
+fn codes_of<B: Graph>(
+    x: &FloatTensor<B>,
+    weight: &FloatTensor<B>,
+) -> Option<(Held<B>, InputNumbers)> {
     let is_row_by_row = B::fp8_memory(weight).is_some_and(|memory| memory.is_row_by_row);
     if B::is_tracked(weight) || !is_row_by_row {
         return None;
     }
-    let codes = DEQUANTIZED.with_borrow(|dequantized| {
+    let found = DEQUANTIZED.with_borrow(|dequantized| {
         let it = dequantized.iter().find(|it| it.memory.is_some() && it.is::<B>(weight))?;
-        it.codes.as_ref()?.downcast_ref::<Known<B>>()?.get()
+        let codes = it.codes.as_ref()?.downcast_ref::<Known<B>>()?.get()?;
+        let input = match dequantized.iter().any(|it| it.is::<B>(x)) {
+            true => InputNumbers::Quantized,
+            false => InputNumbers::AsTheyAre,
+        };
+        Some((codes, input))
     })?;
     DEQUANTIZED.take();
-    Some(codes)
+    Some(found)
 }
 
 /// Whether Burn has dequantized an operand for this product: FP8 would round it a second time. Burn does so for linear layers; plain products of
