@@ -17,7 +17,7 @@ use burn_backend::Shape;
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 #[cfg(feature = "flex")]
 use burn_flex::Flex;
-use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise};
+use burn_fp8_core::{AttentionPrecision, Dropout, Fp8Format, Pointwise, ProductKind};
 
 use crate::engine::{self, Codes, Graph, Matrix, MatrixOf, Scalar, ScaleKind, Scales};
 use crate::fused::{self, Attention};
@@ -145,7 +145,8 @@ macro_rules! routed {
                 form: FrozenForm,
             ) -> FloatTensor<Self> {
                 let weight = form.matrix::<Self>(codes, scales);
-                frozen_layer::forward::<Self>(x, weight.clone(), None, form.activation, |_| weight)
+                let kind = ProductKind::Linear;
+                frozen_layer::forward::<Self>(kind, x, weight.clone(), None, form.activation, |_| weight)
             }
 
             fn fused_attention(
