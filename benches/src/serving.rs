@@ -165,11 +165,11 @@ impl Layers {
         };
         let mut rows = Vec::new();
         // A product has no bias, beside a frozen layer without.
-        let of_kinds: [(&str, &mut dyn FnMut(), &mut dyn FnMut()); 2] = [
-            ("nn::Linear", &mut by_layer, &mut of_layers),
-            ("matmul", &mut by_product, &mut of_products),
+        let of_kinds: [(&str, [&mut dyn FnMut(); 2]); 2] = [
+            ("nn::Linear", [&mut by_layer, &mut of_layers]),
+            ("matmul", [&mut by_product, &mut of_products]),
         ];
-        for (kind, run, of_frozen) in of_kinds {
+        for (kind, [run, of_frozen]) in of_kinds {
             let subject = format!("{name}, quantized {kind}");
             for (against, reference) in [
                 (format!("FrozenLinear, {activation:?}"), of_frozen),
