@@ -165,7 +165,8 @@ impl Layers {
         };
         let mut rows = Vec::new();
         // A product has no bias, beside a frozen layer without.
-        let of_kinds: [(&str, [&mut dyn FnMut(); 2]); 2] = [
+        type Run<'a> = &'a mut dyn FnMut();
+        let of_kinds: [(&str, [Run<'_>; 2]); 2] = [
             ("nn::Linear", [&mut by_layer, &mut of_layers]),
             ("matmul", [&mut by_product, &mut of_products]),
         ];
