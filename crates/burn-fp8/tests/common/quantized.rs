@@ -127,7 +127,7 @@ pub fn mxfp8_is_that_of_torchao<B: Fp8Matmul>() {
         let name = case["name"].as_str().expect("a name");
         let [m, k] = ["m", "k"].map(|size| case[size].as_u64().expect("a size") as usize);
         let format = golden::format(&case["a"]);
-        if k % 32 != 0 {
+        if !k.is_multiple_of(32) {
             continue;
         }
         let value = if format == E4M3 { QuantValue::E4M3 } else { QuantValue::E5M2 };
@@ -161,8 +161,8 @@ pub fn blocks_are_those_of_the_golden_data<B: Fp8Matmul>() {
         for (tile, size) in [("1x128", [1, 128]), ("128x128", [128, 128])] {
             let at = format!("{case}.{tile}.divide");
             if !golden.has(&format!("{at}/codes"))
-                || shape[0] % size[0] != 0
-                || shape[1] % size[1] != 0
+                || !shape[0].is_multiple_of(size[0])
+                || !shape[1].is_multiple_of(size[1])
             {
                 continue;
             }
@@ -271,8 +271,8 @@ pub fn views_move_codes_and_scales<B: Fp8Matmul>() {
             }));
         let of_bias = bias.clone().dequantize();
         assert_same(
-            &values(bias.clone().slice([64..128]).dequantize()),
-            &values(of_bias.clone().slice([64..128])),
+            &values(bias.clone().slice(64..128).dequantize()),
+            &values(of_bias.clone().slice(64..128)),
             "a bias",
         );
         assert_same(
