@@ -1,7 +1,8 @@
 //! `burn::vision` on the decorator.
 
 use burn::backend::Flex;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::quantization::{QuantParam, QuantScheme, QuantValue};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_fp8::Fp8Backend;
 use burn_vision::{
     BorderType, ConnectedComponents, ConnectedStatsOptions, Connectivity, KernelShape,
@@ -64,4 +65,32 @@ fn its_operations_are_those_of_the_backend() {
     // The second box hides the first one.
     results.last().expect("boxes").assert_eq(&TensorData::from([1, 2]).convert::<i32>(), false);
     assert_eq!(results, everything::<Flex>());
+}
+
+/// What is in FP8 is dequantized, and quantized again.
+#[test]
+fn pictures_in_fp8_stay_in_fp8() {
+    type B = Fp8Backend<Flex>;
+    let device = Default::default();
+    // Powers of two, which are numbers of the format with every scale that comes up.
+    let numbers = (0..64).map(|i| 2f32.powi(i * 5 % 9));
+    let data = TensorData::new(numbers.collect::<Vec<_>>(), [8, 8, 1]);
+    let grey = Tensor::<B, 3>::from_data(data, &device);
+    let kernel =
+        || create_structuring_element::<B>(KernelShape::Cross, Size::new(3, 3), None, &device);
+    let scheme = QuantScheme::default().with_value(QuantValue::E4M3).with_param(QuantParam::UE8M0);
+    let codes = grey.clone().quantize_dynamic(&scheme);
+    for (moved, expected) in [
+        (
+            codes.clone().erode(kernel(), MorphOptions::default()),
+            grey.clone().erode(kernel(), MorphOptions::default()),
+        ),
+        (
+            codes.dilate(kernel(), MorphOptions::default()),
+            grey.dilate(kernel(), MorphOptions::default()),
+        ),
+    ] {
+        assert!(matches!(moved.dtype(), DType::QFloat(_)));
+        assert_eq!(moved.dequantize().into_data(), expected.into_data());
+    }
 }
