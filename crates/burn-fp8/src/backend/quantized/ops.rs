@@ -245,23 +245,20 @@ where
     }
 }
 
-/// Reads tensors at once. Those in FP8 are read by themselves, and take their places again.
+/// Reads tensors at once; quantized ones by themselves where one of them is in FP8. (Burn 0.21's own transactions lose them on CubeCL, and Fusion refuses them.)
 pub(in crate::backend) async fn tr_execute<B: Fp8Matmul>(
     transaction: TransactionPrimitive<Fp8Backend<B>>,
 ) -> Result<TransactionPrimitiveData, ExecutionError> {
     let TransactionPrimitive { read_floats, read_qfloats, read_ints, read_bools, .. } = transaction;
-    let (mut of_fp8, mut others) = (Vec::new(), Vec::new());
-    for (place, tensor) in read_qfloats.into_iter().enumerate() {
-        match tensor {
-            Fp8QTensor::Fp8(codes) => of_fp8.push((place, codes.into_data())),
-            Fp8QTensor::Other(tensor) => others.push(tensor),
-        }
-    }
+    let (one_by_one, together) = match read_qfloats.iter().any(is_fp8) {
+        true => (read_qfloats, vec![]),
+        false => (vec![], read_qfloats.into_iter().map(other).collect()),
+    };
     // The private field `orders` starts empty: whoever executes a transaction has taken the orders out.
-    let transaction = TransactionPrimitive::<B>::new(read_floats, others, read_ints, read_bools);
+    let transaction = TransactionPrimitive::<B>::new(read_floats, together, read_ints, read_bools);
     let mut data = B::tr_execute(transaction).await?;
-    for (place, read) in of_fp8 {
-        data.read_qfloats.insert(place, read);
+    for tensor in one_by_one {
+        data.read_qfloats.push(q_into_data(tensor).await?);
     }
     Ok(data)
 }
