@@ -57,9 +57,11 @@ fn kept<const N: usize>(saved: Saved, run: impl Fn([Tensor<B, 2>; N]) -> Tensor<
         drop(result);
         profile.at("forward").held
     };
-    // The first pass makes what all use.
+    // The first pass makes what all use. The allocator counts for the thread that runs tests, too, which may take some in one pass: the median is none of those.
     forward();
-    forward() as f64 / (SHAPE.iter().product::<usize>() * size_of::<f32>()) as f64 - 1.0
+    let mut held = [(); 5].map(|()| forward());
+    held.sort_unstable();
+    held[2] as f64 / (SHAPE.iter().product::<usize>() * size_of::<f32>()) as f64 - 1.0
 }
 
 #[test]
