@@ -92,7 +92,18 @@ fn methods_go_where_the_tables_say() {
     assert_eq!(of(1, "QTensorOps", &method).form, Form::Line("plain"));
     let method: TraitItemFn =
         parse_quote! { fn q_neg(tensor: QuantizedTensor<B>) -> TensorPrimitive<B>; };
-    assert_eq!(of(0, "QTensorOps", &method).form, Form::Line("rewrapped"));
+    // Burn 0.21's decorator has quantized tensors of its own.
+    assert_eq!(of(0, "QTensorOps", &method).form, Form::Line("flowing tensor"));
+    assert_eq!(of(1, "QTensorOps", &method).form, Form::Line("rewrapped"));
+    let method: TraitItemFn = parse_quote! {
+        fn q_sort_with_indices(_tensor: QuantizedTensor<B>, dim: usize) -> (QuantizedTensor<B>, IntTensor<B>);
+    };
+    let own = of(0, "QTensorOps", &method);
+    assert_eq!(own.form, Form::Line("requantized tensor"));
+    assert!(own.text.contains("(tensor : QuantizedTensor < Self >"), "{}", own.text);
+    let borrowed: TraitItemFn = parse_quote! { fn q_shown(tensor: &QuantizedTensor<B>) -> bool; };
+    let error = forward(0, spec("QTensorOps"), &borrowed).unwrap_err();
+    assert!(format!("{error:#}").contains("intercept the method"), "{error:#}");
 }
 
 #[test]
