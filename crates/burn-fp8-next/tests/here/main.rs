@@ -7,5 +7,3 @@ mod common;
 mod device;
 mod golden;
 mod layers;
-#[cfg(feature = "burn-0-23")]
-mod quantized;

@@ -15,9 +15,9 @@ rewrap_fields! {
     ConnectedStatsPrimitive { area, left, top, right, bottom, max_label }
 }
 
-/// Morphology of one kind of tensors. The options go along, with a border value that is a tensor of the other backend.
+/// Morphology of one kind of tensors; of FP8 by an operation on floats. The options go along, with a border value that is a tensor of the other backend.
 macro_rules! morphology {
-    ($tensor:ident, $kind:ident, |$border:ident| $crossed:expr => $($name:ident)*) => {$(
+    ($tensor:ident, $kind:ident, |$border:ident| $crossed:expr => $($name:ident $(or $of_floats:ident)?),*) => {$(
         fn $name(
             input: $tensor<Self>,
             kernel: BoolTensor<Self>,
@@ -29,44 +29,23 @@ macro_rules! morphology {
                 Tensor::from_primitive($crossed)
             });
             let opts = MorphOptions { anchor, iterations, border_type, border_value };
-            morphology!(@ $tensor $name input kernel opts)
+            morphology!(@ [$($of_floats)?] $name input kernel opts)
         }
     )*};
-    (@ QuantizedTensor $name:ident $input:ident $kernel:ident $opts:ident) => {
+    (@ [$of_floats:ident] $name:ident $input:ident $kernel:ident $opts:ident) => {
         match $input {
             Fp8QTensor::Other(input) => Fp8QTensor::Other(B::$name(input, $kernel, $opts)),
             // FP8 is quantized again, as other schemes are.
             codes => {
                 let scheme = *codes.scheme();
                 let numbers = Self::dequantize(codes, FloatDType::F32);
-                Self::quantize_dynamic(of_numbers::$name::<B>(numbers, $kernel, $opts), &scheme)
+                Self::quantize_dynamic(B::$of_floats(numbers, $kernel, $opts), &scheme)
             }
         }
     };
-    (@ $tensor:ident $name:ident $input:ident $kernel:ident $opts:ident) => {
+    (@ [] $name:ident $input:ident $kernel:ident $opts:ident) => {
         B::$name($input, $kernel, $opts)
     };
-}
-
-/// The operations on floats, by the names of those on quantized tensors.
-mod of_numbers {
-    use super::{BoolTensor, Float, FloatTensor, FloatVisionOps, MorphOptions};
-
-    pub(super) fn q_erode<B: FloatVisionOps>(
-        input: FloatTensor<B>,
-        kernel: BoolTensor<B>,
-        opts: MorphOptions<B, Float>,
-    ) -> FloatTensor<B> {
-        B::float_erode(input, kernel, opts)
-    }
-
-    pub(super) fn q_dilate<B: FloatVisionOps>(
-        input: FloatTensor<B>,
-        kernel: BoolTensor<B>,
-        opts: MorphOptions<B, Float>,
-    ) -> FloatTensor<B> {
-        B::float_dilate(input, kernel, opts)
-    }
 }
 
 /// The value of a border, for the backend inside.
@@ -95,15 +74,15 @@ impl<B: Fp8Matmul + BoolVisionOps> BoolVisionOps for Fp8Backend<B> {
             img: BoolTensor<Self>, connectivity: Connectivity,
         ) -> IntTensor<Self>;
     }
-    morphology! { BoolTensor, Bool, |border| border => bool_erode bool_dilate }
+    morphology! { BoolTensor, Bool, |border| border => bool_erode, bool_dilate }
 }
 
 impl<B: Fp8Matmul + IntVisionOps> IntVisionOps for Fp8Backend<B> {
-    morphology! { IntTensor, Int, |border| border => int_erode int_dilate }
+    morphology! { IntTensor, Int, |border| border => int_erode, int_dilate }
 }
 
 impl<B: Fp8Matmul + FloatVisionOps> FloatVisionOps for Fp8Backend<B> {
-    morphology! { FloatTensor, Float, |value| border(value) => float_erode float_dilate }
+    morphology! { FloatTensor, Float, |value| border(value) => float_erode, float_dilate }
     forward! { [plain]
         fn nms(
             boxes: FloatTensor<Self>, scores: FloatTensor<Self>, options: NmsOptions,
@@ -112,7 +91,7 @@ impl<B: Fp8Matmul + FloatVisionOps> FloatVisionOps for Fp8Backend<B> {
 }
 
 impl<B: Fp8Matmul + FloatVisionOps + QVisionOps> QVisionOps for Fp8Backend<B> {
-    morphology! { QuantizedTensor, Float, |value| border(value) => q_erode q_dilate }
+    morphology! { QuantizedTensor, Float, |value| border(value) => q_erode or float_erode, q_dilate or float_dilate }
 }
 
 impl<B: Fp8Matmul + VisionBackend> VisionBackend for Fp8Backend<B> {}

@@ -175,8 +175,12 @@ impl<B: Fp8Matmul> QCodes<B> {
                 match view.of_scales(scales, &self.shape, &size) {
                     Some((scales, size)) => {
                         let (rank, scales) = (size.len(), in_rows::<B>(scales));
-                        let block = [rank.checked_sub(2).map_or(1, |at| size[at]), size[rank - 1]];
-                        (Scales::Grid { scales, block, kind }, with_block(self.scheme, block))
+                        let now = [rank.checked_sub(2).map_or(1, |at| size[at]), size[rank - 1]];
+                        let scheme = match now == block {
+                            true => self.scheme,
+                            false => with_block(self.scheme, now),
+                        };
+                        (Scales::Grid { scales, block: now, kind }, scheme)
                     }
                     None => return self.requantized(&view),
                 }

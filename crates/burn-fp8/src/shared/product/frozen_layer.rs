@@ -101,11 +101,10 @@ pub(crate) fn of_quantized<B: Graph>(
     rhs: Held<B>,
     dtype: FloatDType,
 ) -> FloatTensor<B> {
-    let (lhs, rhs) = (lhs.get(), rhs);
-    let ([m, k], [_, n]) = (lhs.shape().dims(), rhs.get().shape().dims());
-    let (gemm, device, config) =
-        (Gemm::matrix(m, n, k), lhs.device::<B>(), config::current().config);
-    let weight = rhs.get();
+    let (lhs, weight) = (lhs.get(), rhs.get());
+    let ([m, k], [_, n]) = (lhs.shape().dims(), weight.shape().dims());
+    let (gemm, device) = (Gemm::matrix(m, n, k), lhs.device::<B>());
+    let config = config::current().config;
     if !config.enabled {
         let (kind, reason) = (ProductKind::Matmul, HighPrecision::Off);
         record_high_precision(kind, GemmRole::Output, gemm, reason);
